@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libannulus: dilated attention over sequences of any length. This header includes the whole C API.
+ *
+ *   annulus_config *config;                            // what to compute
+ *   annulus_config_create(&config);
+ *   annulus_config_add_branch(config, 2048, 1, NULL);  // segments of 2048, every position
+ *   annulus_config_add_branch(config, 8192, 4, NULL);  // segments of 8192, every 4th position
+ *   annulus_config_set_causal(config, 1);
+ *
+ *   annulus_context *context;                          // where to compute it
+ *   annulus_context_create(&context, ANNULUS_DEVICE_CPU, 0);
+ *   annulus_context_set_config(context, config);
+ *
+ *   annulus_forward(context, &q, &k, &v, &out, &lse, NULL);
+ *   annulus_backward(context, &q, &k, &v, &out, &lse, &d_out, NULL, &d_q, &d_k, &d_v, NULL);
+ *
+ *   annulus_context_destroy(context);
+ *   annulus_config_destroy(config);
+ *
+ * Conventions: opaque handles, made by `_create` (handle out-parameter first) and given back by `_destroy`, which takes
+ * NULL; every function that can fail returns an annulus_status (status.h). Structs that begin with `size` may grow in
+ * later versions: the library reads as much as the caller's version had, and refuses non-zero bytes it does not know.
+ * annulus changes nothing of the process: no BLAS thread counts, signals, locale or floating-point modes.
+ */
+#ifndef ANNULUS_ANNULUS_H
+#define ANNULUS_ANNULUS_H
+
+#include <annulus/attention.h>
+#include <annulus/config.h>
+#include <annulus/context.h>
+#include <annulus/hilbert.h>
+#include <annulus/status.h>
+#include <annulus/tensor.h>
+#include <annulus/version.h>
+
+#endif

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Forward, backward, and what they will cost.
+ *
+ * With A(n, h) the multiset of key positions that the config gives query position n of head h, and g = h / (H/G):
+ *
+ *   LSE[n,h] = log sum over m in A(n,h) of exp(scale * Q[n,h] . K[m,g])                     (natural logarithm)
+ *   O[n,h]   =     sum over m in A(n,h) of exp(scale * Q[n,h] . K[m,g] - LSE[n,h]) * V[m,g]
+ *
+ * Where A(n, h) is empty, O is 0, LSE is -infinity and no gradient flows. Sums, softmax statistics and gradients are
+ * accumulated in float32, in float64 for float64 tensors. A NaN or infinity in a row reaches only the rows that attend
+ * to it.
+ */
+#ifndef ANNULUS_ATTENTION_H
+#define ANNULUS_ATTENTION_H
+
+#include <annulus/context.h>
+#include <annulus/export.h>
+#include <annulus/status.h>
+#include <annulus/tensor.h>
+#include <stddef.h>
+#include <stdint.h>
+
+ANNULUS_BEGIN_DECLS
+
+/*
+ * Where the query rows lie in the sequence. Row j of Q, O, LSE and their gradients is global position query_start + j.
+ * Set `size` to sizeof(annulus_window), best by ANNULUS_WINDOW_INIT.
+ */
+typedef struct annulus_window {
+    size_t size;
+    int64_t query_start;
+} annulus_window;
+
+#define ANNULUS_WINDOW_INIT {sizeof(annulus_window), 0}
+
+/*
+ * Computes O and, if `lse` is not NULL, LSE.
+ *
+ *   q     [B, Nq, H, D]  input            out   [B, Nq, H, D]  output, dtype of q
+ *   k, v  [B, N,  G, D]  inputs           lse   [B, H, Nq]     output, float32 (float64 when q is float64), or NULL
+ *   window  NULL: the query rows are the whole sequence, Nq == N. Else query_start + Nq <= N: the Nq query rows are a
+ *           part of the N key rows (one token decoded against a cache, a long job done in pieces).
+ *
+ * All tensors are in the memory of the context's device; see tensor.h for strides and overlap. The call is ordered on
+ * the context's stream; on a CPU it returns when the work is done. On success every element of out and lse was written.
+ *
+ * ANNULUS_ERROR_ARGUMENT: a handle or required tensor is NULL; the context has no config; a dtype, rank, shape, stride,
+ *   alignment or overlap is not as above; a branch's heads or grid width do not fit the problem; sizes overflow.
+ * ANNULUS_ERROR_UNSUPPORTED: D is no multiple of 8 from 8 to 256, or the config's engine cannot do this; the message
+ *   says why.
+ * ANNULUS_ERROR_MEMORY: the workspace is too small or an allocation failed.
+ * Nothing was written in these cases. Since 0.1.0.
+ */
+ANNULUS_API annulus_status annulus_forward(annulus_context *context, const annulus_tensor *q, const annulus_tensor *k,
+                                           const annulus_tensor *v, const annulus_tensor *out,
+                                           const annulus_tensor *lse, const annulus_window *window);
+
+/*
+ * Computes the gradients of forward: given dO (and dLSE, if `d_lse` is not NULL), writes dQ, dK and dV. With
+ * P[n,m] = (multiplicity of m in A(n,h)) * exp(scale * Q.K - LSE) and delta[n] = O[n] . dO[n]:
+ *
+ *   dV[m] = sum_n P dO[n]    dS = scale * P * (dO.V - delta + dLSE)    dQ[n] = sum_m dS K[m]    dK[m] = sum_n dS Q[n]
+ *
+ * dK and dV are summed over the H/G query heads that share a key/value head.
+ *
+ *   q, out, d_out  [B, Nq, H, D] inputs      d_q       [B, Nq, H, D] output       lse    [B, H, Nq] input, from forward
+ *   k, v           [B, N,  G, D] inputs      d_k, d_v  [B, N,  G, D] outputs      d_lse  [B, H, Nq] input, or NULL
+ *
+ * q, k, v, out and lse must be those of a forward call with the same config and window. Outputs are overwritten, not
+ * added to; with a window, d_k and d_v are the contribution of its query rows. Everything else as annulus_forward.
+ * Since 0.1.0.
+ */
+ANNULUS_API annulus_status annulus_backward(annulus_context *context, const annulus_tensor *q, const annulus_tensor *k,
+                                            const annulus_tensor *v, const annulus_tensor *out,
+                                            const annulus_tensor *lse, const annulus_tensor *d_out,
+                                            const annulus_tensor *d_lse, const annulus_tensor *d_q,
+                                            const annulus_tensor *d_k, const annulus_tensor *d_v,
+                                            const annulus_window *window);
+
+/* The two passes, for questions about their cost. */
+typedef enum annulus_pass {
+    ANNULUS_PASS_FORWARD = 1,
+    ANNULUS_PASS_BACKWARD = 2
+} annulus_pass;
+
+/*
+ * The sizes of a problem without its data. Set `size` to sizeof(annulus_problem), best by ANNULUS_PROBLEM_INIT, and
+ * every other field. Query rows are the positions query_start … query_start + query_length - 1; key rows held here are
+ * key_start … key_start + key_length - 1 of a sequence of sequence_length. On one rank the key rows are the whole
+ * sequence; the share of one rank of several has its shard in both windows, and may be empty (length 0).
+ */
+typedef struct annulus_problem {
+    size_t size;
+    annulus_dtype dtype;
+    int32_t heads;    /* H */
+    int32_t kv_heads; /* G */
+    int32_t head_dim; /* D */
+    int64_t batch;    /* B */
+    int64_t sequence_length;
+    int64_t query_start;
+    int64_t query_length;
+    int64_t key_start;
+    int64_t key_length;
+} annulus_problem;
+
+#define ANNULUS_PROBLEM_INIT {sizeof(annulus_problem), ANNULUS_FLOAT32, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+
+/*
+ * What a problem costs. Set `size` to sizeof(annulus_estimate) before the call, best by ANNULUS_ESTIMATE_INIT.
+ *
+ * pairs counts (query, key) pairs over batch, heads and branches. It is exact, but for one case: in the Hilbert order
+ * with a query window, or causal with the query rule `every`, positions are taken as evenly spread over the segment.
+ * flops are 4 * pairs * D forward and 10 * pairs * D backward (a multiplication and an addition are two).
+ */
+typedef struct annulus_estimate {
+    size_t size;
+    double pairs;
+    double forward_flops;
+    double backward_flops;
+    uint64_t tensor_bytes;             /* Q, K, V, O and LSE of the windows */
+    uint64_t gradient_bytes;           /* dO, dQ, dK and dV of the windows */
+    uint64_t forward_workspace_bytes;  /* memory a forward call needs besides its tensors */
+    uint64_t backward_workspace_bytes; /* the same for a backward call */
+    uint64_t remote_bytes;             /* K and V rows outside the key window that the queries attend to, counted once a
+                                          branch and key/value head; in the Hilbert order taken as evenly spread */
+    uint64_t plan_bytes;               /* host memory of the plan itself */
+} annulus_estimate;
+
+#define ANNULUS_ESTIMATE_INIT {sizeof(annulus_estimate), 0, 0, 0, 0, 0, 0, 0, 0, 0}
+
+#define ANNULUS_ALL_BRANCHES (-1)
+
+/*
+ * Estimates a problem under the context's config, in *estimate.
+ * branch: an index of the config, and pairs, flops and remote_bytes are that branch's share; or ANNULUS_ALL_BRANCHES.
+ * ANNULUS_ERROR_ARGUMENT: a pointer is NULL, the context has no config, `branch` does not exist, a size is not known or
+ * non-zero bytes follow what this version knows, or the problem is not legal. ANNULUS_ERROR_UNSUPPORTED: as
+ * annulus_forward. Time and memory grow with the number of branches and heads, not with N. Since 0.1.0.
+ */
+ANNULUS_API annulus_status annulus_estimate_problem(annulus_context *context, const annulus_problem *problem,
+                                                    int32_t branch, annulus_estimate *estimate);
+
+/*
+ * The bytes of workspace that a call of `pass` on `problem` needs under the context's config and threads, in *bytes:
+ * what to hand to annulus_context_set_workspace(). Errors as annulus_estimate_problem. Since 0.1.0.
+ */
+ANNULUS_API annulus_status annulus_workspace_size(annulus_context *context, const annulus_problem *problem,
+                                                  annulus_pass pass, uint64_t *bytes);
+
+ANNULUS_END_DECLS
+
+#endif

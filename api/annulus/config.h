@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A config says which keys each query attends to, and how the work is to be done.
+ *
+ * The pattern is a list of branches. Branch i cuts the sequence into segments of w_i positions (the last may be
+ * shorter) and keeps every r_i-th position of each. A query's keys are the multiset union over the branches (a key
+ * reached by two branches counts twice), and the result is one softmax over that union. This equals LongNet's mixture
+ * of branches by their softmax denominators (Ding et al. 2023, arXiv:2307.02486, equations 9 and 10).
+ *
+ * A config is plain data: no device, no memory beyond its branches. One thread at a time may change it; any number may
+ * read it while none changes it. Functions below return ANNULUS_ERROR_ARGUMENT for a NULL handle or a value outside
+ * what their comment allows, and ANNULUS_ERROR_MEMORY when memory runs out; the config is then as it was before.
+ */
+#ifndef ANNULUS_CONFIG_H
+#define ANNULUS_CONFIG_H
+
+#include <annulus/export.h>
+#include <annulus/status.h>
+#include <stdint.h>
+
+ANNULUS_BEGIN_DECLS
+
+typedef struct annulus_config annulus_config;
+
+/*
+ * Which residue phi of the places in a segment head h uses. h is counted inside the branch's head range of c heads.
+ */
+typedef enum annulus_phase_rule {
+    ANNULUS_PHASE_BLOCK = 1,      /* phi = h / ceil(c / r), integer division: LongNet's published code (default) */
+    ANNULUS_PHASE_INTERLEAVE = 2, /* phi = h mod r: LongNet's paper */
+    ANNULUS_PHASE_FIXED = 3       /* phi = residue mod r for every head */
+} annulus_phase_rule;
+
+/*
+ * Which queries of a segment attend to which of its keys. "Residue" is the place in the segment modulo r.
+ */
+typedef enum annulus_query_rule {
+    ANNULUS_QUERY_DILATED = 1, /* the query's and the key's residue are both phi: LongNet (default) */
+    ANNULUS_QUERY_RESIDUE = 2, /* the query's residue equals the key's, whatever it is: every query attends */
+    ANNULUS_QUERY_EVERY = 3    /* the key's residue is phi, any query */
+} annulus_query_rule;
+
+/* How the positions of a segment are numbered before every r-th is kept. */
+typedef enum annulus_order {
+    ANNULUS_ORDER_LINEAR = 1, /* 0, 1, 2, … (default) */
+    ANNULUS_ORDER_HILBERT = 2 /* along the generalised Hilbert curve of the segment's grid, see hilbert.h */
+} annulus_order;
+
+/* What stands in the slots that a segment has too few positions to fill. */
+typedef enum annulus_padding_rule {
+    ANNULUS_PADDING_EXACT = 1,    /* nothing: positions that do not exist are no keys (default) */
+    ANNULUS_PADDING_ZERO_KEYS = 2 /* a key of score 0 and value 0, as LongNet's published code pads: with w' = min(w, N)
+                                     a segment has ceil(w'/r) slots for each residue. No effect when causal. For weights
+                                     that were trained with it. */
+} annulus_padding_rule;
+
+/* Who computes. Results agree up to rounding. */
+typedef enum annulus_engine {
+    ANNULUS_ENGINE_AUTO = 0,      /* the fastest engine of the context's device that supports the problem (default) */
+    ANNULUS_ENGINE_REFERENCE = 1, /* CPU, float64 inside, brute force in O(N * N) time: for tests */
+    ANNULUS_ENGINE_CPU = 2        /* CPU, blocked, BLAS inside, threads */
+} annulus_engine;
+
+/*
+ * The name of an engine ("auto", "reference", "cpu"), or NULL when this build knows no such engine. The engines are
+ * numbered from 0 without gaps. Static. Any thread. Since 0.1.0.
+ */
+ANNULUS_API const char *annulus_engine_name(annulus_engine engine);
+
+/*
+ * Makes an empty config in *config: no branches, not causal, exact padding, scale 1/sqrt(D), engine auto. At least one
+ * branch must be added before it is used. The caller destroys it. Since 0.1.0.
+ */
+ANNULUS_API annulus_status annulus_config_create(annulus_config **config);
+
+/* Makes an independent copy of `config` in *copy. The caller destroys it. Since 0.1.0. */
+ANNULUS_API annulus_status annulus_config_copy(annulus_config **copy, const annulus_config *config);
+
+/* Destroys a config; NULL is legal. Contexts that were given it keep their own copy. Since 0.1.0. */
+ANNULUS_API void annulus_config_destroy(annulus_config *config);
+
+/*
+ * Appends a branch for all heads, phase rule block, query rule dilated, linear order.
+ * segment_length: w >= 1 in positions, or 0 for the whole sequence. dilation: r >= 1.
+ * branch: receives the new branch's index, counted from 0; may be NULL. Since 0.1.0.
+ */
+ANNULUS_API annulus_status annulus_config_add_branch(annulus_config *config, int64_t segment_length, int64_t dilation,
+                                                     int32_t *branch);
+
+/* The number of branches; 0 when config is NULL. Since 0.1.0. */
+ANNULUS_API int32_t annulus_config_branch_count(const annulus_config *config);
+
+/*
+ * Lets a branch serve the query heads first … first + count - 1 only (first >= 0, count >= 1). Whether the range fits
+ * into H is checked when the config meets a problem. Since 0.1.0.
+ */
+ANNULUS_API annulus_status annulus_config_set_branch_heads(annulus_config *config, int32_t branch, int32_t first,
+                                                           int32_t count);
+
+/* Sets a branch's phase rule. residue: for ANNULUS_PHASE_FIXED any value >= 0, else 0. Since 0.1.0. */
+ANNULUS_API annulus_status annulus_config_set_branch_phase(annulus_config *config, int32_t branch,
+                                                           annulus_phase_rule rule, int64_t residue);
+
+/* Sets a branch's query rule. Since 0.1.0. */
+ANNULUS_API annulus_status annulus_config_set_branch_query_rule(annulus_config *config, int32_t branch,
+                                                                annulus_query_rule rule);
+
+/*
+ * Sets a branch's order. grid_width: for ANNULUS_ORDER_HILBERT the columns of the grid (an image's or a slide's width),
+ * or 0 for the smallest divisor of the segment's length that is at least its square root; for ANNULUS_ORDER_LINEAR 0.
+ * A width must divide the segment length (the sequence length where w is 0); in a shorter last segment whose length it
+ * does not divide, the automatic width is taken. Since 0.1.0.
+ */
+ANNULUS_API annulus_status annulus_config_set_branch_order(annulus_config *config, int32_t branch, annulus_order order,
+                                                           int64_t grid_width);
+
+/* Sets the padding rule of all branches. Since 0.1.0. */
+ANNULUS_API annulus_status annulus_config_set_padding_rule(annulus_config *config, annulus_padding_rule rule);
+
+/* causal 1: a query attends only to keys at its own global position or before; 0: no such limit. Since 0.1.0. */
+ANNULUS_API annulus_status annulus_config_set_causal(annulus_config *config, int causal);
+
+/* Sets the factor on Q·K (any finite number); without this call it is 1/sqrt(D). Since 0.1.0. */
+ANNULUS_API annulus_status annulus_config_set_scale(annulus_config *config, double scale);
+
+/*
+ * Sets the engine. One that cannot serve a later call makes that call fail with ANNULUS_ERROR_UNSUPPORTED and the
+ * reason; annulus never falls back in silence from an engine that was asked for. Since 0.1.0.
+ */
+ANNULUS_API annulus_status annulus_config_set_engine(annulus_config *config, annulus_engine engine);
+
+/*
+ * deterministic 1: equal inputs give bit-equal results on the same machine and build, whatever the number of threads;
+ * 0: an engine may trade that for speed. The CPU engines are always deterministic. Since 0.1.0.
+ */
+ANNULUS_API annulus_status annulus_config_set_deterministic(annulus_config *config, int deterministic);
+
+/*
+ * Preset: appends `count` >= 1 branches with w_i = segment_length * segment_ratio^i and r_i = dilation_ratio^i, as
+ * LongNet's geometric series (paper: section 3.1; its models use ratios of 2 or 4). segment_length, segment_ratio and
+ * dilation_ratio are >= 1; a w_i or r_i beyond int64 is an argument error. Since 0.1.0.
+ */
+ANNULUS_API annulus_status annulus_config_add_longnet(annulus_config *config, int64_t segment_length,
+                                                      int64_t segment_ratio, int64_t dilation_ratio, int32_t count);
+
+/*
+ * Preset: appends the five branches of Prov-GigaPath's slide encoder, w = 1024, 5792, 32768, 185363, 1048576 and
+ * r = 1, 2, 4, 8, 16 with block phases, and sets what it was trained with: zero_keys padding, not causal. Its problems
+ * have H = 16, D = 48, N = number of tiles + 1. Since 0.1.0.
+ */
+ANNULUS_API annulus_status annulus_config_add_gigapath(annulus_config *config);
+
+/*
+ * Preset: appends `count` branches that share the `heads` query heads out among themselves instead of each serving all,
+ * as head-grouped implementations of dilated attention do: heads / count each, the first heads % count branches one
+ * more; branch i uses the fixed residue i mod r_i. segment_lengths and dilations hold `count` numbers each, as
+ * annulus_config_add_branch takes them; 1 <= count <= heads. Since 0.1.0.
+ */
+ANNULUS_API annulus_status annulus_config_add_head_groups(annulus_config *config, int32_t heads, int32_t count,
+                                                          const int64_t *segment_lengths, const int64_t *dilations);
+
+ANNULUS_END_DECLS
+
+#endif

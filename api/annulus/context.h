@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A context binds a config to a device and holds what calls have in common: memory, stream, threads, cached plans.
+ *
+ * One thread at a time may use a context; different contexts may be used by different threads at the same time.
+ */
+#ifndef ANNULUS_CONTEXT_H
+#define ANNULUS_CONTEXT_H
+
+#include <annulus/config.h>
+#include <annulus/export.h>
+#include <annulus/status.h>
+#include <stddef.h>
+#include <stdint.h>
+
+ANNULUS_BEGIN_DECLS
+
+typedef struct annulus_context annulus_context;
+
+typedef enum annulus_device {
+    ANNULUS_DEVICE_CPU = 1
+} annulus_device;
+
+/*
+ * The number of devices of a kind that this build can use on this machine, in *count: 1 for ANNULUS_DEVICE_CPU.
+ * ANNULUS_ERROR_ARGUMENT: count is NULL or `device` is unknown. Any thread. Since 0.1.0.
+ */
+ANNULUS_API annulus_status annulus_device_count(annulus_device device, int32_t *count);
+
+/*
+ * Where a context takes the workspace of a call from, when no workspace is set.
+ *
+ * size: sizeof(annulus_allocator). allocate returns `bytes` of memory on the context's device aligned to `alignment`
+ * (a power of two), or NULL. release gives back what allocate returned, with the same `bytes`. `user` is handed to both.
+ * `stream` is the context's stream, NULL on a CPU. Both are called by the thread that calls annulus, must not throw,
+ * and must stay callable as long as the context uses them.
+ */
+typedef struct annulus_allocator {
+    size_t size;
+    void *(*allocate)(void *user, size_t bytes, size_t alignment, void *stream);
+    void (*release)(void *user, void *memory, size_t bytes, void *stream);
+    void *user;
+} annulus_allocator;
+
+#define ANNULUS_ALLOCATOR_INIT {sizeof(annulus_allocator), NULL, NULL, NULL}
+
+/*
+ * Makes a context for device number `index` (counted from 0) of a kind in *context. It has no config yet. The caller
+ * destroys it. ANNULUS_ERROR_ARGUMENT: context is NULL, `device` is unknown or there is no device `index`. Since 0.1.0.
+ */
+ANNULUS_API annulus_status annulus_context_create(annulus_context **context, annulus_device device, int32_t index);
+
+/* Destroys a context; NULL is legal. Workspace, allocator and stream stay the caller's. Since 0.1.0. */
+ANNULUS_API void annulus_context_destroy(annulus_context *context);
+
+/*
+ * Gives the context a copy of `config`; later changes of `config` do not reach it. ANNULUS_ERROR_ARGUMENT: a handle is
+ * NULL or the config has no branch. ANNULUS_ERROR_UNSUPPORTED: its engine does not run on this device. Since 0.1.0.
+ */
+ANNULUS_API annulus_status annulus_context_set_config(annulus_context *context, const annulus_config *config);
+
+/*
+ * Sets the stream that device work is ordered on. A CPU context has none: NULL is accepted, anything else is
+ * ANNULUS_ERROR_UNSUPPORTED. Since 0.1.0.
+ */
+ANNULUS_API annulus_status annulus_context_set_stream(annulus_context *context, void *stream);
+
+/*
+ * Sets the allocator that serves calls without a workspace (copied); NULL restores the device's own.
+ * ANNULUS_ERROR_ARGUMENT: size is too small or non-zero bytes follow what this version knows, or a function is NULL.
+ * Since 0.1.0.
+ */
+ANNULUS_API annulus_status annulus_context_set_allocator(annulus_context *context, const annulus_allocator *allocator);
+
+/*
+ * Sets `bytes` of device memory that calls use instead of allocating; NULL with 0 bytes goes back to allocating. The
+ * memory needs no alignment, stays the caller's and must outlive the calls that use it; its contents are undefined after
+ * them. A call that needs more fails with ANNULUS_ERROR_MEMORY and says how much. annulus_workspace_size() tells
+ * beforehand. Since 0.1.0.
+ */
+ANNULUS_API annulus_status annulus_context_set_workspace(annulus_context *context, void *workspace, size_t bytes);
+
+/*
+ * Sets how many CPU threads a call may use: 1 to 1024, or 0 for as many as the process may run on (default). Results do
+ * not depend on it; the workspace does. Since 0.1.0.
+ */
+ANNULUS_API annulus_status annulus_context_set_threads(annulus_context *context, int32_t threads);
+
+/*
+ * The engine that served the last successful forward or backward call, in *engine: ANNULUS_ENGINE_AUTO before the
+ * first. ANNULUS_ERROR_ARGUMENT: a pointer is NULL. Since 0.1.0.
+ */
+ANNULUS_API annulus_status annulus_context_last_engine(const annulus_context *context, annulus_engine *engine);
+
+ANNULUS_END_DECLS
+
+#endif

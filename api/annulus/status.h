@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Statuses and messages.
+ *
+ * Every function that can fail returns an annulus_status. When it is not ANNULUS_OK, annulus_last_error() holds one
+ * line that names the argument, the value it had and what it may be. A failed call has written nothing to its outputs
+ * and left every handle as it was, unless the function's own comment says otherwise.
+ */
+#ifndef ANNULUS_STATUS_H
+#define ANNULUS_STATUS_H
+
+#include <annulus/export.h>
+
+ANNULUS_BEGIN_DECLS
+
+/* Later versions append values: treat a value you do not know as an error. */
+typedef enum annulus_status {
+    ANNULUS_OK = 0,
+    ANNULUS_ERROR_ARGUMENT = 1,    /* an argument is not what the function's comment allows */
+    ANNULUS_ERROR_UNSUPPORTED = 2, /* legal, but the chosen engine, device or build cannot do it */
+    ANNULUS_ERROR_MEMORY = 3,      /* an allocation failed, or the caller's workspace is too small */
+    ANNULUS_ERROR_INTERNAL = 4     /* a defect in annulus; please report the message */
+} annulus_status;
+
+/*
+ * The name of a status in lower case ("ok", "argument", "unsupported", "memory", "internal"), or "unknown".
+ * The string is static. Any thread. Since 0.1.0.
+ */
+ANNULUS_API const char *annulus_status_name(annulus_status status);
+
+/*
+ * The message of the last failed call of this thread: one line, no newline, at most 511 bytes of UTF-8, "" when no
+ * call has failed. The buffer belongs to the thread and is overwritten by its next failed call; a call that succeeds
+ * leaves it as it is. Never NULL, never allocates. Any thread. Since 0.1.0.
+ */
+ANNULUS_API const char *annulus_last_error(void);
+
+ANNULUS_END_DECLS
+
+#endif

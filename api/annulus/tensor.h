@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tensors: views of the caller's memory. annulus never owns, copies or keeps them beyond a call.
+ *
+ * Letters used throughout: B batch, N sequence length, H query heads, G key/value heads (G divides H; query head h
+ * reads key/value head h / (H/G)), D head dimension (a multiple of 8 from 8 to 256).
+ */
+#ifndef ANNULUS_TENSOR_H
+#define ANNULUS_TENSOR_H
+
+#include <annulus/export.h>
+#include <stdint.h>
+
+ANNULUS_BEGIN_DECLS
+
+typedef enum annulus_dtype {
+    ANNULUS_FLOAT64 = 1,
+    ANNULUS_FLOAT32 = 2,
+    ANNULUS_BFLOAT16 = 3, /* 1 sign, 8 exponent, 7 fraction bits */
+    ANNULUS_FLOAT16 = 4   /* IEEE binary16 */
+} annulus_dtype;
+
+/*
+ * A tensor of `rank` dimensions. Element (i0, i1, …) lies at data[i0 * stride[0] + i1 * stride[1] + …]; strides count
+ * elements and are not negative. Entries of shape and stride at or beyond `rank` are not read.
+ *
+ *   Q, K, V, O and their gradients: rank 4, [B, N, heads, D], stride[3] == 1.
+ *   LSE and its gradient:           rank 3, [B, H, N], any strides; float32, or float64 when Q is float64.
+ *
+ * `data` must be aligned to the element's size. Inputs may overlap one another and may repeat rows (stride 0). The
+ * elements of an output must be distinct, and no output may overlap an input or another output; tensors of equal
+ * strides may interleave (a packed [B, N, 3, H, D] buffer of dQ, dK and dV is legal).
+ */
+typedef struct annulus_tensor {
+    void *data;
+    annulus_dtype dtype;
+    int32_t rank;
+    int64_t shape[4];
+    int64_t stride[4];
+} annulus_tensor;
+
+/* The bytes of one element, or 0 when dtype is none of the above. Any thread. Since 0.1.0. */
+ANNULUS_API int annulus_dtype_bytes(annulus_dtype dtype);
+
+/* The name of a dtype ("float64", "float32", "bfloat16", "float16"), or "unknown". Static. Any thread. Since 0.1.0. */
+ANNULUS_API const char *annulus_dtype_name(annulus_dtype dtype);
+
+ANNULUS_END_DECLS
+
+#endif

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Version of the headers (macros) and of the library that was loaded (functions).
+ */
+#ifndef ANNULUS_VERSION_H
+#define ANNULUS_VERSION_H
+
+#include <annulus/export.h>
+
+ANNULUS_BEGIN_DECLS
+
+#define ANNULUS_VERSION_MAJOR 0
+#define ANNULUS_VERSION_MINOR 1
+#define ANNULUS_VERSION_PATCH 0
+
+/* major * 1,000,000 + minor * 1,000 + patch: numbers that compare as versions do. */
+#define ANNULUS_VERSION (ANNULUS_VERSION_MAJOR * 1000000 + ANNULUS_VERSION_MINOR * 1000 + ANNULUS_VERSION_PATCH)
+
+/* The loaded library's version, as a number like ANNULUS_VERSION. Any thread. Since 0.1.0. */
+ANNULUS_API int annulus_version(void);
+
+/* The loaded library's version as text, such as "0.1.0". Static. Any thread. Since 0.1.0. */
+ANNULUS_API const char *annulus_version_string(void);
+
+/*
+ * One line for bug reports: version, compiler, the BLAS that was loaded with its version and threading, and the
+ * vector instructions the CPU engine uses on this machine. Static. Any thread. Since 0.1.0.
+ */
+ANNULUS_API const char *annulus_build_info(void);
+
+ANNULUS_END_DECLS
+
+#endif

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which keys a query attends to, independent of any problem: what a config holds.
+#pragma once
+
+#include <annulus/config.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace annulus {
+
+struct Branch {
+    std::int64_t segment_length = 0; // w; 0 is the whole sequence
+    std::int64_t dilation = 1;       // r
+    std::int32_t first_head = 0;
+    std::int32_t head_count = 0; // 0 is all heads
+    annulus_phase_rule phase_rule = ANNULUS_PHASE_BLOCK;
+    std::int64_t fixed_residue = 0;
+    annulus_query_rule query_rule = ANNULUS_QUERY_DILATED;
+    annulus_order order = ANNULUS_ORDER_LINEAR;
+    std::int64_t grid_width = 0; // 0 is automatic
+};
+
+struct Pattern {
+    std::vector<Branch> branches;
+    annulus_padding_rule padding_rule = ANNULUS_PADDING_EXACT;
+    bool causal = false;
+    std::optional<double> scale; // none: 1/sqrt(D)
+};
+
+// How a pattern is to be computed.
+struct Execution {
+    annulus_engine engine = ANNULUS_ENGINE_AUTO;
+    bool deterministic = false;
+};
+
+} // namespace annulus
+
+// What stands behind the public handle.
+struct annulus_config {
+    annulus::Pattern pattern;
+    annulus::Execution execution;
+};
