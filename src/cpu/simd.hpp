@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// The element-wise half of attention on a CPU: what stands between the matrix products. One source (simd_kernels.cpp)
+// is compiled for several instruction sets; the best one this machine has is chosen once.
+//
+// Scores are kept transposed, S[key][query], `lanes` queries wide: a softmax over keys then runs down the columns and
+// needs no sum across a vector. Scores and maxima are in units of log2: P = 2^(S - m).
+#pragma once
+
+#include <annulus/tensor.h>
+
+#include <cstdint>
+
+namespace annulus {
+
+// Queries in a tile of scores.
+inline constexpr int lanes = 32;
+
+// T is the type of accumulation: float, or double for float64 tensors.
+template <class T> struct VectorKernels {
+    // Reads n (a multiple of 8) elements of a row into T. Returns whether all of them are finite.
+    bool (*load_row)(annulus_dtype dtype, const void *source, int n, T *target);
+    // Writes factor * source as n (a multiple of 8) elements of dtype, rounded to nearest even.
+    void (*store_row)(annulus_dtype dtype, const T *source, T factor, int n, void *target);
+    // target += source; target *= factor; n is a multiple of 8.
+    void (*add)(T *target, const T *source, int n);
+    void (*scale)(T *target, T factor, int n);
+    // Sum of a * b over n (a multiple of 8) elements.
+    T (*dot)(const T *a, const T *b, int n);
+    // Sets S[i][c] to -infinity wherever key_position[i] > query_position[c].
+    void (*mask)(T *scores, int keys, const std::int64_t *key_position, const std::int64_t *query_position);
+    // One step of the running softmax: replaces S by P = 2^(S - m'), where m' is the maximum of m and the tile; sets
+    // m = m', correction = 2^(m - m'), l = l * correction + sum of P. Returns whether any correction is not 1.
+    bool (*softmax)(T *scores, int keys, T *m, T *l, T *correction);
+    // Backward: replaces S by P = 2^(S - lse) and dP by dS = factor * P * (dP - delta); where P is 0, dS is 0 whatever
+    // dP is.
+    void (*gradient)(T *scores, T *d_probability, int keys, const T *lse, const T *delta, T factor);
+};
+
+// The kernels for this machine. Chosen at the first call, by any thread.
+template <class T> const VectorKernels<T> &vector_kernels();
+
+// "baseline", "avx2" or "avx512". Static.
+const char *simd_name();
+
+} // namespace annulus
