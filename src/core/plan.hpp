@@ -99,7 +99,6 @@ class BranchPlan {
 
   private:
     std::int64_t class_size(std::int64_t length, std::int64_t residue) const;
-    double pairs_in_segment(const Segment &segment, std::int64_t residue, const Window &queries) const;
 
     std::int64_t length_;
     std::int64_t sequence_length_;
