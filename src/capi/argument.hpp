@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checks of plain arguments. Each throws Error(ANNULUS_ERROR_ARGUMENT) with the argument's name and value.
+#pragma once
+
+#include "core/dtype_number.hpp"
+#include "core/error.hpp"
+
+#include <cstdint>
+
+namespace annulus {
+
+template <class T> T &required(T *pointer, const char *name) {
+    if (!pointer)
+        throw Error(ANNULUS_ERROR_ARGUMENT, "%s is NULL", name);
+    return *pointer;
+}
+
+inline void check_at_least(const char *name, std::int64_t value, std::int64_t least) {
+    if (value < least)
+        throw Error(ANNULUS_ERROR_ARGUMENT, "%s is %lld; it must be at least %lld", name, static_cast<long long>(value),
+                    static_cast<long long>(least));
+}
+
+inline void check_between(const char *name, std::int64_t value, std::int64_t least, std::int64_t most) {
+    if (value < least || value > most)
+        throw Error(ANNULUS_ERROR_ARGUMENT, "%s is %lld; it must be from %lld to %lld", name,
+                    static_cast<long long>(value), static_cast<long long>(least), static_cast<long long>(most));
+}
+
+// For enumerations numbered without gaps. By reference: the value may be any int.
+template <class Enum> void check_enum(const char *name, const Enum &value, Enum first, Enum last) {
+    check_between(name, enum_value(value), enum_value(first), enum_value(last));
+}
+
+} // namespace annulus

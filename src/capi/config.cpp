@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+// annulus/config.h: checks of every value on its own. What depends on a problem is checked where a plan is made.
+#include <annulus/config.h>
+
+#include "capi/argument.hpp"
+#include "capi/guard.hpp"
+#include "core/pattern.hpp"
+#include "engine/engine.hpp"
+
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <vector>
+
+using namespace annulus;
+
+namespace {
+
+Branch make_branch(std::int64_t segment_length, std::int64_t dilation) {
+    check_at_least("segment_length", segment_length, 0);
+    check_at_least("dilation", dilation, 1);
+    Branch branch;
+    branch.segment_length = segment_length;
+    branch.dilation = dilation;
+    return branch;
+}
+
+// Appends all or, where memory or numbers run out, none.
+void append(annulus_config &config, const std::vector<Branch> &added) {
+    std::vector<Branch> &branches = config.pattern.branches;
+    if (branches.size() + added.size() > std::numeric_limits<std::int32_t>::max())
+        throw Error(ANNULUS_ERROR_ARGUMENT, "%zu branches and %zu more are too many; a config holds %d",
+                    branches.size(), added.size(), std::numeric_limits<std::int32_t>::max());
+    branches.reserve(branches.size() + added.size());
+    branches.insert(branches.end(), added.begin(), added.end());
+}
+
+Branch &branch_of(annulus_config *config, std::int32_t branch) {
+    std::vector<Branch> &branches = required(config, "config").pattern.branches;
+    if (branch < 0 || static_cast<std::size_t>(branch) >= branches.size())
+        throw Error(ANNULUS_ERROR_ARGUMENT, "branch is %d; it must be an index below the config's %zu branches", branch,
+                    branches.size());
+    return branches[static_cast<std::size_t>(branch)];
+}
+
+bool check_flag(const char *name, int value) {
+    check_between(name, value, 0, 1);
+    return value == 1;
+}
+
+} // namespace
+
+const char *annulus_engine_name(annulus_engine engine) {
+    const int number = enum_value(engine);
+    return number >= ANNULUS_ENGINE_AUTO && number <= ANNULUS_ENGINE_CPU ? engine_name(engine) : nullptr;
+}
+
+annulus_status annulus_config_create(annulus_config **config) {
+    return guard([&] { required(config, "config") = new annulus_config; });
+}
+
+annulus_status annulus_config_copy(annulus_config **copy, const annulus_config *config) {
+    return guard([&] {
+        required(copy, "copy");
+        *copy = new annulus_config(required(config, "config"));
+    });
+}
+
+void annulus_config_destroy(annulus_config *config) {
+    delete config;
+}
+
+annulus_status annulus_config_add_branch(annulus_config *config, int64_t segment_length, int64_t dilation,
+                                         int32_t *branch) {
+    return guard([&] {
+        required(config, "config");
+        append(*config, {make_branch(segment_length, dilation)});
+        if (branch)
+            *branch = annulus_config_branch_count(config) - 1;
+    });
+}
+
+int32_t annulus_config_branch_count(const annulus_config *config) {
+    return config ? static_cast<int32_t>(config->pattern.branches.size()) : 0;
+}
+
+annulus_status annulus_config_set_branch_heads(annulus_config *config, int32_t branch, int32_t first, int32_t count) {
+    return guard([&] {
+        Branch &target = branch_of(config, branch);
+        check_at_least("first", first, 0);
+        check_between("count", count, 1, std::numeric_limits<std::int32_t>::max() - first);
+        target.first_head = first;
+        target.head_count = count;
+    });
+}
+
+annulus_status annulus_config_set_branch_phase(annulus_config *config, int32_t branch, annulus_phase_rule rule,
+                                               int64_t residue) {
+    return guard([&] {
+        Branch &target = branch_of(config, branch);
+        check_enum("rule", rule, ANNULUS_PHASE_BLOCK, ANNULUS_PHASE_FIXED);
+        check_at_least("residue", residue, 0);
+        if (rule != ANNULUS_PHASE_FIXED && residue != 0)
+            throw Error(ANNULUS_ERROR_ARGUMENT, "residue is %lld; it must be 0 where the rule is not fixed",
+                        static_cast<long long>(residue));
+        target.phase_rule = rule;
+        target.fixed_residue = residue;
+    });
+}
+
+annulus_status annulus_config_set_branch_query_rule(annulus_config *config, int32_t branch, annulus_query_rule rule) {
+    return guard([&] {
+        Branch &target = branch_of(config, branch);
+        check_enum("rule", rule, ANNULUS_QUERY_DILATED, ANNULUS_QUERY_EVERY);
+        target.query_rule = rule;
+    });
+}
+
+annulus_status annulus_config_set_branch_order(annulus_config *config, int32_t branch, annulus_order order,
+                                               int64_t grid_width) {
+    return guard([&] {
+        Branch &target = branch_of(config, branch);
+        check_enum("order", order, ANNULUS_ORDER_LINEAR, ANNULUS_ORDER_HILBERT);
+        check_at_least("grid_width", grid_width, 0);
+        if (order == ANNULUS_ORDER_LINEAR && grid_width != 0)
+            throw Error(ANNULUS_ERROR_ARGUMENT, "grid_width is %lld; it must be 0 in the linear order",
+                        static_cast<long long>(grid_width));
+        // Where the segment is the whole sequence, the plan checks.
+        if (grid_width != 0 && target.segment_length % grid_width != 0)
+            throw Error(ANNULUS_ERROR_ARGUMENT, "grid_width is %lld; it must be 0 or divide the segment length %lld",
+                        static_cast<long long>(grid_width), static_cast<long long>(target.segment_length));
+        target.order = order;
+        target.grid_width = grid_width;
+    });
+}
+
+annulus_status annulus_config_set_padding_rule(annulus_config *config, annulus_padding_rule rule) {
+    return guard([&] {
+        required(config, "config");
+        check_enum("rule", rule, ANNULUS_PADDING_EXACT, ANNULUS_PADDING_ZERO_KEYS);
+        config->pattern.padding_rule = rule;
+    });
+}
+
+annulus_status annulus_config_set_causal(annulus_config *config, int causal) {
+    return guard([&] { required(config, "config").pattern.causal = check_flag("causal", causal); });
+}
+
+annulus_status annulus_config_set_scale(annulus_config *config, double scale) {
+    return guard([&] {
+        required(config, "config");
+        if (!std::isfinite(scale))
+            throw Error(ANNULUS_ERROR_ARGUMENT, "scale is %g; it must be finite", scale);
+        config->pattern.scale = scale;
+    });
+}
+
+annulus_status annulus_config_set_engine(annulus_config *config, annulus_engine engine) {
+    return guard([&] {
+        required(config, "config");
+        check_enum("engine", engine, ANNULUS_ENGINE_AUTO, ANNULUS_ENGINE_CPU);
+        config->execution.engine = engine;
+    });
+}
+
+annulus_status annulus_config_set_deterministic(annulus_config *config, int deterministic) {
+    return guard(
+        [&] { required(config, "config").execution.deterministic = check_flag("deterministic", deterministic); });
+}
+
+annulus_status annulus_config_add_longnet(annulus_config *config, int64_t segment_length, int64_t segment_ratio,
+                                          int64_t dilation_ratio, int32_t count) {
+    return guard([&] {
+        required(config, "config");
+        check_at_least("segment_length", segment_length, 1);
+        check_at_least("segment_ratio", segment_ratio, 1);
+        check_at_least("dilation_ratio", dilation_ratio, 1);
+        check_at_least("count", count, 1);
+        std::vector<Branch> added;
+        std::int64_t w = segment_length;
+        std::int64_t r = 1;
+        for (std::int32_t i = 0; i < count; ++i) {
+            if (i > 0 &&
+                (__builtin_mul_overflow(w, segment_ratio, &w) || __builtin_mul_overflow(r, dilation_ratio, &r)))
+                throw Error(ANNULUS_ERROR_ARGUMENT,
+                            "count is %d; with these ratios branch %d goes beyond the 64-bit integers", count, i);
+            added.push_back(make_branch(w, r));
+        }
+        append(*config, added);
+    });
+}
+
+annulus_status annulus_config_add_gigapath(annulus_config *config) {
+    return guard([&] {
+        required(config, "config");
+        append(*config, {make_branch(1024, 1), make_branch(5792, 2), make_branch(32768, 4), make_branch(185363, 8),
+                         make_branch(1048576, 16)});
+        config->pattern.padding_rule = ANNULUS_PADDING_ZERO_KEYS;
+        config->pattern.causal = false;
+    });
+}
+
+annulus_status annulus_config_add_head_groups(annulus_config *config, int32_t heads, int32_t count,
+                                              const int64_t *segment_lengths, const int64_t *dilations) {
+    return guard([&] {
+        required(config, "config");
+        check_at_least("heads", heads, 1);
+        check_between("count", count, 1, heads);
+        required(segment_lengths, "segment_lengths");
+        required(dilations, "dilations");
+        std::vector<Branch> added;
+        std::int32_t first = 0;
+        for (std::int32_t i = 0; i < count; ++i) {
+            Branch branch = make_branch(segment_lengths[i], dilations[i]);
+            branch.first_head = first;
+            branch.head_count = heads / count + (i < heads % count ? 1 : 0);
+            branch.phase_rule = ANNULUS_PHASE_FIXED;
+            branch.fixed_residue = i % dilations[i];
+            first += branch.head_count;
+            added.push_back(branch);
+        }
+        append(*config, added);
+    });
+}

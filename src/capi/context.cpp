@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// annulus/context.h.
+#include "capi/context.hpp"
+
+#include "capi/argument.hpp"
+#include "capi/guard.hpp"
+#include "capi/sized_struct.hpp"
+#include "core/workspace.hpp"
+#include "engine/engine.hpp"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <memory>
+#include <new>
+#include <thread>
+#include <utility>
+
+using namespace annulus;
+
+namespace {
+
+constexpr int max_threads = 1024;
+
+constexpr std::size_t alignment = Workspace::alignment;
+
+std::int32_t device_count(const annulus_device &device) {
+    check_enum("device", device, ANNULUS_DEVICE_CPU, ANNULUS_DEVICE_CPU);
+    return 1;
+}
+
+bool is_aligned(const void *memory) {
+    return reinterpret_cast<std::uintptr_t>(memory) % alignment == 0;
+}
+
+} // namespace
+
+const annulus_config &annulus_context::required_config() const {
+    if (!config)
+        throw Error(ANNULUS_ERROR_ARGUMENT, "context has no config; annulus_context_set_config() gives it one");
+    return *config;
+}
+
+const Plan &annulus_context::plan_for(const Problem &problem) {
+    if (!plan || !(plan->problem() == problem))
+        plan.emplace(required_config().pattern, problem);
+    return *plan;
+}
+
+int annulus_context::thread_count() const {
+    if (threads > 0)
+        return threads;
+    cpu_set_t allowed;
+    const int count = sched_getaffinity(0, sizeof allowed, &allowed) == 0
+                          ? CPU_COUNT(&allowed)
+                          : static_cast<int>(std::thread::hardware_concurrency());
+    return std::clamp(count, 1, max_threads);
+}
+
+CallMemory::CallMemory(const annulus_context &context, std::size_t bytes) : context_(context), bytes_(bytes) {
+    if (bytes == 0)
+        return;
+    if (context.workspace) {
+        data_ = context.workspace;
+        std::size_t space = context.workspace_bytes;
+        if (!std::align(alignment, bytes, data_, space))
+            throw Error(ANNULUS_ERROR_MEMORY, "the workspace has %zu bytes; this call needs %zu",
+                        context.workspace_bytes, announced(bytes));
+        return;
+    }
+    if (!context.allocator) {
+        data_ = ::operator new(bytes, std::align_val_t(alignment), std::nothrow);
+        if (!data_)
+            throw Error(ANNULUS_ERROR_MEMORY, "no memory for a workspace of %zu bytes", bytes);
+        return;
+    }
+    const annulus_allocator &allocator = *context.allocator;
+    data_ = allocator.allocate(allocator.user, bytes, alignment, context.stream);
+    if (!data_)
+        throw Error(ANNULUS_ERROR_MEMORY, "the allocator returned NULL for %zu bytes", bytes);
+    if (!is_aligned(data_)) {
+        allocator.release(allocator.user, data_, bytes, context.stream);
+        throw Error(ANNULUS_ERROR_ARGUMENT, "the allocator returned %p; it must be aligned to %zu bytes", data_,
+                    alignment);
+    }
+}
+
+CallMemory::~CallMemory() {
+    if (!data_ || context_.workspace)
+        return;
+    if (context_.allocator)
+        context_.allocator->release(context_.allocator->user, data_, bytes_, context_.stream);
+    else
+        ::operator delete(data_, std::align_val_t(alignment));
+}
+
+std::size_t CallMemory::announced(std::size_t bytes) {
+    return bytes == 0 ? 0 : bytes + alignment - 1;
+}
+
+annulus_status annulus_device_count(annulus_device device, int32_t *count) {
+    return guard([&] {
+        required(count, "count");
+        *count = device_count(device);
+    });
+}
+
+annulus_status annulus_context_create(annulus_context **context, annulus_device device, int32_t index) {
+    return guard([&] {
+        required(context, "context");
+        check_between("index", index, 0, device_count(device) - 1);
+        auto made = std::make_unique<annulus_context>();
+        made->device = device;
+        *context = made.release();
+    });
+}
+
+void annulus_context_destroy(annulus_context *context) {
+    delete context;
+}
+
+annulus_status annulus_context_set_config(annulus_context *context, const annulus_config *config) {
+    return guard([&] {
+        required(context, "context");
+        annulus_config copy = required(config, "config");
+        if (copy.pattern.branches.empty())
+            throw Error(ANNULUS_ERROR_ARGUMENT, "config has no branch; it must have at least one");
+        check_engine_device(context->device, copy.execution.engine);
+        context->config = std::move(copy);
+        context->plan.reset();
+    });
+}
+
+annulus_status annulus_context_set_stream(annulus_context *context, void *stream) {
+    return guard([&] {
+        required(context, "context");
+        if (stream)
+            throw Error(ANNULUS_ERROR_UNSUPPORTED, "stream is %p; it must be NULL on a CPU", stream);
+        context->stream = stream;
+    });
+}
+
+annulus_status annulus_context_set_allocator(annulus_context *context, const annulus_allocator *allocator) {
+    return guard([&] {
+        required(context, "context");
+        if (!allocator) {
+            context->allocator.reset();
+            return;
+        }
+        const annulus_allocator copy = read_sized("allocator", allocator, &annulus_allocator::user);
+        if (!copy.allocate || !copy.release)
+            throw Error(ANNULUS_ERROR_ARGUMENT, "%s of allocator is NULL; it must be a function",
+                        copy.allocate ? "release" : "allocate");
+        context->allocator = copy;
+    });
+}
+
+annulus_status annulus_context_set_workspace(annulus_context *context, void *workspace, size_t bytes) {
+    return guard([&] {
+        required(context, "context");
+        if (!workspace && bytes != 0)
+            throw Error(ANNULUS_ERROR_ARGUMENT, "workspace is NULL and bytes is %zu; it must be 0 then", bytes);
+        if (bytes > UINTPTR_MAX - reinterpret_cast<std::uintptr_t>(workspace))
+            throw Error(ANNULUS_ERROR_ARGUMENT, "bytes is %zu; it reaches beyond the address space", bytes);
+        context->workspace = workspace;
+        context->workspace_bytes = bytes;
+    });
+}
+
+annulus_status annulus_context_set_threads(annulus_context *context, int32_t threads) {
+    return guard([&] {
+        required(context, "context");
+        check_between("threads", threads, 0, max_threads);
+        context->threads = threads;
+    });
+}
+
+annulus_status annulus_context_last_engine(const annulus_context *context, annulus_engine *engine) {
+    return guard([&] {
+        required(engine, "engine");
+        *engine = required(context, "context").last_engine;
+    });
+}

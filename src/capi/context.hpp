@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// What stands behind the context handle, and where the memory of a call comes from.
+#pragma once
+
+#include "core/pattern.hpp"
+#include "core/plan.hpp"
+
+#include <annulus/context.h>
+
+#include <cstddef>
+#include <optional>
+
+struct annulus_context {
+    annulus_device device = ANNULUS_DEVICE_CPU;
+    std::optional<annulus_config> config;
+    void *stream = nullptr;
+    std::optional<annulus_allocator> allocator;
+    void *workspace = nullptr;
+    std::size_t workspace_bytes = 0;
+    int threads = 0; // 0: as many as the process may run on
+    annulus_engine last_engine = ANNULUS_ENGINE_AUTO;
+
+    // The plan of the last problem, kept for the next call.
+    std::optional<annulus::Plan> plan;
+
+    // Throws where no config was set.
+    const annulus_config &required_config() const;
+    // The plan of a problem under the config.
+    const annulus::Plan &plan_for(const annulus::Problem &problem);
+    int thread_count() const;
+};
+
+namespace annulus {
+
+// The workspace of one call, aligned as the ledger asks for: from the caller's workspace, else its allocator, else the
+// process. Given back when the call ends.
+class CallMemory {
+  public:
+    CallMemory(const annulus_context &context, std::size_t bytes);
+    ~CallMemory();
+    CallMemory(const CallMemory &) = delete;
+    CallMemory &operator=(const CallMemory &) = delete;
+
+    void *data() const { return data_; }
+
+    // The bytes that the caller's workspace, which need not be aligned, must have.
+    static std::size_t announced(std::size_t bytes);
+
+  private:
+    const annulus_context &context_;
+    std::size_t bytes_;
+    void *data_ = nullptr;
+};
+
+} // namespace annulus

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// The border between C++ inside and C outside: no exception passes it.
+#pragma once
+
+#include <annulus/status.h>
+
+#include <utility>
+
+namespace annulus {
+
+// The status of the exception being handled; keeps its message for annulus_last_error().
+annulus_status report_exception() noexcept;
+
+// The message of this thread's last failed call.
+const char *last_message() noexcept;
+
+// Runs the body of a public function.
+template <class Body> annulus_status guard(Body &&body) noexcept {
+    try {
+        std::forward<Body>(body)();
+        return ANNULUS_OK;
+    } catch (...) {
+        return report_exception();
+    }
+}
+
+} // namespace annulus

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// annulus/version.h.
+#include <annulus/version.h>
+
+#include "cpu/blas.hpp"
+#include "cpu/simd.hpp"
+
+#include <array>
+#include <cstdio>
+
+#define ANNULUS_TEXT_OF(x) #x
+#define ANNULUS_TEXT(x) ANNULUS_TEXT_OF(x)
+
+int annulus_version(void) {
+    return ANNULUS_VERSION;
+}
+
+const char *annulus_version_string(void) {
+    return ANNULUS_TEXT(ANNULUS_VERSION_MAJOR) "." ANNULUS_TEXT(ANNULUS_VERSION_MINOR) "." ANNULUS_TEXT(
+        ANNULUS_VERSION_PATCH);
+}
+
+const char *annulus_build_info(void) {
+    static const auto line = []() noexcept {
+        std::array<char, 512> text{};
+        std::snprintf(text.data(), text.size(), "annulus %s, compiler %s, BLAS %s, vector instructions %s",
+                      annulus_version_string(), __VERSION__, annulus::blas_description(), annulus::simd_name());
+        return text;
+    }();
+    return line.data();
+}

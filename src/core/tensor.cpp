@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checks of the caller's tensors: each for itself, and outputs against everything else.
+#include "core/tensor.hpp"
+
+#include "core/dtype_number.hpp"
+#include "core/error.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace annulus {
+
+namespace {
+
+// Bytes from the first to the end of the last element; the tensor was checked.
+std::uintptr_t extent_bytes(const annulus_tensor &tensor) {
+    std::int64_t elements = 1;
+    for (int i = 0; i < tensor.rank; ++i)
+        elements += (tensor.shape[i] - 1) * tensor.stride[i];
+    return static_cast<std::uintptr_t>(elements) * static_cast<std::uintptr_t>(dtype_bytes(enum_value(tensor.dtype)));
+}
+
+// Whether the tensor's bytes, counted by its shape and reached by its strides, are numbers that fit into the address
+// space behind its data pointer.
+bool fits_address_space(const annulus_tensor &tensor) {
+    const std::int64_t bytes = dtype_bytes(enum_value(tensor.dtype));
+    std::int64_t counted = bytes;
+    std::int64_t reached = bytes;
+    for (int i = 0; i < tensor.rank; ++i) {
+        std::int64_t last;
+        if (__builtin_mul_overflow(counted, tensor.shape[i], &counted) ||
+            __builtin_mul_overflow(tensor.shape[i] - 1, tensor.stride[i], &last) ||
+            __builtin_mul_overflow(last, bytes, &last) || __builtin_add_overflow(reached, last, &reached))
+            return false;
+    }
+    const std::uintptr_t limit =
+        std::min<std::uintptr_t>(PTRDIFF_MAX, UINTPTR_MAX - reinterpret_cast<std::uintptr_t>(tensor.data));
+    return static_cast<std::uint64_t>(reached) <= limit && static_cast<std::uint64_t>(counted) <= PTRDIFF_MAX;
+}
+
+// Whether no two indices reach the same element. Sorted by stride, each dimension must step over all that lies inside
+// it; layouts that keep elements apart in another way do not come out of slicing, reshaping or transposing.
+bool elements_are_distinct(const annulus_tensor &tensor) {
+    struct Dimension {
+        std::int64_t stride, count;
+    };
+    std::array<Dimension, 4> dimensions;
+    std::size_t used = 0;
+    for (int i = 0; i < tensor.rank; ++i)
+        if (tensor.shape[i] > 1)
+            dimensions[used++] = {tensor.stride[i], tensor.shape[i]};
+    std::sort(dimensions.begin(), dimensions.begin() + used,
+              [](const Dimension &a, const Dimension &b) { return a.stride < b.stride; });
+    std::int64_t inner = 1;
+    for (std::size_t i = 0; i < used; ++i) {
+        if (dimensions[i].stride < inner)
+            return false;
+        inner += (dimensions[i].count - 1) * dimensions[i].stride;
+    }
+    return true;
+}
+
+std::int64_t floor_divide(std::int64_t a, std::int64_t b) {
+    return a / b - (a % b < 0 ? 1 : 0);
+}
+
+// The multiples stride * d with lowest <= d <= highest.
+struct Step {
+    std::int64_t stride, lowest, highest;
+};
+
+// Whether a sum of one multiple from each step is `target`. Steps are sorted, longest stride first. For each d only
+// those targets go on that the shorter strides can still reach: where both tensors step over their inner dimensions,
+// these are two at most.
+bool sum_can_be(const Step *first, const Step *last, std::int64_t target) {
+    if (first == last)
+        return target == 0;
+    std::int64_t low = 0;
+    std::int64_t high = 0;
+    for (const Step *inner = first + 1; inner != last; ++inner) {
+        low += inner->stride * inner->lowest;
+        high += inner->stride * inner->highest;
+    }
+    const std::int64_t begin = std::max(first->lowest, -floor_divide(high - target, first->stride));
+    const std::int64_t end = std::min(first->highest, floor_divide(target - low, first->stride));
+    for (std::int64_t d = begin; d <= end; ++d)
+        if (sum_can_be(first + 1, last, target - first->stride * d))
+            return true;
+    return false;
+}
+
+bool strides_agree(const annulus_tensor &a, const annulus_tensor &b) {
+    if (enum_value(a.dtype) != enum_value(b.dtype) || a.rank != b.rank)
+        return false;
+    for (int i = 0; i < a.rank; ++i)
+        if (a.shape[i] > 1 && b.shape[i] > 1 && a.stride[i] != b.stride[i])
+            return false;
+    return true;
+}
+
+// Whether an element of `a` and one of `b` are the same. Exact where their strides agree and each has distinct
+// elements; otherwise it is enough that their byte ranges meet.
+bool overlap(const annulus_tensor &a, const annulus_tensor &b) {
+    const std::uintptr_t a_begin = reinterpret_cast<std::uintptr_t>(a.data);
+    const std::uintptr_t b_begin = reinterpret_cast<std::uintptr_t>(b.data);
+    if (a_begin + extent_bytes(a) <= b_begin || b_begin + extent_bytes(b) <= a_begin)
+        return false;
+    if (!strides_agree(a, b) || !elements_are_distinct(a) || !elements_are_distinct(b))
+        return true;
+    // Element i of a is element j of b where the sum of stride * (i - j) is b's first element seen from a's.
+    std::array<Step, 4> steps;
+    std::size_t used = 0;
+    for (int i = 0; i < a.rank; ++i)
+        if (a.shape[i] > 1 || b.shape[i] > 1)
+            steps[used++] = {a.shape[i] > 1 ? a.stride[i] : b.stride[i], 1 - b.shape[i], a.shape[i] - 1};
+    std::sort(steps.begin(), steps.begin() + used, [](const Step &x, const Step &y) { return x.stride > y.stride; });
+    const std::int64_t offset =
+        static_cast<std::int64_t>(b_begin - a_begin) / dtype_bytes(enum_value(a.dtype)); // both are aligned
+    return sum_can_be(steps.data(), steps.data() + used, offset);
+}
+
+[[noreturn]] void report_overlap(const NamedTensor &a, const NamedTensor &b) {
+    throw Error(
+        ANNULUS_ERROR_ARGUMENT,
+        "%s overlaps %s; an output needs memory of its own, and may interleave only with tensors of its strides",
+        a.name, b.name);
+}
+
+} // namespace
+
+void check_tensor(const NamedTensor &argument, annulus_dtype dtype, std::initializer_list<std::int64_t> shape,
+                  bool unit_last) {
+    const char *const name = argument.name;
+    if (!argument.tensor)
+        throw Error(ANNULUS_ERROR_ARGUMENT, "%s is NULL; it must be a tensor", name);
+    const annulus_tensor &tensor = *argument.tensor;
+    if (!tensor.data)
+        throw Error(ANNULUS_ERROR_ARGUMENT, "data of %s is NULL; it must point to the tensor's first element", name);
+    const int given = enum_value(tensor.dtype);
+    if (given != dtype)
+        throw Error(ANNULUS_ERROR_ARGUMENT, "dtype of %s is %d (%s); it must be %d (%s)", name, given,
+                    dtype_name(given), static_cast<int>(dtype), dtype_name(dtype));
+    const int rank = static_cast<int>(shape.size());
+    if (tensor.rank != rank)
+        throw Error(ANNULUS_ERROR_ARGUMENT, "rank of %s is %d; it must be %d", name, tensor.rank, rank);
+    for (int i = 0; i < rank; ++i) {
+        const auto extent = static_cast<long long>(tensor.shape[i]);
+        if (extent < 1)
+            throw Error(ANNULUS_ERROR_ARGUMENT, "shape[%d] of %s is %lld; it must be at least 1", i, name, extent);
+        if (extent != shape.begin()[i])
+            throw Error(ANNULUS_ERROR_ARGUMENT, "shape[%d] of %s is %lld; it must be %lld", i, name, extent,
+                        static_cast<long long>(shape.begin()[i]));
+        if (tensor.stride[i] < 0)
+            throw Error(ANNULUS_ERROR_ARGUMENT, "stride[%d] of %s is %lld; it must not be negative", i, name,
+                        static_cast<long long>(tensor.stride[i]));
+    }
+    if (unit_last && tensor.stride[rank - 1] != 1)
+        throw Error(ANNULUS_ERROR_ARGUMENT, "stride[%d] of %s is %lld; it must be 1", rank - 1, name,
+                    static_cast<long long>(tensor.stride[rank - 1]));
+    const int bytes = dtype_bytes(given);
+    if (reinterpret_cast<std::uintptr_t>(tensor.data) % static_cast<std::uintptr_t>(bytes) != 0)
+        throw Error(ANNULUS_ERROR_ARGUMENT, "data of %s is %p; it must be aligned to %d bytes", name, tensor.data,
+                    bytes);
+    if (!fits_address_space(tensor))
+        throw Error(ANNULUS_ERROR_ARGUMENT, "shape and strides of %s reach beyond the address space", name);
+}
+
+void check_overlap(std::initializer_list<NamedTensor> inputs, std::initializer_list<NamedTensor> outputs) {
+    for (const NamedTensor *output = outputs.begin(); output != outputs.end(); ++output) {
+        if (!output->tensor)
+            continue;
+        if (!elements_are_distinct(*output->tensor))
+            throw Error(ANNULUS_ERROR_ARGUMENT,
+                        "strides of %s let two indices reach one element; the elements of an output must be distinct",
+                        output->name);
+        for (const NamedTensor &input : inputs)
+            if (input.tensor && overlap(*output->tensor, *input.tensor))
+                report_overlap(*output, input);
+        for (const NamedTensor *other = outputs.begin(); other != output; ++other)
+            if (other->tensor && overlap(*output->tensor, *other->tensor))
+                report_overlap(*other, *output);
+    }
+}
+
+} // namespace annulus
