@@ -59,9 +59,8 @@ std::int64_t grid_width(const Branch &branch, std::int64_t length) {
     return branch.grid_width && length % branch.grid_width == 0 ? branch.grid_width : Curve::automatic_width(length);
 }
 
-Curve make_curve(const Branch &branch, std::int64_t length) {
-    return branch.order == ANNULUS_ORDER_LINEAR ? Curve::linear(length)
-                                                : Curve::hilbert(length, grid_width(branch, length));
+Curve make_curve(const Branch &branch, annulus_order order, std::int64_t length) {
+    return order == ANNULUS_ORDER_LINEAR ? Curve::linear(length) : Curve::hilbert(length, grid_width(branch, length));
 }
 
 } // namespace
@@ -83,7 +82,8 @@ BranchPlan::BranchPlan(const Branch &branch, std::int32_t index, const Pattern &
     : length_(problem.sequence_length), sequence_length_(problem.sequence_length), dilation_(branch.dilation),
       first_head_(branch.first_head), head_count_(branch.head_count ? branch.head_count : problem.heads),
       phase_rule_(branch.phase_rule), fixed_residue_(branch.fixed_residue), query_rule_(branch.query_rule),
-      order_(branch.order), zero_keys_(pattern.padding_rule == ANNULUS_PADDING_ZERO_KEYS && !pattern.causal),
+      // With dilation 1 every position is kept, whatever the order.
+      order_(branch.dilation == 1 ? ANNULUS_ORDER_LINEAR : branch.order), zero_keys_(pattern.padding_rule == ANNULUS_PADDING_ZERO_KEYS && !pattern.causal),
       causal_(pattern.causal) {
     if (static_cast<std::int64_t>(first_head_) + head_count_ > problem.heads)
         throw Error(ANNULUS_ERROR_ARGUMENT, "branch %d serves heads %d to %lld, but q has %d heads", index, first_head_,
@@ -93,8 +93,8 @@ BranchPlan::BranchPlan(const Branch &branch, std::int32_t index, const Pattern &
         throw Error(ANNULUS_ERROR_ARGUMENT, "grid_width of branch %d is %lld; it must divide the segment length %lld",
                     index, static_cast<long long>(branch.grid_width), static_cast<long long>(whole));
     length_ = std::min(whole, sequence_length_);
-    curve_ = make_curve(branch, length_);
-    last_curve_ = make_curve(branch, sequence_length_ - (segment_count() - 1) * length_);
+    curve_ = make_curve(branch, order_, length_);
+    last_curve_ = make_curve(branch, order_, sequence_length_ - (segment_count() - 1) * length_);
 }
 
 std::int64_t BranchPlan::phase(std::int32_t head) const {

@@ -70,7 +70,6 @@ class BranchPlan {
 
     std::int64_t dilation() const { return dilation_; }
     annulus_query_rule query_rule() const { return query_rule_; }
-    bool linear() const { return order_ == ANNULUS_ORDER_LINEAR; }
 
     bool serves(std::int32_t head) const { return head >= first_head_ && head < first_head_ + head_count_; }
     std::int32_t first_head() const { return first_head_; }

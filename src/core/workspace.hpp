@@ -26,6 +26,9 @@ class Workspace {
         return ::new (memory_ + offset) T[static_cast<std::size_t>(count)];
     }
 
+    // Passes over `bytes`, a multiple of `alignment`: how workers reach the piece that is theirs.
+    void skip(std::size_t bytes) { used_ += bytes; }
+
     std::size_t used() const { return used_; }
 
   private:

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// The two passes of the CPU engine, by type of accumulation.
+#pragma once
+
+#include "core/plan.hpp"
+#include "core/workspace.hpp"
+#include "engine/engine.hpp"
+
+namespace annulus {
+
+// Each pass books its workspace with book_…, once to know the size and once to carve it.
+template <class T> void forward(const Plan &plan, const ForwardTensors &tensors, Workspace &workspace, int threads);
+template <class T> void backward(const Plan &plan, const BackwardTensors &tensors, Workspace &workspace, int threads);
+template <class T> std::size_t forward_bytes(const Plan &plan, int threads);
+template <class T> std::size_t backward_bytes(const Plan &plan, int threads);
+
+} // namespace annulus

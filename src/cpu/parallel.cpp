@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpu/parallel.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace annulus {
+
+namespace {
+
+class Team {
+  public:
+    Team(std::int64_t phases, FunctionRef<std::int64_t(std::int64_t)> items,
+         FunctionRef<void(std::int64_t, std::int64_t, int)> work)
+        : phases_(phases), items_(items), work_(work) {}
+
+    void run(int threads) {
+        std::vector<std::thread> others;
+        {
+            // Held until the team is complete: who is first waits here for its size.
+            const std::lock_guard lock(mutex_);
+            try {
+                others.reserve(static_cast<std::size_t>(threads) - 1);
+                while (size_ < threads) {
+                    others.emplace_back([this, worker = size_] { take_part(worker); });
+                    ++size_;
+                }
+            } catch (...) { // out of threads or memory: go on with those that exist
+            }
+        }
+        take_part(0);
+        for (std::thread &thread : others)
+            thread.join();
+    }
+
+  private:
+    void take_part(int worker) {
+        { const std::lock_guard complete(mutex_); }
+        for (std::int64_t phase = 0; phase < phases_; ++phase) {
+            const std::int64_t count = items_(phase);
+            for (std::int64_t item = next_++; item < count; item = next_++)
+                work_(phase, item, worker);
+            if (phase + 1 < phases_)
+                wait_for_all();
+        }
+    }
+
+    void wait_for_all() {
+        std::unique_lock lock(mutex_);
+        if (++arrived_ == size_) {
+            arrived_ = 0;
+            next_ = 0;
+            ++phases_ended_;
+            lock.unlock();
+            phase_ended_.notify_all();
+        } else {
+            phase_ended_.wait(lock, [this, seen = phases_ended_] { return phases_ended_ != seen; });
+        }
+    }
+
+    std::int64_t phases_;
+    FunctionRef<std::int64_t(std::int64_t)> items_;
+    FunctionRef<void(std::int64_t, std::int64_t, int)> work_;
+    std::atomic<std::int64_t> next_ = 0;
+    std::mutex mutex_;
+    std::condition_variable phase_ended_;
+    int size_ = 1;
+    int arrived_ = 0;
+    std::int64_t phases_ended_ = 0;
+};
+
+} // namespace
+
+void parallel_phases(int threads, std::int64_t phases, FunctionRef<std::int64_t(std::int64_t)> items,
+                     FunctionRef<void(std::int64_t, std::int64_t, int)> work) {
+    std::int64_t most = 1; // more threads than items of any phase would only wait
+    for (std::int64_t phase = 0; phase < phases && most < threads; ++phase)
+        most = std::max(most, items(phase));
+    Team(phases, items, work).run(static_cast<int>(std::min<std::int64_t>(threads, most)));
+}
+
+void parallel_for(int threads, std::int64_t items, FunctionRef<void(std::int64_t, int)> work) {
+    parallel_phases(
+        threads, 1, [items](std::int64_t) { return items; },
+        [work](std::int64_t, std::int64_t item, int worker) { work(item, worker); });
+}
+
+} // namespace annulus

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tiles: a few hundred rows of the caller's tensors, brought together in the type of accumulation. Copying a tile costs
+// a few hundredths of the products made with it, and serves every dtype, stride, dilation and order alike.
+#pragma once
+
+#include "core/plan.hpp"
+#include "core/tensor.hpp"
+#include "cpu/blas.hpp"
+#include "cpu/simd.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+namespace annulus {
+
+// Query rows worked on at a time.
+inline constexpr int query_tile = 8 * lanes;
+
+// Key rows worked on at a time: as many as keep a product with `lanes` queries on the calling thread.
+inline int key_tile(std::int32_t head_dim) {
+    return static_cast<int>(std::min<std::int64_t>(128, max_gemm_volume / (lanes * head_dim)));
+}
+
+// The rows of one batch entry and head of a [B, N, heads, D] tensor, by global position.
+class HeadRows {
+  public:
+    HeadRows(const annulus_tensor &tensor, std::int64_t b, std::int64_t head, std::int64_t start)
+        : dtype_(tensor.dtype), row_bytes_(tensor.stride[1] * annulus_dtype_bytes(tensor.dtype)), start_(start),
+          first_(static_cast<std::byte *>(tensor.data) +
+                 (b * tensor.stride[0] + head * tensor.stride[2]) * annulus_dtype_bytes(tensor.dtype)) {}
+
+    annulus_dtype dtype() const { return dtype_; }
+    void *operator[](std::int64_t position) const { return first_ + (position - start_) * row_bytes_; }
+
+  private:
+    annulus_dtype dtype_;
+    std::int64_t row_bytes_;
+    std::int64_t start_; // global position of the tensor's first row
+    std::byte *first_;
+};
+
+// Reads the rows at `positions` into tile [count, d]. Returns whether all of it is finite.
+template <class T>
+bool load_tile(const HeadRows &rows, const std::int64_t *positions, int count, int d, T *tile) {
+    bool finite = true;
+    for (int i = 0; i < count; ++i)
+        finite &= vector_kernels<T>().load_row(rows.dtype(), rows[positions[i]], d, tile + static_cast<std::int64_t>(i) * d);
+    return finite;
+}
+
+// Writes factor * tile [count, d] as groups of `lanes` columns, [group][d][lanes]; columns beyond count are zero.
+template <class T> void transpose_tile(const T *tile, int count, int d, T factor, T *transposed) {
+    for (int group = 0; group * lanes < count; ++group) {
+        const int columns = std::min(lanes, count - group * lanes);
+        const T *source = tile + static_cast<std::int64_t>(group) * lanes * d;
+        T *target = transposed + static_cast<std::int64_t>(group) * lanes * d;
+        for (int e = 0; e < d; ++e) {
+            for (int c = 0; c < columns; ++c)
+                target[e * lanes + c] = factor * source[c * d + e];
+            std::fill(target + e * lanes + columns, target + (e + 1) * lanes, T{0});
+        }
+    }
+}
+
+// C[m, d] += op(A) B as gemm(), but where an entry of A is 0 the row of B is left out: 0 times NaN or infinity must not
+// reach a row that does not attend to it. For the rare tiles that are masked and hold such a value.
+template <class T>
+void product_skipping_zeros(bool transpose_a, int m, int d, int k, const T *a, int lda, const T *b, T *c) {
+    for (int i = 0; i < m; ++i)
+        for (int j = 0; j < k; ++j) {
+            const T factor = transpose_a ? a[j * lda + i] : a[i * lda + j];
+            if (factor != T{0})
+                for (int e = 0; e < d; ++e)
+                    c[i * d + e] += factor * b[j * d + e];
+        }
+}
+
+template <class T>
+void accumulate_product(bool careful, bool transpose_a, int m, int d, int k, const T *a, int lda, const T *b, T *c) {
+    if (careful)
+        product_skipping_zeros(transpose_a, m, d, k, a, lda, b, c);
+    else
+        gemm(transpose_a, m, d, k, a, lda, b, T{1}, c);
+}
+
+// The smallest and the largest of some positions.
+struct Span {
+    std::int64_t low, high;
+};
+inline Span span_of(const std::int64_t *positions, int count) {
+    const auto [low, high] = std::minmax_element(positions, positions + count);
+    return {*low, *high};
+}
+
+// Global positions of the places from … from + count - 1 of a progression.
+inline void fill_positions(const Segment &segment, const Progression &places, std::int64_t from, int count,
+                           std::int64_t *positions) {
+    for (int i = 0; i < count; ++i)
+        positions[i] = segment.position(places[from + i]);
+}
+
+inline constexpr double log2_e = 1.44269504088896340735992468100;
+inline constexpr double ln_2 = 0.693147180559945309417232121458;
+
+} // namespace annulus
