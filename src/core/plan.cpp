@@ -228,17 +228,21 @@ Plan::Plan(const Pattern &pattern, const Problem &problem)
 }
 
 double Plan::pairs(std::int32_t branch) const {
-    double sum = 0;
-    for (std::int32_t head = 0; head < problem_.heads; ++head)
-        sum += branches_[static_cast<std::size_t>(branch)].pairs(head, problem_.queries);
-    return sum * static_cast<double>(problem_.batch);
+    return sum_over_branches(branch, [&](const BranchPlan &plan) {
+        double pairs = 0;
+        for (std::int32_t head = 0; head < problem_.heads; ++head)
+            pairs += plan.pairs(head, problem_.queries);
+        return pairs * static_cast<double>(problem_.batch);
+    });
 }
 
 double Plan::remote_bytes(std::int32_t branch) const {
-    double rows = 0;
-    for (std::int32_t kv_head = 0; kv_head < problem_.kv_heads; ++kv_head)
-        rows += branches_[static_cast<std::size_t>(branch)].remote_rows(kv_head, problem_);
-    return 2 * rows * static_cast<double>(problem_.batch) * problem_.head_dim * annulus_dtype_bytes(problem_.dtype);
+    return sum_over_branches(branch, [&](const BranchPlan &plan) {
+        double rows = 0;
+        for (std::int32_t kv_head = 0; kv_head < problem_.kv_heads; ++kv_head)
+            rows += plan.remote_rows(kv_head, problem_);
+        return 2 * rows * static_cast<double>(problem_.batch) * problem_.head_dim * annulus_dtype_bytes(problem_.dtype);
+    });
 }
 
 } // namespace annulus

@@ -128,10 +128,21 @@ class Plan {
         return sizeof *this + pattern_.branches.capacity() * sizeof(Branch) + branches_.capacity() * sizeof(BranchPlan);
     }
 
+    // Over batch and heads, of one branch or of ANNULUS_ALL_BRANCHES together: (query, key) pairs, and bytes of the K and V
+    // rows outside the key window that the queries attend to.
     double pairs(std::int32_t branch) const;
     double remote_bytes(std::int32_t branch) const;
 
   private:
+    template <class Value> double sum_over_branches(std::int32_t branch, Value value) const {
+        if (branch != ANNULUS_ALL_BRANCHES)
+            return value(branches_[static_cast<std::size_t>(branch)]);
+        double sum = 0;
+        for (const BranchPlan &plan : branches_)
+            sum += value(plan);
+        return sum;
+    }
+
     Pattern pattern_;
     Problem problem_;
     double scale_;
