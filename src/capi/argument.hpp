@@ -22,6 +22,9 @@ inline void check_at_least(const char *name, std::int64_t value, std::int64_t le
 }
 
 inline void check_between(const char *name, std::int64_t value, std::int64_t least, std::int64_t most) {
+    if (least == most && value != least)
+        throw Error(ANNULUS_ERROR_ARGUMENT, "%s is %lld; it must be %lld", name, static_cast<long long>(value),
+                    static_cast<long long>(least));
     if (value < least || value > most)
         throw Error(ANNULUS_ERROR_ARGUMENT, "%s is %lld; it must be from %lld to %lld", name,
                     static_cast<long long>(value), static_cast<long long>(least), static_cast<long long>(most));

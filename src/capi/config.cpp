@@ -7,9 +7,9 @@
 #include "core/pattern.hpp"
 #include "engine/engine.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
-#include <memory>
 #include <vector>
 
 using namespace annulus;
@@ -17,20 +17,21 @@ using namespace annulus;
 namespace {
 
 Branch make_branch(std::int64_t segment_length, std::int64_t dilation) {
-    check_at_least("segment_length", segment_length, 0);
-    check_at_least("dilation", dilation, 1);
     Branch branch;
     branch.segment_length = segment_length;
     branch.dilation = dilation;
     return branch;
 }
 
-// Appends all or, where memory or numbers run out, none.
+// More than anybody mixes, and few enough that a mistaken count costs neither memory nor time.
+constexpr std::int32_t max_branches = 65536;
+
+// Appends all or, where memory or the limit runs out, none.
 void append(annulus_config &config, const std::vector<Branch> &added) {
     std::vector<Branch> &branches = config.pattern.branches;
-    if (branches.size() + added.size() > std::numeric_limits<std::int32_t>::max())
-        throw Error(ANNULUS_ERROR_ARGUMENT, "%zu branches and %zu more are too many; a config holds %d",
-                    branches.size(), added.size(), std::numeric_limits<std::int32_t>::max());
+    if (branches.size() + added.size() > max_branches)
+        throw Error(ANNULUS_ERROR_ARGUMENT, "config has %zu branches and is to get %zu more; it may have %d",
+                    branches.size(), added.size(), max_branches);
     branches.reserve(branches.size() + added.size());
     branches.insert(branches.end(), added.begin(), added.end());
 }
@@ -38,9 +39,15 @@ void append(annulus_config &config, const std::vector<Branch> &added) {
 Branch &branch_of(annulus_config *config, std::int32_t branch) {
     std::vector<Branch> &branches = required(config, "config").pattern.branches;
     if (branch < 0 || static_cast<std::size_t>(branch) >= branches.size())
-        throw Error(ANNULUS_ERROR_ARGUMENT, "branch is %d; it must be an index below the config's %zu branches", branch,
-                    branches.size());
+        throw Error(ANNULUS_ERROR_ARGUMENT, "branch is %d; it must be at least 0 and below the number of branches, %zu",
+                    branch, branches.size());
     return branches[static_cast<std::size_t>(branch)];
+}
+
+void check_entry(const char *array, std::int32_t index, std::int64_t value, std::int64_t least) {
+    if (value < least)
+        throw Error(ANNULUS_ERROR_ARGUMENT, "%s[%d] is %lld; it must be at least %lld", array, index,
+                    static_cast<long long>(value), static_cast<long long>(least));
 }
 
 bool check_flag(const char *name, int value) {
@@ -56,7 +63,10 @@ const char *annulus_engine_name(annulus_engine engine) {
 }
 
 annulus_status annulus_config_create(annulus_config **config) {
-    return guard([&] { required(config, "config") = new annulus_config; });
+    return guard([&] {
+        required(config, "config");
+        *config = new annulus_config;
+    });
 }
 
 annulus_status annulus_config_copy(annulus_config **copy, const annulus_config *config) {
@@ -74,6 +84,8 @@ annulus_status annulus_config_add_branch(annulus_config *config, int64_t segment
                                          int32_t *branch) {
     return guard([&] {
         required(config, "config");
+        check_at_least("segment_length", segment_length, 0);
+        check_at_least("dilation", dilation, 1);
         append(*config, {make_branch(segment_length, dilation)});
         if (branch)
             *branch = annulus_config_branch_count(config) - 1;
@@ -87,8 +99,9 @@ int32_t annulus_config_branch_count(const annulus_config *config) {
 annulus_status annulus_config_set_branch_heads(annulus_config *config, int32_t branch, int32_t first, int32_t count) {
     return guard([&] {
         Branch &target = branch_of(config, branch);
-        check_at_least("first", first, 0);
-        check_between("count", count, 1, std::numeric_limits<std::int32_t>::max() - first);
+        constexpr std::int32_t most = std::numeric_limits<std::int32_t>::max();
+        check_between("first", first, 0, most - 1);
+        check_between("count", count, 1, most - first);
         target.first_head = first;
         target.head_count = count;
     });
@@ -175,7 +188,7 @@ annulus_status annulus_config_add_longnet(annulus_config *config, int64_t segmen
         check_at_least("segment_length", segment_length, 1);
         check_at_least("segment_ratio", segment_ratio, 1);
         check_at_least("dilation_ratio", dilation_ratio, 1);
-        check_at_least("count", count, 1);
+        check_between("count", count, 1, max_branches);
         std::vector<Branch> added;
         std::int64_t w = segment_length;
         std::int64_t r = 1;
@@ -205,12 +218,14 @@ annulus_status annulus_config_add_head_groups(annulus_config *config, int32_t he
     return guard([&] {
         required(config, "config");
         check_at_least("heads", heads, 1);
-        check_between("count", count, 1, heads);
+        check_between("count", count, 1, std::min(heads, max_branches));
         required(segment_lengths, "segment_lengths");
         required(dilations, "dilations");
         std::vector<Branch> added;
         std::int32_t first = 0;
         for (std::int32_t i = 0; i < count; ++i) {
+            check_entry("segment_lengths", i, segment_lengths[i], 0);
+            check_entry("dilations", i, dilations[i], 1);
             Branch branch = make_branch(segment_lengths[i], dilations[i]);
             branch.first_head = first;
             branch.head_count = heads / count + (i < heads % count ? 1 : 0);

@@ -11,6 +11,12 @@
 #define ANNULUS_TEXT_OF(x) #x
 #define ANNULUS_TEXT(x) ANNULUS_TEXT_OF(x)
 
+#if defined(__clang__)
+#define ANNULUS_COMPILER __VERSION__
+#else
+#define ANNULUS_COMPILER "GCC " __VERSION__
+#endif
+
 int annulus_version(void) {
     return ANNULUS_VERSION;
 }
@@ -24,7 +30,7 @@ const char *annulus_build_info(void) {
     static const auto line = []() noexcept {
         std::array<char, 512> text{};
         std::snprintf(text.data(), text.size(), "annulus %s, compiler %s, BLAS %s, vector instructions %s",
-                      annulus_version_string(), __VERSION__, annulus::blas_description(), annulus::simd_name());
+                      annulus_version_string(), ANNULUS_COMPILER, annulus::blas_description(), annulus::simd_name());
         return text;
     }();
     return line.data();
