@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// The generalised Hilbert curve: a bijection with its inverse, whose steps go to neighbours, equal to the recursion
+// that defines it.
+#include "core/hilbert.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <random>
+#include <vector>
+
+namespace {
+
+using annulus::Curve;
+
+std::vector<std::int64_t> walk(const Curve &curve) {
+    std::vector<std::int64_t> positions;
+    for (std::int64_t p = 0; p < curve.length(); ++p)
+        positions.push_back(curve.position(p));
+    return positions;
+}
+
+// Every position once, and index() takes each back to its step.
+void expect_bijection(const Curve &curve) {
+    std::vector<bool> seen(static_cast<std::size_t>(curve.length()));
+    for (std::int64_t p = 0; p < curve.length(); ++p) {
+        const std::int64_t position = curve.position(p);
+        ASSERT_GE(position, 0);
+        ASSERT_LT(position, curve.length());
+        ASSERT_FALSE(seen[static_cast<std::size_t>(position)]) << "step " << p;
+        seen[static_cast<std::size_t>(position)] = true;
+        ASSERT_EQ(curve.index(position), p);
+    }
+}
+
+// The definition as lists of cells, built from the lists of the parts, each in coordinates of its own that grow along
+// the walk. Halves of odd sides round towards the origin of the grid: down in a part walked `forward`, else up.
+struct Cell {
+    std::int64_t x, y;
+};
+
+std::vector<Cell> cells(std::int64_t width, std::int64_t height, bool forward) {
+    std::vector<Cell> list;
+    if (width == 1 || height == 1) {
+        for (std::int64_t i = 0; i < width * height; ++i)
+            list.push_back(height == 1 ? Cell{i, 0} : Cell{0, i});
+        return list;
+    }
+    const auto half = [&](std::int64_t side) { return forward ? side / 2 : side - side / 2; };
+    const auto even = [&](std::int64_t side) {
+        const std::int64_t h = half(side);
+        return h % 2 == 1 && side > 2 ? h + 1 : h;
+    };
+    if (2 * width > 3 * height) {
+        const std::int64_t first = even(width);
+        for (const Cell c : cells(first, height, forward))
+            list.push_back(c);
+        for (const Cell c : cells(width - first, height, forward))
+            list.push_back({first + c.x, c.y});
+    } else {
+        const std::int64_t left = half(width), up = even(height);
+        for (const Cell c : cells(up, left, forward))
+            list.push_back({c.y, c.x});
+        for (const Cell c : cells(width, height - up, forward))
+            list.push_back({c.x, up + c.y});
+        for (const Cell c : cells(up, width - left, !forward))
+            list.push_back({width - 1 - c.y, up - 1 - c.x});
+    }
+    return list;
+}
+
+std::vector<std::int64_t> walk_by_definition(std::int64_t rows, std::int64_t columns) {
+    std::vector<std::int64_t> positions;
+    if (columns >= rows) {
+        for (const Cell c : cells(columns, rows, true))
+            positions.push_back(c.y * columns + c.x);
+    } else {
+        for (const Cell c : cells(rows, columns, true))
+            positions.push_back(c.x * columns + c.y);
+    }
+    return positions;
+}
+
+TEST(Hilbert, BijectionForEveryLengthWithAutomaticWidth) {
+    for (std::int64_t length = 1; length <= 4096; ++length) {
+        SCOPED_TRACE(length);
+        expect_bijection(Curve::hilbert(length, Curve::automatic_width(length)));
+        if (HasFatalFailure())
+            return;
+    }
+}
+
+TEST(Hilbert, BijectionForEveryWidth) {
+    for (std::int64_t length = 1; length <= 1024; ++length)
+        for (std::int64_t width = 1; width <= length; ++width)
+            if (length % width == 0) {
+                SCOPED_TRACE(testing::Message() << length << " with width " << width);
+                expect_bijection(Curve::hilbert(length, width));
+                if (HasFatalFailure())
+                    return;
+            }
+}
+
+TEST(Hilbert, EqualsTheDefinition) {
+    for (std::int64_t rows = 1; rows <= 48; ++rows)
+        for (std::int64_t columns = 1; columns <= 48; ++columns)
+            ASSERT_EQ(walk(Curve::hilbert(rows * columns, columns)), walk_by_definition(rows, columns))
+                << rows << " x " << columns;
+    for (const auto &[rows, columns] : {std::pair{128, 128}, {100, 63}, {331, 97}, {2, 500}, {701, 3}, {255, 257}})
+        ASSERT_EQ(walk(Curve::hilbert(rows * columns, columns)), walk_by_definition(rows, columns))
+            << rows << " x " << columns;
+}
+
+TEST(Hilbert, SmallCurvesByHand) {
+    using List = std::vector<std::int64_t>;
+    EXPECT_EQ(walk(Curve::hilbert(4, 2)), (List{0, 2, 3, 1}));
+    EXPECT_EQ(walk(Curve::hilbert(16, 4)), (List{0, 1, 5, 4, 8, 12, 13, 9, 10, 14, 15, 11, 7, 6, 2, 3}));
+    EXPECT_EQ(walk(Curve::hilbert(8, 4)), (List{0, 4, 5, 1, 2, 6, 7, 3}));
+    EXPECT_EQ(walk(Curve::hilbert(8, 2)), (List{0, 1, 3, 2, 4, 5, 7, 6}));
+}
+
+// The walk starts in the first cell and ends at the other end of the longer side. Colour the cells like a chessboard:
+// steps to neighbours change colour, so with an odd longer and an even shorter side they cannot join these two ends,
+// and one diagonal step makes up for it; or, where the shorter side is 2, the walk ends one cell early. In every other
+// case all steps go to neighbours.
+TEST(Hilbert, StepsGoToNeighbours) {
+    for (std::int64_t rows = 1; rows <= 72; ++rows)
+        for (std::int64_t columns = 1; columns <= 72; ++columns) {
+            SCOPED_TRACE(testing::Message() << rows << " x " << columns);
+            const std::int64_t longer = std::max(rows, columns), shorter = std::min(rows, columns);
+            const bool odd = longer % 2 == 1 && shorter % 2 == 0;
+            const std::vector<std::int64_t> positions = walk(Curve::hilbert(rows * columns, columns));
+            ASSERT_EQ(positions.front(), 0);
+            ASSERT_EQ(positions.back(), (longer - (odd && shorter == 2 ? 2 : 1)) * (columns >= rows ? 1 : columns));
+            std::int64_t diagonal = 0;
+            for (std::size_t p = 1; p < positions.size(); ++p) {
+                const std::int64_t down = std::abs(positions[p] / columns - positions[p - 1] / columns);
+                const std::int64_t across = std::abs(positions[p] % columns - positions[p - 1] % columns);
+                ASSERT_LE(std::max(down, across), 1) << "step " << p;
+                diagonal += down + across - 1;
+            }
+            ASSERT_EQ(diagonal, odd && shorter > 2 ? 1 : 0);
+        }
+}
+
+TEST(Hilbert, LargeCurves) {
+    std::mt19937_64 random(1);
+    const auto check = [&](std::int64_t length, std::int64_t width) {
+        SCOPED_TRACE(testing::Message() << length << " with width " << width);
+        const Curve curve = Curve::hilbert(length, width);
+        std::uniform_int_distribution<std::int64_t> any_step(0, length - 2);
+        for (int sample = 0; sample < 200; ++sample) {
+            const std::int64_t p = any_step(random);
+            const std::int64_t here = curve.position(p), next = curve.position(p + 1);
+            ASSERT_GE(here, 0);
+            ASSERT_LT(here, length);
+            ASSERT_EQ(curve.index(here), p);
+            ASSERT_EQ(curve.index(next), p + 1);
+            ASSERT_LE(std::abs(here / width - next / width), 1);
+            ASSERT_LE(std::abs(here % width - next % width), 1);
+        }
+    };
+    std::uniform_int_distribution<std::int64_t> any_length(1'000'000, 1'000'000'000'000);
+    for (int sample = 0; sample < 40; ++sample) {
+        const std::int64_t length = any_length(random);
+        check(length, Curve::automatic_width(length));
+    }
+    std::uniform_int_distribution<std::int64_t> any_side(2, 1'000'000);
+    for (int sample = 0; sample < 200; ++sample) {
+        const std::int64_t rows = any_side(random), columns = any_side(random);
+        check(rows * columns, columns);
+    }
+    // As flat, as tall and as large as int64 has room for.
+    constexpr std::int64_t largest_even = INT64_MAX - 1;
+    check(largest_even, largest_even / 2);
+    check(largest_even, 2);
+    check(std::int64_t{3037000499} * 3037000499, 3037000499);
+}
+
+TEST(Hilbert, OneRowOrColumnIsLinear) {
+    for (const std::int64_t length : {1, 2, 3, 17, 1000}) {
+        for (const Curve &curve : {Curve::linear(length), Curve::hilbert(length, 1), Curve::hilbert(length, length)}) {
+            EXPECT_TRUE(curve.is_linear());
+            for (std::int64_t p = 0; p < length; ++p) {
+                ASSERT_EQ(curve.position(p), p);
+                ASSERT_EQ(curve.index(p), p);
+            }
+        }
+    }
+    EXPECT_FALSE(Curve::hilbert(6, 3).is_linear());
+}
+
+TEST(Hilbert, AutomaticWidth) {
+    for (std::int64_t length = 1; length <= 20000; ++length) {
+        std::int64_t width = 1;
+        while (width * width < length || length % width != 0)
+            ++width;
+        ASSERT_EQ(Curve::automatic_width(length), width) << length;
+    }
+    // Squares and their neighbours, where a rounded square root would go wrong; primes have one row.
+    for (const std::int64_t root : {94906267L, 999999937L, 3037000499L}) {
+        EXPECT_EQ(Curve::automatic_width(root * root), root);
+        EXPECT_EQ(Curve::automatic_width(root * root - 1), root + 1);
+    }
+    for (const std::int64_t prime : {2, 3, 4093, 1000003, 2147483647}) {
+        EXPECT_EQ(Curve::automatic_width(prime), prime);
+        EXPECT_TRUE(Curve::hilbert(prime, Curve::automatic_width(prime)).is_linear());
+    }
+    EXPECT_EQ(Curve::automatic_width(1'000'000'000'000), 1'000'000);
+    EXPECT_EQ(Curve::automatic_width(999'999'999'989), 999'999'999'989);
+}
+
+} // namespace
