@@ -63,18 +63,14 @@ bool elements_are_distinct(const annulus_tensor &tensor) {
     return true;
 }
 
-std::int64_t floor_divide(std::int64_t a, std::int64_t b) {
-    return a / b - (a % b < 0 ? 1 : 0);
-}
-
 // The multiples stride * d with lowest <= d <= highest.
 struct Step {
     std::int64_t stride, lowest, highest;
 };
 
 // Whether a sum of one multiple from each step is `target`. Steps are sorted, longest stride first. For each d only
-// those targets go on that the shorter strides can still reach: where both tensors step over their inner dimensions,
-// these are two at most.
+// those targets go on that the shorter strides can still reach: a few, where both tensors step over their inner
+// dimensions. (Division rounds towards zero, so one d too many may go on, never one too few.)
 bool sum_can_be(const Step *first, const Step *last, std::int64_t target) {
     if (first == last)
         return target == 0;
@@ -84,8 +80,8 @@ bool sum_can_be(const Step *first, const Step *last, std::int64_t target) {
         low += inner->stride * inner->lowest;
         high += inner->stride * inner->highest;
     }
-    const std::int64_t begin = std::max(first->lowest, -floor_divide(high - target, first->stride));
-    const std::int64_t end = std::min(first->highest, floor_divide(target - low, first->stride));
+    const std::int64_t begin = std::max(first->lowest, (target - high) / first->stride);
+    const std::int64_t end = std::min(first->highest, (target - low) / first->stride);
     for (std::int64_t d = begin; d <= end; ++d)
         if (sum_can_be(first + 1, last, target - first->stride * d))
             return true;
@@ -161,7 +157,7 @@ void check_tensor(const NamedTensor &argument, annulus_dtype dtype, std::initial
         throw Error(ANNULUS_ERROR_ARGUMENT, "stride[%d] of %s is %lld; it must be 1", rank - 1, name,
                     static_cast<long long>(tensor.stride[rank - 1]));
     const int bytes = dtype_bytes(given);
-    if (reinterpret_cast<std::uintptr_t>(tensor.data) % static_cast<std::uintptr_t>(bytes) != 0)
+    if ((reinterpret_cast<std::uintptr_t>(tensor.data) & static_cast<std::uintptr_t>(bytes - 1)) != 0)
         throw Error(ANNULUS_ERROR_ARGUMENT, "data of %s is %p; it must be aligned to %d bytes", name, tensor.data,
                     bytes);
     if (!fits_address_space(tensor))
