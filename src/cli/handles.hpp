@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// The library's handles as owning pointers, its statuses as exceptions, and the program's own errors.
+#pragma once
+
+#include <annulus/annulus.h>
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+
+namespace annulus::cli {
+
+// What ends the program: one line for the user, and the exit code.
+class Failure : public std::runtime_error {
+  public:
+    Failure(int exit_code, const std::string &message) : std::runtime_error(message), exit_code_(exit_code) {}
+    int exit_code() const noexcept { return exit_code_; }
+
+  private:
+    int exit_code_;
+};
+
+inline constexpr int exit_failed = 1;
+inline constexpr int exit_bad_input = 2;
+
+inline Failure bad_input(const std::string &message) {
+    return Failure(exit_bad_input, message);
+}
+
+// Throws the library's message unless `status` is ANNULUS_OK. `subject`, if any, is what the user wrote.
+void check(annulus_status status, const std::string &subject = {});
+
+struct Destroy {
+    void operator()(annulus_config *config) const { annulus_config_destroy(config); }
+    void operator()(annulus_context *context) const { annulus_context_destroy(context); }
+};
+using Config = std::unique_ptr<annulus_config, Destroy>;
+using Context = std::unique_ptr<annulus_context, Destroy>;
+
+Config make_config();
+// A context on the CPU that has the config and the number of threads (0: all).
+Context make_context(const annulus_config *config, int threads);
+
+} // namespace annulus::cli

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Arrays in .npy files, mapped into memory: a file costs nothing before its numbers are used.
+#pragma once
+
+#include "npy_header.hpp"
+#include "output_file.hpp"
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace annulus::cli {
+
+// An array to read: the file's own pages, or a copy once it was converted.
+class InputArray {
+  public:
+    // `option` is what messages call the file by. Throws Failure with exit_bad_input unless the file holds an array.
+    InputArray(std::string option, const std::string &path);
+
+    const std::string &option() const { return option_; }
+    annulus_dtype dtype() const { return header_.dtype; }
+    const std::vector<std::int64_t> &shape() const { return header_.shape; }
+    // Aligned to the element's size. The library takes inputs and outputs by one type of pointer; do not write.
+    void *data() const;
+
+    void convert_to(annulus_dtype dtype);
+
+  private:
+    struct Unmap {
+        std::size_t bytes;
+        void operator()(std::byte *memory) const;
+    };
+
+    std::string option_;
+    std::unique_ptr<std::byte, Unmap> file_; // the whole file
+    std::unique_ptr<std::byte[]> copy_;      // or the converted numbers
+    NpyHeader header_;
+};
+
+// An array to write. It appears under its name with commit().
+class OutputArray {
+  public:
+    OutputArray(const std::string &option, const std::string &path, annulus_dtype dtype,
+                const std::vector<std::int64_t> &shape);
+
+    void *data() const { return file_.data() + data_offset_; }
+    const std::string &path() const { return file_.path(); }
+    void commit() { file_.commit(); }
+
+  private:
+    std::size_t data_offset_;
+    OutputFile file_;
+};
+
+} // namespace annulus::cli

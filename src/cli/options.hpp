@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Options that several commands share.
+#pragma once
+
+#include "handles.hpp"
+
+#include <CLI/CLI.hpp>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace annulus::cli {
+
+// Which keys a query attends to.
+struct PatternOptions {
+    std::vector<std::string> presets;
+    std::vector<std::string> branches;
+    bool head_groups = false;
+    bool causal = false;
+    std::string padding;
+    std::optional<double> scale;
+
+    void add_to(CLI::App &command);
+    bool empty() const { return presets.empty() && branches.empty(); }
+    // The pattern for problems of `heads` query heads.
+    Config config(std::int32_t heads) const;
+    // What the user would call each branch of the config.
+    std::vector<std::string> labels() const;
+};
+
+// How it is computed.
+struct ExecutionOptions {
+    std::string engine;
+    std::int32_t threads = 0;
+    bool deterministic = false;
+
+    void add_to(CLI::App &command);
+    // The threads that computing takes: those asked for, or as many as the process may run on.
+    int thread_count() const;
+};
+
+// The sizes of a problem without data.
+struct ProblemOptions {
+    std::int64_t tokens = 0;
+    std::int32_t heads = 0;
+    std::int32_t kv_heads = 0; // 0: as many as heads
+    std::int32_t head_dim = 0;
+    std::int64_t batch = 1;
+    std::string dtype = "float32";
+
+    void add_to(CLI::App &command, bool required);
+    // All tokens, as queries and as keys.
+    annulus_problem problem() const;
+};
+
+Context make_context(const PatternOptions &pattern, const ExecutionOptions &execution, std::int32_t heads);
+
+CLI::Option *add_dtype_option(CLI::App &command, std::string &dtype, const std::string &help);
+annulus_dtype dtype_of(const std::string &name);
+
+} // namespace annulus::cli

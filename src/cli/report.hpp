@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a command prints: sections of facts and tables, as text, Markdown or JSON.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace annulus::cli {
+
+// A value, and how a reader sees it.
+struct Cell {
+    nlohmann::ordered_json value;
+    std::string text;
+    bool number = true; // set flush right
+};
+
+Cell text_cell(const std::string &text);
+Cell count_cell(std::int64_t count);                             // 1,048,576
+Cell real_cell(double value, int digits, const char *unit = ""); // 3.14
+Cell bytes_cell(std::uint64_t bytes);                            // 1.50 MiB
+Cell scaled_cell(double value, const char *unit);                // 1.50 TFLOP
+Cell seconds_cell(double seconds);                               // 1.50 ms
+Cell missing_cell();
+
+struct Column {
+    std::string key; // in JSON
+    std::string title;
+};
+
+// A list of rows; in JSON an array of objects.
+struct Table {
+    std::string key;
+    std::string title;
+    std::vector<Column> columns;
+    std::vector<std::vector<Cell>> rows;
+};
+
+// A list of named values; in JSON an object.
+struct Facts {
+    struct Fact {
+        Column name;
+        Cell cell;
+    };
+    std::string key;
+    std::string title;
+    std::vector<Fact> facts;
+};
+
+class Report {
+  public:
+    void add(const Facts &facts);
+    void add(const Table &table);
+    // Writes to standard output: `format` is text, markdown or json.
+    void print(const std::string &format) const;
+
+  private:
+    struct Section {
+        std::string title;
+        bool headed; // the first row holds titles
+        std::vector<std::vector<Cell>> rows;
+    };
+    std::string text(const Section &section) const;
+    std::string markdown(const Section &section) const;
+
+    std::vector<Section> sections_;
+    nlohmann::ordered_json json_ = nlohmann::ordered_json::object();
+};
+
+void add_format_option(CLI::App &command, std::string &format);
+
+} // namespace annulus::cli

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pieces of text and whole numbers, as options and file headers are made of.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+namespace annulus::cli {
+
+// The pieces of `text` between `separator`s; at least one.
+std::vector<std::string_view> split(std::string_view text, char separator);
+
+// The whole number that all of `text` is, if it fits into int64.
+std::optional<std::int64_t> parse_integer(std::string_view text);
+
+} // namespace annulus::cli
