@@ -11,9 +11,13 @@ namespace annulus {
 
 namespace {
 
-std::int64_t divide_up(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0); }
+std::int64_t divide_up(std::int64_t a, std::int64_t b) {
+    return a / b + (a % b != 0);
+}
 
-std::int64_t remainder(std::int64_t a, std::int64_t b) { return (a % b + b) % b; }
+std::int64_t remainder(std::int64_t a, std::int64_t b) {
+    return (a % b + b) % b;
+}
 
 // Sum of floor(x / r) + 1 over 0 <= x < n: the pairs of n consecutive places, of which each sees the places of its own
 // residue up to itself.
@@ -83,8 +87,8 @@ BranchPlan::BranchPlan(const Branch &branch, std::int32_t index, const Pattern &
       first_head_(branch.first_head), head_count_(branch.head_count ? branch.head_count : problem.heads),
       phase_rule_(branch.phase_rule), fixed_residue_(branch.fixed_residue), query_rule_(branch.query_rule),
       // With dilation 1 every position is kept, whatever the order.
-      order_(branch.dilation == 1 ? ANNULUS_ORDER_LINEAR : branch.order), zero_keys_(pattern.padding_rule == ANNULUS_PADDING_ZERO_KEYS && !pattern.causal),
-      causal_(pattern.causal) {
+      order_(branch.dilation == 1 ? ANNULUS_ORDER_LINEAR : branch.order),
+      zero_keys_(pattern.padding_rule == ANNULUS_PADDING_ZERO_KEYS && !pattern.causal), causal_(pattern.causal) {
     if (static_cast<std::int64_t>(first_head_) + head_count_ > problem.heads)
         throw Error(ANNULUS_ERROR_ARGUMENT, "branch %d serves heads %d to %lld, but q has %d heads", index, first_head_,
                     static_cast<long long>(first_head_) + head_count_ - 1, problem.heads);
@@ -114,7 +118,9 @@ bool BranchPlan::uses(std::int32_t head, std::int64_t residue) const {
     return serves(head) && (query_rule_ == ANNULUS_QUERY_RESIDUE || phase(head) == residue);
 }
 
-std::int64_t BranchPlan::segment_count() const { return divide_up(sequence_length_, length_); }
+std::int64_t BranchPlan::segment_count() const {
+    return divide_up(sequence_length_, length_);
+}
 
 Segment BranchPlan::segment(std::int64_t index) const {
     const bool last = index == segment_count() - 1;

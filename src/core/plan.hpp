@@ -128,8 +128,8 @@ class Plan {
         return sizeof *this + pattern_.branches.capacity() * sizeof(Branch) + branches_.capacity() * sizeof(BranchPlan);
     }
 
-    // Over batch and heads, of one branch or of ANNULUS_ALL_BRANCHES together: (query, key) pairs, and bytes of the K and V
-    // rows outside the key window that the queries attend to.
+    // Over batch and heads, of one branch or of ANNULUS_ALL_BRANCHES together: (query, key) pairs, and bytes of the K
+    // and V rows outside the key window that the queries attend to.
     double pairs(std::int32_t branch) const;
     double remote_bytes(std::int32_t branch) const;
 

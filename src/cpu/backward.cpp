@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Backward on the CPU. Branch by branch; in a branch the keys of a class of a segment are touched by the queries of that
-// class only, so (batch entry, key/value head, segment, class) are units that share no row of a gradient. Inside a unit
-// key chunks meet query chunks in steps: in one step no two cells have a key chunk or a query chunk in common, and a step
-// begins when the one before it has ended. So cells add into dQ, dK and dV without locks, and every sum has one order
-// whatever the number of threads.
+// Backward on the CPU. Branch by branch; in a branch the keys of a class of a segment are touched by the queries of
+// that class only, so (batch entry, key/value head, segment, class) are units that share no row of a gradient. Inside a
+// unit key chunks meet query chunks in steps: in one step no two cells have a key chunk or a query chunk in common, and
+// a step begins when the one before it has ended. So cells add into dQ, dK and dV without locks, and every sum has one
+// order whatever the number of threads.
 //
 // With P recomputed from LSE and delta = O . dO - dLSE: dV = P^T dO, dS = scale P (dO V^T - delta), dQ = dS K,
 // dK = dS^T Q.
@@ -19,9 +19,11 @@ namespace annulus {
 namespace {
 
 // Keys in a cell; its queries are one query_tile.
-constexpr std::int64_t key_chunk = 4 * query_tile;
+constexpr std::int64_t key_chunk = 2 * query_tile;
 
-std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+std::int64_t divide_up(std::int64_t a, std::int64_t b) {
+    return (a + b - 1) / b;
+}
 
 // The gradients in the type of accumulation: the caller's own tensors where they have that type, else copies.
 struct Gradients {
@@ -75,8 +77,8 @@ template <class T> Scratch<T> book_scratch(Workspace &workspace, const Plan &pla
     return s;
 }
 
-// How the cells of a branch are counted. Unit u is (batch entry, key/value head, segment, slot); a slot is a residue under
-// the query rule `residue`, else a head of the group standing for the residue that it uses.
+// How the cells of a branch are counted. Unit u is (batch entry, key/value head, segment, slot); a slot is a residue
+// under the query rule `residue`, else a head of the group standing for the residue that it uses.
 class Schedule {
   public:
     Schedule(const Plan &plan, const BranchPlan &branch) : problem_(plan.problem()), branch_(branch) {
@@ -97,17 +99,15 @@ class Schedule {
     }
 
     std::int64_t steps() const { return std::max(query_chunks_, key_chunks_); }
-    std::int64_t cells() const {
-        return problem_.batch * problem_.kv_heads * segments_ * slots_ * key_chunks_;
-    }
+    std::int64_t cells() const { return problem_.batch * problem_.kv_heads * segments_ * slots_ * key_chunks_; }
 
     struct Cell {
         std::int64_t b;
         std::int32_t kv_head;
         std::int64_t segment, slot, key_chunk, query_chunk;
     };
-    // Cell number `index` of a step. In it key chunk i meets query chunk (i q + step) mod steps, q being the query chunks
-    // to a key chunk: different i meet different query chunks.
+    // Cell number `index` of a step. In it key chunk i meets query chunk (i q + step) mod steps, q being the query
+    // chunks to a key chunk: different i meet different query chunks.
     Cell cell(std::int64_t step, std::int64_t index) const {
         Cell c{};
         c.key_chunk = index % key_chunks_;
@@ -146,7 +146,8 @@ class Schedule {
 
 template <class T> class CellBackward {
   public:
-    CellBackward(const Plan &plan, const BackwardTensors &tensors, const Gradients &gradients, const Scratch<T> &scratch)
+    CellBackward(const Plan &plan, const BackwardTensors &tensors, const Gradients &gradients,
+                 const Scratch<T> &scratch)
         : plan_(plan), tensors_(tensors), gradients_(gradients), s_(scratch), d_(plan.problem().head_dim) {}
 
     void run(const BranchPlan &branch, const Schedule &schedule, const Schedule::Cell &cell) const {

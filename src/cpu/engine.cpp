@@ -8,9 +8,13 @@ namespace annulus {
 
 namespace {
 
-bool in_double(const Plan &plan) { return plan.problem().dtype == ANNULUS_FLOAT64; }
+bool in_double(const Plan &plan) {
+    return plan.problem().dtype == ANNULUS_FLOAT64;
+}
 
-const char *refusal(const Plan &, annulus_pass) { return nullptr; }
+const char *refusal(const Plan &, annulus_pass) {
+    return nullptr;
+}
 
 std::size_t workspace_bytes(const Plan &plan, annulus_pass pass, int threads) {
     if (pass == ANNULUS_PASS_FORWARD)
@@ -30,7 +34,6 @@ void run_backward(const Plan &plan, const BackwardTensors &tensors, Workspace &w
 
 } // namespace
 
-const Engine cpu_engine = {ANNULUS_ENGINE_CPU, ANNULUS_DEVICE_CPU, refusal,
-                           workspace_bytes,    run_forward,        run_backward};
+const Engine cpu_engine = {ANNULUS_ENGINE_CPU, ANNULUS_DEVICE_CPU, refusal, workspace_bytes, run_forward, run_backward};
 
 } // namespace annulus

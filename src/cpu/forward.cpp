@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Forward on the CPU. The queries of one batch entry and head are cut into blocks of consecutive positions; a block goes
-// through all branches with one running softmax (m, l, unnormalised O) and writes O and LSE once. So the memory it needs
-// is that of a few blocks, whatever N is, and blocks run on any thread with the same bits.
+// Forward on the CPU. The queries of one batch entry and head are cut into blocks of consecutive positions; a block
+// goes through all branches with one running softmax (m, l, unnormalised O) and writes O and LSE once. So the memory it
+// needs is that of a few blocks, whatever N is, and blocks run on any thread with the same bits.
 //
-// With S in units of log2 the running softmax over key tiles is: m' = max(m, S), P = 2^(S - m'), l' = l 2^(m - m') + sum P,
-// O' = O 2^(m - m') + P V; at the end O / l and LSE = (m + log2 l) ln 2 (Milakov and Gimelshein 2018, arXiv:1805.02867).
+// With S in units of log2 the running softmax over key tiles is: m' = max(m, S), P = 2^(S - m'), l' = l 2^(m - m') +
+// sum P, O' = O 2^(m - m') + P V; at the end O / l and LSE = (m + log2 l) ln 2 (Milakov and Gimelshein 2018,
+// arXiv:1805.02867).
 #include "cpu/cpu_engine.hpp"
 #include "cpu/parallel.hpp"
 #include "cpu/tile.hpp"
@@ -28,8 +29,8 @@ std::int64_t block_length(const Plan &plan) {
         if (branch.query_rule() != ANNULUS_QUERY_EVERY)
             dilation = std::max(dilation, std::min(branch.dilation(), longest));
     const Problem &problem = plan.problem();
-    auto length = static_cast<std::int64_t>(
-        std::bit_ceil(static_cast<std::uint64_t>(std::min(longest, query_tile * dilation))));
+    auto length =
+        static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(std::min(longest, query_tile * dilation))));
     while (length > query_tile &&
            (problem.sequence_length / length + 1) * problem.batch * problem.heads < enough_blocks)
         length /= 2;
@@ -160,8 +161,9 @@ template <class T> class BlockForward {
         const HeadRows v(tensors_.v, at.b, kv_head, plan_.problem().keys.start);
         const bool causal = plan_.causal();
         const std::int64_t last_query = queries[count - 1]; // they ascend
-        const std::int64_t key_count =
-            causal && segment.curve.is_linear() ? clip(keys, 0, last_query - segment.range.start + 1).count : keys.count;
+        const std::int64_t key_count = causal && segment.curve.is_linear()
+                                           ? clip(keys, 0, last_query - segment.range.start + 1).count
+                                           : keys.count;
         const int tile = key_tile(plan_.problem().head_dim);
         for (std::int64_t from = 0; from < key_count; from += tile) {
             const int n = static_cast<int>(std::min<std::int64_t>(tile, key_count - from));
@@ -230,8 +232,7 @@ template <class T> class BlockForward {
             vector_kernels<T>().store_row(out.dtype(), s_.o + i * d_, empty ? T{0} : T{1} / s_.l[i], d_, out[position]);
             if (tensors_.lse)
                 *statistic<T>(*tensors_.lse, at.b, at.head, position - plan_.problem().queries.start) =
-                    empty ? -std::numeric_limits<T>::infinity()
-                          : (s_.m[i] + std::log2(s_.l[i])) * static_cast<T>(ln_2);
+                    empty ? -std::numeric_limits<T>::infinity() : (s_.m[i] + std::log2(s_.l[i])) * static_cast<T>(ln_2);
         }
     }
 

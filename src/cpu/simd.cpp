@@ -42,9 +42,15 @@ const Choice &choice() {
 
 } // namespace
 
-template <> const VectorKernels<float> &vector_kernels<float>() { return *choice().single_precision; }
-template <> const VectorKernels<double> &vector_kernels<double>() { return *choice().double_precision; }
+template <> const VectorKernels<float> &vector_kernels<float>() {
+    return *choice().single_precision;
+}
+template <> const VectorKernels<double> &vector_kernels<double>() {
+    return *choice().double_precision;
+}
 
-const char *simd_name() { return choice().name; }
+const char *simd_name() {
+    return choice().name;
+}
 
 } // namespace annulus

@@ -49,7 +49,9 @@ template <class V, class T> inline V load(const T *source) {
     return v;
 }
 
-template <class V, class T> inline void store(T *target, V v) { __builtin_memcpy(target, &v, sizeof v); }
+template <class V, class T> inline void store(T *target, V v) {
+    __builtin_memcpy(target, &v, sizeof v);
+}
 
 // ln(2)^k / k!, the Taylor coefficients of 2^x.
 template <class T> constexpr T exp2_coefficient(int k) {
@@ -60,8 +62,8 @@ template <class T> constexpr T exp2_coefficient(int k) {
 }
 
 // 2^x to the rounding of T. Below the normal numbers it is 0 (so 2^-infinity is exactly 0), above the largest infinity;
-// NaN stays NaN. x = n + f with n the nearest integer: adding 1.5 * 2^fraction_bits leaves n in the low bits of the sum,
-// from where a shift moves it into the exponent.
+// NaN stays NaN. x = n + f with n the nearest integer: adding 1.5 * 2^fraction_bits leaves n in the low bits of the
+// sum, from where a shift moves it into the exponent.
 template <class T> inline Vector<T> exp2(Vector<T> x) {
     using Traits = Type<T>;
     constexpr T magic = static_cast<T>(typename Traits::Bits{3} << (Traits::fraction_bits - 1));
@@ -79,7 +81,9 @@ template <class T> inline Vector<T> exp2(Vector<T> x) {
     return power * (Vector<T>)exponent;
 }
 
-template <class V> inline V maximum(V a, V b) { return a > b ? a : b; }
+template <class V> inline V maximum(V a, V b) {
+    return a > b ? a : b;
+}
 
 // The `lanes` queries of a row of scores, as vectors.
 template <class T> struct Row {
@@ -151,8 +155,7 @@ template <class T> bool softmax(T *scores, int keys, T *m, T *l, T *correction) 
     return any != 0;
 }
 
-template <class T>
-void gradient(T *scores, T *d_probability, int keys, const T *lse, const T *delta, T factor) {
+template <class T> void gradient(T *scores, T *d_probability, int keys, const T *lse, const T *delta, T factor) {
     const Row<T> row_lse = load_lanes(lse);
     const Row<T> row_delta = load_lanes(delta);
     for (int key = 0; key < keys; ++key) {
@@ -209,7 +212,9 @@ inline float float_of(std::uint32_t bits) {
     return x;
 }
 
-inline float from_bfloat16(std::uint16_t half) { return float_of(static_cast<std::uint32_t>(half) << 16); }
+inline float from_bfloat16(std::uint16_t half) {
+    return float_of(static_cast<std::uint32_t>(half) << 16);
+}
 
 inline std::uint16_t to_bfloat16(float x) {
     const std::uint32_t bits = bits_of(x);
@@ -272,7 +277,9 @@ bool load_float_row(annulus_dtype dtype, const void *source, int n, float *targe
     return all_finite(target, n);
 }
 
-inline float same(float x) { return x; }
+inline float same(float x) {
+    return x;
+}
 
 void store_float_row(annulus_dtype dtype, const float *source, float factor, int n, void *target) {
     if (dtype == ANNULUS_BFLOAT16)
@@ -300,9 +307,8 @@ void store_double_row(annulus_dtype, const double *source, double factor, int n,
 extern const VectorKernels<float> float_kernels;
 extern const VectorKernels<double> double_kernels;
 
-const VectorKernels<float> float_kernels = {load_float_row, store_float_row, add,     scale,
-                                            dot,            mask,            softmax, gradient};
-const VectorKernels<double> double_kernels = {load_double_row, store_double_row, add,     scale,
-                                              dot,             mask,             softmax, gradient};
+const VectorKernels<float> float_kernels = {load_float_row, store_float_row, add, scale, dot, mask, softmax, gradient};
+const VectorKernels<double> double_kernels = {load_double_row, store_double_row, add, scale, dot, mask,
+                                              softmax,         gradient};
 
 } // namespace annulus::ANNULUS_SIMD

@@ -15,7 +15,7 @@
 namespace annulus {
 
 // Query rows worked on at a time.
-inline constexpr int query_tile = 8 * lanes;
+inline constexpr int query_tile = 16 * lanes;
 
 // Key rows worked on at a time: as many as keep a product with `lanes` queries on the calling thread.
 inline int key_tile(std::int32_t head_dim) {
@@ -41,11 +41,11 @@ class HeadRows {
 };
 
 // Reads the rows at `positions` into tile [count, d]. Returns whether all of it is finite.
-template <class T>
-bool load_tile(const HeadRows &rows, const std::int64_t *positions, int count, int d, T *tile) {
+template <class T> bool load_tile(const HeadRows &rows, const std::int64_t *positions, int count, int d, T *tile) {
     bool finite = true;
     for (int i = 0; i < count; ++i)
-        finite &= vector_kernels<T>().load_row(rows.dtype(), rows[positions[i]], d, tile + static_cast<std::int64_t>(i) * d);
+        finite &=
+            vector_kernels<T>().load_row(rows.dtype(), rows[positions[i]], d, tile + static_cast<std::int64_t>(i) * d);
     return finite;
 }
 
