@@ -9,7 +9,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 namespace annulus {
 
@@ -45,27 +44,27 @@ bool fits_address_space(const annulus_tensor &tensor) {
 // it; layouts that keep elements apart in another way do not come out of slicing, reshaping or transposing.
 bool elements_are_distinct(const annulus_tensor &tensor) {
     struct Dimension {
-        std::int64_t stride, count;
+        std::int64_t stride = 0, count = 1;
     };
     std::array<Dimension, 4> dimensions;
-    std::size_t used = 0;
     for (int i = 0; i < tensor.rank; ++i)
-        if (tensor.shape[i] > 1)
-            dimensions[used++] = {tensor.stride[i], tensor.shape[i]};
-    std::sort(dimensions.begin(), dimensions.begin() + used,
+        dimensions[static_cast<std::size_t>(i)] = {tensor.stride[i], tensor.shape[i]};
+    std::sort(dimensions.begin(), dimensions.end(),
               [](const Dimension &a, const Dimension &b) { return a.stride < b.stride; });
     std::int64_t inner = 1;
-    for (std::size_t i = 0; i < used; ++i) {
-        if (dimensions[i].stride < inner)
+    for (const Dimension &dimension : dimensions) {
+        if (dimension.count == 1)
+            continue;
+        if (dimension.stride < inner)
             return false;
-        inner += (dimensions[i].count - 1) * dimensions[i].stride;
+        inner += (dimension.count - 1) * dimension.stride;
     }
     return true;
 }
 
 // The multiples stride * d with lowest <= d <= highest.
 struct Step {
-    std::int64_t stride, lowest, highest;
+    std::int64_t stride = 1, lowest = 0, highest = 0;
 };
 
 // Whether a sum of one multiple from each step is `target`. Steps are sorted, longest stride first. For each d only
@@ -108,14 +107,14 @@ bool overlap(const annulus_tensor &a, const annulus_tensor &b) {
         return true;
     // Element i of a is element j of b where the sum of stride * (i - j) is b's first element seen from a's.
     std::array<Step, 4> steps;
-    std::size_t used = 0;
     for (int i = 0; i < a.rank; ++i)
         if (a.shape[i] > 1 || b.shape[i] > 1)
-            steps[used++] = {a.shape[i] > 1 ? a.stride[i] : b.stride[i], 1 - b.shape[i], a.shape[i] - 1};
-    std::sort(steps.begin(), steps.begin() + used, [](const Step &x, const Step &y) { return x.stride > y.stride; });
+            steps[static_cast<std::size_t>(i)] = {a.shape[i] > 1 ? a.stride[i] : b.stride[i], 1 - b.shape[i],
+                                                  a.shape[i] - 1};
+    std::sort(steps.begin(), steps.end(), [](const Step &x, const Step &y) { return x.stride > y.stride; });
     const std::int64_t offset =
         static_cast<std::int64_t>(b_begin - a_begin) / dtype_bytes(enum_value(a.dtype)); // both are aligned
-    return sum_can_be(steps.data(), steps.data() + used, offset);
+    return sum_can_be(steps.data(), steps.data() + steps.size(), offset);
 }
 
 [[noreturn]] void report_overlap(const NamedTensor &a, const NamedTensor &b) {
