@@ -74,12 +74,17 @@ Window intersect(const Window &a, const Window &b) {
     return {start, std::max<std::int64_t>(0, std::min(a.end(), b.end()) - start)};
 }
 
+Progression slice(const Progression &p, std::int64_t from, std::int64_t to) {
+    to = std::min(to, p.count);
+    // Past the end an element may lie beyond 64 bits.
+    return from < to ? Progression{p[from], p.stride, to - from} : Progression{p.first, p.stride, 0};
+}
+
 Progression clip(const Progression &p, std::int64_t begin, std::int64_t end) {
     const auto index = [&](std::int64_t x) { // of the first place that is not below x
         return x <= p.first ? 0 : std::min(p.count, divide_up(x - p.first, p.stride));
     };
-    const std::int64_t from = index(begin);
-    return {p[from], p.stride, std::max<std::int64_t>(0, index(end) - from)};
+    return slice(p, index(begin), index(end));
 }
 
 BranchPlan::BranchPlan(const Branch &branch, std::int32_t index, const Pattern &pattern, const Problem &problem)

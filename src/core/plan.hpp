@@ -49,6 +49,9 @@ struct Progression {
     std::int64_t operator[](std::int64_t j) const { return first + j * stride; }
 };
 
+// Elements from … to - 1 of a progression, as far as it has them.
+Progression slice(const Progression &p, std::int64_t from, std::int64_t to);
+
 // The part of a progression that lies in [begin, end).
 Progression clip(const Progression &p, std::int64_t begin, std::int64_t end);
 

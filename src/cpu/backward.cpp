@@ -156,9 +156,9 @@ template <class T> class CellBackward {
             return;
         const Segment segment = branch.segment(cell.segment);
         const Progression all_keys = branch.key_class(segment, residue);
-        const Progression keys = chunk(all_keys, cell.key_chunk, key_chunk);
+        const Progression keys = slice(all_keys, cell.key_chunk * key_chunk, (cell.key_chunk + 1) * key_chunk);
         const int queries = find_queries(branch, segment, residue, cell.query_chunk);
-        if (keys.count <= 0 || queries == 0)
+        if (keys.count == 0 || queries == 0)
             return;
         const Span span = span_of(s_.query_positions, queries);
         if (plan_.causal() && segment.curve.is_linear() && segment.position(keys.first) > span.high)
@@ -170,17 +170,13 @@ template <class T> class CellBackward {
     }
 
   private:
-    static Progression chunk(const Progression &p, std::int64_t index, std::int64_t size) {
-        return {p[index * size], p.stride, std::min(size, p.count - index * size)};
-    }
-
     // Fills s_.query_positions with a chunk of the class's queries that are in the window; returns their number.
     int find_queries(const BranchPlan &branch, const Segment &segment, std::int64_t residue, std::int64_t index) const {
         const Window &window = plan_.problem().queries;
         Progression queries = branch.query_class(segment, residue);
         if (segment.curve.is_linear())
             queries = clip(queries, window.start - segment.range.start, window.end() - segment.range.start);
-        queries = chunk(queries, index, query_tile);
+        queries = slice(queries, index * query_tile, (index + 1) * query_tile);
         int count = 0;
         for (std::int64_t i = 0; i < queries.count; ++i) {
             const std::int64_t position = segment.position(queries[i]);
