@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/plan.hpp"
 
+#include "core/dtype_number.hpp"
 #include "core/error.hpp"
 
 #include <algorithm>
@@ -252,7 +253,7 @@ double Plan::remote_bytes(std::int32_t branch) const {
         double rows = 0;
         for (std::int32_t kv_head = 0; kv_head < problem_.kv_heads; ++kv_head)
             rows += plan.remote_rows(kv_head, problem_);
-        return 2 * rows * static_cast<double>(problem_.batch) * problem_.head_dim * annulus_dtype_bytes(problem_.dtype);
+        return 2 * rows * static_cast<double>(problem_.batch) * problem_.head_dim * dtype_bytes(problem_.dtype);
     });
 }
 

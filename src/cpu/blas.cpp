@@ -3,6 +3,8 @@
 
 namespace annulus {
 
-const char *blas_description() { return openblas_get_config(); }
+const char *blas_description() {
+    return openblas_get_config();
+}
 
 } // namespace annulus

@@ -3,6 +3,7 @@
 // a few hundredths of the products made with it, and serves every dtype, stride, dilation and order alike.
 #pragma once
 
+#include "core/dtype_number.hpp"
 #include "core/plan.hpp"
 #include "core/tensor.hpp"
 #include "cpu/blas.hpp"
@@ -26,9 +27,9 @@ inline int key_tile(std::int32_t head_dim) {
 class HeadRows {
   public:
     HeadRows(const annulus_tensor &tensor, std::int64_t b, std::int64_t head, std::int64_t start)
-        : dtype_(tensor.dtype), row_bytes_(tensor.stride[1] * annulus_dtype_bytes(tensor.dtype)), start_(start),
+        : dtype_(tensor.dtype), row_bytes_(tensor.stride[1] * dtype_bytes(tensor.dtype)), start_(start),
           first_(static_cast<std::byte *>(tensor.data) +
-                 (b * tensor.stride[0] + head * tensor.stride[2]) * annulus_dtype_bytes(tensor.dtype)) {}
+                 (b * tensor.stride[0] + head * tensor.stride[2]) * dtype_bytes(tensor.dtype)) {}
 
     annulus_dtype dtype() const { return dtype_; }
     void *operator[](std::int64_t position) const { return first_ + (position - start_) * row_bytes_; }
