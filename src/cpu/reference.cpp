@@ -1,0 +1,389 @@
+// SPDX-License-Identifier: Apache-2.0
+// The reference engine: the definition, evaluated for every pair of a query and a key, in float64. Nothing here is
+// fast, and nothing but sizes, pattern and scale comes from the plan, so that every other engine can be held against
+// it.
+#include "core/dtype.hpp"
+#include "core/tensor.hpp"
+#include "engine/engine.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <type_traits>
+
+namespace annulus {
+
+namespace {
+
+// ---- The Hilbert order: the curve as the recursion that defines it, visited cell by cell.
+
+struct Vector {
+    std::int64_t row, column;
+    Vector operator+(Vector v) const { return {row + v.row, column + v.column}; }
+    Vector operator-(Vector v) const { return {row - v.row, column - v.column}; }
+    Vector operator-() const { return {-row, -column}; }
+};
+
+// Sides of rectangles are vectors along one axis, as long as the side has cells.
+std::int64_t cells(Vector side) {
+    return std::abs(side.row + side.column);
+}
+
+Vector step(Vector side) {
+    return {side.row / cells(side), side.column / cells(side)};
+}
+
+// Half a side, rounded towards smaller rows and columns.
+Vector half(Vector side) {
+    return {side.row >> 1, side.column >> 1};
+}
+
+// Half a side; of an odd number of cells, one more, unless the side is too short for that.
+Vector even_half(Vector side) {
+    const Vector h = half(side);
+    return cells(h) % 2 == 1 && cells(side) > 2 ? h + step(side) : h;
+}
+
+// Visits the rectangle with the given sides from `corner` to the other end of `major`.
+template <class Visit> void walk(Vector corner, Vector major, Vector minor, Visit &visit) {
+    if (cells(major) == 1 || cells(minor) == 1) {
+        const Vector line = cells(minor) == 1 ? major : minor;
+        for (std::int64_t i = 0; i < cells(line); ++i, corner = corner + step(line))
+            visit(corner);
+    } else if (2 * cells(major) > 3 * cells(minor)) {
+        const Vector first = even_half(major);
+        walk(corner, first, minor, visit);
+        walk(corner + first, major - first, minor, visit);
+    } else {
+        const Vector up = even_half(minor), left = half(major), right = major - left;
+        walk(corner, up, left, visit);
+        walk(corner + up, major, minor - up, visit);
+        walk(corner + major - step(major) + up - step(up), -up, -right, visit);
+    }
+}
+
+// Calls place(position, p) for every position of a segment, p its index along the curve.
+template <class Place> void follow_curve(std::int64_t length, std::int64_t grid_width, const Place &place) {
+    std::int64_t columns = grid_width;
+    if (columns == 0 || length % columns != 0) {
+        columns = 1;
+        while (columns * columns < length || length % columns != 0)
+            ++columns;
+    }
+    const std::int64_t rows = length / columns;
+    std::int64_t p = 0;
+    const auto visit = [&](Vector cell) { place(cell.row * columns + cell.column, p++); };
+    const Vector down{rows, 0}, across{0, columns};
+    if (columns >= rows)
+        walk({0, 0}, across, down, visit);
+    else
+        walk({0, 0}, down, across, visit);
+}
+
+// ---- Which keys a query attends to.
+
+struct Attended {
+    std::int64_t m;      // global position of the key
+    double multiplicity; // in the union over the branches
+    double score;        // scale * Q[n] . K[m]
+};
+
+// Everything a call keeps in its workspace.
+struct Scratch {
+    std::int64_t *segments; // of every global position in every branch: branches x N
+    std::int64_t *residues; // the same
+    Attended *keys;         // of one query
+    double *row;            // of O or of dQ
+    double *d_k;            // of one batch entry and key/value head
+    double *d_v;
+};
+
+Scratch book(Workspace &workspace, const Plan &plan, annulus_pass pass) {
+    const Problem &problem = plan.problem();
+    const auto branches = static_cast<std::int64_t>(plan.pattern().branches.size());
+    Scratch scratch{};
+    scratch.segments = workspace.take<std::int64_t>(branches * problem.sequence_length);
+    scratch.residues = workspace.take<std::int64_t>(branches * problem.sequence_length);
+    scratch.keys = workspace.take<Attended>(problem.keys.length);
+    scratch.row = workspace.take<double>(problem.head_dim);
+    if (pass == ANNULUS_PASS_BACKWARD) {
+        scratch.d_k = workspace.take<double>(problem.keys.length * problem.head_dim);
+        scratch.d_v = workspace.take<double>(problem.keys.length * problem.head_dim);
+    }
+    return scratch;
+}
+
+class Definition {
+  public:
+    Definition(const Plan &plan, const Scratch &scratch)
+        : pattern_(plan.pattern()), problem_(plan.problem()), segments_(scratch.segments), residues_(scratch.residues) {
+    }
+
+    // Tabulates what the questions below look up.
+    void fill() const {
+        for (std::size_t i = 0; i < pattern_.branches.size(); ++i)
+            fill(pattern_.branches[i], segments(i), residues(i));
+    }
+
+    // How often m occurs in A(n, h).
+    int multiplicity(std::int64_t n, std::int64_t m, std::int32_t h) const {
+        if (pattern_.causal && m > n)
+            return 0;
+        int count = 0;
+        for (std::size_t i = 0; i < pattern_.branches.size(); ++i) {
+            const Branch &branch = pattern_.branches[i];
+            const std::int64_t *segment = segments(i), *residue = residues(i);
+            if (!serves(branch, h) || segment[n] != segment[m])
+                continue;
+            switch (branch.query_rule) {
+            case ANNULUS_QUERY_DILATED:
+                count += residue[n] == phase(branch, h) && residue[m] == phase(branch, h);
+                break;
+            case ANNULUS_QUERY_RESIDUE:
+                count += residue[n] == residue[m];
+                break;
+            case ANNULUS_QUERY_EVERY:
+                count += residue[m] == phase(branch, h);
+                break;
+            }
+        }
+        return count;
+    }
+
+    // How many keys of score 0 and value 0 query n of head h sees besides: slots without a real position.
+    std::int64_t zero_keys(std::int64_t n, std::int32_t h) const {
+        if (pattern_.padding_rule != ANNULUS_PADDING_ZERO_KEYS || pattern_.causal)
+            return 0;
+        std::int64_t count = 0;
+        for (std::size_t i = 0; i < pattern_.branches.size(); ++i) {
+            const Branch &branch = pattern_.branches[i];
+            const std::int64_t *segment = segments(i), *residue = residues(i);
+            if (!serves(branch, h) || (branch.query_rule == ANNULUS_QUERY_DILATED && residue[n] != phase(branch, h)))
+                continue;
+            const std::int64_t wanted = branch.query_rule == ANNULUS_QUERY_RESIDUE ? residue[n] : phase(branch, h);
+            const std::int64_t w = std::min(segment_length(branch), problem_.sequence_length), r = branch.dilation;
+            count += w / r + (w % r != 0);
+            for (std::int64_t m = 0; m < problem_.sequence_length; ++m)
+                count -= segment[m] == segment[n] && residue[m] == wanted;
+        }
+        return count;
+    }
+
+  private:
+    std::int64_t segment_length(const Branch &branch) const {
+        return branch.segment_length == 0 ? problem_.sequence_length : branch.segment_length;
+    }
+
+    std::int32_t head_count(const Branch &branch) const {
+        return branch.head_count == 0 ? problem_.heads : branch.head_count;
+    }
+
+    bool serves(const Branch &branch, std::int32_t h) const {
+        return h >= branch.first_head && h < branch.first_head + head_count(branch);
+    }
+
+    std::int64_t phase(const Branch &branch, std::int32_t h) const {
+        const std::int64_t counted = h - branch.first_head, c = head_count(branch), r = branch.dilation;
+        switch (branch.phase_rule) {
+        case ANNULUS_PHASE_BLOCK:
+            return counted / (c / r + (c % r != 0));
+        case ANNULUS_PHASE_INTERLEAVE:
+            return counted % r;
+        case ANNULUS_PHASE_FIXED:
+            break;
+        }
+        return branch.fixed_residue % r;
+    }
+
+    // The tables of branch i, indexed by global position.
+    std::int64_t *segments(std::size_t i) const {
+        return segments_ + static_cast<std::int64_t>(i) * problem_.sequence_length;
+    }
+    std::int64_t *residues(std::size_t i) const {
+        return residues_ + static_cast<std::int64_t>(i) * problem_.sequence_length;
+    }
+
+    void fill(const Branch &branch, std::int64_t *segment, std::int64_t *residue) const {
+        const std::int64_t w = segment_length(branch), r = branch.dilation, N = problem_.sequence_length;
+        for (std::int64_t n = 0; n < N; ++n) {
+            segment[n] = n / w;
+            residue[n] = n % w % r;
+        }
+        if (branch.order == ANNULUS_ORDER_LINEAR)
+            return;
+        for (std::int64_t start = 0, length = 0; start < N; start += length) {
+            length = std::min(w, N - start);
+            follow_curve(length, branch.grid_width,
+                         [&](std::int64_t position, std::int64_t p) { residue[start + position] = p % r; });
+        }
+    }
+
+    const Pattern &pattern_;
+    const Problem &problem_;
+    std::int64_t *segments_;
+    std::int64_t *residues_;
+};
+
+// ---- The formulas, for tensors of T.
+
+template <class T> double dot(const T *a, const T *b, std::int32_t length) {
+    double sum = 0;
+    for (std::int32_t d = 0; d < length; ++d)
+        sum += to_double(a[d]) * to_double(b[d]);
+    return sum;
+}
+
+template <class T> void add(double *sum, double factor, const T *a, std::int32_t length) {
+    for (std::int32_t d = 0; d < length; ++d)
+        sum[d] += factor * to_double(a[d]);
+}
+
+template <class T> void store(T *to, const double *from, std::int32_t length) {
+    for (std::int32_t d = 0; d < length; ++d)
+        to[d] = from_float<T>(from[d]);
+}
+
+template <class T> class Reference {
+  public:
+    Reference(const Plan &plan, Workspace &workspace, annulus_pass pass)
+        : problem_(plan.problem()), scale_(plan.scale()), scratch_(book(workspace, plan, pass)),
+          definition_(plan, scratch_) {
+        definition_.fill();
+    }
+
+    void forward(const ForwardTensors &t) const {
+        for (std::int64_t b = 0; b < problem_.batch; ++b)
+            for (std::int32_t h = 0; h < problem_.heads; ++h)
+                for (std::int64_t i = 0; i < problem_.queries.length; ++i)
+                    forward_row(t, b, h, i);
+    }
+
+    void backward(const BackwardTensors &t) const {
+        const std::int32_t D = problem_.head_dim, group = problem_.heads / problem_.kv_heads;
+        for (std::int64_t b = 0; b < problem_.batch; ++b)
+            for (std::int32_t g = 0; g < problem_.kv_heads; ++g) {
+                std::fill_n(scratch_.d_k, problem_.keys.length * D, 0.0);
+                std::fill_n(scratch_.d_v, problem_.keys.length * D, 0.0);
+                for (std::int32_t h = g * group; h < (g + 1) * group; ++h)
+                    for (std::int64_t i = 0; i < problem_.queries.length; ++i)
+                        backward_row(t, b, h, i);
+                for (std::int64_t j = 0; j < problem_.keys.length; ++j) {
+                    store(row<T>(t.d_k, b, j, g), scratch_.d_k + j * D, D);
+                    store(row<T>(t.d_v, b, j, g), scratch_.d_v + j * D, D);
+                }
+            }
+    }
+
+  private:
+    using Statistic = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+    // A(n, h) with its scores, n being row i of the queries. Keys outside it are not even read.
+    std::int64_t attend(const annulus_tensor &q, const annulus_tensor &k, std::int64_t b, std::int32_t h,
+                        std::int64_t i) const {
+        const Window &keys = problem_.keys;
+        const std::int64_t n = problem_.queries.start + i;
+        std::int64_t count = 0;
+        for (std::int64_t m = keys.start; m < keys.end(); ++m)
+            if (const int multiplicity = definition_.multiplicity(n, m, h))
+                scratch_.keys[count++] = {m, static_cast<double>(multiplicity),
+                                          scale_ * dot(row<T>(q, b, i, h), key_row(k, b, m, h), problem_.head_dim)};
+        return count;
+    }
+
+    void forward_row(const ForwardTensors &t, std::int64_t b, std::int32_t h, std::int64_t i) const {
+        const Attended *begin = scratch_.keys, *end = begin + attend(t.q, t.k, b, h, i);
+        const auto zero_keys = static_cast<double>(definition_.zero_keys(problem_.queries.start + i, h));
+
+        // Subtracting the largest score keeps the exponentials in range; any finite shift gives the same result.
+        double largest = zero_keys > 0 ? 0 : -std::numeric_limits<double>::infinity();
+        for (const Attended *key = begin; key != end; ++key)
+            largest = std::max(largest, key->score);
+        const double shift = std::isfinite(largest) ? largest : 0;
+        double sum = zero_keys > 0 ? zero_keys * std::exp(-shift) : 0;
+        for (const Attended *key = begin; key != end; ++key)
+            sum += key->multiplicity * std::exp(key->score - shift);
+        const double lse = shift + std::log(sum); // -infinity where there are no keys
+
+        std::fill_n(scratch_.row, problem_.head_dim, 0.0);
+        for (const Attended *key = begin; key != end; ++key)
+            add(scratch_.row, key->multiplicity * std::exp(key->score - lse), key_row(t.v, b, key->m, h),
+                problem_.head_dim);
+        store(row<T>(t.out, b, i, h), scratch_.row, problem_.head_dim);
+        if (t.lse)
+            *statistic<Statistic>(*t.lse, b, h, i) = static_cast<Statistic>(lse);
+    }
+
+    // Writes dQ[n] and adds to dK and dV what query n gives.
+    void backward_row(const BackwardTensors &t, std::int64_t b, std::int32_t h, std::int64_t i) const {
+        const std::int32_t D = problem_.head_dim;
+        const Attended *begin = scratch_.keys, *end = begin + attend(t.q, t.k, b, h, i);
+        const T *q = row<T>(t.q, b, i, h), *d_out = row<T>(t.d_out, b, i, h);
+        const double lse = *statistic<Statistic>(t.lse, b, h, i);
+        const double d_lse = t.d_lse ? *statistic<Statistic>(*t.d_lse, b, h, i) : 0;
+        const double delta = dot(d_out, row<T>(t.out, b, i, h), D);
+
+        std::fill_n(scratch_.row, D, 0.0);
+        for (const Attended *key = begin; key != end; ++key) {
+            const T *k = key_row(t.k, b, key->m, h), *v = key_row(t.v, b, key->m, h);
+            const std::int64_t j = key->m - problem_.keys.start;
+            const double p = key->multiplicity * std::exp(key->score - lse);
+            const double d_s = p * (dot(d_out, v, D) - delta + d_lse) * scale_;
+            add(scratch_.d_v + j * D, p, d_out, D);
+            add(scratch_.row, d_s, k, D);
+            add(scratch_.d_k + j * D, d_s, q, D);
+        }
+        store(row<T>(t.d_q, b, i, h), scratch_.row, D);
+    }
+
+    // Row of K or V at global position m that query head h reads.
+    const T *key_row(const annulus_tensor &t, std::int64_t b, std::int64_t m, std::int32_t h) const {
+        return row<T>(t, b, m - problem_.keys.start, h / (problem_.heads / problem_.kv_heads));
+    }
+
+    const Problem &problem_;
+    double scale_;
+    Scratch scratch_;
+    Definition definition_;
+};
+
+// ---- The engine.
+
+// Calls run(Reference) of the problem's element type.
+template <class Run> void with_reference(const Plan &plan, Workspace &workspace, annulus_pass pass, const Run &run) {
+    switch (plan.problem().dtype) {
+    case ANNULUS_FLOAT64:
+        return run(Reference<double>(plan, workspace, pass));
+    case ANNULUS_FLOAT32:
+        return run(Reference<float>(plan, workspace, pass));
+    case ANNULUS_BFLOAT16:
+        return run(Reference<bfloat16>(plan, workspace, pass));
+    case ANNULUS_FLOAT16:
+        return run(Reference<float16>(plan, workspace, pass));
+    }
+}
+
+const char *refusal(const Plan &, annulus_pass) {
+    return nullptr;
+}
+
+std::size_t workspace_bytes(const Plan &plan, annulus_pass pass, int) {
+    Workspace ledger;
+    book(ledger, plan, pass);
+    return ledger.used();
+}
+
+void forward(const Plan &plan, const ForwardTensors &tensors, Workspace &workspace, int) {
+    with_reference(plan, workspace, ANNULUS_PASS_FORWARD, [&](const auto &reference) { reference.forward(tensors); });
+}
+
+void backward(const Plan &plan, const BackwardTensors &tensors, Workspace &workspace, int) {
+    with_reference(plan, workspace, ANNULUS_PASS_BACKWARD, [&](const auto &reference) { reference.backward(tensors); });
+}
+
+} // namespace
+
+const Engine reference_engine{
+    ANNULUS_ENGINE_REFERENCE, ANNULUS_DEVICE_CPU, refusal, workspace_bytes, forward, backward};
+
+} // namespace annulus
