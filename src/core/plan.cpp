@@ -25,7 +25,8 @@ std::int64_t remainder(std::int64_t a, std::int64_t b) {
 double causal_sum(std::int64_t n, std::int64_t r) {
     if (n <= 0)
         return 0;
-    const double q = static_cast<double>(n / r);
+    const std::int64_t rounds = n / r;
+    const auto q = static_cast<double>(rounds);
     return static_cast<double>(r) * q * (q - 1) / 2 + static_cast<double>(n % r) * q + static_cast<double>(n);
 }
 
@@ -173,9 +174,9 @@ double BranchPlan::pairs(std::int32_t head, const Window &queries) const {
             if (causal_)
                 return causal_sum(end, r) - causal_sum(begin, r);
             // Residues below L mod r have one key more than the others.
+            const std::int64_t shorter = s.range.length / r;
             const std::int64_t longer = count_residues(begin, end, 0, s.range.length % r, r);
-            return static_cast<double>(part.length) * static_cast<double>(s.range.length / r) +
-                   static_cast<double>(longer);
+            return static_cast<double>(part.length) * static_cast<double>(shorter) + static_cast<double>(longer);
         }
         case ANNULUS_QUERY_EVERY:
             break;
