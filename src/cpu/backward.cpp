@@ -88,14 +88,15 @@ class Schedule {
         const std::int64_t length = branch.segment_length();
         const bool by_residue = branch.query_rule() == ANNULUS_QUERY_RESIDUE;
         slots_ = by_residue ? std::min(branch.dilation(), length) : problem_.heads / problem_.kv_heads;
-        // Residue 0 has the most keys and queries, the first segment is as long as any.
-        const Segment longest = branch.segment(0);
-        const Progression queries_of_class = branch.query_class(longest, 0);
-        std::int64_t query_rows = queries_of_class.count;
-        if (longest.curve.is_linear())
-            query_rows = std::min(query_rows, divide_up(queries.length, queries_of_class.stride) + 1);
+        // Residue 0 has the most keys and queries; only along a line can the queries in the window be told beforehand.
+        std::int64_t query_rows = 0;
+        for (const Segment &segment : {branch.segment(0), branch.segment(branch.segment_count() - 1)}) {
+            const Progression all = branch.query_class(segment, 0);
+            const std::int64_t in_window = divide_up(queries.length, all.stride) + 1;
+            query_rows = std::max(query_rows, segment.curve.is_linear() ? std::min(all.count, in_window) : all.count);
+        }
         query_chunks_ = divide_up(query_rows, query_tile);
-        key_chunks_ = divide_up(branch.key_class(longest, 0).count, key_chunk);
+        key_chunks_ = divide_up(branch.key_class(branch.segment(0), 0).count, key_chunk);
     }
 
     std::int64_t steps() const { return std::max(query_chunks_, key_chunks_); }
