@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The library's symbols: declared in the headers, listed in the version script and exported must be the same set; and
+a C program that uses every one of them links and runs. Results in TAP.
+
+abi.py <api directory> <version script> <library> <soname> <C compiler>...
+"""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+
+def declared_functions(api):
+    functions = []
+    for header in sorted(pathlib.Path(api).glob("annulus/*.h")):
+        text = re.sub(r"/\*.*?\*/", " ", header.read_text(encoding="utf-8"), flags=re.DOTALL)
+        text = re.sub(r"^\s*#.*$", "", text, flags=re.MULTILINE)
+        functions += re.findall(r"\bANNULUS_API\b[^;{(]*?\b(\w+)\s*\(", text)
+    return functions
+
+
+def listed_functions(version_script):
+    text = re.sub(r"/\*.*?\*/|#.*", " ", pathlib.Path(version_script).read_text(encoding="utf-8"), flags=re.DOTALL)
+    listed = re.search(r"global:(.*?)(?:local:|\})", text, flags=re.DOTALL)
+    return [name.strip() for name in listed.group(1).split(";") if name.strip()]
+
+
+def exported_symbols(library):
+    table = subprocess.run(["nm", "-D", "--defined-only", library], check=True, capture_output=True, text=True).stdout
+    symbols = [line.split()[-2:] for line in table.splitlines()]
+    return [name.partition("@")[0] for kind, name in symbols if kind != "A"]  # A: the version's own name
+
+
+def soname(library):
+    dynamic = subprocess.run(["readelf", "-d", library], check=True, capture_output=True, text=True).stdout
+    return re.search(r"\(SONAME\).*\[(.*)\]", dynamic).group(1)
+
+
+def link_and_run(functions, api, library, compiler):
+    """Takes the address of every function in a program linked against the library, and runs it."""
+    uses = "".join(f"    count += (void (*)(void)){name} != 0;\n" for name in functions)
+    program = f"#include <annulus/annulus.h>\nint main(void) {{\n    int count = 0;\n{uses}    return count != {len(functions)};\n}}\n"
+    directory = os.path.dirname(os.path.abspath(library))
+    with tempfile.TemporaryDirectory() as scratch:
+        source, binary = os.path.join(scratch, "every.c"), os.path.join(scratch, "every")
+        pathlib.Path(source).write_text(program, encoding="utf-8")
+        options = ["-std=c99", "-Wno-address", f"-I{api}", f"-Wl,-rpath,{directory}"]
+        subprocess.run([*compiler, *options, source, library, "-o", binary], check=True)
+        subprocess.run([binary], check=True)
+
+
+def differences(left_name, left, right_name, right):
+    return [f"{name}: in {left_name}, not in {right_name}" for name in sorted(set(left) - set(right))] + [
+        f"{name}: in {right_name}, not in {left_name}" for name in sorted(set(right) - set(left))
+    ]
+
+
+def main():
+    api, version_script, library, wanted_soname, *compiler = sys.argv[1:]
+    declared = declared_functions(api)
+    listed = listed_functions(version_script)
+
+    def links():
+        link_and_run(declared, api, library, compiler)
+        return []
+
+    checks = {
+        "functions are declared, each once, by the library's prefix": lambda: [
+            name for name in declared or ["none"] if declared.count(name) != 1 or not name.startswith("annulus_")
+        ],
+        "declared and listed": lambda: differences("the headers", declared, "the version script", listed),
+        "declared and exported": lambda: differences("the headers", declared, "the library", exported_symbols(library)),
+        "soname": lambda: [] if soname(library) == wanted_soname else [f"{soname(library)}, not {wanted_soname}"],
+        "every function links": links,
+    }
+    print(f"1..{len(checks)}")
+    for number, (name, check) in enumerate(checks.items(), start=1):
+        try:
+            problems = check()
+        except (subprocess.CalledProcessError, AttributeError) as error:
+            problems = [str(error)]
+        print(f"{'not ok' if problems else 'ok'} {number} - {name}")
+        for problem in problems:
+            print(f"# {problem}")
+
+
+if __name__ == "__main__":
+    main()

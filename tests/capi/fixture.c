@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "fixture.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *const argument_names[ARGUMENTS] = {"q", "k", "v", "out", "lse", "d_out", "d_lse", "d_q", "d_k", "d_v"};
+
+enum { SLOT = BATCH * LENGTH * HEADS * DIM }; /* elements of the largest tensor */
+static const int pattern = 0xA5;
+
+static annulus_status run_forward(const fixture *f) {
+    return annulus_forward(f->context, f->arguments[Q], f->arguments[K], f->arguments[V], f->arguments[OUT],
+                           f->arguments[LSE], f->window);
+}
+
+static annulus_status run_backward(const fixture *f) {
+    return annulus_backward(f->context, f->arguments[Q], f->arguments[K], f->arguments[V], f->arguments[OUT],
+                            f->arguments[LSE], f->arguments[D_OUT], f->arguments[D_LSE], f->arguments[D_Q],
+                            f->arguments[D_K], f->arguments[D_V], f->window);
+}
+
+const call forward_call = {"forward", run_forward, ANNULUS_PASS_FORWARD, {Q, K, V, OUT, LSE}, 5, {OUT, LSE}, 2};
+const call backward_call = {"backward",
+                            run_backward,
+                            ANNULUS_PASS_BACKWARD,
+                            {Q, K, V, OUT, LSE, D_OUT, D_LSE, D_Q, D_K, D_V},
+                            10,
+                            {D_Q, D_K, D_V},
+                            3};
+const call *const both_calls[2] = {&forward_call, &backward_call};
+
+void restore(fixture *f) {
+    for (int i = 0; i < ARGUMENTS; ++i) {
+        annulus_tensor *t = &f->tensors[i];
+        memset(t, 0, sizeof *t);
+        t->data = f->memory + i * SLOT;
+        t->dtype = ANNULUS_FLOAT32;
+        if (i == LSE || i == D_LSE) {
+            t->rank = 3;
+            t->shape[0] = BATCH;
+            t->shape[1] = HEADS;
+            t->shape[2] = LENGTH;
+        } else {
+            t->rank = 4;
+            t->shape[0] = BATCH;
+            t->shape[1] = LENGTH;
+            t->shape[2] = i == K || i == V || i == D_K || i == D_V ? KV_HEADS : HEADS;
+            t->shape[3] = DIM;
+        }
+        int64_t stride = 1;
+        for (int d = t->rank - 1; d >= 0; --d) {
+            t->stride[d] = stride;
+            stride *= t->shape[d];
+        }
+        f->arguments[i] = t;
+    }
+    f->window = NULL;
+}
+
+int setup(void **state) {
+    fixture *f = calloc(1, sizeof *f);
+    assert_non_null(f);
+    f->memory = calloc((size_t)ARGUMENTS * SLOT, sizeof(float));
+    assert_non_null(f->memory);
+    restore(f);
+    unsigned random = 12345;
+    for (int i = 0; i < ARGUMENTS * SLOT; ++i) {
+        random = random * 1664525u + 1013904223u;
+        f->memory[i] = (float)(random >> 16) / 32768.0f - 1.0f;
+    }
+    assert_ok(annulus_config_create(&f->config));
+    assert_ok(annulus_config_add_branch(f->config, 6, 1, NULL));
+    assert_ok(annulus_config_add_branch(f->config, 12, 2, NULL));
+    assert_ok(annulus_context_create(&f->context, ANNULUS_DEVICE_CPU, 0));
+    assert_ok(annulus_context_set_config(f->context, f->config));
+    assert_ok(annulus_context_set_threads(f->context, 2));
+    assert_ok(run_forward(f));
+    mark_outputs(f, &backward_call);
+    *state = f;
+    return 0;
+}
+
+int teardown(void **state) {
+    fixture *f = *state;
+    annulus_context_destroy(f->context);
+    annulus_config_destroy(f->config);
+    free(f->memory);
+    free(f);
+    return 0;
+}
+
+void mark_outputs(fixture *f, const call *c) {
+    for (int i = 0; i < c->output_count; ++i)
+        memset(f->memory + c->outputs[i] * SLOT, pattern, SLOT * sizeof(float));
+}
+
+void assert_outputs_untouched(const fixture *f, const call *c, const char *what) {
+    for (int i = 0; i < c->output_count; ++i) {
+        const unsigned char *bytes = (const unsigned char *)(f->memory + c->outputs[i] * SLOT);
+        for (size_t b = 0; b < SLOT * sizeof(float); ++b)
+            if (bytes[b] != pattern)
+                fail_msg("%s: %s: %s was written", c->name, what, argument_names[c->outputs[i]]);
+    }
+}
+
+static int is_word_character(char c) {
+    return isalnum((unsigned char)c) || c == '_';
+}
+
+static int mentions(const char *message, const char *word) {
+    const size_t length = strlen(word);
+    for (const char *at = strstr(message, word); at; at = strstr(at + 1, word))
+        if ((at == message || !is_word_character(at[-1])) && !is_word_character(at[length]))
+            return 1;
+    return 0;
+}
+
+/* What is wrong with the status and its message, or NULL. */
+static const char *complaint(annulus_status status, annulus_status wanted, const char *name) {
+    const char *message = annulus_last_error();
+    if (status != wanted)
+        return annulus_status_name(status);
+    if (message[0] == '\0' || strchr(message, '\n') || strlen(message) > 511)
+        return "the message is not one line";
+    if (name && !mentions(message, name))
+        return "the message does not name the argument";
+    return NULL;
+}
+
+void assert_refused(annulus_status status, annulus_status wanted, const char *name) {
+    const char *wrong = complaint(status, wanted, name);
+    if (wrong)
+        fail_msg("wanted '%s' about %s, got: %s (\"%s\")", annulus_status_name(wanted), name ? name : "anything", wrong,
+                 annulus_last_error());
+}
+
+void assert_call_refused(fixture *f, const call *c, annulus_status wanted, const char *name, const char *what) {
+    mark_outputs(f, c);
+    const annulus_status status = c->run(f);
+    const char *wrong = complaint(status, wanted, name);
+    if (wrong)
+        fail_msg("%s: %s: wanted '%s' about %s, got: %s (\"%s\")", c->name, what, annulus_status_name(wanted),
+                 name ? name : "anything", wrong, annulus_last_error());
+    assert_outputs_untouched(f, c, what);
+}
+
+void assert_ok(annulus_status status) {
+    if (status != ANNULUS_OK)
+        fail_msg("%s: %s", annulus_status_name(status), annulus_last_error());
+}
+
+annulus_problem fixture_problem(void) {
+    annulus_problem problem = ANNULUS_PROBLEM_INIT;
+    problem.heads = HEADS;
+    problem.kv_heads = KV_HEADS;
+    problem.head_dim = DIM;
+    problem.batch = BATCH;
+    problem.sequence_length = problem.query_length = problem.key_length = LENGTH;
+    return problem;
+}

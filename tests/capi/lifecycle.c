@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Handles from create to destroy, independence of copies, what the small functions return, and what presets stand for.
+ */
+#include "fixture.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void names_and_versions(void **state) {
+    (void)state;
+    char text[40];
+    assert_int_equal(annulus_version(), ANNULUS_VERSION);
+    snprintf(text, sizeof text, "%d.%d.%d", ANNULUS_VERSION_MAJOR, ANNULUS_VERSION_MINOR, ANNULUS_VERSION_PATCH);
+    assert_string_equal(annulus_version_string(), text);
+    assert_non_null(strstr(annulus_build_info(), text));
+    assert_null(strchr(annulus_build_info(), '\n'));
+
+    const char *const statuses[] = {"ok", "argument", "unsupported", "memory", "internal", "unknown"};
+    for (int i = 0; i < 6; ++i)
+        assert_string_equal(annulus_status_name((annulus_status)i), statuses[i]);
+    const char *const dtypes[] = {"unknown", "float64", "float32", "bfloat16", "float16", "unknown"};
+    const int bytes[] = {0, 8, 4, 2, 2, 0};
+    for (int i = 0; i < 6; ++i) {
+        assert_string_equal(annulus_dtype_name((annulus_dtype)i), dtypes[i]);
+        assert_int_equal(annulus_dtype_bytes((annulus_dtype)i), bytes[i]);
+    }
+    assert_string_equal(annulus_engine_name(ANNULUS_ENGINE_AUTO), "auto");
+    assert_string_equal(annulus_engine_name(ANNULUS_ENGINE_REFERENCE), "reference");
+    assert_string_equal(annulus_engine_name(ANNULUS_ENGINE_CPU), "cpu");
+    int engines = 0;
+    while (annulus_engine_name((annulus_engine)engines))
+        ++engines;
+    assert_int_equal(engines, 3);
+
+    int32_t count = 0;
+    assert_ok(annulus_device_count(ANNULUS_DEVICE_CPU, &count));
+    assert_int_equal(count, 1);
+}
+
+static void destroying_null_is_legal(void **state) {
+    (void)state;
+    annulus_config_destroy(NULL);
+    annulus_context_destroy(NULL);
+}
+
+static void branches_are_numbered(void **state) {
+    (void)state;
+    annulus_config *config = NULL;
+    int32_t branch = -1;
+    assert_ok(annulus_config_create(&config));
+    assert_int_equal(annulus_config_branch_count(config), 0);
+    for (int32_t i = 0; i < 20; ++i) {
+        assert_ok(annulus_config_add_branch(config, 4, 1, i % 2 ? NULL : &branch));
+        assert_int_equal(branch, i / 2 * 2);
+        assert_int_equal(annulus_config_branch_count(config), i + 1);
+    }
+    annulus_config_destroy(config);
+}
+
+/* pairs of the fixture's problem under the context's config: a number that tells configs apart. */
+static double pairs(annulus_context *context) {
+    const annulus_problem problem = fixture_problem();
+    annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
+    assert_ok(annulus_estimate_problem(context, &problem, ANNULUS_ALL_BRANCHES, &estimate));
+    return estimate.pairs;
+}
+
+static void copies_are_independent(void **state) {
+    fixture *f = *state;
+    annulus_config *copy = NULL;
+    const double before = pairs(f->context);
+    assert_ok(annulus_config_copy(&copy, f->config));
+    assert_ok(annulus_config_add_branch(copy, 0, 1, NULL));
+    assert_ok(annulus_config_set_causal(copy, 1));
+    assert_int_equal(annulus_config_branch_count(f->config), 2);
+    assert_int_equal(annulus_config_branch_count(copy), 3);
+    /* The context keeps its own: neither change nor destruction of the config reaches it. */
+    assert_ok(annulus_config_set_causal(f->config, 1));
+    assert_true(pairs(f->context) == before);
+    annulus_config_destroy(f->config);
+    f->config = copy;
+    assert_true(pairs(f->context) == before);
+    assert_ok(annulus_context_set_config(f->context, copy));
+    assert_true(pairs(f->context) != before);
+}
+
+static void last_engine(void **state) {
+    fixture *f = *state;
+    const annulus_engine engines[] = {ANNULUS_ENGINE_REFERENCE, ANNULUS_ENGINE_CPU, ANNULUS_ENGINE_AUTO};
+    const annulus_engine served[] = {ANNULUS_ENGINE_REFERENCE, ANNULUS_ENGINE_CPU, ANNULUS_ENGINE_CPU};
+    annulus_context *context = NULL;
+    annulus_engine engine = ANNULUS_ENGINE_CPU;
+    assert_ok(annulus_context_create(&context, ANNULUS_DEVICE_CPU, 0));
+    assert_ok(annulus_context_last_engine(context, &engine));
+    assert_int_equal(engine, ANNULUS_ENGINE_AUTO);
+    annulus_context_destroy(context);
+    for (int i = 0; i < 3; ++i) {
+        assert_ok(annulus_config_set_engine(f->config, engines[i]));
+        assert_ok(annulus_context_set_config(f->context, f->config));
+        assert_ok(forward_call.run(f));
+        assert_ok(annulus_context_last_engine(f->context, &engine));
+        assert_int_equal(engine, served[i]);
+    }
+}
+
+/* `estimate` of one branch or all, for a problem of Prov-GigaPath's heads. */
+static annulus_estimate estimate_of(const annulus_config *config, int64_t length, int32_t branch) {
+    annulus_context *context = NULL;
+    annulus_problem problem = ANNULUS_PROBLEM_INIT;
+    annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
+    problem.heads = problem.kv_heads = 16;
+    problem.head_dim = 48;
+    problem.batch = 1;
+    problem.sequence_length = problem.query_length = problem.key_length = length;
+    assert_ok(annulus_context_create(&context, ANNULUS_DEVICE_CPU, 0));
+    assert_ok(annulus_context_set_config(context, config));
+    assert_ok(annulus_estimate_problem(context, &problem, branch, &estimate));
+    annulus_context_destroy(context);
+    return estimate;
+}
+
+static void assert_same_branches(const annulus_config *a, const annulus_config *b, int32_t count) {
+    assert_int_equal(annulus_config_branch_count(a), count);
+    for (int32_t branch = 0; branch < count; ++branch)
+        assert_true(estimate_of(a, 2000003, branch).pairs == estimate_of(b, 2000003, branch).pairs);
+}
+
+static void presets_are_their_branches(void **state) {
+    (void)state;
+    annulus_config *preset = NULL, *branches = NULL;
+    assert_ok(annulus_config_create(&preset));
+    assert_ok(annulus_config_create(&branches));
+    assert_ok(annulus_config_add_gigapath(preset));
+    const int64_t segments[] = {1024, 5792, 32768, 185363, 1048576};
+    for (int i = 0; i < 5; ++i)
+        assert_ok(annulus_config_add_branch(branches, segments[i], (int64_t)1 << i, NULL));
+    assert_ok(annulus_config_set_padding_rule(branches, ANNULUS_PADDING_ZERO_KEYS));
+    assert_same_branches(preset, branches, 5);
+    annulus_config_destroy(preset);
+    annulus_config_destroy(branches);
+
+    assert_ok(annulus_config_create(&preset));
+    assert_ok(annulus_config_create(&branches));
+    assert_ok(annulus_config_add_longnet(preset, 2048, 4, 3, 4));
+    for (int64_t i = 0, w = 2048, r = 1; i < 4; ++i, w *= 4, r *= 3)
+        assert_ok(annulus_config_add_branch(branches, w, r, NULL));
+    assert_same_branches(preset, branches, 4);
+    annulus_config_destroy(preset);
+    annulus_config_destroy(branches);
+}
+
+/* Dense attention of N positions: N * N pairs a head, half and a diagonal when causal. */
+static void estimates_add_up(void **state) {
+    (void)state;
+    annulus_config *config = NULL;
+    assert_ok(annulus_config_create(&config));
+    assert_ok(annulus_config_add_branch(config, 0, 1, NULL));
+    assert_ok(annulus_config_add_branch(config, 100, 1, NULL));
+    const annulus_estimate dense = estimate_of(config, 1000, 0);
+    assert_true(dense.pairs == 16.0 * 1000 * 1000);
+    assert_true(dense.forward_flops == 4 * dense.pairs * 48);
+    assert_true(dense.backward_flops == 10 * dense.pairs * 48);
+    assert_true(estimate_of(config, 1000, 1).pairs == 16.0 * 1000 * 100);
+    const annulus_estimate all = estimate_of(config, 1000, ANNULUS_ALL_BRANCHES);
+    assert_true(all.pairs == 16.0 * 1000 * 1100);
+    assert_true(all.tensor_bytes == (4 * 48 + 1) * 1000 * 16 * 4);
+    assert_true(all.gradient_bytes == 4 * 48 * 1000 * 16 * 4);
+    assert_true(all.remote_bytes == 0);
+    assert_true(all.plan_bytes > 0 && all.plan_bytes < 1 << 20);
+    assert_ok(annulus_config_set_causal(config, 1));
+    assert_true(estimate_of(config, 1000, 0).pairs == 16.0 * 1000 * 1001 / 2);
+    annulus_config_destroy(config);
+}
+
+static void *fail_once(void *unused) {
+    (void)unused;
+    const int silent_before = annulus_last_error()[0] == '\0';
+    annulus_config_create(NULL);
+    return (void *)(intptr_t)(silent_before && annulus_last_error()[0] != '\0');
+}
+
+static void messages_belong_to_their_thread(void **state) {
+    (void)state;
+    char message[512];
+    pthread_t thread;
+    void *result = NULL;
+    assert_refused(annulus_hilbert_curve(NULL, 4, 2), ANNULUS_ERROR_ARGUMENT, "positions");
+    strcpy(message, annulus_last_error());
+    assert_int_equal(pthread_create(&thread, NULL, fail_once, NULL), 0);
+    assert_int_equal(pthread_join(thread, &result), 0);
+    assert_true(result != NULL);
+    assert_string_equal(annulus_last_error(), message);
+    int32_t count = 0;
+    assert_ok(annulus_device_count(ANNULUS_DEVICE_CPU, &count)); /* success leaves the message */
+    assert_string_equal(annulus_last_error(), message);
+}
+
+static void hilbert_curve_of_a_square(void **state) {
+    (void)state;
+    int64_t positions[16];
+    int seen[16] = {0};
+    assert_ok(annulus_hilbert_curve(positions, 16, 0));
+    for (int p = 0; p < 16; ++p) {
+        assert_in_range(positions[p], 0, 15);
+        ++seen[positions[p]];
+        if (p > 0)
+            assert_int_equal(
+                llabs(positions[p] / 4 - positions[p - 1] / 4) + llabs(positions[p] % 4 - positions[p - 1] % 4), 1);
+    }
+    for (int i = 0; i < 16; ++i)
+        assert_int_equal(seen[i], 1);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(names_and_versions),
+        TEST(destroying_null_is_legal),
+        TEST(branches_are_numbered),
+        TEST(copies_are_independent),
+        TEST(last_engine),
+        TEST(presets_are_their_branches),
+        TEST(estimates_add_up),
+        TEST(messages_belong_to_their_thread),
+        TEST(hilbert_curve_of_a_square),
+    };
+    return RUN_TESTS(tests);
+}

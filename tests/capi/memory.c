@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Where calls take their memory from: a workspace to the byte, an allocator, the process; and that all of it comes
+ * back.
+ */
+#include "fixture.h"
+
+#include <malloc.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { GUARD = 65 }; /* odd: the workspace needs no alignment */
+
+static uint64_t workspace_size(const fixture *f, annulus_pass pass) {
+    const annulus_problem problem = fixture_problem();
+    uint64_t bytes = 0;
+    assert_ok(annulus_workspace_size(f->context, &problem, pass, &bytes));
+    return bytes;
+}
+
+static void workspace_to_the_byte(void **state) {
+    fixture *f = *state;
+    for (int c = 0; c < 2; ++c) {
+        const uint64_t bytes = workspace_size(f, both_calls[c]->pass);
+        void *aligned = NULL;
+        assert_int_equal(posix_memalign(&aligned, 64, bytes + 2 * GUARD), 0);
+        unsigned char *memory = aligned;
+        for (int shift = 0; shift < 64; ++shift) {
+            unsigned char *workspace = memory + 1 + shift;
+            memset(memory, 0xFF, bytes + 2 * GUARD);
+            assert_ok(annulus_context_set_workspace(f->context, workspace, bytes));
+            assert_ok(both_calls[c]->run(f));
+            for (unsigned char *p = memory; p < workspace; ++p)
+                assert_int_equal(*p, 0xFF);
+            for (unsigned char *p = workspace + bytes; p < memory + bytes + 2 * GUARD; ++p)
+                assert_int_equal(*p, 0xFF);
+        }
+        if (bytes > 0) { /* one byte after a multiple of 64 is where alignment costs most */
+            assert_ok(annulus_context_set_workspace(f->context, memory + 1, bytes - 1));
+            assert_call_refused(f, both_calls[c], ANNULUS_ERROR_MEMORY, NULL, "workspace one byte too small");
+            assert_ok(annulus_context_set_workspace(f->context, memory + 1, 0));
+            assert_call_refused(f, both_calls[c], ANNULUS_ERROR_MEMORY, NULL, "workspace of no bytes");
+        }
+        assert_ok(annulus_context_set_workspace(f->context, NULL, 0));
+        free(memory);
+        assert_ok(both_calls[c]->run(f));
+    }
+}
+
+static void estimate_announces_the_workspace(void **state) {
+    fixture *f = *state;
+    const annulus_problem problem = fixture_problem();
+    annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
+    assert_ok(annulus_estimate_problem(f->context, &problem, ANNULUS_ALL_BRANCHES, &estimate));
+    assert_true(estimate.forward_workspace_bytes == workspace_size(f, ANNULUS_PASS_FORWARD));
+    assert_true(estimate.backward_workspace_bytes == workspace_size(f, ANNULUS_PASS_BACKWARD));
+}
+
+/* An allocator that counts what is out, checks what comes back and can refuse. */
+typedef struct counter {
+    size_t calls, live, bytes;
+    int refuses, wrong;
+} counter;
+
+static void *count_allocate(void *user, size_t bytes, size_t alignment, void *stream) {
+    counter *c = user;
+    void *memory = NULL;
+    ++c->calls;
+    if (c->refuses)
+        return NULL;
+    c->wrong |= alignment == 0 || (alignment & (alignment - 1)) != 0 || stream != NULL;
+    if (alignment < sizeof(void *))
+        alignment = sizeof(void *);
+    if (posix_memalign(&memory, alignment, bytes ? bytes : 1) != 0)
+        return NULL;
+    memset(memory, 0xFF, bytes);
+    ++c->live;
+    c->bytes += bytes;
+    return memory;
+}
+
+static void count_release(void *user, void *memory, size_t bytes, void *stream) {
+    counter *c = user;
+    c->wrong |= memory == NULL || stream != NULL;
+    --c->live;
+    c->bytes -= bytes;
+    free(memory);
+}
+
+static void allocator_is_called_and_balanced(void **state) {
+    fixture *f = *state;
+    counter count = {0, 0, 0, 0, 0};
+    annulus_allocator allocator = ANNULUS_ALLOCATOR_INIT;
+    allocator.allocate = count_allocate;
+    allocator.release = count_release;
+    allocator.user = &count;
+    assert_ok(annulus_context_set_allocator(f->context, &allocator));
+    memset(&allocator, 0, sizeof allocator); /* it was copied */
+    for (int c = 0; c < 2; ++c) {
+        const int needed = workspace_size(f, both_calls[c]->pass) > 0;
+        count.calls = 0;
+        count.refuses = 0;
+        assert_ok(both_calls[c]->run(f));
+        assert_int_equal(count.calls > 0, needed);
+        count.refuses = 1;
+        if (needed)
+            assert_call_refused(f, both_calls[c], ANNULUS_ERROR_MEMORY, NULL, "allocator returned NULL");
+        /* A workspace goes before the allocator. */
+        const uint64_t bytes = workspace_size(f, both_calls[c]->pass);
+        void *workspace = malloc(bytes ? bytes : 1);
+        count.calls = 0;
+        assert_ok(annulus_context_set_workspace(f->context, workspace, bytes));
+        assert_ok(both_calls[c]->run(f));
+        assert_ok(annulus_context_set_workspace(f->context, NULL, 0));
+        free(workspace);
+        assert_int_equal(count.calls, 0);
+    }
+    assert_int_equal(count.wrong, 0);
+    assert_ok(annulus_context_set_allocator(f->context, NULL));
+    assert_ok(forward_call.run(f));
+    assert_int_equal(count.calls, 0);
+    assert_int_equal(count.live, 0);
+    assert_int_equal(count.bytes, 0);
+}
+
+static void use_once(const fixture *f) {
+    fixture own = *f;
+    annulus_config *copy = NULL;
+    assert_ok(annulus_config_copy(&copy, f->config));
+    assert_ok(annulus_context_create(&own.context, ANNULUS_DEVICE_CPU, 0));
+    assert_ok(annulus_context_set_config(own.context, copy));
+    assert_ok(annulus_context_set_threads(own.context, 2));
+    assert_ok(forward_call.run(&own));
+    assert_ok(backward_call.run(&own));
+    own.arguments[Q] = NULL;
+    assert_refused(forward_call.run(&own), ANNULUS_ERROR_ARGUMENT, "q");
+    annulus_context_destroy(own.context);
+    annulus_config_destroy(copy);
+}
+
+static size_t bytes_in_use(void) {
+    const struct mallinfo2 info = mallinfo2();
+    return info.uordblks + info.hblkhd;
+}
+
+/* Under the address sanitizer malloc keeps no such books and the leak checker looks instead. */
+static void a_thousand_cycles_leave_no_memory(void **state) {
+    const fixture *f = *state;
+    for (int i = 0; i < 10; ++i)
+        use_once(f);
+    const size_t before = bytes_in_use();
+    for (int i = 0; i < 1000; ++i)
+        use_once(f);
+    const size_t after = bytes_in_use();
+    if (after >= before + 1000)
+        fail_msg("%zu bytes more in use than 1000 cycles ago", after - before);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(workspace_to_the_byte),
+        TEST(estimate_announces_the_workspace),
+        TEST(allocator_is_called_and_balanced),
+        TEST(a_thousand_cycles_leave_no_memory),
+    };
+    return RUN_TESTS(tests);
+}

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The library changes nothing of the process: floating-point modes, locale, signals, affinity, the BLAS's threads.
+ */
+#include "fixture.h"
+
+#include <dlfcn.h>
+#include <fenv.h>
+#include <locale.h>
+#include <sched.h>
+#include <signal.h>
+#include <string.h>
+#if defined(__SSE__)
+#include <xmmintrin.h>
+#endif
+
+enum { SIGNALS = 65 };
+
+typedef struct process_state {
+    int rounding, exceptions, blas_threads;
+    unsigned modes;
+    char locale[256];
+    struct sigaction actions[SIGNALS];
+    sigset_t blocked;
+    cpu_set_t affinity;
+} process_state;
+
+/* Of the OpenBLAS that the library is linked with; 0 where there is none in sight. */
+static int blas_threads(void) {
+    void *symbol = dlsym(RTLD_DEFAULT, "openblas_get_num_threads");
+    int (*get)(void);
+    if (!symbol)
+        return 0;
+    memcpy(&get, &symbol, sizeof get);
+    return get();
+}
+
+/* Rounding, denormals and masks of the vector unit; without its sticky flags. */
+static unsigned vector_modes(void) {
+#if defined(__SSE__)
+    return _mm_getcsr() & ~0x3Fu;
+#else
+    return 0;
+#endif
+}
+
+static void set_vector_modes(unsigned modes) {
+#if defined(__SSE__)
+    _mm_setcsr(modes);
+#else
+    (void)modes;
+#endif
+}
+
+static process_state observe(void) {
+    process_state s;
+    memset(&s, 0, sizeof s);
+    s.rounding = fegetround();
+    s.exceptions = fegetexcept();
+    s.blas_threads = blas_threads();
+    s.modes = vector_modes();
+    strncpy(s.locale, setlocale(LC_ALL, NULL), sizeof s.locale - 1);
+    for (int i = 1; i < SIGNALS; ++i)
+        sigaction(i, NULL, &s.actions[i]);
+    sigprocmask(SIG_BLOCK, NULL, &s.blocked);
+    sched_getaffinity(0, sizeof s.affinity, &s.affinity);
+    return s;
+}
+
+static void assert_same(const process_state *a, const process_state *b) {
+    assert_int_equal(a->rounding, b->rounding);
+    assert_int_equal(a->exceptions, b->exceptions);
+    assert_int_equal(a->modes, b->modes);
+    assert_int_equal(a->blas_threads, b->blas_threads);
+    assert_string_equal(a->locale, b->locale);
+    for (int i = 1; i < SIGNALS; ++i) {
+        assert_ptr_equal(a->actions[i].sa_handler, b->actions[i].sa_handler);
+        assert_int_equal(a->actions[i].sa_flags, b->actions[i].sa_flags);
+    }
+    assert_memory_equal(&a->blocked, &b->blocked, sizeof a->blocked);
+    assert_memory_equal(&a->affinity, &b->affinity, sizeof a->affinity);
+}
+
+/* Everything once, with calls that fail among it. */
+static void use_the_library(fixture *f) {
+    void *other = NULL;
+    assert_int_equal(setup(&other), 0);
+    teardown(&other);
+    for (int32_t threads = 0; threads < 4; ++threads) {
+        assert_ok(annulus_context_set_threads(f->context, threads));
+        assert_ok(forward_call.run(f));
+        assert_ok(backward_call.run(f));
+    }
+    f->arguments[V] = NULL;
+    assert_refused(forward_call.run(f), ANNULUS_ERROR_ARGUMENT, "v");
+    restore(f);
+}
+
+static void ordinary_modes(void **state) {
+    const process_state before = observe();
+    use_the_library(*state);
+    const process_state after = observe();
+    assert_same(&after, &before);
+}
+
+static void unusual_modes(void **state) {
+    const unsigned modes = vector_modes();
+    const int rounding = fegetround();
+    assert_non_null(setlocale(LC_ALL, "C.UTF-8"));
+    assert_int_equal(fesetround(FE_TOWARDZERO), 0);
+    set_vector_modes(vector_modes() | 0x8040); /* flush to zero, denormals are zero */
+    const process_state before = observe();
+    use_the_library(*state);
+    const process_state after = observe();
+    fesetround(rounding);
+    set_vector_modes(modes);
+    setlocale(LC_ALL, "C");
+    assert_same(&after, &before);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {TEST(ordinary_modes), TEST(unusual_modes)};
+    return RUN_TESTS(tests);
+}

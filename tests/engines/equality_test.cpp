@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+// Different ways to ask for the same result give the same result, on the cpu engine.
+#include "support/compare.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+
+namespace annulus::test {
+namespace {
+
+constexpr double tolerance = 1e-12;
+
+void expect_equal(const Results &got, const Results &wanted) {
+    expect_near("out", got.out, wanted.out, tolerance);
+    expect_near("lse", got.lse, wanted.lse, tolerance);
+    expect_near("d_q", got.d_q, wanted.d_q, tolerance);
+    expect_near("d_k", got.d_k, wanted.d_k, tolerance);
+    expect_near("d_v", got.d_v, wanted.d_v, tolerance);
+}
+
+// Of [batch, length, row elements], the positions start … start + count - 1.
+std::vector<double> slice(const std::vector<double> &values, std::int64_t batch, std::int64_t length,
+                          std::int64_t start, std::int64_t count) {
+    const std::int64_t row = static_cast<std::int64_t>(values.size()) / (batch * length);
+    std::vector<double> part;
+    for (std::int64_t b = 0; b < batch; ++b) {
+        const auto first = values.begin() + (b * length + start) * row;
+        part.insert(part.end(), first, first + count * row);
+    }
+    return part;
+}
+
+// The problem and its inputs with the query rows start … start + count - 1 only.
+struct Windowed {
+    Problem problem;
+    Inputs inputs;
+    Windowed(const Problem &whole, const Inputs &all, std::int64_t start, std::int64_t count)
+        : problem(whole), inputs(all) {
+        problem.window = QueryWindow{start, count};
+        inputs.q = slice(all.q, whole.batch, whole.length, start, count);
+        inputs.d_out = slice(all.d_out, whole.batch, whole.length, start, count);
+        inputs.d_lse = slice(all.d_lse, whole.batch * whole.heads, whole.length, start, count);
+    }
+};
+
+TEST(Equality, GroupedKvIsRepeatedHeads) {
+    const Problem grouped = {.batch = 2,
+                             .length = 100,
+                             .heads = 6,
+                             .kv_heads = 2,
+                             .branches = {{.segment = 40}, {.dilation = 4}},
+                             .causal = true};
+    Problem repeated = grouped;
+    repeated.kv_heads = 6;
+    const Inputs inputs = random_inputs(grouped, 1);
+    Inputs copies = inputs;
+    copies.k.assign(repeated.kv_size(), 0);
+    copies.v.assign(repeated.kv_size(), 0);
+    const auto kv_index = [&](std::size_t element) { // of a repeated K or V element, the one it is a copy of
+        const std::size_t head = element / grouped.dim % repeated.kv_heads;
+        const std::size_t position = element / grouped.dim / repeated.kv_heads;
+        return (position * grouped.kv_heads + head / 3) * grouped.dim + element % grouped.dim;
+    };
+    for (std::size_t i = 0; i < copies.k.size(); ++i) {
+        copies.k[i] = inputs.k[kv_index(i)];
+        copies.v[i] = inputs.v[kv_index(i)];
+    }
+    Results wanted = run(repeated, copies);
+    std::vector<double> d_k(grouped.kv_size()), d_v(grouped.kv_size());
+    for (std::size_t i = 0; i < wanted.d_k.size(); ++i) {
+        d_k[kv_index(i)] += wanted.d_k[i];
+        d_v[kv_index(i)] += wanted.d_v[i];
+    }
+    wanted.d_k = d_k;
+    wanted.d_v = d_v;
+    expect_equal(run(grouped, inputs), wanted);
+}
+
+TEST(Equality, WindowsAreSlicesOfTheWhole) {
+    for (const bool causal : {false, true}) {
+        Problem whole = {.batch = 2, .length = 230, .heads = 4, .kv_heads = 2, .causal = causal};
+        whole.branches = {{.segment = 60}, {.segment = 100, .dilation = 3}, {.dilation = 2}};
+        const Inputs inputs = random_inputs(whole, 2);
+        const Results all = run(whole, inputs);
+        std::vector<double> d_k(whole.kv_size()), d_v(whole.kv_size());
+        std::int64_t start = 0;
+        for (const std::int64_t count : {1, 58, 2, 64, 65, 40}) {
+            SCOPED_TRACE(testing::Message() << "window of " << count << " at " << start);
+            const Windowed part(whole, inputs, start, count);
+            const Results results = run(part.problem, part.inputs);
+            expect_near("out", results.out, slice(all.out, 2, 230, start, count), tolerance);
+            expect_near("lse", results.lse, slice(all.lse, 2 * 4, 230, start, count), tolerance);
+            expect_near("d_q", results.d_q, slice(all.d_q, 2, 230, start, count), tolerance);
+            std::transform(d_k.begin(), d_k.end(), results.d_k.begin(), d_k.begin(), std::plus<>());
+            std::transform(d_v.begin(), d_v.end(), results.d_v.begin(), d_v.begin(), std::plus<>());
+            start += count;
+        }
+        ASSERT_EQ(start, whole.length);
+        expect_near("d_k", d_k, all.d_k, tolerance);
+        expect_near("d_v", d_v, all.d_v, tolerance);
+    }
+}
+
+// A long job done in pieces: cut at multiples of 16384 positions the forward results are the same bits.
+TEST(Equality, LongJobInPiecesIsBitEqual) {
+    const Problem whole = {.length = 40000,
+                           .heads = 1,
+                           .dim = 16,
+                           .branches = {{.segment = 1024}, {.dilation = 61, .query = ANNULUS_QUERY_RESIDUE}},
+                           .causal = true,
+                           .dtype = ANNULUS_FLOAT32};
+    const Inputs inputs = random_inputs(whole, 3);
+    const Results all = run(whole, inputs, {.backward = false});
+    for (const std::int64_t start : {0, 16384, 32768}) {
+        const std::int64_t count = std::min<std::int64_t>(16384, whole.length - start);
+        const Windowed part(whole, inputs, start, count);
+        const Results results = run(part.problem, part.inputs, {.backward = false});
+        expect_identical("out", results.out, slice(all.out, 1, whole.length, start, count));
+        expect_identical("lse", results.lse, slice(all.lse, 1, whole.length, start, count));
+    }
+}
+
+TEST(Equality, HilbertOrderOfEveryPositionIsLinearOrder) {
+    for (const bool causal : {false, true})
+        for (const auto query : {ANNULUS_QUERY_DILATED, ANNULUS_QUERY_RESIDUE, ANNULUS_QUERY_EVERY}) {
+            Problem linear = {.length = 150, .branches = {{.segment = 64, .query = query}, {.query = query}}};
+            linear.causal = causal;
+            Problem hilbert = linear;
+            hilbert.branches[0].order = hilbert.branches[1].order = ANNULUS_ORDER_HILBERT;
+            hilbert.branches[1].width = 15;
+            const Inputs inputs = random_inputs(linear, 4);
+            expect_equal(run(hilbert, inputs), run(linear, inputs));
+        }
+}
+
+TEST(Equality, BranchTwiceAddsLogTwoToLse) {
+    const Problem once = {.length = 90, .branches = {{.segment = 32}}};
+    Problem twice = once;
+    twice.branches.push_back(once.branches[0]);
+    Inputs inputs = random_inputs(once, 5);
+    Results wanted = run(once, inputs);
+    for (double &value : wanted.lse)
+        value += std::log(2.0);
+    expect_equal(run(twice, inputs), wanted);
+}
+
+TEST(Equality, ResidueRuleIsOneDilatedBranchForEachResidue) {
+    const Problem residue = {
+        .length = 101, .heads = 3, .branches = {{.segment = 40, .dilation = 4, .query = ANNULUS_QUERY_RESIDUE}}};
+    Problem dilated = residue;
+    dilated.branches.clear();
+    for (const std::int64_t x : {2, 0, 3, 1})
+        dilated.branches.push_back({.segment = 40, .dilation = 4, .phase = ANNULUS_PHASE_FIXED, .residue = x});
+    const Inputs inputs = random_inputs(residue, 6);
+    expect_equal(run(dilated, inputs), run(residue, inputs));
+}
+
+TEST(Equality, DilationIsADenseSegmentOfEveryRthPosition) {
+    const Problem dilated = {.length = 128, .branches = {{.dilation = 4, .phase = ANNULUS_PHASE_FIXED, .residue = 1}}};
+    const Problem dense = {.length = 32};
+    const Inputs inputs = random_inputs(dilated, 7);
+    const std::size_t row = dilated.heads * dilated.dim;
+    const auto kept = [](const std::vector<double> &values, std::size_t row_size) {
+        std::vector<double> rows;
+        for (std::size_t i = row_size; i < values.size(); i += 4 * row_size)
+            rows.insert(rows.end(), values.begin() + i, values.begin() + i + row_size);
+        return rows;
+    };
+    const Inputs few = {kept(inputs.q, row), kept(inputs.k, row), kept(inputs.v, row), kept(inputs.d_out, row),
+                        kept(inputs.d_lse, 1)};
+    const Results all = run(dilated, inputs);
+    const Results wanted = run(dense, few);
+    expect_near("out", kept(all.out, row), wanted.out, tolerance);
+    expect_near("lse", kept(all.lse, 1), wanted.lse, tolerance);
+    expect_near("d_q", kept(all.d_q, row), wanted.d_q, tolerance);
+    expect_near("d_k", kept(all.d_k, row), wanted.d_k, tolerance);
+    expect_near("d_v", kept(all.d_v, row), wanted.d_v, tolerance);
+}
+
+TEST(Equality, OrderOfKeysInADenseSegmentDoesNotMatter) {
+    const Problem problem = {.length = 100};
+    const Inputs inputs = random_inputs(problem, 8);
+    std::vector<std::size_t> order(problem.length);
+    std::iota(order.begin(), order.end(), 0);
+    std::shuffle(order.begin(), order.end(), std::mt19937(9));
+    const std::size_t row = problem.heads * problem.dim;
+    const auto permuted = [&](const std::vector<double> &values) {
+        std::vector<double> rows;
+        for (const std::size_t n : order)
+            rows.insert(rows.end(), values.begin() + n * row, values.begin() + (n + 1) * row);
+        return rows;
+    };
+    Inputs shuffled = inputs;
+    shuffled.k = permuted(inputs.k);
+    shuffled.v = permuted(inputs.v);
+    Results wanted = run(problem, inputs);
+    wanted.d_k = permuted(wanted.d_k);
+    wanted.d_v = permuted(wanted.d_v);
+    expect_equal(run(problem, shuffled), wanted);
+}
+
+TEST(Equality, HeadGroupsPresetIsItsBranches) {
+    const Problem by_hand = {.length = 64,
+                             .heads = 5,
+                             .branches = {{.segment = 16, .phase = ANNULUS_PHASE_FIXED, .head_count = 3},
+                                          {.segment = 32,
+                                           .dilation = 2,
+                                           .phase = ANNULUS_PHASE_FIXED,
+                                           .residue = 1,
+                                           .first_head = 3,
+                                           .head_count = 2}}};
+    const Inputs inputs = random_inputs(by_hand, 10);
+    const Results wanted = run(by_hand, inputs, {.backward = false});
+
+    annulus_config *raw = nullptr;
+    check(annulus_config_create(&raw));
+    const Config config(raw);
+    const std::int64_t segments[] = {16, 32}, dilations[] = {1, 2};
+    check(annulus_config_add_head_groups(raw, 5, 2, segments, dilations));
+    const Context context = make_context(raw, 1);
+    std::vector<Tensor> t = Tensor::rows(Layout::rows, by_hand.dtype, 1, 64, {5, 5, 5, 5}, by_hand.dim);
+    t[0].assign(inputs.q);
+    t[1].assign(inputs.k);
+    t[2].assign(inputs.v);
+    check(annulus_forward(context.get(), &t[0].view(), &t[1].view(), &t[2].view(), &t[3].view(), nullptr, nullptr));
+    expect_near("out", t[3].values(), wanted.out, tolerance);
+}
+
+} // namespace
+} // namespace annulus::test

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// The problems on which engines are compared with the reference.
+#pragma once
+
+#include "support/problem.hpp"
+
+#include <iosfwd>
+#include <string>
+#include <vector>
+
+namespace annulus::test {
+
+struct NamedProblem {
+    std::string name;
+    Problem problem;
+};
+std::ostream &operator<<(std::ostream &out, const NamedProblem &named);
+
+// Every combination of phase rule, query rule, order, padding rule and causality, on a small ragged problem.
+std::vector<NamedProblem> rule_combinations();
+
+// One property each: sizes, heads, layouts, windows.
+std::vector<NamedProblem> named_problems();
+
+// Whether the environment (ANNULUS_TEST_QUICK) asks for the fast part only, as a run under sanitizers does.
+bool quick();
+
+} // namespace annulus::test

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "support/compare.hpp"
+
+#include "support/plain.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+namespace annulus::test {
+namespace {
+
+constexpr double minus_infinity = -std::numeric_limits<double>::infinity();
+
+double greatest_difference(const std::vector<double> &a, const std::vector<double> &b) {
+    double greatest = 0;
+    for (std::size_t i = 0; i < a.size(); ++i) {
+        const double difference = std::fabs(a[i] - b[i]);
+        if (std::isnan(difference))
+            return difference;
+        greatest = std::max(greatest, difference);
+    }
+    return greatest;
+}
+
+// LSE is in float32 or float64 whatever the dtype; its error is that of the scores.
+void expect_lse(const Problem &problem, const std::vector<double> &got, const std::vector<double> &wanted) {
+    const double tolerance = problem.dtype == ANNULUS_FLOAT64 ? 1e-12 : 1e-5;
+    ASSERT_EQ(got.size(), wanted.size());
+    double greatest = 1;
+    for (const double value : wanted)
+        greatest = std::isfinite(value) ? std::max(greatest, std::fabs(value)) : greatest;
+    for (std::size_t i = 0; i < got.size(); ++i) {
+        if (wanted[i] == minus_infinity)
+            ASSERT_EQ(got[i], minus_infinity) << "lse of a query without keys, element " << i;
+        else
+            ASSERT_NEAR(got[i], wanted[i], tolerance * greatest) << "lse, element " << i;
+    }
+}
+
+// Rows of queries without keys are exactly zero.
+void expect_zero_rows(const char *name, const Problem &problem, const std::vector<double> &lse,
+                      const std::vector<double> &rows) {
+    for (std::int64_t b = 0; b < problem.batch; ++b)
+        for (std::int64_t j = 0; j < problem.query_length(); ++j)
+            for (std::int32_t h = 0; h < problem.heads; ++h) {
+                if (lse[(b * problem.heads + h) * problem.query_length() + j] != minus_infinity)
+                    continue;
+                const auto row = rows.begin() + ((b * problem.query_length() + j) * problem.heads + h) * problem.dim;
+                ASSERT_TRUE(std::all_of(row, row + problem.dim, [](double x) { return x == 0; }))
+                    << name << " of a query without keys, [" << b << ", " << j << ", " << h << "]";
+            }
+}
+
+// `size`: the norm of the terms that cancel in the tensor's sums, which bounds its accuracy from below.
+void expect_tensor(const char *name, const Problem &problem, const std::vector<double> &got,
+                   const std::vector<double> &wanted, const std::vector<double> &low,
+                   const std::vector<double> &terms) {
+    if (problem.dtype == ANNULUS_FLOAT64)
+        return expect_near(name, got, wanted, 1e-12, norm(terms));
+    if (problem.dtype == ANNULUS_FLOAT32)
+        return expect_near(name, got, wanted, 1e-5, norm(terms));
+    ASSERT_EQ(got.size(), wanted.size());
+    const double allowed = 2 * greatest_difference(low, wanted) +
+                           rounding_unit(problem.dtype) * greatest_magnitude(wanted) + 1e-5 * greatest_magnitude(terms);
+    const double difference = greatest_difference(got, wanted);
+    EXPECT_TRUE(difference <= allowed) << name << " is off by " << difference << ", allowed " << allowed;
+}
+
+} // namespace
+
+double norm(const std::vector<double> &values) {
+    double sum = 0;
+    for (const double value : values)
+        sum += value * value;
+    return std::sqrt(sum);
+}
+
+double greatest_magnitude(const std::vector<double> &values) {
+    double greatest = 0;
+    for (const double value : values)
+        greatest = std::max(greatest, std::fabs(value));
+    return greatest;
+}
+
+void expect_near(const char *name, const std::vector<double> &got, const std::vector<double> &wanted, double tolerance,
+                 double size) {
+    ASSERT_EQ(got.size(), wanted.size()) << name;
+    std::vector<double> difference(got.size());
+    std::transform(got.begin(), got.end(), wanted.begin(), difference.begin(), std::minus<>());
+    const double allowed = tolerance * std::max(norm(wanted), size);
+    EXPECT_TRUE(norm(difference) <= allowed) << name << " is off by " << norm(difference) << ", allowed " << allowed;
+}
+
+void expect_identical(const char *name, const std::vector<double> &got, const std::vector<double> &wanted) {
+    ASSERT_EQ(got.size(), wanted.size()) << name;
+    for (std::size_t i = 0; i < got.size(); ++i) {
+        const bool same = std::bit_cast<std::uint64_t>(got[i]) == std::bit_cast<std::uint64_t>(wanted[i]);
+        ASSERT_TRUE(same || (std::isnan(got[i]) && std::isnan(wanted[i])))
+            << name << ", element " << i << ": " << got[i] << " and " << wanted[i];
+    }
+}
+
+void expect_identical(const Results &got, const Results &wanted) {
+    expect_identical("out", got.out, wanted.out);
+    expect_identical("lse", got.lse, wanted.lse);
+    expect_identical("d_q", got.d_q, wanted.d_q);
+    expect_identical("d_k", got.d_k, wanted.d_k);
+    expect_identical("d_v", got.d_v, wanted.d_v);
+}
+
+void expect_agreement(const Problem &problem, const Inputs &inputs, const Results &results, const Results &exact) {
+    const bool half = problem.dtype == ANNULUS_BFLOAT16 || problem.dtype == ANNULUS_FLOAT16;
+    const Results low = half ? plain(problem, inputs, problem.dtype) : Results{};
+    expect_lse(problem, results.lse, exact.lse);
+    expect_tensor("out", problem, results.out, exact.out, low.out, exact.out);
+    expect_zero_rows("out", problem, exact.lse, results.out);
+    if (results.d_q.empty())
+        return;
+    // dQ and dK are differences of terms as large as O and dV times the inputs, which are of size 1.
+    expect_tensor("d_q", problem, results.d_q, exact.d_q, low.d_q, exact.out);
+    expect_tensor("d_k", problem, results.d_k, exact.d_k, low.d_k, exact.d_v);
+    expect_tensor("d_v", problem, results.d_v, exact.d_v, low.d_v, exact.d_v);
+    expect_zero_rows("d_q", problem, exact.lse, results.d_q);
+}
+
+} // namespace annulus::test

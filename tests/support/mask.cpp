@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "support/mask.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace annulus::test {
+
+static std::int64_t divide_up(std::int64_t a, std::int64_t b) {
+    return a / b + (a % b != 0);
+}
+
+Mask::Mask(const Problem &problem) : problem_(problem) {
+    for (std::size_t branch = 0; branch < problem.branches.size(); ++branch) {
+        const BranchSpec &spec = problem.branches[branch];
+        std::vector<std::int64_t> places(problem.length);
+        for (std::int64_t start = 0; start < problem.length;) {
+            const Segment segment = segment_of(branch, start);
+            if (spec.order == ANNULUS_ORDER_HILBERT) {
+                std::vector<std::int64_t> curve(segment.length);
+                const bool fits = spec.width && segment.length % spec.width == 0;
+                check(annulus_hilbert_curve(curve.data(), segment.length, fits ? spec.width : 0));
+                for (std::int64_t p = 0; p < segment.length; ++p)
+                    places.at(start + curve[p]) = p;
+            } else {
+                for (std::int64_t p = 0; p < segment.length; ++p)
+                    places[start + p] = p;
+            }
+            start += segment.length;
+        }
+        places_.push_back(std::move(places));
+    }
+}
+
+Mask::Segment Mask::segment_of(std::size_t branch, std::int64_t position) const {
+    const std::int64_t w = problem_.branches[branch].segment ? problem_.branches[branch].segment : problem_.length;
+    const std::int64_t start = position / w * w;
+    return {start, std::min(w, problem_.length - start)};
+}
+
+bool Mask::serves(std::size_t branch, std::int32_t head) const {
+    const BranchSpec &spec = problem_.branches[branch];
+    return spec.head_count == 0 || (head >= spec.first_head && head < spec.first_head + spec.head_count);
+}
+
+std::int64_t Mask::phase(std::size_t branch, std::int32_t head) const {
+    const BranchSpec &spec = problem_.branches[branch];
+    const std::int64_t count = spec.head_count ? spec.head_count : problem_.heads;
+    const std::int64_t h = head - spec.first_head;
+    switch (spec.phase) {
+    case ANNULUS_PHASE_BLOCK:
+        return h / divide_up(count, spec.dilation);
+    case ANNULUS_PHASE_INTERLEAVE:
+        return h % spec.dilation;
+    case ANNULUS_PHASE_FIXED:
+        return spec.residue % spec.dilation;
+    }
+    throw std::invalid_argument("no such phase rule");
+}
+
+void Mask::add_keys(std::size_t branch, std::int64_t position, std::int32_t head, Keys &keys) const {
+    if (!serves(branch, head))
+        return;
+    const BranchSpec &spec = problem_.branches[branch];
+    const std::int64_t r = spec.dilation;
+    const std::int64_t query_residue = place(branch, position) % r;
+    const std::int64_t phi = phase(branch, head);
+    if (spec.query == ANNULUS_QUERY_DILATED && query_residue != phi)
+        return;
+    const std::int64_t key_residue = spec.query == ANNULUS_QUERY_RESIDUE ? query_residue : phi;
+    const Segment segment = segment_of(branch, position);
+    std::int64_t real = 0;
+    for (std::int64_t m = segment.start; m < segment.start + segment.length; ++m) {
+        if (place(branch, m) % r != key_residue)
+            continue;
+        ++real;
+        if (!problem_.causal || m <= position)
+            keys.positions.push_back(m);
+    }
+    if (problem_.zero_keys && !problem_.causal) {
+        const std::int64_t w = spec.segment ? std::min(spec.segment, problem_.length) : problem_.length;
+        keys.padding += divide_up(w, r) - real;
+    }
+}
+
+Mask::Keys Mask::keys(std::int64_t position, std::int32_t head) const {
+    Keys keys;
+    for (std::size_t branch = 0; branch < problem_.branches.size(); ++branch)
+        add_keys(branch, position, head, keys);
+    return keys;
+}
+
+} // namespace annulus::test

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "support/problem.hpp"
+
+#include <cmath>
+#include <ostream>
+#include <stdexcept>
+
+namespace annulus::test {
+
+double Problem::scale_or_default() const {
+    return scale ? *scale : 1 / std::sqrt(static_cast<double>(dim));
+}
+
+static void print_branch(std::ostream &out, const BranchSpec &branch) {
+    static const char *const phases[] = {"", "ANNULUS_PHASE_BLOCK", "ANNULUS_PHASE_INTERLEAVE", "ANNULUS_PHASE_FIXED"};
+    static const char *const queries[] = {"", "ANNULUS_QUERY_DILATED", "ANNULUS_QUERY_RESIDUE", "ANNULUS_QUERY_EVERY"};
+    static const char *const orders[] = {"", "ANNULUS_ORDER_LINEAR", "ANNULUS_ORDER_HILBERT"};
+    out << "{.segment = " << branch.segment << ", .dilation = " << branch.dilation
+        << ", .phase = " << phases[branch.phase] << ", .residue = " << branch.residue
+        << ", .query = " << queries[branch.query] << ", .order = " << orders[branch.order]
+        << ", .width = " << branch.width << ", .first_head = " << branch.first_head
+        << ", .head_count = " << branch.head_count << "}";
+}
+
+std::ostream &operator<<(std::ostream &out, const Problem &problem) {
+    static const char *const layouts[] = {"rows", "heads_first", "gaps", "packed"};
+    static const char *const dtypes[] = {"", "ANNULUS_FLOAT64", "ANNULUS_FLOAT32", "ANNULUS_BFLOAT16",
+                                         "ANNULUS_FLOAT16"};
+    out << "{.batch = " << problem.batch << ", .length = " << problem.length << ", .heads = " << problem.heads
+        << ", .kv_heads = " << problem.kv_heads << ", .dim = " << problem.dim << ", .branches = {";
+    const char *separator = "";
+    for (const BranchSpec &branch : problem.branches) {
+        out << separator;
+        print_branch(out, branch);
+        separator = ", ";
+    }
+    out << std::boolalpha << "}, .causal = " << problem.causal << ", .zero_keys = " << problem.zero_keys;
+    if (problem.scale)
+        out << ", .scale = " << *problem.scale;
+    if (problem.window)
+        out << ", .window = QueryWindow{" << problem.window->start << ", " << problem.window->length << "}";
+    return out << ", .layout = Layout::" << layouts[static_cast<int>(problem.layout)]
+               << ", .spread = " << problem.spread << ", .dtype = " << dtypes[problem.dtype] << "}";
+}
+
+void check(annulus_status status) {
+    if (status != ANNULUS_OK)
+        throw std::runtime_error(std::string(annulus_status_name(status)) + ": " + annulus_last_error());
+}
+
+Config make_config(const Problem &problem, annulus_engine engine) {
+    annulus_config *raw = nullptr;
+    check(annulus_config_create(&raw));
+    Config config(raw);
+    for (const BranchSpec &branch : problem.branches) {
+        std::int32_t index = -1;
+        check(annulus_config_add_branch(raw, branch.segment, branch.dilation, &index));
+        check(annulus_config_set_branch_phase(raw, index, branch.phase, branch.residue));
+        check(annulus_config_set_branch_query_rule(raw, index, branch.query));
+        check(annulus_config_set_branch_order(raw, index, branch.order, branch.width));
+        if (branch.head_count)
+            check(annulus_config_set_branch_heads(raw, index, branch.first_head, branch.head_count));
+    }
+    check(annulus_config_set_causal(raw, problem.causal));
+    check(annulus_config_set_padding_rule(raw, problem.zero_keys ? ANNULUS_PADDING_ZERO_KEYS : ANNULUS_PADDING_EXACT));
+    if (problem.scale)
+        check(annulus_config_set_scale(raw, *problem.scale));
+    check(annulus_config_set_engine(raw, engine));
+    return config;
+}
+
+Context make_context(const annulus_config *config, int threads) {
+    annulus_context *raw = nullptr;
+    check(annulus_context_create(&raw, ANNULUS_DEVICE_CPU, 0));
+    Context context(raw);
+    check(annulus_context_set_config(raw, config));
+    check(annulus_context_set_threads(raw, threads));
+    return context;
+}
+
+annulus_problem sizes_of(const Problem &problem) {
+    annulus_problem sizes = ANNULUS_PROBLEM_INIT;
+    sizes.dtype = problem.dtype;
+    sizes.heads = problem.heads;
+    sizes.kv_heads = problem.kv();
+    sizes.head_dim = problem.dim;
+    sizes.batch = problem.batch;
+    sizes.sequence_length = problem.length;
+    sizes.query_start = problem.query_start();
+    sizes.query_length = problem.query_length();
+    sizes.key_start = 0;
+    sizes.key_length = problem.length;
+    return sizes;
+}
+
+} // namespace annulus::test

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// A problem of attention as the tests write it down: a pattern, sizes, a dtype and a layout.
+#pragma once
+
+#include "support/tensors.hpp"
+
+#include <annulus/annulus.h>
+
+#include <cstdint>
+#include <iosfwd>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace annulus::test {
+
+struct BranchSpec {
+    std::int64_t segment = 0; // w; 0 is the whole sequence
+    std::int64_t dilation = 1;
+    annulus_phase_rule phase = ANNULUS_PHASE_BLOCK;
+    std::int64_t residue = 0;
+    annulus_query_rule query = ANNULUS_QUERY_DILATED;
+    annulus_order order = ANNULUS_ORDER_LINEAR;
+    std::int64_t width = 0;
+    std::int32_t first_head = 0;
+    std::int32_t head_count = 0; // 0 is all heads
+};
+
+struct QueryWindow {
+    std::int64_t start = 0;
+    std::int64_t length = 0;
+};
+
+struct Problem {
+    std::int64_t batch = 1;
+    std::int64_t length = 64;
+    std::int32_t heads = 2;
+    std::int32_t kv_heads = 0; // 0 is as many as heads
+    std::int32_t dim = 8;
+    std::vector<BranchSpec> branches = {BranchSpec{}};
+    bool causal = false;
+    bool zero_keys = false;
+    std::optional<double> scale = {};
+    std::optional<QueryWindow> window = {};
+    Layout layout = Layout::rows;
+    double spread = 1; // standard deviation of Q: the larger, the sharper the softmax
+    annulus_dtype dtype = ANNULUS_FLOAT64;
+
+    std::int32_t kv() const { return kv_heads ? kv_heads : heads; }
+    std::int32_t kv_head(std::int32_t head) const { return head / (heads / kv()); }
+    std::int64_t query_start() const { return window ? window->start : 0; }
+    std::int64_t query_length() const { return window ? window->length : length; }
+    double scale_or_default() const;
+    // Sizes of Q (and O, dQ), K (and V, dK, dV) and LSE in elements.
+    std::size_t q_size() const { return batch * query_length() * heads * dim; }
+    std::size_t kv_size() const { return batch * length * kv() * dim; }
+    std::size_t lse_size() const { return batch * heads * query_length(); }
+    // Products that the definition, computed pair by pair, takes.
+    double work() const {
+        return static_cast<double>(batch * heads * query_length()) * static_cast<double>(length * dim);
+    }
+};
+
+// As C++ that makes the same problem: what a failing test prints can be added to the table.
+std::ostream &operator<<(std::ostream &out, const Problem &problem);
+
+struct ConfigDeleter {
+    void operator()(annulus_config *config) const { annulus_config_destroy(config); }
+};
+struct ContextDeleter {
+    void operator()(annulus_context *context) const { annulus_context_destroy(context); }
+};
+using Config = std::unique_ptr<annulus_config, ConfigDeleter>;
+using Context = std::unique_ptr<annulus_context, ContextDeleter>;
+
+// Throws with the library's message unless `status` is ok.
+void check(annulus_status status);
+
+Config make_config(const Problem &problem, annulus_engine engine);
+Context make_context(const annulus_config *config, int threads);
+annulus_problem sizes_of(const Problem &problem);
+
+} // namespace annulus::test

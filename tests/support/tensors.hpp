@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tensors in memory whose every other byte is watched: guards around the elements and the gaps between them hold 0xFF,
+// a NaN in every dtype. Reading a gap shows in the result, writing one shows in Memory::intact().
+#pragma once
+
+#include "support/number.hpp"
+
+#include <annulus/tensor.h>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace annulus::test {
+
+// How the rows of [B, N, heads, D] tensors lie in memory.
+enum class Layout {
+    rows,        // as the shape says
+    heads_first, // [B, heads, N, D]
+    gaps,        // unused elements after every row, position and batch entry
+    packed,      // tensors that are made together share rows of one [B, N, all heads, D] buffer
+};
+
+class Memory {
+  public:
+    explicit Memory(std::size_t elements, std::size_t element_bytes);
+
+    void *data() { return bytes_.data() + guard_; }
+    // Notes that the elements of `view` are to be written; every other byte is watched.
+    void watch(const annulus_tensor &view);
+    // Whether all watched bytes hold what they were filled with.
+    bool intact() const;
+    // Every byte 0xFF again.
+    void poison();
+    const std::vector<unsigned char> &bytes() const { return bytes_; }
+
+  private:
+    std::size_t guard_;
+    std::vector<unsigned char> bytes_;
+    std::vector<bool> element_;
+};
+
+class Tensor {
+  public:
+    // Makes the tensors [batch, length, heads[i], dim], i = 0, 1, …, in one memory if the layout packs them.
+    static std::vector<Tensor> rows(Layout layout, annulus_dtype dtype, std::int64_t batch, std::int64_t length,
+                                    const std::vector<std::int32_t> &heads, std::int32_t dim);
+    // Makes a [batch, heads, length] tensor; its strides follow the rows' layout.
+    static Tensor statistics(Layout layout, annulus_dtype dtype, std::int64_t batch, std::int32_t heads,
+                             std::int64_t length);
+
+    const annulus_tensor &view() const { return view_; }
+    Memory &memory() const { return *memory_; }
+
+    // The elements in the order of the shape.
+    std::vector<double> values() const;
+    void assign(const std::vector<double> &values);
+
+  private:
+    Tensor(std::shared_ptr<Memory> memory, const annulus_tensor &view);
+
+    std::shared_ptr<Memory> memory_;
+    annulus_tensor view_;
+};
+
+} // namespace annulus::test
