@@ -97,9 +97,9 @@ class Job {
     Job(const Context &context, const annulus_tensor &q, const annulus_tensor &k, const annulus_tensor &v,
         std::int64_t query_start, int threads)
         : context_(context.get()), q_(q), k_(k), v_(v), query_start_(query_start) {
-        // A second or so of work a thread: pieces cost nothing then, and a bar moves. The CPU engine computes the same
+        // About a second of work: pieces cost nothing then, and a bar moves. The CPU engine computes the same
         // bits for windows cut at multiples of 16384 rows.
-        const double piece_flops = 1e11 * threads;
+        const double piece_flops = 5e10 * threads;
         const double entry_flops = check_and_estimate() / static_cast<double>(q.shape[0]);
         if (entry_flops <= piece_flops) {
             batch_step_ = static_cast<std::int64_t>(

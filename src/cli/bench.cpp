@@ -71,14 +71,28 @@ BenchCase custom_case(const BenchOptions &options) {
 
 struct Line {
     std::string name;
-    const char *pass;
     double tokens;
     Measurement measurement;
 };
 
-Table case_table(const std::vector<Line> &lines, double sgemm_rate) {
+std::vector<Cell> case_row(const Line &line, const char *pass, const PassTimes &times) {
+    const double seconds = times.seconds.median(), rate = times.flops / seconds;
+    return {text_cell(line.name),
+            text_cell(pass),
+            count_cell(static_cast<std::int64_t>(line.tokens)),
+            scaled_cell(rate, "FLOP/s"),
+            real_cell(rate / line.measurement.sgemm_rates.median(), 2),
+            seconds_cell(seconds),
+            seconds_cell(times.seconds.min()),
+            seconds_cell(times.seconds.max()),
+            scaled_cell(line.tokens / seconds, "/s"),
+            bytes_cell(times.workspace_bytes),
+            times.measured_peak_bytes ? bytes_cell(*times.measured_peak_bytes) : missing_cell()};
+}
+
+Table case_table(const std::vector<Line> &lines) {
     Table table{"cases",
-                "Cases: median time (fastest to slowest); FLOPs are those of annulus_estimate",
+                "Cases: median times; sgemm took turns with each case's calls",
                 {{"case", "case"},
                  {"pass", "pass"},
                  {"tokens", "tokens"},
@@ -87,20 +101,13 @@ Table case_table(const std::vector<Line> &lines, double sgemm_rate) {
                  {"seconds", "time"},
                  {"seconds_min", "fastest"},
                  {"seconds_max", "slowest"},
-                 {"tokens_per_second", "tokens/s"},
+                 {"tokens_per_second", "tokens"},
                  {"workspace_bytes", "workspace"},
                  {"measured_peak_bytes", "measured peak"}},
                 {}};
     for (const Line &line : lines) {
-        const Measurement &m = line.measurement;
-        const double seconds = m.seconds.median();
-        table.rows.push_back({text_cell(line.name), text_cell(line.pass),
-                              count_cell(static_cast<std::int64_t>(line.tokens)), real_cell(m.flops / seconds, 0),
-                              real_cell(m.flops / seconds / sgemm_rate, 2), seconds_cell(seconds),
-                              seconds_cell(m.seconds.min()), seconds_cell(m.seconds.max()),
-                              scaled_cell(line.tokens / seconds, "/s"), bytes_cell(m.workspace_bytes),
-                              m.measured_peak_bytes ? bytes_cell(*m.measured_peak_bytes) : missing_cell()});
-        table.rows.back()[3].text = scaled_cell(m.flops / seconds, "FLOP/s").text;
+        table.rows.push_back(case_row(line, "forward", line.measurement.forward));
+        table.rows.push_back(case_row(line, "backward", line.measurement.backward));
     }
     return table;
 }
@@ -147,17 +154,13 @@ void bench_cases(const BenchOptions &options, const std::vector<BenchCase> &case
     Progress progress(static_cast<double>(cases.size()));
     std::vector<Line> lines;
     for (const BenchCase &bench_case : cases) {
-        Run run(bench_case, options.execution); // first: it refuses a bad case
-        sgemm.measure();
+        Run run(bench_case, options.execution);
         const double tokens = static_cast<double>(bench_case.problem.tokens) * static_cast<double>(run.problem().batch);
-        lines.push_back({bench_case.name, "forward", tokens, measure_forward(run, options.repeats)});
-        sgemm.measure();
-        lines.push_back({bench_case.name, "backward", tokens, measure_backward(run, options.repeats)});
+        lines.push_back({bench_case.name, tokens, measure(run, options.repeats, sgemm)});
         progress.advance(1);
     }
-    sgemm.measure();
     report.add(machine_facts(options, sgemm));
-    report.add(case_table(lines, sgemm.rates().median()));
+    report.add(case_table(lines));
 }
 
 // The time of a token must not grow with their number. The lengths take turns, so that what else the machine does hits

@@ -39,14 +39,6 @@ template <class Work> std::optional<std::uint64_t> peak_bytes_of(const Work &wor
     return *peak - std::min(*peak, *before);
 }
 
-template <class Call> Measurement measure(const Call &call, int repeats) {
-    Measurement result;
-    result.measured_peak_bytes = peak_bytes_of(call); // the first call warms up, too
-    for (int i = 0; i < repeats; ++i)
-        result.seconds.add(seconds_of(call));
-    return result;
-}
-
 } // namespace
 
 Run::Run(const BenchCase &bench_case, const ExecutionOptions &execution)
@@ -112,18 +104,22 @@ annulus_tensor Run::make_tensor(annulus_dtype dtype, std::initializer_list<std::
     return tensor;
 }
 
-Measurement measure_forward(Run &run, int repeats) {
-    Measurement result = measure([&] { run.forward(); }, repeats);
-    result.flops = run.estimate().forward_flops;
-    result.workspace_bytes = run.estimate().forward_workspace_bytes;
-    return result;
-}
-
-Measurement measure_backward(Run &run, int repeats) {
+Measurement measure(Run &run, int repeats, SgemmRate &sgemm) {
+    const annulus_estimate &estimate = run.estimate();
+    Measurement result;
+    result.forward.flops = estimate.forward_flops;
+    result.forward.workspace_bytes = estimate.forward_workspace_bytes;
+    result.forward.measured_peak_bytes = peak_bytes_of([&] { run.forward(); });
     run.add_gradients();
-    Measurement result = measure([&] { run.backward(); }, repeats);
-    result.flops = run.estimate().backward_flops;
-    result.workspace_bytes = run.estimate().backward_workspace_bytes;
+    result.backward.flops = estimate.backward_flops;
+    result.backward.workspace_bytes = estimate.backward_workspace_bytes;
+    result.backward.measured_peak_bytes = peak_bytes_of([&] { run.backward(); });
+    for (int i = 0; i < repeats; ++i) {
+        result.sgemm_rates.add(sgemm.measure());
+        result.forward.seconds.add(seconds_of([&] { run.forward(); }));
+        result.backward.seconds.add(seconds_of([&] { run.backward(); }));
+    }
+    result.sgemm_rates.add(sgemm.measure());
     return result;
 }
 

@@ -4,8 +4,10 @@
 
 #include "options.hpp"
 #include "sample.hpp"
+#include "sgemm_rate.hpp"
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,11 +20,16 @@ struct BenchCase {
     PatternOptions pattern;
 };
 
-struct Measurement {
+struct PassTimes {
     Sample seconds;
     double flops = 0;
     std::uint64_t workspace_bytes = 0;                // as announced
     std::optional<std::uint64_t> measured_peak_bytes; // above the tensors; none where the system does not tell
+};
+
+struct Measurement {
+    PassTimes forward, backward;
+    Sample sgemm_rates; // taken in turns with the passes
 };
 
 // The tensors of a problem and the calls on them.
@@ -33,9 +40,8 @@ class Run {
     const annulus_problem &problem() const { return problem_; }
     const annulus_estimate &estimate() const { return estimate_; }
     void forward();
-    void backward(); // after forward
-    // Makes the tensors of backward.
-    void add_gradients();
+    void add_gradients(); // the tensors of backward
+    void backward();      // after forward and add_gradients
 
   private:
     annulus_tensor make_tensor(annulus_dtype dtype, std::initializer_list<std::int64_t> shape, bool random);
@@ -50,8 +56,7 @@ class Run {
     std::uint64_t random_state_ = 0x9E3779B97F4A7C15;
 };
 
-// Warms up once, then times `repeats` calls.
-Measurement measure_forward(Run &run, int repeats);
-Measurement measure_backward(Run &run, int repeats);
+// Warms up, then times `repeats` rounds of forward, backward and the machine's own sgemm.
+Measurement measure(Run &run, int repeats, SgemmRate &sgemm);
 
 } // namespace annulus::cli

@@ -32,24 +32,41 @@ struct Slot {
 std::array<Slot, 2> slots;
 static_assert(std::atomic<bool>::is_always_lock_free);
 
-extern "C" void remove_and_exit(int signal) {
+void remove_all() {
     for (const Slot &slot : slots)
         if (slot.used)
             unlink(slot.name);
+}
+
+extern "C" void remove_and_exit(int signal) {
+    remove_all();
     _exit(128 + signal);
 }
 
-// A signal that the program's parent has it ignore stays ignored.
+// The pages of a mapped file can no longer be read or written: it was cut short meanwhile, or its disk failed.
+extern "C" void remove_and_fail(int) {
+    remove_all();
+    constexpr char message[] = "annulus: a file could not be read or written any more while it was in use\n";
+    [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, message, sizeof message - 1);
+    _exit(exit_failed);
+}
+
+void handle(int signal, void (*handler)(int)) {
+    struct sigaction action {};
+    action.sa_handler = handler;
+    sigfillset(&action.sa_mask);
+    sigaction(signal, &action, nullptr);
+}
+
 void handle_signals() {
     for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
-        struct sigaction action {};
-        sigaction(signal, nullptr, &action);
-        if (action.sa_handler == SIG_IGN)
-            continue;
-        action.sa_handler = remove_and_exit;
-        sigfillset(&action.sa_mask);
-        sigaction(signal, &action, nullptr);
+        struct sigaction before {};
+        sigaction(signal, nullptr, &before);
+        if (before.sa_handler != SIG_IGN) // what our parent has us ignore stays ignored
+            handle(signal, remove_and_exit);
     }
+    handle(SIGBUS, remove_and_fail);
+    handle(SIGXFSZ, SIG_IGN); // a limit on file sizes is then an error like any other
 }
 
 int take_slot(const std::string &name) {
@@ -79,6 +96,8 @@ OutputFile::OutputFile(std::string option, const std::string &path, std::size_t 
     if (!error)
         path_ = resolved;
     const std::filesystem::file_status status = std::filesystem::status(path_, error);
+    if (!std::filesystem::status_known(status))
+        fail(exit_bad_input, "cannot create", error.value());
     if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status))
         throw bad_input(option_ + ": '" + path + "' is no regular file");
     try {

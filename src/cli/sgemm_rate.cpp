@@ -16,20 +16,24 @@ void multiply(int n, const std::vector<float> &a, const std::vector<float> &b, s
 } // namespace
 
 SgemmRate::SgemmRate(int threads)
-    : threads_(threads), own_threads_(openblas_get_parallel() != 0), size_(own_threads_ ? 4096 : 2048) {
+    : threads_(threads), own_threads_(openblas_get_parallel() != 0), size_(!own_threads_  ? 2048
+                                                                           : threads <= 8 ? 3072
+                                                                                          : 4096) {
     const auto elements = static_cast<std::size_t>(size_) * static_cast<std::size_t>(size_);
     const auto products = static_cast<std::size_t>(own_threads_ ? 1 : threads);
     for (auto *matrices : {&a_, &b_, &c_})
         matrices->assign(products, std::vector<float>(elements, 0.5F));
 }
 
-void SgemmRate::measure() {
+double SgemmRate::measure() {
     const auto multiply_all = [&] { own_threads_ ? multiply_once() : multiply_on_every_thread(); };
     if (rates_.size() == 0)
         multiply_all(); // warms up
     const double seconds = seconds_of(multiply_all);
     const double n = size_;
-    rates_.add(2 * n * n * n * static_cast<double>(a_.size()) / seconds);
+    const double rate = 2 * n * n * n * static_cast<double>(a_.size()) / seconds;
+    rates_.add(rate);
+    return rate;
 }
 
 void SgemmRate::multiply_once() {

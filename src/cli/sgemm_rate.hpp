@@ -13,9 +13,9 @@ class SgemmRate {
   public:
     explicit SgemmRate(int threads);
 
-    // Measures once more. Spread over a run, so that the median is the rate the machine had during it.
-    void measure();
-    // FLOP/s.
+    // Measures once more, in FLOP/s. To be spread over a run, so that the median is the rate the machine had during it.
+    double measure();
+    // All measurements.
     const Sample &rates() const { return rates_; }
     // The product and who computes it.
     std::string description() const;

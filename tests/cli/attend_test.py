@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""annulus attend: its results against the definition, for every option that changes them."""
+
+import ctypes
+
+from program import DTYPES, ProgramTest, load, np, rounded, run, save
+import oracle
+import tap
+
+# Options of the command line beside the oracle's arguments; H = 4 query heads.
+PATTERNS = {
+    "dense": (["--branch", "0:1"], {"branches": [{"w": 0, "r": 1}]}),
+    "longnet": (["--branch", "16:1", "--branch", "48:3"], {"branches": [{"w": 16, "r": 1}, {"w": 48, "r": 3}]}),
+    "causal": (["--branch", "16:1", "--branch", "32:2", "--causal"],
+               {"branches": [{"w": 16, "r": 1}, {"w": 32, "r": 2}], "causal": True}),
+    "preset": (["--preset", "longnet:8,4,2,3"],
+               {"branches": [{"w": 8, "r": 1}, {"w": 32, "r": 2}, {"w": 128, "r": 4}]}),
+    "preset and branch": (["--branch", "5:1", "--preset", "longnet:8,4,2,1"],
+                          {"branches": [{"w": 8, "r": 1}, {"w": 5, "r": 1}]}),
+    "interleave": (["--branch", "24:4,phase=interleave"], {"branches": [{"w": 24, "r": 4, "phase": "interleave"}]}),
+    "fixed": (["--branch", "24:4,phase=fixed:7"], {"branches": [{"w": 24, "r": 4, "phase": 7}]}),
+    "residue": (["--branch", "24:4,query=residue"], {"branches": [{"w": 24, "r": 4, "query": "residue"}]}),
+    "every": (["--branch", "24:4,query=every"], {"branches": [{"w": 24, "r": 4, "query": "every"}]}),
+    "heads": (["--branch", "16:2,heads=1-2", "--branch", "0:1,heads=3"],
+              {"branches": [{"w": 16, "r": 2, "first_head": 1, "head_count": 2},
+                            {"w": 0, "r": 1, "first_head": 3, "head_count": 1}]}),
+    "head groups": (["--branch", "16:1", "--branch", "32:2", "--branch", "64:4,query=every", "--head-groups"],
+                    {"branches": [{"w": 16, "r": 1, "first_head": 0, "head_count": 2, "phase": 0},
+                                  {"w": 32, "r": 2, "first_head": 2, "head_count": 1, "phase": 1},
+                                  {"w": 64, "r": 4, "first_head": 3, "head_count": 1, "phase": 2, "query": "every"}]}),
+    "hilbert": (["--branch", "36:3,order=hilbert,query=residue"],
+                {"branches": [{"w": 36, "r": 3, "order": "hilbert", "query": "residue"}]}),
+    "hilbert width": (["--branch", "36:3,order=hilbert,width=12,query=residue"],
+                      {"branches": [{"w": 36, "r": 3, "order": "hilbert", "width": 12, "query": "residue"}]}),
+    "zero keys": (["--branch", "16:1", "--branch", "48:5", "--padding", "zero-keys"],
+                  {"branches": [{"w": 16, "r": 1}, {"w": 48, "r": 5}], "zero_keys": True}),
+    "gigapath": (["--preset", "gigapath"],
+                 {"branches": [{"w": w, "r": 2 ** i} for i, w in enumerate((1024, 5792, 32768, 185363, 1048576))],
+                  "zero_keys": True}),
+    "gigapath, exact": (["--preset", "gigapath", "--padding", "exact"],
+                        {"branches": [{"w": w, "r": 2 ** i} for i, w in enumerate((1024, 5792, 32768, 185363, 1048576))]}),
+    "scale": (["--branch", "16:1", "--scale", "-0.75"], {"branches": [{"w": 16, "r": 1}], "scale": -0.75}),
+    "reference": (["--branch", "16:2", "--engine", "reference"], {"branches": [{"w": 16, "r": 2}]}),
+    "cpu": (["--branch", "16:2", "--engine", "cpu", "--threads", "3", "--deterministic"],
+            {"branches": [{"w": 16, "r": 2}]}),
+}
+
+UNIT = {"float64": 2.0 ** -53, "float32": 2.0 ** -24, "float16": 2.0 ** -11, "bfloat16": 2.0 ** -8}
+# Accumulation: float64 for float64, float32 for all others.
+TOLERANCE = {"float64": 1e-13, "float32": 1e-5, "float16": 1e-5, "bfloat16": 1e-5}
+
+
+class AttendTest(ProgramTest):
+    def assert_close(self, found, wanted, dtype):
+        self.assertEqual(found.shape, wanted.shape)
+        finite = np.isfinite(wanted)
+        np.testing.assert_array_equal(found[~finite], wanted[~finite])
+        largest = np.abs(wanted[finite]).max(initial=0)
+        error = np.abs(found[finite] - wanted[finite]).max(initial=0)
+        self.assertLessEqual(error, (TOLERANCE[dtype] + 2 * UNIT[dtype]) * max(largest, 1))
+
+    def test_patterns(self):
+        q, k, v = self.save_inputs((2, 83, 4, 16))
+        for name, (options, arguments) in PATTERNS.items():
+            with self.subTest(name):
+                (out, _), (lse, _) = self.attend(*options)
+                wanted_out, wanted_lse = oracle.attention(q, k, v, **arguments)
+                self.assert_close(out, wanted_out, "float32")
+                self.assert_close(lse, wanted_lse, "float32")
+
+    def test_patterns_differ(self):
+        q, k, v = self.save_inputs((2, 83, 4, 16))
+        results = [oracle.attention(q, k, v, **arguments)[0] for name, (_, arguments) in PATTERNS.items()
+                   if name not in ("reference", "cpu")]
+        for i, one in enumerate(results):
+            for other in results[:i]:
+                self.assertGreater(np.abs(one - other).max(), 1e-3)
+
+    def test_dtypes(self):
+        for dtype in DTYPES:
+            with self.subTest(dtype):
+                q, k, v = self.save_inputs((1, 50, 4, 8), dtype=dtype)
+                (out, out_dtype), (lse, lse_dtype) = self.attend("--branch", "16:1", "--branch", "32:2", "--causal")
+                self.assertEqual(out_dtype, dtype)
+                self.assertEqual(lse_dtype, "float64" if dtype == "float64" else "float32")
+                wanted_out, wanted_lse = oracle.attention(
+                    q, k, v, [{"w": 16, "r": 1}, {"w": 32, "r": 2}], causal=True)
+                self.assert_close(out, wanted_out, dtype)
+                self.assert_close(lse, wanted_lse, "float64" if dtype == "float64" else "float32")
+
+    def test_conversion_before_computing(self):
+        q, k, v = self.save_inputs((1, 40, 2, 8), dtype="float64")
+        for dtype in DTYPES:
+            with self.subTest(dtype):
+                (out, out_dtype), _ = self.attend("--branch", "16:1", "--dtype", dtype)
+                self.assertEqual(out_dtype, dtype)
+                wanted, _ = oracle.attention(*(rounded(a, dtype) for a in (q, k, v)), [{"w": 16, "r": 1}])
+                self.assert_close(out, wanted, dtype)
+
+    def test_conversion_of_mixed_files(self):
+        self.save_inputs((1, 40, 2, 8))
+        save(self.path("k.npy"), load(self.path("k.npy"))[0], "float64")
+        (_, dtype), _ = self.attend("--branch", "16:1", "--dtype", "float16")
+        self.assertEqual(dtype, "float16")
+
+    def test_grouped_heads(self):
+        q, k, v = self.save_inputs((2, 40, 6, 8), (2, 40, 2, 8))
+        (out, _), (lse, _) = self.attend("--branch", "16:1", "--branch", "0:2")
+        wanted_out, wanted_lse = oracle.attention(q, k, v, [{"w": 16, "r": 1}, {"w": 0, "r": 2}])
+        self.assert_close(out, wanted_out, "float32")
+        self.assert_close(lse, wanted_lse, "float32")
+
+    def test_three_dimensions_are_one_batch_entry(self):
+        q, k, v = self.save_inputs((40, 2, 8))
+        (out, _), (lse, _) = self.attend("--branch", "16:1")
+        wanted_out, wanted_lse = oracle.attention(q[None], k[None], v[None], [{"w": 16, "r": 1}])
+        self.assert_close(out, wanted_out[0], "float32")
+        self.assert_close(lse, wanted_lse[0], "float32")
+
+    def test_query_window(self):
+        q, k, v = self.save_inputs((2, 7, 2, 8), (2, 40, 2, 8))
+        (out, _), (lse, _) = self.attend("--branch", "16:1", "--branch", "0:2", "--causal", "--query-start", "30")
+        wanted_out, wanted_lse = oracle.attention(
+            q, k, v, [{"w": 16, "r": 1}, {"w": 0, "r": 2}], causal=True, query_start=30)
+        self.assert_close(out, wanted_out, "float32")
+        self.assert_close(lse, wanted_lse, "float32")
+
+    def test_hilbert_without_dilation_is_linear(self):
+        self.save_inputs((1, 90, 2, 8))
+        (linear, _), _ = self.attend("--branch", "36:1")
+        (hilbert, _), _ = self.attend("--branch", "36:1,order=hilbert")
+        self.assert_close(hilbert, linear, "float32")
+
+    def test_lse_is_optional_and_changes_nothing(self):
+        self.save_inputs((1, 40, 2, 8))
+        self.attend("--branch", "16:1")
+        with_lse = self.path("o.npy").read_bytes()
+        self.path("o.npy").unlink()
+        self.path("lse.npy").unlink()
+        self.assertEqual(run(*self.attend_arguments("--branch", "16:1")).returncode, 0)
+        self.assertEqual(self.path("o.npy").read_bytes(), with_lse)
+        self.assertEqual(self.names(), ["k.npy", "o.npy", "q.npy", "v.npy"])
+
+    def test_outputs_replace_older_files_and_may_replace_inputs(self):
+        q, k, v = self.save_inputs((1, 40, 2, 8))
+        self.path("lse.npy").write_bytes(b"older")
+        result = run(*self.attend_arguments("--branch", "16:1", "--lse", self.path("lse.npy"), out="q.npy"))
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        wanted_out, wanted_lse = oracle.attention(q, k, v, [{"w": 16, "r": 1}])
+        self.assert_close(load(self.path("q.npy"))[0], wanted_out, "float32")
+        self.assert_close(load(self.path("lse.npy"))[0], wanted_lse, "float32")
+
+    def test_output_through_a_link_replaces_its_target(self):
+        self.save_inputs((1, 40, 2, 8))
+        self.path("target").mkdir()
+        self.path("target/real.npy").write_bytes(b"older")
+        self.path("link.npy").symlink_to("target/real.npy")
+        result = run(*self.attend_arguments("--branch", "16:1", out="link.npy"))
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        self.assertTrue(self.path("link.npy").is_symlink())
+        self.assertEqual(load(self.path("target/real.npy"))[0].shape, (1, 40, 2, 8))
+
+
+class Tensor(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("dtype", ctypes.c_int), ("rank", ctypes.c_int32),
+                ("shape", ctypes.c_int64 * 4), ("stride", ctypes.c_int64 * 4)]
+
+    @classmethod
+    def view(cls, array):
+        strides = [stride // array.itemsize for stride in array.strides]
+        return cls(array.ctypes.data, {"float64": 1, "float32": 2}[array.dtype.name], array.ndim,
+                   (ctypes.c_int64 * 4)(*array.shape), (ctypes.c_int64 * 4)(*strides))
+
+
+def one_call(q, k, v, branches):
+    """O and LSE by one call of annulus_forward for everything."""
+    library = oracle.LIBRARY
+    config, context = ctypes.c_void_p(), ctypes.c_void_p()
+    out, lse = np.empty_like(q), np.empty((q.shape[0], q.shape[2], q.shape[1]), q.dtype)
+    statuses = [library.annulus_config_create(ctypes.byref(config))]
+    for w, r in branches:
+        statuses.append(library.annulus_config_add_branch(config, ctypes.c_int64(w), ctypes.c_int64(r), None))
+    statuses.append(library.annulus_context_create(ctypes.byref(context), 1, 0))
+    statuses.append(library.annulus_context_set_config(context, config))
+    tensors = [ctypes.byref(Tensor.view(a)) for a in (q, k, v, out, lse)]
+    statuses.append(library.annulus_forward(context, *tensors, None))
+    library.annulus_context_destroy(context)
+    library.annulus_config_destroy(config)
+    assert not any(statuses), statuses
+    return out, lse
+
+
+class PiecesTest(ProgramTest):
+    """Jobs large enough that attend does them in pieces: 5e10 FLOPs a thread, cut at multiples of 16384 rows."""
+
+    def test_query_windows_give_the_same_bits(self):
+        tokens, dim = 16384 + 8192 + 37, 128
+        flops = 4 * dim * (8192 ** 2 * 3 + 37 ** 2)
+        self.assertGreater(flops, 2 * 5e10)
+        q, k, v = (a.astype(np.float32) for a in self.save_inputs((1, tokens, 1, dim)))
+        (out, _), (lse, _) = self.attend("--branch", "8192:1", "--branch", "16384:4", "--threads", "1")
+        wanted_out, wanted_lse = one_call(q, k, v, [(8192, 1), (16384, 4)])
+        np.testing.assert_array_equal(out, wanted_out)
+        np.testing.assert_array_equal(lse, wanted_lse)
+
+    def test_batch_entries_give_the_same_bits(self):
+        shape = (7, 4096, 2, 64)
+        self.assertGreater(shape[0] * 4 * 4096 ** 2 * 2 * 64, 5e10)
+        q, k, v = (a.astype(np.float32) for a in self.save_inputs(shape))
+        (out, _), (lse, _) = self.attend("--branch", "0:1", "--threads", "1")
+        wanted_out, wanted_lse = one_call(q, k, v, [(0, 1)])
+        np.testing.assert_array_equal(out, wanted_out)
+        np.testing.assert_array_equal(lse, wanted_lse)
+
+
+if __name__ == "__main__":
+    tap.main()

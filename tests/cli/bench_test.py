@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""annulus bench and annulus info: what they print, not how fast anything is."""
+
+from program import ProgramTest, run, run_json
+import oracle
+import tap
+
+SMALL = ["bench", "--tokens", 200, "--heads", 4, "--kv-heads", 2, "--head-dim", 16, "--branch", "64:1", "--branch",
+         "128:2,phase=interleave", "--repeats", 2, "--threads", 2]
+
+
+class BenchTest(ProgramTest):
+    def test_a_case_of_ones_own(self):
+        for options, dtype, masked in (([], "float32", False), (["--causal", "--dtype", "bfloat16"], "bfloat16", True)):
+            with self.subTest(dtype):
+                bench = run_json(*SMALL, *options)
+                self.assertEqual([row["pass"] for row in bench["cases"]], ["forward", "backward"])
+                keys = sum(oracle.branch_keys(200, 4, **branch)[0]
+                           for branch in ({"w": 64, "r": 1}, {"w": 128, "r": 2, "phase": "interleave"}))
+                pairs = sum(int(keys[:, n, :n + 1].sum()) if masked else int(keys[:, n].sum()) for n in range(200))
+                for row, factor in zip(bench["cases"], (4, 10)):
+                    self.assertEqual(row["tokens"], 200)
+                    self.assertIn("64:1 128:2,phase=interleave", row["case"])
+                    self.assertLessEqual(row["seconds_min"], row["seconds"])
+                    self.assertLessEqual(row["seconds"], row["seconds_max"])
+                    self.assertAlmostEqual(row["flops_per_second"] * row["seconds"] / (factor * 16 * pairs), 1)
+                    self.assertAlmostEqual(row["tokens_per_second"] * row["seconds"] / 200, 1)
+                    self.assertGreater(row["share_of_sgemm"], 0)
+                    self.assertGreater(row["workspace_bytes"], 0)
+                    self.assertIn("measured_peak_bytes", row)
+                self.assertEqual(bench["machine"]["threads"], 2)
+                self.assertEqual(bench["machine"]["sgemm_measurements"], 3)
+                self.assertGreater(bench["machine"]["sgemm_flops_per_second"], 0)
+
+    def test_text_and_markdown(self):
+        for form, mark in (("text", "  forward "), ("markdown", "| forward ")):
+            result = run(*SMALL, "--format", form)
+            self.assertEqual((result.returncode, result.stderr), (0, ""))
+            self.assertIn(mark, result.stdout)
+
+    def test_refusals(self):
+        for options in (["--repeats", 0], ["--scaling", "--branch", "8:1"], ["--branch", "8:1"], ["--tokens", 9],
+                        ["--preset", "gigapath", "--tokens", 9, "--heads", 4, "--head-dim", 7], ["--format", "yaml"]):
+            with self.subTest(options):
+                self.assert_refused(run("bench", *options))
+
+
+class InfoTest(ProgramTest):
+    def test_info(self):
+        info = run_json("info")
+        self.assertEqual([row["name"] for row in info["engines"]][:3], ["auto", "reference", "cpu"])
+        self.assertIn({"kind": "cpu", "count": 1}, info["devices"])
+        self.assertIn(info["build"]["version"], info["build"]["build_info"])
+        text = run("info")
+        self.assertEqual((text.returncode, text.stderr), (0, ""))
+        self.assertIn(info["build"]["build_info"], text.stdout)
+
+    def test_version_and_help(self):
+        version = run("--version")
+        self.assertEqual((version.returncode, version.stderr), (0, ""))
+        self.assertEqual(version.stdout, f"annulus {run_json('info')['build']['version']}\n")
+        for command in ([], ["attend"], ["plan"], ["bench"], ["info"]):
+            shown = run(*command, "--help")
+            self.assertEqual((shown.returncode, shown.stderr), (0, ""))
+            self.assertIn("Usage: annulus", shown.stdout)
+
+
+if __name__ == "__main__":
+    tap.main()

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""annulus plan: its sums against counts of the definition's pairs and rows."""
+
+from program import ProgramTest, np, run, run_json
+import oracle
+import tap
+
+BRANCHES = [{"w": 16, "r": 1}, {"w": 48, "r": 3}, {"w": 0, "r": 4}]
+BRANCH_OPTIONS = ["--branch", "16:1", "--branch", "48:3", "--branch", "0:4"]
+TOKENS, HEADS, KV_HEADS, DIM, BATCH = 83, 4, 2, 16, 2
+SIZES = ["--tokens", TOKENS, "--heads", HEADS, "--kv-heads", KV_HEADS, "--head-dim", DIM, "--batch", BATCH]
+
+
+def shards(ranks):
+    each, more = divmod(TOKENS, ranks)
+    start = 0
+    for rank in range(ranks):
+        length = each + (rank < more)
+        yield slice(start, start + length)
+        start += length
+
+
+def counts(branch, shard, causal):
+    """(query, key) pairs of the queries of a shard, and key/value rows outside it that they attend to."""
+    keys, _ = oracle.branch_keys(TOKENS, HEADS, **branch)
+    if causal:
+        keys = keys * np.tri(TOKENS, dtype=int)
+    keys = keys[:, shard]
+    wanted = keys.reshape(KV_HEADS, HEADS // KV_HEADS, *keys.shape[1:]).any((1, 2))
+    wanted[:, shard] = False
+    return BATCH * int(keys.sum()), BATCH * int(wanted.sum())
+
+
+class PlanTest(ProgramTest):
+    def plan(self, *options):
+        plan = run_json("plan", *SIZES, *options)
+        return plan["problem"], {row["quantity"]: row for row in plan["cost"]}, plan["branches"]
+
+    def test_sums_over_ranks_and_branches(self):
+        for ranks in (1, 2, 5, 83, 100):
+            for causal in (False, True):
+                with self.subTest(ranks=ranks, causal=causal):
+                    problem, cost, branches = self.plan("--ranks", ranks, *BRANCH_OPTIONS, *["--causal"] * causal)
+                    self.assertEqual(problem["tokens_per_rank"], -(-TOKENS // ranks))
+                    per_shard = [[counts(branch, shard, causal) for branch in BRANCHES] for shard in shards(ranks)]
+                    pairs = np.array(per_shard, float)[..., 0]
+                    rows = np.array(per_shard)[..., 1]
+                    for key, factor in (("forward_flops", 4 * DIM), ("backward_flops", 10 * DIM)):
+                        self.assertEqual(cost[key]["total"], factor * pairs.sum())
+                        self.assertEqual(cost[key]["largest_rank"], factor * pairs.sum(1).max())
+                        self.assertEqual([row[key] for row in branches], list(factor * pairs.sum(0)))
+                    row_bytes = 2 * DIM * 4  # of K and of V
+                    self.assertEqual(cost["remote_bytes"]["total"], row_bytes * rows.sum())
+                    self.assertEqual(cost["remote_bytes"]["largest_rank"], row_bytes * rows.sum(1).max())
+                    self.assertEqual([row["remote_bytes"] for row in branches], list(row_bytes * rows.sum(0)))
+                    self.assertEqual([row["largest_rank_remote_bytes"] for row in branches],
+                                     list(row_bytes * rows.max(0)))
+                    self.assertAlmostEqual(sum(row["forward_flops_share"] for row in branches), 1)
+
+    def test_memory(self):
+        for dtype, element, statistic in (("float64", 8, 8), ("float32", 4, 4), ("bfloat16", 2, 4), ("float16", 2, 4)):
+            with self.subTest(dtype):
+                _, cost, _ = self.plan("--ranks", 5, *BRANCH_OPTIONS, "--dtype", dtype)
+                token = BATCH * 2 * (HEADS + KV_HEADS) * DIM * element
+                statistics = BATCH * HEADS * statistic
+                self.assertEqual(cost["tensor_bytes"]["total"], TOKENS * (token + statistics))
+                self.assertEqual(cost["tensor_bytes"]["largest_rank"], 17 * (token + statistics))
+                self.assertEqual(cost["gradient_bytes"]["total"], TOKENS * token)
+                self.assertEqual(
+                    cost["forward_memory_bytes"]["total"],
+                    sum(cost[key]["total"] for key in ("tensor_bytes", "remote_bytes", "forward_workspace_bytes")))
+                self.assertEqual(
+                    cost["backward_memory_bytes"]["total"],
+                    sum(cost[key]["total"] for key in
+                        ("tensor_bytes", "remote_bytes", "gradient_bytes", "backward_workspace_bytes")))
+
+    def test_labels_of_branches(self):
+        for options, labels in (
+                (["--preset", "longnet:2048,4,2,3", "--branch", "5:1,query=every"],
+                 ["2048:1", "8192:2", "32768:4", "5:1,query=every"]),
+                (["--preset", "gigapath"], ["1024:1", "5792:2", "32768:4", "185363:8", "1048576:16"])):
+            _, _, branches = self.plan(*options)
+            self.assertEqual([row["branch"] for row in branches], labels)
+
+    def test_labels_of_presets_are_their_branches(self):
+        sizes = ["--tokens", 2_000_000, "--heads", 16, "--head-dim", 48]
+        for preset in ("gigapath", "longnet:2048,4,2,3"):
+            of_preset = run_json("plan", *sizes, "--preset", preset)["branches"]
+            one_by_one = [part for row in of_preset for part in ("--branch", row["branch"])]
+            self.assertEqual(run_json("plan", *sizes, *one_by_one)["branches"], of_preset)
+
+    def test_huge_problems(self):
+        plan = run_json("plan", "--tokens", 10 ** 9, "--heads", 16, "--head-dim", 128, "--dtype", "bfloat16", "--ranks",
+                        1000, "--preset", "longnet:2048,2,2,6")
+        cost = {row["quantity"]: row for row in plan["cost"]}
+        self.assertEqual(cost["gradient_bytes"]["total"], 4 * 2 * 16 * 128 * 10 ** 9)
+        self.assertEqual(cost["gradient_bytes"]["largest_rank"], 4 * 2 * 16 * 128 * 10 ** 6)
+
+    def test_every_format_shows_every_branch(self):
+        for options in ([], ["--format", "text"], ["--format", "markdown"], ["--format", "json"]):
+            result = run("plan", *SIZES, *BRANCH_OPTIONS, *options)
+            self.assertEqual((result.returncode, result.stderr), (0, ""))
+            for label in ("16:1", "48:3", "0:4"):
+                self.assertIn(label, result.stdout)
+        for line in run("plan", *SIZES, *BRANCH_OPTIONS, "--format", "markdown").stdout.splitlines():
+            self.assertTrue(line == "" or line.startswith(("### ", "| ", "|-")), line)
+
+    def test_refusals(self):
+        good = [*SIZES, *BRANCH_OPTIONS]
+        for options in (good + ["--ranks", "0"], good + ["--ranks", "-1"], good + ["--format", "xml"], SIZES,
+                        BRANCH_OPTIONS, good[2:], good[:2] + good[4:],
+                        *([*BRANCH_OPTIONS, "--tokens", n, "--heads", h, "--kv-heads", g, "--head-dim", d, "--batch", b]
+                          for n, h, g, d, b in ((0, 4, 4, 8, 1), (-5, 4, 4, 8, 1), (9, 0, 4, 8, 1), (9, 4, 3, 8, 1),
+                                                (9, 4, 4, 7, 1), (9, 4, 4, 264, 1), (9, 4, 4, 8, 0),
+                                                (2 ** 62, 4, 4, 8, 1), ("many", 4, 4, 8, 1),
+                                                (9, 2 ** 40, 4, 8, 1), (9, 4, -4, 8, 1)))):
+            with self.subTest(options=options):
+                self.assert_refused(run("plan", *options))
+
+
+if __name__ == "__main__":
+    tap.main()

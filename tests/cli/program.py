@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests of the program share: running it, and arrays in files of a directory that goes away."""
+
+import json
+import os
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+import tap
+
+try:
+    import numpy as np
+except ImportError:
+    tap.skip_all("needs NumPy")
+
+PROGRAM = os.environ["ANNULUS_PROGRAM"]
+DTYPES = ("float64", "float32", "float16", "bfloat16")
+
+
+def run(*arguments, stdout=subprocess.PIPE, **options):
+    return subprocess.run([PROGRAM, *map(str, arguments)], stdout=stdout, stderr=subprocess.PIPE, text=True,
+                          check=False, **options)
+
+
+def run_json(*arguments):
+    result = run(*arguments, "--format", "json")
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def round_to_bfloat16(values):
+    """float32 numbers rounded to nearest, ties to even, as the 16-bit codes of bfloat16."""
+    bits = np.asarray(values, np.float32).view(np.uint32)
+    rounded = ((bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    return np.where(np.isnan(values), np.uint16(0x7FC0), rounded)
+
+
+def from_bfloat16(codes):
+    return (np.asarray(codes).view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+
+
+def save(path, array, dtype=None):
+    """Saves an array in a dtype; bfloat16 with the header that numpy.save gives an array of ml_dtypes.bfloat16."""
+    if dtype != "bfloat16":
+        np.save(path, array.astype(dtype or array.dtype))
+        return
+    with open(path, "wb") as file:
+        header = {"descr": "<V2", "fortran_order": False, "shape": array.shape}
+        np.lib.format.write_array_header_1_0(file, header)
+        file.write(round_to_bfloat16(array).tobytes())
+
+
+def load(path):
+    """An array as float64, and the dtype it had."""
+    array = np.load(path)
+    if array.dtype == np.dtype("V2"):
+        return from_bfloat16(array.view(np.uint16)).astype(np.float64), "bfloat16"
+    return array.astype(np.float64), array.dtype.name
+
+
+def rounded(array, dtype):
+    """The values that are left of an array in a file of `dtype`, in float64."""
+    if dtype == "bfloat16":
+        return from_bfloat16(round_to_bfloat16(array)).astype(np.float64)
+    return array.astype(dtype).astype(np.float64)
+
+
+class ProgramTest(unittest.TestCase):
+    def setUp(self):
+        self.random = np.random.default_rng(1)
+        self.directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+
+    def enterContext(self, context):  # unittest has it from Python 3.11 on
+        value = context.__enter__()
+        self.addCleanup(context.__exit__, None, None, None)
+        return value
+
+    def path(self, name):
+        return self.directory / name
+
+    def save_inputs(self, q_shape, kv_shape=None, dtype="float32"):
+        """Random q.npy, k.npy and v.npy; returns their values in float64."""
+        values = []
+        for name, shape in (("q", q_shape), ("k", kv_shape or q_shape), ("v", kv_shape or q_shape)):
+            array = self.random.standard_normal(shape).astype(np.float32)
+            save(self.path(name + ".npy"), array, dtype)
+            values.append(rounded(array, dtype))
+        return values
+
+    def attend_arguments(self, *more, out="o.npy"):
+        files = [("--q", "q.npy"), ("--k", "k.npy"), ("--v", "v.npy"), ("--out", out)]
+        return ["attend", *(part for option, name in files for part in (option, self.path(name))), *more]
+
+    def attend(self, *more):
+        """Runs attend on the three inputs; O and LSE in float64, with their dtypes."""
+        result = run(*self.attend_arguments("--lse", self.path("lse.npy"), *more))
+        self.assertEqual((result.returncode, result.stderr, result.stdout), (0, "", ""))
+        return load(self.path("o.npy")), load(self.path("lse.npy"))
+
+    def assert_refused(self, result, exit_code=2, says=""):
+        self.assertEqual(result.returncode, exit_code, result.stderr)
+        self.assertRegex(result.stderr, r"\Aannulus: [^\n]+\n\Z")
+        self.assertEqual(result.stdout, "")
+        self.assertIn(says, result.stderr)
+
+    def names(self):
+        return sorted(path.name for path in self.directory.iterdir())

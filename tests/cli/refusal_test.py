@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bad input: exit code 2, one line on standard error, and no file is made or changed."""
+
+import os
+import resource
+import struct
+import unittest
+
+from program import ProgramTest, np, run, save
+import tap
+
+BAD_OPTIONS = {
+    "no pattern": [],
+    "unknown option": ["--branch", "8:1", "--bogus"],
+    "positional argument": ["--branch", "8:1", "stray"],
+    "branch without dilation": ["--branch", "8"],
+    "branch of three numbers": ["--branch", "8:1:2"],
+    "branch of words": ["--branch", "w:r"],
+    "fraction": ["--branch", "8.5:1"],
+    "empty branch": ["--branch", ""],
+    "negative segment length": ["--branch=-8:1"],
+    "dilation 0": ["--branch", "8:0"],
+    "segment length beyond 64 bits": ["--branch", "9223372036854775808:1"],
+    "unknown property": ["--branch", "8:1,colour=red"],
+    "property without value": ["--branch", "8:1,causal"],
+    "unknown phase": ["--branch", "8:1,phase=odd"],
+    "fixed phase without residue": ["--branch", "8:1,phase=fixed:"],
+    "negative residue": ["--branch", "8:1,phase=fixed:-1"],
+    "unknown query rule": ["--branch", "8:1,query=all"],
+    "unknown order": ["--branch", "8:1,order=zigzag"],
+    "width in linear order": ["--branch", "8:1,width=4"],
+    "width that does not divide": ["--branch", "8:1,order=hilbert,width=3"],
+    "heads that do not exist": ["--branch", "8:1,heads=1-2"],
+    "heads backwards": ["--branch", "8:1,heads=1-0"],
+    "heads of three numbers": ["--branch", "8:1,heads=0-1-1"],
+    "two lines": ["--branch", "8:1\n8:1"],
+    "unknown preset": ["--preset", "longest"],
+    "preset without numbers": ["--preset", "longnet"],
+    "preset of three numbers": ["--preset", "longnet:8,2,2"],
+    "preset without branches": ["--preset", "longnet:8,2,2,0"],
+    "preset beyond 64 bits": ["--preset", "longnet:8,1000,2,100"],
+    "head groups of a preset": ["--preset", "gigapath", "--head-groups"],
+    "head groups without branches": ["--head-groups"],
+    "head groups beside heads": ["--branch", "8:1,heads=0", "--head-groups"],
+    "more head groups than heads": ["--branch", "8:1", "--branch", "8:1", "--branch", "8:1", "--head-groups"],
+    "unknown padding": ["--branch", "8:1", "--padding", "mirror"],
+    "scale of words": ["--branch", "8:1", "--scale", "big"],
+    "infinite scale": ["--branch", "8:1", "--scale", "inf"],
+    "unknown engine": ["--branch", "8:1", "--engine", "abacus"],
+    "negative threads": ["--branch", "8:1", "--threads", "-1"],
+    "too many threads": ["--branch", "8:1", "--threads", "100000"],
+    "unknown dtype": ["--branch", "8:1", "--dtype", "int8"],
+    "query start beyond the keys": ["--branch", "8:1", "--query-start", "1"],
+    "negative query start": ["--branch", "8:1", "--query-start", "-1"],
+}
+
+BAD_FILES = {
+    "empty": (b"", "empty"),
+    "no .npy": (b"PK\x03\x04" + bytes(100), "not a .npy"),
+    "magic only": (b"\x93NUMPY", "truncated"),
+    "half a length": (b"\x93NUMPY\x01\x00\x76", "truncated"),
+    "half a header": (b"\x93NUMPY\x01\x00\x76\x00{'descr': '<f4', ", "truncated"),
+    "version 9": (b"\x93NUMPY\x09\x00\x00\x00\x00\x00", "version 9"),
+}
+
+
+def header(dictionary):
+    text = dictionary.encode("latin-1") + b"\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
+
+
+BAD_HEADERS = {
+    "no dictionary": ("[1, 2]", "damaged"),
+    "no end": ("{'descr': '<f4'", "damaged"),
+    "no shape": ("{'descr': '<f4', 'fortran_order': False}", "damaged"),
+    "no dtype": ("{'fortran_order': False, 'shape': (1, 9, 2, 8)}", "damaged"),
+    "no order": ("{'descr': '<f4', 'shape': (1, 9, 2, 8)}", "damaged"),
+    "open quote": ("{'descr", "damaged"),
+    "unknown key": ("{'colour': 'red'}", "damaged"),
+    "negative shape": ("{'descr': '<f4', 'fortran_order': False, 'shape': (-1, 9, 2, 8)}", "damaged"),
+    "shape beyond 64 bits": ("{'descr': '<f4', 'fortran_order': False, 'shape': (4294967296, 4294967296, 2, 8)}",
+                             "too large"),
+    "number beyond 64 bits": ("{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999,)}", "damaged"),
+    "control characters in the dtype": ("{'descr': 'a\nb', 'fortran_order': False, 'shape': (1,)}", "dtype"),
+}
+
+
+class RefusalTest(ProgramTest):
+    def setUp(self):
+        super().setUp()
+        self.save_inputs((1, 9, 2, 8))
+        self.path("o.npy").write_bytes(b"an older result")
+        self.before = self.names()
+
+    def assert_untouched(self):
+        self.assertEqual(self.names(), self.before)
+        self.assertEqual(self.path("o.npy").read_bytes(), b"an older result")
+
+    def check(self, *options, says="", exit_code=2, **how):
+        result = run(*self.attend_arguments("--lse", self.path("lse.npy"), *options), **how)
+        self.assert_refused(result, exit_code, says)
+        self.assert_untouched()
+
+    def test_options(self):
+        for name, options in BAD_OPTIONS.items():
+            with self.subTest(name):
+                self.check(*options)
+
+    def test_missing_files(self):
+        for name in "qkv":
+            with self.subTest(name):
+                self.path(name + ".npy").rename(self.path("elsewhere"))
+                result = run(*self.attend_arguments("--branch", "8:1"))
+                self.assert_refused(result, says=f"--{name}: ")
+                self.assertIn("No such file", result.stderr)
+                self.path("elsewhere").rename(self.path(name + ".npy"))
+                self.assert_untouched()
+
+    def test_missing_options(self):
+        arguments = self.attend_arguments("--branch", "8:1")
+        for i in range(1, 9, 2):
+            with self.subTest(arguments[i]):
+                self.assert_refused(run(*arguments[:i], *arguments[i + 2:]), says=arguments[i])
+        self.assert_untouched()
+
+    def test_no_command(self):
+        self.assert_refused(run())
+        self.assert_refused(run("divine"))
+
+    def test_directory_and_pipe_as_input(self):
+        os.mkfifo(self.path("pipe"))
+        for path in (self.directory, self.path("pipe")):
+            arguments = self.attend_arguments("--branch", "8:1")
+            arguments[arguments.index("--v") + 1] = path
+            self.assert_refused(run(*arguments, timeout=60), says="no regular file")
+        self.before = sorted([*self.before, "pipe"])
+        self.assert_untouched()
+
+    def test_damaged_files(self):
+        cases = dict(BAD_FILES)
+        cases.update((name, (header(text) + bytes(10000), says)) for name, (text, says) in BAD_HEADERS.items())
+        for name, (contents, says) in cases.items():
+            with self.subTest(name):
+                self.path("k.npy").write_bytes(contents)
+                self.check("--branch", "8:1", says=says)
+
+    def test_truncated_file(self):
+        whole = self.path("v.npy").read_bytes()
+        for missing in (1, 4, 500, 9 * 2 * 8 * 4):
+            self.path("v.npy").write_bytes(whole[:-missing])
+            self.check("--branch", "8:1", says="truncated")
+
+    def test_other_dtypes(self):
+        for dtype in (">f4", "<i4", "<c8", "|b1", "|V4", "|S2", "<U1", [("x", "<f4")]):
+            with self.subTest(dtype):
+                np.save(self.path("q.npy"), np.zeros((1, 9, 2, 8), dtype))
+                self.check("--branch", "8:1", says="dtype")
+
+    def test_fortran_order(self):
+        np.save(self.path("q.npy"), np.asfortranarray(np.zeros((1, 9, 2, 8), np.float32)))
+        self.check("--branch", "8:1", says="Fortran")
+
+    def test_shapes_that_do_not_fit(self):
+        good = (1, 9, 2, 8)
+        cases = {
+            "2 dimensions": {"q": (9, 8), "k": (9, 8), "v": (9, 8)},
+            "5 dimensions": {"q": (1, 1, 9, 2, 8)},
+            "ranks differ": {"k": (9, 2, 8)},
+            "batch differs": {"k": (2, 9, 2, 8), "v": (2, 9, 2, 8)},
+            "fewer keys than queries": {"k": (1, 8, 2, 8), "v": (1, 8, 2, 8)},
+            "more keys than queries": {"k": (1, 10, 2, 8), "v": (1, 10, 2, 8)},
+            "v shorter than k": {"v": (1, 8, 2, 8)},
+            "heads of v": {"v": (1, 9, 1, 8)},
+            "key heads that do not divide": {"q": (1, 9, 3, 8)},
+            "more key heads": {"k": (1, 9, 4, 8), "v": (1, 9, 4, 8)},
+            "head dimensions differ": {"q": (1, 9, 2, 16)},
+            "head dimension of v": {"v": (1, 9, 2, 16)},
+            "head dimension 12": {"q": (1, 9, 2, 12), "k": (1, 9, 2, 12), "v": (1, 9, 2, 12)},
+            "head dimension 264": {"q": (1, 9, 2, 264), "k": (1, 9, 2, 264), "v": (1, 9, 2, 264)},
+            "no tokens": {"q": (1, 0, 2, 8), "k": (1, 0, 2, 8), "v": (1, 0, 2, 8)},
+            "no queries": {"q": (1, 0, 2, 8)},
+            "no batch": {"q": (0, 9, 2, 8), "k": (0, 9, 2, 8), "v": (0, 9, 2, 8)},
+            "no heads": {"q": (1, 9, 0, 8), "k": (1, 9, 0, 8), "v": (1, 9, 0, 8)},
+            "no key heads": {"k": (1, 9, 0, 8), "v": (1, 9, 0, 8)},
+            "no head dimension": {"q": (1, 9, 2, 0), "k": (1, 9, 2, 0), "v": (1, 9, 2, 0)},
+        }
+        for name, shapes in cases.items():
+            with self.subTest(name):
+                for file in "qkv":
+                    save(self.path(file + ".npy"), np.zeros(shapes.get(file, good), np.float32))
+                self.check("--branch", "8:1")
+
+    def test_dtypes_that_differ(self):
+        save(self.path("k.npy"), np.zeros((1, 9, 2, 8)), "float64")
+        self.check("--branch", "8:1", says="--dtype")
+
+    def test_outputs_that_cannot_be(self):
+        self.path("directory").mkdir()
+        self.before = self.names()
+        for path in (self.path("missing/o.npy"), self.path("q.npy/o.npy"), self.path("directory"), "/dev/null", "",
+                     self.path("x" * 300)):
+            with self.subTest(path):
+                arguments = self.attend_arguments("--branch", "8:1")
+                arguments[arguments.index("--out") + 1] = path
+                self.assert_refused(run(*arguments), says="--out")
+                self.assert_untouched()
+        self.assertEqual(list(self.path("directory").iterdir()), [])
+
+    def test_one_file_for_both_outputs(self):
+        arguments = self.attend_arguments("--branch", "8:1", "--lse", self.directory / "." / "o.npy")
+        self.assert_refused(run(*arguments), says="--lse")
+        self.assert_untouched()
+
+    def test_second_output_that_cannot_be(self):
+        arguments = self.attend_arguments("--branch", "8:1", "--lse", self.path("missing/lse.npy"))
+        self.assert_refused(run(*arguments), says="--lse")
+        self.assert_untouched()
+
+    @unittest.skipIf(os.geteuid() == 0, "root may write everywhere")
+    def test_directory_without_permission(self):
+        self.directory.chmod(0o500)
+        self.addCleanup(self.directory.chmod, 0o700)
+        self.check("--branch", "8:1", says="Permission denied")
+
+    def test_no_room_for_the_output(self):
+        def limit_file_size():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (500, 500))
+
+        self.check("--branch", "8:1", exit_code=1, says="--out", preexec_fn=limit_file_size)
+
+    def test_standard_output_that_cannot_be_written(self):
+        with open("/dev/full", "w", encoding="ascii") as full:
+            result = run("info", stdout=full)
+        self.assertEqual(result.returncode, 1)
+        self.assertRegex(result.stderr, r"\Aannulus: [^\n]+\n\Z")
+
+
+if __name__ == "__main__":
+    tap.main()
