@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""check.py ANNULUS DOCUMENT...: runs the next-byte job on 20,000 bytes and compares its attention with the definition."""
+import pathlib
+import sys
+import tempfile
+
+try:
+    import numpy as np
+except ImportError:
+    print("skipped: no numpy")
+    sys.exit(77)
+
+import next_byte
+
+
+def expected_row(q, k, v, n, branches):
+    """The output row of query n, from the definition: one softmax over the union of the branches' keys."""
+    keys = []
+    for branch in branches:
+        length, dilation = (int(number) for number in branch.split(",")[0].split(":"))
+        start = n - n % length
+        keys.append(np.arange(start + (n - start) % dilation, n + 1, dilation))
+    keys = np.concatenate(keys)
+    scores = k[keys] @ q[n]
+    weights = np.exp(scores - scores.max())
+    return weights @ v[keys] / weights.sum()
+
+
+def main():
+    program, *documents = sys.argv[1:]
+    document = b"".join(pathlib.Path(name).read_bytes() for name in documents)[:20000]
+    with tempfile.TemporaryDirectory() as name:
+        directory = pathlib.Path(name)
+        results = next_byte.run(document, program, directory)
+        assert results[0]["bits"] > results[2]["bits"], "far context did not help"
+
+        next_byte.attend(program, next_byte.GROWING, directory)
+        q, k, v, out = (np.load(directory / f"{array}.npy")[:, 0].astype(np.float64) for array in ("q", "k", "v", "out"))
+        for n in np.random.default_rng(0).integers(0, len(document), 300):
+            error = np.abs(out[n] - expected_row(q, k, v, n, next_byte.GROWING)).max()
+            assert error < 2e-3, f"row {n} is wrong by {error}"  # float16 keeps 11 bits
+
+
+if __name__ == "__main__":
+    sys.exit(main())

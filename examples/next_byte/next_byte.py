@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Predicts every next byte of a document by attention alone, with no training, for growing reach.
+
+The query at position n is an embedding of the bytes that end at n. Key m is the embedding of the bytes that end at
+m - 1, and value m says which byte stood at m. So where the text before n looks like the text before m, the query
+attends to what followed there, and the output row is a distribution over the byte at n + 1. With the causal mask
+(m <= n) no query sees what it predicts.
+
+An embedding adds up one random sign vector for each context length, the last byte alone, the last two, and so on.
+Vectors of different contexts are nearly orthogonal, so Q.K is about the sum of CONTEXT_WEIGHTS over the context
+lengths at which the two places agree.
+
+`annulus attend` computes the attention, once for each list of branches below. This script prepares its arrays,
+measures bits per byte of its output, prints a table and draws it.
+"""
+import argparse
+import lzma
+import os
+import pathlib
+import subprocess
+import sys
+import time
+import zlib
+
+import numpy as np
+
+SYMBOLS = 128  # head_dim: 127 symbols for the document's commonest bytes, one for all others
+OTHER = SYMBOLS - 1
+CONTEXT_WEIGHTS = (4.5, 2.5, 1.5, 1.0, 1.0, 1.0)  # in nats, for the last 1, 2, ... bytes; tried on C headers
+FLOOR = 0.02  # the share of the prediction that is spread evenly over all symbols
+
+# Every query attends in every branch: to the keys of its own residue.
+GROWING = ["2048:1", "16384:8,query=residue", "131072:64,query=residue"]
+EXPERIMENTS = [GROWING[:count] for count in range(1, len(GROWING) + 1)]
+NEAR_ONLY = ["6144:1"]  # as many keys a query as all of GROWING, spent on the nearest text
+
+
+def symbols_of(document):
+    """The document as symbols 0 ... 127, and how many byte values share the last one."""
+    counts = np.bincount(document, minlength=256)
+    commonest = np.argsort(-counts, kind="stable")[:OTHER]
+    table = np.full(256, OTHER, np.uint8)
+    table[commonest] = np.arange(OTHER)
+    return table[document], 256 - OTHER
+
+
+def context_hashes(document, length, bits):
+    """For each position, a hash of the `length` bytes that end there."""
+    state = np.zeros(len(document), np.uint64)
+    for back in range(length):
+        state[back:] += document[: len(document) - back].astype(np.uint64) + np.uint64(1)
+        state *= np.uint64(0x9E3779B97F4A7C15)
+        state ^= state >> np.uint64(29)
+    return (state * np.uint64(0xBF58476D1CE4E5B9) >> np.uint64(64 - bits)).astype(np.int32)
+
+
+def write_arrays(document, symbols, directory):
+    """Writes q.npy, k.npy and v.npy, [N, 1, SYMBOLS] in float16, without holding more than a chunk of them."""
+    count, bits, chunk = len(document), 14, 1 << 14
+    hashes, vectors = [], []
+    for length, weight in enumerate(CONTEXT_WEIGHTS, start=1):
+        hashes.append(context_hashes(document, length, bits))
+        signs = np.random.default_rng(length).integers(0, 2, (1 << bits, SYMBOLS), np.int8) * 2 - 1
+        vectors.append(signs * np.float32(np.sqrt(weight / SYMBOLS)))
+    q, k, v = (
+        np.lib.format.open_memmap(directory / name, "w+", np.float16, (count, 1, SYMBOLS))
+        for name in ("q.npy", "k.npy", "v.npy")
+    )
+    one_hot = np.eye(SYMBOLS, dtype=np.float16)
+    for first in range(0, count, chunk):
+        rows = slice(first, min(first + chunk, count))
+        q[rows, 0] = sum(vector[hash_[rows]] for vector, hash_ in zip(vectors, hashes))
+        v[rows, 0] = one_hot[symbols[rows]]
+    k[0] = 0  # nothing stands before the first byte
+    k[1:] = q[:-1]
+
+
+def anonymous_memory(pid):
+    """The memory of a process that is not a mapped file, in bytes."""
+    try:
+        for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("RssAnon:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass  # it has just ended
+    return 0
+
+
+def attend(program, branches, directory):
+    """Runs `annulus attend`; returns the seconds it took and the memory it needed besides the arrays' files."""
+    command = [program, "attend", "--causal", "--scale", "1"]
+    for name in ("q", "k", "v", "out"):
+        command += [f"--{name}", directory / f"{name}.npy"]
+    for branch in branches:
+        command += ["--branch", branch]
+    start, peak = time.monotonic(), 0
+    with subprocess.Popen(command) as process:
+        while process.poll() is None:
+            peak = max(peak, anonymous_memory(process.pid))
+            time.sleep(0.01)
+    if process.returncode != 0:
+        raise SystemExit(process.returncode)
+    return time.monotonic() - start, peak
+
+
+def bits_per_byte(output, symbols, sharing):
+    """The mean of -log2 of the probability given to each byte that came next."""
+    following = symbols[1:]
+    given = output[np.arange(len(following)), 0, following].astype(np.float64)
+    probability = (1 - FLOOR) * given + FLOOR / SYMBOLS
+    bits = -np.log2(probability) + np.where(following == OTHER, np.log2(sharing), 0)
+    return bits.mean()
+
+
+def mean_keys(branches, count):
+    """How many keys a query has on average."""
+    total = 0
+    for branch in branches:
+        length, dilation = (int(number) for number in branch.split(",")[0].split(":"))
+        place = np.arange(count) % length
+        total += (place // dilation + 1).mean()
+    return total
+
+
+def reach(branches):
+    return max(int(branch.split(":")[0]) for branch in branches)
+
+
+def label(branches):
+    return " + ".join(branch.split(",")[0] for branch in branches)
+
+
+def draw(results, compressors, path):
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 4.2), layout="constrained")
+    growing, near = results[:-1], results[-1]
+    axes.plot([r["reach"] for r in growing], [r["bits"] for r in growing], "o-", label="one more, sparser branch each")
+    axes.plot(near["reach"], near["bits"], "s", label=f"{label(near['branches'])}: as many keys as the last, all near")
+    for (name, bits), style in zip(compressors, (":", "--")):
+        axes.axhline(bits, color="grey", linestyle=style, label=name)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks([r["reach"] for r in growing], [label(r["branches"][-1:]) for r in growing])
+    axes.set_xlabel("longest branch, segment length : dilation")
+    axes.set_ylabel("bits per byte")
+    axes.set_title("Next-byte prediction by attention alone")
+    axes.set_ylim(bottom=0)
+    axes.legend()
+    figure.savefig(path)
+
+
+def run(document, program, directory):
+    """Does the whole job on a document (bytes); returns one result for each line of the table."""
+    directory.mkdir(parents=True, exist_ok=True)
+    data = np.frombuffer(document, np.uint8)
+    symbols, sharing = symbols_of(data)
+    start = time.monotonic()
+    write_arrays(data, symbols, directory)
+    print(f"{len(data):,} bytes of text; q, k, v of [{len(data)}, 1, {SYMBOLS}] float16 made in "
+          f"{time.monotonic() - start:.1f} s\n")
+    print(f"{'branches (segment : dilation)':<34} {'reach':>6} {'keys a query':>12} {'bits/byte':>9} "
+          f"{'seconds':>8} {'tokens/s':>10} {'memory':>8}")
+    results = []
+    for branches in EXPERIMENTS + [NEAR_ONLY]:
+        seconds, memory = attend(program, branches, directory)
+        output = np.load(directory / "out.npy", mmap_mode="r")
+        result = {"branches": branches, "reach": reach(branches), "keys": mean_keys(branches, len(data)),
+                  "bits": bits_per_byte(output, symbols, sharing), "seconds": seconds, "memory": memory}
+        results.append(result)
+        print(f"{label(branches):<34} {result['reach']:>6} {result['keys']:>12.0f} {result['bits']:>9.3f} "
+              f"{seconds:>8.1f} {len(data) / seconds:>10,.0f} {memory / 2**20:>5.0f} MB", flush=True)
+    return results
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Next-byte prediction by attention alone, for growing reach.")
+    parser.add_argument("document", type=pathlib.Path)
+    parser.add_argument("--annulus", required=True, help="the annulus program")
+    parser.add_argument("--out", required=True, type=pathlib.Path, help="directory for the arrays and the picture")
+    parser.add_argument("--bytes", type=int, default=1 << 20, help="read at most so many bytes (default: %(default)s)")
+    options = parser.parse_args()
+    with options.document.open("rb") as file:
+        document = file.read(options.bytes)
+    if len(document) < 2:
+        parser.error(f"{options.document}: too short to predict anything")
+
+    results = run(document, options.annulus, options.out)
+    share = np.bincount(np.frombuffer(document, np.uint8)) / len(document)
+    frequencies = -sum(p * np.log2(p) for p in share if p > 0)
+    compressors = [("gzip -9", 8 * len(zlib.compress(document, 9)) / len(document)),
+                   ("xz -9", 8 * len(lzma.compress(document, preset=9)) / len(document))]
+    print("\nThe same text otherwise: " + ", ".join(
+        f"{name} {bits:.3f}" for name, bits in [("byte frequencies alone", frequencies)] + compressors) + " bits/byte.")
+    picture = options.out / "bits_per_byte.svg"
+    draw(results, compressors, picture)
+    for name in ("q.npy", "k.npy", "v.npy", "out.npy"):
+        os.remove(options.out / name)
+    print(f"Picture: {picture}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
