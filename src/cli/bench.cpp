@@ -163,23 +163,29 @@ void bench_cases(const BenchOptions &options, const std::vector<BenchCase> &case
     report.add(case_table(lines));
 }
 
-// The time of a token must not grow with their number. The lengths take turns, so that what else the machine does hits
-// all of them alike.
+// The time of a token must not grow with their number. The lengths take turns, and short ones are done several times in
+// a row, so that what else the machine does hits all of them alike.
 void bench_scaling(const BenchOptions &options, SgemmRate &sgemm, Report &report) {
     const std::vector<std::string> branches = {"4096:1", "16384:4"};
     const std::vector<std::int64_t> lengths = {65536, 131072, 262144, 524288, 1048576};
-    std::vector<std::unique_ptr<Run>> runs;
-    std::vector<Sample> seconds(lengths.size());
-    for (const std::int64_t tokens : lengths)
-        runs.push_back(std::make_unique<Run>(BenchCase{"", problem_of(tokens, 1, 64), branches_of(branches, false)},
-                                             options.execution));
+    constexpr std::int64_t tokens_in_a_row = 262144;
+    std::vector<std::unique_ptr<Run>> runs(lengths.size());
+    for (std::size_t j = 0; j < lengths.size(); ++j)
+        runs[j] = std::make_unique<Run>(BenchCase{"", problem_of(lengths[j], 1, 64), branches_of(branches, false)},
+                                        options.execution);
     runs.front()->forward(); // warms up
-    Progress progress(options.repeats * 2.0 * static_cast<double>(lengths.back()));
+    std::vector<Sample> seconds(lengths.size());
+    Progress progress(options.repeats * static_cast<double>(lengths.size()));
     for (int i = 0; i < options.repeats; ++i) {
-        sgemm.measure();
         for (std::size_t j = 0; j < lengths.size(); ++j) {
-            seconds[j].add(seconds_of([&] { runs[j]->forward(); }));
-            progress.advance(static_cast<double>(lengths[j]));
+            sgemm.measure();
+            const std::int64_t calls = std::max<std::int64_t>(tokens_in_a_row / lengths[j], 1);
+            seconds[j].add(seconds_of([&] {
+                               for (std::int64_t call = 0; call < calls; ++call)
+                                   runs[j]->forward();
+                           }) /
+                           static_cast<double>(calls));
+            progress.advance(1);
         }
     }
     sgemm.measure();

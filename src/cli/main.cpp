@@ -61,5 +61,10 @@ int run_and_report(int argc, char **argv) {
 } // namespace annulus::cli
 
 int main(int argc, char **argv) {
-    return annulus::cli::run_and_report(argc, argv);
+    try {
+        return annulus::cli::run_and_report(argc, argv);
+    } catch (...) { // not even memory for a message of our own
+        std::fputs("annulus: out of memory\n", stderr);
+        return annulus::cli::exit_failed;
+    }
 }

@@ -2,6 +2,7 @@
 #include "progress.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <string>
 #include <unistd.h>
@@ -26,7 +27,7 @@ void Progress::draw(double seconds) {
     constexpr int cells = 40;
     const double share = std::min(done_ / total_, 1.0);
     const auto filled = static_cast<std::size_t>(share * cells);
-    const auto left = static_cast<long>(seconds / share * (1 - share) + 0.5);
+    const auto left = std::lround(seconds / share * (1 - share));
     const std::string bar = std::string(filled, '#') + std::string(cells - filled, '.');
     std::fprintf(stderr, "\r[%s] %3d%% %ld:%02ld left ", bar.c_str(), static_cast<int>(share * 100), left / 60,
                  left % 60);
