@@ -69,9 +69,13 @@ CallMemory::CallMemory(const annulus_context &context, std::size_t bytes) : cont
         return;
     }
     if (!context.allocator) {
-        data_ = ::operator new(bytes, std::align_val_t(alignment), std::nothrow);
-        if (!data_)
+        // Aligned here: glibc's aligned allocations do not fit into the gaps that earlier ones of their size left.
+        std::size_t space = announced(bytes);
+        owned_.reset(new (std::nothrow) std::byte[space]);
+        if (!owned_)
             throw Error(ANNULUS_ERROR_MEMORY, "no memory for a workspace of %zu bytes", bytes);
+        data_ = owned_.get();
+        std::align(alignment, bytes, data_, space);
         return;
     }
     const annulus_allocator &allocator = *context.allocator;
@@ -86,12 +90,8 @@ CallMemory::CallMemory(const annulus_context &context, std::size_t bytes) : cont
 }
 
 CallMemory::~CallMemory() {
-    if (!data_ || context_.workspace)
-        return;
-    if (context_.allocator)
+    if (data_ && !context_.workspace && context_.allocator)
         context_.allocator->release(context_.allocator->user, data_, bytes_, context_.stream);
-    else
-        ::operator delete(data_, std::align_val_t(alignment));
 }
 
 std::size_t CallMemory::announced(std::size_t bytes) {

@@ -8,6 +8,7 @@
 #include <annulus/context.h>
 
 #include <cstddef>
+#include <memory>
 #include <optional>
 
 struct annulus_context {
@@ -49,6 +50,7 @@ class CallMemory {
   private:
     const annulus_context &context_;
     std::size_t bytes_;
+    std::unique_ptr<std::byte[]> owned_; // the process's memory, where it comes from there
     void *data_ = nullptr;
 };
 
