@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The machine's own rate: large single-precision matrix products by OpenBLAS, on as many threads as the benchmark has.
+// The machine's own rate: large single-precision matrix products by OpenBLAS, one on each thread of the benchmark.
 #pragma once
 
 #include "sample.hpp"
@@ -21,13 +21,12 @@ class SgemmRate {
     std::string description() const;
 
   private:
-    void multiply_on_every_thread();
-    void multiply_once();
+    struct Product {
+        std::vector<float> a, b, c;
+    };
+    void multiply();
 
-    int threads_;
-    bool own_threads_; // OpenBLAS has threads of its own
-    int size_;         // of the square matrices
-    std::vector<std::vector<float>> a_, b_, c_;
+    std::vector<Product> products_; // one a thread
     Sample rates_;
 };
 
