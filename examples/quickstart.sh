@@ -10,28 +10,7 @@ cd "$(dirname "$0")/.."
 build=build/quickstart
 out=examples/out
 
-# The packages of the sections named, out of the one list that the tests use too.
-packages() {
-    awk -v sections=" $* " '/^# [a-z]+:/ { wanted = index(sections, " " $2 " ") } /^[^#]/ && wanted' packages.txt
-}
-
-install_missing() {
-    command -v dpkg-query >/dev/null || return 0 # not Debian: the build says what it lacks
-    missing=''
-    for package in $(packages build: cli: example:); do
-        dpkg-query --show --showformat='${Status}\n' "$package" 2>/dev/null | grep -q '^install ok installed' ||
-            missing="$missing $package"
-    done
-    [ -n "$missing" ] || return 0
-    echo "installing$missing"
-    as_root=''
-    [ "$(id -u)" = 0 ] || as_root=sudo
-    $as_root apt-get update -qq
-    # shellcheck disable=SC2086
-    DEBIAN_FRONTEND=noninteractive $as_root apt-get install -y -qq --no-install-recommends $missing >/dev/null
-}
-
-install_missing
+sh packaging/install.sh build cli example
 [ -f "$build/build.ninja" ] || meson setup "$build" --buildtype=release -Dcli=enabled -Dtests=disabled
 meson compile -C "$build"
 

@@ -1,0 +1,21 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# install.sh SECTION...: installs the Debian packages of these sections of packages.txt that are missing.
+set -eu
+list=$(dirname "$0")/packages.txt
+command -v dpkg-query >/dev/null || exit 0 # not Debian: the build says what it lacks
+
+missing=''
+for package in $(awk -v sections=" $* " '
+    /^# [a-z]+:/ { sub(":", "", $2); wanted = index(sections, " " $2 " ") }
+    /^[^#]/ && wanted' "$list"); do
+    dpkg-query --show --showformat='${Status}\n' "$package" 2>/dev/null | grep -q '^install ok installed' ||
+        missing="$missing $package"
+done
+[ -n "$missing" ] || exit 0
+echo "installing$missing"
+as_root=''
+[ "$(id -u)" = 0 ] || as_root=sudo
+$as_root apt-get update -qq
+# shellcheck disable=SC2086
+$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null
