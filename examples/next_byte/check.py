@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""check.py ANNULUS DOCUMENT...: runs the next-byte job on 20,000 bytes and compares its attention with the definition."""
+"""check.py ANNULUS DOCUMENT...: runs the next-byte job on 20,000 bytes, compares its attention with the definition."""
+import importlib.util
 import pathlib
 import sys
 import tempfile
@@ -32,13 +33,20 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         directory = pathlib.Path(name)
         results = next_byte.run(document, program, directory)
-        assert results[0]["bits"] > results[2]["bits"], "far context did not help"
+        assert results["2048:1"]["bits"] > results["2048:1 + 16384:8"]["bits"], "far context did not help"
 
-        next_byte.attend(program, next_byte.GROWING, directory)
-        q, k, v, out = (np.load(directory / f"{array}.npy")[:, 0].astype(np.float64) for array in ("q", "k", "v", "out"))
+        next_byte.attend(program, next_byte.FAR[-1], directory)
+        q, k, v, out = (
+            np.load(directory / f"{array}.npy")[:, 0].astype(np.float64) for array in ("q", "k", "v", "out")
+        )
         for n in np.random.default_rng(0).integers(0, len(document), 300):
-            error = np.abs(out[n] - expected_row(q, k, v, n, next_byte.GROWING)).max()
+            error = np.abs(out[n] - expected_row(q, k, v, n, next_byte.FAR[-1])).max()
             assert error < 2e-3, f"row {n} is wrong by {error}"  # float16 keeps 11 bits
+
+        if importlib.util.find_spec("matplotlib"):
+            picture = directory / "picture.svg"
+            next_byte.draw(results, [("gzip -9", 2.0), ("xz -9", 1.5)], picture)
+            assert "</svg>" in picture.read_text(encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -29,10 +29,10 @@ OTHER = SYMBOLS - 1
 CONTEXT_WEIGHTS = (4.5, 2.5, 1.5, 1.0, 1.0, 1.0)  # in nats, for the last 1, 2, ... bytes; tried on C headers
 FLOOR = 0.02  # the share of the prediction that is spread evenly over all symbols
 
-# Every query attends in every branch: to the keys of its own residue.
-GROWING = ["2048:1", "16384:8,query=residue", "131072:64,query=residue"]
-EXPERIMENTS = [GROWING[:count] for count in range(1, len(GROWING) + 1)]
-NEAR_ONLY = ["6144:1"]  # as many keys a query as all of GROWING, spent on the nearest text
+# Growing reach in two ways, with as many keys a query: one more, longer and sparser branch each time; or one segment,
+# longer each time. In the sparse branches every query attends to the keys of its own residue.
+FAR = [["2048:1", "16384:8,query=residue", "131072:64,query=residue"][:count] for count in (1, 2, 3)]
+NEAR = [["2048:1"], ["4096:1"], ["6144:1"]]
 
 
 def symbols_of(document):
@@ -131,29 +131,30 @@ def label(branches):
 
 
 def draw(results, compressors, path):
-    import matplotlib
+    """Bits per byte of the far and the near experiments against keys a query, each point with its reach."""
+    from matplotlib.figure import Figure
 
-    matplotlib.use("svg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 4.2), layout="constrained")
-    growing, near = results[:-1], results[-1]
-    axes.plot([r["reach"] for r in growing], [r["bits"] for r in growing], "o-", label="one more, sparser branch each")
-    axes.plot(near["reach"], near["bits"], "s", label=f"{label(near['branches'])}: as many keys as the last, all near")
-    for (name, bits), style in zip(compressors, (":", "--")):
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    axes = figure.subplots()
+    for experiments, name, style, side in ((NEAR, "one segment, longer each time", "s--", 8),
+                                           (FAR, "one more, longer and sparser branch each time", "o-", -16)):
+        points = [results[label(branches)] for branches in experiments]
+        axes.plot([p["keys"] for p in points], [p["bits"] for p in points], style, label=name)
+        for point in points:
+            axes.annotate(f"reach {point['reach']:,}", (point["keys"], point["bits"]), (0, side),
+                          textcoords="offset points", ha="center", fontsize=8)
+    for (name, bits), style in zip(compressors, (":", "-.")):
         axes.axhline(bits, color="grey", linestyle=style, label=name)
-    axes.set_xscale("log", base=2)
-    axes.set_xticks([r["reach"] for r in growing], [label(r["branches"][-1:]) for r in growing])
-    axes.set_xlabel("longest branch, segment length : dilation")
+    axes.set_xlabel("keys a query, on average")
     axes.set_ylabel("bits per byte")
     axes.set_title("Next-byte prediction by attention alone")
-    axes.set_ylim(bottom=0)
-    axes.legend()
-    figure.savefig(path)
+    axes.margins(x=0.1, y=0.1)
+    axes.legend(fontsize=8)
+    figure.savefig(path, metadata={"Date": None})
 
 
 def run(document, program, directory):
-    """Does the whole job on a document (bytes); returns one result for each line of the table."""
+    """Does the whole job on a document (bytes); returns the results by the branches' label."""
     directory.mkdir(parents=True, exist_ok=True)
     data = np.frombuffer(document, np.uint8)
     symbols, sharing = symbols_of(data)
@@ -163,13 +164,13 @@ def run(document, program, directory):
           f"{time.monotonic() - start:.1f} s\n")
     print(f"{'branches (segment : dilation)':<34} {'reach':>6} {'keys a query':>12} {'bits/byte':>9} "
           f"{'seconds':>8} {'tokens/s':>10} {'memory':>8}")
-    results = []
-    for branches in EXPERIMENTS + [NEAR_ONLY]:
+    results = {}
+    for branches in FAR + NEAR[1:]:
         seconds, memory = attend(program, branches, directory)
         output = np.load(directory / "out.npy", mmap_mode="r")
-        result = {"branches": branches, "reach": reach(branches), "keys": mean_keys(branches, len(data)),
+        result = {"reach": reach(branches), "keys": mean_keys(branches, len(data)),
                   "bits": bits_per_byte(output, symbols, sharing), "seconds": seconds, "memory": memory}
-        results.append(result)
+        results[label(branches)] = result
         print(f"{label(branches):<34} {result['reach']:>6} {result['keys']:>12.0f} {result['bits']:>9.3f} "
               f"{seconds:>8.1f} {len(data) / seconds:>10,.0f} {memory / 2**20:>5.0f} MB", flush=True)
     return results
@@ -182,8 +183,11 @@ def main():
     parser.add_argument("--out", required=True, type=pathlib.Path, help="directory for the arrays and the picture")
     parser.add_argument("--bytes", type=int, default=1 << 20, help="read at most so many bytes (default: %(default)s)")
     options = parser.parse_args()
-    with options.document.open("rb") as file:
-        document = file.read(options.bytes)
+    try:
+        with options.document.open("rb") as file:
+            document = file.read(options.bytes)
+    except OSError as error:
+        parser.error(str(error))
     if len(document) < 2:
         parser.error(f"{options.document}: too short to predict anything")
 
