@@ -17,6 +17,8 @@ from collections import Counter
 
 GOOD_RESULTS = {"OK", "EXPECTEDFAIL", "SKIP"}
 LOG_LINES = 100
+PRINTED_CASES = 20
+MESSAGE_LINES = 20
 
 
 def case_result(case):
@@ -44,13 +46,20 @@ def cases_by_program(junit):
     return programs
 
 
+def message_of(case):
+    texts = [failure.get("message") or failure.text or "" for failure in [*case.iter("failure"), *case.iter("error")]]
+    return "\n".join("\n".join(texts).splitlines()[:MESSAGE_LINES])
+
+
 def print_failure(build, run, failed_cases):
     print(f"\n=== {build}: {run['name']} ({run['result']}, exit status {run['returncode']})")
-    for case in failed_cases:
-        print(f"--- {case.get('classname')}.{case.get('name')}")
-        for failure in [*case.iter("failure"), *case.iter("error")]:
-            print(failure.get("message") or failure.text or "")
-    for stream in ("stdout", "stderr"):
+    for case in failed_cases[:PRINTED_CASES]:
+        print(f"--- {without_suite(case.get('classname'))}.{case.get('name')}\n{message_of(case)}")
+    if len(failed_cases) > PRINTED_CASES:
+        print(f"--- and {len(failed_cases) - PRINTED_CASES} cases more")
+    # GoogleTest's messages stand in its cases; the others say what is wrong in their output.
+    told = any(message_of(case) for case in failed_cases)
+    for stream in ("stderr",) if told else ("stdout", "stderr"):
         lines = run.get(stream, "").splitlines()
         if lines:
             print(f"--- {stream}, the last {min(len(lines), LOG_LINES)} of {len(lines)} lines")

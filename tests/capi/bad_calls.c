@@ -219,7 +219,7 @@ static void config_does_not_fit(void **state) {
         if (defect == 0)
             assert_ok(annulus_config_set_branch_heads(config, 1, HEADS - 1, 2));
         else if (defect == 1)
-            assert_ok(annulus_config_set_branch_heads(config, 1, 1 << 30, 1 << 30));
+            assert_ok(annulus_config_set_branch_heads(config, 1, 1 << 30, (1 << 30) - 1));
         else {
             assert_ok(annulus_config_add_branch(config, 0, 2, NULL));
             assert_ok(annulus_config_set_branch_order(config, 2, ANNULUS_ORDER_HILBERT, LENGTH - 1));

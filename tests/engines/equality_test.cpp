@@ -124,6 +124,29 @@ TEST(Equality, LongJobInPiecesIsBitEqual) {
     }
 }
 
+// Half precision is float32 inside: for the same inputs the results are those of float32, rounded to nearest.
+TEST(Equality, HalfPrecisionIsFloat32RoundedAtTheEnd) {
+    for (const auto engine : {ANNULUS_ENGINE_REFERENCE, ANNULUS_ENGINE_CPU})
+        for (const auto dtype : {ANNULUS_BFLOAT16, ANNULUS_FLOAT16}) {
+            Problem problem = {.length = 200, .dim = 16, .branches = {{.segment = 64}, {.dilation = 3}}};
+            problem.dtype = dtype;
+            const Inputs inputs = random_inputs(problem, 11);
+            const Results half = run(problem, inputs, {.engine = engine});
+            problem.dtype = ANNULUS_FLOAT32;
+            const Results single = run(problem, inputs, {.engine = engine});
+            const auto expect_rounded = [&](const char *name, const std::vector<double> &got,
+                                            const std::vector<double> &wanted) {
+                const double noise = 1e-6 * greatest_magnitude(wanted);
+                for (std::size_t i = 0; i < got.size(); ++i)
+                    ASSERT_NEAR(got[i], wanted[i], rounding_unit(dtype) / 2 * std::fabs(wanted[i]) + noise)
+                        << name << " in " << annulus_dtype_name(dtype) << ", " << annulus_engine_name(engine);
+            };
+            expect_rounded("out", half.out, single.out);
+            expect_rounded("d_v", half.d_v, single.d_v);
+            expect_near("lse", half.lse, single.lse, 1e-6);
+        }
+}
+
 TEST(Equality, HilbertOrderOfEveryPositionIsLinearOrder) {
     for (const bool causal : {false, true})
         for (const auto query : {ANNULUS_QUERY_DILATED, ANNULUS_QUERY_RESIDUE, ANNULUS_QUERY_EVERY}) {

@@ -22,6 +22,9 @@ std::vector<NamedProblem> rule_combinations();
 // One property each: sizes, heads, layouts, windows.
 std::vector<NamedProblem> named_problems();
 
+// Prov-GigaPath's slide encoder: the tiles of a slide and one class token.
+Problem gigapath(std::int64_t tiles);
+
 // Whether the environment (ANNULUS_TEST_QUICK) asks for the fast part only, as a run under sanitizers does.
 bool quick();
 

@@ -28,6 +28,9 @@ Mask::Mask(const Problem &problem) : problem_(problem) {
             }
             start += segment.length;
         }
+        residues_.emplace_back();
+        for (const std::int64_t place : places)
+            residues_.back().push_back(place % spec.dilation);
         places_.push_back(std::move(places));
     }
 }
@@ -62,8 +65,8 @@ void Mask::add_keys(std::size_t branch, std::int64_t position, std::int32_t head
     if (!serves(branch, head))
         return;
     const BranchSpec &spec = problem_.branches[branch];
-    const std::int64_t r = spec.dilation;
-    const std::int64_t query_residue = place(branch, position) % r;
+    const std::vector<std::int64_t> &residues = residues_[branch];
+    const std::int64_t query_residue = residues[position];
     const std::int64_t phi = phase(branch, head);
     if (spec.query == ANNULUS_QUERY_DILATED && query_residue != phi)
         return;
@@ -71,7 +74,7 @@ void Mask::add_keys(std::size_t branch, std::int64_t position, std::int32_t head
     const Segment segment = segment_of(branch, position);
     std::int64_t real = 0;
     for (std::int64_t m = segment.start; m < segment.start + segment.length; ++m) {
-        if (place(branch, m) % r != key_residue)
+        if (residues[m] != key_residue)
             continue;
         ++real;
         if (!problem_.causal || m <= position)
@@ -79,7 +82,7 @@ void Mask::add_keys(std::size_t branch, std::int64_t position, std::int32_t head
     }
     if (problem_.zero_keys && !problem_.causal) {
         const std::int64_t w = spec.segment ? std::min(spec.segment, problem_.length) : problem_.length;
-        keys.padding += divide_up(w, r) - real;
+        keys.padding += divide_up(w, spec.dilation) - real;
     }
 }
 

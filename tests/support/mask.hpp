@@ -34,7 +34,8 @@ class Mask {
 
   private:
     Problem problem_;
-    std::vector<std::vector<std::int64_t>> places_; // [branch][position]
+    std::vector<std::vector<std::int64_t>> places_;   // [branch][position]
+    std::vector<std::vector<std::int64_t>> residues_; // [branch][position]
 };
 
 } // namespace annulus::test

@@ -2,6 +2,7 @@
 #include "support/number.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -68,10 +69,20 @@ double round_to(annulus_dtype dtype, double value) {
     if (dtype == ANNULUS_FLOAT64 || value == 0 || !std::isfinite(value))
         return value;
     const Format format = format_of(dtype);
-    const int exponent = std::max(std::ilogb(value), format.least_exponent);
-    const int last_place = exponent - format.precision + 1;
-    const double rounded = std::ldexp(std::nearbyint(std::ldexp(value, -last_place)), last_place);
-    if (std::ilogb(rounded) > format.greatest_exponent)
+    const double least_normal = std::ldexp(1.0, format.least_exponent);
+    double rounded;
+    if (std::fabs(value) < least_normal) {
+        // All subnormal numbers have the same last place.
+        const int last_place = format.least_exponent - format.precision + 1;
+        rounded = std::ldexp(std::nearbyint(std::ldexp(value, -last_place)), last_place);
+    } else {
+        const int dropped_bits = 53 - format.precision;
+        const std::uint64_t last_place = std::uint64_t{1} << dropped_bits;
+        std::uint64_t bits = std::bit_cast<std::uint64_t>(value);
+        bits += last_place / 2 - 1 + (bits >> dropped_bits & 1); // a carry out of the fraction raises the exponent
+        rounded = std::bit_cast<double>(bits & ~(last_place - 1));
+    }
+    if (std::fabs(rounded) >= std::ldexp(2.0, format.greatest_exponent))
         return std::copysign(std::numeric_limits<double>::infinity(), value);
     return rounded;
 }

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sequences longer than any block of the cpu engine. The reference would take its N * N time for all of them; it
+// computes windows of a few queries, where the results of the whole job must be the same. The gradients of keys and
+// values are sums over all queries; of them it checks the totals, which follow from the rows of P summing to 1.
+#include "engines/table.hpp"
+
+#include "support/compare.hpp"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace annulus::test {
+namespace {
+
+std::vector<NamedProblem> long_problems() {
+    const std::vector<NamedProblem> problems = {
+        {"linear",
+         {.length = 40001,
+          .heads = 2,
+          .kv_heads = 1,
+          .branches = {{.segment = 512}, {.segment = 18000, .dilation = 9}, {.dilation = 64}}}},
+        {"causal_every_query",
+         {.length = 33000,
+          .heads = 1,
+          .branches = {{.segment = 700, .dilation = 2, .query = ANNULUS_QUERY_EVERY},
+                       {.dilation = 97, .query = ANNULUS_QUERY_RESIDUE}},
+          .causal = true}},
+        {"hilbert_image",
+         {.length = 180 * 200,
+          .heads = 1,
+          .branches = {{.dilation = 120, .query = ANNULUS_QUERY_RESIDUE, .order = ANNULUS_ORDER_HILBERT, .width = 200}},
+          .causal = true}},
+        {"zero_keys",
+         {.length = 40001,
+          .heads = 3,
+          .branches = {{.segment = 1024}, {.segment = 36000, .dilation = 50, .query = ANNULUS_QUERY_RESIDUE}},
+          .zero_keys = true}},
+    };
+    std::vector<NamedProblem> all;
+    for (const NamedProblem &named : problems)
+        for (const auto dtype : {ANNULUS_FLOAT64, ANNULUS_FLOAT32}) {
+            if (quick() && dtype == ANNULUS_FLOAT64)
+                continue;
+            all.push_back(named);
+            all.back().problem.dtype = dtype;
+            all.back().name += std::string("_") + annulus_dtype_name(dtype);
+        }
+    if (!quick()) {
+        all.push_back({"gigapath_6000_tiles", gigapath(6000)});
+        all.back().problem.dtype = ANNULUS_FLOAT32;
+    }
+    return all;
+}
+
+class Long : public testing::TestWithParam<NamedProblem> {};
+
+// Rows start … start + count - 1 of [batch * …, length, row] tensors with one batch entry.
+std::vector<double> rows(const std::vector<double> &values, std::int64_t length, std::int64_t start,
+                         std::int64_t count) {
+    const std::int64_t row = static_cast<std::int64_t>(values.size()) / length;
+    return {values.begin() + start * row, values.begin() + (start + count) * row};
+}
+
+std::vector<double> rows_of_heads(const std::vector<double> &values, std::int64_t heads, std::int64_t start,
+                                  std::int64_t count) {
+    const std::int64_t length = static_cast<std::int64_t>(values.size()) / heads;
+    std::vector<double> all;
+    for (std::int64_t h = 0; h < heads; ++h)
+        all.insert(all.end(), values.begin() + h * length + start, values.begin() + h * length + start + count);
+    return all;
+}
+
+TEST_P(Long, WindowsAgreeWithReference) {
+    const Problem &problem = GetParam().problem;
+    const Inputs inputs = random_inputs(problem, 1);
+    const Results whole = run(problem, inputs);
+    for (const std::int64_t start : {std::int64_t{0}, std::int64_t{511}, std::int64_t{5790}, std::int64_t{16380},
+                                     std::int64_t{17995}, std::int64_t{32764}, problem.length - 9}) {
+        if (start > problem.length - 9)
+            continue;
+        SCOPED_TRACE(testing::Message() << "queries from " << start);
+        constexpr std::int64_t count = 9;
+        Problem window = problem;
+        window.window = QueryWindow{start, count};
+        Inputs part = inputs;
+        part.q = rows(inputs.q, problem.length, start, count);
+        part.d_out = rows(inputs.d_out, problem.length, start, count);
+        part.d_lse = rows_of_heads(inputs.d_lse, problem.heads, start, count);
+        const Results exact = run_exact(window, part);
+        const Results got = {rows(whole.out, problem.length, start, count),
+                             rows_of_heads(whole.lse, problem.heads, start, count),
+                             rows(whole.d_q, problem.length, start, count),
+                             {},
+                             {}};
+        const double tolerance = problem.dtype == ANNULUS_FLOAT64 ? 1e-12 : 1e-5;
+        expect_near("out", got.out, exact.out, tolerance);
+        expect_near("lse", got.lse, exact.lse, tolerance);
+        expect_near("d_q", got.d_q, exact.d_q, tolerance, norm(exact.out));
+    }
+}
+
+// The sum over positions and over the heads that share a key/value head of weight[head, position] * values[position,
+// head, dim].
+std::vector<double> total(const Problem &problem, std::int32_t heads, const std::vector<double> &values,
+                          const std::vector<double> *weights = nullptr) {
+    std::vector<double> sums(problem.kv() * problem.dim);
+    for (std::int64_t n = 0; n < problem.length; ++n)
+        for (std::int32_t h = 0; h < heads; ++h)
+            for (std::int32_t d = 0; d < problem.dim; ++d)
+                sums[h / (heads / problem.kv()) * problem.dim + d] +=
+                    values[(n * heads + h) * problem.dim + d] * (weights ? (*weights)[h * problem.length + n] : 1);
+    return sums;
+}
+
+// Every row of P sums to 1 and every row of dS to scale * dLSE, so sum dV = sum dO and sum dK = scale * sum dLSE Q.
+TEST_P(Long, TotalsOfKeyAndValueGradients) {
+    Problem problem = GetParam().problem;
+    problem.zero_keys = false;
+    const Inputs inputs = random_inputs(problem, 2);
+    const Results results = run(problem, inputs);
+    std::vector<double> wanted_d_k = total(problem, problem.heads, inputs.q, &inputs.d_lse);
+    for (double &value : wanted_d_k)
+        value *= problem.scale_or_default();
+    const double tolerance = problem.dtype == ANNULUS_FLOAT64 ? 1e-11 : 1e-4;
+    expect_near("sum of d_v", total(problem, problem.kv(), results.d_v), total(problem, problem.heads, inputs.d_out),
+                tolerance);
+    expect_near("sum of d_k", total(problem, problem.kv(), results.d_k), wanted_d_k, tolerance);
+}
+
+std::string name_of(const testing::TestParamInfo<NamedProblem> &info) {
+    return info.param.name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Sequences, Long, testing::ValuesIn(long_problems()), name_of);
+
+} // namespace
+} // namespace annulus::test
