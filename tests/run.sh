@@ -20,7 +20,7 @@ build build/sanitize -Dcli=disabled -Db_sanitize=address,undefined -Db_lundef=fa
 
 # A failing test is counted below; it does not keep the others from running.
 meson test -C build/test --no-rebuild || true
-ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 ANNULUS_TEST_QUICK=1 meson test -C build/sanitize --no-rebuild --timeout-multiplier 4 \
-    --suite unit --suite capi --suite engines || true
+ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 ANNULUS_TEST_QUICK=1 \
+    meson test -C build/sanitize --no-rebuild --timeout-multiplier 4 --suite unit --suite capi --suite engines || true
 
 exec python3 tests/count.py build/test build/sanitize
