@@ -215,17 +215,18 @@ template <class T> class CellBackward {
                 if (causal && span.low > own.high)
                     continue;
                 const bool masked = causal && span.high > own.low;
+                const int seen = masked ? visible_keys(segment, s_.key_positions, n, own.high) : n;
                 const int offset = group * d_;
-                gemm(false, n, lanes, d_, s_.k, d_, s_.q_t + offset, T{0}, s_.scores);
-                gemm(false, n, lanes, d_, s_.v, d_, s_.d_out_t + offset, T{0}, s_.d_scores);
+                gemm(false, seen, lanes, d_, s_.k, d_, s_.q_t + offset, T{0}, s_.scores);
+                gemm(false, seen, lanes, d_, s_.v, d_, s_.d_out_t + offset, T{0}, s_.d_scores);
                 if (masked)
-                    vector.mask(s_.scores, n, s_.key_positions, s_.query_positions + group);
-                vector.gradient(s_.scores, s_.d_scores, n, s_.lse + group, s_.delta + group,
+                    vector.mask(s_.scores, seen, s_.key_positions, s_.query_positions + group);
+                vector.gradient(s_.scores, s_.d_scores, seen, s_.lse + group, s_.delta + group,
                                 static_cast<T>(plan_.scale()));
                 const bool careful_q = masked && !q_finite, careful_k = masked && !k_finite;
-                accumulate_product(careful_q, false, n, d_, columns, s_.scores, lanes, s_.d_out + offset, s_.d_v);
-                accumulate_product(careful_q, false, n, d_, columns, s_.d_scores, lanes, s_.q + offset, s_.d_k);
-                accumulate_product(careful_k, true, columns, d_, n, s_.d_scores, lanes, s_.k, s_.d_q + offset);
+                accumulate_product(careful_q, false, seen, d_, columns, s_.scores, lanes, s_.d_out + offset, s_.d_v);
+                accumulate_product(careful_q, false, seen, d_, columns, s_.d_scores, lanes, s_.q + offset, s_.d_k);
+                accumulate_product(careful_k, true, columns, d_, seen, s_.d_scores, lanes, s_.k, s_.d_q + offset);
             }
             add_tile(s_.d_k, s_.key_positions, n, d_k);
             add_tile(s_.d_v, s_.key_positions, n, d_v);

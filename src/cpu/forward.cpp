@@ -87,7 +87,7 @@ template <class T> class BlockForward {
         : plan_(plan), tensors_(tensors), s_(scratch), d_(plan.problem().head_dim) {}
 
     void run(std::int64_t b, std::int32_t head, const Window &block) const {
-        std::fill_n(s_.o, block.length * d_, T{0});
+        // O needs no value where l is 0.
         std::fill_n(s_.m, block.length, -std::numeric_limits<T>::infinity());
         std::fill_n(s_.l, block.length, T{0});
         const Head at{b, head, block};
@@ -175,20 +175,22 @@ template <class T> class BlockForward {
             const bool v_finite = load_tile(v, s_.key_positions, n, d_, s_.v);
             for (int group = 0; group < count; group += lanes) {
                 const int columns = std::min(lanes, count - group);
-                if (causal && span.low > queries[group + columns - 1])
+                const std::int64_t last = queries[group + columns - 1];
+                if (causal && span.low > last)
                     continue;
                 const bool masked = causal && span.high > queries[group];
-                gemm(false, n, lanes, d_, s_.k, d_, s_.q + group * d_, T{0}, s_.scores);
+                const int seen = masked ? visible_keys(segment, s_.key_positions, n, last) : n;
+                gemm(false, seen, lanes, d_, s_.k, d_, s_.q + group * d_, T{0}, s_.scores);
                 if (masked) {
                     std::copy_n(queries + group, columns, s_.masking_positions);
-                    vector.mask(s_.scores, n, s_.key_positions, s_.masking_positions);
+                    vector.mask(s_.scores, seen, s_.key_positions, s_.masking_positions);
                 }
                 T *o = s_.tile_o + group * d_;
-                if (vector.softmax(s_.scores, n, s_.tile_m + group, s_.tile_l + group, s_.correction))
+                if (vector.softmax(s_.scores, seen, s_.tile_m + group, s_.tile_l + group, s_.correction))
                     for (int c = 0; c < columns; ++c)
                         if (s_.correction[c] != T{1})
                             vector.scale(o + c * d_, s_.correction[c], d_);
-                accumulate_product(masked && !v_finite, true, columns, d_, n, s_.scores, lanes, s_.v, o);
+                accumulate_product(masked && !v_finite, true, columns, d_, seen, s_.scores, lanes, s_.v, o);
             }
         }
         store_state(at, queries, count);
@@ -198,7 +200,10 @@ template <class T> class BlockForward {
     void load_state(const Head &at, const std::int64_t *queries, int count) const {
         for (int i = 0; i < count; ++i) {
             const std::int64_t row = queries[i] - at.block.start;
-            std::copy_n(s_.o + row * d_, d_, s_.tile_o + i * d_);
+            if (s_.l[row] == T{0})
+                std::fill_n(s_.tile_o + i * d_, d_, T{0});
+            else
+                std::copy_n(s_.o + row * d_, d_, s_.tile_o + i * d_);
             s_.tile_m[i] = s_.m[row];
             s_.tile_l[i] = s_.l[row];
         }
@@ -229,7 +234,9 @@ template <class T> class BlockForward {
         for (std::int64_t i = 0; i < at.block.length; ++i) {
             const std::int64_t position = at.block.start + i;
             const bool empty = s_.l[i] == T{0};
-            vector_kernels<T>().store_row(out.dtype(), s_.o + i * d_, empty ? T{0} : T{1} / s_.l[i], d_, out[position]);
+            if (empty)
+                std::fill_n(s_.o + i * d_, d_, T{0});
+            vector_kernels<T>().store_row(out.dtype(), s_.o + i * d_, empty ? T{1} : T{1} / s_.l[i], d_, out[position]);
             if (tensors_.lse)
                 *statistic<T>(*tensors_.lse, at.b, at.head, position - plan_.problem().queries.start) =
                     empty ? -std::numeric_limits<T>::infinity() : (s_.m[i] + std::log2(s_.l[i])) * static_cast<T>(ln_2);

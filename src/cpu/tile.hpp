@@ -101,6 +101,13 @@ inline void fill_positions(const Segment &segment, const Progression &places, st
         positions[i] = segment.position(places[from + i]);
 }
 
+// How many keys of a tile come into question for a query at `last` or before: where positions ascend, those up to it.
+inline int visible_keys(const Segment &segment, const std::int64_t *positions, int count, std::int64_t last) {
+    return segment.curve.is_linear()
+               ? static_cast<int>(std::upper_bound(positions, positions + count, last) - positions)
+               : count;
+}
+
 inline constexpr double log2_e = 1.44269504088896340735992468100;
 inline constexpr double ln_2 = 0.693147180559945309417232121458;
 
