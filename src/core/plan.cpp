@@ -12,10 +12,6 @@ namespace annulus {
 
 namespace {
 
-std::int64_t divide_up(std::int64_t a, std::int64_t b) {
-    return a / b + (a % b != 0);
-}
-
 std::int64_t remainder(std::int64_t a, std::int64_t b) {
     return (a % b + b) % b;
 }

@@ -18,6 +18,11 @@
 
 namespace annulus {
 
+// a / b rounded up, for a >= 0 and b > 0, without overflow.
+inline std::int64_t divide_up(std::int64_t a, std::int64_t b) {
+    return a / b + (a % b != 0);
+}
+
 // The global positions start … start + length - 1.
 struct Window {
     std::int64_t start = 0;

@@ -21,10 +21,6 @@ namespace {
 // Keys in a cell; its queries are one query_tile.
 constexpr std::int64_t key_chunk = 2 * query_tile;
 
-std::int64_t divide_up(std::int64_t a, std::int64_t b) {
-    return (a + b - 1) / b;
-}
-
 // The gradients in the type of accumulation: the caller's own tensors where they have that type, else copies.
 struct Gradients {
     annulus_tensor q, k, v;

@@ -32,7 +32,7 @@ std::int64_t block_length(const Plan &plan) {
     auto length =
         static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(std::min(longest, query_tile * dilation))));
     while (length > query_tile &&
-           (problem.sequence_length / length + 1) * problem.batch * problem.heads < enough_blocks)
+           divide_up(problem.sequence_length, length) * problem.batch * problem.heads < enough_blocks)
         length /= 2;
     return length;
 }
@@ -264,7 +264,7 @@ template <class T> std::size_t forward_bytes(const Plan &plan, int threads) {
 template <class T> void forward(const Plan &plan, const ForwardTensors &tensors, Workspace &workspace, int threads) {
     const Problem &problem = plan.problem();
     const std::int64_t length = block_length(plan);
-    const std::int64_t blocks = (problem.queries.length + length - 1) / length;
+    const std::int64_t blocks = divide_up(problem.queries.length, length);
     const std::size_t piece = scratch_bytes<T>(plan);
     // Late blocks first: under causality they are the long ones.
     parallel_for(threads, blocks * problem.batch * problem.heads, [&](std::int64_t item, int worker) {

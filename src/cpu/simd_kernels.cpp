@@ -156,6 +156,7 @@ template <class T> bool softmax(T *scores, int keys, T *m, T *l, T *correction) 
 }
 
 template <class T> void gradient(T *scores, T *d_probability, int keys, const T *lse, const T *delta, T factor) {
+    constexpr T infinity = __builtin_inff();
     const Row<T> row_lse = load_lanes(lse);
     const Row<T> row_delta = load_lanes(delta);
     for (int key = 0; key < keys; ++key) {
@@ -163,7 +164,9 @@ template <class T> void gradient(T *scores, T *d_probability, int keys, const T 
         T *d = d_probability + key * lanes;
 #pragma GCC unroll 16
         for (int i = 0; i < Row<T>::count; ++i) {
-            const Vector<T> p = exp2<T>(load<Vector<T>>(s + i * width<T>) - row_lse.v[i]);
+            const Vector<T> score = load<Vector<T>>(s + i * width<T>);
+            // A masked key has no part in a query whose LSE is NaN either.
+            const Vector<T> p = score == -infinity ? Vector<T>{} : exp2<T>(score - row_lse.v[i]);
             const Vector<T> ds = factor * p * (load<Vector<T>>(d + i * width<T>) - row_delta.v[i]);
             store(s + i * width<T>, p);
             store(d + i * width<T>, p == T{0} ? Vector<T>{} : ds);
