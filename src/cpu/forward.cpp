@@ -12,6 +12,7 @@
 
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 namespace annulus {
@@ -234,9 +235,10 @@ template <class T> class BlockForward {
         for (std::int64_t i = 0; i < at.block.length; ++i) {
             const std::int64_t position = at.block.start + i;
             const bool empty = s_.l[i] == T{0};
-            if (empty)
-                std::fill_n(s_.o + i * d_, d_, T{0});
-            vector_kernels<T>().store_row(out.dtype(), s_.o + i * d_, empty ? T{1} : T{1} / s_.l[i], d_, out[position]);
+            if (empty) // 0 in every dtype
+                std::memset(out[position], 0, static_cast<std::size_t>(d_ * dtype_bytes(out.dtype())));
+            else
+                vector_kernels<T>().store_row(out.dtype(), s_.o + i * d_, T{1} / s_.l[i], d_, out[position]);
             if (tensors_.lse)
                 *statistic<T>(*tensors_.lse, at.b, at.head, position - plan_.problem().queries.start) =
                     empty ? -std::numeric_limits<T>::infinity() : (s_.m[i] + std::log2(s_.l[i])) * static_cast<T>(ln_2);
