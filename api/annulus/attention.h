@@ -32,7 +32,8 @@ typedef struct annulus_window {
     int64_t query_start;
 } annulus_window;
 
-#define ANNULUS_WINDOW_INIT {sizeof(annulus_window), 0}
+#define ANNULUS_WINDOW_INIT                                                                                            \
+    { sizeof(annulus_window), 0 }
 
 /*
  * Computes O and, if `lse` is not NULL, LSE.
@@ -104,7 +105,8 @@ typedef struct annulus_problem {
     int64_t key_length;
 } annulus_problem;
 
-#define ANNULUS_PROBLEM_INIT {sizeof(annulus_problem), ANNULUS_FLOAT32, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define ANNULUS_PROBLEM_INIT                                                                                           \
+    { sizeof(annulus_problem), ANNULUS_FLOAT32, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /*
  * What a problem costs. Set `size` to sizeof(annulus_estimate) before the call, best by ANNULUS_ESTIMATE_INIT.
@@ -127,7 +129,8 @@ typedef struct annulus_estimate {
     uint64_t plan_bytes;               /* host memory of the plan itself */
 } annulus_estimate;
 
-#define ANNULUS_ESTIMATE_INIT {sizeof(annulus_estimate), 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define ANNULUS_ESTIMATE_INIT                                                                                          \
+    { sizeof(annulus_estimate), 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 #define ANNULUS_ALL_BRANCHES (-1)
 

@@ -81,8 +81,8 @@ ANNULUS_API void annulus_config_destroy(annulus_config *config);
 
 /*
  * Appends a branch for all heads, phase rule block, query rule dilated, linear order.
- * segment_length: w >= 1 in positions, or 0 for the whole sequence. dilation: r >= 1. A config holds up to 65,536 branches.
- * branch: receives the new branch's index, counted from 0; may be NULL. Since 0.1.0.
+ * segment_length: w >= 1 in positions, or 0 for the whole sequence. dilation: r >= 1. A config holds up to 65,536
+ * branches. branch: receives the new branch's index, counted from 0; may be NULL. Since 0.1.0.
  */
 ANNULUS_API annulus_status annulus_config_add_branch(annulus_config *config, int64_t segment_length, int64_t dilation,
                                                      int32_t *branch);

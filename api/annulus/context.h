@@ -31,9 +31,9 @@ ANNULUS_API annulus_status annulus_device_count(annulus_device device, int32_t *
  * Where a context takes the workspace of a call from, when no workspace is set.
  *
  * size: sizeof(annulus_allocator). allocate returns `bytes` of memory on the context's device aligned to `alignment`
- * (a power of two), or NULL. release gives back what allocate returned, with the same `bytes`. `user` is handed to both.
- * `stream` is the context's stream, NULL on a CPU. Both are called by the thread that calls annulus, must not throw,
- * and must stay callable as long as the context uses them.
+ * (a power of two), or NULL. release gives back what allocate returned, with the same `bytes`. `user` is handed to
+ * both. `stream` is the context's stream, NULL on a CPU. Both are called by the thread that calls annulus, must not
+ * throw, and must stay callable as long as the context uses them.
  */
 typedef struct annulus_allocator {
     size_t size;
@@ -42,7 +42,8 @@ typedef struct annulus_allocator {
     void *user;
 } annulus_allocator;
 
-#define ANNULUS_ALLOCATOR_INIT {sizeof(annulus_allocator), NULL, NULL, NULL}
+#define ANNULUS_ALLOCATOR_INIT                                                                                         \
+    { sizeof(annulus_allocator), NULL, NULL, NULL }
 
 /*
  * Makes a context for device number `index` (counted from 0) of a kind in *context. It has no config yet. The caller
@@ -74,8 +75,8 @@ ANNULUS_API annulus_status annulus_context_set_allocator(annulus_context *contex
 
 /*
  * Sets `bytes` of device memory that calls use instead of allocating; NULL with 0 bytes goes back to allocating. The
- * memory needs no alignment, stays the caller's and must outlive the calls that use it; its contents are undefined after
- * them. A call that needs more fails with ANNULUS_ERROR_MEMORY and says how much. annulus_workspace_size() tells
+ * memory needs no alignment, stays the caller's and must outlive the calls that use it; its contents are undefined
+ * after them. A call that needs more fails with ANNULUS_ERROR_MEMORY and says how much. annulus_workspace_size() tells
  * beforehand. Since 0.1.0.
  */
 ANNULUS_API annulus_status annulus_context_set_workspace(annulus_context *context, void *workspace, size_t bytes);

@@ -28,8 +28,8 @@ double SgemmRate::measure() {
     return rate;
 }
 
-// Each product on one thread: the threads of OpenBLAS's own would go on spinning for a while after theirs, and take that
-// time from what is measured next.
+// Each product on one thread: the threads of OpenBLAS's own would go on spinning for a while after theirs, and take
+// that time from what is measured next.
 void SgemmRate::multiply() {
     const int before = openblas_get_num_threads();
     openblas_set_num_threads(1);
