@@ -80,10 +80,7 @@ ANNULUS_API annulus_status annulus_backward(annulus_context *context, const annu
                                             const annulus_window *window);
 
 /* The two passes, for questions about their cost. */
-typedef enum annulus_pass {
-    ANNULUS_PASS_FORWARD = 1,
-    ANNULUS_PASS_BACKWARD = 2
-} annulus_pass;
+typedef enum annulus_pass { ANNULUS_PASS_FORWARD = 1, ANNULUS_PASS_BACKWARD = 2 } annulus_pass;
 
 /*
  * The sizes of a problem without its data. Set `size` to sizeof(annulus_problem), best by ANNULUS_PROBLEM_INIT, and
