@@ -49,7 +49,7 @@ def main():
         for line in panel(index, f"branch {length}:{dilation}", f"segments of {length}, {kept}",
                           lambda n, m: colour if attends((length, dilation), n, m) else None):
             print(line)
-    for line in panel(3, "all: one softmax", "grey: once; dark: twice; black: 3 times", union_colour):
+    for line in panel(3, "all: one softmax", "grey 1 time, dark 2, black 3", union_colour):
         print(line)
     print(f'<text x="{GAP}" y="{height - 10}">Rows are queries, columns are keys, {POSITIONS} positions; causal; '
           'a head of phase 0.</text>')
