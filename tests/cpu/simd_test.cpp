@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+// The vector kernels of every instruction set that this machine has, not only of the one that it would choose, against
+// the same operations in float64.
+#include "cpu/simd.hpp"
+
+#include "support/number.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <ostream>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace annulus {
+
+namespace simd_baseline {
+extern const VectorKernels<float> float_kernels;
+extern const VectorKernels<double> double_kernels;
+} // namespace simd_baseline
+#if defined(__x86_64__)
+namespace simd_avx2 {
+extern const VectorKernels<float> float_kernels;
+extern const VectorKernels<double> double_kernels;
+} // namespace simd_avx2
+namespace simd_avx512 {
+extern const VectorKernels<float> float_kernels;
+extern const VectorKernels<double> double_kernels;
+} // namespace simd_avx512
+#endif
+
+namespace test {
+namespace {
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+
+struct Set {
+    std::string name;
+    const VectorKernels<float> *single_precision;
+    const VectorKernels<double> *double_precision;
+};
+
+std::ostream &operator<<(std::ostream &out, const Set &set) {
+    return out << set.name;
+}
+
+std::vector<Set> sets() {
+    std::vector<Set> all = {{"baseline", &simd_baseline::float_kernels, &simd_baseline::double_kernels}};
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        all.push_back({"avx2", &simd_avx2::float_kernels, &simd_avx2::double_kernels});
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("fma"))
+        all.push_back({"avx512", &simd_avx512::float_kernels, &simd_avx512::double_kernels});
+#endif
+    return all;
+}
+
+// Runs a test on both types of a set.
+class Simd : public testing::TestWithParam<Set> {
+  protected:
+    template <class Test> void on_both_types(const Test &test) const {
+        test(*GetParam().single_precision, ANNULUS_FLOAT32);
+        test(*GetParam().double_precision, ANNULUS_FLOAT64);
+    }
+};
+
+template <class T> std::vector<T> random_values(std::size_t count, double deviation, unsigned seed) {
+    std::mt19937 generator(seed);
+    std::normal_distribution<double> normal(0, deviation);
+    std::vector<T> values(count);
+    for (T &value : values)
+        value = static_cast<T>(normal(generator));
+    return values;
+}
+
+TEST_P(Simd, LoadsEveryHalf) {
+    for (const auto dtype : {ANNULUS_BFLOAT16, ANNULUS_FLOAT16})
+        for (unsigned first = 0; first < 65536; first += 8) {
+            std::uint16_t halves[8];
+            float loaded[8];
+            bool finite = true;
+            for (unsigned i = 0; i < 8; ++i) {
+                halves[i] = static_cast<std::uint16_t>(first + i);
+                finite &= std::isfinite(load(dtype, &halves[i]));
+            }
+            ASSERT_EQ(GetParam().single_precision->load_row(dtype, halves, 8, loaded), finite);
+            for (unsigned i = 0; i < 8; ++i) {
+                const double wanted = load(dtype, &halves[i]);
+                ASSERT_TRUE(loaded[i] == wanted || (std::isnan(loaded[i]) && std::isnan(wanted))) << first + i;
+            }
+        }
+}
+
+TEST_P(Simd, StoresHalvesRoundedToNearestEven) {
+    std::mt19937 generator(1);
+    for (const auto dtype : {ANNULUS_BFLOAT16, ANNULUS_FLOAT16})
+        for (int repeat = 0; repeat < 50000; ++repeat) {
+            float values[8];
+            for (float &value : values) { // any bits; every other one close to the middle of two halves
+                auto bits = static_cast<std::uint32_t>(generator());
+                if (generator() & 1) {
+                    const std::uint32_t below = dtype == ANNULUS_BFLOAT16 ? 0xFFFF : 0x1FFF;
+                    bits = (bits & ~below) + (below + 1) / 2 + static_cast<std::uint32_t>(generator() % 3) - 1;
+                }
+                if (dtype == ANNULUS_FLOAT16 && generator() & 1) // where float16 is not an infinity
+                    bits = (bits & 0x8FFFFFFF) | 0x30000000;
+                value = std::bit_cast<float>(bits);
+            }
+            std::uint16_t stored[8], wanted[8];
+            GetParam().single_precision->store_row(dtype, values, 1, 8, stored);
+            for (int i = 0; i < 8; ++i) {
+                store(dtype, &wanted[i], static_cast<double>(values[i]));
+                const bool both_nan = std::isnan(values[i]) && std::isnan(load(dtype, &stored[i]));
+                ASSERT_TRUE(both_nan || stored[i] == wanted[i]) << values[i] << " in " << annulus_dtype_name(dtype);
+            }
+        }
+}
+
+TEST_P(Simd, RowArithmetic) {
+    on_both_types([]<class T>(const VectorKernels<T> &kernels, annulus_dtype dtype) {
+        const double unit = rounding_unit(dtype);
+        for (int n = 8; n <= 256; n += 8) {
+            const std::vector<T> a = random_values<T>(n, 1, n), b = random_values<T>(n, 1, n + 1);
+            std::vector<T> sum = a, scaled = a, copy(n), stored(n);
+            kernels.add(sum.data(), b.data(), n);
+            kernels.scale(scaled.data(), T{3}, n);
+            EXPECT_TRUE(kernels.load_row(dtype, a.data(), n, copy.data()));
+            kernels.store_row(dtype, a.data(), T{0.5}, n, stored.data());
+            double dot = 0, magnitude = 0;
+            for (int i = 0; i < n; ++i) {
+                ASSERT_EQ(sum[i], a[i] + b[i]);
+                ASSERT_EQ(scaled[i], a[i] * 3);
+                ASSERT_EQ(copy[i], a[i]);
+                ASSERT_EQ(stored[i], a[i] / 2);
+                dot += static_cast<double>(a[i]) * static_cast<double>(b[i]);
+                magnitude += std::fabs(static_cast<double>(a[i]) * static_cast<double>(b[i]));
+            }
+            ASSERT_NEAR(kernels.dot(a.data(), b.data(), n), dot, n * unit * magnitude);
+            for (const double special : {nan, infinity, -infinity}) {
+                std::vector<T> row = a;
+                row[n - 1] = static_cast<T>(special);
+                EXPECT_FALSE(kernels.load_row(dtype, row.data(), n, copy.data()));
+            }
+        }
+    });
+}
+
+TEST_P(Simd, MaskHidesLaterKeys) {
+    on_both_types([]<class T>(const VectorKernels<T> &kernels, annulus_dtype) {
+        constexpr int keys = 9;
+        std::vector<T> scores = random_values<T>(keys * lanes, 1, 1);
+        scores[lanes] = static_cast<T>(nan); // key 1, query 0: masked like any other
+        const std::vector<T> before = scores;
+        std::int64_t key_positions[keys], query_positions[lanes];
+        for (int key = 0; key < keys; ++key)
+            key_positions[key] = (std::int64_t{1} << 40) + 3 * key;
+        for (int c = 0; c < lanes; ++c)
+            query_positions[c] = (std::int64_t{1} << 40) + c;
+        kernels.mask(scores.data(), keys, key_positions, query_positions);
+        for (int i = 0; i < keys * lanes; ++i)
+            ASSERT_EQ(scores[i], 3 * (i / lanes) > i % lanes ? static_cast<T>(-infinity) : before[i]);
+    });
+}
+
+TEST_P(Simd, RunningSoftmax) {
+    on_both_types([]<class T>(const VectorKernels<T> &kernels, annulus_dtype dtype) {
+        const double unit = rounding_unit(dtype);
+        std::vector<T> m(lanes, static_cast<T>(-infinity)), l(lanes, T{0}), correction(lanes);
+        std::vector<double> all_scores[lanes];
+        unsigned seed = 0;
+        for (const int keys : {1, 3, 4, 17, 64}) {
+            std::vector<T> scores = random_values<T>(keys * lanes, 20, ++seed);
+            for (int key = 0; key < keys; ++key) {
+                scores[key * lanes] = static_cast<T>(-infinity);                                // never a key
+                scores[key * lanes + 1] = keys < 4 ? static_cast<T>(-infinity) : T{1};          // none at first
+                scores[key * lanes + 2] = keys < 4 ? T{1} : static_cast<T>(-infinity);          // none any more
+                scores[key * lanes + 3] = static_cast<T>(dtype == ANNULUS_FLOAT32 ? 5e3 : 5e5); // far from 0
+            }
+            const std::vector<T> given = scores, m_before = m;
+            const bool moved = kernels.softmax(scores.data(), keys, m.data(), l.data(), correction.data());
+            bool any_correction = false;
+            for (int c = 0; c < lanes; ++c) {
+                for (int key = 0; key < keys; ++key)
+                    all_scores[c].push_back(given[key * lanes + c]);
+                const double greatest = *std::max_element(all_scores[c].begin(), all_scores[c].end());
+                const double base = greatest == -infinity ? 0 : greatest;
+                double sum = 0;
+                for (const double score : all_scores[c])
+                    sum += std::exp2(score - base);
+                // The difference of a score and the maximum is rounded before it becomes an exponent.
+                const auto near_power = [&](double got, double score) {
+                    const double wanted = std::exp2(score - base);
+                    const double size = score == -infinity ? 0 : 1 + std::fabs(score) + std::fabs(base);
+                    return std::fabs(got - wanted) <= unit * size * wanted + 1e-37; // below, powers are 0
+                };
+                ASSERT_EQ(m[c], greatest);
+                ASSERT_NEAR(l[c], sum, 100 * unit * sum);
+                ASSERT_TRUE(near_power(correction[c], m_before[c])) << correction[c];
+                any_correction |= correction[c] != T{1};
+                for (int key = 0; key < keys; ++key) {
+                    const double score = given[key * lanes + c];
+                    ASSERT_TRUE(near_power(scores[key * lanes + c], score)) << scores[key * lanes + c];
+                    if (score == -infinity) {
+                        ASSERT_EQ(scores[key * lanes + c], T{0});
+                    }
+                }
+            }
+            EXPECT_EQ(moved, any_correction);
+        }
+    });
+}
+
+TEST_P(Simd, Gradient) {
+    on_both_types([]<class T>(const VectorKernels<T> &kernels, annulus_dtype dtype) {
+        constexpr int keys = 13;
+        const double tolerance = 16 * rounding_unit(dtype);
+        std::vector<T> scores = random_values<T>(keys * lanes, 5, 1), d_p = random_values<T>(keys * lanes, 3, 2);
+        std::vector<T> lse = random_values<T>(lanes, 5, 3), delta = random_values<T>(lanes, 3, 4);
+        for (int key = 0; key < keys; key += 2)
+            scores[key * lanes + 1] = static_cast<T>(-infinity); // masked keys of a query whose statistics are NaN
+        lse[1] = delta[1] = static_cast<T>(nan);
+        lse[2] = static_cast<T>(infinity); // a query without keys
+        d_p[2] = static_cast<T>(nan);
+        const std::vector<T> s = scores, d = d_p;
+        kernels.gradient(scores.data(), d_p.data(), keys, lse.data(), delta.data(), T{0.25});
+        for (int i = 0; i < keys * lanes; ++i) {
+            const int c = i % lanes;
+            if (std::isinf(s[i]) || c == 2) {
+                ASSERT_EQ(scores[i], T{0});
+                ASSERT_EQ(d_p[i], T{0});
+            } else if (c == 1) {
+                ASSERT_TRUE(std::isnan(scores[i]) && std::isnan(d_p[i]));
+            } else {
+                const double p = std::exp2(static_cast<double>(s[i]) - static_cast<double>(lse[c]));
+                const double terms = std::fabs(static_cast<double>(d[i])) + std::fabs(static_cast<double>(delta[c]));
+                // The difference of score and LSE is rounded before it becomes an exponent.
+                const double size = std::fabs(static_cast<double>(s[i])) + std::fabs(static_cast<double>(lse[c])) + 1;
+                ASSERT_NEAR(scores[i], p, tolerance * size * p);
+                ASSERT_NEAR(d_p[i], 0.25 * p * (static_cast<double>(d[i]) - static_cast<double>(delta[c])),
+                            tolerance * size * p * terms);
+            }
+        }
+    });
+}
+
+INSTANTIATE_TEST_SUITE_P(Sets, Simd, testing::ValuesIn(sets()),
+                         [](const testing::TestParamInfo<Set> &set) { return set.param.name; });
+
+TEST(SimdChoice, IsTheWidestSetOfTheMachine) {
+    EXPECT_EQ(simd_name(), sets().back().name);
+    EXPECT_EQ(&vector_kernels<float>(), sets().back().single_precision);
+    EXPECT_EQ(&vector_kernels<double>(), sets().back().double_precision);
+}
+
+} // namespace
+} // namespace test
+} // namespace annulus
