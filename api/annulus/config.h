@@ -91,8 +91,8 @@ ANNULUS_API annulus_status annulus_config_add_branch(annulus_config *config, int
 ANNULUS_API int32_t annulus_config_branch_count(const annulus_config *config);
 
 /*
- * Lets a branch serve the query heads first … first + count - 1 only (first >= 0, count >= 1). Whether the range fits
- * into H is checked when the config meets a problem. Since 0.1.0.
+ * Lets a branch serve the query heads first … first + count - 1 only (first >= 0, count >= 1, first + count within
+ * int32). Whether the range fits into H is checked when the config meets a problem. Since 0.1.0.
  */
 ANNULUS_API annulus_status annulus_config_set_branch_heads(annulus_config *config, int32_t branch, int32_t first,
                                                            int32_t count);
