@@ -1,54 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The generalised Hilbert curve of a rectangle, as descents through its recursion.
-//
-// A rectangle of `major` x `minor` cells is entered at a corner and left at the other end of the major side. It is cut
-// into parts that are such rectangles themselves:
-//
-//   long (major > 3/2 minor)        else: up, across, down
-//
-//   +--------+--------+             +-----------------+      minor
-//   |        |        |             |        2        |        ^
-//   |   1    |   2    |             +--------+--------+        |
-//   |        |        |             |   1    |   3    |        |
-//   in-------+------out             in-------+------out        +----> major
-//
-// Parts 1 and 3 of the second cut have their major side along the minor side of the whole; part 3 is walked from its
-// far corner back, both directions reversed. Only a rectangle whose major side is odd and whose minor side is even
-// needs a diagonal step, so the side that becomes the major side of part 1 is cut at an even number where it can be.
 #include "core/hilbert.hpp"
 
-#include <algorithm>
 #include <cmath>
-#include <utility>
 
 namespace annulus {
-
-namespace {
-
-// A part of the grid on the way down. The two directions are always reversed together.
-struct Part {
-    std::int64_t major;
-    std::int64_t minor;
-    std::int64_t reversed = 0; // 1: walked towards smaller rows and columns
-
-    bool is_line() const { return major == 1 || minor == 1; }
-    bool is_long() const { return 2 * major > 3 * minor; }
-
-    // The half of a side, rounded towards smaller rows and columns, whichever way it is walked.
-    std::int64_t half(std::int64_t side) const { return (side + reversed) >> 1; }
-    // The same, made even where the side has room for that.
-    std::int64_t even_half(std::int64_t side) const {
-        const std::int64_t h = half(side);
-        return h + (h & (side > 2));
-    }
-};
-
-// The grid's longer side is the major one; of equal sides, the rows' direction.
-bool starts_along_rows(std::int64_t rows, std::int64_t columns) {
-    return columns >= rows;
-}
-
-} // namespace
 
 std::int64_t Curve::automatic_width(std::int64_t length) {
     // The largest divisor that is at most sqrt(length) has the smallest one above it as its partner.
@@ -60,90 +15,6 @@ std::int64_t Curve::automatic_width(std::int64_t length) {
     while (length % rows != 0)
         --rows;
     return length / rows;
-}
-
-std::int64_t Curve::position(std::int64_t index) const {
-    if (is_linear())
-        return index;
-    const std::int64_t rows = length_ / width_;
-    Part part{std::max(rows, width_), std::min(rows, width_)};
-    // The part's first cell, and what a step along its sides adds to a position.
-    std::int64_t corner = 0, along_major = 1, along_minor = width_;
-    if (!starts_along_rows(rows, width_))
-        std::swap(along_major, along_minor);
-
-    while (!part.is_line()) {
-        if (part.is_long()) {
-            // A mask of all bits or none, in place of a branch that would be mispredicted half the time.
-            const std::int64_t first = part.even_half(part.major);
-            const std::int64_t beyond = -std::int64_t{index >= first * part.minor};
-            index -= first * part.minor & beyond;
-            corner += first * along_major & beyond;
-            part.major = first + ((part.major - 2 * first) & beyond);
-            continue;
-        }
-        const std::int64_t up = part.even_half(part.minor);
-        const std::int64_t left = part.half(part.major);
-        const std::int64_t before_across = up * left;
-        const std::int64_t before_down = before_across + part.major * (part.minor - up);
-        if (index < before_across) {
-            part.major = up;
-            part.minor = left;
-            std::swap(along_major, along_minor);
-        } else if (index < before_down) {
-            index -= before_across;
-            corner += up * along_minor;
-            part.minor -= up;
-        } else {
-            index -= before_down;
-            corner += (part.major - 1) * along_major + (up - 1) * along_minor;
-            part = {up, part.major - left, part.reversed ^ 1};
-            along_major = -std::exchange(along_minor, -along_major);
-        }
-    }
-    return corner + index * (part.minor == 1 ? along_major : along_minor);
-}
-
-std::int64_t Curve::index(std::int64_t position) const {
-    if (is_linear())
-        return position;
-    const std::int64_t rows = length_ / width_;
-    Part part{std::max(rows, width_), std::min(rows, width_)};
-    // Where the position is inside the part, from its first cell.
-    std::int64_t on_major = position % width_, on_minor = position / width_;
-    if (!starts_along_rows(rows, width_))
-        std::swap(on_major, on_minor);
-
-    std::int64_t index = 0;
-    while (!part.is_line()) {
-        if (part.is_long()) {
-            const std::int64_t first = part.even_half(part.major);
-            if (on_major < first) {
-                part.major = first;
-            } else {
-                index += first * part.minor;
-                on_major -= first;
-                part.major -= first;
-            }
-            continue;
-        }
-        const std::int64_t up = part.even_half(part.minor);
-        const std::int64_t left = part.half(part.major);
-        if (on_minor >= up) {
-            index += up * left;
-            on_minor -= up;
-            part.minor -= up;
-        } else if (on_major < left) {
-            part.major = up;
-            part.minor = left;
-            std::swap(on_major, on_minor);
-        } else {
-            index += up * left + part.major * (part.minor - up);
-            on_major = up - 1 - std::exchange(on_minor, part.major - 1 - on_major);
-            part = {up, part.major - left, part.reversed ^ 1};
-        }
-    }
-    return index + (part.minor == 1 ? on_major : on_minor);
 }
 
 } // namespace annulus

@@ -33,6 +33,8 @@ struct Pattern {
 struct Execution {
     annulus_engine engine = ANNULUS_ENGINE_AUTO;
     bool deterministic = false;
+    bool allow_tf32 = false;
+    std::uint64_t workspace_limit = 0; // bytes; 0: the engine's own choice
 };
 
 } // namespace annulus

@@ -72,19 +72,6 @@ Window intersect(const Window &a, const Window &b) {
     return {start, std::max<std::int64_t>(0, std::min(a.end(), b.end()) - start)};
 }
 
-Progression slice(const Progression &p, std::int64_t from, std::int64_t to) {
-    to = std::min(to, p.count);
-    // Past the end an element may lie beyond 64 bits.
-    return from < to ? Progression{p[from], p.stride, to - from} : Progression{p.first, p.stride, 0};
-}
-
-Progression clip(const Progression &p, std::int64_t begin, std::int64_t end) {
-    const auto index = [&](std::int64_t x) { // of the first place that is not below x
-        return x <= p.first ? 0 : std::min(p.count, divide_up(x - p.first, p.stride));
-    };
-    return slice(p, index(begin), index(end));
-}
-
 BranchPlan::BranchPlan(const Branch &branch, std::int32_t index, const Pattern &pattern, const Problem &problem)
     : length_(problem.sequence_length), sequence_length_(problem.sequence_length), dilation_(branch.dilation),
       first_head_(branch.first_head), head_count_(branch.head_count ? branch.head_count : problem.heads),
@@ -104,49 +91,38 @@ BranchPlan::BranchPlan(const Branch &branch, std::int32_t index, const Pattern &
     last_curve_ = make_curve(branch, order_, sequence_length_ - (segment_count() - 1) * length_);
 }
 
-std::int64_t BranchPlan::phase(std::int32_t head) const {
-    const std::int64_t h = head - first_head_;
-    switch (phase_rule_) {
-    case ANNULUS_PHASE_BLOCK:
-        return h / divide_up(head_count_, dilation_);
-    case ANNULUS_PHASE_INTERLEAVE:
-        return h % dilation_;
-    case ANNULUS_PHASE_FIXED:
-        break;
+std::vector<HeadSet> BranchPlan::head_sets(std::int32_t first, std::int32_t last) const {
+    const std::int64_t a = std::max(first, first_head_) - first_head_;
+    const std::int64_t b = std::min(last, first_head_ + head_count_) - first_head_;
+    if (a >= b)
+        return {};
+    const auto head = [&](std::int64_t h) { return static_cast<std::int32_t>(first_head_ + h); };
+    const auto count = [](std::int64_t n) { return static_cast<std::int32_t>(n); };
+    if (query_rule_ == ANNULUS_QUERY_RESIDUE)
+        return {{head(a), 0, dilation_, count(b - a), 0, 1}};
+    if (phase_rule_ == ANNULUS_PHASE_FIXED)
+        return {{head(a), fixed_residue_ % dilation_, 1, count(b - a), 0, 1}};
+    // Heads lie in rows of equal length: a row shares a residue (block), or goes through all of them (interleave).
+    const bool block = phase_rule_ == ANNULUS_PHASE_BLOCK;
+    const std::int64_t length = block ? divide_up(head_count_, dilation_) : dilation_;
+    std::vector<HeadSet> sets;
+    const auto add = [&](std::int64_t row, std::int64_t rows, std::int64_t from, std::int64_t to) {
+        if (rows <= 0 || from >= to)
+            return;
+        const std::int32_t first_of_set = head(row * length + from);
+        sets.push_back(block ? HeadSet{first_of_set, row, rows, count(to - from), length, 1}
+                             : HeadSet{first_of_set, from, to - from, count(rows), 1, length});
+    };
+    const std::int64_t row = a / length, last_row = (b - 1) / length;
+    if (row == last_row) {
+        add(row, 1, a % length, b - row * length);
+        return sets;
     }
-    return fixed_residue_ % dilation_;
-}
-
-bool BranchPlan::uses(std::int32_t head, std::int64_t residue) const {
-    return serves(head) && (query_rule_ == ANNULUS_QUERY_RESIDUE || phase(head) == residue);
-}
-
-std::int64_t BranchPlan::segment_count() const {
-    return divide_up(sequence_length_, length_);
-}
-
-Segment BranchPlan::segment(std::int64_t index) const {
-    const bool last = index == segment_count() - 1;
-    const Curve &curve = last ? last_curve_ : curve_;
-    return {{index * length_, curve.length()}, curve};
-}
-
-std::int64_t BranchPlan::class_size(std::int64_t length, std::int64_t residue) const {
-    return residue < length ? (length - 1 - residue) / dilation_ + 1 : 0;
-}
-
-Progression BranchPlan::key_class(const Segment &segment, std::int64_t residue) const {
-    return {residue, dilation_, class_size(segment.range.length, residue)};
-}
-
-Progression BranchPlan::query_class(const Segment &segment, std::int64_t residue) const {
-    if (query_rule_ == ANNULUS_QUERY_EVERY)
-        return {0, 1, segment.range.length};
-    return key_class(segment, residue);
-}
-
-std::int64_t BranchPlan::padding_keys(const Segment &segment, std::int64_t residue) const {
-    return zero_keys_ ? divide_up(length_, dilation_) - class_size(segment.range.length, residue) : 0;
+    const std::int64_t full = divide_up(a, length), full_end = b / length;
+    add(row, full - row, a % length, length);
+    add(full, full_end - full, 0, length);
+    add(full_end, 1, 0, b - full_end * length);
+    return sets;
 }
 
 double BranchPlan::pairs(std::int32_t head, const Window &queries) const {

@@ -19,7 +19,7 @@
 namespace annulus {
 
 // a / b rounded up, for a >= 0 and b > 0, without overflow.
-inline std::int64_t divide_up(std::int64_t a, std::int64_t b) {
+constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) {
     return a / b + (a % b != 0);
 }
 
@@ -27,7 +27,7 @@ inline std::int64_t divide_up(std::int64_t a, std::int64_t b) {
 struct Window {
     std::int64_t start = 0;
     std::int64_t length = 0;
-    std::int64_t end() const { return start + length; }
+    constexpr std::int64_t end() const { return start + length; }
     bool operator==(const Window &) const = default;
 };
 
@@ -51,53 +51,75 @@ struct Progression {
     std::int64_t first = 0;
     std::int64_t stride = 1;
     std::int64_t count = 0;
-    std::int64_t operator[](std::int64_t j) const { return first + j * stride; }
+    constexpr std::int64_t operator[](std::int64_t j) const { return first + j * stride; }
 };
 
 // Elements from … to - 1 of a progression, as far as it has them.
-Progression slice(const Progression &p, std::int64_t from, std::int64_t to);
+constexpr Progression slice(const Progression &p, std::int64_t from, std::int64_t to) {
+    to = std::min(to, p.count);
+    // Past the end an element may lie beyond 64 bits.
+    return from < to ? Progression{p[from], p.stride, to - from} : Progression{p.first, p.stride, 0};
+}
 
 // The part of a progression that lies in [begin, end).
-Progression clip(const Progression &p, std::int64_t begin, std::int64_t end);
+constexpr Progression clip(const Progression &p, std::int64_t begin, std::int64_t end) {
+    const auto index = [&](std::int64_t x) { // of the first place that is not below x
+        return x <= p.first ? 0 : std::min(p.count, divide_up(x - p.first, p.stride));
+    };
+    return slice(p, index(begin), index(end));
+}
 
 struct Segment {
     Window range; // global positions
     Curve curve;  // place -> position inside the segment
     // Global position of a place.
-    std::int64_t position(std::int64_t place) const {
+    constexpr std::int64_t position(std::int64_t place) const {
         return range.start + (curve.is_linear() ? place : curve.position(place));
     }
-    std::int64_t place(std::int64_t position) const {
+    constexpr std::int64_t place(std::int64_t position) const {
         return curve.is_linear() ? position - range.start : curve.index(position - range.start);
     }
+};
+
+// Heads and the residues they use: head first_head + k * head_step_residue + j * head_step, for 0 <= k < residues and
+// 0 <= j < heads, uses the residue first_residue + k.
+struct HeadSet {
+    std::int32_t first_head = 0;
+    std::int64_t first_residue = 0, residues = 1;
+    std::int32_t heads = 1;
+    std::int64_t head_step_residue = 0;
+    std::int64_t head_step = 1;
 };
 
 class BranchPlan {
   public:
     BranchPlan(const Branch &branch, std::int32_t index, const Pattern &pattern, const Problem &problem);
 
-    std::int64_t dilation() const { return dilation_; }
-    annulus_query_rule query_rule() const { return query_rule_; }
+    constexpr std::int64_t dilation() const { return dilation_; }
+    constexpr annulus_query_rule query_rule() const { return query_rule_; }
 
-    bool serves(std::int32_t head) const { return head >= first_head_ && head < first_head_ + head_count_; }
-    std::int32_t first_head() const { return first_head_; }
-    std::int32_t head_count() const { return head_count_; }
+    constexpr bool serves(std::int32_t head) const { return head >= first_head_ && head < first_head_ + head_count_; }
+    constexpr std::int32_t first_head() const { return first_head_; }
+    constexpr std::int32_t head_count() const { return head_count_; }
     // The residue phi of a served head under the phase rule.
-    std::int64_t phase(std::int32_t head) const;
+    constexpr std::int64_t phase(std::int32_t head) const;
+    // Heads first … last - 1, as far as the branch serves them, as at most three sets; residues(segment) are those of a
+    // segment where the query rule is `residue`.
+    std::vector<HeadSet> head_sets(std::int32_t first, std::int32_t last) const;
     // Whether a served head has keys of this residue (query rule `residue`: of every residue).
-    bool uses(std::int32_t head, std::int64_t residue) const;
+    constexpr bool uses(std::int32_t head, std::int64_t residue) const;
 
-    std::int64_t segment_count() const;
-    std::int64_t segment_of(std::int64_t position) const { return position / length_; }
-    Segment segment(std::int64_t index) const;
+    constexpr std::int64_t segment_count() const;
+    constexpr std::int64_t segment_of(std::int64_t position) const { return position / length_; }
+    constexpr Segment segment(std::int64_t index) const;
     // Length of every segment but the last.
-    std::int64_t segment_length() const { return length_; }
+    constexpr std::int64_t segment_length() const { return length_; }
 
     // The keys of a residue, and the queries that attend to them, as places of a segment.
-    Progression key_class(const Segment &segment, std::int64_t residue) const;
-    Progression query_class(const Segment &segment, std::int64_t residue) const;
+    constexpr Progression key_class(const Segment &segment, std::int64_t residue) const;
+    constexpr Progression query_class(const Segment &segment, std::int64_t residue) const;
     // Keys of score 0 and value 0 that a query sees besides the real ones (padding rule zero_keys).
-    std::int64_t padding_keys(const Segment &segment, std::int64_t residue) const;
+    constexpr std::int64_t padding_keys(const Segment &segment, std::int64_t residue) const;
 
     // (query, key) pairs of one head and batch entry, queries inside `queries`.
     double pairs(std::int32_t head, const Window &queries) const;
@@ -105,7 +127,7 @@ class BranchPlan {
     double remote_rows(std::int32_t kv_head, const Problem &problem) const;
 
   private:
-    std::int64_t class_size(std::int64_t length, std::int64_t residue) const;
+    constexpr std::int64_t class_size(std::int64_t length, std::int64_t residue) const;
 
     std::int64_t length_;
     std::int64_t sequence_length_;
@@ -121,6 +143,51 @@ class BranchPlan {
     Curve curve_;      // of a full segment
     Curve last_curve_; // of the last segment
 };
+
+constexpr std::int64_t BranchPlan::phase(std::int32_t head) const {
+    const std::int64_t h = head - first_head_;
+    switch (phase_rule_) {
+    case ANNULUS_PHASE_BLOCK:
+        return h / divide_up(head_count_, dilation_);
+    case ANNULUS_PHASE_INTERLEAVE:
+        return h % dilation_;
+    case ANNULUS_PHASE_FIXED:
+        break;
+    }
+    return fixed_residue_ % dilation_;
+}
+
+constexpr bool BranchPlan::uses(std::int32_t head, std::int64_t residue) const {
+    return serves(head) && (query_rule_ == ANNULUS_QUERY_RESIDUE || phase(head) == residue);
+}
+
+constexpr std::int64_t BranchPlan::segment_count() const {
+    return divide_up(sequence_length_, length_);
+}
+
+constexpr Segment BranchPlan::segment(std::int64_t index) const {
+    const bool last = index == segment_count() - 1;
+    const Curve &curve = last ? last_curve_ : curve_;
+    return {{index * length_, curve.length()}, curve};
+}
+
+constexpr std::int64_t BranchPlan::class_size(std::int64_t length, std::int64_t residue) const {
+    return residue < length ? (length - 1 - residue) / dilation_ + 1 : 0;
+}
+
+constexpr Progression BranchPlan::key_class(const Segment &segment, std::int64_t residue) const {
+    return {residue, dilation_, class_size(segment.range.length, residue)};
+}
+
+constexpr Progression BranchPlan::query_class(const Segment &segment, std::int64_t residue) const {
+    if (query_rule_ == ANNULUS_QUERY_EVERY)
+        return {0, 1, segment.range.length};
+    return key_class(segment, residue);
+}
+
+constexpr std::int64_t BranchPlan::padding_keys(const Segment &segment, std::int64_t residue) const {
+    return zero_keys_ ? divide_up(length_, dilation_) - class_size(segment.range.length, residue) : 0;
+}
 
 class Plan {
   public:

@@ -11,7 +11,7 @@ namespace annulus {
 
 class Workspace {
   public:
-    static constexpr std::size_t alignment = 64; // a cache line, and the widest vector
+    static constexpr std::size_t alignment = 256; // what a CUDA allocation has; more than a CPU asks for
 
     // Only adds up: take() returns null.
     Workspace() = default;
