@@ -58,12 +58,14 @@ typedef enum annulus_padding_rule {
 typedef enum annulus_engine {
     ANNULUS_ENGINE_AUTO = 0,      /* the fastest engine of the context's device that supports the problem (default) */
     ANNULUS_ENGINE_REFERENCE = 1, /* CPU, float64 inside, brute force in O(N * N) time: for tests */
-    ANNULUS_ENGINE_CPU = 2        /* CPU, blocked, BLAS inside, threads */
+    ANNULUS_ENGINE_CPU = 2,       /* CPU, blocked, BLAS inside, threads */
+    ANNULUS_ENGINE_GEMM = 3       /* any CUDA device; float32, bfloat16, float16; cuBLAS inside, bounded workspace */
 } annulus_engine;
 
 /*
- * The name of an engine ("auto", "reference", "cpu"), or NULL when this build knows no such engine. The engines are
- * numbered from 0 without gaps. Static. Any thread. Since 0.1.0.
+ * The name of an engine ("auto", "reference", "cpu", "gemm"), or NULL when `engine` is none. The engines are numbered
+ * from 0 without gaps, and every build knows all of them by name, whether it can run them or not. Static. Any thread.
+ * Since 0.1.0.
  */
 ANNULUS_API const char *annulus_engine_name(annulus_engine engine);
 

@@ -19,12 +19,14 @@ typedef enum annulus_status {
     ANNULUS_ERROR_ARGUMENT = 1,    /* an argument is not what the function's comment allows */
     ANNULUS_ERROR_UNSUPPORTED = 2, /* legal, but the chosen engine, device or build cannot do it */
     ANNULUS_ERROR_MEMORY = 3,      /* an allocation failed, or the caller's workspace is too small */
-    ANNULUS_ERROR_INTERNAL = 4     /* a defect in annulus; please report the message */
+    ANNULUS_ERROR_INTERNAL = 4,    /* a defect in annulus; please report the message */
+    ANNULUS_ERROR_CUDA = 5,        /* a CUDA call failed; the message has its name and CUDA's words */
+    ANNULUS_ERROR_CUBLAS = 6       /* a cuBLAS call failed; the message has its name and cuBLAS's words */
 } annulus_status;
 
 /*
- * The name of a status in lower case ("ok", "argument", "unsupported", "memory", "internal"), or "unknown".
- * The string is static. Any thread. Since 0.1.0.
+ * The name of a status in lower case ("ok", "argument", "unsupported", "memory", "internal", "cuda", "cublas"), or
+ * "unknown". The string is static. Any thread. Since 0.1.0.
  */
 ANNULUS_API const char *annulus_status_name(annulus_status status);
 

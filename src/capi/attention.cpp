@@ -148,24 +148,36 @@ Problem check_problem(const annulus_problem *argument) {
     return problem;
 }
 
-const Engine &engine_for(const annulus_context &context, const Plan &plan, annulus_pass pass) {
-    return choose_engine(context.device, context.required_config().execution.engine, plan, pass);
-}
+// Who serves a pass of a plan, with what and how much memory.
+struct Service {
+    Resources resources;
+    const Engine &engine;
+    std::size_t workspace_bytes;
+
+    Service(const annulus_context &context, const Plan &plan, annulus_pass pass)
+        : resources(context.resources()),
+          engine(choose_engine(context.kind, context.required_config().execution.engine, plan, pass, resources)),
+          workspace_bytes(engine.workspace_bytes(plan, pass, resources)) {
+        if (resources.workspace_limit != 0 && workspace_bytes > resources.workspace_limit)
+            throw Error(
+                ANNULUS_ERROR_MEMORY, "engine %s needs %zu bytes of workspace; the config's workspace limit is %llu",
+                engine_name(engine.id), workspace_bytes, static_cast<unsigned long long>(resources.workspace_limit));
+    }
+};
 
 std::uint64_t announced_workspace(const annulus_context &context, const Plan &plan, annulus_pass pass) {
-    return CallMemory::announced(engine_for(context, plan, pass).workspace_bytes(plan, pass, context.thread_count()));
+    return CallMemory::announced(Service(context, plan, pass).workspace_bytes);
 }
 
 // Finds who computes a checked call and the memory for it; `compute` then runs the engine.
 template <class Compute>
 void run(annulus_context &context, const Problem &problem, annulus_pass pass, const Compute &compute) {
     const Plan &plan = context.plan_for(problem);
-    const Engine &engine = engine_for(context, plan, pass);
-    const int threads = context.thread_count();
-    const CallMemory memory(context, engine.workspace_bytes(plan, pass, threads));
+    const Service service(context, plan, pass);
+    const CallMemory memory(context, service.workspace_bytes);
     Workspace workspace(memory.data());
-    compute(engine, plan, workspace, threads);
-    context.last_engine = engine.id;
+    compute(service.engine, plan, workspace, service.resources);
+    context.last_engine = service.engine.id;
 }
 
 } // namespace
@@ -186,8 +198,8 @@ annulus_status annulus_forward(annulus_context *context, const annulus_tensor *q
         check_overlap({{"q", q}, {"k", k}, {"v", v}}, {{"out", out}, {"lse", lse}});
         const ForwardTensors tensors{*q, *k, *v, *out, lse};
         run(*context, problem, ANNULUS_PASS_FORWARD,
-            [&](const Engine &engine, const Plan &plan, Workspace &workspace, int threads) {
-                engine.forward(plan, tensors, workspace, threads);
+            [&](const Engine &engine, const Plan &plan, Workspace &workspace, const Resources &resources) {
+                engine.forward(plan, tensors, workspace, resources);
             });
     });
 }
@@ -220,8 +232,8 @@ annulus_status annulus_backward(annulus_context *context, const annulus_tensor *
                       {{"d_q", d_q}, {"d_k", d_k}, {"d_v", d_v}});
         const BackwardTensors tensors{*q, *k, *v, *out, *lse, *d_out, d_lse, *d_q, *d_k, *d_v};
         run(*context, problem, ANNULUS_PASS_BACKWARD,
-            [&](const Engine &engine, const Plan &plan, Workspace &workspace, int threads) {
-                engine.backward(plan, tensors, workspace, threads);
+            [&](const Engine &engine, const Plan &plan, Workspace &workspace, const Resources &resources) {
+                engine.backward(plan, tensors, workspace, resources);
             });
     });
 }

@@ -12,7 +12,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <new>
 #include <thread>
 #include <utility>
 
@@ -24,9 +23,20 @@ constexpr int max_threads = 1024;
 
 constexpr std::size_t alignment = Workspace::alignment;
 
-std::int32_t device_count(const annulus_device &device) {
-    check_enum("device", device, ANNULUS_DEVICE_CPU, ANNULUS_DEVICE_CPU);
-    return 1;
+// The number of devices of a kind that the caller named.
+std::int32_t checked_device_count(const annulus_device &device) {
+    check_enum("device", device, ANNULUS_DEVICE_CPU, ANNULUS_DEVICE_CUDA);
+    return device_count(device);
+}
+
+int thread_count(int wanted) {
+    if (wanted > 0)
+        return wanted;
+    cpu_set_t allowed;
+    const int count = sched_getaffinity(0, sizeof allowed, &allowed) == 0
+                          ? CPU_COUNT(&allowed)
+                          : static_cast<int>(std::thread::hardware_concurrency());
+    return std::clamp(count, 1, max_threads);
 }
 
 bool is_aligned(const void *memory) {
@@ -47,14 +57,9 @@ const Plan &annulus_context::plan_for(const Problem &problem) {
     return *plan;
 }
 
-int annulus_context::thread_count() const {
-    if (threads > 0)
-        return threads;
-    cpu_set_t allowed;
-    const int count = sched_getaffinity(0, sizeof allowed, &allowed) == 0
-                          ? CPU_COUNT(&allowed)
-                          : static_cast<int>(std::thread::hardware_concurrency());
-    return std::clamp(count, 1, max_threads);
+Resources annulus_context::resources() const {
+    const Execution &execution = required_config().execution;
+    return {thread_count(threads), execution.workspace_limit, execution.allow_tf32, stream, device.get()};
 }
 
 CallMemory::CallMemory(const annulus_context &context, std::size_t bytes) : context_(context), bytes_(bytes) {
@@ -69,13 +74,7 @@ CallMemory::CallMemory(const annulus_context &context, std::size_t bytes) : cont
         return;
     }
     if (!context.allocator) {
-        // Aligned here: glibc's aligned allocations do not fit into the gaps that earlier ones of their size left.
-        std::size_t space = announced(bytes);
-        owned_.reset(new (std::nothrow) std::byte[space]);
-        if (!owned_)
-            throw Error(ANNULUS_ERROR_MEMORY, "no memory for a workspace of %zu bytes", bytes);
-        data_ = owned_.get();
-        std::align(alignment, bytes, data_, space);
+        data_ = context.device->allocate(bytes, context.stream);
         return;
     }
     const annulus_allocator &allocator = *context.allocator;
@@ -90,8 +89,12 @@ CallMemory::CallMemory(const annulus_context &context, std::size_t bytes) : cont
 }
 
 CallMemory::~CallMemory() {
-    if (data_ && !context_.workspace && context_.allocator)
+    if (!data_ || context_.workspace)
+        return;
+    if (context_.allocator)
         context_.allocator->release(context_.allocator->user, data_, bytes_, context_.stream);
+    else
+        context_.device->release(data_, context_.stream);
 }
 
 std::size_t CallMemory::announced(std::size_t bytes) {
@@ -101,16 +104,19 @@ std::size_t CallMemory::announced(std::size_t bytes) {
 annulus_status annulus_device_count(annulus_device device, int32_t *count) {
     return guard([&] {
         required(count, "count");
-        *count = device_count(device);
+        *count = checked_device_count(device);
     });
 }
 
 annulus_status annulus_context_create(annulus_context **context, annulus_device device, int32_t index) {
     return guard([&] {
         required(context, "context");
-        check_between("index", index, 0, device_count(device) - 1);
+        // Where there is no device at all, make_device() says why.
+        if (const std::int32_t count = checked_device_count(device); count > 0)
+            check_between("index", index, 0, count - 1);
         auto made = std::make_unique<annulus_context>();
-        made->device = device;
+        made->kind = device;
+        made->device = make_device(device, index);
         *context = made.release();
     });
 }
@@ -125,7 +131,7 @@ annulus_status annulus_context_set_config(annulus_context *context, const annulu
         annulus_config copy = required(config, "config");
         if (copy.pattern.branches.empty())
             throw Error(ANNULUS_ERROR_ARGUMENT, "config has no branch; it must have at least one");
-        check_engine_device(context->device, copy.execution.engine);
+        check_engine_device(context->kind, copy.execution.engine);
         context->config = std::move(copy);
         context->plan.reset();
     });
@@ -134,7 +140,7 @@ annulus_status annulus_context_set_config(annulus_context *context, const annulu
 annulus_status annulus_context_set_stream(annulus_context *context, void *stream) {
     return guard([&] {
         required(context, "context");
-        if (stream)
+        if (stream && context->kind == ANNULUS_DEVICE_CPU)
             throw Error(ANNULUS_ERROR_UNSUPPORTED, "stream is %p; it must be NULL on a CPU", stream);
         context->stream = stream;
     });

@@ -4,6 +4,7 @@
 
 #include "core/pattern.hpp"
 #include "core/plan.hpp"
+#include "engine/engine.hpp"
 
 #include <annulus/context.h>
 
@@ -12,7 +13,8 @@
 #include <optional>
 
 struct annulus_context {
-    annulus_device device = ANNULUS_DEVICE_CPU;
+    annulus_device kind = ANNULUS_DEVICE_CPU;
+    std::unique_ptr<annulus::Device> device;
     std::optional<annulus_config> config;
     void *stream = nullptr;
     std::optional<annulus_allocator> allocator;
@@ -28,13 +30,14 @@ struct annulus_context {
     const annulus_config &required_config() const;
     // The plan of a problem under the config.
     const annulus::Plan &plan_for(const annulus::Problem &problem);
-    int thread_count() const;
+    // What its calls may use. Throws where no config was set.
+    annulus::Resources resources() const;
 };
 
 namespace annulus {
 
 // The workspace of one call, aligned as the ledger asks for: from the caller's workspace, else its allocator, else the
-// process. Given back when the call ends.
+// device. Given back, in the stream's order, when the call ends; lives inside a DeviceScope.
 class CallMemory {
   public:
     CallMemory(const annulus_context &context, std::size_t bytes);
@@ -50,7 +53,6 @@ class CallMemory {
   private:
     const annulus_context &context_;
     std::size_t bytes_;
-    std::unique_ptr<std::byte[]> owned_; // the process's memory, where it comes from there
     void *data_ = nullptr;
 };
 

@@ -17,6 +17,10 @@ const char *annulus_status_name(annulus_status status) {
         return "memory";
     case ANNULUS_ERROR_INTERNAL:
         return "internal";
+    case ANNULUS_ERROR_CUDA:
+        return "cuda";
+    case ANNULUS_ERROR_CUBLAS:
+        return "cublas";
     default:
         return "unknown";
     }

@@ -363,21 +363,21 @@ template <class Run> void with_reference(const Plan &plan, Workspace &workspace,
     }
 }
 
-const char *refusal(const Plan &, annulus_pass) {
+const char *refusal(const Plan &, annulus_pass, const Resources &) {
     return nullptr;
 }
 
-std::size_t workspace_bytes(const Plan &plan, annulus_pass pass, int) {
+std::size_t workspace_bytes(const Plan &plan, annulus_pass pass, const Resources &) {
     Workspace ledger;
     book(ledger, plan, pass);
     return ledger.used();
 }
 
-void forward(const Plan &plan, const ForwardTensors &tensors, Workspace &workspace, int) {
+void forward(const Plan &plan, const ForwardTensors &tensors, Workspace &workspace, const Resources &) {
     with_reference(plan, workspace, ANNULUS_PASS_FORWARD, [&](const auto &reference) { reference.forward(tensors); });
 }
 
-void backward(const Plan &plan, const BackwardTensors &tensors, Workspace &workspace, int) {
+void backward(const Plan &plan, const BackwardTensors &tensors, Workspace &workspace, const Resources &) {
     with_reference(plan, workspace, ANNULUS_PASS_BACKWARD, [&](const auto &reference) { reference.backward(tensors); });
 }
 

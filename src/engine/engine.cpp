@@ -21,10 +21,11 @@ const Engine &find_engine(annulus_device device, annulus_engine id) {
 
 } // namespace
 
-const Engine &choose_engine(annulus_device device, annulus_engine wanted, const Plan &plan, annulus_pass pass) {
+const Engine &choose_engine(annulus_device device, annulus_engine wanted, const Plan &plan, annulus_pass pass,
+                            const Resources &resources) {
     if (wanted != ANNULUS_ENGINE_AUTO) {
         const Engine &engine = find_engine(device, wanted);
-        if (const char *reason = engine.refusal(plan, pass))
+        if (const char *reason = engine.refusal(plan, pass, resources))
             throw Error(ANNULUS_ERROR_UNSUPPORTED, "engine %s cannot do this: %s", engine_name(wanted), reason);
         return engine;
     }
@@ -32,7 +33,7 @@ const Engine &choose_engine(annulus_device device, annulus_engine wanted, const 
     for (const Engine *engine : engines) {
         if (engine->device != device)
             continue;
-        const char *reason = engine->refusal(plan, pass);
+        const char *reason = engine->refusal(plan, pass, resources);
         if (!reason)
             return *engine;
         if (!first_reason)
@@ -55,6 +56,8 @@ const char *engine_name(annulus_engine engine) {
         return "reference";
     case ANNULUS_ENGINE_CPU:
         return "cpu";
+    case ANNULUS_ENGINE_GEMM:
+        return "gemm";
     }
     return nullptr;
 }

@@ -18,8 +18,8 @@ static void names_and_versions(void **state) {
     assert_non_null(strstr(annulus_build_info(), text));
     assert_null(strchr(annulus_build_info(), '\n'));
 
-    const char *const statuses[] = {"ok", "argument", "unsupported", "memory", "internal", "unknown"};
-    for (int i = 0; i < 6; ++i)
+    const char *const statuses[] = {"ok", "argument", "unsupported", "memory", "internal", "cuda", "cublas", "unknown"};
+    for (int i = 0; i < 8; ++i)
         assert_string_equal(annulus_status_name((annulus_status)i), statuses[i]);
     const char *const dtypes[] = {"unknown", "float64", "float32", "bfloat16", "float16", "unknown"};
     const int bytes[] = {0, 8, 4, 2, 2, 0};
@@ -30,10 +30,11 @@ static void names_and_versions(void **state) {
     assert_string_equal(annulus_engine_name(ANNULUS_ENGINE_AUTO), "auto");
     assert_string_equal(annulus_engine_name(ANNULUS_ENGINE_REFERENCE), "reference");
     assert_string_equal(annulus_engine_name(ANNULUS_ENGINE_CPU), "cpu");
+    assert_string_equal(annulus_engine_name(ANNULUS_ENGINE_GEMM), "gemm");
     int engines = 0;
     while (annulus_engine_name((annulus_engine)engines))
         ++engines;
-    assert_int_equal(engines, 3);
+    assert_int_equal(engines, 4);
 
     int32_t count = 0;
     assert_ok(annulus_device_count(ANNULUS_DEVICE_CPU, &count));

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CPU as a device: the process's memory, and no streams.
+#pragma once
+
+#include "engine/device.hpp"
+
+namespace annulus {
+
+class CpuDevice : public Device {
+  public:
+    void *allocate(std::size_t bytes, void *stream) override;
+    void release(void *memory, void *stream) noexcept override;
+    void check_memory(const char *name, const void *pointer) const override;
+};
+
+} // namespace annulus

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a context owes its engine of the device it stands on: memory, and being the current one during a call.
+#pragma once
+
+#include <annulus/context.h>
+
+#include <cstddef>
+#include <memory>
+
+namespace annulus {
+
+// One per context.
+class Device {
+  public:
+    virtual ~Device() = default;
+
+    // `bytes` > 0 of the device's memory, aligned to Workspace::alignment and usable by work on `stream`. Throws
+    // Error(ANNULUS_ERROR_MEMORY).
+    virtual void *allocate(std::size_t bytes, void *stream) = 0;
+    // Gives back what allocate() returned, once the work on `stream` is done with it.
+    virtual void release(void *memory, void *stream) noexcept = 0;
+
+    // Throws Error(ANNULUS_ERROR_ARGUMENT) naming the argument where the device cannot reach `pointer`.
+    virtual void check_memory(const char *name, const void *pointer) const = 0;
+
+    // Makes the device the thread's current one; restores the one that was. Scopes do not nest.
+    virtual void enter() {}
+    virtual void leave() noexcept {}
+};
+
+// Around everything that touches the device on behalf of a public call.
+class DeviceScope {
+  public:
+    explicit DeviceScope(Device &device) : device_(device) { device.enter(); }
+    ~DeviceScope() { device_.leave(); }
+    DeviceScope(const DeviceScope &) = delete;
+    DeviceScope &operator=(const DeviceScope &) = delete;
+
+  private:
+    Device &device_;
+};
+
+// How many devices of a kind this build can use on this machine.
+int device_count(annulus_device device);
+
+// Device `index`, which is below device_count(). Throws Error(ANNULUS_ERROR_UNSUPPORTED) with the reason where there is
+// no device of the kind.
+std::unique_ptr<Device> make_device(annulus_device device, int index);
+
+} // namespace annulus
