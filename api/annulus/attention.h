@@ -43,15 +43,16 @@ typedef struct annulus_window {
  *   window  NULL: the query rows are the whole sequence, Nq == N. Else query_start + Nq <= N: the Nq query rows are a
  *           part of the N key rows (one token decoded against a cache, a long job done in pieces).
  *
- * All tensors are in the memory of the context's device; see tensor.h for strides and overlap. The call is ordered on
- * the context's stream; on a CPU it returns when the work is done. On success every element of out and lse was written.
+ * All tensors are in the memory of the context's device (on CUDA that device's, or managed memory); see tensor.h for
+ * strides and overlap. The call is ordered on the context's stream and does not wait for it; on a CPU it returns when
+ * the work is done. On success every element of out and lse is written.
  *
  * ANNULUS_ERROR_ARGUMENT: a handle or required tensor is NULL; the context has no config; a dtype, rank, shape, stride,
- *   alignment or overlap is not as above; a branch's heads or grid width do not fit the problem; sizes overflow.
- * ANNULUS_ERROR_UNSUPPORTED: D is no multiple of 8 from 8 to 256, or the config's engine cannot do this; the message
- *   says why.
- * ANNULUS_ERROR_MEMORY: the workspace is too small or an allocation failed.
- * Nothing was written in these cases. Since 0.1.0.
+ *   alignment, overlap or memory is not as above; a branch's heads or grid width do not fit the problem; sizes
+ * overflow. ANNULUS_ERROR_UNSUPPORTED: D is no multiple of 8 from 8 to 256, or the config's engine cannot do this; the
+ * message says why. ANNULUS_ERROR_MEMORY: the workspace or its limit is too small, or an allocation failed. Nothing was
+ * written in these cases. ANNULUS_ERROR_CUDA, ANNULUS_ERROR_CUBLAS: the device failed; outputs may be partly written.
+ * Since 0.1.0.
  */
 ANNULUS_API annulus_status annulus_forward(annulus_context *context, const annulus_tensor *q, const annulus_tensor *k,
                                            const annulus_tensor *v, const annulus_tensor *out,
@@ -136,7 +137,8 @@ typedef struct annulus_estimate {
  * branch: an index of the config, and pairs, flops and remote_bytes are that branch's share; or ANNULUS_ALL_BRANCHES.
  * ANNULUS_ERROR_ARGUMENT: a pointer is NULL, the context has no config, `branch` does not exist, a size is not known or
  * non-zero bytes follow what this version knows, or the problem is not legal. ANNULUS_ERROR_UNSUPPORTED: as
- * annulus_forward. Time and memory grow with the number of branches and heads, not with N. Since 0.1.0.
+ * annulus_forward. ANNULUS_ERROR_MEMORY: a call needs more than the config's workspace limit. Time and memory grow with
+ * the number of branches and heads, not with N. Since 0.1.0.
  */
 ANNULUS_API annulus_status annulus_estimate_problem(annulus_context *context, const annulus_problem *problem,
                                                     int32_t branch, annulus_estimate *estimate);

@@ -138,6 +138,19 @@ ANNULUS_API annulus_status annulus_config_set_engine(annulus_config *config, ann
 ANNULUS_API annulus_status annulus_config_set_deterministic(annulus_config *config, int deterministic);
 
 /*
+ * allow 1: products of float32 tensors may be computed in TF32 (10 fraction bits, on tensor cores); 0: in float32
+ * (default). A permission: engines and devices without TF32 compute in float32 all the same. Since 0.1.0.
+ */
+ANNULUS_API annulus_status annulus_config_set_allow_tf32(annulus_config *config, int allow);
+
+/*
+ * Sets an upper bound in bytes for the workspace of a call, as annulus_workspace_size() counts it, or 0 for the
+ * engine's own choice (default; `gemm`: 256 MiB). `gemm` fits its work into the limit; a call that cannot be fitted
+ * fails with ANNULUS_ERROR_MEMORY and says how much its engine needs. Since 0.1.0.
+ */
+ANNULUS_API annulus_status annulus_config_set_workspace_limit(annulus_config *config, uint64_t bytes);
+
+/*
  * Preset: appends `count` >= 1 branches with w_i = segment_length * segment_ratio^i and r_i = dilation_ratio^i, as
  * LongNet's geometric series (paper: section 3.1; its models use ratios of 2 or 4). segment_length, segment_ratio and
  * dilation_ratio are >= 1; a w_i or r_i beyond int64 is an argument error. Since 0.1.0.

@@ -3,6 +3,12 @@
  * A context binds a config to a device and holds what calls have in common: memory, stream, threads, cached plans.
  *
  * One thread at a time may use a context; different contexts may be used by different threads at the same time.
+ *
+ * On a CUDA device annulus_forward() and annulus_backward() are ordered on the context's stream and do not wait for the
+ * device: tensors and workspace must stay as they are until the stream has come past the call, and errors of the device
+ * itself show up in a later call, of annulus or of CUDA. The calls may be captured into a CUDA graph; a workspace or
+ * allocator must then be what every replay may use, and the context must live as long as the graph. The thread's
+ * current device is after every call what it was before.
  */
 #ifndef ANNULUS_CONTEXT_H
 #define ANNULUS_CONTEXT_H
@@ -20,7 +26,8 @@ typedef struct annulus_context annulus_context;
 typedef enum annulus_device { ANNULUS_DEVICE_CPU = 1, ANNULUS_DEVICE_CUDA = 2 } annulus_device;
 
 /*
- * The number of devices of a kind that this build can use on this machine, in *count: 1 for ANNULUS_DEVICE_CPU.
+ * The number of devices of a kind that this build can use on this machine, in *count: 1 for ANNULUS_DEVICE_CPU; for
+ * ANNULUS_DEVICE_CUDA what the CUDA runtime sees, 0 in a build without CUDA or where there is no driver.
  * ANNULUS_ERROR_ARGUMENT: count is NULL or `device` is unknown. Any thread. Since 0.1.0.
  */
 ANNULUS_API annulus_status annulus_device_count(annulus_device device, int32_t *count);
@@ -30,8 +37,9 @@ ANNULUS_API annulus_status annulus_device_count(annulus_device device, int32_t *
  *
  * size: sizeof(annulus_allocator). allocate returns `bytes` of memory on the context's device aligned to `alignment`
  * (a power of two), or NULL. release gives back what allocate returned, with the same `bytes`. `user` is handed to
- * both. `stream` is the context's stream, NULL on a CPU. Both are called by the thread that calls annulus, must not
- * throw, and must stay callable as long as the context uses them.
+ * both. `stream` is the context's stream, NULL on a CPU: on CUDA the memory is used by work on that stream only, and
+ * release is called while that work may not be done yet. Both are called by the thread that calls annulus, with the
+ * context's device current, must not throw, and must stay callable as long as the context uses them.
  */
 typedef struct annulus_allocator {
     size_t size;
@@ -44,12 +52,18 @@ typedef struct annulus_allocator {
     { sizeof(annulus_allocator), NULL, NULL, NULL }
 
 /*
- * Makes a context for device number `index` (counted from 0) of a kind in *context. It has no config yet. The caller
- * destroys it. ANNULUS_ERROR_ARGUMENT: context is NULL, `device` is unknown or there is no device `index`. Since 0.1.0.
+ * Makes a context for device number `index` of a kind in *context, counted from 0 as the CUDA runtime does. It has no
+ * config yet. The caller destroys it. ANNULUS_ERROR_ARGUMENT: context is NULL, `device` is unknown or there is no
+ * device `index`. ANNULUS_ERROR_UNSUPPORTED: there is no device of the kind at all; the message says why.
+ * ANNULUS_ERROR_MEMORY, ANNULUS_ERROR_CUDA, ANNULUS_ERROR_CUBLAS: the device is there and could not be used. Since
+ * 0.1.0.
  */
 ANNULUS_API annulus_status annulus_context_create(annulus_context **context, annulus_device device, int32_t index);
 
-/* Destroys a context; NULL is legal. Workspace, allocator and stream stay the caller's. Since 0.1.0. */
+/*
+ * Destroys a context; NULL is legal. Workspace, allocator and stream stay the caller's. On a CUDA device this waits for
+ * the device's work. Since 0.1.0.
+ */
 ANNULUS_API void annulus_context_destroy(annulus_context *context);
 
 /*
@@ -59,15 +73,17 @@ ANNULUS_API void annulus_context_destroy(annulus_context *context);
 ANNULUS_API annulus_status annulus_context_set_config(annulus_context *context, const annulus_config *config);
 
 /*
- * Sets the stream that device work is ordered on. A CPU context has none: NULL is accepted, anything else is
- * ANNULUS_ERROR_UNSUPPORTED. Since 0.1.0.
+ * Sets the stream that device work is ordered on: on a CUDA device a cudaStream_t (a CUstream) of that device, or NULL
+ * for the legacy default stream (default). It stays the caller's and must live as long as the context uses it. A CPU
+ * context has none: NULL is accepted, anything else is ANNULUS_ERROR_UNSUPPORTED. Since 0.1.0.
  */
 ANNULUS_API annulus_status annulus_context_set_stream(annulus_context *context, void *stream);
 
 /*
- * Sets the allocator that serves calls without a workspace (copied); NULL restores the device's own.
- * ANNULUS_ERROR_ARGUMENT: size is too small or non-zero bytes follow what this version knows, or a function is NULL.
- * Since 0.1.0.
+ * Sets the allocator that serves calls without a workspace (copied); NULL restores the device's own: the process's
+ * memory on a CPU, on CUDA a stream-ordered pool that keeps its memory for the next call until the context is
+ * destroyed. ANNULUS_ERROR_ARGUMENT: size is too small or non-zero bytes follow what this version knows, or a function
+ * is NULL. Since 0.1.0.
  */
 ANNULUS_API annulus_status annulus_context_set_allocator(annulus_context *context, const annulus_allocator *allocator);
 
@@ -75,7 +91,7 @@ ANNULUS_API annulus_status annulus_context_set_allocator(annulus_context *contex
  * Sets `bytes` of device memory that calls use instead of allocating; NULL with 0 bytes goes back to allocating. The
  * memory needs no alignment, stays the caller's and must outlive the calls that use it; its contents are undefined
  * after them. A call that needs more fails with ANNULUS_ERROR_MEMORY and says how much. annulus_workspace_size() tells
- * beforehand. Since 0.1.0.
+ * beforehand. ANNULUS_ERROR_ARGUMENT: it is not memory of the context's device. Since 0.1.0.
  */
 ANNULUS_API annulus_status annulus_context_set_workspace(annulus_context *context, void *workspace, size_t bytes);
 

@@ -13,6 +13,8 @@
 #include "engine/engine.hpp"
 
 #include <cstdint>
+#include <cstdio>
+#include <initializer_list>
 #include <limits>
 
 using namespace annulus;
@@ -158,20 +160,35 @@ struct Service {
         : resources(context.resources()),
           engine(choose_engine(context.kind, context.required_config().execution.engine, plan, pass, resources)),
           workspace_bytes(engine.workspace_bytes(plan, pass, resources)) {
-        if (resources.workspace_limit != 0 && workspace_bytes > resources.workspace_limit)
-            throw Error(
-                ANNULUS_ERROR_MEMORY, "engine %s needs %zu bytes of workspace; the config's workspace limit is %llu",
-                engine_name(engine.id), workspace_bytes, static_cast<unsigned long long>(resources.workspace_limit));
+        const std::uint64_t limit = context.required_config().execution.workspace_limit;
+        if (limit != 0 && announced() > limit)
+            throw Error(ANNULUS_ERROR_MEMORY,
+                        "engine %s needs %zu bytes of workspace for this; the config's workspace limit is %llu",
+                        engine_name(engine.id), announced(), static_cast<unsigned long long>(limit));
     }
+
+    std::size_t announced() const { return CallMemory::announced(workspace_bytes); }
 };
 
-std::uint64_t announced_workspace(const annulus_context &context, const Plan &plan, annulus_pass pass) {
-    return CallMemory::announced(Service(context, plan, pass).workspace_bytes);
+void check_memory(const Device &device, std::initializer_list<NamedTensor> arguments) {
+    for (const NamedTensor &argument : arguments) {
+        if (!argument.tensor)
+            continue;
+        char name[32];
+        std::snprintf(name, sizeof name, "data of %s", argument.name);
+        device.check_memory(name, argument.tensor->data);
+    }
 }
 
-// Finds who computes a checked call and the memory for it; `compute` then runs the engine.
+// Checks where the tensors of a call lie, each of which was checked for itself, and finds who computes it and the
+// memory for it; `compute` then runs the engine.
 template <class Compute>
-void run(annulus_context &context, const Problem &problem, annulus_pass pass, const Compute &compute) {
+void run(annulus_context &context, const Problem &problem, annulus_pass pass, std::initializer_list<NamedTensor> inputs,
+         std::initializer_list<NamedTensor> outputs, const Compute &compute) {
+    check_overlap(inputs, outputs);
+    const DeviceScope scope(*context.device);
+    check_memory(*context.device, inputs);
+    check_memory(*context.device, outputs);
     const Plan &plan = context.plan_for(problem);
     const Service service(context, plan, pass);
     const CallMemory memory(context, service.workspace_bytes);
@@ -195,9 +212,8 @@ annulus_status annulus_forward(annulus_context *context, const annulus_tensor *q
         check_query_rows(problem, {"out", out});
         if (lse)
             check_statistic(problem, {"lse", lse});
-        check_overlap({{"q", q}, {"k", k}, {"v", v}}, {{"out", out}, {"lse", lse}});
         const ForwardTensors tensors{*q, *k, *v, *out, lse};
-        run(*context, problem, ANNULUS_PASS_FORWARD,
+        run(*context, problem, ANNULUS_PASS_FORWARD, {{"q", q}, {"k", k}, {"v", v}}, {{"out", out}, {"lse", lse}},
             [&](const Engine &engine, const Plan &plan, Workspace &workspace, const Resources &resources) {
                 engine.forward(plan, tensors, workspace, resources);
             });
@@ -228,10 +244,10 @@ annulus_status annulus_backward(annulus_context *context, const annulus_tensor *
         check_query_rows(problem, {"d_q", d_q});
         check_key_rows(problem, {"d_k", d_k});
         check_key_rows(problem, {"d_v", d_v});
-        check_overlap({{"q", q}, {"k", k}, {"v", v}, {"out", out}, {"lse", lse}, {"d_out", d_out}, {"d_lse", d_lse}},
-                      {{"d_q", d_q}, {"d_k", d_k}, {"d_v", d_v}});
         const BackwardTensors tensors{*q, *k, *v, *out, *lse, *d_out, d_lse, *d_q, *d_k, *d_v};
         run(*context, problem, ANNULUS_PASS_BACKWARD,
+            {{"q", q}, {"k", k}, {"v", v}, {"out", out}, {"lse", lse}, {"d_out", d_out}, {"d_lse", d_lse}},
+            {{"d_q", d_q}, {"d_k", d_k}, {"d_v", d_v}},
             [&](const Engine &engine, const Plan &plan, Workspace &workspace, const Resources &resources) {
                 engine.backward(plan, tensors, workspace, resources);
             });
@@ -259,8 +275,8 @@ annulus_status annulus_estimate_problem(annulus_context *context, const annulus_
         result.backward_flops = 10.0 * result.pairs * checked.head_dim;
         result.tensor_bytes = row_bytes + statistic_bytes;
         result.gradient_bytes = row_bytes;
-        result.forward_workspace_bytes = announced_workspace(*context, plan, ANNULUS_PASS_FORWARD);
-        result.backward_workspace_bytes = announced_workspace(*context, plan, ANNULUS_PASS_BACKWARD);
+        result.forward_workspace_bytes = Service(*context, plan, ANNULUS_PASS_FORWARD).announced();
+        result.backward_workspace_bytes = Service(*context, plan, ANNULUS_PASS_BACKWARD).announced();
         result.remote_bytes = static_cast<std::uint64_t>(plan.remote_bytes(branch));
         result.plan_bytes = plan.bytes();
         write_sized(estimate, result);
@@ -274,6 +290,6 @@ annulus_status annulus_workspace_size(annulus_context *context, const annulus_pr
         check_enum("pass", pass, ANNULUS_PASS_FORWARD, ANNULUS_PASS_BACKWARD);
         required(bytes, "bytes");
         const Plan &plan = context->plan_for(check_problem(problem));
-        *bytes = announced_workspace(*context, plan, pass);
+        *bytes = Service(*context, plan, pass).announced();
     });
 }

@@ -181,6 +181,14 @@ annulus_status annulus_config_set_deterministic(annulus_config *config, int dete
         [&] { required(config, "config").execution.deterministic = check_flag("deterministic", deterministic); });
 }
 
+annulus_status annulus_config_set_allow_tf32(annulus_config *config, int allow) {
+    return guard([&] { required(config, "config").execution.allow_tf32 = check_flag("allow", allow); });
+}
+
+annulus_status annulus_config_set_workspace_limit(annulus_config *config, uint64_t bytes) {
+    return guard([&] { required(config, "config").execution.workspace_limit = bytes; });
+}
+
 annulus_status annulus_config_add_longnet(annulus_config *config, int64_t segment_length, int64_t segment_ratio,
                                           int64_t dilation_ratio, int32_t count) {
     return guard([&] {

@@ -39,10 +39,6 @@ int thread_count(int wanted) {
     return std::clamp(count, 1, max_threads);
 }
 
-bool is_aligned(const void *memory) {
-    return reinterpret_cast<std::uintptr_t>(memory) % alignment == 0;
-}
-
 } // namespace
 
 const annulus_config &annulus_context::required_config() const {
@@ -59,7 +55,8 @@ const Plan &annulus_context::plan_for(const Problem &problem) {
 
 Resources annulus_context::resources() const {
     const Execution &execution = required_config().execution;
-    return {thread_count(threads), execution.workspace_limit, execution.allow_tf32, stream, device.get()};
+    return {thread_count(threads), CallMemory::bookable(execution.workspace_limit), execution.allow_tf32, stream,
+            device.get()};
 }
 
 CallMemory::CallMemory(const annulus_context &context, std::size_t bytes) : context_(context), bytes_(bytes) {
@@ -81,10 +78,14 @@ CallMemory::CallMemory(const annulus_context &context, std::size_t bytes) : cont
     data_ = allocator.allocate(allocator.user, bytes, alignment, context.stream);
     if (!data_)
         throw Error(ANNULUS_ERROR_MEMORY, "the allocator returned NULL for %zu bytes", bytes);
-    if (!is_aligned(data_)) {
+    try {
+        if (reinterpret_cast<std::uintptr_t>(data_) % alignment != 0)
+            throw Error(ANNULUS_ERROR_ARGUMENT, "the allocator returned %p; it must be aligned to %zu bytes", data_,
+                        alignment);
+        context.device->check_memory("what the allocator returned", data_);
+    } catch (...) {
         allocator.release(allocator.user, data_, bytes, context.stream);
-        throw Error(ANNULUS_ERROR_ARGUMENT, "the allocator returned %p; it must be aligned to %zu bytes", data_,
-                    alignment);
+        throw;
     }
 }
 
@@ -99,6 +100,10 @@ CallMemory::~CallMemory() {
 
 std::size_t CallMemory::announced(std::size_t bytes) {
     return bytes == 0 ? 0 : bytes + alignment - 1;
+}
+
+std::uint64_t CallMemory::bookable(std::uint64_t limit) {
+    return limit == 0 ? 0 : std::max<std::uint64_t>(limit, alignment) - (alignment - 1);
 }
 
 annulus_status annulus_device_count(annulus_device device, int32_t *count) {
@@ -168,6 +173,10 @@ annulus_status annulus_context_set_workspace(annulus_context *context, void *wor
             throw Error(ANNULUS_ERROR_ARGUMENT, "workspace is NULL and bytes is %zu; it must be 0 then", bytes);
         if (bytes > UINTPTR_MAX - reinterpret_cast<std::uintptr_t>(workspace))
             throw Error(ANNULUS_ERROR_ARGUMENT, "bytes is %zu; it reaches beyond the address space", bytes);
+        if (workspace) {
+            const DeviceScope scope(*context->device);
+            context->device->check_memory("workspace", workspace);
+        }
         context->workspace = workspace;
         context->workspace_bytes = bytes;
     });

@@ -9,6 +9,7 @@
 #include <annulus/context.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 
@@ -49,6 +50,8 @@ class CallMemory {
 
     // The bytes that the caller's workspace, which need not be aligned, must have.
     static std::size_t announced(std::size_t bytes);
+    // What an engine may book so that no more than `limit` is announced; 0, no limit, stays 0.
+    static std::uint64_t bookable(std::uint64_t limit);
 
   private:
     const annulus_context &context_;

@@ -47,4 +47,7 @@ int device_count(annulus_device device);
 // no device of the kind.
 std::unique_ptr<Device> make_device(annulus_device device, int index);
 
+// What messages call a device of the kind.
+const char *device_name(annulus_device device);
+
 } // namespace annulus

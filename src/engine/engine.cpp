@@ -15,8 +15,7 @@ const Engine &find_engine(annulus_device device, annulus_engine id) {
     for (const Engine *engine : engines)
         if (engine->id == id && engine->device == device)
             return *engine;
-    throw Error(ANNULUS_ERROR_UNSUPPORTED, "engine %s does not run on device %d", engine_name(id),
-                static_cast<int>(device));
+    throw Error(ANNULUS_ERROR_UNSUPPORTED, "engine %s does not run on %s", engine_name(id), device_name(device));
 }
 
 } // namespace
@@ -39,8 +38,8 @@ const Engine &choose_engine(annulus_device device, annulus_engine wanted, const 
         if (!first_reason)
             first_reason = reason;
     }
-    throw Error(ANNULUS_ERROR_UNSUPPORTED, "no engine of device %d can do this: %s", static_cast<int>(device),
-                first_reason ? first_reason : "it has none");
+    throw Error(ANNULUS_ERROR_UNSUPPORTED, "no engine can do this on %s: %s", device_name(device),
+                first_reason ? first_reason : "this build has none for it");
 }
 
 void check_engine_device(annulus_device device, annulus_engine engine) {

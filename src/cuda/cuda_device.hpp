@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// A CUDA device as a context uses it: memory from a pool of its own, and lanes, internal streams with a cuBLAS handle
+// each, on which independent parts of a call run side by side.
+#pragma once
+
+#include "engine/device.hpp"
+
+#include <cublas_v2.h>
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <type_traits>
+
+namespace annulus {
+
+// Makes a device the thread's current one for as long as it lives.
+class CurrentDevice {
+  public:
+    explicit CurrentDevice(int index) noexcept;
+    ~CurrentDevice();
+    CurrentDevice(const CurrentDevice &) = delete;
+    CurrentDevice &operator=(const CurrentDevice &) = delete;
+
+    cudaError_t error() const { return error_; }
+
+  private:
+    int previous_ = 0;
+    bool changed_ = false;
+    cudaError_t error_;
+};
+
+class CudaDevice : public Device {
+  public:
+    static constexpr int lanes = 2;
+
+    explicit CudaDevice(int index);
+    // Waits for the device's work, as cuBLAS does when a handle goes.
+    ~CudaDevice() override;
+
+    void *allocate(std::size_t bytes, void *stream) override;
+    void release(void *memory, void *stream) noexcept override;
+    void check_memory(const char *name, const void *pointer) const override;
+    void enter() override;
+    void leave() noexcept override;
+
+    int compute_capability() const { return compute_capability_; } // 10 * major + minor
+    int multiprocessors() const { return multiprocessors_; }
+
+    cudaStream_t stream(int lane) const { return resources_->lane[static_cast<std::size_t>(lane)].stream.get(); }
+    // Bound to the lane's stream.
+    cublasHandle_t blas(int lane) const { return resources_->lane[static_cast<std::size_t>(lane)].blas.get(); }
+
+    // What the lanes do after fork() comes after what `stream` was given before it; what `stream` does after join()
+    // comes after what the lanes were given before it. Legal while `stream` is being captured.
+    void fork(cudaStream_t stream);
+    void join(cudaStream_t stream);
+
+  private:
+    template <auto destroy> struct Destroy {
+        template <class Handle> void operator()(Handle handle) const noexcept { destroy(handle); }
+    };
+    template <class Handle, auto destroy>
+    using Owned = std::unique_ptr<std::remove_pointer_t<Handle>, Destroy<destroy>>;
+    using Event = Owned<cudaEvent_t, cudaEventDestroy>;
+
+    struct Lane {
+        Owned<cudaStream_t, cudaStreamDestroy> stream;
+        Event done;
+        Owned<cublasHandle_t, cublasDestroy_v2> blas;
+        Lane();
+    };
+    // What is made and destroyed while the device is current.
+    struct DeviceResources {
+        Owned<cudaMemPool_t, cudaMemPoolDestroy> pool; // null where the device has no pools
+        Event forked;
+        std::array<Lane, lanes> lane;
+        explicit DeviceResources(int index);
+    };
+
+    template <class Owner, class Create, class... Arguments>
+    static void make(Owner &owner, const char *what, Create create, Arguments... arguments);
+
+    int index_;
+    int compute_capability_ = 0;
+    int multiprocessors_ = 0;
+    std::unique_ptr<DeviceResources> resources_;
+    std::optional<CurrentDevice> current_; // between enter() and leave()
+};
+
+int cuda_device_count();
+// As make_device().
+std::unique_ptr<Device> make_cuda_device(int index);
+
+} // namespace annulus

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// From CUDA's and cuBLAS's statuses to the library's exception.
+#pragma once
+
+#include "core/error.hpp"
+
+#include <cublas_v2.h>
+#include <cuda_runtime_api.h>
+
+namespace annulus {
+
+// Throws unless the call `what` succeeded. CUDA's own last error is cleared: it was reported here.
+inline void check(cudaError_t error, const char *what) {
+    if (error == cudaSuccess)
+        return;
+    cudaGetLastError();
+    throw Error(error == cudaErrorMemoryAllocation ? ANNULUS_ERROR_MEMORY : ANNULUS_ERROR_CUDA, "%s failed: %s (%s)",
+                what, cudaGetErrorString(error), cudaGetErrorName(error));
+}
+
+// Throws unless the kernel that was launched last was accepted.
+inline void check_launch(const char *kernel) {
+    check(cudaGetLastError(), kernel);
+}
+
+inline void check(cublasStatus_t status, const char *what) {
+    if (status == CUBLAS_STATUS_SUCCESS)
+        return;
+    cudaGetLastError();
+    throw Error(status == CUBLAS_STATUS_ALLOC_FAILED ? ANNULUS_ERROR_MEMORY : ANNULUS_ERROR_CUBLAS,
+                "%s failed: %s (%s)", what, cublasGetStatusString(status), cublasGetStatusName(status));
+}
+
+} // namespace annulus
