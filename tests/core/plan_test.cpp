@@ -4,6 +4,7 @@
 
 #include "core/error.hpp"
 #include "support/mask.hpp"
+#include "support/plan.hpp"
 #include "support/random_problem.hpp"
 
 #include <gtest/gtest.h>
@@ -16,30 +17,6 @@
 
 namespace annulus::test {
 namespace {
-
-Pattern pattern_of(const Problem &problem) {
-    Pattern pattern;
-    for (const BranchSpec &spec : problem.branches)
-        pattern.branches.push_back({spec.segment, spec.dilation, spec.first_head, spec.head_count, spec.phase,
-                                    spec.residue, spec.query, spec.order, spec.width});
-    pattern.padding_rule = problem.zero_keys ? ANNULUS_PADDING_ZERO_KEYS : ANNULUS_PADDING_EXACT;
-    pattern.causal = problem.causal;
-    pattern.scale = problem.scale;
-    return pattern;
-}
-
-annulus::Problem sizes(const Problem &problem) {
-    annulus::Problem sizes;
-    sizes.dtype = problem.dtype;
-    sizes.batch = problem.batch;
-    sizes.sequence_length = problem.length;
-    sizes.heads = problem.heads;
-    sizes.kv_heads = problem.kv();
-    sizes.head_dim = problem.dim;
-    sizes.queries = {problem.query_start(), problem.query_length()};
-    sizes.keys = {0, problem.length};
-    return sizes;
-}
 
 std::vector<std::int64_t> positions_of(const Segment &segment, const Progression &places) {
     std::vector<std::int64_t> positions;
@@ -57,7 +34,7 @@ class RandomPlan : public testing::TestWithParam<int> {
     const Problem problem_;
     testing::ScopedTrace trace_{__FILE__, __LINE__, testing::Message() << problem_};
     const Mask mask_{problem_};
-    const Plan plan_{pattern_of(problem_), sizes(problem_)};
+    const Plan plan_{pattern_of(problem_), plan_problem_of(problem_)};
 };
 
 TEST_P(RandomPlan, ClassesOfKeysAndQueriesAreThoseOfTheDefinition) {
@@ -65,7 +42,7 @@ TEST_P(RandomPlan, ClassesOfKeysAndQueriesAreThoseOfTheDefinition) {
     Problem acausal = problem_;
     acausal.causal = false;
     const Mask mask(acausal);
-    const Plan plan(pattern_of(acausal), sizes(acausal));
+    const Plan plan(pattern_of(acausal), plan_problem_of(acausal));
     for (std::size_t i = 0; i < problem_.branches.size(); ++i) {
         const BranchPlan &branch = plan.branches()[i];
         for (std::int64_t n = 0; n < problem_.length; ++n) {
@@ -123,7 +100,7 @@ TEST_P(RandomPlan, PairsAreCounted) {
 }
 
 TEST_P(RandomPlan, PairsOfWindowsAddUp) {
-    annulus::Problem part = sizes(problem_);
+    annulus::Problem part = plan_problem_of(problem_);
     part.queries = {0, problem_.length};
     const double whole = Plan(pattern_of(problem_), part).pairs(ANNULUS_ALL_BRANCHES);
     double sum = 0;
@@ -142,7 +119,7 @@ TEST_P(RandomPlan, RemoteRowsAreCounted) {
     const auto number = [&](std::int64_t least, std::int64_t greatest) {
         return std::uniform_int_distribution<std::int64_t>(least, greatest)(generator);
     };
-    annulus::Problem shard = sizes(problem_);
+    annulus::Problem shard = plan_problem_of(problem_);
     shard.keys.start = number(0, problem_.length);
     shard.keys.length = number(0, problem_.length - shard.keys.start);
     shard.queries.start = number(0, problem_.length);

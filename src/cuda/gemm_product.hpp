@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// Batched matrix products through cuBLAS, C = alpha A B + beta C, on row-major matrices given by arrays of pointers in
+// device memory. Row pitches are in elements.
+#pragma once
+
+#include <annulus/tensor.h>
+#include <cublas_v2.h>
+
+#include <cstdint>
+
+namespace annulus {
+
+struct Matrices {
+    void *const *pointers; // [count], device memory
+    std::int64_t pitch;
+    bool transposed = false; // stored as [columns, rows]
+};
+
+// Runs on the handle's stream. A and B are of `dtype`, C is float32, sums are float32; float32 products are exact
+// float32 unless `allow_tf32`.
+struct ProductType {
+    cublasHandle_t handle;
+    annulus_dtype dtype;
+    bool allow_tf32;
+};
+
+// A is [rows, inner], B [inner, columns], C [rows, columns].
+void multiply(const ProductType &type, std::int64_t count, std::int64_t rows, std::int64_t columns, std::int64_t inner,
+              float alpha, const Matrices &a, const Matrices &b, float beta, const Matrices &c);
+
+} // namespace annulus

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows computed one by one, by a warp, from the definition.
+//
+// Causality hides keys by probabilities that are 0, and 0 times an infinity or NaN in a hidden row is NaN in a matrix
+// product: such a row would reach queries that do not attend to it. So where a result is not finite, it is computed
+// again here over the visible rows alone. That is slow, but needed only where inputs are not finite; rows that really
+// attend to a NaN are done when all their columns are NaN.
+#pragma once
+
+#include "cuda/device_dtype.cuh"
+
+namespace annulus {
+
+constexpr int most_columns = 256 / 32; // of a lane
+constexpr float log2_e = 1.4426950408889634f;
+
+// The columns of a row that a lane holds: lane, lane + 32, …
+struct LaneRow {
+    float x[most_columns] = {};
+
+    static __device__ int lane() { return static_cast<int>(threadIdx.x) % 32; }
+
+    template <class T> static __device__ LaneRow load(const T *row, int columns) {
+        LaneRow values;
+        for (int i = 0; i < most_columns; ++i)
+            if (lane() + 32 * i < columns)
+                values.x[i] = to_float(row[lane() + 32 * i]);
+        return values;
+    }
+    template <class T> __device__ void store(T *row, int columns) const {
+        for (int i = 0; i < most_columns; ++i)
+            if (lane() + 32 * i < columns)
+                row[lane() + 32 * i] = from_float<T>(x[i]);
+    }
+    __device__ void add(float factor, const LaneRow &row) {
+        for (int i = 0; i < most_columns; ++i)
+            x[i] += factor * row.x[i];
+    }
+    __device__ float dot(const LaneRow &row) const {
+        float sum = 0;
+        for (int i = 0; i < most_columns; ++i)
+            sum += x[i] * row.x[i];
+        for (int step = 16; step > 0; step /= 2)
+            sum += __shfl_xor_sync(~0u, sum, step);
+        return sum;
+    }
+    template <class Test> __device__ bool all(int columns, Test test) const {
+        bool holds = true;
+        for (int i = 0; i < most_columns; ++i)
+            if (lane() + 32 * i < columns)
+                holds = holds && test(x[i]);
+        return __all_sync(~0u, holds);
+    }
+    __device__ bool is_finite(int columns) const {
+        return all(columns, [](float value) { return isfinite(value); });
+    }
+    __device__ bool is_nan(int columns) const {
+        return all(columns, [](float value) { return isnan(value); });
+    }
+};
+
+// use(key position) for the keys that a query sees, until it returns false.
+template <class Use> __device__ void for_each_key(const RowContext &c, std::int32_t head, std::int64_t query, Use use) {
+    for (int i = 0; i < c.branch_count; ++i) {
+        const BranchPlan &branch = c.branches[i];
+        if (!branch.serves(head))
+            continue;
+        const Segment segment = branch.segment(branch.segment_of(query));
+        const std::int64_t own = segment.place(query) % branch.dilation();
+        const std::int64_t residue = branch.query_rule() == ANNULUS_QUERY_RESIDUE ? own : branch.phase(head);
+        if (branch.query_rule() == ANNULUS_QUERY_DILATED && own != residue)
+            continue;
+        const Progression keys = branch.key_class(segment, residue);
+        for (std::int64_t j = 0; j < keys.count; ++j) {
+            const std::int64_t key = segment.position(keys[j]);
+            if (key <= query && key >= c.keys.start && key < c.keys.end() && !use(key))
+                return;
+        }
+    }
+}
+
+// use(query position) for the queries of a head that see a key, until it returns false.
+template <class Use> __device__ void for_each_query(const RowContext &c, std::int32_t head, std::int64_t key, Use use) {
+    for (int i = 0; i < c.branch_count; ++i) {
+        const BranchPlan &branch = c.branches[i];
+        if (!branch.serves(head))
+            continue;
+        const Segment segment = branch.segment(branch.segment_of(key));
+        const std::int64_t residue = segment.place(key) % branch.dilation();
+        if (!branch.uses(head, residue))
+            continue;
+        const Progression queries = branch.query_class(segment, residue);
+        for (std::int64_t j = 0; j < queries.count; ++j) {
+            const std::int64_t query = segment.position(queries[j]);
+            if (query >= key && query >= c.queries.start && query < c.queries.end() && !use(query))
+                return;
+        }
+    }
+}
+
+// O of a row from its softmax statistics, in units of log2.
+template <class T>
+__device__ LaneRow output_row(const RowContext &c, std::int64_t batch, std::int32_t head, std::int64_t query,
+                              float log2_sum) {
+    const std::int32_t kv_head = head / c.heads_per_kv_head;
+    const LaneRow q = LaneRow::load(row_at<T>(c.q, batch, head, query), c.head_dim);
+    LaneRow o;
+    for_each_key(c, head, query, [&](std::int64_t key) {
+        const LaneRow k = LaneRow::load(row_at<T>(c.k, batch, kv_head, key), c.head_dim);
+        const LaneRow v = LaneRow::load(row_at<T>(c.v, batch, kv_head, key), c.head_dim);
+        o.add(exp2f(q.dot(k) * c.scale * log2_e - log2_sum), v);
+        return !o.is_nan(c.head_dim);
+    });
+    return o;
+}
+
+// What backward knows of a query.
+template <class T> struct QueryRow {
+    LaneRow q, d_out;
+    float log2_sum, delta;
+
+    __device__ QueryRow(const RowContext &c, std::int64_t batch, std::int32_t head, std::int64_t query)
+        : q(LaneRow::load(row_at<T>(c.q, batch, head, query), c.head_dim)),
+          d_out(LaneRow::load(row_at<T>(c.d_out, batch, head, query), c.head_dim)),
+          log2_sum(*row_at<float>(c.lse, batch, head, query) * log2_e),
+          delta(d_out.dot(LaneRow::load(row_at<T>(c.out, batch, head, query), c.head_dim))) {
+        if (c.d_lse.data)
+            delta -= *row_at<float>(c.d_lse, batch, head, query);
+    }
+    // P and dS of a key.
+    __device__ float2 gradients(const RowContext &c, const LaneRow &k, const LaneRow &v) const {
+        const float p = exp2f(q.dot(k) * c.scale * log2_e - log2_sum);
+        return {p, p * (d_out.dot(v) - delta) * c.scale};
+    }
+};
+
+template <class T>
+__device__ LaneRow query_gradient_row(const RowContext &c, std::int64_t batch, std::int32_t head, std::int64_t query) {
+    const std::int32_t kv_head = head / c.heads_per_kv_head;
+    const QueryRow<T> row(c, batch, head, query);
+    LaneRow d_q;
+    if (row.log2_sum == -INFINITY)
+        return d_q;
+    for_each_key(c, head, query, [&](std::int64_t key) {
+        const LaneRow k = LaneRow::load(row_at<T>(c.k, batch, kv_head, key), c.head_dim);
+        const LaneRow v = LaneRow::load(row_at<T>(c.v, batch, kv_head, key), c.head_dim);
+        d_q.add(row.gradients(c, k, v).y, k);
+        return !d_q.is_nan(c.head_dim);
+    });
+    return d_q;
+}
+
+template <class T>
+__device__ void key_gradient_rows(const RowContext &c, std::int64_t batch, std::int32_t kv_head, std::int64_t key,
+                                  LaneRow &d_k, LaneRow &d_v) {
+    const LaneRow k = LaneRow::load(row_at<T>(c.k, batch, kv_head, key), c.head_dim);
+    const LaneRow v = LaneRow::load(row_at<T>(c.v, batch, kv_head, key), c.head_dim);
+    d_k = d_v = {};
+    for (int i = 0; i < c.heads_per_kv_head; ++i) {
+        const std::int32_t head = kv_head * c.heads_per_kv_head + i;
+        for_each_query(c, head, key, [&](std::int64_t query) {
+            const QueryRow<T> row(c, batch, head, query);
+            if (row.log2_sum == -INFINITY)
+                return true;
+            const float2 gradients = row.gradients(c, k, v);
+            d_v.add(gradients.x, row.d_out);
+            d_k.add(gradients.y, row.q);
+            return !(d_k.is_nan(c.head_dim) && d_v.is_nan(c.head_dim));
+        });
+    }
+}
+
+} // namespace annulus

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// The work of a block of the problem, as sets of equal tiles. A tile is some queries of one class of a segment against
+// some of its keys; tiles of one shape, over batch entries, segments, residues, heads and steps along the class, go
+// into the same launches. Pure data in closed form: a set's size does not grow with the number of its tiles.
+#pragma once
+
+#include "core/plan.hpp"
+
+#include <cstdint>
+#include <vector>
+
+namespace annulus {
+
+// What a worker takes on: heads and batch entries, with the queries and the keys it may touch.
+struct Block {
+    std::int64_t first_batch = 0, batches = 0;
+    std::int32_t first_head = 0, heads = 0;
+    Window queries, keys;
+};
+
+// Tile (b, s, k, j, d): batch entry first_batch + b, segment s places further, residue k further, the head of (k, j),
+// and d steps along the class. In one set no two tiles share a query of a head or a key of a head.
+struct TileSet {
+    // One tile. Rows are places of a segment: first, first + stride, …
+    std::int32_t queries = 0, keys = 0; // keys may be 0 where only padding keys are left
+    std::int64_t query_stride = 1, key_stride = 1;
+    bool masked = false;           // causality hides some of the keys from some of the queries
+    bool absent_rows = false;      // the block's windows lack some of the rows (along a curve)
+    std::int64_t padding_keys = 0; // to be added here: these are the queries' first keys in the branch
+
+    // The first tile.
+    std::int64_t segment_start = 0; // position
+    std::int64_t first_query = 0, first_key = 0;
+    HeadSet head;
+    std::int64_t first_batch = 0;
+    Curve curve;
+
+    // How many there are, and how a step moves the first query and the first key.
+    std::int64_t batches = 1, segments = 1, steps = 1;
+    std::int64_t segment_length = 0;
+    std::int64_t query_step = 0, key_step = 0;
+
+    constexpr std::int64_t count() const { return batches * segments * head.residues * head.heads * steps; }
+};
+
+// One tile of a set.
+struct Tile {
+    std::int64_t batch;
+    std::int32_t head;
+    std::int64_t segment_start; // position
+    std::int64_t query, key;    // places of the first rows
+};
+
+// Tile i of a set, 0 <= i < count().
+constexpr Tile tile_at(const TileSet &set, std::int64_t i) {
+    const std::int64_t step = i % set.steps;
+    i /= set.steps;
+    const std::int64_t j = i % set.head.heads;
+    i /= set.head.heads;
+    const std::int64_t residue = i % set.head.residues;
+    i /= set.head.residues;
+    const std::int64_t segment = i % set.segments, batch = i / set.segments;
+    return {
+        set.first_batch + batch,
+        static_cast<std::int32_t>(set.head.first_head + residue * set.head.head_step_residue + j * set.head.head_step),
+        set.segment_start + segment * set.segment_length, set.first_query + residue + step * set.query_step,
+        set.first_key + residue + step * set.key_step};
+}
+
+// The sets of a block for one branch, in the order in which they must run; inside a set tiles may run side by side.
+// Tiles have at most `tile` queries and keys.
+std::vector<TileSet> make_tiles(const Plan &plan, const BranchPlan &branch, const Block &block, std::int64_t tile);
+
+} // namespace annulus
