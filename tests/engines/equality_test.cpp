@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Different ways to ask for the same result give the same result, on the cpu engine.
 #include "support/compare.hpp"
+#include "support/window.hpp"
 
 #include <gtest/gtest.h>
 
@@ -15,37 +16,8 @@ namespace {
 constexpr double tolerance = 1e-12;
 
 void expect_equal(const Results &got, const Results &wanted) {
-    expect_near("out", got.out, wanted.out, tolerance);
-    expect_near("lse", got.lse, wanted.lse, tolerance);
-    expect_near("d_q", got.d_q, wanted.d_q, tolerance);
-    expect_near("d_k", got.d_k, wanted.d_k, tolerance);
-    expect_near("d_v", got.d_v, wanted.d_v, tolerance);
+    expect_near(got, wanted, tolerance);
 }
-
-// Of [batch, length, row elements], the positions start … start + count - 1.
-std::vector<double> slice(const std::vector<double> &values, std::int64_t batch, std::int64_t length,
-                          std::int64_t start, std::int64_t count) {
-    const std::int64_t row = static_cast<std::int64_t>(values.size()) / (batch * length);
-    std::vector<double> part;
-    for (std::int64_t b = 0; b < batch; ++b) {
-        const auto first = values.begin() + (b * length + start) * row;
-        part.insert(part.end(), first, first + count * row);
-    }
-    return part;
-}
-
-// The problem and its inputs with the query rows start … start + count - 1 only.
-struct Windowed {
-    Problem problem;
-    Inputs inputs;
-    Windowed(const Problem &whole, const Inputs &all, std::int64_t start, std::int64_t count)
-        : problem(whole), inputs(all) {
-        problem.window = QueryWindow{start, count};
-        inputs.q = slice(all.q, whole.batch, whole.length, start, count);
-        inputs.d_out = slice(all.d_out, whole.batch, whole.length, start, count);
-        inputs.d_lse = slice(all.d_lse, whole.batch * whole.heads, whole.length, start, count);
-    }
-};
 
 TEST(Equality, GroupedKvIsRepeatedHeads) {
     const Problem grouped = {.batch = 2,
@@ -80,31 +52,6 @@ TEST(Equality, GroupedKvIsRepeatedHeads) {
     expect_equal(run(grouped, inputs), wanted);
 }
 
-TEST(Equality, WindowsAreSlicesOfTheWhole) {
-    for (const bool causal : {false, true}) {
-        Problem whole = {.batch = 2, .length = 230, .heads = 4, .kv_heads = 2, .causal = causal};
-        whole.branches = {{.segment = 60}, {.segment = 100, .dilation = 3}, {.dilation = 2}};
-        const Inputs inputs = random_inputs(whole, 2);
-        const Results all = run(whole, inputs);
-        std::vector<double> d_k(whole.kv_size()), d_v(whole.kv_size());
-        std::int64_t start = 0;
-        for (const std::int64_t count : {1, 58, 2, 64, 65, 40}) {
-            SCOPED_TRACE(testing::Message() << "window of " << count << " at " << start);
-            const Windowed part(whole, inputs, start, count);
-            const Results results = run(part.problem, part.inputs);
-            expect_near("out", results.out, slice(all.out, 2, 230, start, count), tolerance);
-            expect_near("lse", results.lse, slice(all.lse, 2 * 4, 230, start, count), tolerance);
-            expect_near("d_q", results.d_q, slice(all.d_q, 2, 230, start, count), tolerance);
-            std::transform(d_k.begin(), d_k.end(), results.d_k.begin(), d_k.begin(), std::plus<>());
-            std::transform(d_v.begin(), d_v.end(), results.d_v.begin(), d_v.begin(), std::plus<>());
-            start += count;
-        }
-        ASSERT_EQ(start, whole.length);
-        expect_near("d_k", d_k, all.d_k, tolerance);
-        expect_near("d_v", d_v, all.d_v, tolerance);
-    }
-}
-
 // A long job done in pieces: cut at multiples of 16384 positions the forward results are the same bits.
 TEST(Equality, LongJobInPiecesIsBitEqual) {
     const Problem whole = {.length = 40000,
@@ -119,8 +66,9 @@ TEST(Equality, LongJobInPiecesIsBitEqual) {
         const std::int64_t count = std::min<std::int64_t>(16384, whole.length - start);
         const Windowed part(whole, inputs, start, count);
         const Results results = run(part.problem, part.inputs, {.backward = false});
-        expect_identical("out", results.out, slice(all.out, 1, whole.length, start, count));
-        expect_identical("lse", results.lse, slice(all.lse, 1, whole.length, start, count));
+        const Results wanted = part.rows_of(all);
+        expect_identical("out", results.out, wanted.out);
+        expect_identical("lse", results.lse, wanted.lse);
     }
 }
 

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a result must not depend on, to the bit: the future (when causal), other batch entries, the number of threads,
-// what else runs at the time; and inputs that share memory.
+// What a result must not depend on: to the bit the future (when causal), other batch entries, what else runs at the
+// time; up to rounding the query window and whether inputs share memory.
+#include "engines/subject.hpp"
+#include "engines/table.hpp"
+
 #include "support/compare.hpp"
+#include "support/window.hpp"
 
 #include <gtest/gtest.h>
 
@@ -12,22 +16,17 @@
 namespace annulus::test {
 namespace {
 
-const annulus_dtype dtypes[] = {ANNULUS_FLOAT64, ANNULUS_FLOAT32, ANNULUS_BFLOAT16, ANNULUS_FLOAT16};
-
-Problem mixed_problem(annulus_dtype dtype) {
-    return {.batch = 2,
-            .length = 331,
-            .heads = 6,
-            .kv_heads = 3,
-            .dim = 24,
-            .branches = {{.segment = 64},
-                         {.segment = 150, .dilation = 3, .query = ANNULUS_QUERY_EVERY},
-                         {.dilation = 4, .query = ANNULUS_QUERY_RESIDUE, .order = ANNULUS_ORDER_HILBERT}},
-            .causal = true,
-            .dtype = dtype};
+// Bits are promised where the config asks for them.
+RunOptions deterministic_subject() {
+    RunOptions options = subject();
+    options.deterministic = true;
+    return options;
 }
 
-class EveryDtype : public testing::TestWithParam<annulus_dtype> {};
+class EveryDtype : public testing::TestWithParam<annulus_dtype> {
+  protected:
+    const RunOptions options_ = deterministic_subject();
+};
 
 std::string name_of(const testing::TestParamInfo<annulus_dtype> &info) {
     return annulus_dtype_name(info.param);
@@ -37,7 +36,7 @@ TEST_P(EveryDtype, TheFutureDoesNotReachThePast) {
     const Problem problem = mixed_problem(GetParam());
     const Inputs inputs = random_inputs(problem, 1);
     const Inputs others = random_inputs(problem, 2);
-    const Results before = run(problem, inputs);
+    const Results before = run(problem, inputs, options_);
     for (const std::int64_t first_changed : {1, 63, 64, 65, 130, 256, 330}) {
         SCOPED_TRACE(testing::Message() << "changed from position " << first_changed);
         // Positions of [batch, length, row elements] or, with rows of 1, of [batch * heads, length].
@@ -55,7 +54,7 @@ TEST_P(EveryDtype, TheFutureDoesNotReachThePast) {
         change(changed.v, others.v, kv_row);
         change(changed.d_out, others.d_out, q_row);
         change(changed.d_lse, others.d_lse, 1);
-        const Results after = run(problem, changed);
+        const Results after = run(problem, changed, options_);
         const auto expect_same_past = [&](const char *name, std::vector<double> now, const std::vector<double> &was,
                                           std::size_t row) {
             for (std::size_t i = 0; i < now.size(); ++i)
@@ -68,31 +67,23 @@ TEST_P(EveryDtype, TheFutureDoesNotReachThePast) {
     }
 }
 
-TEST_P(EveryDtype, ThreadsDoNotChangeBits) {
-    Problem problem = mixed_problem(GetParam());
-    for (const bool causal : {false, true}) {
-        problem.causal = causal;
-        const Inputs inputs = random_inputs(problem, 3);
-        const Results alone = run(problem, inputs, {.threads = 1});
-        for (const int threads : {2, 3, 7, 64})
-            expect_identical(run(problem, inputs, {.threads = threads}), alone);
-    }
-}
-
-TEST_P(EveryDtype, BatchEntriesAreIndependent) {
-    const Problem both = mixed_problem(GetParam());
-    Problem one = both;
-    one.batch = 1;
-    const Inputs inputs = random_inputs(both, 4);
-    const auto second_half = [](const std::vector<double> &values) {
-        return std::vector<double>(values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
+TEST_P(EveryDtype, OtherBatchEntriesDoNotMatter) {
+    const Problem problem = mixed_problem(GetParam());
+    const Inputs inputs = random_inputs(problem, 4);
+    const Inputs others = random_inputs(problem, 5);
+    const auto with_first_half_of = [](const std::vector<double> &other, std::vector<double> values) {
+        std::copy_n(other.begin(), values.size() / 2, values.begin());
+        return values;
     };
-    const Inputs second = {second_half(inputs.q), second_half(inputs.k), second_half(inputs.v),
-                           second_half(inputs.d_out), second_half(inputs.d_lse)};
-    const Results all = run(both, inputs);
-    const Results wanted = {second_half(all.out), second_half(all.lse), second_half(all.d_q), second_half(all.d_k),
-                            second_half(all.d_v)};
-    expect_identical(run(one, second), wanted);
+    const Inputs changed = {with_first_half_of(others.q, inputs.q), with_first_half_of(others.k, inputs.k),
+                            with_first_half_of(others.v, inputs.v), with_first_half_of(others.d_out, inputs.d_out),
+                            with_first_half_of(others.d_lse, inputs.d_lse)};
+    const Results before = run(problem, inputs, options_);
+    const Results after = run(problem, changed, options_);
+    expect_identical({with_first_half_of(before.out, after.out), with_first_half_of(before.lse, after.lse),
+                      with_first_half_of(before.d_q, after.d_q), with_first_half_of(before.d_k, after.d_k),
+                      with_first_half_of(before.d_v, after.d_v)},
+                     before);
 }
 
 TEST_P(EveryDtype, ContextsInThreadsDoNotDisturbEachOther) {
@@ -102,13 +93,15 @@ TEST_P(EveryDtype, ContextsInThreadsDoNotDisturbEachOther) {
     std::vector<Results> alone, together(runners);
     for (int i = 0; i < runners; ++i) {
         inputs.push_back(random_inputs(problem, 10 + i));
-        alone.push_back(run(problem, inputs[i]));
+        alone.push_back(run(problem, inputs[i], options_));
     }
     std::vector<std::thread> threads;
     for (int i = 0; i < runners; ++i)
         threads.emplace_back([&, i] {
             try {
-                together[i] = run(problem, inputs[i], {.threads = 1 + i % 3});
+                RunOptions options = options_;
+                options.threads = 1 + i % 3;
+                together[i] = run(problem, inputs[i], options);
             } catch (const std::exception &error) {
                 ADD_FAILURE() << error.what();
             }
@@ -119,38 +112,60 @@ TEST_P(EveryDtype, ContextsInThreadsDoNotDisturbEachOther) {
         expect_identical(together[i], alone[i]);
 }
 
-INSTANTIATE_TEST_SUITE_P(Independence, EveryDtype, testing::ValuesIn(dtypes), name_of);
+TEST_P(EveryDtype, WindowsAreSlicesOfTheWhole) {
+    const double tolerance = tolerance_of(GetParam());
+    for (const bool causal : {false, true}) {
+        Problem whole = mixed_problem(GetParam());
+        whole.causal = causal;
+        const Inputs inputs = random_inputs(whole, 6);
+        const Results all = run(whole, inputs, options_);
+        std::vector<double> d_k(whole.kv_size()), d_v(whole.kv_size());
+        std::int64_t start = 0;
+        for (const std::int64_t count : {1, 58, 2, 64, 65, 40, 101}) {
+            SCOPED_TRACE(testing::Message() << "window of " << count << " at " << start);
+            const Windowed part(whole, inputs, start, count);
+            const Results results = run(part.problem, part.inputs, options_);
+            const Results wanted = part.rows_of(all);
+            expect_near("out", results.out, wanted.out, tolerance);
+            expect_near("lse", results.lse, wanted.lse, tolerance);
+            // dQ is a difference of terms as large as O times the keys, which are of size 1.
+            expect_near("d_q", results.d_q, wanted.d_q, tolerance, norm(wanted.out));
+            std::transform(d_k.begin(), d_k.end(), results.d_k.begin(), d_k.begin(), std::plus<>());
+            std::transform(d_v.begin(), d_v.end(), results.d_v.begin(), d_v.begin(), std::plus<>());
+            start += count;
+        }
+        ASSERT_EQ(start, whole.length);
+        expect_near("d_k", d_k, all.d_k, tolerance);
+        expect_near("d_v", d_v, all.d_v, tolerance);
+    }
+}
 
 // Inputs may overlap one another and repeat rows.
-TEST(SharedInputs, OneTensorForQAndKAndVAndOneEntryForTheBatch) {
-    Problem problem = {.batch = 3, .length = 70, .dim = 16, .branches = {{.segment = 32}, {.dilation = 3}}};
+TEST_P(EveryDtype, OneTensorForQAndKAndVAndOneEntryForTheBatch) {
+    const Problem problem = {
+        .batch = 3, .length = 70, .dim = 16, .branches = {{.segment = 32}, {.dilation = 3}}, .dtype = GetParam()};
     Inputs inputs = random_inputs(problem, 20);
     const std::size_t entry = inputs.q.size() / problem.batch;
     for (std::size_t i = 0; i < inputs.q.size(); ++i)
         inputs.k[i] = inputs.v[i] = inputs.q[i] = inputs.q[i % entry];
-    const Results wanted = run(problem, inputs);
+    const Results wanted = run(problem, inputs, options_);
 
-    std::vector<Tensor> made = Tensor::rows(Layout::rows, problem.dtype, 1, problem.length, {problem.heads}, 16);
-    made[0].assign(std::vector<double>(inputs.q.begin(), inputs.q.begin() + static_cast<std::ptrdiff_t>(entry)));
-    annulus_tensor shared = made[0].view();
+    Tensor rows = Tensor::rows(Layout::rows, problem.dtype, 1, problem.length, {problem.heads}, problem.dim)[0];
+    rows.assign(std::vector<double>(inputs.q.begin(), inputs.q.begin() + static_cast<std::ptrdiff_t>(entry)));
+    Copies copies(*options_.place);
+    annulus_tensor shared = copies.view(rows);
     shared.shape[0] = problem.batch;
     shared.stride[0] = 0;
-    const auto rows = [&] {
-        return Tensor::rows(Layout::rows, problem.dtype, 3, problem.length, {problem.heads}, 16)[0];
-    };
-    Tensor out = rows(), d_out = rows(), d_q = rows(), d_k = rows(), d_v = rows();
-    Tensor lse = Tensor::statistics(Layout::rows, problem.dtype, 3, problem.heads, problem.length);
-    Tensor d_lse = Tensor::statistics(Layout::rows, problem.dtype, 3, problem.heads, problem.length);
-    d_out.assign(inputs.d_out);
-    d_lse.assign(inputs.d_lse);
-
-    const Config config = make_config(problem, ANNULUS_ENGINE_CPU);
-    const Context context = make_context(config.get(), 2);
-    check(annulus_forward(context.get(), &shared, &shared, &shared, &out.view(), &lse.view(), nullptr));
-    check(annulus_backward(context.get(), &shared, &shared, &shared, &out.view(), &lse.view(), &d_out.view(),
-                           &d_lse.view(), &d_q.view(), &d_k.view(), &d_v.view(), nullptr));
-    expect_identical({out.values(), lse.values(), d_q.values(), d_k.values(), d_v.values()}, wanted);
+    Call call(problem, inputs, *options_.place);
+    call.arguments.q = call.arguments.k = call.arguments.v = shared;
+    const Config config = make_config(problem, options_);
+    const Context context = make_context(config.get(), options_.threads, *options_.place);
+    check(call.forward(context.get()));
+    check(call.backward(context.get()));
+    expect_near(call.results(), wanted, tolerance_of(problem.dtype));
 }
+
+INSTANTIATE_TEST_SUITE_P(Independence, EveryDtype, testing::ValuesIn(subject_dtypes()), name_of);
 
 } // namespace
 } // namespace annulus::test

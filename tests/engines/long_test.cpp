@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sequences longer than any block of the cpu engine. The reference would take its N * N time for all of them; it
+// Sequences longer than any block of the engine under test. The reference would take its N * N time for all of them; it
 // computes windows of a few queries, where the results of the whole job must be the same. The gradients of keys and
 // values are sums over all queries; of them it checks the totals, which follow from the rows of P summing to 1.
+#include "engines/subject.hpp"
 #include "engines/table.hpp"
 
 #include "support/compare.hpp"
+#include "support/window.hpp"
 
 #include <gtest/gtest.h>
 
@@ -40,7 +42,7 @@ std::vector<NamedProblem> long_problems() {
     std::vector<NamedProblem> all;
     for (const NamedProblem &named : problems)
         for (const auto dtype : {ANNULUS_FLOAT64, ANNULUS_FLOAT32}) {
-            if (quick() && dtype == ANNULUS_FLOAT64)
+            if (!subject_takes(dtype) || (quick() && dtype == ANNULUS_FLOAT64))
                 continue;
             all.push_back(named);
             all.back().problem.dtype = dtype;
@@ -55,44 +57,19 @@ std::vector<NamedProblem> long_problems() {
 
 class Long : public testing::TestWithParam<NamedProblem> {};
 
-// Rows start … start + count - 1 of [batch * …, length, row] tensors with one batch entry.
-std::vector<double> rows(const std::vector<double> &values, std::int64_t length, std::int64_t start,
-                         std::int64_t count) {
-    const std::int64_t row = static_cast<std::int64_t>(values.size()) / length;
-    return {values.begin() + start * row, values.begin() + (start + count) * row};
-}
-
-std::vector<double> rows_of_heads(const std::vector<double> &values, std::int64_t heads, std::int64_t start,
-                                  std::int64_t count) {
-    const std::int64_t length = static_cast<std::int64_t>(values.size()) / heads;
-    std::vector<double> all;
-    for (std::int64_t h = 0; h < heads; ++h)
-        all.insert(all.end(), values.begin() + h * length + start, values.begin() + h * length + start + count);
-    return all;
-}
-
 TEST_P(Long, WindowsAgreeWithReference) {
     const Problem &problem = GetParam().problem;
     const Inputs inputs = random_inputs(problem, 1);
-    const Results whole = run(problem, inputs);
+    const Results whole = run(problem, inputs, subject());
     for (const std::int64_t start : {std::int64_t{0}, std::int64_t{511}, std::int64_t{5790}, std::int64_t{16380},
                                      std::int64_t{17995}, std::int64_t{32764}, problem.length - 9}) {
         if (start > problem.length - 9)
             continue;
         SCOPED_TRACE(testing::Message() << "queries from " << start);
         constexpr std::int64_t count = 9;
-        Problem window = problem;
-        window.window = QueryWindow{start, count};
-        Inputs part = inputs;
-        part.q = rows(inputs.q, problem.length, start, count);
-        part.d_out = rows(inputs.d_out, problem.length, start, count);
-        part.d_lse = rows_of_heads(inputs.d_lse, problem.heads, start, count);
-        const Results exact = run_exact(window, part);
-        const Results got = {rows(whole.out, problem.length, start, count),
-                             rows_of_heads(whole.lse, problem.heads, start, count),
-                             rows(whole.d_q, problem.length, start, count),
-                             {},
-                             {}};
+        const Windowed part(problem, inputs, start, count);
+        const Results exact = run_exact(part.problem, part.inputs);
+        const Results got = part.rows_of(whole);
         const double tolerance = problem.dtype == ANNULUS_FLOAT64 ? 1e-12 : 1e-5;
         expect_near("out", got.out, exact.out, tolerance);
         expect_near("lse", got.lse, exact.lse, tolerance);
@@ -118,7 +95,7 @@ TEST_P(Long, TotalsOfKeyAndValueGradients) {
     Problem problem = GetParam().problem;
     problem.zero_keys = false;
     const Inputs inputs = random_inputs(problem, 2);
-    const Results results = run(problem, inputs);
+    const Results results = run(problem, inputs, subject());
     std::vector<double> wanted_d_k = total(problem, problem.heads, inputs.q, &inputs.d_lse);
     for (double &value : wanted_d_k)
         value *= problem.scale_or_default();

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A NaN or an infinity in one row of Q, K, V or dO reaches the rows that attend to it and no others, forward and
 // backward; also where the other rows are masked in the same tile.
+#include "engines/subject.hpp"
+
 #include "support/compare.hpp"
 #include "support/mask.hpp"
 
@@ -55,15 +57,16 @@ Rows keys_of(const Problem &problem, const Mask &mask, const Rows &queries) {
     return rows;
 }
 
-class Nonfinite : public testing::TestWithParam<std::tuple<bool, annulus_dtype, double>> {
+class Nonfinite : public testing::TestWithParam<std::tuple<bool, annulus_dtype, double, std::size_t>> {
   protected:
     const bool causal_ = std::get<0>(GetParam());
     const annulus_dtype dtype_ = std::get<1>(GetParam());
     const double value_ = std::get<2>(GetParam());
+    const RunOptions options_ = subject_ways()[std::get<3>(GetParam())];
     const Problem problem_ = pattern(causal_, dtype_);
     const Mask mask_{problem_};
     const Inputs clean_inputs_ = random_inputs(problem_, 1);
-    const Results clean_ = run(problem_, clean_inputs_);
+    const Results clean_ = run(problem_, clean_inputs_, options_);
 
     // Sets a row of [length, heads, dim].
     void set_row(std::vector<double> &values, std::int32_t heads, std::int64_t position, std::int32_t head) const {
@@ -99,7 +102,7 @@ TEST_P(Nonfinite, KeyRowReachesItsQueries) {
         set_row(inputs.k, problem_.kv(), position, 1);
         const Rows queries = queries_of(problem_, mask_, position, 1);
         const Rows keys = keys_of(problem_, mask_, queries);
-        const Results results = run(problem_, inputs);
+        const Results results = run(problem_, inputs, options_);
         SCOPED_TRACE(testing::Message() << "key row of position " << position);
         expect_reached("out", results.out, clean_.out, problem_.heads, queries, true);
         expect_reached("lse", results.lse, clean_.lse, problem_.heads, queries, true);
@@ -115,7 +118,7 @@ TEST_P(Nonfinite, ValueRowReachesItsQueries) {
         set_row(inputs.v, problem_.kv(), position, 0);
         const Rows queries = queries_of(problem_, mask_, position, 0);
         const Rows keys = keys_of(problem_, mask_, queries);
-        const Results results = run(problem_, inputs);
+        const Results results = run(problem_, inputs, options_);
         SCOPED_TRACE(testing::Message() << "value row of position " << position);
         expect_reached("out", results.out, clean_.out, problem_.heads, queries, true);
         expect_reached("lse", results.lse, clean_.lse, problem_.heads, {});
@@ -131,7 +134,7 @@ TEST_P(Nonfinite, QueryRowReachesItselfAndItsKeys) {
         set_row(inputs.q, problem_.heads, position, 2);
         const Rows query = {{position, 2}};
         const Rows keys = keys_of(problem_, mask_, query);
-        const Results results = run(problem_, inputs);
+        const Results results = run(problem_, inputs, options_);
         SCOPED_TRACE(testing::Message() << "query row of position " << position);
         expect_reached("out", results.out, clean_.out, problem_.heads, query, true);
         expect_reached("lse", results.lse, clean_.lse, problem_.heads, query, true);
@@ -147,7 +150,7 @@ TEST_P(Nonfinite, GradientRowReachesItselfAndItsKeys) {
         set_row(inputs.d_out, problem_.heads, position, 0);
         const Rows query = {{position, 0}};
         const Rows keys = keys_of(problem_, mask_, query);
-        const Results results = run(problem_, inputs);
+        const Results results = run(problem_, inputs, options_);
         SCOPED_TRACE(testing::Message() << "gradient row of position " << position);
         expect_reached("d_q", results.d_q, clean_.d_q, problem_.heads, query, true);
         expect_reached("d_k", results.d_k, clean_.d_k, problem_.kv(), keys, true);
@@ -156,18 +159,18 @@ TEST_P(Nonfinite, GradientRowReachesItselfAndItsKeys) {
 }
 
 std::string name_of(const testing::TestParamInfo<Nonfinite::ParamType> &info) {
-    const auto [causal, dtype, value] = info.param;
+    const auto [causal, dtype, value, way] = info.param;
     return std::string(causal ? "causal_" : "all_") + annulus_dtype_name(dtype) +
            (std::isnan(value) ? "_nan"
             : value > 0       ? "_infinity"
-                              : "_minus_infinity");
+                              : "_minus_infinity") +
+           "_way_" + std::to_string(way);
 }
 
 INSTANTIATE_TEST_SUITE_P(Rows, Nonfinite,
-                         testing::Combine(testing::Bool(),
-                                          testing::Values(ANNULUS_FLOAT64, ANNULUS_FLOAT32, ANNULUS_BFLOAT16,
-                                                          ANNULUS_FLOAT16),
-                                          testing::Values(nan, infinity, -infinity)),
+                         testing::Combine(testing::Bool(), testing::ValuesIn(subject_dtypes()),
+                                          testing::Values(nan, infinity, -infinity),
+                                          testing::Range(std::size_t{0}, subject_ways().size())),
                          name_of);
 
 } // namespace

@@ -14,6 +14,22 @@ bool quick() {
     return std::getenv("ANNULUS_TEST_QUICK") != nullptr;
 }
 
+std::vector<NamedProblem> with_dtypes(const std::vector<NamedProblem> &problems,
+                                      const std::vector<annulus_dtype> &dtypes, double most_work) {
+    std::vector<NamedProblem> all;
+    for (const NamedProblem &named : problems)
+        for (const auto dtype : dtypes) {
+            if (named.problem.work() > most_work)
+                continue;
+            if (named.problem.work() > 5e8 && dtype != ANNULUS_FLOAT32)
+                continue; // the largest only in the dtype that most people use
+            all.push_back(named);
+            all.back().problem.dtype = dtype;
+            all.back().name += std::string("_") + annulus_dtype_name(dtype);
+        }
+    return all;
+}
+
 std::vector<NamedProblem> rule_combinations() {
     static const char *const phases[] = {"", "block", "interleave", "fixed"};
     static const char *const queries[] = {"", "dilated", "residue", "every"};
@@ -250,6 +266,19 @@ Problem gigapath(std::int64_t tiles) {
                          {.segment = 185363, .dilation = 8},
                          {.segment = 1048576, .dilation = 16}},
             .zero_keys = true};
+}
+
+Problem mixed_problem(annulus_dtype dtype) {
+    return {.batch = 2,
+            .length = 331,
+            .heads = 6,
+            .kv_heads = 3,
+            .dim = 24,
+            .branches = {{.segment = 64},
+                         {.segment = 150, .dilation = 3, .query = ANNULUS_QUERY_EVERY},
+                         {.dilation = 4, .query = ANNULUS_QUERY_RESIDUE, .order = ANNULUS_ORDER_HILBERT}},
+            .causal = true,
+            .dtype = dtype};
 }
 
 std::vector<NamedProblem> named_problems() {

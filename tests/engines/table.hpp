@@ -25,6 +25,16 @@ std::vector<NamedProblem> named_problems();
 // Prov-GigaPath's slide encoder: the tiles of a slide and one class token.
 Problem gigapath(std::int64_t tiles);
 
+// A bit of everything, causal.
+Problem mixed_problem(annulus_dtype dtype);
+
+// Each problem in every one of `dtypes`, leaving out those of more than `most_work`.
+std::vector<NamedProblem> with_dtypes(const std::vector<NamedProblem> &problems,
+                                      const std::vector<annulus_dtype> &dtypes, double most_work);
+
+// Problem::work() that the definition does in a moment.
+constexpr double small_work = 2e7;
+
 // Whether the environment (ANNULUS_TEST_QUICK) asks for the fast part only, as a run under sanitizers does.
 bool quick();
 

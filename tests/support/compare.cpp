@@ -59,10 +59,8 @@ void expect_zero_rows(const char *name, const Problem &problem, const std::vecto
 void expect_tensor(const char *name, const Problem &problem, const std::vector<double> &got,
                    const std::vector<double> &wanted, const std::vector<double> &low,
                    const std::vector<double> &terms) {
-    if (problem.dtype == ANNULUS_FLOAT64)
-        return expect_near(name, got, wanted, 1e-12, norm(terms));
-    if (problem.dtype == ANNULUS_FLOAT32)
-        return expect_near(name, got, wanted, 1e-5, norm(terms));
+    if (problem.dtype == ANNULUS_FLOAT64 || problem.dtype == ANNULUS_FLOAT32)
+        return expect_near(name, got, wanted, tolerance_of(problem.dtype), norm(terms));
     ASSERT_EQ(got.size(), wanted.size());
     const double allowed = 2 * greatest_difference(low, wanted) +
                            rounding_unit(problem.dtype) * greatest_magnitude(wanted) + 1e-5 * greatest_magnitude(terms);
@@ -95,6 +93,18 @@ void expect_near(const char *name, const std::vector<double> &got, const std::ve
     EXPECT_TRUE(norm(difference) <= allowed) << name << " is off by " << norm(difference) << ", allowed " << allowed;
 }
 
+void expect_near(const Results &got, const Results &wanted, double tolerance) {
+    expect_near("out", got.out, wanted.out, tolerance);
+    expect_near("lse", got.lse, wanted.lse, tolerance);
+    expect_near("d_q", got.d_q, wanted.d_q, tolerance);
+    expect_near("d_k", got.d_k, wanted.d_k, tolerance);
+    expect_near("d_v", got.d_v, wanted.d_v, tolerance);
+}
+
+double tolerance_of(annulus_dtype dtype) {
+    return dtype == ANNULUS_FLOAT64 ? 1e-12 : dtype == ANNULUS_FLOAT32 ? 1e-5 : 2 * rounding_unit(dtype);
+}
+
 void expect_identical(const char *name, const std::vector<double> &got, const std::vector<double> &wanted) {
     ASSERT_EQ(got.size(), wanted.size()) << name;
     for (std::size_t i = 0; i < got.size(); ++i) {
@@ -112,9 +122,16 @@ void expect_identical(const Results &got, const Results &wanted) {
     expect_identical("d_v", got.d_v, wanted.d_v);
 }
 
-void expect_agreement(const Problem &problem, const Inputs &inputs, const Results &results, const Results &exact) {
+Results plain_if_half(const Problem &problem, const Inputs &inputs) {
     const bool half = problem.dtype == ANNULUS_BFLOAT16 || problem.dtype == ANNULUS_FLOAT16;
-    const Results low = half ? plain(problem, inputs, problem.dtype) : Results{};
+    return half ? plain(problem, inputs, problem.dtype) : Results{};
+}
+
+void expect_agreement(const Problem &problem, const Inputs &inputs, const Results &results, const Results &exact) {
+    expect_agreement(problem, results, exact, plain_if_half(problem, inputs));
+}
+
+void expect_agreement(const Problem &problem, const Results &results, const Results &exact, const Results &low) {
     expect_lse(problem, results.lse, exact.lse);
     expect_tensor("out", problem, results.out, exact.out, low.out, exact.out);
     expect_zero_rows("out", problem, exact.lse, results.out);

@@ -69,10 +69,11 @@ Config make_config(const Problem &problem, annulus_engine engine) {
     return config;
 }
 
-Context make_context(const annulus_config *config, int threads) {
+Context make_context(const annulus_config *config, int threads, Place &place) {
     annulus_context *raw = nullptr;
-    check(annulus_context_create(&raw, ANNULUS_DEVICE_CPU, 0));
+    check(annulus_context_create(&raw, place.device(), 0));
     Context context(raw);
+    check(annulus_context_set_stream(raw, place.stream()));
     check(annulus_context_set_config(raw, config));
     check(annulus_context_set_threads(raw, threads));
     return context;

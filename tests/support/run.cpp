@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "support/run.hpp"
 
+#include <algorithm>
+#include <array>
+#include <optional>
 #include <random>
 #include <stdexcept>
+#include <string>
 
 namespace annulus::test {
 namespace {
@@ -10,63 +14,85 @@ namespace {
 // The workspace that the library asks for, to the byte, at an odd address, between guards; all NaN.
 class WatchedWorkspace {
   public:
-    WatchedWorkspace(annulus_context *context, const Problem &problem, annulus_pass pass) {
+    WatchedWorkspace(Place &place, annulus_context *context, const Problem &problem, annulus_pass pass,
+                     std::uint64_t limit)
+        : place_(place) {
         const annulus_problem sizes = sizes_of(problem);
-        std::uint64_t bytes = 0;
-        check(annulus_workspace_size(context, &sizes, pass, &bytes));
-        bytes_.assign(2 * guard + bytes, 0xFF);
-        check(annulus_context_set_workspace(context, bytes_.data() + guard, bytes));
+        check(annulus_workspace_size(context, &sizes, pass, &bytes_));
+        if (limit && bytes_ > limit)
+            throw std::runtime_error("the library asks for a workspace of " + std::to_string(bytes_) +
+                                     " bytes; the limit is " + std::to_string(limit));
+        memory_ = allocate(place, 2 * guard + bytes_);
+        place.fill(memory_.get(), 0xFF, 2 * guard + bytes_);
+        check(annulus_context_set_workspace(context, address() + guard, bytes_));
     }
 
     void expect_guards_intact() const {
-        for (std::size_t i = 0; i < guard; ++i)
-            if (bytes_[i] != 0xFF || bytes_[bytes_.size() - 1 - i] != 0xFF)
+        for (const std::size_t offset : {std::size_t{0}, static_cast<std::size_t>(guard + bytes_)}) {
+            std::array<unsigned char, guard> now;
+            place_.download(now.data(), address() + offset, guard);
+            if (std::any_of(now.begin(), now.end(), [](unsigned char byte) { return byte != 0xFF; }))
                 throw std::runtime_error("written outside the workspace");
+        }
     }
 
   private:
     static constexpr std::size_t guard = 65;
-    std::vector<unsigned char> bytes_;
+
+    unsigned char *address() const { return static_cast<unsigned char *>(memory_.get()); }
+
+    Place &place_;
+    std::uint64_t bytes_ = 0;
+    PlaceMemory memory_;
 };
 
-// The tensors of one problem, q | k v and their gradients each packed together where the layout says so.
-struct Tensors {
-    std::vector<Tensor> q_and_kv;
-    std::vector<Tensor> gradients;
-    std::vector<Tensor> outs; // out, d_out
-    Tensor lse, d_lse;
-
-    explicit Tensors(const Problem &p)
-        : q_and_kv(make_qkv(p)), gradients(make_qkv(p)),
-          outs(Tensor::rows(p.layout, p.dtype, p.batch, p.query_length(), {p.heads}, p.dim)), lse(make_statistics(p)),
-          d_lse(make_statistics(p)) {
-        outs.push_back(Tensor::rows(p.layout, p.dtype, p.batch, p.query_length(), {p.heads}, p.dim)[0]);
+bool fits_into_limit(annulus_context *context, const Problem &problem) {
+    const annulus_problem sizes = sizes_of(problem);
+    for (const annulus_pass pass : {ANNULUS_PASS_FORWARD, ANNULUS_PASS_BACKWARD}) {
+        std::uint64_t bytes = 0;
+        const annulus_status status = annulus_workspace_size(context, &sizes, pass, &bytes);
+        if (status == ANNULUS_ERROR_MEMORY)
+            return false;
+        check(status);
     }
+    return true;
+}
 
-    Tensor &out() { return outs[0]; }
-    Tensor &d_out() { return outs[1]; }
+// Doubles the limit until the library accepts it, and returns it.
+std::uint64_t raise_limit(annulus_config *config, annulus_context *context, const Problem &problem,
+                          std::uint64_t limit) {
+    constexpr std::uint64_t ample = std::uint64_t{64} << 20;
+    while (!fits_into_limit(context, problem)) {
+        if (limit == 0 || limit >= ample)
+            throw std::runtime_error("refused a workspace limit of " + std::to_string(limit) +
+                                     " bytes: " + annulus_last_error());
+        limit *= 2;
+        check(annulus_config_set_workspace_limit(config, limit));
+        check(annulus_context_set_config(context, config));
+    }
+    return limit;
+}
 
-  private:
-    static std::vector<Tensor> make_qkv(const Problem &p) {
-        if (!p.window)
-            return Tensor::rows(p.layout, p.dtype, p.batch, p.length, {p.heads, p.kv(), p.kv()}, p.dim);
-        std::vector<Tensor> tensors = Tensor::rows(p.layout, p.dtype, p.batch, p.query_length(), {p.heads}, p.dim);
-        for (Tensor &tensor : Tensor::rows(p.layout, p.dtype, p.batch, p.length, {p.kv(), p.kv()}, p.dim))
-            tensors.push_back(std::move(tensor));
-        return tensors;
-    }
-    static Tensor make_statistics(const Problem &p) {
-        return Tensor::statistics(p.layout, statistics_dtype(p.dtype), p.batch, p.heads, p.query_length());
-    }
-};
+std::vector<Tensor> make_rows(const Problem &p, std::int64_t length, const std::vector<std::int32_t> &heads) {
+    return Tensor::rows(p.layout, p.dtype, p.batch, length, heads, p.dim);
+}
+
+// Q, K and V or their gradients.
+std::vector<Tensor> make_qkv(const Problem &p) {
+    if (!p.window)
+        return make_rows(p, p.length, {p.heads, p.kv(), p.kv()});
+    std::vector<Tensor> tensors = make_rows(p, p.query_length(), {p.heads});
+    for (Tensor &tensor : make_rows(p, p.length, {p.kv(), p.kv()}))
+        tensors.push_back(std::move(tensor));
+    return tensors;
+}
 
 void expect_intact(const char *name, const Tensor &tensor) {
     if (!tensor.memory().intact())
         throw std::runtime_error(std::string("written outside the elements of ") + name);
 }
 
-void expect_unchanged(const char *name, const Tensor &tensor, const std::vector<double> &values) {
-    const std::vector<double> now = tensor.values();
+void expect_unchanged(const char *name, const std::vector<double> &now, const std::vector<double> &values) {
     for (std::size_t i = 0; i < values.size(); ++i)
         if (!(now[i] == values[i]) && !(now[i] != now[i] && values[i] != values[i]))
             throw std::runtime_error(std::string("the call changed its input ") + name);
@@ -93,53 +119,106 @@ Inputs random_inputs(const Problem &problem, std::uint64_t seed, bool with_d_lse
     return inputs;
 }
 
-Results run(const Problem &problem, const Inputs &inputs, const RunOptions &options) {
-    const Config config = make_config(problem, options.engine);
-    const Context context = make_context(config.get(), options.threads);
-    annulus_window window = ANNULUS_WINDOW_INIT;
-    window.query_start = problem.query_start();
-    const annulus_window *window_or_null = problem.window ? &window : nullptr;
-
-    Tensors t(problem);
-    Tensor &q = t.q_and_kv[0], &k = t.q_and_kv[1], &v = t.q_and_kv[2];
-    q.assign(inputs.q);
-    k.assign(inputs.k);
-    v.assign(inputs.v);
-
-    Results results;
-    const WatchedWorkspace forward_workspace(context.get(), problem, ANNULUS_PASS_FORWARD);
-    check(annulus_forward(context.get(), &q.view(), &k.view(), &v.view(), &t.out().view(), &t.lse.view(),
-                          window_or_null));
-    forward_workspace.expect_guards_intact();
-    expect_intact("out", t.out());
-    expect_intact("lse", t.lse);
-    results.out = t.out().values();
-    results.lse = t.lse.values();
-
-    if (options.backward) {
-        Tensor &d_q = t.gradients[0], &d_k = t.gradients[1], &d_v = t.gradients[2];
-        t.d_out().assign(inputs.d_out);
-        if (!inputs.d_lse.empty())
-            t.d_lse.assign(inputs.d_lse);
-        const WatchedWorkspace backward_workspace(context.get(), problem, ANNULUS_PASS_BACKWARD);
-        check(annulus_backward(context.get(), &q.view(), &k.view(), &v.view(), &t.out().view(), &t.lse.view(),
-                               &t.d_out().view(), inputs.d_lse.empty() ? nullptr : &t.d_lse.view(), &d_q.view(),
-                               &d_k.view(), &d_v.view(), window_or_null));
-        backward_workspace.expect_guards_intact();
-        expect_intact("d_q", d_q);
-        expect_intact("d_k", d_k);
-        expect_intact("d_v", d_v);
-        expect_unchanged("out", t.out(), results.out);
-        expect_unchanged("lse", t.lse, results.lse);
-        expect_unchanged("d_out", t.d_out(), inputs.d_out);
-        results.d_q = d_q.values();
-        results.d_k = d_k.values();
-        results.d_v = d_v.values();
+Call::Call(const Problem &problem, const Inputs &inputs, Place &place, bool aligned)
+    : problem_(problem), window_(ANNULUS_WINDOW_INIT), qkv_(make_qkv(problem)), gradients_(make_qkv(problem)),
+      copies_(place, aligned) {
+    window_.query_start = problem.query_start();
+    for (int i = 0; i < 2; ++i) {
+        outs_.push_back(make_rows(problem, problem.query_length(), {problem.heads})[0]);
+        statistics_.push_back(Tensor::statistics(problem.layout, statistics_dtype(problem.dtype), problem.batch,
+                                                 problem.heads, problem.query_length()));
     }
-    expect_unchanged("q", q, inputs.q);
-    expect_unchanged("k", k, inputs.k);
-    expect_unchanged("v", v, inputs.v);
-    expect_intact("q, k, v", q);
+    assign(inputs);
+    const auto view = [&](const Tensor &tensor) { return copies_.view(tensor); };
+    arguments = {view(qkv_[0]),  view(qkv_[1]),        view(qkv_[2]),       view(outs_[0]),      view(statistics_[0]),
+                 view(outs_[1]), view(statistics_[1]), view(gradients_[0]), view(gradients_[1]), view(gradients_[2])};
+}
+
+void Call::assign(const Inputs &inputs) {
+    inputs_ = inputs;
+    qkv_[0].assign(inputs.q);
+    qkv_[1].assign(inputs.k);
+    qkv_[2].assign(inputs.v);
+    outs_[1].assign(inputs.d_out);
+    if (!inputs.d_lse.empty())
+        statistics_[1].assign(inputs.d_lse);
+}
+
+void Call::reset(const Inputs &inputs) {
+    for (const std::vector<Tensor> *tensors : {&qkv_, &gradients_, &outs_, &statistics_})
+        for (const Tensor &tensor : *tensors)
+            tensor.memory().poison();
+    assign(inputs);
+    copies_.upload();
+}
+
+annulus_status Call::forward(annulus_context *context) const {
+    const Arguments &a = arguments;
+    return annulus_forward(context, &a.q, &a.k, &a.v, &a.out, &a.lse, window_or_null());
+}
+
+annulus_status Call::backward(annulus_context *context) const {
+    const Arguments &a = arguments;
+    return annulus_backward(context, &a.q, &a.k, &a.v, &a.out, &a.lse, &a.d_out,
+                            inputs_.d_lse.empty() ? nullptr : &a.d_lse, &a.d_q, &a.d_k, &a.d_v, window_or_null());
+}
+
+Results Call::results(annulus_pass last) {
+    copies_.download();
+    expect_unchanged("q", qkv_[0].values(), inputs_.q);
+    expect_unchanged("k", qkv_[1].values(), inputs_.k);
+    expect_unchanged("v", qkv_[2].values(), inputs_.v);
+    expect_unchanged("d_out", outs_[1].values(), inputs_.d_out);
+    expect_unchanged("d_lse", statistics_[1].values(), inputs_.d_lse);
+    expect_intact("q, k, v", qkv_[0]);
+    expect_intact("d_out", outs_[1]);
+    expect_intact("d_lse", statistics_[1]);
+    expect_intact("out", outs_[0]);
+    expect_intact("lse", statistics_[0]);
+    Results results = {outs_[0].values(), statistics_[0].values(), {}, {}, {}};
+    if (last == ANNULUS_PASS_FORWARD)
+        return results;
+    expect_intact("d_q", gradients_[0]);
+    expect_intact("d_k", gradients_[1]);
+    expect_intact("d_v", gradients_[2]);
+    results.d_q = gradients_[0].values();
+    results.d_k = gradients_[1].values();
+    results.d_v = gradients_[2].values();
+    return results;
+}
+
+Config make_config(const Problem &problem, const RunOptions &options) {
+    Config config = make_config(problem, options.engine);
+    check(annulus_config_set_deterministic(config.get(), options.deterministic));
+    check(annulus_config_set_workspace_limit(config.get(), options.workspace_limit));
+    check(annulus_config_set_allow_tf32(config.get(), options.allow_tf32));
+    return config;
+}
+
+Results run(const Problem &problem, const Inputs &inputs, const RunOptions &options) {
+    Place &place = *options.place;
+    const Config config = make_config(problem, options);
+    const Context context = make_context(config.get(), options.threads, place);
+    const std::uint64_t limit = options.raise_limit
+                                    ? raise_limit(config.get(), context.get(), problem, options.workspace_limit)
+                                    : options.workspace_limit;
+    Call call(problem, inputs, place, options.aligned);
+    const auto results_of = [&](annulus_pass pass, annulus_status (Call::*compute)(annulus_context *) const) {
+        std::optional<WatchedWorkspace> workspace;
+        if (options.own_workspace)
+            workspace.emplace(place, context.get(), problem, pass, limit);
+        check((call.*compute)(context.get()));
+        if (workspace)
+            workspace->expect_guards_intact();
+        return call.results(pass);
+    };
+    Results results = results_of(ANNULUS_PASS_FORWARD, &Call::forward);
+    if (options.backward) {
+        const Results forward = std::move(results);
+        results = results_of(ANNULUS_PASS_BACKWARD, &Call::backward);
+        expect_unchanged("out", results.out, forward.out);
+        expect_unchanged("lse", results.lse, forward.lse);
+    }
 
     annulus_engine served = ANNULUS_ENGINE_AUTO;
     check(annulus_context_last_engine(context.get(), &served));

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// One forward and backward call through the public API, with everything about it watched: outputs and workspace are
-// NaN before, guards, gaps and inputs must be as they were after.
+// Forward and backward calls through the public API, with everything about them watched: outputs and workspace are NaN
+// before, guards, gaps and inputs must be as they were after.
 #pragma once
 
+#include "support/place.hpp"
 #include "support/problem.hpp"
 
 #include <cstdint>
@@ -24,11 +25,55 @@ struct Results {
 // Normally distributed values.
 Inputs random_inputs(const Problem &problem, std::uint64_t seed, bool with_d_lse = true);
 
+// One problem's tensors on a place, and the calls on them.
+class Call {
+  public:
+    // aligned: as Copies takes it.
+    Call(const Problem &problem, const Inputs &inputs, Place &place, bool aligned = false);
+
+    // New values in the inputs, NaN in the outputs.
+    void reset(const Inputs &inputs);
+
+    // Both return as soon as the library does.
+    annulus_status forward(annulus_context *context) const;
+    annulus_status backward(annulus_context *context) const;
+
+    // What the passes up to `last` wrote, once they are done with it. Throws when anything but the elements of their
+    // outputs was written.
+    Results results(annulus_pass last = ANNULUS_PASS_BACKWARD);
+
+    // What the passes are called with.
+    struct Arguments {
+        annulus_tensor q, k, v, out, lse, d_out, d_lse, d_q, d_k, d_v;
+    };
+    Arguments arguments;
+
+  private:
+    const annulus_window *window_or_null() const { return problem_.window ? &window_ : nullptr; }
+    void assign(const Inputs &inputs);
+
+    Problem problem_;
+    Inputs inputs_;
+    annulus_window window_;
+    // q | k | v and their gradients are each packed together where the layout says so.
+    std::vector<Tensor> qkv_, gradients_, outs_, statistics_;
+    Copies copies_;
+};
+
 struct RunOptions {
     annulus_engine engine = ANNULUS_ENGINE_CPU;
     int threads = 2;
     bool backward = true;
+    Place *place = &host_place();
+    bool aligned = false;
+    bool own_workspace = true; // exactly what the library asks for, watched; else the context allocates
+    std::uint64_t workspace_limit = 0;
+    bool raise_limit = false; // doubles workspace_limit until the library accepts it; 64 MiB must do
+    bool deterministic = false;
+    bool allow_tf32 = false;
 };
+
+Config make_config(const Problem &problem, const RunOptions &options);
 
 // Throws with the library's message when a call fails, and when anything but the outputs' elements was written.
 Results run(const Problem &problem, const Inputs &inputs, const RunOptions &options = {});

@@ -33,7 +33,9 @@ class Memory {
     bool intact() const;
     // Every byte 0xFF again.
     void poison();
-    const std::vector<unsigned char> &bytes() const { return bytes_; }
+    std::vector<unsigned char> &bytes() { return bytes_; }
+    // The bytes before the first element.
+    std::size_t guard() const { return guard_; }
 
   private:
     std::size_t guard_;
