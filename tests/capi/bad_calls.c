@@ -36,6 +36,8 @@ static void null_handles(void **state) {
     assert_refused(annulus_config_set_scale(NULL, 1), ARGUMENT, "config");
     assert_refused(annulus_config_set_engine(NULL, ANNULUS_ENGINE_AUTO), ARGUMENT, "config");
     assert_refused(annulus_config_set_deterministic(NULL, 1), ARGUMENT, "config");
+    assert_refused(annulus_config_set_allow_tf32(NULL, 1), ARGUMENT, "config");
+    assert_refused(annulus_config_set_workspace_limit(NULL, 1), ARGUMENT, "config");
     assert_refused(annulus_config_add_longnet(NULL, 4, 2, 2, 1), ARGUMENT, "config");
     assert_refused(annulus_config_add_gigapath(NULL), ARGUMENT, "config");
     assert_refused(annulus_config_add_head_groups(NULL, 4, 1, lengths, lengths), ARGUMENT, "config");
@@ -81,6 +83,8 @@ static void config_numbers(void **state) {
     assert_refused(annulus_config_set_causal(c, 2), ARGUMENT, "causal");
     assert_refused(annulus_config_set_causal(c, -1), ARGUMENT, "causal");
     assert_refused(annulus_config_set_deterministic(c, 2), ARGUMENT, "deterministic");
+    assert_refused(annulus_config_set_allow_tf32(c, 2), ARGUMENT, "allow");
+    assert_refused(annulus_config_set_allow_tf32(c, -1), ARGUMENT, "allow");
     assert_refused(annulus_config_set_scale(c, (double)NAN), ARGUMENT, "scale");
     assert_refused(annulus_config_set_scale(c, (double)INFINITY), ARGUMENT, "scale");
     assert_refused(annulus_config_set_scale(c, -(double)INFINITY), ARGUMENT, "scale");
@@ -149,6 +153,13 @@ static void context_settings(void **state) {
     assert_ok(annulus_config_create(&empty));
     assert_refused(annulus_context_set_config(f->context, empty), ARGUMENT, "config");
     annulus_config_destroy(empty);
+    assert_ok(forward_call.run(f)); /* the context has kept its config */
+}
+
+static void engines_of_other_devices(void **state) {
+    fixture *f = *state;
+    assert_ok(annulus_config_set_engine(f->config, ANNULUS_ENGINE_GEMM));
+    assert_refused(annulus_context_set_config(f->context, f->config), ANNULUS_ERROR_UNSUPPORTED, "gemm");
     assert_ok(forward_call.run(f)); /* the context has kept its config */
 }
 
@@ -341,9 +352,10 @@ static void hilbert_curves(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(null_handles),     TEST(config_numbers),         TEST(enumerations), TEST(presets),
-        TEST(context_settings), TEST(context_without_config), TEST(windows),      TEST(config_does_not_fit),
-        TEST(problem_fields),   TEST(questions_of_cost),      TEST(allocators),   TEST(hilbert_curves),
+        TEST(null_handles),        TEST(config_numbers),           TEST(enumerations),           TEST(presets),
+        TEST(context_settings),    TEST(engines_of_other_devices), TEST(context_without_config), TEST(windows),
+        TEST(config_does_not_fit), TEST(problem_fields),           TEST(questions_of_cost),      TEST(allocators),
+        TEST(hilbert_curves),
     };
     return RUN_TESTS(tests);
 }

@@ -5,7 +5,9 @@
  */
 #include "fixture.h"
 
+#include <inttypes.h>
 #include <malloc.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -55,6 +57,38 @@ static void estimate_announces_the_workspace(void **state) {
     assert_ok(annulus_estimate_problem(f->context, &problem, ANNULUS_ALL_BRANCHES, &estimate));
     assert_true(estimate.forward_workspace_bytes == workspace_size(f, ANNULUS_PASS_FORWARD));
     assert_true(estimate.backward_workspace_bytes == workspace_size(f, ANNULUS_PASS_BACKWARD));
+}
+
+static void workspace_limit_is_kept(void **state) {
+    fixture *f = *state;
+    const annulus_problem problem = fixture_problem();
+    for (int c = 0; c < 2; ++c) {
+        const uint64_t needed = workspace_size(f, both_calls[c]->pass);
+        const uint64_t limits[] = {needed, needed - 1, 1, 0};
+        assert_true(needed > 1);
+        for (int i = 0; i < 4; ++i) {
+            annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
+            uint64_t bytes = 77;
+            const int enough = i == 0 || i == 3;
+            char limit[24], wanted[24];
+            assert_ok(annulus_config_set_workspace_limit(f->config, limits[i]));
+            assert_ok(annulus_context_set_config(f->context, f->config));
+            if (enough) {
+                assert_ok(both_calls[c]->run(f));
+                assert_true(workspace_size(f, both_calls[c]->pass) == needed);
+                continue;
+            }
+            snprintf(limit, sizeof limit, "%" PRIu64, limits[i]);
+            snprintf(wanted, sizeof wanted, "%" PRIu64, needed);
+            assert_call_refused(f, both_calls[c], ANNULUS_ERROR_MEMORY, limit, "limit of the workspace");
+            assert_non_null(strstr(annulus_last_error(), wanted));
+            assert_refused(annulus_workspace_size(f->context, &problem, both_calls[c]->pass, &bytes),
+                           ANNULUS_ERROR_MEMORY, limit);
+            assert_int_equal(bytes, 77);
+            assert_refused(annulus_estimate_problem(f->context, &problem, ANNULUS_ALL_BRANCHES, &estimate),
+                           ANNULUS_ERROR_MEMORY, limit);
+        }
+    }
 }
 
 /* An allocator that counts what is out, checks what comes back and can refuse. */
@@ -161,6 +195,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(workspace_to_the_byte),
         TEST(estimate_announces_the_workspace),
+        TEST(workspace_limit_is_kept),
         TEST(allocator_is_called_and_balanced),
         TEST(a_thousand_cycles_leave_no_memory),
     };
