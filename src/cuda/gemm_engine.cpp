@@ -78,6 +78,7 @@ struct LaneMemory {
     float *d_k, *d_v; // [key_rows, D]
     TileItem *items;  // [tiles]
     void **pointers;  // [operand_count, tiles]
+    int *not_finite;  // causal; see RowContext
     std::byte *scores;
     std::byte *blas;
 };
@@ -97,11 +98,16 @@ Memory book(Workspace &workspace, const Plan &plan, annulus_pass pass, const Gem
         LaneMemory &lane = memory.lanes[i];
         if (pass == ANNULUS_PASS_FORWARD)
             lane.state = workspace.take<float2>(layout.query_rows);
-        lane.o = workspace.take<float>(layout.query_rows * d);
-        lane.d_k = workspace.take<float>(layout.key_rows * d);
-        lane.d_v = workspace.take<float>(layout.key_rows * d);
+        // Blocks of queries and blocks of keys follow one another.
+        const std::int64_t o = layout.query_rows * d, d_kv = layout.key_rows * d;
+        const bool apart = layout.grids.size() > 1;
+        lane.o = workspace.take<float>(apart ? std::max(o, 2 * d_kv) : o + 2 * d_kv);
+        lane.d_k = lane.o + (apart ? 0 : o);
+        lane.d_v = lane.d_k + d_kv;
         lane.items = workspace.take<TileItem>(layout.tiles);
         lane.pointers = workspace.take<void *>(operand_count * layout.tiles);
+        if (plan.causal())
+            lane.not_finite = workspace.take<int>(1);
         lane.scores = bytes(layout.score_bytes);
         lane.blas = bytes(layout.blas_bytes);
     }
@@ -155,7 +161,7 @@ class Lane {
             part.heads = sets.heads;
             sets_ = make_tiles(call_.plan, *sets.branch, part, layout_.tile);
             next_set_ = 0;
-            set_ = nullptr;
+            set_.reset();
         }
     }
 
@@ -176,7 +182,7 @@ class Lane {
         calls_.clear();
         sets_.clear();
         next_call_ = next_set_ = 0;
-        set_ = nullptr;
+        set_.reset();
         next_tile_ = 0;
         // Backward, heads of one group add to the same rows of dK and dV: one after the other.
         const std::int32_t heads = forward_ || group() == 1 ? block_.heads : 1;
@@ -186,9 +192,10 @@ class Lane {
 
         const std::int64_t query_rows = block_.batches * block_.heads * block_.queries.length;
         const std::int64_t key_rows = block_.batches * (block_.heads / group()) * block_.keys.length;
-        first_branch_is_whole_ = forward_ && covers_all_rows(call_.plan.branches().front());
+        if (memory_.not_finite)
+            check(cudaMemsetAsync(memory_.not_finite, 0, sizeof(int), stream_), "cudaMemsetAsync");
         if (forward_) {
-            if (!first_branch_is_whole_ && query_rows > 0)
+            if (query_rows > 0)
                 clear_state(memory_.state, query_rows, stream_);
             return;
         }
@@ -204,21 +211,37 @@ class Lane {
         }
     }
 
-    // Whether each query of the block meets the branch in exactly one tile.
-    bool covers_all_rows(const BranchPlan &branch) const {
-        return call_.matrices && branch.dilation() == 1 && branch.segment_length() <= layout_.tile &&
-               branch.serves(block_.first_head) && branch.serves(block_.first_head + block_.heads - 1);
+    // Whether the tile's queries have no state yet and meet all their keys of the first branch here: the product
+    // overwrites O.
+    bool is_fresh() const {
+        const BranchPlan &branch = call_.plan.branches().front();
+        return next_call_ == 1 && !packed_ && set_->keys > 0 &&
+               divide_up(branch.segment_length(), branch.dilation()) <= layout_.tile;
     }
 
     void begin_set() {
-        set_ = &sets_[next_set_++];
+        set_ = sets_[next_set_++];
         next_tile_ = 0;
         items_end_ = 0;
-        packed_ = !call_.matrices || !set_->curve.is_linear();
+        present_queries_ = set_->queries;
+        present_keys_ = set_->keys;
+        packed_ = !call_.matrices || !set_->curve.is_linear() || is_odd();
+        if (packed_) {
+            set_->queries = static_cast<std::int32_t>(score_pitch(set_->queries));
+            set_->keys = static_cast<std::int32_t>(score_pitch(set_->keys));
+            set_->absent_rows = set_->absent_rows || is_odd();
+        }
         const std::int64_t bytes = tile_bytes(call_.plan.problem(), call_.pass, set_->queries, set_->keys, packed_);
         tiles_at_once_ =
             std::clamp<std::int64_t>(static_cast<std::int64_t>(layout_.score_bytes) / std::max<std::int64_t>(1, bytes),
                                      1, std::min(layout_.tiles, set_->count()));
+    }
+
+    // cuBLAS's fast products want whole multiples of 16 bytes in all sizes; packed rows are filled up with absent ones.
+    bool is_odd() const {
+        constexpr std::int64_t worth_packing = 64;
+        return (present_queries_ % score_pitch_unit != 0 || present_keys_ % score_pitch_unit != 0) &&
+               std::min(present_queries_, present_keys_) >= worth_packing;
     }
 
     // The part of a launch's score memory that a packed matrix of the launch takes, in the order of take().
@@ -379,14 +402,14 @@ class Lane {
         SoftmaxArguments a{};
         a.score = score;
         a.padding_keys = static_cast<float>(set_->padding_keys);
-        a.fresh = first_branch_is_whole_ && next_call_ == 1;
+        a.fresh = is_fresh();
         a.state = memory_.state;
         a.o = memory_.o;
         softmax(call_.plan.problem().dtype, a, stream_);
         if (set_->keys == 0)
             return;
         multiply(product_, tiles, set_->queries, d_, set_->keys, 1, matrices(operand_scores, probability_pitch()),
-                 matrices(operand_v, v_pitch), packed_ || a.fresh ? 0 : 1,
+                 matrices(operand_v, v_pitch), packed_ || a.fresh ? 0.f : 1.f,
                  matrices(operand_o, sum_pitch(set_->query_stride)));
         if (packed_)
             add(score.items, tiles, false, b.query_positions, b.o, memory_.o);
@@ -444,11 +467,12 @@ class Lane {
         a.heads_per_kv_head = group();
         a.head_dim = d_;
         a.curve = set_->curve;
-        const auto run = [&](bool of_keys, std::int32_t count, std::int64_t stride, const Window &window,
-                             std::int64_t *positions, const DeviceRows &first, std::byte *packed_first,
-                             const DeviceRows &second, std::byte *packed_second) {
+        const auto run = [&](bool of_keys, std::int32_t count, std::int32_t present, std::int64_t stride,
+                             const Window &window, std::int64_t *positions, const DeviceRows &first,
+                             std::byte *packed_first, const DeviceRows &second, std::byte *packed_second) {
             a.of_keys = of_keys;
             a.count = count;
+            a.present = present;
             a.stride = stride;
             a.window = window;
             a.positions = positions;
@@ -459,9 +483,10 @@ class Lane {
             if (count > 0)
                 pack_rows(call_.plan.problem().dtype, a, stream_);
         };
-        run(false, set_->queries, set_->query_stride, block_.queries, b.query_positions, call_.q, b.q, call_.d_out,
-            b.d_out);
-        run(true, set_->keys, set_->key_stride, block_.keys, b.key_positions, call_.k, b.k, call_.v, b.v);
+        run(false, set_->queries, present_queries_, set_->query_stride, block_.queries, b.query_positions, call_.q, b.q,
+            call_.d_out, b.d_out);
+        run(true, set_->keys, present_keys_, set_->key_stride, block_.keys, b.key_positions, call_.k, b.k, call_.v,
+            b.v);
     }
 
     void add(const TileItem *items, std::int64_t tiles, bool of_keys, const std::int64_t *positions, const float *rows,
@@ -474,6 +499,7 @@ class Lane {
         const Problem &problem = call_.plan.problem();
         const RowContext context{branches_,
                                  static_cast<std::int32_t>(call_.plan.branches().size()),
+                                 memory_.not_finite,
                                  group(),
                                  d_,
                                  static_cast<float>(call_.plan.scale()),
@@ -513,13 +539,13 @@ class Lane {
     std::int64_t next_block_ = 0;
     bool in_block_ = false;
     Block block_;
-    bool first_branch_is_whole_ = false;
     std::vector<SetsOf> calls_;
     std::size_t next_call_ = 0;
     std::vector<TileSet> sets_;
     std::size_t next_set_ = 0;
 
-    const TileSet *set_ = nullptr;
+    std::optional<TileSet> set_; // at work; rows rounded up where packed
+    std::int32_t present_queries_ = 0, present_keys_ = 0;
     bool packed_ = false;
     std::int64_t tiles_at_once_ = 1;
     std::int64_t next_tile_ = 0;

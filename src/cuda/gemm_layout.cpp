@@ -10,14 +10,13 @@ namespace annulus {
 namespace {
 
 constexpr std::int64_t largest_tile = 2048, smallest_tile = 64;
+// Below two of these a lane's launches are too small to fill a GPU.
+constexpr std::int64_t good_tile = 1024;
 constexpr std::int64_t shortest_window = 64;
-constexpr std::int64_t most_tiles = 4096;
-constexpr std::size_t blas_workspace = std::size_t{1} << 20;
 // A lane with less than this does more launches than it saves by running beside another.
 constexpr std::int64_t least_lane_bytes = std::int64_t{16} << 20;
-
-// Of a lane's memory, what score matrices get while the state could use more.
-constexpr double score_share = 0.6;
+// Of a lane's memory, what the state gets where it could use more.
+constexpr double state_share = 0.4;
 
 std::int64_t query_row_bytes(const Plan &plan, annulus_pass pass) {
     const std::int64_t row = 4 * plan.problem().head_dim;
@@ -100,93 +99,144 @@ std::int64_t tile_bytes(const Problem &problem, annulus_pass pass, std::int64_t 
                         bool packed) {
     const bool forward = pass == ANNULUS_PASS_FORWARD;
     const std::int64_t matrices = forward ? 1 : 2, d = problem.head_dim, element = dtype_bytes(problem.dtype);
-    std::int64_t bytes = matrices * queries * score_pitch(keys) * 4;
-    if (packed) // inputs, positions, products
-        bytes += queries * (matrices * d * element + 8 + d * 4) + keys * (2 * d * element + 8 + (forward ? 0 : 8 * d));
-    return bytes;
+    if (!packed)
+        return matrices * queries * score_pitch(keys) * 4;
+    // Scores; inputs, position and product of each row.
+    queries = score_pitch(queries);
+    keys = score_pitch(keys);
+    return matrices * queries * keys * 4 + queries * (matrices * d * element + 8 + d * 4) +
+           keys * (2 * d * element + 8 + (forward ? 0 : 8 * d));
 }
 
-GemmLayout make_layout(const Plan &plan, annulus_pass pass, std::uint64_t limit, int most_lanes) {
-    const Problem &problem = plan.problem();
-    const bool forward = pass == ANNULUS_PASS_FORWARD;
-    const auto available = static_cast<std::int64_t>(std::min<std::uint64_t>(limit, std::uint64_t{1} << 60));
+namespace {
 
-    // The largest class bounds what a tile can be.
-    std::int64_t most_queries = 1, most_keys = 1;
-    for (const BranchPlan &branch : plan.branches()) {
-        const std::int64_t members = divide_up(branch.segment_length(), branch.dilation());
-        most_keys = std::max(most_keys, members);
-        most_queries =
-            std::max(most_queries, branch.query_rule() == ANNULUS_QUERY_EVERY ? branch.segment_length() : members);
+// A layout with a given number of lanes.
+class LayoutMaker {
+  public:
+    LayoutMaker(const Plan &plan, annulus_pass pass, std::int64_t available, int lanes)
+        : plan_(plan), problem_(plan.problem()), pass_(pass), forward_(pass == ANNULUS_PASS_FORWARD),
+          group_(forward_ ? 1 : problem_.heads / problem_.kv_heads) {
+        layout_.lanes = lanes;
+        const std::int64_t share = available / lanes;
+        layout_.blas_bytes = static_cast<std::size_t>(std::clamp<std::int64_t>(share / 32, 1 << 16, 1 << 22));
+        layout_.tiles = std::clamp<std::int64_t>(share / (16 * item_bytes), 64, 4096);
+        budget_ = std::max<std::int64_t>(0, share - static_cast<std::int64_t>(layout_.blas_bytes) -
+                                                layout_.tiles * item_bytes);
+        for (const BranchPlan &branch : plan.branches()) {
+            const std::int64_t members = divide_up(branch.segment_length(), branch.dilation());
+            most_keys_ = std::max(most_keys_, members);
+            most_queries_ =
+                std::max(most_queries_, branch.query_rule() == ANNULUS_QUERY_EVERY ? branch.segment_length() : members);
+            longest_segment_ = std::max(longest_segment_, branch.segment_length());
+        }
     }
-    const auto largest_tile_bytes = [&](std::int64_t tile, bool packed) {
-        return tile_bytes(problem, pass, std::min(tile, most_queries), std::min(tile, most_keys), packed);
-    };
 
-    GemmLayout layout;
-    layout.blas_bytes = blas_workspace;
-    const std::int64_t fixed = static_cast<std::int64_t>(blas_workspace) + most_tiles * 256;
-    layout.lanes = available / most_lanes >= least_lane_bytes ? most_lanes : 1;
-    const std::int64_t budget = std::max<std::int64_t>(0, available / layout.lanes - fixed);
-    const auto score_budget = static_cast<std::int64_t>(static_cast<double>(budget) * score_share);
-    layout.tile = largest_tile;
-    while (layout.tile > smallest_tile && largest_tile_bytes(layout.tile, true) > score_budget)
-        layout.tile /= 2;
+    GemmLayout make() {
+        make_grids();
+        fit_scores();
+        return std::move(layout_);
+    }
 
-    // Blocks, from the memory that is left for their state.
-    const std::int64_t state_budget = budget - score_budget;
-    const std::int32_t group = forward ? 1 : problem.heads / problem.kv_heads;
-    const auto add_grid = [&](const Window &positions, std::int64_t window, std::int64_t row_bytes, bool queries,
-                              bool keys) {
-        BlockGrid grid = make_grid(plan, positions, window, state_budget / row_bytes, group, layout.lanes);
+  private:
+    // Items and pointers of a tile, with room to spare.
+    static constexpr std::int64_t item_bytes = 256;
+
+    std::int64_t largest_tile_bytes(std::int64_t tile, bool packed) const {
+        return tile_bytes(problem_, pass_, std::min(tile, most_queries_), std::min(tile, most_keys_), packed);
+    }
+
+    // What the state may take when a position of one head, or of one group of heads, takes `row_bytes`: a share; more
+    // where that saves segments from being cut and leaves enough for the scores.
+    std::int64_t state_budget(std::int64_t row_bytes) const {
+        const auto share = static_cast<std::int64_t>(static_cast<double>(budget_) * state_share);
+        const std::int64_t wanted = longest_segment_ <= budget_ / row_bytes ? longest_segment_ * row_bytes : 0;
+        return wanted <= budget_ - 2 * largest_tile_bytes(good_tile, true) ? std::max(share, wanted) : share;
+    }
+
+    // The longest window that fits, the whole sequence if it does.
+    std::int64_t fitting_window(const Window &positions, std::int64_t row_bytes) const {
+        const std::int64_t most = std::max(shortest_window, state_budget(row_bytes) / row_bytes);
+        return positions.end() <= most ? std::max<std::int64_t>(positions.end(), 1) : window_length(plan_, most);
+    }
+
+    void add_grid(const Window &positions, std::int64_t row_bytes, bool queries, bool keys) {
+        const std::int64_t window = fitting_window(positions, row_bytes);
+        BlockGrid grid =
+            make_grid(plan_, positions, window, state_budget(row_bytes) / row_bytes * group_, group_, layout_.lanes);
         grid.query_results = queries;
         grid.key_results = keys;
         grid.windows_of_keys = keys;
         const std::int64_t rows = grid.batches * std::min(window, positions.length);
         if (queries)
-            layout.query_rows = std::max(layout.query_rows, rows * grid.heads);
+            layout_.query_rows = std::max(layout_.query_rows, rows * grid.heads);
         if (keys)
-            layout.key_rows = std::max(layout.key_rows, rows * (grid.heads / group));
+            layout_.key_rows = std::max(layout_.key_rows, rows * (grid.heads / group_));
         if (grid.count() > 0)
-            layout.grids.push_back(grid);
-    };
-    // Positions that fit with one head, or one group of heads.
-    const auto fitting = [&](std::int64_t row_bytes) {
-        return std::max(shortest_window, state_budget / (row_bytes * group));
-    };
-    const auto whole_or_window = [&](const Window &positions, std::int64_t row_bytes) {
-        const std::int64_t most = fitting(row_bytes);
-        return positions.end() <= most ? std::max<std::int64_t>(positions.end(), 1) : window_length(plan, most);
-    };
-    const std::int64_t query_bytes = query_row_bytes(plan, pass);
-    const std::int64_t key_bytes = divide_up(key_row_bytes(plan), group); // shared by the heads of a group
-    if (forward) {
-        add_grid(problem.queries, whole_or_window(problem.queries, query_bytes), query_bytes, true, false);
-    } else {
-        const std::int64_t both = whole_or_window(problem.keys, query_bytes + key_bytes);
-        if (holds_segments(plan, both)) {
-            add_grid(problem.keys, both, query_bytes + key_bytes, true, true);
-        } else {
-            add_grid(problem.queries, whole_or_window(problem.queries, query_bytes), query_bytes, true, false);
-            add_grid(problem.keys, whole_or_window(problem.keys, key_bytes), key_bytes, false, true);
-        }
+            layout_.grids.push_back(grid);
     }
-    std::int64_t most_blocks = 0;
-    for (const BlockGrid &grid : layout.grids)
-        most_blocks = std::max(most_blocks, grid.count());
-    layout.lanes = static_cast<int>(std::clamp<std::int64_t>(most_blocks, 1, layout.lanes));
 
-    // Scores: no more than the largest block can use at a time, no less than one tile of the largest kind.
-    const std::int64_t rows = std::max(layout.query_rows, layout.key_rows * group);
-    layout.tiles = std::clamp<std::int64_t>(rows, 1, most_tiles);
-    const std::int64_t state_bytes = layout.query_rows * query_bytes + layout.key_rows * key_row_bytes(plan);
-    const std::int64_t most_bytes = std::max(budget - state_bytes, score_budget);
-    const std::int64_t widest = std::min(layout.tile, most_keys);
-    const auto useful = static_cast<double>(rows) * static_cast<double>(tile_bytes(problem, pass, 1, widest, false) +
-                                                                        tile_bytes(problem, pass, 1, 1, true));
-    layout.score_bytes = static_cast<std::size_t>(
-        std::max(largest_tile_bytes(layout.tile, true),
-                 static_cast<std::int64_t>(std::min(useful, static_cast<double>(most_bytes)))));
+    void make_grids() {
+        const std::int64_t query_bytes = query_row_bytes(plan_, pass_) * group_, key_bytes = key_row_bytes(plan_);
+        if (forward_) {
+            add_grid(problem_.queries, query_bytes, true, false);
+        } else if (holds_segments(plan_, fitting_window(problem_.keys, query_bytes + key_bytes))) {
+            add_grid(problem_.keys, query_bytes + key_bytes, true, true);
+        } else {
+            add_grid(problem_.queries, query_bytes, true, false);
+            add_grid(problem_.keys, key_bytes, false, true);
+        }
+        std::int64_t most_blocks = 1;
+        for (const BlockGrid &grid : layout_.grids)
+            most_blocks = std::max(most_blocks, grid.count());
+        layout_.lanes = static_cast<int>(std::min<std::int64_t>(most_blocks, layout_.lanes));
+    }
+
+    // Score matrices: no more than the largest block can use at a time, no less than one tile of the largest kind.
+    void fit_scores() {
+        const std::int64_t left = budget_ - layout_.state_bytes(plan_, pass_);
+        layout_.tile = largest_tile;
+        while (layout_.tile > smallest_tile &&
+               largest_tile_bytes(layout_.tile, true) * (layout_.tile >= good_tile ? 2 : 1) > left)
+            layout_.tile /= 2;
+        const std::int64_t rows = std::max<std::int64_t>({layout_.query_rows, layout_.key_rows * group_, 1});
+        layout_.tiles = std::min(layout_.tiles, rows);
+        const std::int64_t widest = std::min(layout_.tile, most_keys_);
+        const auto useful =
+            static_cast<double>(rows) * static_cast<double>(tile_bytes(problem_, pass_, 1, widest, false) +
+                                                            tile_bytes(problem_, pass_, 1, 1, true));
+        layout_.score_bytes =
+            static_cast<std::size_t>(std::max(largest_tile_bytes(layout_.tile, true),
+                                              static_cast<std::int64_t>(std::min(useful, static_cast<double>(left)))));
+    }
+
+    const Plan &plan_;
+    const Problem &problem_;
+    const annulus_pass pass_;
+    const bool forward_;
+    const std::int32_t group_; // heads that share a block's gradients of keys
+    GemmLayout layout_;
+    std::int64_t budget_ = 0; // of a lane, for state and scores
+    // The largest class and segment.
+    std::int64_t most_queries_ = 1, most_keys_ = 1, longest_segment_ = 1;
+};
+
+} // namespace
+
+std::int64_t GemmLayout::state_bytes(const Plan &plan, annulus_pass pass) const {
+    const std::int64_t queries = query_rows * query_row_bytes(plan, pass), keys = key_rows * key_row_bytes(plan);
+    return grids.size() > 1 ? std::max(queries, keys) : queries + keys;
+}
+
+GemmLayout make_layout(const Plan &plan, annulus_pass pass, std::uint64_t limit, int most_lanes) {
+    const auto available = static_cast<std::int64_t>(std::min<std::uint64_t>(limit, std::uint64_t{1} << 60));
+    if (available / most_lanes < least_lane_bytes)
+        return LayoutMaker(plan, pass, available, 1).make();
+    GemmLayout layout = LayoutMaker(plan, pass, available, most_lanes).make();
+    if (layout.grids.size() > 1) { // rather one lane than all scores twice
+        GemmLayout single = LayoutMaker(plan, pass, available, 1).make();
+        if (single.grids.size() == 1)
+            return single;
+    }
     return layout;
 }
 

@@ -41,9 +41,13 @@ struct GemmLayout {
     std::int64_t tiles = 0;                    // most tiles with items at a time
     std::size_t score_bytes = 0;               // of a lane: score matrices and packed rows
     std::size_t blas_bytes = 0;                // of a lane: cuBLAS's own workspace
+
+    // Of a lane. Grids follow one another and use the same memory.
+    std::int64_t state_bytes(const Plan &plan, annulus_pass pass) const;
 };
 
-// Bytes of a launch's tiles: scores, and with `packed` the rows of Q, K, V, dO and of the products as well.
+// Bytes that a tile takes in a launch: scores, and with `packed` the rows of Q, K, V, dO and of the products as well,
+// their numbers rounded up to a multiple of score_pitch_unit.
 std::int64_t tile_bytes(const Problem &problem, annulus_pass pass, std::int64_t queries, std::int64_t keys,
                         bool packed);
 

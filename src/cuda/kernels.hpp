@@ -70,11 +70,12 @@ struct ItemArguments {
 // Writes items and pointers of some tiles of a set.
 void write_items(const ItemArguments &arguments, cudaStream_t stream);
 
-// The rows of one side of a launch's tiles, copied side by side: [tiles, count, D]. Rows outside the window are zeros.
+// The rows of one side of a launch's tiles, copied side by side: [tiles, count, D]. Rows outside the window, and those
+// from `present` on, are zeros.
 struct PackArguments {
     const TileItem *items;
     std::int64_t tiles;
-    std::int32_t count; // rows of a tile
+    std::int32_t count, present; // rows of a tile
     std::int64_t stride;
     bool of_keys;
     std::int32_t heads_per_kv_head, head_dim;
@@ -137,8 +138,9 @@ void clear_state(float2 *state, std::int64_t rows, cudaStream_t stream);
 
 // What the results of a row depend on, for those rows that must be computed one by one (repair.cuh).
 struct RowContext {
-    const BranchPlan *branches; // null: no row can need it
+    const BranchPlan *branches;
     std::int32_t branch_count;
+    int *not_finite; // 0 before; becomes 1 where a row must be computed again. Null: none can have to
     std::int32_t heads_per_kv_head, head_dim;
     float scale;
     Window queries, keys;

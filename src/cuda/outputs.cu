@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels that write a block's results to the caller's tensors, a warp for each row.
+// Kernels that write a block's results to the caller's tensors, four columns a thread; and those that compute rows
+// again where a result is not finite (repair.cuh), a warp for each row.
 #include "cuda/cuda_error.hpp"
 #include "cuda/repair.cuh"
+
+#include <algorithm>
 
 namespace annulus {
 
@@ -9,92 +12,192 @@ namespace {
 
 constexpr float ln_2 = 0.6931471805599453f;
 
-// Row i of [batches, heads, window]: of the queries, or of the keys with their own heads.
+// Rows of a block, [batches, heads, window]: of the queries, or of the keys.
+struct BlockRows {
+    std::int64_t first_batch, batches;
+    std::int32_t first_head, heads;
+    Window window;
+
+    std::int64_t count() const { return batches * heads * window.length; }
+};
+
+BlockRows query_rows(const Block &block) {
+    return {block.first_batch, block.batches, block.first_head, block.heads, block.queries};
+}
+
+BlockRows key_rows(const Block &block, std::int32_t heads_per_kv_head) {
+    return {block.first_batch, block.batches, block.first_head / heads_per_kv_head, block.heads / heads_per_kv_head,
+            block.keys};
+}
+
+// Row `row` of the window in layer `layer`, a batch entry and head.
 struct BlockRow {
     std::int64_t index, batch, position;
     std::int32_t head;
-    bool exists;
 
-    static __device__ BlockRow at(std::int64_t index, const Block &block, std::int32_t first_head, std::int32_t heads,
-                                  const Window &window) {
-        const std::int64_t row = index / window.length;
-        return {index, block.first_batch + row / heads, window.start + index % window.length,
-                static_cast<std::int32_t>(first_head + row % heads), index < block.batches * heads * window.length};
-    }
-    static __device__ std::int64_t of_thread() {
-        return static_cast<std::int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
-    }
+    __device__ BlockRow(const BlockRows &rows, std::int64_t row, unsigned layer)
+        : index(layer * rows.window.length + row), batch(rows.first_batch + layer / static_cast<unsigned>(rows.heads)),
+          position(rows.window.start + row),
+          head(static_cast<std::int32_t>(rows.first_head + layer % static_cast<unsigned>(rows.heads))) {}
 };
 
-template <class T> __global__ void __launch_bounds__(block_threads) output_kernel(const OutputArguments a) {
-    const Block &block = a.block;
-    const BlockRow row = BlockRow::at(BlockRow::of_thread(), block, block.first_head, block.heads, block.queries);
-    if (!row.exists)
+// Calls use(row, first of four columns) for the thread's part of the rows.
+template <class Use> __device__ void for_four_columns(const BlockRows &rows, int columns, Use use) {
+    const unsigned threads = static_cast<unsigned>(columns) / 4; // of a row
+    const unsigned rows_at_once = blockDim.x / threads;
+    const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * rows_at_once + threadIdx.x / threads;
+    if (threadIdx.x >= rows_at_once * threads || row >= rows.window.length)
         return;
-    const int columns = a.context.head_dim;
-    const float2 state = a.state[row.index];
-    const bool empty = state.y == 0.f;
-    const float log2_sum = state.x + log2f(state.y);
-    LaneRow o;
-    if (!empty) {
-        o.add(1 / state.y, LaneRow::load(a.o + row.index * columns, columns));
-        if (a.context.branches && !o.is_finite(columns))
-            o = output_row<T>(a.context, row.batch, row.head, row.position, log2_sum);
-    }
-    o.store(row_at<T>(a.out, row.batch, row.head, row.position), columns);
-    if (a.lse.data && LaneRow::lane() == 0)
-        *row_at<float>(a.lse, row.batch, row.head, row.position) = empty ? -INFINITY : log2_sum * ln_2;
+    for (unsigned layer = blockIdx.y; layer < rows.batches * rows.heads; layer += gridDim.y)
+        use(BlockRow(rows, row, layer), static_cast<int>(threadIdx.x % threads * 4));
 }
 
-template <class T> __global__ void __launch_bounds__(block_threads) d_q_kernel(const GradientOutputArguments a) {
-    const Block &block = a.block;
-    const BlockRow row = BlockRow::at(BlockRow::of_thread(), block, block.first_head, block.heads, block.queries);
-    if (!row.exists)
-        return;
-    const int columns = a.context.head_dim;
-    LaneRow d_q = LaneRow::load(a.d_q + row.index * columns, columns);
-    if (a.context.branches && !d_q.is_finite(columns))
-        d_q = query_gradient_row<T>(a.context, row.batch, row.head, row.position);
-    d_q.store(row_at<T>(a.d_q_out, row.batch, row.head, row.position), columns);
+dim3 grid_of(const BlockRows &rows, int columns) {
+    constexpr std::int64_t most_layers = 65535; // of a grid
+    return {grid_for(rows.window.length, block_threads / (columns / 4)),
+            static_cast<unsigned>(std::min(most_layers, rows.batches * rows.heads))};
 }
 
-template <class T> __global__ void __launch_bounds__(block_threads) d_kv_kernel(const GradientOutputArguments a) {
-    const Block &block = a.block;
-    const std::int32_t group = a.context.heads_per_kv_head;
-    const BlockRow row =
-        BlockRow::at(BlockRow::of_thread(), block, block.first_head / group, block.heads / group, block.keys);
-    if (!row.exists)
+// Whether four neighbours of every row can be written at once.
+template <class T> bool fours_are_aligned(const DeviceRows &rows) {
+    return (rows.batch | rows.row | rows.head) % 4 == 0 &&
+           reinterpret_cast<std::uintptr_t>(rows.data) % (4 * sizeof(T)) == 0;
+}
+
+template <class T> __device__ void write_four(const float4 &values, T *target, bool aligned) {
+    struct alignas(4 * sizeof(T)) Four {
+        T x[4];
+    } const four{{from_float<T>(values.x), from_float<T>(values.y), from_float<T>(values.z), from_float<T>(values.w)}};
+    if (aligned)
+        *reinterpret_cast<Four *>(target) = four;
+    else
+        for (int i = 0; i < 4; ++i)
+            target[i] = four.x[i];
+}
+
+// A sum of finite numbers that overflows is noted too: the row is then computed again for nothing.
+__device__ void note_not_finite(const float4 &four, int *not_finite) {
+    if (not_finite && !isfinite(four.x + four.y + four.z + four.w))
+        *not_finite = 1;
+}
+
+template <class T>
+__global__ void __launch_bounds__(block_threads)
+    output_kernel(const OutputArguments a, const BlockRows rows, bool aligned) {
+    for_four_columns(rows, a.context.head_dim, [&](const BlockRow &row, int column) {
+        const float2 state = a.state[row.index];
+        const bool empty = state.y == 0.f;
+        float4 four{};
+        if (!empty) {
+            four = *reinterpret_cast<const float4 *>(a.o + row.index * a.context.head_dim + column);
+            const float factor = 1 / state.y;
+            four.x *= factor, four.y *= factor, four.z *= factor, four.w *= factor;
+            note_not_finite(four, a.context.not_finite);
+        }
+        write_four(four, row_at<T>(a.out, row.batch, row.head, row.position) + column, aligned);
+        if (a.lse.data && column == 0)
+            *row_at<float>(a.lse, row.batch, row.head, row.position) =
+                empty ? -INFINITY : (state.x + log2f(state.y)) * ln_2;
+    });
+}
+
+template <class T>
+__global__ void __launch_bounds__(block_threads)
+    gradient_output_kernel(const float *sums, const DeviceRows target, const BlockRows rows, int columns,
+                           int *not_finite, bool aligned) {
+    for_four_columns(rows, columns, [&](const BlockRow &row, int column) {
+        const float4 four = *reinterpret_cast<const float4 *>(sums + row.index * columns + column);
+        note_not_finite(four, not_finite);
+        write_four(four, row_at<T>(target, row.batch, row.head, row.position) + column, aligned);
+    });
+}
+
+// Calls use(row) for the rows of which this warp has to look after, if any row of the block is not finite.
+template <class Use> __device__ void for_rows_of_warp(const BlockRows &rows, const int *not_finite, Use use) {
+    if (*not_finite == 0)
         return;
+    const std::int64_t warps = gridDim.x * (blockDim.x / 32), count = rows.batches * rows.heads * rows.window.length;
+    for (std::int64_t i = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32; i < count; i += warps)
+        use(BlockRow(rows, i % rows.window.length, static_cast<unsigned>(i / rows.window.length)));
+}
+
+template <class T>
+__global__ void __launch_bounds__(block_threads) repair_output_kernel(const OutputArguments a, const BlockRows rows) {
     const int columns = a.context.head_dim;
-    LaneRow d_k = LaneRow::load(a.d_k + row.index * columns, columns);
-    LaneRow d_v = LaneRow::load(a.d_v + row.index * columns, columns);
-    if (a.context.branches && !(d_k.is_finite(columns) && d_v.is_finite(columns)))
+    for_rows_of_warp(rows, a.context.not_finite, [&](const BlockRow &row) {
+        const float2 state = a.state[row.index];
+        if (state.y != 0.f && !LaneRow::load(a.o + row.index * columns, columns).is_finite(columns))
+            output_row<T>(a.context, row.batch, row.head, row.position, state.x + log2f(state.y))
+                .store(row_at<T>(a.out, row.batch, row.head, row.position), columns);
+    });
+}
+
+template <class T>
+__global__ void __launch_bounds__(block_threads)
+    repair_d_q_kernel(const GradientOutputArguments a, const BlockRows rows) {
+    const int columns = a.context.head_dim;
+    for_rows_of_warp(rows, a.context.not_finite, [&](const BlockRow &row) {
+        if (!LaneRow::load(a.d_q + row.index * columns, columns).is_finite(columns))
+            query_gradient_row<T>(a.context, row.batch, row.head, row.position)
+                .store(row_at<T>(a.d_q_out, row.batch, row.head, row.position), columns);
+    });
+}
+
+template <class T>
+__global__ void __launch_bounds__(block_threads)
+    repair_d_kv_kernel(const GradientOutputArguments a, const BlockRows rows) {
+    const int columns = a.context.head_dim;
+    for_rows_of_warp(rows, a.context.not_finite, [&](const BlockRow &row) {
+        if (LaneRow::load(a.d_k + row.index * columns, columns).is_finite(columns) &&
+            LaneRow::load(a.d_v + row.index * columns, columns).is_finite(columns))
+            return;
+        LaneRow d_k, d_v;
         key_gradient_rows<T>(a.context, row.batch, row.head, row.position, d_k, d_v);
-    d_k.store(row_at<T>(a.d_k_out, row.batch, row.head, row.position), columns);
-    d_v.store(row_at<T>(a.d_v_out, row.batch, row.head, row.position), columns);
+        d_k.store(row_at<T>(a.d_k_out, row.batch, row.head, row.position), columns);
+        d_v.store(row_at<T>(a.d_v_out, row.batch, row.head, row.position), columns);
+    });
 }
+
+// Enough to fill a GPU; with nothing to repair they are gone at once.
+constexpr unsigned repair_blocks = 1024;
 
 } // namespace
 
 void write_outputs(annulus_dtype dtype, const OutputArguments &a, cudaStream_t stream) {
-    const std::int64_t rows = a.block.batches * a.block.heads * a.block.queries.length;
+    const BlockRows rows = query_rows(a.block);
+    if (rows.count() == 0)
+        return;
     with_dtype(dtype, [&](auto type) {
-        output_kernel<decltype(type)><<<grid_for(rows, block_threads / 32), block_threads, 0, stream>>>(a);
+        using T = decltype(type);
+        output_kernel<T>
+            <<<grid_of(rows, a.context.head_dim), block_threads, 0, stream>>>(a, rows, fours_are_aligned<T>(a.out));
+        if (a.context.not_finite)
+            repair_output_kernel<T><<<repair_blocks, block_threads, 0, stream>>>(a, rows);
     });
     check_launch("write_outputs");
 }
 
 void write_gradients(annulus_dtype dtype, const GradientOutputArguments &a, cudaStream_t stream) {
-    const Block &block = a.block;
-    const std::int64_t query_rows = a.d_q ? block.batches * block.heads * block.queries.length : 0;
-    const std::int64_t key_rows =
-        a.d_k ? block.batches * (block.heads / a.context.heads_per_kv_head) * block.keys.length : 0;
+    const int columns = a.context.head_dim;
     with_dtype(dtype, [&](auto type) {
-        constexpr int rows = block_threads / 32;
-        if (query_rows > 0)
-            d_q_kernel<decltype(type)><<<grid_for(query_rows, rows), block_threads, 0, stream>>>(a);
-        if (key_rows > 0)
-            d_kv_kernel<decltype(type)><<<grid_for(key_rows, rows), block_threads, 0, stream>>>(a);
+        using T = decltype(type);
+        const auto write = [&](const float *sums, const DeviceRows &target, const BlockRows &rows) {
+            gradient_output_kernel<T><<<grid_of(rows, columns), block_threads, 0, stream>>>(
+                sums, target, rows, columns, a.context.not_finite, fours_are_aligned<T>(target));
+        };
+        const BlockRows queries = query_rows(a.block), keys = key_rows(a.block, a.context.heads_per_kv_head);
+        if (a.d_q && queries.count() > 0)
+            write(a.d_q, a.d_q_out, queries);
+        if (a.d_k && keys.count() > 0) {
+            write(a.d_k, a.d_k_out, keys);
+            write(a.d_v, a.d_v_out, keys);
+        }
+        if (!a.context.not_finite)
+            return;
+        if (a.d_q && queries.count() > 0)
+            repair_d_q_kernel<T><<<repair_blocks, block_threads, 0, stream>>>(a, queries);
+        if (a.d_k && keys.count() > 0)
+            repair_d_kv_kernel<T><<<repair_blocks, block_threads, 0, stream>>>(a, keys);
     });
     check_launch("write_gradients");
 }

@@ -39,8 +39,12 @@ template <class T> __global__ void pack_kernel(const PackArguments a) {
         return;
     const int lane = threadIdx.x % 32;
     const Tile &tile = a.items[row / a.count].tile;
-    const std::int64_t place = (a.of_keys ? tile.key : tile.query) + row % a.count * a.stride;
-    const std::int64_t position = Segment{{tile.segment_start, a.curve.length()}, a.curve}.position(place);
+    const auto i = static_cast<std::int32_t>(row % a.count);
+    std::int64_t position = -1;
+    if (i < a.present) {
+        const std::int64_t place = (a.of_keys ? tile.key : tile.query) + i * a.stride;
+        position = Segment{{tile.segment_start, a.curve.length()}, a.curve}.position(place);
+    }
     const bool present = position >= a.window.start && position < a.window.end();
     const std::int64_t head = a.of_keys ? tile.head / a.heads_per_kv_head : tile.head;
     if (lane == 0)

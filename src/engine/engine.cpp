@@ -9,7 +9,13 @@ namespace annulus {
 namespace {
 
 // Fastest first; the reference serves `auto` only where nothing else can.
-const Engine *const engines[] = {&cpu_engine, &reference_engine};
+const Engine *const engines[] = {
+#ifdef ANNULUS_HAVE_CUDA
+    &gemm_engine,
+#endif
+    &cpu_engine,
+    &reference_engine,
+};
 
 const Engine &find_engine(annulus_device device, annulus_engine id) {
     for (const Engine *engine : engines)

@@ -53,6 +53,7 @@ struct Engine {
 // The engines' entries, defined in their own rooms.
 extern const Engine reference_engine;
 extern const Engine cpu_engine;
+extern const Engine gemm_engine; // only with CUDA
 
 // The engine for a plan: the one asked for, or for `auto` the first of the device that supports it. Throws
 // Error(ANNULUS_ERROR_UNSUPPORTED) with the reason.
