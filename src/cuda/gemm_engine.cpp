@@ -199,6 +199,9 @@ class Lane {
                 clear_state(memory_.state, query_rows, stream_);
             return;
         }
+        fresh_gradients_ = grid_->query_results && grid_->key_results && first_branch_reaches_all_rows();
+        if (fresh_gradients_)
+            return;
         const auto clear = [&](float *gradient, std::int64_t rows) {
             check(cudaMemsetAsync(gradient, 0, static_cast<std::size_t>(rows * d_) * sizeof(float), stream_),
                   "cudaMemsetAsync");
@@ -211,12 +214,26 @@ class Lane {
         }
     }
 
+    // Classes of the branch are single tiles.
+    bool has_single_tiles(const BranchPlan &branch) const {
+        return divide_up(branch.segment_length(), branch.dilation()) <= layout_.tile;
+    }
+
+    // Backward: whether each row of the block's gradients that any branch reaches is first reached by one tile of the
+    // first branch, which then may overwrite it.
+    bool first_branch_reaches_all_rows() const {
+        const BranchPlan &branch = call_.plan.branches().front();
+        const bool is_alone = call_.plan.branches().size() == 1;
+        return has_single_tiles(branch) && group() == 1 && block_.queries == block_.keys &&
+               (is_alone ? branch.query_rule() == ANNULUS_QUERY_DILATED
+                         : branch.dilation() == 1 && branch.serves(block_.first_head) &&
+                               branch.serves(block_.first_head + block_.heads - 1));
+    }
+
     // Whether the tile's queries have no state yet and meet all their keys of the first branch here: the product
     // overwrites O.
     bool is_fresh() const {
-        const BranchPlan &branch = call_.plan.branches().front();
-        return next_call_ == 1 && !packed_ && set_->keys > 0 &&
-               divide_up(branch.segment_length(), branch.dilation()) <= layout_.tile;
+        return next_call_ == 1 && !packed_ && set_->keys > 0 && has_single_tiles(call_.plan.branches().front());
     }
 
     void begin_set() {
@@ -229,7 +246,7 @@ class Lane {
         if (packed_) {
             set_->queries = static_cast<std::int32_t>(score_pitch(set_->queries));
             set_->keys = static_cast<std::int32_t>(score_pitch(set_->keys));
-            set_->absent_rows = set_->absent_rows || is_odd();
+            set_->absent_rows = set_->absent_rows || set_->queries != present_queries_ || set_->keys != present_keys_;
         }
         const std::int64_t bytes = tile_bytes(call_.plan.problem(), call_.pass, set_->queries, set_->keys, packed_);
         tiles_at_once_ =
@@ -412,7 +429,7 @@ class Lane {
                  matrices(operand_v, v_pitch), packed_ || a.fresh ? 0.f : 1.f,
                  matrices(operand_o, sum_pitch(set_->query_stride)));
         if (packed_)
-            add(score.items, tiles, false, b.query_positions, b.o, memory_.o);
+            add(score.items, tiles, false, false, b.query_positions, b.o, memory_.o);
     }
 
     void launch_backward(const ScoreArguments &score, std::int64_t tiles, const Buffers &b) const {
@@ -435,26 +452,29 @@ class Lane {
         a.lse = call_.lse;
         a.d_lse = call_.d_lse;
         score_gradients(call_.plan.problem().dtype, a, stream_);
-        const float beta = packed_ ? 0 : 1;
+        const bool first_of_queries = fresh_gradients_ && next_call_ == 1;
+        const bool first_of_keys = first_of_queries && set_->covers_keys;
+        const auto beta = [&](bool first) { return packed_ || first ? 0.f : 1.f; };
         const std::int64_t pitch = probability_pitch();
         if (grid_->key_results) {
             const std::int64_t sums = sum_pitch(set_->key_stride);
             multiply(product_, tiles, set_->keys, d_, set_->queries, 1, matrices(operand_scores, pitch, true),
-                     matrices(operand_d_out, d_out_pitch), beta, matrices(operand_d_v, sums));
+                     matrices(operand_d_out, d_out_pitch), beta(first_of_keys), matrices(operand_d_v, sums));
             multiply(product_, tiles, set_->keys, d_, set_->queries, 1, matrices(operand_d_scores, pitch, true),
-                     matrices(operand_q, q_pitch), beta, matrices(operand_d_k, sums));
+                     matrices(operand_q, q_pitch), beta(first_of_keys), matrices(operand_d_k, sums));
         }
         if (grid_->query_results)
             multiply(product_, tiles, set_->queries, d_, set_->keys, 1, matrices(operand_d_scores, pitch),
-                     matrices(operand_k, k_pitch), beta, matrices(operand_o, sum_pitch(set_->query_stride)));
+                     matrices(operand_k, k_pitch), beta(first_of_queries),
+                     matrices(operand_o, sum_pitch(set_->query_stride)));
         if (!packed_)
             return;
         if (grid_->key_results) {
-            add(score.items, tiles, true, b.key_positions, b.d_k, memory_.d_k);
-            add(score.items, tiles, true, b.key_positions, b.d_v, memory_.d_v);
+            add(score.items, tiles, true, first_of_keys, b.key_positions, b.d_k, memory_.d_k);
+            add(score.items, tiles, true, first_of_keys, b.key_positions, b.d_v, memory_.d_v);
         }
         if (grid_->query_results)
-            add(score.items, tiles, false, b.query_positions, b.o, memory_.o);
+            add(score.items, tiles, false, first_of_queries, b.query_positions, b.o, memory_.o);
     }
 
     // Probabilities lie where the scores were: rows begin where they began.
@@ -489,9 +509,10 @@ class Lane {
             b.v);
     }
 
-    void add(const TileItem *items, std::int64_t tiles, bool of_keys, const std::int64_t *positions, const float *rows,
-             float *target) const {
-        add_rows({items, tiles, of_keys ? set_->keys : set_->queries, d_, of_keys, positions, rows, target}, stream_);
+    void add(const TileItem *items, std::int64_t tiles, bool of_keys, bool overwrite, const std::int64_t *positions,
+             const float *rows, float *target) const {
+        add_rows({items, tiles, of_keys ? set_->keys : set_->queries, d_, of_keys, overwrite, positions, rows, target},
+                 stream_);
     }
 
     void finish_block() {
@@ -520,7 +541,9 @@ class Lane {
         }
         write_gradients(problem.dtype,
                         {block_, grid_->query_results ? memory_.o : nullptr, grid_->key_results ? memory_.d_k : nullptr,
-                         memory_.d_v, call_.d_q, call_.d_k, call_.d_v, context},
+                         memory_.d_v, call_.d_q, call_.d_k, call_.d_v, context,
+                         fresh_gradients_ && call_.plan.branches().front().dilation() > 1,
+                         call_.plan.branches().front()},
                         stream_);
     }
 
@@ -539,6 +562,7 @@ class Lane {
     std::int64_t next_block_ = 0;
     bool in_block_ = false;
     Block block_;
+    bool fresh_gradients_ = false;
     std::vector<SetsOf> calls_;
     std::size_t next_call_ = 0;
     std::vector<TileSet> sets_;

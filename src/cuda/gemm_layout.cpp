@@ -35,14 +35,16 @@ bool holds_segments(const Plan &plan, std::int64_t window) {
                        [&](const BranchPlan &branch) { return window % branch.segment_length() == 0; });
 }
 
-// The longest window of at most `most` positions, best a multiple of the longest segment that fits: windows that cut
-// segments make uneven tiles.
+// A window of at most `most` positions, best the longest segment that fits or twice, four times, … as much: windows
+// that cut segments, or the sequence into unlike parts, make uneven launches.
 std::int64_t window_length(const Plan &plan, std::int64_t most) {
     std::int64_t unit = shortest_window;
     for (const BranchPlan &branch : plan.branches())
         if (branch.segment_length() <= most)
             unit = std::max(unit, branch.segment_length());
-    return std::max(most / unit * unit, shortest_window);
+    while (unit <= most / 2)
+        unit *= 2;
+    return unit;
 }
 
 // Fills a grid whose blocks may have `rows` (batch entry, head, position) triples, heads in whole multiples of `group`.

@@ -121,12 +121,12 @@ struct GradientArguments {
 };
 void score_gradients(annulus_dtype dtype, const GradientArguments &arguments, cudaStream_t stream);
 
-// Adds the rows of packed tiles to the rows of the state: target[state + position] += tiles[...].
+// Adds the rows of packed tiles to the rows of the state, target[state + position] += rows[…], or overwrites these.
 struct AddArguments {
     const TileItem *items;
     std::int64_t tiles;
     std::int32_t count, head_dim;
-    bool of_keys;
+    bool of_keys, overwrite;
     const std::int64_t *positions;
     const float *rows;
     float *target;
@@ -166,6 +166,9 @@ struct GradientOutputArguments {
     const float *d_q, *d_k, *d_v;
     DeviceRows d_q_out, d_k_out, d_v_out;
     RowContext context;
+    // Only rows that this branch reaches hold anything (query rule `dilated`); the others are 0.
+    bool only_branch;
+    BranchPlan branch;
 };
 void write_gradients(annulus_dtype dtype, const GradientOutputArguments &arguments, cudaStream_t stream);
 

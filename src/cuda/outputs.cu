@@ -101,13 +101,23 @@ __global__ void __launch_bounds__(block_threads)
     });
 }
 
+// Whether the row is one of the head's in a branch of query rule `dilated`.
+__device__ bool reaches(const BranchPlan &branch, std::int32_t head, std::int64_t position) {
+    const Segment segment = branch.segment(branch.segment_of(position));
+    return branch.serves(head) && segment.place(position) % branch.dilation() == branch.phase(head);
+}
+
 template <class T>
 __global__ void __launch_bounds__(block_threads)
-    gradient_output_kernel(const float *sums, const DeviceRows target, const BlockRows rows, int columns,
-                           int *not_finite, bool aligned) {
+    gradient_output_kernel(const GradientOutputArguments a, const float *sums, const DeviceRows target,
+                           const BlockRows rows, bool aligned) {
+    const int columns = a.context.head_dim;
     for_four_columns(rows, columns, [&](const BlockRow &row, int column) {
-        const float4 four = *reinterpret_cast<const float4 *>(sums + row.index * columns + column);
-        note_not_finite(four, not_finite);
+        float4 four{};
+        if (!a.only_branch || reaches(a.branch, row.head, row.position)) {
+            four = *reinterpret_cast<const float4 *>(sums + row.index * columns + column);
+            note_not_finite(four, a.context.not_finite);
+        }
         write_four(four, row_at<T>(target, row.batch, row.head, row.position) + column, aligned);
     });
 }
@@ -137,6 +147,8 @@ __global__ void __launch_bounds__(block_threads)
     repair_d_q_kernel(const GradientOutputArguments a, const BlockRows rows) {
     const int columns = a.context.head_dim;
     for_rows_of_warp(rows, a.context.not_finite, [&](const BlockRow &row) {
+        if (a.only_branch && !reaches(a.branch, row.head, row.position))
+            return;
         if (!LaneRow::load(a.d_q + row.index * columns, columns).is_finite(columns))
             query_gradient_row<T>(a.context, row.batch, row.head, row.position)
                 .store(row_at<T>(a.d_q_out, row.batch, row.head, row.position), columns);
@@ -148,6 +160,8 @@ __global__ void __launch_bounds__(block_threads)
     repair_d_kv_kernel(const GradientOutputArguments a, const BlockRows rows) {
     const int columns = a.context.head_dim;
     for_rows_of_warp(rows, a.context.not_finite, [&](const BlockRow &row) {
+        if (a.only_branch && !reaches(a.branch, row.head, row.position))
+            return;
         if (LaneRow::load(a.d_k + row.index * columns, columns).is_finite(columns) &&
             LaneRow::load(a.d_v + row.index * columns, columns).is_finite(columns))
             return;
@@ -183,7 +197,7 @@ void write_gradients(annulus_dtype dtype, const GradientOutputArguments &a, cuda
         using T = decltype(type);
         const auto write = [&](const float *sums, const DeviceRows &target, const BlockRows &rows) {
             gradient_output_kernel<T><<<grid_of(rows, columns), block_threads, 0, stream>>>(
-                sums, target, rows, columns, a.context.not_finite, fours_are_aligned<T>(target));
+                a, sums, target, rows, fours_are_aligned<T>(target));
         };
         const BlockRows queries = query_rows(a.block), keys = key_rows(a.block, a.context.heads_per_kv_head);
         if (a.d_q && queries.count() > 0)

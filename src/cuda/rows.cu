@@ -70,7 +70,7 @@ __global__ void add_kernel(const AddArguments a) {
     float *const target = a.target + ((a.of_keys ? item.key_state : item.state) + position) * a.head_dim;
     const float *const source = a.rows + row * a.head_dim;
     for (int d = threadIdx.x % 32; d < a.head_dim; d += 32)
-        target[d] += source[d];
+        target[d] = a.overwrite ? source[d] : target[d] + source[d];
 }
 
 __global__ void clear_kernel(float2 *state, std::int64_t rows) {

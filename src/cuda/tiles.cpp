@@ -10,8 +10,9 @@ namespace {
 
 // Tiles begin at multiples of this inside a class, so that only a class's last tile has an odd size.
 constexpr std::int64_t row_alignment = 64;
-// Queries of a tile that causality cuts: the fewer, the less of what is computed is hidden.
-constexpr std::int64_t diagonal_queries = 256;
+// Queries of a tile that causality cuts: the fewer, the less of what is computed is hidden; but so many that the tiles
+// of a set have at least `set_queries` together.
+constexpr std::int64_t diagonal_queries = 256, set_queries = 2048;
 
 // n rows in pieces of at most `tile`, all equal but the last.
 std::int64_t piece_length(std::int64_t n, std::int64_t tile) {
@@ -95,25 +96,31 @@ class ClassTiles {
     void flush() {
         if (run_ == 0)
             return;
-        const std::int64_t slice = first_.cut && linear_ ? diagonal_queries : first_.query_count;
-        for (std::int64_t from = 0; from < first_.query_count; from += slice) {
+        TileSet set = base_;
+        set.query_stride = queries_.stride;
+        set.key_stride = keys_.stride;
+        set.padding_keys = first_.padding;
+        set.first_key = keys_[first_.key];
+        set.steps = run_;
+        set.query_step = query_piece_ * queries_.stride;
+        set.key_step = key_piece_ * keys_.stride;
+        std::int64_t slice = first_.query_count;
+        if (first_.cut && linear_)
+            slice = std::max(diagonal_queries,
+                             divide_up(divide_up(set_queries, set.count()), row_alignment) * row_alignment);
+        // From the last on: it sees the most keys.
+        const std::int64_t last = (first_.query_count - 1) / slice * slice;
+        for (std::int64_t from = last; from >= 0; from -= slice) {
             const std::int64_t count = std::min(slice, first_.query_count - from);
             const std::int64_t query = first_.query + from;
             const std::int64_t keys = std::min(first_.key_count, visible(query + count - 1) - first_.key);
             if (keys <= 0 && first_.padding == 0)
                 continue;
-            TileSet set = base_;
             set.queries = static_cast<std::int32_t>(count);
             set.keys = static_cast<std::int32_t>(std::max<std::int64_t>(0, keys));
-            set.query_stride = queries_.stride;
-            set.key_stride = keys_.stride;
             set.masked = first_.cut && (!linear_ || visible(query) < first_.key + keys);
-            set.padding_keys = first_.padding;
+            set.covers_keys = from == last && first_.query_count == queries_.count && keys == keys_.count;
             set.first_query = queries_[query];
-            set.first_key = keys_[first_.key];
-            set.steps = run_;
-            set.query_step = query_piece_ * queries_.stride;
-            set.key_step = key_piece_ * keys_.stride;
             out_.push_back(set);
         }
         run_ = 0;

@@ -26,6 +26,7 @@ struct TileSet {
     std::int64_t query_stride = 1, key_stride = 1;
     bool masked = false;           // causality hides some of the keys from some of the queries
     bool absent_rows = false;      // the block's windows lack some of the rows (along a curve)
+    bool covers_keys = false;      // the first tile of the branch to meet its keys, and with all of its class
     std::int64_t padding_keys = 0; // to be added here: these are the queries' first keys in the branch
 
     // The first tile.
