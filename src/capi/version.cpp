@@ -4,6 +4,7 @@
 
 #include "cpu/blas.hpp"
 #include "cpu/simd.hpp"
+#include "engine/device.hpp"
 
 #include <array>
 #include <cstdio>
@@ -29,8 +30,9 @@ const char *annulus_version_string(void) {
 const char *annulus_build_info(void) {
     static const auto line = []() noexcept {
         std::array<char, 512> text{};
-        std::snprintf(text.data(), text.size(), "annulus %s, compiler %s, BLAS %s, vector instructions %s",
-                      annulus_version_string(), ANNULUS_COMPILER, annulus::blas_description(), annulus::simd_name());
+        std::snprintf(text.data(), text.size(), "annulus %s, compiler %s, BLAS %s, vector instructions %s, CUDA %s",
+                      annulus_version_string(), ANNULUS_COMPILER, annulus::blas_description(), annulus::simd_name(),
+                      annulus::cuda_description());
         return text;
     }();
     return line.data();

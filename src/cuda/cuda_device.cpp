@@ -5,6 +5,7 @@
 #include "cuda/cuda_error.hpp"
 
 #include <cstdint>
+#include <cstdio>
 
 namespace annulus {
 
@@ -154,6 +155,19 @@ bool driver_is_missing() {
 }
 
 } // namespace
+
+const char *cuda_versions() noexcept {
+    static const auto text = []() noexcept {
+        int runtime = 0, driver = 0;
+        cudaRuntimeGetVersion(&runtime);
+        cudaDriverGetVersion(&driver);
+        std::array<char, 64> line{};
+        std::snprintf(line.data(), line.size(), driver != 0 ? "%d.%d (driver for %d.%d)" : "%d.%d (no driver)",
+                      runtime / 1000, runtime % 1000 / 10, driver / 1000, driver % 1000 / 10);
+        return line;
+    }();
+    return text.data();
+}
 
 int cuda_device_count() {
     int count = 0;

@@ -89,6 +89,8 @@ class CudaDevice : public Device {
     std::optional<CurrentDevice> current_; // between enter() and leave()
 };
 
+// The versions of CUDA's runtime and of the driver, for people. Static.
+const char *cuda_versions() noexcept;
 int cuda_device_count();
 // As make_device().
 std::unique_ptr<Device> make_cuda_device(int index);

@@ -30,6 +30,14 @@ std::unique_ptr<Device> make_device(annulus_device device, [[maybe_unused]] int 
 #endif
 }
 
+const char *cuda_description() noexcept {
+#ifdef ANNULUS_HAVE_CUDA
+    return cuda_versions();
+#else
+    return "none";
+#endif
+}
+
 const char *device_name(annulus_device device) {
     return device == ANNULUS_DEVICE_CPU ? "the CPU" : "a CUDA device";
 }

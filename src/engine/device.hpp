@@ -47,6 +47,9 @@ int device_count(annulus_device device);
 // no device of the kind.
 std::unique_ptr<Device> make_device(annulus_device device, int index);
 
+// The version of CUDA that is in use, or "none". Static.
+const char *cuda_description() noexcept;
+
 // What messages call a device of the kind.
 const char *device_name(annulus_device device);
 
