@@ -3,6 +3,7 @@
 #include "commands.hpp"
 #include "npy.hpp"
 #include "options.hpp"
+#include "place.hpp"
 #include "progress.hpp"
 
 #include <algorithm>
@@ -91,75 +92,103 @@ void check_inputs(const InputArray &q, const InputArray &k, const InputArray &v)
                         "; they must be equal");
 }
 
-// The call, and the pieces it is done in: a part of the batch, or of the query rows of one batch entry.
+// A tensor of the host's where the calls of a place reach it.
+class Mirror {
+  public:
+    Mirror(Place &place, const annulus_tensor &host)
+        : place_(place), host_(host.data), bytes_(static_cast<std::size_t>(annulus_dtype_bytes(host.dtype))),
+          tensor_(host) {
+        for (std::int32_t i = 0; i < host.rank; ++i)
+            bytes_ *= static_cast<std::size_t>(host.shape[i]);
+        memory_ = place.mirror(host_, bytes_);
+        tensor_.data = memory_.get();
+    }
+
+    const annulus_tensor &tensor() const { return tensor_; }
+    void copy_in() { place_.copy_in(tensor_.data, host_, bytes_); }
+    void copy_out() { place_.copy_out(host_, tensor_.data, bytes_); }
+
+  private:
+    Place &place_;
+    void *host_;
+    std::size_t bytes_;
+    Memory memory_;
+    annulus_tensor tensor_;
+};
+
+// The arrays of one call.
+struct Call {
+    annulus_tensor q, k, v, out;
+    std::optional<annulus_tensor> lse;
+};
+
+// How a call is done in pieces: a part of the batch, or of the query rows of one batch entry.
 class Job {
   public:
-    Job(const Context &context, const annulus_tensor &q, const annulus_tensor &k, const annulus_tensor &v,
-        std::int64_t query_start, int threads)
-        : context_(context.get()), q_(q), k_(k), v_(v), query_start_(query_start) {
-        // About a second of work: pieces cost nothing then, and a bar moves. The CPU engine computes the same
-        // bits for windows cut at multiples of 16384 rows.
-        const double piece_flops = 5e10 * threads;
-        const double entry_flops = check_and_estimate() / static_cast<double>(q.shape[0]);
-        if (entry_flops <= piece_flops) {
+    // Refuses sizes that cannot be, before any output exists. Forward checks the rest.
+    Job(const Context &context, Place &place, const annulus_tensor &q, const annulus_tensor &k,
+        std::int64_t query_start)
+        : context_(context.get()), place_(place), query_start_(query_start), batch_(q.shape[0]), rows_(q.shape[1]) {
+        const Place::Piece piece = place.piece(); // long enough to cost nothing, short enough for a bar to move
+        const double entry_flops = check_and_estimate(q, k) / static_cast<double>(batch_);
+        if (entry_flops <= piece.flops) {
             batch_step_ = static_cast<std::int64_t>(
-                std::clamp(piece_flops / std::max(entry_flops, 1.0), 1.0, static_cast<double>(q.shape[0])));
-            row_step_ = q.shape[1];
+                std::clamp(piece.flops / std::max(entry_flops, 1.0), 1.0, static_cast<double>(batch_)));
+            row_step_ = rows_;
         } else {
-            const std::int64_t unit = std::int64_t{16384} * threads;
-            const double rows = piece_flops / entry_flops * static_cast<double>(q.shape[1]);
+            const double rows = piece.flops / entry_flops * static_cast<double>(rows_);
             batch_step_ = 1;
-            row_step_ = (static_cast<std::int64_t>(rows) / unit + 1) * unit;
+            row_step_ = (static_cast<std::int64_t>(rows) / piece.rows + 1) * piece.rows;
         }
     }
 
-    void run(const annulus_tensor &out, const annulus_tensor *lse) const {
-        Progress progress(static_cast<double>(q_.shape[0]) * static_cast<double>(q_.shape[1]));
-        for (std::int64_t b = 0; b < q_.shape[0]; b += batch_step_)
-            for (std::int64_t n = 0; n < q_.shape[1]; n += row_step_) {
-                const std::int64_t entries = std::min(batch_step_, q_.shape[0] - b);
-                const std::int64_t rows = std::min(row_step_, q_.shape[1] - n);
-                run_piece(out, lse, b, entries, n, rows);
+    void run(const Call &call) const {
+        Progress progress(static_cast<double>(batch_) * static_cast<double>(rows_));
+        for (std::int64_t b = 0; b < batch_; b += batch_step_)
+            for (std::int64_t n = 0; n < rows_; n += row_step_) {
+                const std::int64_t entries = std::min(batch_step_, batch_ - b);
+                const std::int64_t rows = std::min(row_step_, rows_ - n);
+                run_piece(call, b, entries, n, rows);
+                place_.finish();
                 progress.advance(static_cast<double>(entries) * static_cast<double>(rows));
             }
     }
 
   private:
-    // Refuses sizes that cannot be, before any output exists. Forward checks the rest.
-    double check_and_estimate() const {
-        if (k_.shape[1] - q_.shape[1] < query_start_ || query_start_ < 0)
-            throw bad_input("--query-start " + std::to_string(query_start_) + ": the " + std::to_string(q_.shape[1]) +
-                            " rows of --q must then lie within the " + std::to_string(k_.shape[1]) + " rows of --k");
+    double check_and_estimate(const annulus_tensor &q, const annulus_tensor &k) const {
+        if (k.shape[1] - q.shape[1] < query_start_ || query_start_ < 0)
+            throw bad_input("--query-start " + std::to_string(query_start_) + ": the " + std::to_string(q.shape[1]) +
+                            " rows of --q must then lie within the " + std::to_string(k.shape[1]) + " rows of --k");
         annulus_problem problem = ANNULUS_PROBLEM_INIT;
-        problem.dtype = q_.dtype;
-        problem.heads = static_cast<std::int32_t>(q_.shape[2]);
-        problem.kv_heads = static_cast<std::int32_t>(k_.shape[2]);
-        problem.head_dim = static_cast<std::int32_t>(q_.shape[3]);
-        problem.batch = q_.shape[0];
-        problem.sequence_length = problem.key_length = k_.shape[1];
+        problem.dtype = q.dtype;
+        problem.heads = static_cast<std::int32_t>(q.shape[2]);
+        problem.kv_heads = static_cast<std::int32_t>(k.shape[2]);
+        problem.head_dim = static_cast<std::int32_t>(q.shape[3]);
+        problem.batch = q.shape[0];
+        problem.sequence_length = problem.key_length = k.shape[1];
         problem.query_start = query_start_;
-        problem.query_length = q_.shape[1];
+        problem.query_length = q.shape[1];
         annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
         check(annulus_estimate_problem(context_, &problem, ANNULUS_ALL_BRANCHES, &estimate));
         return estimate.forward_flops;
     }
 
-    void run_piece(const annulus_tensor &out, const annulus_tensor *lse, std::int64_t b, std::int64_t entries,
-                   std::int64_t n, std::int64_t rows) const {
+    void run_piece(const Call &call, std::int64_t b, std::int64_t entries, std::int64_t n, std::int64_t rows) const {
         const auto query_piece = [&](const annulus_tensor &t) { return slice(slice(t, 0, b, entries), 1, n, rows); };
-        const annulus_tensor q = query_piece(q_), o = query_piece(out);
-        const annulus_tensor k = slice(k_, 0, b, entries), v = slice(v_, 0, b, entries);
-        annulus_tensor lse_piece{};
-        if (lse)
-            lse_piece = slice(slice(*lse, 0, b, entries), 2, n, rows);
+        const annulus_tensor q = query_piece(call.q), out = query_piece(call.out);
+        const annulus_tensor k = slice(call.k, 0, b, entries), v = slice(call.v, 0, b, entries);
+        annulus_tensor lse{};
+        if (call.lse)
+            lse = slice(slice(*call.lse, 0, b, entries), 2, n, rows);
         annulus_window window = ANNULUS_WINDOW_INIT;
         window.query_start = query_start_ + n;
-        check(annulus_forward(context_, &q, &k, &v, &o, lse ? &lse_piece : nullptr, &window));
+        check(annulus_forward(context_, &q, &k, &v, &out, call.lse ? &lse : nullptr, &window));
     }
 
     annulus_context *context_;
-    annulus_tensor q_, k_, v_;
+    Place &place_;
     std::int64_t query_start_;
+    std::int64_t batch_, rows_;
     std::int64_t batch_step_, row_step_;
 };
 
@@ -174,14 +203,15 @@ void attend(const AttendOptions &options) {
     if (!options.query_start && q_tensor.shape[1] != k_tensor.shape[1])
         throw bad_input("--q has " + std::to_string(q_tensor.shape[1]) + " rows and --k " +
                         std::to_string(k_tensor.shape[1]) + "; they must be equal, or --query-start given");
+    const std::unique_ptr<Place> place = make_place(options.execution.device, options.execution.thread_count());
     const Context context =
         make_context(options.pattern, options.execution, static_cast<std::int32_t>(q_tensor.shape[2]));
-    const Job job(context, q_tensor, k_tensor, v_tensor, options.query_start.value_or(0),
-                  options.execution.thread_count());
+    place->order(context.get());
+    const Job job(context, *place, q_tensor, k_tensor, options.query_start.value_or(0));
 
     OutputArray out("--out", options.out, q.dtype(), q.shape());
     std::optional<OutputArray> lse;
-    annulus_tensor lse_tensor{};
+    std::optional<Mirror> lse_mirror;
     if (!options.lse.empty()) {
         const annulus_dtype dtype = q.dtype() == ANNULUS_FLOAT64 ? ANNULUS_FLOAT64 : ANNULUS_FLOAT32;
         const Shape shape = {q_tensor.shape[0], q_tensor.shape[2], q_tensor.shape[1]};
@@ -189,9 +219,17 @@ void attend(const AttendOptions &options) {
         lse.emplace("--lse", options.lse, dtype, batched ? shape : Shape(shape.begin() + 1, shape.end()));
         if (lse->path() == out.path())
             throw bad_input("--lse: '" + options.lse + "' is the file of --out");
-        lse_tensor = view(lse->data(), dtype, shape);
+        lse_mirror.emplace(*place, view(lse->data(), dtype, shape));
     }
-    job.run(view(out.data(), q.dtype(), with_batch(q)), lse ? &lse_tensor : nullptr);
+    Mirror q_mirror(*place, q_tensor), k_mirror(*place, k_tensor), v_mirror(*place, v_tensor);
+    Mirror out_mirror(*place, view(out.data(), q.dtype(), with_batch(q)));
+    for (Mirror *input : {&q_mirror, &k_mirror, &v_mirror})
+        input->copy_in();
+    job.run({q_mirror.tensor(), k_mirror.tensor(), v_mirror.tensor(), out_mirror.tensor(),
+             lse_mirror ? std::optional(lse_mirror->tensor()) : std::nullopt});
+    out_mirror.copy_out();
+    if (lse_mirror)
+        lse_mirror->copy_out();
     out.commit();
     if (lse)
         lse->commit();

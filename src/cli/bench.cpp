@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// annulus bench: how fast, beside the rate of the machine's own matrix product measured in the same run.
+// annulus bench: how fast, beside the rates of the hardware's own matrix product, and of its copies on a GPU, measured
+// in the same run.
 #include "bench_case.hpp"
 #include "commands.hpp"
 #include "options.hpp"
+#include "place.hpp"
 #include "progress.hpp"
 #include "report.hpp"
-#include "sgemm_rate.hpp"
 
 #include <algorithm>
 #include <memory>
@@ -25,11 +26,12 @@ struct BenchOptions {
     std::string format = "text";
 };
 
-ProblemOptions problem_of(std::int64_t tokens, std::int32_t heads, std::int32_t head_dim) {
+ProblemOptions problem_of(std::int64_t tokens, std::int32_t heads, std::int32_t head_dim, const std::string &dtype) {
     ProblemOptions problem;
     problem.tokens = tokens;
     problem.heads = heads;
     problem.head_dim = head_dim;
+    problem.dtype = dtype;
     return problem;
 }
 
@@ -40,18 +42,57 @@ PatternOptions branches_of(std::vector<std::string> branches, bool causal) {
     return pattern;
 }
 
+PatternOptions preset_of(std::string preset, bool causal = false) {
+    PatternOptions pattern;
+    pattern.presets.push_back(std::move(preset));
+    pattern.causal = causal;
+    return pattern;
+}
+
+// ", H=8 D=64" and what else is not as usual.
+std::string sizes_text(const ProblemOptions &p) {
+    std::string text = ", H=" + std::to_string(p.heads) + " D=" + std::to_string(p.head_dim);
+    if (p.kv_heads && p.kv_heads != p.heads)
+        text += " G=" + std::to_string(p.kv_heads);
+    if (p.batch != 1)
+        text += " B=" + std::to_string(p.batch);
+    return text + (p.dtype == "float32" ? "" : " " + p.dtype);
+}
+
+BenchCase make_case(const std::string &name, const ProblemOptions &problem, const PatternOptions &pattern) {
+    return {name + (pattern.causal ? " causal" : "") + sizes_text(problem), problem, pattern};
+}
+
 // Equal numbers of (query, key) pairs, dense and dilated.
-std::vector<BenchCase> default_cases() {
+std::vector<BenchCase> one_branch_cases(std::int64_t dense_tokens, std::int64_t dilated_tokens, std::int32_t heads,
+                                        const std::string &dtype) {
     std::vector<BenchCase> cases;
     for (const std::int32_t head_dim : {64, 128})
         for (const bool causal : {false, true})
-            for (const auto &[branch, tokens] : {std::pair("2048:1", 8192), std::pair("8192:4", 32768)})
+            for (const auto &[branch, tokens] :
+                 {std::pair("2048:1", dense_tokens), std::pair("8192:4", dilated_tokens)})
                 cases.push_back(
-                    {std::string(branch) + (causal ? " causal" : "") + ", H=4 D=" + std::to_string(head_dim),
-                     problem_of(tokens, 4, head_dim), branches_of({branch}, causal)});
-    BenchCase gigapath{"Prov-GigaPath, H=16 D=48", problem_of(10001, 16, 48), {}};
-    gigapath.pattern.presets = {"gigapath"};
-    cases.push_back(gigapath);
+                    make_case(branch, problem_of(tokens, heads, head_dim, dtype), branches_of({branch}, causal)));
+    return cases;
+}
+
+BenchCase gigapath_case(std::int64_t tokens, const std::string &dtype) {
+    return make_case("Prov-GigaPath", problem_of(tokens, 16, 48, dtype), preset_of("gigapath"));
+}
+
+std::vector<BenchCase> cpu_cases(const std::string &dtype) {
+    std::vector<BenchCase> cases = one_branch_cases(8192, 32768, 4, dtype);
+    cases.push_back(gigapath_case(10001, dtype));
+    return cases;
+}
+
+std::vector<BenchCase> cuda_cases(const std::string &dtype) {
+    std::vector<BenchCase> cases = one_branch_cases(65536, 262144, 16, dtype);
+    for (const bool causal : {false, true})
+        cases.push_back(make_case("LongNet 2048:1 to 65536:32", problem_of(262144, 16, 128, dtype),
+                                  preset_of("longnet:2048,2,2,6", causal)));
+    for (const std::int64_t tokens : {10001, 70001})
+        cases.push_back(gigapath_case(tokens, dtype));
     return cases;
 }
 
@@ -59,14 +100,7 @@ BenchCase custom_case(const BenchOptions &options) {
     std::string name;
     for (const std::string &branch : options.pattern.labels())
         name += (name.empty() ? "" : " ") + branch;
-    name += options.pattern.causal ? " causal" : "";
-    const ProblemOptions &p = options.problem;
-    name += ", H=" + std::to_string(p.heads) + " D=" + std::to_string(p.head_dim);
-    if (p.kv_heads && p.kv_heads != p.heads)
-        name += " G=" + std::to_string(p.kv_heads);
-    if (p.batch != 1)
-        name += " B=" + std::to_string(p.batch);
-    return {name + (p.dtype == "float32" ? "" : " " + p.dtype), p, options.pattern};
+    return make_case(name, options.problem, options.pattern);
 }
 
 struct Line {
@@ -81,7 +115,7 @@ std::vector<Cell> case_row(const Line &line, const char *pass, const PassTimes &
             text_cell(pass),
             count_cell(static_cast<std::int64_t>(line.tokens)),
             scaled_cell(rate, "FLOP/s"),
-            real_cell(rate / line.measurement.sgemm_rates.median(), 2),
+            real_cell(rate / line.measurement.product_rates.median(), 2),
             seconds_cell(seconds),
             seconds_cell(times.seconds.min()),
             seconds_cell(times.seconds.max()),
@@ -90,14 +124,14 @@ std::vector<Cell> case_row(const Line &line, const char *pass, const PassTimes &
             times.measured_peak_bytes ? bytes_cell(*times.measured_peak_bytes) : missing_cell()};
 }
 
-Table case_table(const std::vector<Line> &lines) {
+Table case_table(const std::vector<Line> &lines, const Yardstick &product) {
     Table table{"cases",
-                "Cases: median times; sgemm took turns with each case's calls",
+                "Cases: median times; " + product.name + " took turns with each case's calls",
                 {{"case", "case"},
                  {"pass", "pass"},
                  {"tokens", "tokens"},
                  {"flops_per_second", "rate"},
-                 {"share_of_sgemm", "of sgemm"},
+                 {"share_of_" + product.name, "of " + product.name},
                  {"seconds", "time"},
                  {"seconds_min", "fastest"},
                  {"seconds_max", "slowest"},
@@ -112,26 +146,29 @@ Table case_table(const std::vector<Line> &lines) {
     return table;
 }
 
-Facts machine_facts(const BenchOptions &options, const SgemmRate &sgemm) {
-    const Sample &rates = sgemm.rates();
-    return {"machine",
-            "Machine",
-            {{{"build_info", "build"}, text_cell(annulus_build_info())},
-             {{"threads", "threads"}, count_cell(options.execution.thread_count())},
-             {{"repeats", "repeats"}, count_cell(options.repeats)},
-             {{"sgemm", "sgemm"}, text_cell(sgemm.description())},
-             {{"sgemm_flops_per_second", "sgemm rate, median"}, scaled_cell(rates.median(), "FLOP/s")},
-             {{"sgemm_flops_per_second_min", "sgemm rate, lowest"}, scaled_cell(rates.min(), "FLOP/s")},
-             {{"sgemm_flops_per_second_max", "sgemm rate, highest"}, scaled_cell(rates.max(), "FLOP/s")},
-             {{"sgemm_measurements", "sgemm measurements"}, count_cell(static_cast<std::int64_t>(rates.size()))}}};
+Facts machine_facts(const BenchOptions &options, const Place &place, const std::vector<Yardstick> &yardsticks) {
+    Facts facts{"machine",
+                "Machine",
+                {{{"build_info", "build"}, text_cell(annulus_build_info())},
+                 place.fact(),
+                 {{"repeats", "repeats"}, count_cell(options.repeats)}}};
+    for (const auto &[name, description, unit, amount, work, rates] : yardsticks) {
+        const std::string key = name + "_" + unit.key;
+        facts.facts.insert(
+            facts.facts.end(),
+            {{{name, name}, text_cell(description)},
+             {{key, name + " rate, median"}, scaled_cell(rates.median(), unit.text)},
+             {{key + "_min", name + " rate, lowest"}, scaled_cell(rates.min(), unit.text)},
+             {{key + "_max", name + " rate, highest"}, scaled_cell(rates.max(), unit.text)},
+             {{name + "_measurements", name + " measurements"}, count_cell(static_cast<std::int64_t>(rates.size()))}});
+    }
+    return facts;
 }
 
 // What planning costs when no plan is kept: every problem is another one.
 Facts planning_facts() {
-    PatternOptions pattern;
-    pattern.presets = {"longnet:2048,2,2,6"};
-    const Context context = make_context(pattern, {}, 16);
-    annulus_problem problem = problem_of(1'000'000'000, 16, 128).problem();
+    const Context context = make_context(preset_of("longnet:2048,2,2,6"), {}, 16);
+    annulus_problem problem = problem_of(1'000'000'000, 16, 128, "float32").problem();
     Sample seconds;
     std::uint64_t plan_bytes = 0;
     for (int i = 0; i < 100; ++i) {
@@ -150,84 +187,130 @@ Facts planning_facts() {
              {{"plan_bytes", "plan"}, bytes_cell(plan_bytes)}}};
 }
 
-void bench_cases(const BenchOptions &options, const std::vector<BenchCase> &cases, SgemmRate &sgemm, Report &report) {
+void bench_cases(const BenchOptions &options, const std::vector<BenchCase> &cases, Place &place, Report &report) {
+    std::vector<Yardstick> yardsticks = place.yardsticks(dtype_of(options.problem.dtype), options.execution.allow_tf32);
     Progress progress(static_cast<double>(cases.size()));
     std::vector<Line> lines;
     for (const BenchCase &bench_case : cases) {
-        Run run(bench_case, options.execution);
+        Run run(bench_case, options.execution, place);
         const double tokens = static_cast<double>(bench_case.problem.tokens) * static_cast<double>(run.problem().batch);
-        lines.push_back({bench_case.name, tokens, measure(run, options.repeats, sgemm)});
+        lines.push_back({bench_case.name, tokens, measure(run, options.repeats, yardsticks, place)});
         progress.advance(1);
     }
-    report.add(machine_facts(options, sgemm));
-    report.add(case_table(lines));
+    report.add(machine_facts(options, place, yardsticks));
+    report.add(case_table(lines, yardsticks.front()));
 }
 
-// The time of a token must not grow with their number. The lengths take turns, and short ones are done several times in
-// a row, so that what else the machine does hits all of them alike.
-void bench_scaling(const BenchOptions &options, SgemmRate &sgemm, Report &report) {
-    const std::vector<std::string> branches = {"4096:1", "16384:4"};
-    const std::vector<std::int64_t> lengths = {65536, 131072, 262144, 524288, 1048576};
-    constexpr std::int64_t tokens_in_a_row = 262144;
-    std::vector<std::unique_ptr<Run>> runs(lengths.size());
-    for (std::size_t j = 0; j < lengths.size(); ++j)
-        runs[j] = std::make_unique<Run>(BenchCase{"", problem_of(lengths[j], 1, 64), branches_of(branches, false)},
-                                        options.execution);
-    runs.front()->forward(); // warms up
-    std::vector<Sample> seconds(lengths.size());
-    Progress progress(options.repeats * static_cast<double>(lengths.size()));
-    for (int i = 0; i < options.repeats; ++i) {
-        for (std::size_t j = 0; j < lengths.size(); ++j) {
-            sgemm.measure();
-            const std::int64_t calls = std::max<std::int64_t>(tokens_in_a_row / lengths[j], 1);
-            seconds[j].add(seconds_of([&] {
-                               for (std::int64_t call = 0; call < calls; ++call)
-                                   runs[j]->forward();
-                           }) /
-                           static_cast<double>(calls));
-            progress.advance(1);
-        }
-    }
-    sgemm.measure();
+struct Scaling {
+    std::vector<std::int64_t> lengths;
+    std::int32_t heads;
+    bool backward; // too
+    std::int64_t tokens_in_a_row;
+};
 
-    Table table{"scaling",
-                "Scaling: forward, 4096:1 and 16384:4, H=1 D=64, median time of a token",
+Table scaling_table(const std::string &key, const std::string &title, const Scaling &scaling,
+                    const std::vector<PassTimes> &times, const Yardstick &product) {
+    Table table{key,
+                title,
                 {{"tokens", "tokens"},
                  {"seconds_per_token", "a token"},
                  {"relative", "to the shortest"},
                  {"seconds", "time"},
                  {"seconds_min", "fastest"},
                  {"seconds_max", "slowest"},
-                 {"share_of_sgemm", "of sgemm"},
+                 {"share_of_" + product.name, "of " + product.name},
                  {"workspace_bytes", "workspace"}},
                 {}};
-    const double first = seconds[0].median() / static_cast<double>(lengths[0]);
-    for (std::size_t j = 0; j < lengths.size(); ++j) {
-        const double median = seconds[j].median(), each = median / static_cast<double>(lengths[j]);
-        table.rows.push_back({count_cell(lengths[j]), seconds_cell(each), real_cell(each / first, 3),
-                              seconds_cell(median), seconds_cell(seconds[j].min()), seconds_cell(seconds[j].max()),
-                              real_cell(runs[j]->estimate().forward_flops / median / sgemm.rates().median(), 2),
-                              bytes_cell(runs[j]->estimate().forward_workspace_bytes)});
+    const double first = times[0].seconds.median() / static_cast<double>(scaling.lengths[0]);
+    for (std::size_t j = 0; j < times.size(); ++j) {
+        const Sample &seconds = times[j].seconds;
+        const double median = seconds.median(), each = median / static_cast<double>(scaling.lengths[j]);
+        table.rows.push_back({count_cell(scaling.lengths[j]), seconds_cell(each), real_cell(each / first, 3),
+                              seconds_cell(median), seconds_cell(seconds.min()), seconds_cell(seconds.max()),
+                              real_cell(times[j].flops / median / product.rates.median(), 2),
+                              bytes_cell(times[j].workspace_bytes)});
     }
-    report.add(machine_facts(options, sgemm));
-    report.add(table);
+    return table;
 }
 
-void bench(const BenchOptions &options) {
+// The time of a token must not grow with their number. The lengths take turns, and short ones are done several times in
+// a row, so that what else the machine does hits all of them alike.
+void bench_scaling(const BenchOptions &options, const Scaling &scaling, Place &place, Report &report) {
+    const std::vector<std::string> branches = {"4096:1", "16384:4"};
+    const std::string &dtype = options.problem.dtype;
+    std::vector<Yardstick> yardsticks = place.yardsticks(dtype_of(dtype), options.execution.allow_tf32);
+    const auto measure_yardsticks = [&] {
+        for (Yardstick &yardstick : yardsticks)
+            measure(yardstick, place);
+    };
+    std::vector<std::unique_ptr<Run>> runs;
+    std::vector<PassTimes> forward, backward;
+    for (const std::int64_t length : scaling.lengths) {
+        runs.push_back(std::make_unique<Run>(
+            BenchCase{"", problem_of(length, scaling.heads, 64, dtype), branches_of(branches, false)},
+            options.execution, place));
+        const annulus_estimate &estimate = runs.back()->estimate();
+        forward.push_back({{}, estimate.forward_flops, estimate.forward_workspace_bytes, {}});
+        backward.push_back({{}, estimate.backward_flops, estimate.backward_workspace_bytes, {}});
+    }
+    runs.front()->forward(); // warms up
+    if (scaling.backward)
+        for (const auto &run : runs) {
+            run->forward();
+            run->add_gradients();
+            run->backward();
+        }
+
+    Progress progress(options.repeats * static_cast<double>(runs.size()));
+    for (int i = 0; i < options.repeats; ++i)
+        for (std::size_t j = 0; j < runs.size(); ++j) {
+            const std::int64_t calls = std::max<std::int64_t>(scaling.tokens_in_a_row / scaling.lengths[j], 1);
+            const auto time = [&](PassTimes &times, void (Run::*pass)()) {
+                times.seconds.add(place.seconds_of([&] {
+                    for (std::int64_t call = 0; call < calls; ++call)
+                        ((*runs[j]).*pass)();
+                }) / static_cast<double>(calls));
+            };
+            measure_yardsticks();
+            time(forward[j], &Run::forward);
+            if (scaling.backward)
+                time(backward[j], &Run::backward);
+            progress.advance(1);
+        }
+    measure_yardsticks();
+
+    const std::string what =
+        ", 4096:1 and 16384:4" + sizes_text(problem_of(0, scaling.heads, 64, dtype)) + ", median time of a token";
+    report.add(machine_facts(options, place, yardsticks));
+    report.add(scaling_table("scaling", "Scaling: forward" + what, scaling, forward, yardsticks.front()));
+    if (scaling.backward)
+        report.add(
+            scaling_table("scaling_backward", "Scaling: backward" + what, scaling, backward, yardsticks.front()));
+}
+
+void bench(BenchOptions options) {
     if (options.repeats < 1)
         throw bad_input("--repeats " + std::to_string(options.repeats) + ": must be at least 1");
     const bool custom =
         options.problem.tokens || options.problem.heads || options.problem.head_dim || !options.pattern.empty();
     if (custom && options.scaling)
         throw bad_input("--scaling has a problem and a pattern of its own");
+    const bool cpu = options.execution.device.kind == ANNULUS_DEVICE_CPU;
+    const std::unique_ptr<Place> place = make_place(options.execution.device, options.execution.thread_count());
+    std::string &dtype = options.problem.dtype;
+    if (dtype.empty())
+        dtype = annulus_dtype_name(place->fast_dtype());
     Report report;
-    SgemmRate sgemm(options.execution.thread_count());
-    if (options.scaling)
-        bench_scaling(options, sgemm, report);
-    else
-        bench_cases(options, custom ? std::vector{custom_case(options)} : default_cases(), sgemm, report);
-    if (!custom && !options.scaling)
+    if (options.scaling) {
+        const Scaling cpu_scaling = {{65536, 131072, 262144, 524288, 1048576}, 1, false, 262144};
+        const Scaling cuda_scaling = {{131072, 262144, 524288, 1048576}, 8, true, 1048576};
+        bench_scaling(options, cpu ? cpu_scaling : cuda_scaling, *place, report);
+    } else if (custom) {
+        bench_cases(options, {custom_case(options)}, *place, report);
+    } else {
+        bench_cases(options, cpu ? cpu_cases(dtype) : cuda_cases(dtype), *place, report);
         report.add(planning_facts());
+    }
     report.print(options.format);
 }
 
@@ -237,12 +320,13 @@ void add_bench_command(CLI::App &program) {
     auto options = std::make_shared<BenchOptions>();
     CLI::App *command = program.add_subcommand(
         "bench",
-        "Time forward and backward on random data beside OpenBLAS's sgemm: a set of cases, or one of your own. "
-        "'workspace' is what the library announces; 'measured peak' is the rise of the process's memory (VmHWM) "
-        "above its tensors during the first call.");
+        "Time forward and backward on random data beside OpenBLAS's sgemm, on a GPU beside cuBLAS's product of the "
+        "same dtype: a set of cases, or one of your own. 'workspace' is what the library announces; 'measured peak' "
+        "is what the first call takes above its tensors: the rise of the process's memory (VmHWM), on a GPU what the "
+        "call allocates and what it leaves on the device (handles, kernels' code).");
     command->add_option("--repeats", options->repeats, "Timed calls of each case after a warm-up, 5 unless given")
         ->type_name("R");
-    command->add_flag("--scaling", options->scaling, "Time a token at 65,536 to 1,048,576 tokens instead");
+    command->add_flag("--scaling", options->scaling, "Time a token at growing lengths up to 1,048,576 instead");
     options->problem.add_to(*command, false);
     options->pattern.add_to(*command);
     options->execution.add_to(*command);

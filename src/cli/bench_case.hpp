@@ -3,8 +3,9 @@
 #pragma once
 
 #include "options.hpp"
+#include "place.hpp"
+#include "random_numbers.hpp"
 #include "sample.hpp"
-#include "sgemm_rate.hpp"
 
 #include <cstdint>
 #include <memory>
@@ -29,14 +30,15 @@ struct PassTimes {
 
 struct Measurement {
     PassTimes forward, backward;
-    Sample sgemm_rates; // taken in turns with the passes
+    Sample product_rates; // of the matrix product, taken in turns with the passes
 };
 
 // The tensors of a problem and the calls on them.
 class Run {
   public:
-    Run(const BenchCase &bench_case, const ExecutionOptions &execution);
+    Run(const BenchCase &bench_case, const ExecutionOptions &execution, Place &place);
 
+    annulus_context *context() const { return context_.get(); }
     const annulus_problem &problem() const { return problem_; }
     const annulus_estimate &estimate() const { return estimate_; }
     void forward();
@@ -47,16 +49,17 @@ class Run {
     annulus_tensor make_tensor(annulus_dtype dtype, std::initializer_list<std::int64_t> shape, bool random);
     annulus_tensor make_rows(std::int64_t length, std::int32_t heads, bool random);
 
+    Place &place_;
     Context context_;
     annulus_problem problem_;
     annulus_estimate estimate_ = ANNULUS_ESTIMATE_INIT;
-    std::vector<std::unique_ptr<std::byte[]>> memory_;
+    RandomNumbers numbers_;
+    std::vector<Memory> memory_;
     annulus_tensor q_, k_, v_, out_, lse_;
     annulus_tensor d_out_{}, d_q_{}, d_k_{}, d_v_{};
-    std::uint64_t random_state_ = 0x9E3779B97F4A7C15;
 };
 
-// Warms up, then times `repeats` rounds of forward, backward and the machine's own sgemm.
-Measurement measure(Run &run, int repeats, SgemmRate &sgemm);
+// Warms up, then times `repeats` rounds of forward, backward and the yardsticks, of which the first is the product.
+Measurement measure(Run &run, int repeats, std::vector<Yardstick> &yardsticks, Place &place);
 
 } // namespace annulus::cli

@@ -17,13 +17,12 @@ Config make_config() {
     return Config(config);
 }
 
-Context make_context(const annulus_config *config, int threads) {
-    annulus_context *handle = nullptr;
-    check(annulus_context_create(&handle, ANNULUS_DEVICE_CPU, 0));
-    Context context(handle);
-    check(annulus_context_set_config(handle, config));
-    check(annulus_context_set_threads(handle, threads), "--threads");
-    return context;
+Context create_context(const DeviceChoice &device) {
+    annulus_context *context = nullptr;
+    const bool cpu = device.kind == ANNULUS_DEVICE_CPU;
+    check(annulus_context_create(&context, device.kind, device.index),
+          cpu ? "--device cpu" : "--device cuda:" + std::to_string(device.index));
+    return Context(context);
 }
 
 } // namespace annulus::cli

@@ -4,6 +4,7 @@
 
 #include <annulus/annulus.h>
 
+#include <cstdint>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -27,6 +28,12 @@ inline Failure bad_input(const std::string &message) {
     return Failure(exit_bad_input, message);
 }
 
+// The I-th device of a kind.
+struct DeviceChoice {
+    annulus_device kind = ANNULUS_DEVICE_CPU;
+    std::int32_t index = 0;
+};
+
 // Throws the library's message unless `status` is ANNULUS_OK. `subject`, if any, is what the user wrote.
 void check(annulus_status status, const std::string &subject = {});
 
@@ -38,7 +45,6 @@ using Config = std::unique_ptr<annulus_config, Destroy>;
 using Context = std::unique_ptr<annulus_context, Destroy>;
 
 Config make_config();
-// A context on the CPU that has the config and the number of threads (0: all).
-Context make_context(const annulus_config *config, int threads);
+Context create_context(const DeviceChoice &device);
 
 } // namespace annulus::cli

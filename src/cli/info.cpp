@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // annulus info: what this build is and can use here.
 #include "commands.hpp"
+#include "cuda.hpp"
 #include "handles.hpp"
 #include "report.hpp"
 
@@ -27,10 +28,25 @@ void info(const std::string &format) {
     for (int i = 0; const char *name = annulus_engine_name(static_cast<annulus_engine>(i)); ++i)
         engines.rows.push_back({text_cell(name)});
     report.add(engines);
+    const std::int32_t cuda_count = device_count(ANNULUS_DEVICE_CUDA);
     report.add(Table{"devices",
                      "Devices",
                      {{"kind", "kind"}, {"count", "count"}},
-                     {{text_cell("cpu"), count_cell(device_count(ANNULUS_DEVICE_CPU))}}});
+                     {{text_cell("cpu"), count_cell(device_count(ANNULUS_DEVICE_CPU))},
+                      {text_cell("cuda"), count_cell(cuda_count)}}});
+    Table table{"cuda_devices",
+                "CUDA devices",
+                {{"device", "device"},
+                 {"name", "name"},
+                 {"compute_capability", "compute capability"},
+                 {"memory_bytes", "memory"}},
+                {}};
+    for (const CudaDevice &device : cuda_devices(cuda_count))
+        table.rows.push_back({text_cell("cuda:" + std::to_string(table.rows.size())), text_cell(device.name),
+                              text_cell(std::to_string(device.major) + "." + std::to_string(device.minor)),
+                              bytes_cell(device.memory_bytes)});
+    if (!table.rows.empty())
+        report.add(table);
     report.print(format);
 }
 

@@ -84,6 +84,34 @@ std::vector<std::string> engine_names() {
     return names;
 }
 
+DeviceChoice parse_device(const std::string &text) {
+    constexpr std::string_view cuda = "cuda:";
+    if (text == "cpu")
+        return {ANNULUS_DEVICE_CPU, 0};
+    if (text == "cuda")
+        return {ANNULUS_DEVICE_CUDA, 0};
+    if (text.starts_with(cuda)) {
+        const std::optional<std::int64_t> index = parse_integer(std::string_view(text).substr(cuda.size()));
+        if (index && *index >= 0 && *index <= std::numeric_limits<std::int32_t>::max())
+            return {ANNULUS_DEVICE_CUDA, static_cast<std::int32_t>(*index)};
+    }
+    throw bad_input("--device " + text + ": must be cpu, cuda, or cuda:I with a device's number I, counted from 0");
+}
+
+std::uint64_t parse_bytes(const std::string &text) {
+    constexpr std::string_view units = "KMGT"; // powers of 1024
+    std::string_view digits = text;
+    std::size_t shift = 0;
+    if (const std::size_t unit = digits.empty() ? units.npos : units.find(digits.back()); unit != units.npos) {
+        digits.remove_suffix(1);
+        shift = 10 * (unit + 1);
+    }
+    const std::optional<std::int64_t> number = parse_integer(digits);
+    if (!number || *number < 0 || *number > std::numeric_limits<std::int64_t>::max() >> shift)
+        throw bad_input("--workspace-limit " + text + ": must be a number of bytes, or one of K, M, G or T after it");
+    return static_cast<std::uint64_t>(*number) << shift;
+}
+
 constexpr annulus_dtype dtypes[] = {ANNULUS_FLOAT64, ANNULUS_FLOAT32, ANNULUS_BFLOAT16, ANNULUS_FLOAT16};
 
 } // namespace
@@ -160,6 +188,12 @@ std::vector<std::string> PatternOptions::labels() const {
 
 void ExecutionOptions::add_to(CLI::App &command) {
     const std::string group = "Execution";
+    command
+        .add_option_function<std::string>(
+            "--device", [this](const std::string &text) { device = parse_device(text); },
+            "Where: cpu (default), cuda, or cuda:I, the I-th CUDA device, counted from 0")
+        ->type_name("NAME")
+        ->group(group);
     command.add_option("--engine", engine, "Who computes (auto unless given)")
         ->check(CLI::IsMember(engine_names()))
         ->type_name("NAME")
@@ -168,6 +202,13 @@ void ExecutionOptions::add_to(CLI::App &command) {
         ->type_name("T")
         ->group(group);
     command.add_flag("--deterministic", deterministic, "Equal inputs give equal bits")->group(group);
+    command.add_flag("--tf32", allow_tf32, "Products of float32 numbers may be TF32")->group(group);
+    command
+        .add_option_function<std::string>(
+            "--workspace-limit", [this](const std::string &text) { workspace_limit = parse_bytes(text); },
+            "The most workspace a call may take, such as 256M; 0, the default, is the engine's own choice")
+        ->type_name("BYTES")
+        ->group(group);
 }
 
 int ExecutionOptions::thread_count() const {
@@ -193,12 +234,15 @@ void ProblemOptions::add_to(CLI::App &command, bool required) {
         ->type_name("D")
         ->group(group);
     command.add_option("--batch", batch, "B, 1 unless given")->type_name("B")->group(group);
-    add_dtype_option(command, dtype, "The tensors' dtype, float32 unless given")->group(group);
+    add_dtype_option(command, dtype,
+                     std::string("The tensors' dtype, float32 unless given") +
+                         (required ? "" : "; on CUDA what is fast there"))
+        ->group(group);
 }
 
 annulus_problem ProblemOptions::problem() const {
     annulus_problem problem = ANNULUS_PROBLEM_INIT;
-    problem.dtype = dtype_of(dtype);
+    problem.dtype = dtype.empty() ? ANNULUS_FLOAT32 : dtype_of(dtype);
     problem.heads = heads;
     problem.kv_heads = kv_heads ? kv_heads : heads;
     problem.head_dim = head_dim;
@@ -214,7 +258,12 @@ Context make_context(const PatternOptions &pattern, const ExecutionOptions &exec
         if (engines[i] == execution.engine)
             check(annulus_config_set_engine(config.get(), static_cast<annulus_engine>(i)), "--engine");
     check(annulus_config_set_deterministic(config.get(), execution.deterministic));
-    return make_context(config.get(), execution.threads);
+    check(annulus_config_set_allow_tf32(config.get(), execution.allow_tf32));
+    check(annulus_config_set_workspace_limit(config.get(), execution.workspace_limit), "--workspace-limit");
+    Context context = create_context(execution.device);
+    check(annulus_context_set_config(context.get(), config.get()));
+    check(annulus_context_set_threads(context.get(), execution.threads), "--threads");
+    return context;
 }
 
 CLI::Option *add_dtype_option(CLI::App &command, std::string &dtype, const std::string &help) {

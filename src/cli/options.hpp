@@ -32,9 +32,12 @@ struct PatternOptions {
 
 // How it is computed.
 struct ExecutionOptions {
+    DeviceChoice device;
     std::string engine;
     std::int32_t threads = 0;
     bool deterministic = false;
+    bool allow_tf32 = false;
+    std::uint64_t workspace_limit = 0; // bytes; 0: the engine's own choice
 
     void add_to(CLI::App &command);
     // The threads that computing takes: those asked for, or as many as the process may run on.
@@ -48,7 +51,7 @@ struct ProblemOptions {
     std::int32_t kv_heads = 0; // 0: as many as heads
     std::int32_t head_dim = 0;
     std::int64_t batch = 1;
-    std::string dtype = "float32";
+    std::string dtype; // empty: float32
 
     void add_to(CLI::App &command, bool required);
     // All tokens, as queries and as keys.

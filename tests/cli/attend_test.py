@@ -3,7 +3,7 @@
 
 import ctypes
 
-from program import DTYPES, ProgramTest, load, np, rounded, run, save
+from program import DTYPES, ProgramTest, cuda_device_count, load, np, rounded, run, save
 import oracle
 import tap
 
@@ -124,6 +124,36 @@ class AttendTest(ProgramTest):
             q, k, v, [{"w": 16, "r": 1}, {"w": 0, "r": 2}], causal=True, query_start=30)
         self.assert_close(out, wanted_out, "float32")
         self.assert_close(lse, wanted_lse, "float32")
+
+    def test_permissions_and_limits_change_nothing_on_a_cpu(self):
+        self.save_inputs((1, 40, 2, 8))
+        self.attend("--branch", "16:1")
+        wanted = self.path("o.npy").read_bytes()
+        self.path("o.npy").unlink()
+        self.attend("--branch", "16:1", "--device", "cpu", "--tf32", "--workspace-limit", "64M")
+        self.assertEqual(self.path("o.npy").read_bytes(), wanted)
+
+    def test_cuda(self):
+        if cuda_device_count() == 0:
+            self.skipTest("needs a CUDA device")
+        pattern, arguments = PATTERNS["longnet"]
+        for dtype in ("float32", "float16", "bfloat16"):
+            for batch in ((), (2,)):
+                with self.subTest(dtype=dtype, batch=batch):
+                    q, k, v = (a.reshape(-1, 83, 4, 16) for a in self.save_inputs((*batch, 83, 4, 16), dtype=dtype))
+                    (out, out_dtype), (lse, lse_dtype) = self.attend(*pattern, "--device", "cuda")
+                    self.assertEqual((out_dtype, lse_dtype), (dtype, "float32"))
+                    wanted_out, wanted_lse = oracle.attention(q, k, v, **arguments)
+                    self.assert_close(out.reshape(q.shape), wanted_out, dtype)
+                    self.assert_close(lse.reshape(wanted_lse.shape), wanted_lse, "float32")
+
+    def test_cuda_refuses_float64(self):
+        if cuda_device_count() == 0:
+            self.skipTest("needs a CUDA device")
+        self.save_inputs((1, 40, 2, 8), dtype="float64")
+        before = self.names()
+        self.assert_refused(run(*self.attend_arguments("--branch", "16:1", "--device", "cuda")), says="float64")
+        self.assertEqual(self.names(), before)
 
     def test_hilbert_without_dilation_is_linear(self):
         self.save_inputs((1, 90, 2, 8))

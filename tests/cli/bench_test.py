@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """annulus bench and annulus info: what they print, not how fast anything is."""
 
-from program import ProgramTest, run, run_json
+from program import ProgramTest, cuda_device_count, run, run_json
 import oracle
 import tap
 
@@ -32,6 +32,20 @@ class BenchTest(ProgramTest):
                 self.assertEqual(bench["machine"]["sgemm_measurements"], 3)
                 self.assertGreater(bench["machine"]["sgemm_flops_per_second"], 0)
 
+    def test_cuda(self):
+        if cuda_device_count() == 0:
+            self.skipTest("needs a CUDA device")
+        bench = run_json(*SMALL, "--device", "cuda")
+        self.assertEqual([row["pass"] for row in bench["cases"]], ["forward", "backward"])
+        for row in bench["cases"]:
+            self.assertAlmostEqual(row["tokens_per_second"] * row["seconds"] / 200, 1)
+            for key in ("share_of_gemm", "workspace_bytes"):
+                self.assertGreater(row[key], 0)
+            # The announced bytes leave room to align a caller's own memory.
+            self.assertGreaterEqual(row["measured_peak_bytes"], row["workspace_bytes"] - 256)
+        for key in ("gemm_flops_per_second", "copy_bytes_per_second"):
+            self.assertGreater(bench["machine"][key], 0)
+
     def test_text_and_markdown(self):
         for form, mark in (("text", "  forward "), ("markdown", "| forward ")):
             result = run(*SMALL, "--format", form)
@@ -49,7 +63,9 @@ class InfoTest(ProgramTest):
     def test_info(self):
         info = run_json("info")
         self.assertEqual([row["name"] for row in info["engines"]][:3], ["auto", "reference", "cpu"])
-        self.assertIn({"kind": "cpu", "count": 1}, info["devices"])
+        self.assertEqual([row["kind"] for row in info["devices"]], ["cpu", "cuda"])
+        self.assertEqual(info["devices"][0]["count"], 1)
+        self.assertEqual(len(info.get("cuda_devices", [])), info["devices"][1]["count"])
         self.assertIn(info["build"]["version"], info["build"]["build_info"])
         text = run("info")
         self.assertEqual((text.returncode, text.stderr), (0, ""))

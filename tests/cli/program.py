@@ -30,6 +30,10 @@ def run_json(*arguments):
     return json.loads(result.stdout)
 
 
+def cuda_device_count():
+    return next(row["count"] for row in run_json("info")["devices"] if row["kind"] == "cuda")
+
+
 def round_to_bfloat16(values):
     """float32 numbers rounded to nearest, ties to even, as the 16-bit codes of bfloat16."""
     bits = np.asarray(values, np.float32).view(np.uint32)

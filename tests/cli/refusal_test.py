@@ -6,7 +6,7 @@ import resource
 import struct
 import unittest
 
-from program import ProgramTest, np, run, save
+from program import ProgramTest, cuda_device_count, np, run, save
 import tap
 
 BAD_OPTIONS = {
@@ -47,6 +47,20 @@ BAD_OPTIONS = {
     "scale of words": ["--branch", "8:1", "--scale", "big"],
     "infinite scale": ["--branch", "8:1", "--scale", "inf"],
     "unknown engine": ["--branch", "8:1", "--engine", "abacus"],
+    "unknown device": ["--branch", "8:1", "--device", "abacus"],
+    "device without colon": ["--branch", "8:1", "--device", "cuda0"],
+    "device of words": ["--branch", "8:1", "--device", "cuda:first"],
+    "device without number": ["--branch", "8:1", "--device", "cuda:"],
+    "negative device": ["--branch", "8:1", "--device", "cuda:-1"],
+    "device beyond 32 bits": ["--branch", "8:1", "--device", "cuda:2147483648"],
+    "number of a CPU": ["--branch", "8:1", "--device", "cpu:0"],
+    "CUDA engine on a CPU": ["--branch", "8:1", "--engine", "gemm"],
+    "negative workspace limit": ["--branch", "8:1", "--workspace-limit=-1"],
+    "empty workspace limit": ["--branch", "8:1", "--workspace-limit", ""],
+    "unit without a workspace limit": ["--branch", "8:1", "--workspace-limit", "M"],
+    "workspace limit of words": ["--branch", "8:1", "--workspace-limit", "some"],
+    "unknown unit of the workspace limit": ["--branch", "8:1", "--workspace-limit", "5X"],
+    "workspace limit beyond 64 bits": ["--branch", "8:1", "--workspace-limit", "8388608T"],
     "negative threads": ["--branch", "8:1", "--threads", "-1"],
     "too many threads": ["--branch", "8:1", "--threads", "100000"],
     "unknown dtype": ["--branch", "8:1", "--dtype", "int8"],
@@ -105,6 +119,19 @@ class RefusalTest(ProgramTest):
         for name, options in BAD_OPTIONS.items():
             with self.subTest(name):
                 self.check(*options)
+
+    def test_devices_that_are_not_there(self):
+        count = cuda_device_count()
+        for device in ("cuda", "cuda:0")[:2 * (count == 0)] + (f"cuda:{count}",):
+            with self.subTest(device):
+                named = device if ":" in device else device + ":0"
+                self.check("--branch", "8:1", "--device", device, says=f"--device {named}: ")
+                problem = ["--tokens", 64, "--heads", 1, "--head-dim", 8, "--branch", "8:1", "--device", device]
+                for command in ("plan", "bench"):
+                    self.assert_refused(run(command, *problem), says=f"--device {named}: ")
+
+    def test_workspace_limit_that_cannot_hold_the_call(self):
+        self.check("--branch", "8:1", "--workspace-limit", "1", exit_code=1, says="limit")
 
     def test_missing_files(self):
         for name in "qkv":
