@@ -17,7 +17,8 @@ std::vector<NamedProblem> small_problems() {
     std::vector<NamedProblem> problems = rule_combinations();
     for (const NamedProblem &named : named_problems())
         problems.push_back(named);
-    return with_dtypes(problems, {ANNULUS_FLOAT64, ANNULUS_FLOAT32, ANNULUS_BFLOAT16, ANNULUS_FLOAT16}, small_work);
+    return with_dtypes(up_to(small_work, problems),
+                       {ANNULUS_FLOAT64, ANNULUS_FLOAT32, ANNULUS_BFLOAT16, ANNULUS_FLOAT16});
 }
 
 std::string name_of(const testing::TestParamInfo<NamedProblem> &info) {

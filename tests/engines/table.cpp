@@ -15,19 +15,20 @@ bool quick() {
 }
 
 std::vector<NamedProblem> with_dtypes(const std::vector<NamedProblem> &problems,
-                                      const std::vector<annulus_dtype> &dtypes, double most_work) {
+                                      const std::vector<annulus_dtype> &dtypes) {
     std::vector<NamedProblem> all;
     for (const NamedProblem &named : problems)
         for (const auto dtype : dtypes) {
-            if (named.problem.work() > most_work)
-                continue;
-            if (named.problem.work() > 5e8 && dtype != ANNULUS_FLOAT32)
-                continue; // the largest only in the dtype that most people use
             all.push_back(named);
             all.back().problem.dtype = dtype;
             all.back().name += std::string("_") + annulus_dtype_name(dtype);
         }
     return all;
+}
+
+std::vector<NamedProblem> up_to(double most_work, std::vector<NamedProblem> problems) {
+    std::erase_if(problems, [&](const NamedProblem &named) { return named.problem.work() > most_work; });
+    return problems;
 }
 
 std::vector<NamedProblem> rule_combinations() {

@@ -28,9 +28,12 @@ Problem gigapath(std::int64_t tiles);
 // A bit of everything, causal.
 Problem mixed_problem(annulus_dtype dtype);
 
-// Each problem in every one of `dtypes`, leaving out those of more than `most_work`.
+// Each problem in every one of `dtypes`.
 std::vector<NamedProblem> with_dtypes(const std::vector<NamedProblem> &problems,
-                                      const std::vector<annulus_dtype> &dtypes, double most_work);
+                                      const std::vector<annulus_dtype> &dtypes);
+
+// Those of no more than `most_work`.
+std::vector<NamedProblem> up_to(double most_work, std::vector<NamedProblem> problems);
 
 // Problem::work() that the definition does in a moment.
 constexpr double small_work = 2e7;

@@ -33,6 +33,9 @@ class Memory {
     bool intact() const;
     // Every byte 0xFF again.
     void poison();
+    // Remembers all bytes, and whether they are still the same.
+    void remember() { remembered_ = bytes_; }
+    bool as_remembered() const { return bytes_ == remembered_; }
     std::vector<unsigned char> &bytes() { return bytes_; }
     // The bytes before the first element.
     std::size_t guard() const { return guard_; }
@@ -41,6 +44,7 @@ class Memory {
     std::size_t guard_;
     std::vector<unsigned char> bytes_;
     std::vector<bool> element_;
+    std::vector<unsigned char> remembered_;
 };
 
 class Tensor {

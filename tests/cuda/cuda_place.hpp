@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory of CUDA device 0 as a place, and other things of CUDA that the tests need.
+#pragma once
+
+#include "support/place.hpp"
+
+#include <cuda_runtime_api.h>
+
+#include <mutex>
+
+namespace annulus::test {
+
+// Throws with CUDA's words unless `status` is success.
+void check_cuda(cudaError_t status);
+
+class CudaPlace : public Place {
+  public:
+    enum class Order { legacy_stream, own_stream };
+
+    // own_stream: one that does not wait for the legacy stream. It is made when it is first used.
+    explicit CudaPlace(Order order = Order::own_stream) : order_(order) {}
+    ~CudaPlace() override;
+    CudaPlace(const CudaPlace &) = delete;
+    CudaPlace &operator=(const CudaPlace &) = delete;
+
+    cudaStream_t cuda_stream() const;
+
+    annulus_device device() const override { return ANNULUS_DEVICE_CUDA; }
+    void *stream() const override { return cuda_stream(); }
+    void *allocate(std::size_t bytes) override;
+    void release(void *memory) noexcept override;
+    void fill(void *memory, unsigned char value, std::size_t bytes) override;
+    void upload(void *to, const void *from, std::size_t bytes) override;
+    void download(void *to, const void *from, std::size_t bytes) override;
+
+  private:
+    Order order_;
+    mutable std::once_flag once_;
+    mutable cudaStream_t stream_ = nullptr;
+};
+
+} // namespace annulus::test

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// Skips the whole program where there is no CUDA device.
+#include <annulus/annulus.h>
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+
+int main(int argc, char **argv) {
+    testing::InitGoogleTest(&argc, argv);
+    int32_t devices = 0;
+    if (annulus_device_count(ANNULUS_DEVICE_CUDA, &devices) != ANNULUS_OK) {
+        std::fprintf(stderr, "counting the CUDA devices: %s\n", annulus_last_error());
+        return 1;
+    }
+    if (devices == 0) {
+        std::printf("skipped: no CUDA device\n");
+        return 77;
+    }
+    return RUN_ALL_TESTS();
+}
