@@ -63,7 +63,8 @@ struct Call {
     annulus_pass pass;
     const Resources &resources;
     CudaDevice &device;
-    bool matrices = false; // all inputs are matrices to cuBLAS
+    bool matrices = false;        // all inputs are matrices to cuBLAS
+    bool output_matrices = false; // all outputs are
     DeviceRows q, k, v, out, lse;
     DeviceRows d_out, d_lse, d_q, d_k, d_v; // backward
 
@@ -96,14 +97,16 @@ Memory book(Workspace &workspace, const Plan &plan, annulus_pass pass, const Gem
         memory.branches = reinterpret_cast<BranchPlan *>(bytes(plan.branches().size() * sizeof(BranchPlan)));
     for (int i = 0; i < layout.lanes; ++i) {
         LaneMemory &lane = memory.lanes[i];
-        if (pass == ANNULUS_PASS_FORWARD)
-            lane.state = workspace.take<float2>(layout.query_rows);
-        // Blocks of queries and blocks of keys follow one another.
-        const std::int64_t o = layout.query_rows * d, d_kv = layout.key_rows * d;
-        const bool apart = layout.grids.size() > 1;
-        lane.o = workspace.take<float>(apart ? std::max(o, 2 * d_kv) : o + 2 * d_kv);
-        lane.d_k = lane.o + (apart ? 0 : o);
-        lane.d_v = lane.d_k + d_kv;
+        if (!layout.direct) {
+            if (pass == ANNULUS_PASS_FORWARD)
+                lane.state = workspace.take<float2>(layout.query_rows);
+            // Blocks of queries and blocks of keys follow one another.
+            const std::int64_t o = layout.query_rows * d, d_kv = layout.key_rows * d;
+            const bool apart = layout.grids.size() > 1;
+            lane.o = workspace.take<float>(apart ? std::max(o, 2 * d_kv) : o + 2 * d_kv);
+            lane.d_k = lane.o + (apart ? 0 : o);
+            lane.d_v = lane.d_k + d_kv;
+        }
         lane.items = workspace.take<TileItem>(layout.tiles);
         lane.pointers = workspace.take<void *>(operand_count * layout.tiles);
         if (plan.causal())
@@ -124,6 +127,11 @@ class Lane {
           forward_(call.pass == ANNULUS_PASS_FORWARD), d_(call.plan.problem().head_dim),
           element_(dtype_bytes(call.plan.problem().dtype)) {
         check(cublasSetStream(product_.handle, stream_), "cublasSetStream");
+        // Sums stay float32 where a product is split.
+        check(cublasSetMathMode(
+                  product_.handle,
+                  static_cast<cublasMath_t>(CUBLAS_DEFAULT_MATH | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION)),
+              "cublasSetMathMode");
         check(cublasSetWorkspace(product_.handle, memory_.blas, layout.blas_bytes), "cublasSetWorkspace");
     }
 
@@ -155,13 +163,7 @@ class Lane {
                 finish_block();
                 return true;
             }
-            const SetsOf &sets = calls_[next_call_++];
-            Block part = block_;
-            part.first_head = sets.first_head;
-            part.heads = sets.heads;
-            sets_ = make_tiles(call_.plan, *sets.branch, part, layout_.tile);
-            next_set_ = 0;
-            set_.reset();
+            next_part();
         }
     }
 
@@ -171,6 +173,16 @@ class Lane {
         const BranchPlan *branch;
         std::int32_t first_head, heads;
     };
+
+    void next_part() {
+        const SetsOf &sets = calls_[next_call_++];
+        Block part = block_;
+        part.first_head = sets.first_head;
+        part.heads = sets.heads;
+        sets_ = make_tiles(call_.plan, *sets.branch, part, layout_.tile);
+        next_set_ = 0;
+        set_.reset();
+    }
 
     std::int64_t set_count() const { return set_ ? set_->count() : 0; }
     std::int32_t group() const { return call_.plan.problem().heads / call_.plan.problem().kv_heads; }
@@ -190,6 +202,10 @@ class Lane {
             for (std::int32_t h = 0; h < block_.heads; h += heads)
                 calls_.push_back({&branch, block_.first_head + h, heads});
 
+        if (layout_.direct) {
+            clear_unreached_rows();
+            return;
+        }
         const std::int64_t query_rows = block_.batches * block_.heads * block_.queries.length;
         const std::int64_t key_rows = block_.batches * (block_.heads / group()) * block_.keys.length;
         if (memory_.not_finite)
@@ -214,20 +230,33 @@ class Lane {
         }
     }
 
+    // Without a state: no tile writes the rows that the only branch does not reach. Telling them apart costs more than
+    // clearing all.
+    void clear_unreached_rows() const {
+        const BranchPlan &branch = call_.plan.branches().front();
+        if (branch.dilation() == 1 && branch.head_count() == call_.plan.problem().heads)
+            return;
+        const auto clear = [&](const DeviceRows &rows, const DeviceRows &lse) {
+            clear_outputs(call_.plan.problem().dtype, {block_, d_, rows, lse}, stream_);
+        };
+        if (forward_)
+            return clear(call_.out, call_.lse);
+        clear(call_.d_q, {});
+        clear(call_.d_k, {});
+        clear(call_.d_v, {});
+    }
+
     // Classes of the branch are single tiles.
     bool has_single_tiles(const BranchPlan &branch) const {
         return divide_up(branch.segment_length(), branch.dilation()) <= layout_.tile;
     }
 
-    // Backward: whether each row of the block's gradients that any branch reaches is first reached by one tile of the
-    // first branch, which then may overwrite it.
+    // Backward: whether each row of the block's gradients is first reached by one tile of the first branch, which then
+    // may overwrite it.
     bool first_branch_reaches_all_rows() const {
         const BranchPlan &branch = call_.plan.branches().front();
-        const bool is_alone = call_.plan.branches().size() == 1;
-        return has_single_tiles(branch) && group() == 1 && block_.queries == block_.keys &&
-               (is_alone ? branch.query_rule() == ANNULUS_QUERY_DILATED
-                         : branch.dilation() == 1 && branch.serves(block_.first_head) &&
-                               branch.serves(block_.first_head + block_.heads - 1));
+        return has_single_tiles(branch) && group() == 1 && block_.queries == block_.keys && branch.dilation() == 1 &&
+               branch.serves(block_.first_head) && branch.serves(block_.first_head + block_.heads - 1);
     }
 
     // Whether the tile's queries have no state yet and meet all their keys of the first branch here: the product
@@ -242,7 +271,7 @@ class Lane {
         items_end_ = 0;
         present_queries_ = set_->queries;
         present_keys_ = set_->keys;
-        packed_ = !call_.matrices || !set_->curve.is_linear() || is_odd();
+        packed_ = !call_.matrices || needs_packing(*set_);
         if (packed_) {
             set_->queries = static_cast<std::int32_t>(score_pitch(set_->queries));
             set_->keys = static_cast<std::int32_t>(score_pitch(set_->keys));
@@ -252,13 +281,6 @@ class Lane {
         tiles_at_once_ =
             std::clamp<std::int64_t>(static_cast<std::int64_t>(layout_.score_bytes) / std::max<std::int64_t>(1, bytes),
                                      1, std::min(layout_.tiles, set_->count()));
-    }
-
-    // cuBLAS's fast products want whole multiples of 16 bytes in all sizes; packed rows are filled up with absent ones.
-    bool is_odd() const {
-        constexpr std::int64_t worth_packing = 64;
-        return (present_queries_ % score_pitch_unit != 0 || present_keys_ % score_pitch_unit != 0) &&
-               std::min(present_queries_, present_keys_) >= worth_packing;
     }
 
     // The part of a launch's score memory that a packed matrix of the launch takes, in the order of take().
@@ -350,14 +372,20 @@ class Lane {
             a.operands[operand_q] = caller_rows(call_.q, false);
             a.operands[operand_k] = caller_rows(call_.k, true);
             a.operands[operand_v] = caller_rows(call_.v, true);
-            a.operands[operand_o] = block_rows(memory_.o, false);
+            a.operands[operand_o] =
+                layout_.direct ? caller_rows(forward_ ? call_.out : call_.d_q, false) : block_rows(memory_.o, false);
         }
         if (!forward_) {
             a.operands[operand_d_scores] = slots(b.d_scores, score_bytes, false);
             a.operands[operand_d_out] =
                 packed_ ? slots(b.d_out, query_bytes * element_, false) : caller_rows(call_.d_out, false);
-            a.operands[operand_d_k] = packed_ ? slots(b.d_k, key_bytes * 4, true) : block_rows(memory_.d_k, true);
-            a.operands[operand_d_v] = packed_ ? slots(b.d_v, key_bytes * 4, true) : block_rows(memory_.d_v, true);
+            const auto key_sums = [&](float *packed, const DeviceRows &direct, float *sums) {
+                return packed_          ? slots(packed, key_bytes * 4, true)
+                       : layout_.direct ? caller_rows(direct, true)
+                                        : block_rows(sums, true);
+            };
+            a.operands[operand_d_k] = key_sums(b.d_k, call_.d_k, memory_.d_k);
+            a.operands[operand_d_v] = key_sums(b.d_v, call_.d_v, memory_.d_v);
         }
         write_items(a, stream_);
         items_first_ = first;
@@ -372,7 +400,12 @@ class Lane {
     std::int64_t input_pitch(const DeviceRows &rows, std::int64_t stride) const {
         return packed_ ? d_ : std::max<std::int64_t>(rows.row * stride, d_);
     }
-    std::int64_t sum_pitch(std::int64_t stride) const { return packed_ ? d_ : d_ * stride; }
+    // Where products go: the caller's rows, packed ones, or the block's sums.
+    Matrices product(Operand operand, const DeviceRows &direct, std::int64_t stride) const {
+        Matrices m = matrices(operand, layout_.direct ? input_pitch(direct, stride) : packed_ ? d_ : d_ * stride);
+        m.is_float32 = !layout_.direct;
+        return m;
+    }
 
     void launch() {
         const Buffers b = buffers();
@@ -405,8 +438,10 @@ class Lane {
 
     void multiply_scores(std::int64_t tiles, float alpha, Operand queries, std::int64_t query_pitch, Operand keys,
                          std::int64_t key_pitch, Operand scores) const {
+        Matrices result = matrices(scores, pitch());
+        result.is_float32 = true;
         multiply(product_, tiles, set_->queries, set_->keys, d_, alpha, matrices(queries, query_pitch),
-                 matrices(keys, key_pitch, true), 0, matrices(scores, pitch()));
+                 matrices(keys, key_pitch, true), 0, result);
     }
 
     void launch_forward(const ScoreArguments &score, std::int64_t tiles, const Buffers &b) const {
@@ -422,12 +457,14 @@ class Lane {
         a.fresh = is_fresh();
         a.state = memory_.state;
         a.o = memory_.o;
+        a.complete = layout_.direct;
+        a.lse = call_.lse;
         softmax(call_.plan.problem().dtype, a, stream_);
         if (set_->keys == 0)
             return;
         multiply(product_, tiles, set_->queries, d_, set_->keys, 1, matrices(operand_scores, probability_pitch()),
                  matrices(operand_v, v_pitch), packed_ || a.fresh ? 0.f : 1.f,
-                 matrices(operand_o, sum_pitch(set_->query_stride)));
+                 product(operand_o, call_.out, set_->query_stride));
         if (packed_)
             add(score.items, tiles, false, false, b.query_positions, b.o, memory_.o);
     }
@@ -452,21 +489,22 @@ class Lane {
         a.lse = call_.lse;
         a.d_lse = call_.d_lse;
         score_gradients(call_.plan.problem().dtype, a, stream_);
-        const bool first_of_queries = fresh_gradients_ && next_call_ == 1;
+        const bool first_of_queries = layout_.direct || (fresh_gradients_ && next_call_ == 1);
         const bool first_of_keys = first_of_queries && set_->covers_keys;
         const auto beta = [&](bool first) { return packed_ || first ? 0.f : 1.f; };
         const std::int64_t pitch = probability_pitch();
         if (grid_->key_results) {
-            const std::int64_t sums = sum_pitch(set_->key_stride);
             multiply(product_, tiles, set_->keys, d_, set_->queries, 1, matrices(operand_scores, pitch, true),
-                     matrices(operand_d_out, d_out_pitch), beta(first_of_keys), matrices(operand_d_v, sums));
+                     matrices(operand_d_out, d_out_pitch), beta(first_of_keys),
+                     product(operand_d_v, call_.d_v, set_->key_stride));
             multiply(product_, tiles, set_->keys, d_, set_->queries, 1, matrices(operand_d_scores, pitch, true),
-                     matrices(operand_q, q_pitch), beta(first_of_keys), matrices(operand_d_k, sums));
+                     matrices(operand_q, q_pitch), beta(first_of_keys),
+                     product(operand_d_k, call_.d_k, set_->key_stride));
         }
         if (grid_->query_results)
             multiply(product_, tiles, set_->queries, d_, set_->keys, 1, matrices(operand_d_scores, pitch),
                      matrices(operand_k, k_pitch), beta(first_of_queries),
-                     matrices(operand_o, sum_pitch(set_->query_stride)));
+                     product(operand_o, call_.d_q, set_->query_stride));
         if (!packed_)
             return;
         if (grid_->key_results) {
@@ -518,6 +556,8 @@ class Lane {
     void finish_block() {
         in_block_ = false;
         const Problem &problem = call_.plan.problem();
+        if (layout_.direct)
+            return;
         const RowContext context{branches_,
                                  static_cast<std::int32_t>(call_.plan.branches().size()),
                                  memory_.not_finite,
@@ -541,9 +581,7 @@ class Lane {
         }
         write_gradients(problem.dtype,
                         {block_, grid_->query_results ? memory_.o : nullptr, grid_->key_results ? memory_.d_k : nullptr,
-                         memory_.d_v, call_.d_q, call_.d_k, call_.d_v, context,
-                         fresh_gradients_ && call_.plan.branches().front().dilation() > 1,
-                         call_.plan.branches().front()},
+                         memory_.d_v, call_.d_q, call_.d_k, call_.d_v, context},
                         stream_);
     }
 
@@ -576,9 +614,9 @@ class Lane {
     std::int64_t items_first_ = 0, items_end_ = 0; // tiles of the set whose items are in memory
 };
 
-GemmLayout layout_for(const Plan &plan, annulus_pass pass, const Resources &resources) {
+GemmLayout layout_for(const Plan &plan, annulus_pass pass, const Resources &resources, bool matrices) {
     return make_layout(plan, pass, resources.workspace_limit ? resources.workspace_limit : default_workspace,
-                       CudaDevice::lanes);
+                       CudaDevice::lanes, matrices);
 }
 
 const char *refusal(const Plan &plan, annulus_pass, const Resources &resources) {
@@ -590,10 +628,15 @@ const char *refusal(const Plan &plan, annulus_pass, const Resources &resources) 
     return nullptr;
 }
 
+// What the tensors will be like is not known yet.
 std::size_t workspace_bytes(const Plan &plan, annulus_pass pass, const Resources &resources) {
-    Workspace ledger;
-    book(ledger, plan, pass, layout_for(plan, pass, resources));
-    return ledger.used();
+    std::size_t most = 0;
+    for (const bool matrices : {false, true}) {
+        Workspace ledger;
+        book(ledger, plan, pass, layout_for(plan, pass, resources, matrices));
+        most = std::max(most, ledger.used());
+    }
+    return most;
 }
 
 // From the fork of the lanes to their join, which comes in any case: the workspace must not be given back under them.
@@ -622,7 +665,7 @@ class LanesAtWork {
 };
 
 void run(const Call &call, Workspace &workspace) {
-    const GemmLayout layout = layout_for(call.plan, call.pass, call.resources);
+    const GemmLayout layout = layout_for(call.plan, call.pass, call.resources, call.matrices && call.output_matrices);
     const Memory memory = book(workspace, call.plan, call.pass, layout);
     const auto stream = static_cast<cudaStream_t>(call.resources.stream);
     const std::vector<BranchPlan> &branches = call.plan.branches();
@@ -650,6 +693,7 @@ void forward(const Plan &plan, const ForwardTensors &t, Workspace &workspace, co
     const std::int64_t queries = plan.problem().queries.start, keys = plan.problem().keys.start;
     Call call(plan, ANNULUS_PASS_FORWARD, resources);
     call.matrices = is_matrix(t.q) && is_matrix(t.k) && is_matrix(t.v);
+    call.output_matrices = is_matrix(t.out);
     call.q = rows_of(t.q, queries);
     call.k = rows_of(t.k, keys);
     call.v = rows_of(t.v, keys);
@@ -662,6 +706,7 @@ void backward(const Plan &plan, const BackwardTensors &t, Workspace &workspace, 
     const std::int64_t queries = plan.problem().queries.start, keys = plan.problem().keys.start;
     Call call(plan, ANNULUS_PASS_BACKWARD, resources);
     call.matrices = is_matrix(t.q) && is_matrix(t.k) && is_matrix(t.v) && is_matrix(t.d_out);
+    call.output_matrices = is_matrix(t.d_q) && is_matrix(t.d_k) && is_matrix(t.d_v);
     call.q = rows_of(t.q, queries);
     call.k = rows_of(t.k, keys);
     call.v = rows_of(t.v, keys);

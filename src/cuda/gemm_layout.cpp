@@ -4,19 +4,18 @@
 #include "core/dtype_number.hpp"
 
 #include <algorithm>
+#include <limits>
 
 namespace annulus {
 
 namespace {
 
 constexpr std::int64_t largest_tile = 2048, smallest_tile = 64;
-// Below two of these a lane's launches are too small to fill a GPU.
-constexpr std::int64_t good_tile = 1024;
 constexpr std::int64_t shortest_window = 64;
 // A lane with less than this does more launches than it saves by running beside another.
 constexpr std::int64_t least_lane_bytes = std::int64_t{16} << 20;
 // Of a lane's memory, what the state gets where it could use more.
-constexpr double state_share = 0.4;
+constexpr double state_share = 0.4, causal_state_share = 0.6;
 
 std::int64_t query_row_bytes(const Plan &plan, annulus_pass pass) {
     const std::int64_t row = 4 * plan.problem().head_dim;
@@ -115,9 +114,10 @@ namespace {
 // A layout with a given number of lanes.
 class LayoutMaker {
   public:
-    LayoutMaker(const Plan &plan, annulus_pass pass, std::int64_t available, int lanes)
+    LayoutMaker(const Plan &plan, annulus_pass pass, std::int64_t available, int lanes, bool direct)
         : plan_(plan), problem_(plan.problem()), pass_(pass), forward_(pass == ANNULUS_PASS_FORWARD),
           group_(forward_ ? 1 : problem_.heads / problem_.kv_heads) {
+        layout_.direct = direct;
         layout_.lanes = lanes;
         const std::int64_t share = available / lanes;
         layout_.blas_bytes = static_cast<std::size_t>(std::clamp<std::int64_t>(share / 32, 1 << 16, 1 << 22));
@@ -150,9 +150,10 @@ class LayoutMaker {
     // What the state may take when a position of one head, or of one group of heads, takes `row_bytes`: a share; more
     // where that saves segments from being cut and leaves enough for the scores.
     std::int64_t state_budget(std::int64_t row_bytes) const {
-        const auto share = static_cast<std::int64_t>(static_cast<double>(budget_) * state_share);
+        const auto share = static_cast<std::int64_t>(static_cast<double>(budget_) *
+                                                     (plan_.causal() ? causal_state_share : state_share));
         const std::int64_t wanted = longest_segment_ <= budget_ / row_bytes ? longest_segment_ * row_bytes : 0;
-        return wanted <= budget_ - 2 * largest_tile_bytes(good_tile, true) ? std::max(share, wanted) : share;
+        return wanted <= budget_ - 2 * largest_tile_bytes(largest_tile, true) ? std::max(share, wanted) : share;
     }
 
     // The longest window that fits, the whole sequence if it does.
@@ -181,7 +182,7 @@ class LayoutMaker {
         const std::int64_t query_bytes = query_row_bytes(plan_, pass_) * group_, key_bytes = key_row_bytes(plan_);
         if (forward_) {
             add_grid(problem_.queries, query_bytes, true, false);
-        } else if (holds_segments(plan_, fitting_window(problem_.keys, query_bytes + key_bytes))) {
+        } else if (layout_.direct || holds_segments(plan_, fitting_window(problem_.keys, query_bytes + key_bytes))) {
             add_grid(problem_.keys, query_bytes + key_bytes, true, true);
         } else {
             add_grid(problem_.queries, query_bytes, true, false);
@@ -195,10 +196,10 @@ class LayoutMaker {
 
     // Score matrices: no more than the largest block can use at a time, no less than one tile of the largest kind.
     void fit_scores() {
-        const std::int64_t left = budget_ - layout_.state_bytes(plan_, pass_);
+        const std::int64_t left = budget_ - (layout_.direct ? 0 : layout_.state_bytes(plan_, pass_));
         layout_.tile = largest_tile;
         while (layout_.tile > smallest_tile &&
-               largest_tile_bytes(layout_.tile, true) * (layout_.tile >= good_tile ? 2 : 1) > left)
+               largest_tile_bytes(layout_.tile, true) * (layout_.tile > smallest_tile ? 2 : 1) > left)
             layout_.tile /= 2;
         const std::int64_t rows = std::max<std::int64_t>({layout_.query_rows, layout_.key_rows * group_, 1});
         layout_.tiles = std::min(layout_.tiles, rows);
@@ -229,17 +230,52 @@ std::int64_t GemmLayout::state_bytes(const Plan &plan, annulus_pass pass) const 
     return grids.size() > 1 ? std::max(queries, keys) : queries + keys;
 }
 
-GemmLayout make_layout(const Plan &plan, annulus_pass pass, std::uint64_t limit, int most_lanes) {
+bool needs_packing(const TileSet &set) {
+    constexpr std::int64_t worth_packing = 64;
+    const bool odd = (set.queries % score_pitch_unit != 0 || set.keys % score_pitch_unit != 0) &&
+                     std::min(set.queries, set.keys) >= worth_packing;
+    return !set.curve.is_linear() || odd;
+}
+
+namespace {
+
+// Whether each row of the results is the matter of one tile that needs no packing. Not under causality, where sums have
+// to be looked at (repair.cuh).
+bool can_be_direct(const Plan &plan, annulus_pass pass, std::int64_t tile) {
+    const Problem &problem = plan.problem();
+    const BranchPlan &branch = plan.branches().front();
+    if (plan.branches().size() > 1 || plan.causal() || divide_up(branch.segment_length(), branch.dilation()) > tile ||
+        (branch.dilation() > 1 && branch.query_rule() != ANNULUS_QUERY_DILATED))
+        return false;
+    if (pass == ANNULUS_PASS_BACKWARD && (problem.heads != problem.kv_heads || !(problem.queries == problem.keys)))
+        return false;
+    const Block whole{0, problem.batch, 0, problem.heads, problem.queries, problem.keys};
+    const std::vector<TileSet> sets = make_tiles(plan, branch, whole, tile);
+    return std::none_of(sets.begin(), sets.end(), needs_packing);
+}
+
+GemmLayout best_layout(const Plan &plan, annulus_pass pass, std::int64_t available, int most_lanes, bool direct) {
+    GemmLayout single = LayoutMaker(plan, pass, available, 1, direct).make();
+    // float32 products are bound by arithmetic, and the larger a launch the better.
+    if (available / most_lanes < least_lane_bytes || plan.problem().dtype == ANNULUS_FLOAT32)
+        return single;
+    GemmLayout layout = LayoutMaker(plan, pass, available, most_lanes, direct).make();
+    // Rather one lane than all scores twice, or small tiles.
+    const bool better = single.grids.size() < layout.grids.size() ||
+                        (single.grids.size() == layout.grids.size() && single.tile > layout.tile);
+    return better ? single : layout;
+}
+
+} // namespace
+
+GemmLayout make_layout(const Plan &plan, annulus_pass pass, std::uint64_t limit, int most_lanes, bool matrices) {
     const auto available = static_cast<std::int64_t>(std::min<std::uint64_t>(limit, std::uint64_t{1} << 60));
-    if (available / most_lanes < least_lane_bytes)
-        return LayoutMaker(plan, pass, available, 1).make();
-    GemmLayout layout = LayoutMaker(plan, pass, available, most_lanes).make();
-    if (layout.grids.size() > 1) { // rather one lane than all scores twice
-        GemmLayout single = LayoutMaker(plan, pass, available, 1).make();
-        if (single.grids.size() == 1)
-            return single;
+    if (matrices && can_be_direct(plan, pass, largest_tile)) {
+        GemmLayout layout = best_layout(plan, pass, available, most_lanes, true);
+        if (can_be_direct(plan, pass, layout.tile))
+            return layout;
     }
-    return layout;
+    return best_layout(plan, pass, available, most_lanes, false);
 }
 
 } // namespace annulus

@@ -34,6 +34,7 @@ struct BlockGrid {
 };
 
 struct GemmLayout {
+    bool direct = false;                       // products are the caller's results; no state
     std::vector<BlockGrid> grids;              // run one after the other
     int lanes = 1;                             // blocks at work at the same time
     std::int64_t tile = 0;                     // most queries and keys of a tile
@@ -57,7 +58,12 @@ constexpr std::int64_t score_pitch(std::int64_t keys) {
     return divide_up(keys, score_pitch_unit) * score_pitch_unit;
 }
 
-// Aims at `limit` bytes for everything; where that is too little, the smallest layout.
-GemmLayout make_layout(const Plan &plan, annulus_pass pass, std::uint64_t limit, int most_lanes);
+// Whether a tile's rows are packed before the products although they are matrices in the caller's tensors: those along
+// a curve, and those of odd numbers, which slow cuBLAS down and are filled up with absent rows.
+bool needs_packing(const TileSet &set);
+
+// Aims at `limit` bytes for everything; where that is too little, the smallest layout. `matrices`: the caller's tensors
+// are matrices to cuBLAS, and the layout may be direct.
+GemmLayout make_layout(const Plan &plan, annulus_pass pass, std::uint64_t limit, int most_lanes, bool matrices);
 
 } // namespace annulus

@@ -28,8 +28,8 @@ void multiply(const ProductType &type, std::int64_t count, std::int64_t rows, st
     // cuBLAS is column-major: the transposed product, with the factors exchanged.
     const auto operation = [](const Matrices &m) { return m.transposed ? CUBLAS_OP_T : CUBLAS_OP_N; };
     check(cublasGemmBatchedEx_64(type.handle, operation(b), operation(a), columns, rows, inner, &alpha, b.pointers,
-                                 input, b.pitch, a.pointers, input, a.pitch, &beta, c.pointers, CUDA_R_32F, c.pitch,
-                                 count, compute, CUBLAS_GEMM_DEFAULT),
+                                 input, b.pitch, a.pointers, input, a.pitch, &beta, c.pointers,
+                                 c.is_float32 ? CUDA_R_32F : input, c.pitch, count, compute, CUBLAS_GEMM_DEFAULT),
           "cublasGemmBatchedEx");
 }
 

@@ -14,10 +14,11 @@ struct Matrices {
     void *const *pointers; // [count], device memory
     std::int64_t pitch;
     bool transposed = false; // stored as [columns, rows]
+    bool is_float32 = false; // else of the product's dtype
 };
 
-// Runs on the handle's stream. A and B are of `dtype`, C is float32, sums are float32; float32 products are exact
-// float32 unless `allow_tf32`.
+// Runs on the handle's stream. A and B are of `dtype`; C is of it, too, or float32; sums are float32; float32 products
+// are exact float32 unless `allow_tf32`.
 struct ProductType {
     cublasHandle_t handle;
     annulus_dtype dtype;

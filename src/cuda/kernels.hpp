@@ -108,6 +108,10 @@ struct SoftmaxArguments {
     bool fresh;         // the state holds nothing yet and O is overwritten by the product that follows
     float2 *state;      // m, l
     float *o;
+    // Of tiles that are all their queries meet (`fresh`): instead of moving the state on, divide the probabilities by
+    // their sum and write LSE to `lse`, if it is wanted.
+    bool complete;
+    DeviceRows lse;
 };
 void softmax(annulus_dtype dtype, const SoftmaxArguments &arguments, cudaStream_t stream);
 
@@ -160,15 +164,20 @@ struct OutputArguments {
 };
 void write_outputs(annulus_dtype dtype, const OutputArguments &arguments, cudaStream_t stream);
 
+// Zeros in the caller's rows of a block's queries, and -inf in their LSE.
+struct ClearArguments {
+    Block block;
+    std::int32_t head_dim;
+    DeviceRows rows, lse; // lse.data may be null
+};
+void clear_outputs(annulus_dtype dtype, const ClearArguments &arguments, cudaStream_t stream);
+
 // From a block's float32 gradients to the caller's; a null pointer in `d_q` or `d_k` leaves that side out.
 struct GradientOutputArguments {
     Block block;
     const float *d_q, *d_k, *d_v;
     DeviceRows d_q_out, d_k_out, d_v_out;
     RowContext context;
-    // Only rows that this branch reaches hold anything (query rule `dilated`); the others are 0.
-    bool only_branch;
-    BranchPlan branch;
 };
 void write_gradients(annulus_dtype dtype, const GradientOutputArguments &arguments, cudaStream_t stream);
 

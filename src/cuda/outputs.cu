@@ -101,24 +101,25 @@ __global__ void __launch_bounds__(block_threads)
     });
 }
 
-// Whether the row is one of the head's in a branch of query rule `dilated`.
-__device__ bool reaches(const BranchPlan &branch, std::int32_t head, std::int64_t position) {
-    const Segment segment = branch.segment(branch.segment_of(position));
-    return branch.serves(head) && segment.place(position) % branch.dilation() == branch.phase(head);
-}
-
 template <class T>
 __global__ void __launch_bounds__(block_threads)
     gradient_output_kernel(const GradientOutputArguments a, const float *sums, const DeviceRows target,
                            const BlockRows rows, bool aligned) {
     const int columns = a.context.head_dim;
     for_four_columns(rows, columns, [&](const BlockRow &row, int column) {
-        float4 four{};
-        if (!a.only_branch || reaches(a.branch, row.head, row.position)) {
-            four = *reinterpret_cast<const float4 *>(sums + row.index * columns + column);
-            note_not_finite(four, a.context.not_finite);
-        }
+        const float4 four = *reinterpret_cast<const float4 *>(sums + row.index * columns + column);
+        note_not_finite(four, a.context.not_finite);
         write_four(four, row_at<T>(target, row.batch, row.head, row.position) + column, aligned);
+    });
+}
+
+template <class T>
+__global__ void __launch_bounds__(block_threads)
+    clear_outputs_kernel(const ClearArguments a, const BlockRows rows, bool aligned) {
+    for_four_columns(rows, a.head_dim, [&](const BlockRow &row, int column) {
+        write_four(float4{}, row_at<T>(a.rows, row.batch, row.head, row.position) + column, aligned);
+        if (a.lse.data && column == 0)
+            *row_at<float>(a.lse, row.batch, row.head, row.position) = -INFINITY;
     });
 }
 
@@ -147,8 +148,6 @@ __global__ void __launch_bounds__(block_threads)
     repair_d_q_kernel(const GradientOutputArguments a, const BlockRows rows) {
     const int columns = a.context.head_dim;
     for_rows_of_warp(rows, a.context.not_finite, [&](const BlockRow &row) {
-        if (a.only_branch && !reaches(a.branch, row.head, row.position))
-            return;
         if (!LaneRow::load(a.d_q + row.index * columns, columns).is_finite(columns))
             query_gradient_row<T>(a.context, row.batch, row.head, row.position)
                 .store(row_at<T>(a.d_q_out, row.batch, row.head, row.position), columns);
@@ -160,8 +159,6 @@ __global__ void __launch_bounds__(block_threads)
     repair_d_kv_kernel(const GradientOutputArguments a, const BlockRows rows) {
     const int columns = a.context.head_dim;
     for_rows_of_warp(rows, a.context.not_finite, [&](const BlockRow &row) {
-        if (a.only_branch && !reaches(a.branch, row.head, row.position))
-            return;
         if (LaneRow::load(a.d_k + row.index * columns, columns).is_finite(columns) &&
             LaneRow::load(a.d_v + row.index * columns, columns).is_finite(columns))
             return;
@@ -189,6 +186,18 @@ void write_outputs(annulus_dtype dtype, const OutputArguments &a, cudaStream_t s
             repair_output_kernel<T><<<repair_blocks, block_threads, 0, stream>>>(a, rows);
     });
     check_launch("write_outputs");
+}
+
+void clear_outputs(annulus_dtype dtype, const ClearArguments &a, cudaStream_t stream) {
+    const BlockRows rows = query_rows(a.block);
+    if (rows.count() == 0)
+        return;
+    with_dtype(dtype, [&](auto type) {
+        using T = decltype(type);
+        clear_outputs_kernel<T>
+            <<<grid_of(rows, a.head_dim), block_threads, 0, stream>>>(a, rows, fours_are_aligned<T>(a.rows));
+    });
+    check_launch("clear_outputs");
 }
 
 void write_gradients(annulus_dtype dtype, const GradientOutputArguments &a, cudaStream_t stream) {

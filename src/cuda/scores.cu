@@ -8,7 +8,7 @@ namespace annulus {
 
 namespace {
 
-constexpr float log2_e = 1.4426950408889634f;
+constexpr float log2_e = 1.4426950408889634f, ln_2 = 0.6931471805599453f;
 // See kernels.hpp.
 constexpr float lazy_maximum = 8;
 
@@ -76,6 +76,13 @@ template <int threads, int per_thread> struct RowValues {
     }
 };
 
+// a / b, of numbers that are not negative: in 32 bits where they fit, as 64-bit divisions take a hundred instructions.
+__device__ std::int64_t quotient(std::int64_t a, std::int64_t b) {
+    if (((a | b) >> 32) == 0)
+        return static_cast<std::uint32_t>(a) / static_cast<std::uint32_t>(b);
+    return a / b;
+}
+
 // The row that a group of threads works on.
 struct ScoreRow {
     bool exists;        // threads beyond the last row go along for the block's barriers
@@ -100,7 +107,7 @@ struct ScoreRow {
         row.present = row.exists && row.position >= 0;
         row.visible = a.keys;
         if (a.masked && !a.key_positions) {
-            const std::int64_t seen = place < tile.key ? 0 : (place - tile.key) / a.key_stride + 1;
+            const std::int64_t seen = place < tile.key ? 0 : quotient(place - tile.key, a.key_stride) + 1;
             row.visible = static_cast<int>(seen < a.keys ? seen : a.keys);
         }
         return row;
@@ -152,11 +159,19 @@ __global__ void __launch_bounds__(block_threads) softmax_kernel(const SoftmaxArg
     l = Group::sum(l);
     if (!row.exists)
         return;
-    values.store(reinterpret_cast<T *>(scores), s.keys);
-    if (!row.present)
-        return;
     if (a.padding_keys > 0)
         l += a.padding_keys * exp2f(-m);
+    if (a.complete) {
+        const float factor = l == 0.f ? 0.f : 1 / l; // no key, or all of score -inf
+#pragma unroll
+        for (int i = 0; i < per_thread; ++i)
+            values.x[i] *= factor;
+        if (a.lse.data && Group::rank() == 0)
+            *row_at<float>(a.lse, row.item->tile.batch, row.item->tile.head, row.position) = (m + log2f(l)) * ln_2;
+    }
+    values.store(reinterpret_cast<T *>(scores), s.keys);
+    if (!row.present || a.complete)
+        return;
 
     const float correction = before.x == -INFINITY ? 0.f : exp2f(before.x - m);
     if (!a.fresh && correction != 1.f) {

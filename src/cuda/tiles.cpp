@@ -12,7 +12,7 @@ namespace {
 constexpr std::int64_t row_alignment = 64;
 // Queries of a tile that causality cuts: the fewer, the less of what is computed is hidden; but so many that the tiles
 // of a set have at least `set_queries` together.
-constexpr std::int64_t diagonal_queries = 256, set_queries = 2048;
+constexpr std::int64_t diagonal_queries = 256, set_queries = 4096;
 
 // n rows in pieces of at most `tile`, all equal but the last.
 std::int64_t piece_length(std::int64_t n, std::int64_t tile) {
