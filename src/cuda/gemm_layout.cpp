@@ -163,9 +163,11 @@ class LayoutMaker {
     }
 
     void add_grid(const Window &positions, std::int64_t row_bytes, bool queries, bool keys) {
-        const std::int64_t window = fitting_window(positions, row_bytes);
-        BlockGrid grid =
-            make_grid(plan_, positions, window, state_budget(row_bytes) / row_bytes * group_, group_, layout_.lanes);
+        // Without a state blocks are as large as they can be.
+        const std::int64_t window = layout_.direct ? problem_.sequence_length : fitting_window(positions, row_bytes);
+        const std::int64_t rows_that_fit =
+            layout_.direct ? std::numeric_limits<std::int64_t>::max() : state_budget(row_bytes) / row_bytes * group_;
+        BlockGrid grid = make_grid(plan_, positions, window, rows_that_fit, group_, layout_.lanes);
         grid.query_results = queries;
         grid.key_results = keys;
         grid.windows_of_keys = keys;

@@ -95,7 +95,10 @@ struct ScoreRow {
     template <class Group> static __device__ ScoreRow of(const ScoreArguments &a) {
         ScoreRow row;
         const std::int64_t rows = a.tiles * a.queries;
-        row.index = static_cast<std::int64_t>(blockIdx.x) * Group::rows_in_block + Group::row_in_block();
+        // From the last block on: the product before wrote the last rows last and the one that follows reads the first
+        // rows first, so both ends are met in the L2 cache.
+        const std::int64_t block = gridDim.x - 1 - blockIdx.x;
+        row.index = block * Group::rows_in_block + Group::row_in_block();
         row.exists = row.index < rows;
         if (!row.exists)
             row.index = rows - 1;
