@@ -18,11 +18,6 @@ inline void check(cudaError_t error, const char *what) {
                 what, cudaGetErrorString(error), cudaGetErrorName(error));
 }
 
-// Throws unless the kernel that was launched last was accepted.
-inline void check_launch(const char *kernel) {
-    check(cudaGetLastError(), kernel);
-}
-
 inline void check(cublasStatus_t status, const char *what) {
     if (status == CUBLAS_STATUS_SUCCESS)
         return;

@@ -11,6 +11,7 @@
 #include <annulus/tensor.h>
 #include <cuda_runtime_api.h>
 
+#include <array>
 #include <cstdint>
 
 namespace annulus {
@@ -56,12 +57,8 @@ struct ItemArguments {
     std::int64_t first, count; // tiles of the set
     std::int64_t per_launch;   // tile i has slot i % per_launch in its launch
     std::int32_t heads_per_kv_head;
-    // Rows of the state: ((b - first_batch) * heads + h - first_head) * rows + position - start, and for the keys
-    // alike.
-    std::int64_t first_batch;
-    std::int32_t first_head, heads;
-    Window queries, keys;
-    OperandAddress operands[operand_count];
+    Block block; // whose state the items point into
+    std::array<OperandAddress, operand_count> operands;
     TileItem *items;
     void **pointers; // [operand_count, capacity]
     std::int64_t capacity;
@@ -72,6 +69,11 @@ void write_items(const ItemArguments &arguments, cudaStream_t stream);
 
 // The rows of one side of a launch's tiles, copied side by side: [tiles, count, D]. Rows outside the window, and those
 // from `present` on, are zeros.
+struct PackedTensor {
+    DeviceRows source;
+    void *rows; // null: nothing to pack
+};
+
 struct PackArguments {
     const TileItem *items;
     std::int64_t tiles;
@@ -81,8 +83,7 @@ struct PackArguments {
     std::int32_t heads_per_kv_head, head_dim;
     Curve curve;
     Window window;
-    DeviceRows source[2];
-    void *packed[2];         // null: no second tensor
+    std::array<PackedTensor, 2> tensors;
     std::int64_t *positions; // [tiles, count]: of each row, or -1 where it is absent
 };
 void pack_rows(annulus_dtype dtype, const PackArguments &arguments, cudaStream_t stream);
@@ -172,11 +173,15 @@ struct ClearArguments {
 };
 void clear_outputs(annulus_dtype dtype, const ClearArguments &arguments, cudaStream_t stream);
 
-// From a block's float32 gradients to the caller's; a null pointer in `d_q` or `d_k` leaves that side out.
+// From a block's float32 gradients to the caller's; a null pointer for dQ or dK leaves that side out.
+struct GradientSums {
+    const float *d_q, *d_k, *d_v;
+};
+
 struct GradientOutputArguments {
     Block block;
-    const float *d_q, *d_k, *d_v;
-    DeviceRows d_q_out, d_k_out, d_v_out;
+    GradientSums sums;
+    DeviceRows d_q, d_k, d_v;
     RowContext context;
 };
 void write_gradients(annulus_dtype dtype, const GradientOutputArguments &arguments, cudaStream_t stream);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kernels that write a block's results to the caller's tensors, four columns a thread; and those that compute rows
 // again where a result is not finite (repair.cuh), a warp for each row.
-#include "cuda/cuda_error.hpp"
 #include "cuda/repair.cuh"
 
 #include <algorithm>
@@ -9,8 +8,6 @@
 namespace annulus {
 
 namespace {
-
-constexpr float ln_2 = 0.6931471805599453f;
 
 // Rows of a block, [batches, heads, window]: of the queries, or of the keys.
 struct BlockRows {
@@ -54,7 +51,7 @@ template <class Use> __device__ void for_four_columns(const BlockRows &rows, int
 
 dim3 grid_of(const BlockRows &rows, int columns) {
     constexpr std::int64_t most_layers = 65535; // of a grid
-    return {grid_for(rows.window.length, block_threads / (columns / 4)),
+    return {grid_for(rows.window.length, block_threads / (columns / 4)).x,
             static_cast<unsigned>(std::min(most_layers, rows.batches * rows.heads))};
 }
 
@@ -103,12 +100,11 @@ __global__ void __launch_bounds__(block_threads)
 
 template <class T>
 __global__ void __launch_bounds__(block_threads)
-    gradient_output_kernel(const GradientOutputArguments a, const float *sums, const DeviceRows target,
-                           const BlockRows rows, bool aligned) {
-    const int columns = a.context.head_dim;
+    gradient_output_kernel(const float *sums, const DeviceRows target, const BlockRows rows, int columns,
+                           int *not_finite, bool aligned) {
     for_four_columns(rows, columns, [&](const BlockRow &row, int column) {
         const float4 four = *reinterpret_cast<const float4 *>(sums + row.index * columns + column);
-        note_not_finite(four, a.context.not_finite);
+        note_not_finite(four, not_finite);
         write_four(four, row_at<T>(target, row.batch, row.head, row.position) + column, aligned);
     });
 }
@@ -148,9 +144,9 @@ __global__ void __launch_bounds__(block_threads)
     repair_d_q_kernel(const GradientOutputArguments a, const BlockRows rows) {
     const int columns = a.context.head_dim;
     for_rows_of_warp(rows, a.context.not_finite, [&](const BlockRow &row) {
-        if (!LaneRow::load(a.d_q + row.index * columns, columns).is_finite(columns))
+        if (!LaneRow::load(a.sums.d_q + row.index * columns, columns).is_finite(columns))
             query_gradient_row<T>(a.context, row.batch, row.head, row.position)
-                .store(row_at<T>(a.d_q_out, row.batch, row.head, row.position), columns);
+                .store(row_at<T>(a.d_q, row.batch, row.head, row.position), columns);
     });
 }
 
@@ -159,13 +155,13 @@ __global__ void __launch_bounds__(block_threads)
     repair_d_kv_kernel(const GradientOutputArguments a, const BlockRows rows) {
     const int columns = a.context.head_dim;
     for_rows_of_warp(rows, a.context.not_finite, [&](const BlockRow &row) {
-        if (LaneRow::load(a.d_k + row.index * columns, columns).is_finite(columns) &&
-            LaneRow::load(a.d_v + row.index * columns, columns).is_finite(columns))
+        if (LaneRow::load(a.sums.d_k + row.index * columns, columns).is_finite(columns) &&
+            LaneRow::load(a.sums.d_v + row.index * columns, columns).is_finite(columns))
             return;
         LaneRow d_k, d_v;
         key_gradient_rows<T>(a.context, row.batch, row.head, row.position, d_k, d_v);
-        d_k.store(row_at<T>(a.d_k_out, row.batch, row.head, row.position), columns);
-        d_v.store(row_at<T>(a.d_v_out, row.batch, row.head, row.position), columns);
+        d_k.store(row_at<T>(a.d_k, row.batch, row.head, row.position), columns);
+        d_v.store(row_at<T>(a.d_v, row.batch, row.head, row.position), columns);
     });
 }
 
@@ -180,12 +176,11 @@ void write_outputs(annulus_dtype dtype, const OutputArguments &a, cudaStream_t s
         return;
     with_dtype(dtype, [&](auto type) {
         using T = decltype(type);
-        output_kernel<T>
-            <<<grid_of(rows, a.context.head_dim), block_threads, 0, stream>>>(a, rows, fours_are_aligned<T>(a.out));
+        launch("write_outputs", output_kernel<T>, grid_of(rows, a.context.head_dim), stream, a, rows,
+               fours_are_aligned<T>(a.out));
         if (a.context.not_finite)
-            repair_output_kernel<T><<<repair_blocks, block_threads, 0, stream>>>(a, rows);
+            launch("repair_outputs", repair_output_kernel<T>, repair_blocks, stream, a, rows);
     });
-    check_launch("write_outputs");
 }
 
 void clear_outputs(annulus_dtype dtype, const ClearArguments &a, cudaStream_t stream) {
@@ -194,35 +189,34 @@ void clear_outputs(annulus_dtype dtype, const ClearArguments &a, cudaStream_t st
         return;
     with_dtype(dtype, [&](auto type) {
         using T = decltype(type);
-        clear_outputs_kernel<T>
-            <<<grid_of(rows, a.head_dim), block_threads, 0, stream>>>(a, rows, fours_are_aligned<T>(a.rows));
+        launch("clear_outputs", clear_outputs_kernel<T>, grid_of(rows, a.head_dim), stream, a, rows,
+               fours_are_aligned<T>(a.rows));
     });
-    check_launch("clear_outputs");
 }
 
 void write_gradients(annulus_dtype dtype, const GradientOutputArguments &a, cudaStream_t stream) {
-    const int columns = a.context.head_dim;
+    const BlockRows queries = query_rows(a.block), keys = key_rows(a.block, a.context.heads_per_kv_head);
+    const bool with_queries = a.sums.d_q && queries.count() > 0, with_keys = a.sums.d_k && keys.count() > 0;
     with_dtype(dtype, [&](auto type) {
         using T = decltype(type);
+        const int columns = a.context.head_dim;
         const auto write = [&](const float *sums, const DeviceRows &target, const BlockRows &rows) {
-            gradient_output_kernel<T><<<grid_of(rows, columns), block_threads, 0, stream>>>(
-                a, sums, target, rows, fours_are_aligned<T>(target));
+            launch("write_gradients", gradient_output_kernel<T>, grid_of(rows, columns), stream, sums, target, rows,
+                   columns, a.context.not_finite, fours_are_aligned<T>(target));
         };
-        const BlockRows queries = query_rows(a.block), keys = key_rows(a.block, a.context.heads_per_kv_head);
-        if (a.d_q && queries.count() > 0)
-            write(a.d_q, a.d_q_out, queries);
-        if (a.d_k && keys.count() > 0) {
-            write(a.d_k, a.d_k_out, keys);
-            write(a.d_v, a.d_v_out, keys);
+        if (with_queries)
+            write(a.sums.d_q, a.d_q, queries);
+        if (with_keys) {
+            write(a.sums.d_k, a.d_k, keys);
+            write(a.sums.d_v, a.d_v, keys);
         }
         if (!a.context.not_finite)
             return;
-        if (a.d_q && queries.count() > 0)
-            repair_d_q_kernel<T><<<repair_blocks, block_threads, 0, stream>>>(a, queries);
-        if (a.d_k && keys.count() > 0)
-            repair_d_kv_kernel<T><<<repair_blocks, block_threads, 0, stream>>>(a, keys);
+        if (with_queries)
+            launch("repair_d_q", repair_d_q_kernel<T>, repair_blocks, stream, a, queries);
+        if (with_keys)
+            launch("repair_d_kv", repair_d_kv_kernel<T>, repair_blocks, stream, a, keys);
     });
-    check_launch("write_gradients");
 }
 
 } // namespace annulus

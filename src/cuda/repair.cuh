@@ -7,12 +7,11 @@
 // attend to a NaN are done when all their columns are NaN.
 #pragma once
 
-#include "cuda/device_dtype.cuh"
+#include "cuda/device.cuh"
 
 namespace annulus {
 
 constexpr int most_columns = 256 / 32; // of a lane
-constexpr float log2_e = 1.4426950408889634f;
 
 // The columns of a row that a lane holds: lane, lane + 32, …
 struct LaneRow {

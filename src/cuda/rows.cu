@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kernels that move rows and addresses about: items and pointers of tiles, packing, adding packed rows to the state.
-#include "cuda/cuda_error.hpp"
-#include "cuda/device_dtype.cuh"
+#include "cuda/device.cuh"
 
 #include <algorithm>
 
@@ -15,16 +14,17 @@ __global__ void write_items_kernel(const ItemArguments a) {
         return;
     const Tile tile = tile_at(a.set, a.first + i);
     const std::int64_t kv_head = tile.head / a.heads_per_kv_head;
-    const std::int64_t entry = tile.batch - a.first_batch;
+    const std::int64_t entry = tile.batch - a.block.first_batch;
     const std::int64_t query = tile.segment_start + tile.query, key = tile.segment_start + tile.key;
+    const std::int32_t kv_heads = a.block.heads / a.heads_per_kv_head;
     TileItem &item = a.items[i];
     item.tile = tile;
-    item.state = (entry * a.heads + tile.head - a.first_head) * a.queries.length - a.queries.start;
-    item.key_state = (entry * divide_up(a.heads, a.heads_per_kv_head) + kv_head - a.first_head / a.heads_per_kv_head) *
-                         a.keys.length -
-                     a.keys.start;
+    item.state =
+        (entry * a.block.heads + tile.head - a.block.first_head) * a.block.queries.length - a.block.queries.start;
+    item.key_state = (entry * kv_heads + kv_head - a.block.first_head / a.heads_per_kv_head) * a.block.keys.length -
+                     a.block.keys.start;
     for (int operand = 0; operand < operand_count; ++operand) {
-        const OperandAddress &address = a.operands[operand];
+        const OperandAddress &address = a.operands[static_cast<std::size_t>(operand)];
         if (address.base)
             a.pointers[operand * a.capacity + i] =
                 address.base + tile.batch * address.batch + (address.of_keys ? kv_head : tile.head) * address.head +
@@ -49,11 +49,11 @@ template <class T> __global__ void pack_kernel(const PackArguments a) {
     const std::int64_t head = a.of_keys ? tile.head / a.heads_per_kv_head : tile.head;
     if (lane == 0)
         a.positions[row] = present ? position : -1;
-    for (int t = 0; t < 2; ++t) {
-        if (!a.packed[t])
+    for (const PackedTensor &tensor : a.tensors) {
+        if (!tensor.rows)
             continue;
-        T *const target = static_cast<T *>(a.packed[t]) + row * a.head_dim;
-        const T *const source = row_at<T>(a.source[t], tile.batch, head, position);
+        T *const target = static_cast<T *>(tensor.rows) + row * a.head_dim;
+        const T *const source = row_at<T>(tensor.source, tile.batch, head, position);
         for (int d = lane; d < a.head_dim; d += 32)
             target[d] = present ? source[d] : from_float<T>(0.f);
     }
@@ -94,35 +94,29 @@ __global__ void store_kernel(const SomeBranches some, std::byte *target, int byt
 } // namespace
 
 void write_items(const ItemArguments &a, cudaStream_t stream) {
-    write_items_kernel<<<grid_for(a.count, 128), 128, 0, stream>>>(a);
-    check_launch("write_items");
+    launch("write_items", write_items_kernel, grid_for(a.count, block_threads), stream, a);
 }
 
 void pack_rows(annulus_dtype dtype, const PackArguments &a, cudaStream_t stream) {
     with_dtype(dtype, [&](auto type) {
-        pack_kernel<decltype(type)><<<grid_for(a.tiles * a.count, block_threads / 32), block_threads, 0, stream>>>(a);
+        launch("pack_rows", pack_kernel<decltype(type)>, grid_for(a.tiles * a.count, block_threads / 32), stream, a);
     });
-    check_launch("pack_rows");
 }
 
 void add_rows(const AddArguments &a, cudaStream_t stream) {
-    add_kernel<<<grid_for(a.tiles * a.count, block_threads / 32), block_threads, 0, stream>>>(a);
-    check_launch("add_rows");
+    launch("add_rows", add_kernel, grid_for(a.tiles * a.count, block_threads / 32), stream, a);
 }
 
 void clear_state(float2 *state, std::int64_t rows, cudaStream_t stream) {
-    clear_kernel<<<grid_for(rows, block_threads), block_threads, 0, stream>>>(state, rows);
-    check_launch("clear_state");
+    launch("clear_state", clear_kernel, grid_for(rows, block_threads), stream, state, rows);
 }
 
 void store_branches(const BranchPlan *branches, std::int32_t count, BranchPlan *target, cudaStream_t stream) {
     for (std::int32_t first = 0; first < count; first += branches_at_once) {
-        const int n = std::min(branches_at_once, count - first);
-        const int bytes = n * static_cast<int>(sizeof(BranchPlan));
+        const int bytes = std::min(branches_at_once, count - first) * static_cast<int>(sizeof(BranchPlan));
         SomeBranches some;
         std::copy_n(reinterpret_cast<const std::byte *>(branches + first), bytes, some.bytes);
-        store_kernel<<<1, block_threads, 0, stream>>>(some, reinterpret_cast<std::byte *>(target + first), bytes);
-        check_launch("store_branches");
+        launch("store_branches", store_kernel, 1, stream, some, reinterpret_cast<std::byte *>(target + first), bytes);
     }
 }
 

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kernels on score matrices, one pass over each: a group of threads holds a row in registers from the reading to the
 // writing, in place.
-#include "cuda/cuda_error.hpp"
-#include "cuda/device_dtype.cuh"
+#include "cuda/device.cuh"
 
 namespace annulus {
 
 namespace {
 
-constexpr float log2_e = 1.4426950408889634f, ln_2 = 0.6931471805599453f;
 // See kernels.hpp.
 constexpr float lazy_maximum = 8;
 
@@ -235,19 +233,21 @@ __global__ void __launch_bounds__(block_threads) gradient_kernel(const GradientA
     ds.store(reinterpret_cast<T *>(d_scores), s.keys);
 }
 
-// launch(threads, per_thread), as integral constants, for rows of `keys` numbers.
-template <class Launch> void for_row_length(int keys, Launch launch) {
-    const auto with = [&](auto threads, auto per_thread) { launch(threads, per_thread); };
+// Calls use with the threads and numbers a thread for rows of `keys` numbers, as integral constants.
+template <class Use> void for_row_length(int keys, Use use) {
+    const auto with = [&]<int threads, int per_thread>() {
+        use(std::integral_constant<int, threads>{}, std::integral_constant<int, per_thread>{});
+    };
     if (keys <= 32)
-        with(std::integral_constant<int, 8>{}, std::integral_constant<int, 4>{});
+        with.template operator()<8, 4>();
     else if (keys <= 128)
-        with(std::integral_constant<int, 32>{}, std::integral_constant<int, 4>{});
+        with.template operator()<32, 4>();
     else if (keys <= 512)
-        with(std::integral_constant<int, 32>{}, std::integral_constant<int, 16>{});
+        with.template operator()<32, 16>();
     else if (keys <= 1024)
-        with(std::integral_constant<int, 32>{}, std::integral_constant<int, 32>{});
+        with.template operator()<32, 32>();
     else
-        with(std::integral_constant<int, 64>{}, std::integral_constant<int, 32>{});
+        with.template operator()<64, 32>();
 }
 
 } // namespace
@@ -255,21 +255,19 @@ template <class Launch> void for_row_length(int keys, Launch launch) {
 void softmax(annulus_dtype dtype, const SoftmaxArguments &a, cudaStream_t stream) {
     with_dtype(dtype, [&](auto type) {
         for_row_length(a.score.keys, [&](auto threads, auto per_thread) {
-            const unsigned grid = grid_for(a.score.tiles * a.score.queries, block_threads / threads());
-            softmax_kernel<decltype(type), threads(), per_thread()><<<grid, block_threads, 0, stream>>>(a);
+            launch("softmax", softmax_kernel<decltype(type), threads(), per_thread()>,
+                   grid_for(a.score.tiles * a.score.queries, block_threads / threads()), stream, a);
         });
     });
-    check_launch("softmax");
 }
 
 void score_gradients(annulus_dtype dtype, const GradientArguments &a, cudaStream_t stream) {
     with_dtype(dtype, [&](auto type) {
         for_row_length(a.score.keys, [&](auto threads, auto per_thread) {
-            const unsigned grid = grid_for(a.score.tiles * a.score.queries, block_threads / threads());
-            gradient_kernel<decltype(type), threads(), per_thread()><<<grid, block_threads, 0, stream>>>(a);
+            launch("score_gradients", gradient_kernel<decltype(type), threads(), per_thread()>,
+                   grid_for(a.score.tiles * a.score.queries, block_threads / threads()), stream, a);
         });
     });
-    check_launch("score_gradients");
 }
 
 } // namespace annulus

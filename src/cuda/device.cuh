@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The dtypes on the device, and the step from a dtype's number to its type.
+// What the kernels share: the dtypes on the device, rows of tensors, launches.
 #pragma once
 
+#include "cuda/cuda_error.hpp"
 #include "cuda/kernels.hpp"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+
+#include <type_traits>
+#include <utility>
 
 namespace annulus {
 
@@ -50,10 +54,23 @@ __device__ T *row_at(const DeviceRows &rows, std::int64_t batch, std::int64_t he
     return static_cast<T *>(rows.data) + row_offset(rows, batch, head, position);
 }
 
+constexpr float log2_e = 1.4426950408889634f, ln_2 = 0.6931471805599453f;
+
 constexpr int block_threads = 256;
 
-inline unsigned grid_for(std::int64_t items, std::int64_t per_block) {
-    return static_cast<unsigned>(divide_up(items, per_block));
+inline dim3 grid_for(std::int64_t items, std::int64_t per_block) {
+    return {static_cast<unsigned>(divide_up(items, per_block))};
+}
+
+// Blocks of block_threads. Not by <<<>>>, whose failure is told only by the runtime's last error, which may be an older
+// one of the caller's.
+template <class... Parameters, class... Arguments>
+void launch(const char *what, void (*kernel)(Parameters...), dim3 grid, cudaStream_t stream, Arguments &&...arguments) {
+    cudaLaunchConfig_t config{};
+    config.gridDim = grid;
+    config.blockDim = block_threads;
+    config.stream = stream;
+    check(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...), what);
 }
 
 } // namespace annulus

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/gemm_lane.hpp"
+
+#include "cuda/cuda_error.hpp"
+
+namespace annulus {
+
+namespace {
+
+LaneContext make_context(const GemmCall &call, const GemmLayout &layout, const GemmMemory &memory, int index) {
+    const LaneMemory &own = memory.lanes[static_cast<std::size_t>(index)];
+    const cublasHandle_t blas = call.device.blas(index);
+    const cudaStream_t stream = call.device.stream(index);
+    check(cublasSetStream(blas, stream), "cublasSetStream");
+    // Sums stay float32 where a product is split.
+    constexpr int math = CUBLAS_DEFAULT_MATH | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
+    check(cublasSetMathMode(blas, static_cast<cublasMath_t>(math)), "cublasSetMathMode");
+    // After the stream, which resets it.
+    check(cublasSetWorkspace(blas, own.blas, layout.blas_bytes), "cublasSetWorkspace");
+    return {call, layout, memory.branches, own, stream, {blas, call.plan.problem().dtype, call.resources.allow_tf32}};
+}
+
+} // namespace
+
+Lane::Lane(const GemmCall &call, const GemmLayout &layout, const GemmMemory &memory, int index)
+    : index_(index), context_(make_context(call, layout, memory, index)) {}
+
+void Lane::start(const BlockGrid &grid) {
+    grid_ = &grid;
+    next_block_ = index_;
+}
+
+bool Lane::step() {
+    if (!block_) {
+        if (next_block_ >= grid_->count())
+            return false;
+        begin_block();
+        return true;
+    }
+    while (!launches_ || launches_->is_done()) {
+        if (next_set_ < sets_.size()) {
+            begin_set();
+        } else if (next_part_ < parts_.size()) {
+            begin_part();
+        } else {
+            finish_block();
+            return true;
+        }
+    }
+    launches_->launch();
+    return true;
+}
+
+void Lane::begin_block() {
+    const GemmCall &call = context_.call;
+    const LaneMemory &memory = context_.memory;
+    block_ = grid_->block(call.plan, next_block_);
+    next_block_ += context_.layout.lanes;
+    parts_.clear();
+    next_part_ = 0;
+    // Backward, the heads of a group add to the same rows of dK and dV: one after the other.
+    const std::int32_t group = call.heads_per_kv_head();
+    const std::int32_t heads = call.is_forward() || group == 1 ? block_->heads : 1;
+    for (std::size_t branch = 0; branch < call.plan.branches().size(); ++branch)
+        for (std::int32_t h = 0; h < block_->heads; h += heads)
+            parts_.push_back({branch, block_->first_head + h, heads});
+
+    sums_are_clear_ = false;
+    if (context_.layout.direct) {
+        clear_unreached_rows();
+        return;
+    }
+    if (memory.not_finite)
+        check(cudaMemsetAsync(memory.not_finite, 0, sizeof(int), context_.stream), "cudaMemsetAsync");
+    const std::int64_t query_rows = block_->batches * block_->heads * block_->queries.length;
+    const std::int64_t key_rows = block_->batches * (block_->heads / group) * block_->keys.length;
+    if (call.is_forward()) {
+        if (query_rows > 0)
+            clear_state(memory.state, query_rows, context_.stream);
+        return;
+    }
+    if (first_branch_reaches_all_rows())
+        return;
+    sums_are_clear_ = true;
+    const auto clear = [&](float *sums, std::int64_t rows) {
+        const auto bytes = static_cast<std::size_t>(rows * call.head_dim()) * sizeof(float);
+        check(cudaMemsetAsync(sums, 0, bytes, context_.stream), "cudaMemsetAsync");
+    };
+    if (grid_->query_results)
+        clear(memory.o, query_rows);
+    if (grid_->key_results) {
+        clear(memory.d_k, key_rows);
+        clear(memory.d_v, key_rows);
+    }
+}
+
+// Without a state no tile writes the rows that the only branch does not reach. Telling them apart costs more than
+// clearing all.
+void Lane::clear_unreached_rows() const {
+    const GemmCall &call = context_.call;
+    const BranchPlan &branch = call.plan.branches().front();
+    if (branch.dilation() == 1 && branch.head_count() == call.plan.problem().heads)
+        return;
+    const auto clear = [&](const DeviceRows &rows, const DeviceRows &lse) {
+        clear_outputs(call.plan.problem().dtype, {*block_, call.head_dim(), rows, lse}, context_.stream);
+    };
+    if (call.is_forward()) {
+        clear(call.out, call.lse);
+        return;
+    }
+    clear(call.d_q, {});
+    clear(call.d_k, {});
+    clear(call.d_v, {});
+}
+
+// Whether each query of the first branch meets all its keys in one tile.
+bool Lane::first_branch_is_single_tiles() const {
+    const BranchPlan &branch = context_.call.plan.branches().front();
+    return divide_up(branch.segment_length(), branch.dilation()) <= context_.layout.tile;
+}
+
+// Backward: whether each row of the block's gradients is first reached by one tile of the first branch, which then may
+// overwrite it.
+bool Lane::first_branch_reaches_all_rows() const {
+    const BranchPlan &branch = context_.call.plan.branches().front();
+    return grid_->query_results && grid_->key_results && block_->queries == block_->keys &&
+           context_.call.heads_per_kv_head() == 1 && first_branch_is_single_tiles() && branch.dilation() == 1 &&
+           branch.serves(block_->first_head) && branch.serves(block_->first_head + block_->heads - 1);
+}
+
+void Lane::begin_part() {
+    const Part &part = parts_[next_part_++];
+    Block block = *block_;
+    block.first_head = part.first_head;
+    block.heads = part.heads;
+    sets_ = make_tiles(context_.call.plan, context_.call.plan.branches()[part.branch], block, context_.layout.tile);
+    next_set_ = 0;
+}
+
+void Lane::begin_set() {
+    const bool is_first = parts_[next_part_ - 1].branch == 0 && first_branch_is_single_tiles();
+    const SetRole role{grid_->query_results, grid_->key_results, is_first && !sums_are_clear_};
+    launches_.emplace(context_, *block_, sets_[next_set_++], role);
+}
+
+void Lane::finish_block() {
+    const GemmCall &call = context_.call;
+    const LaneMemory &memory = context_.memory;
+    const Block block = *block_;
+    block_.reset();
+    launches_.reset();
+    if (context_.layout.direct)
+        return;
+    const Problem &problem = call.plan.problem();
+    const RowContext rows{context_.branches,
+                          static_cast<std::int32_t>(call.plan.branches().size()),
+                          memory.not_finite,
+                          call.heads_per_kv_head(),
+                          call.head_dim(),
+                          static_cast<float>(call.plan.scale()),
+                          problem.queries,
+                          problem.keys,
+                          call.q,
+                          call.k,
+                          call.v,
+                          call.out,
+                          call.d_out,
+                          call.lse,
+                          call.d_lse};
+    if (call.is_forward()) {
+        write_outputs(problem.dtype, {block, memory.state, memory.o, call.out, call.lse, rows}, context_.stream);
+        return;
+    }
+    const GradientSums sums{grid_->query_results ? memory.o : nullptr, grid_->key_results ? memory.d_k : nullptr,
+                            memory.d_v};
+    write_gradients(problem.dtype, {block, sums, call.d_q, call.d_k, call.d_v, rows}, context_.stream);
+}
+
+} // namespace annulus
