@@ -16,7 +16,7 @@ build() {
 
 sh packaging/install.sh build cli test example
 build build/test -Dcli=enabled
-build build/sanitize -Dcli=disabled -Db_sanitize=address,undefined -Db_lundef=false
+build build/sanitize -Dcli=disabled -Dcuda=disabled -Db_sanitize=address,undefined -Db_lundef=false
 
 # A failing test is counted below; it does not keep the others from running.
 meson test -C build/test --no-rebuild || true

@@ -106,8 +106,9 @@ class RandomTiles : public testing::TestWithParam<int> {
                     std::sort(visited.keys.begin(), visited.keys.end());
                     std::sort(wanted.positions.begin(), wanted.positions.end());
                     ASSERT_EQ(visited.keys, wanted.positions) << "head " << h << " query " << query;
-                    if (with_padding)
+                    if (with_padding) {
                         ASSERT_EQ(visited.padding, wanted.padding) << "head " << h << " query " << query;
+                    }
                 }
     }
 
@@ -152,10 +153,12 @@ TEST_P(RandomTiles, BlocksOfALayoutVisitEachPairOnce) {
                 for (std::int64_t i = 0; i < grid.count(); ++i) {
                     const Block block = grid.block(plan_, i);
                     ASSERT_EQ(block.heads % group, 0);
-                    if (grid.query_results)
+                    if (grid.query_results) {
                         ASSERT_LE(block.batches * block.heads * block.queries.length, layout.query_rows);
-                    if (grid.key_results)
+                    }
+                    if (grid.key_results) {
                         ASSERT_LE(block.batches * (block.heads / group) * block.keys.length, layout.key_rows);
+                    }
                     visit(block, layout.tile);
                     if (HasFatalFailure())
                         return;

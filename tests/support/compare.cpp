@@ -55,15 +55,17 @@ void expect_zero_rows(const char *name, const Problem &problem, const std::vecto
             }
 }
 
-// `size`: the norm of the terms that cancel in the tensor's sums, which bounds its accuracy from below.
+// `terms`: a tensor that is, times `factor`, as large as the terms that cancel in this one's sums; they bound its
+// accuracy from below.
 void expect_tensor(const char *name, const Problem &problem, const std::vector<double> &got,
-                   const std::vector<double> &wanted, const std::vector<double> &low,
-                   const std::vector<double> &terms) {
+                   const std::vector<double> &wanted, const std::vector<double> &low, const std::vector<double> &terms,
+                   double factor = 1) {
     if (problem.dtype == ANNULUS_FLOAT64 || problem.dtype == ANNULUS_FLOAT32)
         return expect_near(name, got, wanted, tolerance_of(problem.dtype), norm(terms));
     ASSERT_EQ(got.size(), wanted.size());
     const double allowed = 2 * greatest_difference(low, wanted) +
-                           rounding_unit(problem.dtype) * greatest_magnitude(wanted) + 1e-5 * greatest_magnitude(terms);
+                           rounding_unit(problem.dtype) * greatest_magnitude(wanted) +
+                           1e-5 * factor * greatest_magnitude(terms);
     const double difference = greatest_difference(got, wanted);
     EXPECT_TRUE(difference <= allowed) << name << " is off by " << difference << ", allowed " << allowed;
 }
@@ -137,9 +139,11 @@ void expect_agreement(const Problem &problem, const Results &results, const Resu
     expect_zero_rows("out", problem, exact.lse, results.out);
     if (results.d_q.empty())
         return;
-    // dQ and dK are differences of terms as large as O and dV times the inputs, which are of size 1.
-    expect_tensor("d_q", problem, results.d_q, exact.d_q, low.d_q, exact.out);
-    expect_tensor("d_k", problem, results.d_k, exact.d_k, low.d_k, exact.d_v);
+    // dQ and dK are differences of terms as large as O and dV times scale K and scale Q, if these sum D products: K is
+    // of size 1, Q of its spread.
+    const double factor = std::max(1.0, std::fabs(problem.scale_or_default()) * std::sqrt(problem.dim));
+    expect_tensor("d_q", problem, results.d_q, exact.d_q, low.d_q, exact.out, factor);
+    expect_tensor("d_k", problem, results.d_k, exact.d_k, low.d_k, exact.d_v, factor * problem.spread);
     expect_tensor("d_v", problem, results.d_v, exact.d_v, low.d_v, exact.d_v);
     expect_zero_rows("d_q", problem, exact.lse, results.d_q);
 }
