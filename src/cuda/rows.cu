@@ -32,45 +32,72 @@ __global__ void write_items_kernel(const ItemArguments a) {
     }
 }
 
-// A warp copies a row.
-template <class T> __global__ void pack_kernel(const PackArguments a) {
-    const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
-    if (row >= a.tiles * a.count)
-        return;
-    const int lane = threadIdx.x % 32;
-    const Tile &tile = a.items[row / a.count].tile;
-    const auto i = static_cast<std::int32_t>(row % a.count);
-    std::int64_t position = -1;
-    if (i < a.present) {
-        const std::int64_t place = (a.of_keys ? tile.key : tile.query) + i * a.stride;
-        position = Segment{{tile.segment_start, a.curve.length()}, a.curve}.position(place);
-    }
-    const bool present = position >= a.window.start && position < a.window.end();
-    const std::int64_t head = a.of_keys ? tile.head / a.heads_per_kv_head : tile.head;
-    if (lane == 0)
-        a.positions[row] = present ? position : -1;
-    for (const PackedTensor &tensor : a.tensors) {
-        if (!tensor.rows)
-            continue;
-        T *const target = static_cast<T *>(tensor.rows) + row * a.head_dim;
-        const T *const source = row_at<T>(tensor.source, tile.batch, head, position);
-        for (int d = lane; d < a.head_dim; d += 32)
-            target[d] = present ? source[d] : from_float<T>(0.f);
+constexpr int rows_of_block = 32;
+
+// The rows of a block in units of Unit; `offsets` are those of their elements in the tensor, or -1.
+template <class Unit>
+__device__ void copy_rows(const void *tensor, const std::int64_t *offsets, int element_bytes, int rows, int row_bytes,
+                          void *packed) {
+    const int units = row_bytes / static_cast<int>(sizeof(Unit));
+    for (int i = static_cast<int>(threadIdx.x); i < rows * units; i += block_threads) {
+        const std::int64_t offset = offsets[i / units];
+        const char *const row = static_cast<const char *>(tensor) + offset * element_bytes;
+        static_cast<Unit *>(packed)[i] = offset < 0 ? Unit{} : reinterpret_cast<const Unit *>(row)[i % units];
     }
 }
 
+// One thread finds out where a row is, all threads copy.
+template <class T> __global__ void __launch_bounds__(block_threads) pack_kernel(const PackArguments a) {
+    __shared__ std::int64_t offsets[2][rows_of_block];
+    const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * rows_of_block;
+    const std::int64_t left = a.tiles * a.count - first;
+    const int rows = left < rows_of_block ? static_cast<int>(left) : rows_of_block;
+    if (const int i = static_cast<int>(threadIdx.x); i < rows) {
+        const std::int64_t row = first + i, row_of_tile = row % a.count;
+        const Tile &tile = a.items[row / a.count].tile;
+        std::int64_t position = -1;
+        if (row_of_tile < a.present) {
+            const std::int64_t place = (a.of_keys ? tile.key : tile.query) + row_of_tile * a.stride;
+            position = Segment{{tile.segment_start, a.curve.length()}, a.curve}.position(place);
+        }
+        const bool present = position >= a.window.start && position < a.window.end();
+        const std::int64_t head = a.of_keys ? tile.head / a.heads_per_kv_head : tile.head;
+        a.positions[row] = present ? position : -1;
+        for (std::size_t t = 0; t < a.tensors.size(); ++t)
+            offsets[t][i] = present ? row_offset(a.tensors[t].source, tile.batch, head, position) : -1;
+    }
+    __syncthreads();
+    const int row_bytes = a.head_dim * static_cast<int>(sizeof(T));
+    for (std::size_t t = 0; t < a.tensors.size(); ++t) {
+        const PackedTensor &tensor = a.tensors[t];
+        if (!tensor.rows)
+            continue;
+        char *const packed = static_cast<char *>(tensor.rows) + first * row_bytes;
+        const DeviceRows &source = tensor.source;
+        const std::int64_t strides = (source.batch | source.row | source.head) * static_cast<std::int64_t>(sizeof(T));
+        if ((reinterpret_cast<std::uintptr_t>(source.data) | static_cast<std::uintptr_t>(strides)) % sizeof(uint4) == 0)
+            copy_rows<uint4>(source.data, offsets[t], sizeof(T), rows, row_bytes, packed);
+        else
+            copy_rows<T>(source.data, offsets[t], sizeof(T), rows, row_bytes, packed);
+    }
+}
+
+// Four columns a thread.
 __global__ void add_kernel(const AddArguments a) {
-    const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
-    if (row >= a.tiles * a.count)
+    // A launch has few enough rows (gemm_layout.cpp) for 32 bits.
+    const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+    const unsigned fours = static_cast<unsigned>(a.head_dim) / 4; // of a row
+    const unsigned row = i / fours;
+    if (row >= a.tiles * a.count || a.positions[row] < 0)
         return;
-    const std::int64_t position = a.positions[row];
-    if (position < 0)
-        return;
-    const TileItem &item = a.items[row / a.count];
-    float *const target = a.target + ((a.of_keys ? item.key_state : item.state) + position) * a.head_dim;
-    const float *const source = a.rows + row * a.head_dim;
-    for (int d = threadIdx.x % 32; d < a.head_dim; d += 32)
-        target[d] = a.overwrite ? source[d] : target[d] + source[d];
+    const TileItem &item = a.items[row / static_cast<unsigned>(a.count)];
+    const std::int64_t sum_row = (a.of_keys ? item.key_state : item.state) + a.positions[row];
+    float4 &sum = reinterpret_cast<float4 *>(a.target)[sum_row * fours + i % fours];
+    const float4 four = reinterpret_cast<const float4 *>(a.rows)[i];
+    if (a.overwrite)
+        sum = four;
+    else
+        sum = {sum.x + four.x, sum.y + four.y, sum.z + four.z, sum.w + four.w};
 }
 
 __global__ void clear_kernel(float2 *state, std::int64_t rows) {
@@ -99,12 +126,12 @@ void write_items(const ItemArguments &a, cudaStream_t stream) {
 
 void pack_rows(annulus_dtype dtype, const PackArguments &a, cudaStream_t stream) {
     with_dtype(dtype, [&](auto type) {
-        launch("pack_rows", pack_kernel<decltype(type)>, grid_for(a.tiles * a.count, block_threads / 32), stream, a);
+        launch("pack_rows", pack_kernel<decltype(type)>, grid_for(a.tiles * a.count, rows_of_block), stream, a);
     });
 }
 
 void add_rows(const AddArguments &a, cudaStream_t stream) {
-    launch("add_rows", add_kernel, grid_for(a.tiles * a.count, block_threads / 32), stream, a);
+    launch("add_rows", add_kernel, grid_for(a.tiles * a.count * (a.head_dim / 4), block_threads), stream, a);
 }
 
 void clear_state(float2 *state, std::int64_t rows, cudaStream_t stream) {
