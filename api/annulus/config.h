@@ -133,7 +133,7 @@ ANNULUS_API annulus_status annulus_config_set_engine(annulus_config *config, ann
 
 /*
  * deterministic 1: equal inputs give bit-equal results on the same machine and build, whatever the number of threads;
- * 0: an engine may trade that for speed. The CPU engines are always deterministic. Since 0.1.0.
+ * 0: an engine may trade that for speed. The engines of this version are deterministic either way. Since 0.1.0.
  */
 ANNULUS_API annulus_status annulus_config_set_deterministic(annulus_config *config, int deterministic);
 
