@@ -99,7 +99,6 @@ class BranchPlan {
     constexpr annulus_query_rule query_rule() const { return query_rule_; }
 
     constexpr bool serves(std::int32_t head) const { return head >= first_head_ && head < first_head_ + head_count_; }
-    constexpr std::int32_t first_head() const { return first_head_; }
     constexpr std::int32_t head_count() const { return head_count_; }
     // The residue phi of a served head under the phase rule.
     constexpr std::int64_t phase(std::int32_t head) const;
@@ -115,6 +114,8 @@ class BranchPlan {
     // Length of every segment but the last.
     constexpr std::int64_t segment_length() const { return length_; }
 
+    // Members of the largest class.
+    constexpr std::int64_t largest_class() const { return divide_up(length_, dilation_); }
     // The keys of a residue, and the queries that attend to them, as places of a segment.
     constexpr Progression key_class(const Segment &segment, std::int64_t residue) const;
     constexpr Progression query_class(const Segment &segment, std::int64_t residue) const;
@@ -186,7 +187,7 @@ constexpr Progression BranchPlan::query_class(const Segment &segment, std::int64
 }
 
 constexpr std::int64_t BranchPlan::padding_keys(const Segment &segment, std::int64_t residue) const {
-    return zero_keys_ ? divide_up(length_, dilation_) - class_size(segment.range.length, residue) : 0;
+    return zero_keys_ ? largest_class() - class_size(segment.range.length, residue) : 0;
 }
 
 class Plan {

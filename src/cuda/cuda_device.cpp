@@ -46,6 +46,9 @@ CudaDevice::Lane::Lane() {
     make(done, "cudaEventCreateWithFlags", cudaEventCreateWithFlags, cudaEventDisableTiming);
     make(blas, "cublasCreate", cublasCreate_v2);
     check(cublasSetStream(blas.get(), stream.get()), "cublasSetStream");
+    // Sums stay float32 where a product is split.
+    constexpr int math = CUBLAS_DEFAULT_MATH | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
+    check(cublasSetMathMode(blas.get(), static_cast<cublasMath_t>(math)), "cublasSetMathMode");
 }
 
 CudaDevice::DeviceResources::DeviceResources(int index) {
@@ -67,7 +70,6 @@ CudaDevice::CudaDevice(int index) : index_(index) {
     check(current.error(), "cudaSetDevice");
     compute_capability_ =
         10 * attribute(cudaDevAttrComputeCapabilityMajor, index) + attribute(cudaDevAttrComputeCapabilityMinor, index);
-    multiprocessors_ = attribute(cudaDevAttrMultiProcessorCount, index);
     resources_ = std::make_unique<DeviceResources>(index);
 }
 
@@ -130,10 +132,14 @@ void CudaDevice::fork(cudaStream_t stream) {
 }
 
 void CudaDevice::join(cudaStream_t stream) {
+    // All lanes, whatever becomes of one: memory that they use may be given back after this.
+    cudaError_t first = cudaSuccess;
+    const auto note = [&](cudaError_t error) { first = first == cudaSuccess ? error : first; };
     for (const Lane &lane : resources_->lane) {
-        check(cudaEventRecord(lane.done.get(), lane.stream.get()), "cudaEventRecord");
-        check(cudaStreamWaitEvent(stream, lane.done.get(), 0), "cudaStreamWaitEvent");
+        note(cudaEventRecord(lane.done.get(), lane.stream.get()));
+        note(cudaStreamWaitEvent(stream, lane.done.get(), 0));
     }
+    check(first, "cudaStreamWaitEvent");
 }
 
 namespace {

@@ -46,7 +46,6 @@ class CudaDevice : public Device {
     void leave() noexcept override;
 
     int compute_capability() const { return compute_capability_; } // 10 * major + minor
-    int multiprocessors() const { return multiprocessors_; }
 
     cudaStream_t stream(int lane) const { return resources_->lane[static_cast<std::size_t>(lane)].stream.get(); }
     // Bound to the lane's stream.
@@ -84,7 +83,6 @@ class CudaDevice : public Device {
 
     int index_;
     int compute_capability_ = 0;
-    int multiprocessors_ = 0;
     std::unique_ptr<DeviceResources> resources_;
     std::optional<CurrentDevice> current_; // between enter() and leave()
 };

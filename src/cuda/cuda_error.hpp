@@ -14,16 +14,15 @@ inline void check(cudaError_t error, const char *what) {
     if (error == cudaSuccess)
         return;
     cudaGetLastError();
-    throw Error(error == cudaErrorMemoryAllocation ? ANNULUS_ERROR_MEMORY : ANNULUS_ERROR_CUDA, "%s failed: %s (%s)",
-                what, cudaGetErrorString(error), cudaGetErrorName(error));
+    throw Error(ANNULUS_ERROR_CUDA, "%s failed: %s (%s)", what, cudaGetErrorString(error), cudaGetErrorName(error));
 }
 
 inline void check(cublasStatus_t status, const char *what) {
     if (status == CUBLAS_STATUS_SUCCESS)
         return;
     cudaGetLastError();
-    throw Error(status == CUBLAS_STATUS_ALLOC_FAILED ? ANNULUS_ERROR_MEMORY : ANNULUS_ERROR_CUBLAS,
-                "%s failed: %s (%s)", what, cublasGetStatusString(status), cublasGetStatusName(status));
+    throw Error(ANNULUS_ERROR_CUBLAS, "%s failed: %s (%s)", what, cublasGetStatusString(status),
+                cublasGetStatusName(status));
 }
 
 } // namespace annulus

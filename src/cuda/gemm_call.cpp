@@ -12,7 +12,8 @@ namespace annulus {
 namespace {
 
 DeviceRows rows_of(const annulus_tensor &tensor, const Window &window) {
-    return {tensor.data, tensor.stride[0], tensor.stride[1], tensor.stride[2], window.start};
+    // The stride of a single row may be anything.
+    return {tensor.data, tensor.stride[0], tensor.shape[1] == 1 ? 0 : tensor.stride[1], tensor.stride[2], window.start};
 }
 
 DeviceRows statistic_of(const annulus_tensor *tensor, const Window &window) {
@@ -78,7 +79,7 @@ GemmMemory book(Workspace &workspace, const Plan &plan, annulus_pass pass, const
         lane.items = workspace.take<TileItem>(layout.tiles);
         lane.pointers = workspace.take<void *>(operand_count * layout.tiles);
         if (plan.causal())
-            lane.not_finite = workspace.take<int>(1);
+            lane.has_nan = workspace.take<int>(1);
         lane.scores = take_bytes(layout.score_bytes);
         lane.blas = take_bytes(layout.blas_bytes);
     }

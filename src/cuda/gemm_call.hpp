@@ -39,7 +39,7 @@ struct LaneMemory {
     float *d_k, *d_v; // [key_rows, D]
     TileItem *items;  // [tiles]
     void **pointers;  // [operand_count, tiles]
-    int *not_finite;  // causal, else null; see RowContext
+    int *has_nan;     // causal, else null; see RowContext
     std::byte *scores;
     std::byte *blas;
 };

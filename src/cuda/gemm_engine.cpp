@@ -14,8 +14,10 @@
 //     P = 2^(S - LSE log2(e)),  dS = scale P (T - delta)
 //     dV += P^T dO,  dK += dS^T Q,  dQ += dS K
 //
-// O and the gradients of a block are summed in float32 in the workspace. Tiles whose rows are no matrix (an order along
-// a curve, strides or addresses that cuBLAS does not take) are packed first and their products added row by row.
+// O and the gradients of a block are summed in float32 in the workspace; where each row of the results is the matter of
+// one tile alone, the last products are the results and are written to the caller's tensors. Tiles whose rows are no
+// matrix (an order along a curve, strides or addresses that cuBLAS does not take) are packed first and their products
+// added row by row.
 //
 // Blocks (gemm_layout.hpp) are independent. Two lanes, each a stream with a block of its own, keep the GPU busy while
 // one of them starts or drains a kernel.
@@ -25,7 +27,9 @@
 #include "engine/engine.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace annulus {
@@ -34,9 +38,19 @@ namespace {
 
 constexpr std::uint64_t default_workspace = std::uint64_t{256} << 20;
 
+std::size_t booked_bytes(const Plan &plan, annulus_pass pass, const GemmLayout &layout) {
+    Workspace ledger;
+    book(ledger, plan, pass, layout);
+    return ledger.used();
+}
+
+// A layout of at most the limit, or else the smallest.
 GemmLayout layout_for(const Plan &plan, annulus_pass pass, const Resources &resources, bool matrices) {
-    return make_layout(plan, pass, resources.workspace_limit ? resources.workspace_limit : default_workspace,
-                       CudaDevice::lanes, matrices);
+    const std::uint64_t limit = resources.workspace_limit ? resources.workspace_limit : default_workspace;
+    GemmLayout layout = make_layout(plan, pass, limit, CudaDevice::lanes, matrices);
+    if (booked_bytes(plan, pass, layout) > limit)
+        return make_layout(plan, pass, 0, CudaDevice::lanes, matrices);
+    return layout;
 }
 
 const char *refusal(const Plan &plan, annulus_pass, const Resources &resources) {
@@ -51,11 +65,8 @@ const char *refusal(const Plan &plan, annulus_pass, const Resources &resources) 
 // What the tensors will be like is not known yet.
 std::size_t workspace_bytes(const Plan &plan, annulus_pass pass, const Resources &resources) {
     std::size_t most = 0;
-    for (const bool matrices : {false, true}) {
-        Workspace ledger;
-        book(ledger, plan, pass, layout_for(plan, pass, resources, matrices));
-        most = std::max(most, ledger.used());
-    }
+    for (const bool matrices : {false, true})
+        most = std::max(most, booked_bytes(plan, pass, layout_for(plan, pass, resources, matrices)));
     return most;
 }
 
@@ -93,18 +104,18 @@ void run(const GemmCall &call, Workspace &workspace) {
     if (memory.branches)
         store_branches(branches.data(), static_cast<std::int32_t>(branches.size()), memory.branches, stream);
     LanesAtWork at_work(call.device, stream);
-    std::vector<Lane> lanes;
-    lanes.reserve(static_cast<std::size_t>(layout.lanes));
+    std::array<std::optional<Lane>, CudaDevice::lanes> lanes;
     for (int i = 0; i < layout.lanes; ++i)
-        lanes.emplace_back(call, layout, memory, i);
+        lanes[static_cast<std::size_t>(i)].emplace(call, layout, memory, i);
     for (const BlockGrid &grid : layout.grids) {
-        for (Lane &lane : lanes)
-            lane.start(grid);
+        for (std::optional<Lane> &lane : lanes)
+            if (lane)
+                lane->start(grid);
         // In turns, so that no lane's queue runs dry while another's is filled.
         for (bool busy = true; busy;) {
             busy = false;
-            for (Lane &lane : lanes)
-                busy = lane.step() || busy;
+            for (std::optional<Lane> &lane : lanes)
+                busy = (lane && lane->step()) || busy;
         }
     }
     at_work.join();

@@ -10,14 +10,13 @@ namespace {
 LaneContext make_context(const GemmCall &call, const GemmLayout &layout, const GemmMemory &memory, int index) {
     const LaneMemory &own = memory.lanes[static_cast<std::size_t>(index)];
     const cublasHandle_t blas = call.device.blas(index);
-    const cudaStream_t stream = call.device.stream(index);
-    check(cublasSetStream(blas, stream), "cublasSetStream");
-    // Sums stay float32 where a product is split.
-    constexpr int math = CUBLAS_DEFAULT_MATH | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
-    check(cublasSetMathMode(blas, static_cast<cublasMath_t>(math)), "cublasSetMathMode");
-    // After the stream, which resets it.
     check(cublasSetWorkspace(blas, own.blas, layout.blas_bytes), "cublasSetWorkspace");
-    return {call, layout, memory.branches, own, stream, {blas, call.plan.problem().dtype, call.resources.allow_tf32}};
+    return {call,
+            layout,
+            memory.branches,
+            own,
+            call.device.stream(index),
+            {blas, call.plan.problem().dtype, call.resources.allow_tf32}};
 }
 
 } // namespace
@@ -70,8 +69,8 @@ void Lane::begin_block() {
         clear_unreached_rows();
         return;
     }
-    if (memory.not_finite)
-        check(cudaMemsetAsync(memory.not_finite, 0, sizeof(int), context_.stream), "cudaMemsetAsync");
+    if (memory.has_nan)
+        check(cudaMemsetAsync(memory.has_nan, 0, sizeof(int), context_.stream), "cudaMemsetAsync");
     const std::int64_t query_rows = block_->batches * block_->heads * block_->queries.length;
     const std::int64_t key_rows = block_->batches * (block_->heads / group) * block_->keys.length;
     if (call.is_forward()) {
@@ -113,19 +112,14 @@ void Lane::clear_unreached_rows() const {
     clear(call.d_v, {});
 }
 
-// Whether each query of the first branch meets all its keys in one tile.
-bool Lane::first_branch_is_single_tiles() const {
-    const BranchPlan &branch = context_.call.plan.branches().front();
-    return divide_up(branch.segment_length(), branch.dilation()) <= context_.layout.tile;
-}
-
 // Backward: whether each row of the block's gradients is first reached by one tile of the first branch, which then may
 // overwrite it.
 bool Lane::first_branch_reaches_all_rows() const {
     const BranchPlan &branch = context_.call.plan.branches().front();
     return grid_->query_results && grid_->key_results && block_->queries == block_->keys &&
-           context_.call.heads_per_kv_head() == 1 && first_branch_is_single_tiles() && branch.dilation() == 1 &&
-           branch.serves(block_->first_head) && branch.serves(block_->first_head + block_->heads - 1);
+           context_.call.heads_per_kv_head() == 1 && branch.segment_length() <= context_.layout.tile &&
+           branch.dilation() == 1 && branch.serves(block_->first_head) &&
+           branch.serves(block_->first_head + block_->heads - 1);
 }
 
 void Lane::begin_part() {
@@ -138,7 +132,7 @@ void Lane::begin_part() {
 }
 
 void Lane::begin_set() {
-    const bool is_first = parts_[next_part_ - 1].branch == 0 && first_branch_is_single_tiles();
+    const bool is_first = parts_[next_part_ - 1].branch == 0;
     const SetRole role{grid_->query_results, grid_->key_results, is_first && !sums_are_clear_};
     launches_.emplace(context_, *block_, sets_[next_set_++], role);
 }
@@ -154,7 +148,7 @@ void Lane::finish_block() {
     const Problem &problem = call.plan.problem();
     const RowContext rows{context_.branches,
                           static_cast<std::int32_t>(call.plan.branches().size()),
-                          memory.not_finite,
+                          memory.has_nan,
                           call.heads_per_kv_head(),
                           call.head_dim(),
                           static_cast<float>(call.plan.scale()),

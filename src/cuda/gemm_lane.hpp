@@ -20,6 +20,10 @@ class Lane {
     // Launches what comes next; false when nothing is left.
     bool step();
 
+    // Launches hold references into the lane.
+    Lane(const Lane &) = delete;
+    Lane &operator=(const Lane &) = delete;
+
   private:
     // Tiles that are made at a time: those of a branch, and of heads whose tiles may run side by side.
     struct Part {
@@ -29,7 +33,6 @@ class Lane {
 
     void begin_block();
     void clear_unreached_rows() const;
-    bool first_branch_is_single_tiles() const;
     bool first_branch_reaches_all_rows() const;
     void begin_part();
     void begin_set();

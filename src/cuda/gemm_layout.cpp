@@ -125,7 +125,7 @@ class LayoutMaker {
         budget_ = std::max<std::int64_t>(0, share - static_cast<std::int64_t>(layout_.blas_bytes) -
                                                 layout_.tiles * item_bytes);
         for (const BranchPlan &branch : plan.branches()) {
-            const std::int64_t members = divide_up(branch.segment_length(), branch.dilation());
+            const std::int64_t members = branch.largest_class();
             most_keys_ = std::max(most_keys_, members);
             most_queries_ =
                 std::max(most_queries_, branch.query_rule() == ANNULUS_QUERY_EVERY ? branch.segment_length() : members);
@@ -153,7 +153,9 @@ class LayoutMaker {
         const auto share = static_cast<std::int64_t>(static_cast<double>(budget_) *
                                                      (plan_.causal() ? causal_state_share : state_share));
         const std::int64_t wanted = longest_segment_ <= budget_ / row_bytes ? longest_segment_ * row_bytes : 0;
-        return wanted <= budget_ - 2 * largest_tile_bytes(largest_tile, true) ? std::max(share, wanted) : share;
+        if (wanted <= budget_ - 2 * largest_tile_bytes(largest_tile, true))
+            return std::max(share, wanted);
+        return std::clamp<std::int64_t>(budget_ - largest_tile_bytes(smallest_tile, true), 0, share);
     }
 
     // The longest window that fits, the whole sequence if it does.
@@ -184,7 +186,8 @@ class LayoutMaker {
         const std::int64_t query_bytes = query_row_bytes(plan_, pass_) * group_, key_bytes = key_row_bytes(plan_);
         if (forward_) {
             add_grid(problem_.queries, query_bytes, true, false);
-        } else if (layout_.direct || holds_segments(plan_, fitting_window(problem_.keys, query_bytes + key_bytes))) {
+        } else if (layout_.direct || (problem_.keys.length == problem_.sequence_length &&
+                                      holds_segments(plan_, fitting_window(problem_.keys, query_bytes + key_bytes)))) {
             add_grid(problem_.keys, query_bytes + key_bytes, true, true);
         } else {
             add_grid(problem_.queries, query_bytes, true, false);
@@ -246,14 +249,15 @@ namespace {
 bool can_be_direct(const Plan &plan, annulus_pass pass, std::int64_t tile) {
     const Problem &problem = plan.problem();
     const BranchPlan &branch = plan.branches().front();
-    if (plan.branches().size() > 1 || plan.causal() || divide_up(branch.segment_length(), branch.dilation()) > tile ||
+    if (plan.branches().size() > 1 || plan.causal() || branch.largest_class() > tile ||
         (branch.dilation() > 1 && branch.query_rule() != ANNULUS_QUERY_DILATED))
         return false;
     if (pass == ANNULUS_PASS_BACKWARD && (problem.heads != problem.kv_heads || !(problem.queries == problem.keys)))
         return false;
     const Block whole{0, problem.batch, 0, problem.heads, problem.queries, problem.keys};
     const std::vector<TileSet> sets = make_tiles(plan, branch, whole, tile);
-    return std::none_of(sets.begin(), sets.end(), needs_packing);
+    return std::all_of(sets.begin(), sets.end(),
+                       [](const TileSet &set) { return set.covers_queries && !needs_packing(set); });
 }
 
 GemmLayout best_layout(const Plan &plan, annulus_pass pass, std::int64_t available, int most_lanes, bool direct) {
@@ -262,8 +266,8 @@ GemmLayout best_layout(const Plan &plan, annulus_pass pass, std::int64_t availab
     if (available / most_lanes < least_lane_bytes || plan.problem().dtype == ANNULUS_FLOAT32)
         return single;
     GemmLayout layout = LayoutMaker(plan, pass, available, most_lanes, direct).make();
-    // Rather one lane than all scores twice, or small tiles.
-    const bool better = single.grids.size() < layout.grids.size() ||
+    // Rather one lane than all scores twice, or small tiles, or a share for a lane that has nothing to do.
+    const bool better = layout.lanes == 1 || single.grids.size() < layout.grids.size() ||
                         (single.grids.size() == layout.grids.size() && single.tile > layout.tile);
     return better ? single : layout;
 }
@@ -271,7 +275,10 @@ GemmLayout best_layout(const Plan &plan, annulus_pass pass, std::int64_t availab
 } // namespace
 
 GemmLayout make_layout(const Plan &plan, annulus_pass pass, std::uint64_t limit, int most_lanes, bool matrices) {
-    const auto available = static_cast<std::int64_t>(std::min<std::uint64_t>(limit, std::uint64_t{1} << 60));
+    // Under causality the workspace has a copy of the branches.
+    const auto copied = static_cast<std::int64_t>(plan.causal() ? plan.branches().size() * sizeof(BranchPlan) : 0);
+    const std::int64_t available = std::max<std::int64_t>(
+        0, static_cast<std::int64_t>(std::min<std::uint64_t>(limit, std::uint64_t{1} << 60)) - copied);
     if (matrices && can_be_direct(plan, pass, largest_tile)) {
         GemmLayout layout = best_layout(plan, pass, available, most_lanes, true);
         if (can_be_direct(plan, pass, layout.tile))

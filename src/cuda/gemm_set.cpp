@@ -4,6 +4,7 @@
 #include "core/dtype_number.hpp"
 
 #include <algorithm>
+#include <cstdint>
 
 namespace annulus {
 
@@ -74,9 +75,22 @@ SetLaunches::Buffers SetLaunches::take_buffers() const {
     return b;
 }
 
+namespace {
+
+// The address where position 0 of head 0 of batch entry 0 would be, which need not be inside the memory.
+char *before(const void *base, std::int64_t bytes) {
+    return reinterpret_cast<char *>(reinterpret_cast<std::uintptr_t>(base) - static_cast<std::uintptr_t>(bytes));
+}
+
+} // namespace
+
 OperandAddress SetLaunches::caller_rows(const DeviceRows &rows, bool of_keys) const {
-    char *const base = static_cast<char *>(rows.data) - rows.start * rows.row * element_;
-    return {base, rows.batch * element_, rows.head * element_, rows.row * element_, 0, of_keys};
+    return {before(rows.data, rows.start * rows.row * element_),
+            rows.batch * element_,
+            rows.head * element_,
+            rows.row * element_,
+            0,
+            of_keys};
 }
 
 // Rows of the block's own float32 sums.
@@ -84,9 +98,12 @@ OperandAddress SetLaunches::block_rows(float *sums, bool of_keys) const {
     const Window &window = of_keys ? block_.keys : block_.queries;
     const std::int32_t group = of_keys ? call_.heads_per_kv_head() : 1;
     const std::int64_t row = d_ * 4, head = row * window.length, batch = head * (block_.heads / group);
-    char *const base = reinterpret_cast<char *>(sums) - window.start * row - block_.first_head / group * head -
-                       block_.first_batch * batch;
-    return {base, batch, head, row, 0, of_keys};
+    return {before(sums, window.start * row + block_.first_head / group * head + block_.first_batch * batch),
+            batch,
+            head,
+            row,
+            0,
+            of_keys};
 }
 
 // Rows that lie tile by tile in the score memory.
@@ -138,26 +155,35 @@ void SetLaunches::write_items_from(std::int64_t first) {
     items_end_ = first + a.count;
 }
 
+void *const *SetLaunches::pointers_of(Operand operand) const {
+    return lane_.memory.pointers + operand * lane_.layout.tiles + (next_tile_ - items_first_);
+}
+
+// From one row of a tile to the next, in positions; of a single row there is none, however large the stride.
+std::int64_t SetLaunches::step(bool of_keys) const {
+    if ((of_keys ? set_.keys : set_.queries) == 1)
+        return 0;
+    return of_keys ? set_.key_stride : set_.query_stride;
+}
+
 // Rows of the caller's tensor along the tile, or their packed copy.
-Matrices SetLaunches::input(Operand operand, const DeviceRows &rows, std::int64_t stride) const {
-    void *const *const pointers = lane_.memory.pointers + operand * lane_.layout.tiles + (next_tile_ - items_first_);
-    return {pointers, packed_ ? d_ : std::max<std::int64_t>(rows.row * stride, d_)};
+Matrices SetLaunches::input(Operand operand, const DeviceRows &rows, bool of_keys) const {
+    return {pointers_of(operand), packed_ ? d_ : std::max<std::int64_t>(rows.row * step(of_keys), d_)};
 }
 
 // Where results go: the caller's rows, packed ones, or the block's sums.
-Matrices SetLaunches::product(Operand operand, const DeviceRows &rows, std::int64_t stride) const {
-    Matrices m = input(operand, rows, stride);
+Matrices SetLaunches::product(Operand operand, const DeviceRows &rows, bool of_keys) const {
+    Matrices m = input(operand, rows, of_keys);
     if (lane_.layout.direct)
         return m;
     m.is_float32 = true;
-    m.pitch = packed_ ? d_ : d_ * stride;
+    m.pitch = packed_ ? d_ : std::max<std::int64_t>(d_ * step(of_keys), d_);
     return m;
 }
 
 Matrices SetLaunches::scores(Operand operand) const {
-    Matrices m = input(operand, {}, 1);
+    Matrices m{pointers_of(operand), score_pitch(set_.keys)};
     m.is_float32 = true;
-    m.pitch = score_pitch(set_.keys);
     return m;
 }
 
@@ -237,13 +263,13 @@ void SetLaunches::launch() {
 void SetLaunches::launch_forward(const ScoreArguments &score) const {
     const auto alpha = static_cast<float>(call_.plan.scale() * log2_e);
     if (set_.keys > 0)
-        multiply(set_.queries, set_.keys, d_, alpha, input(operand_q, call_.q, set_.query_stride),
-                 transposed(input(operand_k, call_.k, set_.key_stride)), false, scores(operand_scores));
+        multiply(set_.queries, set_.keys, d_, alpha, input(operand_q, call_.q, false),
+                 transposed(input(operand_k, call_.k, true)), false, scores(operand_scores));
     SoftmaxArguments a{};
     a.score = score;
     a.padding_keys = static_cast<float>(set_.padding_keys);
     // Packed products are added, so their rows must hold something.
-    a.fresh = role_.overwrites && !packed_ && set_.keys > 0;
+    a.fresh = role_.first && set_.covers_queries && !packed_ && set_.keys > 0;
     a.state = lane_.memory.state;
     a.o = lane_.memory.o;
     a.complete = lane_.layout.direct;
@@ -251,16 +277,16 @@ void SetLaunches::launch_forward(const ScoreArguments &score) const {
     softmax(call_.plan.problem().dtype, a, lane_.stream);
     if (set_.keys == 0)
         return;
-    multiply(set_.queries, d_, set_.keys, 1, probabilities(operand_scores), input(operand_v, call_.v, set_.key_stride),
-             !packed_ && !a.fresh, product(operand_o, call_.out, set_.query_stride));
+    multiply(set_.queries, d_, set_.keys, 1, probabilities(operand_scores), input(operand_v, call_.v, true),
+             !packed_ && !a.fresh, product(operand_o, call_.out, false));
     if (packed_)
         add_packed(false, false, buffers_.o, lane_.memory.o);
 }
 
 void SetLaunches::launch_backward(const ScoreArguments &score) const {
-    const Matrices q = input(operand_q, call_.q, set_.query_stride), k = input(operand_k, call_.k, set_.key_stride);
-    const Matrices v = input(operand_v, call_.v, set_.key_stride);
-    const Matrices d_out = input(operand_d_out, call_.d_out, set_.query_stride);
+    const Matrices q = input(operand_q, call_.q, false), k = input(operand_k, call_.k, true);
+    const Matrices v = input(operand_v, call_.v, true);
+    const Matrices d_out = input(operand_d_out, call_.d_out, false);
     const auto alpha = static_cast<float>(call_.plan.scale() * log2_e);
     multiply(set_.queries, set_.keys, d_, alpha, q, transposed(k), false, scores(operand_scores));
     multiply(set_.queries, set_.keys, d_, 1, d_out, transposed(v), false, scores(operand_d_scores));
@@ -276,24 +302,23 @@ void SetLaunches::launch_backward(const ScoreArguments &score) const {
     score_gradients(call_.plan.problem().dtype, a, lane_.stream);
 
     const LaneMemory &memory = lane_.memory;
-    const bool overwrites_keys = role_.overwrites && set_.covers_keys;
+    const bool overwrites_keys = role_.first && set_.covers_keys;
+    const bool overwrites_queries = role_.first && set_.covers_queries;
     const Matrices p = probabilities(operand_scores), ds = probabilities(operand_d_scores);
     if (role_.key_results) {
         const bool adds = !packed_ && !overwrites_keys;
-        multiply(set_.keys, d_, set_.queries, 1, transposed(p), d_out, adds,
-                 product(operand_d_v, call_.d_v, set_.key_stride));
-        multiply(set_.keys, d_, set_.queries, 1, transposed(ds), q, adds,
-                 product(operand_d_k, call_.d_k, set_.key_stride));
+        multiply(set_.keys, d_, set_.queries, 1, transposed(p), d_out, adds, product(operand_d_v, call_.d_v, true));
+        multiply(set_.keys, d_, set_.queries, 1, transposed(ds), q, adds, product(operand_d_k, call_.d_k, true));
         if (packed_) {
             add_packed(true, overwrites_keys, buffers_.d_k, memory.d_k);
             add_packed(true, overwrites_keys, buffers_.d_v, memory.d_v);
         }
     }
     if (role_.query_results) {
-        multiply(set_.queries, d_, set_.keys, 1, ds, k, !packed_ && !role_.overwrites,
-                 product(operand_o, call_.d_q, set_.query_stride));
+        multiply(set_.queries, d_, set_.keys, 1, ds, k, !packed_ && !overwrites_queries,
+                 product(operand_o, call_.d_q, false));
         if (packed_)
-            add_packed(false, role_.overwrites, buffers_.o, memory.o);
+            add_packed(false, overwrites_queries, buffers_.o, memory.o);
     }
 }
 

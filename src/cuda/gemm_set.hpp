@@ -12,7 +12,7 @@ namespace annulus {
 // What a block is to yield of a set, and what is there already.
 struct SetRole {
     bool query_results, key_results; // O or dQ; dK and dV
-    bool overwrites;                 // these rows of the block's sums hold nothing yet
+    bool first;                      // the block's sums hold nothing yet: tiles that cover their rows overwrite them
 };
 
 class SetLaunches {
@@ -39,8 +39,10 @@ class SetLaunches {
     OperandAddress block_rows(float *sums, bool of_keys) const;
     OperandAddress packed_rows(void *rows, std::int64_t element_bytes, bool of_keys) const;
 
-    Matrices input(Operand operand, const DeviceRows &rows, std::int64_t stride) const;
-    Matrices product(Operand operand, const DeviceRows &rows, std::int64_t stride) const;
+    void *const *pointers_of(Operand operand) const;
+    std::int64_t step(bool of_keys) const;
+    Matrices input(Operand operand, const DeviceRows &rows, bool of_keys) const;
+    Matrices product(Operand operand, const DeviceRows &rows, bool of_keys) const;
     Matrices scores(Operand operand) const;
     Matrices probabilities(Operand operand) const;
     void multiply(std::int64_t rows, std::int64_t columns, std::int64_t inner, float alpha, const Matrices &a,

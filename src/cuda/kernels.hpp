@@ -27,7 +27,7 @@ struct DeviceRows {
 struct TileItem {
     Tile tile;
     std::int64_t state;     // + position: row of the queries' state
-    std::int64_t key_state; // + position: row of the keys' gradients
+    std::int64_t key_state; // + position: row of the keys' gradients, backward
 };
 
 // The matrices that the products of a tile read and write; each has an array of pointers, one for each tile.
@@ -145,7 +145,7 @@ void clear_state(float2 *state, std::int64_t rows, cudaStream_t stream);
 struct RowContext {
     const BranchPlan *branches;
     std::int32_t branch_count;
-    int *not_finite; // 0 before; becomes 1 where a row must be computed again. Null: none can have to
+    int *has_nan; // 0 before; becomes 1 where a row must be computed again. Null: none can have to
     std::int32_t heads_per_kv_head, head_dim;
     float scale;
     Window queries, keys;
@@ -165,7 +165,8 @@ struct OutputArguments {
 };
 void write_outputs(annulus_dtype dtype, const OutputArguments &arguments, cudaStream_t stream);
 
-// Zeros in the caller's rows of a block's queries, and -inf in their LSE.
+// Zeros in the caller's rows of a block's queries, and -inf in their LSE. Without a state keys have the windows and
+// heads of queries: it clears the rows of dK and dV as well.
 struct ClearArguments {
     Block block;
     std::int32_t head_dim;

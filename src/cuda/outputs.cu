@@ -32,10 +32,9 @@ struct BlockRow {
     std::int64_t index, batch, position;
     std::int32_t head;
 
-    __device__ BlockRow(const BlockRows &rows, std::int64_t row, unsigned layer)
-        : index(layer * rows.window.length + row), batch(rows.first_batch + layer / static_cast<unsigned>(rows.heads)),
-          position(rows.window.start + row),
-          head(static_cast<std::int32_t>(rows.first_head + layer % static_cast<unsigned>(rows.heads))) {}
+    __device__ BlockRow(const BlockRows &rows, std::int64_t row, std::int64_t layer)
+        : index(layer * rows.window.length + row), batch(rows.first_batch + layer / rows.heads),
+          position(rows.window.start + row), head(static_cast<std::int32_t>(rows.first_head + layer % rows.heads)) {}
 };
 
 // Calls use(row, first of four columns) for the thread's part of the rows.
@@ -45,7 +44,7 @@ template <class Use> __device__ void for_four_columns(const BlockRows &rows, int
     const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * rows_at_once + threadIdx.x / threads;
     if (threadIdx.x >= rows_at_once * threads || row >= rows.window.length)
         return;
-    for (unsigned layer = blockIdx.y; layer < rows.batches * rows.heads; layer += gridDim.y)
+    for (std::int64_t layer = blockIdx.y; layer < rows.batches * rows.heads; layer += gridDim.y)
         use(BlockRow(rows, row, layer), static_cast<int>(threadIdx.x % threads * 4));
 }
 
@@ -72,10 +71,10 @@ template <class T> __device__ void write_four(const float4 &values, T *target, b
             target[i] = four.x[i];
 }
 
-// A sum of finite numbers that overflows is noted too: the row is then computed again for nothing.
-__device__ void note_not_finite(const float4 &four, int *not_finite) {
-    if (not_finite && !isfinite(four.x + four.y + four.z + four.w))
-        *not_finite = 1;
+// Infinities of opposite signs are noted too: the row is then looked at for nothing.
+__device__ void note_nan(const float4 &four, int *has_nan) {
+    if (has_nan && isnan(four.x + four.y + four.z + four.w))
+        *has_nan = 1;
 }
 
 template <class T>
@@ -89,7 +88,7 @@ __global__ void __launch_bounds__(block_threads)
             four = *reinterpret_cast<const float4 *>(a.o + row.index * a.context.head_dim + column);
             const float factor = 1 / state.y;
             four.x *= factor, four.y *= factor, four.z *= factor, four.w *= factor;
-            note_not_finite(four, a.context.not_finite);
+            note_nan(four, a.context.has_nan);
         }
         write_four(four, row_at<T>(a.out, row.batch, row.head, row.position) + column, aligned);
         if (a.lse.data && column == 0)
@@ -100,11 +99,11 @@ __global__ void __launch_bounds__(block_threads)
 
 template <class T>
 __global__ void __launch_bounds__(block_threads)
-    gradient_output_kernel(const float *sums, const DeviceRows target, const BlockRows rows, int columns,
-                           int *not_finite, bool aligned) {
+    gradient_output_kernel(const float *sums, const DeviceRows target, const BlockRows rows, int columns, int *has_nan,
+                           bool aligned) {
     for_four_columns(rows, columns, [&](const BlockRow &row, int column) {
         const float4 four = *reinterpret_cast<const float4 *>(sums + row.index * columns + column);
-        note_not_finite(four, not_finite);
+        note_nan(four, has_nan);
         write_four(four, row_at<T>(target, row.batch, row.head, row.position) + column, aligned);
     });
 }
@@ -119,49 +118,53 @@ __global__ void __launch_bounds__(block_threads)
     });
 }
 
-// Calls use(row) for the rows of which this warp has to look after, if any row of the block is not finite.
-template <class Use> __device__ void for_rows_of_warp(const BlockRows &rows, const int *not_finite, Use use) {
-    if (*not_finite == 0)
+// Calls use(row) for the rows that this warp has to look at, if any row of the block has a NaN.
+template <class Use> __device__ void for_rows_of_warp(const BlockRows &rows, const int *has_nan, Use use) {
+    if (*has_nan == 0)
         return;
     const std::int64_t warps = gridDim.x * (blockDim.x / 32), count = rows.batches * rows.heads * rows.window.length;
     for (std::int64_t i = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32; i < count; i += warps)
-        use(BlockRow(rows, i % rows.window.length, static_cast<unsigned>(i / rows.window.length)));
+        use(BlockRow(rows, i % rows.window.length, i / rows.window.length));
 }
 
 template <class T>
 __global__ void __launch_bounds__(block_threads) repair_output_kernel(const OutputArguments a, const BlockRows rows) {
-    const int columns = a.context.head_dim;
-    for_rows_of_warp(rows, a.context.not_finite, [&](const BlockRow &row) {
+    const RowContext &c = a.context;
+    for_rows_of_warp(rows, c.has_nan, [&](const BlockRow &row) {
         const float2 state = a.state[row.index];
-        if (state.y != 0.f && !LaneRow::load(a.o + row.index * columns, columns).is_finite(columns))
-            output_row<T>(a.context, row.batch, row.head, row.position, state.x + log2f(state.y))
-                .store(row_at<T>(a.out, row.batch, row.head, row.position), columns);
+        const NanColumns lost(LaneRow::load(a.o + row.index * c.head_dim, c.head_dim));
+        if (state.y == 0.f || !lost.any())
+            return;
+        output_row<T>(c, row.batch, row.head, row.position, state.x + log2f(state.y), lost)
+            .store(row_at<T>(a.out, row.batch, row.head, row.position), lost);
     });
 }
 
 template <class T>
 __global__ void __launch_bounds__(block_threads)
     repair_d_q_kernel(const GradientOutputArguments a, const BlockRows rows) {
-    const int columns = a.context.head_dim;
-    for_rows_of_warp(rows, a.context.not_finite, [&](const BlockRow &row) {
-        if (!LaneRow::load(a.sums.d_q + row.index * columns, columns).is_finite(columns))
-            query_gradient_row<T>(a.context, row.batch, row.head, row.position)
-                .store(row_at<T>(a.d_q, row.batch, row.head, row.position), columns);
+    const RowContext &c = a.context;
+    for_rows_of_warp(rows, c.has_nan, [&](const BlockRow &row) {
+        const NanColumns lost(LaneRow::load(a.sums.d_q + row.index * c.head_dim, c.head_dim));
+        if (lost.any())
+            query_gradient_row<T>(c, row.batch, row.head, row.position, lost)
+                .store(row_at<T>(a.d_q, row.batch, row.head, row.position), lost);
     });
 }
 
 template <class T>
 __global__ void __launch_bounds__(block_threads)
     repair_d_kv_kernel(const GradientOutputArguments a, const BlockRows rows) {
-    const int columns = a.context.head_dim;
-    for_rows_of_warp(rows, a.context.not_finite, [&](const BlockRow &row) {
-        if (LaneRow::load(a.sums.d_k + row.index * columns, columns).is_finite(columns) &&
-            LaneRow::load(a.sums.d_v + row.index * columns, columns).is_finite(columns))
+    const RowContext &c = a.context;
+    for_rows_of_warp(rows, c.has_nan, [&](const BlockRow &row) {
+        const NanColumns lost_k(LaneRow::load(a.sums.d_k + row.index * c.head_dim, c.head_dim));
+        const NanColumns lost_v(LaneRow::load(a.sums.d_v + row.index * c.head_dim, c.head_dim));
+        if (!lost_k.any() && !lost_v.any())
             return;
         LaneRow d_k, d_v;
-        key_gradient_rows<T>(a.context, row.batch, row.head, row.position, d_k, d_v);
-        d_k.store(row_at<T>(a.d_k, row.batch, row.head, row.position), columns);
-        d_v.store(row_at<T>(a.d_v, row.batch, row.head, row.position), columns);
+        key_gradient_rows<T>(c, row.batch, row.head, row.position, lost_k, lost_v, d_k, d_v);
+        d_k.store(row_at<T>(a.d_k, row.batch, row.head, row.position), lost_k);
+        d_v.store(row_at<T>(a.d_v, row.batch, row.head, row.position), lost_v);
     });
 }
 
@@ -178,7 +181,7 @@ void write_outputs(annulus_dtype dtype, const OutputArguments &a, cudaStream_t s
         using T = decltype(type);
         launch("write_outputs", output_kernel<T>, grid_of(rows, a.context.head_dim), stream, a, rows,
                fours_are_aligned<T>(a.out));
-        if (a.context.not_finite)
+        if (a.context.has_nan)
             launch("repair_outputs", repair_output_kernel<T>, repair_blocks, stream, a, rows);
     });
 }
@@ -202,7 +205,7 @@ void write_gradients(annulus_dtype dtype, const GradientOutputArguments &a, cuda
         const int columns = a.context.head_dim;
         const auto write = [&](const float *sums, const DeviceRows &target, const BlockRows &rows) {
             launch("write_gradients", gradient_output_kernel<T>, grid_of(rows, columns), stream, sums, target, rows,
-                   columns, a.context.not_finite, fours_are_aligned<T>(target));
+                   columns, a.context.has_nan, fours_are_aligned<T>(target));
         };
         if (with_queries)
             write(a.sums.d_q, a.d_q, queries);
@@ -210,7 +213,7 @@ void write_gradients(annulus_dtype dtype, const GradientOutputArguments &a, cuda
             write(a.sums.d_k, a.d_k, keys);
             write(a.sums.d_v, a.d_v, keys);
         }
-        if (!a.context.not_finite)
+        if (!a.context.has_nan)
             return;
         if (with_queries)
             launch("repair_d_q", repair_d_q_kernel<T>, repair_blocks, stream, a, queries);

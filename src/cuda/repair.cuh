@@ -2,9 +2,9 @@
 // Rows computed one by one, by a warp, from the definition.
 //
 // Causality hides keys by probabilities that are 0, and 0 times an infinity or NaN in a hidden row is NaN in a matrix
-// product: such a row would reach queries that do not attend to it. So where a result is not finite, it is computed
-// again here over the visible rows alone. That is slow, but needed only where inputs are not finite; rows that really
-// attend to a NaN are done when all their columns are NaN.
+// product: such a row would reach queries that do not attend to it. So the columns of a result that are NaN are
+// computed again here over the visible rows alone. That takes as long as a plain loop over the row's pairs, unless the
+// row attends to a NaN: it is done when all these columns are NaN again.
 #pragma once
 
 #include "cuda/device.cuh"
@@ -26,11 +26,6 @@ struct LaneRow {
                 values.x[i] = to_float(row[lane() + 32 * i]);
         return values;
     }
-    template <class T> __device__ void store(T *row, int columns) const {
-        for (int i = 0; i < most_columns; ++i)
-            if (lane() + 32 * i < columns)
-                row[lane() + 32 * i] = from_float<T>(x[i]);
-    }
     __device__ void add(float factor, const LaneRow &row) {
         for (int i = 0; i < most_columns; ++i)
             x[i] += factor * row.x[i];
@@ -43,19 +38,31 @@ struct LaneRow {
             sum += __shfl_xor_sync(~0u, sum, step);
         return sum;
     }
-    template <class Test> __device__ bool all(int columns, Test test) const {
-        bool holds = true;
+    // Writes some of the columns.
+    template <class T, class Columns> __device__ void store(T *row, const Columns &columns) const {
         for (int i = 0; i < most_columns; ++i)
-            if (lane() + 32 * i < columns)
-                holds = holds && test(x[i]);
-        return __all_sync(~0u, holds);
+            if (columns.has(i))
+                row[lane() + 32 * i] = from_float<T>(x[i]);
     }
-    __device__ bool is_finite(int columns) const {
-        return all(columns, [](float value) { return isfinite(value); });
+};
+
+// The columns of a row that are NaN; each lane knows of its own.
+class NanColumns {
+  public:
+    explicit __device__ NanColumns(const LaneRow &row) {
+        for (int i = 0; i < most_columns; ++i)
+            own_ |= static_cast<unsigned>(isnan(row.x[i])) << i;
     }
-    __device__ bool is_nan(int columns) const {
-        return all(columns, [](float value) { return isnan(value); });
+    __device__ bool has(int i) const { return (own_ >> i & 1) != 0; }
+    // Of the whole warp.
+    __device__ bool any() const { return __any_sync(~0u, own_ != 0); }
+    // Whether all of these are NaN in another row, too.
+    __device__ bool are_nan_in(const LaneRow &row) const {
+        return __all_sync(~0u, (own_ & ~NanColumns(row).own_) == 0);
     }
+
+  private:
+    unsigned own_ = 0;
 };
 
 // use(key position) for the keys that a query sees, until it returns false.
@@ -97,10 +104,10 @@ template <class Use> __device__ void for_each_query(const RowContext &c, std::in
     }
 }
 
-// O of a row from its softmax statistics, in units of log2.
+// Columns of O of a row from its softmax statistics, in units of log2.
 template <class T>
 __device__ LaneRow output_row(const RowContext &c, std::int64_t batch, std::int32_t head, std::int64_t query,
-                              float log2_sum) {
+                              float log2_sum, const NanColumns &wanted) {
     const std::int32_t kv_head = head / c.heads_per_kv_head;
     const LaneRow q = LaneRow::load(row_at<T>(c.q, batch, head, query), c.head_dim);
     LaneRow o;
@@ -108,7 +115,7 @@ __device__ LaneRow output_row(const RowContext &c, std::int64_t batch, std::int3
         const LaneRow k = LaneRow::load(row_at<T>(c.k, batch, kv_head, key), c.head_dim);
         const LaneRow v = LaneRow::load(row_at<T>(c.v, batch, kv_head, key), c.head_dim);
         o.add(exp2f(q.dot(k) * c.scale * log2_e - log2_sum), v);
-        return !o.is_nan(c.head_dim);
+        return !wanted.are_nan_in(o);
     });
     return o;
 }
@@ -134,7 +141,8 @@ template <class T> struct QueryRow {
 };
 
 template <class T>
-__device__ LaneRow query_gradient_row(const RowContext &c, std::int64_t batch, std::int32_t head, std::int64_t query) {
+__device__ LaneRow query_gradient_row(const RowContext &c, std::int64_t batch, std::int32_t head, std::int64_t query,
+                                      const NanColumns &wanted) {
     const std::int32_t kv_head = head / c.heads_per_kv_head;
     const QueryRow<T> row(c, batch, head, query);
     LaneRow d_q;
@@ -144,14 +152,14 @@ __device__ LaneRow query_gradient_row(const RowContext &c, std::int64_t batch, s
         const LaneRow k = LaneRow::load(row_at<T>(c.k, batch, kv_head, key), c.head_dim);
         const LaneRow v = LaneRow::load(row_at<T>(c.v, batch, kv_head, key), c.head_dim);
         d_q.add(row.gradients(c, k, v).y, k);
-        return !d_q.is_nan(c.head_dim);
+        return !wanted.are_nan_in(d_q);
     });
     return d_q;
 }
 
 template <class T>
 __device__ void key_gradient_rows(const RowContext &c, std::int64_t batch, std::int32_t kv_head, std::int64_t key,
-                                  LaneRow &d_k, LaneRow &d_v) {
+                                  const NanColumns &wanted_k, const NanColumns &wanted_v, LaneRow &d_k, LaneRow &d_v) {
     const LaneRow k = LaneRow::load(row_at<T>(c.k, batch, kv_head, key), c.head_dim);
     const LaneRow v = LaneRow::load(row_at<T>(c.v, batch, kv_head, key), c.head_dim);
     d_k = d_v = {};
@@ -164,7 +172,7 @@ __device__ void key_gradient_rows(const RowContext &c, std::int64_t batch, std::
             const float2 gradients = row.gradients(c, k, v);
             d_v.add(gradients.x, row.d_out);
             d_k.add(gradients.y, row.q);
-            return !(d_k.is_nan(c.head_dim) && d_v.is_nan(c.head_dim));
+            return !(wanted_k.are_nan_in(d_k) && wanted_v.are_nan_in(d_v));
         });
     }
 }

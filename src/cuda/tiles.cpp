@@ -35,9 +35,10 @@ class ClassTiles {
         // Under causality equal pieces of both sides make equal tiles along the diagonal.
         const bool diagonal = causal_ && linear_;
         query_piece_ = piece_length(diagonal ? std::max(queries_.count, keys_.count) : queries_.count, tile);
-        key_piece_ = diagonal ? query_piece_ : piece_length(keys_.count, tile);
+        key_piece_ = diagonal && keys_.count > tile ? query_piece_ : piece_length(keys_.count, tile);
         const std::int64_t query_pieces = divide_up(queries_.count, query_piece_);
         const std::int64_t key_pieces = std::max<std::int64_t>(1, divide_up(keys_.count, key_piece_));
+        has_one_key_piece_ = key_pieces == 1;
         const std::int64_t width = std::min(query_pieces, key_pieces);
         for (std::int64_t step = 0; step < std::max(query_pieces, key_pieces); ++step) {
             for (std::int64_t i = 0; i < width; ++i)
@@ -119,6 +120,7 @@ class ClassTiles {
             set.queries = static_cast<std::int32_t>(count);
             set.keys = static_cast<std::int32_t>(std::max<std::int64_t>(0, keys));
             set.masked = first_.cut && (!linear_ || visible(query) < first_.key + keys);
+            set.covers_queries = has_one_key_piece_;
             set.covers_keys = from == last && first_.query_count == queries_.count && keys == keys_.count;
             set.first_query = queries_[query];
             out_.push_back(set);
@@ -131,6 +133,7 @@ class ClassTiles {
     const bool causal_, linear_;
     std::vector<TileSet> &out_;
     std::int64_t query_piece_ = 1, key_piece_ = 1;
+    bool has_one_key_piece_ = false;
     Pair first_{}, last_{};
     std::int64_t run_ = 0;
 };

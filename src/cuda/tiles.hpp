@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The work of a block of the problem, as sets of equal tiles. A tile is some queries of one class of a segment against
 // some of its keys; tiles of one shape, over batch entries, segments, residues, heads and steps along the class, go
-// into the same launches. Pure data in closed form: a set's size does not grow with the number of its tiles.
+// into the same launches. Pure data: a set's size does not grow with the number of its tiles; the number of
+// sets grows with that of the tiles along a class alone.
 #pragma once
 
 #include "core/plan.hpp"
@@ -26,6 +27,7 @@ struct TileSet {
     std::int64_t query_stride = 1, key_stride = 1;
     bool masked = false;           // causality hides some of the keys from some of the queries
     bool absent_rows = false;      // the block's windows lack some of the rows (along a curve)
+    bool covers_queries = false;   // its queries meet all their keys of the branch here
     bool covers_keys = false;      // the first tile of the branch to meet its keys, and with all of its class
     std::int64_t padding_keys = 0; // to be added here: these are the queries' first keys in the branch
 

@@ -3,6 +3,7 @@
 // pair of the definition once, and tiles that run side by side share no row.
 #include "cuda/gemm_layout.hpp"
 #include "cuda/tiles.hpp"
+#include "engine/engine.hpp"
 
 #include "support/mask.hpp"
 #include "support/plan.hpp"
@@ -28,29 +29,46 @@ struct Visited {
     std::int64_t padding = 0;
 };
 
-class RandomTiles : public testing::TestWithParam<int> {
-  protected:
-    RandomTiles() : problem_(random_problem(static_cast<std::uint64_t>(GetParam()))), random_(GetParam()) {}
+// What the tiles of blocks visit.
+class Visits {
+  public:
+    explicit Visits(const Problem &problem) : problem_(problem) {}
 
-    std::int64_t draw(std::int64_t low, std::int64_t high) {
-        return std::uniform_int_distribution<std::int64_t>(low, high)(random_);
-    }
+    const Plan &plan() const { return plan_; }
+    void clear() { visited_.clear(); }
 
     // Adds what the tiles of a block visit; checks each set by itself.
     void visit(const Block &block, std::int64_t tile_size) {
         for (const BranchPlan &branch : plan_.branches()) {
             keys_of_branch_.clear();
+            queries_of_branch_.clear();
             for (const TileSet &set : make_tiles(plan_, branch, block, tile_size)) {
                 ASSERT_LE(set.queries, tile_size);
                 ASSERT_LE(set.keys, tile_size);
                 ASSERT_GT(set.count(), 0);
-                visit(block, set);
-                if (HasFatalFailure())
-                    return;
+                ASSERT_NO_FATAL_FAILURE(visit(block, set));
             }
         }
     }
 
+    // Each query has seen the keys that the definition gives it; padding keys are counted where they are wanted.
+    void expect_complete(bool with_padding) {
+        for (std::int64_t b = 0; b < problem_.batch; ++b)
+            for (std::int32_t h = 0; h < problem_.heads; ++h)
+                for (std::int64_t i = 0; i < problem_.query_length(); ++i) {
+                    const std::int64_t query = problem_.query_start() + i;
+                    Visited &visited = visited_[{b, h, query}];
+                    Mask::Keys wanted = mask_.keys(query, h);
+                    std::sort(visited.keys.begin(), visited.keys.end());
+                    std::sort(wanted.positions.begin(), wanted.positions.end());
+                    ASSERT_EQ(visited.keys, wanted.positions) << "head " << h << " query " << query;
+                    if (with_padding) {
+                        ASSERT_EQ(visited.padding, wanted.padding) << "head " << h << " query " << query;
+                    }
+                }
+    }
+
+  private:
     void visit(const Block &block, const TileSet &set) {
         std::set<Row> queries_of_set, keys_of_set;
         for (std::int64_t i = 0; i < set.count(); ++i) {
@@ -79,6 +97,9 @@ class RandomTiles : public testing::TestWithParam<int> {
                     continue;
                 }
                 ASSERT_TRUE(queries_of_set.insert({tile.batch, tile.head, query}).second);
+                const auto [place, is_new] =
+                    queries_of_branch_.insert({{tile.batch, tile.head, query}, set.covers_queries});
+                ASSERT_TRUE(is_new || (!place->second && !set.covers_queries)) << "query " << query;
                 Visited &visited = visited_[{tile.batch, tile.head, query}];
                 visited.padding += set.padding_keys;
                 for (const std::int64_t key : keys) {
@@ -95,30 +116,27 @@ class RandomTiles : public testing::TestWithParam<int> {
         return position >= window.start && position < window.end();
     }
 
-    // Each query has seen the keys that the definition gives it; padding keys are counted where they are wanted.
-    void expect_complete(bool with_padding) {
-        for (std::int64_t b = 0; b < problem_.batch; ++b)
-            for (std::int32_t h = 0; h < problem_.heads; ++h)
-                for (std::int64_t i = 0; i < problem_.query_length(); ++i) {
-                    const std::int64_t query = problem_.query_start() + i;
-                    Visited &visited = visited_[{b, h, query}];
-                    Mask::Keys wanted = mask_.keys(query, h);
-                    std::sort(visited.keys.begin(), visited.keys.end());
-                    std::sort(wanted.positions.begin(), wanted.positions.end());
-                    ASSERT_EQ(visited.keys, wanted.positions) << "head " << h << " query " << query;
-                    if (with_padding) {
-                        ASSERT_EQ(visited.padding, wanted.padding) << "head " << h << " query " << query;
-                    }
-                }
-    }
-
     const Problem problem_;
-    std::mt19937_64 random_;
     testing::ScopedTrace trace_{__FILE__, __LINE__, testing::Message() << problem_};
     const Mask mask_{problem_};
     const Plan plan_{pattern_of(problem_), plan_problem_of(problem_)};
     std::map<Row, Visited> visited_;
     std::set<Row> keys_of_branch_;
+    std::map<Row, bool> queries_of_branch_; // and whether a tile said that it has all their keys
+};
+
+class RandomTiles : public testing::TestWithParam<int> {
+  protected:
+    RandomTiles() : problem_(random_problem(static_cast<std::uint64_t>(GetParam()))), random_(GetParam()) {}
+
+    std::int64_t draw(std::int64_t low, std::int64_t high) {
+        return std::uniform_int_distribution<std::int64_t>(low, high)(random_);
+    }
+
+    const Problem problem_;
+    std::mt19937_64 random_;
+    Visits visits_{problem_};
+    const Plan &plan_ = visits_.plan();
 };
 
 // Blocks of queries against blocks of keys: the most general cut.
@@ -130,13 +148,15 @@ TEST_P(RandomTiles, VisitEachPairOnce) {
     for (std::int32_t h = 0; h < problem_.heads; h += heads)
         for (std::int64_t q = 0; q < problem_.length; q += rows)
             for (std::int64_t k = 0; k < problem_.length; k += columns) {
-                visit({0, problem_.batch, h, std::min(heads, problem_.heads - h),
-                       intersect({q, rows}, plan_.problem().queries), intersect({k, columns}, whole)},
-                      tile);
-                if (HasFatalFailure())
-                    return;
+                const Block block{0,
+                                  problem_.batch,
+                                  h,
+                                  std::min(heads, problem_.heads - h),
+                                  intersect({q, rows}, plan_.problem().queries),
+                                  intersect({k, columns}, whole)};
+                ASSERT_NO_FATAL_FAILURE(visits_.visit(block, tile));
             }
-    expect_complete(columns == problem_.length); // padding keys come once for each block of keys
+    visits_.expect_complete(columns == problem_.length); // padding keys come once for each block of keys
 }
 
 // The blocks that the engine runs, under limits from none to plenty.
@@ -147,7 +167,7 @@ TEST_P(RandomTiles, BlocksOfALayoutVisitEachPairOnce) {
             const std::int32_t group = pass == ANNULUS_PASS_FORWARD ? 1 : problem_.heads / problem_.kv();
             int query_results = 0, key_results = 0;
             for (const BlockGrid &grid : layout.grids) {
-                visited_.clear();
+                visits_.clear();
                 query_results += grid.query_results;
                 key_results += grid.key_results;
                 for (std::int64_t i = 0; i < grid.count(); ++i) {
@@ -159,18 +179,52 @@ TEST_P(RandomTiles, BlocksOfALayoutVisitEachPairOnce) {
                     if (grid.key_results) {
                         ASSERT_LE(block.batches * (block.heads / group) * block.keys.length, layout.key_rows);
                     }
-                    visit(block, layout.tile);
-                    if (HasFatalFailure())
-                        return;
+                    ASSERT_NO_FATAL_FAILURE(visits_.visit(block, layout.tile));
                 }
-                expect_complete(pass == ANNULUS_PASS_FORWARD); // padding keys have no gradients
+                visits_.expect_complete(pass == ANNULUS_PASS_FORWARD); // padding keys have no gradients
             }
             EXPECT_EQ(query_results, 1);
             EXPECT_EQ(key_results, pass == ANNULUS_PASS_BACKWARD ? 1 : 0);
         }
 }
 
+// A limit that is as large as what the smallest layout takes is kept.
+TEST_P(RandomTiles, LimitsAreKept) {
+    Resources resources{};
+    for (const annulus_pass pass : {ANNULUS_PASS_FORWARD, ANNULUS_PASS_BACKWARD}) {
+        resources.workspace_limit = 1;
+        const std::size_t least = gemm_engine.workspace_bytes(plan_, pass, resources);
+        for (int percent = 100; percent < 400; percent += 7) {
+            resources.workspace_limit = least * static_cast<std::size_t>(percent) / 100;
+            EXPECT_LE(gemm_engine.workspace_bytes(plan_, pass, resources), resources.workspace_limit);
+        }
+    }
+}
+
 INSTANTIATE_TEST_SUITE_P(Many, RandomTiles, testing::Range(0, 400));
+
+// Tiles as large as the engine's, diagonals in slices, and queries of which a window cuts some off.
+TEST(LargeTiles, VisitEachPairOnce) {
+    constexpr auto every = ANNULUS_QUERY_EVERY, residue = ANNULUS_QUERY_RESIDUE;
+    const std::vector<Problem> problems = {
+        {.length = 3000,
+         .heads = 1,
+         .branches = {{.dilation = 2, .phase = ANNULUS_PHASE_FIXED, .query = every}},
+         .causal = true,
+         .window = QueryWindow{500, 2500}},
+        {.length = 3100, .heads = 1, .branches = {{.segment = 2100}}, .causal = true, .window = QueryWindow{700, 2300}},
+        {.length = 2900, .heads = 2, .branches = {{.segment = 1000, .dilation = 2}}, .causal = true},
+        {.length = 2500, .heads = 1, .branches = {{.dilation = 3, .query = residue}}, .causal = true},
+        {.length = 2300, .heads = 1, .branches = {{.segment = 2222, .dilation = 2, .query = every}}, .zero_keys = true},
+    };
+    for (const Problem &problem : problems)
+        for (const std::int64_t tile : {256, 512, 2048}) {
+            Visits visits(problem);
+            const annulus::Problem &sizes = visits.plan().problem();
+            visits.visit({0, 1, 0, problem.heads, sizes.queries, sizes.keys}, tile);
+            visits.expect_complete(true);
+        }
+}
 
 } // namespace
 } // namespace annulus::test

@@ -66,6 +66,18 @@ std::vector<NamedProblem> tiled_problems() {
           .causal = true,
           .window = QueryWindow{3000, 2049},
           .layout = Layout::gaps}},
+        {"window_every_causal",
+         {.length = 3000,
+          .heads = 1,
+          .dim = 64,
+          .branches = {{.dilation = 2, .phase = ANNULUS_PHASE_FIXED, .query = every}},
+          .causal = true,
+          .window = QueryWindow{500, 2500}}},
+        {"huge_dilations",
+         {.length = 2100,
+          .heads = 2,
+          .dim = 64,
+          .branches = {{.dilation = std::int64_t{1} << 40}, {.dilation = std::int64_t{1} << 61}, {.segment = 300}}}},
         {"last_token", {.length = 9001, .heads = 8, .kv_heads = 2, .dim = 128, .window = QueryWindow{9000, 1}}},
     };
     return with_dtypes(problems, quick() ? std::vector{ANNULUS_FLOAT16} : subject_dtypes());
