@@ -89,10 +89,8 @@ Block BlockGrid::block(const Plan &plan, std::int64_t i) const {
     block.heads = std::min(heads, problem.heads - block.first_head);
     block.first_batch = batch_block * batches;
     block.batches = std::min(batches, problem.batch - block.first_batch);
-    // A block that yields both meets no other window; else the other side is whole.
-    const bool both = query_results && key_results;
-    block.queries = both || !windows_of_keys ? intersect(part, problem.queries) : problem.queries;
-    block.keys = both || windows_of_keys ? intersect(part, problem.keys) : problem.keys;
+    block.queries = query_results ? intersect(part, problem.queries) : problem.queries;
+    block.keys = key_results ? intersect(part, problem.keys) : problem.keys;
     return block;
 }
 
@@ -172,7 +170,6 @@ class LayoutMaker {
         BlockGrid grid = make_grid(plan_, positions, window, rows_that_fit, group_, layout_.lanes);
         grid.query_results = queries;
         grid.key_results = keys;
-        grid.windows_of_keys = keys;
         const std::int64_t rows = grid.batches * std::min(window, positions.length);
         if (queries)
             layout_.query_rows = std::max(layout_.query_rows, rows * grid.heads);
@@ -203,8 +200,7 @@ class LayoutMaker {
     void fit_scores() {
         const std::int64_t left = budget_ - (layout_.direct ? 0 : layout_.state_bytes(plan_, pass_));
         layout_.tile = largest_tile;
-        while (layout_.tile > smallest_tile &&
-               largest_tile_bytes(layout_.tile, true) * (layout_.tile > smallest_tile ? 2 : 1) > left)
+        while (layout_.tile > smallest_tile && 2 * largest_tile_bytes(layout_.tile, true) > left)
             layout_.tile /= 2;
         const std::int64_t rows = std::max<std::int64_t>({layout_.query_rows, layout_.key_rows * group_, 1});
         layout_.tiles = std::min(layout_.tiles, rows);

@@ -20,10 +20,10 @@ namespace annulus {
 
 // Blocks that yield the same results: windows x batch entries x heads.
 struct BlockGrid {
+    // A block has a window of the rows that it yields results for, and the whole of the others.
     bool query_results = true; // O, or dQ
     bool key_results = false;  // dK and dV
-    bool windows_of_keys = false;
-    std::int64_t window = 0; // positions; windows begin at multiples of it
+    std::int64_t window = 0;   // positions; windows begin at multiples of it
     std::int64_t first_window = 0, windows = 0;
     std::int64_t batches = 0, batch_blocks = 0; // of a block; blocks over the batch
     std::int32_t heads = 0, head_blocks = 0;
@@ -34,7 +34,8 @@ struct BlockGrid {
 };
 
 struct GemmLayout {
-    bool direct = false;                       // products are the caller's results; no state
+    // Each row of the results is the matter of one tile, whose products are written to the caller's tensors: no state.
+    bool direct = false;
     std::vector<BlockGrid> grids;              // run one after the other
     int lanes = 1;                             // blocks at work at the same time
     std::int64_t tile = 0;                     // most queries and keys of a tile

@@ -139,8 +139,8 @@ void expect_agreement(const Problem &problem, const Results &results, const Resu
     expect_zero_rows("out", problem, exact.lse, results.out);
     if (results.d_q.empty())
         return;
-    // dQ and dK are differences of terms: the columns' sums of O and dV, times scale K and scale Q. K has numbers of size
-    // 1, Q of its spread, and the default scale makes up for the number of columns.
+    // dQ and dK are differences of terms: the columns' sums of O and dV, times scale K and scale Q. K has numbers of
+    // size 1, Q of its spread, and the default scale makes up for the number of columns.
     const double factor = std::max(1.0, std::fabs(problem.scale_or_default()) * std::sqrt(problem.dim));
     expect_tensor("d_q", problem, results.d_q, exact.d_q, low.d_q, exact.out, factor);
     expect_tensor("d_k", problem, results.d_k, exact.d_k, low.d_k, exact.d_v, factor * problem.spread);
