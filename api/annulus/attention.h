@@ -49,9 +49,16 @@ typedef struct annulus_window {
  *
  * ANNULUS_ERROR_ARGUMENT: a handle or required tensor is NULL; the context has no config; a dtype, rank, shape, stride,
  *   alignment, overlap or memory is not as above; a branch's heads or grid width do not fit the problem; sizes
- * overflow. ANNULUS_ERROR_UNSUPPORTED: D is no multiple of 8 from 8 to 256, or the config's engine cannot do this; the
- * message says why. ANNULUS_ERROR_MEMORY: the workspace or its limit is too small, or an allocation failed. Nothing was
- * written in these cases. ANNULUS_ERROR_CUDA, ANNULUS_ERROR_CUBLAS: the device failed; outputs may be partly written.
+ *   overflow.
+ *
+ * ANNULUS_ERROR_UNSUPPORTED: D is no multiple of 8 from 8 to 256, or the config's engine cannot do this; the message
+ *   says why.
+ *
+ * ANNULUS_ERROR_MEMORY: the workspace or its limit is too small, or an allocation failed.
+ *
+ * Nothing was written in these cases. ANNULUS_ERROR_CUDA, ANNULUS_ERROR_CUBLAS: the device failed; outputs may be
+ * partly written.
+ *
  * Since 0.1.0.
  */
 ANNULUS_API annulus_status annulus_forward(annulus_context *context, const annulus_tensor *q, const annulus_tensor *k,

@@ -13,6 +13,7 @@
 #include <annulus/attention.h>
 #include <annulus/tensor.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -102,8 +103,8 @@ class BranchPlan {
     constexpr std::int32_t head_count() const { return head_count_; }
     // The residue phi of a served head under the phase rule.
     constexpr std::int64_t phase(std::int32_t head) const;
-    // Heads first … last - 1, as far as the branch serves them, as at most three sets; residues(segment) are those of a
-    // segment where the query rule is `residue`.
+    // Heads first … last - 1, as far as the branch serves them, as at most three sets. Under the query rule `residue`
+    // every head has all residues.
     std::vector<HeadSet> head_sets(std::int32_t first, std::int32_t last) const;
     // Whether a served head has keys of this residue (query rule `residue`: of every residue).
     constexpr bool uses(std::int32_t head, std::int64_t residue) const;

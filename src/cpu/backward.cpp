@@ -13,6 +13,7 @@
 
 #include <cmath>
 #include <limits>
+#include <numbers>
 
 namespace annulus {
 
@@ -243,12 +244,12 @@ template <class T> class CellBackward {
             const std::int64_t row = s_.query_positions[i] - start;
             const T lse = *statistic<T>(tensors_.lse, b, head, row);
             // A query without keys has no probabilities: 2^(S - infinity) is 0.
-            s_.lse[i] = lse == -std::numeric_limits<T>::infinity() ? -lse : lse * static_cast<T>(log2_e);
+            s_.lse[i] = lse == -std::numeric_limits<T>::infinity() ? -lse : lse * static_cast<T>(std::numbers::log2e);
             s_.delta[i] = vector.dot(o + i * d_, s_.d_out + i * d_, d_);
             if (tensors_.d_lse)
                 s_.delta[i] -= *statistic<T>(*tensors_.d_lse, b, head, row);
         }
-        transpose_tile(s_.q, count, d_, static_cast<T>(plan_.scale() * log2_e), s_.q_t);
+        transpose_tile(s_.q, count, d_, static_cast<T>(plan_.scale() * std::numbers::log2e), s_.q_t);
         transpose_tile(s_.d_out, count, d_, T{1}, s_.d_out_t);
         std::fill_n(s_.d_q, count * d_, T{0});
         return finite;

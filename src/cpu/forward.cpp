@@ -14,6 +14,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numbers>
 
 namespace annulus {
 
@@ -152,7 +153,7 @@ template <class T> class BlockForward {
                   const std::int64_t *queries, int count) const {
         const VectorKernels<T> &vector = vector_kernels<T>();
         load_tile(HeadRows(tensors_.q, at.b, at.head, plan_.problem().queries.start), queries, count, d_, s_.rows);
-        transpose_tile(s_.rows, count, d_, static_cast<T>(plan_.scale() * log2_e), s_.q);
+        transpose_tile(s_.rows, count, d_, static_cast<T>(plan_.scale() * std::numbers::log2e), s_.q);
         load_state(at, queries, count);
         if (padding)
             add_zero_keys(padding, count);
@@ -241,7 +242,8 @@ template <class T> class BlockForward {
                 vector_kernels<T>().store_row(out.dtype(), s_.o + i * d_, T{1} / s_.l[i], d_, out[position]);
             if (tensors_.lse)
                 *statistic<T>(*tensors_.lse, at.b, at.head, position - plan_.problem().queries.start) =
-                    empty ? -std::numeric_limits<T>::infinity() : (s_.m[i] + std::log2(s_.l[i])) * static_cast<T>(ln_2);
+                    empty ? -std::numeric_limits<T>::infinity()
+                          : (s_.m[i] + std::log2(s_.l[i])) * static_cast<T>(std::numbers::ln2);
         }
     }
 

@@ -108,7 +108,4 @@ inline int visible_keys(const Segment &segment, const std::int64_t *positions, i
                : count;
 }
 
-inline constexpr double log2_e = 1.44269504088896340735992468100;
-inline constexpr double ln_2 = 0.693147180559945309417232121458;
-
 } // namespace annulus

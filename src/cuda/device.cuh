@@ -8,6 +8,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <numbers>
 #include <type_traits>
 #include <utility>
 
@@ -32,6 +33,14 @@ template <class T> __device__ T from_float(float x) {
         return __float2half_rn(x);
 }
 
+// Four neighbours, written at once.
+template <class T> struct alignas(4 * sizeof(T)) Four { T x[4]; };
+
+__device__ inline float4 scaled(float4 four, float factor) {
+    four.x *= factor, four.y *= factor, four.z *= factor, four.w *= factor;
+    return four;
+}
+
 // f(T{}) with the type of the dtype; the engine has refused float64.
 template <class F> void with_dtype(annulus_dtype dtype, F f) {
     switch (dtype) {
@@ -54,7 +63,7 @@ __device__ T *row_at(const DeviceRows &rows, std::int64_t batch, std::int64_t he
     return static_cast<T *>(rows.data) + row_offset(rows, batch, head, position);
 }
 
-constexpr float log2_e = 1.4426950408889634f, ln_2 = 0.6931471805599453f;
+constexpr float log2_e = std::numbers::log2e_v<float>, ln_2 = std::numbers::ln2_v<float>;
 
 constexpr int block_threads = 256;
 

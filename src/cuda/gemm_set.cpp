@@ -5,12 +5,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <numbers>
 
 namespace annulus {
 
 namespace {
-
-constexpr double log2_e = 1.4426950408889634;
 
 Matrices transposed(Matrices m) {
     m.transposed = true;
@@ -95,7 +94,7 @@ OperandAddress SetLaunches::caller_rows(const DeviceRows &rows, bool of_keys) co
 
 // Rows of the block's own float32 sums.
 OperandAddress SetLaunches::block_rows(float *sums, bool of_keys) const {
-    const Window &window = of_keys ? block_.keys : block_.queries;
+    const Window &window = this->window(of_keys);
     const std::int32_t group = of_keys ? call_.heads_per_kv_head() : 1;
     const std::int64_t row = d_ * 4, head = row * window.length, batch = head * (block_.heads / group);
     return {before(sums, window.start * row + block_.first_head / group * head + block_.first_batch * batch),
@@ -108,7 +107,7 @@ OperandAddress SetLaunches::block_rows(float *sums, bool of_keys) const {
 
 // Rows that lie tile by tile in the score memory.
 OperandAddress SetLaunches::packed_rows(void *rows, std::int64_t element_bytes, bool of_keys) const {
-    return {static_cast<char *>(rows), 0, 0, 0, (of_keys ? set_.keys : set_.queries) * d_ * element_bytes, of_keys};
+    return {static_cast<char *>(rows), 0, 0, 0, this->rows(of_keys) * d_ * element_bytes, of_keys};
 }
 
 void SetLaunches::write_items_from(std::int64_t first) {
@@ -161,7 +160,7 @@ void *const *SetLaunches::pointers_of(Operand operand) const {
 
 // From one row of a tile to the next, in positions; of a single row there is none, however large the stride.
 std::int64_t SetLaunches::step(bool of_keys) const {
-    if ((of_keys ? set_.keys : set_.queries) == 1)
+    if (rows(of_keys) == 1)
         return 0;
     return of_keys ? set_.key_stride : set_.query_stride;
 }
@@ -200,36 +199,25 @@ void SetLaunches::multiply(std::int64_t rows, std::int64_t columns, std::int64_t
     annulus::multiply(lane_.product, tiles_, rows, columns, inner, alpha, a, b, adds ? 1.f : 0.f, c);
 }
 
-void SetLaunches::pack() const {
+void SetLaunches::pack(bool of_keys, const PackedTensor &first, const PackedTensor &second) const {
     PackArguments a{};
-    a.items = lane_.memory.items + (next_tile_ - items_first_);
+    a.items = items();
     a.tiles = tiles_;
     a.heads_per_kv_head = call_.heads_per_kv_head();
     a.head_dim = d_;
     a.curve = set_.curve;
-
-    a.count = set_.queries;
-    a.present = present_queries_;
-    a.stride = set_.query_stride;
-    a.window = block_.queries;
-    a.tensors = {PackedTensor{call_.q, buffers_.q}, PackedTensor{call_.d_out, buffers_.d_out}};
-    a.positions = buffers_.query_positions;
-    pack_rows(call_.plan.problem().dtype, a, lane_.stream);
-    if (set_.keys == 0)
-        return;
-    a.of_keys = true;
-    a.count = set_.keys;
-    a.present = present_keys_;
-    a.stride = set_.key_stride;
-    a.window = block_.keys;
-    a.tensors = {PackedTensor{call_.k, buffers_.k}, PackedTensor{call_.v, buffers_.v}};
-    a.positions = buffers_.key_positions;
+    a.of_keys = of_keys;
+    a.count = rows(of_keys);
+    a.present = of_keys ? present_keys_ : present_queries_;
+    a.stride = of_keys ? set_.key_stride : set_.query_stride;
+    a.window = window(of_keys);
+    a.tensors = {first, second};
+    a.positions = positions(of_keys);
     pack_rows(call_.plan.problem().dtype, a, lane_.stream);
 }
 
 void SetLaunches::add_packed(bool of_keys, bool overwrite, const float *rows, float *target) const {
-    add_rows({lane_.memory.items + (next_tile_ - items_first_), tiles_, of_keys ? set_.keys : set_.queries, d_, of_keys,
-              overwrite, of_keys ? buffers_.key_positions : buffers_.query_positions, rows, target},
+    add_rows({items(), tiles_, this->rows(of_keys), d_, of_keys, overwrite, positions(of_keys), rows, target},
              lane_.stream);
 }
 
@@ -237,10 +225,13 @@ void SetLaunches::launch() {
     if (next_tile_ >= items_end_)
         write_items_from(next_tile_);
     tiles_ = std::min(tiles_at_once_, items_end_ - next_tile_);
-    if (packed_)
-        pack();
+    if (packed_) {
+        pack(false, {call_.q, buffers_.q}, {call_.d_out, buffers_.d_out});
+        if (set_.keys > 0)
+            pack(true, {call_.k, buffers_.k}, {call_.v, buffers_.v});
+    }
     ScoreArguments score{};
-    score.items = lane_.memory.items + (next_tile_ - items_first_);
+    score.items = items();
     score.tiles = tiles_;
     score.queries = set_.queries;
     score.keys = set_.keys;
@@ -261,7 +252,7 @@ void SetLaunches::launch() {
 }
 
 void SetLaunches::launch_forward(const ScoreArguments &score) const {
-    const auto alpha = static_cast<float>(call_.plan.scale() * log2_e);
+    const auto alpha = static_cast<float>(call_.plan.scale() * std::numbers::log2e);
     if (set_.keys > 0)
         multiply(set_.queries, set_.keys, d_, alpha, input(operand_q, call_.q, false),
                  transposed(input(operand_k, call_.k, true)), false, scores(operand_scores));
@@ -287,7 +278,7 @@ void SetLaunches::launch_backward(const ScoreArguments &score) const {
     const Matrices q = input(operand_q, call_.q, false), k = input(operand_k, call_.k, true);
     const Matrices v = input(operand_v, call_.v, true);
     const Matrices d_out = input(operand_d_out, call_.d_out, false);
-    const auto alpha = static_cast<float>(call_.plan.scale() * log2_e);
+    const auto alpha = static_cast<float>(call_.plan.scale() * std::numbers::log2e);
     multiply(set_.queries, set_.keys, d_, alpha, q, transposed(k), false, scores(operand_scores));
     multiply(set_.queries, set_.keys, d_, 1, d_out, transposed(v), false, scores(operand_d_scores));
     GradientArguments a{};

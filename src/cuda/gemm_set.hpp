@@ -33,6 +33,13 @@ class SetLaunches {
         std::int64_t *query_positions, *key_positions;
     };
 
+    // Of one side of the tiles, its queries or its keys.
+    std::int32_t rows(bool of_keys) const { return of_keys ? set_.keys : set_.queries; }
+    const Window &window(bool of_keys) const { return of_keys ? block_.keys : block_.queries; }
+    std::int64_t *positions(bool of_keys) const { return of_keys ? buffers_.key_positions : buffers_.query_positions; }
+    // Of the launch at hand.
+    const TileItem *items() const { return lane_.memory.items + (next_tile_ - items_first_); }
+
     Buffers take_buffers() const;
     void write_items_from(std::int64_t first);
     OperandAddress caller_rows(const DeviceRows &rows, bool of_keys) const;
@@ -48,7 +55,7 @@ class SetLaunches {
     void multiply(std::int64_t rows, std::int64_t columns, std::int64_t inner, float alpha, const Matrices &a,
                   const Matrices &b, bool adds, const Matrices &c) const;
 
-    void pack() const;
+    void pack(bool of_keys, const PackedTensor &first, const PackedTensor &second) const;
     void add_packed(bool of_keys, bool overwrite, const float *rows, float *target) const;
     void launch_forward(const ScoreArguments &score) const;
     void launch_backward(const ScoreArguments &score) const;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kernels that write a block's results to the caller's tensors, four columns a thread; and those that compute rows
-// again where a result is not finite (repair.cuh), a warp for each row.
+// again where a result is NaN (repair.cuh), a warp for each row.
 #include "cuda/repair.cuh"
 
 #include <algorithm>
@@ -61,11 +61,10 @@ template <class T> bool fours_are_aligned(const DeviceRows &rows) {
 }
 
 template <class T> __device__ void write_four(const float4 &values, T *target, bool aligned) {
-    struct alignas(4 * sizeof(T)) Four {
-        T x[4];
-    } const four{{from_float<T>(values.x), from_float<T>(values.y), from_float<T>(values.z), from_float<T>(values.w)}};
+    const Four<T> four{
+        {from_float<T>(values.x), from_float<T>(values.y), from_float<T>(values.z), from_float<T>(values.w)}};
     if (aligned)
-        *reinterpret_cast<Four *>(target) = four;
+        *reinterpret_cast<Four<T> *>(target) = four;
     else
         for (int i = 0; i < 4; ++i)
             target[i] = four.x[i];
@@ -85,9 +84,8 @@ __global__ void __launch_bounds__(block_threads)
         const bool empty = state.y == 0.f;
         float4 four{};
         if (!empty) {
-            four = *reinterpret_cast<const float4 *>(a.o + row.index * a.context.head_dim + column);
-            const float factor = 1 / state.y;
-            four.x *= factor, four.y *= factor, four.z *= factor, four.w *= factor;
+            four =
+                scaled(*reinterpret_cast<const float4 *>(a.o + row.index * a.context.head_dim + column), 1 / state.y);
             note_nan(four, a.context.has_nan);
         }
         write_four(four, row_at<T>(a.out, row.batch, row.head, row.position) + column, aligned);

@@ -64,12 +64,10 @@ template <int threads, int per_thread> struct RowValues {
 #pragma unroll
         for (int i = 0; i < per_thread; i += 4)
             if (column(i) < count) {
-                struct alignas(4 * sizeof(T)) Four {
-                    T x[4];
-                } four;
+                Four<T> four;
                 for (int j = 0; j < 4; ++j)
                     four.x[j] = from_float<T>(x[i + j]);
-                *reinterpret_cast<Four *>(row + column(i)) = four;
+                *reinterpret_cast<Four<T> *>(row + column(i)) = four;
             }
     }
 };
@@ -179,10 +177,8 @@ __global__ void __launch_bounds__(block_threads) softmax_kernel(const SoftmaxArg
         float *const o = a.o + (row.item->state + row.position) * s.head_dim;
         for (int d = Group::rank() * 4; d < s.head_dim; d += threads * 4) {
             float4 four{};
-            if (before.x != -INFINITY) { // else O holds nothing yet
-                four = *reinterpret_cast<float4 *>(o + d);
-                four.x *= correction, four.y *= correction, four.z *= correction, four.w *= correction;
-            }
+            if (before.x != -INFINITY) // else O holds nothing yet
+                four = scaled(*reinterpret_cast<float4 *>(o + d), correction);
             *reinterpret_cast<float4 *>(o + d) = four;
         }
     }
