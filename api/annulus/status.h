@@ -21,12 +21,15 @@ typedef enum annulus_status {
     ANNULUS_ERROR_MEMORY = 3,      /* an allocation failed, or the caller's workspace is too small */
     ANNULUS_ERROR_INTERNAL = 4,    /* a defect in annulus; please report the message */
     ANNULUS_ERROR_CUDA = 5,        /* a CUDA call failed; the message has its name and CUDA's words */
-    ANNULUS_ERROR_CUBLAS = 6       /* a cuBLAS call failed; the message has its name and cuBLAS's words */
+    ANNULUS_ERROR_CUBLAS = 6,      /* a cuBLAS call failed; the message has its name and cuBLAS's words */
+    ANNULUS_ERROR_COMM = 7,        /* another rank failed, did not come in time, or the communicator was aborted */
+    ANNULUS_ERROR_NCCL = 8,        /* an NCCL call failed; the message has its name and NCCL's words */
+    ANNULUS_ERROR_MPI = 9          /* an MPI call failed; the message has its name and MPI's words */
 } annulus_status;
 
 /*
- * The name of a status in lower case ("ok", "argument", "unsupported", "memory", "internal", "cuda", "cublas"), or
- * "unknown". The string is static. Any thread. Since 0.1.0.
+ * The name of a status in lower case ("ok", "argument", "unsupported", "memory", "internal", "cuda", "cublas", "comm",
+ * "nccl", "mpi"), or "unknown". The string is static. Any thread. Since 0.1.0.
  */
 ANNULUS_API const char *annulus_status_name(annulus_status status);
 

@@ -21,6 +21,12 @@ const char *annulus_status_name(annulus_status status) {
         return "cuda";
     case ANNULUS_ERROR_CUBLAS:
         return "cublas";
+    case ANNULUS_ERROR_COMM:
+        return "comm";
+    case ANNULUS_ERROR_NCCL:
+        return "nccl";
+    case ANNULUS_ERROR_MPI:
+        return "mpi";
     default:
         return "unknown";
     }

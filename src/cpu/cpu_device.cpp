@@ -32,4 +32,8 @@ void CpuDevice::release(void *memory, void *) noexcept {
 // Every pointer of the process is the CPU's.
 void CpuDevice::check_memory(const char *, const void *) const {}
 
+void CpuDevice::copy(void *to, const void *from, std::size_t bytes, void *) {
+    std::memcpy(to, from, bytes);
+}
+
 } // namespace annulus

@@ -11,6 +11,7 @@ class CpuDevice : public Device {
     void *allocate(std::size_t bytes, void *stream) override;
     void release(void *memory, void *stream) noexcept override;
     void check_memory(const char *name, const void *pointer) const override;
+    void copy(void *to, const void *from, std::size_t bytes, void *stream) override;
 };
 
 } // namespace annulus

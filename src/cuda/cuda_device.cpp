@@ -53,6 +53,10 @@ CudaDevice::Lane::Lane() {
 
 CudaDevice::DeviceResources::DeviceResources(int index) {
     make(forked, "cudaEventCreateWithFlags", cudaEventCreateWithFlags, cudaEventDisableTiming);
+    // First, so that what others wait for is sent while this rank's own work fills the device.
+    int least = 0, greatest = 0;
+    check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
+    make(comm, "cudaStreamCreateWithPriority", cudaStreamCreateWithPriority, cudaStreamNonBlocking, greatest);
     if (attribute(cudaDevAttrMemoryPoolsSupported, index) == 0)
         return;
     cudaMemPoolProps properties{};
@@ -123,6 +127,29 @@ void CudaDevice::enter() {
 
 void CudaDevice::leave() noexcept {
     current_.reset();
+}
+
+void *CudaDevice::record(void *stream) {
+    Event &event = resources_->events[next_event_++ % resources_->events.size()];
+    if (!event)
+        make(event, "cudaEventCreateWithFlags", cudaEventCreateWithFlags, cudaEventDisableTiming);
+    check(cudaEventRecord(event.get(), static_cast<cudaStream_t>(stream)), "cudaEventRecord");
+    return event.get();
+}
+
+void CudaDevice::wait(void *stream, void *event) {
+    check(cudaStreamWaitEvent(static_cast<cudaStream_t>(stream), static_cast<cudaEvent_t>(event), 0),
+          "cudaStreamWaitEvent");
+}
+
+void CudaDevice::copy(void *to, const void *from, std::size_t bytes, void *stream) {
+    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, static_cast<cudaStream_t>(stream)), "cudaMemcpyAsync");
+}
+
+bool CudaDevice::is_capturing(void *stream) const {
+    cudaStreamCaptureStatus status{};
+    check(cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status), "cudaStreamIsCapturing");
+    return status != cudaStreamCaptureStatusNone;
 }
 
 void CudaDevice::fork(cudaStream_t stream) {

@@ -44,6 +44,12 @@ class CudaDevice : public Device {
     void check_memory(const char *name, const void *pointer) const override;
     void enter() override;
     void leave() noexcept override;
+    int index() const override { return index_; }
+    void *comm_stream() override { return resources_->comm.get(); }
+    void *record(void *stream) override;
+    void wait(void *stream, void *event) override;
+    void copy(void *to, const void *from, std::size_t bytes, void *stream) override;
+    bool is_capturing(void *stream) const override;
 
     int compute_capability() const { return compute_capability_; } // 10 * major + minor
 
@@ -75,6 +81,8 @@ class CudaDevice : public Device {
         Owned<cudaMemPool_t, cudaMemPoolDestroy> pool; // null where the device has no pools
         Event forked;
         std::array<Lane, lanes> lane;
+        Owned<cudaStream_t, cudaStreamDestroy> comm;
+        std::array<Event, 128> events; // made when they are first recorded
         explicit DeviceResources(int index);
     };
 
@@ -84,6 +92,7 @@ class CudaDevice : public Device {
     int index_;
     int compute_capability_ = 0;
     std::unique_ptr<DeviceResources> resources_;
+    std::size_t next_event_ = 0;
     std::optional<CurrentDevice> current_; // between enter() and leave()
 };
 

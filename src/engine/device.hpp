@@ -26,6 +26,22 @@ class Device {
     // Makes the device the thread's current one; restores the one that was. Scopes do not nest.
     virtual void enter() {}
     virtual void leave() noexcept {}
+
+    // The device's number among those of its kind.
+    virtual int index() const { return 0; }
+
+    // What follows is of streams, which a CPU has none of: null, and all is done when a function returns.
+
+    // A stream for what is sent and received beside the call's own work.
+    virtual void *comm_stream() { return nullptr; }
+    // The end of what `stream` was given so far. Any thread may wait for it until 128 more have been recorded.
+    virtual void *record(void *) { return nullptr; }
+    // What `stream` is given after this comes after `event`, which may be of another device of the process.
+    virtual void wait(void *, void *) {}
+    // From memory of any device of the same kind.
+    virtual void copy(void *to, const void *from, std::size_t bytes, void *stream) = 0;
+    // Whether the stream is being captured into a graph.
+    virtual bool is_capturing(void *) const { return false; }
 };
 
 // Around everything that touches the device on behalf of a public call.

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the ring asks of a transport: host messages that all ranks see, and bytes from one rank's memory to another's.
+#pragma once
+
+#include "engine/device.hpp"
+
+#include <annulus/context.h>
+
+#include <chrono>
+#include <cstddef>
+#include <vector>
+
+namespace annulus {
+
+// One end of a message between two ranks. Between two ranks messages arrive in the order in which they were sent.
+struct Transfer {
+    int peer;
+    void *data;        // in the memory of the rank's device
+    std::size_t bytes; // > 0; the same on both sides
+};
+
+// Sends and receives that belong together. Memory must stay until finish() on a CPU, and in the stream's order on CUDA.
+struct Batch {
+    std::vector<Transfer> sends, receives;
+    bool empty() const { return sends.empty() && receives.empty(); }
+};
+
+// One rank's end. Everything throws Error, and after a failure other than a bad argument the transport is broken: each
+// call throws the first error again. Used by one thread at a time, but for abort().
+class Transport {
+  public:
+    using Seconds = std::chrono::duration<double>;
+
+    virtual ~Transport() = default;
+
+    virtual int size() const = 0;
+    virtual int rank() const = 0;
+
+    // Throws unless contexts on this device can use the transport; `index` is the device's number.
+    virtual void check_device(annulus_device device, int index) const = 0;
+
+    virtual void set_timeout(Seconds timeout) = 0;
+
+    // Collective: `bytes` of host memory from each rank, in rank order into `all`. Waits for all ranks.
+    virtual void all_gather(const void *mine, void *all, std::size_t bytes) = 0;
+    // Whether all_gather() may be called now: not while `stream` is being captured.
+    virtual bool can_gather(Device &device, void *stream) const = 0;
+
+    // Begins a batch, after what `stream` (null on a CPU) was given before; what follows on the stream after finish()
+    // comes after the batch. Several batches may be begun before the first is finished, in the order of their
+    // beginning. `batch` must live until then.
+    virtual void begin(const Batch &batch, Device &device, void *stream) = 0;
+    virtual void finish(const Batch &batch, Device &device, void *stream) = 0;
+
+    // Any thread.
+    virtual void abort() noexcept = 0;
+};
+
+} // namespace annulus
