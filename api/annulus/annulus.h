@@ -27,6 +27,7 @@
 #define ANNULUS_ANNULUS_H
 
 #include <annulus/attention.h>
+#include <annulus/comm.h>
 #include <annulus/config.h>
 #include <annulus/context.h>
 #include <annulus/hilbert.h>

@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Several ranks share one sequence. Each holds a contiguous shard of it: its own rows of Q, K, V, dO and of the
+ * results. What they compute together is what one rank would compute of the whole sequence, up to rounding.
+ *
+ * A communicator is one rank's end of the connection. A context that was given one makes annulus_forward() and
+ * annulus_backward() collective: every rank calls, in the same order, with its own shard. Before a call computes, the
+ * ranks compare config, dtype, heads, head dimension, batch and shards; where they differ every rank gets
+ * ANNULUS_ERROR_ARGUMENT with a message that names the difference, and where one rank's own arguments are bad the
+ * others get ANNULUS_ERROR_COMM with its message. Nothing is written then, and the communicator stays usable. So a call
+ * waits for the other ranks to make theirs; on CUDA it does not wait for the tensors. While a stream is being captured
+ * into a CUDA graph, which only NCCL's communicators allow, nothing is compared: make the same call once before.
+ *
+ * A rank that dies, never calls or loses its connection makes the others' calls fail with ANNULUS_ERROR_COMM (or
+ * ANNULUS_ERROR_NCCL, ANNULUS_ERROR_MPI where it is the library below that failed) within the timeout. From then on the
+ * communicator is broken: further calls fail at once with the first message, and what is left is to destroy it and the
+ * contexts that use it, which does not wait for anybody.
+ *
+ *     local  ranks are threads of one process, each with a context on a CPU or on a GPU of its own
+ *     MPI    ranks are processes with contexts on CPUs
+ *     NCCL   ranks are processes or threads with contexts on a GPU each
+ */
+#ifndef ANNULUS_COMM_H
+#define ANNULUS_COMM_H
+
+#include <annulus/attention.h>
+#include <annulus/context.h>
+#include <annulus/export.h>
+#include <annulus/status.h>
+#include <stddef.h>
+#include <stdint.h>
+
+ANNULUS_BEGIN_DECLS
+
+/* One rank's end of a communicator. One thread at a time may use it, except for annulus_comm_abort(). */
+typedef struct annulus_comm annulus_comm;
+
+/*
+ * Makes the ends of a communicator between `ranks` threads of this process, in comms[0 … ranks - 1]; comms[i] is rank
+ * i's. Each is destroyed by its owner. ANNULUS_ERROR_ARGUMENT: comms is NULL, or ranks is not from 1 to 4096.
+ * ANNULUS_ERROR_MEMORY. Since 0.1.0.
+ */
+ANNULUS_API annulus_status annulus_comm_create_local(annulus_comm **comms, int32_t ranks);
+
+/*
+ * Makes a communicator over the processes of an MPI communicator, in *comm. Collective over it. mpi_comm points to an
+ * MPI_Comm of the MPI library that annulus was built with; annulus duplicates it, and MPI must be initialised until the
+ * annulus communicator is destroyed. Only the calling thread calls MPI: MPI_THREAD_SINGLE is enough where it is the
+ * main one. ANNULUS_ERROR_ARGUMENT: a pointer is NULL or MPI is not initialised. ANNULUS_ERROR_UNSUPPORTED: annulus was
+ * built without MPI. ANNULUS_ERROR_MPI: an MPI call failed. Since 0.1.0.
+ */
+ANNULUS_API annulus_status annulus_comm_create_mpi(annulus_comm **comm, const void *mpi_comm);
+
+/* What one rank makes and every rank of an NCCL communicator gets: plain bytes, to be carried by whatever there is. */
+typedef struct annulus_nccl_id {
+    char bytes[128];
+} annulus_nccl_id;
+
+/*
+ * Makes an id in *id, on one rank. ANNULUS_ERROR_ARGUMENT: id is NULL. ANNULUS_ERROR_UNSUPPORTED: annulus was built
+ * without CUDA or NCCL, or libnccl.so.2 cannot be loaded. ANNULUS_ERROR_NCCL: an NCCL call failed. Since 0.1.0.
+ */
+ANNULUS_API annulus_status annulus_nccl_id_create(annulus_nccl_id *id);
+
+/*
+ * Makes rank `rank` of an NCCL communicator of `ranks` ranks on CUDA device `device`, in *comm. Collective over the
+ * ranks, which pass the same id; waits for them for at most 5 minutes. ANNULUS_ERROR_ARGUMENT: a pointer is NULL, rank
+ * is not below ranks, or there is no such device. Other errors as annulus_nccl_id_create(). Since 0.1.0.
+ */
+ANNULUS_API annulus_status annulus_comm_create_nccl(annulus_comm **comm, const annulus_nccl_id *id, int32_t ranks,
+                                                    int32_t rank, int32_t device);
+
+/*
+ * Makes the ends of an NCCL communicator over `ranks` CUDA devices of this process, in comms[0 … ranks - 1]; comms[i]
+ * is for a context on devices[i], used by a thread of its own. devices NULL: the devices 0 … ranks - 1. No device may
+ * stand there twice. Errors as annulus_comm_create_nccl(). Since 0.1.0.
+ */
+ANNULUS_API annulus_status annulus_comm_create_nccl_devices(annulus_comm **comms, int32_t ranks,
+                                                            const int32_t *devices);
+
+/*
+ * Makes a communicator, in *comm, that uses an existing ncclComm_t. It stays the caller's and must outlive the annulus
+ * communicator; nobody else may use it while an annulus call runs. After a failure annulus has aborted it. Errors as
+ * annulus_comm_create_nccl(). Since 0.1.0.
+ */
+ANNULUS_API annulus_status annulus_comm_create_from_nccl(annulus_comm **comm, void *nccl_comm);
+
+/* The number of ranks, in *size. ANNULUS_ERROR_ARGUMENT: a pointer is NULL. Since 0.1.0. */
+ANNULUS_API annulus_status annulus_comm_size(const annulus_comm *comm, int32_t *size);
+
+/* The rank of this end, from 0, in *rank. ANNULUS_ERROR_ARGUMENT: a pointer is NULL. Since 0.1.0. */
+ANNULUS_API annulus_status annulus_comm_rank(const annulus_comm *comm, int32_t *rank);
+
+/*
+ * Sets how many seconds a call waits for another rank before it fails: more than 0, 300 unless set. On CUDA what is
+ * waited for after a call has returned counts too: NCCL's kernels that a dead rank holds up are stopped. Ranks may have
+ * different timeouts. ANNULUS_ERROR_ARGUMENT: comm is NULL, or seconds is not a finite number above 0. Since 0.1.0.
+ */
+ANNULUS_API annulus_status annulus_comm_set_timeout(annulus_comm *comm, double seconds);
+
+/*
+ * Breaks the communicator: calls of other threads of this process that wait in it return ANNULUS_ERROR_COMM, and other
+ * processes' calls fail when they miss this rank. Any thread. ANNULUS_ERROR_ARGUMENT: comm is NULL. Since 0.1.0.
+ */
+ANNULUS_API annulus_status annulus_comm_abort(annulus_comm *comm);
+
+/*
+ * Destroys a rank's end; NULL is legal. Does not wait for other ranks, whose calls fail from then on. Contexts that use
+ * it must be destroyed, or given another, before. Since 0.1.0.
+ */
+ANNULUS_API void annulus_comm_destroy(annulus_comm *comm);
+
+/*
+ * Makes the context's calls collective over `comm`, which stays the caller's and must outlive its use; NULL makes the
+ * context compute alone again (default). Forgets the shards. ANNULUS_ERROR_ARGUMENT: context is NULL, or comm is bound
+ * to another device than the context's. ANNULUS_ERROR_UNSUPPORTED: comm does not work with devices of the context's
+ * kind. Since 0.1.0.
+ */
+ANNULUS_API annulus_status annulus_context_set_comm(annulus_context *context, annulus_comm *comm);
+
+/*
+ * Sets the shards: rank i holds lengths[i] >= 0 positions, behind those of rank i - 1. `count` is the number of ranks;
+ * NULL with 0 goes back to the default, in which all ranks hold equally many. Every rank sets the same. In a call the
+ * tensors of rank i have lengths[i] rows; where that is 0, their shape is 0 there and their data may be NULL.
+ * ANNULUS_ERROR_ARGUMENT: context is NULL or has no communicator, count is not its size, a length is negative, or all
+ * are 0. Since 0.1.0.
+ */
+ANNULUS_API annulus_status annulus_context_set_shards(annulus_context *context, const int64_t *lengths, int32_t count);
+
+/* What the last successful call of a context sent to and received from other ranks: rows of K and V, and of dK and dV.
+ */
+typedef struct annulus_traffic {
+    size_t size; /* sizeof(annulus_traffic) */
+    uint64_t sent_bytes;
+    uint64_t received_bytes;
+} annulus_traffic;
+
+#define ANNULUS_TRAFFIC_INIT                                                                                           \
+    { sizeof(annulus_traffic), 0, 0 }
+
+/* Writes it to *traffic. ANNULUS_ERROR_ARGUMENT: a pointer is NULL or the size is not known. Since 0.1.0. */
+ANNULUS_API annulus_status annulus_context_last_traffic(const annulus_context *context, annulus_traffic *traffic);
+
+ANNULUS_END_DECLS
+
+#endif

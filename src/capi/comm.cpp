@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// annulus/comm.h, but for what it declares of contexts.
+#include "capi/comm.hpp"
+
+#include "capi/argument.hpp"
+#include "capi/guard.hpp"
+#include "engine/device.hpp"
+#include "ring/deadline.hpp"
+#include "ring/local_transport.hpp"
+#include "ring/mpi_transport.hpp"
+#ifdef ANNULUS_HAVE_NCCL
+#include "ring/nccl_transport.hpp"
+#endif
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+using namespace annulus;
+
+namespace {
+
+constexpr int max_local_ranks = 4096;
+
+#ifndef ANNULUS_HAVE_NCCL
+[[noreturn]] void refuse_nccl() {
+    throw Error(ANNULUS_ERROR_UNSUPPORTED, "there is no NCCL: this annulus was built without CUDA or without NCCL");
+}
+
+annulus_nccl_id make_nccl_id() {
+    refuse_nccl();
+}
+
+std::unique_ptr<Transport> make_nccl_transport(const annulus_nccl_id &, int, int, int, Transport::Seconds) {
+    refuse_nccl();
+}
+
+std::vector<std::unique_ptr<Transport>> make_nccl_transports(int, const int *) {
+    refuse_nccl();
+}
+
+std::unique_ptr<Transport> borrow_nccl_transport(void *) {
+    refuse_nccl();
+}
+#endif
+
+// As required(), of a pointer to nobody knows what.
+void check_not_null(const char *name, const void *pointer) {
+    if (!pointer)
+        throw Error(ANNULUS_ERROR_ARGUMENT, "%s is NULL", name);
+}
+
+std::unique_ptr<annulus_comm> make_comm(std::unique_ptr<Transport> transport) {
+    return std::make_unique<annulus_comm>(annulus_comm{std::move(transport)});
+}
+
+void hand_out(annulus_comm **comms, std::vector<std::unique_ptr<Transport>> ends) {
+    std::vector<std::unique_ptr<annulus_comm>> made;
+    for (std::unique_ptr<Transport> &end : ends)
+        made.push_back(make_comm(std::move(end)));
+    std::ranges::transform(made, comms, [](std::unique_ptr<annulus_comm> &comm) { return comm.release(); });
+}
+
+Transport &transport_of(annulus_comm *comm) {
+    return *required(comm, "comm").transport;
+}
+
+const Transport &transport_of(const annulus_comm *comm) {
+    return *required(comm, "comm").transport;
+}
+
+// How many CUDA devices there are, at least 1. Throws where there are none, with the reason.
+int cuda_devices() {
+    const int count = device_count(ANNULUS_DEVICE_CUDA);
+    if (count == 0)
+        make_device(ANNULUS_DEVICE_CUDA, 0);
+    return count;
+}
+
+// The devices that `ranks` ends are for.
+std::vector<int> checked_devices(const std::int32_t *devices, int ranks) {
+    const int count = cuda_devices();
+    check_between("ranks", ranks, 1, count);
+    std::vector<int> checked(ranks);
+    std::iota(checked.begin(), checked.end(), 0);
+    if (devices)
+        std::copy_n(devices, ranks, checked.begin());
+    for (auto device = checked.begin(); device != checked.end(); ++device) {
+        check_between("an element of devices", *device, 0, count - 1);
+        if (std::find(checked.begin(), device, *device) != device)
+            throw Error(ANNULUS_ERROR_ARGUMENT, "devices has %d twice; every rank must have a device of its own",
+                        *device);
+    }
+    return checked;
+}
+
+} // namespace
+
+annulus_status annulus_comm_create_local(annulus_comm **comms, int32_t ranks) {
+    return guard([&] {
+        required(comms, "comms");
+        check_between("ranks", ranks, 1, max_local_ranks);
+        hand_out(comms, make_local_transports(ranks));
+    });
+}
+
+annulus_status annulus_comm_create_mpi(annulus_comm **comm, const void *mpi_comm) {
+    return guard([&] {
+        required(comm, "comm");
+        check_not_null("mpi_comm", mpi_comm);
+        *comm = make_comm(make_mpi_transport(mpi_comm)).release();
+    });
+}
+
+annulus_status annulus_nccl_id_create(annulus_nccl_id *id) {
+    return guard([&] { required(id, "id") = make_nccl_id(); });
+}
+
+annulus_status annulus_comm_create_nccl(annulus_comm **comm, const annulus_nccl_id *id, int32_t ranks, int32_t rank,
+                                        int32_t device) {
+    return guard([&] {
+        required(comm, "comm");
+        required(id, "id");
+        check_at_least("ranks", ranks, 1);
+        check_between("rank", rank, 0, ranks - 1);
+        check_between("device", device, 0, cuda_devices() - 1);
+        *comm = make_comm(make_nccl_transport(*id, ranks, rank, device, default_timeout)).release();
+    });
+}
+
+annulus_status annulus_comm_create_nccl_devices(annulus_comm **comms, int32_t ranks, const int32_t *devices) {
+    return guard([&] {
+        required(comms, "comms");
+        check_at_least("ranks", ranks, 1);
+        hand_out(comms, make_nccl_transports(ranks, checked_devices(devices, ranks).data()));
+    });
+}
+
+annulus_status annulus_comm_create_from_nccl(annulus_comm **comm, void *nccl_comm) {
+    return guard([&] {
+        required(comm, "comm");
+        check_not_null("nccl_comm", nccl_comm);
+        *comm = make_comm(borrow_nccl_transport(nccl_comm)).release();
+    });
+}
+
+annulus_status annulus_comm_size(const annulus_comm *comm, int32_t *size) {
+    return guard([&] {
+        required(size, "size");
+        *size = transport_of(comm).size();
+    });
+}
+
+annulus_status annulus_comm_rank(const annulus_comm *comm, int32_t *rank) {
+    return guard([&] {
+        required(rank, "rank");
+        *rank = transport_of(comm).rank();
+    });
+}
+
+annulus_status annulus_comm_set_timeout(annulus_comm *comm, double seconds) {
+    return guard([&] {
+        Transport &transport = transport_of(comm);
+        if (!std::isfinite(seconds) || seconds <= 0)
+            throw Error(ANNULUS_ERROR_ARGUMENT, "seconds is %g; it must be a finite number above 0", seconds);
+        transport.set_timeout(Transport::Seconds(seconds));
+    });
+}
+
+annulus_status annulus_comm_abort(annulus_comm *comm) {
+    return guard([&] { transport_of(comm).abort(); });
+}
+
+void annulus_comm_destroy(annulus_comm *comm) {
+    delete comm;
+}
+
+annulus_status annulus_context_set_comm(annulus_context *, annulus_comm *) {
+    return guard([] { throw Error(ANNULUS_ERROR_UNSUPPORTED, "contexts compute alone as yet"); });
+}
+
+annulus_status annulus_context_set_shards(annulus_context *, const int64_t *, int32_t) {
+    return guard([] { throw Error(ANNULUS_ERROR_UNSUPPORTED, "contexts compute alone as yet"); });
+}
+
+annulus_status annulus_context_last_traffic(const annulus_context *, annulus_traffic *) {
+    return guard([] { throw Error(ANNULUS_ERROR_UNSUPPORTED, "contexts compute alone as yet"); });
+}
