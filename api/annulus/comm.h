@@ -141,6 +141,34 @@ typedef struct annulus_traffic {
 /* Writes it to *traffic. ANNULUS_ERROR_ARGUMENT: a pointer is NULL or the size is not known. Since 0.1.0. */
 ANNULUS_API annulus_status annulus_context_last_traffic(const annulus_context *context, annulus_traffic *traffic);
 
+/*
+ * What a problem costs one of several ranks. Set `size` to sizeof(annulus_rank_estimate) before the call, best by
+ * ANNULUS_RANK_ESTIMATE_INIT. Exact: a run needs, sends and receives these bytes.
+ */
+typedef struct annulus_rank_estimate {
+    size_t size;
+    annulus_exchange exchange;         /* what `auto` comes to */
+    uint64_t forward_workspace_bytes;  /* memory a forward call needs besides its tensors, received rows included */
+    uint64_t backward_workspace_bytes; /* the same for a backward call */
+    uint64_t forward_sent_bytes;       /* rows of K and V */
+    uint64_t forward_received_bytes;
+    uint64_t backward_sent_bytes; /* rows of K and V to those that attend to them, dK and dV back to the owners */
+    uint64_t backward_received_bytes;
+} annulus_rank_estimate;
+
+#define ANNULUS_RANK_ESTIMATE_INIT                                                                                     \
+    { sizeof(annulus_rank_estimate), ANNULUS_EXCHANGE_AUTO, 0, 0, 0, 0, 0, 0 }
+
+/*
+ * Estimates, in *estimate, the part of rank `rank` of `ranks` (at most 4096) in a problem under the context's config;
+ * the context needs no communicator. lengths: `ranks` shard lengths that add up to the sequence length, or NULL for
+ * shards as equal as can be, the first ones longer. The windows of the problem are not looked at. Errors as
+ * annulus_estimate_problem(), and ANNULUS_ERROR_ARGUMENT where ranks, rank or lengths are not as above. Since 0.1.0.
+ */
+ANNULUS_API annulus_status annulus_estimate_rank(annulus_context *context, const annulus_problem *problem,
+                                                 const int64_t *lengths, int32_t ranks, int32_t rank,
+                                                 annulus_rank_estimate *estimate);
+
 ANNULUS_END_DECLS
 
 #endif

@@ -151,6 +151,20 @@ ANNULUS_API annulus_status annulus_config_set_allow_tf32(annulus_config *config,
 ANNULUS_API annulus_status annulus_config_set_workspace_limit(annulus_config *config, uint64_t bytes);
 
 /*
+ * How a context with a communicator (comm.h) moves rows of K and V between ranks. Both send the same rows, those that
+ * some query of the receiver attends to, and give the same result.
+ */
+typedef enum annulus_exchange {
+    ANNULUS_EXCHANGE_AUTO =
+        0, /* gather where its rows of K and V take no more than the longest shard's own, else ring */
+    ANNULUS_EXCHANGE_RING = 1,  /* in ranks - 1 hops: memory for the rows of two ranks at a time */
+    ANNULUS_EXCHANGE_GATHER = 2 /* all at once: memory for all rows that the rank's queries attend to */
+} annulus_exchange;
+
+/* Sets the exchange; every rank sets the same. Without ranks it does nothing. Since 0.1.0. */
+ANNULUS_API annulus_status annulus_config_set_exchange(annulus_config *config, annulus_exchange exchange);
+
+/*
  * Preset: appends `count` >= 1 branches with w_i = segment_length * segment_ratio^i and r_i = dilation_ratio^i, as
  * LongNet's geometric series (paper: section 3.1; its models use ratios of 2 or 4). segment_length, segment_ratio and
  * dilation_ratio are >= 1; a w_i or r_i beyond int64 is an argument error. Since 0.1.0.

@@ -176,15 +176,3 @@ annulus_status annulus_comm_abort(annulus_comm *comm) {
 void annulus_comm_destroy(annulus_comm *comm) {
     delete comm;
 }
-
-annulus_status annulus_context_set_comm(annulus_context *, annulus_comm *) {
-    return guard([] { throw Error(ANNULUS_ERROR_UNSUPPORTED, "contexts compute alone as yet"); });
-}
-
-annulus_status annulus_context_set_shards(annulus_context *, const int64_t *, int32_t) {
-    return guard([] { throw Error(ANNULUS_ERROR_UNSUPPORTED, "contexts compute alone as yet"); });
-}
-
-annulus_status annulus_context_last_traffic(const annulus_context *, annulus_traffic *) {
-    return guard([] { throw Error(ANNULUS_ERROR_UNSUPPORTED, "contexts compute alone as yet"); });
-}

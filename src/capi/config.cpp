@@ -185,6 +185,14 @@ annulus_status annulus_config_set_allow_tf32(annulus_config *config, int allow) 
     return guard([&] { required(config, "config").execution.allow_tf32 = check_flag("allow", allow); });
 }
 
+annulus_status annulus_config_set_exchange(annulus_config *config, annulus_exchange exchange) {
+    return guard([&] {
+        required(config, "config");
+        check_enum("exchange", exchange, ANNULUS_EXCHANGE_AUTO, ANNULUS_EXCHANGE_GATHER);
+        config->execution.exchange = exchange;
+    });
+}
+
 annulus_status annulus_config_set_workspace_limit(annulus_config *config, uint64_t bytes) {
     return guard([&] { required(config, "config").execution.workspace_limit = bytes; });
 }

@@ -3,7 +3,9 @@
 #include "capi/context.hpp"
 
 #include "capi/argument.hpp"
+#include "capi/comm.hpp"
 #include "capi/guard.hpp"
+#include "capi/problem.hpp"
 #include "capi/sized_struct.hpp"
 #include "core/workspace.hpp"
 #include "engine/engine.hpp"
@@ -57,6 +59,69 @@ Resources annulus_context::resources() const {
     const Execution &execution = required_config().execution;
     return {thread_count(threads), CallMemory::bookable(execution.workspace_limit), execution.allow_tf32, stream,
             device.get()};
+}
+
+std::vector<std::int64_t> annulus_context::lengths_in(std::int64_t sequence_length) const {
+    if (!shard_lengths.empty())
+        return shard_lengths;
+    const int ranks = comm->transport->size();
+    return std::vector<std::int64_t>(static_cast<std::size_t>(ranks), sequence_length / ranks);
+}
+
+Problem annulus_context::place_shard(Problem problem) const {
+    const int rank = comm->transport->rank();
+    const std::int64_t rows = problem.queries.length;
+    std::int64_t whole = 0;
+    if (shard_lengths.empty()) {
+        if (__builtin_mul_overflow(rows, comm->transport->size(), &whole))
+            throw Error(ANNULUS_ERROR_ARGUMENT, "shape[1] of q is %lld; the sequence of all ranks does not fit 64 bits",
+                        static_cast<long long>(rows));
+    } else {
+        const std::int64_t length = shard_lengths[static_cast<std::size_t>(rank)];
+        if (rows != length)
+            throw Error(ANNULUS_ERROR_ARGUMENT, "shape[1] of q is %lld; the shard of rank %d has %lld rows",
+                        static_cast<long long>(rows), rank, static_cast<long long>(length));
+        whole = check_lengths(shard_lengths);
+    }
+    problem.sequence_length = whole;
+    problem.queries = problem.keys = make_shards(lengths_in(whole))[static_cast<std::size_t>(rank)];
+    check_element_count(problem);
+    return problem;
+}
+
+const Problem &annulus_context::check_shard(const Problem &problem) const {
+    const std::vector<std::int64_t> lengths = lengths_in(problem.sequence_length);
+    if (const std::int64_t sum = check_lengths(lengths); sum != problem.sequence_length)
+        throw Error(ANNULUS_ERROR_ARGUMENT,
+                    "sequence_length of problem is %lld; the shards of all ranks have %lld rows",
+                    static_cast<long long>(problem.sequence_length), static_cast<long long>(sum));
+    const Window shard = make_shards(lengths)[static_cast<std::size_t>(comm->transport->rank())];
+    if (problem.queries != shard || problem.keys != shard)
+        throw Error(ANNULUS_ERROR_ARGUMENT,
+                    "the windows of problem are not this rank's shard, which starts at %lld and has %lld rows",
+                    static_cast<long long>(shard.start), static_cast<long long>(shard.length));
+    return problem;
+}
+
+const RingPlan &annulus_context::ring_plan_for(const Problem &problem) {
+    if (!ring_plan || !(ring_plan->local().problem() == problem))
+        ring_plan.emplace(required_config().pattern, problem, make_shards(lengths_in(problem.sequence_length)),
+                          comm->transport->rank(), required_config().execution.exchange);
+    return *ring_plan;
+}
+
+std::int64_t annulus::check_lengths(const std::vector<std::int64_t> &lengths) {
+    std::int64_t sum = 0;
+    for (std::size_t i = 0; i < lengths.size(); ++i) {
+        const auto length = static_cast<long long>(lengths[i]);
+        if (length < 0)
+            throw Error(ANNULUS_ERROR_ARGUMENT, "lengths[%zu] is %lld; it must be at least 0", i, length);
+        if (__builtin_add_overflow(sum, lengths[i], &sum))
+            throw Error(ANNULUS_ERROR_ARGUMENT, "lengths[%zu] is %lld; the sum of all does not fit 64 bits", i, length);
+    }
+    if (sum == 0)
+        throw Error(ANNULUS_ERROR_ARGUMENT, "all lengths are 0; at least one rank must hold a row");
+    return sum;
 }
 
 CallMemory::CallMemory(const annulus_context &context, std::size_t bytes) : context_(context), bytes_(bytes) {
@@ -139,6 +204,7 @@ annulus_status annulus_context_set_config(annulus_context *context, const annulu
         check_engine_device(context->kind, copy.execution.engine);
         context->config = std::move(copy);
         context->plan.reset();
+        context->ring_plan.reset();
     });
 }
 
@@ -194,5 +260,47 @@ annulus_status annulus_context_last_engine(const annulus_context *context, annul
     return guard([&] {
         required(engine, "engine");
         *engine = required(context, "context").last_engine;
+    });
+}
+
+annulus_status annulus_context_set_comm(annulus_context *context, annulus_comm *comm) {
+    return guard([&] {
+        annulus_context &target = required(context, "context");
+        std::unique_ptr<RowMover> mover;
+        if (comm) {
+            comm->transport->check_device(target.kind, target.device->index());
+            mover = make_row_mover(target.kind);
+        }
+        target.comm = comm;
+        target.row_mover = std::move(mover);
+        target.shard_lengths.clear();
+        target.ring_plan.reset();
+    });
+}
+
+annulus_status annulus_context_set_shards(annulus_context *context, const int64_t *lengths, int32_t count) {
+    return guard([&] {
+        annulus_context &target = required(context, "context");
+        if (!target.comm)
+            throw Error(ANNULUS_ERROR_ARGUMENT, "context has no communicator; annulus_context_set_comm() gives it one");
+        std::vector<std::int64_t> copy;
+        if (lengths || count != 0) {
+            const int ranks = target.comm->transport->size();
+            check_between("count", count, ranks, ranks);
+            copy.assign(&required(lengths, "lengths"), lengths + count);
+            check_lengths(copy);
+        }
+        target.shard_lengths = std::move(copy);
+        target.ring_plan.reset();
+    });
+}
+
+annulus_status annulus_context_last_traffic(const annulus_context *context, annulus_traffic *traffic) {
+    return guard([&] {
+        const annulus_context &of = required(context, "context");
+        annulus_traffic result = read_sized("traffic", traffic, &annulus_traffic::received_bytes);
+        result.sent_bytes = of.sent_bytes;
+        result.received_bytes = of.received_bytes;
+        write_sized(traffic, result);
     });
 }

@@ -5,13 +5,16 @@
 #include "core/pattern.hpp"
 #include "core/plan.hpp"
 #include "engine/engine.hpp"
+#include "ring/ring.hpp"
 
+#include <annulus/comm.h>
 #include <annulus/context.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
 struct annulus_context {
     annulus_device kind = ANNULUS_DEVICE_CPU;
@@ -27,15 +30,40 @@ struct annulus_context {
     // The plan of the last problem, kept for the next call.
     std::optional<annulus::Plan> plan;
 
+    // With other ranks; it is the caller's.
+    annulus_comm *comm = nullptr;
+    std::vector<std::int64_t> shard_lengths; // empty: all equal
+    std::unique_ptr<annulus::RowMover> row_mover;
+    std::optional<annulus::RingPlan> ring_plan; // of the last problem
+    std::uint64_t sent_bytes = 0, received_bytes = 0;
+
     // Throws where no config was set.
     const annulus_config &required_config() const;
     // The plan of a problem under the config.
     const annulus::Plan &plan_for(const annulus::Problem &problem);
     // What its calls may use. Throws where no config was set.
     annulus::Resources resources() const;
+
+    // For a context with a communicator. The problem of a rank's tensors as part of the whole sequence. Throws where
+    // they are not the rank's shard.
+    annulus::Problem place_shard(annulus::Problem problem) const;
+    // A problem that is one of this rank's. Throws where its windows are not the rank's shard.
+    const annulus::Problem &check_shard(const annulus::Problem &problem) const;
+    // The rank's plan of such a problem under the config.
+    const annulus::RingPlan &ring_plan_for(const annulus::Problem &problem);
+
+  private:
+    // The ranks' lengths in a sequence.
+    std::vector<std::int64_t> lengths_in(std::int64_t sequence_length) const;
 };
 
 namespace annulus {
+
+// More than anybody has.
+inline constexpr std::int32_t max_ranks = 4096;
+
+// The sum of shard lengths. Throws Error(ANNULUS_ERROR_ARGUMENT) where they are no shards.
+std::int64_t check_lengths(const std::vector<std::int64_t> &lengths);
 
 // The workspace of one call, aligned as the ledger asks for: from the caller's workspace, else its allocator, else the
 // device. Given back, in the stream's order, when the call ends; lives inside a DeviceScope.

@@ -34,6 +34,7 @@ struct Execution {
     annulus_engine engine = ANNULUS_ENGINE_AUTO;
     bool deterministic = false;
     bool allow_tf32 = false;
+    annulus_exchange exchange = ANNULUS_EXCHANGE_AUTO;
     std::uint64_t workspace_limit = 0; // bytes; 0: the engine's own choice
 };
 

@@ -67,11 +67,6 @@ Curve make_curve(const Branch &branch, annulus_order order, std::int64_t length)
 
 } // namespace
 
-Window intersect(const Window &a, const Window &b) {
-    const std::int64_t start = std::max(a.start, b.start);
-    return {start, std::max<std::int64_t>(0, std::min(a.end(), b.end()) - start)};
-}
-
 BranchPlan::BranchPlan(const Branch &branch, std::int32_t index, const Pattern &pattern, const Problem &problem)
     : length_(problem.sequence_length), sequence_length_(problem.sequence_length), dilation_(branch.dilation),
       first_head_(branch.first_head), head_count_(branch.head_count ? branch.head_count : problem.heads),

@@ -32,7 +32,10 @@ struct Window {
     bool operator==(const Window &) const = default;
 };
 
-Window intersect(const Window &a, const Window &b);
+constexpr Window intersect(const Window &a, const Window &b) {
+    const std::int64_t start = std::max(a.start, b.start);
+    return {start, std::max<std::int64_t>(0, std::min(a.end(), b.end()) - start)};
+}
 
 struct Problem {
     annulus_dtype dtype = ANNULUS_FLOAT32;
@@ -43,8 +46,12 @@ struct Problem {
     std::int32_t head_dim = 0;
     Window queries; // the query rows at hand
     Window keys;    // the key rows at hand
+    // Position m of the keys is row (m - keys.start) / key_stride of a head, rounded down: more than 1 where the rows at
+    // hand are those that a dilated branch left.
+    std::int64_t key_stride = 1;
     bool operator==(const Problem &) const = default;
     std::int32_t kv_head(std::int32_t head) const { return head / (heads / kv_heads); }
+    std::int64_t key_rows() const { return divide_up(keys.length, key_stride); }
 };
 
 // The places first, first + stride, … of a segment, `count` of them.

@@ -126,24 +126,29 @@ bool overlap(const annulus_tensor &a, const annulus_tensor &b) {
 
 } // namespace
 
+bool is_empty(const annulus_tensor &tensor) {
+    return std::any_of(tensor.shape, tensor.shape + tensor.rank, [](std::int64_t extent) { return extent == 0; });
+}
+
 void check_tensor(const NamedTensor &argument, annulus_dtype dtype, std::initializer_list<std::int64_t> shape,
-                  bool unit_last) {
+                  bool unit_last, bool may_be_empty) {
     const char *const name = argument.name;
     if (!argument.tensor)
         throw Error(ANNULUS_ERROR_ARGUMENT, "%s is NULL; it must be a tensor", name);
     const annulus_tensor &tensor = *argument.tensor;
-    if (!tensor.data)
+    const int rank = static_cast<int>(shape.size());
+    const bool empty = may_be_empty && tensor.rank == rank && is_empty(tensor);
+    if (!tensor.data && !empty)
         throw Error(ANNULUS_ERROR_ARGUMENT, "data of %s is NULL; it must point to the tensor's first element", name);
     const int given = enum_value(tensor.dtype);
     if (given != dtype)
         throw Error(ANNULUS_ERROR_ARGUMENT, "dtype of %s is %d (%s); it must be %d (%s)", name, given,
                     dtype_name(given), static_cast<int>(dtype), dtype_name(dtype));
-    const int rank = static_cast<int>(shape.size());
     if (tensor.rank != rank)
         throw Error(ANNULUS_ERROR_ARGUMENT, "rank of %s is %d; it must be %d", name, tensor.rank, rank);
     for (int i = 0; i < rank; ++i) {
         const auto extent = static_cast<long long>(tensor.shape[i]);
-        if (extent < 1)
+        if (extent < (empty ? 0 : 1))
             throw Error(ANNULUS_ERROR_ARGUMENT, "shape[%d] of %s is %lld; it must be at least 1", i, name, extent);
         if (extent != shape.begin()[i])
             throw Error(ANNULUS_ERROR_ARGUMENT, "shape[%d] of %s is %lld; it must be %lld", i, name, extent,
@@ -152,6 +157,8 @@ void check_tensor(const NamedTensor &argument, annulus_dtype dtype, std::initial
             throw Error(ANNULUS_ERROR_ARGUMENT, "stride[%d] of %s is %lld; it must not be negative", i, name,
                         static_cast<long long>(tensor.stride[i]));
     }
+    if (empty)
+        return;
     if (unit_last && tensor.stride[rank - 1] != 1)
         throw Error(ANNULUS_ERROR_ARGUMENT, "stride[%d] of %s is %lld; it must be 1", rank - 1, name,
                     static_cast<long long>(tensor.stride[rank - 1]));
@@ -165,17 +172,17 @@ void check_tensor(const NamedTensor &argument, annulus_dtype dtype, std::initial
 
 void check_overlap(std::initializer_list<NamedTensor> inputs, std::initializer_list<NamedTensor> outputs) {
     for (const NamedTensor *output = outputs.begin(); output != outputs.end(); ++output) {
-        if (!output->tensor)
+        if (!output->tensor || is_empty(*output->tensor))
             continue;
         if (!elements_are_distinct(*output->tensor))
             throw Error(ANNULUS_ERROR_ARGUMENT,
                         "strides of %s let two indices reach one element; the elements of an output must be distinct",
                         output->name);
         for (const NamedTensor &input : inputs)
-            if (input.tensor && overlap(*output->tensor, *input.tensor))
+            if (input.tensor && !is_empty(*input.tensor) && overlap(*output->tensor, *input.tensor))
                 report_overlap(*output, input);
         for (const NamedTensor *other = outputs.begin(); other != output; ++other)
-            if (other->tensor && overlap(*output->tensor, *other->tensor))
+            if (other->tensor && !is_empty(*other->tensor) && overlap(*output->tensor, *other->tensor))
                 report_overlap(*other, *output);
     }
 }

@@ -17,8 +17,12 @@ struct NamedTensor {
 
 // Throws Error(ANNULUS_ERROR_ARGUMENT) unless the tensor is there, has the dtype, rank and shape, legal strides,
 // aligned data and sizes that fit into the address space. `unit_last` asks for stride 1 in the last dimension.
+// `may_be_empty`: sizes may be 0, and data and strides are then nobody's matter.
 void check_tensor(const NamedTensor &argument, annulus_dtype dtype, std::initializer_list<std::int64_t> shape,
-                  bool unit_last);
+                  bool unit_last, bool may_be_empty = false);
+
+// Whether there is no element.
+bool is_empty(const annulus_tensor &tensor);
 
 // Throws unless the elements of every output are distinct and no output overlaps an input or another output.
 void check_overlap(std::initializer_list<NamedTensor> inputs, std::initializer_list<NamedTensor> outputs);

@@ -93,7 +93,10 @@ class Schedule {
             query_rows = std::max(query_rows, segment.curve.is_linear() ? std::min(all.count, in_window) : all.count);
         }
         query_chunks_ = divide_up(query_rows, query_tile);
-        key_chunks_ = divide_up(branch.key_class(branch.segment(0), 0).count, key_chunk);
+        const Progression keys = branch.key_class(branch.segment(0), 0);
+        const std::int64_t in_window = divide_up(problem_.keys.length, keys.stride) + 1;
+        key_chunks_ =
+            divide_up(branch.segment(0).curve.is_linear() ? std::min(keys.count, in_window) : keys.count, key_chunk);
     }
 
     std::int64_t steps() const { return std::max(query_chunks_, key_chunks_); }
@@ -153,7 +156,7 @@ template <class T> class CellBackward {
         if (residue < 0)
             return;
         const Segment segment = branch.segment(cell.segment);
-        const Progression all_keys = branch.key_class(segment, residue);
+        const Progression all_keys = clip(segment, branch.key_class(segment, residue), plan_.problem().keys);
         const Progression keys = slice(all_keys, cell.key_chunk * key_chunk, (cell.key_chunk + 1) * key_chunk);
         const int queries = find_queries(branch, segment, residue, cell.query_chunk);
         if (keys.count == 0 || queries == 0)
@@ -171,17 +174,9 @@ template <class T> class CellBackward {
     // Fills s_.query_positions with a chunk of the class's queries that are in the window; returns their number.
     int find_queries(const BranchPlan &branch, const Segment &segment, std::int64_t residue, std::int64_t index) const {
         const Window &window = plan_.problem().queries;
-        Progression queries = branch.query_class(segment, residue);
-        if (segment.curve.is_linear())
-            queries = clip(queries, window.start - segment.range.start, window.end() - segment.range.start);
-        queries = slice(queries, index * query_tile, (index + 1) * query_tile);
-        int count = 0;
-        for (std::int64_t i = 0; i < queries.count; ++i) {
-            const std::int64_t position = segment.position(queries[i]);
-            if (position >= window.start && position < window.end())
-                s_.query_positions[count++] = position;
-        }
-        return count;
+        const Progression queries = slice(clip(segment, branch.query_class(segment, residue), window),
+                                          index * query_tile, (index + 1) * query_tile);
+        return fill_positions(segment, queries, 0, queries.count, window, s_.query_positions);
     }
 
     void run_head(std::int64_t b, std::int32_t head, const Segment &segment, const Progression &keys, int queries,
@@ -190,15 +185,17 @@ template <class T> class CellBackward {
         const Problem &problem = plan_.problem();
         const std::int32_t kv_head = problem.kv_head(head);
         const bool q_finite = load_queries(b, head, queries);
-        const HeadRows k(tensors_.k, b, kv_head, problem.keys.start);
-        const HeadRows v(tensors_.v, b, kv_head, problem.keys.start);
-        const HeadRows d_k(gradients_.k, b, kv_head, problem.keys.start);
-        const HeadRows d_v(gradients_.v, b, kv_head, problem.keys.start);
+        const HeadRows k(tensors_.k, b, kv_head, problem.keys.start, problem.key_stride);
+        const HeadRows v(tensors_.v, b, kv_head, problem.keys.start, problem.key_stride);
+        const HeadRows d_k(gradients_.k, b, kv_head, problem.keys.start, problem.key_stride);
+        const HeadRows d_v(gradients_.v, b, kv_head, problem.keys.start, problem.key_stride);
         const bool causal = plan_.causal();
         const int tile = key_tile(problem.head_dim);
         for (std::int64_t from = 0; from < keys.count; from += tile) {
-            const int n = static_cast<int>(std::min<std::int64_t>(tile, keys.count - from));
-            fill_positions(segment, keys, from, n, s_.key_positions);
+            const int n = fill_positions(segment, keys, from, std::min<std::int64_t>(tile, keys.count - from),
+                                         problem.keys, s_.key_positions);
+            if (n == 0)
+                continue;
             const Span span = span_of(s_.key_positions, n);
             if (causal && span.low > query_span.high)
                 continue;
@@ -307,10 +304,12 @@ template <class T> std::size_t backward_bytes(const Plan &plan, int threads) {
     return ledger.used() + static_cast<std::size_t>(threads) * scratch_bytes<T>(plan);
 }
 
-template <class T> void backward(const Plan &plan, const BackwardTensors &tensors, Workspace &workspace, int threads) {
-    const Gradients gradients = book_gradients<T>(workspace, plan, &tensors);
-    for (const annulus_tensor *gradient : {&gradients.q, &gradients.k, &gradients.v})
-        set_to_zero<T>(*gradient, threads);
+namespace {
+
+// Adds what the plan's keys give to the gradients.
+template <class T>
+void add_gradients(const Plan &plan, const BackwardTensors &tensors, const Gradients &gradients, Workspace &workspace,
+                   int threads) {
     const std::size_t piece = scratch_bytes<T>(plan);
     for (const BranchPlan &branch : plan.branches()) {
         const Schedule schedule(plan, branch);
@@ -323,14 +322,65 @@ template <class T> void backward(const Plan &plan, const BackwardTensors &tensor
                 CellBackward<T>(plan, tensors, gradients, scratch).run(branch, schedule, schedule.cell(step, item));
             });
     }
+}
+
+template <class T> void write_gradients(const Gradients &gradients, const BackwardTensors &tensors, int threads) {
     write<T>(gradients.q, tensors.d_q, threads);
     write<T>(gradients.k, tensors.d_k, threads);
     write<T>(gradients.v, tensors.d_v, threads);
+}
+
+// The sums of a step, whose rows lie head by head.
+template <class T> Gradients gradients_of(const Plan &plan, const BackwardSums &sums) {
+    const Problem &p = plan.problem();
+    const auto tensor = [&](void *data, std::int64_t n, std::int64_t heads) {
+        const std::int64_t d = p.head_dim;
+        return annulus_tensor{data, accumulation_dtype<T>, 4, {p.batch, n, heads, d}, {heads * n * d, d, n * d, 1}};
+    };
+    return {tensor(sums.d_q, p.queries.length, p.heads), tensor(sums.d_k, p.key_rows(), p.kv_heads),
+            tensor(sums.d_v, p.key_rows(), p.kv_heads)};
+}
+
+} // namespace
+
+template <class T> void backward(const Plan &plan, const BackwardTensors &tensors, Workspace &workspace, int threads) {
+    const Gradients gradients = book_gradients<T>(workspace, plan, &tensors);
+    for (const annulus_tensor *gradient : {&gradients.q, &gradients.k, &gradients.v})
+        set_to_zero<T>(*gradient, threads);
+    add_gradients<T>(plan, tensors, gradients, workspace, threads);
+    write_gradients<T>(gradients, tensors, threads);
+}
+
+template <class T> std::size_t backward_step_bytes(const Plan &plan, int threads) {
+    return static_cast<std::size_t>(threads) * scratch_bytes<T>(plan);
+}
+
+template <class T>
+void backward_step(const Plan &plan, const BackwardTensors &tensors, const BackwardSums &sums, bool first,
+                   Workspace &workspace, int threads) {
+    const Gradients gradients = gradients_of<T>(plan, sums);
+    if (first)
+        set_to_zero<T>(gradients.q, threads);
+    set_to_zero<T>(gradients.k, threads);
+    set_to_zero<T>(gradients.v, threads);
+    add_gradients<T>(plan, tensors, gradients, workspace, threads);
+}
+
+template <class T>
+void finish_backward(const Plan &plan, const BackwardTensors &tensors, const BackwardSums &sums, int threads) {
+    write_gradients<T>(gradients_of<T>(plan, sums), tensors, threads);
 }
 
 template std::size_t backward_bytes<float>(const Plan &, int);
 template std::size_t backward_bytes<double>(const Plan &, int);
 template void backward<float>(const Plan &, const BackwardTensors &, Workspace &, int);
 template void backward<double>(const Plan &, const BackwardTensors &, Workspace &, int);
+template std::size_t backward_step_bytes<float>(const Plan &, int);
+template std::size_t backward_step_bytes<double>(const Plan &, int);
+template void backward_step<float>(const Plan &, const BackwardTensors &, const BackwardSums &, bool, Workspace &, int);
+template void backward_step<double>(const Plan &, const BackwardTensors &, const BackwardSums &, bool, Workspace &,
+                                    int);
+template void finish_backward<float>(const Plan &, const BackwardTensors &, const BackwardSums &, int);
+template void finish_backward<double>(const Plan &, const BackwardTensors &, const BackwardSums &, int);
 
 } // namespace annulus

@@ -88,25 +88,55 @@ template <class T> class BlockForward {
     BlockForward(const Plan &plan, const ForwardTensors &tensors, const Scratch<T> &scratch)
         : plan_(plan), tensors_(tensors), s_(scratch), d_(plan.problem().head_dim) {}
 
-    void run(std::int64_t b, std::int32_t head, const Window &block) const {
-        // O needs no value where l is 0.
-        std::fill_n(s_.m, block.length, -std::numeric_limits<T>::infinity());
-        std::fill_n(s_.l, block.length, T{0});
-        const Head at{b, head, block};
-        for (const BranchPlan &branch : plan_.branches())
-            if (branch.serves(head))
-                for (std::int64_t i = branch.segment_of(block.start); i <= branch.segment_of(block.end() - 1); ++i)
-                    run_segment(at, branch, branch.segment(i));
-        write(at);
-    }
-
-  private:
+    // The block of a batch entry and head.
     struct Head {
         std::int64_t b;
         std::int32_t head;
         Window block;
     };
 
+    // Keeps the block's sums where several steps meet them.
+    void use_sums(const Head &at, const ForwardSums &sums) {
+        const Problem &problem = plan_.problem();
+        const std::int64_t rows = problem.batch * problem.heads * problem.queries.length;
+        const std::int64_t row =
+            (at.b * problem.heads + at.head) * problem.queries.length + at.block.start - problem.queries.start;
+        s_.o = static_cast<T *>(sums.o) + row * d_;
+        s_.m = static_cast<T *>(sums.statistics) + row;
+        s_.l = s_.m + rows;
+    }
+
+    void clear(const Head &at) const {
+        // O needs no value where l is 0.
+        std::fill_n(s_.m, at.block.length, -std::numeric_limits<T>::infinity());
+        std::fill_n(s_.l, at.block.length, T{0});
+    }
+
+    void run(const Head &at) const {
+        for (const BranchPlan &branch : plan_.branches())
+            if (branch.serves(at.head))
+                for (std::int64_t i = branch.segment_of(at.block.start); i <= branch.segment_of(at.block.end() - 1);
+                     ++i)
+                    run_segment(at, branch, branch.segment(i));
+    }
+
+    void write(const Head &at) const {
+        const HeadRows out(tensors_.out, at.b, at.head, plan_.problem().queries.start);
+        for (std::int64_t i = 0; i < at.block.length; ++i) {
+            const std::int64_t position = at.block.start + i;
+            const bool empty = s_.l[i] == T{0};
+            if (empty) // 0 in every dtype
+                std::memset(out[position], 0, static_cast<std::size_t>(d_ * dtype_bytes(out.dtype())));
+            else
+                vector_kernels<T>().store_row(out.dtype(), s_.o + i * d_, T{1} / s_.l[i], d_, out[position]);
+            if (tensors_.lse)
+                *statistic<T>(*tensors_.lse, at.b, at.head, position - plan_.problem().queries.start) =
+                    empty ? -std::numeric_limits<T>::infinity()
+                          : (s_.m[i] + std::log2(s_.l[i])) * static_cast<T>(std::numbers::ln2);
+        }
+    }
+
+  private:
     void run_segment(const Head &at, const BranchPlan &branch, const Segment &segment) const {
         const Window part = intersect(segment.range, at.block);
         if (!segment.curve.is_linear())
@@ -142,7 +172,7 @@ template <class T> class BlockForward {
                 if (s_.places[i] % queries.stride == queries.first)
                     s_.members[count++] = part.start + i;
         }
-        const Progression keys = branch.key_class(segment, residue);
+        const Progression keys = clip(segment, branch.key_class(segment, residue), plan_.problem().keys);
         const std::int64_t padding = branch.padding_keys(segment, residue);
         for (std::int64_t i = 0; i < count; i += query_tile)
             run_tile(at, segment, keys, padding, s_.members + i,
@@ -159,8 +189,9 @@ template <class T> class BlockForward {
             add_zero_keys(padding, count);
 
         const std::int32_t kv_head = plan_.problem().kv_head(at.head);
-        const HeadRows k(tensors_.k, at.b, kv_head, plan_.problem().keys.start);
-        const HeadRows v(tensors_.v, at.b, kv_head, plan_.problem().keys.start);
+        const Problem &problem = plan_.problem();
+        const HeadRows k(tensors_.k, at.b, kv_head, problem.keys.start, problem.key_stride);
+        const HeadRows v(tensors_.v, at.b, kv_head, problem.keys.start, problem.key_stride);
         const bool causal = plan_.causal();
         const std::int64_t last_query = queries[count - 1]; // they ascend
         const std::int64_t key_count = causal && segment.curve.is_linear()
@@ -168,8 +199,10 @@ template <class T> class BlockForward {
                                            : keys.count;
         const int tile = key_tile(plan_.problem().head_dim);
         for (std::int64_t from = 0; from < key_count; from += tile) {
-            const int n = static_cast<int>(std::min<std::int64_t>(tile, key_count - from));
-            fill_positions(segment, keys, from, n, s_.key_positions);
+            const int n = fill_positions(segment, keys, from, std::min<std::int64_t>(tile, key_count - from),
+                                         problem.keys, s_.key_positions);
+            if (n == 0)
+                continue;
             const Span span = span_of(s_.key_positions, n);
             if (causal && span.low > last_query)
                 continue;
@@ -231,25 +264,9 @@ template <class T> class BlockForward {
         }
     }
 
-    void write(const Head &at) const {
-        const HeadRows out(tensors_.out, at.b, at.head, plan_.problem().queries.start);
-        for (std::int64_t i = 0; i < at.block.length; ++i) {
-            const std::int64_t position = at.block.start + i;
-            const bool empty = s_.l[i] == T{0};
-            if (empty) // 0 in every dtype
-                std::memset(out[position], 0, static_cast<std::size_t>(d_ * dtype_bytes(out.dtype())));
-            else
-                vector_kernels<T>().store_row(out.dtype(), s_.o + i * d_, T{1} / s_.l[i], d_, out[position]);
-            if (tensors_.lse)
-                *statistic<T>(*tensors_.lse, at.b, at.head, position - plan_.problem().queries.start) =
-                    empty ? -std::numeric_limits<T>::infinity()
-                          : (s_.m[i] + std::log2(s_.l[i])) * static_cast<T>(std::numbers::ln2);
-        }
-    }
-
     const Plan &plan_;
     const ForwardTensors &tensors_;
-    const Scratch<T> &s_;
+    Scratch<T> s_;
     int d_;
 };
 
@@ -265,7 +282,12 @@ template <class T> std::size_t forward_bytes(const Plan &plan, int threads) {
     return static_cast<std::size_t>(threads) * scratch_bytes<T>(plan);
 }
 
-template <class T> void forward(const Plan &plan, const ForwardTensors &tensors, Workspace &workspace, int threads) {
+namespace {
+
+// Calls work(BlockForward, Head) for every block. Without a workspace the blocks have no scratch memory.
+template <class T, class Work>
+void for_each_block(const Plan &plan, const ForwardTensors &tensors, const Workspace *workspace, int threads,
+                    Work work) {
     const Problem &problem = plan.problem();
     const std::int64_t length = block_length(plan);
     const std::int64_t blocks = divide_up(problem.queries.length, length);
@@ -275,11 +297,43 @@ template <class T> void forward(const Plan &plan, const ForwardTensors &tensors,
         const auto head = static_cast<std::int32_t>(item % problem.heads);
         const std::int64_t b = item / problem.heads % problem.batch;
         const std::int64_t block = blocks - 1 - item / problem.heads / problem.batch;
-        Workspace mine = workspace;
-        mine.skip(static_cast<std::size_t>(worker) * piece);
-        const Scratch<T> scratch = book<T>(mine, plan);
+        Scratch<T> scratch{};
+        if (workspace) {
+            Workspace mine = *workspace;
+            mine.skip(static_cast<std::size_t>(worker) * piece);
+            scratch = book<T>(mine, plan);
+        }
         const Window rows = intersect({problem.queries.start + block * length, length}, problem.queries);
-        BlockForward<T>(plan, tensors, scratch).run(b, head, rows);
+        work(BlockForward<T>(plan, tensors, scratch), typename BlockForward<T>::Head{b, head, rows});
+    });
+}
+
+} // namespace
+
+template <class T> void forward(const Plan &plan, const ForwardTensors &tensors, Workspace &workspace, int threads) {
+    for_each_block<T>(plan, tensors, &workspace, threads, [](const BlockForward<T> &block, const auto &at) {
+        block.clear(at);
+        block.run(at);
+        block.write(at);
+    });
+}
+
+template <class T>
+void forward_step(const Plan &plan, const ForwardTensors &tensors, const ForwardSums &sums, bool first,
+                  Workspace &workspace, int threads) {
+    for_each_block<T>(plan, tensors, &workspace, threads, [&](BlockForward<T> block, const auto &at) {
+        block.use_sums(at, sums);
+        if (first)
+            block.clear(at);
+        block.run(at);
+    });
+}
+
+template <class T>
+void finish_forward(const Plan &plan, const ForwardTensors &tensors, const ForwardSums &sums, int threads) {
+    for_each_block<T>(plan, tensors, nullptr, threads, [&](BlockForward<T> block, const auto &at) {
+        block.use_sums(at, sums);
+        block.write(at);
     });
 }
 
@@ -287,5 +341,9 @@ template std::size_t forward_bytes<float>(const Plan &, int);
 template std::size_t forward_bytes<double>(const Plan &, int);
 template void forward<float>(const Plan &, const ForwardTensors &, Workspace &, int);
 template void forward<double>(const Plan &, const ForwardTensors &, Workspace &, int);
+template void forward_step<float>(const Plan &, const ForwardTensors &, const ForwardSums &, bool, Workspace &, int);
+template void forward_step<double>(const Plan &, const ForwardTensors &, const ForwardSums &, bool, Workspace &, int);
+template void finish_forward<float>(const Plan &, const ForwardTensors &, const ForwardSums &, int);
+template void finish_forward<double>(const Plan &, const ForwardTensors &, const ForwardSums &, int);
 
 } // namespace annulus

@@ -383,7 +383,16 @@ void backward(const Plan &plan, const BackwardTensors &tensors, Workspace &works
 
 } // namespace
 
-const Engine reference_engine{
-    ANNULUS_ENGINE_REFERENCE, ANNULUS_DEVICE_CPU, refusal, workspace_bytes, forward, backward};
+const Engine reference_engine{ANNULUS_ENGINE_REFERENCE,
+                              ANNULUS_DEVICE_CPU,
+                              refusal,
+                              workspace_bytes,
+                              forward,
+                              backward,
+                              nullptr,
+                              nullptr,
+                              nullptr,
+                              nullptr,
+                              nullptr};
 
 } // namespace annulus

@@ -23,21 +23,23 @@ inline int key_tile(std::int32_t head_dim) {
     return static_cast<int>(std::min<std::int64_t>(128, max_gemm_volume / (lanes * head_dim)));
 }
 
-// The rows of one batch entry and head of a [B, N, heads, D] tensor, by global position.
+// The rows of one batch entry and head of a [B, rows, heads, D] tensor, by global position.
 class HeadRows {
   public:
-    HeadRows(const annulus_tensor &tensor, std::int64_t b, std::int64_t head, std::int64_t start)
+    HeadRows(const annulus_tensor &tensor, std::int64_t b, std::int64_t head, std::int64_t start,
+             std::int64_t stride = 1)
         : dtype_(tensor.dtype), row_bytes_(tensor.stride[1] * dtype_bytes(tensor.dtype)), start_(start),
-          first_(static_cast<std::byte *>(tensor.data) +
-                 (b * tensor.stride[0] + head * tensor.stride[2]) * dtype_bytes(tensor.dtype)) {}
+          stride_(stride), first_(static_cast<std::byte *>(tensor.data) +
+                                  (b * tensor.stride[0] + head * tensor.stride[2]) * dtype_bytes(tensor.dtype)) {}
 
     annulus_dtype dtype() const { return dtype_; }
-    void *operator[](std::int64_t position) const { return first_ + (position - start_) * row_bytes_; }
+    void *operator[](std::int64_t position) const { return first_ + (position - start_) / stride_ * row_bytes_; }
 
   private:
     annulus_dtype dtype_;
     std::int64_t row_bytes_;
-    std::int64_t start_; // global position of the tensor's first row
+    std::int64_t start_;  // global position of the tensor's first row
+    std::int64_t stride_; // positions to a row
     std::byte *first_;
 };
 
@@ -94,11 +96,24 @@ inline Span span_of(const std::int64_t *positions, int count) {
     return {*low, *high};
 }
 
-// Global positions of the places from … from + count - 1 of a progression.
-inline void fill_positions(const Segment &segment, const Progression &places, std::int64_t from, int count,
-                           std::int64_t *positions) {
-    for (int i = 0; i < count; ++i)
-        positions[i] = segment.position(places[from + i]);
+// The places of a progression that may lie in a window: along a line they do.
+inline Progression clip(const Segment &segment, const Progression &places, const Window &window) {
+    return segment.curve.is_linear()
+               ? clip(places, window.start - segment.range.start, window.end() - segment.range.start)
+               : places;
+}
+
+// Global positions of the places from … from + count - 1 of a progression, as far as they lie in the window. Returns
+// their number.
+inline int fill_positions(const Segment &segment, const Progression &places, std::int64_t from, std::int64_t count,
+                          const Window &window, std::int64_t *positions) {
+    int filled = 0;
+    for (std::int64_t i = 0; i < count; ++i) {
+        const std::int64_t position = segment.position(places[from + i]);
+        if (position >= window.start && position < window.end())
+            positions[filled++] = position;
+    }
+    return filled;
 }
 
 // How many keys of a tile come into question for a query at `last` or before: where positions ascend, those up to it.

@@ -53,6 +53,12 @@ template <class F> void with_dtype(annulus_dtype dtype, F f) {
     }
 }
 
+// Of keys with more than one position to a row; those of queries have one.
+__device__ inline std::int64_t strided_row_offset(const DeviceRows &rows, std::int64_t batch, std::int64_t head,
+                                                  std::int64_t position) {
+    return batch * rows.batch + head * rows.head + (position - rows.start) / rows.stride * rows.row;
+}
+
 __device__ inline std::int64_t row_offset(const DeviceRows &rows, std::int64_t batch, std::int64_t head,
                                           std::int64_t position) {
     return batch * rows.batch + head * rows.head + (position - rows.start) * rows.row;
@@ -71,15 +77,21 @@ inline dim3 grid_for(std::int64_t items, std::int64_t per_block) {
     return {static_cast<unsigned>(divide_up(items, per_block))};
 }
 
-// Blocks of block_threads. Not by <<<>>>, whose failure is told only by the runtime's last error, which may be an older
-// one of the caller's.
+// Not by <<<>>>, whose failure is told only by the runtime's last error, which may be an older one of the caller's.
 template <class... Parameters, class... Arguments>
-void launch(const char *what, void (*kernel)(Parameters...), dim3 grid, cudaStream_t stream, Arguments &&...arguments) {
+void launch_with(const char *what, void (*kernel)(Parameters...), dim3 grid, int threads, cudaStream_t stream,
+                 Arguments &&...arguments) {
     cudaLaunchConfig_t config{};
     config.gridDim = grid;
-    config.blockDim = block_threads;
+    config.blockDim = static_cast<unsigned>(threads);
     config.stream = stream;
     check(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...), what);
+}
+
+// Blocks of block_threads.
+template <class... Parameters, class... Arguments>
+void launch(const char *what, void (*kernel)(Parameters...), dim3 grid, cudaStream_t stream, Arguments &&...arguments) {
+    launch_with(what, kernel, grid, block_threads, stream, std::forward<Arguments>(arguments)...);
 }
 
 } // namespace annulus

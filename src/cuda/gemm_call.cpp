@@ -11,9 +11,10 @@ namespace annulus {
 
 namespace {
 
-DeviceRows rows_of(const annulus_tensor &tensor, const Window &window) {
+DeviceRows rows_of(const annulus_tensor &tensor, const Window &window, std::int64_t stride = 1) {
     // The stride of a single row may be anything.
-    return {tensor.data, tensor.stride[0], tensor.shape[1] == 1 ? 0 : tensor.stride[1], tensor.stride[2], window.start};
+    return {tensor.data,      tensor.stride[0], tensor.shape[1] == 1 ? 0 : tensor.stride[1],
+            tensor.stride[2], window.start,     stride};
 }
 
 DeviceRows statistic_of(const annulus_tensor *tensor, const Window &window) {
@@ -42,19 +43,37 @@ CudaDevice &cuda_device(const Resources &resources) {
 GemmCall::GemmCall(const Plan &of_plan, const ForwardTensors &t, const Resources &given)
     : plan(of_plan), pass(ANNULUS_PASS_FORWARD), resources(given), device(cuda_device(given)),
       input_matrices(are_matrices({&t.q, &t.k, &t.v})), output_matrices(are_matrices({&t.out})),
-      q(rows_of(t.q, plan.problem().queries)), k(rows_of(t.k, plan.problem().keys)),
-      v(rows_of(t.v, plan.problem().keys)), out(rows_of(t.out, plan.problem().queries)),
+      q(rows_of(t.q, plan.problem().queries)), k(rows_of(t.k, plan.problem().keys, plan.problem().key_stride)),
+      v(rows_of(t.v, plan.problem().keys, plan.problem().key_stride)), out(rows_of(t.out, plan.problem().queries)),
       lse(statistic_of(t.lse, plan.problem().queries)) {}
 
 GemmCall::GemmCall(const Plan &of_plan, const BackwardTensors &t, const Resources &given)
     : plan(of_plan), pass(ANNULUS_PASS_BACKWARD), resources(given), device(cuda_device(given)),
       input_matrices(are_matrices({&t.q, &t.k, &t.v, &t.d_out})),
       output_matrices(are_matrices({&t.d_q, &t.d_k, &t.d_v})), q(rows_of(t.q, plan.problem().queries)),
-      k(rows_of(t.k, plan.problem().keys)), v(rows_of(t.v, plan.problem().keys)),
-      out(rows_of(t.out, plan.problem().queries)), lse(statistic_of(&t.lse, plan.problem().queries)),
-      d_out(rows_of(t.d_out, plan.problem().queries)), d_lse(statistic_of(t.d_lse, plan.problem().queries)),
-      d_q(rows_of(t.d_q, plan.problem().queries)), d_k(rows_of(t.d_k, plan.problem().keys)),
-      d_v(rows_of(t.d_v, plan.problem().keys)) {}
+      k(rows_of(t.k, plan.problem().keys, plan.problem().key_stride)),
+      v(rows_of(t.v, plan.problem().keys, plan.problem().key_stride)), out(rows_of(t.out, plan.problem().queries)),
+      lse(statistic_of(&t.lse, plan.problem().queries)), d_out(rows_of(t.d_out, plan.problem().queries)),
+      d_lse(statistic_of(t.d_lse, plan.problem().queries)), d_q(rows_of(t.d_q, plan.problem().queries)),
+      d_k(rows_of(t.d_k, plan.problem().keys)), d_v(rows_of(t.d_v, plan.problem().keys)) {}
+
+RowContext GemmCall::row_context(const BranchPlan *branches, int *has_nan) const {
+    return {branches,
+            static_cast<std::int32_t>(plan.branches().size()),
+            has_nan,
+            heads_per_kv_head(),
+            head_dim(),
+            static_cast<float>(plan.scale()),
+            plan.problem().queries,
+            plan.problem().keys,
+            q,
+            k,
+            v,
+            out,
+            d_out,
+            lse,
+            d_lse};
+}
 
 GemmMemory book(Workspace &workspace, const Plan &plan, annulus_pass pass, const GemmLayout &layout) {
     const std::int64_t d = plan.problem().head_dim;
@@ -66,7 +85,7 @@ GemmMemory book(Workspace &workspace, const Plan &plan, annulus_pass pass, const
         memory.branches = reinterpret_cast<BranchPlan *>(take_bytes(plan.branches().size() * sizeof(BranchPlan)));
     for (std::size_t i = 0; i < static_cast<std::size_t>(layout.lanes); ++i) {
         LaneMemory &lane = memory.lanes[i];
-        if (!layout.direct) {
+        if (layout.has_state()) {
             if (pass == ANNULUS_PASS_FORWARD)
                 lane.state = workspace.take<float2>(layout.query_rows);
             // Blocks of queries and blocks of keys follow one another.
@@ -78,7 +97,7 @@ GemmMemory book(Workspace &workspace, const Plan &plan, annulus_pass pass, const
         }
         lane.items = workspace.take<TileItem>(layout.tiles);
         lane.pointers = workspace.take<void *>(operand_count * layout.tiles);
-        if (plan.causal())
+        if (plan.causal() && layout.has_state())
             lane.has_nan = workspace.take<int>(1);
         lane.scores = take_bytes(layout.score_bytes);
         lane.blas = take_bytes(layout.blas_bytes);

@@ -22,6 +22,7 @@
 // Blocks (gemm_layout.hpp) are independent. Two lanes, each a stream with a block of its own, keep the GPU busy while
 // one of them starts or drains a kernel.
 #include "core/error.hpp"
+#include "cuda/cuda_error.hpp"
 #include "cuda/gemm_call.hpp"
 #include "cuda/gemm_lane.hpp"
 #include "engine/engine.hpp"
@@ -45,11 +46,11 @@ std::size_t booked_bytes(const Plan &plan, annulus_pass pass, const GemmLayout &
 }
 
 // A layout of at most the limit, or else the smallest.
-GemmLayout layout_for(const Plan &plan, annulus_pass pass, const Resources &resources, bool matrices) {
+GemmLayout layout_for(const Plan &plan, annulus_pass pass, const Resources &resources, Results results) {
     const std::uint64_t limit = resources.workspace_limit ? resources.workspace_limit : default_workspace;
-    GemmLayout layout = make_layout(plan, pass, limit, CudaDevice::lanes, matrices);
+    GemmLayout layout = make_layout(plan, pass, limit, CudaDevice::lanes, results);
     if (booked_bytes(plan, pass, layout) > limit)
-        return make_layout(plan, pass, 0, CudaDevice::lanes, matrices);
+        return make_layout(plan, pass, 0, CudaDevice::lanes, results);
     return layout;
 }
 
@@ -65,9 +66,13 @@ const char *refusal(const Plan &plan, annulus_pass, const Resources &resources) 
 // What the tensors will be like is not known yet.
 std::size_t workspace_bytes(const Plan &plan, annulus_pass pass, const Resources &resources) {
     std::size_t most = 0;
-    for (const bool matrices : {false, true})
-        most = std::max(most, booked_bytes(plan, pass, layout_for(plan, pass, resources, matrices)));
+    for (const Results results : {Results::in_state, Results::direct})
+        most = std::max(most, booked_bytes(plan, pass, layout_for(plan, pass, resources, results)));
     return most;
+}
+
+std::size_t step_bytes(const Plan &plan, annulus_pass pass, const Resources &resources) {
+    return booked_bytes(plan, pass, layout_for(plan, pass, resources, Results::in_sums));
 }
 
 // From the fork of the lanes to their join, which comes in any case: the workspace must not be given back under them.
@@ -95,14 +100,61 @@ class LanesAtWork {
     bool joined_ = false;
 };
 
+cudaStream_t stream_of(const GemmCall &call) {
+    return static_cast<cudaStream_t>(call.resources.stream);
+}
+
+// What a step of a call finds in the sums.
+void prepare_sums(const GemmCall &call) {
+    const Problem &problem = call.plan.problem();
+    const StepSums &sums = *call.sums;
+    const std::int64_t query_rows = problem.batch * problem.heads * problem.queries.length;
+    const std::int64_t key_rows = problem.batch * problem.kv_heads * problem.key_rows();
+    const auto clear = [&](float *rows, std::int64_t count) {
+        const auto bytes = static_cast<std::size_t>(count * problem.head_dim) * sizeof(float);
+        check(cudaMemsetAsync(rows, 0, bytes, stream_of(call)), "cudaMemsetAsync");
+    };
+    if (call.is_forward()) {
+        if (sums.first)
+            clear_state(sums.state, query_rows, stream_of(call));
+        return;
+    }
+    if (sums.first)
+        clear(sums.o, query_rows);
+    clear(sums.d_k, key_rows);
+    clear(sums.d_v, key_rows);
+}
+
+// Of the first step, the only one in which keys are hidden: before the others add to its sums.
+void repair(const GemmCall &call, const BranchPlan *branches) {
+    const annulus_dtype dtype = call.plan.problem().dtype;
+    const StepSums &sums = *call.sums;
+    const RowContext rows = call.row_context(branches, nullptr);
+    if (call.is_forward())
+        repair_sums(dtype, {call.whole(), sums.state, sums.o, {}, {}, rows}, stream_of(call));
+    else
+        repair_gradient_sums(dtype, {call.whole(), {sums.o, sums.d_k, sums.d_v}, {}, {}, {}, rows}, stream_of(call));
+}
+
 void run(const GemmCall &call, Workspace &workspace) {
+    const bool matrices = call.input_matrices && call.output_matrices;
     const GemmLayout layout =
-        layout_for(call.plan, call.pass, call.resources, call.input_matrices && call.output_matrices);
-    const GemmMemory memory = book(workspace, call.plan, call.pass, layout);
-    const auto stream = static_cast<cudaStream_t>(call.resources.stream);
+        layout_for(call.plan, call.pass, call.resources,
+                   call.sums ? Results::in_sums : (matrices ? Results::direct : Results::in_state));
+    GemmMemory memory = book(workspace, call.plan, call.pass, layout);
+    cudaStream_t const stream = stream_of(call);
     const std::vector<BranchPlan> &branches = call.plan.branches();
     if (memory.branches)
         store_branches(branches.data(), static_cast<std::int32_t>(branches.size()), memory.branches, stream);
+    if (call.sums) {
+        prepare_sums(call);
+        for (LaneMemory &lane : memory.lanes) {
+            lane.state = call.sums->state;
+            lane.o = call.sums->o;
+            lane.d_k = call.sums->d_k;
+            lane.d_v = call.sums->d_v;
+        }
+    }
     LanesAtWork at_work(call.device, stream);
     std::array<std::optional<Lane>, CudaDevice::lanes> lanes;
     for (int i = 0; i < layout.lanes; ++i)
@@ -119,6 +171,8 @@ void run(const GemmCall &call, Workspace &workspace) {
         }
     }
     at_work.join();
+    if (call.sums && call.sums->first && call.plan.causal())
+        repair(call, memory.branches);
 }
 
 void forward(const Plan &plan, const ForwardTensors &tensors, Workspace &workspace, const Resources &resources) {
@@ -129,8 +183,52 @@ void backward(const Plan &plan, const BackwardTensors &tensors, Workspace &works
     run(GemmCall(plan, tensors, resources), workspace);
 }
 
+StepSums step_sums(const ForwardSums &sums, bool first) {
+    return {static_cast<float2 *>(sums.statistics), static_cast<float *>(sums.o), nullptr, nullptr, first};
+}
+
+StepSums step_sums(const BackwardSums &sums, bool first) {
+    return {nullptr, static_cast<float *>(sums.d_q), static_cast<float *>(sums.d_k), static_cast<float *>(sums.d_v),
+            first};
+}
+
+void forward_step(const Plan &plan, const ForwardTensors &tensors, const ForwardSums &sums, bool first,
+                  Workspace &workspace, const Resources &resources) {
+    GemmCall call(plan, tensors, resources);
+    call.sums = step_sums(sums, first);
+    run(call, workspace);
+}
+
+void backward_step(const Plan &plan, const BackwardTensors &tensors, const BackwardSums &sums, bool first,
+                   Workspace &workspace, const Resources &resources) {
+    GemmCall call(plan, tensors, resources);
+    call.sums = step_sums(sums, first);
+    run(call, workspace);
+}
+
+void finish_forward(const Plan &plan, const ForwardTensors &tensors, const ForwardSums &sums,
+                    const Resources &resources) {
+    const GemmCall call(plan, tensors, resources);
+    write_outputs(plan.problem().dtype,
+                  {call.whole(), static_cast<const float2 *>(sums.statistics), static_cast<float *>(sums.o), call.out,
+                   call.lse, call.row_context(nullptr, nullptr)},
+                  stream_of(call));
+}
+
+void finish_backward(const Plan &plan, const BackwardTensors &tensors, const BackwardSums &sums,
+                     const Resources &resources) {
+    const GemmCall call(plan, tensors, resources);
+    const StepSums of = step_sums(sums, false);
+    write_gradients(
+        plan.problem().dtype,
+        {call.whole(), {of.o, of.d_k, of.d_v}, call.d_q, call.d_k, call.d_v, call.row_context(nullptr, nullptr)},
+        stream_of(call));
+}
+
 } // namespace
 
-const Engine gemm_engine = {ANNULUS_ENGINE_GEMM, ANNULUS_DEVICE_CUDA, refusal, workspace_bytes, forward, backward};
+const Engine gemm_engine = {
+    ANNULUS_ENGINE_GEMM, ANNULUS_DEVICE_CUDA, refusal,       workspace_bytes, forward,        backward,
+    step_bytes,          forward_step,        backward_step, finish_forward,  finish_backward};
 
 } // namespace annulus

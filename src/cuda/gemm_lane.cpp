@@ -64,9 +64,16 @@ void Lane::begin_block() {
         for (std::int32_t h = 0; h < block_->heads; h += heads)
             parts_.push_back({branch, block_->first_head + h, heads});
 
-    sums_are_clear_ = false;
-    if (context_.layout.direct) {
+    sums_are_set_ = false;
+    sums_block_ = *block_;
+    if (context_.layout.results == Results::direct) {
         clear_unreached_rows();
+        return;
+    }
+    if (call.sums) {
+        sums_block_ = call.whole();
+        // Of the first step of forward only the state is set, and says that O holds nothing.
+        sums_are_set_ = !call.is_forward() || !call.sums->first;
         return;
     }
     if (memory.has_nan)
@@ -80,7 +87,7 @@ void Lane::begin_block() {
     }
     if (first_branch_reaches_all_rows())
         return;
-    sums_are_clear_ = true;
+    sums_are_set_ = true;
     const auto clear = [&](float *sums, std::int64_t rows) {
         const auto bytes = static_cast<std::size_t>(rows * call.head_dim()) * sizeof(float);
         check(cudaMemsetAsync(sums, 0, bytes, context_.stream), "cudaMemsetAsync");
@@ -133,8 +140,8 @@ void Lane::begin_part() {
 
 void Lane::begin_set() {
     const bool is_first = parts_[next_part_ - 1].branch == 0;
-    const SetRole role{grid_->query_results, grid_->key_results, is_first && !sums_are_clear_};
-    launches_.emplace(context_, *block_, sets_[next_set_++], role);
+    const SetRole role{grid_->query_results, grid_->key_results, is_first && !sums_are_set_};
+    launches_.emplace(context_, sums_block_, sets_[next_set_++], role);
 }
 
 void Lane::finish_block() {
@@ -143,31 +150,17 @@ void Lane::finish_block() {
     const Block block = *block_;
     block_.reset();
     launches_.reset();
-    if (context_.layout.direct)
+    if (!context_.layout.has_state())
         return;
-    const Problem &problem = call.plan.problem();
-    const RowContext rows{context_.branches,
-                          static_cast<std::int32_t>(call.plan.branches().size()),
-                          memory.has_nan,
-                          call.heads_per_kv_head(),
-                          call.head_dim(),
-                          static_cast<float>(call.plan.scale()),
-                          problem.queries,
-                          problem.keys,
-                          call.q,
-                          call.k,
-                          call.v,
-                          call.out,
-                          call.d_out,
-                          call.lse,
-                          call.d_lse};
+    const annulus_dtype dtype = call.plan.problem().dtype;
+    const RowContext rows = call.row_context(context_.branches, memory.has_nan);
     if (call.is_forward()) {
-        write_outputs(problem.dtype, {block, memory.state, memory.o, call.out, call.lse, rows}, context_.stream);
+        write_outputs(dtype, {block, memory.state, memory.o, call.out, call.lse, rows}, context_.stream);
         return;
     }
     const GradientSums sums{grid_->query_results ? memory.o : nullptr, grid_->key_results ? memory.d_k : nullptr,
                             memory.d_v};
-    write_gradients(problem.dtype, {block, sums, call.d_q, call.d_k, call.d_v, rows}, context_.stream);
+    write_gradients(dtype, {block, sums, call.d_q, call.d_k, call.d_v, rows}, context_.stream);
 }
 
 } // namespace annulus

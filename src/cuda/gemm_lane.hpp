@@ -44,7 +44,8 @@ class Lane {
     const BlockGrid *grid_ = nullptr;
     std::int64_t next_block_ = 0;
     std::optional<Block> block_; // at work
-    bool sums_are_clear_ = false;
+    Block sums_block_;           // whose sums the block adds to
+    bool sums_are_set_ = false;  // and tiles must add to them
     std::vector<Part> parts_;
     std::size_t next_part_ = 0;
     std::vector<TileSet> sets_; // of the part at work

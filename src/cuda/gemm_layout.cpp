@@ -112,10 +112,10 @@ namespace {
 // A layout with a given number of lanes.
 class LayoutMaker {
   public:
-    LayoutMaker(const Plan &plan, annulus_pass pass, std::int64_t available, int lanes, bool direct)
+    LayoutMaker(const Plan &plan, annulus_pass pass, std::int64_t available, int lanes, Results results)
         : plan_(plan), problem_(plan.problem()), pass_(pass), forward_(pass == ANNULUS_PASS_FORWARD),
           group_(forward_ ? 1 : problem_.heads / problem_.kv_heads) {
-        layout_.direct = direct;
+        layout_.results = results;
         layout_.lanes = lanes;
         const std::int64_t share = available / lanes;
         layout_.blas_bytes = static_cast<std::size_t>(std::clamp<std::int64_t>(share / 32, 1 << 16, 1 << 22));
@@ -164,9 +164,10 @@ class LayoutMaker {
 
     void add_grid(const Window &positions, std::int64_t row_bytes, bool queries, bool keys) {
         // Without a state blocks are as large as they can be.
-        const std::int64_t window = layout_.direct ? problem_.sequence_length : fitting_window(positions, row_bytes);
-        const std::int64_t rows_that_fit =
-            layout_.direct ? std::numeric_limits<std::int64_t>::max() : state_budget(row_bytes) / row_bytes * group_;
+        const std::int64_t window =
+            layout_.has_state() ? fitting_window(positions, row_bytes) : problem_.sequence_length;
+        const std::int64_t rows_that_fit = layout_.has_state() ? state_budget(row_bytes) / row_bytes * group_
+                                                               : std::numeric_limits<std::int64_t>::max();
         BlockGrid grid = make_grid(plan_, positions, window, rows_that_fit, group_, layout_.lanes);
         grid.query_results = queries;
         grid.key_results = keys;
@@ -183,8 +184,9 @@ class LayoutMaker {
         const std::int64_t query_bytes = query_row_bytes(plan_, pass_) * group_, key_bytes = key_row_bytes(plan_);
         if (forward_) {
             add_grid(problem_.queries, query_bytes, true, false);
-        } else if (layout_.direct || (problem_.keys.length == problem_.sequence_length &&
-                                      holds_segments(plan_, fitting_window(problem_.keys, query_bytes + key_bytes)))) {
+        } else if (!layout_.has_state() ||
+                   (intersect(problem_.keys, problem_.queries) == problem_.queries &&
+                    holds_segments(plan_, fitting_window(problem_.keys, query_bytes + key_bytes)))) {
             add_grid(problem_.keys, query_bytes + key_bytes, true, true);
         } else {
             add_grid(problem_.queries, query_bytes, true, false);
@@ -198,7 +200,7 @@ class LayoutMaker {
 
     // Score matrices: no more than the largest block can use at a time, no less than one tile of the largest kind.
     void fit_scores() {
-        const std::int64_t left = budget_ - (layout_.direct ? 0 : layout_.state_bytes(plan_, pass_));
+        const std::int64_t left = budget_ - (layout_.has_state() ? layout_.state_bytes(plan_, pass_) : 0);
         layout_.tile = largest_tile;
         while (layout_.tile > smallest_tile && 2 * largest_tile_bytes(layout_.tile, true) > left)
             layout_.tile /= 2;
@@ -256,12 +258,12 @@ bool can_be_direct(const Plan &plan, annulus_pass pass, std::int64_t tile) {
                        [](const TileSet &set) { return set.covers_queries && !needs_packing(set); });
 }
 
-GemmLayout best_layout(const Plan &plan, annulus_pass pass, std::int64_t available, int most_lanes, bool direct) {
-    GemmLayout single = LayoutMaker(plan, pass, available, 1, direct).make();
+GemmLayout best_layout(const Plan &plan, annulus_pass pass, std::int64_t available, int most_lanes, Results results) {
+    GemmLayout single = LayoutMaker(plan, pass, available, 1, results).make();
     // float32 products are bound by arithmetic, and the larger a launch the better.
     if (available / most_lanes < least_lane_bytes || plan.problem().dtype == ANNULUS_FLOAT32)
         return single;
-    GemmLayout layout = LayoutMaker(plan, pass, available, most_lanes, direct).make();
+    GemmLayout layout = LayoutMaker(plan, pass, available, most_lanes, results).make();
     // Rather one lane than all scores twice, or small tiles, or a share for a lane that has nothing to do.
     const bool better = layout.lanes == 1 || single.grids.size() < layout.grids.size() ||
                         (single.grids.size() == layout.grids.size() && single.tile > layout.tile);
@@ -270,17 +272,18 @@ GemmLayout best_layout(const Plan &plan, annulus_pass pass, std::int64_t availab
 
 } // namespace
 
-GemmLayout make_layout(const Plan &plan, annulus_pass pass, std::uint64_t limit, int most_lanes, bool matrices) {
+GemmLayout make_layout(const Plan &plan, annulus_pass pass, std::uint64_t limit, int most_lanes, Results results) {
     // Under causality the workspace has a copy of the branches.
     const auto copied = static_cast<std::int64_t>(plan.causal() ? plan.branches().size() * sizeof(BranchPlan) : 0);
     const std::int64_t available = std::max<std::int64_t>(
         0, static_cast<std::int64_t>(std::min<std::uint64_t>(limit, std::uint64_t{1} << 60)) - copied);
-    if (matrices && can_be_direct(plan, pass, largest_tile)) {
-        GemmLayout layout = best_layout(plan, pass, available, most_lanes, true);
+    if (results == Results::direct && can_be_direct(plan, pass, largest_tile)) {
+        GemmLayout layout = best_layout(plan, pass, available, most_lanes, Results::direct);
         if (can_be_direct(plan, pass, layout.tile))
             return layout;
     }
-    return best_layout(plan, pass, available, most_lanes, false);
+    return best_layout(plan, pass, available, most_lanes,
+                       results == Results::in_sums ? Results::in_sums : Results::in_state);
 }
 
 } // namespace annulus

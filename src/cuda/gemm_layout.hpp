@@ -33,9 +33,13 @@ struct BlockGrid {
     Block block(const Plan &plan, std::int64_t i) const;
 };
 
+// Where blocks have their results while they are at work: in a state of their own; where it can be, straight in the
+// caller's tensors; or in the sums of a call in steps, which all blocks share.
+enum class Results { in_state, direct, in_sums };
+
 struct GemmLayout {
-    // Each row of the results is the matter of one tile, whose products are written to the caller's tensors: no state.
-    bool direct = false;
+    // Direct only where each row of the results is the matter of one tile, whose products are the results.
+    Results results = Results::in_state;
     std::vector<BlockGrid> grids;              // run one after the other
     int lanes = 1;                             // blocks at work at the same time
     std::int64_t tile = 0;                     // most queries and keys of a tile
@@ -44,6 +48,7 @@ struct GemmLayout {
     std::size_t score_bytes = 0;               // of a lane: score matrices and packed rows
     std::size_t blas_bytes = 0;                // of a lane: cuBLAS's own workspace
 
+    bool has_state() const { return results == Results::in_state; }
     // Of a lane. Grids follow one another and use the same memory.
     std::int64_t state_bytes(const Plan &plan, annulus_pass pass) const;
 };
@@ -63,8 +68,8 @@ constexpr std::int64_t score_pitch(std::int64_t keys) {
 // a curve, and those of odd numbers, which slow cuBLAS down and are filled up with absent rows.
 bool needs_packing(const TileSet &set);
 
-// Aims at `limit` bytes for everything; where that is too little, the smallest layout. `matrices`: the caller's tensors
-// are matrices to cuBLAS, and the layout may be direct.
-GemmLayout make_layout(const Plan &plan, annulus_pass pass, std::uint64_t limit, int most_lanes, bool matrices);
+// Aims at `limit` bytes for everything; where that is too little, the smallest layout. `direct` is a permission, of
+// tensors that are matrices to cuBLAS.
+GemmLayout make_layout(const Plan &plan, annulus_pass pass, std::uint64_t limit, int most_lanes, Results results);
 
 } // namespace annulus

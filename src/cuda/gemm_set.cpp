@@ -76,7 +76,7 @@ SetLaunches::Buffers SetLaunches::take_buffers() const {
 
 namespace {
 
-// The address where position 0 of head 0 of batch entry 0 would be, which need not be inside the memory.
+// The address where head 0 of batch entry 0 would be, which need not be inside the memory.
 char *before(const void *base, std::int64_t bytes) {
     return reinterpret_cast<char *>(reinterpret_cast<std::uintptr_t>(base) - static_cast<std::uintptr_t>(bytes));
 }
@@ -84,11 +84,13 @@ char *before(const void *base, std::int64_t bytes) {
 } // namespace
 
 OperandAddress SetLaunches::caller_rows(const DeviceRows &rows, bool of_keys) const {
-    return {before(rows.data, rows.start * rows.row * element_),
+    return {static_cast<char *>(rows.data),
             rows.batch * element_,
             rows.head * element_,
             rows.row * element_,
             0,
+            rows.start,
+            rows.stride,
             of_keys};
 }
 
@@ -96,18 +98,21 @@ OperandAddress SetLaunches::caller_rows(const DeviceRows &rows, bool of_keys) co
 OperandAddress SetLaunches::block_rows(float *sums, bool of_keys) const {
     const Window &window = this->window(of_keys);
     const std::int32_t group = of_keys ? call_.heads_per_kv_head() : 1;
-    const std::int64_t row = d_ * 4, head = row * window.length, batch = head * (block_.heads / group);
-    return {before(sums, window.start * row + block_.first_head / group * head + block_.first_batch * batch),
+    const std::int64_t stride = this->stride(of_keys), row = d_ * 4, head = row * divide_up(window.length, stride),
+                       batch = head * (block_.heads / group);
+    return {before(sums, block_.first_head / group * head + block_.first_batch * batch),
             batch,
             head,
             row,
             0,
+            window.start,
+            stride,
             of_keys};
 }
 
 // Rows that lie tile by tile in the score memory.
 OperandAddress SetLaunches::packed_rows(void *rows, std::int64_t element_bytes, bool of_keys) const {
-    return {static_cast<char *>(rows), 0, 0, 0, this->rows(of_keys) * d_ * element_bytes, of_keys};
+    return {static_cast<char *>(rows), 0, 0, 0, this->rows(of_keys) * d_ * element_bytes, 0, 1, of_keys};
 }
 
 void SetLaunches::write_items_from(std::int64_t first) {
@@ -121,6 +126,7 @@ void SetLaunches::write_items_from(std::int64_t first) {
     a.per_launch = tiles_at_once_;
     a.heads_per_kv_head = call_.heads_per_kv_head();
     a.block = block_;
+    a.key_stride = stride(true);
     a.items = memory.items;
     a.pointers = memory.pointers;
     a.capacity = layout.tiles;
@@ -131,11 +137,13 @@ void SetLaunches::write_items_from(std::int64_t first) {
     const auto product = [&](float *packed, const DeviceRows &rows, float *sums, bool of_keys) {
         if (packed_)
             return packed_rows(packed, 4, of_keys);
-        return layout.direct ? caller_rows(rows, of_keys) : block_rows(sums, of_keys);
+        return layout.results == Results::direct ? caller_rows(rows, of_keys) : block_rows(sums, of_keys);
     };
     const auto matrix = [&](float *scores) {
-        return OperandAddress{reinterpret_cast<char *>(scores),          0,    0, 0,
-                              set_.queries * score_pitch(set_.keys) * 4, false};
+        OperandAddress address;
+        address.base = reinterpret_cast<char *>(scores);
+        address.slot = set_.queries * score_pitch(set_.keys) * 4;
+        return address;
     };
     const Buffers &b = buffers_;
     a.operands[operand_q] = input(b.q, call_.q, false);
@@ -158,11 +166,11 @@ void *const *SetLaunches::pointers_of(Operand operand) const {
     return lane_.memory.pointers + operand * lane_.layout.tiles + (next_tile_ - items_first_);
 }
 
-// From one row of a tile to the next, in positions; of a single row there is none, however large the stride.
+// From one row of a tile to the next, in rows of the tensor; of a single row there is none, however large the stride.
 std::int64_t SetLaunches::step(bool of_keys) const {
     if (rows(of_keys) == 1)
         return 0;
-    return of_keys ? set_.key_stride : set_.query_stride;
+    return (of_keys ? set_.key_stride : set_.query_stride) / stride(of_keys);
 }
 
 // Rows of the caller's tensor along the tile, or their packed copy.
@@ -173,7 +181,7 @@ Matrices SetLaunches::input(Operand operand, const DeviceRows &rows, bool of_key
 // Where results go: the caller's rows, packed ones, or the block's sums.
 Matrices SetLaunches::product(Operand operand, const DeviceRows &rows, bool of_keys) const {
     Matrices m = input(operand, rows, of_keys);
-    if (lane_.layout.direct)
+    if (lane_.layout.results == Results::direct)
         return m;
     m.is_float32 = true;
     m.pitch = packed_ ? d_ : std::max<std::int64_t>(d_ * step(of_keys), d_);
@@ -217,7 +225,8 @@ void SetLaunches::pack(bool of_keys, const PackedTensor &first, const PackedTens
 }
 
 void SetLaunches::add_packed(bool of_keys, bool overwrite, const float *rows, float *target) const {
-    add_rows({items(), tiles_, this->rows(of_keys), d_, of_keys, overwrite, positions(of_keys), rows, target},
+    add_rows({items(), tiles_, this->rows(of_keys), d_, of_keys, overwrite, block_.keys.start, stride(true),
+              positions(of_keys), rows, target},
              lane_.stream);
 }
 
@@ -263,7 +272,7 @@ void SetLaunches::launch_forward(const ScoreArguments &score) const {
     a.fresh = role_.first && set_.covers_queries && !packed_ && set_.keys > 0;
     a.state = lane_.memory.state;
     a.o = lane_.memory.o;
-    a.complete = lane_.layout.direct;
+    a.complete = lane_.layout.results == Results::direct;
     a.lse = call_.lse;
     softmax(call_.plan.problem().dtype, a, lane_.stream);
     if (set_.keys == 0)

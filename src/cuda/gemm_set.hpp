@@ -17,6 +17,7 @@ struct SetRole {
 
 class SetLaunches {
   public:
+    // `block` is the one whose sums the tiles add to.
     SetLaunches(const LaneContext &lane, const Block &block, const TileSet &set, const SetRole &role);
 
     bool is_done() const { return next_tile_ == set_.count(); }
@@ -36,6 +37,8 @@ class SetLaunches {
     // Of one side of the tiles, its queries or its keys.
     std::int32_t rows(bool of_keys) const { return of_keys ? set_.keys : set_.queries; }
     const Window &window(bool of_keys) const { return of_keys ? block_.keys : block_.queries; }
+    // Positions to a row of the tensors.
+    std::int64_t stride(bool of_keys) const { return of_keys ? call_.plan.problem().key_stride : 1; }
     std::int64_t *positions(bool of_keys) const { return of_keys ? buffers_.key_positions : buffers_.query_positions; }
     // Of the launch at hand.
     const TileItem *items() const { return lane_.memory.items + (next_tile_ - items_first_); }

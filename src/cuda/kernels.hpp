@@ -16,18 +16,19 @@
 
 namespace annulus {
 
-// A caller's [B, rows, heads, D] tensor, or a [B, heads, rows] statistic: element strides, and the position of row 0.
+// A caller's [B, rows, heads, D] tensor, or a [B, heads, rows] statistic: element strides, the position of row 0, and
+// how many positions there are to a row.
 struct DeviceRows {
     void *data = nullptr;
     std::int64_t batch = 0, row = 0, head = 0;
-    std::int64_t start = 0;
+    std::int64_t start = 0, stride = 1;
 };
 
 // Of one tile of a launch: where its rows are.
 struct TileItem {
     Tile tile;
     std::int64_t state;     // + position: row of the queries' state
-    std::int64_t key_state; // + position: row of the keys' gradients, backward
+    std::int64_t key_state; // row of the gradients of the block's first key, backward
 };
 
 // The matrices that the products of a tile read and write; each has an array of pointers, one for each tile.
@@ -44,11 +45,12 @@ enum Operand {
     operand_count
 };
 
-// Where the operand of a tile begins: base + a multiple of each of the tile's indices, in bytes. The position is that
-// of the tile's first query or key.
+// Where the operand of a tile begins: base + a multiple of each of the tile's indices, in bytes. The row is that of the
+// tile's first query or key, (its position - start) / stride.
 struct OperandAddress {
     char *base = nullptr; // null: not used
-    std::int64_t batch = 0, head = 0, position = 0, slot = 0;
+    std::int64_t batch = 0, head = 0, row = 0, slot = 0;
+    std::int64_t start = 0, stride = 1;
     bool of_keys = false;
 };
 
@@ -57,7 +59,8 @@ struct ItemArguments {
     std::int64_t first, count; // tiles of the set
     std::int64_t per_launch;   // tile i has slot i % per_launch in its launch
     std::int32_t heads_per_kv_head;
-    Block block; // whose state the items point into
+    Block block;             // whose state the items point into
+    std::int64_t key_stride; // positions to a row of its keys' gradients
     std::array<OperandAddress, operand_count> operands;
     TileItem *items;
     void **pointers; // [operand_count, capacity]
@@ -126,12 +129,13 @@ struct GradientArguments {
 };
 void score_gradients(annulus_dtype dtype, const GradientArguments &arguments, cudaStream_t stream);
 
-// Adds the rows of packed tiles to the rows of the state, target[state + position] += rows[…], or overwrites these.
+// Adds the rows of packed tiles to the rows of the state, target[row of the position] += rows[…], or overwrites these.
 struct AddArguments {
     const TileItem *items;
     std::int64_t tiles;
     std::int32_t count, head_dim;
     bool of_keys, overwrite;
+    std::int64_t key_start, key_stride; // of the block's keys
     const std::int64_t *positions;
     const float *rows;
     float *target;
@@ -145,7 +149,7 @@ void clear_state(float2 *state, std::int64_t rows, cudaStream_t stream);
 struct RowContext {
     const BranchPlan *branches;
     std::int32_t branch_count;
-    int *has_nan; // 0 before; becomes 1 where a row must be computed again. Null: none can have to
+    int *has_nan; // 0 before; becomes 1 where a row must be computed again. Null: nobody looks
     std::int32_t heads_per_kv_head, head_dim;
     float scale;
     Window queries, keys;
@@ -159,11 +163,13 @@ void store_branches(const BranchPlan *branches, std::int32_t count, BranchPlan *
 struct OutputArguments {
     Block block;
     const float2 *state;
-    const float *o;
+    float *o;
     DeviceRows out, lse; // lse.data may be null
     RowContext context;
 };
 void write_outputs(annulus_dtype dtype, const OutputArguments &arguments, cudaStream_t stream);
+// Looks at all rows of `o`, and computes again, there, those with a NaN.
+void repair_sums(annulus_dtype dtype, const OutputArguments &arguments, cudaStream_t stream);
 
 // Zeros in the caller's rows of a block's queries, and -inf in their LSE. Without a state keys have the windows and
 // heads of queries: it clears the rows of dK and dV as well.
@@ -176,7 +182,7 @@ void clear_outputs(annulus_dtype dtype, const ClearArguments &arguments, cudaStr
 
 // From a block's float32 gradients to the caller's; a null pointer for dQ or dK leaves that side out.
 struct GradientSums {
-    const float *d_q, *d_k, *d_v;
+    float *d_q, *d_k, *d_v;
 };
 
 struct GradientOutputArguments {
@@ -186,5 +192,7 @@ struct GradientOutputArguments {
     RowContext context;
 };
 void write_gradients(annulus_dtype dtype, const GradientOutputArguments &arguments, cudaStream_t stream);
+// As repair_sums(): in the sums.
+void repair_gradient_sums(annulus_dtype dtype, const GradientOutputArguments &arguments, cudaStream_t stream);
 
 } // namespace annulus

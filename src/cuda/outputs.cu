@@ -116,53 +116,69 @@ __global__ void __launch_bounds__(block_threads)
     });
 }
 
-// Calls use(row) for the rows that this warp has to look at, if any row of the block has a NaN.
+// Calls use(row) for the rows that this warp has to look at: none if it is known that no row of the block has a NaN.
 template <class Use> __device__ void for_rows_of_warp(const BlockRows &rows, const int *has_nan, Use use) {
-    if (*has_nan == 0)
+    if (has_nan && *has_nan == 0)
         return;
     const std::int64_t warps = gridDim.x * (blockDim.x / 32), count = rows.batches * rows.heads * rows.window.length;
     for (std::int64_t i = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32; i < count; i += warps)
         use(BlockRow(rows, i % rows.window.length, i / rows.window.length));
 }
 
-template <class T>
+// Into the caller's rows, or with `in_sums` into O, which is not normalised.
+template <class T, bool in_sums>
 __global__ void __launch_bounds__(block_threads) repair_output_kernel(const OutputArguments a, const BlockRows rows) {
     const RowContext &c = a.context;
     for_rows_of_warp(rows, c.has_nan, [&](const BlockRow &row) {
         const float2 state = a.state[row.index];
-        const NanColumns lost(LaneRow::load(a.o + row.index * c.head_dim, c.head_dim));
+        float *const sum = a.o + row.index * c.head_dim;
+        const NanColumns lost(LaneRow::load(sum, c.head_dim));
         if (state.y == 0.f || !lost.any())
             return;
-        output_row<T>(c, row.batch, row.head, row.position, state.x + log2f(state.y), lost)
-            .store(row_at<T>(a.out, row.batch, row.head, row.position), lost);
+        const float log2_sum = in_sums ? state.x : state.x + log2f(state.y);
+        const LaneRow o = output_row<T>(c, row.batch, row.head, row.position, log2_sum, lost);
+        if constexpr (in_sums)
+            o.store(sum, lost);
+        else
+            o.store(row_at<T>(a.out, row.batch, row.head, row.position), lost);
     });
 }
 
-template <class T>
+template <class T, bool in_sums>
 __global__ void __launch_bounds__(block_threads)
     repair_d_q_kernel(const GradientOutputArguments a, const BlockRows rows) {
     const RowContext &c = a.context;
     for_rows_of_warp(rows, c.has_nan, [&](const BlockRow &row) {
-        const NanColumns lost(LaneRow::load(a.sums.d_q + row.index * c.head_dim, c.head_dim));
-        if (lost.any())
-            query_gradient_row<T>(c, row.batch, row.head, row.position, lost)
-                .store(row_at<T>(a.d_q, row.batch, row.head, row.position), lost);
+        float *const sum = a.sums.d_q + row.index * c.head_dim;
+        const NanColumns lost(LaneRow::load(sum, c.head_dim));
+        if (!lost.any())
+            return;
+        const LaneRow d_q = query_gradient_row<T>(c, row.batch, row.head, row.position, lost);
+        if constexpr (in_sums)
+            d_q.store(sum, lost);
+        else
+            d_q.store(row_at<T>(a.d_q, row.batch, row.head, row.position), lost);
     });
 }
 
-template <class T>
+template <class T, bool in_sums>
 __global__ void __launch_bounds__(block_threads)
     repair_d_kv_kernel(const GradientOutputArguments a, const BlockRows rows) {
     const RowContext &c = a.context;
     for_rows_of_warp(rows, c.has_nan, [&](const BlockRow &row) {
-        const NanColumns lost_k(LaneRow::load(a.sums.d_k + row.index * c.head_dim, c.head_dim));
-        const NanColumns lost_v(LaneRow::load(a.sums.d_v + row.index * c.head_dim, c.head_dim));
+        float *const sum_k = a.sums.d_k + row.index * c.head_dim, *const sum_v = a.sums.d_v + row.index * c.head_dim;
+        const NanColumns lost_k(LaneRow::load(sum_k, c.head_dim)), lost_v(LaneRow::load(sum_v, c.head_dim));
         if (!lost_k.any() && !lost_v.any())
             return;
         LaneRow d_k, d_v;
         key_gradient_rows<T>(c, row.batch, row.head, row.position, lost_k, lost_v, d_k, d_v);
-        d_k.store(row_at<T>(a.d_k, row.batch, row.head, row.position), lost_k);
-        d_v.store(row_at<T>(a.d_v, row.batch, row.head, row.position), lost_v);
+        if constexpr (in_sums) {
+            d_k.store(sum_k, lost_k);
+            d_v.store(sum_v, lost_v);
+        } else {
+            d_k.store(row_at<T>(a.d_k, row.batch, row.head, row.position), lost_k);
+            d_v.store(row_at<T>(a.d_v, row.batch, row.head, row.position), lost_v);
+        }
     });
 }
 
@@ -180,7 +196,14 @@ void write_outputs(annulus_dtype dtype, const OutputArguments &a, cudaStream_t s
         launch("write_outputs", output_kernel<T>, grid_of(rows, a.context.head_dim), stream, a, rows,
                fours_are_aligned<T>(a.out));
         if (a.context.has_nan)
-            launch("repair_outputs", repair_output_kernel<T>, repair_blocks, stream, a, rows);
+            launch("repair_outputs", repair_output_kernel<T, false>, repair_blocks, stream, a, rows);
+    });
+}
+
+void repair_sums(annulus_dtype dtype, const OutputArguments &a, cudaStream_t stream) {
+    with_dtype(dtype, [&](auto type) {
+        launch("repair_sums", repair_output_kernel<decltype(type), true>, repair_blocks, stream, a,
+               query_rows(a.block));
     });
 }
 
@@ -214,9 +237,18 @@ void write_gradients(annulus_dtype dtype, const GradientOutputArguments &a, cuda
         if (!a.context.has_nan)
             return;
         if (with_queries)
-            launch("repair_d_q", repair_d_q_kernel<T>, repair_blocks, stream, a, queries);
+            launch("repair_d_q", repair_d_q_kernel<T, false>, repair_blocks, stream, a, queries);
         if (with_keys)
-            launch("repair_d_kv", repair_d_kv_kernel<T>, repair_blocks, stream, a, keys);
+            launch("repair_d_kv", repair_d_kv_kernel<T, false>, repair_blocks, stream, a, keys);
+    });
+}
+
+void repair_gradient_sums(annulus_dtype dtype, const GradientOutputArguments &a, cudaStream_t stream) {
+    with_dtype(dtype, [&](auto type) {
+        using T = decltype(type);
+        launch("repair_d_q_sums", repair_d_q_kernel<T, true>, repair_blocks, stream, a, query_rows(a.block));
+        launch("repair_d_kv_sums", repair_d_kv_kernel<T, true>, repair_blocks, stream, a,
+               key_rows(a.block, a.context.heads_per_kv_head));
     });
 }
 

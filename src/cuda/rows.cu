@@ -21,14 +21,15 @@ __global__ void write_items_kernel(const ItemArguments a) {
     item.tile = tile;
     item.state =
         (entry * a.block.heads + tile.head - a.block.first_head) * a.block.queries.length - a.block.queries.start;
-    item.key_state = (entry * kv_heads + kv_head - a.block.first_head / a.heads_per_kv_head) * a.block.keys.length -
-                     a.block.keys.start;
+    item.key_state = (entry * kv_heads + kv_head - a.block.first_head / a.heads_per_kv_head) *
+                     divide_up(a.block.keys.length, a.key_stride);
     for (int operand = 0; operand < operand_count; ++operand) {
         const OperandAddress &address = a.operands[static_cast<std::size_t>(operand)];
         if (address.base)
             a.pointers[operand * a.capacity + i] =
                 address.base + tile.batch * address.batch + (address.of_keys ? kv_head : tile.head) * address.head +
-                (address.of_keys ? key : query) * address.position + i % a.per_launch * address.slot;
+                ((address.of_keys ? key : query) - address.start) / address.stride * address.row +
+                i % a.per_launch * address.slot;
     }
 }
 
@@ -64,7 +65,7 @@ template <class T> __global__ void __launch_bounds__(block_threads) pack_kernel(
         const std::int64_t head = a.of_keys ? tile.head / a.heads_per_kv_head : tile.head;
         a.positions[row] = present ? position : -1;
         for (std::size_t t = 0; t < a.tensors.size(); ++t)
-            offsets[t][i] = present ? row_offset(a.tensors[t].source, tile.batch, head, position) : -1;
+            offsets[t][i] = present ? strided_row_offset(a.tensors[t].source, tile.batch, head, position) : -1;
     }
     __syncthreads();
     const int row_bytes = a.head_dim * static_cast<int>(sizeof(T));
@@ -91,7 +92,9 @@ __global__ void add_kernel(const AddArguments a) {
     if (row >= a.tiles * a.count || a.positions[row] < 0)
         return;
     const TileItem &item = a.items[row / static_cast<unsigned>(a.count)];
-    const std::int64_t sum_row = (a.of_keys ? item.key_state : item.state) + a.positions[row];
+    const std::int64_t position = a.positions[row];
+    const std::int64_t sum_row =
+        a.of_keys ? item.key_state + (position - a.key_start) / a.key_stride : item.state + position;
     float4 &sum = reinterpret_cast<float4 *>(a.target)[sum_row * fours + i % fours];
     const float4 four = reinterpret_cast<const float4 *>(a.rows)[i];
     if (a.overwrite)

@@ -28,6 +28,18 @@ struct BackwardTensors {
     annulus_tensor d_q, d_k, d_v;
 };
 
+// A pass may take several steps, each with a part of the keys. What it has of its results meanwhile is of the type of
+// accumulation: float64 for float64 tensors, else float32.
+struct ForwardSums {
+    void *o;          // [B, H, Nq, D], not normalised
+    void *statistics; // [B, H, Nq, 2], in a form of the engine's own
+};
+
+struct BackwardSums {
+    void *d_q;       // [B, H, Nq, D]
+    void *d_k, *d_v; // [B, G, rows, D], of the step's keys
+};
+
 // What a call may use, from the context and its config.
 struct Resources {
     int threads;
@@ -48,6 +60,21 @@ struct Engine {
     void (*forward)(const Plan &plan, const ForwardTensors &tensors, Workspace &workspace, const Resources &resources);
     void (*backward)(const Plan &plan, const BackwardTensors &tensors, Workspace &workspace,
                      const Resources &resources);
+
+    // The same in steps; null where the engine has none. The plan's keys are those of the step, its queries always the
+    // same. The first step's keys are the positions of the queries; those of the others lie outside them.
+    std::size_t (*step_bytes)(const Plan &plan, annulus_pass pass, const Resources &resources);
+    // Adds the step's keys to the sums, which the first step sets. Of the tensors only the inputs are used.
+    void (*forward_step)(const Plan &plan, const ForwardTensors &tensors, const ForwardSums &sums, bool first,
+                         Workspace &workspace, const Resources &resources);
+    // Sets d_k and d_v, adds to d_q, which the first step sets.
+    void (*backward_step)(const Plan &plan, const BackwardTensors &tensors, const BackwardSums &sums, bool first,
+                          Workspace &workspace, const Resources &resources);
+    // From the sums, those of the first step's keys, to the outputs.
+    void (*finish_forward)(const Plan &plan, const ForwardTensors &tensors, const ForwardSums &sums,
+                           const Resources &resources);
+    void (*finish_backward)(const Plan &plan, const BackwardTensors &tensors, const BackwardSums &sums,
+                            const Resources &resources);
 };
 
 // The engines' entries, defined in their own rooms.

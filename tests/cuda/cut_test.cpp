@@ -163,7 +163,7 @@ TEST_P(RandomTiles, VisitEachPairOnce) {
 TEST_P(RandomTiles, BlocksOfALayoutVisitEachPairOnce) {
     for (const annulus_pass pass : {ANNULUS_PASS_FORWARD, ANNULUS_PASS_BACKWARD})
         for (const std::uint64_t limit : {std::uint64_t{0}, std::uint64_t{3} << 20, std::uint64_t{256} << 20}) {
-            const GemmLayout layout = make_layout(plan_, pass, limit, 2, false);
+            const GemmLayout layout = make_layout(plan_, pass, limit, 2, Results::in_state);
             const std::int32_t group = pass == ANNULUS_PASS_FORWARD ? 1 : problem_.heads / problem_.kv();
             int query_results = 0, key_results = 0;
             for (const BlockGrid &grid : layout.grids) {

@@ -14,10 +14,9 @@ namespace {
 // The workspace that the library asks for, to the byte, at an odd address, between guards; all NaN.
 class WatchedWorkspace {
   public:
-    WatchedWorkspace(Place &place, annulus_context *context, const Problem &problem, annulus_pass pass,
+    WatchedWorkspace(Place &place, annulus_context *context, const annulus_problem &sizes, annulus_pass pass,
                      std::uint64_t limit)
         : place_(place) {
-        const annulus_problem sizes = sizes_of(problem);
         check(annulus_workspace_size(context, &sizes, pass, &bytes_));
         if (limit && bytes_ > limit)
             throw std::runtime_error("the library asks for a workspace of " + std::to_string(bytes_) +
@@ -202,19 +201,15 @@ Config make_config(const Problem &problem, const RunOptions &options) {
     return config;
 }
 
-Results run(const Problem &problem, const Inputs &inputs, const RunOptions &options) {
+Results run_on(annulus_context *context, const annulus_problem &sizes, const Problem &problem, const Inputs &inputs,
+               const RunOptions &options) {
     Place &place = *options.place;
-    const Config config = make_config(problem, options);
-    const Context context = make_context(config.get(), options.threads, place);
-    const std::uint64_t limit = options.raise_limit
-                                    ? raise_limit(config.get(), context.get(), problem, options.workspace_limit)
-                                    : options.workspace_limit;
     Call call(problem, inputs, place, options.aligned);
     const auto results_of = [&](annulus_pass pass, annulus_status (Call::*compute)(annulus_context *) const) {
         std::optional<WatchedWorkspace> workspace;
         if (options.own_workspace)
-            workspace.emplace(place, context.get(), problem, pass, limit);
-        check((call.*compute)(context.get()));
+            workspace.emplace(place, context, sizes, pass, options.workspace_limit);
+        check((call.*compute)(context));
         if (workspace)
             workspace->expect_guards_intact();
         return call.results(pass);
@@ -228,10 +223,19 @@ Results run(const Problem &problem, const Inputs &inputs, const RunOptions &opti
     }
 
     annulus_engine served = ANNULUS_ENGINE_AUTO;
-    check(annulus_context_last_engine(context.get(), &served));
+    check(annulus_context_last_engine(context, &served));
     if (options.engine != ANNULUS_ENGINE_AUTO && served != options.engine)
         throw std::runtime_error("another engine served the call than was asked for");
     return results;
+}
+
+Results run(const Problem &problem, const Inputs &inputs, const RunOptions &given) {
+    RunOptions options = given;
+    const Config config = make_config(problem, options);
+    const Context context = make_context(config.get(), options.threads, *options.place);
+    if (options.raise_limit)
+        options.workspace_limit = raise_limit(config.get(), context.get(), problem, options.workspace_limit);
+    return run_on(context.get(), sizes_of(problem), problem, inputs, options);
 }
 
 Results run_exact(const Problem &problem, const Inputs &inputs, bool backward) {

@@ -75,6 +75,10 @@ struct RunOptions {
 
 Config make_config(const Problem &problem, const RunOptions &options);
 
+// The passes on a context. `sizes` are those of `problem`, the tensors' own, or as a part of a longer sequence.
+Results run_on(annulus_context *context, const annulus_problem &sizes, const Problem &problem, const Inputs &inputs,
+               const RunOptions &options);
+
 // Throws with the library's message when a call fails, and when anything but the outputs' elements was written.
 Results run(const Problem &problem, const Inputs &inputs, const RunOptions &options = {});
 

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// annulus/attention.h and annulus/comm.h: what a problem costs.
+#include <annulus/attention.h>
+#include <annulus/comm.h>
+
+#include "capi/argument.hpp"
+#include "capi/context.hpp"
+#include "capi/guard.hpp"
+#include "capi/problem.hpp"
+#include "capi/service.hpp"
+#include "capi/sized_struct.hpp"
+#include "core/dtype_number.hpp"
+
+#include <cstdint>
+#include <vector>
+
+using namespace annulus;
+
+namespace {
+
+// The workspace of a call of the context, with its ranks if it has any.
+std::size_t announced_bytes(annulus_context &context, const Problem &problem, annulus_pass pass) {
+    if (!context.comm)
+        return Service(context, context.plan_for(problem), pass).announced();
+    return Service(context, context.ring_plan_for(context.check_shard(problem)), pass).announced();
+}
+
+// The given lengths, or as equal ones as can be.
+std::vector<std::int64_t> lengths_of(const std::int64_t *lengths, std::int32_t ranks, std::int64_t sequence_length) {
+    std::vector<std::int64_t> result;
+    for (std::int32_t i = 0; i < ranks; ++i)
+        result.push_back(lengths ? lengths[i] : sequence_length / ranks + (i < sequence_length % ranks));
+    return result;
+}
+
+} // namespace
+
+annulus_status annulus_estimate_problem(annulus_context *context, const annulus_problem *problem, int32_t branch,
+                                        annulus_estimate *estimate) {
+    return guard([&] {
+        const annulus_config &config = required(context, "context").required_config();
+        const Problem checked = check_problem(problem);
+        const auto branches = static_cast<std::int64_t>(config.pattern.branches.size());
+        check_between("branch", branch, ANNULUS_ALL_BRANCHES, branches - 1);
+        annulus_estimate result = read_sized("estimate", estimate, &annulus_estimate::plan_bytes);
+
+        const Plan &plan = context->plan_for(checked);
+        const std::int64_t query_elements = checked.batch * checked.queries.length * checked.heads * checked.head_dim;
+        const std::int64_t key_elements = checked.batch * checked.keys.length * checked.kv_heads * checked.head_dim;
+        const auto row_bytes =
+            static_cast<std::uint64_t>(2 * (query_elements + key_elements) * dtype_bytes(checked.dtype));
+        const auto statistic_bytes =
+            static_cast<std::uint64_t>(query_elements / checked.head_dim * dtype_bytes(statistic_dtype(checked)));
+        result.pairs = plan.pairs(branch);
+        result.forward_flops = 4.0 * result.pairs * checked.head_dim;
+        result.backward_flops = 10.0 * result.pairs * checked.head_dim;
+        result.tensor_bytes = row_bytes + statistic_bytes;
+        result.gradient_bytes = row_bytes;
+        result.forward_workspace_bytes = announced_bytes(*context, checked, ANNULUS_PASS_FORWARD);
+        result.backward_workspace_bytes = announced_bytes(*context, checked, ANNULUS_PASS_BACKWARD);
+        result.remote_bytes = static_cast<std::uint64_t>(plan.remote_bytes(branch));
+        result.plan_bytes = plan.bytes();
+        write_sized(estimate, result);
+    });
+}
+
+annulus_status annulus_workspace_size(annulus_context *context, const annulus_problem *problem, annulus_pass pass,
+                                      uint64_t *bytes) {
+    return guard([&] {
+        required(context, "context").required_config();
+        check_enum("pass", pass, ANNULUS_PASS_FORWARD, ANNULUS_PASS_BACKWARD);
+        required(bytes, "bytes");
+        *bytes = announced_bytes(*context, check_problem(problem), pass);
+    });
+}
+
+annulus_status annulus_estimate_rank(annulus_context *context, const annulus_problem *problem, const int64_t *lengths,
+                                     int32_t ranks, int32_t rank, annulus_rank_estimate *estimate) {
+    return guard([&] {
+        const annulus_config &config = required(context, "context").required_config();
+        const Problem checked = check_problem(problem);
+        check_between("ranks", ranks, 1, max_ranks);
+        check_between("rank", rank, 0, ranks - 1);
+        annulus_rank_estimate result =
+            read_sized("estimate", estimate, &annulus_rank_estimate::backward_received_bytes);
+        const std::vector<std::int64_t> all = lengths_of(lengths, ranks, checked.sequence_length);
+        if (const std::int64_t sum = check_lengths(all); sum != checked.sequence_length)
+            throw Error(ANNULUS_ERROR_ARGUMENT, "lengths add up to %lld; sequence_length of problem is %lld",
+                        static_cast<long long>(sum), static_cast<long long>(checked.sequence_length));
+        const RingPlan plan(config.pattern, checked, make_shards(all), rank, config.execution.exchange);
+        result.exchange = plan.schedule().exchange();
+        result.forward_workspace_bytes = Service(*context, plan, ANNULUS_PASS_FORWARD).announced();
+        result.backward_workspace_bytes = Service(*context, plan, ANNULUS_PASS_BACKWARD).announced();
+        result.forward_sent_bytes = plan.sent_bytes(ANNULUS_PASS_FORWARD);
+        result.forward_received_bytes = plan.received_bytes(ANNULUS_PASS_FORWARD);
+        result.backward_sent_bytes = plan.sent_bytes(ANNULUS_PASS_BACKWARD);
+        result.backward_received_bytes = plan.received_bytes(ANNULUS_PASS_BACKWARD);
+        write_sized(estimate, result);
+    });
+}

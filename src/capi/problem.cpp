@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "capi/problem.hpp"
+
+#include "capi/argument.hpp"
+#include "capi/sized_struct.hpp"
+#include "core/dtype_number.hpp"
+
+#include <cstdint>
+#include <limits>
+
+namespace annulus {
+
+namespace {
+
+constexpr std::int32_t max_heads = std::numeric_limits<std::int32_t>::max();
+
+void check_head_dim(const char *name, std::int64_t head_dim) {
+    check_at_least(name, head_dim, 1);
+    if (head_dim % 8 != 0 || head_dim > 256)
+        throw Error(ANNULUS_ERROR_UNSUPPORTED, "%s is %lld; the head dimension must be a multiple of 8 from 8 to 256",
+                    name, static_cast<long long>(head_dim));
+}
+
+void check_head_groups(const char *name, std::int64_t kv_heads, std::int64_t heads) {
+    check_at_least(name, kv_heads, 1);
+    if (heads % kv_heads != 0)
+        throw Error(ANNULUS_ERROR_ARGUMENT, "%s is %lld; the key/value heads must divide the %lld query heads", name,
+                    static_cast<long long>(kv_heads), static_cast<long long>(heads));
+}
+
+} // namespace
+
+void check_element_count(const Problem &problem) {
+    constexpr std::int64_t most = std::int64_t{1} << 57;
+    std::int64_t elements = problem.batch;
+    for (const std::int64_t size :
+         {problem.sequence_length, std::int64_t{problem.heads}, std::int64_t{problem.head_dim}})
+        if (__builtin_mul_overflow(elements, size, &elements) || elements > most)
+            throw Error(ANNULUS_ERROR_ARGUMENT,
+                        "batch %lld, sequence length %lld, heads %d and head dimension %d together are too large: "
+                        "2^57 elements are the limit",
+                        static_cast<long long>(problem.batch), static_cast<long long>(problem.sequence_length),
+                        problem.heads, problem.head_dim);
+}
+
+namespace {
+
+void check_rank4(const NamedTensor &argument) {
+    if (argument.tensor->rank != 4)
+        throw Error(ANNULUS_ERROR_ARGUMENT, "rank of %s is %d; it must be 4", argument.name, argument.tensor->rank);
+}
+
+} // namespace
+
+Problem check_inputs(const annulus_tensor &q, const annulus_tensor &k, const annulus_tensor &v,
+                     const annulus_window *window, bool may_be_empty) {
+    check_enum("dtype of q", q.dtype, ANNULUS_FLOAT64, ANNULUS_FLOAT16);
+    check_rank4({"q", &q});
+    check_tensor({"q", &q}, q.dtype, {q.shape[0], q.shape[1], q.shape[2], q.shape[3]}, true, may_be_empty);
+    check_at_least("shape[0] of q", q.shape[0], 1);
+    check_between("shape[2] of q", q.shape[2], 1, max_heads);
+    check_head_dim("shape[3] of q", q.shape[3]);
+    check_rank4({"k", &k});
+    check_tensor({"k", &k}, q.dtype, {q.shape[0], k.shape[1], k.shape[2], q.shape[3]}, true, may_be_empty);
+    check_head_groups("shape[2] of k", k.shape[2], q.shape[2]);
+    check_tensor({"v", &v}, q.dtype, {q.shape[0], k.shape[1], k.shape[2], q.shape[3]}, true, may_be_empty);
+
+    const std::int64_t queries = q.shape[1];
+    const std::int64_t keys = k.shape[1];
+    std::int64_t query_start = 0;
+    if (window) {
+        query_start = read_sized("window", window, &annulus_window::query_start).query_start;
+        if (query_start < 0 || queries > keys || query_start > keys - queries)
+            throw Error(ANNULUS_ERROR_ARGUMENT,
+                        "query_start of window is %lld; with the %lld rows of q it must lie within the %lld rows of k",
+                        static_cast<long long>(query_start), static_cast<long long>(queries),
+                        static_cast<long long>(keys));
+    } else if (queries != keys) {
+        throw Error(ANNULUS_ERROR_ARGUMENT,
+                    "shape[1] of q is %lld and shape[1] of k is %lld; without a window they must be equal",
+                    static_cast<long long>(queries), static_cast<long long>(keys));
+    }
+
+    Problem problem;
+    problem.dtype = q.dtype;
+    problem.batch = q.shape[0];
+    problem.sequence_length = keys;
+    problem.heads = static_cast<std::int32_t>(q.shape[2]);
+    problem.kv_heads = static_cast<std::int32_t>(k.shape[2]);
+    problem.head_dim = static_cast<std::int32_t>(q.shape[3]);
+    problem.queries = {query_start, queries};
+    problem.keys = {0, keys};
+    check_element_count(problem);
+    return problem;
+}
+
+void check_query_rows(const Problem &problem, const NamedTensor &argument) {
+    check_tensor(argument, problem.dtype, {problem.batch, problem.queries.length, problem.heads, problem.head_dim},
+                 true, problem.queries.length == 0);
+}
+
+void check_key_rows(const Problem &problem, const NamedTensor &argument) {
+    check_tensor(argument, problem.dtype, {problem.batch, problem.keys.length, problem.kv_heads, problem.head_dim},
+                 true, problem.keys.length == 0);
+}
+
+annulus_dtype statistic_dtype(const Problem &problem) {
+    return problem.dtype == ANNULUS_FLOAT64 ? ANNULUS_FLOAT64 : ANNULUS_FLOAT32;
+}
+
+void check_statistic(const Problem &problem, const NamedTensor &argument) {
+    check_tensor(argument, statistic_dtype(problem), {problem.batch, problem.heads, problem.queries.length}, false,
+                 problem.queries.length == 0);
+}
+
+namespace {
+
+void check_window(const char *name, const Window &window, std::int64_t sequence_length) {
+    if (window.start < 0 || window.length < 0 || window.length > sequence_length ||
+        window.start > sequence_length - window.length)
+        throw Error(ANNULUS_ERROR_ARGUMENT,
+                    "%s_start is %lld and %s_length is %lld; they must lie within sequence_length %lld", name,
+                    static_cast<long long>(window.start), name, static_cast<long long>(window.length),
+                    static_cast<long long>(sequence_length));
+}
+
+} // namespace
+
+Problem check_problem(const annulus_problem *argument) {
+    const annulus_problem given = read_sized("problem", argument, &annulus_problem::key_length);
+    check_enum("dtype", given.dtype, ANNULUS_FLOAT64, ANNULUS_FLOAT16);
+    check_at_least("heads", given.heads, 1);
+    check_head_groups("kv_heads", given.kv_heads, given.heads);
+    check_head_dim("head_dim", given.head_dim);
+    check_at_least("batch", given.batch, 1);
+    check_at_least("sequence_length", given.sequence_length, 1);
+    Problem problem;
+    problem.dtype = given.dtype;
+    problem.batch = given.batch;
+    problem.sequence_length = given.sequence_length;
+    problem.heads = given.heads;
+    problem.kv_heads = given.kv_heads;
+    problem.head_dim = given.head_dim;
+    problem.queries = {given.query_start, given.query_length};
+    problem.keys = {given.key_start, given.key_length};
+    check_window("query", problem.queries, problem.sequence_length);
+    check_window("key", problem.keys, problem.sequence_length);
+    check_element_count(problem);
+    return problem;
+}
+
+} // namespace annulus

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// From the caller's tensors or sizes to a checked problem.
+#pragma once
+
+#include "core/plan.hpp"
+#include "core/tensor.hpp"
+
+#include <annulus/attention.h>
+#include <annulus/tensor.h>
+
+namespace annulus {
+
+// What Q, K and V say: q what B, Nq, H, D and the dtype are, k what N and G are; v must follow. `may_be_empty`: there
+// may be no rows.
+Problem check_inputs(const annulus_tensor &q, const annulus_tensor &k, const annulus_tensor &v,
+                     const annulus_window *window, bool may_be_empty);
+
+// The other tensors of a call, by their role.
+void check_query_rows(const Problem &problem, const NamedTensor &argument);
+void check_key_rows(const Problem &problem, const NamedTensor &argument);
+void check_statistic(const Problem &problem, const NamedTensor &argument);
+
+// The dtype of LSE.
+annulus_dtype statistic_dtype(const Problem &problem);
+
+Problem check_problem(const annulus_problem *argument);
+
+// With no more elements in a whole tensor, the bytes of all tensors, gradients and float64 copies together fit into 64
+// bits, and whoever computes sizes of a checked problem need not think of overflow.
+void check_element_count(const Problem &problem);
+
+} // namespace annulus

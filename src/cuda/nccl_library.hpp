@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// NCCL's functions, found when they are first needed: a program that uses no NCCL communicator needs no NCCL, and one
+// that has loaded NCCL already shares it.
+#pragma once
+
+#include <nccl.h>
+
+namespace annulus {
+
+struct NcclLibrary {
+    decltype(&ncclGetVersion) get_version;
+    decltype(&ncclGetErrorString) get_error_string;
+    decltype(&ncclGetLastError) get_last_error;
+    decltype(&ncclGetUniqueId) get_unique_id;
+    decltype(&ncclCommInitRankConfig) comm_init_rank_config;
+    decltype(&ncclCommCount) comm_count;
+    decltype(&ncclCommUserRank) comm_user_rank;
+    decltype(&ncclCommCuDevice) comm_cu_device;
+    decltype(&ncclCommGetAsyncError) comm_get_async_error;
+    decltype(&ncclCommFinalize) comm_finalize;
+    decltype(&ncclCommDestroy) comm_destroy;
+    decltype(&ncclCommAbort) comm_abort;
+    decltype(&ncclGroupStart) group_start;
+    decltype(&ncclGroupEnd) group_end;
+    decltype(&ncclSend) send;
+    decltype(&ncclRecv) recv;
+    decltype(&ncclAllGather) all_gather;
+
+    NcclLibrary();
+};
+
+// Any thread. Throws Error(ANNULUS_ERROR_UNSUPPORTED) where there is no NCCL that will do.
+const NcclLibrary &nccl();
+
+// Throws Error(ANNULUS_ERROR_NCCL) unless the call `what` succeeded or is still at work, as calls on a non-blocking
+// communicator may be.
+void check(ncclResult_t result, const char *what);
+
+} // namespace annulus

@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ring/schedule.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+namespace annulus {
+
+namespace {
+
+__extension__ using Wide = __int128; // holds the product of two strides
+
+Wide remainder(Wide a, Wide b) {
+    return (a % b + b) % b;
+}
+
+bool contains(const Progression &p, std::int64_t x) {
+    return x >= p.first && (x - p.first) % p.stride == 0 && (x - p.first) / p.stride < p.count;
+}
+
+// The x in [0, m) with a x = 1 mod m, for coprime a and m.
+Wide inverse(Wide a, Wide m) {
+    Wide x = 1, next_x = 0, rest = remainder(a, m), next = m;
+    while (next != 0) {
+        const Wide quotient = rest / next;
+        rest = std::exchange(next, rest - quotient * next);
+        x = std::exchange(next_x, x - quotient * next_x);
+    }
+    return remainder(x, m);
+}
+
+// The elements that two progressions have in common: a progression again (Chinese remainder theorem).
+Progression intersect(const Progression &a, const Progression &b) {
+    const Progression none{};
+    if (a.count == 0 || b.count == 0)
+        return none;
+    if (a.count == 1)
+        return contains(b, a.first) ? a : none;
+    if (b.count == 1)
+        return contains(a, b.first) ? b : none;
+    const std::int64_t divisor = std::gcd(a.stride, b.stride), apart = b.first - a.first;
+    if (apart % divisor != 0)
+        return none;
+    const Wide steps = b.stride / divisor, period = Wide{a.stride} * steps;
+    const Wide steps_of_a = remainder(Wide{apart / divisor} * inverse(a.stride / divisor, steps), steps);
+    const std::int64_t begin = std::max(a.first, b.first), last = std::min(a[a.count - 1], b[b.count - 1]);
+    // The first common element that is not before `begin`, from any common one.
+    const Wide first = begin + remainder(a.first + a.stride * steps_of_a - begin, period);
+    if (first > last)
+        return none;
+    const auto count = static_cast<std::int64_t>((last - first) / period) + 1;
+    return {static_cast<std::int64_t>(first), count == 1 ? 1 : static_cast<std::int64_t>(period), count};
+}
+
+// Without those that lie inside another.
+std::vector<Progression> without_contained(std::vector<Progression> sets) {
+    std::sort(sets.begin(), sets.end(), [](const Progression &a, const Progression &b) { return a.count > b.count; });
+    std::vector<Progression> kept;
+    for (const Progression &set : sets)
+        if (set.count > 0 && std::none_of(kept.begin(), kept.end(), [&](const Progression &larger) {
+                return intersect(set, larger).count == set.count;
+            }))
+            kept.push_back(set);
+    return kept;
+}
+
+// Elements of the union: those of one set, and of the others without what they share with it.
+std::int64_t count_union(std::vector<Progression> sets) {
+    std::int64_t count = 0;
+    for (sets = without_contained(std::move(sets)); !sets.empty();) {
+        const Progression set = sets.back();
+        sets.pop_back();
+        std::vector<Progression> shared;
+        for (const Progression &other : sets)
+            shared.push_back(intersect(set, other));
+        count += set.count - count_union(std::move(shared));
+    }
+    return count;
+}
+
+// More than this many progressions of a head are counted row by row.
+constexpr std::size_t most_progressions = 32;
+
+// The wanted rows of one kv head, by global position.
+struct HeadRows {
+    std::vector<Progression> rows;
+    Window hull;             // of all, empty where nothing is wanted
+    bool is_complete = true; // else `rows` does not say all, and any row of the hull may be wanted
+
+    void add(const Progression &progression) {
+        if (progression.count == 0 || !is_complete)
+            return;
+        if (rows.size() == most_progressions)
+            is_complete = false;
+        else if (std::none_of(rows.begin(), rows.end(), [&](const Progression &p) {
+                     return p.first == progression.first && p.stride == progression.stride &&
+                            p.count == progression.count;
+                 }))
+            rows.push_back(progression);
+    }
+
+    void widen(std::int64_t first, std::int64_t last) {
+        const std::int64_t start = hull.length ? std::min(hull.start, first) : first;
+        const std::int64_t end = hull.length ? std::max(hull.end(), last + 1) : last + 1;
+        hull = {start, end - start};
+    }
+};
+
+// The segment of a branch that two shards have in common, and their parts of it.
+struct SharedSegment {
+    Segment segment;
+    Window keys, queries;
+};
+
+std::optional<SharedSegment> shared_segment(const BranchPlan &branch, const Window &keys, const Window &queries) {
+    if (keys.length == 0 || queries.length == 0)
+        return std::nullopt;
+    // It has the sender's position that is nearest to the receiver.
+    const Segment segment = branch.segment(branch.segment_of(keys.start < queries.start ? keys.end() - 1 : keys.start));
+    const SharedSegment shared{segment, intersect(segment.range, keys), intersect(segment.range, queries)};
+    if (shared.queries.length == 0)
+        return std::nullopt;
+    return shared;
+}
+
+// What one head wants in one branch.
+void add_rows(const BranchPlan &branch, std::int32_t head, const SharedSegment &shared, HeadRows &wanted) {
+    const Segment &segment = shared.segment;
+    if (!segment.curve.is_linear()) {
+        wanted.is_complete = false;
+        wanted.widen(shared.keys.start, shared.keys.end() - 1);
+        return;
+    }
+    const std::int64_t origin = segment.range.start, r = branch.dilation();
+    const Window keys{shared.keys.start - origin, shared.keys.length};
+    const Window queries{shared.queries.start - origin, shared.queries.length};
+    const auto add = [&](Progression places) {
+        if (places.count == 0)
+            return;
+        places.first += origin;
+        wanted.widen(places.first, places[places.count - 1]);
+        wanted.add(places);
+    };
+    const auto add_class = [&](std::int64_t residue) {
+        add(clip(branch.key_class(segment, residue), keys.start, keys.end()));
+    };
+    if (branch.query_rule() != ANNULUS_QUERY_RESIDUE) {
+        const std::int64_t residue = branch.phase(head);
+        if (clip(branch.query_class(segment, residue), queries.start, queries.end()).count > 0)
+            add_class(residue);
+    } else if (queries.length >= r) {
+        add({keys.start, 1, keys.length});
+    } else if (queries.length <= static_cast<std::int64_t>(most_progressions)) {
+        for (std::int64_t i = 0; i < queries.length; ++i)
+            add_class((queries.start + i) % r);
+    } else {
+        wanted.is_complete = false;
+        wanted.widen(shared.keys.start, shared.keys.end() - 1);
+    }
+}
+
+HeadRows wanted_rows(const Plan &plan, const Window &keys, const Window &queries, std::int32_t kv_head) {
+    const std::int32_t group = plan.problem().heads / plan.problem().kv_heads;
+    HeadRows wanted;
+    for (const BranchPlan &branch : plan.branches())
+        if (const std::optional<SharedSegment> shared = shared_segment(branch, keys, queries))
+            for (std::int32_t head = kv_head * group; head < (kv_head + 1) * group; ++head)
+                if (branch.serves(head))
+                    add_rows(branch, head, *shared, wanted);
+    return wanted;
+}
+
+// How far apart the wanted rows of a head are at least, as a divisor of all distances between them; 0: there is one.
+std::int64_t common_stride(const HeadRows &wanted) {
+    if (!wanted.is_complete)
+        return 1;
+    std::int64_t stride = 0;
+    for (const Progression &p : wanted.rows) {
+        stride = std::gcd(stride, p.first - wanted.rows.front().first);
+        if (p.count > 1)
+            stride = std::gcd(stride, p.stride);
+    }
+    return stride;
+}
+
+// A message without the numbers of its rows. Where they cannot be told in closed form its keys may be too many.
+Message outline(const Plan &plan, const std::vector<Window> &shards, int from, int to,
+                std::vector<HeadRows> &wanted_of_heads) {
+    Message message;
+    message.from = from;
+    message.to = to;
+    message.queries = shards[static_cast<std::size_t>(to)];
+    wanted_of_heads.clear();
+    if (from == to || (plan.causal() && from > to))
+        return message;
+    const Window &keys = shards[static_cast<std::size_t>(from)];
+    HeadRows all;
+    std::int64_t stride = 0;
+    for (std::int32_t kv_head = 0; kv_head < plan.problem().kv_heads; ++kv_head) {
+        wanted_of_heads.push_back(wanted_rows(plan, keys, message.queries, kv_head));
+        const HeadRows &wanted = wanted_of_heads.back();
+        if (wanted.hull.length == 0)
+            continue;
+        all.widen(wanted.hull.start, wanted.hull.end() - 1);
+        stride = std::gcd(stride, common_stride(wanted));
+    }
+    message.keys = all.hull;
+    message.stride = stride == 0 ? std::max<std::int64_t>(1, all.hull.length) : stride;
+    return message;
+}
+
+// Whether for every rank the slots of all it receives are no more than the longest shard has positions.
+bool gather_is_small(const Plan &plan, const std::vector<Window> &shards) {
+    std::int64_t longest = 0;
+    for (const Window &shard : shards)
+        longest = std::max(longest, shard.length);
+    std::vector<HeadRows> unused;
+    const int ranks = static_cast<int>(shards.size());
+    for (int to = 0; to < ranks; ++to) {
+        std::int64_t slots = 0;
+        for (int from = 0; from < ranks; ++from)
+            slots += outline(plan, shards, from, to, unused).slots();
+        if (slots > longest)
+            return false;
+    }
+    return true;
+}
+
+} // namespace
+
+std::int64_t Message::total_rows() const {
+    return std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
+}
+
+Message make_message(const Plan &plan, const std::vector<Window> &shards, int from, int to) {
+    std::vector<HeadRows> wanted_of_heads;
+    Message message = outline(plan, shards, from, to, wanted_of_heads);
+    if (message.empty())
+        return message;
+    bool regular = true;
+    for (std::int32_t kv_head = 0; kv_head < plan.problem().kv_heads; ++kv_head) {
+        const HeadRows &wanted = wanted_of_heads[static_cast<std::size_t>(kv_head)];
+        std::int64_t count = 0;
+        if (wanted.is_complete) {
+            const std::vector<Progression> sets = without_contained(wanted.rows);
+            count = count_union(sets);
+            regular =
+                regular && (sets.empty() || (sets.size() == 1 && (count == 1 || sets[0].stride == message.stride)));
+            message.firsts.push_back(sets.empty() ? 0 : sets[0].first);
+        } else {
+            for_each_row(plan, message, kv_head, [&](std::int64_t) { ++count; });
+            regular = false;
+        }
+        message.rows.push_back(count);
+    }
+    if (!regular)
+        message.firsts.clear();
+    if (message.total_rows() == 0)
+        message.keys = {};
+    return message;
+}
+
+Schedule::Schedule(const Plan &plan, std::vector<Window> shards, int rank, annulus_exchange exchange)
+    : shards_(std::move(shards)), rank_(rank), exchange_(exchange) {
+    if (exchange_ == ANNULUS_EXCHANGE_AUTO)
+        exchange_ = gather_is_small(plan, shards_) ? ANNULUS_EXCHANGE_GATHER : ANNULUS_EXCHANGE_RING;
+    const int ranks = static_cast<int>(shards_.size());
+    for (int hop = 1; hop < ranks; ++hop) {
+        outgoing_.push_back(make_message(plan, shards_, rank_, (rank_ + hop) % ranks));
+        incoming_.push_back(make_message(plan, shards_, (rank_ - hop + ranks) % ranks, rank_));
+    }
+    // Hops in which this rank has nothing to do stand there too: messages between two ranks have one order on both.
+    if (exchange_ == ANNULUS_EXCHANGE_RING)
+        rounds_.resize(outgoing_.size());
+    else
+        rounds_.resize(outgoing_.empty() ? 0 : 1);
+    for (std::size_t i = 0; i < outgoing_.size(); ++i) {
+        Round &round = rounds_[exchange_ == ANNULUS_EXCHANGE_RING ? i : 0];
+        if (!outgoing_[i].empty())
+            round.sends.push_back(&outgoing_[i]);
+        if (!incoming_[i].empty())
+            round.receives.push_back(&incoming_[i]);
+    }
+}
+
+std::vector<Window> make_shards(const std::vector<std::int64_t> &lengths) {
+    std::vector<Window> shards;
+    std::int64_t start = 0;
+    for (const std::int64_t length : lengths) {
+        shards.push_back({start, length});
+        start += length;
+    }
+    return shards;
+}
+
+} // namespace annulus

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who owes which rows of K and V to whom, and when: pure data, a function of the plan and the shards alone.
+//
+// Shards are contiguous, so of two different ones each segment of a branch that meets both contains all that lies
+// between: a branch has at most one segment in common between two shards, and what the receiver wants of it is one
+// class of the segment (or several), clipped to the sender's shard. A message holds the union over branches and heads:
+// each row that some query of the receiver attends to, once, and nothing else. Causality decides between two shards as
+// a whole: all of the one lies before all of the other.
+#pragma once
+
+#include "core/plan.hpp"
+
+#include <annulus/config.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace annulus {
+
+// Whether query head `head` has a query in `queries` that attends to key m of another shard, in one branch.
+constexpr bool attends(const BranchPlan &branch, std::int32_t head, const Window &queries, std::int64_t key) {
+    if (!branch.serves(head))
+        return false;
+    const Segment segment = branch.segment(branch.segment_of(key));
+    const Window part = intersect(segment.range, queries);
+    if (part.length == 0)
+        return false;
+    const std::int64_t r = branch.dilation(), residue = segment.place(key) % r;
+    if (branch.query_rule() != ANNULUS_QUERY_RESIDUE && residue != branch.phase(head))
+        return false;
+    if (branch.query_rule() == ANNULUS_QUERY_EVERY)
+        return true;
+    const std::int64_t begin = part.start - segment.range.start;
+    if (segment.curve.is_linear())
+        return (residue - begin % r + r) % r < part.length;
+    for (std::int64_t n = part.start; n < part.end(); ++n)
+        if (segment.place(n) % r == residue)
+            return true;
+    return false;
+}
+
+// The same of any of `heads` query heads, in any branch.
+constexpr bool wants(const BranchPlan *branches, std::int32_t branch_count, std::int32_t first_head, std::int32_t heads,
+                     const Window &queries, std::int64_t key) {
+    for (std::int32_t i = 0; i < branch_count; ++i)
+        for (std::int32_t head = first_head; head < first_head + heads; ++head)
+            if (attends(branches[i], head, queries, key))
+                return true;
+    return false;
+}
+
+// Rows of K and V that one rank sends to another. On the wire rows lie [batch, kv head, wanted row, D], wanted rows in
+// the order of their positions, first all of K, then all of V.
+//
+// Where they are computed with, a head's rows lie in slots: one for every `stride` positions of `keys`, counted from
+// its start. `stride` is the largest for which no two wanted rows of a head meet in a slot: the dilation, where one
+// branch alone wants rows.
+struct Message {
+    int from = 0, to = 0;           // ranks
+    Window queries;                 // the receiver's shard
+    Window keys;                    // all wanted rows lie in it; empty: there are none
+    std::int64_t stride = 1;        // positions
+    std::vector<std::int64_t> rows; // wanted, of each kv head
+    // Where the wanted rows of each head are first, first + stride, …: its first. Else empty.
+    std::vector<std::int64_t> firsts;
+
+    bool empty() const { return keys.length == 0; }
+    std::int64_t slots() const { return divide_up(keys.length, stride); } // of a head
+    // Of a batch entry, over the heads.
+    std::int64_t total_rows() const;
+    // Whether the wanted rows of a head are told by its first alone.
+    bool is_regular() const { return !firsts.empty(); }
+    // Every slot of every head is wanted: wire and slots are the same.
+    bool is_full() const { return total_rows() == slots() * static_cast<std::int64_t>(rows.size()); }
+};
+
+// Calls use(position) for the rows of a kv head that a message holds, in the order of the wire.
+template <class Use> void for_each_row(const Plan &plan, const Message &message, std::int32_t kv_head, Use use) {
+    const std::int32_t group = plan.problem().heads / plan.problem().kv_heads;
+    for (std::int64_t m = message.keys.start; m < message.keys.end(); ++m)
+        if (wants(plan.branches().data(), static_cast<std::int32_t>(plan.branches().size()), kv_head * group, group,
+                  message.queries, m))
+            use(m);
+}
+
+// The message from one shard to another.
+Message make_message(const Plan &plan, const std::vector<Window> &shards, int from, int to);
+
+// What happens between two computing steps: messages that this rank sends and receives.
+struct Round {
+    std::vector<const Message *> sends, receives;
+};
+
+// One rank's messages. The exchange `ring` has ranks - 1 hops: in hop t a rank sends to the rank t places after it and
+// receives from the rank t places before it, so that two buffers are enough. `gather` has all of them in one round.
+class Schedule {
+  public:
+    // `plan` is of the whole sequence. Equal on all ranks: shards, plan and exchange.
+    Schedule(const Plan &plan, std::vector<Window> shards, int rank, annulus_exchange exchange);
+
+    const std::vector<Window> &shards() const { return shards_; }
+    int rank() const { return rank_; }
+    // Not `auto`.
+    annulus_exchange exchange() const { return exchange_; }
+    // In order; in one of them there may be nothing to do.
+    const std::vector<Round> &rounds() const { return rounds_; }
+
+  private:
+    std::vector<Window> shards_;
+    int rank_;
+    annulus_exchange exchange_;
+    std::vector<Message> outgoing_, incoming_; // of hop 1, 2, …
+    std::vector<Round> rounds_;
+};
+
+// Contiguous shards of these lengths.
+std::vector<Window> make_shards(const std::vector<std::int64_t> &lengths);
+
+} // namespace annulus

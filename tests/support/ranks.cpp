@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "support/ranks.hpp"
+
+#include <algorithm>
+#include <exception>
+#include <numeric>
+#include <random>
+#include <stdexcept>
+#include <thread>
+
+namespace annulus::test {
+namespace {
+
+// The entries start … start + length - 1 of the middle dimension of [outer, n, inner].
+std::vector<double> cut(const std::vector<double> &values, std::int64_t outer, std::int64_t n, std::int64_t inner,
+                        std::int64_t start, std::int64_t length) {
+    std::vector<double> part;
+    if (values.empty())
+        return part;
+    for (std::int64_t i = 0; i < outer; ++i) {
+        const auto begin = values.begin() + (i * n + start) * inner;
+        part.insert(part.end(), begin, begin + length * inner);
+    }
+    return part;
+}
+
+// The inverse of cut().
+void paste(const std::vector<double> &part, std::int64_t outer, std::int64_t n, std::int64_t inner, std::int64_t start,
+           std::int64_t length, std::vector<double> &values) {
+    if (part.empty())
+        return;
+    values.resize(static_cast<std::size_t>(outer * n * inner));
+    for (std::int64_t i = 0; i < outer; ++i)
+        std::copy_n(part.begin() + i * length * inner, length * inner, values.begin() + (i * n + start) * inner);
+}
+
+// Calls use(vector of `results`, outer, inner) for each.
+template <class Values, class Use> void for_each_tensor(const Problem &whole, Values &results, Use use) {
+    const std::int64_t query_row = whole.heads * whole.dim, key_row = whole.kv() * whole.dim;
+    use(results.out, whole.batch, query_row);
+    use(results.lse, whole.batch * whole.heads, 1);
+    use(results.d_q, whole.batch, query_row);
+    use(results.d_k, whole.batch, key_row);
+    use(results.d_v, whole.batch, key_row);
+}
+
+std::int64_t start_of(const RankOptions &options, int rank) {
+    return std::accumulate(options.lengths.begin(), options.lengths.begin() + rank, std::int64_t{0});
+}
+
+} // namespace
+
+std::vector<Comm> make_local_comms(int ranks) {
+    std::vector<annulus_comm *> handles(static_cast<std::size_t>(ranks));
+    check(annulus_comm_create_local(handles.data(), ranks));
+    std::vector<Comm> comms;
+    for (annulus_comm *handle : handles)
+        comms.emplace_back(handle);
+    return comms;
+}
+
+std::vector<std::int64_t> even_lengths(std::int64_t length, int ranks) {
+    std::vector<std::int64_t> lengths;
+    for (int i = 0; i < ranks; ++i)
+        lengths.push_back(length / ranks + (i < length % ranks));
+    return lengths;
+}
+
+std::vector<std::int64_t> random_lengths(std::int64_t length, int ranks, std::uint64_t seed) {
+    std::mt19937_64 engine(seed);
+    std::vector<std::int64_t> cuts = {0, length};
+    for (int i = 1; i < ranks; ++i)
+        cuts.push_back(std::uniform_int_distribution<std::int64_t>(0, length)(engine));
+    std::sort(cuts.begin(), cuts.end());
+    std::vector<std::int64_t> lengths;
+    for (std::size_t i = 1; i < cuts.size(); ++i)
+        lengths.push_back(cuts[i] - cuts[i - 1]);
+    return lengths;
+}
+
+Problem shard_problem(const Problem &whole, std::int64_t length) {
+    Problem shard = whole;
+    shard.length = length;
+    return shard;
+}
+
+Inputs shard_inputs(const Problem &whole, const Inputs &inputs, std::int64_t start, std::int64_t length) {
+    const auto rows = [&](const std::vector<double> &values, std::int32_t heads) {
+        return cut(values, whole.batch, whole.length, static_cast<std::int64_t>(heads) * whole.dim, start, length);
+    };
+    return {rows(inputs.q, whole.heads), rows(inputs.k, whole.kv()), rows(inputs.v, whole.kv()),
+            rows(inputs.d_out, whole.heads),
+            cut(inputs.d_lse, whole.batch * whole.heads, whole.length, 1, start, length)};
+}
+
+annulus_problem shard_sizes(const Problem &whole, std::int64_t start, std::int64_t length) {
+    annulus_problem sizes = sizes_of(whole);
+    sizes.query_start = sizes.key_start = start;
+    sizes.query_length = sizes.key_length = length;
+    return sizes;
+}
+
+Context make_rank_context(const Problem &whole, const RankOptions &options, int rank, annulus_comm *comm) {
+    Config config = make_config(whole, options.run);
+    check(annulus_config_set_exchange(config.get(), options.exchange));
+    Context context = make_context(config.get(), options.run.threads, options.place(rank));
+    check(annulus_comm_set_timeout(comm, options.timeout));
+    check(annulus_context_set_comm(context.get(), comm));
+    // The default needs no words.
+    if (std::adjacent_find(options.lengths.begin(), options.lengths.end(), std::not_equal_to<>()) !=
+        options.lengths.end())
+        check(annulus_context_set_shards(context.get(), options.lengths.data(), options.ranks()));
+    return context;
+}
+
+Results run_rank(const Problem &whole, const Inputs &inputs, const RankOptions &options, int rank, annulus_comm *comm) {
+    const Context context = make_rank_context(whole, options, rank, comm);
+    const std::int64_t start = start_of(options, rank), length = options.lengths[static_cast<std::size_t>(rank)];
+    const annulus_problem sizes = shard_sizes(whole, start, length);
+    RunOptions run = options.run;
+    run.place = &options.place(rank);
+    const bool empty = length == 0;
+    if (empty) // the library serves nobody
+        run.engine = ANNULUS_ENGINE_AUTO;
+    const Results results =
+        run_on(context.get(), sizes, shard_problem(whole, length), shard_inputs(whole, inputs, start, length), run);
+    annulus_rank_estimate estimate = ANNULUS_RANK_ESTIMATE_INIT;
+    check(annulus_estimate_rank(context.get(), &sizes, options.lengths.data(), options.ranks(), rank, &estimate));
+    annulus_traffic traffic = ANNULUS_TRAFFIC_INIT;
+    check(annulus_context_last_traffic(context.get(), &traffic));
+    if (traffic.sent_bytes != (run.backward ? estimate.backward_sent_bytes : estimate.forward_sent_bytes) ||
+        traffic.received_bytes != (run.backward ? estimate.backward_received_bytes : estimate.forward_received_bytes))
+        throw std::runtime_error("the traffic is not what was estimated");
+    return results;
+}
+
+void for_each_rank(int ranks, const std::function<void(int)> &work) {
+    std::vector<std::exception_ptr> failures(static_cast<std::size_t>(ranks));
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < ranks; ++rank)
+        threads.emplace_back([&, rank] {
+            try {
+                work(rank);
+            } catch (...) {
+                failures[static_cast<std::size_t>(rank)] = std::current_exception();
+            }
+        });
+    for (std::thread &thread : threads)
+        thread.join();
+    for (const std::exception_ptr &failure : failures)
+        if (failure)
+            std::rethrow_exception(failure);
+}
+
+Results run_ranks(const Problem &whole, const Inputs &inputs, const RankOptions &options,
+                  const std::vector<Comm> &comms) {
+    std::vector<Results> parts(comms.size());
+    for_each_rank(options.ranks(), [&](int rank) {
+        const auto i = static_cast<std::size_t>(rank);
+        try {
+            parts[i] = run_rank(whole, inputs, options, rank, comms[i].get());
+        } catch (...) {
+            annulus_comm_abort(comms[i].get()); // the others need not wait
+            throw;
+        }
+    });
+    Results results;
+    for (int rank = 0; rank < options.ranks(); ++rank) {
+        Results &part = parts[static_cast<std::size_t>(rank)];
+        const std::int64_t start = start_of(options, rank), length = options.lengths[static_cast<std::size_t>(rank)];
+        std::vector<const std::vector<double> *> sources;
+        for_each_tensor(whole, part, [&](const std::vector<double> &values, std::int64_t, std::int64_t) {
+            sources.push_back(&values);
+        });
+        auto source = sources.begin();
+        for_each_tensor(whole, results, [&](std::vector<double> &values, std::int64_t outer, std::int64_t inner) {
+            paste(**source++, outer, whole.length, inner, start, length, values);
+        });
+    }
+    return results;
+}
+
+Results run_ranks(const Problem &whole, const Inputs &inputs, const RankOptions &options) {
+    return run_ranks(whole, inputs, options, make_local_comms(options.ranks()));
+}
+
+Results shard_results(const Problem &whole, const Results &results, std::int64_t start, std::int64_t length) {
+    Results part = results;
+    for_each_tensor(whole, part, [&](std::vector<double> &values, std::int64_t outer, std::int64_t inner) {
+        values = cut(values, outer, whole.length, inner, start, length);
+    });
+    return part;
+}
+
+} // namespace annulus::test

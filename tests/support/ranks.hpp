@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// A problem computed by several ranks, each with its shard, and put together again.
+#pragma once
+
+#include "support/run.hpp"
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+namespace annulus::test {
+
+struct RankOptions {
+    std::vector<std::int64_t> lengths; // of the shards; one rank each
+    annulus_exchange exchange = ANNULUS_EXCHANGE_AUTO;
+    double timeout = 60; // seconds
+    RunOptions run = {};
+    std::vector<Place *> places = {}; // of the ranks; empty: all on run.place
+
+    int ranks() const { return static_cast<int>(lengths.size()); }
+    Place &place(int rank) const { return places.empty() ? *run.place : *places[static_cast<std::size_t>(rank)]; }
+};
+
+struct CommDeleter {
+    void operator()(annulus_comm *comm) const { annulus_comm_destroy(comm); }
+};
+using Comm = std::unique_ptr<annulus_comm, CommDeleter>;
+
+std::vector<Comm> make_local_comms(int ranks);
+
+// `length` split into `ranks` shards that differ by at most one row, or by chance, empty ones included.
+std::vector<std::int64_t> even_lengths(std::int64_t length, int ranks);
+std::vector<std::int64_t> random_lengths(std::int64_t length, int ranks, std::uint64_t seed);
+
+// The problem of a shard's tensors, their values, and the library's view of it. The whole has no query window.
+Problem shard_problem(const Problem &whole, std::int64_t length);
+Inputs shard_inputs(const Problem &whole, const Inputs &inputs, std::int64_t start, std::int64_t length);
+annulus_problem shard_sizes(const Problem &whole, std::int64_t start, std::int64_t length);
+
+// A context of the rank, ready for calls.
+Context make_rank_context(const Problem &whole, const RankOptions &options, int rank, annulus_comm *comm);
+
+// One rank's part; `inputs` are those of the whole. Checks that the call sent and received what the library says it
+// would, and throws with the library's message where a call fails.
+Results run_rank(const Problem &whole, const Inputs &inputs, const RankOptions &options, int rank, annulus_comm *comm);
+
+// All ranks, as threads. Throws what the first rank that failed threw.
+Results run_ranks(const Problem &whole, const Inputs &inputs, const RankOptions &options);
+Results run_ranks(const Problem &whole, const Inputs &inputs, const RankOptions &options,
+                  const std::vector<Comm> &comms);
+
+// The part of a result that is a shard's.
+Results shard_results(const Problem &whole, const Results &results, std::int64_t start, std::int64_t length);
+
+// Calls work(rank) on a thread for each rank and waits for all; rethrows the first exception by rank.
+void for_each_rank(int ranks, const std::function<void(int)> &work);
+
+} // namespace annulus::test
