@@ -16,13 +16,19 @@ CudaPlace::~CudaPlace() {
         cudaStreamDestroy(stream_);
 }
 
+void CudaPlace::enter() const {
+    check_cuda(cudaSetDevice(index_));
+}
+
 cudaStream_t CudaPlace::cuda_stream() const {
+    enter();
     if (order_ == Order::own_stream)
         std::call_once(once_, [this] { check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); });
     return stream_;
 }
 
 void *CudaPlace::allocate(std::size_t bytes) {
+    enter();
     void *memory = nullptr;
     check_cuda(cudaMalloc(&memory, bytes));
     return memory;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of CUDA device 0 as a place, and other things of CUDA that the tests need.
+// Memory of a CUDA device as a place, and other things of CUDA that the tests need.
 #pragma once
 
 #include "support/place.hpp"
@@ -18,7 +18,7 @@ class CudaPlace : public Place {
     enum class Order { legacy_stream, own_stream };
 
     // own_stream: one that does not wait for the legacy stream. It is made when it is first used.
-    explicit CudaPlace(Order order = Order::own_stream) : order_(order) {}
+    explicit CudaPlace(Order order = Order::own_stream, int index = 0) : order_(order), index_(index) {}
     ~CudaPlace() override;
     CudaPlace(const CudaPlace &) = delete;
     CudaPlace &operator=(const CudaPlace &) = delete;
@@ -26,6 +26,7 @@ class CudaPlace : public Place {
     cudaStream_t cuda_stream() const;
 
     annulus_device device() const override { return ANNULUS_DEVICE_CUDA; }
+    int index() const override { return index_; }
     void *stream() const override { return cuda_stream(); }
     void *allocate(std::size_t bytes) override;
     void release(void *memory) noexcept override;
@@ -34,7 +35,11 @@ class CudaPlace : public Place {
     void download(void *to, const void *from, std::size_t bytes) override;
 
   private:
+    // Makes the device the calling thread's.
+    void enter() const;
+
     Order order_;
+    int index_;
     mutable std::once_flag once_;
     mutable cudaStream_t stream_ = nullptr;
 };

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Several ranks, as threads, against one: the reference engine on the whole sequence in float64.
 #include "engines/table.hpp"
+#include "ring/ring_subject.hpp"
 
 #include "support/compare.hpp"
 #include "support/random_problem.hpp"
-#include "support/ranks.hpp"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -19,37 +20,43 @@ void PrintTo(const NamedProblem &named, std::ostream *out) {
 
 namespace {
 
-constexpr annulus_exchange exchanges[] = {ANNULUS_EXCHANGE_RING, ANNULUS_EXCHANGE_GATHER};
+class Expected {
+  public:
+    Expected(const Problem &problem, std::uint64_t seed)
+        : problem_(problem), inputs_(random_inputs(problem, seed)), exact_(run_exact(problem, inputs_)),
+          low_(plain_if_half(problem, inputs_)) {}
 
-RankOptions options_of(const std::vector<std::int64_t> &lengths, annulus_exchange exchange) {
-    RankOptions options;
-    options.lengths = lengths;
-    options.exchange = exchange;
-    options.run.engine = ANNULUS_ENGINE_CPU;
-    options.run.threads = 1;
-    return options;
-}
-
-void expect_ranks_agree(const Problem &problem, const Inputs &inputs, const std::vector<std::int64_t> &lengths,
-                        const Results &exact, const Results &low) {
-    for (const annulus_exchange exchange : exchanges) {
-        SCOPED_TRACE(testing::Message() << testing::PrintToString(lengths) << " exchange " << exchange);
-        expect_agreement(problem, run_ranks(problem, inputs, options_of(lengths, exchange)), exact, low);
+    void expect_of(const RingWay &way, const std::vector<std::int64_t> &lengths) const {
+        const int ranks = static_cast<int>(lengths.size());
+        for (const annulus_exchange exchange : {ANNULUS_EXCHANGE_RING, ANNULUS_EXCHANGE_GATHER}) {
+            SCOPED_TRACE(testing::Message()
+                         << way.name << " " << testing::PrintToString(lengths) << " exchange " << exchange);
+            RankOptions options;
+            options.lengths = lengths;
+            options.exchange = exchange;
+            options.run = way.run;
+            options.places = way.places(ranks);
+            expect_agreement(problem_, run_ranks(problem_, inputs_, options, way.comms(ranks)), exact_, low_);
+        }
     }
-}
+
+  private:
+    const Problem &problem_;
+    const Inputs inputs_;
+    const Results exact_, low_;
+};
 
 class Table : public testing::TestWithParam<NamedProblem> {};
 
 TEST_P(Table, RanksAgreeWithOne) {
-    Problem problem = GetParam().problem;
-    const Inputs inputs = random_inputs(problem, 1);
-    const Results exact = run_exact(problem, inputs);
-    const Results low = plain_if_half(problem, inputs);
-    for (const int ranks : {1, 2, 3, 4, 8}) {
-        expect_ranks_agree(problem, inputs, even_lengths(problem.length, ranks), exact, low);
-        if (ranks > 1)
-            expect_ranks_agree(problem, inputs, random_lengths(problem.length, ranks, 1), exact, low);
-    }
+    const Problem &problem = GetParam().problem;
+    const Expected expected(problem, 1);
+    for (const RingWay &way : ring_ways())
+        for (const int ranks : way.rank_counts) {
+            expected.expect_of(way, even_lengths(problem.length, ranks));
+            if (ranks > 1)
+                expected.expect_of(way, random_lengths(problem.length, ranks, 1));
+        }
 }
 
 // Without query windows, which ranks have no use for.
@@ -63,9 +70,8 @@ std::string name_of(const testing::TestParamInfo<NamedProblem> &info) {
     return info.param.name;
 }
 
-INSTANTIATE_TEST_SUITE_P(Rules, Table, testing::ValuesIn(table(rule_combinations(), {ANNULUS_FLOAT32})), name_of);
-INSTANTIATE_TEST_SUITE_P(Named, Table, testing::ValuesIn(table(named_problems(), {ANNULUS_FLOAT64, ANNULUS_BFLOAT16})),
-                         name_of);
+INSTANTIATE_TEST_SUITE_P(Rules, Table, testing::ValuesIn(table(rule_combinations(), ring_rule_dtypes())), name_of);
+INSTANTIATE_TEST_SUITE_P(Named, Table, testing::ValuesIn(table(named_problems(), ring_dtypes())), name_of);
 
 class Random : public testing::TestWithParam<int> {};
 
@@ -73,11 +79,15 @@ TEST_P(Random, RanksAgreeWithOne) {
     const auto seed = static_cast<std::uint64_t>(GetParam());
     Problem problem = random_problem(seed);
     problem.window.reset();
+    const std::vector<annulus_dtype> dtypes = ring_dtypes();
+    if (std::find(dtypes.begin(), dtypes.end(), problem.dtype) == dtypes.end())
+        problem.dtype = dtypes[seed % dtypes.size()];
     SCOPED_TRACE(testing::Message() << problem);
-    const Inputs inputs = random_inputs(problem, seed);
-    const int ranks = 2 + GetParam() % 5;
-    expect_ranks_agree(problem, inputs, random_lengths(problem.length, ranks, seed), run_exact(problem, inputs),
-                       plain_if_half(problem, inputs));
+    const Expected expected(problem, seed);
+    for (const RingWay &way : ring_ways()) {
+        const int ranks = way.rank_counts[seed % way.rank_counts.size()];
+        expected.expect_of(way, random_lengths(problem.length, ranks, seed));
+    }
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, Random, testing::Range(0, quick() ? 40 : 300));

@@ -18,6 +18,7 @@ class Place {
     virtual ~Place() = default;
 
     virtual annulus_device device() const = 0;
+    virtual int index() const { return 0; }
     // The stream of the contexts on this place, or null. What is below is ordered on it.
     virtual void *stream() const { return nullptr; }
 

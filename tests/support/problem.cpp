@@ -71,7 +71,7 @@ Config make_config(const Problem &problem, annulus_engine engine) {
 
 Context make_context(const annulus_config *config, int threads, Place &place) {
     annulus_context *raw = nullptr;
-    check(annulus_context_create(&raw, place.device(), 0));
+    check(annulus_context_create(&raw, place.device(), place.index()));
     Context context(raw);
     check(annulus_context_set_stream(raw, place.stream()));
     check(annulus_context_set_config(raw, config));

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks on GPUs: over the local transport, several on one GPU where there are too few, and over NCCL with two or more.
+#include "ring/ring_subject.hpp"
+
+#include "cuda/cuda_place.hpp"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+
+namespace annulus::test {
+namespace {
+
+int device_count() {
+    int count = 0;
+    return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
+}
+
+std::vector<Place *> places_of(int ranks) {
+    static std::vector<std::unique_ptr<CudaPlace>> places;
+    while (static_cast<int>(places.size()) < ranks)
+        places.push_back(std::make_unique<CudaPlace>(CudaPlace::Order::own_stream,
+                                                     static_cast<int>(places.size()) % std::max(1, device_count())));
+    std::vector<Place *> pointers;
+    for (int i = 0; i < ranks; ++i)
+        pointers.push_back(places[static_cast<std::size_t>(i)].get());
+    return pointers;
+}
+
+const std::vector<Comm> &local_comms(int ranks) {
+    static std::vector<Comm> comms;
+    return comms = make_local_comms(ranks);
+}
+
+// Kept: it takes long to make them.
+const std::vector<Comm> &nccl_comms(int ranks) {
+    static std::map<int, std::vector<Comm>> all;
+    std::vector<Comm> &comms = all[ranks];
+    if (comms.empty()) {
+        std::vector<annulus_comm *> handles(static_cast<std::size_t>(ranks));
+        check(annulus_comm_create_nccl_devices(handles.data(), ranks, nullptr));
+        for (annulus_comm *handle : handles)
+            comms.emplace_back(handle);
+    }
+    return comms;
+}
+
+} // namespace
+
+std::vector<RingWay> ring_ways() {
+    RunOptions run{.engine = ANNULUS_ENGINE_GEMM, .aligned = true};
+    std::vector<RingWay> ways = {{"local", run, {3}, local_comms, places_of}};
+    if (const int devices = device_count(); devices >= 2)
+        ways.push_back({"nccl", run, {2, std::min(4, devices)}, nccl_comms, places_of});
+    return ways;
+}
+
+std::vector<annulus_dtype> ring_rule_dtypes() {
+    return {ANNULUS_FLOAT32, ANNULUS_BFLOAT16};
+}
+
+std::vector<annulus_dtype> ring_dtypes() {
+    return {ANNULUS_FLOAT32, ANNULUS_BFLOAT16};
+}
+
+} // namespace annulus::test
