@@ -3,6 +3,7 @@
 
 #include "cuda/cuda_device.hpp"
 #include "cuda/cuda_error.hpp"
+#include "cuda/cuda_handle.hpp"
 #include "cuda/nccl_library.hpp"
 #include "ring/deadline.hpp"
 
@@ -18,7 +19,6 @@
 #include <optional>
 #include <string>
 #include <thread>
-#include <type_traits>
 #include <utility>
 
 namespace annulus {
@@ -30,57 +30,6 @@ using namespace std::chrono_literals;
 constexpr auto watch_interval = 50ms;
 constexpr Transport::Seconds closing_time{2};
 constexpr std::size_t usual_gather_bytes = 4096; // from each rank
-
-template <auto destroy> struct Destroy {
-    template <class Handle> void operator()(Handle handle) const noexcept { destroy(handle); }
-};
-template <class Handle, auto destroy> using Owned = std::unique_ptr<std::remove_pointer_t<Handle>, Destroy<destroy>>;
-using Event = Owned<cudaEvent_t, cudaEventDestroy>;
-using Stream = Owned<cudaStream_t, cudaStreamDestroy>;
-using DeviceBytes = Owned<std::byte *, cudaFree>;
-using PinnedBytes = Owned<std::byte *, cudaFreeHost>;
-
-Event make_event() {
-    cudaEvent_t event;
-    check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
-    return Event(event);
-}
-
-// Of the current device, ahead of streams without a priority.
-Stream make_stream() {
-    int lowest = 0, highest = 0;
-    check(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "cudaDeviceGetStreamPriorityRange");
-    cudaStream_t stream;
-    check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, highest), "cudaStreamCreateWithPriority");
-    return Stream(stream);
-}
-
-bool is_done(const Event &event) {
-    const cudaError_t error = cudaEventQuery(event.get());
-    if (error != cudaErrorNotReady)
-        check(error, "cudaEventQuery");
-    else
-        cudaGetLastError(); // nobody is to take it for an error
-    return error == cudaSuccess;
-}
-
-// CurrentDevice, or an exception.
-struct OnDevice : CurrentDevice {
-    explicit OnDevice(int index) : CurrentDevice(index) { check(error(), "cudaSetDevice"); }
-};
-
-// Allows this thread what a capture, its own or one in another thread, would forbid and be spoilt by: asking for the
-// state of events and getting memory, neither of which is to be captured.
-class BesideCaptures {
-  public:
-    BesideCaptures() { cudaThreadExchangeStreamCaptureMode(&mode_); }
-    ~BesideCaptures() { cudaThreadExchangeStreamCaptureMode(&mode_); }
-    BesideCaptures(const BesideCaptures &) = delete;
-    BesideCaptures &operator=(const BesideCaptures &) = delete;
-
-  private:
-    cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
-};
 
 // Between the looks of a thread that waits: short at first, when what it waits for takes microseconds.
 class Pause {
