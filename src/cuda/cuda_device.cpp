@@ -142,6 +142,27 @@ void CudaDevice::wait(void *stream, void *event) {
           "cudaStreamWaitEvent");
 }
 
+// The driver copies between devices whatever cudaMalloc() returned, but from a pool only where it is mapped.
+void CudaDevice::admit_peers() {
+    if (admits_peers_ || !resources_->pool)
+        return;
+    int count = 0;
+    check(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
+    for (int peer = 0; peer < count; ++peer) {
+        int can = 0;
+        if (peer != index_)
+            check(cudaDeviceCanAccessPeer(&can, peer, index_), "cudaDeviceCanAccessPeer");
+        if (can == 0)
+            continue;
+        cudaMemAccessDesc access{};
+        access.location.type = cudaMemLocationTypeDevice;
+        access.location.id = peer;
+        access.flags = cudaMemAccessFlagsProtReadWrite;
+        check(cudaMemPoolSetAccess(resources_->pool.get(), &access, 1), "cudaMemPoolSetAccess");
+    }
+    admits_peers_ = true;
+}
+
 void CudaDevice::copy(void *to, const void *from, std::size_t bytes, void *stream) {
     check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, static_cast<cudaStream_t>(stream)), "cudaMemcpyAsync");
 }

@@ -48,6 +48,7 @@ class CudaDevice : public Device {
     void *comm_stream() override { return resources_->comm.get(); }
     void *record(void *stream) override;
     void wait(void *stream, void *event) override;
+    void admit_peers() override;
     void copy(void *to, const void *from, std::size_t bytes, void *stream) override;
     bool is_capturing(void *stream) const override;
 
@@ -93,6 +94,7 @@ class CudaDevice : public Device {
     int compute_capability_ = 0;
     std::unique_ptr<DeviceResources> resources_;
     std::size_t next_event_ = 0;
+    bool admits_peers_ = false;
     std::optional<CurrentDevice> current_; // between enter() and leave()
 };
 

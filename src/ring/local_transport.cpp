@@ -340,8 +340,10 @@ void LocalTransport::begin(const Batch &batch, Device &device, void *stream) {
         throw Error(ANNULUS_ERROR_UNSUPPORTED,
                     "stream is being captured; a local communicator cannot be used then, one of NCCL can");
     guarded(device, stream, [&] {
-        if (!batch.sends.empty())
-            hub_->offer(rank_, batch.sends, device.record(stream));
+        if (batch.sends.empty())
+            return;
+        device.admit_peers();
+        hub_->offer(rank_, batch.sends, device.record(stream));
     });
 }
 
