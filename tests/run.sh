@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Installs what packaging/packages.txt lists (Debian, Ubuntu), builds annulus twice, plainly and under the address and
-# undefined-behaviour sanitizers, and runs the test suite in both. The last line is `N passed, N failed, N skipped`.
+# Installs what packaging/packages.txt lists (Debian, Ubuntu), builds annulus three times: plainly, under the address and
+# undefined-behaviour sanitizers, and under the thread sanitizer. Runs the test suite in the first and what concerns them
+# in the others. The last line is `N passed, N failed, N skipped`.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -14,13 +15,22 @@ build() {
     rm -rf "$directory"/meson-logs/testlog* "$directory"/*.xml # an earlier run's results must not be counted
 }
 
-sh packaging/install.sh build cli test example
+# build_sanitized <directory> <sanitizers>. MPI's libraries are not written for them.
+build_sanitized() {
+    build "$1" -Dcli=disabled -Dcuda=disabled -Dmpi=disabled -Db_lundef=false -Db_sanitize="$2"
+}
+
+sh packaging/install.sh build cli mpi test example
 build build/test -Dcli=enabled
-build build/sanitize -Dcli=disabled -Dcuda=disabled -Db_sanitize=address,undefined -Db_lundef=false
+build_sanitized build/sanitize address,undefined
+build_sanitized build/threads thread
 
 # A failing test is counted below; it does not keep the others from running.
 meson test -C build/test --no-rebuild || true
 ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 ANNULUS_TEST_QUICK=1 \
-    meson test -C build/sanitize --no-rebuild --timeout-multiplier 4 --suite unit --suite capi --suite engines || true
+    meson test -C build/sanitize --no-rebuild --timeout-multiplier 4 --suite unit --suite capi --suite engines \
+    --suite ring || true
+TSAN_OPTIONS=halt_on_error=1 ANNULUS_TEST_QUICK=1 \
+    meson test -C build/threads --no-rebuild --timeout-multiplier 4 --suite ring || true
 
-exec python3 tests/count.py build/test build/sanitize
+exec python3 tests/count.py build/test build/sanitize build/threads

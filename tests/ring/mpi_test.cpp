@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// The MPI transport, under mpirun: every process runs every test; what fails on any rank fails the first one's program.
+#include "core/error.hpp"
+#include "cpu/cpu_device.hpp"
+#include "ring/mpi_transport.hpp"
+#include "traffic.hpp"
+
+#include <gtest/gtest.h>
+#include <mpi.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <string>
+#include <thread>
+
+using namespace annulus;
+
+namespace {
+
+int rank_of(MPI_Comm comm) {
+    int rank = 0;
+    MPI_Comm_rank(comm, &rank);
+    return rank;
+}
+
+void expect_error(annulus_status status, const std::string &message, const std::function<void()> &call) {
+    try {
+        call();
+        ADD_FAILURE() << "no error: " << message;
+    } catch (const Error &error) {
+        EXPECT_EQ(error.status(), status);
+        EXPECT_EQ(error.what(), message);
+    }
+}
+
+class Mpi : public testing::Test {
+  protected:
+    // All ranks begin a test together.
+    void SetUp() override { MPI_Barrier(MPI_COMM_WORLD); }
+
+    void gather() {
+        std::vector<int> all(transport_->size());
+        transport_->all_gather(&rank_, all.data(), sizeof rank_);
+    }
+
+    const MPI_Comm world_ = MPI_COMM_WORLD;
+    const int rank_ = rank_of(MPI_COMM_WORLD);
+    std::unique_ptr<Transport> transport_ = make_mpi_transport(&world_);
+    const int last_ = transport_->size() - 1;
+    CpuDevice device_;
+};
+
+TEST_F(Mpi, KnowsItsPlace) {
+    EXPECT_GE(transport_->size(), 2);
+    EXPECT_EQ(transport_->rank(), rank_);
+    EXPECT_TRUE(transport_->can_gather(device_, nullptr));
+}
+
+TEST_F(Mpi, Gathers) {
+    check_gathers(*transport_, 1);
+}
+
+TEST_F(Mpi, Exchanges) {
+    for (unsigned seed = 0; seed < 5; ++seed)
+        check_exchanges(*transport_, device_, seed);
+}
+
+TEST_F(Mpi, GathersAndExchangesOfOtherCommunicators) {
+    MPI_Comm backwards = MPI_COMM_NULL;
+    MPI_Comm_split(MPI_COMM_WORLD, 0, -rank_, &backwards);
+    const auto other = make_mpi_transport(&backwards);
+    MPI_Comm_free(&backwards);
+    EXPECT_EQ(other->rank(), last_ - rank_);
+    for (unsigned seed = 0; seed < 3; ++seed) {
+        check_exchanges(*other, device_, seed);
+        check_gathers(*transport_, seed);
+        check_exchanges(*transport_, device_, seed + 10);
+        check_gathers(*other, seed);
+    }
+}
+
+TEST_F(Mpi, IsForCpus) {
+    transport_->check_device(ANNULUS_DEVICE_CPU, 0);
+    EXPECT_THROW(transport_->check_device(ANNULUS_DEVICE_CUDA, 0), Error);
+    const MPI_Comm none = MPI_COMM_NULL;
+    EXPECT_THROW(make_mpi_transport(&none), Error);
+}
+
+// The last rank does not call before the others' calls have failed.
+TEST_F(Mpi, ARankThatDoesNotCome) {
+    if (rank_ != last_) {
+        transport_->set_timeout(Transport::Seconds(0.3));
+        const std::string message = "rank " + std::to_string(last_) + " did not come within 0.3 s";
+        expect_error(ANNULUS_ERROR_COMM, message, [&] { gather(); });
+        transport_->set_timeout(Transport::Seconds(300));
+        expect_error(ANNULUS_ERROR_COMM, message, [&] { gather(); });
+        expect_error(ANNULUS_ERROR_COMM, message, [&] { transport_->begin({}, device_, nullptr); });
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+}
+
+TEST_F(Mpi, AFailedCallReceivesNothingMore) {
+    std::uint32_t value = 1 + rank_;
+    Batch batch;
+    if (rank_ == 0) {
+        batch.receives.push_back({1, &value, sizeof value});
+        transport_->set_timeout(Transport::Seconds(0.3));
+        transport_->begin(batch, device_, nullptr);
+        expect_error(ANNULUS_ERROR_COMM, "rank 1 did not come within 0.3 s",
+                     [&] { transport_->finish(batch, device_, nullptr); });
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (rank_ == 1) {
+        batch.sends.push_back({0, &value, sizeof value});
+        transport_->begin(batch, device_, nullptr);
+        transport_->finish(batch, device_, nullptr);
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+    EXPECT_EQ(value, 1u + rank_);
+}
+
+TEST_F(Mpi, SizesThatDiffer) {
+    std::uint32_t value = 0;
+    Batch batch;
+    if (rank_ == 0)
+        batch.receives.push_back({1, &value, 4});
+    else if (rank_ == 1)
+        batch.sends.push_back({0, &value, 3});
+    transport_->begin(batch, device_, nullptr);
+    if (rank_ == 0)
+        expect_error(ANNULUS_ERROR_INTERNAL, "a defect in annulus: rank 1 sends 3 bytes where rank 0 receives 4",
+                     [&] { transport_->finish(batch, device_, nullptr); });
+    else
+        transport_->finish(batch, device_, nullptr);
+}
+
+// Of another thread of the same process; MPI is not told.
+TEST_F(Mpi, AbortWakesItsRank) {
+    const std::string message = "rank " + std::to_string(rank_) + " aborted the communicator";
+    if (rank_ != last_) {
+        const std::jthread aborting([&] {
+            std::this_thread::sleep_for(std::chrono::milliseconds(50));
+            transport_->abort();
+        });
+        expect_error(ANNULUS_ERROR_COMM, message, [&] { gather(); });
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+}
+
+// The other ranks' results are the first one's too; their words go to the standard error stream.
+class Teller : public testing::EmptyTestEventListener {
+    void OnTestPartResult(const testing::TestPartResult &result) override {
+        if (result.failed())
+            std::fprintf(stderr, "rank %d: %s:%d: %s\n", rank_of(MPI_COMM_WORLD), result.file_name(),
+                         result.line_number(), result.message());
+    }
+};
+
+} // namespace
+
+int main(int argc, char **argv) {
+    MPI_Init(&argc, &argv);
+    const bool is_first = rank_of(MPI_COMM_WORLD) == 0;
+    int no_arguments = 1;
+    testing::InitGoogleTest(is_first ? &argc : &no_arguments, argv);
+    if (!is_first) {
+        testing::TestEventListeners &listeners = testing::UnitTest::GetInstance()->listeners();
+        delete listeners.Release(listeners.default_result_printer());
+        listeners.Append(new Teller);
+    }
+    int failed = RUN_ALL_TESTS();
+    MPI_Allreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+    MPI_Finalize();
+    return failed;
+}
