@@ -211,6 +211,18 @@ Message outline(const Plan &plan, const std::vector<Window> &shards, int from, i
     return message;
 }
 
+// All positions of the segments that a shard has a part of.
+Window reach_of(const Plan &plan, const Window &shard) {
+    Window reach = shard;
+    for (const BranchPlan &branch : plan.branches()) {
+        const Window first = branch.segment(branch.segment_of(shard.start)).range;
+        const Window last = branch.segment(branch.segment_of(shard.end() - 1)).range;
+        const std::int64_t start = std::min(reach.start, first.start);
+        reach = {start, std::max(reach.end(), last.end()) - start};
+    }
+    return reach;
+}
+
 // Whether for every rank the slots of all it receives are no more than the longest shard has positions.
 bool gather_is_small(const Plan &plan, const std::vector<Window> &shards) {
     std::int64_t longest = 0;
@@ -219,9 +231,14 @@ bool gather_is_small(const Plan &plan, const std::vector<Window> &shards) {
     std::vector<HeadRows> unused;
     const int ranks = static_cast<int>(shards.size());
     for (int to = 0; to < ranks; ++to) {
+        const Window &shard = shards[static_cast<std::size_t>(to)];
+        if (shard.length == 0)
+            continue;
+        const Window reach = reach_of(plan, shard);
         std::int64_t slots = 0;
-        for (int from = 0; from < ranks; ++from)
-            slots += outline(plan, shards, from, to, unused).slots();
+        for (int from = 0; from < ranks && slots <= longest; ++from)
+            if (intersect(reach, shards[static_cast<std::size_t>(from)]).length > 0)
+                slots += outline(plan, shards, from, to, unused).slots();
         if (slots > longest)
             return false;
     }

@@ -73,6 +73,25 @@ std::string name_of(const testing::TestParamInfo<NamedProblem> &info) {
 INSTANTIATE_TEST_SUITE_P(Rules, Table, testing::ValuesIn(table(rule_combinations(), ring_rule_dtypes())), name_of);
 INSTANTIATE_TEST_SUITE_P(Named, Table, testing::ValuesIn(table(named_problems(), ring_dtypes())), name_of);
 
+// What is added in the order of arrival would differ now and then.
+TEST(Ranks, GiveTheSameBitsEveryTime) {
+    Problem problem = mixed_problem(ring_dtypes().back());
+    problem.causal = false;
+    const Inputs inputs = random_inputs(problem, 7);
+    for (const RingWay &way : ring_ways())
+        for (const annulus_exchange exchange : {ANNULUS_EXCHANGE_RING, ANNULUS_EXCHANGE_GATHER}) {
+            const int ranks = way.rank_counts.back();
+            RankOptions options;
+            options.lengths = random_lengths(problem.length, ranks, 7);
+            options.exchange = exchange;
+            options.run = way.run;
+            options.places = way.places(ranks);
+            const Results first = run_ranks(problem, inputs, options, way.comms(ranks));
+            for (int i = 0; i < 10; ++i)
+                expect_identical(run_ranks(problem, inputs, options, way.comms(ranks)), first);
+        }
+}
+
 class Random : public testing::TestWithParam<int> {};
 
 TEST_P(Random, RanksAgreeWithOne) {
