@@ -115,7 +115,10 @@ annulus_status annulus_comm_create_mpi(annulus_comm **comm, const void *mpi_comm
 }
 
 annulus_status annulus_nccl_id_create(annulus_nccl_id *id) {
-    return guard([&] { required(id, "id") = make_nccl_id(); });
+    return guard([&] {
+        required(id, "id");
+        *id = make_nccl_id();
+    });
 }
 
 annulus_status annulus_comm_create_nccl(annulus_comm **comm, const annulus_nccl_id *id, int32_t ranks, int32_t rank,
