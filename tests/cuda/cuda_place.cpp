@@ -6,6 +6,25 @@
 
 namespace annulus::test {
 
+namespace {
+
+// Makes a device the thread's current one for as long as it lives.
+class CurrentDevice {
+  public:
+    explicit CurrentDevice(int index) {
+        check_cuda(cudaGetDevice(&previous_));
+        check_cuda(cudaSetDevice(index));
+    }
+    ~CurrentDevice() { cudaSetDevice(previous_); }
+    CurrentDevice(const CurrentDevice &) = delete;
+    CurrentDevice &operator=(const CurrentDevice &) = delete;
+
+  private:
+    int previous_ = 0;
+};
+
+} // namespace
+
 void check_cuda(cudaError_t status) {
     if (status != cudaSuccess)
         throw std::runtime_error(std::string(cudaGetErrorName(status)) + ": " + cudaGetErrorString(status));
@@ -16,19 +35,17 @@ CudaPlace::~CudaPlace() {
         cudaStreamDestroy(stream_);
 }
 
-void CudaPlace::enter() const {
-    check_cuda(cudaSetDevice(index_));
-}
-
 cudaStream_t CudaPlace::cuda_stream() const {
-    enter();
     if (order_ == Order::own_stream)
-        std::call_once(once_, [this] { check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); });
+        std::call_once(once_, [this] {
+            const CurrentDevice current(index_);
+            check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+        });
     return stream_;
 }
 
 void *CudaPlace::allocate(std::size_t bytes) {
-    enter();
+    const CurrentDevice current(index_);
     void *memory = nullptr;
     check_cuda(cudaMalloc(&memory, bytes));
     return memory;

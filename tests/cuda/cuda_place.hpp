@@ -35,9 +35,6 @@ class CudaPlace : public Place {
     void download(void *to, const void *from, std::size_t bytes) override;
 
   private:
-    // Makes the device the calling thread's.
-    void enter() const;
-
     Order order_;
     int index_;
     mutable std::once_flag once_;

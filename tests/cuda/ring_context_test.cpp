@@ -55,6 +55,7 @@ class TwoGpus : public testing::Test {
         }
         options_.lengths = even_lengths(problem_.length, ranks);
         options_.run.engine = ANNULUS_ENGINE_GEMM;
+        options_.run.aligned = true;
     }
 
     CudaPlace &place(int rank) const { return *places_[static_cast<std::size_t>(rank)]; }
