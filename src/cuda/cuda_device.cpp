@@ -74,6 +74,7 @@ CudaDevice::CudaDevice(int index) : index_(index) {
     check(current.error(), "cudaSetDevice");
     compute_capability_ =
         10 * attribute(cudaDevAttrComputeCapabilityMajor, index) + attribute(cudaDevAttrComputeCapabilityMinor, index);
+    multiprocessors_ = attribute(cudaDevAttrMultiProcessorCount, index);
     resources_ = std::make_unique<DeviceResources>(index);
 }
 

@@ -53,6 +53,7 @@ class CudaDevice : public Device {
     bool is_capturing(void *stream) const override;
 
     int compute_capability() const { return compute_capability_; } // 10 * major + minor
+    int multiprocessors() const { return multiprocessors_; }
 
     cudaStream_t stream(int lane) const { return resources_->lane[static_cast<std::size_t>(lane)].stream.get(); }
     // Bound to the lane's stream.
@@ -92,6 +93,7 @@ class CudaDevice : public Device {
 
     int index_;
     int compute_capability_ = 0;
+    int multiprocessors_ = 0;
     std::unique_ptr<DeviceResources> resources_;
     std::size_t next_event_ = 0;
     bool admits_peers_ = false;

@@ -202,7 +202,9 @@ class LayoutMaker {
     void fit_scores() {
         const std::int64_t left = budget_ - (layout_.has_state() ? layout_.state_bytes(plan_, pass_) : 0);
         layout_.tile = largest_tile;
-        while (layout_.tile > smallest_tile && 2 * largest_tile_bytes(layout_.tile, true) > left)
+        // Fewer leave most of a GPU without work where float32 products have one column of thread blocks each.
+        const std::int64_t tiles_at_once = problem_.dtype == ANNULUS_FLOAT32 ? 4 : 2;
+        while (layout_.tile > smallest_tile && tiles_at_once * largest_tile_bytes(layout_.tile, true) > left)
             layout_.tile /= 2;
         const std::int64_t rows = std::max<std::int64_t>({layout_.query_rows, layout_.key_rows * group_, 1});
         layout_.tiles = std::min(layout_.tiles, rows);

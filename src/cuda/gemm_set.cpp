@@ -28,6 +28,22 @@ TileSet rounded_up(TileSet set) {
     return set;
 }
 
+// Tiles of a launch, at most `most`, for float32. cuBLAS gives the products with head_dim columns to thread blocks of
+// about 64 x 64, one at a time on a multiprocessor, and a last round that few of them have work in takes as long as a
+// full one.
+std::int64_t tiles_of_full_rounds(std::int64_t most, std::int64_t rows, std::int64_t columns, int multiprocessors) {
+    const std::int64_t blocks = divide_up(rows, 64) * divide_up(columns, 64); // of a tile
+    const auto share_of_work = [&](std::int64_t tiles) {
+        const std::int64_t rounds = divide_up(tiles * blocks, multiprocessors);
+        return static_cast<double>(tiles * blocks) / static_cast<double>(rounds * multiprocessors);
+    };
+    std::int64_t best = most;
+    for (std::int64_t tiles = most - 1; tiles >= divide_up(most, 2); --tiles)
+        if (share_of_work(tiles) > share_of_work(best))
+            best = tiles;
+    return best;
+}
+
 } // namespace
 
 SetLaunches::SetLaunches(const LaneContext &lane, const Block &block, const TileSet &set, const SetRole &role)
@@ -38,6 +54,8 @@ SetLaunches::SetLaunches(const LaneContext &lane, const Block &block, const Tile
     const auto available = static_cast<std::int64_t>(lane.layout.score_bytes);
     tiles_at_once_ = std::clamp<std::int64_t>(bytes > 0 ? available / bytes : lane.layout.tiles, 1,
                                               std::min(lane.layout.tiles, set_.count()));
+    if (call_.plan.problem().dtype == ANNULUS_FLOAT32 && tiles_at_once_ < set_.count())
+        tiles_at_once_ = tiles_of_full_rounds(tiles_at_once_, set_.queries, d_, call_.device.multiprocessors());
     buffers_ = take_buffers();
 }
 
