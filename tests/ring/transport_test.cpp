@@ -368,6 +368,31 @@ TEST(LocalTransportFailure, AbortAndDestructionStayUntilMemoryWasRead) {
     }
 }
 
+TEST(LocalTransportFailure, NothingIsReadAfterAnAbort) {
+    Ends ends = make_local_transports(3);
+    SlowDevice device;
+    const std::string message = "rank 0 aborted the communicator";
+    on_all_ranks(ends, [&](auto &end) {
+        if (end->rank() == 1) {
+            Sample slow = Sample::from(2);
+            std::uint32_t untouched = 0;
+            slow.batch.receives.push_back({0, &untouched, sizeof untouched});
+            expect_error(ANNULUS_ERROR_COMM, message, [&] { slow.run(*end, device); });
+            EXPECT_EQ(untouched, 0u);
+            return;
+        }
+        Sample sample = Sample::to(1);
+        end->begin(sample.batch, device, nullptr);
+        device.begun.wait();
+        if (end->rank() == 0)
+            end->abort();
+        expect_error(ANNULUS_ERROR_COMM, message, [&] {
+            end->finish(sample.batch, device, nullptr);
+            gather(*end);
+        });
+    });
+}
+
 class CapturingDevice : public CpuDevice {
     bool is_capturing(void *) const override { return true; }
 };
