@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // annulus attend: forward on arrays in .npy files.
 #include "commands.hpp"
+#include "host_tensor.hpp"
+#include "mpi_ranks.hpp"
 #include "npy.hpp"
 #include "options.hpp"
 #include "place.hpp"
 #include "progress.hpp"
+#include "ranks.hpp"
 
 #include <algorithm>
 #include <memory>
@@ -22,32 +25,8 @@ struct AttendOptions {
     std::string dtype;
     PatternOptions pattern;
     ExecutionOptions execution;
+    RankOptions ranks;
 };
-
-using Shape = std::vector<std::int64_t>;
-
-// A C-ordered array as a tensor of the given shape.
-annulus_tensor view(void *data, annulus_dtype dtype, const Shape &shape) {
-    annulus_tensor tensor{};
-    tensor.data = data;
-    tensor.dtype = dtype;
-    tensor.rank = static_cast<std::int32_t>(shape.size());
-    std::int64_t stride = 1;
-    for (std::size_t i = shape.size(); i-- > 0;) {
-        tensor.shape[i] = shape[i];
-        tensor.stride[i] = stride;
-        stride *= shape[i];
-    }
-    return tensor;
-}
-
-// The entries start ... start + length - 1 of one dimension.
-annulus_tensor slice(annulus_tensor tensor, int dimension, std::int64_t start, std::int64_t length) {
-    tensor.data =
-        static_cast<std::byte *>(tensor.data) + start * tensor.stride[dimension] * annulus_dtype_bytes(tensor.dtype);
-    tensor.shape[dimension] = length;
-    return tensor;
-}
 
 Shape with_batch(const InputArray &array) {
     Shape shape = array.shape();
@@ -56,7 +35,7 @@ Shape with_batch(const InputArray &array) {
     return shape;
 }
 
-annulus_tensor view(const InputArray &array) {
+annulus_tensor tensor_of(const InputArray &array) {
     return view(array.data(), array.dtype(), with_batch(array));
 }
 
@@ -92,28 +71,141 @@ void check_inputs(const InputArray &q, const InputArray &k, const InputArray &v)
                         "; they must be equal");
 }
 
+// The inputs, which each process maps whole.
+class Inputs {
+  public:
+    explicit Inputs(const AttendOptions &options) : q_("--q", options.q), k_("--k", options.k), v_("--v", options.v) {
+        if (!options.dtype.empty())
+            for (InputArray *array : {&q_, &k_, &v_})
+                if (const annulus_dtype dtype = dtype_of(options.dtype); array->dtype() != dtype)
+                    array->convert_to(dtype);
+        check_inputs(q_, k_, v_);
+        q = tensor_of(q_);
+        k = tensor_of(k_);
+        v = tensor_of(v_);
+        if (!options.query_start && q.shape[1] != k.shape[1])
+            throw bad_input("--q has " + std::to_string(q.shape[1]) + " rows and --k " + std::to_string(k.shape[1]) +
+                            "; they must be equal, or --query-start given");
+    }
+
+    // As it stands in the file of Q: with a batch or without.
+    const Shape &shape_of_q() const { return q_.shape(); }
+
+    annulus_tensor q, k, v; // with a batch
+
+  private:
+    InputArray q_, k_, v_;
+};
+
+// O and LSE: whole, in files, in the process of rank 0; in any other the rows of its own rank, in memory.
+class Results {
+  public:
+    Results(const AttendOptions &options, const Inputs &inputs)
+        : options_(options), inputs_(inputs),
+          lse_dtype_(inputs.q.dtype == ANNULUS_FLOAT64 ? ANNULUS_FLOAT64 : ANNULUS_FLOAT32) {}
+
+    void make_files() {
+        const Shape shape = inputs_.shape_of_q();
+        out_file_.emplace("--out", options_.out, inputs_.q.dtype, shape);
+        set_tensors(out_file_->data(), nullptr, inputs_.q.shape[1]);
+        if (!lse_)
+            return;
+        const Shape lse_shape = shape_of(*lse_);
+        lse_file_.emplace("--lse", options_.lse, lse_dtype_,
+                          shape.size() == 4 ? lse_shape : Shape(lse_shape.begin() + 1, lse_shape.end()));
+        if (lse_file_->path() == out_file_->path())
+            throw bad_input("--lse: '" + options_.lse + "' is the file of --out");
+        lse_->data = lse_file_->data();
+    }
+
+    void make_memory(const Shard &rows) {
+        start_ = rows.start;
+        set_tensors(nullptr, nullptr, rows.length);
+        out_memory_.resize(bytes_of(out_));
+        out_.data = out_memory_.data();
+        if (!lse_)
+            return;
+        lse_memory_.resize(bytes_of(*lse_));
+        lse_->data = lse_memory_.data();
+    }
+
+    // The rows of a shard.
+    annulus_tensor out(const Shard &rows) const { return slice(out_, 1, rows.start - start_, rows.length); }
+    std::optional<annulus_tensor> lse(const Shard &rows) const {
+        return lse_ ? std::optional(slice(*lse_, 2, rows.start - start_, rows.length)) : std::nullopt;
+    }
+    // In the same pieces in every process: a batch entry of O, a head of a batch entry of LSE.
+    std::vector<Stretch> stretches(const Shard &rows) const {
+        std::vector<Stretch> all;
+        const auto add = [&](const annulus_tensor &part) {
+            const std::vector<Stretch> more = stretches_of(part);
+            all.insert(all.end(), more.begin(), more.end());
+        };
+        for (std::int64_t b = 0; b < out_.shape[0]; ++b) {
+            add(slice(out(rows), 0, b, 1));
+            for (std::int64_t h = 0; lse_ && h < lse_->shape[1]; ++h)
+                add(slice(slice(*lse(rows), 0, b, 1), 1, h, 1));
+        }
+        return all;
+    }
+
+    // Gives the files, if they are here, their names.
+    void commit() {
+        for (std::optional<OutputArray> *file : {&out_file_, &lse_file_})
+            if (*file)
+                (*file)->commit();
+    }
+
+  private:
+    void set_tensors(void *out, void *lse, std::int64_t rows) {
+        const annulus_tensor &q = inputs_.q;
+        out_ = view(out, q.dtype, {q.shape[0], rows, q.shape[2], q.shape[3]});
+        if (!options_.lse.empty())
+            lse_ = view(lse, lse_dtype_, {q.shape[0], q.shape[2], rows});
+    }
+
+    const AttendOptions &options_;
+    const Inputs &inputs_;
+    annulus_dtype lse_dtype_;
+    std::optional<OutputArray> out_file_, lse_file_;
+    std::vector<std::byte> out_memory_, lse_memory_;
+    annulus_tensor out_{};
+    std::optional<annulus_tensor> lse_;
+    std::int64_t start_ = 0; // the position of their first row
+};
+
 // A tensor of the host's where the calls of a place reach it.
 class Mirror {
   public:
-    Mirror(Place &place, const annulus_tensor &host)
-        : place_(place), host_(host.data), bytes_(static_cast<std::size_t>(annulus_dtype_bytes(host.dtype))),
-          tensor_(host) {
-        for (std::int32_t i = 0; i < host.rank; ++i)
-            bytes_ *= static_cast<std::size_t>(host.shape[i]);
-        memory_ = place.mirror(host_, bytes_);
-        tensor_.data = memory_.get();
+    Mirror(Place &place, const annulus_tensor &host) : place_(place), tensor_(host) {
+        if (place.is_host())
+            return;
+        memory_ = place.allocate(bytes_of(host));
+        tensor_ = view(memory_.get(), host.dtype, shape_of(host));
+        stretches_ = stretches_of(host);
     }
 
     const annulus_tensor &tensor() const { return tensor_; }
-    void copy_in() { place_.copy_in(tensor_.data, host_, bytes_); }
-    void copy_out() { place_.copy_out(host_, tensor_.data, bytes_); }
+    void copy_in() {
+        for_each([&](std::byte *here, const Stretch &host) { place_.copy_in(here, host.data, host.bytes); });
+    }
+    void copy_out() {
+        for_each([&](std::byte *here, const Stretch &host) { place_.copy_out(host.data, here, host.bytes); });
+    }
 
   private:
+    template <class Copy> void for_each(const Copy &copy) {
+        std::byte *here = memory_.get();
+        for (const Stretch &host : stretches_) {
+            copy(here, host);
+            here += host.bytes;
+        }
+    }
+
     Place &place_;
-    void *host_;
-    std::size_t bytes_;
     Memory memory_;
     annulus_tensor tensor_;
+    std::vector<Stretch> stretches_; // of the host's tensor; none where this is that
 };
 
 // The arrays of one call.
@@ -122,35 +214,42 @@ struct Call {
     std::optional<annulus_tensor> lse;
 };
 
-// How a call is done in pieces: a part of the batch, or of the query rows of one batch entry.
+// How a rank's part is done in pieces: parts of the batch or, of a rank that is alone, of the query rows of one batch
+// entry.
 class Job {
   public:
     // Refuses sizes that cannot be, before any output exists. Forward checks the rest.
-    Job(const Context &context, Place &place, const annulus_tensor &q, const annulus_tensor &k,
-        std::int64_t query_start)
-        : context_(context.get()), place_(place), query_start_(query_start), batch_(q.shape[0]), rows_(q.shape[1]) {
+    Job(const Context &context, Place &place, const Rank &rank, const Inputs &inputs, std::int64_t query_start)
+        : context_(context.get()), place_(place), rank_(rank), query_start_(query_start),
+          rows_(shard_of(inputs.q.shape[1], rank.index, rank.count)), batch_(inputs.q.shape[0]) {
         const Place::Piece piece = place.piece(); // long enough to cost nothing, short enough for a bar to move
-        const double entry_flops = check_and_estimate(q, k) / static_cast<double>(batch_);
-        if (entry_flops <= piece.flops) {
-            batch_step_ = static_cast<std::int64_t>(
+        const double entry_flops = check_and_estimate(inputs.q, inputs.k) / static_cast<double>(batch_);
+        if (rank.comm || entry_flops <= piece.flops) {
+            const auto entries = static_cast<std::int64_t>(
                 std::clamp(piece.flops / std::max(entry_flops, 1.0), 1.0, static_cast<double>(batch_)));
-            row_step_ = rows_;
+            batch_step_ = std::ranges::min(rank.gather(entries));
+            row_step_ = rows_.length;
         } else {
-            const double rows = piece.flops / entry_flops * static_cast<double>(rows_);
+            const double rows = piece.flops / entry_flops * static_cast<double>(rows_.length);
             batch_step_ = 1;
             row_step_ = (static_cast<std::int64_t>(rows) / piece.rows + 1) * piece.rows;
         }
     }
 
+    const Shard &rows() const { return rows_; }
+
     void run(const Call &call) const {
-        Progress progress(static_cast<double>(batch_) * static_cast<double>(rows_));
+        std::optional<Progress> progress;
+        if (rank_.index == 0)
+            progress.emplace(static_cast<double>(batch_) * static_cast<double>(rows_.length));
         for (std::int64_t b = 0; b < batch_; b += batch_step_)
-            for (std::int64_t n = 0; n < rows_; n += row_step_) {
+            for (std::int64_t n = 0; n == 0 || n < rows_.length; n += std::max<std::int64_t>(row_step_, 1)) {
                 const std::int64_t entries = std::min(batch_step_, batch_ - b);
-                const std::int64_t rows = std::min(row_step_, rows_ - n);
+                const std::int64_t rows = std::min(row_step_, rows_.length - n);
                 run_piece(call, b, entries, n, rows);
                 place_.finish();
-                progress.advance(static_cast<double>(entries) * static_cast<double>(rows));
+                if (progress)
+                    progress->advance(static_cast<double>(entries) * static_cast<double>(rows));
             }
     }
 
@@ -165,9 +264,11 @@ class Job {
         problem.kv_heads = static_cast<std::int32_t>(k.shape[2]);
         problem.head_dim = static_cast<std::int32_t>(q.shape[3]);
         problem.batch = q.shape[0];
-        problem.sequence_length = problem.key_length = k.shape[1];
-        problem.query_start = query_start_;
-        problem.query_length = q.shape[1];
+        problem.sequence_length = k.shape[1];
+        problem.query_start = query_start_ + rows_.start;
+        problem.query_length = rows_.length;
+        problem.key_start = rank_.comm ? rows_.start : 0;
+        problem.key_length = rank_.comm ? rows_.length : k.shape[1];
         annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
         check(annulus_estimate_problem(context_, &problem, ANNULUS_ALL_BRANCHES, &estimate));
         return estimate.forward_flops;
@@ -182,57 +283,64 @@ class Job {
             lse = slice(slice(*call.lse, 0, b, entries), 2, n, rows);
         annulus_window window = ANNULUS_WINDOW_INIT;
         window.query_start = query_start_ + n;
-        check(annulus_forward(context_, &q, &k, &v, &out, call.lse ? &lse : nullptr, &window));
+        check(annulus_forward(context_, &q, &k, &v, &out, call.lse ? &lse : nullptr, rank_.comm ? nullptr : &window));
     }
 
     annulus_context *context_;
     Place &place_;
+    const Rank &rank_;
     std::int64_t query_start_;
-    std::int64_t batch_, rows_;
+    Shard rows_; // of Q
+    std::int64_t batch_;
     std::int64_t batch_step_, row_step_;
 };
 
-void attend(const AttendOptions &options) {
-    InputArray q("--q", options.q), k("--k", options.k), v("--v", options.v);
-    if (!options.dtype.empty())
-        for (InputArray *array : {&q, &k, &v})
-            if (const annulus_dtype dtype = dtype_of(options.dtype); array->dtype() != dtype)
-                array->convert_to(dtype);
-    check_inputs(q, k, v);
-    const annulus_tensor q_tensor = view(q), k_tensor = view(k), v_tensor = view(v);
-    if (!options.query_start && q_tensor.shape[1] != k_tensor.shape[1])
-        throw bad_input("--q has " + std::to_string(q_tensor.shape[1]) + " rows and --k " +
-                        std::to_string(k_tensor.shape[1]) + "; they must be equal, or --query-start given");
-    const std::unique_ptr<Place> place = make_place(options.execution.device, options.execution.thread_count());
-    const Context context =
-        make_context(options.pattern, options.execution, static_cast<std::int32_t>(q_tensor.shape[2]));
-    place->order(context.get());
-    const Job job(context, *place, q_tensor, k_tensor, options.query_start.value_or(0));
-
-    OutputArray out("--out", options.out, q.dtype(), q.shape());
-    std::optional<OutputArray> lse;
-    std::optional<Mirror> lse_mirror;
-    if (!options.lse.empty()) {
-        const annulus_dtype dtype = q.dtype() == ANNULUS_FLOAT64 ? ANNULUS_FLOAT64 : ANNULUS_FLOAT32;
-        const Shape shape = {q_tensor.shape[0], q_tensor.shape[2], q_tensor.shape[1]};
-        const bool batched = q.shape().size() == 4;
-        lse.emplace("--lse", options.lse, dtype, batched ? shape : Shape(shape.begin() + 1, shape.end()));
-        if (lse->path() == out.path())
-            throw bad_input("--lse: '" + options.lse + "' is the file of --out");
-        lse_mirror.emplace(*place, view(lse->data(), dtype, shape));
-    }
-    Mirror q_mirror(*place, q_tensor), k_mirror(*place, k_tensor), v_mirror(*place, v_tensor);
-    Mirror out_mirror(*place, view(out.data(), q.dtype(), with_batch(q)));
-    for (Mirror *input : {&q_mirror, &k_mirror, &v_mirror})
+// What a rank does: from its rows of the inputs to its rows of the results.
+void compute(const Job &job, Place &place, const Rank &rank, const Inputs &inputs, const Results &results) {
+    const auto rows_of = [&](const annulus_tensor &t) {
+        return rank.comm ? slice(t, 1, job.rows().start, job.rows().length) : t;
+    };
+    Mirror q(place, rows_of(inputs.q)), k(place, rows_of(inputs.k)), v(place, rows_of(inputs.v));
+    Mirror out(place, results.out(job.rows()));
+    std::optional<Mirror> lse;
+    if (const std::optional<annulus_tensor> host = results.lse(job.rows()))
+        lse.emplace(place, *host);
+    for (Mirror *input : {&q, &k, &v})
         input->copy_in();
-    job.run({q_mirror.tensor(), k_mirror.tensor(), v_mirror.tensor(), out_mirror.tensor(),
-             lse_mirror ? std::optional(lse_mirror->tensor()) : std::nullopt});
-    out_mirror.copy_out();
-    if (lse_mirror)
-        lse_mirror->copy_out();
-    out.commit();
+    rank.meet(); // from here on nothing but calls of the library, which tell the other ranks of their failures
+    job.run({q.tensor(), k.tensor(), v.tensor(), out.tensor(), lse ? std::optional(lse->tensor()) : std::nullopt});
+    out.copy_out();
     if (lse)
-        lse->commit();
+        lse->copy_out();
+}
+
+void attend(const AttendOptions &options) {
+    if (options.query_start && (options.ranks.count || mpi_place().count > 1))
+        throw bad_input("--query-start: several ranks share the rows of --q out as those of --k; without ranks a part "
+                        "of the rows can be computed");
+    const std::unique_ptr<Ranks> ranks = make_ranks(options.ranks, options.execution);
+    ranks->in_each_process([&] {
+        const Inputs inputs(options);
+        Results results(options, inputs);
+        const std::int64_t tokens = inputs.q.shape[1];
+        ranks->run([&](const Rank &rank) {
+            const std::unique_ptr<Place> place = make_place(rank.execution.device, rank.execution.thread_count());
+            const Context context =
+                make_context(options.pattern, rank.execution, static_cast<std::int32_t>(inputs.q.shape[2]));
+            place->order(context.get());
+            rank.join(context.get(), tokens);
+            const Job job(context, *place, rank, inputs, options.query_start.value_or(0));
+            rank.meet(); // no rank refuses
+            if (rank.index == 0)
+                results.make_files();
+            else if (!ranks->lead())
+                results.make_memory(job.rows());
+            rank.meet();
+            compute(job, *place, rank, inputs, results);
+        });
+        ranks->collect([&](int rank) { return results.stretches(shard_of(tokens, rank, ranks->count())); });
+        results.commit();
+    });
 }
 
 } // namespace
@@ -255,6 +363,7 @@ void add_attend_command(CLI::App &program) {
         ->type_name("S");
     options->pattern.add_to(*command);
     options->execution.add_to(*command);
+    options->ranks.add_to(*command);
     command->callback([options] { attend(*options); });
 }
 

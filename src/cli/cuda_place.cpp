@@ -83,7 +83,7 @@ class CudaPlace : public Place {
         return {static_cast<std::byte *>(memory), {this}};
     }
 
-    Memory mirror(void *, std::size_t bytes) override { return allocate(bytes); }
+    bool is_host() const override { return false; }
 
     void copy_in(void *to, const void *from_host, std::size_t bytes) override {
         copy(to, from_host, bytes, cudaMemcpyHostToDevice);

@@ -6,9 +6,11 @@ namespace annulus::cli {
 void check(annulus_status status, const std::string &subject) {
     if (status == ANNULUS_OK)
         return;
+    const std::string message = (subject.empty() ? "" : subject + ": ") + annulus_last_error();
+    if (status == ANNULUS_ERROR_COMM || status == ANNULUS_ERROR_NCCL || status == ANNULUS_ERROR_MPI)
+        throw ConnectionFailure(message);
     const bool users_fault = status == ANNULUS_ERROR_ARGUMENT || status == ANNULUS_ERROR_UNSUPPORTED;
-    throw Failure(users_fault ? exit_bad_input : exit_failed,
-                  (subject.empty() ? "" : subject + ": ") + annulus_last_error());
+    throw Failure(users_fault ? exit_bad_input : exit_failed, message);
 }
 
 Config make_config() {

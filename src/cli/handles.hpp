@@ -11,6 +11,9 @@
 
 namespace annulus::cli {
 
+inline constexpr int exit_failed = 1;
+inline constexpr int exit_bad_input = 2;
+
 // What ends the program: one line for the user, and the exit code.
 class Failure : public std::runtime_error {
   public:
@@ -21,8 +24,11 @@ class Failure : public std::runtime_error {
     int exit_code_;
 };
 
-inline constexpr int exit_failed = 1;
-inline constexpr int exit_bad_input = 2;
+// A failure of what connects the ranks. It may have its cause in the failure of another rank, whose message says more.
+class ConnectionFailure : public Failure {
+  public:
+    explicit ConnectionFailure(const std::string &message) : Failure(exit_failed, message) {}
+};
 
 inline Failure bad_input(const std::string &message) {
     return Failure(exit_bad_input, message);
@@ -40,9 +46,11 @@ void check(annulus_status status, const std::string &subject = {});
 struct Destroy {
     void operator()(annulus_config *config) const { annulus_config_destroy(config); }
     void operator()(annulus_context *context) const { annulus_context_destroy(context); }
+    void operator()(annulus_comm *comm) const { annulus_comm_destroy(comm); }
 };
 using Config = std::unique_ptr<annulus_config, Destroy>;
 using Context = std::unique_ptr<annulus_context, Destroy>;
+using Comm = std::unique_ptr<annulus_comm, Destroy>;
 
 Config make_config();
 Context create_context(const DeviceChoice &device);

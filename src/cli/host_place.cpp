@@ -32,10 +32,10 @@ class HostPlace : public Place {
 
     Memory allocate(std::size_t bytes) override { return {new std::byte[bytes](), {this}}; }
 
-    Memory mirror(void *host, std::size_t) override { return {static_cast<std::byte *>(host), {nullptr}}; }
+    bool is_host() const override { return true; }
 
-    void copy_in(void *to, const void *from_host, std::size_t bytes) override { copy(to, from_host, bytes); }
-    void copy_out(void *to_host, const void *from, std::size_t bytes) override { copy(to_host, from, bytes); }
+    void copy_in(void *to, const void *from_host, std::size_t bytes) override { std::memcpy(to, from_host, bytes); }
+    void copy_out(void *to_host, const void *from, std::size_t bytes) override { std::memcpy(to_host, from, bytes); }
 
     void order(annulus_context *) override {}
     void finish() override {}
@@ -70,11 +70,6 @@ class HostPlace : public Place {
     void release(std::byte *memory) noexcept override { delete[] memory; }
 
   private:
-    static void copy(void *to, const void *from, std::size_t bytes) {
-        if (to != from) // a mirror
-            std::memcpy(to, from, bytes);
-    }
-
     int threads_;
 };
 

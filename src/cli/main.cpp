@@ -2,6 +2,7 @@
 // The annulus program. Exit codes: 0 done, 1 failed (memory, disk), 2 bad options or files, 128 + n ended by signal n.
 #include "commands.hpp"
 #include "handles.hpp"
+#include "mpi_ranks.hpp"
 
 #include <CLI/CLI.hpp>
 
@@ -16,8 +17,10 @@ namespace annulus::cli {
 
 namespace {
 
-// An error is one line, whatever its text is made of.
+// An error is one line, whatever its text is made of. Processes that mpirun started fail together, and one says why.
 int report(int exit_code, std::string message) {
+    if (mpi_place().rank != 0)
+        return exit_code;
     while (!message.empty() && message.back() == '\n')
         message.pop_back();
     for (std::size_t i = message.find('\n'); i != std::string::npos; i = message.find('\n', i))

@@ -84,6 +84,15 @@ std::vector<std::string> engine_names() {
     return names;
 }
 
+constexpr annulus_exchange exchanges[] = {ANNULUS_EXCHANGE_AUTO, ANNULUS_EXCHANGE_RING, ANNULUS_EXCHANGE_GATHER};
+
+std::vector<std::string> exchange_names() {
+    std::vector<std::string> names;
+    for (const annulus_exchange exchange : exchanges)
+        names.push_back(exchange_name(exchange));
+    return names;
+}
+
 DeviceChoice parse_device(const std::string &text) {
     constexpr std::string_view cuda = "cuda:";
     if (text == "cpu")
@@ -198,6 +207,13 @@ void ExecutionOptions::add_to(CLI::App &command) {
         ->check(CLI::IsMember(engine_names()))
         ->type_name("NAME")
         ->group(group);
+    command
+        .add_option("--exchange", exchange,
+                    "How ranks send rows of K and V: in a ring, or gathered at once, which is faster and holds more of "
+                    "them at a time; auto, the default, gathers where they take no more than a rank's own rows")
+        ->check(CLI::IsMember(exchange_names()))
+        ->type_name("NAME")
+        ->group(group);
     command.add_option("--threads", threads, "CPU threads; 0, the default, is all that the process may run on")
         ->type_name("T")
         ->group(group);
@@ -257,6 +273,9 @@ Context make_context(const PatternOptions &pattern, const ExecutionOptions &exec
     for (std::size_t i = 0; i < engines.size(); ++i)
         if (engines[i] == execution.engine)
             check(annulus_config_set_engine(config.get(), static_cast<annulus_engine>(i)), "--engine");
+    for (const annulus_exchange exchange : exchanges)
+        if (exchange_name(exchange) == execution.exchange)
+            check(annulus_config_set_exchange(config.get(), exchange), "--exchange");
     check(annulus_config_set_deterministic(config.get(), execution.deterministic));
     check(annulus_config_set_allow_tf32(config.get(), execution.allow_tf32));
     check(annulus_config_set_workspace_limit(config.get(), execution.workspace_limit), "--workspace-limit");
@@ -264,6 +283,18 @@ Context make_context(const PatternOptions &pattern, const ExecutionOptions &exec
     check(annulus_context_set_config(context.get(), config.get()));
     check(annulus_context_set_threads(context.get(), execution.threads), "--threads");
     return context;
+}
+
+std::string exchange_name(annulus_exchange exchange) {
+    switch (exchange) {
+    case ANNULUS_EXCHANGE_AUTO:
+        break;
+    case ANNULUS_EXCHANGE_RING:
+        return "ring";
+    case ANNULUS_EXCHANGE_GATHER:
+        return "gather";
+    }
+    return "auto";
 }
 
 CLI::Option *add_dtype_option(CLI::App &command, std::string &dtype, const std::string &help) {

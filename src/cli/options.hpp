@@ -34,6 +34,7 @@ struct PatternOptions {
 struct ExecutionOptions {
     DeviceChoice device;
     std::string engine;
+    std::string exchange;
     std::int32_t threads = 0;
     bool deterministic = false;
     bool allow_tf32 = false;
@@ -59,6 +60,9 @@ struct ProblemOptions {
 };
 
 Context make_context(const PatternOptions &pattern, const ExecutionOptions &execution, std::int32_t heads);
+
+// What the user calls an exchange.
+std::string exchange_name(annulus_exchange exchange);
 
 CLI::Option *add_dtype_option(CLI::App &command, std::string &dtype, const std::string &help);
 annulus_dtype dtype_of(const std::string &name);

@@ -21,7 +21,7 @@ class Place;
 
 // Memory of a place, given back to it; no longer than the place lives.
 struct Release {
-    Place *place; // null: the memory is somebody else's
+    Place *place;
     void operator()(std::byte *memory) const;
 };
 using Memory = std::unique_ptr<std::byte, Release>;
@@ -50,8 +50,8 @@ class Place {
 
     // In the host's memory it is there, page by page, before anything is measured.
     virtual Memory allocate(std::size_t bytes) = 0;
-    // Memory for an array of the host's: that array itself where the place is the host.
-    virtual Memory mirror(void *host, std::size_t bytes) = 0;
+    // Whether calls here take arrays in the host's memory as they are.
+    virtual bool is_host() const = 0;
     virtual void copy_in(void *to, const void *from_host, std::size_t bytes) = 0;
     virtual void copy_out(void *to_host, const void *from, std::size_t bytes) = 0;
 

@@ -50,8 +50,14 @@ class PlanTest(ProgramTest):
                         self.assertEqual(cost[key]["largest_rank"], factor * pairs.sum(1).max())
                         self.assertEqual([row[key] for row in branches], list(factor * pairs.sum(0)))
                     row_bytes = 2 * DIM * 4  # of K and of V
-                    self.assertEqual(cost["remote_bytes"]["total"], row_bytes * rows.sum())
-                    self.assertEqual(cost["remote_bytes"]["largest_rank"], row_bytes * rows.sum(1).max())
+                    self.assertLessEqual(cost["forward_sent_bytes"]["total"], row_bytes * rows.sum())
+                    for key in ("forward", "backward"):
+                        self.assertEqual(cost[key + "_sent_bytes"]["total"], cost[key + "_received_bytes"]["total"])
+                        self.assertEqual(cost[key + "_sent_bytes"]["total"] == 0, ranks == 1)
+                        for what in ("sent_bytes", "received_bytes", "workspace_bytes"):
+                            row = cost[f"{key}_{what}"]
+                            self.assertLessEqual(row["smallest_rank"] * ranks, row["total"])
+                            self.assertGreaterEqual(row["largest_rank"] * ranks, row["total"])
                     self.assertEqual([row["remote_bytes"] for row in branches], list(row_bytes * rows.sum(0)))
                     self.assertEqual([row["largest_rank_remote_bytes"] for row in branches],
                                      list(row_bytes * rows.max(0)))
@@ -68,11 +74,11 @@ class PlanTest(ProgramTest):
                 self.assertEqual(cost["gradient_bytes"]["total"], TOKENS * token)
                 self.assertEqual(
                     cost["forward_memory_bytes"]["total"],
-                    sum(cost[key]["total"] for key in ("tensor_bytes", "remote_bytes", "forward_workspace_bytes")))
+                    sum(cost[key]["total"] for key in ("tensor_bytes", "forward_workspace_bytes")))
                 self.assertEqual(
                     cost["backward_memory_bytes"]["total"],
                     sum(cost[key]["total"] for key in
-                        ("tensor_bytes", "remote_bytes", "gradient_bytes", "backward_workspace_bytes")))
+                        ("tensor_bytes", "gradient_bytes", "backward_workspace_bytes")))
 
     def test_labels_of_branches(self):
         for options, labels in (
@@ -107,7 +113,8 @@ class PlanTest(ProgramTest):
 
     def test_refusals(self):
         good = [*SIZES, *BRANCH_OPTIONS]
-        for options in (good + ["--ranks", "0"], good + ["--ranks", "-1"], good + ["--format", "xml"], SIZES,
+        for options in (good + ["--ranks", "0"], good + ["--ranks", "-1"], good + ["--ranks", "4097"],
+                        good + ["--exchange", "telegram"], good + ["--format", "xml"], SIZES,
                         BRANCH_OPTIONS, good[2:], good[:2] + good[4:],
                         *([*BRANCH_OPTIONS, "--tokens", n, "--heads", h, "--kv-heads", g, "--head-dim", d, "--batch", b]
                           for n, h, g, d, b in ((0, 4, 4, 8, 1), (-5, 4, 4, 8, 1), (9, 0, 4, 8, 1), (9, 4, 3, 8, 1),
