@@ -161,16 +161,20 @@ RingMemory book(Workspace &workspace, const RingPlan &plan, annulus_pass pass) {
     else
         memory.statistics = workspace.take<std::byte>(2 * problem.batch * query_rows * dtype_bytes(sum_dtype));
 
-    // Two sets: rows arrive in one while the other is computed with.
+    // Two sets: rows arrive in one while the other is computed with. Gradients apart from them: those of a round may
+    // still be on their way when the rows of the round after the next arrive.
+    const auto book_slots = [&](const Message &message, annulus_dtype dtype, Workspace &own) {
+        return book_pair(own, bytes_of_rows(problem, problem.kv_heads * message.slots(), dtype));
+    };
     for (const std::size_t parity : {0, 1})
         book_in_turns(workspace, parity, 2, rounds.size(), [&](std::size_t i, Workspace &own) {
-            for (const Message *message : rounds[i].receives) {
-                const std::int64_t slots = problem.kv_heads * message->slots();
-                Landing landing{message, book_pair(own, bytes_of_rows(problem, slots, problem.dtype)), {}};
-                if (backward)
-                    landing.gradients = book_pair(own, bytes_of_rows(problem, slots, sum_dtype));
-                memory.rounds[i].landings.push_back(landing);
-            }
+            for (const Message *message : rounds[i].receives)
+                memory.rounds[i].landings.push_back({message, book_slots(*message, problem.dtype, own), {}});
+        });
+    for (const std::size_t parity : {0, 1})
+        book_in_turns(workspace, parity, 2, backward ? rounds.size() : 0, [&](std::size_t i, Workspace &own) {
+            for (Landing &landing : memory.rounds[i].landings)
+                landing.gradients = book_slots(*landing.message, sum_dtype, own);
         });
     const auto book_parcels = [&](std::vector<const Message *> Round::*messages, bool full_ones, annulus_dtype dtype,
                                   std::vector<Parcel> RoundMemory::*parcels) {
@@ -222,6 +226,10 @@ class RingRun {
         if (is_done_)
             return;
         transport_.abort();
+        try { // a broken transport gives up what was begun
+            transport_.finish({}, device_, comm_);
+        } catch (const Error &) {
+        }
         try {
             order(stream_, comm_);
         } catch (const Error &) { // the one that brought us here is the one to report

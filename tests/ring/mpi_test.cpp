@@ -10,7 +10,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <cstdio>
 #include <functional>
 #include <string>
 #include <thread>
@@ -149,29 +148,4 @@ TEST_F(Mpi, AbortWakesItsRank) {
     MPI_Barrier(MPI_COMM_WORLD);
 }
 
-// The other ranks' results are the first one's too; their words go to the standard error stream.
-class Teller : public testing::EmptyTestEventListener {
-    void OnTestPartResult(const testing::TestPartResult &result) override {
-        if (result.failed())
-            std::fprintf(stderr, "rank %d: %s:%d: %s\n", rank_of(MPI_COMM_WORLD), result.file_name(),
-                         result.line_number(), result.message());
-    }
-};
-
 } // namespace
-
-int main(int argc, char **argv) {
-    MPI_Init(&argc, &argv);
-    const bool is_first = rank_of(MPI_COMM_WORLD) == 0;
-    int no_arguments = 1;
-    testing::InitGoogleTest(is_first ? &argc : &no_arguments, argv);
-    if (!is_first) {
-        testing::TestEventListeners &listeners = testing::UnitTest::GetInstance()->listeners();
-        delete listeners.Release(listeners.default_result_printer());
-        listeners.Append(new Teller);
-    }
-    int failed = RUN_ALL_TESTS();
-    MPI_Allreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
-    MPI_Finalize();
-    return failed;
-}
