@@ -2,10 +2,12 @@
 // annulus bench: how fast, beside the rates of the hardware's own matrix product, and of its copies on a GPU, measured
 // in the same run.
 #include "bench_case.hpp"
+#include "bench_ranks.hpp"
 #include "commands.hpp"
 #include "options.hpp"
 #include "place.hpp"
 #include "progress.hpp"
+#include "ranks.hpp"
 #include "report.hpp"
 
 #include <algorithm>
@@ -23,6 +25,8 @@ struct BenchOptions {
     ExecutionOptions execution;
     int repeats = 5;
     bool scaling = false;
+    RankOptions ranks;
+    bool weak = false;
     std::string format = "text";
 };
 
@@ -192,7 +196,7 @@ void bench_cases(const BenchOptions &options, const std::vector<BenchCase> &case
     Progress progress(static_cast<double>(cases.size()));
     std::vector<Line> lines;
     for (const BenchCase &bench_case : cases) {
-        Run run(bench_case, options.execution, place);
+        Run run(bench_case, Rank{.execution = options.execution}, place);
         const double tokens = static_cast<double>(bench_case.problem.tokens) * static_cast<double>(run.problem().batch);
         lines.push_back({bench_case.name, tokens, measure(run, options.repeats, yardsticks, place)});
         progress.advance(1);
@@ -248,7 +252,7 @@ void bench_scaling(const BenchOptions &options, const Scaling &scaling, Place &p
     for (const std::int64_t length : scaling.lengths) {
         runs.push_back(std::make_unique<Run>(
             BenchCase{"", problem_of(length, scaling.heads, 64, dtype), branches_of(branches, false)},
-            options.execution, place));
+            Rank{.execution = options.execution}, place));
         const annulus_estimate &estimate = runs.back()->estimate();
         forward.push_back({{}, estimate.forward_flops, estimate.forward_workspace_bytes, {}});
         backward.push_back({{}, estimate.backward_flops, estimate.backward_workspace_bytes, {}});
@@ -288,30 +292,75 @@ void bench_scaling(const BenchOptions &options, const Scaling &scaling, Place &p
             scaling_table("scaling_backward", "Scaling: backward" + what, scaling, backward, yardsticks.front()));
 }
 
-void bench(BenchOptions options) {
-    if (options.repeats < 1)
-        throw bad_input("--repeats " + std::to_string(options.repeats) + ": must be at least 1");
-    const bool custom =
-        options.problem.tokens || options.problem.heads || options.problem.head_dim || !options.pattern.empty();
-    if (custom && options.scaling)
-        throw bad_input("--scaling has a problem and a pattern of its own");
-    const bool cpu = options.execution.device.kind == ANNULUS_DEVICE_CPU;
+bool is_custom(const BenchOptions &options) {
+    return options.problem.tokens || options.problem.heads || options.problem.head_dim || !options.pattern.empty();
+}
+
+bool on_cpu(const BenchOptions &options) {
+    return options.execution.device.kind == ANNULUS_DEVICE_CPU;
+}
+
+std::vector<BenchCase> cases_of(const BenchOptions &options) {
+    if (is_custom(options))
+        return {custom_case(options)};
+    return on_cpu(options) ? cpu_cases(options.problem.dtype) : cuda_cases(options.problem.dtype);
+}
+
+void bench_one_rank(BenchOptions options) {
     const std::unique_ptr<Place> place = make_place(options.execution.device, options.execution.thread_count());
-    std::string &dtype = options.problem.dtype;
-    if (dtype.empty())
-        dtype = annulus_dtype_name(place->fast_dtype());
+    if (options.problem.dtype.empty())
+        options.problem.dtype = annulus_dtype_name(place->fast_dtype());
     Report report;
     if (options.scaling) {
         const Scaling cpu_scaling = {{65536, 131072, 262144, 524288, 1048576}, 1, false, 262144};
         const Scaling cuda_scaling = {{131072, 262144, 524288, 1048576}, 8, true, 1048576};
-        bench_scaling(options, cpu ? cpu_scaling : cuda_scaling, *place, report);
-    } else if (custom) {
-        bench_cases(options, {custom_case(options)}, *place, report);
+        bench_scaling(options, on_cpu(options) ? cpu_scaling : cuda_scaling, *place, report);
     } else {
-        bench_cases(options, cpu ? cpu_cases(dtype) : cuda_cases(dtype), *place, report);
-        report.add(planning_facts());
+        bench_cases(options, cases_of(options), *place, report);
+        if (!is_custom(options))
+            report.add(planning_facts());
     }
     report.print(options.format);
+}
+
+void bench_several_ranks(const BenchOptions &options, Ranks &ranks) {
+    std::vector<RanksLine> lines;
+    Report report;
+    ranks.run([&](const Rank &rank) {
+        const std::unique_ptr<Place> place = make_place(rank.execution.device, rank.execution.thread_count());
+        BenchOptions own = options;
+        if (own.problem.dtype.empty())
+            own.problem.dtype = annulus_dtype_name(place->fast_dtype());
+        const std::vector<RanksLine> measured =
+            measure_over_ranks(cases_of(own), rank, *place, options.repeats, options.weak);
+        if (rank.index != 0)
+            return;
+        lines = measured;
+        report.add(machine_facts(options, *place, {}));
+    });
+    if (!ranks.lead())
+        return;
+    report.add(speed_table(lines, options.weak));
+    report.add(rank_table(lines));
+    report.print(options.format);
+}
+
+void bench(const BenchOptions &options) {
+    if (options.repeats < 1)
+        throw bad_input("--repeats " + std::to_string(options.repeats) + ": must be at least 1");
+    if (is_custom(options) && options.scaling)
+        throw bad_input("--scaling has a problem and a pattern of its own");
+    const std::unique_ptr<Ranks> ranks = make_ranks(options.ranks, options.execution);
+    ranks->in_each_process([&] {
+        if (ranks->count() > 1 && options.scaling)
+            throw bad_input("--scaling is for one rank");
+        if (ranks->count() == 1 && options.weak)
+            throw bad_input("--weak compares several ranks with one: give --ranks");
+        if (ranks->count() > 1)
+            bench_several_ranks(options, *ranks);
+        else
+            bench_one_rank(options);
+    });
 }
 
 } // namespace
@@ -323,13 +372,19 @@ void add_bench_command(CLI::App &program) {
         "Time forward and backward on random data beside OpenBLAS's sgemm, on a GPU beside cuBLAS's product of the "
         "same dtype: a set of cases, or one of your own. 'workspace' is what the library announces; 'measured peak' "
         "is what the first call takes above its tensors: the rise of the process's memory (VmHWM), on a GPU what the "
-        "call allocates and what it leaves on the device (handles, kernels' code).");
+        "call allocates and what it leaves on the device (handles, kernels' code). With several ranks, on 1/P of the "
+        "CPU threads each or a GPU each, they are compared with one rank of the same kind, measured in turns.");
     command->add_option("--repeats", options->repeats, "Timed calls of each case after a warm-up, 5 unless given")
         ->type_name("R");
     command->add_flag("--scaling", options->scaling, "Time a token at growing lengths up to 1,048,576 instead");
     options->problem.add_to(*command, false);
     options->pattern.add_to(*command);
     options->execution.add_to(*command);
+    options->ranks.add_to(*command);
+    command
+        ->add_flag("--weak", options->weak,
+                   "The tokens are those of each rank, and one rank computes as many; else it computes all")
+        ->group("Ranks");
     add_format_option(*command, options->format);
     command->callback([options] { bench(*options); });
 }

@@ -5,12 +5,16 @@
 
 namespace annulus::cli {
 
-Run::Run(const BenchCase &bench_case, const ExecutionOptions &execution, Place &place)
-    : place_(place), context_(make_context(bench_case.pattern, execution, bench_case.problem.heads)),
+Run::Run(const BenchCase &bench_case, const Rank &rank, Place &place)
+    : place_(place), context_(make_context(bench_case.pattern, rank.execution, bench_case.problem.heads)),
       problem_(bench_case.problem.problem()), numbers_(problem_.dtype) {
     place.order(context_.get());
+    const Shard shard = shard_of(problem_.sequence_length, rank.index, rank.count);
+    problem_.query_start = problem_.key_start = shard.start;
+    problem_.query_length = problem_.key_length = shard.length;
+    rank.join(context_.get(), problem_.sequence_length);
     check(annulus_estimate_problem(context_.get(), &problem_, ANNULUS_ALL_BRANCHES, &estimate_));
-    const std::int64_t n = problem_.sequence_length;
+    const std::int64_t n = shard.length;
     q_ = make_rows(n, problem_.heads, true);
     k_ = make_rows(n, problem_.kv_heads, true);
     v_ = make_rows(n, problem_.kv_heads, true);
@@ -20,7 +24,7 @@ Run::Run(const BenchCase &bench_case, const ExecutionOptions &execution, Place &
 }
 
 void Run::add_gradients() {
-    const std::int64_t n = problem_.sequence_length;
+    const std::int64_t n = problem_.query_length;
     d_out_ = make_rows(n, problem_.heads, true);
     d_q_ = make_rows(n, problem_.heads, false);
     d_k_ = make_rows(n, problem_.kv_heads, false);

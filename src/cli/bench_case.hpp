@@ -5,6 +5,7 @@
 #include "options.hpp"
 #include "place.hpp"
 #include "random_numbers.hpp"
+#include "ranks.hpp"
 #include "sample.hpp"
 
 #include <cstdint>
@@ -33,13 +34,13 @@ struct Measurement {
     Sample product_rates; // of the matrix product, taken in turns with the passes
 };
 
-// The tensors of a problem and the calls on them.
+// The tensors of a problem, or of a rank's shard of it, and the calls on them.
 class Run {
   public:
-    Run(const BenchCase &bench_case, const ExecutionOptions &execution, Place &place);
+    Run(const BenchCase &bench_case, const Rank &rank, Place &place);
 
     annulus_context *context() const { return context_.get(); }
-    const annulus_problem &problem() const { return problem_; }
+    const annulus_problem &problem() const { return problem_; } // its windows are the shard
     const annulus_estimate &estimate() const { return estimate_; }
     void forward();
     void add_gradients(); // the tensors of backward
