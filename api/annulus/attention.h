@@ -114,7 +114,9 @@ typedef struct annulus_problem {
     { sizeof(annulus_problem), ANNULUS_FLOAT32, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /*
- * What a problem costs. Set `size` to sizeof(annulus_estimate) before the call, best by ANNULUS_ESTIMATE_INIT.
+ * What a problem costs. In a context with a communicator (comm.h) the problem's windows are the rank's shard, and the
+ * workspace is that of the call of all ranks. Set `size` to sizeof(annulus_estimate) before the call, best by
+ * ANNULUS_ESTIMATE_INIT.
  *
  * pairs counts (query, key) pairs over batch, heads and branches. It is exact, but for one case: in the Hilbert order
  * with a query window, or causal with the query rule `every`, positions are taken as evenly spread over the segment.

@@ -97,6 +97,9 @@ class Schedule {
   public:
     // `plan` is of the whole sequence. Equal on all ranks: shards, plan and exchange.
     Schedule(const Plan &plan, std::vector<Window> shards, int rank, annulus_exchange exchange);
+    // Rounds point to its messages.
+    Schedule(const Schedule &) = delete;
+    Schedule &operator=(const Schedule &) = delete;
 
     const std::vector<Window> &shards() const { return shards_; }
     int rank() const { return rank_; }
