@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The C API for SWIG: the source of all bindings. `swig -python` writes the Python module; `swig -xml` writes the parse
+ * tree that emit.py turns into the declarations for Rust and Julia.
+ */
+%module annulus
+
+%{
+#include <annulus/annulus.h>
+%}
+
+%include <stdint.i>
+
+/* What export.h defines is for C compilers. */
+#define ANNULUS_API
+#define ANNULUS_BEGIN_DECLS
+#define ANNULUS_END_DECLS
+
+/* SWIG does not follow #include: each header once, after those it includes. */
+%include <annulus/version.h>
+%include <annulus/status.h>
+%include <annulus/tensor.h>
+%include <annulus/hilbert.h>
+%include <annulus/config.h>
+%include <annulus/context.h>
+%include <annulus/attention.h>
+%include <annulus/comm.h>
