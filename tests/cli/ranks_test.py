@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several ranks: attend gives what one rank gives, and plan says what a run measures."""
+
+import subprocess
+import unittest
+
+from program import PROGRAM, ProgramTest, cuda_device_count, json, load, run, run_json
+import oracle
+import tap
+
+RANK_COUNTS = (1, 2, 3, 4)
+PATTERNS = {
+    "longnet": (["--branch", "16:1", "--branch", "48:3"], {"branches": [{"w": 16, "r": 1}, {"w": 48, "r": 3}]}),
+    "causal": (["--branch", "0:1", "--branch", "32:2", "--causal"],
+               {"branches": [{"w": 0, "r": 1}, {"w": 32, "r": 2}], "causal": True}),
+    "residue": (["--branch", "40:4,query=residue"], {"branches": [{"w": 40, "r": 4, "query": "residue"}]}),
+    "hilbert": (["--branch", "36:3,order=hilbert,query=every"],
+                {"branches": [{"w": 36, "r": 3, "order": "hilbert", "query": "every"}]}),
+    "zero keys": (["--branch", "48:5", "--padding", "zero-keys"], {"branches": [{"w": 48, "r": 5}], "zero_keys": True}),
+    "inside a shard": (["--branch", "1:1"], {"branches": [{"w": 1, "r": 1}]}),
+}
+UNIT = {"float64": 1e-13, "float32": 1e-5, "bfloat16": 2.0 ** -7}
+MPIRUN = ["mpirun", "--oversubscribe", "--allow-run-as-root", "--bind-to", "none", "-n"]
+
+
+def has_mpi():
+    return "MPI none" not in run_json("info")["build"]["build_info"]
+
+
+def mpirun(ranks, *arguments):
+    return subprocess.run([*MPIRUN, str(ranks), PROGRAM, *map(str, arguments)], stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True, check=False, timeout=120)
+
+
+class AttendTest(ProgramTest):
+    def assert_close(self, found, wanted, tolerance):
+        oracle.np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=tolerance)
+
+    def test_ranks_give_what_the_definition_says(self):
+        q, k, v = self.save_inputs((2, 83, 4, 16), (2, 83, 2, 16))
+        for name, (options, arguments) in PATTERNS.items():
+            wanted_out, wanted_lse = oracle.attention(q, k, v, **arguments)
+            for ranks in RANK_COUNTS:
+                for exchange in ("ring", "gather"):
+                    with self.subTest(name, ranks=ranks, exchange=exchange):
+                        (out, _), (lse, _) = self.attend(*options, "--ranks", ranks, "--exchange", exchange)
+                        self.assert_close(out, wanted_out, 1e-5)
+                        self.assert_close(lse, wanted_lse, 1e-5)
+
+    def test_dtypes_and_three_dimensions(self):
+        options, arguments = PATTERNS["longnet"]
+        for dtype, tolerance in UNIT.items():
+            with self.subTest(dtype):
+                q, k, v = (a[None] for a in self.save_inputs((83, 4, 16), dtype=dtype))
+                (out, out_dtype), (lse, _) = self.attend(*options, "--ranks", 3)
+                wanted_out, wanted_lse = oracle.attention(q, k, v, **arguments)
+                self.assertEqual(out_dtype, dtype)
+                self.assert_close(out[None], wanted_out, tolerance)
+                self.assert_close(lse[None], wanted_lse, max(1e-5, UNIT["float32"]))
+
+    def test_fewer_tokens_than_ranks(self):
+        q, k, v = self.save_inputs((2, 3, 2, 8))
+        (out, _), (lse, _) = self.attend("--branch", "0:1", "--ranks", 5)
+        wanted_out, wanted_lse = oracle.attention(q, k, v, [{"w": 0, "r": 1}])
+        self.assert_close(out, wanted_out, 1e-5)
+        self.assert_close(lse, wanted_lse, 1e-5)
+
+    def test_parts_of_the_batch(self):
+        shape = (3, 8192, 2, 64)
+        self.assertGreater(shape[0] * 4 * 8192 ** 2 * 2 * 64 / 2, 5e10)  # more than a piece for each of two ranks
+        self.save_inputs(shape)
+        (wanted, _), _ = self.attend("--branch", "0:1", "--threads", 2)
+        (out, _), _ = self.attend("--branch", "0:1", "--threads", 2, "--ranks", 2)
+        self.assert_close(out, wanted, 1e-5)
+
+    def test_cuda(self):
+        if cuda_device_count() < 2:
+            self.skipTest("needs two CUDA devices")
+        options, arguments = PATTERNS["longnet"]
+        q, k, v = self.save_inputs((2, 83, 4, 16))
+        (out, _), (lse, _) = self.attend(*options, "--device", "cuda", "--ranks", 2)
+        wanted_out, wanted_lse = oracle.attention(q, k, v, **arguments)
+        self.assert_close(out, wanted_out, 1e-5)
+        self.assert_close(lse, wanted_lse, 1e-5)
+
+    def test_refusals(self):
+        self.save_inputs((1, 40, 2, 8))
+        before = self.names()
+        good = ["--branch", "16:1", "--ranks", 2]
+        for options, exit_code, says in (
+                (good[:3] + [0], 2, "--ranks"), (good[:3] + [4097], 2, "--ranks"),
+                (good + ["--query-start", 0], 2, "--query-start"), (good + ["--exchange", "telegram"], 2, "--exchange"),
+                (good + ["--timeout", "0"], 2, "--timeout"), (good + ["--timeout", "soon"], 2, "--timeout"),
+                (good + ["--threads", "-1"], 2, "--threads"), (good + ["--engine", "gemm"], 2, "gemm"),
+                (good + ["--workspace-limit", "1"], 1, "limit"),
+                (good + ["--device", f"cuda:{cuda_device_count()}"], 2, "--device cuda:")):
+            with self.subTest(options):
+                self.assert_refused(run(*self.attend_arguments(*options), timeout=60), exit_code, says)
+                self.assertEqual(self.names(), before)
+
+    def test_failure_of_one_rank_ends_all(self):
+        self.save_inputs((1, 40, 2, 8))
+        arguments = self.attend_arguments("--branch", "0:1", "--ranks", 4, out="missing/o.npy")  # rank 0 makes the file
+        self.assert_refused(run(*arguments, timeout=60), says="--out")
+
+
+@unittest.skipUnless(has_mpi(), "needs a build with MPI")
+class MpiTest(ProgramTest):
+    def test_attend(self):
+        q, k, v = self.save_inputs((2, 83, 4, 16))
+        options, arguments = PATTERNS["causal"]
+        wanted_out, wanted_lse = oracle.attention(q, k, v, **arguments)
+        for ranks in (2, 3):
+            with self.subTest(ranks=ranks):
+                for name in ("o.npy", "lse.npy"):
+                    self.path(name).unlink(missing_ok=True)
+                result = mpirun(ranks, *self.attend_arguments(*options, "--lse", self.path("lse.npy")))
+                self.assertEqual((result.returncode, result.stdout, result.stderr), (0, "", ""))
+                for name, wanted in (("o.npy", wanted_out), ("lse.npy", wanted_lse)):
+                    oracle.np.testing.assert_allclose(load(self.path(name))[0], wanted, rtol=1e-5, atol=1e-5)
+
+    def test_bench_prints_once(self):
+        arguments = ["bench", "--tokens", 201, "--heads", 2, "--head-dim", 8, "--branch", "64:2", "--repeats", 1,
+                     "--format", "json"]
+        result = mpirun(2, *arguments)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        bench = json.loads(result.stdout)
+        self.assertEqual([row["rows"] for row in bench["ranks"]], [101, 100, 101, 100])
+        self.assertGreater(bench["ranks"][0]["sent_bytes"], 0)
+
+    def test_failures_are_told_once(self):
+        self.save_inputs((1, 40, 2, 8))
+        before = self.names()
+        good = ["--branch", "16:1"]
+        for arguments, says in ((self.attend_arguments(*good, "--ranks", 3), "--ranks 3"),
+                                (self.attend_arguments(*good, "--query-start", 0), "--query-start"),
+                                (self.attend_arguments(*good, out="missing/o.npy"), "--out"),
+                                (self.attend_arguments("--branch", "16"), "--branch"),
+                                (self.attend_arguments(*good, "--workspace-limit", "1"), "limit")):
+            with self.subTest(says):
+                result = mpirun(2, *arguments)
+                self.assertNotEqual(result.returncode, 0)
+                told = [line for line in result.stderr.splitlines() if line.startswith("annulus: ")]
+                self.assertEqual(len(told), 1, result.stderr)
+                self.assertIn(says, told[0])
+                self.assertEqual(self.names(), before)
+
+
+class BenchTest(ProgramTest):
+    SIZES = ["--heads", 4, "--kv-heads", 2, "--head-dim", 16]
+
+    def test_plan_says_what_a_run_measures(self):
+        for name, (options, _) in PATTERNS.items():
+            for ranks, tokens, dtype in ((2, 128, "float32"), (4, 83, "bfloat16"), (5, 3, "float64")):
+                for exchange in ("auto", "ring", "gather"):
+                    with self.subTest(name, ranks=ranks, tokens=tokens, exchange=exchange):
+                        problem = ["--tokens", tokens, *self.SIZES, "--dtype", dtype, *options, "--ranks", ranks,
+                                   "--exchange", exchange]
+                        bench = run_json("bench", *problem, "--repeats", 1, "--threads", ranks)
+                        self.assert_equal_costs(run_json("plan", *problem, "--threads", 1), bench)
+
+    def assert_equal_costs(self, plan, bench):
+        self.assertEqual([case["exchange"] for case in bench["cases"]], [plan["problem"]["exchange"]] * 2)
+        planned = {row["quantity"]: row for row in plan["cost"]}
+        for name in ("forward", "backward"):
+            rows = [row for row in bench["ranks"] if row["pass"] == name]
+            self.assertEqual(sum(row["rows"] for row in rows), plan["problem"]["tokens"])
+            for key in ("workspace_bytes", "sent_bytes", "received_bytes"):
+                measured = [row[key] for row in rows]
+                told = planned[f"{name}_{key}"]
+                self.assertEqual((sum(measured), max(measured), min(measured)),
+                                 (told["total"], told["largest_rank"], told["smallest_rank"]), (name, key))
+
+    def test_speeds(self):
+        sizes = ["--tokens", 60, *self.SIZES, "--branch", "16:1", "--repeats", 2, "--threads", 2]
+        for weak in (False, True):
+            with self.subTest(weak=weak):
+                bench = run_json("bench", *sizes, "--ranks", 3, *["--weak"] * weak)
+                for row, factor in zip(bench["cases"], (4, 10)):
+                    tokens = 180 if weak else 60
+                    pairs = 4 * sum(length ** 2 for length in [16] * (tokens // 16) + [tokens % 16])
+                    alone = 4 * (3 * 16 ** 2 + 12 ** 2)
+                    self.assertEqual((row["tokens"], row["ranks"]), (tokens, 3))
+                    self.assertAlmostEqual(row["flops_per_second"] * row["seconds"] / (factor * 16 * pairs), 1)
+                    self.assertAlmostEqual(
+                        row["one_rank_flops_per_second"] * row["one_rank_seconds"] / (factor * 16 * alone), 1)
+                    self.assertAlmostEqual(row["flops_per_second_per_rank"] * 3 / row["flops_per_second"], 1)
+                    self.assertAlmostEqual(
+                        row["flops_per_second"] / row["one_rank_flops_per_second"] / row["speed_up"], 1)
+                    self.assertAlmostEqual(row["speed_up"] / 3 / row["efficiency"], 1)
+                    self.assertLessEqual(row["seconds_min"], row["seconds"])
+                    self.assertLessEqual(row["seconds"], row["seconds_max"])
+                self.assertEqual(bench["machine"]["threads"], 1)
+
+    def test_refusals(self):
+        case = ["--tokens", 60, *self.SIZES, "--branch", "16:1"]
+        for options, says in ((["--scaling", "--ranks", 2], "--scaling"), ([*case, "--weak"], "--weak"),
+                              ([*case, "--ranks", 0], "--ranks"),
+                              ([*case, "--ranks", 2, "--weak", "--tokens", 2 ** 62], "tokens")):
+            with self.subTest(options):
+                self.assert_refused(run("bench", *options, timeout=60), says=says)
+
+
+if __name__ == "__main__":
+    tap.main()
