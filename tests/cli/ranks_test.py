@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several ranks: attend gives what one rank gives, and plan says what a run measures."""
 
+import shutil
 import subprocess
 import unittest
 
@@ -24,7 +25,7 @@ MPIRUN = ["mpirun", "--oversubscribe", "--allow-run-as-root", "--bind-to", "none
 
 
 def has_mpi():
-    return "MPI none" not in run_json("info")["build"]["build_info"]
+    return shutil.which("mpirun") and "MPI none" not in run_json("info")["build"]["build_info"]
 
 
 def mpirun(ranks, *arguments):
@@ -56,7 +57,7 @@ class AttendTest(ProgramTest):
                 wanted_out, wanted_lse = oracle.attention(q, k, v, **arguments)
                 self.assertEqual(out_dtype, dtype)
                 self.assert_close(out[None], wanted_out, tolerance)
-                self.assert_close(lse[None], wanted_lse, max(1e-5, UNIT["float32"]))
+                self.assert_close(lse[None], wanted_lse, 1e-5)
 
     def test_fewer_tokens_than_ranks(self):
         q, k, v = self.save_inputs((2, 3, 2, 8))
@@ -104,7 +105,7 @@ class AttendTest(ProgramTest):
         self.assert_refused(run(*arguments, timeout=60), says="--out")
 
 
-@unittest.skipUnless(has_mpi(), "needs a build with MPI")
+@unittest.skipUnless(has_mpi(), "needs mpirun and a build with MPI")
 class MpiTest(ProgramTest):
     def test_attend(self):
         q, k, v = self.save_inputs((2, 83, 4, 16))
