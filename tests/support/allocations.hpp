@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// A program that is linked with allocations.cpp has an operator new, which serves the library too, that fails when it
+// is asked to and counts what is alive.
+#pragma once
+
+namespace annulus::test {
+
+// Lets the allocation of this thread that comes after `served` others fail, once.
+void fail_allocation_after(long served);
+// Takes that back.
+void fail_no_allocation();
+
+// Of all threads.
+long live_allocations();
+
+} // namespace annulus::test
