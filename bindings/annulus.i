@@ -16,6 +16,10 @@
 #define ANNULUS_BEGIN_DECLS
 #define ANNULUS_END_DECLS
 
+#ifdef SWIGPYTHON
+%include "python/typemaps.i"
+#endif
+
 /* SWIG does not follow #include: each header once, after those it includes. */
 %include <annulus/version.h>
 %include <annulus/status.h>

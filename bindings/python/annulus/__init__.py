@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dilated attention over sequences of any length, on CPUs and NVIDIA GPUs.
+
+    import annulus
+    out = annulus.attention(q, k, v, branches=[(2048, 1), (8192, 4)], causal=True)
+
+q is an array [B, N, H, D] of NumPy, PyTorch, CuPy or JAX, k and v are [B, N, G, D], and so is the result. `Config` says
+which keys a query attends to, `Context` computes forward and backward on a device, `Comm` connects several ranks, and
+`annulus.torch` has the differentiable function and the modules for PyTorch.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Sequence
+
+import numpy as _np
+
+from . import _capi
+from ._comm import Comm
+from ._config import Branch, Config
+from ._context import Context, Estimate, RankEstimate, Traffic, attention
+from ._errors import ArgumentError, CommError, CudaError, Error, OutOfMemoryError, UnsupportedError, check, made
+
+__all__ = [
+    "ArgumentError",
+    "Branch",
+    "Comm",
+    "CommError",
+    "Config",
+    "Context",
+    "CudaError",
+    "Error",
+    "Estimate",
+    "OutOfMemoryError",
+    "RankEstimate",
+    "Traffic",
+    "UnsupportedError",
+    "attention",
+    "build_info",
+    "device_count",
+    "hilbert_curve",
+]
+
+__version__: str = _capi.annulus_version_string()
+
+
+def build_info() -> str:
+    """One line for bug reports: version, compiler, BLAS, vector instructions, CUDA."""
+    return _capi.annulus_build_info()
+
+
+def device_count(kind: str = "cuda") -> int:
+    """How many devices of a kind, "cpu" or "cuda", can be used on this machine."""
+    kinds = {"cpu": _capi.ANNULUS_DEVICE_CPU, "cuda": _capi.ANNULUS_DEVICE_CUDA}
+    if kind not in kinds:
+        raise ArgumentError(f"kind is {kind!r}; it must be 'cpu' or 'cuda'")
+    return made(_capi.annulus_device_count(kinds[kind]))
+
+
+def hilbert_curve(length: int, width: int = 0) -> _np.ndarray:
+    """The order that order="hilbert" gives a segment of `length` positions: element p is the position visited p-th.
+
+    width: the columns of the grid, a divisor of length; 0: the smallest one that is at least its square root. Returns
+    int64 [length].
+    """
+    positions = _np.empty(max(length, 0), _np.int64)
+    check(_capi.annulus_hilbert_curve(positions.__array_interface__["data"][0], length, width))
+    return positions
+
+
+def __getattr__(name: str) -> Any:
+    """annulus.torch is imported when it is first used: PyTorch need not be there."""
+    if name == "torch":
+        import importlib
+
+        return importlib.import_module(".torch", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

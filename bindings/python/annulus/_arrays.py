@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arrays of other libraries as the C API's tensors, without a copy; and new arrays of the same kind."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from typing import Any, Callable, NamedTuple, Sequence, Tuple
+
+import numpy as np
+
+from . import _capi
+from ._errors import ArgumentError, CudaError, UnsupportedError
+
+Shape = Tuple[int, ...]
+
+DTYPES = {
+    "float64": _capi.ANNULUS_FLOAT64,
+    "float32": _capi.ANNULUS_FLOAT32,
+    "bfloat16": _capi.ANNULUS_BFLOAT16,
+    "float16": _capi.ANNULUS_FLOAT16,
+}
+BYTES = {name: _capi.annulus_dtype_bytes(number) for name, number in DTYPES.items()}
+
+CPU: Tuple[str, int] = ("cpu", 0)
+
+# DLPack's numbers.
+_DL_CPU, _DL_CUDA, _DL_CUDA_HOST, _DL_CUDA_MANAGED = 1, 2, 3, 13
+_DL_DTYPES = {(2, 64): "float64", (2, 32): "float32", (2, 16): "float16", (4, 16): "bfloat16"}
+
+
+class View(NamedTuple):
+    """Where an array's elements lie. Strides count elements; device is ("cpu", 0) or ("cuda", number)."""
+
+    name: str
+    address: int
+    dtype: str
+    shape: Shape
+    strides: Shape
+    device: Tuple[str, int]
+    read_only: bool
+    library: Library
+    array: Any  # what keeps the memory; the array itself, or a DLPack owner
+
+
+class Library(NamedTuple):
+    """What is needed of the library that an array comes from."""
+
+    name: str
+    # (shape, dtype, like: View) -> array
+    empty: Callable[[Shape, str, View], Any]
+    # device number -> the address of the library's current CUDA stream
+    stream: Callable[[int], int]
+    # (stream, device number): makes what was written on the stream visible to the library
+    finish: Callable[[int, int], None]
+
+
+def _nothing(stream: int, device: int) -> None:
+    """The library orders its work on the same stream."""
+
+
+# --- NumPy, and whatever has a buffer of the host's
+
+
+def _host_dtype(name: str) -> Any:
+    if name == "bfloat16":
+        import ml_dtypes  # where a bfloat16 array came from
+
+        return ml_dtypes.bfloat16
+    return name
+
+
+_NUMPY = Library("numpy", lambda shape, dtype, like: np.empty(shape, _host_dtype(dtype)), lambda device: 0, _nothing)
+
+
+def _elements(name: str, byte_strides: Sequence[int], shape: Shape, dtype: str) -> Shape:
+    size = BYTES[dtype]
+    for stride, length in zip(byte_strides, shape):
+        if stride % size and length > 1:
+            raise ArgumentError(f"{name} has a stride of {stride} bytes; it must be a multiple of {size}, its element's size")
+    return tuple(stride // size for stride in byte_strides)
+
+
+def _check_dtype(name: str, dtype: str, array: Any = None) -> str:
+    if dtype not in DTYPES:
+        raise ArgumentError(f"{name} has dtype {dtype}; it must be {', '.join(DTYPES)}")
+    if array is not None and not array.dtype.isnative:
+        raise ArgumentError(f"{name} has the other byte order; it must be the machine's own")
+    return dtype
+
+
+def _from_numpy(name: str, array: np.ndarray) -> View:
+    dtype = _check_dtype(name, array.dtype.name, array)
+    address, read_only = array.__array_interface__["data"]
+    strides = _elements(name, array.strides, array.shape, dtype)
+    return View(name, address, dtype, array.shape, strides, CPU, read_only, _NUMPY, array)
+
+
+# --- PyTorch
+
+
+def _torch_empty(shape: Shape, dtype: str, like: View) -> Any:
+    torch = sys.modules["torch"]
+    return torch.empty(shape, dtype=getattr(torch, dtype), device=like.array.device)
+
+
+def _torch_stream(device: int) -> int:
+    return sys.modules["torch"].cuda.current_stream(device).cuda_stream
+
+
+_TORCH = Library("torch", _torch_empty, _torch_stream, _nothing)
+
+
+def torch_view(name: str, tensor: Any) -> View:
+    dtype = _check_dtype(name, str(tensor.dtype).rpartition(".")[2])
+    device = tensor.device
+    if device.type not in ("cpu", "cuda") or tensor.is_sparse:
+        raise UnsupportedError(f"{name} is a tensor on {device}; only dense ones on the CPU or a CUDA device are possible")
+    place = CPU if device.type == "cpu" else ("cuda", device.index)
+    return View(name, tensor.data_ptr(), dtype, tuple(tensor.shape), tensor.stride(), place, False, _TORCH, tensor)
+
+
+def _from_torch(name: str, tensor: Any) -> View:
+    if tensor.requires_grad and sys.modules["torch"].is_grad_enabled():
+        raise ArgumentError(
+            f"{name} requires a gradient; annulus.torch.dilated_attention() is differentiable, this function is not"
+        )
+    return torch_view(name, tensor)
+
+
+# --- CuPy, Numba and others with __cuda_array_interface__
+
+
+def _cupy_empty(shape: Shape, dtype: str, like: View) -> Any:
+    cupy = sys.modules["cupy"]
+    with cupy.cuda.Device(like.device[1]):
+        return cupy.empty(shape, _host_dtype(dtype))
+
+
+def _cupy_stream(device: int) -> int:
+    cupy = sys.modules["cupy"]
+    with cupy.cuda.Device(device):
+        return cupy.cuda.get_current_stream().ptr
+
+
+_CUPY = Library("cupy", _cupy_empty, _cupy_stream, _nothing)
+
+
+def _from_cupy(name: str, array: Any) -> View:
+    dtype = _check_dtype(name, array.dtype.name)
+    strides = _elements(name, array.strides, array.shape, dtype)
+    return View(name, array.data.ptr, dtype, array.shape, strides, ("cuda", array.device.id), False, _CUPY, array)
+
+
+def _unknown_empty(shape: Shape, dtype: str, like: View) -> Any:
+    if like.device == CPU:
+        return np.empty(shape, _host_dtype(dtype))
+    raise UnsupportedError(f"{like.name} is a {type(like.array).__name__}; results of that kind must be given by out= and lse=")
+
+
+def _default_stream(device: int) -> int:
+    return 0
+
+
+def _synchronise(stream: int, device: int) -> None:
+    """Waits for a stream of a device's primary context, through the driver."""
+    cuda = ctypes.CDLL("libcuda.so.1")
+    number, context = ctypes.c_int(), ctypes.c_void_p()
+    calls = [
+        lambda: cuda.cuDeviceGet(ctypes.byref(number), ctypes.c_int(device)),
+        lambda: cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), number),
+        lambda: cuda.cuCtxPushCurrent_v2(context),
+        lambda: cuda.cuStreamSynchronize(ctypes.c_void_p(stream)),
+        lambda: cuda.cuCtxPopCurrent_v2(ctypes.byref(context)),
+        lambda: cuda.cuDevicePrimaryCtxRelease_v2(number),
+    ]
+    for call in calls:
+        if result := call():
+            raise CudaError(f"waiting for device {device} failed: CUDA driver error {result}")
+
+
+_UNKNOWN = Library("unknown", _unknown_empty, _default_stream, _synchronise)
+
+
+def _cuda_device_of(address: int) -> int:
+    """The CUDA device whose memory an address is."""
+    cuda = ctypes.CDLL("libcuda.so.1")
+    number = ctypes.c_int()
+    device_ordinal = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+    if result := cuda.cuPointerGetAttribute(ctypes.byref(number), device_ordinal, ctypes.c_ulonglong(address)):
+        raise CudaError(f"asking for the device of an address failed: CUDA driver error {result}")
+    return number.value
+
+
+def _from_cuda_array_interface(name: str, array: Any) -> View:
+    interface = array.__cuda_array_interface__
+    shape = tuple(interface["shape"])
+    dtype = _check_dtype(name, np.dtype(interface["typestr"]).name)
+    size = BYTES[dtype]
+    byte_strides = interface.get("strides")
+    strides = _elements(name, byte_strides, shape, dtype) if byte_strides else contiguous(shape)
+    address, read_only = interface["data"]
+    device = ("cuda", _cuda_device_of(address) if address else 0)
+    stream = interface.get("stream")
+    if stream:  # 1 and 2 are the legacy and the thread's default stream, for the driver too
+        _synchronise(stream, device[1])
+    return View(name, address, dtype, shape, strides, device, bool(read_only), _UNKNOWN, array)
+
+
+# --- JAX, and others with __dlpack__
+
+
+def contiguous(shape: Shape) -> Shape:
+    strides, step = [], 1
+    for length in reversed(shape):
+        strides.append(step)
+        step *= max(length, 1)
+    return tuple(reversed(strides))
+
+
+def _capsule(array: Any, stream: int | None) -> Any:
+    """A DLPack capsule, of a versioned tensor where the library makes them; ordered before `stream`."""
+    try:
+        return array.__dlpack__(stream=stream, max_version=(1, 0))
+    except TypeError:
+        return array.__dlpack__(stream=stream)
+
+
+def _from_dlpack(name: str, array: Any, library: Library = _UNKNOWN) -> View:
+    kind, number = array.__dlpack_device__()
+    kind = int(kind)
+    if kind not in (_DL_CPU, _DL_CUDA, _DL_CUDA_HOST, _DL_CUDA_MANAGED):
+        raise UnsupportedError(f"{name} is on device type {kind} of DLPack; only the CPU and CUDA devices are possible")
+    on_cuda = kind in (_DL_CUDA, _DL_CUDA_MANAGED)
+    legacy_stream = 1
+    capsule = _capsule(array, legacy_stream if on_cuda else None)
+    address, code, bits, lanes, shape, strides, _, _, read_only, owner = _capi.annulus_read_dlpack(capsule)
+    dtype = _DL_DTYPES.get((code, bits)) if lanes == 1 else None
+    if dtype is None:
+        raise ArgumentError(f"{name} has type {code} with {bits} bits of DLPack; it must be {', '.join(DTYPES)}")
+    device = ("cuda", int(number)) if on_cuda else CPU
+    view = View(name, address, dtype, shape, strides or contiguous(shape), device, read_only, library, array)
+    return view._replace(array=_Kept(array, owner))
+
+
+class _Kept(NamedTuple):
+    array: Any
+    owner: Any
+
+
+def _jax_empty(shape: Shape, dtype: str, like: View) -> Any:
+    jax = sys.modules["jax"]
+    array = like.array.array
+    devices = array.devices() if callable(getattr(array, "devices", None)) else {array.device()}
+    with jax.default_device(next(iter(devices))):
+        return jax.numpy.empty(shape, dtype).block_until_ready()
+
+
+# A JAX array is written once, here, before anybody else has seen it.
+_JAX = Library("jax", _jax_empty, _default_stream, _synchronise)
+
+
+def _from_jax(name: str, array: Any) -> View:
+    if isinstance(array, sys.modules["jax"].core.Tracer):
+        raise UnsupportedError(f"{name} is traced by jax.jit or jax.grad; only concrete arrays are possible")
+    return _from_dlpack(name, array, _JAX)._replace(read_only=True)
+
+
+# --- Any of them
+
+
+def view(name: str, array: Any) -> View:
+    """An array as it lies in memory. Raises ArgumentError, UnsupportedError or TypeError where that is impossible."""
+    if isinstance(array, np.ndarray):
+        return _from_numpy(name, array)
+    home = type(array).__module__.partition(".")[0]
+    if "torch" in sys.modules and isinstance(array, sys.modules["torch"].Tensor):
+        return _from_torch(name, array)
+    if home == "cupy":
+        return _from_cupy(name, array)
+    if home in ("jax", "jaxlib"):
+        return _from_jax(name, array)
+    if hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__"):
+        return _from_dlpack(name, array)
+    if hasattr(array, "__cuda_array_interface__"):
+        return _from_cuda_array_interface(name, array)
+    if hasattr(array, "__array_interface__"):
+        return _from_numpy(name, np.asarray(array))
+    try:
+        return _from_numpy(name, np.asarray(memoryview(array)))
+    except TypeError:
+        raise TypeError(
+            f"{name} is a {type(array).__name__}; it must be an array of NumPy, PyTorch, CuPy or JAX, or another one "
+            "with __dlpack__, __cuda_array_interface__ or a buffer"
+        ) from None
+
+
+def tensor(view: View, rank: int) -> Any:
+    """The C API's tensor; of `rank` dimensions, of which a first one of length 1 may be left out."""
+    shape, strides = view.shape, view.strides
+    if len(shape) == rank - 1:
+        shape, strides = (1, *shape), (shape[0] * strides[0] if shape else 0, *strides)
+    if len(shape) > 4:
+        raise ArgumentError(f"{view.name} has {len(shape)} dimensions; it must have {rank}")
+    return _capi.annulus_tensor(view.address or None, DTYPES[view.dtype], shape, strides)
+
+
+def writable(view: View) -> View:
+    if view.read_only:
+        raise ArgumentError(f"{view.name} is read-only; results are written to it")
+    return view

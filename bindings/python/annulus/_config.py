@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What to compute: branches and options."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import json
+import weakref
+from typing import Any, Iterable, Mapping, Sequence, Tuple, Union
+
+from . import _capi
+from ._errors import ArgumentError, check, made
+
+__all__ = ["Branch", "Config"]
+
+_PHASES = {"block": _capi.ANNULUS_PHASE_BLOCK, "interleave": _capi.ANNULUS_PHASE_INTERLEAVE}
+_QUERIES = {
+    "dilated": _capi.ANNULUS_QUERY_DILATED,
+    "residue": _capi.ANNULUS_QUERY_RESIDUE,
+    "every": _capi.ANNULUS_QUERY_EVERY,
+}
+_ORDERS = {"linear": _capi.ANNULUS_ORDER_LINEAR, "hilbert": _capi.ANNULUS_ORDER_HILBERT}
+_PADDINGS = {"exact": _capi.ANNULUS_PADDING_EXACT, "zero_keys": _capi.ANNULUS_PADDING_ZERO_KEYS}
+_EXCHANGES = {
+    "auto": _capi.ANNULUS_EXCHANGE_AUTO,
+    "ring": _capi.ANNULUS_EXCHANGE_RING,
+    "gather": _capi.ANNULUS_EXCHANGE_GATHER,
+}
+
+
+def engine_names() -> list[str]:
+    """The names of the engines, in the order of their numbers."""
+    names: list[str] = []
+    while (name := _capi.annulus_engine_name(len(names))) is not None:
+        names.append(name)
+    return names
+
+
+def _pick(name: str, value: Any, choices: Mapping[str, int]) -> int:
+    if isinstance(value, str) and value in choices:
+        return choices[value]
+    raise ArgumentError(f"{name} is {value!r}; it must be one of {', '.join(map(repr, choices))}")
+
+
+def _integer(name: str, value: Any) -> int:
+    try:
+        number = value.__index__()
+    except AttributeError:
+        raise ArgumentError(f"{name} is {value!r}; it must be an int") from None
+    if not -(2**63) <= number < 2**63:
+        raise ArgumentError(f"{name} is {number}; it does not fit 64 bits")
+    return number
+
+
+@dataclasses.dataclass(frozen=True)
+class Branch:
+    """One branch: segments of `segment_length` positions, every `dilation`-th of which is kept.
+
+    segment_length: w >= 1, or 0 for the whole sequence.
+    dilation: r >= 1.
+    heads: None for all query heads, or (first, count).
+    phase: which residue a head uses: "block" (LongNet's code), "interleave" (LongNet's paper), or an int, the same
+        residue for every head.
+    query: "dilated" (LongNet: queries and keys of the head's residue), "residue" (keys of the query's own residue),
+        "every" (any query, keys of the head's residue).
+    order: "linear", or "hilbert" along a Hilbert curve over a grid of `grid_width` columns (0: nearly square).
+    """
+
+    segment_length: int
+    dilation: int = 1
+    heads: Tuple[int, int] | None = None
+    phase: Union[str, int] = "block"
+    query: str = "dilated"
+    order: str = "linear"
+    grid_width: int = 0
+
+    def __post_init__(self) -> None:
+        def put(name: str, value: Any) -> None:
+            object.__setattr__(self, name, value)
+
+        put("segment_length", _integer("segment_length", self.segment_length))
+        put("dilation", _integer("dilation", self.dilation))
+        put("grid_width", _integer("grid_width", self.grid_width))
+        if isinstance(self.phase, str):
+            _pick("phase", self.phase, _PHASES)
+        else:
+            put("phase", _integer("phase", self.phase))
+        _pick("query", self.query, _QUERIES)
+        _pick("order", self.order, _ORDERS)
+        if self.heads is not None:
+            try:
+                first, count = self.heads
+            except (TypeError, ValueError):
+                raise ArgumentError(f"heads is {self.heads!r}; it must be (first, count) or None") from None
+            put("heads", (_integer("first head", first), _integer("head count", count)))
+
+
+BranchLike = Union[Branch, Tuple[int, int], Mapping[str, Any]]
+
+
+def _branch(value: BranchLike) -> Branch:
+    if isinstance(value, Branch):
+        return value
+    try:
+        if isinstance(value, Mapping):
+            return Branch(**value)
+        segment_length, dilation = value
+    except (TypeError, ValueError) as error:
+        if isinstance(error, ArgumentError):
+            raise
+        raise ArgumentError(
+            f"a branch is {value!r}; it must be (segment length, dilation), a Branch or a dict of a Branch's fields"
+        ) from None
+    return Branch(segment_length, dilation)
+
+
+def _fits_int32(name: str, value: int) -> int:
+    if not -(2**31) <= value < 2**31:
+        raise ArgumentError(f"{name} is {value}; it does not fit 32 bits")
+    return value
+
+
+def _add_branch(handle: Any, branch: Branch) -> None:
+    index = made(_capi.annulus_config_add_branch(handle, branch.segment_length, branch.dilation))
+    if branch.heads is not None:
+        first, count = branch.heads
+        _fits_int32("first head", first)
+        _fits_int32("head count", count)
+        check(_capi.annulus_config_set_branch_heads(handle, index, first, count))
+    if isinstance(branch.phase, str):
+        check(_capi.annulus_config_set_branch_phase(handle, index, _PHASES[branch.phase], 0))
+    else:
+        check(_capi.annulus_config_set_branch_phase(handle, index, _capi.ANNULUS_PHASE_FIXED, branch.phase))
+    check(_capi.annulus_config_set_branch_query_rule(handle, index, _QUERIES[branch.query]))
+    check(_capi.annulus_config_set_branch_order(handle, index, _ORDERS[branch.order], branch.grid_width))
+
+
+# The C API's presets: a config may begin with one. Their arguments are integers or lists of integers.
+def _add_longnet(handle: Any, length: int, segment_ratio: int, dilation_ratio: int, count: int) -> None:
+    _fits_int32("count", count)
+    check(_capi.annulus_config_add_longnet(handle, length, segment_ratio, dilation_ratio, count))
+
+
+def _add_gigapath(handle: Any) -> None:
+    check(_capi.annulus_config_add_gigapath(handle))
+
+
+def _add_head_groups(handle: Any, heads: int, lengths: Sequence[int], dilations: Sequence[int]) -> None:
+    if len(lengths) != len(dilations):
+        raise ArgumentError(f"there are {len(lengths)} segment lengths and {len(dilations)} dilations")
+    _fits_int32("heads", heads)
+    check(_capi.annulus_config_add_head_groups(handle, heads, len(lengths), lengths, dilations))
+
+
+_PRESETS = {"longnet": _add_longnet, "gigapath": _add_gigapath, "head_groups": _add_head_groups}
+
+
+class Config:
+    """Which keys each query attends to, and how the work is to be done. Immutable, comparable, hashable.
+
+    branches: a list of (segment length, dilation), of `Branch`, or of dicts with a Branch's fields.
+    causal: a query attends only to keys at its own position or before.
+    padding: "exact", or "zero_keys" as LongNet's published code pads; None leaves a preset's own.
+    scale: the factor on q·k; None is 1/sqrt(D).
+    engine: "auto", "cpu", "gemm" or "reference".
+    deterministic: equal inputs give bit-equal results on the same machine and build.
+    allow_tf32: products of float32 tensors may be computed in TF32.
+    workspace_limit: an upper bound in bytes for the memory of a call besides its tensors; 0 is the engine's choice.
+    exchange: how ranks exchange rows: "auto", "ring" or "gather".
+
+    The same config computes the same everywhere: `annulus.attention`, `annulus.Context` and `annulus.torch` take one.
+    """
+
+    __slots__ = ("_handle", "_key", "_text", "__weakref__")
+
+    def __init__(
+        self,
+        branches: Iterable[BranchLike] = (),
+        *,
+        causal: bool = False,
+        padding: str | None = None,
+        scale: float | None = None,
+        engine: str = "auto",
+        deterministic: bool = False,
+        allow_tf32: bool = False,
+        workspace_limit: int = 0,
+        exchange: str = "auto",
+        _preset: Sequence[Any] | None = None,
+    ) -> None:
+        handle = made(_capi.annulus_config_create())
+        weakref.finalize(self, _capi.annulus_config_destroy, handle).atexit = False
+        if _preset:
+            _PRESETS[_preset[0]](handle, *_preset[1:])
+        try:
+            kept = tuple(map(_branch, branches))
+        except TypeError:
+            raise ArgumentError(f"branches is {branches!r}; it must be a list of branches") from None
+        for branch in kept:
+            _add_branch(handle, branch)
+        if not _capi.annulus_config_branch_count(handle):
+            raise ArgumentError("branches is empty; at least one (segment length, dilation) is needed")
+        check(_capi.annulus_config_set_causal(handle, int(bool(causal))))
+        if padding is None and not _preset:
+            padding = "exact"
+        if padding is not None:
+            check(_capi.annulus_config_set_padding_rule(handle, _pick("padding", padding, _PADDINGS)))
+        if scale is not None:
+            scale = float(scale)
+            check(_capi.annulus_config_set_scale(handle, scale))
+        engines = {name: number for number, name in enumerate(engine_names())}
+        check(_capi.annulus_config_set_engine(handle, _pick("engine", engine, engines)))
+        check(_capi.annulus_config_set_deterministic(handle, int(bool(deterministic))))
+        check(_capi.annulus_config_set_allow_tf32(handle, int(bool(allow_tf32))))
+        limit = _integer("workspace_limit", workspace_limit)
+        if limit < 0:
+            raise ArgumentError(f"workspace_limit is {limit}; it must be at least 0")
+        check(_capi.annulus_config_set_workspace_limit(handle, limit))
+        check(_capi.annulus_config_set_exchange(handle, _pick("exchange", exchange, _EXCHANGES)))
+        self._handle = handle
+        # Everything there is to know, as plain data: what equality, hashing, pickling and compiled graphs go by.
+        options = dict(
+            branches=[list(dataclasses.astuple(branch)) for branch in kept],
+            causal=bool(causal),
+            padding=padding,
+            scale=scale,
+            engine=engine,
+            deterministic=bool(deterministic),
+            allow_tf32=bool(allow_tf32),
+            workspace_limit=limit,
+            exchange=exchange,
+            _preset=_preset and list(_preset),
+        )
+        self._text = json.dumps(options)
+
+    @classmethod
+    def longnet(
+        cls, segment_length: int, segment_ratio: int = 2, dilation_ratio: int = 2, count: int = 6, **options: Any
+    ) -> Config:
+        """LongNet's geometric series: `count` branches of segment_length * segment_ratio**i, dilation_ratio**i."""
+        numbers = dict(segment_length=segment_length, segment_ratio=segment_ratio, dilation_ratio=dilation_ratio, count=count)
+        return cls(_preset=["longnet", *(_integer(*item) for item in numbers.items())], **options)
+
+    @classmethod
+    def gigapath(cls, **options: Any) -> Config:
+        """The five branches and the zero_keys padding of Prov-GigaPath's slide encoder (H = 16, D = 48)."""
+        return cls(_preset=["gigapath"], **options)
+
+    @classmethod
+    def head_groups(
+        cls, heads: int, segment_lengths: Sequence[int], dilations: Sequence[int], **options: Any
+    ) -> Config:
+        """Branches that share the `heads` query heads out among themselves instead of each serving all."""
+        lengths = [_integer("a segment length", length) for length in segment_lengths]
+        rates = [_integer("a dilation", rate) for rate in dilations]
+        return cls(_preset=["head_groups", _integer("heads", heads), lengths, rates], **options)
+
+    def replace(self, **changes: Any) -> Config:
+        """A config with some options changed, such as causal=True; branches= replaces the branches, of a preset too."""
+        options = _options(self._text)
+        if "branches" in changes:
+            options["_preset"] = None
+        return type(self)(**{**options, **changes})
+
+    def __len__(self) -> int:
+        """The number of branches."""
+        return _capi.annulus_config_branch_count(self._handle)
+
+    def __eq__(self, other: object) -> bool:
+        return self._text == other._text if isinstance(other, Config) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+    def __reduce__(self) -> Any:
+        return from_text, (self._text,)
+
+    def __repr__(self) -> str:
+        options = _options(self._text)
+        preset = options.pop("_preset")
+        branches = options.pop("branches")
+        plain = [
+            (branch.segment_length, branch.dilation)
+            if branch == Branch(branch.segment_length, branch.dilation)
+            else branch
+            for branch in branches
+        ]
+        parts = [repr(part) for part in preset[1:]] if preset else [repr(plain)]
+        if preset and plain:
+            parts.append(f"branches={plain!r}")
+        parts += [f"{name}={value!r}" for name, value in options.items() if value != _DEFAULTS[name] and (name, value) != ("padding", "exact")]
+        return f"annulus.Config{'.' + preset[0] if preset else ''}({', '.join(parts)})"
+
+
+_DEFAULTS = {name: parameter.default for name, parameter in inspect.signature(Config).parameters.items()}
+
+
+def _options(text: str) -> dict[str, Any]:
+    options = json.loads(text)
+    names = [field.name for field in dataclasses.fields(Branch)]
+    options["branches"] = [Branch(**dict(zip(names, values))) for values in options["branches"]]
+    return options
+
+
+@functools.lru_cache(maxsize=256)
+def from_text(text: str) -> Config:
+    """The config whose `_text` this is."""
+    return Config(**_options(text))
+

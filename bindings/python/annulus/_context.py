@@ -1,0 +1,522 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where to compute: contexts, and the one-call function over a cache of them."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import threading
+import weakref
+from typing import Any, Callable, Iterable, Sequence, Tuple, Union
+
+from . import _arrays, _capi
+from ._arrays import CPU, View
+from ._comm import Comm
+from ._config import BranchLike, Config, engine_names
+from ._errors import ArgumentError, check, fail, made
+
+__all__ = ["Context", "Estimate", "RankEstimate", "Traffic", "attention"]
+
+_EXCHANGES = {
+    _capi.ANNULUS_EXCHANGE_AUTO: "auto",
+    _capi.ANNULUS_EXCHANGE_RING: "ring",
+    _capi.ANNULUS_EXCHANGE_GATHER: "gather",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """What a problem costs. Bytes and floating-point operations; `pairs` counts (query, key) pairs."""
+
+    pairs: float
+    forward_flops: float
+    backward_flops: float
+    tensor_bytes: int
+    gradient_bytes: int
+    forward_workspace_bytes: int
+    backward_workspace_bytes: int
+    remote_bytes: int
+    plan_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class RankEstimate:
+    """What a problem costs one of several ranks, in bytes. exchange: what "auto" comes to."""
+
+    exchange: str
+    forward_workspace_bytes: int
+    backward_workspace_bytes: int
+    forward_sent_bytes: int
+    forward_received_bytes: int
+    backward_sent_bytes: int
+    backward_received_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Traffic:
+    """What the last call sent to and received from other ranks."""
+
+    sent_bytes: int
+    received_bytes: int
+
+
+def _read(kind: type, struct: Any, **changed: Any) -> Any:
+    names = [field.name for field in dataclasses.fields(kind)]
+    return kind(**{name: changed[name] if name in changed else getattr(struct, name) for name in names})
+
+
+def _device(device: Any) -> Tuple[str, int]:
+    """("cpu", 0) or ("cuda", number) of "cpu", "cuda", "cuda:1" or a torch.device."""
+    kind, colon, number = str(device).partition(":")
+    if kind == "cpu" and not colon:
+        return CPU
+    if kind == "cuda" and (number.isdecimal() or not colon):
+        return "cuda", int(number or 0)
+    raise ArgumentError(f"device is {str(device)!r}; it must be 'cpu', 'cuda' or 'cuda:' with a number")
+
+
+def _stream_address(stream: Any) -> int | None:
+    """A CUDA stream as an address: an int, or an object of PyTorch or CuPy; None where there is none."""
+    for name in ("cuda_stream", "ptr"):
+        stream = getattr(stream, name, stream)
+    return stream
+
+
+# A call on the CPU with fewer elements of q than this is over before anybody could interrupt it.
+_SHORT_CALL = 1 << 18
+
+
+def _destroy(handle: Any, lock: threading.Lock, comm: Comm | None) -> None:
+    if lock.acquire(blocking=False):
+        _capi.annulus_context_destroy(handle)
+    elif comm is not None:  # the interpreter exits while another thread computes: both stay
+        comm._finalizer.detach()
+
+
+class Context:
+    """A config bound to a device, with what calls have in common: memory, threads, cached plans.
+
+    config: an annulus.Config, or a list of branches.
+    device: "cpu", "cuda" (the first), "cuda:1".
+    stream: the CUDA stream that calls are ordered on, as an address or an object of PyTorch or CuPy. None: the current
+        stream of the library that q comes from.
+    threads: how many CPU threads a call may use; 0: as many as the process may run on.
+    comm: makes the calls collective over a communicator's ranks, each with its own shard of the sequence.
+    shards: the number of positions of each rank; None: all ranks hold equally many.
+
+    Calls from several threads wait for each other; contexts of their own let threads compute at the same time. The GIL
+    is released while a call computes. On CUDA a call does not wait for the device. On a CPU Ctrl-C ends a call of the
+    main thread at once; what was begun is finished in the background, so the arrays that the call writes may change
+    until then. With a communicator Ctrl-C breaks that (MPI's excepted, where it acts when the call returns).
+    """
+
+    def __init__(
+        self,
+        config: Union[Config, Iterable[BranchLike]],
+        device: Any = "cpu",
+        *,
+        stream: Any = None,
+        threads: int = 0,
+        comm: Comm | None = None,
+        shards: Sequence[int] | None = None,
+    ) -> None:
+        self.config = config if isinstance(config, Config) else Config(config)
+        self._place = _device(device)
+        kind, number = self._place
+        kinds = {"cpu": _capi.ANNULUS_DEVICE_CPU, "cuda": _capi.ANNULUS_DEVICE_CUDA}
+        handle = made(_capi.annulus_context_create(kinds[kind], number))
+        self._handle = handle
+        self._lock = threading.Lock()
+        self._finalizer = weakref.finalize(self, _destroy, handle, self._lock, comm)
+        self.comm = comm
+        self._workspace: Any = None
+        check(_capi.annulus_context_set_config(handle, self.config._handle))
+        check(_capi.annulus_context_set_threads(handle, threads))
+        self._follow = stream is None
+        self._stream = 0
+        if stream is not None:
+            self._stream = _stream_address(stream)
+            check(_capi.annulus_context_set_stream(handle, self._stream or None))
+        if comm is not None:
+            check(_capi.annulus_context_set_comm(handle, comm._handle))
+        if shards is not None:
+            check(_capi.annulus_context_set_shards(handle, shards, len(shards)))
+
+    @property
+    def device(self) -> str:
+        """"cpu", or "cuda:" with a number."""
+        kind, number = self._place
+        return kind if kind == "cpu" else f"{kind}:{number}"
+
+    def forward(
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        *,
+        out: Any = None,
+        lse: Any = None,
+        return_lse: bool = True,
+        query_start: int | None = None,
+    ) -> Any:
+        """Computes the attention of q [B, Nq, H, D] over k and v [B, N, G, D].
+
+        query_start: the global position of q's first row, where q is a part of the N positions; None: it is all.
+        out, lse: arrays to write to, [B, Nq, H, D] of q's dtype and [B, H, Nq] of float32 (float64 for float64).
+
+        Returns (out, lse), or out alone where return_lse is false; new arrays are of q's library. The axis B may be left
+        out of all arrays together.
+        """
+        views = self._inputs(q=q, k=k, v=v)
+        like = views[0]
+        out, out_view = self._output("out", out, like, like.shape, like.dtype)
+        lse_view = None
+        if return_lse or lse is not None:
+            lse, lse_view = self._lse(lse, like)
+        tensors = [_arrays.tensor(view, 4) for view in (*views, out_view)]
+        tensors.append(lse_view and _arrays.tensor(lse_view, 3))
+        self._run(like, _capi.annulus_forward, tensors, query_start)
+        return (out, lse) if return_lse else out
+
+    def backward(
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        out: Any,
+        lse: Any,
+        d_out: Any,
+        *,
+        d_lse: Any = None,
+        d_q: Any = None,
+        d_k: Any = None,
+        d_v: Any = None,
+        query_start: int | None = None,
+    ) -> Tuple[Any, Any, Any]:
+        """Computes the gradients of forward(): of q [B, Nq, H, D], and of k and v [B, N, G, D].
+
+        q, k, v, out, lse: of a forward call with the same config and query_start. d_out: the gradient of out.
+        d_lse: the gradient of lse [B, H, Nq], or None. d_q, d_k, d_v: arrays to write to, of q's dtype.
+
+        Returns (d_q, d_k, d_v).
+        """
+        views = self._inputs(q=q, k=k, v=v, out=out, lse=lse, d_out=d_out)
+        like = views[0]
+        d_lse_view = None if d_lse is None else self._inputs(d_lse=d_lse)[0]
+        results = [
+            self._output(name, array, like, source.shape, like.dtype)
+            for name, array, source in zip(("d_q", "d_k", "d_v"), (d_q, d_k, d_v), views)
+        ]
+        tensors = [_arrays.tensor(view, 3 if view.name == "lse" else 4) for view in views]
+        tensors.append(d_lse_view and _arrays.tensor(d_lse_view, 3))
+        tensors += [_arrays.tensor(view, 4) for _, view in results]
+        self._run(like, _capi.annulus_backward, tensors, query_start)
+        return tuple(array for array, _ in results)
+
+    def estimate(
+        self,
+        length: int,
+        heads: int,
+        head_dim: int,
+        *,
+        branch: int | None = None,
+        **problem: Any,
+    ) -> Estimate:
+        """What a sequence of `length` positions costs, without its data; `branch`: that branch's share.
+
+        problem: kv_heads (default: heads), batch (1), dtype ("float32"), query_start (0) and query_length (to the end),
+        key_start (0) and key_length (to the end).
+        """
+        estimate = _capi.annulus_estimate()
+        index = _capi.ANNULUS_ALL_BRANCHES if branch is None else branch
+        sizes = _problem(length, heads, head_dim, **problem)
+        with self._lock:
+            check(_capi.annulus_estimate_problem(self._handle, sizes, index, estimate))
+        return _read(Estimate, estimate)
+
+    def estimate_rank(
+        self,
+        length: int,
+        heads: int,
+        head_dim: int,
+        *,
+        ranks: int,
+        rank: int,
+        shards: Sequence[int] | None = None,
+        **problem: Any,
+    ) -> RankEstimate:
+        """What rank `rank` of `ranks` needs, sends and receives. shards: their lengths; None: as equal as can be."""
+        if shards is not None and len(shards) != ranks:
+            raise ArgumentError(f"shards has {len(shards)} lengths; there are {ranks} ranks")
+        estimate = _capi.annulus_rank_estimate()
+        sizes = _problem(length, heads, head_dim, **problem)
+        with self._lock:
+            check(_capi.annulus_estimate_rank(self._handle, sizes, shards, ranks, rank, estimate))
+        return _read(RankEstimate, estimate, exchange=_EXCHANGES[estimate.exchange])
+
+    def workspace_size(self, length: int, heads: int, head_dim: int, *, backward: bool = False, **problem: Any) -> int:
+        """The bytes of memory that a call needs besides its tensors; arguments as estimate()."""
+        which = _capi.ANNULUS_PASS_BACKWARD if backward else _capi.ANNULUS_PASS_FORWARD
+        sizes = _problem(length, heads, head_dim, **problem)
+        with self._lock:
+            return made(_capi.annulus_workspace_size(self._handle, sizes, which))
+
+    def set_workspace(self, memory: Any, bytes: int | None = None) -> None:
+        """Makes calls use this memory instead of allocating: a contiguous array on the context's device, or an address
+        with `bytes`. None: allocate again. An array is kept until then."""
+        address, size = memory, bytes or 0
+        if memory is not None and not isinstance(memory, int):
+            view = _arrays.writable(_arrays.view("workspace", memory))
+            if view.device != self._place:
+                raise ArgumentError(f"workspace is on {view.device[0]}; the context is on {self.device}")
+            if view.strides != _arrays.contiguous(view.shape):
+                raise ArgumentError("workspace is not contiguous")
+            size = _arrays.BYTES[view.dtype]
+            for length in view.shape:
+                size *= length
+            address = view.address
+        with self._lock:
+            check(_capi.annulus_context_set_workspace(self._handle, address, size))
+            self._workspace = memory
+
+    @property
+    def last_engine(self) -> str:
+        """The engine that served the last call; "auto" before the first."""
+        return engine_names()[made(_capi.annulus_context_last_engine(self._handle))]
+
+    @property
+    def last_traffic(self) -> Traffic:
+        """What the last call sent to and received from other ranks."""
+        traffic = _capi.annulus_traffic()
+        check(_capi.annulus_context_last_traffic(self._handle, traffic))
+        return _read(Traffic, traffic)
+
+    def __repr__(self) -> str:
+        return f"<annulus.Context on {self.device}: {self.config!r}>"
+
+    def _inputs(self, **arrays: Any) -> list[View]:
+        views = [_arrays.view(name, array) for name, array in arrays.items()]
+        for view in views:
+            self._check_place(view)
+        return views
+
+    def _check_place(self, view: View) -> None:
+        if view.device != self._place:
+            kind, number = view.device
+            raise ArgumentError(
+                f"{view.name} is on {kind if kind == 'cpu' else f'{kind}:{number}'}; the context is on {self.device}"
+            )
+
+    def _output(self, name: str, array: Any, like: View, shape: Sequence[int], dtype: str) -> Tuple[Any, View]:
+        """The caller's array or a new one, and its view."""
+        if array is None:
+            array = like.library.empty(tuple(shape), dtype, like)
+            return array, _arrays.view(name, array)
+        view = _arrays.writable(_arrays.view(name, array))
+        self._check_place(view)
+        return array, view
+
+    def _lse(self, lse: Any, like: View) -> Tuple[Any, View]:
+        *batch, rows, heads, _ = like.shape if len(like.shape) >= 3 else (0, 0, 0)
+        return self._output("lse", lse, like, (*batch, heads, rows), lse_dtype(like.dtype))
+
+    def _run(self, like: View, function: Callable[..., int], tensors: list, query_start: int | None) -> None:
+        window = None
+        if query_start is not None:
+            window = _capi.annulus_window()
+            window.query_start = query_start
+        stream = self._stream
+        if self._follow and self._place != CPU:
+            stream = like.library.stream(self._place[1])
+
+        def call() -> Tuple[int, str]:
+            with self._lock:
+                status = _capi.ANNULUS_OK
+                if stream != self._stream:
+                    status = _capi.annulus_context_set_stream(self._handle, stream or None)
+                    self._stream = stream if status == _capi.ANNULUS_OK else self._stream
+                if status == _capi.ANNULUS_OK:
+                    status = function(self._handle, *tensors, window)
+                return status, "" if status == _capi.ANNULUS_OK else _capi.annulus_last_error()
+
+        status, message = self._interruptible(call) if self._may_wait(like) else call()
+        if status != _capi.ANNULUS_OK:
+            fail(status, message)
+        if self._place != CPU:
+            like.library.finish(stream, self._place[1])
+
+    def _may_wait(self, like: View) -> bool:
+        """Whether a call is one that Ctrl-C should be able to end: it reaches the main thread only."""
+        if self._place != CPU or threading.current_thread() is not threading.main_thread():
+            return False
+        if self.comm is not None:
+            return self.comm.kind == "local"
+        elements = 1
+        for length in like.shape:
+            elements *= length
+        return elements >= _SHORT_CALL
+
+    def _interruptible(self, call: Callable[[], Tuple[int, str]]) -> Tuple[int, str]:
+        """Runs `call` in a thread of its own, which is left alone when the main thread is interrupted."""
+        outcome: list = []
+
+        def work() -> None:
+            try:
+                outcome.append(call())
+            except BaseException as error:
+                outcome.append(error)
+
+        worker = threading.Thread(target=work, name="annulus", daemon=True)
+        worker.start()
+        try:
+            worker.join()
+        except BaseException:
+            if self.comm is not None:
+                self.comm.abort()
+            raise
+        if isinstance(outcome[0], BaseException):
+            raise outcome[0]
+        return outcome[0]
+
+
+def lse_dtype(dtype: str) -> str:
+    return "float64" if dtype == "float64" else "float32"
+
+
+def _problem(
+    length: int,
+    heads: int,
+    head_dim: int,
+    *,
+    kv_heads: int | None = None,
+    batch: int = 1,
+    dtype: str = "float32",
+    query_start: int = 0,
+    query_length: int | None = None,
+    key_start: int = 0,
+    key_length: int | None = None,
+) -> Any:
+    problem = _capi.annulus_problem()
+    try:
+        problem.dtype = _arrays.DTYPES[dtype]
+    except KeyError:
+        raise ArgumentError(f"dtype is {dtype!r}; it must be one of {', '.join(map(repr, _arrays.DTYPES))}") from None
+    problem.heads = heads
+    problem.kv_heads = heads if kv_heads is None else kv_heads
+    problem.head_dim = head_dim
+    problem.batch = batch
+    problem.sequence_length = length
+    problem.query_start = query_start
+    problem.query_length = length - query_start if query_length is None else query_length
+    problem.key_start = key_start
+    problem.key_length = length - key_start if key_length is None else key_length
+    return problem
+
+
+# --- One call
+
+
+class _Cache(threading.local):
+    """The contexts and configs of a thread, the least recently used ones dropped."""
+
+    MOST = 16
+
+    def __init__(self) -> None:
+        self.contexts: collections.OrderedDict = collections.OrderedDict()
+        self.configs: collections.OrderedDict = collections.OrderedDict()
+
+    def get(self, kept: collections.OrderedDict, key: Any, make: Callable[[], Any]) -> Any:
+        value = kept.get(key)
+        if value is None:
+            value = kept[key] = make()
+            if len(kept) > self.MOST:
+                kept.popitem(last=False)
+        else:
+            kept.move_to_end(key)
+        return value
+
+
+_cache = _Cache()
+
+
+def cached_context(config: Config, place: Tuple[str, int]) -> Context:
+    """This thread's context for a config on a device."""
+
+    def make() -> Context:
+        kind, number = place
+        return Context(config, kind if kind == "cpu" else f"{kind}:{number}")
+
+    context = _cache.get(_cache.contexts, (config._text, place), make)
+    if context._lock.locked():  # a call that was interrupted still computes
+        del _cache.contexts[config._text, place]
+        return cached_context(config, place)
+    return context
+
+
+def cached_config(branches: Union[Config, Iterable[BranchLike], None], options: dict[str, Any]) -> Config:
+    """A config, or the one of branches and options, not made again where it was made before."""
+    if isinstance(branches, Config):
+        if options:
+            raise ArgumentError(f"{', '.join(options)} beside a config; config.replace() changes its options")
+        return branches
+    if branches is None:
+        raise ArgumentError("branches is None; it must be a list of (segment length, dilation), or an annulus.Config")
+    branches = tuple(branches)
+    try:
+        key = (branches, *options.items())
+        hash(key)
+    except TypeError:  # branches that are lists or dicts
+        return Config(branches, **options)
+    return _cache.get(_cache.configs, key, lambda: Config(branches, **options))
+
+
+def given(**options: Any) -> dict[str, Any]:
+    """The options that a caller set."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    branches: Union[Config, Iterable[BranchLike], None] = None,
+    *,
+    causal: bool | None = None,
+    padding: str | None = None,
+    scale: float | None = None,
+    engine: str | None = None,
+    deterministic: bool | None = None,
+    allow_tf32: bool | None = None,
+    workspace_limit: int | None = None,
+    return_lse: bool = False,
+    out: Any = None,
+    lse: Any = None,
+    query_start: int | None = None,
+) -> Any:
+    """Dilated attention of q [B, Nq, H, D] over k and v [B, N, G, D], where G divides H.
+
+        out = annulus.attention(q, k, v, branches=[(2048, 1), (8192, 4)], causal=True)
+
+    branches: a list of (segment length, dilation), of annulus.Branch or of dicts with its fields, and causal to
+        workspace_limit as the options of annulus.Config; or an annulus.Config, which has them all.
+    return_lse: return (out, lse), with the logarithm of the softmax's denominators: lse [B, H, Nq], float32 (float64
+        for float64).
+    out, lse: arrays to write to. Without them results are new arrays of q's library.
+    query_start: the global position of q's first row, where q is a part of the N positions (decoding against a cache).
+
+    Arrays of NumPy, PyTorch, CuPy, JAX, or anything with __dlpack__, __cuda_array_interface__ or a buffer: float64,
+    float32, bfloat16 or float16, used where they lie, with any strides but that of D, which must be 1. The axis B may be
+    left out of all together. Device and CUDA stream follow the inputs. The result has no gradient;
+    annulus.torch.dilated_attention() has one.
+    """
+    options = given(
+        causal=causal,
+        padding=padding,
+        scale=scale,
+        engine=engine,
+        deterministic=deterministic,
+        allow_tf32=allow_tf32,
+        workspace_limit=workspace_limit,
+    )
+    context = cached_context(cached_config(branches, options), _arrays.view("q", q).device)
+    return context.forward(q, k, v, out=out, lse=lse, return_lse=return_lse, query_start=query_start)

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Multi-head attention modules: projections around dilated_attention()."""
+
+from __future__ import annotations
+
+import ast
+import math
+from typing import Any, Sequence, Tuple, Union
+
+import torch
+from torch import Tensor, nn
+
+from .._config import Config
+from .._errors import ArgumentError, UnsupportedError
+from ._functional import attend
+
+
+def _branches(segment_lengths: Sequence[int], dilation_rates: Sequence[int]) -> list[Tuple[int, int]]:
+    if len(segment_lengths) != len(dilation_rates):
+        raise ArgumentError(
+            f"there are {len(segment_lengths)} segment lengths and {len(dilation_rates)} dilation rates; "
+            "each branch has one of both"
+        )
+    return list(zip(segment_lengths, dilation_rates))
+
+
+class MultiheadDilatedAttention(nn.Module):
+    """Multi-head dilated attention with projections, as torch.nn.MultiheadAttention is for full attention.
+
+    embed_dim: E, the width of inputs and outputs; num_heads: H, with E / H a multiple of 8 up to 256.
+    segment_lengths, dilation_rates: one number of each for every branch; a segment length 0 is the whole sequence.
+    kv_heads: G heads of keys and values, which divide num_heads; None: as many.
+    bias: of the projections.
+    dropout: must be 0: there is no dropout of attention weights.
+    layer_norm: normalise before the output projection, as MAGNETO does (inner_attn_ln).
+    is_causal: a position attends only to itself and those before it.
+    batch_first: inputs and outputs are [B, N, E]; otherwise [N, B, E].
+    process_group, shards: sequence parallelism; each rank of the group passes and gets its shard of the sequence, see
+        dilated_attention(). Gradients of the parameters are each rank's part: sum them over the group.
+    options: of annulus.Config: padding, scale, engine, deterministic, allow_tf32, workspace_limit, exchange.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        segment_lengths: Sequence[int],
+        dilation_rates: Sequence[int],
+        *,
+        kv_heads: int | None = None,
+        bias: bool = True,
+        dropout: float = 0.0,
+        layer_norm: bool = False,
+        layer_norm_eps: float = 1e-5,
+        is_causal: bool = False,
+        batch_first: bool = True,
+        process_group: Any = None,
+        shards: Union[Sequence[int], str, None] = None,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        if dropout:
+            raise UnsupportedError(f"dropout is {dropout}; it must be 0: annulus has no dropout of attention weights")
+        kv_heads = num_heads if kv_heads is None else kv_heads
+        if num_heads < 1 or embed_dim % num_heads:
+            raise ArgumentError(f"num_heads is {num_heads}; it must divide embed_dim, which is {embed_dim}")
+        if kv_heads < 1 or num_heads % kv_heads:
+            raise ArgumentError(f"kv_heads is {kv_heads}; it must divide num_heads, which is {num_heads}")
+        self.embed_dim = embed_dim
+        self.num_heads = num_heads
+        self.kv_heads = kv_heads
+        self.head_dim = embed_dim // num_heads
+        if self.head_dim % 8 or self.head_dim > 256:
+            raise UnsupportedError(f"embed_dim / num_heads is {self.head_dim}; it must be a multiple of 8 from 8 to 256")
+        self.is_causal = is_causal
+        self.batch_first = batch_first
+        self.process_group = process_group
+        self.shards = shards
+        self.config = Config(_branches(segment_lengths, dilation_rates), **options)
+        self._texts = tuple(self.config.replace(causal=causal)._text for causal in (False, True))
+
+        place = {"device": device, "dtype": dtype}
+        self.q_proj = nn.Linear(embed_dim, embed_dim, bias=bias, **place)
+        self.k_proj = nn.Linear(embed_dim, kv_heads * self.head_dim, bias=bias, **place)
+        self.v_proj = nn.Linear(embed_dim, kv_heads * self.head_dim, bias=bias, **place)
+        self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias, **place)
+        self.inner_attn_ln = nn.LayerNorm(embed_dim, eps=layer_norm_eps, **place) if layer_norm else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Xavier's uniform distribution, with gain 1/sqrt(2) for q, k and v; biases as nn.Linear's, the output's 0."""
+        for projection in (self.q_proj, self.k_proj, self.v_proj):
+            nn.init.xavier_uniform_(projection.weight, gain=1 / math.sqrt(2))
+        nn.init.xavier_uniform_(self.out_proj.weight)
+        if self.out_proj.bias is not None:
+            nn.init.zeros_(self.out_proj.bias)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        is_causal: bool | None = None,
+        *,
+        key_padding_mask: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+        need_weights: bool = False,
+    ) -> Tuple[Tensor, None]:
+        """query, key, value [B, N, E] (key: query's, value: key's where not given) -> (output [B, N, E], None).
+
+        is_causal: overrides the module's. Masks must be None and need_weights False: there are none.
+        """
+        if key_padding_mask is not None or attn_mask is not None or need_weights:
+            raise UnsupportedError("key_padding_mask, attn_mask and need_weights: there are no masks but is_causal, and no weights")
+        key = query if key is None else key
+        value = key if value is None else value
+        return self._attend(query, key, value, self.is_causal if is_causal is None else is_causal), None
+
+    def _heads(self, rows: Tensor, heads: int) -> Tensor:
+        """[B, N, heads · D] (or [N, B, …]) as [B, N, heads, D], without a copy."""
+        rows = rows.unflatten(-1, (heads, self.head_dim))
+        return rows if self.batch_first else rows.transpose(0, 1)
+
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, causal: bool) -> Tensor:
+        q = self._heads(self.q_proj(query), self.num_heads)
+        k = self._heads(self.k_proj(key), self.kv_heads)
+        v = self._heads(self.v_proj(value), self.kv_heads)
+        text = self._texts[1 if causal else 0]
+        out = attend(q, k, v, text, process_group=self.process_group, shards=self.shards)
+        if not self.batch_first:
+            out = out.transpose(0, 1)
+        out = out.flatten(-2)
+        if self.inner_attn_ln is not None:
+            out = self.inner_attn_ln(out)
+        return self.out_proj(out)
+
+    def extra_repr(self) -> str:
+        return f"embed_dim={self.embed_dim}, num_heads={self.num_heads}, kv_heads={self.kv_heads}, {self.config!r}"
+
+
+class LongNetAttention(MultiheadDilatedAttention):
+    """The attention of LongNet's published code (torchscale's DilatedAttention): the same parameters, by name and shape
+    (q_proj, k_proj, v_proj, out_proj, and inner_attn_ln with subln), and the same outputs, so that checkpoints load.
+
+    segment_length, dilated_ratio: a list of each, as in that code's configuration.
+    subln: normalise before the output projection. layernorm_eps: its epsilon.
+    dropout: of attention weights, which that code has in training only; so where it is not 0, the module works in eval()
+        mode alone.
+    padding: "zero_keys" as that code pads, or "exact".
+
+    The other arguments as MultiheadDilatedAttention. Where that code's gradient treats the mixing weights of the branches
+    as constants, the gradient here is the true derivative.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        segment_length: Sequence[int],
+        dilated_ratio: Sequence[int],
+        *,
+        subln: bool = True,
+        layernorm_eps: float = 1e-5,
+        dropout: float = 0.0,
+        padding: str = "zero_keys",
+        **others: Any,
+    ) -> None:
+        super().__init__(
+            embed_dim,
+            num_heads,
+            segment_length,
+            dilated_ratio,
+            layer_norm=subln,
+            layer_norm_eps=layernorm_eps,
+            padding=padding,
+            **others,
+        )
+        self.dropout = dropout
+
+    @classmethod
+    def from_args(
+        cls,
+        args: Any,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        self_attention: bool = False,
+        encoder_decoder_attention: bool = False,
+        subln: bool = False,
+    ) -> LongNetAttention:
+        """Takes what torchscale's DilatedAttention takes, so that it can stand in its place in a model's code.
+
+        args: an object with segment_length and dilated_ratio (lists, or strings of lists) and layernorm_eps.
+        """
+        for name in ("multiway", "xpos_rel_pos"):
+            if getattr(args, name, False):
+                raise UnsupportedError(f"{name} of args is set; it is not supported")
+        if encoder_decoder_attention:
+            raise UnsupportedError("encoder_decoder_attention is set; only self-attention is supported")
+        group = None
+        if getattr(args, "seq_parallel", False):
+            import torch.distributed as dist
+
+            group = dist.group.WORLD if dist.is_initialized() and dist.get_world_size() > 1 else None
+        return cls(
+            embed_dim,
+            num_heads,
+            _list(args.segment_length),
+            _list(args.dilated_ratio),
+            subln=subln and self_attention,
+            layernorm_eps=getattr(args, "layernorm_eps", 1e-5),
+            dropout=dropout,
+            process_group=group,
+        )
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        incremental_state: Any = None,
+        key_padding_mask: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+        rel_pos: Tensor | None = None,
+        is_first_step: bool = False,
+        is_causal: bool | None = None,
+    ) -> Tuple[Tensor, None]:
+        """query, key, value [B, N, E] -> (output [B, N, E], None), by the published module's argument names.
+
+        key_padding_mask: has no effect, as in the published module. incremental_state, attn_mask and rel_pos must be None.
+        """
+        for name, argument in (("incremental_state", incremental_state), ("attn_mask", attn_mask), ("rel_pos", rel_pos)):
+            if argument is not None:
+                raise UnsupportedError(f"{name} is given; it must be None")
+        if self.dropout and self.training:
+            raise UnsupportedError(
+                f"dropout is {self.dropout} and the module is in training mode; annulus has no dropout of attention "
+                "weights: set dropout = 0, or call eval()"
+            )
+        return super().forward(query, key, value, is_causal)
+
+
+def _list(numbers: Union[str, Sequence[int]]) -> Sequence[int]:
+    return ast.literal_eval(numbers) if isinstance(numbers, str) else numbers

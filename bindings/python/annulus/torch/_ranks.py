@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sequence parallelism: communicators of torch.distributed's process groups, and the contexts that use them.
+
+Operators of PyTorch take numbers and strings only, so a communicator with its shards travels as a number; 0 is none.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from typing import Any, Optional, Sequence, Tuple, Union
+
+import torch
+
+from .._comm import Comm
+from .._config import from_text
+from .._context import Context, cached_context
+from .._errors import ArgumentError, UnsupportedError
+
+Shards = Optional[Tuple[int, ...]]
+
+
+class Ranks:
+    """A communicator with the lengths of its ranks' shards, and a context for each config."""
+
+    def __init__(self, comm: Comm, shards: Shards) -> None:
+        self.comm = comm
+        self.shards = shards
+        self.contexts: dict = {}
+        self.number = next(_numbers)
+
+    def context(self, text: str, device: torch.device) -> Context:
+        key = text, device
+        if key not in self.contexts:
+            self.contexts[key] = Context(from_text(text), device, comm=self.comm, shards=self.shards)
+        return self.contexts[key]
+
+
+_numbers = itertools.count(1)
+_by_number: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
+_by_group: dict = {}
+
+
+def _comm_of_group(group: Any, device: torch.device) -> Comm:
+    """The NCCL communicator over a process group's ranks, made once for each device. Collective when it is made."""
+    import torch.distributed as dist
+
+    if device.type != "cuda":
+        raise UnsupportedError(
+            f"a process group with tensors on the {device.type}: ranks of torch.distributed need CUDA tensors, "
+            "which annulus exchanges over NCCL"
+        )
+    key = group, device
+    if key not in _by_group:
+        # The group carries 128 bytes and is not used afterwards; gloo's groups do as well as NCCL's.
+        message = [Comm.nccl_id() if dist.get_rank(group) == 0 else None]
+        first = dist.get_global_rank(group, 0) if hasattr(dist, "get_global_rank") else 0
+        dist.broadcast_object_list(message, src=first, group=group)
+        _by_group[key] = Comm.from_nccl_id(message[0], dist.get_world_size(group), dist.get_rank(group), device.index)
+    return _by_group[key]
+
+
+def _gathered(group: Any, length: int) -> Tuple[int, ...]:
+    """The shard lengths of all ranks of a group."""
+    import torch.distributed as dist
+
+    if isinstance(group, Comm):
+        raise ArgumentError("shards is 'gather', which needs a process group; with an annulus.Comm give the lengths")
+    lengths: list = [None] * dist.get_world_size(group)
+    dist.all_gather_object(lengths, length, group=group)
+    return tuple(lengths)
+
+
+def number_of(group: Any, shards: Union[Sequence[int], str, None], q: torch.Tensor) -> int:
+    """The number that stands for the ranks of a process group, or of an annulus.Comm."""
+    comm = group if isinstance(group, Comm) else _comm_of_group(group, q.device)
+    if isinstance(shards, str):
+        if shards != "gather":
+            raise ArgumentError(f"shards is {shards!r}; it must be None, 'gather' or the ranks' lengths")
+        shards = _gathered(group, q.shape[-3])
+    lengths = None if shards is None else tuple(int(length) for length in shards)
+    # A communicator keeps its Ranks, by shards, as long as it lives itself.
+    known = comm.__dict__.setdefault("_ranks", {})
+    if lengths not in known:
+        ranks = known[lengths] = Ranks(comm, lengths)
+        _by_number[ranks.number] = ranks
+    return known[lengths].number
+
+
+def context_of(text: str, device: torch.device, ranks: int) -> Context:
+    """The context for a config, on a device, of ranks that stand for a number."""
+    if ranks == 0:
+        return cached_context(from_text(text), ("cpu", 0) if device.type == "cpu" else ("cuda", device.index))
+    try:
+        return _by_number[ranks].context(text, device)
+    except KeyError:
+        raise ArgumentError("the communicator of this computation is gone; keep it until backward is done") from None

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How the C API's arguments look from Python, in the module annulus._capi: a function returns its status, behind it what
+ * it writes. Handles are opaque objects, arrays of integers any sequence of int or None, pointers to nobody knows what
+ * an int (an address) or None. Nothing here raises for a status; annulus/_errors.py does.
+ */
+%include <typemaps.i>
+
+%{
+#include "arrays.h"
+%}
+
+/* Handles that a function makes. */
+%define MADE_HANDLE(TYPE, NAME)
+%typemap(in, numinputs=0) TYPE **NAME (TYPE *made = NULL) "$1 = &made;"
+%typemap(argout) TYPE **NAME { %append_output(SWIG_NewPointerObj(*$1, $descriptor(TYPE *), 0)); }
+%enddef
+MADE_HANDLE(annulus_config, config)
+MADE_HANDLE(annulus_config, copy)
+MADE_HANDLE(annulus_context, context)
+MADE_HANDLE(annulus_comm, comm)
+
+/* The ends of a communicator: a list, empty on failure. */
+%typemap(in) (annulus_comm **comms, int32_t ranks) {
+    const long ranks = PyLong_AsLong($input);
+    if (ranks == -1 && PyErr_Occurred())
+        SWIG_fail;
+    $2 = (int32_t)(ranks < 0 ? 0 : ranks > INT32_MAX ? INT32_MAX : ranks);
+    $1 = (annulus_comm **)malloc(((size_t)$2 + 1) * sizeof *$1);
+    if (!$1) {
+        PyErr_NoMemory();
+        SWIG_fail;
+    }
+}
+%typemap(freearg) (annulus_comm **comms, int32_t ranks) "free($1);"
+%typemap(argout) (annulus_comm **comms, int32_t ranks) {
+    PyObject *ends = PyList_New(0);
+    for (int32_t i = 0; ends && result == ANNULUS_OK && i < $2; ++i) {
+        PyObject *end = SWIG_NewPointerObj($1[i], $descriptor(annulus_comm *), 0);
+        if (!end || PyList_Append(ends, end) != 0)
+            Py_CLEAR(ends);
+        Py_XDECREF(end);
+    }
+    if (!ends)
+        SWIG_fail;
+    %append_output(ends);
+}
+
+/* Numbers that a function writes. */
+%apply int *OUTPUT { int32_t *branch, int32_t *count, int32_t *size, int32_t *rank };
+%apply unsigned long long *OUTPUT { uint64_t *bytes };
+%typemap(in, numinputs=0) annulus_engine *engine (annulus_engine served = ANNULUS_ENGINE_AUTO) "$1 = &served;"
+%typemap(argout) annulus_engine *engine { %append_output(PyLong_FromLong((long)*$1)); }
+
+/* Addresses. */
+%typemap(in) void *stream, void *workspace, void *data, const void *mpi_comm, void *nccl_comm, int64_t *positions {
+    $1 = NULL;
+    if ($input != Py_None) {
+        $1 = ($1_ltype)PyLong_AsVoidPtr($input);
+        if (PyErr_Occurred())
+            SWIG_fail;
+    }
+}
+
+/* Arrays of integers that a function reads; how many is the next argument's to say, as in C. */
+%typemap(in) const int64_t * {
+    void *numbers = NULL;
+    if (!annulus_read_integers($input, sizeof(int64_t), &numbers))
+        SWIG_fail;
+    $1 = (int64_t *)numbers;
+}
+%typemap(in) const int32_t * {
+    void *numbers = NULL;
+    if (!annulus_read_integers($input, sizeof(int32_t), &numbers))
+        SWIG_fail;
+    $1 = (int32_t *)numbers;
+}
+%typemap(freearg) const int64_t *, const int32_t * "free((void *)$1);"
+
+/* NCCL's ids are bytes. */
+%ignore annulus_nccl_id;
+%typemap(in, numinputs=0) annulus_nccl_id *id (annulus_nccl_id made) {
+    memset(&made, 0, sizeof made);
+    $1 = &made;
+}
+%typemap(argout) annulus_nccl_id *id { %append_output(PyBytes_FromStringAndSize($1->bytes, sizeof $1->bytes)); }
+%typemap(in) const annulus_nccl_id *id (annulus_nccl_id copy) {
+    if (!PyBytes_Check($input) || PyBytes_GET_SIZE($input) != (Py_ssize_t)sizeof copy.bytes) {
+        PyErr_Format(PyExc_ValueError, "an NCCL id is %zu bytes", sizeof copy.bytes);
+        SWIG_fail;
+    }
+    memcpy(copy.bytes, PyBytes_AS_STRING($input), sizeof copy.bytes);
+    $1 = &copy;
+}
+
+/* Structs that begin with `size` are made as their INIT macros say. */
+%define SIZED(TYPE, INIT)
+%ignore TYPE::size;
+%extend TYPE {
+    TYPE(void) {
+        TYPE *made = (TYPE *)malloc(sizeof *made);
+        const TYPE fresh = INIT;
+        if (made)
+            *made = fresh;
+        return made;
+    }
+}
+%enddef
+SIZED(annulus_window, ANNULUS_WINDOW_INIT)
+SIZED(annulus_problem, ANNULUS_PROBLEM_INIT)
+SIZED(annulus_estimate, ANNULUS_ESTIMATE_INIT)
+SIZED(annulus_traffic, ANNULUS_TRAFFIC_INIT)
+SIZED(annulus_rank_estimate, ANNULUS_RANK_ESTIMATE_INIT)
+
+/* annulus_tensor(address, dtype, shape, strides): sequences of at most 4. */
+%typemap(in) (int32_t rank, const int64_t *shape) (int64_t numbers[4]) {
+    const int count = annulus_read_sizes($input, numbers);
+    if (count < 0)
+        SWIG_fail;
+    $1 = count;
+    $2 = numbers;
+}
+%typemap(freearg) (int32_t rank, const int64_t *shape) ""
+%typemap(in) const int64_t *stride (int64_t numbers[4]) {
+    if (annulus_read_sizes($input, numbers) < 0)
+        SWIG_fail;
+    $1 = numbers;
+}
+%typemap(freearg) const int64_t *stride ""
+%ignore annulus_tensor::data;
+%ignore annulus_tensor::shape;
+%ignore annulus_tensor::stride;
+%extend annulus_tensor {
+    annulus_tensor(void *data, annulus_dtype dtype, int32_t rank, const int64_t *shape, const int64_t *stride) {
+        annulus_tensor *made = (annulus_tensor *)malloc(sizeof *made);
+        if (!made)
+            return NULL;
+        made->data = data;
+        made->dtype = dtype;
+        made->rank = rank;
+        memcpy(made->shape, shape, sizeof made->shape);
+        memcpy(made->stride, stride, sizeof made->stride);
+        return made;
+    }
+}
+
+/* An allocator is called by the library in the middle of a call: not from Python. */
+%ignore annulus_allocator;
+%ignore annulus_context_set_allocator;
+
+%feature("nothread") annulus_read_dlpack;
+PyObject *annulus_read_dlpack(PyObject *capsule);
