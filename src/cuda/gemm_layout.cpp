@@ -202,8 +202,8 @@ class LayoutMaker {
     void fit_scores() {
         const std::int64_t left = budget_ - (layout_.has_state() ? layout_.state_bytes(plan_, pass_) : 0);
         layout_.tile = largest_tile;
-        // Fewer leave most of a GPU without work where float32 products have one column of thread blocks each.
-        const std::int64_t tiles_at_once = problem_.dtype == ANNULUS_FLOAT32 ? 4 : 2;
+        // Backward, most of the float32 products have few thread blocks to a tile, and fewer tiles leave a GPU idle.
+        const std::int64_t tiles_at_once = problem_.dtype == ANNULUS_FLOAT32 && !forward_ ? 4 : 2;
         while (layout_.tile > smallest_tile && tiles_at_once * largest_tile_bytes(layout_.tile, true) > left)
             layout_.tile /= 2;
         const std::int64_t rows = std::max<std::int64_t>({layout_.query_rows, layout_.key_rows * group_, 1});

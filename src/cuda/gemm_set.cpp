@@ -30,18 +30,19 @@ TileSet rounded_up(TileSet set) {
 
 // Tiles of a launch, at most `most`, for float32. cuBLAS gives the products with head_dim columns to thread blocks of
 // about 64 x 64, one at a time on a multiprocessor, and a last round that few of them have work in takes as long as a
-// full one.
+// full one. Fewer tiles are worth it only where they save a good part of a round.
 std::int64_t tiles_of_full_rounds(std::int64_t most, std::int64_t rows, std::int64_t columns, int multiprocessors) {
     const std::int64_t blocks = divide_up(rows, 64) * divide_up(columns, 64); // of a tile
     const auto share_of_work = [&](std::int64_t tiles) {
         const std::int64_t rounds = divide_up(tiles * blocks, multiprocessors);
         return static_cast<double>(tiles * blocks) / static_cast<double>(rounds * multiprocessors);
     };
+    constexpr double worth_it = 1.25;
     std::int64_t best = most;
     for (std::int64_t tiles = most - 1; tiles >= divide_up(most, 2); --tiles)
         if (share_of_work(tiles) > share_of_work(best))
             best = tiles;
-    return best;
+    return share_of_work(best) > worth_it * share_of_work(most) ? best : most;
 }
 
 } // namespace
