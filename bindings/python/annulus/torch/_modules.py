@@ -133,7 +133,7 @@ class MultiheadDilatedAttention(nn.Module):
             out = out.transpose(0, 1)
         out = out.flatten(-2)
         if self.inner_attn_ln is not None:
-            out = self.inner_attn_ln(out)
+            out = self.inner_attn_ln(out.to(self.inner_attn_ln.weight.dtype))  # under autocast they differ
         return self.out_proj(out)
 
     def extra_repr(self) -> str:
