@@ -1,0 +1,684 @@
+# SPDX-License-Identifier: Apache-2.0
+# Written by bindings/emit.py from the C headers; a test fails when they differ.
+
+const ANNULUS_VERSION_MAJOR = 0
+
+const ANNULUS_VERSION_MINOR = 1
+
+const ANNULUS_VERSION_PATCH = 0
+
+@doc raw"""
+major * 1,000,000 + minor * 1,000 + patch: numbers that compare as versions do.
+""" const ANNULUS_VERSION = 1000
+
+@doc raw"""
+The loaded library's version, as a number like ANNULUS_VERSION. Any thread. Since 0.1.0.
+""" function annulus_version()
+    @library_call annulus_version()::Cint
+end
+
+@doc raw"""
+The loaded library's version as text, such as "0.1.0". Static. Any thread. Since 0.1.0.
+""" function annulus_version_string()
+    @library_call annulus_version_string()::Cstring
+end
+
+@doc raw"""
+One line for bug reports: version, compiler, the BLAS that was loaded with its version and threading, the vector
+instructions the CPU engine uses on this machine, and the versions of CUDA and its driver. Static. Any thread. Since
+0.1.0.
+""" function annulus_build_info()
+    @library_call annulus_build_info()::Cstring
+end
+
+@doc raw"""
+Later versions append values: treat a value you do not know as an error.
+""" const annulus_status = Cint
+const ANNULUS_OK = annulus_status(0)
+const ANNULUS_ERROR_ARGUMENT = annulus_status(1) # an argument is not what the function's comment allows
+const ANNULUS_ERROR_UNSUPPORTED = annulus_status(2) # legal, but the chosen engine, device or build cannot do it
+const ANNULUS_ERROR_MEMORY = annulus_status(3) # an allocation failed, or the caller's workspace is too small
+const ANNULUS_ERROR_INTERNAL = annulus_status(4) # a defect in annulus; please report the message
+const ANNULUS_ERROR_CUDA = annulus_status(5) # a CUDA call failed; the message has its name and CUDA's words
+const ANNULUS_ERROR_CUBLAS = annulus_status(6) # a cuBLAS call failed; the message has its name and cuBLAS's words
+const ANNULUS_ERROR_COMM = annulus_status(7) # another rank failed, did not come in time, or the communicator was aborted
+const ANNULUS_ERROR_NCCL = annulus_status(8) # an NCCL call failed; the message has its name and NCCL's words
+const ANNULUS_ERROR_MPI = annulus_status(9) # an MPI call failed; the message has its name and MPI's words
+
+@doc raw"""
+The name of a status in lower case ("ok", "argument", "unsupported", "memory", "internal", "cuda", "cublas", "comm",
+"nccl", "mpi"), or "unknown". The string is static. Any thread. Since 0.1.0.
+""" function annulus_status_name(status)
+    @library_call annulus_status_name(status::annulus_status)::Cstring
+end
+
+@doc raw"""
+The message of the last failed call of this thread: one line, no newline, at most 511 bytes of UTF-8, "" when no
+call has failed. The buffer belongs to the thread and is overwritten by its next failed call; a call that succeeds
+leaves it as it is. Never NULL, never allocates. Any thread. Since 0.1.0.
+""" function annulus_last_error()
+    @library_call annulus_last_error()::Cstring
+end
+
+const annulus_dtype = Cint
+const ANNULUS_FLOAT64 = annulus_dtype(1)
+const ANNULUS_FLOAT32 = annulus_dtype(2)
+const ANNULUS_BFLOAT16 = annulus_dtype(3) # 1 sign, 8 exponent, 7 fraction bits
+const ANNULUS_FLOAT16 = annulus_dtype(4) # IEEE binary16
+
+@doc raw"""
+A tensor of `rank` dimensions. Element (i0, i1, …) lies at data\[i0 * stride\[0\] + i1 * stride\[1\] + …\]; strides count
+elements and are not negative. Entries of shape and stride at or beyond `rank` are not read.
+
+```text
+Q, K, V, O and their gradients: rank 4, [B, N, heads, D], stride[3] == 1.
+LSE and its gradient:           rank 3, [B, H, N], any strides; float32, or float64 when Q is float64.
+```
+
+`data` must be aligned to the element's size. Inputs may overlap one another and may repeat rows (stride 0). The
+elements of an output must be distinct, and no output may overlap an input or another output; tensors of equal
+strides may interleave (a packed \[B, N, 3, H, D\] buffer of dQ, dK and dV is legal).
+""" struct annulus_tensor
+    data::Ptr{Cvoid}
+    dtype::annulus_dtype
+    rank::Int32
+    shape::NTuple{4, Int64}
+    stride::NTuple{4, Int64}
+end
+
+@doc raw"""
+The bytes of one element, or 0 when dtype is none of the above. Any thread. Since 0.1.0.
+""" function annulus_dtype_bytes(dtype)
+    @library_call annulus_dtype_bytes(dtype::annulus_dtype)::Cint
+end
+
+@doc raw"""
+The name of a dtype ("float64", "float32", "bfloat16", "float16"), or "unknown". Static. Any thread. Since 0.1.0.
+""" function annulus_dtype_name(dtype)
+    @library_call annulus_dtype_name(dtype::annulus_dtype)::Cstring
+end
+
+@doc raw"""
+Writes the curve of a segment of `length` positions laid out row-major on a (length / width) x width grid:
+positions\[p\] is the position (row * width + column) that the curve visits p-th. Every position occurs once;
+consecutive ones are neighbours in the grid wherever the rectangle's parity allows, with one diagonal step otherwise.
+
+length: >= 1. width: a divisor of length, or 0 for the smallest divisor that is at least sqrt(length) (a length
+with no better divisor than itself gives one row: linear order). positions: host memory for `length` numbers, owned
+by the caller.
+ANNULUS_ERROR_ARGUMENT: positions is NULL, length < 1, width < 0 or no divisor. Any thread. Since 0.1.0.
+""" function annulus_hilbert_curve(positions, length, width)
+    @library_call annulus_hilbert_curve(positions::Ptr{Int64}, length::Int64, width::Int64)::annulus_status
+end
+
+mutable struct annulus_config end
+
+@doc raw"""
+Which residue phi of the places in a segment head h uses. h is counted inside the branch's head range of c heads.
+""" const annulus_phase_rule = Cint
+const ANNULUS_PHASE_BLOCK = annulus_phase_rule(1) # phi = h / ceil(c / r), integer division: LongNet's published code (default)
+const ANNULUS_PHASE_INTERLEAVE = annulus_phase_rule(2) # phi = h mod r: LongNet's paper
+const ANNULUS_PHASE_FIXED = annulus_phase_rule(3) # phi = residue mod r for every head
+
+@doc raw"""
+Which queries of a segment attend to which of its keys. "Residue" is the place in the segment modulo r.
+""" const annulus_query_rule = Cint
+const ANNULUS_QUERY_DILATED = annulus_query_rule(1) # the query's and the key's residue are both phi: LongNet (default)
+const ANNULUS_QUERY_RESIDUE = annulus_query_rule(2) # the query's residue equals the key's, whatever it is: every query attends
+const ANNULUS_QUERY_EVERY = annulus_query_rule(3) # the key's residue is phi, any query
+
+@doc raw"""
+How the positions of a segment are numbered before every r-th is kept.
+""" const annulus_order = Cint
+const ANNULUS_ORDER_LINEAR = annulus_order(1) # 0, 1, 2, … (default)
+const ANNULUS_ORDER_HILBERT = annulus_order(2) # along the generalised Hilbert curve of the segment's grid, see hilbert.h
+
+@doc raw"""
+What stands in the slots that a segment has too few positions to fill.
+""" const annulus_padding_rule = Cint
+const ANNULUS_PADDING_EXACT = annulus_padding_rule(1) # nothing: positions that do not exist are no keys (default)
+const ANNULUS_PADDING_ZERO_KEYS = annulus_padding_rule(2) # a key of score 0 and value 0, as LongNet's published code pads: with w' = min(w, N) a segment has ceil(w'/r) slots for each residue. No effect when causal. For weights that were trained with it.
+
+@doc raw"""
+Who computes. Results agree up to rounding.
+""" const annulus_engine = Cint
+const ANNULUS_ENGINE_AUTO = annulus_engine(0) # the fastest engine of the context's device that supports the problem (default)
+const ANNULUS_ENGINE_REFERENCE = annulus_engine(1) # CPU, float64 inside, brute force in O(N * N) time: for tests
+const ANNULUS_ENGINE_CPU = annulus_engine(2) # CPU, blocked, BLAS inside, threads
+const ANNULUS_ENGINE_GEMM = annulus_engine(3) # any CUDA device; float32, bfloat16, float16; cuBLAS inside, bounded workspace
+
+@doc raw"""
+The name of an engine ("auto", "reference", "cpu", "gemm"), or NULL when `engine` is none. The engines are numbered
+from 0 without gaps, and every build knows all of them by name, whether it can run them or not. Static. Any thread.
+Since 0.1.0.
+""" function annulus_engine_name(engine)
+    @library_call annulus_engine_name(engine::annulus_engine)::Cstring
+end
+
+@doc raw"""
+Makes an empty config in \*config: no branches, not causal, exact padding, scale 1/sqrt(D), engine auto. At least one
+branch must be added before it is used. The caller destroys it. Since 0.1.0.
+""" function annulus_config_create(config)
+    @library_call annulus_config_create(config::Ptr{Ptr{annulus_config}})::annulus_status
+end
+
+@doc raw"""
+Makes an independent copy of `config` in \*copy. The caller destroys it. Since 0.1.0.
+""" function annulus_config_copy(copy, config)
+    @library_call annulus_config_copy(copy::Ptr{Ptr{annulus_config}}, config::Ptr{annulus_config})::annulus_status
+end
+
+@doc raw"""
+Destroys a config; NULL is legal. Contexts that were given it keep their own copy. Since 0.1.0.
+""" function annulus_config_destroy(config)
+    @library_call annulus_config_destroy(config::Ptr{annulus_config})::Cvoid
+end
+
+@doc raw"""
+Appends a branch for all heads, phase rule block, query rule dilated, linear order.
+segment_length: w >= 1 in positions, or 0 for the whole sequence. dilation: r >= 1. A config holds up to 65,536
+branches. branch: receives the new branch's index, counted from 0; may be NULL. Since 0.1.0.
+""" function annulus_config_add_branch(config, segment_length, dilation, branch)
+    @library_call annulus_config_add_branch(config::Ptr{annulus_config}, segment_length::Int64, dilation::Int64, branch::Ptr{Int32})::annulus_status
+end
+
+@doc raw"""
+The number of branches; 0 when config is NULL. Since 0.1.0.
+""" function annulus_config_branch_count(config)
+    @library_call annulus_config_branch_count(config::Ptr{annulus_config})::Int32
+end
+
+@doc raw"""
+Lets a branch serve the query heads first … first + count - 1 only (first >= 0, count >= 1, first + count within
+int32). Whether the range fits into H is checked when the config meets a problem. Since 0.1.0.
+""" function annulus_config_set_branch_heads(config, branch, first, count)
+    @library_call annulus_config_set_branch_heads(config::Ptr{annulus_config}, branch::Int32, first::Int32, count::Int32)::annulus_status
+end
+
+@doc raw"""
+Sets a branch's phase rule. residue: for ANNULUS_PHASE_FIXED any value >= 0, else 0. Since 0.1.0.
+""" function annulus_config_set_branch_phase(config, branch, rule, residue)
+    @library_call annulus_config_set_branch_phase(config::Ptr{annulus_config}, branch::Int32, rule::annulus_phase_rule, residue::Int64)::annulus_status
+end
+
+@doc raw"""
+Sets a branch's query rule. Since 0.1.0.
+""" function annulus_config_set_branch_query_rule(config, branch, rule)
+    @library_call annulus_config_set_branch_query_rule(config::Ptr{annulus_config}, branch::Int32, rule::annulus_query_rule)::annulus_status
+end
+
+@doc raw"""
+Sets a branch's order. grid_width: for ANNULUS_ORDER_HILBERT the columns of the grid (an image's or a slide's width),
+or 0 for the smallest divisor of the segment's length that is at least its square root; for ANNULUS_ORDER_LINEAR 0.
+A width must divide the segment length (the sequence length where w is 0); in a shorter last segment whose length it
+does not divide, the automatic width is taken. Since 0.1.0.
+""" function annulus_config_set_branch_order(config, branch, order, grid_width)
+    @library_call annulus_config_set_branch_order(config::Ptr{annulus_config}, branch::Int32, order::annulus_order, grid_width::Int64)::annulus_status
+end
+
+@doc raw"""
+Sets the padding rule of all branches. Since 0.1.0.
+""" function annulus_config_set_padding_rule(config, rule)
+    @library_call annulus_config_set_padding_rule(config::Ptr{annulus_config}, rule::annulus_padding_rule)::annulus_status
+end
+
+@doc raw"""
+causal 1: a query attends only to keys at its own global position or before; 0: no such limit. Since 0.1.0.
+""" function annulus_config_set_causal(config, causal)
+    @library_call annulus_config_set_causal(config::Ptr{annulus_config}, causal::Cint)::annulus_status
+end
+
+@doc raw"""
+Sets the factor on Q·K (any finite number); without this call it is 1/sqrt(D). Since 0.1.0.
+""" function annulus_config_set_scale(config, scale)
+    @library_call annulus_config_set_scale(config::Ptr{annulus_config}, scale::Cdouble)::annulus_status
+end
+
+@doc raw"""
+Sets the engine. One that cannot serve a later call makes that call fail with ANNULUS_ERROR_UNSUPPORTED and the
+reason; annulus never falls back in silence from an engine that was asked for. Since 0.1.0.
+""" function annulus_config_set_engine(config, engine)
+    @library_call annulus_config_set_engine(config::Ptr{annulus_config}, engine::annulus_engine)::annulus_status
+end
+
+@doc raw"""
+deterministic 1: equal inputs give bit-equal results on the same machine and build, whatever the number of threads;
+0: an engine may trade that for speed. The engines of this version are deterministic either way. Since 0.1.0.
+""" function annulus_config_set_deterministic(config, deterministic)
+    @library_call annulus_config_set_deterministic(config::Ptr{annulus_config}, deterministic::Cint)::annulus_status
+end
+
+@doc raw"""
+allow 1: products of float32 tensors may be computed in TF32 (10 fraction bits, on tensor cores); 0: in float32
+(default). A permission: engines and devices without TF32 compute in float32 all the same. Since 0.1.0.
+""" function annulus_config_set_allow_tf32(config, allow)
+    @library_call annulus_config_set_allow_tf32(config::Ptr{annulus_config}, allow::Cint)::annulus_status
+end
+
+@doc raw"""
+Sets an upper bound in bytes for the workspace of a call, as annulus_workspace_size() counts it, or 0 for the
+engine's own choice (default; `gemm`: 256 MiB). `gemm` fits its work into the limit; a call that cannot be fitted
+fails with ANNULUS_ERROR_MEMORY and says how much its engine needs. Since 0.1.0.
+""" function annulus_config_set_workspace_limit(config, bytes)
+    @library_call annulus_config_set_workspace_limit(config::Ptr{annulus_config}, bytes::UInt64)::annulus_status
+end
+
+@doc raw"""
+How a context with a communicator (comm.h) moves rows of K and V between ranks. Both send the same rows, those that
+some query of the receiver attends to, and give the same result.
+""" const annulus_exchange = Cint
+const ANNULUS_EXCHANGE_AUTO = annulus_exchange(0) # gather where its rows of K and V take no more than the longest shard's own, else ring
+const ANNULUS_EXCHANGE_RING = annulus_exchange(1) # in ranks - 1 hops: memory for the rows of two ranks at a time
+const ANNULUS_EXCHANGE_GATHER = annulus_exchange(2) # all at once: memory for all rows that the rank's queries attend to
+
+@doc raw"""
+Sets the exchange; every rank sets the same. Without ranks it does nothing. Since 0.1.0.
+""" function annulus_config_set_exchange(config, exchange)
+    @library_call annulus_config_set_exchange(config::Ptr{annulus_config}, exchange::annulus_exchange)::annulus_status
+end
+
+@doc raw"""
+Preset: appends `count` >= 1 branches with w_i = segment_length * segment_ratio^i and r_i = dilation_ratio^i, as
+LongNet's geometric series (paper: section 3.1; its models use ratios of 2 or 4). segment_length, segment_ratio and
+dilation_ratio are >= 1; a w_i or r_i beyond int64 is an argument error. Since 0.1.0.
+""" function annulus_config_add_longnet(config, segment_length, segment_ratio, dilation_ratio, count)
+    @library_call annulus_config_add_longnet(config::Ptr{annulus_config}, segment_length::Int64, segment_ratio::Int64, dilation_ratio::Int64, count::Int32)::annulus_status
+end
+
+@doc raw"""
+Preset: appends the five branches of Prov-GigaPath's slide encoder, w = 1024, 5792, 32768, 185363, 1048576 and
+r = 1, 2, 4, 8, 16 with block phases, and sets what it was trained with: zero_keys padding, not causal. Its problems
+have H = 16, D = 48, N = number of tiles + 1. Since 0.1.0.
+""" function annulus_config_add_gigapath(config)
+    @library_call annulus_config_add_gigapath(config::Ptr{annulus_config})::annulus_status
+end
+
+@doc raw"""
+Preset: appends `count` branches that share the `heads` query heads out among themselves instead of each serving all,
+as head-grouped implementations of dilated attention do: heads / count each, the first heads % count branches one
+more; branch i uses the fixed residue i mod r_i. segment_lengths and dilations hold `count` numbers each, as
+annulus_config_add_branch takes them; 1 <= count <= heads. Since 0.1.0.
+""" function annulus_config_add_head_groups(config, heads, count, segment_lengths, dilations)
+    @library_call annulus_config_add_head_groups(config::Ptr{annulus_config}, heads::Int32, count::Int32, segment_lengths::Ptr{Int64}, dilations::Ptr{Int64})::annulus_status
+end
+
+mutable struct annulus_context end
+
+const annulus_device = Cint
+const ANNULUS_DEVICE_CPU = annulus_device(1)
+const ANNULUS_DEVICE_CUDA = annulus_device(2)
+
+@doc raw"""
+The number of devices of a kind that this build can use on this machine, in \*count: 1 for ANNULUS_DEVICE_CPU; for
+ANNULUS_DEVICE_CUDA what the CUDA runtime sees, 0 in a build without CUDA or where there is no driver.
+ANNULUS_ERROR_ARGUMENT: count is NULL or `device` is unknown. Any thread. Since 0.1.0.
+""" function annulus_device_count(device, count)
+    @library_call annulus_device_count(device::annulus_device, count::Ptr{Int32})::annulus_status
+end
+
+@doc raw"""
+Where a context takes the workspace of a call from, when no workspace is set.
+
+size: sizeof(annulus_allocator). allocate returns `bytes` of memory on the context's device aligned to `alignment`
+(a power of two), or NULL. release gives back what allocate returned, with the same `bytes`. `user` is handed to
+both. `stream` is the context's stream, NULL on a CPU: on CUDA the memory is used by work on that stream only, and
+release is called while that work may not be done yet. Both are called by the thread that calls annulus, with the
+context's device current, must not throw, and must stay callable as long as the context uses them.
+""" struct annulus_allocator
+    size::Csize_t
+    allocate::Ptr{Cvoid}
+    release::Ptr{Cvoid}
+    user::Ptr{Cvoid}
+end
+
+const ANNULUS_ALLOCATOR_INIT = annulus_allocator(sizeof(annulus_allocator), C_NULL, C_NULL, C_NULL)
+
+@doc raw"""
+Makes a context for device number `index` of a kind in \*context, counted from 0 as the CUDA runtime does. It has no
+config yet. The caller destroys it. ANNULUS_ERROR_ARGUMENT: context is NULL, `device` is unknown or there is no
+device `index`. ANNULUS_ERROR_UNSUPPORTED: there is no device of the kind at all; the message says why.
+ANNULUS_ERROR_MEMORY, ANNULUS_ERROR_CUDA, ANNULUS_ERROR_CUBLAS: the device is there and could not be used. Since
+0.1.0.
+""" function annulus_context_create(context, device, index)
+    @library_call annulus_context_create(context::Ptr{Ptr{annulus_context}}, device::annulus_device, index::Int32)::annulus_status
+end
+
+@doc raw"""
+Destroys a context; NULL is legal. Workspace, allocator and stream stay the caller's. On a CUDA device this waits for
+the device's work. Since 0.1.0.
+""" function annulus_context_destroy(context)
+    @library_call annulus_context_destroy(context::Ptr{annulus_context})::Cvoid
+end
+
+@doc raw"""
+Gives the context a copy of `config`; later changes of `config` do not reach it. ANNULUS_ERROR_ARGUMENT: a handle is
+NULL or the config has no branch. ANNULUS_ERROR_UNSUPPORTED: its engine does not run on this device. Since 0.1.0.
+""" function annulus_context_set_config(context, config)
+    @library_call annulus_context_set_config(context::Ptr{annulus_context}, config::Ptr{annulus_config})::annulus_status
+end
+
+@doc raw"""
+Sets the stream that device work is ordered on: on a CUDA device a cudaStream_t (a CUstream) of that device, or NULL
+for the legacy default stream (default). It stays the caller's and must live as long as the context uses it. A CPU
+context has none: NULL is accepted, anything else is ANNULUS_ERROR_UNSUPPORTED. Since 0.1.0.
+""" function annulus_context_set_stream(context, stream)
+    @library_call annulus_context_set_stream(context::Ptr{annulus_context}, stream::Ptr{Cvoid})::annulus_status
+end
+
+@doc raw"""
+Sets the allocator that serves calls without a workspace (copied); NULL restores the device's own: the process's
+memory on a CPU, on CUDA a stream-ordered pool that keeps its memory for the next call until the context is
+destroyed. ANNULUS_ERROR_ARGUMENT: size is too small or non-zero bytes follow what this version knows, or a function
+is NULL. Since 0.1.0.
+""" function annulus_context_set_allocator(context, allocator)
+    @library_call annulus_context_set_allocator(context::Ptr{annulus_context}, allocator::Ptr{annulus_allocator})::annulus_status
+end
+
+@doc raw"""
+Sets `bytes` of device memory that calls use instead of allocating; NULL with 0 bytes goes back to allocating. The
+memory needs no alignment, stays the caller's and must outlive the calls that use it; its contents are undefined
+after them. A call that needs more fails with ANNULUS_ERROR_MEMORY and says how much. annulus_workspace_size() tells
+beforehand. ANNULUS_ERROR_ARGUMENT: it is not memory of the context's device. Since 0.1.0.
+""" function annulus_context_set_workspace(context, workspace, bytes)
+    @library_call annulus_context_set_workspace(context::Ptr{annulus_context}, workspace::Ptr{Cvoid}, bytes::Csize_t)::annulus_status
+end
+
+@doc raw"""
+Sets how many CPU threads a call may use: 1 to 1024, or 0 for as many as the process may run on (default). Results do
+not depend on it; the workspace does. Since 0.1.0.
+""" function annulus_context_set_threads(context, threads)
+    @library_call annulus_context_set_threads(context::Ptr{annulus_context}, threads::Int32)::annulus_status
+end
+
+@doc raw"""
+The engine that served the last successful forward or backward call, in \*engine: ANNULUS_ENGINE_AUTO before the
+first. ANNULUS_ERROR_ARGUMENT: a pointer is NULL. Since 0.1.0.
+""" function annulus_context_last_engine(context, engine)
+    @library_call annulus_context_last_engine(context::Ptr{annulus_context}, engine::Ptr{annulus_engine})::annulus_status
+end
+
+@doc raw"""
+Where the query rows lie in the sequence. Row j of Q, O, LSE and their gradients is global position query_start + j.
+Set `size` to sizeof(annulus_window), best by ANNULUS_WINDOW_INIT.
+""" struct annulus_window
+    size::Csize_t
+    query_start::Int64
+end
+
+const ANNULUS_WINDOW_INIT = annulus_window(sizeof(annulus_window), 0)
+
+@doc raw"""
+Computes O and, if `lse` is not NULL, LSE.
+
+```text
+q     [B, Nq, H, D]  input            out   [B, Nq, H, D]  output, dtype of q
+k, v  [B, N,  G, D]  inputs           lse   [B, H, Nq]     output, float32 (float64 when q is float64), or NULL
+window  NULL: the query rows are the whole sequence, Nq == N. Else query_start + Nq <= N: the Nq query rows are a
+        part of the N key rows (one token decoded against a cache, a long job done in pieces).
+```
+
+All tensors are in the memory of the context's device (on CUDA that device's, or managed memory); see tensor.h for
+strides and overlap. The call is ordered on the context's stream and does not wait for it; on a CPU it returns when
+the work is done. On success every element of out and lse is written.
+
+ANNULUS_ERROR_ARGUMENT: a handle or required tensor is NULL; the context has no config; a dtype, rank, shape, stride,
+alignment, overlap or memory is not as above; a branch's heads or grid width do not fit the problem; sizes
+overflow.
+
+ANNULUS_ERROR_UNSUPPORTED: D is no multiple of 8 from 8 to 256, or the config's engine cannot do this; the message
+says why.
+
+ANNULUS_ERROR_MEMORY: the workspace or its limit is too small, or an allocation failed.
+
+Nothing was written in these cases. ANNULUS_ERROR_CUDA, ANNULUS_ERROR_CUBLAS: the device failed; outputs may be
+partly written.
+
+Since 0.1.0.
+""" function annulus_forward(context, q, k, v, out, lse, window)
+    @library_call annulus_forward(context::Ptr{annulus_context}, q::Ptr{annulus_tensor}, k::Ptr{annulus_tensor}, v::Ptr{annulus_tensor}, out::Ptr{annulus_tensor}, lse::Ptr{annulus_tensor}, window::Ptr{annulus_window})::annulus_status
+end
+
+@doc raw"""
+Computes the gradients of forward: given dO (and dLSE, if `d_lse` is not NULL), writes dQ, dK and dV. With
+P\[n,m\] = (multiplicity of m in A(n,h)) * exp(scale * Q.K - LSE) and delta\[n\] = O\[n\] . dO\[n\]:
+
+```text
+dV[m] = sum_n P dO[n]    dS = scale * P * (dO.V - delta + dLSE)    dQ[n] = sum_m dS K[m]    dK[m] = sum_n dS Q[n]
+```
+
+dK and dV are summed over the H/G query heads that share a key/value head.
+
+```text
+q, out, d_out  [B, Nq, H, D] inputs      d_q       [B, Nq, H, D] output       lse    [B, H, Nq] input, from forward
+k, v           [B, N,  G, D] inputs      d_k, d_v  [B, N,  G, D] outputs      d_lse  [B, H, Nq] input, or NULL
+```
+
+q, k, v, out and lse must be those of a forward call with the same config and window. Outputs are overwritten, not
+added to; with a window, d_k and d_v are the contribution of its query rows. Everything else as annulus_forward.
+Since 0.1.0.
+""" function annulus_backward(context, q, k, v, out, lse, d_out, d_lse, d_q, d_k, d_v, window)
+    @library_call annulus_backward(context::Ptr{annulus_context}, q::Ptr{annulus_tensor}, k::Ptr{annulus_tensor}, v::Ptr{annulus_tensor}, out::Ptr{annulus_tensor}, lse::Ptr{annulus_tensor}, d_out::Ptr{annulus_tensor}, d_lse::Ptr{annulus_tensor}, d_q::Ptr{annulus_tensor}, d_k::Ptr{annulus_tensor}, d_v::Ptr{annulus_tensor}, window::Ptr{annulus_window})::annulus_status
+end
+
+@doc raw"""
+The two passes, for questions about their cost.
+""" const annulus_pass = Cint
+const ANNULUS_PASS_FORWARD = annulus_pass(1)
+const ANNULUS_PASS_BACKWARD = annulus_pass(2)
+
+@doc raw"""
+The sizes of a problem without its data. Set `size` to sizeof(annulus_problem), best by ANNULUS_PROBLEM_INIT, and
+every other field. Query rows are the positions query_start … query_start + query_length - 1; key rows held here are
+key_start … key_start + key_length - 1 of a sequence of sequence_length. On one rank the key rows are the whole
+sequence; the share of one rank of several has its shard in both windows, and may be empty (length 0).
+""" struct annulus_problem
+    size::Csize_t
+    dtype::annulus_dtype
+    heads::Int32 # H
+    kv_heads::Int32 # G
+    head_dim::Int32 # D
+    batch::Int64 # B
+    sequence_length::Int64
+    query_start::Int64
+    query_length::Int64
+    key_start::Int64
+    key_length::Int64
+end
+
+const ANNULUS_PROBLEM_INIT = annulus_problem(sizeof(annulus_problem), ANNULUS_FLOAT32, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+
+@doc raw"""
+What a problem costs. In a context with a communicator (comm.h) the problem's windows are the rank's shard, and the
+workspace is that of the call of all ranks. Set `size` to sizeof(annulus_estimate) before the call, best by
+ANNULUS_ESTIMATE_INIT.
+
+pairs counts (query, key) pairs over batch, heads and branches. It is exact, but for one case: in the Hilbert order
+with a query window, or causal with the query rule `every`, positions are taken as evenly spread over the segment.
+flops are 4 * pairs * D forward and 10 * pairs * D backward (a multiplication and an addition are two).
+""" struct annulus_estimate
+    size::Csize_t
+    pairs::Cdouble
+    forward_flops::Cdouble
+    backward_flops::Cdouble
+    tensor_bytes::UInt64 # Q, K, V, O and LSE of the windows
+    gradient_bytes::UInt64 # dO, dQ, dK and dV of the windows
+    forward_workspace_bytes::UInt64 # memory a forward call needs besides its tensors
+    backward_workspace_bytes::UInt64 # the same for a backward call
+    remote_bytes::UInt64 # K and V rows outside the key window that the queries attend to, counted once a branch and key/value head; in the Hilbert order taken as evenly spread
+    plan_bytes::UInt64 # host memory of the plan itself
+end
+
+const ANNULUS_ESTIMATE_INIT = annulus_estimate(sizeof(annulus_estimate), 0, 0, 0, 0, 0, 0, 0, 0, 0)
+
+const ANNULUS_ALL_BRANCHES = -1
+
+@doc raw"""
+Estimates a problem under the context's config, in \*estimate.
+branch: an index of the config, and pairs, flops and remote_bytes are that branch's share; or ANNULUS_ALL_BRANCHES.
+ANNULUS_ERROR_ARGUMENT: a pointer is NULL, the context has no config, `branch` does not exist, a size is not known or
+non-zero bytes follow what this version knows, or the problem is not legal. ANNULUS_ERROR_UNSUPPORTED: as
+annulus_forward. ANNULUS_ERROR_MEMORY: a call needs more than the config's workspace limit. Time and memory grow with
+the number of branches and heads, not with N. Since 0.1.0.
+""" function annulus_estimate_problem(context, problem, branch, estimate)
+    @library_call annulus_estimate_problem(context::Ptr{annulus_context}, problem::Ptr{annulus_problem}, branch::Int32, estimate::Ptr{annulus_estimate})::annulus_status
+end
+
+@doc raw"""
+The bytes of workspace that a call of `pass` on `problem` needs under the context's config and threads, in \*bytes:
+what to hand to annulus_context_set_workspace(). Errors as annulus_estimate_problem. Since 0.1.0.
+""" function annulus_workspace_size(context, problem, pass, bytes)
+    @library_call annulus_workspace_size(context::Ptr{annulus_context}, problem::Ptr{annulus_problem}, pass::annulus_pass, bytes::Ptr{UInt64})::annulus_status
+end
+
+@doc raw"""
+One rank's end of a communicator. One thread at a time may use it, except for annulus_comm_abort().
+""" mutable struct annulus_comm end
+
+@doc raw"""
+Makes the ends of a communicator between `ranks` threads of this process, in comms\[0 … ranks - 1\]; comms\[i\] is rank
+i's. Each is destroyed by its owner. ANNULUS_ERROR_ARGUMENT: comms is NULL, or ranks is not from 1 to 4096.
+ANNULUS_ERROR_MEMORY. Since 0.1.0.
+""" function annulus_comm_create_local(comms, ranks)
+    @library_call annulus_comm_create_local(comms::Ptr{Ptr{annulus_comm}}, ranks::Int32)::annulus_status
+end
+
+@doc raw"""
+Makes a communicator over the processes of an MPI communicator, in \*comm. Collective over it. mpi_comm points to an
+MPI_Comm of the MPI library that annulus was built with; annulus duplicates it, and MPI must be initialised until the
+annulus communicator is destroyed. Only the calling thread calls MPI: MPI_THREAD_SINGLE is enough where it is the
+main one. ANNULUS_ERROR_ARGUMENT: a pointer is NULL or MPI is not initialised. ANNULUS_ERROR_UNSUPPORTED: annulus was
+built without MPI. ANNULUS_ERROR_MPI: an MPI call failed. Since 0.1.0.
+""" function annulus_comm_create_mpi(comm, mpi_comm)
+    @library_call annulus_comm_create_mpi(comm::Ptr{Ptr{annulus_comm}}, mpi_comm::Ptr{Cvoid})::annulus_status
+end
+
+@doc raw"""
+What one rank makes and every rank of an NCCL communicator gets: plain bytes, to be carried by whatever there is.
+""" struct annulus_nccl_id
+    bytes::NTuple{128, Cchar}
+end
+
+@doc raw"""
+Makes an id in \*id, on one rank. ANNULUS_ERROR_ARGUMENT: id is NULL. ANNULUS_ERROR_UNSUPPORTED: annulus was built
+without CUDA or NCCL, or libnccl.so.2 cannot be loaded. ANNULUS_ERROR_NCCL: an NCCL call failed. Since 0.1.0.
+""" function annulus_nccl_id_create(id)
+    @library_call annulus_nccl_id_create(id::Ptr{annulus_nccl_id})::annulus_status
+end
+
+@doc raw"""
+Makes rank `rank` of an NCCL communicator of `ranks` ranks on CUDA device `device`, in \*comm. Collective over the
+ranks, which pass the same id; waits for them for at most 5 minutes. ANNULUS_ERROR_ARGUMENT: a pointer is NULL, rank
+is not below ranks, or there is no such device. Other errors as annulus_nccl_id_create(). Since 0.1.0.
+""" function annulus_comm_create_nccl(comm, id, ranks, rank, device)
+    @library_call annulus_comm_create_nccl(comm::Ptr{Ptr{annulus_comm}}, id::Ptr{annulus_nccl_id}, ranks::Int32, rank::Int32, device::Int32)::annulus_status
+end
+
+@doc raw"""
+Makes the ends of an NCCL communicator over `ranks` CUDA devices of this process, in comms\[0 … ranks - 1\]; comms\[i\]
+is for a context on devices\[i\], used by a thread of its own. devices NULL: the devices 0 … ranks - 1. No device may
+stand there twice. Errors as annulus_comm_create_nccl(). Since 0.1.0.
+""" function annulus_comm_create_nccl_devices(comms, ranks, devices)
+    @library_call annulus_comm_create_nccl_devices(comms::Ptr{Ptr{annulus_comm}}, ranks::Int32, devices::Ptr{Int32})::annulus_status
+end
+
+@doc raw"""
+Makes a communicator, in \*comm, that uses an existing ncclComm_t. It stays the caller's and must outlive the annulus
+communicator; nobody else may use it while an annulus call runs. After a failure annulus has aborted it. Errors as
+annulus_comm_create_nccl(). Since 0.1.0.
+""" function annulus_comm_create_from_nccl(comm, nccl_comm)
+    @library_call annulus_comm_create_from_nccl(comm::Ptr{Ptr{annulus_comm}}, nccl_comm::Ptr{Cvoid})::annulus_status
+end
+
+@doc raw"""
+The number of ranks, in \*size. ANNULUS_ERROR_ARGUMENT: a pointer is NULL. Since 0.1.0.
+""" function annulus_comm_size(comm, size)
+    @library_call annulus_comm_size(comm::Ptr{annulus_comm}, size::Ptr{Int32})::annulus_status
+end
+
+@doc raw"""
+The rank of this end, from 0, in \*rank. ANNULUS_ERROR_ARGUMENT: a pointer is NULL. Since 0.1.0.
+""" function annulus_comm_rank(comm, rank)
+    @library_call annulus_comm_rank(comm::Ptr{annulus_comm}, rank::Ptr{Int32})::annulus_status
+end
+
+@doc raw"""
+Sets how many seconds a call waits for another rank before it fails: more than 0, 300 unless set. On CUDA what is
+waited for after a call has returned counts too: NCCL's kernels that a dead rank holds up are stopped. Ranks may have
+different timeouts. ANNULUS_ERROR_ARGUMENT: comm is NULL, or seconds is not a finite number above 0. Since 0.1.0.
+""" function annulus_comm_set_timeout(comm, seconds)
+    @library_call annulus_comm_set_timeout(comm::Ptr{annulus_comm}, seconds::Cdouble)::annulus_status
+end
+
+@doc raw"""
+Breaks the communicator: calls of other threads of this process that wait in it return ANNULUS_ERROR_COMM, and other
+processes' calls fail when they miss this rank. Any thread. ANNULUS_ERROR_ARGUMENT: comm is NULL. Since 0.1.0.
+""" function annulus_comm_abort(comm)
+    @library_call annulus_comm_abort(comm::Ptr{annulus_comm})::annulus_status
+end
+
+@doc raw"""
+Destroys a rank's end; NULL is legal. Does not wait for other ranks, whose calls fail from then on. Contexts that use
+it must be destroyed, or given another, before. Since 0.1.0.
+""" function annulus_comm_destroy(comm)
+    @library_call annulus_comm_destroy(comm::Ptr{annulus_comm})::Cvoid
+end
+
+@doc raw"""
+Makes the context's calls collective over `comm`, which stays the caller's and must outlive its use; NULL makes the
+context compute alone again (default). Forgets the shards. ANNULUS_ERROR_ARGUMENT: context is NULL, or comm is bound
+to another device than the context's. ANNULUS_ERROR_UNSUPPORTED: comm does not work with devices of the context's
+kind. Since 0.1.0.
+""" function annulus_context_set_comm(context, comm)
+    @library_call annulus_context_set_comm(context::Ptr{annulus_context}, comm::Ptr{annulus_comm})::annulus_status
+end
+
+@doc raw"""
+Sets the shards: rank i holds lengths\[i\] >= 0 positions, behind those of rank i - 1. `count` is the number of ranks;
+NULL with 0 goes back to the default, in which all ranks hold equally many. Every rank sets the same. In a call the
+tensors of rank i have lengths\[i\] rows; where that is 0, their shape is 0 there and their data may be NULL.
+ANNULUS_ERROR_ARGUMENT: context is NULL or has no communicator, count is not its size, a length is negative, or all
+are 0. Since 0.1.0.
+""" function annulus_context_set_shards(context, lengths, count)
+    @library_call annulus_context_set_shards(context::Ptr{annulus_context}, lengths::Ptr{Int64}, count::Int32)::annulus_status
+end
+
+@doc raw"""
+What the last successful call of a context sent to and received from other ranks: rows of K and V, and of dK and dV.
+""" struct annulus_traffic
+    size::Csize_t # sizeof(annulus_traffic)
+    sent_bytes::UInt64
+    received_bytes::UInt64
+end
+
+const ANNULUS_TRAFFIC_INIT = annulus_traffic(sizeof(annulus_traffic), 0, 0)
+
+@doc raw"""
+Writes it to \*traffic. ANNULUS_ERROR_ARGUMENT: a pointer is NULL or the size is not known. Since 0.1.0.
+""" function annulus_context_last_traffic(context, traffic)
+    @library_call annulus_context_last_traffic(context::Ptr{annulus_context}, traffic::Ptr{annulus_traffic})::annulus_status
+end
+
+@doc raw"""
+What a problem costs one of several ranks. Set `size` to sizeof(annulus_rank_estimate) before the call, best by
+ANNULUS_RANK_ESTIMATE_INIT. Exact: a run needs, sends and receives these bytes.
+""" struct annulus_rank_estimate
+    size::Csize_t
+    exchange::annulus_exchange # what `auto` comes to
+    forward_workspace_bytes::UInt64 # memory a forward call needs besides its tensors, received rows included
+    backward_workspace_bytes::UInt64 # the same for a backward call
+    forward_sent_bytes::UInt64 # rows of K and V
+    forward_received_bytes::UInt64
+    backward_sent_bytes::UInt64 # rows of K and V to those that attend to them, dK and dV back to the owners
+    backward_received_bytes::UInt64
+end
+
+const ANNULUS_RANK_ESTIMATE_INIT = annulus_rank_estimate(sizeof(annulus_rank_estimate), ANNULUS_EXCHANGE_AUTO, 0, 0, 0, 0, 0, 0)
+
+@doc raw"""
+Estimates, in \*estimate, the part of rank `rank` of `ranks` (at most 4096) in a problem under the context's config;
+the context needs no communicator. lengths: `ranks` shard lengths that add up to the sequence length, or NULL for
+shards as equal as can be, the first ones longer. The windows of the problem are not looked at. Errors as
+annulus_estimate_problem(), and ANNULUS_ERROR_ARGUMENT where ranks, rank or lengths are not as above. Since 0.1.0.
+""" function annulus_estimate_rank(context, problem, lengths, ranks, rank, estimate)
+    @library_call annulus_estimate_rank(context::Ptr{annulus_context}, problem::Ptr{annulus_problem}, lengths::Ptr{Int64}, ranks::Int32, rank::Int32, estimate::Ptr{annulus_rank_estimate})::annulus_status
+end

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Tells the linker where libannulus is: in the directory ANNULUS_LIB_DIR where that is set, else where pkg-config says,
+//! else where the linker looks by itself.
+
+use std::env;
+use std::process::Command;
+
+fn library_directory() -> Option<String> {
+    if let Ok(directory) = env::var("ANNULUS_LIB_DIR") {
+        return Some(directory);
+    }
+    let program = env::var("PKG_CONFIG").unwrap_or_else(|_| "pkg-config".to_string());
+    let output = Command::new(program).args(["--variable=libdir", "annulus"]).output().ok()?;
+    let directory = String::from_utf8(output.stdout).ok()?.trim().to_string();
+    (output.status.success() && !directory.is_empty()).then_some(directory)
+}
+
+fn main() {
+    for name in ["ANNULUS_LIB_DIR", "PKG_CONFIG", "PKG_CONFIG_PATH"] {
+        println!("cargo:rerun-if-env-changed={name}");
+    }
+    if let Some(directory) = library_directory() {
+        println!("cargo:rustc-link-search=native={directory}");
+    }
+    println!("cargo:rustc-link-lib=dylib=annulus");
+}

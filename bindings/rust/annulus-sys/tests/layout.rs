@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The structs here lie in memory as the C compiler lays them out. The environment variable ANNULUS_LAYOUT names the C
+//! program that tells.
+
+use annulus_sys::*;
+use std::mem::{size_of, MaybeUninit};
+use std::ptr::addr_of;
+
+fn size_behind<T>(_: *const T) -> usize {
+    size_of::<T>()
+}
+
+macro_rules! layout {
+    ($($name:ident { $($field:ident),* })*) => {{
+        let mut lines = Vec::new();
+        $(
+            lines.push(format!("{} {}", stringify!($name), size_of::<$name>()));
+            let place = MaybeUninit::<$name>::uninit();
+            $(
+                // Only addresses are taken, nothing is read.
+                let field = unsafe { addr_of!((*place.as_ptr()).$field) };
+                let offset = field as usize - place.as_ptr() as usize;
+                lines.push(format!("{}.{} {} {}", stringify!($name), stringify!($field), offset, size_behind(field)));
+            )*
+        )*
+        lines
+    }};
+}
+
+#[test]
+#[ignore = "needs ANNULUS_LAYOUT"]
+fn structs_lie_as_in_c() {
+    let program = std::env::var("ANNULUS_LAYOUT").expect("ANNULUS_LAYOUT names the C program");
+    let output = std::process::Command::new(program).output().expect("the C program runs");
+    let told = String::from_utf8(output.stdout).expect("it prints text");
+    let mine = layout! {
+        annulus_tensor { data, dtype, rank, shape, stride }
+        annulus_allocator { size, allocate, release, user }
+        annulus_window { size, query_start }
+        annulus_problem {
+            size, dtype, heads, kv_heads, head_dim, batch, sequence_length, query_start, query_length, key_start, key_length
+        }
+        annulus_estimate {
+            size, pairs, forward_flops, backward_flops, tensor_bytes, gradient_bytes, forward_workspace_bytes,
+            backward_workspace_bytes, remote_bytes, plan_bytes
+        }
+        annulus_nccl_id { bytes }
+        annulus_traffic { size, sent_bytes, received_bytes }
+        annulus_rank_estimate {
+            size, exchange, forward_workspace_bytes, backward_workspace_bytes, forward_sent_bytes, forward_received_bytes,
+            backward_sent_bytes, backward_received_bytes
+        }
+    };
+    assert_eq!(told.lines().collect::<Vec<_>>(), mine);
+}

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Communicators: several ranks share one sequence.
+
+use crate::error::{check, Error, Result};
+use annulus_sys as sys;
+use std::ptr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// One rank's end of a communicator. Given to [`Context::set_comm`](crate::Context::set_comm), it makes forward and
+/// backward calls collective: every rank calls, in the same order, with its own shard of the sequence.
+#[derive(Debug)]
+pub struct Comm {
+    pub(crate) handle: *mut sys::annulus_comm,
+    shared: Arc<Shared>,
+}
+
+/// The handle as those see it that may abort; null once the communicator is destroyed.
+#[derive(Debug)]
+struct Shared(Mutex<*mut sys::annulus_comm>);
+
+// One thread at a time uses an end; only aborting, which any thread may, goes through Shared.
+unsafe impl Send for Comm {}
+unsafe impl Send for Shared {}
+unsafe impl Sync for Shared {}
+
+/// The bytes that rank 0 makes and all ranks of an NCCL communicator get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NcclId(pub [u8; 128]);
+
+impl NcclId {
+    /// A new id.
+    pub fn create() -> Result<NcclId> {
+        let mut id = sys::annulus_nccl_id { bytes: [0; 128] };
+        check(unsafe { sys::annulus_nccl_id_create(&mut id) })?;
+        Ok(NcclId(id.bytes.map(|byte| byte as u8)))
+    }
+}
+
+impl Comm {
+    fn from_handle(handle: *mut sys::annulus_comm) -> Comm {
+        Comm { handle, shared: Arc::new(Shared(Mutex::new(handle))) }
+    }
+
+    /// The ends of a communicator between `ranks` threads of this process, one each.
+    ///
+    /// ```
+    /// use annulus::{Comm, Config, Context, TensorMut, TensorRef};
+    /// # fn main() -> annulus::Result<()> {
+    /// let config = Config::builder().branch(16, 1).branch(0, 4).causal(true).build()?;
+    /// let work = |comm| {
+    ///     let shape = [1, 32, 4, 16]; // half of 64 positions
+    ///     let rows = vec![0.5_f32; 32 * 4 * 16];
+    ///     let mut out = vec![0.0_f32; 32 * 4 * 16];
+    ///     let x = TensorRef::new(&rows, &shape)?;
+    ///     let mut context = Context::cpu(&config)?;
+    ///     context.set_comm(Some(comm))?;
+    ///     context.forward(&x, &x, &x, &mut TensorMut::new(&mut out, &shape)?, None, None)
+    /// };
+    /// let comms = Comm::local(2)?;
+    /// std::thread::scope(|scope| {
+    ///     let ranks: Vec<_> = comms.into_iter().map(|comm| scope.spawn(|| work(comm))).collect();
+    ///     ranks.into_iter().try_for_each(|rank| rank.join().expect("no panic"))
+    /// })
+    /// # }
+    /// ```
+    pub fn local(ranks: i32) -> Result<Vec<Comm>> {
+        create_several(ranks, |handles| unsafe { sys::annulus_comm_create_local(handles, ranks) })
+    }
+
+    /// Rank `rank` of `ranks` over NCCL, on a CUDA device. Collective: waits for the others, which pass the same id.
+    pub fn nccl(id: &NcclId, ranks: i32, rank: i32, device: i32) -> Result<Comm> {
+        let id = sys::annulus_nccl_id { bytes: id.0.map(|byte| byte as _) };
+        let mut handle = ptr::null_mut();
+        check(unsafe { sys::annulus_comm_create_nccl(&mut handle, &id, ranks, rank, device) })?;
+        Ok(Comm::from_handle(handle))
+    }
+
+    /// The ends of an NCCL communicator over CUDA devices of this process; the i-th is for a context on `devices[i]`.
+    pub fn nccl_devices(devices: &[i32]) -> Result<Vec<Comm>> {
+        let ranks = i32::try_from(devices.len()).unwrap_or(i32::MAX);
+        create_several(ranks, |handles| unsafe {
+            sys::annulus_comm_create_nccl_devices(handles, ranks, devices.as_ptr())
+        })
+    }
+
+    /// The number of ranks.
+    pub fn size(&self) -> Result<i32> {
+        let mut size = 0;
+        check(unsafe { sys::annulus_comm_size(self.handle, &mut size) })?;
+        Ok(size)
+    }
+
+    /// The rank of this end, from 0.
+    pub fn rank(&self) -> Result<i32> {
+        let mut rank = 0;
+        check(unsafe { sys::annulus_comm_rank(self.handle, &mut rank) })?;
+        Ok(rank)
+    }
+
+    /// How long a call waits for another rank before it fails; 5 minutes unless set.
+    pub fn set_timeout(&mut self, timeout: Duration) -> Result<()> {
+        check(unsafe { sys::annulus_comm_set_timeout(self.handle, timeout.as_secs_f64()) })
+    }
+
+    /// What another thread may break this end with.
+    pub fn abort_handle(&self) -> AbortHandle {
+        AbortHandle(Arc::clone(&self.shared))
+    }
+}
+
+/// Makes the ends of a communicator. What `create` refuses because of `ranks` it refuses before it writes.
+fn create_several(
+    ranks: i32,
+    create: impl FnOnce(*mut *mut sys::annulus_comm) -> sys::annulus_status,
+) -> Result<Vec<Comm>> {
+    const MOST: i32 = 4096;
+    if !(1..=MOST).contains(&ranks) {
+        return Err(Error::argument(format!("ranks is {ranks}; it may be 1 to {MOST}")));
+    }
+    let mut handles = vec![ptr::null_mut(); ranks as usize];
+    check(create(handles.as_mut_ptr()))?;
+    Ok(handles.into_iter().map(Comm::from_handle).collect())
+}
+
+impl Drop for Comm {
+    fn drop(&mut self) {
+        // Nobody aborts it from here on.
+        let mut handle = self.shared.0.lock().unwrap_or_else(PoisonError::into_inner);
+        unsafe { sys::annulus_comm_destroy(*handle) };
+        *handle = ptr::null_mut();
+    }
+}
+
+/// Breaks a communicator from any thread.
+#[derive(Clone, Debug)]
+pub struct AbortHandle(Arc<Shared>);
+
+impl AbortHandle {
+    /// Calls that wait in the communicator return an error, and other ranks' calls fail when they miss this one. Does
+    /// nothing where the communicator has been dropped.
+    pub fn abort(&self) -> Result<()> {
+        let handle = self.0 .0.lock().unwrap_or_else(PoisonError::into_inner);
+        if handle.is_null() {
+            return Ok(());
+        }
+        check(unsafe { sys::annulus_comm_abort(*handle) })
+    }
+}

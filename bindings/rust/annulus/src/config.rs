@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What to compute: branches, causality, and how the work is to be done.
+
+use crate::error::{check, static_text, Result};
+use annulus_sys as sys;
+use std::fmt;
+use std::ops::Range;
+use std::ptr;
+
+/// Which residue φ of the places in a segment a head uses. The head h is counted inside the branch's range of c heads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Phase {
+    /// φ = h / ceil(c / r), integer division: LongNet's published code.
+    #[default]
+    Block,
+    /// φ = h mod r: LongNet's paper.
+    Interleave,
+    /// φ = this mod r, for every head.
+    Fixed(i64),
+}
+
+/// Which queries of a segment attend to which of its keys. A residue is the place in the segment modulo r.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum QueryRule {
+    /// The query's and the key's residue are both φ: LongNet.
+    #[default]
+    Dilated,
+    /// The query's residue equals the key's, whatever it is: every query attends.
+    Residue,
+    /// The key's residue is φ, any query.
+    Every,
+}
+
+/// How the positions of a segment are numbered before every r-th is kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// 0, 1, 2, …
+    #[default]
+    Linear,
+    /// Along the generalised Hilbert curve of a grid with this many columns; 0: the smallest divisor of the segment's
+    /// length that is at least its square root.
+    Hilbert(i64),
+}
+
+/// What stands in the slots that a segment has too few positions to fill.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Padding {
+    /// Nothing.
+    #[default]
+    Exact,
+    /// A key of score 0 and value 0, for weights that were trained with LongNet's published code. No effect when causal.
+    ZeroKeys,
+}
+
+/// Who computes. The engines are numbered from 0 without gaps; a newer library may have more.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Engine(pub(crate) sys::annulus_engine);
+
+impl Engine {
+    /// The fastest engine of the device that supports the problem.
+    pub const AUTO: Engine = Engine(sys::ANNULUS_ENGINE_AUTO);
+    /// CPU, float64 inside, brute force in O(N²) time: for tests.
+    pub const REFERENCE: Engine = Engine(sys::ANNULUS_ENGINE_REFERENCE);
+    /// CPU, blocked, BLAS inside, threads.
+    pub const CPU: Engine = Engine(sys::ANNULUS_ENGINE_CPU);
+    /// Any CUDA device.
+    pub const GEMM: Engine = Engine(sys::ANNULUS_ENGINE_GEMM);
+
+    /// The engine that the C API has this number for.
+    pub const fn from_code(code: i32) -> Engine {
+        Engine(code)
+    }
+
+    /// The name, such as "cpu", or "" where the number has none.
+    pub fn name(self) -> &'static str {
+        unsafe { static_text(sys::annulus_engine_name(self.0)) }
+    }
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Engine({}: {})", self.0, self.name())
+    }
+}
+
+/// How rows of K and V move between ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Exchange(pub(crate) sys::annulus_exchange);
+
+impl Exchange {
+    /// Gather where its rows take no more than the longest shard's own, else ring.
+    pub const AUTO: Exchange = Exchange(sys::ANNULUS_EXCHANGE_AUTO);
+    /// In ranks − 1 hops: memory for the rows of two ranks at a time.
+    pub const RING: Exchange = Exchange(sys::ANNULUS_EXCHANGE_RING);
+    /// All at once: memory for all rows that the rank's queries attend to.
+    pub const GATHER: Exchange = Exchange(sys::ANNULUS_EXCHANGE_GATHER);
+}
+
+/// One branch: segments of some length, of which every r-th position is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Branch {
+    segment_length: i64,
+    dilation: i64,
+    heads: Option<Range<i32>>,
+    phase: Phase,
+    query_rule: QueryRule,
+    order: Order,
+}
+
+impl Branch {
+    /// Segments of `segment_length` positions (0: the whole sequence), every `dilation`-th of them, for all heads.
+    pub fn new(segment_length: i64, dilation: i64) -> Branch {
+        Branch {
+            segment_length,
+            dilation,
+            heads: None,
+            phase: Phase::default(),
+            query_rule: QueryRule::default(),
+            order: Order::default(),
+        }
+    }
+
+    /// Serves these query heads only.
+    pub fn heads(mut self, heads: Range<i32>) -> Branch {
+        self.heads = Some(heads);
+        self
+    }
+
+    pub fn phase(mut self, phase: Phase) -> Branch {
+        self.phase = phase;
+        self
+    }
+
+    pub fn query_rule(mut self, rule: QueryRule) -> Branch {
+        self.query_rule = rule;
+        self
+    }
+
+    pub fn order(mut self, order: Order) -> Branch {
+        self.order = order;
+        self
+    }
+}
+
+/// What to compute: a list of branches, and how. Made by [`Config::builder`], unchangeable afterwards.
+#[derive(Debug)]
+pub struct Config {
+    handle: *mut sys::annulus_config,
+}
+
+// Plain data that nobody changes once it is built.
+unsafe impl Send for Config {}
+unsafe impl Sync for Config {}
+
+impl Config {
+    /// Begins a config: no branches yet, not causal, exact padding, scale 1/√D.
+    ///
+    /// ```
+    /// use annulus::{Branch, Config, Order};
+    /// # fn main() -> annulus::Result<()> {
+    /// let longnet = Config::builder().branch(2048, 1).branch(8192, 4).causal(true).build()?;
+    /// let image = Config::builder().push(Branch::new(0, 4).order(Order::Hilbert(256))).build()?;
+    /// let error = Config::builder().branch(2048, 0).build().unwrap_err();
+    /// assert_eq!(error.status(), annulus::Status::ARGUMENT);
+    /// # Ok(()) }
+    /// ```
+    pub fn builder() -> ConfigBuilder {
+        let mut handle = ptr::null_mut();
+        let made = check(unsafe { sys::annulus_config_create(&mut handle) });
+        ConfigBuilder { config: made.map(|()| Config { handle }) }
+    }
+
+    /// The number of branches.
+    pub fn branch_count(&self) -> usize {
+        unsafe { sys::annulus_config_branch_count(self.handle) as usize }
+    }
+
+    /// An independent copy.
+    pub fn try_clone(&self) -> Result<Config> {
+        let mut handle = ptr::null_mut();
+        check(unsafe { sys::annulus_config_copy(&mut handle, self.handle) })?;
+        Ok(Config { handle })
+    }
+
+    /// The C API's handle, for functions of `annulus-sys`. It stays this config's.
+    pub fn as_ptr(&self) -> *const sys::annulus_config {
+        self.handle
+    }
+}
+
+impl Drop for Config {
+    fn drop(&mut self) {
+        unsafe { sys::annulus_config_destroy(self.handle) }
+    }
+}
+
+/// A config in the making. The first call that fails is what [`build`](ConfigBuilder::build) returns.
+#[derive(Debug)]
+#[must_use]
+pub struct ConfigBuilder {
+    config: Result<Config>,
+}
+
+impl ConfigBuilder {
+    fn then(mut self, step: impl FnOnce(*mut sys::annulus_config) -> Result<()>) -> ConfigBuilder {
+        if let Ok(config) = &self.config {
+            if let Err(error) = step(config.handle) {
+                self.config = Err(error);
+            }
+        }
+        self
+    }
+
+    fn set(self, setter: impl FnOnce(*mut sys::annulus_config) -> sys::annulus_status) -> ConfigBuilder {
+        self.then(|handle| check(setter(handle)))
+    }
+
+    /// The config, or what was wrong with it first.
+    pub fn build(self) -> Result<Config> {
+        self.config
+    }
+
+    /// Appends segments of `segment_length` positions (0: the whole sequence), every `dilation`-th of them.
+    pub fn branch(self, segment_length: i64, dilation: i64) -> ConfigBuilder {
+        self.push(Branch::new(segment_length, dilation))
+    }
+
+    /// Appends a branch.
+    pub fn push(self, branch: Branch) -> ConfigBuilder {
+        self.then(|handle| unsafe { append(handle, &branch) })
+    }
+
+    /// Appends `count` branches with w = segment_length · segment_ratio^i and r = dilation_ratio^i, LongNet's series.
+    pub fn longnet(self, segment_length: i64, segment_ratio: i64, dilation_ratio: i64, count: i32) -> ConfigBuilder {
+        self.set(|handle| unsafe {
+            sys::annulus_config_add_longnet(handle, segment_length, segment_ratio, dilation_ratio, count)
+        })
+    }
+
+    /// Appends the branches of Prov-GigaPath's slide encoder, and sets zero-key padding and not causal.
+    pub fn gigapath(self) -> ConfigBuilder {
+        self.set(|handle| unsafe { sys::annulus_config_add_gigapath(handle) })
+    }
+
+    /// Appends a branch for each (segment length, dilation), that share `heads` query heads out among themselves.
+    pub fn head_groups(self, heads: i32, branches: &[(i64, i64)]) -> ConfigBuilder {
+        let (lengths, dilations): (Vec<i64>, Vec<i64>) = branches.iter().copied().unzip();
+        let count = i32::try_from(branches.len()).unwrap_or(i32::MAX);
+        self.set(|handle| unsafe {
+            sys::annulus_config_add_head_groups(handle, heads, count, lengths.as_ptr(), dilations.as_ptr())
+        })
+    }
+
+    /// Whether a query attends only to keys at its own position or before.
+    pub fn causal(self, causal: bool) -> ConfigBuilder {
+        self.set(|handle| unsafe { sys::annulus_config_set_causal(handle, causal.into()) })
+    }
+
+    /// The factor on Q·K, 1/√D unless set.
+    pub fn scale(self, scale: f64) -> ConfigBuilder {
+        self.set(|handle| unsafe { sys::annulus_config_set_scale(handle, scale) })
+    }
+
+    /// The padding rule of all branches.
+    pub fn padding(self, padding: Padding) -> ConfigBuilder {
+        let rule = match padding {
+            Padding::Exact => sys::ANNULUS_PADDING_EXACT,
+            Padding::ZeroKeys => sys::ANNULUS_PADDING_ZERO_KEYS,
+        };
+        self.set(|handle| unsafe { sys::annulus_config_set_padding_rule(handle, rule) })
+    }
+
+    /// The engine. One that cannot serve a later call makes that call fail.
+    pub fn engine(self, engine: Engine) -> ConfigBuilder {
+        self.set(|handle| unsafe { sys::annulus_config_set_engine(handle, engine.0) })
+    }
+
+    /// Whether equal inputs must give bit-equal results, whatever the number of threads.
+    pub fn deterministic(self, deterministic: bool) -> ConfigBuilder {
+        self.set(|handle| unsafe { sys::annulus_config_set_deterministic(handle, deterministic.into()) })
+    }
+
+    /// Whether products of float32 tensors may be computed in TF32.
+    pub fn allow_tf32(self, allow: bool) -> ConfigBuilder {
+        self.set(|handle| unsafe { sys::annulus_config_set_allow_tf32(handle, allow.into()) })
+    }
+
+    /// The most bytes of workspace that a call may take; 0: the engine's own choice.
+    pub fn workspace_limit(self, bytes: u64) -> ConfigBuilder {
+        self.set(|handle| unsafe { sys::annulus_config_set_workspace_limit(handle, bytes) })
+    }
+
+    /// How rows move between ranks; every rank sets the same.
+    pub fn exchange(self, exchange: Exchange) -> ConfigBuilder {
+        self.set(|handle| unsafe { sys::annulus_config_set_exchange(handle, exchange.0) })
+    }
+}
+
+/// # Safety
+/// `config` is a handle that nobody else uses.
+unsafe fn append(config: *mut sys::annulus_config, branch: &Branch) -> Result<()> {
+    let mut index = 0;
+    check(sys::annulus_config_add_branch(config, branch.segment_length, branch.dilation, &mut index))?;
+    if let Some(heads) = &branch.heads {
+        let count = heads.end.saturating_sub(heads.start);
+        check(sys::annulus_config_set_branch_heads(config, index, heads.start, count))?;
+    }
+    let (phase, residue) = match branch.phase {
+        Phase::Block => (sys::ANNULUS_PHASE_BLOCK, 0),
+        Phase::Interleave => (sys::ANNULUS_PHASE_INTERLEAVE, 0),
+        Phase::Fixed(residue) => (sys::ANNULUS_PHASE_FIXED, residue),
+    };
+    check(sys::annulus_config_set_branch_phase(config, index, phase, residue))?;
+    let rule = match branch.query_rule {
+        QueryRule::Dilated => sys::ANNULUS_QUERY_DILATED,
+        QueryRule::Residue => sys::ANNULUS_QUERY_RESIDUE,
+        QueryRule::Every => sys::ANNULUS_QUERY_EVERY,
+    };
+    check(sys::annulus_config_set_branch_query_rule(config, index, rule))?;
+    let (order, width) = match branch.order {
+        Order::Linear => (sys::ANNULUS_ORDER_LINEAR, 0),
+        Order::Hilbert(width) => (sys::ANNULUS_ORDER_HILBERT, width),
+    };
+    check(sys::annulus_config_set_branch_order(config, index, order, width))
+}

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Where to compute: a device, and what calls on it have in common.
+
+use crate::comm::Comm;
+use crate::config::{Config, Engine};
+use crate::element::Element;
+use crate::error::{check, Result};
+use crate::tensor::{TensorMut, TensorRef};
+use annulus_sys as sys;
+use std::os::raw::c_void;
+use std::ptr;
+
+/// A kind of device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Device {
+    Cpu,
+    Cuda,
+}
+
+impl Device {
+    fn code(self) -> sys::annulus_device {
+        match self {
+            Device::Cpu => sys::ANNULUS_DEVICE_CPU,
+            Device::Cuda => sys::ANNULUS_DEVICE_CUDA,
+        }
+    }
+
+    /// How many devices of this kind the library can use on this machine.
+    pub fn count(self) -> Result<usize> {
+        let mut count = 0;
+        check(unsafe { sys::annulus_device_count(self.code(), &mut count) })?;
+        Ok(count as usize)
+    }
+}
+
+/// A device with a config: what forward and backward calls are made on.
+///
+/// One thread at a time uses a context (it may be sent to another thread); several contexts work at the same time.
+#[derive(Debug)]
+pub struct Context {
+    pub(crate) handle: *mut sys::annulus_context,
+    comm: Option<Comm>, // outlives the handle: see drop
+}
+
+// The C library ties a context to no thread.
+unsafe impl Send for Context {}
+
+fn raw<T: Element>(tensor: Option<&TensorRef<'_, T>>) -> *const sys::annulus_tensor {
+    tensor.map_or(ptr::null(), TensorRef::as_raw)
+}
+
+fn raw_mut<T: Element>(tensor: Option<&mut TensorMut<'_, T>>) -> *const sys::annulus_tensor {
+    tensor.map_or(ptr::null(), TensorMut::as_raw)
+}
+
+/// Calls `f` with the C API's window: NULL where the query rows are the whole sequence.
+fn with_window<R>(query_start: Option<i64>, f: impl FnOnce(*const sys::annulus_window) -> R) -> R {
+    let window = query_start.map(|query_start| sys::annulus_window { query_start, ..sys::ANNULUS_WINDOW_INIT });
+    f(window.as_ref().map_or(ptr::null(), |window| window))
+}
+
+impl Context {
+    /// A context on the CPU.
+    pub fn cpu(config: &Config) -> Result<Context> {
+        Context::new(Device::Cpu, 0, config)
+    }
+
+    /// A context on a device, counted from 0 as the CUDA runtime does.
+    pub fn new(device: Device, index: i32, config: &Config) -> Result<Context> {
+        let mut handle = ptr::null_mut();
+        check(unsafe { sys::annulus_context_create(&mut handle, device.code(), index) })?;
+        let mut context = Context { handle, comm: None };
+        context.set_config(config)?;
+        Ok(context)
+    }
+
+    /// Gives the context a copy of another config.
+    pub fn set_config(&mut self, config: &Config) -> Result<()> {
+        check(unsafe { sys::annulus_context_set_config(self.handle, config.as_ptr()) })
+    }
+
+    /// How many CPU threads a call may use; 0: as many as the process may run on. Results do not depend on it.
+    pub fn set_threads(&mut self, threads: i32) -> Result<()> {
+        check(unsafe { sys::annulus_context_set_threads(self.handle, threads) })
+    }
+
+    /// The stream that work on a CUDA device is ordered on; null: the default stream.
+    ///
+    /// # Safety
+    /// `stream` is null or a `cudaStream_t` of the context's device that lives as long as the context uses it.
+    pub unsafe fn set_stream(&mut self, stream: *mut c_void) -> Result<()> {
+        check(sys::annulus_context_set_stream(self.handle, stream))
+    }
+
+    /// Memory of the context's device that calls use instead of allocating; null with 0 bytes: they allocate again.
+    ///
+    /// # Safety
+    /// The `bytes` bytes are there, and nobody else uses them, as long as the context has them; on a GPU until the
+    /// context's stream has come past the last call.
+    pub unsafe fn set_workspace(&mut self, workspace: *mut c_void, bytes: usize) -> Result<()> {
+        check(sys::annulus_context_set_workspace(self.handle, workspace, bytes))
+    }
+
+    /// Computes O and, where `lse` is given, LSE.
+    ///
+    /// | tensor | shape | |
+    /// |---|---|---|
+    /// | `q`, `out` | \[B, Nq, H, D\] | |
+    /// | `k`, `v` | \[B, N, G, D\] | G divides H |
+    /// | `lse` | \[B, H, Nq\] | float32, float64 where `q` is |
+    ///
+    /// `query_start` None: the query rows are the whole sequence, Nq = N. Else they are the positions `query_start` …
+    /// `query_start` + Nq − 1 of the N. On a GPU the call does not wait for the device. On an error of an argument
+    /// nothing was written.
+    ///
+    /// ```
+    /// use annulus::{Config, Context, TensorMut, TensorRef};
+    /// # fn main() -> annulus::Result<()> {
+    /// let shape = [1, 100, 4, 16];
+    /// let (q, k, v) = (vec![0.5_f32; 6400], vec![0.25_f32; 6400], vec![2.0_f32; 6400]);
+    /// let (mut out, mut lse) = (vec![0.0_f32; 6400], vec![0.0_f32; 400]);
+    /// let config = Config::builder().branch(32, 1).branch(100, 4).causal(true).build()?;
+    /// let mut context = Context::cpu(&config)?;
+    /// context.forward(
+    ///     &TensorRef::new(&q, &shape)?,
+    ///     &TensorRef::new(&k, &shape)?,
+    ///     &TensorRef::new(&v, &shape)?,
+    ///     &mut TensorMut::new(&mut out, &shape)?,
+    ///     Some(&mut TensorMut::new(&mut lse, &[1, 4, 100])?),
+    ///     None,
+    /// )?;
+    /// assert!(out.iter().all(|x| (x - 2.0).abs() < 1e-5));
+    /// # Ok(()) }
+    /// ```
+    pub fn forward<T: Element>(
+        &mut self,
+        q: &TensorRef<'_, T>,
+        k: &TensorRef<'_, T>,
+        v: &TensorRef<'_, T>,
+        out: &mut TensorMut<'_, T>,
+        lse: Option<&mut TensorMut<'_, T::Lse>>,
+        query_start: Option<i64>,
+    ) -> Result<()> {
+        let (q, k, v, out, lse) = (q.as_raw(), k.as_raw(), v.as_raw(), out.as_raw(), raw_mut(lse));
+        with_window(query_start, |window| {
+            check(unsafe { sys::annulus_forward(self.handle, q, k, v, out, lse, window) })
+        })
+    }
+
+    /// Computes the gradients dQ, dK and dV of a forward call with the same config and `query_start`, given dO and, where
+    /// it is not None, dLSE. Gradients have the shapes of what they are gradients of, and are overwritten.
+    #[allow(clippy::too_many_arguments)] // as many as the mathematics has
+    pub fn backward<T: Element>(
+        &mut self,
+        q: &TensorRef<'_, T>,
+        k: &TensorRef<'_, T>,
+        v: &TensorRef<'_, T>,
+        out: &TensorRef<'_, T>,
+        lse: &TensorRef<'_, T::Lse>,
+        d_out: &TensorRef<'_, T>,
+        d_lse: Option<&TensorRef<'_, T::Lse>>,
+        d_q: &mut TensorMut<'_, T>,
+        d_k: &mut TensorMut<'_, T>,
+        d_v: &mut TensorMut<'_, T>,
+        query_start: Option<i64>,
+    ) -> Result<()> {
+        let (q, k, v, out, lse) = (q.as_raw(), k.as_raw(), v.as_raw(), out.as_raw(), lse.as_raw());
+        let (d_out, d_lse) = (d_out.as_raw(), raw(d_lse));
+        let (d_q, d_k, d_v) = (d_q.as_raw(), d_k.as_raw(), d_v.as_raw());
+        with_window(query_start, |window| {
+            check(unsafe { sys::annulus_backward(self.handle, q, k, v, out, lse, d_out, d_lse, d_q, d_k, d_v, window) })
+        })
+    }
+
+    /// The engine that served the last successful call; [`Engine::AUTO`] before the first.
+    pub fn last_engine(&self) -> Result<Engine> {
+        let mut engine = sys::ANNULUS_ENGINE_AUTO;
+        check(unsafe { sys::annulus_context_last_engine(self.handle, &mut engine) })?;
+        Ok(Engine(engine))
+    }
+
+    /// Makes the calls collective over the ranks of a communicator, which the context keeps; None: it computes alone
+    /// again. Forgets the shards. What the context had before is returned.
+    pub fn set_comm(&mut self, comm: Option<Comm>) -> Result<Option<Comm>> {
+        let handle = comm.as_ref().map_or(ptr::null_mut(), |comm| comm.handle);
+        check(unsafe { sys::annulus_context_set_comm(self.handle, handle) })?;
+        Ok(std::mem::replace(&mut self.comm, comm))
+    }
+
+    /// The communicator.
+    pub fn comm(&self) -> Option<&Comm> {
+        self.comm.as_ref()
+    }
+
+    /// How many positions each rank holds, in the order of the sequence; None: all equally many. Every rank sets the
+    /// same.
+    pub fn set_shards(&mut self, lengths: Option<&[i64]>) -> Result<()> {
+        let (data, count) = lengths.map_or((ptr::null(), 0), |lengths| (lengths.as_ptr(), lengths.len()));
+        let count = i32::try_from(count).unwrap_or(i32::MAX);
+        check(unsafe { sys::annulus_context_set_shards(self.handle, data, count) })
+    }
+
+    /// The bytes of rows that the last successful call sent to and received from other ranks.
+    pub fn last_traffic(&self) -> Result<Traffic> {
+        let mut traffic = sys::ANNULUS_TRAFFIC_INIT;
+        check(unsafe { sys::annulus_context_last_traffic(self.handle, &mut traffic) })?;
+        Ok(Traffic { sent_bytes: traffic.sent_bytes, received_bytes: traffic.received_bytes })
+    }
+
+    /// The C API's handle, for functions of `annulus-sys`. It stays this context's.
+    pub fn as_ptr(&self) -> *mut sys::annulus_context {
+        self.handle
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // Before the communicator, which is a field.
+        unsafe { sys::annulus_context_destroy(self.handle) }
+    }
+}
+
+/// What a call sent to and received from other ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Traffic {
+    pub sent_bytes: u64,
+    pub received_bytes: u64,
+}

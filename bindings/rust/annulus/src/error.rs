@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Statuses and errors.
+
+use annulus_sys as sys;
+use std::ffi::CStr;
+use std::fmt;
+use std::os::raw::{c_char, c_int};
+
+/// Why a call failed. A newer library may return statuses that have no name here; they are kept as they are.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Status(c_int);
+
+impl Status {
+    /// An argument is not what the function allows.
+    pub const ARGUMENT: Status = Status(sys::ANNULUS_ERROR_ARGUMENT);
+    /// Legal, but the chosen engine, device or build cannot do it.
+    pub const UNSUPPORTED: Status = Status(sys::ANNULUS_ERROR_UNSUPPORTED);
+    /// An allocation failed, or the workspace is too small.
+    pub const MEMORY: Status = Status(sys::ANNULUS_ERROR_MEMORY);
+    /// A defect in annulus; please report the message.
+    pub const INTERNAL: Status = Status(sys::ANNULUS_ERROR_INTERNAL);
+    /// A CUDA call failed.
+    pub const CUDA: Status = Status(sys::ANNULUS_ERROR_CUDA);
+    /// A cuBLAS call failed.
+    pub const CUBLAS: Status = Status(sys::ANNULUS_ERROR_CUBLAS);
+    /// Another rank failed, did not come in time, or the communicator was aborted.
+    pub const COMM: Status = Status(sys::ANNULUS_ERROR_COMM);
+    /// An NCCL call failed.
+    pub const NCCL: Status = Status(sys::ANNULUS_ERROR_NCCL);
+    /// An MPI call failed.
+    pub const MPI: Status = Status(sys::ANNULUS_ERROR_MPI);
+
+    /// The status that the C API has this number for.
+    pub const fn from_code(code: c_int) -> Status {
+        Status(code)
+    }
+
+    /// The C API's number.
+    pub const fn code(self) -> c_int {
+        self.0
+    }
+
+    /// The name in lower case, such as "argument", or "unknown".
+    pub fn name(self) -> &'static str {
+        unsafe { static_text(sys::annulus_status_name(self.0)) }
+    }
+}
+
+impl fmt::Debug for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Status({}: {})", self.0, self.name())
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A failed call: its status, and one line that names the argument, the value it had and what it may be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    status: Status,
+    message: String,
+}
+
+/// What every call that can fail returns.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    pub(crate) fn argument(message: String) -> Error {
+        Error { status: Status::ARGUMENT, message }
+    }
+
+    /// What kind of failure it is.
+    pub fn status(&self) -> Status {
+        self.status
+    }
+
+    /// The line that says what was wrong.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} error: {}", self.status, self.message)
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// Turns what a C function returned into a result. To be called on the thread that made the call, before the next one.
+pub(crate) fn check(status: sys::annulus_status) -> Result<()> {
+    if status == sys::ANNULUS_OK {
+        return Ok(());
+    }
+    let message = unsafe { CStr::from_ptr(sys::annulus_last_error()) };
+    Err(Error { status: Status(status), message: message.to_string_lossy().into_owned() })
+}
+
+/// A string that the library keeps for ever; "" for NULL.
+///
+/// # Safety
+/// `text` is NULL or a C string that lives as long as the process.
+pub(crate) unsafe fn static_text(text: *const c_char) -> &'static str {
+    if text.is_null() {
+        return "";
+    }
+    CStr::from_ptr(text).to_str().unwrap_or("")
+}

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Dilated attention over sequences of any length, forward and backward, exactly: safe Rust over the C library libannulus.
+//!
+//! ```
+//! use annulus::{attention, Config, TensorRef};
+//!
+//! # fn main() -> annulus::Result<()> {
+//! let shape = [1, 1000, 8, 64]; // batch, positions, heads, head dimension
+//! let numbers: Vec<f32> = (0..1000 * 8 * 64).map(|i| (i as f32).sin()).collect();
+//! let x = TensorRef::new(&numbers, &shape)?;
+//!
+//! // Segments of 256 with every position, 1024 with every 4th; causal.
+//! let config = Config::builder().branch(256, 1).branch(1024, 4).causal(true).build()?;
+//! let result = attention(&x, &x, &x, &config)?;
+//! assert_eq!(result.out.len(), numbers.len());
+//! # Ok(()) }
+//! ```
+//!
+//! [`Context`] keeps what repeated calls share, computes gradients, and works on GPUs. Tensors ([`TensorRef`],
+//! [`TensorMut`]) borrow the caller's slices, or stand for a GPU's memory by its address. Letters in shapes: B batch, N
+//! sequence length, H query heads, G key/value heads (G divides H), D head dimension (a multiple of 8 up to 256).
+//!
+//! The crate has no dependencies but libannulus itself. At run time the loader must find it: where it is not in a
+//! directory of the system's, set `LD_LIBRARY_PATH`.
+
+#![warn(missing_debug_implementations)]
+
+mod comm;
+mod config;
+mod context;
+mod element;
+mod error;
+mod estimate;
+mod tensor;
+
+pub use comm::{AbortHandle, Comm, NcclId};
+pub use config::{Branch, Config, ConfigBuilder, Engine, Exchange, Order, Padding, Phase, QueryRule};
+pub use context::{Context, Device, Traffic};
+pub use element::{Bf16, Dtype, Element, F16};
+pub use error::{Error, Result, Status};
+pub use estimate::{Estimate, Pass, Problem, RankEstimate};
+pub use tensor::{TensorMut, TensorRef};
+
+use annulus_sys as sys;
+
+/// What [`attention`] returns: rows that lie one behind the other.
+#[derive(Clone, Debug)]
+pub struct Attention<T: Element> {
+    /// \[B, N, H, D\]
+    pub out: Vec<T>,
+    /// \[B, H, N\], natural logarithms
+    pub lse: Vec<T::Lse>,
+}
+
+/// Computes attention on the CPU, in one call. `q` is \[B, N, H, D\], `k` and `v` are \[B, N, G, D\].
+pub fn attention<T: Element>(
+    q: &TensorRef<'_, T>,
+    k: &TensorRef<'_, T>,
+    v: &TensorRef<'_, T>,
+    config: &Config,
+) -> Result<Attention<T>> {
+    let shape = q.shape();
+    let [b, n, h, d] = <[usize; 4]>::try_from(shape.as_slice())
+        .map_err(|_| Error::argument(format!("q has the shape {shape:?}, not [B, N, H, D]")))?;
+    let mut out = zeros::<T>(&[b, n, h, d])?;
+    let mut lse = zeros::<T::Lse>(&[b, h, n])?;
+    Context::cpu(config)?.forward(
+        q,
+        k,
+        v,
+        &mut TensorMut::new(&mut out, &[b, n, h, d])?,
+        Some(&mut TensorMut::new(&mut lse, &[b, h, n])?),
+        None,
+    )?;
+    Ok(Attention { out, lse })
+}
+
+fn zeros<T: Element>(shape: &[usize]) -> Result<Vec<T>> {
+    // An input with strides of 0 may be larger than memory.
+    let count = shape.iter().try_fold(1_usize, |count, &length| count.checked_mul(length));
+    let mut numbers = Vec::new();
+    count
+        .and_then(|count| numbers.try_reserve_exact(count).ok().map(|()| numbers.resize(count, T::default())))
+        .ok_or_else(|| Error::argument(format!("a result of the shape {shape:?} does not fit into memory")))?;
+    Ok(numbers)
+}
+
+/// The order that [`Order::Hilbert`] gives a segment of `length` positions, laid out row by row on a grid of `width`
+/// columns: the p-th number is the position that the curve visits p-th. `width` 0: the smallest divisor of `length` that
+/// is at least its square root.
+///
+/// ```
+/// assert_eq!(annulus::hilbert_curve(4, 2).unwrap(), [0, 2, 3, 1]);
+/// ```
+pub fn hilbert_curve(length: usize, width: usize) -> Result<Vec<i64>> {
+    let too_large = |name, number| Error::argument(format!("{name} is {number}, more than memory holds"));
+    let c_length = i64::try_from(length).map_err(|_| too_large("length", length))?;
+    let c_width = i64::try_from(width).map_err(|_| too_large("width", width))?;
+    let mut positions: Vec<i64> = Vec::new();
+    positions.try_reserve_exact(length).map_err(|_| too_large("length", length))?;
+    positions.resize(length, 0);
+    error::check(unsafe { sys::annulus_hilbert_curve(positions.as_mut_ptr(), c_length, c_width) })?;
+    Ok(positions)
+}
+
+/// The loaded library's version, such as "0.1.0".
+pub fn version() -> &'static str {
+    unsafe { error::static_text(sys::annulus_version_string()) }
+}
+
+/// One line for bug reports: versions of the library, its compiler, BLAS and CUDA.
+pub fn build_info() -> &'static str {
+    unsafe { error::static_text(sys::annulus_build_info()) }
+}

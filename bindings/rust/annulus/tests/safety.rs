@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Errors, views, threads and ranks.
+
+use annulus::{attention, AbortHandle, Branch, Comm, Config, Context, Device, Engine, Error, Order, Status};
+use annulus::{Dtype, Pass, Problem, TensorMut, TensorRef};
+use std::time::Duration;
+
+const SHAPE: [usize; 4] = [1, 64, 4, 16];
+const COUNT: usize = 64 * 4 * 16;
+
+fn config() -> Config {
+    Config::builder().branch(16, 1).branch(64, 4).causal(true).build().unwrap()
+}
+
+fn numbers(seed: usize) -> Vec<f32> {
+    (0..COUNT).map(|i| ((i * 37 + seed * 101) % 64) as f32 / 32.0 - 1.0).collect()
+}
+
+fn tensor(numbers: &[f32]) -> TensorRef<'_, f32> {
+    TensorRef::new(numbers, &SHAPE).unwrap()
+}
+
+#[test]
+fn errors_carry_status_and_message() {
+    let error = Config::builder().branch(16, 1).branch(-1, 1).branch(0, -5).build().unwrap_err();
+    assert_eq!(error.status(), Status::ARGUMENT);
+    assert!(error.message().contains("segment_length is -1"), "{error}");
+    assert_eq!(error.to_string(), format!("argument error: {}", error.message()));
+    let error: Box<dyn std::error::Error + Send + Sync> = Box::new(error);
+    assert!(error.downcast_ref::<Error>().is_some());
+
+    let error = Context::cpu(&Config::builder().build().unwrap()).unwrap_err();
+    assert_eq!(error.status(), Status::ARGUMENT);
+
+    let rows = vec![0.0_f32; 64 * 4 * 12];
+    let odd = TensorRef::new(&rows, &[1, 64, 4, 12]).unwrap();
+    assert_eq!(attention(&odd, &odd, &odd, &config()).unwrap_err().status(), Status::UNSUPPORTED);
+}
+
+#[test]
+fn unknown_statuses_are_kept() {
+    let status = Status::from_code(12345);
+    assert_eq!((status.code(), status.name()), (12345, "unknown"));
+    assert_ne!(status, Status::INTERNAL);
+    assert_eq!(Engine::from_code(999).name(), "");
+}
+
+#[test]
+fn views_stay_inside_their_slices() {
+    let data = vec![0.0_f32; 100];
+    assert!(TensorRef::new(&data, &[1, 2, 3, 16]).is_ok());
+    assert!(TensorRef::with_strides(&data, &[2, 4], &[96, 1]).is_ok());
+    assert!(TensorRef::with_strides(&data, &[1000, 4], &[0, 1]).is_ok());
+    for (shape, strides) in [
+        (vec![2, 4], vec![97, 1]),
+        (vec![2, 4], vec![96]),
+        (vec![usize::MAX, usize::MAX], vec![usize::MAX, usize::MAX]),
+        (vec![1, 1, 1, 1, 1], vec![1; 5]),
+        (vec![], vec![]),
+    ] {
+        let error = TensorRef::with_strides(&data, &shape, &strides).unwrap_err();
+        assert_eq!(error.status(), Status::ARGUMENT);
+    }
+    assert!(TensorRef::new(&data, &[1, 101]).is_err());
+    // A result that no memory holds is an error, not an abort.
+    let huge = TensorRef::with_strides(&data, &[1, 1 << 50, 1 << 12, 8], &[0, 0, 0, 1]).unwrap();
+    assert_eq!(attention(&huge, &huge, &huge, &config()).unwrap_err().status(), Status::ARGUMENT);
+}
+
+#[test]
+fn outputs_may_not_repeat() {
+    let input = numbers(1);
+    let mut row = vec![0.0_f32; 4 * 16];
+    let mut out = TensorMut::with_strides(&mut row, &SHAPE, &[0, 0, 16, 1]).unwrap();
+    let mut context = Context::cpu(&config()).unwrap();
+    let x = tensor(&input);
+    assert_eq!(context.forward(&x, &x, &x, &mut out, None, None).unwrap_err().status(), Status::ARGUMENT);
+}
+
+#[test]
+fn packed_tensors_give_what_separate_ones_give() {
+    let (q, k, v) = (numbers(1), numbers(2), numbers(3));
+    let mut packed = Vec::new();
+    for n in 0..64 {
+        for part in [&q, &k, &v] {
+            packed.extend_from_slice(&part[n * 64..(n + 1) * 64]);
+        }
+    }
+    let view = |part: usize| TensorRef::with_strides(&packed[part * 64..], &SHAPE, &[COUNT * 3, 192, 16, 1]).unwrap();
+    let separate = attention(&tensor(&q), &tensor(&k), &tensor(&v), &config()).unwrap();
+    let together = attention(&view(0), &view(1), &view(2), &config()).unwrap();
+    assert_eq!(separate.out, together.out);
+    assert_eq!(separate.lse, together.lse);
+}
+
+#[test]
+fn contexts_work_in_several_threads() {
+    fn is_send<T: Send>() {}
+    fn is_sync<T: Sync>() {}
+    is_send::<Context>();
+    is_send::<Comm>();
+    is_send::<TensorMut<'_, f32>>();
+    is_send::<Config>();
+    is_sync::<Config>();
+    is_send::<AbortHandle>();
+    is_sync::<AbortHandle>();
+
+    let config = config();
+    let x = numbers(5);
+    let expected = attention(&tensor(&x), &tensor(&x), &tensor(&x), &config).unwrap().out;
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            // Made here, used there.
+            let mut context = Context::cpu(&config).unwrap();
+            let (x, expected) = (&x, &expected);
+            scope.spawn(move || {
+                for _ in 0..20 {
+                    let mut out = vec![f32::NAN; COUNT];
+                    let x = tensor(x);
+                    context.forward(&x, &x, &x, &mut TensorMut::new(&mut out, &SHAPE).unwrap(), None, None).unwrap();
+                    assert_eq!(&out, expected);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn errors_belong_to_their_threads() {
+    std::thread::scope(|scope| {
+        for i in 1..5_i64 {
+            scope.spawn(move || {
+                for _ in 0..100 {
+                    let error = Config::builder().branch(-i, 1).build().unwrap_err();
+                    assert!(error.message().contains(&format!("is -{i}")), "{error}");
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn ranks_give_what_one_gives() {
+    let (q, k, v) = (numbers(1), numbers(2), numbers(3));
+    let expected = attention(&tensor(&q), &tensor(&k), &tensor(&v), &config()).unwrap().out;
+    let lengths = [40, 24];
+    let mut out = vec![f32::NAN; COUNT];
+    let (first, second) = out.split_at_mut(40 * 64);
+    let config = config();
+    let work = |comm: Comm, start: usize, out: &mut [f32]| -> annulus::Result<u64> {
+        let rank = comm.rank()? as usize;
+        assert_eq!(comm.size()?, 2);
+        let shape = [1, lengths[rank] as usize, 4, 16];
+        let mut context = Context::cpu(&config)?;
+        assert!(context.set_comm(Some(comm))?.is_none());
+        context.set_shards(Some(&lengths))?;
+        let part = |rows| TensorRef::new(rows, &shape);
+        let (q, k, v) = (part(&q[start * 64..])?, part(&k[start * 64..])?, part(&v[start * 64..])?);
+        context.forward(&q, &k, &v, &mut TensorMut::new(out, &shape)?, None, None)?;
+        Ok(context.last_traffic()?.received_bytes)
+    };
+    let comms = Comm::local(2).unwrap();
+    std::thread::scope(|scope| {
+        let work = &work;
+        let places = [(0, first), (40, second)];
+        let ranks: Vec<_> = comms
+            .into_iter()
+            .zip(places)
+            .map(|(comm, (start, out))| scope.spawn(move || work(comm, start, out)))
+            .collect();
+        let received: Vec<u64> = ranks.into_iter().map(|rank| rank.join().unwrap().unwrap()).collect();
+        assert_eq!(received[0], 0); // causal
+        assert!(received[1] > 0);
+    });
+    for (a, b) in out.iter().zip(&expected) {
+        assert!((a - b).abs() < 1e-5);
+    }
+}
+
+#[test]
+fn a_rank_that_waits_can_be_freed() {
+    let mut comms = Comm::local(2).unwrap();
+    let _other = comms.pop().unwrap();
+    let comm = comms.pop().unwrap();
+    let abort = comm.abort_handle();
+    let x = numbers(1);
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            let mut context = Context::cpu(&config()).unwrap();
+            context.set_comm(Some(comm)).unwrap();
+            let mut out = vec![0.0; COUNT];
+            let x = tensor(&x);
+            context.forward(&x, &x, &x, &mut TensorMut::new(&mut out, &SHAPE).unwrap(), None, None)
+        });
+        std::thread::sleep(Duration::from_millis(50));
+        abort.abort().unwrap();
+        assert_eq!(waiting.join().unwrap().unwrap_err().status(), Status::COMM);
+    });
+    abort.abort().unwrap(); // its communicator is gone
+    assert_eq!(Comm::local(0).unwrap_err().status(), Status::ARGUMENT);
+    assert_eq!(Comm::local(-1).unwrap_err().status(), Status::ARGUMENT);
+}
+
+#[test]
+fn a_context_gives_its_communicator_back() {
+    let mut comms = Comm::local(1).unwrap();
+    let mut context = Context::cpu(&config()).unwrap();
+    comms[0].set_timeout(Duration::from_secs(1)).unwrap();
+    assert!(comms[0].set_timeout(Duration::ZERO).is_err());
+    context.set_comm(comms.pop()).unwrap();
+    assert!(context.comm().is_some());
+    assert!(context.set_comm(None).unwrap().is_some());
+    assert!(context.set_shards(Some(&[64])).is_err()); // no ranks any more
+}
+
+#[test]
+fn costs_and_curves() {
+    let context = Context::cpu(&config()).unwrap();
+    let problem = Problem::new(Dtype::FLOAT32, 1, 64, 4, 16);
+    let whole = context.estimate(&problem).unwrap();
+    let parts: f64 = (0..2).map(|branch| context.estimate_branch(&problem, branch).unwrap().pairs).sum();
+    assert_eq!(whole.pairs, parts);
+    assert!(context.estimate_branch(&problem, 2).is_err());
+    assert!(context.workspace_size(&problem, Pass::Backward).unwrap() > 0);
+    assert_eq!(context.workspace_size(&problem, Pass::Forward).unwrap(), whole.forward_workspace_bytes);
+    assert!(context.estimate_rank(&problem, Some(&[32, 32]), 2, 1).unwrap().forward_received_bytes > 0);
+    assert!(context.estimate_rank(&problem, Some(&[32]), 2, 1).is_err());
+
+    let mut curve = annulus::hilbert_curve(35, 7).unwrap();
+    curve.sort_unstable();
+    assert_eq!(curve, (0..35).collect::<Vec<i64>>());
+    assert!(annulus::hilbert_curve(0, 0).is_err());
+    assert!(annulus::hilbert_curve(usize::MAX, 0).is_err());
+    assert!(Config::builder().push(Branch::new(64, 2).order(Order::Hilbert(7))).build().is_err());
+    assert_eq!(Device::Cpu.count().unwrap(), 1);
+    assert!(annulus::build_info().contains(annulus::version()));
+}
+
+#[test]
+fn configs_can_be_copied() {
+    let config = Config::builder().gigapath().longnet(16, 2, 2, 3).head_groups(4, &[(16, 1), (64, 4)]).build().unwrap();
+    assert_eq!(config.branch_count(), 10);
+    let copy = config.try_clone().unwrap();
+    drop(config);
+    assert_eq!(copy.branch_count(), 10);
+}

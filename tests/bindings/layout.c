@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Written by bindings/emit.py from the C headers; a test fails when they differ. */
+/* Prints how the compiler lays out every struct of the API: its size, and each field's offset and size. */
+#include <annulus/annulus.h>
+#include <stddef.h>
+#include <stdio.h>
+
+#define STRUCT(type) printf(#type " %zu\n", sizeof(type))
+#define FIELD(type, field) \
+    printf(#type "." #field " %zu %zu\n", offsetof(type, field), sizeof(((type *)0)->field))
+
+int main(void) {
+    STRUCT(annulus_tensor);
+    FIELD(annulus_tensor, data);
+    FIELD(annulus_tensor, dtype);
+    FIELD(annulus_tensor, rank);
+    FIELD(annulus_tensor, shape);
+    FIELD(annulus_tensor, stride);
+    STRUCT(annulus_allocator);
+    FIELD(annulus_allocator, size);
+    FIELD(annulus_allocator, allocate);
+    FIELD(annulus_allocator, release);
+    FIELD(annulus_allocator, user);
+    STRUCT(annulus_window);
+    FIELD(annulus_window, size);
+    FIELD(annulus_window, query_start);
+    STRUCT(annulus_problem);
+    FIELD(annulus_problem, size);
+    FIELD(annulus_problem, dtype);
+    FIELD(annulus_problem, heads);
+    FIELD(annulus_problem, kv_heads);
+    FIELD(annulus_problem, head_dim);
+    FIELD(annulus_problem, batch);
+    FIELD(annulus_problem, sequence_length);
+    FIELD(annulus_problem, query_start);
+    FIELD(annulus_problem, query_length);
+    FIELD(annulus_problem, key_start);
+    FIELD(annulus_problem, key_length);
+    STRUCT(annulus_estimate);
+    FIELD(annulus_estimate, size);
+    FIELD(annulus_estimate, pairs);
+    FIELD(annulus_estimate, forward_flops);
+    FIELD(annulus_estimate, backward_flops);
+    FIELD(annulus_estimate, tensor_bytes);
+    FIELD(annulus_estimate, gradient_bytes);
+    FIELD(annulus_estimate, forward_workspace_bytes);
+    FIELD(annulus_estimate, backward_workspace_bytes);
+    FIELD(annulus_estimate, remote_bytes);
+    FIELD(annulus_estimate, plan_bytes);
+    STRUCT(annulus_nccl_id);
+    FIELD(annulus_nccl_id, bytes);
+    STRUCT(annulus_traffic);
+    FIELD(annulus_traffic, size);
+    FIELD(annulus_traffic, sent_bytes);
+    FIELD(annulus_traffic, received_bytes);
+    STRUCT(annulus_rank_estimate);
+    FIELD(annulus_rank_estimate, size);
+    FIELD(annulus_rank_estimate, exchange);
+    FIELD(annulus_rank_estimate, forward_workspace_bytes);
+    FIELD(annulus_rank_estimate, backward_workspace_bytes);
+    FIELD(annulus_rank_estimate, forward_sent_bytes);
+    FIELD(annulus_rank_estimate, forward_received_bytes);
+    FIELD(annulus_rank_estimate, backward_sent_bytes);
+    FIELD(annulus_rank_estimate, backward_received_bytes);
+    return 0;
+}
