@@ -30,16 +30,17 @@ TileSet rounded_up(TileSet set) {
 
 // Tiles of a launch, at most `most`, for float32. cuBLAS gives the products with head_dim columns to thread blocks of
 // about 64 x 64, one at a time on a multiprocessor, and a last round that few of them have work in takes as long as a
-// full one. Fewer tiles are worth it only where they save a good part of a round.
+// full one. A few tiles less are worth it where they save a good part of a round; the other products and kernels want
+// many.
 std::int64_t tiles_of_full_rounds(std::int64_t most, std::int64_t rows, std::int64_t columns, int multiprocessors) {
     const std::int64_t blocks = divide_up(rows, 64) * divide_up(columns, 64); // of a tile
     const auto share_of_work = [&](std::int64_t tiles) {
         const std::int64_t rounds = divide_up(tiles * blocks, multiprocessors);
         return static_cast<double>(tiles * blocks) / static_cast<double>(rounds * multiprocessors);
     };
-    constexpr double worth_it = 1.25;
+    constexpr double worth_it = 1.2;
     std::int64_t best = most;
-    for (std::int64_t tiles = most - 1; tiles >= divide_up(most, 2); --tiles)
+    for (std::int64_t tiles = most - 1; tiles >= divide_up(4 * most, 5); --tiles)
         if (share_of_work(tiles) > share_of_work(best))
             best = tiles;
     return share_of_work(best) > worth_it * share_of_work(most) ? best : most;
