@@ -167,8 +167,14 @@ class Context:
         Returns (out, lse), or out alone where return_lse is false; new arrays are of q's library. The axis B may be left
         out of all arrays together.
         """
-        views = self._inputs(q=q, k=k, v=v)
-        like = views[0]
+        return self._forward(_arrays.view("q", q), k, v, out, lse, return_lse, query_start)
+
+    def _forward(
+        self, like: View, k: Any, v: Any, out: Any, lse: Any, return_lse: bool, query_start: int | None
+    ) -> Any:
+        """forward() for a view of q."""
+        self._check_place(like)
+        views = [like, *self._inputs(k=k, v=v)]
         out, out_view = self._output("out", out, like, like.shape, like.dtype)
         lse_view = None
         if return_lse or lse is not None:
@@ -518,5 +524,6 @@ def attention(
         allow_tf32=allow_tf32,
         workspace_limit=workspace_limit,
     )
-    context = cached_context(cached_config(branches, options), _arrays.view("q", q).device)
-    return context.forward(q, k, v, out=out, lse=lse, return_lse=return_lse, query_start=query_start)
+    q_view = _arrays.view("q", q)
+    context = cached_context(cached_config(branches, options), q_view.device)
+    return context._forward(q_view, k, v, out, lse, return_lse, query_start)

@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arrays that come in and go out: results equal to the C API's to the bit, whatever they lie in."""
+
+import ctypes
+import os
+import subprocess
+import sys
+import unittest
+
+import capi
+import tap
+from capi import np
+
+import annulus
+
+BRANCHES = [(16, 1), (48, 3)]
+SHAPE, KV_SHAPE = (2, 83, 4, 16), (2, 83, 2, 16)
+
+
+def inputs(dtype="float32"):
+    return capi.numbers(7, SHAPE, KV_SHAPE, KV_SHAPE, SHAPE, dtype=dtype)
+
+
+def backward(q, k, v, d_out, **options):
+    context = annulus.Context(annulus.Config(BRANCHES, causal=True))
+    out, lse = context.forward(q, k, v)
+    return (out, lse, *context.backward(q, k, v, out, lse, d_out, **options))
+
+
+class Capsule:
+    """An array by DLPack alone."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+    def __dlpack__(self, *, stream=None):
+        return self.array.__dlpack__()
+
+
+class VersionedCapsule:
+    """The same by a versioned capsule, made by hand; counts how often its memory is given back."""
+
+    def __init__(self, array, major=1, read_only=False):
+        self.array, self.released, self.read_only = array, 0, read_only
+
+        class DlTensor(ctypes.Structure):
+            _fields_ = [("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32),
+                        ("rank", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8),
+                        ("lanes", ctypes.c_uint16), ("shape", ctypes.POINTER(ctypes.c_int64)),
+                        ("strides", ctypes.POINTER(ctypes.c_int64)), ("byte_offset", ctypes.c_uint64)]
+
+        release_type = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+        class Managed(ctypes.Structure):
+            _fields_ = [("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("context", ctypes.c_void_p),
+                        ("deleter", release_type), ("flags", ctypes.c_uint64), ("tensor", DlTensor)]
+
+        def release(_):
+            self.released += 1
+
+        self.release = release_type(release)
+        self.shape = (ctypes.c_int64 * array.ndim)(*array.shape)
+        offset = 8
+        self.managed = Managed(major, 0, None, self.release, int(read_only),
+                               DlTensor(array.ctypes.data - offset, 1, 0, array.ndim, 2, 8 * array.itemsize, 1,
+                                        self.shape, None, offset))
+
+    def __dlpack_device__(self):
+        return 1, 0
+
+    def __dlpack__(self, *, stream=None, max_version=None):
+        assert stream is None and max_version == (1, 0)
+        make = ctypes.pythonapi.PyCapsule_New
+        make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        return make(ctypes.addressof(self.managed), b"dltensor_versioned", None)
+
+
+class ArraysTest(unittest.TestCase):
+    def assert_same(self, found, wanted):
+        self.assertEqual(len(found), len(wanted))
+        for one, other in zip(found, wanted):
+            self.assertIsInstance(one, np.ndarray)
+            self.assertEqual((one.dtype, one.shape), (other.dtype, other.shape))
+            self.assertEqual(one.tobytes(), other.tobytes())
+
+    def test_dtypes(self):
+        for dtype in ("float64", "float32", "float16"):
+            with self.subTest(dtype):
+                arrays = inputs(dtype)
+                self.assert_same(backward(*arrays), capi.compute(*arrays, BRANCHES, True, dtype))
+
+    def test_bfloat16_of_ml_dtypes(self):
+        try:
+            import ml_dtypes
+        except ImportError:
+            self.skipTest("needs ml_dtypes")
+        arrays = inputs(ml_dtypes.bfloat16)
+        self.assert_same(backward(*arrays), capi.compute(*arrays, BRANCHES, True, "bfloat16"))
+
+    def test_one_call(self):
+        q, k, v, d_out = inputs()
+        wanted = capi.compute(q, k, v, d_out, BRANCHES, True, "float32")
+        self.assert_same(annulus.attention(q, k, v, BRANCHES, causal=True, return_lse=True), wanted[:2])
+        self.assert_same([annulus.attention(q, k, v, branches=BRANCHES, causal=True)], wanted[:1])
+        self.assert_same([annulus.attention(q, k, v, annulus.Config(BRANCHES, causal=True))], wanted[:1])
+        with self.assertRaisesRegex(annulus.ArgumentError, "causal beside a config"):
+            annulus.attention(q, k, v, annulus.Config(BRANCHES), causal=True)
+
+    def test_strided_and_transposed_inputs(self):
+        arrays = inputs()
+        wanted = capi.compute(*arrays, BRANCHES, True, "float32")
+        heads_first = [np.ascontiguousarray(array.transpose(2, 0, 1, 3)).transpose(1, 2, 0, 3) for array in arrays]
+        wide = [np.zeros((*array.shape[:3], 40), "float32")[..., 8:24] for array in arrays]
+        for array, source in zip(wide, arrays):
+            array[...] = source
+        for strided in (heads_first, wide):
+            self.assertFalse(strided[0].flags.c_contiguous)
+            self.assert_same(backward(*strided), wanted)
+
+    def test_rows_that_repeat(self):
+        q, k, v, _ = inputs()
+        repeated = np.broadcast_to(k[:, :1], k.shape)
+        self.assert_same(annulus.attention(q, repeated, v, BRANCHES, return_lse=True),
+                         annulus.attention(q, repeated.copy(), v, BRANCHES, return_lse=True))
+
+    def test_read_only_inputs(self):
+        arrays = inputs()
+        wanted = capi.compute(*arrays, BRANCHES, True, "float32")
+        for array in arrays:
+            array.flags.writeable = False
+        self.assert_same(backward(*arrays), wanted)
+        with self.assertRaisesRegex(annulus.ArgumentError, "out is read-only"):
+            annulus.attention(*arrays[:3], BRANCHES, out=arrays[3])
+
+    def test_results_into_given_arrays(self):
+        q, k, v, d_out = inputs()
+        wanted = capi.compute(q, k, v, d_out, BRANCHES, False, "float32")
+        out, lse = np.full((*SHAPE[:3], 20), np.nan, "float32")[..., :16], np.full((2, 83, 4), np.nan, "float32")
+        lse = lse.transpose(0, 2, 1)
+        returned = annulus.attention(q, k, v, BRANCHES, out=out, lse=lse, return_lse=True)
+        self.assertIs(returned[0], out)
+        self.assertIs(returned[1], lse)
+        self.assert_same(returned, wanted[:2])
+        out.fill(np.nan)
+        lse.fill(np.nan)
+        self.assertIs(annulus.attention(q, k, v, BRANCHES, out=out, lse=lse), out)
+        self.assert_same([out, lse], wanted[:2])
+        packed = np.full((2, 83, 4, 3, 16), np.nan, "float32")
+        context = annulus.Context(BRANCHES)
+        kv = np.full((2, *KV_SHAPE), np.nan, "float32")
+        gradients = context.backward(q, k, v, out, lse, d_out, d_q=packed[:, :, :, 1], d_k=kv[0], d_v=kv[1])
+        self.assertTrue(np.shares_memory(gradients[0], packed))
+        self.assert_same(gradients, wanted[2:])
+        self.assertTrue(np.isnan(packed[:, :, :, ::2]).all())
+
+    def test_without_the_batch_axis(self):
+        q, k, v, d_out = (array[0] for array in inputs())
+        wanted = capi.compute(q[None], k[None], v[None], d_out[None], BRANCHES, True, "float32")
+        self.assert_same(backward(q, k, v, d_out), [array[0] for array in wanted])
+
+    def test_query_window(self):
+        q, k, v, d_out = inputs()
+        whole = annulus.attention(q, k, v, BRANCHES, causal=True, return_lse=True)
+        part = annulus.attention(q[:, 40:70], k, v, BRANCHES, causal=True, return_lse=True, query_start=40)
+        np.testing.assert_allclose(part[0], whole[0][:, 40:70], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(part[1], whole[1][..., 40:70], rtol=1e-5, atol=1e-6)
+
+    def test_buffers(self):
+        q, k, v, _ = inputs()
+        wanted = annulus.attention(q, k, v, BRANCHES, return_lse=True)
+        self.assert_same(annulus.attention(*map(memoryview, (q, k, v)), BRANCHES, return_lse=True), wanted)
+
+    def test_dlpack(self):
+        q, k, v, _ = inputs()
+        wanted = annulus.attention(q, k, v, BRANCHES, return_lse=True)
+        self.assert_same(annulus.attention(*map(Capsule, (q, k, v)), BRANCHES, return_lse=True), wanted)
+
+    def test_versioned_dlpack(self):
+        q, k, v, _ = inputs()
+        wanted = annulus.attention(q, k, v, BRANCHES, return_lse=True)
+        capsules = [VersionedCapsule(array, read_only=True) for array in (q, k, v)]
+        self.assert_same(annulus.attention(*capsules, BRANCHES, return_lse=True), wanted)
+        self.assertEqual([capsule.released for capsule in capsules], [1, 1, 1])
+        with self.assertRaisesRegex(annulus.ArgumentError, "out is read-only"):
+            annulus.attention(q, k, v, BRANCHES, out=VersionedCapsule(np.empty_like(q), read_only=True))
+        out = np.empty_like(q)
+        annulus.attention(q, k, v, BRANCHES, out=VersionedCapsule(out))
+        self.assert_same([out], wanted[:1])
+        with self.assertRaisesRegex(BufferError, "DLPack 2"):
+            annulus.attention(VersionedCapsule(q, major=2), k, v, BRANCHES)
+
+    def test_a_used_capsule(self):
+        from annulus import _capi
+
+        capsule = inputs()[0].__dlpack__()
+        owner = _capi.annulus_read_dlpack(capsule)[-1]
+        self.assertIsNotNone(owner)
+        for object in (capsule, owner, 1, None):
+            with self.assertRaises(TypeError):
+                _capi.annulus_read_dlpack(object)
+
+    def test_jax(self):
+        try:
+            import jax
+        except ImportError:
+            self.skipTest("needs JAX")
+        q, k, v, _ = inputs()
+        wanted = annulus.attention(q, k, v, BRANCHES, return_lse=True)
+        found = annulus.attention(*map(jax.numpy.asarray, (q, k, v)), BRANCHES, return_lse=True)
+        for array in found:
+            self.assertIsInstance(array, jax.Array)
+        self.assert_same([np.asarray(array) for array in found], wanted)
+        half = [jax.numpy.asarray(array, "bfloat16") for array in (q, k, v)]
+        self.assertEqual(annulus.attention(*half, BRANCHES).dtype, "bfloat16")
+        with self.assertRaisesRegex(annulus.ArgumentError, "out is read-only"):
+            annulus.attention(q, k, v, BRANCHES, out=jax.numpy.zeros(SHAPE))
+        with self.assertRaisesRegex(annulus.UnsupportedError, "traced"):
+            jax.jit(lambda x: annulus.attention(x, x, x, BRANCHES))(q)
+
+    def test_cupy(self):
+        try:
+            import cupy
+
+            cupy.zeros(1)
+        except Exception:  # no CuPy, or no GPU for it
+            self.skipTest("needs CuPy and a GPU")
+        if not annulus.device_count("cuda"):
+            self.skipTest("needs annulus with CUDA")
+        q, k, v, _ = inputs()
+        wanted = annulus.attention(q, k, v, BRANCHES, causal=True)
+        with cupy.cuda.Stream():
+            found = annulus.attention(*map(cupy.asarray, (q, k, v)), BRANCHES, causal=True)
+            self.assertIsInstance(found, cupy.ndarray)
+            np.testing.assert_allclose(found.get(), wanted, rtol=1e-4, atol=1e-5)
+
+    def test_refusals(self):
+        q, k, v, _ = inputs()
+
+        def refused(error, words, *arrays, **options):
+            with self.subTest(words):
+                with self.assertRaisesRegex(error, words) as caught:
+                    annulus.attention(*arrays, BRANCHES, **options)
+                self.assertIsInstance(caught.exception, (annulus.Error, TypeError))
+
+        refused(annulus.ArgumentError, "q has dtype int64; it must be float64, float32", q.astype(int), k, v)
+        refused(annulus.ArgumentError, "k has the other byte order", q, k.astype(k.dtype.newbyteorder()), v)
+        refused(annulus.ArgumentError, r"dtype of k is 1 \(float64\)", q, k.astype(float), v)
+        refused(annulus.ArgumentError, r"rank of q is 2", q[0, 0], k, v)
+        refused(annulus.ArgumentError, "q has 5 dimensions; it must have 4", q[None], k, v)
+        refused(annulus.ArgumentError, r"stride\[3\] of v", q, k, v[..., ::-1].copy()[..., ::-1])
+        refused(annulus.ArgumentError, r"stride\[3\] of q", np.asfortranarray(q), k, v)
+        refused(annulus.ArgumentError, r"shape\[1\] of v", q, k, v[:, :50])
+        refused(annulus.ArgumentError, r"query_start", q, k, v, query_start=1)
+        refused(annulus.ArgumentError, r"shape\[1\] of out", q, k, v, out=np.empty((2, 80, 4, 16), "float32"))
+        refused(annulus.ArgumentError, "out overlaps|overlap", q, k, v, out=q)
+        refused(annulus.UnsupportedError, r"shape\[3\] of q is 12", q[..., :12], k[..., :12], v[..., :12])
+        refused(TypeError, "q is a list; it must be an array", q.tolist(), k, v)
+        structured = np.zeros(SHAPE, [("a", "f4"), ("b", "i1")])["a"]
+        refused(annulus.ArgumentError, "q has a stride of 5 bytes", structured, k, v)
+
+    def test_the_same_small_job_as_in_c(self):
+        example = os.path.join(os.environ["ANNULUS_SOURCE"], "bindings/python/examples/small_job.py")
+        wanted = subprocess.run([os.environ["ANNULUS_SMALL_JOB"]], check=True, capture_output=True, text=True).stdout
+        found = subprocess.run([sys.executable, example], check=True, capture_output=True, text=True).stdout
+        self.assertEqual(found, wanted)
+        self.assertEqual(len(found.splitlines()), 5)
+
+
+if __name__ == "__main__":
+    tap.main()
