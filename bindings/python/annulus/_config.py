@@ -289,7 +289,8 @@ class Config:
         parts = [repr(part) for part in preset[1:]] if preset else [repr(plain)]
         if preset and plain:
             parts.append(f"branches={plain!r}")
-        parts += [f"{name}={value!r}" for name, value in options.items() if value != _DEFAULTS[name] and (name, value) != ("padding", "exact")]
+        defaults = {**_DEFAULTS, "padding": None if preset else "exact"}
+        parts += [f"{name}={value!r}" for name, value in options.items() if value != defaults[name]]
         return f"annulus.Config{'.' + preset[0] if preset else ''}({', '.join(parts)})"
 
 

@@ -179,9 +179,7 @@ class Context:
         lse_view = None
         if return_lse or lse is not None:
             lse, lse_view = self._lse(lse, like)
-        tensors = [_arrays.tensor(view, 4) for view in (*views, out_view)]
-        tensors.append(lse_view and _arrays.tensor(lse_view, 3))
-        self._run(like, _capi.annulus_forward, tensors, query_start)
+        self._run(_capi.annulus_forward, [*views, out_view, lse_view], query_start)
         return (out, lse) if return_lse else out
 
     def backward(
@@ -213,10 +211,7 @@ class Context:
             self._output(name, array, like, source.shape, like.dtype)
             for name, array, source in zip(("d_q", "d_k", "d_v"), (d_q, d_k, d_v), views)
         ]
-        tensors = [_arrays.tensor(view, 3 if view.name == "lse" else 4) for view in views]
-        tensors.append(d_lse_view and _arrays.tensor(d_lse_view, 3))
-        tensors += [_arrays.tensor(view, 4) for _, view in results]
-        self._run(like, _capi.annulus_backward, tensors, query_start)
+        self._run(_capi.annulus_backward, [*views, d_lse_view, *(view for _, view in results)], query_start)
         return tuple(array for array, _ in results)
 
     def estimate(
@@ -326,7 +321,10 @@ class Context:
         *batch, rows, heads, _ = like.shape if len(like.shape) >= 3 else (0, 0, 0)
         return self._output("lse", lse, like, (*batch, heads, rows), lse_dtype(like.dtype))
 
-    def _run(self, like: View, function: Callable[..., int], tensors: list, query_start: int | None) -> None:
+    def _run(self, function: Callable[..., int], views: list[View | None], query_start: int | None) -> None:
+        """Calls the C function with q, the first of `views`, and the others; None is NULL."""
+        like = views[0]
+        tensors = [view and _arrays.tensor(view, 3 if view.name in ("lse", "d_lse") else 4) for view in views]
         window = None
         if query_start is not None:
             window = _capi.annulus_window()
@@ -343,6 +341,7 @@ class Context:
                     self._stream = stream if status == _capi.ANNULUS_OK else self._stream
                 if status == _capi.ANNULUS_OK:
                     status = function(self._handle, *tensors, window)
+                views.clear()  # what they keep alive was needed until here, also where nobody waits for the result
                 return status, "" if status == _capi.ANNULUS_OK else _capi.annulus_last_error()
 
         status, message = self._interruptible(call) if self._may_wait(like) else call()

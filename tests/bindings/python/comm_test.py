@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Communicators: ranks as threads against one rank, and what is refused."""
+
+import gc
+import threading
+import unittest
+
+import capi
+import tap
+from capi import np
+
+import annulus
+
+SHAPE, KV_SHAPE = (2, 96, 4, 16), (2, 96, 2, 16)
+ARRAYS = capi.numbers(11, SHAPE, KV_SHAPE, KV_SHAPE, SHAPE, dtype="float64")
+
+
+def together(ends, work):
+    """work(end) in a thread for each end; raises what a thread raised."""
+    failed = []
+
+    def guarded(end):
+        try:
+            end.set_timeout(60)
+            work(end)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(end,)) for end in ends]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failed:
+        raise failed[0]
+
+
+class CommTest(unittest.TestCase):
+    def test_ranks_as_threads_equal_one_rank(self):
+        for exchange in ("ring", "gather"):
+            for shards in (None, [40, 0, 56]):
+                with self.subTest(exchange=exchange, shards=shards):
+                    self.compare(annulus.Config([(16, 1), (96, 4)], causal=True, exchange=exchange), shards)
+
+    def compare(self, config, shards):
+        q, k, v, d_out = ARRAYS
+        context = annulus.Context(config)
+        out, lse = context.forward(q, k, v)
+        wanted = [out, lse, *context.backward(q, k, v, out, lse, d_out)]
+        found = [np.full_like(array, np.nan) for array in wanted]
+        starts = np.cumsum([0, *(shards or [32] * 3)])
+
+        def work(end):
+            rows = slice(starts[end.rank], starts[end.rank + 1])
+            mine = [array[:, rows] for array in ARRAYS]
+            context = annulus.Context(config, comm=end, shards=shards)
+            out, lse = context.forward(*mine[:3])
+            found[0][:, rows], found[1][..., rows] = out, lse
+            self.assertGreater(context.last_traffic.received_bytes + context.last_traffic.sent_bytes, -1)
+            gradients = context.backward(*mine[:3], out, lse, mine[3])
+            for array, gradient in zip(found[2:], gradients):
+                array[:, rows] = gradient
+
+        together(annulus.Comm.local(3), work)
+        for one, other in zip(found, wanted):
+            np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12)
+
+    def test_one_rank_is_no_rank(self):
+        (end,) = annulus.Comm.local(1)
+        self.assertEqual((end.rank, end.size, end.kind), (0, 1, "local"))
+        found = annulus.Context([(16, 1)], comm=end).forward(*ARRAYS[:3])[0]
+        self.assertEqual(found.tobytes(), annulus.attention(*ARRAYS[:3], [(16, 1)]).tobytes())
+
+    def test_ends(self):
+        ends = annulus.Comm.local(4)
+        self.assertEqual([(end.rank, end.size) for end in ends], [(i, 4) for i in range(4)])
+        self.assertEqual(repr(ends[2]), "<annulus.Comm local rank 2 of 4>")
+
+    def test_an_aborted_communicator(self):
+        ends = annulus.Comm.local(2)
+        context = annulus.Context([(16, 1)], comm=ends[0])
+        threading.Timer(0.2, ends[1].abort).start()
+        with self.assertRaises(annulus.CommError) as caught:
+            context.forward(*ARRAYS[:3])
+        self.assertEqual(caught.exception.name, "comm")
+
+    def test_a_context_keeps_its_communicator(self):
+        ends = annulus.Comm.local(1)
+        context = annulus.Context([(16, 1)], comm=ends.pop())
+        gc.collect()
+        context.forward(*ARRAYS[:3])
+
+    def test_refusals(self):
+        (end,) = annulus.Comm.local(1)
+        cases = [
+            (annulus.ArgumentError, "ranks is 0", lambda: annulus.Comm.local(0)),
+            (annulus.ArgumentError, "ranks is 5000", lambda: annulus.Comm.local(5000)),
+            (annulus.ArgumentError, "seconds", lambda: end.set_timeout(0)),
+            (ValueError, "an NCCL id is 128 bytes", lambda: annulus.Comm.from_nccl_id(b"short", 2, 0, 0)),
+            (annulus.ArgumentError, "count is 2", lambda: annulus.Context([(16, 1)], comm=end, shards=[1, 2])),
+            (annulus.ArgumentError, "nccl_comm is NULL", lambda: annulus.Comm.from_nccl(0)),
+            (annulus.ArgumentError, "mpi_comm is NULL", lambda: annulus.Comm.mpi(0)),
+        ]
+        if not annulus.device_count("cuda"):
+            cases += [
+                (annulus.UnsupportedError, "", annulus.Comm.nccl_id),
+                (annulus.UnsupportedError, "", lambda: annulus.Comm.nccl_devices(2)),
+                (annulus.UnsupportedError, "", lambda: annulus.Comm.nccl_devices([0, 1])),
+            ]
+        for error, words, call in cases:
+            with self.subTest(words), self.assertRaisesRegex(error, words):
+                call()
+
+
+if __name__ == "__main__":
+    tap.main()

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Config: each option reaches the result, by the definition; what is refused; and that it is plain data."""
+
+import pickle
+import unittest
+
+import capi
+import tap
+from capi import np
+
+import annulus
+import oracle
+
+SHAPE = (2, 83, 4, 16)
+Q, K, V = capi.numbers(3, SHAPE, SHAPE, SHAPE, dtype="float64")
+
+# A config, and the same as the oracle's arguments.
+CONFIGS = {
+    "tuples": (annulus.Config([(16, 1), (48, 3)]), {"branches": [{"w": 16, "r": 1}, {"w": 48, "r": 3}]}),
+    "whole sequence": (annulus.Config([(0, 1)]), {"branches": [{"w": 0, "r": 1}]}),
+    "causal": (annulus.Config([[16, 2]], causal=True), {"branches": [{"w": 16, "r": 2}], "causal": True}),
+    "interleave": (annulus.Config([annulus.Branch(24, 4, phase="interleave")]),
+                   {"branches": [{"w": 24, "r": 4, "phase": "interleave"}]}),
+    "fixed": (annulus.Config([{"segment_length": 24, "dilation": 4, "phase": 7}]),
+              {"branches": [{"w": 24, "r": 4, "phase": 7}]}),
+    "residue": (annulus.Config([annulus.Branch(24, 4, query="residue")]),
+                {"branches": [{"w": 24, "r": 4, "query": "residue"}]}),
+    "every": (annulus.Config([annulus.Branch(24, 4, query="every")]), {"branches": [{"w": 24, "r": 4, "query": "every"}]}),
+    "heads": (annulus.Config([annulus.Branch(16, 2, heads=(1, 2)), (0, 1)]),
+              {"branches": [{"w": 16, "r": 2, "first_head": 1, "head_count": 2}, {"w": 0, "r": 1}]}),
+    "hilbert": (annulus.Config([annulus.Branch(36, 3, order="hilbert", query="residue", grid_width=12)]),
+                {"branches": [{"w": 36, "r": 3, "order": "hilbert", "query": "residue", "width": 12}]}),
+    "zero keys": (annulus.Config([(16, 1), (48, 5)], padding="zero_keys"),
+                  {"branches": [{"w": 16, "r": 1}, {"w": 48, "r": 5}], "zero_keys": True}),
+    "scale": (annulus.Config([(16, 1)], scale=-0.75), {"branches": [{"w": 16, "r": 1}], "scale": -0.75}),
+    "reference": (annulus.Config([(16, 2)], engine="reference"), {"branches": [{"w": 16, "r": 2}]}),
+    "longnet": (annulus.Config.longnet(8, 4, 2, 3),
+                {"branches": [{"w": 8, "r": 1}, {"w": 32, "r": 2}, {"w": 128, "r": 4}]}),
+    "gigapath": (annulus.Config.gigapath(),
+                 {"branches": [{"w": w, "r": 2**i} for i, w in enumerate((1024, 5792, 32768, 185363, 1048576))],
+                  "zero_keys": True}),
+    "gigapath, exact": (annulus.Config.gigapath(padding="exact"),
+                        {"branches": [{"w": w, "r": 2**i}
+                                      for i, w in enumerate((1024, 5792, 32768, 185363, 1048576))]}),
+    "head groups": (annulus.Config.head_groups(4, [16, 32, 64], [1, 2, 4]),
+                    {"branches": [{"w": 16, "r": 1, "first_head": 0, "head_count": 2, "phase": 0},
+                                  {"w": 32, "r": 2, "first_head": 2, "head_count": 1, "phase": 1},
+                                  {"w": 64, "r": 4, "first_head": 3, "head_count": 1, "phase": 2}]}),
+}
+
+
+class ConfigTest(unittest.TestCase):
+    def test_every_option_reaches_the_result(self):
+        for name, (config, wanted) in CONFIGS.items():
+            with self.subTest(name):
+                out, lse = annulus.attention(Q, K, V, config, return_lse=True)
+                wanted_out, wanted_lse = oracle.attention(Q, K, V, **wanted)
+                np.testing.assert_allclose(out, wanted_out, rtol=1e-12, atol=1e-12)
+                np.testing.assert_allclose(lse, wanted_lse, rtol=1e-12, atol=1e-12)
+
+    def test_engine(self):
+        for engine in ("reference", "cpu"):
+            context = annulus.Context(annulus.Config([(16, 1)], engine=engine))
+            self.assertEqual(context.last_engine, "auto")
+            context.forward(Q, K, V)
+            self.assertEqual(context.last_engine, engine)
+
+    def test_workspace_limit(self):
+        with self.assertRaisesRegex(annulus.OutOfMemoryError, "workspace limit is 1"):
+            annulus.attention(Q, K, V, [(16, 1)], workspace_limit=1)
+
+    def test_plain_data(self):
+        for name, (config, _) in CONFIGS.items():
+            with self.subTest(name):
+                copy = pickle.loads(pickle.dumps(config))
+                self.assertEqual(copy, config)
+                self.assertEqual(hash(copy), hash(config))
+                self.assertEqual(eval(repr(config), {"annulus": annulus, "Branch": annulus.Branch}), config)
+                self.assertEqual(len(copy), len(config))
+                changed = config.replace(causal=True, scale=0.5)
+                self.assertEqual(changed.replace(causal=True), changed)
+                self.assertNotEqual(changed, config)
+        self.assertEqual(annulus.Config.gigapath().replace(branches=[(2, 1)]), annulus.Config([(2, 1)]))
+        self.assertEqual(len({config for config, _ in CONFIGS.values()}), len(CONFIGS))
+        self.assertNotEqual(annulus.Config([(2, 1)]), 3)
+
+    def test_refusals(self):
+        cases = [
+            ("branches is empty", lambda: annulus.Config([])),
+            ("branches is 3; it must be a list", lambda: annulus.Config(3)),
+            (r"a branch is \(1,\)", lambda: annulus.Config([(1,)])),
+            ("a branch is 16", lambda: annulus.Config([16, 1])),
+            ("a branch is {'w': 1}", lambda: annulus.Config([{"w": 1}])),
+            ("dilation is 0; it must be at least 1", lambda: annulus.Config([(16, 0)])),
+            ("segment_length is -1", lambda: annulus.Config([(-1, 1)])),
+            ("segment_length is 1.5; it must be an int", lambda: annulus.Config([(1.5, 1)])),
+            ("does not fit 64 bits", lambda: annulus.Config([(2**63, 1)])),
+            ("phase is 'spiral'; it must be one of 'block', 'interleave'", lambda: annulus.Branch(16, 2, phase="spiral")),
+            ("query is None", lambda: annulus.Branch(16, 2, query=None)),
+            ("order is 'peano'", lambda: annulus.Branch(16, 2, order="peano")),
+            (r"heads is 3; it must be \(first, count\)", lambda: annulus.Branch(16, 2, heads=3)),
+            ("head count is 4294967296; it does not fit 32 bits", lambda: annulus.Config([annulus.Branch(16, heads=(0, 2**32))])),
+            ("count is 0; it must be from 1", lambda: annulus.Config([annulus.Branch(16, heads=(0, 0))])),
+            ("grid_width", lambda: annulus.Config([annulus.Branch(16, grid_width=4)])),
+            ("padding is 'same'", lambda: annulus.Config([(16, 1)], padding="same")),
+            ("engine is 'fast'; it must be one of 'auto'", lambda: annulus.Config([(16, 1)], engine="fast")),
+            ("exchange is 'post'", lambda: annulus.Config([(16, 1)], exchange="post")),
+            ("scale is nan", lambda: annulus.Config([(16, 1)], scale=float("nan"))),
+            ("workspace_limit is -1", lambda: annulus.Config([(16, 1)], workspace_limit=-1)),
+            ("2 segment lengths and 1 dilations", lambda: annulus.Config.head_groups(4, [1, 2], [1])),
+            ("count is 5; it must be from 1 to 4", lambda: annulus.Config.head_groups(4, [1] * 5, [1] * 5)),
+        ]
+        for words, call in cases:
+            with self.subTest(words):
+                with self.assertRaisesRegex(annulus.ArgumentError, words) as caught:
+                    call()
+                self.assertIsInstance(caught.exception, ValueError)
+                self.assertEqual((caught.exception.status, caught.exception.name), (1, "argument"))
+        with self.assertRaises(TypeError):
+            annulus.Config([(16, 1)], casual=True)
+
+    def test_hilbert_curve(self):
+        curve = annulus.hilbert_curve(12, 4)
+        self.assertEqual(sorted(curve), list(range(12)))
+        self.assertTrue((np.abs(np.diff(curve // 4)) + np.abs(np.diff(curve % 4)) == 1).all())
+        with self.assertRaisesRegex(annulus.ArgumentError, "width"):
+            annulus.hilbert_curve(12, 5)
+        with self.assertRaisesRegex(annulus.ArgumentError, "length"):
+            annulus.hilbert_curve(-1)
+
+    def test_version(self):
+        self.assertIn(annulus.__version__, annulus.build_info())
+        self.assertEqual(annulus.device_count("cpu"), 1)
+        with self.assertRaisesRegex(annulus.ArgumentError, "kind is 'tpu'"):
+            annulus.device_count("tpu")
+
+
+if __name__ == "__main__":
+    tap.main()

@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Contexts: memory, threads, Ctrl-C, estimates, refusals."""
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+import unittest
+
+import capi
+import tap
+from capi import np
+
+import annulus
+
+SHAPE = (1, 64, 2, 16)
+Q, K, V, D_OUT = capi.numbers(5, SHAPE, SHAPE, SHAPE, SHAPE)
+
+# The main thread is interrupted in a call that takes minutes at least, and has a working library afterwards.
+INTERRUPTED = """
+engine = %r
+import annulus, numpy, os, signal, threading
+q = numpy.zeros((1, 1000000, 2, 64), "float32")
+threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    annulus.attention(q, q, q, [(0, 1)], engine=engine)
+except KeyboardInterrupt:
+    small = q[:, :64]
+    annulus.attention(small, small, small, [(0, 1)], engine=engine)
+    print("interrupted")
+"""
+
+INTERRUPTED_RANK = """
+import annulus, numpy, os, signal, threading
+q = numpy.zeros((1, 64, 2, 64), "float32")
+ends = annulus.Comm.local(2)
+threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    annulus.Context([(0, 1)], comm=ends[0]).forward(q, q, q)
+except KeyboardInterrupt:
+    try:
+        annulus.Context([(0, 1)], comm=ends[1]).forward(q, q, q)
+    except annulus.CommError as error:
+        print(error.name)
+"""
+
+LEFT_ALONE = """
+engine = %r
+import annulus, numpy, threading, time
+q = numpy.zeros((1, 1000000, 2, 64), "float32")
+threading.Thread(target=lambda: annulus.attention(q, q, q, [(0, 1)], engine=engine), daemon=True).start()
+time.sleep(0.5)
+"""
+
+
+def resident_bytes():
+    with open("/proc/self/statm", encoding="ascii") as statm:
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+class ContextTest(unittest.TestCase):
+    def growth(self, cycle):
+        """How many bytes the process grows by in 1000 cycles, after some."""
+        for _ in range(200):
+            cycle()
+        gc.collect()
+        before = resident_bytes()
+        for _ in range(1000):
+            cycle()
+        gc.collect()
+        return resident_bytes() - before
+
+    def test_memory_of_contexts(self):
+        def cycle():
+            config = annulus.Config([(16, 1), (64, 4)], causal=True)
+            context = annulus.Context(config, threads=1)
+            out, lse = context.forward(Q, K, V)
+            context.backward(Q, K, V, out, lse, D_OUT)
+
+        self.assertLess(self.growth(cycle), 2 << 20)
+
+    def test_memory_of_calls_and_failures(self):
+        def cycle():
+            annulus.attention(Q, K, V, [(16, 1)], return_lse=True)
+            with self.assertRaises(annulus.Error):
+                annulus.attention(Q, K, V[:, :1], [(16, 1)])
+            with self.assertRaises(annulus.Error):
+                annulus.Config([(0, 0)])
+
+        self.assertLess(self.growth(cycle), 2 << 20)
+
+    def test_memory_of_configs_that_differ(self):
+        lengths = iter(range(1, 10000))
+
+        def cycle():
+            annulus.attention(Q, K, V, [(next(lengths), 1)])
+
+        self.assertLess(self.growth(cycle), 2 << 20)
+
+    def test_the_gil_is_released(self):
+        """The ranks of a communicator wait for one another inside their calls; with the GIL held none would come."""
+        ends = annulus.Comm.local(3)
+        results = {}
+
+        def work(end):
+            end.set_timeout(60)
+            context = annulus.Context([(0, 1)], comm=end)
+            rows = slice(end.rank, end.rank + 1)
+            results[end.rank] = context.forward(Q[:, rows], K[:, rows], V[:, rows])[0]
+
+        workers = [threading.Thread(target=work, args=(end,)) for end in ends]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        self.assertEqual(sorted(results), [0, 1, 2])
+
+    def test_threads_that_share_a_context(self):
+        wanted = annulus.attention(Q, K, V, [(16, 1)])
+        context = annulus.Context([(16, 1)])
+        wrong = []
+
+        def work():
+            for _ in range(50):
+                shared, own = context.forward(Q, K, V)[0], annulus.attention(Q, K, V, [(16, 1)])
+                if shared.tobytes() != wanted.tobytes() or own.tobytes() != wanted.tobytes():
+                    wrong.append(1)
+
+        workers = [threading.Thread(target=work) for _ in range(4)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        self.assertEqual(wrong, [])
+
+    def test_messages_belong_to_their_threads(self):
+        found = {}
+
+        def work(dilation):
+            for _ in range(100):
+                try:
+                    annulus.Config([(16, dilation)])
+                except annulus.ArgumentError as error:
+                    found.setdefault(dilation, set()).add(str(error))
+
+        workers = [threading.Thread(target=work, args=(dilation,)) for dilation in (0, -1, -2, -3)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        self.assertEqual(found, {d: {f"dilation is {d}; it must be at least 1"} for d in (0, -1, -2, -3)})
+
+    def assert_prints(self, script, printed):
+        process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+        self.assertEqual((process.returncode, process.stdout, process.stderr), (0, printed, ""))
+
+    def test_ctrl_c(self):
+        for engine in ("reference", "cpu"):
+            with self.subTest(engine):
+                self.assert_prints(INTERRUPTED % engine, "interrupted\n")
+
+    def test_ctrl_c_while_waiting_for_a_rank(self):
+        self.assert_prints(INTERRUPTED_RANK, "comm\n")
+
+    def test_exit_while_a_thread_computes(self):
+        for engine in ("reference", "cpu"):
+            with self.subTest(engine):
+                self.assert_prints(LEFT_ALONE % engine, "")
+
+    def test_threads_option(self):
+        for threads in (1, 2):
+            out, _ = annulus.Context([(16, 1)], threads=threads).forward(Q, K, V)
+            self.assertEqual(out.tobytes(), annulus.attention(Q, K, V, [(16, 1)]).tobytes())
+        with self.assertRaisesRegex(annulus.ArgumentError, "threads is -1"):
+            annulus.Context([(16, 1)], threads=-1)
+
+    def test_estimate(self):
+        context = annulus.Context([(16, 1), (64, 4)])
+        estimate = context.estimate(64, 4, 16, kv_heads=2, batch=3)
+        pairs = 3 * 4 * (64 * 16 + 16 * 16)
+        self.assertEqual((estimate.pairs, estimate.forward_flops), (pairs, 4 * pairs * 16))
+        self.assertEqual(estimate.tensor_bytes, 4 * 3 * 64 * (16 * (2 * 4 + 2 * 2) + 4))
+        self.assertEqual(context.estimate(64, 4, 16, batch=3, branch=1).pairs, 3 * 4 * 16 * 16)
+        for backward, named in ((False, estimate.forward_workspace_bytes), (True, estimate.backward_workspace_bytes)):
+            self.assertEqual(context.workspace_size(64, 4, 16, kv_heads=2, batch=3, backward=backward), named)
+        self.assertEqual(context.estimate(64, 4, 16, dtype="bfloat16", query_start=63).pairs, 4 * 16 + 16)
+        share = context.estimate_rank(64, 4, 16, ranks=4, rank=1)
+        self.assertEqual(share.forward_sent_bytes, share.forward_received_bytes)
+        self.assertIn(share.exchange, ("ring", "gather"))
+        with self.assertRaisesRegex(annulus.ArgumentError, "dtype is 'int8'"):
+            context.estimate(64, 4, 16, dtype="int8")
+        with self.assertRaisesRegex(annulus.ArgumentError, "shards has 1 lengths; there are 2 ranks"):
+            context.estimate_rank(64, 4, 16, ranks=2, rank=0, shards=[64])
+        with self.assertRaisesRegex(annulus.ArgumentError, "branch is 2"):
+            context.estimate(64, 4, 16, branch=2)
+
+    def test_workspace(self):
+        context = annulus.Context([(16, 1)], threads=1)
+        size = context.workspace_size(64, 2, 16)
+        wanted, _ = context.forward(Q, K, V)
+        workspace = np.full(size // 8 + 1, np.nan)
+        context.set_workspace(workspace)
+        self.assertEqual(context.forward(Q, K, V)[0].tobytes(), wanted.tobytes())
+        self.assertFalse(np.isnan(workspace).all())
+        context.set_workspace(np.empty(1))
+        with self.assertRaisesRegex(annulus.OutOfMemoryError, "the workspace has 8 bytes"):
+            context.forward(Q, K, V)
+        context.set_workspace(None)
+        self.assertEqual(context.forward(Q, K, V)[0].tobytes(), wanted.tobytes())
+
+    def test_refusals(self):
+        cases = [
+            (annulus.ArgumentError, "device is 'gpu'", lambda: annulus.Context([(16, 1)], "gpu")),
+            (annulus.ArgumentError, "device is 'cpu:0'", lambda: annulus.Context([(16, 1)], "cpu:0")),
+            (annulus.UnsupportedError, "stream", lambda: annulus.Context([(16, 1)], stream=1)),
+            (annulus.ArgumentError, "communicator", lambda: annulus.Context([(16, 1)], shards=[1])),
+        ]
+        if not annulus.device_count("cuda"):
+            cases.append((annulus.UnsupportedError, "CUDA", lambda: annulus.Context([(16, 1)], "cuda")))
+        for error, words, call in cases:
+            with self.subTest(words), self.assertRaisesRegex(error, words):
+                call()
+        self.assertTrue(issubclass(annulus.OutOfMemoryError, MemoryError))
+        self.assertTrue(issubclass(annulus.UnsupportedError, NotImplementedError))
+
+
+if __name__ == "__main__":
+    tap.main()
