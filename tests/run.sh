@@ -15,12 +15,12 @@ build() {
     rm -rf "$directory"/meson-logs/testlog* "$directory"/*.xml # an earlier run's results must not be counted
 }
 
-# build_sanitized <directory> <sanitizers>. MPI's libraries are not written for them.
+# build_sanitized <directory> <sanitizers>. MPI's libraries and Python are not built for them.
 build_sanitized() {
-    build "$1" -Dcli=disabled -Dcuda=disabled -Dmpi=disabled -Db_lundef=false -Db_sanitize="$2"
+    build "$1" -Dcli=disabled -Dcuda=disabled -Dmpi=disabled -Dpython=disabled -Db_lundef=false -Db_sanitize="$2"
 }
 
-sh packaging/install.sh build cli mpi test example
+sh packaging/install.sh build cli mpi python test example
 build build/test -Dcli=enabled
 build_sanitized build/sanitize address,undefined
 build_sanitized build/threads thread
