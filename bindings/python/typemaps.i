@@ -8,7 +8,21 @@
 
 %{
 #include "arrays.h"
+#include "exit.h"
 %}
+
+%init %{
+    annulus_watch_exit();
+%}
+%define COMPUTES(FUNCTION)
+%exception FUNCTION {
+    annulus_call_begins();
+    $action
+    annulus_call_ends();
+}
+%enddef
+COMPUTES(annulus_forward)
+COMPUTES(annulus_backward)
 
 /* Handles that a function makes. */
 %define MADE_HANDLE(TYPE, NAME)
