@@ -26,6 +26,8 @@ apt_get() {
 }
 apt_get update
 apt_get install --download-only --no-install-recommends --yes julia
+# Julia's own description of compiled code is for the libunwind it was built with; a newer one crashes on it.
+(cd "$apt/archives" && apt_get download libunwind8/bullseye)
 
 for package in "$apt"/archives/*.deb; do
     dpkg -x "$package" "$directory/root"
@@ -42,10 +44,13 @@ find "$libraries/julia" -xtype l | while read -r link; do
     done
 done
 
-# Julia finds its own files by the place of its program; LD_LIBRARY_PATH serves the libraries that came with it.
+# Julia finds its own files by the place of its program; LD_LIBRARY_PATH serves the libraries that came with it. That
+# libunwind has a C++ unwinder too, which must not take the place of the one that this machine's C++ is for.
+unwinder=$(gcc -print-file-name=libgcc_s.so.1)
 cat >"$directory/julia.new" <<END
 #!/bin/sh
 export LD_LIBRARY_PATH="$libraries/julia:$libraries\${LD_LIBRARY_PATH:+:\$LD_LIBRARY_PATH}"
+export LD_PRELOAD="$(realpath "$unwinder")\${LD_PRELOAD:+:\$LD_PRELOAD}"
 exec "$directory/root/usr/bin/julia" "\$@"
 END
 chmod +x "$directory/julia.new"

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+# How arrays become the C API's tensors. Extensions add element types and kinds of arrays by the functions here.
+
+"The C API's number of an element type."
+element_code(::Type{Float64}) = LibAnnulus.ANNULUS_FLOAT64
+element_code(::Type{Float32}) = LibAnnulus.ANNULUS_FLOAT32
+element_code(::Type{Float16}) = LibAnnulus.ANNULUS_FLOAT16
+element_code(T::Type) = throw(
+    argument_error(
+        "elements are $T; they must be Float64, Float32, Float16, or BFloat16 where BFloat16s is loaded (Julia 1.9 or newer)",
+    ),
+)
+
+"The element type of LSE."
+lse_type(::Type{Float64}) = Float64
+lse_type(::Type) = Float32
+
+"The array whose memory a view shows."
+memory_of(x::AbstractArray) = (p = parent(x); p === x ? x : memory_of(p))
+
+"Where an array's memory is: (kind of device, its number)."
+place_of(x::AbstractArray) = place_of_memory(memory_of(x))
+place_of_memory(::AbstractArray) = (:cpu, 0)
+
+"The stream that work on an array's device is ordered on."
+stream_of(x::AbstractArray) = stream_of_memory(memory_of(x))
+stream_of_memory(::AbstractArray) = C_NULL
+
+"The address of an array's first element."
+function address(x::AbstractArray)
+    p = pointer(x)
+    p isa Ptr || place_of(x) != (:cpu, 0) || throw(argument_error("arrays of type $(typeof(x)) are not supported here"))
+    return Ptr{Cvoid}(UInt(p))
+end
+
+"""
+The C API's description of an array, which must stay alive while it is used: the same memory, with the dimensions in the
+reverse order. The last dimension, B, may be missing where it is 1.
+"""
+function tensor(name, x::AbstractArray, rank)
+    rank - 1 <= ndims(x) <= rank ||
+        throw(argument_error("$name has $(ndims(x)) dimensions; it must have $rank, or $(rank - 1) where B is 1"))
+    lengths, steps = size(x), strides(x)
+    if ndims(x) < rank
+        steps = (steps..., steps[end] * lengths[end])
+        lengths = (lengths..., 1)
+    end
+    padded(numbers) = ntuple(i -> i <= rank ? Int64(numbers[rank+1-i]) : Int64(0), 4)
+    return LibAnnulus.annulus_tensor(address(x), element_code(eltype(x)), rank, padded(lengths), padded(steps))
+end

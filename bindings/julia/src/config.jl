@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+
+const PHASES = (block = LibAnnulus.ANNULUS_PHASE_BLOCK, interleave = LibAnnulus.ANNULUS_PHASE_INTERLEAVE)
+const QUERIES = (
+    dilated = LibAnnulus.ANNULUS_QUERY_DILATED,
+    residue = LibAnnulus.ANNULUS_QUERY_RESIDUE,
+    every = LibAnnulus.ANNULUS_QUERY_EVERY,
+)
+const ORDERS = (linear = LibAnnulus.ANNULUS_ORDER_LINEAR, hilbert = LibAnnulus.ANNULUS_ORDER_HILBERT)
+const PADDINGS = (exact = LibAnnulus.ANNULUS_PADDING_EXACT, zero_keys = LibAnnulus.ANNULUS_PADDING_ZERO_KEYS)
+const EXCHANGES = (
+    auto = LibAnnulus.ANNULUS_EXCHANGE_AUTO,
+    ring = LibAnnulus.ANNULUS_EXCHANGE_RING,
+    gather = LibAnnulus.ANNULUS_EXCHANGE_GATHER,
+)
+
+engine_name(code) = (name = LibAnnulus.annulus_engine_name(code); name == C_NULL ? :unknown : Symbol(unsafe_string(name)))
+
+"The number of the engine with this name. Engines are numbered from 0 without gaps."
+function engine_code(name)
+    code = 0
+    names = Symbol[]
+    while (found = engine_name(code)) !== :unknown
+        found === name && return code
+        push!(names, found)
+        code += 1
+    end
+    throw(argument_error("engine is $(repr(name)); it must be one of $(join(map(repr, names), ", "))"))
+end
+
+"""
+    Branch(segment_length, dilation; heads=nothing, phase=:block, query=:dilated, order=:linear, grid_width=0)
+
+Segments of `segment_length` positions (0: the whole sequence), of which every `dilation`-th is kept.
+
+* `heads`: a range of query heads, counted from 1, such as `1:4`; `nothing` for all.
+* `phase`: which residue (place in the segment modulo the dilation) a head uses: `:block` as LongNet's code,
+  `:interleave` as LongNet's paper, or a number >= 0, the same residue for every head.
+* `query`: `:dilated` (LongNet: queries and keys of the head's residue), `:residue` (keys of the query's own residue),
+  `:every` (any query, keys of the head's residue).
+* `order`: `:linear`, or `:hilbert` along a Hilbert curve over a grid of `grid_width` columns (0: nearly square).
+"""
+struct Branch
+    segment_length::Int64
+    dilation::Int64
+    heads::Union{Nothing,UnitRange{Int}}
+    phase::Union{Symbol,Int64}
+    query::Symbol
+    order::Symbol
+    grid_width::Int64
+end
+
+function Branch(
+    segment_length,
+    dilation;
+    heads = nothing,
+    phase = :block,
+    query = :dilated,
+    order = :linear,
+    grid_width = 0,
+)
+    range = heads === nothing ? nothing : UnitRange{Int}(heads)
+    return Branch(segment_length, dilation, range, phase isa Symbol ? phase : Int64(phase), query, order, grid_width)
+end
+
+Base.convert(::Type{Branch}, pair::Tuple{Integer,Integer}) = Branch(pair...)
+
+"""
+    Config(branches; causal=false, scale=nothing, padding=nothing, engine=:auto, deterministic=false,
+           allow_tf32=false, workspace_limit=0, exchange=:auto)
+
+What to compute. Each of `branches` is a pair `(segment length, dilation)` or a [`Branch`](@ref); or `branches` is one of
+[`longnet`](@ref), [`gigapath`](@ref), [`head_groups`](@ref).
+
+* `causal`: a query attends only to keys at its own position or before.
+* `scale`: the factor on q·k; `nothing` is 1/√D.
+* `padding`: `:exact`, or `:zero_keys` for weights that were trained with LongNet's published code; `nothing` is a preset's
+  own, else `:exact`.
+* `engine`: `:auto`, `:cpu`, `:gemm` (CUDA) or `:reference`.
+* `deterministic`: equal inputs give bit-equal results on the same machine and build.
+* `allow_tf32`: products of Float32 may be computed in TF32 on a GPU.
+* `workspace_limit`: the most bytes that a call may take besides its arrays; 0 is the engine's choice.
+* `exchange`: how ranks exchange rows: `:auto`, `:ring` or `:gather`.
+"""
+mutable struct Config
+    handle::Ptr{LibAnnulus.annulus_config}
+
+    function Config(
+        branches;
+        causal::Bool = false,
+        scale::Union{Nothing,Real} = nothing,
+        padding::Union{Nothing,Symbol} = nothing,
+        engine::Symbol = :auto,
+        deterministic::Bool = false,
+        allow_tf32::Bool = false,
+        workspace_limit::Integer = 0,
+        exchange::Symbol = :auto,
+    )
+        reference = Ref{Ptr{LibAnnulus.annulus_config}}(C_NULL)
+        check(LibAnnulus.annulus_config_create(reference))
+        config = new(reference[])
+        finalizer(destroy, config)
+        add_branches(config, branches)
+        check(LibAnnulus.annulus_config_set_causal(config, causal))
+        scale === nothing || check(LibAnnulus.annulus_config_set_scale(config, scale))
+        padding === nothing ||
+            check(LibAnnulus.annulus_config_set_padding_rule(config, pick("padding", padding, PADDINGS)))
+        check(LibAnnulus.annulus_config_set_engine(config, engine_code(engine)))
+        check(LibAnnulus.annulus_config_set_deterministic(config, deterministic))
+        check(LibAnnulus.annulus_config_set_allow_tf32(config, allow_tf32))
+        check(LibAnnulus.annulus_config_set_workspace_limit(config, workspace_limit))
+        check(LibAnnulus.annulus_config_set_exchange(config, pick("exchange", exchange, EXCHANGES)))
+        return config
+    end
+end
+
+function destroy(config::Config)
+    LibAnnulus.annulus_config_destroy(config.handle)
+    config.handle = C_NULL
+    return nothing
+end
+
+# A C function that takes a config takes a Config, which lives until it returns.
+Base.cconvert(::Type{Ptr{LibAnnulus.annulus_config}}, config::Config) = config
+Base.unsafe_convert(::Type{Ptr{LibAnnulus.annulus_config}}, config::Config) = config.handle
+
+"The number of branches."
+Base.length(config::Config) = Int(LibAnnulus.annulus_config_branch_count(config))
+
+Base.show(io::IO, config::Config) = print(io, "Annulus.Config with ", length(config), " branches")
+
+function add_branch(config, branch)
+    index = Ref{Int32}(0)
+    check(LibAnnulus.annulus_config_add_branch(config, branch.segment_length, branch.dilation, index))
+    if branch.heads !== nothing
+        first_head, count = first(branch.heads) - 1, length(branch.heads)
+        check(LibAnnulus.annulus_config_set_branch_heads(config, index[], first_head, count))
+    end
+    rule, residue = if branch.phase isa Symbol
+        pick("phase", branch.phase, PHASES), 0
+    else
+        LibAnnulus.ANNULUS_PHASE_FIXED, branch.phase
+    end
+    check(LibAnnulus.annulus_config_set_branch_phase(config, index[], rule, residue))
+    check(LibAnnulus.annulus_config_set_branch_query_rule(config, index[], pick("query", branch.query, QUERIES)))
+    order = pick("order", branch.order, ORDERS)
+    check(LibAnnulus.annulus_config_set_branch_order(config, index[], order, branch.grid_width))
+    return nothing
+end
+
+# The C API's presets stand for lists of branches.
+struct Preset
+    add::Function
+end
+
+add_branches(config, preset::Preset) = check(preset.add(config))
+add_branches(config, branches) = foreach(branch -> add_branch(config, convert(Branch, branch)), branches)
+
+"""
+    longnet(segment_length, segment_ratio, dilation_ratio, count)
+
+Stands for `count` branches: w = segment_length · segment_ratio^i and r = dilation_ratio^i, LongNet's geometric series.
+"""
+longnet(segment_length, segment_ratio, dilation_ratio, count) = Preset() do config
+    LibAnnulus.annulus_config_add_longnet(config, segment_length, segment_ratio, dilation_ratio, count)
+end
+
+"""
+    gigapath()
+
+Stands for the five branches of Prov-GigaPath's slide encoder, with the padding that it was trained with.
+"""
+gigapath() = Preset(LibAnnulus.annulus_config_add_gigapath)
+
+"""
+    head_groups(heads, pairs)
+
+Stands for a branch for each pair (segment length, dilation), that share `heads` query heads out among themselves.
+"""
+head_groups(heads, pairs) = Preset() do config
+    lengths, dilations = Int64[first(pair) for pair in pairs], Int64[last(pair) for pair in pairs]
+    LibAnnulus.annulus_config_add_head_groups(config, heads, length(lengths), lengths, dilations)
+end

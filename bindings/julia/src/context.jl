@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""
+    Context(config; device=:cpu, index=0, threads=0, comm=nothing, shards=nothing)
+
+A device with a config: what [`forward`](@ref) and [`backward`](@ref) work on. `device` is `:cpu` or `:cuda`, `index` its
+number as CUDA counts, from 0. `threads`: how many CPU threads a call may use; 0 is as many as the process may.
+
+`comm` is a [`Comm`](@ref), and `shards` how many positions each rank holds, `nothing` for equally many.
+
+One task at a time uses a context; several contexts work at the same time in several threads. It is destroyed by the
+garbage collector, or at once by `close(context)`.
+"""
+mutable struct Context
+    handle::Ptr{LibAnnulus.annulus_context}
+    comm::Union{Nothing,CommHandle}
+    place::Tuple{Symbol,Int}
+
+    function Context(
+        config::Config;
+        device::Symbol = :cpu,
+        index::Integer = 0,
+        threads::Integer = 0,
+        comm::Union{Nothing,Comm} = nothing,
+        shards::Union{Nothing,AbstractVector{<:Integer}} = nothing,
+    )
+        reference = Ref{Ptr{LibAnnulus.annulus_context}}(C_NULL)
+        check(LibAnnulus.annulus_context_create(reference, pick("device", device, DEVICES), index))
+        context = new(reference[], nothing, (device, Int(index)))
+        finalizer(close, context)
+        check(LibAnnulus.annulus_context_set_config(context, config))
+        device === :cpu && check(LibAnnulus.annulus_context_set_threads(context, threads))
+        if comm !== nothing
+            check(LibAnnulus.annulus_context_set_comm(context, comm))
+            context.comm = hold(comm.handle)
+        end
+        if shards !== nothing
+            lengths = collect(Int64, shards)
+            check(LibAnnulus.annulus_context_set_shards(context, lengths, length(lengths)))
+        end
+        return context
+    end
+end
+
+const DEVICES = (cpu = LibAnnulus.ANNULUS_DEVICE_CPU, cuda = LibAnnulus.ANNULUS_DEVICE_CUDA)
+
+"Destroys the context now."
+function Base.close(context::Context)
+    handle, comm = context.handle, context.comm
+    context.handle, context.comm = C_NULL, nothing
+    LibAnnulus.annulus_context_destroy(handle)
+    comm === nothing || release(comm) # after the context that used it
+    return nothing
+end
+
+Base.cconvert(::Type{Ptr{LibAnnulus.annulus_context}}, context::Context) = context
+Base.unsafe_convert(::Type{Ptr{LibAnnulus.annulus_context}}, context::Context) = context.handle
+
+Base.show(io::IO, context::Context) = print(io, "Annulus.Context on ", context.place[1], " ", context.place[2])
+
+"The number of devices of a kind, `:cpu` or `:cuda`, that the library can use on this machine."
+function device_count(device::Symbol)
+    count = Ref{Int32}(0)
+    check(LibAnnulus.annulus_device_count(pick("device", device, DEVICES), count))
+    return Int(count[])
+end
+
+"Calls `f` with C's tensors of named arrays (or C_NULL for `nothing`) while the arrays are kept alive."
+function with_tensors(f, context::Context, arrays...)
+    for (name, x, _) in arrays
+        x === nothing || place_of(x) == context.place ||
+            throw(argument_error("$name is on $(join(place_of(x), " ")), the context on $(join(context.place, " "))"))
+    end
+    context.place[1] === :cpu || check(LibAnnulus.annulus_context_set_stream(context, stream_of(arrays[1][2])))
+    kept = map(array -> array[2], arrays)
+    GC.@preserve kept begin
+        tensors = map(((name, x, rank),) -> x === nothing ? C_NULL : Ref(tensor(name, x, rank)), arrays)
+        f(tensors...)
+    end
+end
+
+"C's window, counted from 0; C_NULL where the queries are the whole sequence."
+window(::Nothing) = C_NULL
+window(query_start::Integer) = Ref(LibAnnulus.annulus_window(sizeof(LibAnnulus.annulus_window), query_start - 1))
+
+"""
+    forward!(out, lse, context, q, k, v; query_start=nothing)
+
+As [`forward`](@ref), into arrays of the caller's; `lse` may be `nothing`.
+"""
+function forward!(out, lse, context::Context, q, k, v; query_start::Union{Nothing,Integer} = nothing)
+    arrays = (("q", q, 4), ("k", k, 4), ("v", v, 4), ("out", out, 4), ("lse", lse, 3))
+    with_tensors(context, arrays...) do tensors...
+        check(LibAnnulus.annulus_forward(context, tensors..., window(query_start)))
+    end
+    return out, lse
+end
+
+"""
+    out, lse = forward(context, q, k, v; query_start=nothing)
+
+Attention of `q`, of size (D, H, Nq, B), over `k` and `v`, of size (D, G, N, B): `out` has q's size, `lse`, the logarithms of
+the softmax's denominators, is (Nq, H, B), Float32 (Float64 for Float64).
+
+Julia's arrays are column-major: the first index runs fastest. The C API (and NumPy, PyTorch) say [B, N, H, D] of the same
+bytes. **Nothing is copied or permuted**: an array of size (D, H, N, B) *is* C's [B, N, H, D]. D is the head dimension (a
+multiple of 8 up to 256), H the query heads, G the key/value heads (G divides H), N positions, B the batch; the last
+dimension may be left out where B is 1. Strided views are used in place as long as the stride of D is 1.
+
+`query_start`: `q` holds the positions `query_start`, `query_start + 1`, … (counted from 1) of the N, for example one token
+decoded against a cache; `nothing`: it holds all of them.
+"""
+function forward(context::Context, q, k, v; query_start::Union{Nothing,Integer} = nothing)
+    out = similar(q)
+    lse = similar(q, lse_type(eltype(q)), lse_size(q))
+    return forward!(out, lse, context, q, k, v; query_start = query_start)
+end
+
+function lse_size(q)
+    3 <= ndims(q) <= 4 || throw(argument_error("q has $(ndims(q)) dimensions; it must have 4, or 3 where B is 1"))
+    return (size(q, 3), size(q, 2), size(q)[4:end]...)
+end
+
+"""
+    backward!(d_q, d_k, d_v, context, q, k, v, out, lse, d_out; d_lse=nothing, query_start=nothing)
+
+As [`backward`](@ref), into arrays of the caller's, which are overwritten.
+"""
+function backward!(
+    d_q,
+    d_k,
+    d_v,
+    context::Context,
+    q,
+    k,
+    v,
+    out,
+    lse,
+    d_out;
+    d_lse = nothing,
+    query_start::Union{Nothing,Integer} = nothing,
+)
+    inputs = (("q", q, 4), ("k", k, 4), ("v", v, 4), ("out", out, 4), ("lse", lse, 3), ("d_out", d_out, 4))
+    outputs = (("d_lse", d_lse, 3), ("d_q", d_q, 4), ("d_k", d_k, 4), ("d_v", d_v, 4))
+    with_tensors(context, inputs..., outputs...) do tensors...
+        check(LibAnnulus.annulus_backward(context, tensors..., window(query_start)))
+    end
+    return d_q, d_k, d_v
+end
+
+"""
+    d_q, d_k, d_v = backward(context, q, k, v, out, lse, d_out; d_lse=nothing, query_start=nothing)
+
+The gradients of [`forward`](@ref), whose arguments and results are passed, given the gradient `d_out` of `out` and, where it
+is not `nothing`, `d_lse` of `lse`. Gradients have the sizes of what they are gradients of.
+"""
+function backward(context::Context, q, k, v, out, lse, d_out; options...)
+    return backward!(similar(q), similar(k), similar(v), context, q, k, v, out, lse, d_out; options...)
+end
+
+"""
+    out = attention(q, k, v; branches=[(2048, 1), (8192, 4)], causal=true, return_lse=false, query_start=nothing, options...)
+
+Dilated attention in one call, on the device of the arrays: `q`, `out` of size (D, H, N, B), `k` and `v` (D, G, N, B), used
+without a copy; see [`forward`](@ref). `branches` and `options` are those of [`Config`](@ref). With `return_lse` the
+result is `(out, lse)`. Where many calls follow one another, make a [`Context`](@ref) once.
+"""
+function attention(q, k, v; branches, return_lse::Bool = false, query_start::Union{Nothing,Integer} = nothing, options...)
+    device, index = place_of(q)
+    context = Context(Config(branches; options...); device = device, index = index)
+    try
+        out = similar(q)
+        lse = return_lse ? similar(q, lse_type(eltype(q)), lse_size(q)) : nothing
+        forward!(out, lse, context, q, k, v; query_start = query_start)
+        return return_lse ? (out, lse) : out
+    finally
+        close(context)
+    end
+end
+
+"The engine that served the context's last call, such as `:cpu`; `:auto` before the first."
+function last_engine(context::Context)
+    engine = Ref{LibAnnulus.annulus_engine}(0)
+    check(LibAnnulus.annulus_context_last_engine(context, engine))
+    return engine_name(engine[])
+end
+
+"The bytes of rows that the context's last call sent to and received from other ranks."
+function last_traffic(context::Context)
+    traffic = Ref(LibAnnulus.ANNULUS_TRAFFIC_INIT)
+    check(LibAnnulus.annulus_context_last_traffic(context, traffic))
+    return (sent_bytes = traffic[].sent_bytes, received_bytes = traffic[].received_bytes)
+end
+
+"""
+    estimate(context; sequence_length, heads, head_dim, kv_heads=heads, batch=1, eltype=Float32, branch=nothing)
+
+What a problem costs under the context's config, without its data: a named tuple of pairs, FLOPs and bytes. `branch`, counted
+from 1: pairs, FLOPs and remote bytes are that branch's share.
+"""
+function estimate(
+    context::Context;
+    sequence_length::Integer,
+    heads::Integer,
+    head_dim::Integer,
+    kv_heads::Integer = heads,
+    batch::Integer = 1,
+    eltype::Type = Float32,
+    branch::Union{Nothing,Integer} = nothing,
+)
+    n = sequence_length
+    size = sizeof(LibAnnulus.annulus_problem)
+    code = element_code(eltype)
+    problem = LibAnnulus.annulus_problem(size, code, heads, kv_heads, head_dim, batch, n, 0, n, 0, n)
+    result = Ref(LibAnnulus.ANNULUS_ESTIMATE_INIT)
+    index = branch === nothing ? LibAnnulus.ANNULUS_ALL_BRANCHES : branch - 1
+    check(LibAnnulus.annulus_estimate_problem(context, Ref(problem), index, result))
+    names = fieldnames(LibAnnulus.annulus_estimate)[2:end] # without size
+    return NamedTuple{names}(map(name -> getfield(result[], name), names))
+end
+
+"""
+    hilbert_curve(length; width=0)
+
+The order that `order=:hilbert` gives a segment of `length` positions, laid out on a grid with `width` columns, row by row (0:
+the smallest divisor of `length` that is at least its square root): element p is the position, counted from 1, that the curve
+visits p-th.
+"""
+function hilbert_curve(length::Integer; width::Integer = 0)
+    positions = Vector{Int64}(undef, max(length, 0))
+    check(LibAnnulus.annulus_hilbert_curve(positions, length, width))
+    return positions .+= 1
+end
+
+"The loaded library's version."
+version() = VersionNumber(unsafe_string(LibAnnulus.annulus_version_string()))
+
+"One line for bug reports: versions of the library, its compiler, BLAS and CUDA."
+build_info() = unsafe_string(LibAnnulus.annulus_build_info())

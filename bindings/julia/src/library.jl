@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+    Annulus.LibAnnulus
+
+The C API as it is, one function each; the rest of the package calls it. Statuses and enums are plain integers with
+constants, so that values of a newer library are no trouble.
+"""
+module LibAnnulus
+
+using Libdl
+
+const SONAME = "libannulus.so.0"
+const library_handle = Ref{Ptr{Cvoid}}(C_NULL)
+
+"""
+The loaded library: the file that the environment variable ANNULUS_LIBRARY names, else what the system's loader finds. It
+is loaded when it is first used.
+"""
+function library()
+    if library_handle[] == C_NULL
+        name = get(ENV, "ANNULUS_LIBRARY", SONAME)
+        handle = dlopen(name; throw_error = false)
+        handle === nothing && error(
+            "libannulus cannot be loaded from $name. Install it, or set the environment variable ANNULUS_LIBRARY to " *
+            "its file.",
+        )
+        library_handle[] = handle
+    end
+    return library_handle[]
+end
+
+"""
+    @library_call name(argument::Type, ...)::Result
+
+Calls a function of the library. What the arguments point to is kept alive, and the garbage collector of other threads
+does not wait for the call, which may itself wait for those threads (ranks of one process) or take long.
+"""
+macro library_call(signature)
+    call, result = signature.args
+    name, arguments = call.args[1], call.args[2:end]
+    values = [esc(argument.args[1]) for argument in arguments]
+    types = [esc(argument.args[2]) for argument in arguments]
+    rooted = [gensym(:rooted) for _ in arguments]
+    plain = [gensym(:plain) for _ in arguments]
+    root_all = [:($r = Base.cconvert($t, $v)) for (r, t, v) in zip(rooted, types, values)]
+    convert_all = [:($p = Base.unsafe_convert($t, $r)) for (p, t, r) in zip(plain, types, rooted)]
+    quote
+        address = dlsym(library(), $(QuoteNode(name)))
+        $(root_all...)
+        GC.@preserve $(rooted...) begin
+            $(convert_all...)
+            # Nothing is allocated between these two.
+            state = ccall(:jl_gc_safe_enter, Int8, ())
+            result = ccall(address, $(esc(result)), ($(types...),), $(plain...))
+            ccall(:jl_gc_safe_leave, Cvoid, (Int8,), state)
+        end
+        result
+    end
+end
+
+include("generated.jl")
+
+end

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+using Annulus, Test
+
+"What f throws."
+function thrown(f)
+    try
+        f()
+    catch error
+        return error
+    end
+    return nothing
+end
+
+const X = rand(Float32, 16, 4, 64, 1)
+pairs_of(x) = attention(x, x, x; branches = [(16, 1), (64, 4)])
+
+@testset "errors" begin
+    error = thrown(() -> Annulus.Config([(16, 1), (-1, 1)]))
+    @test error isa AnnulusError
+    @test error.status == Annulus.LibAnnulus.ANNULUS_ERROR_ARGUMENT
+    @test Annulus.status_name(error) === :argument
+    @test occursin("segment_length is -1", error.message)
+    @test sprint(showerror, error) == "AnnulusError (argument): " * error.message
+    @test Annulus.status_name(AnnulusError(12345, "")) === :unknown # a status of a newer library is kept
+
+    for bad in (
+        () -> pairs_of(rand(Float32, 12, 4, 64, 1)), # D
+        () -> pairs_of(rand(Float32, 64)), # dimensions
+        () -> pairs_of(rand(Int32, 16, 4, 64, 1)), # elements
+        () -> pairs_of(PermutedDimsArray(X, (2, 1, 3, 4))), # D is not the fastest
+        () -> pairs_of(view(X, :, :, 64:-1:1, :)), # a stride below 0
+        () -> attention(X, X[:, 1:3, :, :], X; branches = [(16, 1)]),
+        () -> attention(X, X, X; branches = []),
+        () -> attention(X, X, X; branches = [(16, 1)], engine = :nonsense),
+        () -> attention(X, X, X; branches = [(16, 1)], padding = :nonsense),
+        () -> attention(X, X, X; branches = [Annulus.Branch(16, 1; phase = :nonsense)]),
+        () -> attention(X, X, X; branches = [Annulus.Branch(16, 1; heads = 3:5)]),
+        () -> attention(X, X, X; branches = [(16, 1)], query_start = 2),
+        () -> Annulus.hilbert_curve(0),
+        () -> Annulus.hilbert_curve(-1),
+        () -> Annulus.Context(Annulus.Config([(16, 1)]); device = :abacus),
+        () -> Annulus.local_comms(0),
+    )
+        @test thrown(bad) isa AnnulusError
+    end
+
+    context = Annulus.Context(Annulus.Config([(16, 1)]))
+    close(context)
+    close(context)
+    @test thrown(() -> Annulus.forward(context, X, X, X)) isa AnnulusError
+end
+
+@testset "costs, curves, presets" begin
+    context = Annulus.Context(Annulus.Config(Annulus.gigapath()))
+    problem = (sequence_length = 70_001, heads = 16, head_dim = 48)
+    whole = Annulus.estimate(context; problem...)
+    @test whole.forward_flops > 1e12
+    @test whole.pairs == sum(Annulus.estimate(context; branch = i, problem...).pairs for i = 1:5)
+    @test thrown(() -> Annulus.estimate(context; branch = 6, problem...)) isa AnnulusError
+    @test length(Annulus.Config(Annulus.longnet(16, 2, 2, 3))) == 3
+    @test length(Annulus.Config(Annulus.head_groups(4, [(16, 1), (64, 4)]))) == 2
+    @test Annulus.hilbert_curve(4; width = 2) == [1, 3, 4, 2]
+    @test sort(Annulus.hilbert_curve(35)) == 1:35
+    @test Annulus.device_count(:cpu) == 1
+    @test occursin(string(Annulus.version()), Annulus.build_info())
+    @test occursin("gradients", string(@doc Annulus.backward))
+    @test occursin("LSE", string(@doc Annulus.LibAnnulus.annulus_forward))
+end
