@@ -1,0 +1,399 @@
+# SPDX-License-Identifier: Apache-2.0
+"""annulus.torch: values to the bit, gradients, autocast, modules against their formulas, ranks, compiled graphs."""
+
+import io
+import tempfile
+import threading
+import types
+import unittest
+
+import capi
+import tap
+from capi import np
+
+try:
+    import torch
+except ImportError:
+    tap.skip_all("needs PyTorch")
+
+import annulus
+from annulus.torch import LongNetAttention, MultiheadDilatedAttention, dilated_attention
+
+BRANCHES = [(16, 1), (48, 3)]
+SHAPE, KV_SHAPE = (2, 83, 4, 16), (2, 83, 2, 16)
+# Every query has a key in these, so the LSE is finite.
+FULL = [(6, 1), annulus.Branch(15, 2, query="residue")]
+
+
+def rows(seed, *shapes, dtype=torch.float32, grad=False):
+    return [torch.from_numpy(array).to(dtype).requires_grad_(grad)
+            for array in capi.numbers(seed, *shapes, dtype="float64")]
+
+
+def plain_longnet(q, k, v, branches, causal):
+    """LongNet's formula written out: each branch's own softmax over zero-padded segments, its rows put back to their
+    places, and the branches mixed by the softmax of their denominators."""
+    batch, length, heads, dim = q.shape
+    outs, denominators = [], []
+    for w, r in branches:
+        w = min(w, length)
+        slots = -(-w // r)
+        out, lse = torch.zeros_like(q), q.new_full((batch, length, heads), -torch.inf)
+        for start in range(0, length, w):
+            for head in range(heads):
+                places = torch.arange(start + head // -(-heads // r), min(start + w, length), r)
+                if not len(places):
+                    continue
+                keys, values = (torch.zeros(batch, slots, dim, dtype=q.dtype) for _ in range(2))
+                keys[:, : len(places)], values[:, : len(places)] = k[:, places, head], v[:, places, head]
+                scores = q[:, places, head] @ keys.transpose(1, 2) / dim**0.5
+                if causal:
+                    future = torch.arange(slots)[None, :] > torch.arange(len(places))[:, None]
+                    scores = scores.masked_fill(future, -torch.inf)
+                out[:, places, head] = scores.softmax(-1) @ values
+                lse[:, places, head] = scores.logsumexp(-1)
+        outs.append(out)
+        denominators.append(lse)
+    shares = torch.stack(denominators).softmax(0).nan_to_num(0)  # no branch reaches the row: it stays 0
+    return (shares[..., None] * torch.stack(outs)).sum(0)
+
+
+class FunctionTest(unittest.TestCase):
+    def test_equal_to_the_c_api(self):
+        for dtype in ("float64", "float32", "bfloat16", "float16"):
+            with self.subTest(dtype):
+                arrays = rows(7, SHAPE, KV_SHAPE, KV_SHAPE, SHAPE, dtype=getattr(torch, dtype))
+                codes = [t.view(torch.int16) if t.element_size() == 2 else t for t in arrays]
+                wanted = capi.compute(*(t.numpy() for t in codes), BRANCHES, True, dtype)
+                q, k, v = (t.clone().requires_grad_() for t in arrays[:3])
+                out, lse = dilated_attention(q, k, v, BRANCHES, causal=True, return_lse=True)
+                out.backward(arrays[3])
+                for found, array in zip((out, lse, q.grad, k.grad, v.grad), wanted):
+                    found = found.detach()
+                    if array.dtype == np.int16:
+                        found = found.view(torch.int16)
+                    self.assertEqual(found.numpy().tobytes(), array.tobytes())
+
+    def test_the_one_call_function(self):
+        q, k, v = rows(7, SHAPE, KV_SHAPE, KV_SHAPE, dtype=torch.bfloat16)
+        out, lse = annulus.attention(q, k, v, BRANCHES, return_lse=True)
+        self.assertEqual((out.dtype, lse.dtype), (torch.bfloat16, torch.float32))
+        self.assertTrue(torch.equal(out, dilated_attention(q, k, v, BRANCHES)))
+        q.requires_grad_()
+        with self.assertRaisesRegex(annulus.ArgumentError, "annulus.torch.dilated_attention"):
+            annulus.attention(q, k, v, BRANCHES)
+        with torch.no_grad():
+            self.assertTrue(torch.equal(out, annulus.attention(q, k, v, BRANCHES)))
+
+    def test_gradcheck(self):
+        for causal in (False, True):
+            for branches in (FULL, [(0, 1)], annulus.Config(FULL, padding="zero_keys", scale=0.7)):
+                with self.subTest(causal=causal, branches=branches):
+                    if isinstance(branches, annulus.Config):
+                        branches, options = branches.replace(causal=causal), {}
+                    else:
+                        options = {"causal": causal}
+                    inputs = rows(3, (2, 15, 4, 8), (2, 15, 2, 8), (2, 15, 2, 8), dtype=torch.float64, grad=True)
+                    self.assertTrue(torch.autograd.gradcheck(
+                        lambda q, k, v: dilated_attention(q, k, v, branches, return_lse=True, **options), inputs))
+
+    def test_gradcheck_of_a_window_and_of_rows_without_keys(self):
+        inputs = rows(3, (1, 6, 2, 8), (1, 15, 2, 8), (1, 15, 2, 8), dtype=torch.float64, grad=True)
+        self.assertTrue(torch.autograd.gradcheck(
+            lambda q, k, v: dilated_attention(q, k, v, [(8, 2)], causal=True, query_start=7), inputs))
+
+    def test_gradient_of_lse_alone(self):
+        q, k, v = rows(3, (1, 15, 2, 8), (1, 15, 2, 8), (1, 15, 2, 8), dtype=torch.float64, grad=True)
+        _, lse = dilated_attention(q, k, v, FULL, return_lse=True)
+        lse.sum().backward()
+        self.assertEqual(float(v.grad.abs().max()), 0)
+        self.assertGreater(float(q.grad.abs().max()), 0)
+
+    def test_only_what_is_asked_for(self):
+        q, k, v = rows(3, SHAPE, KV_SHAPE, KV_SHAPE)
+        v.requires_grad_()
+        dilated_attention(q, k, v, BRANCHES).sum().backward()
+        self.assertIsNone(q.grad)
+        self.assertIsNotNone(v.grad)
+
+    def test_strides(self):
+        q, k, v = rows(3, SHAPE, SHAPE, SHAPE, dtype=torch.float64)
+        wanted = dilated_attention(q, k, v, BRANCHES)
+        heads_first = [t.transpose(1, 2).contiguous().transpose(1, 2) for t in (q, k, v)]
+        self.assertTrue(torch.equal(dilated_attention(*heads_first, BRANCHES), wanted))
+        columns = [t.transpose(2, 3).contiguous().transpose(2, 3) for t in (q, k, v)]
+        self.assertTrue(torch.equal(dilated_attention(*columns, BRANCHES), wanted))
+        packed = torch.stack((q, k, v), 3).requires_grad_()
+        dilated_attention(*packed.unbind(3), BRANCHES).sum().backward()  # an expanded gradient arrives
+        self.assertTrue(bool(packed.grad.isfinite().all()))
+
+    def test_without_the_batch_axis(self):
+        q, k, v = rows(3, SHAPE, SHAPE, SHAPE)
+        out, lse = dilated_attention(q[0], k[0], v[0], BRANCHES, return_lse=True)
+        wanted = dilated_attention(q[:1], k[:1], v[:1], BRANCHES, return_lse=True)
+        self.assertTrue(torch.equal(out, wanted[0][0]) and torch.equal(lse, wanted[1][0]))
+
+    def test_once_differentiable(self):
+        q, k, v = rows(3, (1, 15, 2, 8), (1, 15, 2, 8), (1, 15, 2, 8), grad=True)
+        (gradient,) = torch.autograd.grad(dilated_attention(q, k, v, FULL).pow(2).sum(), q, create_graph=True)
+        with self.assertRaises(RuntimeError):
+            gradient.sum().backward()
+
+    def test_autocast(self):
+        q, k, v = rows(3, SHAPE, KV_SHAPE, KV_SHAPE, grad=True)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            out = dilated_attention(q, k.detach().bfloat16(), v, BRANCHES)
+            double = dilated_attention(*(t.detach().double() for t in (q, k, v)), BRANCHES)
+        self.assertEqual((out.dtype, double.dtype), (torch.bfloat16, torch.float64))
+        self.assertTrue(torch.equal(out, dilated_attention(q.bfloat16(), k.bfloat16(), v.bfloat16(), BRANCHES)))
+        out.float().sum().backward()
+        self.assertEqual((q.grad.dtype, v.grad.dtype), (torch.float32, torch.float32))
+
+    def test_refusals(self):
+        q, k, v = rows(3, SHAPE, KV_SHAPE, KV_SHAPE)
+        with self.assertRaisesRegex(annulus.ArgumentError, r"dtype of k"):
+            dilated_attention(q, k.double(), v, BRANCHES)
+        with self.assertRaisesRegex(annulus.ArgumentError, "dilation is 0"):
+            dilated_attention(q, k, v, [(16, 0)])
+        with self.assertRaisesRegex(annulus.UnsupportedError, "meta"):
+            annulus.attention(q.to("meta"), k, v, BRANCHES)
+
+    @unittest.skipUnless(hasattr(torch.library, "custom_op"), "needs PyTorch 2.4")
+    def test_operators(self):
+        config = annulus.Config(FULL)._text
+        inputs = rows(3, (1, 15, 2, 8), (1, 15, 2, 8), (1, 15, 2, 8), dtype=torch.float64, grad=True)
+        torch.library.opcheck(torch.ops.annulus.forward.default, (*inputs, config, None, 0))
+
+    @unittest.skipUnless(hasattr(torch.library, "custom_op"), "needs PyTorch 2.4")
+    def test_compiled(self):
+        config = annulus.Config(BRANCHES, causal=True)
+        functions = [
+            lambda q, k, v: dilated_attention(2 * q, k, v, config) + 1,
+            lambda q, k, v: dilated_attention(2 * q, k, v, [(16, 1), (48, 3)], causal=True) + 1,
+        ]
+        for function in functions:
+            q, k, v = rows(3, SHAPE, KV_SHAPE, KV_SHAPE, grad=True)
+            wanted = function(q, k, v)
+            wanted_gradients = torch.autograd.grad(wanted.sum(), (q, k, v))
+            compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
+            found = compiled(q, k, v)
+            self.assertTrue(torch.equal(found, wanted))
+            for one, other in zip(torch.autograd.grad(found.sum(), (q, k, v)), wanted_gradients):
+                self.assertTrue(torch.equal(one, other))
+
+    @unittest.skipUnless(hasattr(torch.library, "custom_op"), "needs PyTorch 2.4")
+    def test_compiled_module(self):
+        module = MultiheadDilatedAttention(64, 4, [16, 48], [1, 3], layer_norm=True)
+        (x,) = rows(3, (2, 83, 64))
+        compiled = torch.compile(module, backend="aot_eager", fullgraph=True)
+        self.assertTrue(torch.allclose(compiled(x)[0], module(x)[0], atol=1e-6))
+
+
+class ModuleTest(unittest.TestCase):
+    def test_multihead(self):
+        module = MultiheadDilatedAttention(64, 4, [16, 48], [1, 3], kv_heads=2, layer_norm=True, dtype=torch.float64)
+        self.assertEqual(
+            {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()},
+            {"q_proj.weight": (64, 64), "q_proj.bias": (64,), "k_proj.weight": (32, 64), "k_proj.bias": (32,),
+             "v_proj.weight": (32, 64), "v_proj.bias": (32,), "out_proj.weight": (64, 64), "out_proj.bias": (64,),
+             "inner_attn_ln.weight": (64,), "inner_attn_ln.bias": (64,)})
+        x, y, z = rows(3, (2, 83, 64), (2, 83, 64), (2, 83, 64), dtype=torch.float64)
+        out, weights = module(x, y, z, is_causal=True)
+        self.assertIsNone(weights)
+        q, k, v = (p(t).view(2, 83, -1, 16) for p, t in ((module.q_proj, x), (module.k_proj, y), (module.v_proj, z)))
+        attended = dilated_attention(q, k, v, BRANCHES, causal=True).reshape(2, 83, 64)
+        self.assertTrue(torch.allclose(out, module.out_proj(module.inner_attn_ln(attended)), atol=1e-12))
+        self.assertTrue(torch.equal(module(x)[0], module(x, x, x)[0]))
+        self.assertFalse(torch.equal(module(x)[0], module(x, is_causal=True)[0]))
+        out.sum().backward()
+        self.assertTrue(all(parameter.grad is not None for parameter in module.parameters()))
+
+    def test_batch_second(self):
+        first = MultiheadDilatedAttention(64, 4, [16], [1], is_causal=True, bias=False)
+        second = MultiheadDilatedAttention(64, 4, [16], [1], is_causal=True, bias=False, batch_first=False)
+        second.load_state_dict(first.state_dict())
+        (x,) = rows(3, (2, 83, 64))
+        self.assertTrue(torch.allclose(second(x.transpose(0, 1))[0].transpose(0, 1), first(x)[0], atol=1e-6))
+
+    def test_autocast_and_a_training_step(self):
+        module = MultiheadDilatedAttention(64, 4, [16, 48], [1, 3], layer_norm=True)
+        optimiser = torch.optim.SGD(module.parameters(), 0.1)
+        (x,) = rows(3, (2, 83, 64))
+        losses = []
+        for _ in range(20):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = (module(x)[0].float() - x).pow(2).mean()
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            losses.append(float(loss.detach()))
+        self.assertLess(losses[-1], losses[0])
+
+    def test_refusals(self):
+        x = torch.zeros(1, 8, 64)
+        cases = [
+            (annulus.UnsupportedError, "dropout is 0.1; it must be 0", lambda: MultiheadDilatedAttention(64, 4, [8], [1], dropout=0.1)),
+            (annulus.ArgumentError, "num_heads is 5", lambda: MultiheadDilatedAttention(64, 5, [8], [1])),
+            (annulus.ArgumentError, "kv_heads is 3", lambda: MultiheadDilatedAttention(64, 4, [8], [1], kv_heads=3)),
+            (annulus.UnsupportedError, "embed_dim / num_heads is 4", lambda: MultiheadDilatedAttention(64, 16, [8], [1])),
+            (annulus.ArgumentError, "2 segment lengths and 1 dilation", lambda: MultiheadDilatedAttention(64, 4, [8, 16], [1])),
+            (annulus.UnsupportedError, "key_padding_mask",
+             lambda: MultiheadDilatedAttention(64, 4, [8], [1])(x, key_padding_mask=x[..., 0] > 0)),
+            (annulus.UnsupportedError, "attn_mask is given", lambda: LongNetAttention(64, 4, [8], [1])(x, attn_mask=x)),
+            (annulus.UnsupportedError, "training mode", lambda: LongNetAttention(64, 4, [8], [1], dropout=0.1)(x)),
+        ]
+        for error, words, call in cases:
+            with self.subTest(words), self.assertRaisesRegex(error, words):
+                call()
+
+    def test_longnet_formula(self):
+        """Outputs and the gradients of all parameters, where N is ragged and H no multiple of r."""
+        segment_length, dilated_ratio = [8, 20, 64], [1, 3, 4]
+        for causal in (False, True):
+            with self.subTest(causal=causal):
+                torch.manual_seed(1)
+                module = LongNetAttention(6 * 8, 6, segment_length, dilated_ratio, dtype=torch.float64)
+                (x,) = rows(9, (2, 53, 48), dtype=torch.float64)
+                weights = torch.randn_like(x)
+                q, k, v = (p(x).view(2, 53, 6, 8) for p in (module.q_proj, module.k_proj, module.v_proj))
+                mixed = plain_longnet(q, k, v, list(zip(segment_length, dilated_ratio)), causal).flatten(2)
+                wanted = module.out_proj(module.inner_attn_ln(mixed))
+                wanted_gradients = torch.autograd.grad((weights * wanted).sum(), module.parameters())
+                out, none = module(x, x, x, is_causal=causal)
+                self.assertIsNone(none)
+                torch.testing.assert_close(out, wanted, rtol=1e-11, atol=1e-12)
+                gradients = torch.autograd.grad((weights * out).sum(), module.parameters())
+                for found, gradient in zip(gradients, wanted_gradients):
+                    torch.testing.assert_close(found, gradient, rtol=1e-9, atol=1e-10)
+
+    def test_longnet_in_its_place(self):
+        """Made and called as the published code makes and calls its own; a checkpoint by its names loads."""
+        names = [f"{part}_proj.{kind}" for part in "qkv" for kind in ("weight", "bias")]
+        names += ["out_proj.weight", "out_proj.bias", "inner_attn_ln.weight", "inner_attn_ln.bias"]
+        args = types.SimpleNamespace(segment_length="[8, 16]", dilated_ratio=[1, 2], layernorm_eps=1e-6,
+                                     multiway=False, xpos_rel_pos=False, seq_parallel=False, flash_attention=True)
+        module = LongNetAttention.from_args(args, 64, 4, dropout=0.1, self_attention=True, subln=True).eval()
+        self.assertEqual(sorted(module.state_dict()), sorted(names))
+        self.assertEqual(module.inner_attn_ln.eps, 1e-6)
+        file = io.BytesIO()
+        generator = torch.Generator().manual_seed(1)
+        torch.save({name: torch.randn(64, 64, generator=generator) if "proj.weight" in name
+                    else torch.randn(64, generator=generator) for name in names}, file)
+        file.seek(0)
+        module.load_state_dict(torch.load(file))
+        (x,) = rows(9, (2, 53, 64))
+        wanted = module(x)[0]
+        found, _ = module(query=x, key=x, value=x, key_padding_mask=torch.zeros(2, 53, dtype=torch.bool), attn_mask=None,
+                          rel_pos=None, is_first_step=False, incremental_state=None, is_causal=False)
+        self.assertTrue(torch.equal(found, wanted))
+        plain = LongNetAttention.from_args(args, 64, 4, self_attention=True)
+        self.assertIsNone(plain.inner_attn_ln)
+        for name in ("multiway", "xpos_rel_pos"):
+            with self.assertRaisesRegex(annulus.UnsupportedError, name):
+                LongNetAttention.from_args(types.SimpleNamespace(**{**vars(args), name: True}), 64, 4)
+        with self.assertRaisesRegex(annulus.UnsupportedError, "encoder_decoder_attention"):
+            LongNetAttention.from_args(args, 64, 4, encoder_decoder_attention=True)
+
+
+class RanksTest(unittest.TestCase):
+    def test_ranks_as_threads_equal_one_rank(self):
+        for shards in (None, (40, 0, 56)):
+            with self.subTest(shards=shards):
+                self.compare(shards)
+
+    def compare(self, shards):
+        """Outputs, gradients of the input and, summed over the ranks, of the parameters."""
+        torch.manual_seed(1)
+        arguments = (64, 4, [16, 96], [1, 4])
+        alone = MultiheadDilatedAttention(*arguments, is_causal=True, layer_norm=True, dtype=torch.float64)
+        (x, weights) = rows(9, (2, 96, 64), (2, 96, 64), dtype=torch.float64)
+        whole = x.clone().requires_grad_()
+        wanted = alone(whole)[0]
+        (weights * wanted).sum().backward()
+        starts = np.cumsum([0, *(shards or [32] * 3)])
+        results, failed = {}, []
+
+        def work(end):
+            try:
+                end.set_timeout(60)
+                mine = slice(starts[end.rank], starts[end.rank + 1])
+                module = MultiheadDilatedAttention(*arguments, is_causal=True, layer_norm=True, dtype=torch.float64,
+                                                   process_group=end, shards=shards)
+                module.load_state_dict(alone.state_dict())
+                part = x[:, mine].clone().requires_grad_()
+                out = module(part)[0]
+                (weights[:, mine] * out).sum().backward()
+                results[end.rank] = out.detach(), part.grad, [p.grad for p in module.parameters()]
+            except BaseException as error:
+                failed.append(error)
+
+        threads = [threading.Thread(target=work, args=(end,)) for end in annulus.Comm.local(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if failed:
+            raise failed[0]
+        parts = [results[rank] for rank in range(3)]
+        torch.testing.assert_close(torch.cat([part[0] for part in parts], 1), wanted.detach(), rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(torch.cat([part[1] for part in parts], 1), whole.grad, rtol=1e-9, atol=1e-10)
+        for parameter, gradients in zip(alone.parameters(), zip(*(part[2] for part in parts))):
+            torch.testing.assert_close(sum(gradients), parameter.grad, rtol=1e-9, atol=1e-10)
+
+    def test_groups_without_gpus(self):
+        import torch.distributed as dist
+
+        if not dist.is_available() or not dist.is_gloo_available():
+            self.skipTest("needs torch.distributed with gloo")
+        with tempfile.TemporaryDirectory() as directory:
+            dist.init_process_group("gloo", init_method=f"file://{directory}/meeting", rank=0, world_size=1)
+            try:
+                q, k, v = rows(3, SHAPE, KV_SHAPE, KV_SHAPE)
+                with self.assertRaisesRegex(annulus.UnsupportedError, "ranks of torch.distributed need CUDA tensors"):
+                    dilated_attention(q, k, v, BRANCHES, process_group=dist.group.WORLD)
+            finally:
+                dist.destroy_process_group()
+        with self.assertRaisesRegex(annulus.ArgumentError, "shards is 'gather', which needs a process group"):
+            dilated_attention(q, k, v, BRANCHES, process_group=annulus.Comm.local(1)[0], shards="gather")
+
+
+@unittest.skipUnless(torch.cuda.is_available() and annulus.device_count("cuda"), "needs a GPU")
+class CudaTest(unittest.TestCase):
+    def test_equal_to_the_cpu(self):
+        q, k, v, weights = rows(3, SHAPE, KV_SHAPE, KV_SHAPE, SHAPE)
+        results = []
+        for device in ("cpu", "cuda"):
+            moved = [t.to(device).requires_grad_() for t in (q, k, v)]
+            out, lse = dilated_attention(*moved, BRANCHES, causal=True, return_lse=True)
+            (out * weights.to(device)).sum().backward()
+            results.append([t.detach().cpu() for t in (out, lse, *(t.grad for t in moved))])
+        for found, wanted in zip(*results):
+            torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+
+    def test_stream_follows(self):
+        q, k, v = (t.cuda() for t in rows(3, SHAPE, KV_SHAPE, KV_SHAPE))
+        wanted = dilated_attention(q, k, v, BRANCHES)
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(100_000_000)
+            late = q + 0
+            found = dilated_attention(late, k, v, BRANCHES)
+        stream.synchronize()
+        self.assertTrue(torch.equal(found, wanted))
+
+    def test_autocast_and_half(self):
+        q, k, v = (t.cuda() for t in rows(3, SHAPE, KV_SHAPE, KV_SHAPE))
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            out = dilated_attention(q, k, v, BRANCHES)
+        self.assertEqual((out.dtype, out.device), (torch.bfloat16, q.device))
+        self.assertTrue(torch.equal(out, annulus.attention(q.bfloat16(), k.bfloat16(), v.bfloat16(), BRANCHES)))
+
+    def test_tensors_of_two_devices(self):
+        q, k, v = rows(3, SHAPE, KV_SHAPE, KV_SHAPE)
+        with self.assertRaisesRegex(annulus.ArgumentError, "k is on cpu; the context is on cuda:0"):
+            annulus.attention(q.cuda(), k, v, BRANCHES)
+
+
+if __name__ == "__main__":
+    tap.main()
