@@ -6,6 +6,9 @@ using Annulus, CUDA
 
 Annulus.place_of_memory(x::CuArray) = (:cuda, Int(CUDA.deviceid(CUDA.device(x))))
 
-Annulus.stream_of_memory(::CuArray) = Ptr{Cvoid}(UInt(CUDA.stream().handle))
+Annulus.stream_of_memory(x::CuArray) =
+    CUDA.device!(() -> Ptr{Cvoid}(UInt(CUDA.stream().handle)), CUDA.device(x))
+
+Annulus.address(::CuArray, x) = Ptr{Cvoid}(UInt(Base.unsafe_convert(CuPtr{eltype(x)}, x)))
 
 end

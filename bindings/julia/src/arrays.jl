@@ -26,11 +26,11 @@ place_of_memory(::AbstractArray) = (:cpu, 0)
 stream_of(x::AbstractArray) = stream_of_memory(memory_of(x))
 stream_of_memory(::AbstractArray) = C_NULL
 
-"The address of an array's first element."
-function address(x::AbstractArray)
+"The address of an array's first element; `memory` is the array whose memory it shows."
+function address(memory::AbstractArray, x)
     p = pointer(x)
-    p isa Ptr || place_of(x) != (:cpu, 0) || throw(argument_error("arrays of type $(typeof(x)) are not supported here"))
-    return Ptr{Cvoid}(UInt(p))
+    p isa Ptr || throw(argument_error("arrays of type $(typeof(memory)) need an extension, and so Julia 1.9 or newer"))
+    return Ptr{Cvoid}(p)
 end
 
 """
@@ -46,5 +46,5 @@ function tensor(name, x::AbstractArray, rank)
         lengths = (lengths..., 1)
     end
     padded(numbers) = ntuple(i -> i <= rank ? Int64(numbers[rank+1-i]) : Int64(0), 4)
-    return LibAnnulus.annulus_tensor(address(x), element_code(eltype(x)), rank, padded(lengths), padded(steps))
+    return LibAnnulus.annulus_tensor(address(memory_of(x), x), element_code(eltype(x)), rank, padded(lengths), padded(steps))
 end

@@ -1,0 +1,9 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# julia_test.sh FILE: runs a test file of the Julia package. 77 (skipped) where there is no Julia.
+set -eu
+command -v julia >/dev/null || {
+    echo "there is no julia"
+    exit 77
+}
+exec julia --startup-file=no --project="$(dirname "$1")/.." "$1"
