@@ -77,6 +77,7 @@ class PassCall {
             Workspace workspace(memory.data());
             alone(service.engine, plan, workspace, service.resources);
             context_.last_engine = service.engine.id;
+            context_.sent_bytes = context_.received_bytes = 0;
             return;
         }
         const RingPlan &plan = context_.ring_plan_for(problem);
@@ -103,8 +104,13 @@ class PassCall {
         if (!transport.can_gather(*context_.device, context_.stream))
             return;
         const annulus_config &config = context_.required_config();
-        annulus::agree(transport,
-                       {pass_, config.pattern, config.execution.exchange, problem, plan.schedule().shards()});
+        try {
+            annulus::agree(transport,
+                           {pass_, config.pattern, config.execution.exchange, problem, plan.schedule().shards()});
+        } catch (const std::bad_alloc &) { // before anything was sent
+            has_spoken_ = false;
+            throw;
+        }
     }
 
     void tell_others(const char *message) const {

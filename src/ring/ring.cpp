@@ -214,12 +214,14 @@ Resources step_resources(const RingPlan &plan, annulus_pass pass, Resources reso
 
 class RingRun {
   public:
+    // Once the delegated constructor is done, the destructor runs where this one throws.
     RingRun(const RingPlan &plan, annulus_pass pass, const annulus_tensor &k, const annulus_tensor &v,
             Workspace &workspace, const RingResources &given)
-        : plan_(plan), problem_(plan.local().problem()), pass_(pass), transport_(given.transport), mover_(given.mover),
-          device_(*given.resources.device), stream_(given.resources.stream), comm_(device_.comm_stream()),
-          memory_(book(workspace, plan, pass)), k_(own_rows(k)), v_(own_rows(v)),
-          batches_(plan.schedule().rounds().size()), returns_(batches_.size()) {}
+        : RingRun(plan, pass, k, v, given) {
+        memory_ = book(workspace, plan, pass);
+        batches_.resize(plan.schedule().rounds().size());
+        returns_.resize(batches_.size());
+    }
 
     // A call that fails half-way leaves its messages behind.
     ~RingRun() {
@@ -269,6 +271,13 @@ class RingRun {
     }
 
   private:
+    // Allocates nothing.
+    RingRun(const RingPlan &plan, annulus_pass pass, const annulus_tensor &k, const annulus_tensor &v,
+            const RingResources &given)
+        : plan_(plan), problem_(plan.local().problem()), pass_(pass), transport_(given.transport), mover_(given.mover),
+          device_(*given.resources.device), stream_(given.resources.stream), comm_(device_.comm_stream()),
+          k_(own_rows(k)), v_(own_rows(v)) {}
+
     // What `later` is given from now on comes after what `earlier` was given up to now.
     void order(void *later, void *earlier) { device_.wait(later, device_.record(earlier)); }
 
@@ -381,7 +390,7 @@ class RingRun {
     RowMover &mover_;
     Device &device_;
     void *const stream_, *const comm_;
-    const RingMemory memory_;
+    RingMemory memory_;
     const RowView k_, v_;
     std::vector<Batch> batches_, returns_;
     bool is_done_ = false;

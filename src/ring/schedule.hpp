@@ -30,9 +30,9 @@ constexpr bool attends(const BranchPlan &branch, std::int32_t head, const Window
         return false;
     if (branch.query_rule() == ANNULUS_QUERY_EVERY)
         return true;
-    const std::int64_t begin = part.start - segment.range.start;
+    const std::int64_t begin = (part.start - segment.range.start) % r;
     if (segment.curve.is_linear())
-        return (residue - begin % r + r) % r < part.length;
+        return (residue >= begin ? residue - begin : r - begin + residue) < part.length;
     for (std::int64_t n = part.start; n < part.end(); ++n)
         if (segment.place(n) % r == residue)
             return true;
@@ -53,8 +53,8 @@ constexpr bool wants(const BranchPlan *branches, std::int32_t branch_count, std:
 // the order of their positions, first all of K, then all of V.
 //
 // Where they are computed with, a head's rows lie in slots: one for every `stride` positions of `keys`, counted from
-// its start. `stride` is the largest for which no two wanted rows of a head meet in a slot: the dilation, where one
-// branch alone wants rows.
+// its start. `stride` divides all distances between the wanted rows of a head, so that no two meet in a slot: it is the
+// dilation, where one branch alone wants rows, and 1, where the distances are not told in closed form.
 struct Message {
     int from = 0, to = 0;           // ranks
     Window queries;                 // the receiver's shard
