@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Holds the library to the ABI that annulus.abi beside this file describes (see ABI.md), with libabigail's abidw and
+abidiff: what took something away or changed it fails, what was added is told.
+
+abidiff.py check LIBRARY COMPILER...  compares LIBRARY with annulus.abi, and shows on altered headers that the comparison
+                                      tells what breaks a program from what does not. Results in TAP.
+abidiff.py renew LIBRARY              writes annulus.abi from LIBRARY, which must have been built with debug info.
+"""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+import xml.etree.ElementTree as ElementTree
+
+HERE = pathlib.Path(__file__).resolve().parent
+API = HERE.parent.parent / "api"
+DUMP = HERE / "annulus.abi"
+HEADING = (
+    "\n     SPDX-License-Identifier: Apache-2.0\n"
+    "     The ABI of libannulus: written by tests/abi/abidiff.py, read by libabigail's abidiff; see ABI.md.\n"
+)
+# Of abidiff's exit status: something differs, something is gone. The bits 1 and 2 mean that it could not compare.
+CHANGED = 4 | 8
+
+
+def run(command, **options):
+    return subprocess.run(command, check=False, capture_output=True, text=True, **options)
+
+
+def checked(command):
+    done = run(command)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(map(str, command))}: exit status {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def has_debug_info(library):
+    return ".debug_info" in checked(["readelf", "--section-headers", "--wide", library])
+
+
+def references(element):
+    return {value for part in element.iter() for name, value in part.attrib.items() if name.endswith("type-id")}
+
+
+def write_dump(library, headers, path):
+    """Writes what a C program sees of the library: its exported functions and the types that these reach, those that
+    the headers only declare as declarations. abidw itself adds the C++ inside and where the compiler found things."""
+    full = path.with_suffix(".full")
+    checked(
+        ["abidw", "--headers-dir", headers, "--drop-private-types", "--type-id-style", "hash", "--out-file", full]
+        + ["--no-architecture", "--no-comp-dir-path", "--no-corpus-path", "--no-elf-needed", "--no-show-locs"]
+        + ["--no-parameter-names", library]
+    )
+    corpus = ElementTree.parse(full).getroot()
+    full.unlink()
+
+    types, functions = {}, []
+    for element in corpus.iter():
+        if element.tag == "function-decl" and element.get("elf-symbol-id"):
+            functions.append(element)
+        if not element.get("id"):
+            continue
+        if element.get("is-declaration-only"):
+            element[:], element.text = [], None  # its member functions
+            types.setdefault(element.get("id"), element)
+        else:
+            types[element.get("id")] = element
+    functions.sort(key=lambda function: function.get("name"))
+
+    reached, pending = set(), set().union(*map(references, functions))
+    while pending:
+        reached |= pending
+        pending = set().union(*(references(types[name]) for name in pending)) - reached
+    everything = sorted((types[name] for name in reached), key=lambda t: (t.tag, t.get("name", ""), t.get("id")))
+
+    for unit in corpus.findall("abi-instr"):
+        corpus.remove(unit)
+    unit = ElementTree.SubElement(corpus, "abi-instr", {"address-size": "64", "path": "annulus.h", "language": "LANG_C99"})
+    unit.extend(everything + functions)
+    corpus.insert(0, ElementTree.Comment(HEADING))
+    ElementTree.indent(corpus)
+    path.write_text(ElementTree.tostring(corpus, encoding="unicode") + "\n", encoding="utf-8")
+
+
+def data_members(struct):
+    return struct.findall("data-member")
+
+
+def grows_by_size(struct):
+    """Whether a caller's version of the struct is told by its first field (ABI.md)."""
+    return [member.find("var-decl").get("name") for member in data_members(struct)[:1]] == ["size"]
+
+
+def write_common_part(old, new, path):
+    """Writes `new` with every struct that begins with `size` cut to the fields that it has in `old`. A field that does
+    not lie behind the whole old struct, but in its padding, stays: its presence cannot be told by size."""
+    corpus = ElementTree.parse(new)
+    known = {struct.get("name"): struct for struct in ElementTree.parse(old).iter("class-decl") if grows_by_size(struct)}
+    for struct in filter(grows_by_size, corpus.iter("class-decl")):
+        before = known.get(struct.get("name"))
+        if before is None:
+            continue
+        appended = data_members(struct)[len(data_members(before)) :]
+        bits = int(before.get("size-in-bits"))
+        if appended and all(int(member.get("layout-offset-in-bits")) >= bits for member in appended):
+            for member in appended:
+                struct.remove(member)
+            struct.set("size-in-bits", str(bits))
+    corpus.write(path)
+
+
+def compare(old, new):
+    """(what breaks programs, what is different at all), in abidiff's words; '' where there is nothing."""
+    common = new.with_suffix(".common")
+    write_common_part(old, new, common)
+    options = ["abidiff", "--no-default-suppression", "--no-show-locs"]
+    breaking = run([*options, "--no-added-syms", old, common])
+    different = run([*options, "--harmless", old, new])
+    for done in (breaking, different):
+        if done.returncode & ~CHANGED:
+            raise RuntimeError(f"abidiff: exit status {done.returncode}\n{done.stdout}{done.stderr}")
+    return tuple(done.stdout if done.returncode & CHANGED else "" for done in (breaking, different))
+
+
+class Library(unittest.TestCase):
+    def test_library_keeps_the_abi(self):
+        if not has_debug_info(LIBRARY):
+            self.skipTest("the library has no debug info")
+        with tempfile.TemporaryDirectory() as scratch:
+            dump = pathlib.Path(scratch) / "library.abi"
+            write_dump(LIBRARY, API, dump)
+            breaking, different = compare(DUMP, dump)
+        for line in different.splitlines():
+            print("#", line)
+        self.assertEqual(breaking, "")
+
+
+class Headers(unittest.TestCase):
+    """Libraries of empty functions, made from the headers as they are and from altered ones."""
+
+    def differences(self, header=None, old="", new=""):
+        """compare() of annulus.abi and of the headers in one of which `new` stands for `old`."""
+        with tempfile.TemporaryDirectory() as scratch:
+            scratch = pathlib.Path(scratch)
+            shutil.copytree(API, scratch / "api")
+            if header:
+                path = scratch / "api/annulus" / header
+                text = path.read_text(encoding="utf-8")
+                self.assertEqual(text.count(old), 1, f"{old} stands once in {header}")
+                path.write_text(text.replace(old, new), encoding="utf-8")
+            (scratch / "empty.map").write_text("ANNULUS_0 { global: annulus_*; local: *; };\n", encoding="utf-8")
+            (scratch / "empty.c").write_text(self.empty_functions(scratch / "api"), encoding="utf-8")
+            checked(
+                [*COMPILER, "-g", "-shared", "-fPIC", "-w", f"-I{scratch}/api", scratch / "empty.c"]
+                + [f"-Wl,--version-script={scratch}/empty.map", "-Wl,-soname,libannulus.so.0"]
+                + ["-o", scratch / "empty.so"]
+            )
+            write_dump(scratch / "empty.so", scratch / "api", scratch / "empty.abi")
+            return compare(DUMP, scratch / "empty.abi")
+
+    @staticmethod
+    def empty_functions(api):
+        functions = "#include <annulus/annulus.h>\n"
+        for header in sorted(api.glob("annulus/*.h")):
+            text = re.sub(r"/\*.*?\*/", "", header.read_text(encoding="utf-8"), flags=re.DOTALL)
+            text = re.sub(r"^ *#.*$", "", text, flags=re.MULTILINE)
+            functions += "".join(
+                declaration + " { for (;;); }\n" for declaration in re.findall(r"^ANNULUS_API ([^;]*\));", text, re.MULTILINE)
+            )
+        return functions
+
+    def assert_breaks(self, *alteration):
+        breaking, _ = self.differences(*alteration)
+        self.assertNotEqual(breaking, "")
+
+    def assert_adds(self, *alteration):
+        breaking, different = self.differences(*alteration)
+        self.assertEqual(breaking, "")
+        self.assertNotEqual(different, "")
+
+    def test_headers_keep_the_abi(self):
+        breaking, _ = self.differences()
+        self.assertEqual(breaking, "")
+
+    def test_field_of_another_type_breaks(self):
+        self.assert_breaks("attention.h", "int32_t head_dim;", "int64_t head_dim;")
+
+    def test_field_in_the_middle_breaks(self):
+        self.assert_breaks("attention.h", "int64_t batch; ", "int64_t beams; int64_t batch; ")
+
+    def test_removed_field_breaks(self):
+        self.assert_breaks("attention.h", "    int64_t query_start;\n} annulus_window;", "} annulus_window;")
+
+    def test_fields_in_another_order_break(self):
+        self.assert_breaks("tensor.h", "annulus_dtype dtype;\n    int32_t rank;", "int32_t rank;\n    annulus_dtype dtype;")
+
+    def test_field_at_the_end_of_a_struct_without_size_breaks(self):
+        self.assert_breaks("tensor.h", "int64_t stride[4];", "int64_t stride[4];\n    int64_t offset;")
+
+    def test_fields_at_the_end_of_structs_with_size_are_additions(self):
+        for header, struct in {
+            "attention.h": ("annulus_window", "annulus_problem", "annulus_estimate"),
+            "comm.h": ("annulus_traffic", "annulus_rank_estimate"),
+            "context.h": ("annulus_allocator",),
+        }.items():
+            for name in struct:
+                with self.subTest(name):
+                    self.assert_adds(header, f"}} {name};", f"int64_t appended; }} {name};")
+
+    def test_field_in_padding_breaks(self):
+        exchange = "    annulus_exchange exchange; "
+        self.assert_breaks("comm.h", exchange, exchange + "int32_t hops; ")
+
+    def test_renumbered_enumerator_breaks(self):
+        self.assert_breaks("tensor.h", "ANNULUS_FLOAT16 = 4", "ANNULUS_FLOAT16 = 5")
+
+    def test_removed_enumerator_breaks(self):
+        self.assert_breaks("status.h", "ANNULUS_ERROR_CUBLAS = 6,", "")
+
+    def test_appended_enumerator_is_an_addition(self):
+        self.assert_adds("tensor.h", "ANNULUS_FLOAT16 = 4", "ANNULUS_FLOAT16 = 4, ANNULUS_FLOAT8 = 5")
+
+    def test_removed_function_breaks(self):
+        self.assert_breaks("tensor.h", "ANNULUS_API int annulus_dtype_bytes(annulus_dtype dtype);", "")
+
+    def test_parameter_of_another_type_breaks(self):
+        self.assert_breaks("hilbert.h", "int64_t length, int64_t width", "int32_t length, int64_t width")
+
+    def test_result_of_another_type_breaks(self):
+        self.assert_breaks("tensor.h", "ANNULUS_API int annulus_dtype_bytes", "ANNULUS_API long annulus_dtype_bytes")
+
+    def test_function_is_an_addition(self):
+        self.assert_adds("version.h", "ANNULUS_END_DECLS", "ANNULUS_API int annulus_added(void);\nANNULUS_END_DECLS")
+
+
+if __name__ == "__main__":
+    mode, LIBRARY, *COMPILER = sys.argv[1:]
+    if mode == "renew":
+        if not has_debug_info(LIBRARY):
+            sys.exit(f"{LIBRARY} has no debug info: configure the build with -Dbuildtype=debugoptimized")
+        write_dump(LIBRARY, API, DUMP)
+    else:
+        import tap
+
+        if not shutil.which("abidw") or not shutil.which("abidiff"):
+            tap.skip_all("abidw and abidiff are not here (Debian: abigail-tools)")
+        tap.main()
