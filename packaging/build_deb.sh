@@ -1,0 +1,29 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# build_deb.sh DIRECTORY: builds the Debian packages of what was committed last, source and binaries, into DIRECTORY and
+# has lintian look at them. packages.txt lists what that needs (install.sh build cli deb test).
+set -eu
+[ $# = 1 ] || {
+    echo "usage: build_deb.sh DIRECTORY" >&2
+    exit 2
+}
+mkdir -p "$1"
+directory=$(cd "$1" && pwd)
+cd "$(dirname "$0")/.."
+
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+version=$(dpkg-parsechangelog --file packaging/debian/changelog --show-field Version)
+upstream=${version%-*}
+export_as=annulus-$upstream
+git archive --prefix="$export_as/" --output "$scratch/annulus_$upstream.orig.tar.gz" HEAD
+tar -C "$scratch" -xzf "$scratch/annulus_$upstream.orig.tar.gz"
+mv "$scratch/$export_as/packaging/debian" "$scratch/$export_as/debian"
+
+# Source and binaries, so that lintian sees both.
+cd "$scratch/$export_as"
+dpkg-buildpackage --unsigned-source --unsigned-changes --build=full
+cd ..
+lintian --fail-on error --tag-display-limit 0 ./*.changes
+rm -f "$directory"/*annulus*
+cp ./*.deb ./*.dsc ./*.tar.* ./*.buildinfo ./*.changes "$directory"

@@ -1,0 +1,43 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# in_scratch_root.sh DIRECTORY: installs the packages in DIRECTORY (build_deb.sh) by dpkg on top of a copy of this
+# machine's file system, runs smoke.sh there, and removes and purges them. The copy is an overlay in memory: the machine
+# stays as it is. It hides the sources and /tmp. Needs root or sudo, and the packages that those in DIRECTORY depend on.
+set -eu
+[ $# = 1 ] || {
+    echo "usage: in_scratch_root.sh DIRECTORY" >&2
+    exit 2
+}
+directory=$(cd "$1" && pwd)
+smoke=$(cd "$(dirname "$0")" && pwd)
+sources=$(cd "$smoke/../.." && pwd)
+as_root=''
+[ "$(id -u)" = 0 ] || as_root=sudo
+
+# Everything that is mounted goes with the name space.
+# shellcheck disable=SC2016
+exec $as_root unshare --mount sh -euc '
+    directory=$1 smoke=$2 sources=$3
+    base=$(mktemp -d)
+    trap "umount -l $base && rmdir $base" EXIT
+    mount -t tmpfs annulus "$base"
+    mkdir "$base/upper" "$base/work" "$base/root" "$base/empty"
+    mount -t overlay annulus -o "lowerdir=/,upperdir=$base/upper,workdir=$base/work" "$base/root"
+    cp -r "$directory" "$base/packages"
+    cp -r "$smoke" "$base/smoke"
+    for name in proc dev; do
+        mount --rbind "/$name" "$base/root/$name"
+    done
+    [ ! -d "$base/root/$sources" ] || mount --bind "$base/empty" "$base/root/$sources"
+    mount -t tmpfs annulus "$base/root/tmp"
+    mv "$base/packages" "$base/smoke" "$base/root/tmp"
+
+    chroot "$base/root" sh -euc "
+        export DEBIAN_FRONTEND=noninteractive
+        rm -f /tmp/packages/*-dbgsym_*
+        dpkg --install /tmp/packages/*.deb
+        sh /tmp/smoke/smoke.sh
+        dpkg --purge python3-annulus annulus-tools libannulus-dev libannulus0
+        [ ! -e /usr/lib/python3/dist-packages/annulus ]
+    "
+' sh "$directory" "$smoke" "$sources"
