@@ -280,7 +280,7 @@ class ModuleTest(unittest.TestCase):
         torch.save({name: torch.randn(64, 64, generator=generator) if "proj.weight" in name
                     else torch.randn(64, generator=generator) for name in names}, file)
         file.seek(0)
-        module.load_state_dict(torch.load(file))
+        module.load_state_dict(torch.load(file, weights_only=True))
         (x,) = rows(9, (2, 53, 64))
         wanted = module(x)[0]
         found, _ = module(query=x, key=x, value=x, key_padding_mask=torch.zeros(2, 53, dtype=torch.bool), attn_mask=None,
