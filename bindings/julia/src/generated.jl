@@ -265,9 +265,11 @@ end
 
 @doc raw"""
 How a context with a communicator (comm.h) moves rows of K and V between ranks. Both send the same rows, those that
-some query of the receiver attends to, and give the same result.
+some query of the receiver attends to, and give the same result. `auto` is `gather` where for no rank the rows of K
+and V take more memory than those of the longest shard, else `ring`; along the Hilbert order, and in some cases of
+the query rule `residue`, it counts a shard whole.
 """ const annulus_exchange = Cint
-const ANNULUS_EXCHANGE_AUTO = annulus_exchange(0) # gather where its rows of K and V take no more than the longest shard's own, else ring
+const ANNULUS_EXCHANGE_AUTO = annulus_exchange(0)
 const ANNULUS_EXCHANGE_RING = annulus_exchange(1) # in ranks - 1 hops: memory for the rows of two ranks at a time
 const ANNULUS_EXCHANGE_GATHER = annulus_exchange(2) # all at once: memory for all rows that the rank's queries attend to
 

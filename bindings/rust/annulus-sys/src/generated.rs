@@ -114,9 +114,10 @@ pub const ANNULUS_ENGINE_CPU: annulus_engine = 2;
 pub const ANNULUS_ENGINE_GEMM: annulus_engine = 3;
 
 /// How a context with a communicator (comm.h) moves rows of K and V between ranks. Both send the same rows, those that
-/// some query of the receiver attends to, and give the same result.
+/// some query of the receiver attends to, and give the same result. `auto` is `gather` where for no rank the rows of K
+/// and V take more memory than those of the longest shard, else `ring`; along the Hilbert order, and in some cases of
+/// the query rule `residue`, it counts a shard whole.
 pub type annulus_exchange = c_int;
-/// gather where its rows of K and V take no more than the longest shard's own, else ring
 pub const ANNULUS_EXCHANGE_AUTO: annulus_exchange = 0;
 /// in ranks - 1 hops: memory for the rows of two ranks at a time
 pub const ANNULUS_EXCHANGE_RING: annulus_exchange = 1;
