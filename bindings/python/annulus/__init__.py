@@ -11,7 +11,7 @@ which keys a query attends to, `Context` computes forward and backward on a devi
 
 from __future__ import annotations
 
-from typing import Any, Sequence
+from typing import Any
 
 import numpy as _np
 

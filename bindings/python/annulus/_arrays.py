@@ -196,7 +196,6 @@ def _from_cuda_array_interface(name: str, array: Any) -> View:
     interface = array.__cuda_array_interface__
     shape = tuple(interface["shape"])
     dtype = _check_dtype(name, np.dtype(interface["typestr"]).name)
-    size = BYTES[dtype]
     byte_strides = interface.get("strides")
     strides = _elements(name, byte_strides, shape, dtype) if byte_strides else contiguous(shape)
     address, read_only = interface["data"]

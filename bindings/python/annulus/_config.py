@@ -8,7 +8,7 @@ import functools
 import inspect
 import json
 import weakref
-from typing import Any, Iterable, Mapping, Sequence, Tuple, Union
+from typing import Any, Callable, Iterable, Mapping, Sequence, Tuple, Union
 
 from . import _capi
 from ._errors import ArgumentError, check, made
@@ -154,7 +154,7 @@ def _add_head_groups(handle: Any, heads: int, lengths: Sequence[int], dilations:
     check(_capi.annulus_config_add_head_groups(handle, heads, len(lengths), lengths, dilations))
 
 
-_PRESETS = {"longnet": _add_longnet, "gigapath": _add_gigapath, "head_groups": _add_head_groups}
+_PRESETS: Mapping[str, Callable[..., None]] = {"longnet": _add_longnet, "gigapath": _add_gigapath, "head_groups": _add_head_groups}
 
 
 class Config:

@@ -75,8 +75,8 @@ def _device(device: Any) -> Tuple[str, int]:
     raise ArgumentError(f"device is {str(device)!r}; it must be 'cpu', 'cuda' or 'cuda:' with a number")
 
 
-def _stream_address(stream: Any) -> int | None:
-    """A CUDA stream as an address: an int, or an object of PyTorch or CuPy; None where there is none."""
+def _stream_address(stream: Any) -> int:
+    """A CUDA stream, given as an address or as an object of PyTorch or CuPy, as an address."""
     for name in ("cuda_stream", "ptr"):
         stream = getattr(stream, name, stream)
     return stream
@@ -133,9 +133,8 @@ class Context:
         check(_capi.annulus_context_set_config(handle, self.config._handle))
         check(_capi.annulus_context_set_threads(handle, threads))
         self._follow = stream is None
-        self._stream = 0
+        self._stream = 0 if stream is None else _stream_address(stream)
         if stream is not None:
-            self._stream = _stream_address(stream)
             check(_capi.annulus_context_set_stream(handle, self._stream or None))
         if comm is not None:
             check(_capi.annulus_context_set_comm(handle, comm._handle))
@@ -174,12 +173,12 @@ class Context:
     ) -> Any:
         """forward() for a view of q."""
         self._check_place(like)
-        views = [like, *self._inputs(k=k, v=v)]
+        views = self._inputs(k=k, v=v)
         out, out_view = self._output("out", out, like, like.shape, like.dtype)
         lse_view = None
         if return_lse or lse is not None:
             lse, lse_view = self._lse(lse, like)
-        self._run(_capi.annulus_forward, [*views, out_view, lse_view], query_start)
+        self._run(like, _capi.annulus_forward, [*views, out_view, lse_view], query_start)
         return (out, lse) if return_lse else out
 
     def backward(
@@ -211,7 +210,8 @@ class Context:
             self._output(name, array, like, source.shape, like.dtype)
             for name, array, source in zip(("d_q", "d_k", "d_v"), (d_q, d_k, d_v), views)
         ]
-        self._run(_capi.annulus_backward, [*views, d_lse_view, *(view for _, view in results)], query_start)
+        others = [*views[1:], d_lse_view, *(view for _, view in results)]
+        self._run(like, _capi.annulus_backward, others, query_start)
         return tuple(array for array, _ in results)
 
     def estimate(
@@ -321,9 +321,9 @@ class Context:
         *batch, rows, heads, _ = like.shape if len(like.shape) >= 3 else (0, 0, 0)
         return self._output("lse", lse, like, (*batch, heads, rows), lse_dtype(like.dtype))
 
-    def _run(self, function: Callable[..., int], views: list[View | None], query_start: int | None) -> None:
-        """Calls the C function with q, the first of `views`, and the others; None is NULL."""
-        like = views[0]
+    def _run(self, like: View, function: Callable[..., int], others: list, query_start: int | None) -> None:
+        """Calls the C function with q's view and the others; None is NULL."""
+        views = [like, *others]
         tensors = [view and _arrays.tensor(view, 3 if view.name in ("lse", "d_lse") else 4) for view in views]
         window = None
         if query_start is not None:

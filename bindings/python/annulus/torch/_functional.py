@@ -13,7 +13,8 @@ from .._context import cached_config, given
 from .._errors import UnsupportedError
 from . import _ranks
 
-_compiler = getattr(torch, "compiler", None)
+# None before PyTorch 2.1, where nothing is compiled.
+_compiler: Any = getattr(torch, "compiler", None)
 
 
 def _untraced(function: Callable) -> Callable:
@@ -172,20 +173,20 @@ def dilated_attention(
     query_start: Optional[int] = None,
     process_group: Any = None,
     shards: Union[Sequence[int], str, None] = None,
-) -> Union[Tensor, Tuple[Tensor, Tensor]]:
+) -> Any:
     """Dilated attention of q [B, Nq, H, D] over k and v [B, N, G, D], where G divides H; differentiable.
 
     branches: a list of (segment length, dilation), of annulus.Branch or of dicts with its fields, and causal to
         workspace_limit as the options of annulus.Config; or an annulus.Config, which has them all.
-    return_lse: return (out, lse), with the logarithm of the softmax's denominators: lse [B, H, Nq], float32 (float64 for
-        float64). Its gradient counts.
+    return_lse: also return lse [B, H, Nq], the logarithm of the softmax's denominators, float32 (float64 for float64).
+        Its gradient counts.
     query_start: the global position of q's first row, where q is a part of the N positions.
     process_group: each rank of this torch.distributed group holds a shard of the sequence in q, k, v and gets its shard
         of the result; gradients of q, k and v are those of the sum of all ranks' losses. Tensors are on a GPU each. An
         annulus.Comm does as well.
     shards: how many positions each rank holds, or "gather" to ask the group at each call; None: equally many.
 
-    Returns out [B, Nq, H, D] in q's dtype. The gradient is the true derivative, once differentiable. Under autocast q, k
+    Returns out [B, Nq, H, D] in q's dtype, with return_lse (out, lse). The gradient is the true derivative, once differentiable. Under autocast q, k
     and v become autocast's dtype.
     """
     options = given(
@@ -197,9 +198,9 @@ def dilated_attention(
         allow_tf32=allow_tf32,
         workspace_limit=workspace_limit,
     )
-    plain = isinstance(branches, Config) and not options
-    text = branches._text if plain else config_text(branches, options)
-    return attend(q, k, v, text, return_lse, query_start, process_group, shards)
+    text = branches._text if isinstance(branches, Config) and not options else config_text(branches, options)
+    out, lse = attend(q, k, v, text, query_start, process_group, shards)
+    return (out, lse) if return_lse else out
 
 
 def attend(
@@ -207,12 +208,10 @@ def attend(
     k: Tensor,
     v: Tensor,
     config: str,
-    return_lse: bool = False,
     query_start: Optional[int] = None,
     process_group: Any = None,
     shards: Union[Sequence[int], str, None] = None,
-) -> Union[Tensor, Tuple[Tensor, Tensor]]:
-    """dilated_attention() for the text of a config."""
+) -> Tuple[Tensor, Tensor]:
+    """(out, lse) of dilated_attention() for the text of a config."""
     ranks = 0 if process_group is None else _number_of(process_group, shards, q)
-    out, lse = _attend(*_cast(q, k, v), config, query_start, ranks)
-    return (out, lse) if return_lse else out
+    return _attend(*_cast(q, k, v), config, query_start, ranks)

@@ -128,7 +128,7 @@ class MultiheadDilatedAttention(nn.Module):
         k = self._heads(self.k_proj(key), self.kv_heads)
         v = self._heads(self.v_proj(value), self.kv_heads)
         text = self._texts[1 if causal else 0]
-        out = attend(q, k, v, text, process_group=self.process_group, shards=self.shards)
+        out, _ = attend(q, k, v, text, process_group=self.process_group, shards=self.shards)
         if not self.batch_first:
             out = out.transpose(0, 1)
         out = out.flatten(-2)
@@ -215,7 +215,7 @@ class LongNetAttention(MultiheadDilatedAttention):
             process_group=group,
         )
 
-    def forward(
+    def forward(  # type: ignore[override]
         self,
         query: Tensor,
         key: Tensor | None = None,

@@ -53,7 +53,7 @@ def _comm_of_group(group: Any, device: torch.device) -> Comm:
     key = group, device
     if key not in _by_group:
         # The group carries 128 bytes and is not used afterwards; gloo's groups do as well as NCCL's.
-        message = [Comm.nccl_id() if dist.get_rank(group) == 0 else None]
+        message: list = [Comm.nccl_id() if dist.get_rank(group) == 0 else None]
         first = dist.get_global_rank(group, 0) if hasattr(dist, "get_global_rank") else 0
         dist.broadcast_object_list(message, src=first, group=group)
         _by_group[key] = Comm.from_nccl_id(message[0], dist.get_world_size(group), dist.get_rank(group), device.index)
