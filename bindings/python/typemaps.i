@@ -106,6 +106,7 @@ MADE_HANDLE(annulus_comm, comm)
     memcpy(copy.bytes, PyBytes_AS_STRING($input), sizeof copy.bytes);
     $1 = &copy;
 }
+%typemap(argout) const annulus_nccl_id *id "";
 
 /* Structs that begin with `size` are made as their INIT macros say. */
 %define SIZED(TYPE, INIT)
