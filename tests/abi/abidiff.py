@@ -2,9 +2,11 @@
 """Holds the library to the ABI that annulus.abi beside this file describes (see ABI.md), with libabigail's abidw and
 abidiff: what took something away or changed it fails, what was added is told.
 
-abidiff.py check LIBRARY COMPILER...  compares LIBRARY with annulus.abi, and shows on altered headers that the comparison
-                                      tells what breaks a program from what does not. Results in TAP.
-abidiff.py renew LIBRARY              writes annulus.abi from LIBRARY, which must have been built with debug info.
+abidiff.py check LIBRARY COMPILER...
+    compares LIBRARY with annulus.abi, and shows on altered headers that the comparison tells what breaks a program from
+    what does not. Results in TAP.
+abidiff.py renew LIBRARY
+    writes annulus.abi from LIBRARY, which must have been built with debug info.
 """
 
 import os
@@ -80,7 +82,8 @@ def write_dump(library, headers, path):
 
     for unit in corpus.findall("abi-instr"):
         corpus.remove(unit)
-    unit = ElementTree.SubElement(corpus, "abi-instr", {"address-size": "64", "path": "annulus.h", "language": "LANG_C99"})
+    attributes = {"address-size": "64", "path": "annulus.h", "language": "LANG_C99"}
+    unit = ElementTree.SubElement(corpus, "abi-instr", attributes)
     unit.extend(everything + functions)
     corpus.insert(0, ElementTree.Comment(HEADING))
     ElementTree.indent(corpus)
@@ -91,17 +94,20 @@ def data_members(struct):
     return struct.findall("data-member")
 
 
-def grows_by_size(struct):
-    """Whether a caller's version of the struct is told by its first field (ABI.md)."""
-    return [member.find("var-decl").get("name") for member in data_members(struct)[:1]] == ["size"]
+def structs_that_grow(corpus):
+    """Those that begin with `size`, which tells the caller's version (ABI.md)."""
+    for struct in corpus.iter("class-decl"):
+        first = next(iter(data_members(struct)), None)
+        if first is not None and first.find("var-decl").get("name") == "size":
+            yield struct
 
 
 def write_common_part(old, new, path):
     """Writes `new` with every struct that begins with `size` cut to the fields that it has in `old`. A field that does
     not lie behind the whole old struct, but in its padding, stays: its presence cannot be told by size."""
     corpus = ElementTree.parse(new)
-    known = {struct.get("name"): struct for struct in ElementTree.parse(old).iter("class-decl") if grows_by_size(struct)}
-    for struct in filter(grows_by_size, corpus.iter("class-decl")):
+    known = {struct.get("name"): struct for struct in structs_that_grow(ElementTree.parse(old))}
+    for struct in structs_that_grow(corpus):
         before = known.get(struct.get("name"))
         if before is None:
             continue
@@ -169,9 +175,8 @@ class Headers(unittest.TestCase):
         for header in sorted(api.glob("annulus/*.h")):
             text = re.sub(r"/\*.*?\*/", "", header.read_text(encoding="utf-8"), flags=re.DOTALL)
             text = re.sub(r"^ *#.*$", "", text, flags=re.MULTILINE)
-            functions += "".join(
-                declaration + " { for (;;); }\n" for declaration in re.findall(r"^ANNULUS_API ([^;]*\));", text, re.MULTILINE)
-            )
+            declarations = re.findall(r"^ANNULUS_API ([^;]*\));", text, re.MULTILINE)
+            functions += "".join(declaration + " { for (;;); }\n" for declaration in declarations)
         return functions
 
     def assert_breaks(self, *alteration):
@@ -197,7 +202,7 @@ class Headers(unittest.TestCase):
         self.assert_breaks("attention.h", "    int64_t query_start;\n} annulus_window;", "} annulus_window;")
 
     def test_fields_in_another_order_break(self):
-        self.assert_breaks("tensor.h", "annulus_dtype dtype;\n    int32_t rank;", "int32_t rank;\n    annulus_dtype dtype;")
+        self.assert_breaks("tensor.h", "annulus_dtype dtype;\n    int32_t rank;", "int32_t rank; annulus_dtype dtype;")
 
     def test_field_at_the_end_of_a_struct_without_size_breaks(self):
         self.assert_breaks("tensor.h", "int64_t stride[4];", "int64_t stride[4];\n    int64_t offset;")
