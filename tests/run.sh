@@ -20,7 +20,7 @@ build_sanitized() {
     build "$1" -Dcli=disabled -Dcuda=disabled -Dmpi=disabled -Dpython=disabled -Db_lundef=false -Db_sanitize="$2"
 }
 
-sh packaging/install.sh build cli mpi python test example
+sh packaging/install.sh build cli mpi python rust abi test example
 build build/test -Dcli=enabled
 build_sanitized build/sanitize address,undefined
 build_sanitized build/threads thread
