@@ -29,6 +29,5 @@ void annulus_watch_exit(void) {
     on_exit(leave, NULL);
 }
 #else
-void annulus_watch_exit(void) {
-}
+void annulus_watch_exit(void) {}
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How the C API's arguments look from Python, in the module annulus._capi: a function returns its status, behind it what
- * it writes. Handles are opaque objects, arrays of integers any sequence of int or None, pointers to nobody knows what
- * an int (an address) or None. Nothing here raises for a status; annulus/_errors.py does.
+ * How the C API's arguments look from Python, in the module annulus._capi: a function returns its status, and behind it
+ * what it writes. Handles are opaque objects, arrays of integers any sequence of int or None, pointers to nobody knows
+ * what an int (an address) or None. Nothing here raises for a status; annulus/_errors.py does.
  */
 %include <typemaps.i>
 

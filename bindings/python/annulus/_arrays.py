@@ -77,7 +77,9 @@ def _elements(name: str, byte_strides: Sequence[int], shape: Shape, dtype: str) 
     size = BYTES[dtype]
     for stride, length in zip(byte_strides, shape):
         if stride % size and length > 1:
-            raise ArgumentError(f"{name} has a stride of {stride} bytes; it must be a multiple of {size}, its element's size")
+            raise ArgumentError(
+                f"{name} has a stride of {stride} bytes; it must be a multiple of {size}, its element's size"
+            )
     return tuple(stride // size for stride in byte_strides)
 
 
@@ -115,7 +117,9 @@ def torch_view(name: str, tensor: Any) -> View:
     dtype = _check_dtype(name, str(tensor.dtype).rpartition(".")[2])
     device = tensor.device
     if device.type not in ("cpu", "cuda") or tensor.is_sparse:
-        raise UnsupportedError(f"{name} is a tensor on {device}; only dense ones on the CPU or a CUDA device are possible")
+        raise UnsupportedError(
+            f"{name} is a tensor on {device}; only dense ones on the CPU or a CUDA device are possible"
+        )
     place = CPU if device.type == "cpu" else ("cuda", device.index)
     return View(name, tensor.data_ptr(), dtype, tuple(tensor.shape), tensor.stride(), place, False, _TORCH, tensor)
 
@@ -155,7 +159,9 @@ def _from_cupy(name: str, array: Any) -> View:
 def _unknown_empty(shape: Shape, dtype: str, like: View) -> Any:
     if like.device == CPU:
         return np.empty(shape, _host_dtype(dtype))
-    raise UnsupportedError(f"{like.name} is a {type(like.array).__name__}; results of that kind must be given by out= and lse=")
+    raise UnsupportedError(
+        f"{like.name} is a {type(like.array).__name__}; results of that kind must be given by out= and lse="
+    )
 
 
 def _default_stream(device: int) -> int:

@@ -154,7 +154,11 @@ def _add_head_groups(handle: Any, heads: int, lengths: Sequence[int], dilations:
     check(_capi.annulus_config_add_head_groups(handle, heads, len(lengths), lengths, dilations))
 
 
-_PRESETS: Mapping[str, Callable[..., None]] = {"longnet": _add_longnet, "gigapath": _add_gigapath, "head_groups": _add_head_groups}
+_PRESETS: Mapping[str, Callable[..., None]] = {
+    "longnet": _add_longnet,
+    "gigapath": _add_gigapath,
+    "head_groups": _add_head_groups,
+}
 
 
 class Config:
@@ -239,7 +243,9 @@ class Config:
         cls, segment_length: int, segment_ratio: int = 2, dilation_ratio: int = 2, count: int = 6, **options: Any
     ) -> Config:
         """LongNet's geometric series: `count` branches of segment_length * segment_ratio**i, dilation_ratio**i."""
-        numbers = dict(segment_length=segment_length, segment_ratio=segment_ratio, dilation_ratio=dilation_ratio, count=count)
+        numbers = dict(
+            segment_length=segment_length, segment_ratio=segment_ratio, dilation_ratio=dilation_ratio, count=count
+        )
         return cls(_preset=["longnet", *(_integer(*item) for item in numbers.items())], **options)
 
     @classmethod
@@ -281,9 +287,11 @@ class Config:
         preset = options.pop("_preset")
         branches = options.pop("branches")
         plain = [
-            (branch.segment_length, branch.dilation)
-            if branch == Branch(branch.segment_length, branch.dilation)
-            else branch
+            (
+                (branch.segment_length, branch.dilation)
+                if branch == Branch(branch.segment_length, branch.dilation)
+                else branch
+            )
             for branch in branches
         ]
         parts = [repr(part) for part in preset[1:]] if preset else [repr(plain)]
@@ -308,4 +316,3 @@ def _options(text: str) -> dict[str, Any]:
 def from_text(text: str) -> Config:
     """The config whose `_text` this is."""
     return Config(**_options(text))
-

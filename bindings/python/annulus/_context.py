@@ -143,7 +143,7 @@ class Context:
 
     @property
     def device(self) -> str:
-        """"cpu", or "cuda:" with a number."""
+        """ "cpu", or "cuda:" with a number."""
         kind, number = self._place
         return kind if kind == "cpu" else f"{kind}:{number}"
 
@@ -163,8 +163,8 @@ class Context:
         query_start: the global position of q's first row, where q is a part of the N positions; None: it is all.
         out, lse: arrays to write to, [B, Nq, H, D] of q's dtype and [B, H, Nq] of float32 (float64 for float64).
 
-        Returns (out, lse), or out alone where return_lse is false; new arrays are of q's library. The axis B may be left
-        out of all arrays together.
+        Returns (out, lse), or out alone where return_lse is false; new arrays are of q's library. The axis B may be
+        left out of all arrays together.
         """
         return self._forward(_arrays.view("q", q), k, v, out, lse, return_lse, query_start)
 
@@ -215,13 +215,7 @@ class Context:
         return tuple(array for array, _ in results)
 
     def estimate(
-        self,
-        length: int,
-        heads: int,
-        head_dim: int,
-        *,
-        branch: int | None = None,
-        **problem: Any,
+        self, length: int, heads: int, head_dim: int, *, branch: int | None = None, **problem: Any
     ) -> Estimate:
         """What a sequence of `length` positions costs, without its data; `branch`: that branch's share.
 
@@ -510,8 +504,8 @@ def attention(
     query_start: the global position of q's first row, where q is a part of the N positions (decoding against a cache).
 
     Arrays of NumPy, PyTorch, CuPy, JAX, or anything with __dlpack__, __cuda_array_interface__ or a buffer: float64,
-    float32, bfloat16 or float16, used where they lie, with any strides but that of D, which must be 1. The axis B may be
-    left out of all together. Device and CUDA stream follow the inputs. The result has no gradient;
+    float32, bfloat16 or float16, used where they lie, with any strides but that of D, which must be 1. The axis B may
+    be left out of all together. Device and CUDA stream follow the inputs. The result has no gradient;
     annulus.torch.dilated_attention() has one.
     """
     options = given(

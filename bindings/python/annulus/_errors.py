@@ -7,14 +7,7 @@ from typing import NoReturn
 
 from . import _capi
 
-__all__ = [
-    "ArgumentError",
-    "CommError",
-    "CudaError",
-    "Error",
-    "OutOfMemoryError",
-    "UnsupportedError",
-]
+__all__ = ["ArgumentError", "CommError", "CudaError", "Error", "OutOfMemoryError", "UnsupportedError"]
 
 
 class Error(Exception):

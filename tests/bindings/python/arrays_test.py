@@ -44,16 +44,30 @@ class VersionedCapsule:
         self.array, self.released, self.read_only = array, 0, read_only
 
         class DlTensor(ctypes.Structure):
-            _fields_ = [("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32),
-                        ("rank", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8),
-                        ("lanes", ctypes.c_uint16), ("shape", ctypes.POINTER(ctypes.c_int64)),
-                        ("strides", ctypes.POINTER(ctypes.c_int64)), ("byte_offset", ctypes.c_uint64)]
+            _fields_ = [
+                ("data", ctypes.c_void_p),
+                ("device_type", ctypes.c_int32),
+                ("device_id", ctypes.c_int32),
+                ("rank", ctypes.c_int32),
+                ("code", ctypes.c_uint8),
+                ("bits", ctypes.c_uint8),
+                ("lanes", ctypes.c_uint16),
+                ("shape", ctypes.POINTER(ctypes.c_int64)),
+                ("strides", ctypes.POINTER(ctypes.c_int64)),
+                ("byte_offset", ctypes.c_uint64),
+            ]
 
         release_type = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
         class Managed(ctypes.Structure):
-            _fields_ = [("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("context", ctypes.c_void_p),
-                        ("deleter", release_type), ("flags", ctypes.c_uint64), ("tensor", DlTensor)]
+            _fields_ = [
+                ("major", ctypes.c_uint32),
+                ("minor", ctypes.c_uint32),
+                ("context", ctypes.c_void_p),
+                ("deleter", release_type),
+                ("flags", ctypes.c_uint64),
+                ("tensor", DlTensor),
+            ]
 
         def release(_):
             self.released += 1
@@ -61,9 +75,14 @@ class VersionedCapsule:
         self.release = release_type(release)
         self.shape = (ctypes.c_int64 * array.ndim)(*array.shape)
         offset = 8
-        self.managed = Managed(major, 0, None, self.release, int(read_only),
-                               DlTensor(array.ctypes.data - offset, 1, 0, array.ndim, 2, 8 * array.itemsize, 1,
-                                        self.shape, None, offset))
+        self.managed = Managed(
+            major,
+            0,
+            None,
+            self.release,
+            int(read_only),
+            DlTensor(array.ctypes.data - offset, 1, 0, array.ndim, 2, 8 * array.itemsize, 1, self.shape, None, offset),
+        )
 
     def __dlpack_device__(self):
         return 1, 0
@@ -120,8 +139,10 @@ class ArraysTest(unittest.TestCase):
     def test_rows_that_repeat(self):
         q, k, v, _ = inputs()
         repeated = np.broadcast_to(k[:, :1], k.shape)
-        self.assert_same(annulus.attention(q, repeated, v, BRANCHES, return_lse=True),
-                         annulus.attention(q, repeated.copy(), v, BRANCHES, return_lse=True))
+        self.assert_same(
+            annulus.attention(q, repeated, v, BRANCHES, return_lse=True),
+            annulus.attention(q, repeated.copy(), v, BRANCHES, return_lse=True),
+        )
 
     def test_read_only_inputs(self):
         arrays = inputs()

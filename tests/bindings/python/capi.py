@@ -61,7 +61,9 @@ def compute(q, k, v, d_out, branches, causal, dtype):
         rows = [tensor(array, dtype) for array in (q, k, v, out)]
         check(LIBRARY.annulus_forward(made, *rows, tensor(lse, lse_dtype), None))
         gradients = [tensor(array, dtype) for array in (d_q, d_k, d_v)]
-        check(LIBRARY.annulus_backward(made, *rows, tensor(lse, lse_dtype), tensor(d_out, dtype), None, *gradients, None))
+        check(
+            LIBRARY.annulus_backward(made, *rows, tensor(lse, lse_dtype), tensor(d_out, dtype), None, *gradients, None)
+        )
     return out, lse, d_q, d_k, d_v
 
 

@@ -19,33 +19,61 @@ CONFIGS = {
     "tuples": (annulus.Config([(16, 1), (48, 3)]), {"branches": [{"w": 16, "r": 1}, {"w": 48, "r": 3}]}),
     "whole sequence": (annulus.Config([(0, 1)]), {"branches": [{"w": 0, "r": 1}]}),
     "causal": (annulus.Config([[16, 2]], causal=True), {"branches": [{"w": 16, "r": 2}], "causal": True}),
-    "interleave": (annulus.Config([annulus.Branch(24, 4, phase="interleave")]),
-                   {"branches": [{"w": 24, "r": 4, "phase": "interleave"}]}),
-    "fixed": (annulus.Config([{"segment_length": 24, "dilation": 4, "phase": 7}]),
-              {"branches": [{"w": 24, "r": 4, "phase": 7}]}),
-    "residue": (annulus.Config([annulus.Branch(24, 4, query="residue")]),
-                {"branches": [{"w": 24, "r": 4, "query": "residue"}]}),
-    "every": (annulus.Config([annulus.Branch(24, 4, query="every")]), {"branches": [{"w": 24, "r": 4, "query": "every"}]}),
-    "heads": (annulus.Config([annulus.Branch(16, 2, heads=(1, 2)), (0, 1)]),
-              {"branches": [{"w": 16, "r": 2, "first_head": 1, "head_count": 2}, {"w": 0, "r": 1}]}),
-    "hilbert": (annulus.Config([annulus.Branch(36, 3, order="hilbert", query="residue", grid_width=12)]),
-                {"branches": [{"w": 36, "r": 3, "order": "hilbert", "query": "residue", "width": 12}]}),
-    "zero keys": (annulus.Config([(16, 1), (48, 5)], padding="zero_keys"),
-                  {"branches": [{"w": 16, "r": 1}, {"w": 48, "r": 5}], "zero_keys": True}),
+    "interleave": (
+        annulus.Config([annulus.Branch(24, 4, phase="interleave")]),
+        {"branches": [{"w": 24, "r": 4, "phase": "interleave"}]},
+    ),
+    "fixed": (
+        annulus.Config([{"segment_length": 24, "dilation": 4, "phase": 7}]),
+        {"branches": [{"w": 24, "r": 4, "phase": 7}]},
+    ),
+    "residue": (
+        annulus.Config([annulus.Branch(24, 4, query="residue")]),
+        {"branches": [{"w": 24, "r": 4, "query": "residue"}]},
+    ),
+    "every": (
+        annulus.Config([annulus.Branch(24, 4, query="every")]),
+        {"branches": [{"w": 24, "r": 4, "query": "every"}]},
+    ),
+    "heads": (
+        annulus.Config([annulus.Branch(16, 2, heads=(1, 2)), (0, 1)]),
+        {"branches": [{"w": 16, "r": 2, "first_head": 1, "head_count": 2}, {"w": 0, "r": 1}]},
+    ),
+    "hilbert": (
+        annulus.Config([annulus.Branch(36, 3, order="hilbert", query="residue", grid_width=12)]),
+        {"branches": [{"w": 36, "r": 3, "order": "hilbert", "query": "residue", "width": 12}]},
+    ),
+    "zero keys": (
+        annulus.Config([(16, 1), (48, 5)], padding="zero_keys"),
+        {"branches": [{"w": 16, "r": 1}, {"w": 48, "r": 5}], "zero_keys": True},
+    ),
     "scale": (annulus.Config([(16, 1)], scale=-0.75), {"branches": [{"w": 16, "r": 1}], "scale": -0.75}),
     "reference": (annulus.Config([(16, 2)], engine="reference"), {"branches": [{"w": 16, "r": 2}]}),
-    "longnet": (annulus.Config.longnet(8, 4, 2, 3),
-                {"branches": [{"w": 8, "r": 1}, {"w": 32, "r": 2}, {"w": 128, "r": 4}]}),
-    "gigapath": (annulus.Config.gigapath(),
-                 {"branches": [{"w": w, "r": 2**i} for i, w in enumerate((1024, 5792, 32768, 185363, 1048576))],
-                  "zero_keys": True}),
-    "gigapath, exact": (annulus.Config.gigapath(padding="exact"),
-                        {"branches": [{"w": w, "r": 2**i}
-                                      for i, w in enumerate((1024, 5792, 32768, 185363, 1048576))]}),
-    "head groups": (annulus.Config.head_groups(4, [16, 32, 64], [1, 2, 4]),
-                    {"branches": [{"w": 16, "r": 1, "first_head": 0, "head_count": 2, "phase": 0},
-                                  {"w": 32, "r": 2, "first_head": 2, "head_count": 1, "phase": 1},
-                                  {"w": 64, "r": 4, "first_head": 3, "head_count": 1, "phase": 2}]}),
+    "longnet": (
+        annulus.Config.longnet(8, 4, 2, 3),
+        {"branches": [{"w": 8, "r": 1}, {"w": 32, "r": 2}, {"w": 128, "r": 4}]},
+    ),
+    "gigapath": (
+        annulus.Config.gigapath(),
+        {
+            "branches": [{"w": w, "r": 2**i} for i, w in enumerate((1024, 5792, 32768, 185363, 1048576))],
+            "zero_keys": True,
+        },
+    ),
+    "gigapath, exact": (
+        annulus.Config.gigapath(padding="exact"),
+        {"branches": [{"w": w, "r": 2**i} for i, w in enumerate((1024, 5792, 32768, 185363, 1048576))]},
+    ),
+    "head groups": (
+        annulus.Config.head_groups(4, [16, 32, 64], [1, 2, 4]),
+        {
+            "branches": [
+                {"w": 16, "r": 1, "first_head": 0, "head_count": 2, "phase": 0},
+                {"w": 32, "r": 2, "first_head": 2, "head_count": 1, "phase": 1},
+                {"w": 64, "r": 4, "first_head": 3, "head_count": 1, "phase": 2},
+            ]
+        },
+    ),
 }
 
 
@@ -95,11 +123,17 @@ class ConfigTest(unittest.TestCase):
             ("segment_length is -1", lambda: annulus.Config([(-1, 1)])),
             ("segment_length is 1.5; it must be an int", lambda: annulus.Config([(1.5, 1)])),
             ("does not fit 64 bits", lambda: annulus.Config([(2**63, 1)])),
-            ("phase is 'spiral'; it must be one of 'block', 'interleave'", lambda: annulus.Branch(16, 2, phase="spiral")),
+            (
+                "phase is 'spiral'; it must be one of 'block', 'interleave'",
+                lambda: annulus.Branch(16, 2, phase="spiral"),
+            ),
             ("query is None", lambda: annulus.Branch(16, 2, query=None)),
             ("order is 'peano'", lambda: annulus.Branch(16, 2, order="peano")),
             (r"heads is 3; it must be \(first, count\)", lambda: annulus.Branch(16, 2, heads=3)),
-            ("head count is 4294967296; it does not fit 32 bits", lambda: annulus.Config([annulus.Branch(16, heads=(0, 2**32))])),
+            (
+                "head count is 4294967296; it does not fit 32 bits",
+                lambda: annulus.Config([annulus.Branch(16, heads=(0, 2**32))]),
+            ),
             ("count is 0; it must be from 1", lambda: annulus.Config([annulus.Branch(16, heads=(0, 0))])),
             ("grid_width", lambda: annulus.Config([annulus.Branch(16, grid_width=4)])),
             ("padding is 'same'", lambda: annulus.Config([(16, 1)], padding="same")),

@@ -75,8 +75,12 @@ class TorchRanksTest(unittest.TestCase):
     def run_ranks(self, backend):
         with tempfile.TemporaryDirectory() as directory:
             ranks = [
-                subprocess.Popen([sys.executable, __file__, backend, directory, str(rank)], text=True,
-                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                subprocess.Popen(
+                    [sys.executable, __file__, backend, directory, str(rank)],
+                    text=True,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                )
                 for rank in range(RANKS)
             ]
             try:

@@ -26,8 +26,9 @@ FULL = [(6, 1), annulus.Branch(15, 2, query="residue")]
 
 
 def rows(seed, *shapes, dtype=torch.float32, grad=False):
-    return [torch.from_numpy(array).to(dtype).requires_grad_(grad)
-            for array in capi.numbers(seed, *shapes, dtype="float64")]
+    return [
+        torch.from_numpy(array).to(dtype).requires_grad_(grad) for array in capi.numbers(seed, *shapes, dtype="float64")
+    ]
 
 
 def plain_longnet(q, k, v, branches, causal):
@@ -94,13 +95,19 @@ class FunctionTest(unittest.TestCase):
                     else:
                         options = {"causal": causal}
                     inputs = rows(3, (2, 15, 4, 8), (2, 15, 2, 8), (2, 15, 2, 8), dtype=torch.float64, grad=True)
-                    self.assertTrue(torch.autograd.gradcheck(
-                        lambda q, k, v: dilated_attention(q, k, v, branches, return_lse=True, **options), inputs))
+                    self.assertTrue(
+                        torch.autograd.gradcheck(
+                            lambda q, k, v: dilated_attention(q, k, v, branches, return_lse=True, **options), inputs
+                        )
+                    )
 
     def test_gradcheck_of_a_window_and_of_rows_without_keys(self):
         inputs = rows(3, (1, 6, 2, 8), (1, 15, 2, 8), (1, 15, 2, 8), dtype=torch.float64, grad=True)
-        self.assertTrue(torch.autograd.gradcheck(
-            lambda q, k, v: dilated_attention(q, k, v, [(8, 2)], causal=True, query_start=7), inputs))
+        self.assertTrue(
+            torch.autograd.gradcheck(
+                lambda q, k, v: dilated_attention(q, k, v, [(8, 2)], causal=True, query_start=7), inputs
+            )
+        )
 
     def test_gradient_of_lse_alone(self):
         q, k, v = rows(3, (1, 15, 2, 8), (1, 15, 2, 8), (1, 15, 2, 8), dtype=torch.float64, grad=True)
@@ -194,9 +201,19 @@ class ModuleTest(unittest.TestCase):
         module = MultiheadDilatedAttention(64, 4, [16, 48], [1, 3], kv_heads=2, layer_norm=True, dtype=torch.float64)
         self.assertEqual(
             {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()},
-            {"q_proj.weight": (64, 64), "q_proj.bias": (64,), "k_proj.weight": (32, 64), "k_proj.bias": (32,),
-             "v_proj.weight": (32, 64), "v_proj.bias": (32,), "out_proj.weight": (64, 64), "out_proj.bias": (64,),
-             "inner_attn_ln.weight": (64,), "inner_attn_ln.bias": (64,)})
+            {
+                "q_proj.weight": (64, 64),
+                "q_proj.bias": (64,),
+                "k_proj.weight": (32, 64),
+                "k_proj.bias": (32,),
+                "v_proj.weight": (32, 64),
+                "v_proj.bias": (32,),
+                "out_proj.weight": (64, 64),
+                "out_proj.bias": (64,),
+                "inner_attn_ln.weight": (64,),
+                "inner_attn_ln.bias": (64,),
+            },
+        )
         x, y, z = rows(3, (2, 83, 64), (2, 83, 64), (2, 83, 64), dtype=torch.float64)
         out, weights = module(x, y, z, is_causal=True)
         self.assertIsNone(weights)
@@ -232,13 +249,28 @@ class ModuleTest(unittest.TestCase):
     def test_refusals(self):
         x = torch.zeros(1, 8, 64)
         cases = [
-            (annulus.UnsupportedError, "dropout is 0.1; it must be 0", lambda: MultiheadDilatedAttention(64, 4, [8], [1], dropout=0.1)),
+            (
+                annulus.UnsupportedError,
+                "dropout is 0.1; it must be 0",
+                lambda: MultiheadDilatedAttention(64, 4, [8], [1], dropout=0.1),
+            ),
             (annulus.ArgumentError, "num_heads is 5", lambda: MultiheadDilatedAttention(64, 5, [8], [1])),
             (annulus.ArgumentError, "kv_heads is 3", lambda: MultiheadDilatedAttention(64, 4, [8], [1], kv_heads=3)),
-            (annulus.UnsupportedError, "embed_dim / num_heads is 4", lambda: MultiheadDilatedAttention(64, 16, [8], [1])),
-            (annulus.ArgumentError, "2 segment lengths and 1 dilation", lambda: MultiheadDilatedAttention(64, 4, [8, 16], [1])),
-            (annulus.UnsupportedError, "key_padding_mask",
-             lambda: MultiheadDilatedAttention(64, 4, [8], [1])(x, key_padding_mask=x[..., 0] > 0)),
+            (
+                annulus.UnsupportedError,
+                "embed_dim / num_heads is 4",
+                lambda: MultiheadDilatedAttention(64, 16, [8], [1]),
+            ),
+            (
+                annulus.ArgumentError,
+                "2 segment lengths and 1 dilation",
+                lambda: MultiheadDilatedAttention(64, 4, [8, 16], [1]),
+            ),
+            (
+                annulus.UnsupportedError,
+                "key_padding_mask",
+                lambda: MultiheadDilatedAttention(64, 4, [8], [1])(x, key_padding_mask=x[..., 0] > 0),
+            ),
             (annulus.UnsupportedError, "attn_mask is given", lambda: LongNetAttention(64, 4, [8], [1])(x, attn_mask=x)),
             (annulus.UnsupportedError, "training mode", lambda: LongNetAttention(64, 4, [8], [1], dropout=0.1)(x)),
         ]
@@ -270,21 +302,46 @@ class ModuleTest(unittest.TestCase):
         """Made and called as the published code makes and calls its own; a checkpoint by its names loads."""
         names = [f"{part}_proj.{kind}" for part in "qkv" for kind in ("weight", "bias")]
         names += ["out_proj.weight", "out_proj.bias", "inner_attn_ln.weight", "inner_attn_ln.bias"]
-        args = types.SimpleNamespace(segment_length="[8, 16]", dilated_ratio=[1, 2], layernorm_eps=1e-6,
-                                     multiway=False, xpos_rel_pos=False, seq_parallel=False, flash_attention=True)
+        args = types.SimpleNamespace(
+            segment_length="[8, 16]",
+            dilated_ratio=[1, 2],
+            layernorm_eps=1e-6,
+            multiway=False,
+            xpos_rel_pos=False,
+            seq_parallel=False,
+            flash_attention=True,
+        )
         module = LongNetAttention.from_args(args, 64, 4, dropout=0.1, self_attention=True, subln=True).eval()
         self.assertEqual(sorted(module.state_dict()), sorted(names))
         self.assertEqual(module.inner_attn_ln.eps, 1e-6)
         file = io.BytesIO()
         generator = torch.Generator().manual_seed(1)
-        torch.save({name: torch.randn(64, 64, generator=generator) if "proj.weight" in name
-                    else torch.randn(64, generator=generator) for name in names}, file)
+        torch.save(
+            {
+                name: (
+                    torch.randn(64, 64, generator=generator)
+                    if "proj.weight" in name
+                    else torch.randn(64, generator=generator)
+                )
+                for name in names
+            },
+            file,
+        )
         file.seek(0)
         module.load_state_dict(torch.load(file, weights_only=True))
         (x,) = rows(9, (2, 53, 64))
         wanted = module(x)[0]
-        found, _ = module(query=x, key=x, value=x, key_padding_mask=torch.zeros(2, 53, dtype=torch.bool), attn_mask=None,
-                          rel_pos=None, is_first_step=False, incremental_state=None, is_causal=False)
+        found, _ = module(
+            query=x,
+            key=x,
+            value=x,
+            key_padding_mask=torch.zeros(2, 53, dtype=torch.bool),
+            attn_mask=None,
+            rel_pos=None,
+            is_first_step=False,
+            incremental_state=None,
+            is_causal=False,
+        )
         self.assertTrue(torch.equal(found, wanted))
         plain = LongNetAttention.from_args(args, 64, 4, self_attention=True)
         self.assertIsNone(plain.inner_attn_ln)
@@ -306,7 +363,7 @@ class RanksTest(unittest.TestCase):
         torch.manual_seed(1)
         arguments = (64, 4, [16, 96], [1, 4])
         alone = MultiheadDilatedAttention(*arguments, is_causal=True, layer_norm=True, dtype=torch.float64)
-        (x, weights) = rows(9, (2, 96, 64), (2, 96, 64), dtype=torch.float64)
+        x, weights = rows(9, (2, 96, 64), (2, 96, 64), dtype=torch.float64)
         whole = x.clone().requires_grad_()
         wanted = alone(whole)[0]
         (weights * wanted).sum().backward()
@@ -317,8 +374,9 @@ class RanksTest(unittest.TestCase):
             try:
                 end.set_timeout(60)
                 mine = slice(starts[end.rank], starts[end.rank + 1])
-                module = MultiheadDilatedAttention(*arguments, is_causal=True, layer_norm=True, dtype=torch.float64,
-                                                   process_group=end, shards=shards)
+                module = MultiheadDilatedAttention(
+                    *arguments, is_causal=True, layer_norm=True, dtype=torch.float64, process_group=end, shards=shards
+                )
                 module.load_state_dict(alone.state_dict())
                 part = x[:, mine].clone().requires_grad_()
                 out = module(part)[0]

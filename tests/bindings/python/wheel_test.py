@@ -49,8 +49,10 @@ class WheelTest(unittest.TestCase):
             example = os.path.join(SOURCE, "bindings/python/examples/small_job.py")
             printed = run(python, example, check=True, cwd=directory).stdout
             self.assertEqual(printed, run(os.environ["ANNULUS_SMALL_JOB"], check=True).stdout)
-            self.assertIn(f"annulus {version}\n", run(python, "-m", "pip", "list", "--format", "freeze", check=True)
-                          .stdout.replace("==", " "))
+            self.assertIn(
+                f"annulus {version}\n",
+                run(python, "-m", "pip", "list", "--format", "freeze", check=True).stdout.replace("==", " "),
+            )
 
 
 if __name__ == "__main__":

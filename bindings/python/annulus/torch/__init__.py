@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dilated attention for PyTorch: a differentiable function, and modules with projections.
 
-    from annulus.torch import MultiheadDilatedAttention, dilated_attention
+from annulus.torch import MultiheadDilatedAttention, dilated_attention
 
-    out = dilated_attention(q, k, v, [(2048, 1), (8192, 4)], causal=True)    # [B, N, H, D]
-    attention = MultiheadDilatedAttention(512, 8, segment_lengths=[2048, 8192], dilation_rates=[1, 4])
-    y, _ = attention(x, x, x)                                                # [B, N, 512]
+out = dilated_attention(q, k, v, [(2048, 1), (8192, 4)], causal=True)    # [B, N, H, D]
+attention = MultiheadDilatedAttention(512, 8, segment_lengths=[2048, 8192], dilation_rates=[1, 4])
+y, _ = attention(x, x, x)                                                # [B, N, 512]
 """
 
 from ._functional import dilated_attention

@@ -186,8 +186,8 @@ def dilated_attention(
         annulus.Comm does as well.
     shards: how many positions each rank holds, or "gather" to ask the group at each call; None: equally many.
 
-    Returns out [B, Nq, H, D] in q's dtype, with return_lse (out, lse). The gradient is the true derivative, once differentiable. Under autocast q, k
-    and v become autocast's dtype.
+    Returns out [B, Nq, H, D] in q's dtype, with return_lse (out, lse). The gradient is the true derivative, once
+    differentiable. Under autocast q, k and v become autocast's dtype.
     """
     options = given(
         causal=causal,

@@ -73,7 +73,9 @@ class MultiheadDilatedAttention(nn.Module):
         self.kv_heads = kv_heads
         self.head_dim = embed_dim // num_heads
         if self.head_dim % 8 or self.head_dim > 256:
-            raise UnsupportedError(f"embed_dim / num_heads is {self.head_dim}; it must be a multiple of 8 from 8 to 256")
+            raise UnsupportedError(
+                f"embed_dim / num_heads is {self.head_dim}; it must be a multiple of 8 from 8 to 256"
+            )
         self.is_causal = is_causal
         self.batch_first = batch_first
         self.process_group = process_group
@@ -113,7 +115,9 @@ class MultiheadDilatedAttention(nn.Module):
         is_causal: overrides the module's. Masks must be None and need_weights False: there are none.
         """
         if key_padding_mask is not None or attn_mask is not None or need_weights:
-            raise UnsupportedError("key_padding_mask, attn_mask and need_weights: there are no masks but is_causal, and no weights")
+            raise UnsupportedError(
+                "key_padding_mask, attn_mask and need_weights: there are no masks but is_causal, and no weights"
+            )
         key = query if key is None else key
         value = key if value is None else value
         return self._attend(query, key, value, self.is_causal if is_causal is None else is_causal), None
@@ -146,12 +150,12 @@ class LongNetAttention(MultiheadDilatedAttention):
 
     segment_length, dilated_ratio: a list of each, as in that code's configuration.
     subln: normalise before the output projection. layernorm_eps: its epsilon.
-    dropout: of attention weights, which that code has in training only; so where it is not 0, the module works in eval()
-        mode alone.
+    dropout: of attention weights, which that code has in training only; so where it is not 0, the module works in
+        eval() mode alone.
     padding: "zero_keys" as that code pads, or "exact".
 
-    The other arguments as MultiheadDilatedAttention. Where that code's gradient treats the mixing weights of the branches
-    as constants, the gradient here is the true derivative.
+    The other arguments as MultiheadDilatedAttention. Where that code's gradient treats the mixing weights of the
+    branches as constants, the gradient here is the true derivative.
     """
 
     def __init__(
@@ -229,9 +233,14 @@ class LongNetAttention(MultiheadDilatedAttention):
     ) -> Tuple[Tensor, None]:
         """query, key, value [B, N, E] -> (output [B, N, E], None), by the published module's argument names.
 
-        key_padding_mask: has no effect, as in the published module. incremental_state, attn_mask and rel_pos must be None.
+        key_padding_mask: has no effect, as in the published module. incremental_state, attn_mask and rel_pos must be
+            None.
         """
-        for name, argument in (("incremental_state", incremental_state), ("attn_mask", attn_mask), ("rel_pos", rel_pos)):
+        for name, argument in (
+            ("incremental_state", incremental_state),
+            ("attn_mask", attn_mask),
+            ("rel_pos", rel_pos),
+        ):
             if argument is not None:
                 raise UnsupportedError(f"{name} is given; it must be None")
         if self.dropout and self.training:
