@@ -177,7 +177,7 @@ class Config:
     The same config computes the same everywhere: `annulus.attention`, `annulus.Context` and `annulus.torch` take one.
     """
 
-    __slots__ = ("_handle", "_key", "_text", "__weakref__")
+    __slots__ = ("_handle", "_text", "__weakref__")
 
     def __init__(
         self,

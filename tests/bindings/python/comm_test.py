@@ -76,6 +76,20 @@ class CommTest(unittest.TestCase):
         self.assertEqual([(end.rank, end.size) for end in ends], [(i, 4) for i in range(4)])
         self.assertEqual(repr(ends[2]), "<annulus.Comm local rank 2 of 4>")
 
+    def test_mpi(self):
+        """A communicator of this process alone: what the ranks do together is the ring's tests' matter."""
+        try:
+            from mpi4py import MPI
+        except ImportError:
+            self.skipTest("needs mpi4py")
+        try:
+            end = annulus.Comm.mpi(MPI.COMM_SELF)
+        except annulus.UnsupportedError:
+            self.skipTest("needs annulus with MPI")
+        self.assertEqual((end.rank, end.size, end.kind), (0, 1, "mpi"))
+        found = annulus.Context([(16, 1)], comm=end).forward(*ARRAYS[:3])[0]
+        self.assertEqual(found.tobytes(), annulus.attention(*ARRAYS[:3], [(16, 1)]).tobytes())
+
     def test_an_aborted_communicator(self):
         ends = annulus.Comm.local(2)
         context = annulus.Context([(16, 1)], comm=ends[0])
