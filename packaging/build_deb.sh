@@ -18,12 +18,12 @@ upstream=${version%-*}
 export_as=annulus-$upstream
 git archive --prefix="$export_as/" --output "$scratch/annulus_$upstream.orig.tar.gz" HEAD
 tar -C "$scratch" -xzf "$scratch/annulus_$upstream.orig.tar.gz"
-mv "$scratch/$export_as/packaging/debian" "$scratch/$export_as/debian"
+cp -r "$scratch/$export_as/packaging/debian" "$scratch/$export_as/debian"
 
 # Source and binaries, so that lintian sees both.
 cd "$scratch/$export_as"
 dpkg-buildpackage --unsigned-source --unsigned-changes --build=full
 cd ..
 lintian --fail-on error --tag-display-limit 0 ./*.changes
-rm -f "$directory"/*annulus*
+rm -f "$directory"/*annulus*.deb # of another version, perhaps
 cp ./*.deb ./*.dsc ./*.tar.* ./*.buildinfo ./*.changes "$directory"

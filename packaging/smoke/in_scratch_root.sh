@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # in_scratch_root.sh DIRECTORY: installs the packages in DIRECTORY (build_deb.sh) by dpkg on top of a copy of this
 # machine's file system, runs smoke.sh there, and removes and purges them. The copy is an overlay in memory: the machine
-# stays as it is. It hides the sources and /tmp. Needs root or sudo, and the packages that those in DIRECTORY depend on.
+# stays as it is. The sources and /tmp are hidden in it. Needs root or sudo, and the packages that those in DIRECTORY
+# depend on. Exits with 77 where overlays cannot be mounted, as in most containers.
 set -eu
 [ $# = 1 ] || {
     echo "usage: in_scratch_root.sh DIRECTORY" >&2
@@ -14,6 +15,8 @@ sources=$(cd "$smoke/../.." && pwd)
 as_root=''
 [ "$(id -u)" = 0 ] || as_root=sudo
 
+$as_root unshare --mount true || exit 77
+
 # Everything that is mounted goes with the name space.
 # shellcheck disable=SC2016
 exec $as_root unshare --mount sh -euc '
@@ -22,7 +25,7 @@ exec $as_root unshare --mount sh -euc '
     trap "umount -l $base && rmdir $base" EXIT
     mount -t tmpfs annulus "$base"
     mkdir "$base/upper" "$base/work" "$base/root" "$base/empty"
-    mount -t overlay annulus -o "lowerdir=/,upperdir=$base/upper,workdir=$base/work" "$base/root"
+    mount -t overlay annulus -o "lowerdir=/,upperdir=$base/upper,workdir=$base/work" "$base/root" || exit 77
     cp -r "$directory" "$base/packages"
     cp -r "$smoke" "$base/smoke"
     for name in proc dev; do
