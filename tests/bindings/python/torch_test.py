@@ -421,9 +421,9 @@ class CudaTest(unittest.TestCase):
         q, k, v, weights = rows(3, SHAPE, KV_SHAPE, KV_SHAPE, SHAPE)
         results = []
         for device in ("cpu", "cuda"):
-            moved = [t.to(device).requires_grad_() for t in (q, k, v)]
+            moved = [t.detach().to(device).requires_grad_() for t in (q, k, v)]
             out, lse = dilated_attention(*moved, BRANCHES, causal=True, return_lse=True)
-            (out * weights.to(device)).sum().backward()
+            (out * weights.detach().to(device)).sum().backward()
             results.append([t.detach().cpu() for t in (out, lse, *(t.grad for t in moved))])
         for found, wanted in zip(*results):
             torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
