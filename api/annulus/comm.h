@@ -8,8 +8,9 @@
  * ranks compare config, dtype, heads, head dimension, batch and shards; where they differ every rank gets
  * ANNULUS_ERROR_ARGUMENT with a message that names the difference, and where one rank's own arguments are bad the
  * others get ANNULUS_ERROR_COMM with its message. Nothing is written then, and the communicator stays usable. So a call
- * waits for the other ranks to make theirs; on CUDA it does not wait for the tensors. While a stream is being captured
- * into a CUDA graph, which only NCCL's communicators allow, nothing is compared: make the same call once before.
+ * waits for the other ranks to make theirs; on CUDA it does not wait for the tensors, but over NCCL for what the call
+ * before it exchanges. While a stream is being captured into a CUDA graph, which only NCCL's communicators allow,
+ * nothing is compared: make the same call once before, and destroy the graph before the communicator.
  *
  * A rank that dies, never calls or loses its connection makes the others' calls fail with ANNULUS_ERROR_COMM (or
  * ANNULUS_ERROR_NCCL, ANNULUS_ERROR_MPI where it is the library below that failed) within the timeout. From then on the

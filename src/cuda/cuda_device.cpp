@@ -54,9 +54,7 @@ CudaDevice::Lane::Lane() {
 CudaDevice::DeviceResources::DeviceResources(int index) {
     make(forked, "cudaEventCreateWithFlags", cudaEventCreateWithFlags, cudaEventDisableTiming);
     // First, so that what others wait for is sent while this rank's own work fills the device.
-    int least = 0, greatest = 0;
-    check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
-    make(comm, "cudaStreamCreateWithPriority", cudaStreamCreateWithPriority, cudaStreamNonBlocking, greatest);
+    comm = make_stream();
     if (attribute(cudaDevAttrMemoryPoolsSupported, index) == 0)
         return;
     cudaMemPoolProps properties{};

@@ -3,6 +3,7 @@
 // each, on which independent parts of a call run side by side.
 #pragma once
 
+#include "cuda/cuda_handle.hpp"
 #include "engine/device.hpp"
 
 #include <cublas_v2.h>
@@ -11,25 +12,8 @@
 #include <array>
 #include <memory>
 #include <optional>
-#include <type_traits>
 
 namespace annulus {
-
-// Makes a device the thread's current one for as long as it lives.
-class CurrentDevice {
-  public:
-    explicit CurrentDevice(int index) noexcept;
-    ~CurrentDevice();
-    CurrentDevice(const CurrentDevice &) = delete;
-    CurrentDevice &operator=(const CurrentDevice &) = delete;
-
-    cudaError_t error() const { return error_; }
-
-  private:
-    int previous_ = 0;
-    bool changed_ = false;
-    cudaError_t error_;
-};
 
 class CudaDevice : public Device {
   public:
@@ -65,15 +49,8 @@ class CudaDevice : public Device {
     void join(cudaStream_t stream);
 
   private:
-    template <auto destroy> struct Destroy {
-        template <class Handle> void operator()(Handle handle) const noexcept { destroy(handle); }
-    };
-    template <class Handle, auto destroy>
-    using Owned = std::unique_ptr<std::remove_pointer_t<Handle>, Destroy<destroy>>;
-    using Event = Owned<cudaEvent_t, cudaEventDestroy>;
-
     struct Lane {
-        Owned<cudaStream_t, cudaStreamDestroy> stream;
+        Stream stream;
         Event done;
         Owned<cublasHandle_t, cublasDestroy_v2> blas;
         Lane();
@@ -83,7 +60,7 @@ class CudaDevice : public Device {
         Owned<cudaMemPool_t, cudaMemPoolDestroy> pool; // null where the device has no pools
         Event forked;
         std::array<Lane, lanes> lane;
-        Owned<cudaStream_t, cudaStreamDestroy> comm;
+        Stream comm;
         std::array<Event, 128> events; // made when they are first recorded
         explicit DeviceResources(int index);
     };

@@ -2,7 +2,6 @@
 // What a thread needs to use CUDA beside others: handles and memory that are given back, and its own state for a while.
 #pragma once
 
-#include "cuda/cuda_device.hpp"
 #include "cuda/cuda_error.hpp"
 
 #include <cuda_runtime_api.h>
@@ -12,6 +11,22 @@
 #include <type_traits>
 
 namespace annulus {
+
+// Makes a device the thread's current one for as long as it lives.
+class CurrentDevice {
+  public:
+    explicit CurrentDevice(int index) noexcept;
+    ~CurrentDevice();
+    CurrentDevice(const CurrentDevice &) = delete;
+    CurrentDevice &operator=(const CurrentDevice &) = delete;
+
+    cudaError_t error() const { return error_; }
+
+  private:
+    int previous_ = 0;
+    bool changed_ = false;
+    cudaError_t error_;
+};
 
 template <auto destroy> struct Destroy {
     template <class Handle> void operator()(Handle handle) const noexcept { destroy(handle); }
