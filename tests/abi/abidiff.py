@@ -21,6 +21,7 @@ import xml.etree.ElementTree as ElementTree
 
 HERE = pathlib.Path(__file__).resolve().parent
 API = HERE.parent.parent / "api"
+VERSION_SCRIPT = HERE.parent.parent / "src/capi/annulus.map"
 DUMP = HERE / "annulus.abi"
 HEADING = (
     "\n     SPDX-License-Identifier: Apache-2.0\n"
@@ -133,64 +134,81 @@ def compare(old, new):
     return tuple(done.stdout if done.returncode & CHANGED else "" for done in (breaking, different))
 
 
-class Library(unittest.TestCase):
+def empty_functions(api):
+    """C source: every function of the headers, with nothing in it."""
+    source = "#include <annulus/annulus.h>\n"
+    for header in sorted(api.glob("annulus/*.h")):
+        text = re.sub(r"/\*.*?\*/", "", header.read_text(encoding="utf-8"), flags=re.DOTALL)
+        text = re.sub(r"^ *#.*$", "", text, flags=re.MULTILINE)
+        declarations = re.findall(r"^ANNULUS_API ([^;]*\));", text, re.MULTILINE)
+        source += "".join(declaration + " { for (;;); }\n" for declaration in declarations)
+    return source
+
+
+def dump_of_headers(api, directory):
+    """The path of a dump, in `directory`, of the library that these headers describe."""
+    versions = VERSION_SCRIPT.read_text(encoding="utf-8") + "\nANNULUS_LATER { global: annulus_added; };\n"
+    (directory / "empty.map").write_text(versions, encoding="utf-8")
+    (directory / "empty.c").write_text(empty_functions(api), encoding="utf-8")
+    checked(
+        [*COMPILER, "-g", "-shared", "-fPIC", "-w", f"-I{api}", directory / "empty.c", "-o", directory / "empty.so"]
+        + [f"-Wl,--version-script={directory}/empty.map", "-Wl,-soname,libannulus.so.0"]
+    )
+    write_dump(directory / "empty.so", api, directory / "empty.abi")
+    return directory / "empty.abi"
+
+
+class Kept(unittest.TestCase):
+    """What the library and its headers are now, against annulus.abi."""
+
+    def assert_kept(self, dump):
+        breaking, different = compare(DUMP, dump)
+        for line in different.splitlines():
+            print("#", line)
+        if breaking:
+            self.fail("\n" + breaking)
+
     def test_library_keeps_the_abi(self):
         if not has_debug_info(LIBRARY):
             self.skipTest("the library has no debug info")
         with tempfile.TemporaryDirectory() as scratch:
             dump = pathlib.Path(scratch) / "library.abi"
             write_dump(LIBRARY, API, dump)
-            breaking, different = compare(DUMP, dump)
-        for line in different.splitlines():
-            print("#", line)
-        self.assertEqual(breaking, "")
+            self.assert_kept(dump)
+
+    def test_headers_keep_the_abi(self):
+        with tempfile.TemporaryDirectory() as scratch:
+            self.assert_kept(dump_of_headers(API, pathlib.Path(scratch)))
 
 
-class Headers(unittest.TestCase):
-    """Libraries of empty functions, made from the headers as they are and from altered ones."""
+class Alterations(unittest.TestCase):
+    """The headers as they are against altered ones."""
 
-    def differences(self, header=None, old="", new=""):
-        """compare() of annulus.abi and of the headers in one of which `new` stands for `old`."""
+    @classmethod
+    def setUpClass(cls):
+        scratch = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(scratch.cleanup)
+        cls.present = dump_of_headers(API, pathlib.Path(scratch.name))
+
+    def differences(self, header, old, new):
+        """compare() of the headers and of those in one of which `new` stands for `old`."""
         with tempfile.TemporaryDirectory() as scratch:
             scratch = pathlib.Path(scratch)
             shutil.copytree(API, scratch / "api")
-            if header:
-                path = scratch / "api/annulus" / header
-                text = path.read_text(encoding="utf-8")
-                self.assertEqual(text.count(old), 1, f"{old} stands once in {header}")
-                path.write_text(text.replace(old, new), encoding="utf-8")
-            (scratch / "empty.map").write_text("ANNULUS_0 { global: annulus_*; local: *; };\n", encoding="utf-8")
-            (scratch / "empty.c").write_text(self.empty_functions(scratch / "api"), encoding="utf-8")
-            checked(
-                [*COMPILER, "-g", "-shared", "-fPIC", "-w", f"-I{scratch}/api", scratch / "empty.c"]
-                + [f"-Wl,--version-script={scratch}/empty.map", "-Wl,-soname,libannulus.so.0"]
-                + ["-o", scratch / "empty.so"]
-            )
-            write_dump(scratch / "empty.so", scratch / "api", scratch / "empty.abi")
-            return compare(DUMP, scratch / "empty.abi")
-
-    @staticmethod
-    def empty_functions(api):
-        functions = "#include <annulus/annulus.h>\n"
-        for header in sorted(api.glob("annulus/*.h")):
-            text = re.sub(r"/\*.*?\*/", "", header.read_text(encoding="utf-8"), flags=re.DOTALL)
-            text = re.sub(r"^ *#.*$", "", text, flags=re.MULTILINE)
-            declarations = re.findall(r"^ANNULUS_API ([^;]*\));", text, re.MULTILINE)
-            functions += "".join(declaration + " { for (;;); }\n" for declaration in declarations)
-        return functions
+            path = scratch / "api/annulus" / header
+            text = path.read_text(encoding="utf-8")
+            self.assertEqual(text.count(old), 1, f"{old} stands once in {header}")
+            path.write_text(text.replace(old, new), encoding="utf-8")
+            return compare(self.present, dump_of_headers(scratch / "api", scratch))
 
     def assert_breaks(self, *alteration):
         breaking, _ = self.differences(*alteration)
-        self.assertNotEqual(breaking, "")
+        self.assertNotEqual(breaking, "", "abidiff finds nothing that breaks programs")
 
     def assert_adds(self, *alteration):
         breaking, different = self.differences(*alteration)
         self.assertEqual(breaking, "")
-        self.assertNotEqual(different, "")
-
-    def test_headers_keep_the_abi(self):
-        breaking, _ = self.differences()
-        self.assertEqual(breaking, "")
+        self.assertNotEqual(different, "", "abidiff finds no difference")
 
     def test_field_of_another_type_breaks(self):
         self.assert_breaks("attention.h", "int32_t head_dim;", "int64_t head_dim;")
