@@ -117,7 +117,6 @@ class CommTest(unittest.TestCase):
         ]
         if not annulus.device_count("cuda"):
             cases += [
-                (annulus.UnsupportedError, "", annulus.Comm.nccl_id),
                 (annulus.UnsupportedError, "", lambda: annulus.Comm.from_nccl_id(bytes(128), 2, 0, 0)),
                 (annulus.UnsupportedError, "", lambda: annulus.Comm.nccl_devices(2)),
                 (annulus.UnsupportedError, "", lambda: annulus.Comm.nccl_devices([0, 1])),
