@@ -22,8 +22,6 @@ using namespace annulus;
 
 namespace {
 
-constexpr int max_local_ranks = 4096;
-
 #ifndef ANNULUS_HAVE_NCCL
 [[noreturn]] void refuse_nccl() {
     throw Error(ANNULUS_ERROR_UNSUPPORTED, "there is no NCCL: this annulus was built without CUDA or without NCCL");
@@ -101,7 +99,7 @@ std::vector<int> checked_devices(const std::int32_t *devices, int ranks) {
 annulus_status annulus_comm_create_local(annulus_comm **comms, int32_t ranks) {
     return guard([&] {
         required(comms, "comms");
-        check_between("ranks", ranks, 1, max_local_ranks);
+        check_between("ranks", ranks, 1, max_ranks);
         hand_out(comms, make_local_transports(ranks));
     });
 }

@@ -6,7 +6,15 @@
 
 #include <annulus/comm.h>
 
+#include <cstdint>
 #include <memory>
+
+namespace annulus {
+
+// Of a local communicator, and of what is estimated: more than anybody has.
+inline constexpr std::int32_t max_ranks = 4096;
+
+} // namespace annulus
 
 struct annulus_comm {
     std::unique_ptr<annulus::Transport> transport;

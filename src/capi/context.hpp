@@ -59,9 +59,6 @@ struct annulus_context {
 
 namespace annulus {
 
-// More than anybody has.
-inline constexpr std::int32_t max_ranks = 4096;
-
 // The sum of shard lengths. Throws Error(ANNULUS_ERROR_ARGUMENT) where they are no shards.
 std::int64_t check_lengths(const std::vector<std::int64_t> &lengths);
 

@@ -4,6 +4,7 @@
 #include <annulus/comm.h>
 
 #include "capi/argument.hpp"
+#include "capi/comm.hpp"
 #include "capi/context.hpp"
 #include "capi/guard.hpp"
 #include "capi/problem.hpp"
@@ -50,7 +51,7 @@ annulus_status annulus_estimate_problem(annulus_context *context, const annulus_
         const auto row_bytes =
             static_cast<std::uint64_t>(2 * (query_elements + key_elements) * dtype_bytes(checked.dtype));
         const auto statistic_bytes =
-            static_cast<std::uint64_t>(query_elements / checked.head_dim * dtype_bytes(statistic_dtype(checked)));
+            static_cast<std::uint64_t>(query_elements / checked.head_dim * dtype_bytes(sum_dtype(checked.dtype)));
         result.pairs = plan.pairs(branch);
         result.forward_flops = 4.0 * result.pairs * checked.head_dim;
         result.backward_flops = 10.0 * result.pairs * checked.head_dim;

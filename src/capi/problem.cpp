@@ -104,12 +104,8 @@ void check_key_rows(const Problem &problem, const NamedTensor &argument) {
                  true, problem.keys.length == 0);
 }
 
-annulus_dtype statistic_dtype(const Problem &problem) {
-    return problem.dtype == ANNULUS_FLOAT64 ? ANNULUS_FLOAT64 : ANNULUS_FLOAT32;
-}
-
 void check_statistic(const Problem &problem, const NamedTensor &argument) {
-    check_tensor(argument, statistic_dtype(problem), {problem.batch, problem.heads, problem.queries.length}, false,
+    check_tensor(argument, sum_dtype(problem.dtype), {problem.batch, problem.heads, problem.queries.length}, false,
                  problem.queries.length == 0);
 }
 

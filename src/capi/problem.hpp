@@ -20,9 +20,6 @@ void check_query_rows(const Problem &problem, const NamedTensor &argument);
 void check_key_rows(const Problem &problem, const NamedTensor &argument);
 void check_statistic(const Problem &problem, const NamedTensor &argument);
 
-// The dtype of LSE.
-annulus_dtype statistic_dtype(const Problem &problem);
-
 Problem check_problem(const annulus_problem *argument);
 
 // With no more elements in a whole tensor, the bytes of all tensors, gradients and float64 copies together fit into 64

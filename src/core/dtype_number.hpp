@@ -32,6 +32,11 @@ inline int dtype_bytes(int dtype) {
     }
 }
 
+// The dtype of sums over tensors of a dtype, and of LSE.
+constexpr annulus_dtype sum_dtype(annulus_dtype dtype) {
+    return dtype == ANNULUS_FLOAT64 ? ANNULUS_FLOAT64 : ANNULUS_FLOAT32;
+}
+
 inline const char *dtype_name(int dtype) {
     switch (dtype) {
     case ANNULUS_FLOAT64:

@@ -38,10 +38,6 @@ Pattern remote_pattern(Pattern pattern) {
     return pattern;
 }
 
-annulus_dtype accumulation_dtype(annulus_dtype dtype) {
-    return dtype == ANNULUS_FLOAT64 ? ANNULUS_FLOAT64 : ANNULUS_FLOAT32;
-}
-
 // Bytes of some rows of one tensor, of all batch entries.
 std::int64_t bytes_of_rows(const Problem &problem, std::int64_t rows, annulus_dtype dtype) {
     return problem.batch * rows * problem.head_dim * dtype_bytes(dtype);
@@ -69,7 +65,7 @@ namespace {
 // Two tensors of rows each way: K and V, and backward dK and dV of the accumulation's type the other way.
 std::uint64_t bytes_of_messages(const RingPlan &plan, std::vector<const Message *> Round::*messages, bool gradients) {
     const Problem &problem = plan.local().problem();
-    const annulus_dtype dtype = gradients ? accumulation_dtype(problem.dtype) : problem.dtype;
+    const annulus_dtype dtype = gradients ? sum_dtype(problem.dtype) : problem.dtype;
     std::int64_t bytes = 0;
     for (const Round &round : plan.schedule().rounds())
         for (const Message *message : round.*messages)
@@ -148,18 +144,18 @@ RingMemory book(Workspace &workspace, const RingPlan &plan, annulus_pass pass) {
     const Plan &local = plan.local();
     const Problem &problem = local.problem();
     const bool backward = pass == ANNULUS_PASS_BACKWARD;
-    const annulus_dtype sum_dtype = accumulation_dtype(problem.dtype);
+    const annulus_dtype of_sums = sum_dtype(problem.dtype);
     const std::vector<Round> &rounds = plan.schedule().rounds();
     RingMemory memory;
     memory.rounds.resize(rounds.size());
 
     const std::int64_t query_rows = problem.heads * problem.queries.length;
-    memory.sums = workspace.take<std::byte>(bytes_of_rows(problem, query_rows, sum_dtype));
+    memory.sums = workspace.take<std::byte>(bytes_of_rows(problem, query_rows, of_sums));
     if (backward)
         memory.gradients =
-            book_pair(workspace, bytes_of_rows(problem, problem.kv_heads * problem.keys.length, sum_dtype));
+            book_pair(workspace, bytes_of_rows(problem, problem.kv_heads * problem.keys.length, of_sums));
     else
-        memory.statistics = workspace.take<std::byte>(2 * problem.batch * query_rows * dtype_bytes(sum_dtype));
+        memory.statistics = workspace.take<std::byte>(2 * problem.batch * query_rows * dtype_bytes(of_sums));
 
     // Two sets: rows arrive in one while the other is computed with. Gradients apart from them: those of a round may
     // still be on their way when the rows of the round after the next arrive.
@@ -174,7 +170,7 @@ RingMemory book(Workspace &workspace, const RingPlan &plan, annulus_pass pass) {
     for (const std::size_t parity : {0, 1})
         book_in_turns(workspace, parity, 2, backward ? rounds.size() : 0, [&](std::size_t i, Workspace &own) {
             for (Landing &landing : memory.rounds[i].landings)
-                landing.gradients = book_slots(*landing.message, sum_dtype, own);
+                landing.gradients = book_slots(*landing.message, of_sums, own);
         });
     const auto book_parcels = [&](std::vector<const Message *> Round::*messages, bool full_ones, annulus_dtype dtype,
                                   std::vector<Parcel> RoundMemory::*parcels) {
@@ -189,8 +185,8 @@ RingMemory book(Workspace &workspace, const RingPlan &plan, annulus_pass pass) {
     book_parcels(&Round::sends, true, problem.dtype, &RoundMemory::leaving);
     book_parcels(&Round::receives, false, problem.dtype, &RoundMemory::arriving);
     if (backward) {
-        book_parcels(&Round::receives, false, sum_dtype, &RoundMemory::returning);
-        book_parcels(&Round::sends, true, sum_dtype, &RoundMemory::returned);
+        book_parcels(&Round::receives, false, of_sums, &RoundMemory::returning);
+        book_parcels(&Round::sends, true, of_sums, &RoundMemory::returned);
     }
     return memory;
 }
@@ -348,7 +344,7 @@ class RingRun {
 
     void start_return(std::size_t i) {
         const RoundMemory &memory = memory_.rounds[i];
-        const annulus_dtype dtype = accumulation_dtype(problem_.dtype);
+        const annulus_dtype dtype = sum_dtype(problem_.dtype);
         order(comm_, stream_);
         Batch &batch = returns_[i];
         for (const Landing &landing : memory.landings) {
@@ -369,7 +365,7 @@ class RingRun {
     }
 
     void finish_return(std::size_t i) {
-        const annulus_dtype dtype = accumulation_dtype(problem_.dtype);
+        const annulus_dtype dtype = sum_dtype(problem_.dtype);
         const Window &shard = problem_.keys;
         transport_.finish(returns_[i], device_, comm_);
         for (const Parcel &parcel : memory_.rounds[i].returned) {
