@@ -62,9 +62,10 @@ class PassCall {
     }
 
     // Checks where the tensors lie, each of which was checked for itself, and finds who computes it and the memory for
-    // it. Then alone(engine, plan, workspace, resources) or together(plan, workspace, resources) runs.
+    // it; `tensors` are those of forward, null in backward. Then alone(engine, plan, workspace, resources) or
+    // together(plan, workspace, resources) runs.
     template <class Alone, class Together>
-    void run(const Problem &problem, std::initializer_list<NamedTensor> inputs,
+    void run(const Problem &problem, const ForwardTensors *tensors, std::initializer_list<NamedTensor> inputs,
              std::initializer_list<NamedTensor> outputs, const Alone &alone, const Together &together) {
         check_overlap(inputs, outputs);
         const DeviceScope scope(*context_.device);
@@ -72,7 +73,7 @@ class PassCall {
         check_memory(*context_.device, outputs);
         if (!context_.comm) {
             const Plan &plan = context_.plan_for(problem);
-            const Service service(context_, plan, pass_);
+            const Service service(context_, plan, pass_, tensors);
             const CallMemory memory(context_, service.workspace_bytes);
             Workspace workspace(memory.data());
             alone(service.engine, plan, workspace, service.resources);
@@ -81,7 +82,7 @@ class PassCall {
             return;
         }
         const RingPlan &plan = context_.ring_plan_for(problem);
-        const Service service(context_, plan, pass_);
+        const Service service(context_, plan, pass_, tensors);
         const CallMemory memory(context_, service.workspace_bytes);
         Workspace workspace(memory.data());
         agree(plan, problem);
@@ -140,7 +141,7 @@ annulus_status annulus_forward(annulus_context *context, const annulus_tensor *q
                 check_statistic(problem, {"lse", lse});
             const ForwardTensors tensors{*q, *k, *v, *out, lse};
             call.run(
-                problem, {{"q", q}, {"k", k}, {"v", v}}, {{"out", out}, {"lse", lse}},
+                problem, &tensors, {{"q", q}, {"k", k}, {"v", v}}, {{"out", out}, {"lse", lse}},
                 [&](const Engine &engine, const Plan &plan, Workspace &workspace, const Resources &resources) {
                     engine.forward(plan, tensors, workspace, resources);
                 },
@@ -177,7 +178,8 @@ annulus_status annulus_backward(annulus_context *context, const annulus_tensor *
             check_key_rows(problem, {"d_v", d_v});
             const BackwardTensors tensors{*q, *k, *v, *out, *lse, *d_out, d_lse, *d_q, *d_k, *d_v};
             call.run(
-                problem, {{"q", q}, {"k", k}, {"v", v}, {"out", out}, {"lse", lse}, {"d_out", d_out}, {"d_lse", d_lse}},
+                problem, nullptr,
+                {{"q", q}, {"k", k}, {"v", v}, {"out", out}, {"lse", lse}, {"d_out", d_out}, {"d_lse", d_lse}},
                 {{"d_q", d_q}, {"d_k", d_k}, {"d_v", d_v}},
                 [&](const Engine &engine, const Plan &plan, Workspace &workspace, const Resources &resources) {
                     engine.backward(plan, tensors, workspace, resources);

@@ -59,7 +59,7 @@ bool check_flag(const char *name, int value) {
 
 const char *annulus_engine_name(annulus_engine engine) {
     const int number = enum_value(engine);
-    return number >= ANNULUS_ENGINE_AUTO && number <= ANNULUS_ENGINE_GEMM ? engine_name(engine) : nullptr;
+    return number >= ANNULUS_ENGINE_AUTO && number <= ANNULUS_ENGINE_FUSED ? engine_name(engine) : nullptr;
 }
 
 annulus_status annulus_config_create(annulus_config **config) {
@@ -171,7 +171,7 @@ annulus_status annulus_config_set_scale(annulus_config *config, double scale) {
 annulus_status annulus_config_set_engine(annulus_config *config, annulus_engine engine) {
     return guard([&] {
         required(config, "config");
-        check_enum("engine", engine, ANNULUS_ENGINE_AUTO, ANNULUS_ENGINE_GEMM);
+        check_enum("engine", engine, ANNULUS_ENGINE_AUTO, ANNULUS_ENGINE_FUSED);
         config->execution.engine = engine;
     });
 }

@@ -16,10 +16,12 @@ struct Service {
     const Engine &engine;
     std::size_t workspace_bytes;
 
-    // On this rank alone.
-    Service(const annulus_context &context, const Plan &plan, annulus_pass pass);
-    // Together with other ranks.
-    Service(const annulus_context &context, const RingPlan &plan, annulus_pass pass);
+    // On this rank alone. `tensors` are those of a forward call; null where there are none yet.
+    Service(const annulus_context &context, const Plan &plan, annulus_pass pass,
+            const ForwardTensors *tensors = nullptr);
+    // Together with other ranks; rows that arrive from them suit every engine.
+    Service(const annulus_context &context, const RingPlan &plan, annulus_pass pass,
+            const ForwardTensors *tensors = nullptr);
 
     std::size_t announced() const { return CallMemory::announced(workspace_bytes); }
 

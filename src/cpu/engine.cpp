@@ -68,8 +68,8 @@ void run_finish_backward(const Plan &plan, const BackwardTensors &tensors, const
 
 } // namespace
 
-const Engine cpu_engine = {
-    ANNULUS_ENGINE_CPU, ANNULUS_DEVICE_CPU, refusal,           workspace_bytes,    run_forward,        run_backward,
-    step_bytes,         run_forward_step,   run_backward_step, run_finish_forward, run_finish_backward};
+const Engine cpu_engine = {ANNULUS_ENGINE_CPU, ANNULUS_DEVICE_CPU, refusal,    nullptr,          workspace_bytes,
+                           run_forward,        run_backward,       step_bytes, run_forward_step, run_backward_step,
+                           run_finish_forward, run_finish_backward};
 
 } // namespace annulus

@@ -386,6 +386,7 @@ void backward(const Plan &plan, const BackwardTensors &tensors, Workspace &works
 const Engine reference_engine{ANNULUS_ENGINE_REFERENCE,
                               ANNULUS_DEVICE_CPU,
                               refusal,
+                              nullptr,
                               workspace_bytes,
                               forward,
                               backward,

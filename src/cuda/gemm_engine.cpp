@@ -228,7 +228,7 @@ void finish_backward(const Plan &plan, const BackwardTensors &tensors, const Bac
 } // namespace
 
 const Engine gemm_engine = {
-    ANNULUS_ENGINE_GEMM, ANNULUS_DEVICE_CUDA, refusal,       workspace_bytes, forward,        backward,
-    step_bytes,          forward_step,        backward_step, finish_forward,  finish_backward};
+    ANNULUS_ENGINE_GEMM, ANNULUS_DEVICE_CUDA, refusal,       nullptr,        workspace_bytes, forward, backward,
+    step_bytes,          forward_step,        backward_step, finish_forward, finish_backward};
 
 } // namespace annulus

@@ -10,6 +10,9 @@ namespace {
 
 // Fastest first; the reference serves `auto` only where nothing else can.
 const Engine *const engines[] = {
+#ifdef ANNULUS_HAVE_FUSED
+    &fused_engine,
+#endif
 #ifdef ANNULUS_HAVE_CUDA
     &gemm_engine,
 #endif
@@ -21,31 +24,35 @@ const Engine &find_engine(annulus_device device, annulus_engine id) {
     for (const Engine *engine : engines)
         if (engine->id == id && engine->device == device)
             return *engine;
-    throw Error(ANNULUS_ERROR_UNSUPPORTED, "engine %s does not run on %s", engine_name(id), device_name(device));
+    throw Error(ANNULUS_ERROR_UNSUPPORTED, "this build has no engine %s for %s", engine_name(id), device_name(device));
+}
+
+const char *refusal_of(const Engine &engine, const Plan &plan, annulus_pass pass, const ForwardTensors *tensors,
+                       const Resources &resources) {
+    const char *reason = engine.refusal(plan, pass, resources);
+    return !reason && tensors && engine.tensor_refusal ? engine.tensor_refusal(plan, *tensors) : reason;
 }
 
 } // namespace
 
 const Engine &choose_engine(annulus_device device, annulus_engine wanted, const Plan &plan, annulus_pass pass,
-                            const Resources &resources) {
+                            const ForwardTensors *tensors, const Resources &resources) {
     if (wanted != ANNULUS_ENGINE_AUTO) {
         const Engine &engine = find_engine(device, wanted);
-        if (const char *reason = engine.refusal(plan, pass, resources))
+        if (const char *reason = refusal_of(engine, plan, pass, tensors, resources))
             throw Error(ANNULUS_ERROR_UNSUPPORTED, "engine %s cannot do this: %s", engine_name(wanted), reason);
         return engine;
     }
-    const char *first_reason = nullptr;
+    const char *last_reason = nullptr; // of the engine that can do most
     for (const Engine *engine : engines) {
         if (engine->device != device)
             continue;
-        const char *reason = engine->refusal(plan, pass, resources);
-        if (!reason)
+        last_reason = refusal_of(*engine, plan, pass, tensors, resources);
+        if (!last_reason)
             return *engine;
-        if (!first_reason)
-            first_reason = reason;
     }
     throw Error(ANNULUS_ERROR_UNSUPPORTED, "no engine can do this on %s: %s", device_name(device),
-                first_reason ? first_reason : "this build has none for it");
+                last_reason ? last_reason : "this build has none for it");
 }
 
 void check_engine_device(annulus_device device, annulus_engine engine) {
@@ -63,6 +70,8 @@ const char *engine_name(annulus_engine engine) {
         return "cpu";
     case ANNULUS_ENGINE_GEMM:
         return "gemm";
+    case ANNULUS_ENGINE_FUSED:
+        return "fused";
     }
     return nullptr;
 }

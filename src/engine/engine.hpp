@@ -54,6 +54,8 @@ struct Engine {
     annulus_device device;
     // Why the engine cannot serve the plan, or null when it can.
     const char *(*refusal)(const Plan &plan, annulus_pass pass, const Resources &resources);
+    // The same of the tensors of a forward call whose plan it can serve. Null: it takes all tensors.
+    const char *(*tensor_refusal)(const Plan &plan, const ForwardTensors &tensors);
     // Bytes of workspace that forward or backward books. Above a limit that is set, the call fails.
     std::size_t (*workspace_bytes)(const Plan &plan, annulus_pass pass, const Resources &resources);
     // The problem's windows are those of the tensors. Neither allocates; `workspace` is as large as was asked for.
@@ -80,12 +82,13 @@ struct Engine {
 // The engines' entries, defined in their own rooms.
 extern const Engine reference_engine;
 extern const Engine cpu_engine;
-extern const Engine gemm_engine; // only with CUDA
+extern const Engine gemm_engine;  // only with CUDA
+extern const Engine fused_engine; // only with CUDA for Hopper
 
-// The engine for a plan: the one asked for, or for `auto` the first of the device that supports it. Throws
-// Error(ANNULUS_ERROR_UNSUPPORTED) with the reason.
+// The engine for a plan and, in a forward call, its tensors (null: not known): the one asked for, or for `auto` the
+// first of the device that supports them. Throws Error(ANNULUS_ERROR_UNSUPPORTED) with the reason.
 const Engine &choose_engine(annulus_device device, annulus_engine wanted, const Plan &plan, annulus_pass pass,
-                            const Resources &resources);
+                            const ForwardTensors *tensors, const Resources &resources);
 
 // Throws unless `engine` can run on `device` at all.
 void check_engine_device(annulus_device device, annulus_engine engine);

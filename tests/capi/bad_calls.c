@@ -158,8 +158,12 @@ static void context_settings(void **state) {
 
 static void engines_of_other_devices(void **state) {
     fixture *f = *state;
-    assert_ok(annulus_config_set_engine(f->config, ANNULUS_ENGINE_GEMM));
-    assert_refused(annulus_context_set_config(f->context, f->config), ANNULUS_ERROR_UNSUPPORTED, "gemm");
+    const annulus_engine engines[] = {ANNULUS_ENGINE_GEMM, ANNULUS_ENGINE_FUSED};
+    for (int i = 0; i < 2; ++i) {
+        assert_ok(annulus_config_set_engine(f->config, engines[i]));
+        assert_refused(annulus_context_set_config(f->context, f->config), ANNULUS_ERROR_UNSUPPORTED,
+                       annulus_engine_name(engines[i]));
+    }
     assert_ok(forward_call.run(f)); /* the context has kept its config */
 }
 

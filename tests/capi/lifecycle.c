@@ -32,10 +32,11 @@ static void names_and_versions(void **state) {
     assert_string_equal(annulus_engine_name(ANNULUS_ENGINE_REFERENCE), "reference");
     assert_string_equal(annulus_engine_name(ANNULUS_ENGINE_CPU), "cpu");
     assert_string_equal(annulus_engine_name(ANNULUS_ENGINE_GEMM), "gemm");
+    assert_string_equal(annulus_engine_name(ANNULUS_ENGINE_FUSED), "fused");
     int engines = 0;
     while (annulus_engine_name((annulus_engine)engines))
         ++engines;
-    assert_int_equal(engines, 4);
+    assert_int_equal(engines, 5);
 
     int32_t count = 0;
     assert_ok(annulus_device_count(ANNULUS_DEVICE_CPU, &count));

@@ -76,7 +76,7 @@ What to compute. Each of `branches` is a pair `(segment length, dilation)` or a 
 * `scale`: the factor on q·k; `nothing` is 1/√D.
 * `padding`: `:exact`, or `:zero_keys` for weights that were trained with LongNet's published code; `nothing` is a preset's
   own, else `:exact`.
-* `engine`: `:auto`, `:cpu`, `:gemm` (CUDA) or `:reference`.
+* `engine`: `:auto`, `:cpu`, `:fused` (CUDA), `:gemm` (CUDA) or `:reference`.
 * `deterministic`: equal inputs give bit-equal results on the same machine and build.
 * `allow_tf32`: products of Float32 may be computed in TF32 on a GPU.
 * `workspace_limit`: the most bytes that a call may take besides its arrays; 0 is the engine's choice.

@@ -141,16 +141,22 @@ const ANNULUS_PADDING_ZERO_KEYS = annulus_padding_rule(2) # a key of score 0 and
 
 @doc raw"""
 Who computes. Results agree up to rounding.
+
+`auto` is the fastest engine of the context's device that supports the problem and the tensors of the call. On CUDA
+that may depend on the tensors: where `fused` supports a problem, a forward call whose tensors have rows that do not
+begin at multiples of 16 bytes is computed by `gemm`, which may need more workspace than was announced for the
+problem.
 """ const annulus_engine = Cint
-const ANNULUS_ENGINE_AUTO = annulus_engine(0) # the fastest engine of the context's device that supports the problem (default)
+const ANNULUS_ENGINE_AUTO = annulus_engine(0) # the fastest engine that supports the call (default)
 const ANNULUS_ENGINE_REFERENCE = annulus_engine(1) # CPU, float64 inside, brute force in O(N * N) time: for tests
 const ANNULUS_ENGINE_CPU = annulus_engine(2) # CPU, blocked, BLAS inside, threads
 const ANNULUS_ENGINE_GEMM = annulus_engine(3) # any CUDA device; float32, bfloat16, float16; cuBLAS inside, bounded workspace
+const ANNULUS_ENGINE_FUSED = annulus_engine(4) # CUDA devices of compute capability 9.0; bfloat16, float16; forward; the whole pattern in one kernel; tensors whose rows begin at multiples of 16 bytes; positive scale
 
 @doc raw"""
-The name of an engine ("auto", "reference", "cpu", "gemm"), or NULL when `engine` is none. The engines are numbered
-from 0 without gaps, and every build knows all of them by name, whether it can run them or not. Static. Any thread.
-Since 0.1.0.
+The name of an engine ("auto", "reference", "cpu", "gemm", "fused"), or NULL when `engine` is none. The engines are
+numbered from 0 without gaps, and every build knows all of them by name, whether it can run them or not. Static. Any
+thread. Since 0.1.0.
 """ function annulus_engine_name(engine)
     @library_call annulus_engine_name(engine::annulus_engine)::Cstring
 end

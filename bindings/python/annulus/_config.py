@@ -168,7 +168,7 @@ class Config:
     causal: a query attends only to keys at its own position or before.
     padding: "exact", or "zero_keys" as LongNet's published code pads; None leaves a preset's own.
     scale: the factor on q·k; None is 1/sqrt(D).
-    engine: "auto", "cpu", "gemm" or "reference".
+    engine: "auto", "cpu", "fused", "gemm" or "reference".
     deterministic: equal inputs give bit-equal results on the same machine and build.
     allow_tf32: products of float32 tensors may be computed in TF32.
     workspace_limit: an upper bound in bytes for the memory of a call besides its tensors; 0 is the engine's choice.

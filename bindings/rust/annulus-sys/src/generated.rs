@@ -103,8 +103,13 @@ pub const ANNULUS_PADDING_EXACT: annulus_padding_rule = 1;
 pub const ANNULUS_PADDING_ZERO_KEYS: annulus_padding_rule = 2;
 
 /// Who computes. Results agree up to rounding.
+///
+/// `auto` is the fastest engine of the context's device that supports the problem and the tensors of the call. On CUDA
+/// that may depend on the tensors: where `fused` supports a problem, a forward call whose tensors have rows that do not
+/// begin at multiples of 16 bytes is computed by `gemm`, which may need more workspace than was announced for the
+/// problem.
 pub type annulus_engine = c_int;
-/// the fastest engine of the context's device that supports the problem (default)
+/// the fastest engine that supports the call (default)
 pub const ANNULUS_ENGINE_AUTO: annulus_engine = 0;
 /// CPU, float64 inside, brute force in O(N * N) time: for tests
 pub const ANNULUS_ENGINE_REFERENCE: annulus_engine = 1;
@@ -112,6 +117,8 @@ pub const ANNULUS_ENGINE_REFERENCE: annulus_engine = 1;
 pub const ANNULUS_ENGINE_CPU: annulus_engine = 2;
 /// any CUDA device; float32, bfloat16, float16; cuBLAS inside, bounded workspace
 pub const ANNULUS_ENGINE_GEMM: annulus_engine = 3;
+/// CUDA devices of compute capability 9.0; bfloat16, float16; forward; the whole pattern in one kernel; tensors whose rows begin at multiples of 16 bytes; positive scale
+pub const ANNULUS_ENGINE_FUSED: annulus_engine = 4;
 
 /// How a context with a communicator (comm.h) moves rows of K and V between ranks. Both send the same rows, those that
 /// some query of the receiver attends to, and give the same result. `auto` is `gather` where for no rank the rows of K
@@ -355,9 +362,9 @@ extern "C" {
     /// ANNULUS_ERROR_ARGUMENT: positions is NULL, length < 1, width < 0 or no divisor. Any thread. Since 0.1.0.
     pub fn annulus_hilbert_curve(positions: *mut i64, length: i64, width: i64) -> annulus_status;
 
-    /// The name of an engine ("auto", "reference", "cpu", "gemm"), or NULL when `engine` is none. The engines are numbered
-    /// from 0 without gaps, and every build knows all of them by name, whether it can run them or not. Static. Any thread.
-    /// Since 0.1.0.
+    /// The name of an engine ("auto", "reference", "cpu", "gemm", "fused"), or NULL when `engine` is none. The engines are
+    /// numbered from 0 without gaps, and every build knows all of them by name, whether it can run them or not. Static. Any
+    /// thread. Since 0.1.0.
     pub fn annulus_engine_name(engine: annulus_engine) -> *const c_char;
 
     /// Makes an empty config in \*config: no branches, not causal, exact padding, scale 1/sqrt(D), engine auto. At least one

@@ -57,7 +57,7 @@ pub enum Padding {
 pub struct Engine(pub(crate) sys::annulus_engine);
 
 impl Engine {
-    /// The fastest engine of the device that supports the problem.
+    /// The fastest engine of the device that supports the problem and the tensors of the call.
     pub const AUTO: Engine = Engine(sys::ANNULUS_ENGINE_AUTO);
     /// CPU, float64 inside, brute force in O(N²) time: for tests.
     pub const REFERENCE: Engine = Engine(sys::ANNULUS_ENGINE_REFERENCE);
@@ -65,6 +65,8 @@ impl Engine {
     pub const CPU: Engine = Engine(sys::ANNULUS_ENGINE_CPU);
     /// Any CUDA device.
     pub const GEMM: Engine = Engine(sys::ANNULUS_ENGINE_GEMM);
+    /// CUDA devices of compute capability 9.0; bfloat16 and float16, forward.
+    pub const FUSED: Engine = Engine(sys::ANNULUS_ENGINE_FUSED);
 
     /// The engine that the C API has this number for.
     pub const fn from_code(code: i32) -> Engine {
