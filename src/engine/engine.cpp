@@ -29,6 +29,8 @@ const Engine &find_engine(annulus_device device, annulus_engine id) {
 
 const char *refusal_of(const Engine &engine, const Plan &plan, annulus_pass pass, const ForwardTensors *tensors,
                        const Resources &resources) {
+    if (pass == ANNULUS_PASS_BACKWARD && !engine.backward)
+        return "it has no backward pass; auto takes another engine for it";
     const char *reason = engine.refusal(plan, pass, resources);
     return !reason && tensors && engine.tensor_refusal ? engine.tensor_refusal(plan, *tensors) : reason;
 }
@@ -58,6 +60,10 @@ const Engine &choose_engine(annulus_device device, annulus_engine wanted, const 
 void check_engine_device(annulus_device device, annulus_engine engine) {
     if (engine != ANNULUS_ENGINE_AUTO)
         find_engine(device, engine);
+}
+
+bool has_backward(annulus_device device, annulus_engine engine) {
+    return engine == ANNULUS_ENGINE_AUTO || find_engine(device, engine).backward;
 }
 
 const char *engine_name(annulus_engine engine) {

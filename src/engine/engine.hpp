@@ -59,6 +59,7 @@ struct Engine {
     // Bytes of workspace that forward or backward books. Above a limit that is set, the call fails.
     std::size_t (*workspace_bytes)(const Plan &plan, annulus_pass pass, const Resources &resources);
     // The problem's windows are those of the tensors. Neither allocates; `workspace` is as large as was asked for.
+    // Where the engine has no backward pass, `backward` is null, and `refusal` is not asked about it.
     void (*forward)(const Plan &plan, const ForwardTensors &tensors, Workspace &workspace, const Resources &resources);
     void (*backward)(const Plan &plan, const BackwardTensors &tensors, Workspace &workspace,
                      const Resources &resources);
@@ -92,6 +93,9 @@ const Engine &choose_engine(annulus_device device, annulus_engine wanted, const 
 
 // Throws unless `engine` can run on `device` at all.
 void check_engine_device(annulus_device device, annulus_engine engine);
+
+// Whether such an engine, or one of those that `auto` chooses from, computes gradients.
+bool has_backward(annulus_device device, annulus_engine engine);
 
 const char *engine_name(annulus_engine engine);
 

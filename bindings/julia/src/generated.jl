@@ -511,7 +511,7 @@ flops are 4 * pairs * D forward and 10 * pairs * D backward (a multiplication an
     tensor_bytes::UInt64 # Q, K, V, O and LSE of the windows
     gradient_bytes::UInt64 # dO, dQ, dK and dV of the windows
     forward_workspace_bytes::UInt64 # memory a forward call needs besides its tensors
-    backward_workspace_bytes::UInt64 # the same for a backward call
+    backward_workspace_bytes::UInt64 # the same for a backward call; 0 where the config's engine has none
     remote_bytes::UInt64 # K and V rows outside the key window that the queries attend to, counted once a branch and key/value head; in the Hilbert order taken as evenly spread
     plan_bytes::UInt64 # host memory of the plan itself
 end
@@ -673,7 +673,7 @@ ANNULUS_RANK_ESTIMATE_INIT. Exact: a run needs, sends and receives these bytes.
     size::Csize_t
     exchange::annulus_exchange # what `auto` comes to
     forward_workspace_bytes::UInt64 # memory a forward call needs besides its tensors, received rows included
-    backward_workspace_bytes::UInt64 # the same for a backward call
+    backward_workspace_bytes::UInt64 # the same for a backward call; 0 where the config's engine has none
     forward_sent_bytes::UInt64 # rows of K and V
     forward_received_bytes::UInt64
     backward_sent_bytes::UInt64 # rows of K and V to those that attend to them, dK and dV back to the owners

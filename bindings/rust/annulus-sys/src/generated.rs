@@ -241,7 +241,7 @@ pub struct annulus_estimate {
     pub gradient_bytes: u64,
     /// memory a forward call needs besides its tensors
     pub forward_workspace_bytes: u64,
-    /// the same for a backward call
+    /// the same for a backward call; 0 where the config's engine has none
     pub backward_workspace_bytes: u64,
     /// K and V rows outside the key window that the queries attend to, counted once a branch and key/value head; in the Hilbert order taken as evenly spread
     pub remote_bytes: u64,
@@ -304,7 +304,7 @@ pub struct annulus_rank_estimate {
     pub exchange: annulus_exchange,
     /// memory a forward call needs besides its tensors, received rows included
     pub forward_workspace_bytes: u64,
-    /// the same for a backward call
+    /// the same for a backward call; 0 where the config's engine has none
     pub backward_workspace_bytes: u64,
     /// rows of K and V
     pub forward_sent_bytes: u64,
