@@ -168,6 +168,8 @@ struct OutputArguments {
     RowContext context;
 };
 void write_outputs(annulus_dtype dtype, const OutputArguments &arguments, cudaStream_t stream);
+// Computes again those rows of the caller's O that have a NaN, if there are any. Without a state.
+void repair_outputs(annulus_dtype dtype, const OutputArguments &arguments, cudaStream_t stream);
 // Looks at all rows of `o`, and computes again, there, those with a NaN.
 void repair_sums(annulus_dtype dtype, const OutputArguments &arguments, cudaStream_t stream);
 

@@ -144,6 +144,20 @@ __global__ void __launch_bounds__(block_threads) repair_output_kernel(const Outp
     });
 }
 
+// Without a state.
+template <class T>
+__global__ void __launch_bounds__(block_threads) repair_written_kernel(const OutputArguments a, const BlockRows rows) {
+    const RowContext &c = a.context;
+    for_rows_of_warp(rows, c.has_nan, [&](const BlockRow &row) {
+        T *const out = row_at<T>(a.out, row.batch, row.head, row.position);
+        const NanColumns lost(LaneRow::load(out, c.head_dim));
+        if (!lost.any())
+            return;
+        const float log2_sum = log2_sum_of_row<T>(c, row.batch, row.head, row.position);
+        output_row<T>(c, row.batch, row.head, row.position, log2_sum, lost).store(out, lost);
+    });
+}
+
 template <class T, bool in_sums>
 __global__ void __launch_bounds__(block_threads)
     repair_d_q_kernel(const GradientOutputArguments a, const BlockRows rows) {
@@ -197,6 +211,12 @@ void write_outputs(annulus_dtype dtype, const OutputArguments &a, cudaStream_t s
                fours_are_aligned<T>(a.out));
         if (a.context.has_nan)
             launch("repair_outputs", repair_output_kernel<T, false>, repair_blocks, stream, a, rows);
+    });
+}
+
+void repair_outputs(annulus_dtype dtype, const OutputArguments &a, cudaStream_t stream) {
+    with_dtype(dtype, [&](auto type) {
+        launch("repair_outputs", repair_written_kernel<decltype(type)>, repair_blocks, stream, a, query_rows(a.block));
     });
 }
 

@@ -104,6 +104,22 @@ template <class Use> __device__ void for_each_query(const RowContext &c, std::in
     }
 }
 
+// log2 of a row's sum of 2^score.
+template <class T>
+__device__ float log2_sum_of_row(const RowContext &c, std::int64_t batch, std::int32_t head, std::int64_t query) {
+    const std::int32_t kv_head = head / c.heads_per_kv_head;
+    const LaneRow q = LaneRow::load(row_at<T>(c.q, batch, head, query), c.head_dim);
+    float most = -INFINITY, sum = 0;
+    for_each_key(c, head, query, [&](std::int64_t key) {
+        const LaneRow k = LaneRow::load(row_at<T>(c.k, batch, kv_head, key), c.head_dim);
+        const float score = q.dot(k) * c.scale * log2_e, before = most;
+        most = fmaxf(most, score);
+        sum = sum * exp2f(before - most) + exp2f(score - most);
+        return true;
+    });
+    return most + log2f(sum);
+}
+
 // Columns of O of a row from its softmax statistics, in units of log2.
 template <class T>
 __device__ LaneRow output_row(const RowContext &c, std::int64_t batch, std::int32_t head, std::int64_t query,

@@ -1,0 +1,667 @@
+// SPDX-License-Identifier: Apache-2.0
+// The fused forward kernel: attention of all branches in one pass, for sm_90a.
+//
+// For each query, with S = Q K^T over the keys of all its branches, c = scale log2(e) and the multiplicity w of a key:
+//
+//     m = max(S + log2(w) / c),   l = sum 2^(c S + log2(w) - c m),   O = sum 2^(c S + log2(w) - c m) V / l
+//     LSE = (c m + log2(l)) / log2(e)
+//
+// by the running softmax of Milakov and Gimelshein (2018): a step takes some more keys, and O and l are rescaled where m
+// moves.
+//
+// Grid. As many blocks as the GPU has multiprocessors; each takes tiles (tile.cuh) until there are none left, the
+// first by its index, the others from a counter.
+//
+// Roles. Warpgroup 0 feeds: its warp 0 copies K and V by tensor maps, warp 1 finds tiles, warp 2 copies Q, warp 3 writes
+// the rows that have no keys. The other warpgroups compute, a unit of 64 queries each.
+//
+// Shared memory, for each barrier who fills and who empties:
+//
+//     queries[query_slots]   units x 64 rows of Q      query_full: warp 2         query_empty: consumers' warps
+//     k, v[stages]           `step` rows of K, of V    k_full, v_full: copies     k_empty, v_empty: consumers
+//     tiles[2]               what is to be done        tile_full: warp 1          tile_empty: consumers' warps, 0 and 2
+//
+// Rings are never reset. A consumer stages O in its part of the queries' slot before it gives that back.
+#pragma once
+
+#include "cuda/fused/forward_traits.hpp"
+#include "cuda/fused/tile.cuh"
+#include "cuda/prim/barrier.cuh"
+#include "cuda/prim/copy.cuh"
+#include "cuda/prim/warp.cuh"
+#include "cuda/prim/wgmma.cuh"
+
+#include <cstdint>
+#include <numbers>
+
+namespace annulus {
+
+constexpr int tile_slots = 2;
+
+template <class Traits> struct ForwardShared {
+    std::uint8_t queries[Traits::query_slots][Traits::consumers * Traits::unit_bytes];
+    std::uint8_t k[Traits::stages][Traits::stage_bytes];
+    std::uint8_t v[Traits::stages][Traits::stage_bytes];
+    Tile<Traits::consumers> tiles[tile_slots];
+    CellBranches branches;
+    Barrier tile_full[tile_slots], tile_empty[tile_slots];
+    Barrier query_full[Traits::query_slots], query_empty[Traits::query_slots];
+    Barrier k_full[Traits::stages], k_empty[Traits::stages], v_full[Traits::stages], v_empty[Traits::stages];
+
+    __device__ __forceinline__ void init_barriers() {
+        constexpr int consumer_warps = Traits::consumers * warpgroup_threads / warp_threads;
+        for (int i = 0; i < tile_slots; ++i) {
+            tile_full[i].init(1);
+            tile_empty[i].init(consumer_warps + 2);
+        }
+        for (int i = 0; i < Traits::query_slots; ++i) {
+            query_full[i].init(1);
+            query_empty[i].init(consumer_warps);
+        }
+        for (int i = 0; i < Traits::stages; ++i) {
+            k_full[i].init(1);
+            v_full[i].init(1);
+            k_empty[i].init(Traits::consumers);
+            v_empty[i].init(Traits::consumers);
+        }
+        publish_barriers();
+    }
+};
+
+__device__ __forceinline__ std::int64_t row_offset(const PassRows &rows, int batch, int head, int position) {
+    return batch * rows.batch + head * rows.head + static_cast<std::int64_t>(position - rows.start) * rows.row;
+}
+
+// ---- Warp 1: which tile is next.
+
+__device__ __forceinline__ unsigned next_tile(const ForwardPass &pass) {
+    unsigned taken = 0;
+    if (threadIdx.x % warp_threads == 0)
+        taken = atomicAdd(pass.next_tile, 1);
+    return gridDim.x + __shfl_sync(~0u, taken, 0);
+}
+
+template <class Traits> __device__ __forceinline__ void find_tiles(const ForwardPass &pass, ForwardShared<Traits> &shared) {
+    const int lane = static_cast<int>(threadIdx.x) % warp_threads;
+    unsigned id = blockIdx.x;
+    for (RingPlace<tile_slots> at;; ++at.count) {
+        shared.tile_empty[at.slot()].wait(at.parity_to_fill());
+        Tile<Traits::consumers> &tile = shared.tiles[at.slot()];
+        while (id < pass.tiles && !find_tile(pass, shared.branches, id, Traits::step, tile))
+            id = next_tile(pass);
+        const bool is_last = id >= pass.tiles;
+        if (lane == 0) {
+            if (is_last)
+                tile.runs = -1;
+            shared.tile_full[at.slot()].arrive();
+        }
+        if (is_last)
+            return;
+        id = next_tile(pass);
+    }
+}
+
+// ---- Warp 0: K and V. One lane.
+
+template <class Traits> __device__ __forceinline__ void copy_keys(const ForwardPass &pass, ForwardShared<Traits> &shared) {
+    RingPlace<Traits::stages> stage;
+    for (RingPlace<tile_slots> at;; ++at.count) {
+        shared.tile_full[at.slot()].wait(at.parity_to_empty());
+        const Tile<Traits::consumers> &tile = shared.tiles[at.slot()];
+        const int runs = tile.runs;
+        if (runs < 0)
+            return;
+        const int batch = tile.batch, kv_head = tile.head / pass.heads_of_kv_head;
+        for (int i = 0; i < runs; ++i) {
+            const auto &run = tile.run[i];
+            const CUtensorMap &k_map = pass.k[run.map], &v_map = pass.v[run.map];
+            const int residue = run.residue, index = run.index;
+            for (int step = run.steps - 1; step >= 0; --step, ++stage.count) {
+                const auto copy = [&](const CUtensorMap &map, std::uint8_t *target, Barrier &full, Barrier &empty) {
+                    empty.wait(stage.parity_to_fill());
+                    full.arrive_expecting(Traits::stage_bytes);
+#pragma unroll
+                    for (int chunk = 0; chunk < Traits::chunks; ++chunk)
+                        copy_box(shared_address(target) + chunk * Traits::step * swizzled_row_bytes, map, full, chunk * 64,
+                                 index + step * Traits::step, residue, kv_head, batch);
+                };
+                const int s = stage.slot();
+                copy(k_map, shared.k[s], shared.k_full[s], shared.k_empty[s]);
+                copy(v_map, shared.v[s], shared.v_full[s], shared.v_empty[s]);
+            }
+        }
+        shared.tile_empty[at.slot()].arrive();
+    }
+}
+
+// ---- Warp 2: Q.
+
+template <class Traits>
+__device__ __forceinline__ void copy_queries(const ForwardPass &pass, ForwardShared<Traits> &shared) {
+    using Element = typename Traits::Element;
+    constexpr int parts = Traits::head_dim / 8; // of 16 bytes, of a row
+    constexpr int most = unit_rows * parts / warp_threads;
+    const int lane = static_cast<int>(threadIdx.x) % warp_threads;
+    for (RingPlace<tile_slots> at;; ++at.count) {
+        const RingPlace<Traits::query_slots> query{at.count};
+        shared.tile_full[at.slot()].wait(at.parity_to_empty());
+        const Tile<Traits::consumers> &tile = shared.tiles[at.slot()];
+        if (tile.runs < 0)
+            return;
+        shared.query_empty[query.slot()].wait(query.parity_to_fill());
+        for (int u = 0; u < Traits::consumers; ++u) {
+            const Unit unit = tile.unit[u];
+            if (unit.rows == 0)
+                continue;
+            const std::uint32_t target = shared_address(shared.queries[query.slot()]) + u * Traits::unit_bytes;
+            const Element *const first =
+                static_cast<const Element *>(pass.q.data) + row_offset(pass.q, tile.batch, tile.head, unit.first);
+            const std::int64_t row_distance = unit.stride * pass.q.row;
+#pragma unroll 4
+            for (int i = 0; i < most; ++i) {
+                const int row = (lane + i * warp_threads) / parts, part = (lane + i * warp_threads) % parts;
+                const bool present = row < unit.rows && part * 8 < pass.head_dim;
+                copy_16_bytes(target + swizzled_offset(unit_rows, row, part),
+                              present ? first + row * row_distance + part * 8 : first, present);
+            }
+        }
+        wait_for_copies();
+        publish_to_async_proxy();
+        __syncwarp();
+        if (lane == 0) {
+            shared.query_full[query.slot()].arrive();
+            shared.tile_empty[at.slot()].arrive();
+        }
+    }
+}
+
+// ---- Warp 3: rows that meet no keys, of blocks' shares of all rows.
+
+// Of 32 rows.
+template <class Traits>
+__device__ __forceinline__ void write_bare_rows(const ForwardPass &pass, int batch, int head, int first, int lane) {
+    using Element = typename Traits::Element;
+    const int position = pass.query_start + first + lane;
+    bool is_bare = first + lane < pass.query_count;
+    for (int b = 0; b < pass.branch_count; ++b) {
+        const PassBranch &branch = pass.branches[b];
+        const bool misses = branch.query_rule == ANNULUS_QUERY_DILATED &&
+                            position % branch.length % branch.dilation != branch.phase(head);
+        is_bare = is_bare && (misses || !branch.serves(head));
+    }
+    const unsigned bare = __ballot_sync(~0u, is_bare);
+    if (!bare)
+        return;
+    const std::int64_t first_sum = (std::int64_t{batch} * pass.heads + head) * pass.query_count + first;
+    if (is_bare && pass.sum_o)
+        pass.sum_state[first_sum + lane] = {-INFINITY, 0};
+    else if (is_bare && pass.lse.data)
+        static_cast<float *>(pass.lse.data)[row_offset(pass.lse, batch, head, position)] = -INFINITY;
+    // As many rows at once as a warp writes 16 bytes a lane.
+    const auto clear = [&](char *row_0, std::int64_t row_bytes, int parts) {
+        const int at_once = warp_threads / parts;
+        char *target = row_0 + lane / parts * row_bytes + lane % parts * 16;
+        const std::int64_t distance = at_once * row_bytes;
+        if (lane < at_once * parts)
+#pragma unroll 4
+            for (int row = lane / parts; row < warp_threads; row += at_once, target += distance)
+                if (bare >> row & 1)
+                    *reinterpret_cast<uint4 *>(target) = {};
+    };
+    if (pass.sum_o) {
+        const int bytes = pass.head_dim * static_cast<int>(sizeof(float));
+        for (int from = 0; from < bytes; from += warp_threads * 16)
+            clear(reinterpret_cast<char *>(pass.sum_o + first_sum * pass.head_dim) + from, bytes,
+                  min(warp_threads, (bytes - from) / 16));
+    } else {
+        Element *const row_0 =
+            static_cast<Element *>(pass.out.data) + row_offset(pass.out, batch, head, pass.query_start + first);
+        clear(reinterpret_cast<char *>(row_0), pass.out.row * static_cast<std::int64_t>(sizeof(Element)),
+              pass.head_dim / 8);
+    }
+}
+
+template <class Traits> __device__ __forceinline__ void write_bare_rows(const ForwardPass &pass) {
+    const int lane = static_cast<int>(threadIdx.x) % warp_threads, blocks = static_cast<int>(gridDim.x);
+    const int groups = quotient_up(pass.query_count, warp_threads);
+    int first_group = static_cast<int>(blockIdx.x); // shares go on from one layer to the next
+    for (int layer = 0; layer < pass.batches * pass.heads; ++layer) {
+        const int batch = layer / pass.heads, head = layer % pass.heads;
+        int group = first_group;
+        for (; group < groups; group += blocks)
+            write_bare_rows<Traits>(pass, batch, head, group * warp_threads, lane);
+        first_group = group - groups;
+    }
+}
+
+// ---- Consumers.
+
+// Two rows a thread: row lane / 4 of its warp's 16, and 8 further; each lane has a part of their sums.
+struct RunningSoftmax {
+    float m[2], l[2];
+    float scale[2]; // of O by the last step
+
+    __device__ __forceinline__ explicit RunningSoftmax(float padding_keys)
+        : m{padding_keys > 0 ? 0 : -INFINITY, padding_keys > 0 ? 0 : -INFINITY},
+          l{padding_keys, padding_keys}, scale{1, 1} {
+        if (threadIdx.x % 4 != 0)
+            l[0] = l[1] = 0;
+    }
+
+    // Scores become probabilities. `weight` is log2 of the multiplicity of the lane's two columns of eight. With
+    // `may_be_hidden`, a row may have met no key yet.
+    template <bool may_be_hidden, int count>
+    __device__ __forceinline__ void step(float (&s)[count], float c, float inverse_c, const float (&weight)[2]) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            float most[2] = {s[2 * r], s[2 * r + 1]};
+#pragma unroll
+            for (int i = 4; i < count; i += 4)
+#pragma unroll
+                for (int e = 0; e < 2; ++e)
+                    most[e] = fmaxf(most[e], s[i + 2 * r + e]);
+            const float before = m[r];
+            m[r] = max_of_row(fmaxf(before, fmaxf(fmaf(weight[0], inverse_c, most[0]),
+                                                  fmaf(weight[1], inverse_c, most[1]))));
+            const float top = may_be_hidden && m[r] == -INFINITY ? 0.f : m[r];
+            scale[r] = exp2_fast((before - top) * c);
+            l[r] *= scale[r];
+            const float shift[2] = {fmaf(-top, c, weight[0]), fmaf(-top, c, weight[1])};
+#pragma unroll
+            for (int i = 0; i < count; i += 4)
+#pragma unroll
+                for (int e = 0; e < 2; ++e) {
+                    float &x = s[i + 2 * r + e];
+                    x = exp2_fast(fmaf(x, c, shift[e]));
+                    l[r] += x;
+                }
+        }
+    }
+
+    template <bool unless_one, int count> __device__ __forceinline__ void rescale(float (&o)[count]) const {
+        if (unless_one && !__any_sync(~0u, scale[0] != 1.f || scale[1] != 1.f))
+            return;
+#pragma unroll
+        for (int i = 0; i < count; ++i)
+            o[i] *= scale[i >> 1 & 1];
+    }
+};
+
+template <class Traits> class Consumer {
+  public:
+    __device__ __forceinline__ Consumer(const ForwardPass &pass, ForwardShared<Traits> &shared, int unit)
+        : pass_(pass), shared_(shared), unit_(unit), lane_(static_cast<int>(threadIdx.x) % warp_threads),
+          warp_(static_cast<int>(threadIdx.x) / warp_threads % 4), leads_(threadIdx.x % warpgroup_threads == 0) {}
+
+    __device__ __forceinline__ void run() {
+        if (unit_ == Traits::consumers - 1)
+            pass_turn();
+        for (RingPlace<tile_slots> at;; ++at.count) {
+            const RingPlace<Traits::query_slots> query{at.count};
+            shared_.tile_full[at.slot()].wait(at.parity_to_empty());
+            const Tile<Traits::consumers> &tile = shared_.tiles[at.slot()];
+            if (tile.runs < 0)
+                return;
+            shared_.query_full[query.slot()].wait(query.parity_to_empty());
+            attend(tile, query.slot());
+            __syncwarp();
+            if (lane_ == 0) {
+                shared_.query_empty[query.slot()].arrive();
+                shared_.tile_empty[at.slot()].arrive();
+            }
+        }
+    }
+
+  private:
+    using Element = typename Traits::Element;
+    static constexpr int step = Traits::step;
+
+    __device__ __forceinline__ void attend(const Tile<Traits::consumers> &tile, int query_slot) {
+        const Unit &unit = tile.unit[unit_];
+        const std::uint32_t queries = shared_address(shared_.queries[query_slot]) + unit_ * Traits::unit_bytes;
+        const std::uint32_t q = operand_start(queries);
+        const std::uint32_t k = operand_start(shared_address(shared_.k[0]));
+        const std::uint32_t v = operand_start(shared_address(shared_.v[0]), step * swizzled_row_bytes);
+        
+        float o[Traits::head_dim / 2], s[step / 2];
+        std::uint32_t p[step / 4];
+#pragma unroll
+        for (float &x : o)
+            x = 0;
+        RunningSoftmax softmax(unit.padding_keys);
+
+        const auto multiply_keys = [&](int stage) { // S = Q K^T
+            const std::uint32_t keys = k + stage * (Traits::stage_bytes / 16);
+            pin(s);
+            begin_products();
+#pragma unroll
+            for (int i = 0; i < Traits::head_dim / 16; ++i)
+                ProductOfRows<Element, step>::run(
+                    s, operand(q + ((i / 4) * unit_rows * swizzled_row_bytes + i % 4 * 32) / 16),
+                    operand(keys + ((i / 4) * step * swizzled_row_bytes + i % 4 * 32) / 16), i != 0);
+            commit_products();
+        };
+        const auto multiply_values = [&](int stage) { // O += P V
+            const std::uint32_t values = v + stage * (Traits::stage_bytes / 16);
+            pin(o);
+            pin(p);
+            begin_products();
+#pragma unroll
+            for (int i = 0; i < step / 16; ++i)
+                ProductWithColumns<Element, Traits::head_dim>::run(o, p + 4 * i,
+                                                                   operand(values + i * 16 * swizzled_row_bytes / 16));
+            commit_products();
+        };
+        const auto pack = [&] {
+#pragma unroll
+            for (int i = 0; i < step / 4; ++i)
+                p[i] = pack_two<Element>(s[2 * i], s[2 * i + 1]);
+        };
+
+        const auto attend_scores = [&](auto may_be_hidden, const UnitRun &own) {
+            // Of the thread's two columns of eight. Read at each step: registers are scarcer.
+            const std::uint8_t *const multiplicity = own.multiplicity + 2 * (lane_ % 4);
+            softmax.template step<decltype(may_be_hidden)::value>(
+                s, pass_.scale_log2, pass_.inverse_scale_log2,
+                {__log2f(multiplicity[0]), __log2f(multiplicity[1])});
+        };
+        // Of the step whose first key is `first` of the run: keys that the thread's rows do not see get no probability.
+        int visible[2]; // of the run
+        const auto hide = [&](int first) {
+            const int column = first + 2 * (lane_ % 4);
+#pragma unroll
+            for (int i = 0; i < step / 2; ++i)
+                if (column + 8 * (i / 4) + i % 2 >= visible[i / 2 % 2])
+                    s[i] = -INFINITY;
+        };
+        // Rows of V behind the run's last key are others' keys: their probabilities are 0, but they may be infinite.
+        const auto clear_values = [&](int keys) {
+            if (keys >= step)
+                return;
+            shared_.v_full[stage_.slot()].wait(stage_.parity_to_empty());
+            const std::uint32_t values = shared_address(shared_.v[stage_.slot()]);
+            for (int i = static_cast<int>(threadIdx.x) % warpgroup_threads + keys * 8; i < step * 8;
+                 i += warpgroup_threads)
+#pragma unroll
+                for (int chunk = 0; chunk < Traits::chunks; ++chunk)
+                    store_16_bytes(values + chunk * step * swizzled_row_bytes + i * 16, uint4{});
+            publish_to_async_proxy();
+            sync_warpgroup();
+        };
+
+        bool has_pending = false;
+        // P of the step before, whose V comes one stage before this.
+        const auto pending_stage = [&] { return RingPlace<Traits::stages>{stage_.count - 1}; };
+        const auto finish_pending = [&] {
+            if (!Traits::overlaps || !has_pending)
+                return;
+            const auto pending = pending_stage();
+            shared_.v_full[pending.slot()].wait(pending.parity_to_empty());
+            multiply_values(pending.slot());
+            wait_for_products<0>();
+            pin(o);
+            pin(p);
+            release(shared_.v_empty[pending.slot()]);
+            has_pending = false;
+        };
+        const auto load_scores = [&] {
+            shared_.k_full[stage_.slot()].wait(stage_.parity_to_empty());
+            take_turn();
+            multiply_keys(stage_.slot());
+        };
+        const auto start_step = [&](const UnitRun &own, bool hides, int first, int keys) {
+            load_scores();
+            pass_turn();
+            wait_for_products<0>();
+            pin(s);
+            release(shared_.k_empty[stage_.slot()]);
+            if (hides) {
+                hide(first);
+                clear_values(keys);
+            }
+            attend_scores(std::true_type{}, own);
+            pack();
+            softmax.template rescale<Traits::skips_rescaling>(o);
+        };
+        const auto take_step = [&](const UnitRun &own, auto hides, int first, int keys) {
+            constexpr bool hiding = decltype(hides)::value;
+            load_scores();
+            if constexpr (Traits::overlaps) {
+                const auto pending = pending_stage();
+                shared_.v_full[pending.slot()].wait(pending.parity_to_empty());
+                multiply_values(pending.slot());
+                pass_turn();
+                wait_for_products<1>();
+            } else {
+                pass_turn();
+                wait_for_products<0>();
+            }
+            pin(s);
+            release(shared_.k_empty[stage_.slot()]);
+            if constexpr (hiding)
+                hide(first);
+            attend_scores(hides, own);
+            if constexpr (Traits::overlaps) {
+                wait_for_products<0>();
+                pin(o);
+                pin(p);
+                release(shared_.v_empty[pending_stage().slot()]);
+            }
+            if constexpr (hiding)
+                clear_values(keys);
+            pack();
+            softmax.template rescale<Traits::skips_rescaling>(o);
+            if constexpr (!Traits::overlaps) {
+                shared_.v_full[stage_.slot()].wait(stage_.parity_to_empty());
+                multiply_values(stage_.slot());
+                wait_for_products<0>();
+                pin(o);
+                pin(p);
+                release(shared_.v_empty[stage_.slot()]);
+            }
+            ++stage_.count;
+        };
+
+        const int runs = tile.runs;
+        for (int i = 0; i < runs; ++i) {
+            const KeyRun<Traits::consumers> &run = tile.run[i];
+            const UnitRun &own = run.unit[unit_];
+            const int steps = own.steps, full = own.full;
+            if (steps < run.steps) {
+                finish_pending();
+                sit_out(run.steps - steps);
+            }
+            if (steps == 0)
+                continue;
+            int at = steps - 1;
+            if (at >= full) {
+#pragma unroll
+                for (int r = 0; r < 2; ++r)
+                    visible[r] =
+                        pass_.causal ? run.visible(unit.position(warp_ * 16 + lane_ / 4 + 8 * r)) : run.count;
+            }
+            if (Traits::overlaps && !has_pending) {
+                start_step(own, at >= full, at * step, run.count - at * step);
+                has_pending = true;
+                ++stage_.count;
+                --at;
+            }
+#pragma unroll 1
+            for (; at >= full; --at)
+                take_step(own, std::true_type{}, at * step, run.count - at * step);
+#pragma unroll 1
+            for (; at >= 0; --at)
+                take_step(own, std::false_type{}, 0, step);
+        }
+        finish_pending();
+        if (unit.rows > 0)
+            write(unit, tile.batch, tile.head, queries, o, softmax);
+    }
+
+    __device__ __forceinline__ void sync_warpgroup() const { sync_threads(1 + unit_, warpgroup_threads); }
+
+    // Consumers issue the products of a step one after the other, so that their softmaxes do not fall together.
+    __device__ __forceinline__ void take_turn() const {
+        if (Traits::takes_turns)
+            sync_threads(1 + Traits::consumers + unit_, 2 * warpgroup_threads);
+    }
+    __device__ __forceinline__ void pass_turn() const {
+        if (Traits::takes_turns)
+            arrive_threads(1 + Traits::consumers + (unit_ + 1) % Traits::consumers, 2 * warpgroup_threads);
+    }
+
+    __device__ __forceinline__ void release(Barrier &empty) const {
+        if (leads_)
+            empty.arrive();
+    }
+
+    // Steps of the tile that are none of this unit's. The whole warpgroup must have seen a barrier's phase before the
+    // stage is released: a warp left two phases behind would wait for a parity that came and went.
+    __device__ __forceinline__ void sit_out(int steps) {
+        for (; steps > 0; --steps, ++stage_.count) {
+            const int s = stage_.slot();
+            take_turn();
+            pass_turn();
+            shared_.k_full[s].wait(stage_.parity_to_empty());
+            shared_.v_full[s].wait(stage_.parity_to_empty());
+            sync_warpgroup();
+            release(shared_.k_empty[s]);
+            release(shared_.v_empty[s]);
+        }
+    }
+
+    template <int count>
+    __device__ __forceinline__ void write(const Unit &unit, int batch, int head, std::uint32_t staging,
+                                          float (&o)[count], const RunningSoftmax &softmax) {
+        float sum[2];
+#pragma unroll
+        for (int r = 0; r < 2; ++r)
+            sum[r] = sum_of_row(softmax.l[r]);
+        // Asked for anew: addresses that depend on it would be kept in registers during the steps.
+        const int thread = thread_of_warpgroup(), lane = thread % warp_threads, warp = thread / warp_threads;
+        if (pass_.sum_o)
+            add_to_sums(unit, batch, head, lane, warp, o, softmax, sum);
+        else
+            write_outputs(unit, batch, head, lane, warp, staging, o, softmax, sum);
+    }
+
+    template <int count>
+    __device__ __forceinline__ void write_outputs(const Unit &unit, int batch, int head, int lane, int warp, std::uint32_t staging,
+                                                  float (&o)[count], const RunningSoftmax &softmax,
+                                                  const float (&sum)[2]) {
+        float inverse[2];
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            inverse[r] = sum[r] == 0.f ? 0.f : 1 / sum[r];
+            const int row = warp * 16 + lane / 4 + 8 * r;
+            if (pass_.lse.data && lane % 4 == 0 && row < unit.rows)
+                static_cast<float *>(pass_.lse.data)[row_offset(pass_.lse, batch, head, unit.position(row))] =
+                    sum[r] == 0.f ? -INFINITY
+                                  : (softmax.m[r] * pass_.scale_log2 + log2f(sum[r])) * std::numbers::ln2_v<float>;
+        }
+        if (pass_.has_nan) {
+            float zero = 0;
+#pragma unroll
+            for (const float &x : o)
+                zero += x * 0.f;
+            if (zero != 0.f)
+                *pass_.has_nan = 1;
+        }
+        sync_warpgroup(); // no warp's products read Q any more
+        constexpr int parts = Traits::head_dim / 8;
+#pragma unroll
+        for (int i = 0; i < parts / 2; ++i) {
+            const float *const x = o + 8 * i;
+            store_matrices(staging + swizzled_offset(unit_rows, warp * 16 + lane % 16, 2 * i + lane / 16),
+                           pack_two<Element>(x[0] * inverse[0], x[1] * inverse[0]),
+                           pack_two<Element>(x[2] * inverse[1], x[3] * inverse[1]),
+                           pack_two<Element>(x[4] * inverse[0], x[5] * inverse[0]),
+                           pack_two<Element>(x[6] * inverse[1], x[7] * inverse[1]));
+        }
+        __syncwarp();
+        Element *const out =
+            static_cast<Element *>(pass_.out.data) + row_offset(pass_.out, batch, head, unit.first);
+        const std::int64_t row_distance = unit.stride * pass_.out.row;
+#pragma unroll
+        for (int i = 0; i < parts / 2; ++i) {
+            const int row = warp * 16 + (lane + i * warp_threads) / parts, part = (lane + i * warp_threads) % parts;
+            const uint4 x = load_16_bytes(staging + swizzled_offset(unit_rows, row, part));
+            if (row < unit.rows && part * 8 < pass_.head_dim)
+                *reinterpret_cast<uint4 *>(out + row * row_distance + part * 8) = x;
+        }
+    }
+
+    // O and (m, l) are added to those of other keys: with M the larger m, 2^(m - M) O + 2^(m' - M) O'.
+    template <int count>
+    __device__ __forceinline__ void add_to_sums(const Unit &unit, int batch, int head, int lane, int warp, const float (&o)[count],
+                                                const RunningSoftmax &softmax, const float (&sum)[2]) {
+        std::int64_t index[2];
+        float2 before[2];
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            index[r] = (std::int64_t{batch} * pass_.heads + head) * pass_.query_count +
+                       unit.position(warp * 16 + lane / 4 + 8 * r) - pass_.query_start;
+            before[r] = pass_.is_first ? float2{-INFINITY, 0} : pass_.sum_state[index[r]];
+        }
+        __syncwarp(); // all four lanes of a row have read what one of them overwrites
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            if (warp * 16 + lane / 4 + 8 * r >= unit.rows)
+                break;
+            const float own_m = sum[r] == 0.f ? -INFINITY : softmax.m[r] * pass_.scale_log2;
+            const float m = fmaxf(before[r].x, own_m);
+            const float own_factor = own_m == -INFINITY ? 0.f : exp2f(own_m - m);
+            const float factor = before[r].x == -INFINITY ? 0.f : exp2f(before[r].x - m);
+            float2 *const sums = reinterpret_cast<float2 *>(pass_.sum_o + index[r] * pass_.head_dim);
+#pragma unroll
+            for (int i = 0; i < count / 4; ++i) {
+                const int column = 8 * i + 2 * (lane % 4);
+                if (column >= pass_.head_dim)
+                    break;
+                float2 two{o[4 * i + 2 * r] * own_factor, o[4 * i + 2 * r + 1] * own_factor};
+                if (!pass_.is_first) {
+                    const float2 old = sums[column / 2];
+                    two = {fmaf(old.x, factor, two.x), fmaf(old.y, factor, two.y)};
+                }
+                sums[column / 2] = two;
+            }
+            if (lane % 4 == 0)
+                pass_.sum_state[index[r]] = {m, before[r].y * factor + sum[r] * own_factor};
+        }
+    }
+
+    const ForwardPass &pass_;
+    ForwardShared<Traits> &shared_;
+    const int unit_, lane_, warp_;
+    const bool leads_;
+    RingPlace<Traits::stages> stage_;
+};
+
+template <class Traits>
+__global__ void __launch_bounds__(Traits::threads, 1) forward_kernel(const __grid_constant__ ForwardPass pass) {
+    extern __shared__ __align__(1024) std::uint8_t memory[];
+    ForwardShared<Traits> &shared = *reinterpret_cast<ForwardShared<Traits> *>(memory);
+    if (threadIdx.x == 0)
+        shared.init_barriers();
+    __syncthreads();
+    // The same in all lanes, as the compiler can see.
+    const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / warp_threads, 0);
+    if (warp < 4) {
+        shrink_registers<Traits::feeder_registers>();
+        if (warp == 0) {
+            if (threadIdx.x == 0)
+                copy_keys(pass, shared);
+        } else if (warp == 1) {
+            find_tiles(pass, shared);
+        } else if (warp == 2) {
+            copy_queries(pass, shared);
+        } else if (pass.may_be_bare) {
+            write_bare_rows<Traits>(pass);
+        }
+    } else {
+        grow_registers<Traits::consumer_registers>();
+        Consumer<Traits>(pass, shared, warp / 4 - 1).run();
+    }
+}
+
+} // namespace annulus

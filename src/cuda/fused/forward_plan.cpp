@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/fused/forward_plan.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <numbers>
+#include <optional>
+#include <span>
+
+namespace annulus {
+
+namespace {
+
+std::span<const PassBranch> branches_of(const ForwardPass &pass) {
+    return {pass.branches, static_cast<std::size_t>(pass.branch_count)};
+}
+
+constexpr std::int64_t too_many_tiles = std::int64_t{1} << 31;
+
+PassBranch make_branch(const Plan &plan, std::size_t index) {
+    const Branch &branch = plan.pattern().branches[index];
+    const BranchPlan &of_plan = plan.branches()[index];
+    PassBranch result{};
+    result.length = static_cast<int>(of_plan.segment_length());
+    result.dilation = static_cast<int>(of_plan.dilation());
+    result.first_head = branch.first_head;
+    result.head_count = of_plan.head_count();
+    // Where there is one class, all is said.
+    result.query_rule = result.dilation == 1 ? ANNULUS_QUERY_EVERY : branch.query_rule;
+    switch (branch.phase_rule) {
+    case ANNULUS_PHASE_BLOCK:
+        result.heads_of_phase = static_cast<int>(divide_up(result.head_count, result.dilation));
+        break;
+    case ANNULUS_PHASE_INTERLEAVE:
+        result.heads_of_phase = 1;
+        break;
+    case ANNULUS_PHASE_FIXED:
+        result.heads_of_phase = std::numeric_limits<int>::max();
+        result.first_phase = static_cast<int>(branch.fixed_residue % result.dilation);
+        break;
+    }
+    return result;
+}
+
+int smallest_prime_factor(int x) {
+    for (int p = 2; p <= x / p; ++p)
+        if (x % p == 0)
+            return p;
+    return x;
+}
+
+// Whether queries fall into classes by their own residue in the branch.
+bool divides_queries(const PassBranch &branch) {
+    return branch.query_rule != ANNULUS_QUERY_EVERY;
+}
+
+// Sets the levels, and says how many classes a cell may have at most; none where that would take too long to find out.
+std::optional<int> set_levels(ForwardPass &pass) {
+    const std::span<const PassBranch> branches = branches_of(pass);
+    if (pass.residue_classes || pass.branch_count == 1)
+        return 1;
+    int classes = 1, visits = 1, level = 0, modulus = 1;
+    pass.levels[0] = 1;
+    for (;;) {
+        const auto is_finer = [&](const PassBranch &branch) {
+            return divides_queries(branch) && branch.dilation > modulus;
+        };
+        const auto next = std::find_if(branches.begin(), branches.end(), is_finer);
+        if (next == branches.end())
+            return classes;
+        const int parts = smallest_prime_factor(next->dilation / modulus);
+        const int divided = static_cast<int>(std::min<std::ptrdiff_t>(modulus, std::count_if(next, branches.end(), is_finer)));
+        visits += divided * parts;
+        classes += divided * (parts - 1);
+        if (classes > most_classes || visits > 3 * most_classes)
+            return std::nullopt;
+        pass.levels[++level] = modulus *= parts;
+    }
+}
+
+// The pass with one more branch, which is not shorter or less dilated than those it has; or none.
+std::optional<ForwardPass> with_branch(ForwardPass pass, const PassBranch &branch) {
+    if (pass.branch_count == most_branches)
+        return std::nullopt;
+    if (pass.branch_count > 0 && branch.dilation % pass.branches[pass.branch_count - 1].dilation != 0)
+        return std::nullopt;
+    const auto has_rule = [&](annulus_query_rule rule) {
+        return std::ranges::any_of(branches_of(pass),
+                                   [&](const PassBranch &other) { return other.query_rule == rule; });
+    };
+    if (branch.query_rule == ANNULUS_QUERY_RESIDUE) {
+        if (has_rule(ANNULUS_QUERY_DILATED))
+            return std::nullopt;
+        pass.residue_classes = branch.dilation;
+    } else if (branch.query_rule == ANNULUS_QUERY_DILATED && has_rule(ANNULUS_QUERY_RESIDUE)) {
+        return std::nullopt;
+    }
+    pass.branches[pass.branch_count++] = branch;
+    if (!set_levels(pass))
+        return std::nullopt;
+    return pass;
+}
+
+// Into how many runs keys are split that are visited for branches of up to `period` times their dilation.
+int splits(int period) {
+    return period / std::min(multiplicity_period, period & -period);
+}
+
+// What merging branches of up to `ratio` times the dilation comes to.
+class Merging {
+  public:
+    Merging(const ForwardPass &pass, int ratio) : pass_(pass), ratio_(ratio) {}
+
+    // The strides of the runs, in positions.
+    std::vector<int> strides() const {
+        std::vector<int> result;
+        for (int i = 0; i < pass_.branch_count; ++i)
+            for (int j = i; j < pass_.branch_count; ++j)
+                if (j == i || period(i, j) <= ratio_)
+                    result.push_back(dilation(i) * splits(period(i, j)));
+        std::sort(result.begin(), result.end());
+        result.erase(std::unique(result.begin(), result.end()), result.end());
+        return result;
+    }
+
+    // At most, of a tile: a branch that is merged has keys left and right of those that it does not visit.
+    int runs() const {
+        int sum = 0;
+        for (int i = 0; i < pass_.branch_count; ++i) {
+            const bool may_merge = i > 0 && period(i - 1, i) <= ratio_;
+            const int merged = may_merge ? (pass_.causal ? 1 : 2) * most_splits(i, dilation(i - 1)) : 0;
+            sum += std::max(merged, most_splits(i, dilation(i)));
+        }
+        return sum;
+    }
+
+    // Of a query that takes part in all branches, where their segments and classes are nested.
+    std::int64_t steps(int step) const {
+        std::int64_t sum = 0;
+        int root = 0;
+        for (int i = 0; i < pass_.branch_count; ++i) {
+            const bool merges = i > 0 && period(root, i) <= ratio_;
+            if (!merges)
+                root = i;
+            const int sides = merges && !pass_.causal ? 2 : 1;
+            const int parts = sides * most_splits(i, dilation(root));
+            const int positions = pass_.branches[i].length - (merges ? pass_.branches[i - 1].length : 0);
+            sum += parts * divide_up(std::max(positions, 0), std::int64_t{dilation(i)} * parts * step);
+        }
+        return sum;
+    }
+
+  private:
+    int dilation(int i) const { return pass_.branches[i].dilation; }
+    int period(int i, int j) const { return dilation(j) / dilation(i); }
+    // Of the runs of branch i, where branches are merged up to `ratio` times the dilation `root`.
+    int most_splits(int i, int root) const {
+        int most = 1;
+        for (int j = i + 1; j < pass_.branch_count; ++j)
+            if (dilation(j) / root <= ratio_)
+                most = std::max(most, splits(period(i, j)));
+        return most;
+    }
+
+    const ForwardPass &pass_;
+    const int ratio_;
+};
+
+void set_merging(ForwardPass &pass, int step, std::int64_t key_stride) {
+    const auto fits = [&](const Merging &merging) {
+        return merging.runs() <= most_runs && merging.strides().size() <= most_strides;
+    };
+    for (const int ratio : {8, 16, 32}) {
+        const Merging merging(pass, ratio);
+        if (fits(merging) && merging.steps(step) < Merging(pass, pass.merged_ratio).steps(step))
+            pass.merged_ratio = ratio;
+    }
+    // Where rows are those that a branch left, others have none.
+    for (const int stride : Merging(pass, pass.merged_ratio).strides())
+        if (stride % key_stride == 0)
+            pass.strides[pass.stride_count++] = static_cast<int>(stride / key_stride);
+}
+
+void set_grid(ForwardPass &pass, int units) {
+    const std::span<const PassBranch> branches = branches_of(pass);
+    const auto [shortest, longest] = std::ranges::minmax(branches, {}, &PassBranch::length);
+    const int length = shortest.length;
+    pass.block_length = length;
+    pass.first_block = pass.query_start / length;
+    pass.blocks = (pass.query_start + pass.query_count - 1) / length - pass.first_block + 1;
+    // A head's keys of a section are read together.
+    pass.blocks_of_section = std::min(pass.blocks, static_cast<int>(divide_up(longest.length, length)));
+    pass.sections = static_cast<int>(divide_up(pass.blocks, pass.blocks_of_section));
+    // Each branch whose segments do not end with those of the shortest may cut a block once.
+    pass.cells_of_block =
+        1 + static_cast<int>(std::ranges::count_if(branches, [&](const PassBranch &branch) {
+            return branch.length % length != 0 && branch.length < pass.sequence_length;
+        }));
+    const std::int64_t rows = std::min(length, pass.query_count);
+    if (pass.residue_classes) {
+        const std::int64_t of_class = divide_up(rows, pass.residue_classes);
+        pass.tiles_of_class = static_cast<int>(divide_up(divide_up(of_class, unit_rows), units));
+        pass.tiles_of_cell = pass.tiles_of_class * static_cast<int>(std::min<std::int64_t>(
+                                                       pass.residue_classes, too_many_tiles / pass.tiles_of_class - 1));
+    } else {
+        const std::int64_t classes = *set_levels(pass);
+        std::int64_t members = 0;
+        for (const PassBranch &branch : branches)
+            members += divides_queries(branch) ? divide_up(rows, branch.dilation) : rows;
+        const std::int64_t units_of_cell = (std::min(rows, members) + classes * (unit_rows - 1)) / unit_rows;
+        pass.tiles_of_cell = static_cast<int>(divide_up(units_of_cell, units));
+    }
+    std::int64_t tiles = 1;
+    for (const int count :
+         {pass.tiles_of_cell, pass.cells_of_block, pass.blocks_of_section, pass.sections, pass.heads, pass.batches})
+        tiles = std::min(too_many_tiles, tiles * count);
+    pass.tiles = static_cast<unsigned>(tiles);
+}
+
+bool may_be_bare(const ForwardPass &pass) {
+    for (int head = 0; head < pass.heads; ++head)
+        if (std::ranges::none_of(branches_of(pass), [&](const PassBranch &branch) {
+                return branch.serves(head) && branch.query_rule != ANNULUS_QUERY_DILATED;
+            }))
+            return true;
+    return false;
+}
+
+} // namespace
+
+std::vector<ForwardPass> make_forward_passes(const Plan &plan) {
+    const Problem &problem = plan.problem();
+    std::vector<PassBranch> branches;
+    for (std::size_t i = 0; i < plan.branches().size(); ++i)
+        branches.push_back(make_branch(plan, i));
+    std::stable_sort(branches.begin(), branches.end(), [](const PassBranch &a, const PassBranch &b) {
+        return a.dilation != b.dilation ? a.dilation < b.dilation : a.length < b.length;
+    });
+
+    ForwardPass empty{};
+    empty.causal = plan.causal();
+    empty.zero_keys = plan.pattern().padding_rule == ANNULUS_PADDING_ZERO_KEYS && !plan.causal();
+    empty.sequence_length = static_cast<int>(problem.sequence_length);
+    empty.query_start = static_cast<int>(problem.queries.start);
+    empty.query_count = static_cast<int>(problem.queries.length);
+    empty.key_start = static_cast<int>(problem.keys.start);
+    empty.key_count = static_cast<int>(problem.keys.length);
+    empty.key_stride = static_cast<int>(problem.key_stride);
+    empty.key_rows = static_cast<int>(problem.key_rows());
+    empty.batches = static_cast<int>(problem.batch);
+    empty.heads = problem.heads;
+    empty.heads_of_kv_head = problem.heads / problem.kv_heads;
+    empty.head_dim = problem.head_dim;
+    empty.scale_log2 = static_cast<float>(plan.scale() * std::numbers::log2e);
+    empty.inverse_scale_log2 = 1 / empty.scale_log2;
+
+    std::vector<ForwardPass> passes;
+    for (const PassBranch &branch : branches) {
+        const bool taken = std::any_of(passes.begin(), passes.end(), [&](ForwardPass &pass) {
+            const std::optional<ForwardPass> more = with_branch(pass, branch);
+            if (more)
+                pass = *more;
+            return more.has_value();
+        });
+        if (!taken)
+            passes.push_back(*with_branch(empty, branch));
+    }
+    const ForwardShape shape = forward_shape(problem.head_dim);
+    for (ForwardPass &pass : passes) {
+        set_merging(pass, shape.step, problem.key_stride);
+        set_grid(pass, shape.units);
+        pass.may_be_bare = may_be_bare(pass);
+    }
+    return passes;
+}
+
+bool has_too_many_tiles(const std::vector<ForwardPass> &passes) {
+    return std::any_of(passes.begin(), passes.end(),
+                       [](const ForwardPass &pass) { return pass.tiles >= too_many_tiles; });
+}
+
+} // namespace annulus

@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: Apache-2.0
+// From the number of a tile to its units of queries and the runs of keys that they meet, by one warp.
+//
+// Lane i finds out about branch i in the cell: its segment and the residues, modulo its dilation and in global positions,
+// of its queries and keys. Classes of queries are the leaves of a tree: modulo levels[0] = 1 all positions are one class; a
+// class falls apart modulo the next level while some branch has a part of it. Only classes that meet keys are kept, one
+// a lane; ordered by the number of their keys, the longest first, their units follow one another, and a tile takes the
+// next few.
+//
+// Merging. Where the keys of branch b, as far as they lie in the segment of branch a, are keys of branch a (and its
+// queries are queries of a), b does not visit them: a does, with the multiplicity in which they count. Such an a is
+// the parent of b; b visits what lies left and right of the parent's segment. How often a key counts depends on its
+// position modulo the largest dilation of those below a; a run of keys is split until that is a period of at most 8
+// keys, which a thread's columns of scores have as well.
+#pragma once
+
+#include "cuda/fused/forward_pass.hpp"
+#include "cuda/prim/warp.cuh"
+
+#include <cstdint>
+
+namespace annulus {
+
+// Queries first, first + stride, …: `rows` of them. None: nothing to compute and nothing to write.
+struct Unit {
+    int first, stride, rows;
+    unsigned branches; // a bit for each that they take part in
+    float padding_keys;
+
+    // Row i; the last one again behind it.
+    __device__ __forceinline__ int position(int i) const { return first + stride * min(i, rows - 1); }
+};
+
+// What a unit has of a run: the first `steps` steps, of which the first `full` hide no key from any row.
+struct UnitRun {
+    int steps, full;
+    std::uint8_t multiplicity[multiplicity_period]; // of key j at j modulo the period
+};
+
+// Keys first, first + stride, …: `count` of them, `steps` times so many as a step takes. They are visited from the last
+// step to the first.
+template <int units> struct KeyRun {
+    int first, stride, count, steps;
+    int map, residue, index; // where the first row is: tensor map, and its coordinates
+    UnitRun unit[units];
+
+    // How many of the keys are visible to a query.
+    __device__ __forceinline__ int visible(int query) const {
+        return query < first ? 0 : min(count, (query - first) / stride + 1);
+    }
+};
+
+template <int units> struct Tile {
+    int batch, head;
+    int runs; // -1: no tile any more
+    Unit unit[units];
+    KeyRun<units> run[most_runs];
+};
+
+// A branch in a cell.
+struct CellBranch {
+    int start, end; // of its segment
+    int dilation, query_dilation; // the latter 1 where every query takes part
+    int query_residue, key_residue;
+    annulus_query_rule query_rule;
+    bool serves; // the head
+    std::int8_t parent;     // -1: none
+    std::uint8_t ancestors; // a bit each
+    int root_dilation;      // of the last of them, or its own
+
+    __device__ __forceinline__ CellBranch(const ForwardPass &pass, const PassBranch &branch, int head, int position) {
+        serves = branch.serves(head);
+        dilation = branch.dilation;
+        query_rule = branch.query_rule;
+        start = position / branch.length * branch.length;
+        end = min(start + branch.length, pass.sequence_length);
+        key_residue = (start + branch.phase(head)) % dilation;
+        query_dilation = query_rule == ANNULUS_QUERY_EVERY ? 1 : dilation;
+        query_residue = key_residue % query_dilation;
+        parent = -1;
+        ancestors = 0;
+        root_dilation = dilation;
+    }
+
+    // Whether `other` visits all keys that this branch has in the segment of `other`, for all queries of this one.
+    __device__ __forceinline__ bool has_keys_in(const CellBranch &other) const {
+        return dilation % other.dilation == 0 && key_residue % other.dilation == other.key_residue &&
+               start <= other.start && other.end <= end &&
+               (other.query_dilation == 1 || other.query_rule == query_rule);
+    }
+};
+
+// What the warp that finds tiles has in shared memory for itself.
+union CellBranches {
+    CellBranch of[most_branches];
+    __device__ CellBranches() {}
+};
+
+// A class of queries, of a lane.
+struct QueryClass {
+    int residue = 0, modulus = 1;
+    unsigned branches = 0;
+};
+
+// Positions of [start, end) in a class modulo a number.
+struct Members {
+    int first, count;
+    __device__ __forceinline__ Members(int start, int end, int residue, int modulus)
+        : first(start + distance_modulo(residue, start, modulus)),
+          count(first < end ? (end - 1 - first) / modulus + 1 : 0) {}
+};
+
+// The classes of the queries of a cell, one a lane; returns how many.
+__device__ __forceinline__ int find_classes(const ForwardPass &pass, const CellBranches &branches, int lane,
+                                            QueryClass &own) {
+    const bool serves = lane < pass.branch_count && branches.of[lane].serves;
+    const int dilation = serves ? branches.of[lane].query_dilation : 1;
+    const int own_residue = serves ? branches.of[lane].query_residue : 0;
+    int found = 0, level = 0, modulus = 1, residue = 0;
+    for (;;) {
+        const bool whole = modulus % dilation == 0;
+        if (__any_sync(~0u, !whole && own_residue % modulus == residue)) { // it has parts
+            modulus = pass.levels[++level];
+            continue;
+        }
+        const unsigned members = __ballot_sync(~0u, serves && whole && residue % dilation == own_residue);
+        if (members) {
+            if (lane == found)
+                own = {residue, modulus, members};
+            ++found;
+        }
+        // The next class of the same level, or of the nearest level above that has one left.
+        while (level > 0 && residue / pass.levels[level - 1] + 1 == modulus / pass.levels[level - 1]) {
+            residue %= pass.levels[level - 1];
+            modulus = pass.levels[--level];
+        }
+        if (level == 0)
+            return found;
+        residue += pass.levels[level - 1];
+    }
+}
+
+// Fills in the units of tile `index` of a cell; returns the union of their branches, 0 if there is no such tile.
+template <int units>
+__device__ __forceinline__ unsigned find_units(const ForwardPass &pass, CellBranches &branches, int lane, int index,
+                                               int cell_start, int cell_end, Tile<units> &tile) {
+    const bool is_branch = lane < pass.branch_count;
+    const unsigned serving = __ballot_sync(~0u, is_branch && branches.of[lane].serves);
+    QueryClass own;
+    int classes = 1;
+    if (pass.residue_classes) {
+        // Each residue is a class, whose queries meet keys of their own.
+        own = {index / pass.tiles_of_class, pass.residue_classes, serving};
+        index %= pass.tiles_of_class;
+        if (own.modulus <= own.residue)
+            return 0;
+        if (is_branch && branches.of[lane].query_rule == ANNULUS_QUERY_RESIDUE)
+            branches.of[lane].key_residue = own.residue % branches.of[lane].dilation;
+        __syncwarp();
+    } else if (pass.branch_count == 1) {
+        own = {branches.of[0].query_residue, branches.of[0].query_dilation, serving};
+    } else {
+        classes = find_classes(pass, branches, lane, own);
+    }
+    if (lane >= classes)
+        own.branches = 0;
+
+    int keys = 0, padding_keys = 0;
+    for (unsigned left = own.branches; left; left &= left - 1) {
+        const CellBranch &branch = branches.of[__ffs(left) - 1];
+        const int count = Members(branch.start, branch.end, branch.key_residue, branch.dilation).count;
+        keys += count;
+        if (pass.zero_keys)
+            padding_keys += quotient_up(pass.branches[__ffs(left) - 1].length, branch.dilation) - count;
+    }
+    const Members queries(cell_start, cell_end, own.residue, own.modulus);
+    const int own_units = own.branches ? quotient_up(queries.count, unit_rows) : 0;
+    int before = 0; // units of classes with more keys
+    for (int i = 0; i < classes; ++i) {
+        const int other_keys = __shfl_sync(~0u, keys, i), other_units = __shfl_sync(~0u, own_units, i);
+        before += other_keys > keys || (other_keys == keys && i < lane) ? other_units : 0;
+    }
+
+    unsigned all = 0;
+#pragma unroll
+    for (int i = 0; i < units; ++i) {
+        const int place = index * units + i - before;
+        const bool is_owner = place >= 0 && place < own_units;
+        const unsigned owner = __ballot_sync(~0u, is_owner);
+        if (is_owner) {
+            // The longest first: later queries see more keys.
+            const int j = (pass.causal ? own_units - 1 - place : place) * unit_rows;
+            tile.unit[i] = {queries.first + j * own.modulus, own.modulus, min(unit_rows, queries.count - j),
+                            own.branches, static_cast<float>(padding_keys)};
+        } else if (!owner && lane == 0) {
+            tile.unit[i] = {0, 0, 0, 0, 0};
+        }
+        if (owner)
+            all |= __shfl_sync(~0u, own.branches, __ffs(owner) - 1);
+    }
+    __syncwarp();
+    return all;
+}
+
+// Finds the parents among the branches `taking`.
+__device__ __forceinline__ void find_parents(const ForwardPass &pass, CellBranches &branches, int lane,
+                                             unsigned taking) {
+    for (unsigned left = taking; left; left &= left - 1) {
+        const int i = __ffs(left) - 1;
+        const CellBranch &other = branches.of[i];
+        if (lane > i && (taking >> lane & 1)) {
+            CellBranch &own = branches.of[lane];
+            if (own.has_keys_in(other) && own.dilation / other.root_dilation <= pass.merged_ratio) {
+                own.parent = static_cast<std::int8_t>(i);
+                own.ancestors = static_cast<std::uint8_t>(other.ancestors | 1u << i);
+                own.root_dilation = other.root_dilation;
+            }
+        }
+        __syncwarp();
+    }
+}
+
+// Fills in the runs of a tile whose units take part in the branches `taking`; `step` keys are a step.
+template <int units>
+__device__ __forceinline__ void find_runs(const ForwardPass &pass, const CellBranches &branches, int lane,
+                                          unsigned taking, int step, Tile<units> &tile) {
+    int runs = 0;
+    for (unsigned left = taking; left; left &= left - 1) {
+        const int b = __ffs(left) - 1;
+        const CellBranch &branch = branches.of[b];
+        const int dilation = branch.dilation, parent = branch.parent;
+        const bool counts_here = (taking >> lane & 1) && (branches.of[lane % most_branches].ancestors >> b & 1);
+        const unsigned below = __ballot_sync(~0u, counts_here);
+        const int period =
+            __reduce_max_sync(~0u, counts_here ? branches.of[lane % most_branches].dilation : dilation) / dilation;
+        const int splits = period / min(multiplicity_period, period & -period);
+        for (int side = 0; side < (parent < 0 || pass.causal ? 1 : 2); ++side) {
+            const int from = max(side == 0 ? branch.start : branches.of[parent].end, pass.key_start);
+            const int to = min(side == 0 && parent >= 0 ? branches.of[parent].start : branch.end,
+                               pass.key_start + pass.key_count);
+            const Members keys(from, to, branch.key_residue, dilation);
+            for (int split = 0; split < min(splits, keys.count); ++split) {
+                KeyRun<units> run;
+                run.first = keys.first + split * dilation;
+                run.stride = splits * dilation;
+                run.count = (keys.count - 1 - split) / splits + 1;
+                // Lane 8 u + j: unit u, key j.
+                const int u = min(lane / multiplicity_period, units - 1), j = lane % multiplicity_period;
+                const Unit &unit = tile.unit[u];
+                int multiplicity = 1;
+                for (unsigned others = below; others; others &= others - 1) {
+                    const CellBranch &other = branches.of[__ffs(others) - 1];
+                    multiplicity += (unit.branches & others & -others) &&
+                                    (run.first + j * run.stride) % other.dilation == other.key_residue;
+                }
+                int steps = 0, full = 0;
+                if (unit.branches >> b & 1) {
+                    const int most = pass.causal ? run.visible(unit.position(unit.rows - 1)) : run.count;
+                    const int least = pass.causal ? run.visible(unit.first) : run.count;
+                    steps = quotient_up(most, step);
+                    full = least / step;
+                }
+                run.steps = __reduce_max_sync(~0u, steps);
+                if (run.steps == 0)
+                    continue;
+                KeyRun<units> &target = tile.run[runs++];
+                if (lane < units * multiplicity_period) {
+                    target.unit[u].multiplicity[j] = static_cast<std::uint8_t>(multiplicity);
+                    if (j == 0) {
+                        target.unit[u].steps = steps;
+                        target.unit[u].full = full;
+                    }
+                }
+                if (lane == 0) {
+                    const int row = (run.first - pass.key_start) / pass.key_stride;
+                    const int row_stride = run.stride / pass.key_stride;
+                    int map = 0;
+                    while (pass.strides[map] != row_stride)
+                        ++map;
+                    target.first = run.first;
+                    target.stride = run.stride;
+                    target.count = run.count;
+                    target.steps = run.steps;
+                    target.residue = row % row_stride;
+                    target.index = row / row_stride;
+                    target.map = 2 * map + (target.residue >= pass.key_rows % row_stride);
+                }
+            }
+        }
+    }
+    if (lane == 0)
+        tile.runs = runs;
+}
+
+// Tile `id`, or false where there is none of this number; `step` keys are a step.
+template <int units>
+__device__ __forceinline__ bool find_tile(const ForwardPass &pass, CellBranches &branches, unsigned id, int step,
+                                          Tile<units> &tile) {
+    const int lane = static_cast<int>(threadIdx.x) % warp_threads;
+    const auto take = [&](int count) { // the next digit of the number
+        const unsigned digit = id % static_cast<unsigned>(count);
+        id /= static_cast<unsigned>(count);
+        return static_cast<int>(digit);
+    };
+    const int index = take(pass.tiles_of_cell);
+    const int cell = take(pass.cells_of_block);
+    int block = take(pass.blocks_of_section);
+    const int head = take(pass.heads);
+    block += take(pass.sections) * pass.blocks_of_section;
+    if (block >= pass.blocks)
+        return false;
+
+    // Cells lie between the ends of segments.
+    const int block_start = (pass.first_block + block) * pass.block_length;
+    const int block_end = min(block_start + pass.block_length, pass.sequence_length);
+    int cell_start = block_start, cell_end = block_end;
+    for (int i = 0;; ++i) {
+        int cut = block_end;
+        if (lane < pass.branch_count) {
+            const int length = pass.branches[lane].length;
+            cut = min(cut, (cell_start / length + 1) * length);
+        }
+        cell_end = __reduce_min_sync(~0u, cut);
+        if (i == cell)
+            break;
+        if (cell_end == block_end)
+            return false;
+        cell_start = cell_end;
+    }
+    if (lane < pass.branch_count)
+        branches.of[lane] = CellBranch(pass, pass.branches[lane], head, cell_start);
+    __syncwarp();
+    cell_start = max(cell_start, pass.query_start);
+    cell_end = min(cell_end, pass.query_start + pass.query_count);
+    if (cell_start >= cell_end)
+        return false;
+
+    const unsigned taking = find_units(pass, branches, lane, index, cell_start, cell_end, tile);
+    if (!taking)
+        return false;
+    find_parents(pass, branches, lane, taking);
+    find_runs(pass, branches, lane, taking, step, tile);
+    if (lane == 0) {
+        tile.head = head;
+        tile.batch = static_cast<int>(id);
+    }
+    __syncwarp();
+    return true;
+}
+
+} // namespace annulus
