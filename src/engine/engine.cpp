@@ -35,6 +35,11 @@ const char *refusal_of(const Engine &engine, const Plan &plan, annulus_pass pass
     return !reason && tensors && engine.tensor_refusal ? engine.tensor_refusal(plan, *tensors) : reason;
 }
 
+bool fits_into_limit(const Engine &engine, const Plan &plan, annulus_pass pass, const Resources &resources) {
+    const std::uint64_t limit = resources.workspace_limit;
+    return limit == 0 || engine.workspace_bytes(plan, pass, resources) <= limit;
+}
+
 } // namespace
 
 const Engine &choose_engine(annulus_device device, annulus_engine wanted, const Plan &plan, annulus_pass pass,
@@ -46,13 +51,19 @@ const Engine &choose_engine(annulus_device device, annulus_engine wanted, const 
         return engine;
     }
     const char *last_reason = nullptr; // of the engine that can do most
+    const Engine *too_large = nullptr; // the last on a GPU that needs more workspace than the limit
     for (const Engine *engine : engines) {
         if (engine->device != device)
             continue;
         last_reason = refusal_of(*engine, plan, pass, tensors, resources);
-        if (!last_reason)
+        if (last_reason)
+            continue;
+        if (device == ANNULUS_DEVICE_CPU || fits_into_limit(*engine, plan, pass, resources))
             return *engine;
+        too_large = engine;
     }
+    if (too_large)
+        return *too_large;
     throw Error(ANNULUS_ERROR_UNSUPPORTED, "no engine can do this on %s: %s", device_name(device),
                 last_reason ? last_reason : "this build has none for it");
 }

@@ -263,8 +263,9 @@ end
 
 @doc raw"""
 Sets an upper bound in bytes for the workspace of a call, as annulus_workspace_size() counts it, or 0 for the
-engine's own choice (default; `gemm`: 256 MiB). `gemm` fits its work into the limit; a call that cannot be fitted
-fails with ANNULUS_ERROR_MEMORY and says how much its engine needs. Since 0.1.0.
+engine's own choice (default; `gemm`: 256 MiB). `gemm` fits its work into the limit, and `auto` leaves to it what
+`fused` would need more for; a call that cannot be fitted fails with ANNULUS_ERROR_MEMORY and says how much its
+engine needs. Since 0.1.0.
 """ function annulus_config_set_workspace_limit(config, bytes)
     @library_call annulus_config_set_workspace_limit(config::Ptr{annulus_config}, bytes::UInt64)::annulus_status
 end
