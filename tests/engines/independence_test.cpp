@@ -33,7 +33,7 @@ std::string name_of(const testing::TestParamInfo<annulus_dtype> &info) {
 }
 
 TEST_P(EveryDtype, TheFutureDoesNotReachThePast) {
-    const Problem problem = mixed_problem(GetParam());
+    const Problem problem = taken(mixed_problem(GetParam()), options_);
     const Inputs inputs = random_inputs(problem, 1);
     const Inputs others = random_inputs(problem, 2);
     const Results before = run(problem, inputs, options_);
@@ -68,7 +68,7 @@ TEST_P(EveryDtype, TheFutureDoesNotReachThePast) {
 }
 
 TEST_P(EveryDtype, OtherBatchEntriesDoNotMatter) {
-    const Problem problem = mixed_problem(GetParam());
+    const Problem problem = taken(mixed_problem(GetParam()), options_);
     const Inputs inputs = random_inputs(problem, 4);
     const Inputs others = random_inputs(problem, 5);
     const auto with_first_half_of = [](const std::vector<double> &other, std::vector<double> values) {
@@ -87,7 +87,7 @@ TEST_P(EveryDtype, OtherBatchEntriesDoNotMatter) {
 }
 
 TEST_P(EveryDtype, ContextsInThreadsDoNotDisturbEachOther) {
-    const Problem problem = mixed_problem(GetParam());
+    const Problem problem = taken(mixed_problem(GetParam()), options_);
     constexpr int runners = 4;
     std::vector<Inputs> inputs;
     std::vector<Results> alone, together(runners);
@@ -115,7 +115,7 @@ TEST_P(EveryDtype, ContextsInThreadsDoNotDisturbEachOther) {
 TEST_P(EveryDtype, WindowsAreSlicesOfTheWhole) {
     const double tolerance = tolerance_of(GetParam());
     for (const bool causal : {false, true}) {
-        Problem whole = mixed_problem(GetParam());
+        Problem whole = taken(mixed_problem(GetParam()), options_);
         whole.causal = causal;
         const Inputs inputs = random_inputs(whole, 6);
         const Results all = run(whole, inputs, options_);
@@ -152,15 +152,19 @@ TEST_P(EveryDtype, OneTensorForQAndKAndVAndOneEntryForTheBatch) {
 
     Tensor rows = Tensor::rows(Layout::rows, problem.dtype, 1, problem.length, {problem.heads}, problem.dim)[0];
     rows.assign(std::vector<double>(inputs.q.begin(), inputs.q.begin() + static_cast<std::ptrdiff_t>(entry)));
-    Copies copies(*options_.place);
+    Copies copies(*options_.place, options_.aligned);
     annulus_tensor shared = copies.view(rows);
     shared.shape[0] = problem.batch;
     shared.stride[0] = 0;
-    Call call(problem, inputs, *options_.place);
+    Call call(problem, inputs, *options_.place, options_.aligned);
     call.arguments.q = call.arguments.k = call.arguments.v = shared;
     const Config config = make_config(problem, options_);
     const Context context = make_context(config.get(), options_.threads, *options_.place);
-    check(call.forward(context.get()));
+    const annulus_status status = call.forward(context.get());
+    if (status == ANNULUS_ERROR_UNSUPPORTED && options_.refusal)
+        GTEST_SKIP() << annulus_last_error();
+    check(status);
+    choose_engine(context.get(), ANNULUS_PASS_BACKWARD, problem, options_);
     check(call.backward(context.get()));
     expect_near(call.results(), wanted, tolerance_of(problem.dtype));
 }

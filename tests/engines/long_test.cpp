@@ -39,18 +39,13 @@ std::vector<NamedProblem> long_problems() {
           .branches = {{.segment = 1024}, {.segment = 36000, .dilation = 50, .query = ANNULUS_QUERY_RESIDUE}},
           .zero_keys = true}},
     };
-    std::vector<NamedProblem> all;
-    for (const NamedProblem &named : problems)
-        for (const auto dtype : {ANNULUS_FLOAT64, ANNULUS_FLOAT32}) {
-            if (!subject_takes(dtype) || (quick() && dtype == ANNULUS_FLOAT64))
-                continue;
-            all.push_back(named);
-            all.back().problem.dtype = dtype;
-            all.back().name += std::string("_") + annulus_dtype_name(dtype);
-        }
+    std::vector<annulus_dtype> dtypes = {subject_usual_dtype()};
+    if (subject_takes(ANNULUS_FLOAT64) && !quick())
+        dtypes.push_back(ANNULUS_FLOAT64);
+    std::vector<NamedProblem> all = with_dtypes(problems, dtypes);
     if (!quick()) {
         all.push_back({"gigapath_6000_tiles", gigapath(6000)});
-        all.back().problem.dtype = ANNULUS_FLOAT32;
+        all.back().problem.dtype = subject_usual_dtype();
     }
     return all;
 }
@@ -58,7 +53,7 @@ std::vector<NamedProblem> long_problems() {
 class Long : public testing::TestWithParam<NamedProblem> {};
 
 TEST_P(Long, WindowsAgreeWithReference) {
-    const Problem &problem = GetParam().problem;
+    const Problem problem = taken(GetParam().problem, subject());
     const Inputs inputs = random_inputs(problem, 1);
     const Results whole = run(problem, inputs, subject());
     for (const std::int64_t start : {std::int64_t{0}, std::int64_t{511}, std::int64_t{5790}, std::int64_t{16380},
@@ -70,7 +65,7 @@ TEST_P(Long, WindowsAgreeWithReference) {
         const Windowed part(problem, inputs, start, count);
         const Results exact = run_exact(part.problem, part.inputs);
         const Results got = part.rows_of(whole);
-        const double tolerance = problem.dtype == ANNULUS_FLOAT64 ? 1e-12 : 1e-5;
+        const double tolerance = tolerance_of(problem.dtype);
         expect_near("out", got.out, exact.out, tolerance);
         expect_near("lse", got.lse, exact.lse, tolerance);
         expect_near("d_q", got.d_q, exact.d_q, tolerance, norm(exact.out));
@@ -92,14 +87,14 @@ std::vector<double> total(const Problem &problem, std::int32_t heads, const std:
 
 // Every row of P sums to 1 and every row of dS to scale * dLSE, so sum dV = sum dO and sum dK = scale * sum dLSE Q.
 TEST_P(Long, TotalsOfKeyAndValueGradients) {
-    Problem problem = GetParam().problem;
+    Problem problem = taken(GetParam().problem, subject());
     problem.zero_keys = false;
     const Inputs inputs = random_inputs(problem, 2);
     const Results results = run(problem, inputs, subject());
     std::vector<double> wanted_d_k = total(problem, problem.heads, inputs.q, &inputs.d_lse);
     for (double &value : wanted_d_k)
         value *= problem.scale_or_default();
-    const double tolerance = problem.dtype == ANNULUS_FLOAT64 ? 1e-11 : 1e-4;
+    const double tolerance = 10 * tolerance_of(problem.dtype);
     expect_near("sum of d_v", total(problem, problem.kv(), results.d_v), total(problem, problem.heads, inputs.d_out),
                 tolerance);
     expect_near("sum of d_k", total(problem, problem.kv(), results.d_k), wanted_d_k, tolerance);

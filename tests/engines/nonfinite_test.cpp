@@ -63,7 +63,7 @@ class Nonfinite : public testing::TestWithParam<std::tuple<bool, annulus_dtype, 
     const annulus_dtype dtype_ = std::get<1>(GetParam());
     const double value_ = std::get<2>(GetParam());
     const RunOptions options_ = subject_ways()[std::get<3>(GetParam())];
-    const Problem problem_ = pattern(causal_, dtype_);
+    const Problem problem_ = taken(pattern(causal_, dtype_), options_);
     const Mask mask_{problem_};
     const Inputs clean_inputs_ = random_inputs(problem_, 1);
     const Results clean_ = run(problem_, clean_inputs_, options_);

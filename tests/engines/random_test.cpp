@@ -35,6 +35,7 @@ TEST_P(RandomProblem, AgreesWithReference) {
     Problem problem = random_problem(own_seed);
     if (!subject_takes(problem.dtype))
         problem.dtype = subject_dtypes()[own_seed % subject_dtypes().size()];
+    problem = taken(problem, subject());
     const std::vector<RunOptions> ways = subject_ways();
     RunOptions options = ways[own_seed % ways.size()];
     options.workspace_limit = random_limit(own_seed);

@@ -15,12 +15,17 @@ RunOptions subject();
 // Options that must not change the result; the first are subject().
 std::vector<RunOptions> subject_ways();
 
-// What the engine takes, the most precise first.
+// What the engine takes.
 std::vector<annulus_dtype> subject_dtypes();
 
 inline bool subject_takes(annulus_dtype dtype) {
     const std::vector<annulus_dtype> dtypes = subject_dtypes();
     return std::find(dtypes.begin(), dtypes.end(), dtype) != dtypes.end();
+}
+
+// For what takes too long to be done in all of them.
+inline annulus_dtype subject_usual_dtype() {
+    return subject_takes(ANNULUS_FLOAT32) ? ANNULUS_FLOAT32 : ANNULUS_FLOAT16;
 }
 
 } // namespace annulus::test

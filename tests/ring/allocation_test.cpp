@@ -39,7 +39,7 @@ class FailingAllocations : public testing::TestWithParam<std::tuple<annulus_pass
         std::vector<Outcome> outcomes(ranks);
         RankOptions options;
         options.lengths = {11, 13};
-        options.exchange = exchange_;
+        options.run.exchange = exchange_;
         options.timeout = 5;
         options.run.threads = 1;
         std::latch all_done(ranks); // nobody leaves before

@@ -46,7 +46,7 @@ class World {
             SCOPED_TRACE(testing::Message() << testing::PrintToString(lengths) << " exchange " << exchange);
             RankOptions options;
             options.lengths = lengths;
-            options.exchange = exchange;
+            options.run.exchange = exchange;
             options.run.threads = 1;
             const Results part = run_rank(problem, inputs, options, rank_, comm_.get());
             annulus::test::expect_agreement(shard_problem(problem, length), part,

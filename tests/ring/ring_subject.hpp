@@ -19,6 +19,7 @@ struct RingWay {
     std::function<std::vector<Place *>(int ranks)> places;
 };
 
+// All with the same engine.
 std::vector<RingWay> ring_ways();
 
 // For the table of rules and for all other problems.

@@ -29,7 +29,7 @@ constexpr annulus_dtype dtypes[] = {ANNULUS_FLOAT64, ANNULUS_FLOAT32, ANNULUS_BF
 RankOptions options_of(const std::vector<std::int64_t> &lengths, annulus_exchange exchange, int threads = 1) {
     RankOptions options;
     options.lengths = lengths;
-    options.exchange = exchange;
+    options.run.exchange = exchange;
     options.run.threads = threads;
     return options;
 }

@@ -101,9 +101,7 @@ annulus_problem shard_sizes(const Problem &whole, std::int64_t start, std::int64
 }
 
 Context make_rank_context(const Problem &whole, const RankOptions &options, int rank, annulus_comm *comm) {
-    Config config = make_config(whole, options.run);
-    check(annulus_config_set_exchange(config.get(), options.exchange));
-    Context context = make_context(config.get(), options.run.threads, options.place(rank));
+    Context context = make_context(make_config(whole, options.run).get(), options.run.threads, options.place(rank));
     check(annulus_comm_set_timeout(comm, options.timeout));
     check(annulus_context_set_comm(context.get(), comm));
     // The default needs no words.

@@ -12,8 +12,7 @@ namespace annulus::test {
 
 struct RankOptions {
     std::vector<std::int64_t> lengths; // of the shards; one rank each
-    annulus_exchange exchange = ANNULUS_EXCHANGE_AUTO;
-    double timeout = 60; // seconds
+    double timeout = 60;               // seconds
     RunOptions run = {};
     std::vector<Place *> places = {}; // of the ranks; empty: all on run.place
 

@@ -72,6 +72,20 @@ std::uint64_t raise_limit(annulus_config *config, annulus_context *context, cons
     return limit;
 }
 
+// With an engine for both passes.
+RunOptions for_both_passes(RunOptions options) {
+    if (!options.has_backward)
+        options.engine = ANNULUS_ENGINE_AUTO;
+    return options;
+}
+
+void expect_served_by(annulus_engine engine, annulus_context *context) {
+    annulus_engine served = ANNULUS_ENGINE_AUTO;
+    check(annulus_context_last_engine(context, &served));
+    if (engine != ANNULUS_ENGINE_AUTO && served != engine)
+        throw std::runtime_error("another engine served the call than was asked for");
+}
+
 std::vector<Tensor> make_rows(const Problem &p, std::int64_t length, const std::vector<std::int32_t> &heads) {
     return Tensor::rows(p.layout, p.dtype, p.batch, length, heads, p.dim);
 }
@@ -193,12 +207,33 @@ Results Call::results(annulus_pass last) {
     return results;
 }
 
+Problem taken(Problem problem, const RunOptions &options) {
+    if (options.refusal_of(problem))
+        for (BranchSpec &branch : problem.branches) {
+            branch.order = ANNULUS_ORDER_LINEAR;
+            branch.width = 0;
+        }
+    if (options.refusal_of(problem))
+        problem.layout = Layout::packed;
+    if (options.refusal_of(problem))
+        problem.scale.reset();
+    return problem;
+}
+
 Config make_config(const Problem &problem, const RunOptions &options) {
     Config config = make_config(problem, options.engine);
     check(annulus_config_set_deterministic(config.get(), options.deterministic));
     check(annulus_config_set_workspace_limit(config.get(), options.workspace_limit));
     check(annulus_config_set_allow_tf32(config.get(), options.allow_tf32));
+    check(annulus_config_set_exchange(config.get(), options.exchange));
     return config;
+}
+
+void choose_engine(annulus_context *context, annulus_pass pass, const Problem &problem, const RunOptions &options) {
+    if (options.has_backward)
+        return;
+    const Config config = make_config(problem, pass == ANNULUS_PASS_FORWARD ? options : for_both_passes(options));
+    check(annulus_context_set_config(context, config.get()));
 }
 
 Results run_on(annulus_context *context, const annulus_problem &sizes, const Problem &problem, const Inputs &inputs,
@@ -206,6 +241,7 @@ Results run_on(annulus_context *context, const annulus_problem &sizes, const Pro
     Place &place = *options.place;
     Call call(problem, inputs, place, options.aligned);
     const auto results_of = [&](annulus_pass pass, annulus_status (Call::*compute)(annulus_context *) const) {
+        choose_engine(context, pass, problem, options);
         std::optional<WatchedWorkspace> workspace;
         if (options.own_workspace)
             workspace.emplace(place, context, sizes, pass, options.workspace_limit);
@@ -215,23 +251,20 @@ Results run_on(annulus_context *context, const annulus_problem &sizes, const Pro
         return call.results(pass);
     };
     Results results = results_of(ANNULUS_PASS_FORWARD, &Call::forward);
+    expect_served_by(options.engine, context);
     if (options.backward) {
         const Results forward = std::move(results);
         results = results_of(ANNULUS_PASS_BACKWARD, &Call::backward);
         expect_unchanged("out", results.out, forward.out);
         expect_unchanged("lse", results.lse, forward.lse);
+        expect_served_by(for_both_passes(options).engine, context);
     }
-
-    annulus_engine served = ANNULUS_ENGINE_AUTO;
-    check(annulus_context_last_engine(context, &served));
-    if (options.engine != ANNULUS_ENGINE_AUTO && served != options.engine)
-        throw std::runtime_error("another engine served the call than was asked for");
     return results;
 }
 
 Results run(const Problem &problem, const Inputs &inputs, const RunOptions &given) {
     RunOptions options = given;
-    const Config config = make_config(problem, options);
+    const Config config = make_config(problem, for_both_passes(options));
     const Context context = make_context(config.get(), options.threads, *options.place);
     if (options.raise_limit)
         options.workspace_limit = raise_limit(config.get(), context.get(), problem, options.workspace_limit);

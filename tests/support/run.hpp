@@ -62,6 +62,9 @@ class Call {
 
 struct RunOptions {
     annulus_engine engine = ANNULUS_ENGINE_CPU;
+    bool has_backward = true; // else `auto` does the backward pass
+    // Why the engine does not take a problem, null where it does. Null: it takes all.
+    const char *(*refusal)(const Problem &problem) = nullptr;
     int threads = 2;
     bool backward = true;
     Place *place = &host_place();
@@ -71,9 +74,18 @@ struct RunOptions {
     bool raise_limit = false; // doubles workspace_limit until the library accepts it; 64 MiB must do
     bool deterministic = false;
     bool allow_tf32 = false;
+    annulus_exchange exchange = ANNULUS_EXCHANGE_AUTO; // with several ranks
+
+    const char *refusal_of(const Problem &problem) const { return refusal ? refusal(problem) : nullptr; }
 };
 
+// The problem, or one like it that the engine takes: with the linear order, other rows or the default scale.
+Problem taken(Problem problem, const RunOptions &options);
+
 Config make_config(const Problem &problem, const RunOptions &options);
+
+// Where the engine has no backward pass, has the context do its next calls, of this pass, with one that can.
+void choose_engine(annulus_context *context, annulus_pass pass, const Problem &problem, const RunOptions &options);
 
 // The passes on a context. `sizes` are those of `problem`, the tensors' own, or as a part of a longer sequence.
 Results run_on(annulus_context *context, const annulus_problem &sizes, const Problem &problem, const Inputs &inputs,
