@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks on GPUs: over the local transport, several on one GPU where there are too few, and over NCCL with two or more.
+// Ranks on GPUs with a subject's engine: over the local transport, several on one GPU where there are too few, and over
+// NCCL with two or more.
 #include "ring/ring_subject.hpp"
 
 #include "cuda/cuda_place.hpp"
+#include "engines/subject.hpp"
 
 #include <algorithm>
 #include <map>
@@ -48,19 +50,21 @@ const std::vector<Comm> &nccl_comms(int ranks) {
 } // namespace
 
 std::vector<RingWay> ring_ways() {
-    RunOptions run{.engine = ANNULUS_ENGINE_GEMM, .aligned = true};
-    std::vector<RingWay> ways = {{"local", run, {3}, local_comms, places_of}};
+    std::vector<RingWay> ways = {{"local", subject(), {3}, local_comms, places_of}};
     if (const int devices = device_count(); devices >= 2)
-        ways.push_back({"nccl", run, {2, std::min(4, devices)}, nccl_comms, places_of});
+        ways.push_back({"nccl", subject(), {2, std::min(4, devices)}, nccl_comms, places_of});
     return ways;
 }
 
 std::vector<annulus_dtype> ring_rule_dtypes() {
-    return {ANNULUS_FLOAT32, ANNULUS_BFLOAT16};
+    return ring_dtypes();
 }
 
+// Two are enough.
 std::vector<annulus_dtype> ring_dtypes() {
-    return {ANNULUS_FLOAT32, ANNULUS_BFLOAT16};
+    std::vector<annulus_dtype> dtypes = subject_dtypes();
+    dtypes.resize(2);
+    return dtypes;
 }
 
 } // namespace annulus::test

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Skips the whole program where there is no CUDA device.
+// Skips the whole program where there is no CUDA device or, with ONLY_CAPABILITY, where the first is of another compute
+// capability than that.
+#include "cuda/cuda_place.hpp"
+
 #include <annulus/annulus.h>
 
 #include <gtest/gtest.h>
@@ -17,5 +20,13 @@ int main(int argc, char **argv) {
         std::printf("skipped: no CUDA device\n");
         return 77;
     }
+#ifdef ONLY_CAPABILITY
+    cudaDeviceProp device{};
+    annulus::test::check_cuda(cudaGetDeviceProperties(&device, 0));
+    if (10 * device.major + device.minor != ONLY_CAPABILITY) {
+        std::printf("skipped: %s is of compute capability %d.%d\n", device.name, device.major, device.minor);
+        return 77;
+    }
+#endif
     return RUN_ALL_TESTS();
 }

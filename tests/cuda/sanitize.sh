@@ -30,10 +30,15 @@ sanitize memcheck gemm_table "$table"
 sanitize memcheck gemm_context "$graph"
 # Ranks on one GPU, which have their kernels in common: rows of closed form and listed ones, unaligned ones.
 ring='Rules/Table*interleave_residue_linear*:Named/Table*/*dim_48*:Seeds/Random*/1?'
-CUDA_VISIBLE_DEVICES=0 sanitize memcheck cuda_ring "$ring"
+CUDA_VISIBLE_DEVICES=0 sanitize memcheck gemm_ring "$ring"
+if [ -x "$programs/fused_table" ] && "$programs/fused_table" --gtest_filter=-'*' >/dev/null; then
+    sanitize memcheck fused_table "$table"
+    sanitize memcheck fused \
+        'Auto.*:Fused/Sizes*/length_129_*:Fused/Patterns*/*hilbert_and_linear*:Fused/Graph*/dilations*'
+fi
 # In float32 alone: the tool breaks down over cuBLAS's tensor core kernels, and ours are the same for every dtype.
 for tool in racecheck synccheck; do
-    CUDA_VISIBLE_DEVICES=0 sanitize $tool cuda_ring 'Rules/Table*interleave_residue_linear*float32' \
+    CUDA_VISIBLE_DEVICES=0 sanitize $tool gemm_ring 'Rules/Table*interleave_residue_linear*float32' \
         --kernel-name kns=annulus
     sanitize $tool gemm_table "$(printf %s "$table" | sed 's/:/float32:/g; s/$/float32/')" --kernel-name kns=annulus
 done

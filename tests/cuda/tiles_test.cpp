@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sequences of many tiles and key chunks, none of which ends where a tile does: the gemm engine against the cpu engine
-// in float64. Small limits of the workspace cut them into more pieces.
+// Sequences of many tiles and key chunks, none of which ends where a tile does: a GPU engine against the cpu engine in
+// float64. Small limits of the workspace cut them into more pieces.
 #include "engines/subject.hpp"
 #include "engines/table.hpp"
 
@@ -93,6 +93,8 @@ Results on_cpu(Problem problem, const Inputs &inputs, annulus_dtype dtype) {
 
 TEST_P(Tiles, AgreeWithCpu) {
     const Problem &problem = GetParam().problem;
+    if (const char *reason = subject().refusal_of(problem))
+        GTEST_SKIP() << reason;
     const Inputs inputs = random_inputs(problem, 1);
     const Results exact = on_cpu(problem, inputs, ANNULUS_FLOAT64);
     const Results low = on_cpu(problem, inputs, problem.dtype);
@@ -109,10 +111,12 @@ std::string name_of(const testing::TestParamInfo<NamedProblem> &info) {
     return info.param.name;
 }
 
-INSTANTIATE_TEST_SUITE_P(Gemm, Tiles, testing::ValuesIn(tiled_problems()), name_of);
+INSTANTIATE_TEST_SUITE_P(Sequences, Tiles, testing::ValuesIn(tiled_problems()), name_of);
 
 // TF32 rounds the factors of a product to 11 bits. What it may not do is touch more than that.
 TEST(Tf32, IsRounding) {
+    if (!subject_takes(ANNULUS_FLOAT32))
+        GTEST_SKIP() << "the engine has no float32";
     Problem problem = mixed_problem(ANNULUS_FLOAT32);
     problem.length = 2500;
     problem.dim = 64;
