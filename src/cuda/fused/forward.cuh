@@ -87,7 +87,7 @@ template <class Traits> __device__ __forceinline__ void find_tiles(const Forward
     for (RingPlace<tile_slots> at;; ++at.count) {
         shared.tile_empty[at.slot()].wait(at.parity_to_fill());
         Tile<Traits::consumers> &tile = shared.tiles[at.slot()];
-        while (id < pass.tiles && !find_tile(pass, shared.branches, id, Traits::step, tile))
+        while (id < pass.tiles && !find_tile<Traits::step>(pass, shared.branches, id, tile))
             id = next_tile(pass);
         const bool is_last = id >= pass.tiles;
         if (lane == 0) {
@@ -154,15 +154,15 @@ __device__ __forceinline__ void copy_queries(const ForwardPass &pass, ForwardSha
             if (unit.rows == 0)
                 continue;
             const std::uint32_t target = shared_address(shared.queries[query.slot()]) + u * Traits::unit_bytes;
-            const Element *const first =
-                static_cast<const Element *>(pass.q.data) + row_offset(pass.q, tile.batch, tile.head, unit.first);
-            const std::int64_t row_distance = unit.stride * pass.q.row;
+            const Element *const row_0 = static_cast<const Element *>(pass.q.data) + tile.batch * pass.q.batch +
+                                         tile.head * pass.q.head;
 #pragma unroll 4
             for (int i = 0; i < most; ++i) {
                 const int row = (lane + i * warp_threads) / parts, part = (lane + i * warp_threads) % parts;
                 const bool present = row < unit.rows && part * 8 < pass.head_dim;
+                const std::int64_t index = pass.query_row(unit.position(row));
                 copy_16_bytes(target + swizzled_offset(unit_rows, row, part),
-                              present ? first + row * row_distance + part * 8 : first, present);
+                              row_0 + index * pass.q.row + (present ? part * 8 : 0), present);
             }
         }
         wait_for_copies();
@@ -186,13 +186,13 @@ __device__ __forceinline__ void write_bare_rows(const ForwardPass &pass, int bat
     for (int b = 0; b < pass.branch_count; ++b) {
         const PassBranch &branch = pass.branches[b];
         const bool misses = branch.query_rule == ANNULUS_QUERY_DILATED &&
-                            position % branch.length % branch.dilation != branch.phase(head);
+                            branch.dilation.remainder(branch.length.remainder(position)) != branch.phase(head);
         is_bare = is_bare && (misses || !branch.serves(head));
     }
     const unsigned bare = __ballot_sync(~0u, is_bare);
     if (!bare)
         return;
-    const std::int64_t first_sum = (std::int64_t{batch} * pass.heads + head) * pass.query_count + first;
+    const std::int64_t first_sum = (std::int64_t{batch} * pass.heads.value + head) * pass.sum_rows + first;
     if (is_bare && pass.sum_o)
         pass.sum_state[first_sum + lane] = {-INFINITY, 0};
     else if (is_bare && pass.lse.data)
@@ -222,16 +222,13 @@ __device__ __forceinline__ void write_bare_rows(const ForwardPass &pass, int bat
 }
 
 template <class Traits> __device__ __forceinline__ void write_bare_rows(const ForwardPass &pass) {
-    const int lane = static_cast<int>(threadIdx.x) % warp_threads, blocks = static_cast<int>(gridDim.x);
+    const int lane = static_cast<int>(threadIdx.x) % warp_threads;
     const int groups = quotient_up(pass.query_count, warp_threads);
-    int first_group = static_cast<int>(blockIdx.x); // shares go on from one layer to the next
-    for (int layer = 0; layer < pass.batches * pass.heads; ++layer) {
-        const int batch = layer / pass.heads, head = layer % pass.heads;
-        int group = first_group;
-        for (; group < groups; group += blocks)
-            write_bare_rows<Traits>(pass, batch, head, group * warp_threads, lane);
-        first_group = group - groups;
-    }
+    // All heads of some rows in turn: they are neighbours in memory.
+    for (std::int64_t i = blockIdx.x; i < std::int64_t{groups} * pass.batches; i += gridDim.x)
+        for (int head = 0; head < pass.heads.value; ++head)
+            write_bare_rows<Traits>(pass, static_cast<int>(i / groups), head,
+                                    static_cast<int>(i % groups) * warp_threads, lane);
 }
 
 // ---- Consumers.
@@ -599,8 +596,8 @@ template <class Traits> class Consumer {
         float2 before[2];
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            index[r] = (std::int64_t{batch} * pass_.heads + head) * pass_.query_count +
-                       unit.position(warp * 16 + lane / 4 + 8 * r) - pass_.query_start;
+            index[r] = (std::int64_t{batch} * pass_.heads.value + head) * pass_.sum_rows +
+                       pass_.query_row(unit.position(warp * 16 + lane / 4 + 8 * r));
             before[r] = pass_.is_first ? float2{-INFINITY, 0} : pass_.sum_state[index[r]];
         }
         __syncwarp(); // all four lanes of a row have read what one of them overwrites

@@ -6,6 +6,8 @@
 // rows, a unit, whose keys are, for each branch, one progression of rows. A tile is some units of a cell and head.
 #pragma once
 
+#include "cuda/prim/divisor.hpp"
+
 #include <annulus/config.h>
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -26,13 +28,15 @@ constexpr int multiplicity_period = 8; // of keys of a run
 constexpr std::int64_t position_limit = std::int64_t{1} << 30;
 
 struct PassBranch {
-    int length, dilation;
+    Divisor length, dilation;
     int first_head, head_count;
-    int heads_of_phase, first_phase;
+    Divisor heads_of_phase;
+    int first_phase;
     annulus_query_rule query_rule;
 
     constexpr bool serves(int head) const { return head >= first_head && head < first_head + head_count; }
-    constexpr int phase(int head) const { return first_phase + (head - first_head) / heads_of_phase % dilation; }
+    // Of a head that it serves.
+    constexpr int phase(int head) const { return first_phase + dilation.remainder(heads_of_phase.quotient(head - first_head)); }
 };
 
 // Row 0 is that of position `start`; strides in elements.
@@ -45,15 +49,17 @@ struct PassRows {
 struct ForwardPass {
     // For each stride of rows: of the residues below rows modulo stride, and of the others, which have a row less.
     CUtensorMap k[2 * most_strides], v[2 * most_strides];
-    int strides[most_strides];
+    Divisor strides[most_strides];
+    int longer_residues[most_strides]; // rows modulo stride
     int stride_count;
 
     // Each dilation divides the next, and each is a level. Of two branches the one with the longer segments is later.
     PassBranch branches[most_branches];
     int branch_count;
-    int levels[most_levels]; // 1, …, the largest dilation; each divides the next
-    // Query rule `residue`: the largest dilation, every class of which is one of queries; else 0.
-    int residue_classes;
+    Divisor levels[most_levels]; // 1, …, the largest dilation; each divides the next
+    // Query rule `residue`: the largest dilation, every class of which is one of queries.
+    Divisor residue_classes;
+    bool has_residue_classes;
     // A branch whose dilation is up to so many times that of another which has all its keys in its segment does not
     // visit them again: they count more than once there. 0: each branch visits all its keys.
     int merged_ratio;
@@ -62,19 +68,31 @@ struct ForwardPass {
     // Tile ids count, from the fastest: tiles of a cell, cells of a block, blocks of a section, heads, sections, batch.
     // Blocks are the segments of a branch with the shortest ones; those of others may cut them into cells.
     unsigned tiles;
-    int tiles_of_cell, tiles_of_class; // the latter with residue_classes
-    int cells_of_block, blocks_of_section, sections;
+    Divisor tiles_of_cell, cells_of_block, blocks_of_section, heads, sections;
+    Divisor tiles_of_class; // with residue_classes
     int block_length, first_block, blocks;
 
-    int sequence_length, query_start, query_count, key_start, key_count, key_stride, key_rows;
-    int batches, heads, heads_of_kv_head, head_dim;
+    int sequence_length, query_start, query_count, key_start, key_count;
+    Divisor key_stride; // positions to a row
+    int batches, heads_of_kv_head, head_dim;
     float scale_log2, inverse_scale_log2; // scale log2(e), above 0
     PassRows q;
+    // Where queries and keys have numbers other than their positions (curve_order.hpp): the index, from query_start, of
+    // the position with number query_start + i; results are then sums, and no rows are bare. Else null.
+    const int *query_order;
+    int query_offset; // of query_start, in the rows of Q and the sums
+
+    // The row of a query in Q and the sums.
+    __host__ __device__ int query_row(int number) const {
+        const int index = number - query_start;
+        return (query_order ? query_order[index] : index) + query_offset;
+    }
 
     // Results: either O and LSE (which may be null) of the dtype, or sums: O unnormalised and (m, l) in units of log2.
     PassRows out, lse;
     float *sum_o;      // [B, H, queries, D], or null
     float2 *sum_state; // [B, H, queries]
+    int sum_rows;      // the queries
     bool is_first;     // rows without keys are written, too; sums are set, not added to
     bool may_be_bare;  // there may be such rows
     unsigned *next_tile; // 0 before; how many tiles were taken beyond the first of every block

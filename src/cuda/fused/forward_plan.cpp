@@ -7,6 +7,7 @@
 #include <numbers>
 #include <optional>
 #include <span>
+#include <utility>
 
 namespace annulus {
 
@@ -22,22 +23,23 @@ PassBranch make_branch(const Plan &plan, std::size_t index) {
     const Branch &branch = plan.pattern().branches[index];
     const BranchPlan &of_plan = plan.branches()[index];
     PassBranch result{};
-    result.length = static_cast<int>(of_plan.segment_length());
-    result.dilation = static_cast<int>(of_plan.dilation());
+    const int dilation = static_cast<int>(of_plan.dilation());
+    result.length = Divisor(static_cast<int>(of_plan.segment_length()));
+    result.dilation = Divisor(dilation);
     result.first_head = branch.first_head;
     result.head_count = of_plan.head_count();
     // Where there is one class, all is said.
-    result.query_rule = result.dilation == 1 ? ANNULUS_QUERY_EVERY : branch.query_rule;
+    result.query_rule = dilation == 1 ? ANNULUS_QUERY_EVERY : branch.query_rule;
     switch (branch.phase_rule) {
     case ANNULUS_PHASE_BLOCK:
-        result.heads_of_phase = static_cast<int>(divide_up(result.head_count, result.dilation));
+        result.heads_of_phase = Divisor(static_cast<int>(divide_up(result.head_count, dilation)));
         break;
     case ANNULUS_PHASE_INTERLEAVE:
-        result.heads_of_phase = 1;
+        result.heads_of_phase = Divisor(1);
         break;
     case ANNULUS_PHASE_FIXED:
-        result.heads_of_phase = std::numeric_limits<int>::max();
-        result.first_phase = static_cast<int>(branch.fixed_residue % result.dilation);
+        result.heads_of_phase = Divisor(std::numeric_limits<int>::max());
+        result.first_phase = static_cast<int>(branch.fixed_residue % dilation);
         break;
     }
     return result;
@@ -58,24 +60,25 @@ bool divides_queries(const PassBranch &branch) {
 // Sets the levels, and says how many classes a cell may have at most; none where that would take too long to find out.
 std::optional<int> set_levels(ForwardPass &pass) {
     const std::span<const PassBranch> branches = branches_of(pass);
-    if (pass.residue_classes || pass.branch_count == 1)
+    if (pass.has_residue_classes || pass.branch_count == 1)
         return 1;
     int classes = 1, visits = 1, level = 0, modulus = 1;
-    pass.levels[0] = 1;
+    pass.levels[0] = Divisor(1);
     for (;;) {
         const auto is_finer = [&](const PassBranch &branch) {
-            return divides_queries(branch) && branch.dilation > modulus;
+            return divides_queries(branch) && branch.dilation.value > modulus;
         };
         const auto next = std::find_if(branches.begin(), branches.end(), is_finer);
         if (next == branches.end())
             return classes;
-        const int parts = smallest_prime_factor(next->dilation / modulus);
+        const int parts = smallest_prime_factor(next->dilation.value / modulus);
         const int divided = static_cast<int>(std::min<std::ptrdiff_t>(modulus, std::count_if(next, branches.end(), is_finer)));
         visits += divided * parts;
         classes += divided * (parts - 1);
         if (classes > most_classes || visits > 3 * most_classes)
             return std::nullopt;
-        pass.levels[++level] = modulus *= parts;
+        modulus *= parts;
+        pass.levels[++level] = Divisor(modulus);
     }
 }
 
@@ -83,7 +86,7 @@ std::optional<int> set_levels(ForwardPass &pass) {
 std::optional<ForwardPass> with_branch(ForwardPass pass, const PassBranch &branch) {
     if (pass.branch_count == most_branches)
         return std::nullopt;
-    if (pass.branch_count > 0 && branch.dilation % pass.branches[pass.branch_count - 1].dilation != 0)
+    if (pass.branch_count > 0 && branch.dilation.value % pass.branches[pass.branch_count - 1].dilation.value != 0)
         return std::nullopt;
     const auto has_rule = [&](annulus_query_rule rule) {
         return std::ranges::any_of(branches_of(pass),
@@ -92,6 +95,7 @@ std::optional<ForwardPass> with_branch(ForwardPass pass, const PassBranch &branc
     if (branch.query_rule == ANNULUS_QUERY_RESIDUE) {
         if (has_rule(ANNULUS_QUERY_DILATED))
             return std::nullopt;
+        pass.has_residue_classes = true;
         pass.residue_classes = branch.dilation;
     } else if (branch.query_rule == ANNULUS_QUERY_DILATED && has_rule(ANNULUS_QUERY_RESIDUE)) {
         return std::nullopt;
@@ -145,14 +149,14 @@ class Merging {
                 root = i;
             const int sides = merges && !pass_.causal ? 2 : 1;
             const int parts = sides * most_splits(i, dilation(root));
-            const int positions = pass_.branches[i].length - (merges ? pass_.branches[i - 1].length : 0);
+            const int positions = pass_.branches[i].length.value - (merges ? pass_.branches[i - 1].length.value : 0);
             sum += parts * divide_up(std::max(positions, 0), std::int64_t{dilation(i)} * parts * step);
         }
         return sum;
     }
 
   private:
-    int dilation(int i) const { return pass_.branches[i].dilation; }
+    int dilation(int i) const { return pass_.branches[i].dilation.value; }
     int period(int i, int j) const { return dilation(j) / dilation(i); }
     // Of the runs of branch i, where branches are merged up to `ratio` times the dilation `root`.
     int most_splits(int i, int root) const {
@@ -167,7 +171,7 @@ class Merging {
     const int ratio_;
 };
 
-void set_merging(ForwardPass &pass, int step, std::int64_t key_stride) {
+void set_merging(ForwardPass &pass, int step, std::int64_t key_rows) {
     const auto fits = [&](const Merging &merging) {
         return merging.runs() <= most_runs && merging.strides().size() <= most_strides;
     };
@@ -178,48 +182,74 @@ void set_merging(ForwardPass &pass, int step, std::int64_t key_stride) {
     }
     // Where rows are those that a branch left, others have none.
     for (const int stride : Merging(pass, pass.merged_ratio).strides())
-        if (stride % key_stride == 0)
-            pass.strides[pass.stride_count++] = static_cast<int>(stride / key_stride);
+        if (pass.key_stride.remainder(stride) == 0) {
+            const Divisor of_rows(pass.key_stride.quotient(stride));
+            pass.strides[pass.stride_count] = of_rows;
+            pass.longer_residues[pass.stride_count++] = of_rows.remainder(static_cast<int>(key_rows));
+        }
 }
 
 void set_grid(ForwardPass &pass, int units) {
     const std::span<const PassBranch> branches = branches_of(pass);
-    const auto [shortest, longest] = std::ranges::minmax(branches, {}, &PassBranch::length);
-    const int length = shortest.length;
+    const auto length_of = [](const PassBranch &branch) { return branch.length.value; };
+    const int length = length_of(std::ranges::min(branches, {}, length_of));
+    const int longest = length_of(std::ranges::max(branches, {}, length_of));
     pass.block_length = length;
     pass.first_block = pass.query_start / length;
     pass.blocks = (pass.query_start + pass.query_count - 1) / length - pass.first_block + 1;
     // A head's keys of a section are read together.
-    pass.blocks_of_section = std::min(pass.blocks, static_cast<int>(divide_up(longest.length, length)));
-    pass.sections = static_cast<int>(divide_up(pass.blocks, pass.blocks_of_section));
+    const int blocks_of_section = std::min(pass.blocks, static_cast<int>(divide_up(longest, length)));
+    pass.blocks_of_section = Divisor(blocks_of_section);
+    pass.sections = Divisor(static_cast<int>(divide_up(pass.blocks, blocks_of_section)));
     // Each branch whose segments do not end with those of the shortest may cut a block once.
-    pass.cells_of_block =
-        1 + static_cast<int>(std::ranges::count_if(branches, [&](const PassBranch &branch) {
-            return branch.length % length != 0 && branch.length < pass.sequence_length;
-        }));
+    pass.cells_of_block = Divisor(1 + static_cast<int>(std::ranges::count_if(branches, [&](const PassBranch &branch) {
+        return branch.length.value % length != 0 && branch.length.value < pass.sequence_length;
+    })));
     const std::int64_t rows = std::min(length, pass.query_count);
-    if (pass.residue_classes) {
-        const std::int64_t of_class = divide_up(rows, pass.residue_classes);
-        pass.tiles_of_class = static_cast<int>(divide_up(divide_up(of_class, unit_rows), units));
-        pass.tiles_of_cell = pass.tiles_of_class * static_cast<int>(std::min<std::int64_t>(
-                                                       pass.residue_classes, too_many_tiles / pass.tiles_of_class - 1));
+    std::int64_t tiles_of_cell;
+    if (pass.has_residue_classes) {
+        const std::int64_t units_of_class = divide_up(divide_up(rows, pass.residue_classes.value), unit_rows);
+        pass.tiles_of_class = Divisor(static_cast<int>(divide_up(units_of_class, units)));
+        tiles_of_cell = std::int64_t{pass.tiles_of_class.value} * pass.residue_classes.value;
     } else {
         const std::int64_t classes = *set_levels(pass);
         std::int64_t members = 0;
         for (const PassBranch &branch : branches)
-            members += divides_queries(branch) ? divide_up(rows, branch.dilation) : rows;
+            members += divides_queries(branch) ? divide_up(rows, branch.dilation.value) : rows;
         const std::int64_t units_of_cell = (std::min(rows, members) + classes * (unit_rows - 1)) / unit_rows;
-        pass.tiles_of_cell = static_cast<int>(divide_up(units_of_cell, units));
+        tiles_of_cell = divide_up(units_of_cell, units);
     }
-    std::int64_t tiles = 1;
-    for (const int count :
-         {pass.tiles_of_cell, pass.cells_of_block, pass.blocks_of_section, pass.sections, pass.heads, pass.batches})
+    tiles_of_cell = std::min(tiles_of_cell, too_many_tiles - 1);
+    pass.tiles_of_cell = Divisor(static_cast<int>(tiles_of_cell));
+    std::int64_t tiles = tiles_of_cell;
+    for (const int count : {pass.cells_of_block.value, blocks_of_section, pass.sections.value, pass.heads.value,
+                            pass.batches})
         tiles = std::min(too_many_tiles, tiles * count);
     pass.tiles = static_cast<unsigned>(tiles);
 }
 
+// An order other than the linear one makes a difference.
+bool is_curved(const Branch &branch, const BranchPlan &plan) {
+    const auto is_linear = [&](std::int64_t segment) { return plan.segment(segment).curve.is_linear(); };
+    return branch.order != ANNULUS_ORDER_LINEAR && plan.dilation() > 1 &&
+           !(is_linear(0) && is_linear(plan.segment_count() - 1));
+}
+
+// Whether a segment of the branch has both queries and keys of the problem.
+bool has_pairs(const BranchPlan &branch, const Problem &problem) {
+    if (problem.queries.length == 0 || problem.keys.length == 0)
+        return false;
+    return branch.segment_of(problem.queries.start) <= branch.segment_of(problem.keys.end() - 1) &&
+           branch.segment_of(problem.keys.start) <= branch.segment_of(problem.queries.end() - 1);
+}
+
+bool cuts_segment(const BranchPlan &branch, const Window &window) {
+    const Window last = branch.segment(branch.segment_of(window.end() - 1)).range;
+    return window.start % branch.segment_length() != 0 || window.end() != last.end();
+}
+
 bool may_be_bare(const ForwardPass &pass) {
-    for (int head = 0; head < pass.heads; ++head)
+    for (int head = 0; head < pass.heads.value; ++head)
         if (std::ranges::none_of(branches_of(pass), [&](const PassBranch &branch) {
                 return branch.serves(head) && branch.query_rule != ANNULUS_QUERY_DILATED;
             }))
@@ -227,57 +257,88 @@ bool may_be_bare(const ForwardPass &pass) {
     return false;
 }
 
+ForwardPass pass_without_branches(const Plan &plan) {
+    const Problem &problem = plan.problem();
+    ForwardPass pass{};
+    pass.causal = plan.causal();
+    pass.zero_keys = plan.pattern().padding_rule == ANNULUS_PADDING_ZERO_KEYS && !plan.causal();
+    pass.sequence_length = static_cast<int>(problem.sequence_length);
+    pass.query_start = static_cast<int>(problem.queries.start);
+    pass.query_count = static_cast<int>(problem.queries.length);
+    pass.key_start = static_cast<int>(problem.keys.start);
+    pass.key_count = static_cast<int>(problem.keys.length);
+    pass.key_stride = Divisor(static_cast<int>(problem.key_stride));
+    pass.batches = static_cast<int>(problem.batch);
+    pass.heads = Divisor(problem.heads);
+    pass.heads_of_kv_head = problem.heads / problem.kv_heads;
+    pass.head_dim = problem.head_dim;
+    pass.scale_log2 = static_cast<float>(plan.scale() * std::numbers::log2e);
+    pass.inverse_scale_log2 = 1 / pass.scale_log2;
+    return pass;
+}
+
 } // namespace
 
-std::vector<ForwardPass> make_forward_passes(const Plan &plan) {
+std::vector<PlannedPass> make_forward_passes(const Plan &plan) {
     const Problem &problem = plan.problem();
-    std::vector<PassBranch> branches;
-    for (std::size_t i = 0; i < plan.branches().size(); ++i)
-        branches.push_back(make_branch(plan, i));
-    std::stable_sort(branches.begin(), branches.end(), [](const PassBranch &a, const PassBranch &b) {
-        return a.dilation != b.dilation ? a.dilation < b.dilation : a.length < b.length;
+    const ForwardPass empty = pass_without_branches(plan);
+    std::vector<PassBranch> linear;
+    std::vector<PlannedPass> passes, curved;
+    for (std::size_t i = 0; i < plan.branches().size(); ++i) {
+        const BranchPlan &branch = plan.branches()[i];
+        if (!is_curved(plan.pattern().branches[i], branch)) {
+            linear.push_back(make_branch(plan, i));
+        } else if (has_pairs(branch, problem)) {
+            curved.push_back({*with_branch(empty, make_branch(plan, i)), &branch,
+                              intersect(problem.queries, problem.keys)});
+            ForwardPass &pass = curved.back().pass;
+            const Window &window = curved.back().window;
+            pass.query_start = pass.key_start = static_cast<int>(window.start);
+            pass.query_count = pass.key_count = static_cast<int>(window.length);
+        }
+    }
+    std::stable_sort(linear.begin(), linear.end(), [](const PassBranch &a, const PassBranch &b) {
+        return std::pair(a.dilation.value, a.length.value) < std::pair(b.dilation.value, b.length.value);
     });
-
-    ForwardPass empty{};
-    empty.causal = plan.causal();
-    empty.zero_keys = plan.pattern().padding_rule == ANNULUS_PADDING_ZERO_KEYS && !plan.causal();
-    empty.sequence_length = static_cast<int>(problem.sequence_length);
-    empty.query_start = static_cast<int>(problem.queries.start);
-    empty.query_count = static_cast<int>(problem.queries.length);
-    empty.key_start = static_cast<int>(problem.keys.start);
-    empty.key_count = static_cast<int>(problem.keys.length);
-    empty.key_stride = static_cast<int>(problem.key_stride);
-    empty.key_rows = static_cast<int>(problem.key_rows());
-    empty.batches = static_cast<int>(problem.batch);
-    empty.heads = problem.heads;
-    empty.heads_of_kv_head = problem.heads / problem.kv_heads;
-    empty.head_dim = problem.head_dim;
-    empty.scale_log2 = static_cast<float>(plan.scale() * std::numbers::log2e);
-    empty.inverse_scale_log2 = 1 / empty.scale_log2;
-
-    std::vector<ForwardPass> passes;
-    for (const PassBranch &branch : branches) {
-        const bool taken = std::any_of(passes.begin(), passes.end(), [&](ForwardPass &pass) {
-            const std::optional<ForwardPass> more = with_branch(pass, branch);
+    for (const PassBranch &branch : linear) {
+        const bool taken = std::any_of(passes.begin(), passes.end(), [&](PlannedPass &planned) {
+            const std::optional<ForwardPass> more = with_branch(planned.pass, branch);
             if (more)
-                pass = *more;
+                planned.pass = *more;
             return more.has_value();
         });
         if (!taken)
-            passes.push_back(*with_branch(empty, branch));
+            passes.push_back({*with_branch(empty, branch)});
     }
+    passes.insert(passes.end(), curved.begin(), curved.end());
+
     const ForwardShape shape = forward_shape(problem.head_dim);
-    for (ForwardPass &pass : passes) {
-        set_merging(pass, shape.step, problem.key_stride);
-        set_grid(pass, shape.units);
-        pass.may_be_bare = may_be_bare(pass);
+    for (auto &[pass, curve, window] : passes) {
+        set_merging(pass, shape.step, curve ? window.length : problem.key_rows());
+        if (pass.query_count > 0)
+            set_grid(pass, shape.units);
+        pass.may_be_bare = !curve && may_be_bare(pass);
     }
     return passes;
 }
 
-bool has_too_many_tiles(const std::vector<ForwardPass> &passes) {
+const char *curve_refusal(const Plan &plan) {
+    const Problem &problem = plan.problem();
+    for (std::size_t i = 0; i < plan.branches().size(); ++i) {
+        const BranchPlan &branch = plan.branches()[i];
+        if (!is_curved(plan.pattern().branches[i], branch) || !has_pairs(branch, problem))
+            continue;
+        if (cuts_segment(branch, problem.queries) || cuts_segment(branch, problem.keys))
+            return "a window or shard cuts a segment in Hilbert order";
+        if (plan.causal() && branch.query_rule() == ANNULUS_QUERY_EVERY)
+            return "it has no causality in Hilbert order for the query rule every";
+    }
+    return nullptr;
+}
+
+bool has_too_many_tiles(const std::vector<PlannedPass> &passes) {
     return std::any_of(passes.begin(), passes.end(),
-                       [](const ForwardPass &pass) { return pass.tiles >= too_many_tiles; });
+                       [](const PlannedPass &planned) { return planned.pass.tiles >= too_many_tiles; });
 }
 
 } // namespace annulus

@@ -9,11 +9,23 @@
 
 namespace annulus {
 
-// All but pointers and tensor maps. The plan's positions and dilations are below position_limit. Branches of a pass have
-// dilations that divide one another, and do not mix the query rules `dilated` and `residue`.
-std::vector<ForwardPass> make_forward_passes(const Plan &plan);
+struct PlannedPass {
+    ForwardPass pass; // all but pointers and tensor maps
+    // Of a pass over a branch in an order along a curve, on numbers instead of positions (curve_order.hpp): the branch,
+    // else null; and the window of the numbers.
+    const BranchPlan *curve = nullptr;
+    Window window{};
+};
 
-// Tiles of all passes' grids may be too many for their 32-bit numbers.
-bool has_too_many_tiles(const std::vector<ForwardPass> &passes);
+// The plan's positions and dilations are below position_limit. Branches of a pass have dilations that divide one another,
+// and do not mix the query rules `dilated` and `residue`. Those in an order along a curve come last, a pass each, without
+// those whose keys are no keys of the plan's queries. The result points into the plan.
+std::vector<PlannedPass> make_forward_passes(const Plan &plan);
+
+// Why the passes cannot do a plan that has an order along a curve; null if they can.
+const char *curve_refusal(const Plan &plan);
+
+// Tiles of a pass may be too many for their 32-bit numbers.
+bool has_too_many_tiles(const std::vector<PlannedPass> &passes);
 
 } // namespace annulus

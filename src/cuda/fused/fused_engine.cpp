@@ -1,44 +1,64 @@
 // SPDX-License-Identifier: Apache-2.0
 // The `fused` engine: one kernel for all branches (forward.cuh), on GPUs of compute capability 9.0.
 //
-// Branches whose dilations do not divide one another, or whose query rules do not mix, take a pass each; passes, like
-// the steps of a ring, add to sums in float32, whose form is that of the gemm engine.
+// Branches whose dilations do not divide one another, whose query rules do not mix, or that follow a curve take a pass
+// each; passes, like the steps of a ring, add to sums in float32, whose form is that of the gemm engine.
 #include "core/dtype_number.hpp"
 #include "core/error.hpp"
 #include "cuda/cuda_error.hpp"
+#include "cuda/fused/curve_order.hpp"
 #include "cuda/fused/forward_plan.hpp"
 #include "cuda/gemm_call.hpp"
 #include "engine/engine.hpp"
 
+#include <algorithm>
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 namespace annulus {
 
 namespace {
 
-struct FusedMemory {
-    BranchPlan *branches;    // causal, for rows that are computed again
-    unsigned *control;       // a counter of tiles for each pass, and whether there is a NaN
-    std::int64_t control_count;
-    float2 *state;           // of several passes, [B, H, queries]
-    float *o;                // [B, H, queries, D]
+struct CurveMemory {
+    int *residues, *order; // [window]
+    void *k, *v;           // [B, window, G, D]
 };
 
-FusedMemory book(Workspace &workspace, const Plan &plan, std::size_t passes, bool has_sums) {
+struct FusedMemory {
+    BranchPlan *branches;       // causal, for rows that are computed again
+    unsigned *control;          // a counter of tiles for each pass, and whether there is a NaN
+    std::int64_t control_count;
+    float2 *state; // [B, H, queries], with sums of the call's own
+    float *o;      // [B, H, queries, D]
+    CurveMemory curve; // of the passes that follow an order along a curve, one after the other
+};
+
+// Several passes, and those along a curve, add to sums.
+bool needs_sums(const std::vector<PlannedPass> &passes) {
+    return passes.size() != 1 || passes.front().curve;
+}
+
+FusedMemory book(Workspace &workspace, const Plan &plan, const std::vector<PlannedPass> &passes, bool has_sums) {
     FusedMemory memory{};
     const Problem &problem = plan.problem();
     if (plan.causal())
         memory.branches = reinterpret_cast<BranchPlan *>(
             workspace.take<std::byte>(static_cast<std::int64_t>(plan.branches().size() * sizeof(BranchPlan))));
-    memory.control_count = static_cast<std::int64_t>(passes) + 1;
+    memory.control_count = static_cast<std::int64_t>(passes.size()) + 1;
     memory.control = workspace.take<unsigned>(memory.control_count);
     if (has_sums) {
         const std::int64_t rows = problem.batch * problem.heads * problem.queries.length;
         memory.state = workspace.take<float2>(rows);
         memory.o = workspace.take<float>(rows * problem.head_dim);
     }
+    std::int64_t longest = 0;
+    for (const PlannedPass &planned : passes)
+        longest = std::max(longest, planned.window.length);
+    const std::int64_t row_bytes = std::int64_t{problem.kv_heads} * problem.head_dim * dtype_bytes(problem.dtype);
+    memory.curve.residues = workspace.take<int>(longest);
+    memory.curve.order = workspace.take<int>(longest);
+    memory.curve.k = workspace.take<std::byte>(problem.batch * longest * row_bytes);
+    memory.curve.v = workspace.take<std::byte>(problem.batch * longest * row_bytes);
     return memory;
 }
 
@@ -56,12 +76,11 @@ const char *refusal(const Plan &plan, annulus_pass pass, const Resources &resour
     if (problem.sequence_length >= position_limit || problem.key_rows() >= position_limit ||
         problem.batch >= position_limit)
         return "2^30 positions or batch entries are too many for it";
-    for (std::size_t i = 0; i < plan.branches().size(); ++i) {
-        if (plan.branches()[i].dilation() >= position_limit)
+    for (const BranchPlan &branch : plan.branches())
+        if (branch.dilation() >= position_limit)
             return "a dilation of 2^30 is too much for it";
-        if (plan.pattern().branches[i].order != ANNULUS_ORDER_LINEAR && plan.branches()[i].dilation() > 1)
-            return "it has no order along a curve";
-    }
+    if (const char *reason = curve_refusal(plan))
+        return reason;
     if (has_too_many_tiles(make_forward_passes(plan)))
         return "there are too many small segments";
     return nullptr;
@@ -87,34 +106,49 @@ PassRows pass_rows(const DeviceRows &rows) {
     return {rows.data, rows.batch, rows.row, rows.head, static_cast<int>(rows.start)};
 }
 
-void set_maps(ForwardPass &pass, const GemmCall &call, int box_rows) {
+void set_maps(ForwardPass &pass, const GemmCall &call, const DeviceRows &k, const DeviceRows &v, std::int64_t rows) {
     const Problem &problem = call.plan.problem();
-    if (problem.key_rows() == 0)
-        return;
+    const std::int64_t box_rows = forward_shape(problem.head_dim).step;
     for (int i = 0; i < pass.stride_count; ++i) {
-        const std::int64_t stride = pass.strides[i], more = problem.key_rows() % stride;
-        const auto encode = [&](const DeviceRows &rows, int which, std::int64_t count, std::int64_t residues,
-                                CUtensorMap *maps) {
+        const std::int64_t stride = pass.strides[i].value, more = pass.longer_residues[i];
+        const auto encode = [&](const DeviceRows &tensor, std::int64_t count, std::int64_t residues, CUtensorMap &map) {
             if (count > 0 && residues > 0)
-                maps[2 * i + which] = call.device.tensor_maps().get(
-                    {rows.data, problem.dtype, problem.head_dim, problem.kv_heads, problem.batch, count, residues,
-                     rows.row, rows.head, rows.batch, stride, box_rows});
+                map = call.device.tensor_maps().get({tensor.data, problem.dtype, problem.head_dim, problem.kv_heads,
+                                                     problem.batch, count, residues, tensor.row, tensor.head,
+                                                     tensor.batch, stride, box_rows});
         };
-        for (const auto &[rows, maps] : {std::pair{&call.k, pass.k}, std::pair{&call.v, pass.v}}) {
-            encode(*rows, 0, problem.key_rows() / stride + 1, more, maps);
-            encode(*rows, 1, problem.key_rows() / stride, stride, maps);
-        }
+        encode(k, rows / stride + 1, more, pass.k[2 * i]);
+        encode(k, rows / stride, stride, pass.k[2 * i + 1]);
+        encode(v, rows / stride + 1, more, pass.v[2 * i]);
+        encode(v, rows / stride, stride, pass.v[2 * i + 1]);
     }
 }
 
-// Runs all passes; with `sums` into these, else into the call's tensors, by way of sums of its own if there are several.
+// K and V in the order of a curve; the maps of those.
+void follow_curve(const GemmCall &call, PlannedPass &planned, const CurveMemory &memory, cudaStream_t stream) {
+    const Problem &problem = call.plan.problem();
+    const auto &[pass, curve, window] = planned;
+    find_curve_order(*curve, window, memory.residues, memory.order, stream);
+    const auto pack = [&](const DeviceRows &rows, void *target) {
+        pack_in_order(rows, window, memory.order, problem.batch, problem.kv_heads, problem.head_dim, target, stream);
+        const std::int64_t row = std::int64_t{problem.kv_heads} * problem.head_dim;
+        return DeviceRows{target, window.length * row, row, problem.head_dim, window.start};
+    };
+    const DeviceRows k = pack(call.k, memory.k), v = pack(call.v, memory.v);
+    set_maps(planned.pass, call, k, v, window.length);
+    // Rows of Q and of the sums are those of the call's window.
+    planned.pass.query_order = memory.order;
+    planned.pass.query_offset = static_cast<int>(window.start - problem.queries.start);
+}
+
+// Runs all passes; with `sums` into these, else into the call's tensors, by way of sums of its own where it needs any.
 void run(const GemmCall &call, Workspace &workspace) {
     const Plan &plan = call.plan;
     const Problem &problem = plan.problem();
     auto *const stream = static_cast<cudaStream_t>(call.resources.stream);
-    std::vector<ForwardPass> passes = make_forward_passes(plan);
-    const bool has_own_sums = !call.sums && passes.size() > 1;
-    const FusedMemory memory = book(workspace, plan, passes.size(), has_own_sums);
+    std::vector<PlannedPass> passes = make_forward_passes(plan);
+    const bool has_own_sums = !call.sums && needs_sums(passes);
+    const FusedMemory memory = book(workspace, plan, passes, has_own_sums);
     if (problem.batch * problem.queries.length == 0)
         return;
     if (memory.branches)
@@ -124,23 +158,35 @@ void run(const GemmCall &call, Workspace &workspace) {
           "cudaMemsetAsync");
     float2 *const state = call.sums ? call.sums->state : memory.state;
     float *const o = call.sums ? call.sums->o : memory.o;
-    const bool is_first_step = !call.sums || call.sums->first;
+    bool is_first = !call.sums || call.sums->first; // what comes next sets all rows
+    if (is_first && (passes.empty() || passes.front().curve)) {
+        const std::int64_t rows = problem.batch * problem.heads * problem.queries.length;
+        clear_state(state, rows, stream);
+        check(cudaMemsetAsync(o, 0, static_cast<std::size_t>(rows * problem.head_dim) * sizeof(float), stream),
+              "cudaMemsetAsync");
+        is_first = false;
+    }
     int *const has_nan = plan.causal() ? reinterpret_cast<int *>(memory.control + passes.size()) : nullptr;
     for (std::size_t i = 0; i < passes.size(); ++i) {
-        ForwardPass &pass = passes[i];
-        set_maps(pass, call, forward_shape(problem.head_dim).step);
+        ForwardPass &pass = passes[i].pass;
+        if (passes[i].curve)
+            follow_curve(call, passes[i], memory.curve, stream);
+        else
+            set_maps(pass, call, call.k, call.v, problem.key_rows());
         pass.q = pass_rows(call.q);
         pass.out = pass_rows(call.out);
         pass.lse = pass_rows(call.lse);
         pass.sum_o = o;
         pass.sum_state = state;
-        pass.is_first = is_first_step && i == 0;
-        pass.may_be_bare = pass.may_be_bare && pass.is_first;
+        pass.sum_rows = static_cast<int>(problem.queries.length);
+        pass.is_first = is_first;
+        pass.may_be_bare = pass.may_be_bare && is_first;
         pass.next_tile = memory.control + i;
         pass.has_nan = o ? nullptr : has_nan;
         launch_forward(problem.dtype, pass, call.device.multiprocessors(), stream);
+        is_first = false;
     }
-    // Sums are looked through by the repair itself.
+    // Sums of a step are looked through by the repair itself.
     const RowContext rows = call.row_context(memory.branches, call.sums ? nullptr : has_nan);
     const OutputArguments outputs{call.whole(), state, o, call.out, call.lse, rows};
     if (has_own_sums)
@@ -152,9 +198,9 @@ void run(const GemmCall &call, Workspace &workspace) {
 }
 
 std::size_t booked_bytes(const Plan &plan, bool is_step) {
-    const std::size_t passes = make_forward_passes(plan).size();
+    const std::vector<PlannedPass> passes = make_forward_passes(plan);
     Workspace ledger;
-    book(ledger, plan, passes, !is_step && passes > 1);
+    book(ledger, plan, passes, !is_step && needs_sums(passes));
     return ledger.used();
 }
 

@@ -70,21 +70,22 @@ struct CellBranch {
 
     __device__ __forceinline__ CellBranch(const ForwardPass &pass, const PassBranch &branch, int head, int position) {
         serves = branch.serves(head);
-        dilation = branch.dilation;
+        dilation = branch.dilation.value;
         query_rule = branch.query_rule;
-        start = position / branch.length * branch.length;
-        end = min(start + branch.length, pass.sequence_length);
-        key_residue = (start + branch.phase(head)) % dilation;
+        start = position - branch.length.remainder(position);
+        end = min(start + branch.length.value, pass.sequence_length);
+        key_residue = branch.dilation.remainder(start + branch.phase(head));
         query_dilation = query_rule == ANNULUS_QUERY_EVERY ? 1 : dilation;
-        query_residue = key_residue % query_dilation;
+        query_residue = query_rule == ANNULUS_QUERY_EVERY ? 0 : key_residue;
         parent = -1;
         ancestors = 0;
         root_dilation = dilation;
     }
 
-    // Whether `other` visits all keys that this branch has in the segment of `other`, for all queries of this one.
-    __device__ __forceinline__ bool has_keys_in(const CellBranch &other) const {
-        return dilation % other.dilation == 0 && key_residue % other.dilation == other.key_residue &&
+    // Whether `other`, of no larger dilation, visits all keys that this branch has in the segment of `other`, for all
+    // queries of this one.
+    __device__ __forceinline__ bool has_keys_in(const CellBranch &other, const Divisor &other_dilation) const {
+        return other_dilation.remainder(key_residue) == other.key_residue &&
                start <= other.start && other.end <= end &&
                (other.query_dilation == 1 || other.query_rule == query_rule);
     }
@@ -98,45 +99,54 @@ union CellBranches {
 
 // A class of queries, of a lane.
 struct QueryClass {
-    int residue = 0, modulus = 1;
+    int residue = 0;
+    Divisor modulus{1};
     unsigned branches = 0;
 };
 
 // Positions of [start, end) in a class modulo a number.
 struct Members {
     int first, count;
-    __device__ __forceinline__ Members(int start, int end, int residue, int modulus)
-        : first(start + distance_modulo(residue, start, modulus)),
-          count(first < end ? (end - 1 - first) / modulus + 1 : 0) {}
+    __device__ __forceinline__ Members(int start, int end, int residue, const Divisor &modulus) {
+        const int distance = residue - modulus.remainder(start);
+        first = start + (distance < 0 ? distance + modulus.value : distance);
+        count = first < end ? modulus.quotient(end - 1 - first) + 1 : 0;
+    }
 };
 
 // The classes of the queries of a cell, one a lane; returns how many.
 __device__ __forceinline__ int find_classes(const ForwardPass &pass, const CellBranches &branches, int lane,
                                             QueryClass &own) {
     const bool serves = lane < pass.branch_count && branches.of[lane].serves;
-    const int dilation = serves ? branches.of[lane].query_dilation : 1;
+    const int own_dilation = serves ? branches.of[lane].query_dilation : 1;
     const int own_residue = serves ? branches.of[lane].query_residue : 0;
-    int found = 0, level = 0, modulus = 1, residue = 0;
+    const Divisor &dilation = pass.branches[serves ? lane : 0].dilation;
+    int found = 0, level = 0, residue = 0;
     for (;;) {
-        const bool whole = modulus % dilation == 0;
-        if (__any_sync(~0u, !whole && own_residue % modulus == residue)) { // it has parts
-            modulus = pass.levels[++level];
+        const Divisor &modulus = pass.levels[level];
+        const bool whole = own_dilation <= modulus.value;
+        if (__any_sync(~0u, !whole && modulus.remainder(own_residue) == residue)) { // it has parts
+            ++level;
             continue;
         }
-        const unsigned members = __ballot_sync(~0u, serves && whole && residue % dilation == own_residue);
+        const bool is_member = serves && whole && (own_dilation == 1 || dilation.remainder(residue) == own_residue);
+        const unsigned members = __ballot_sync(~0u, is_member);
         if (members) {
             if (lane == found)
                 own = {residue, modulus, members};
             ++found;
         }
         // The next class of the same level, or of the nearest level above that has one left.
-        while (level > 0 && residue / pass.levels[level - 1] + 1 == modulus / pass.levels[level - 1]) {
-            residue %= pass.levels[level - 1];
-            modulus = pass.levels[--level];
+        for (; level > 0; --level) {
+            const int above = pass.levels[level - 1].value;
+            if (residue + above < pass.levels[level].value) {
+                residue += above;
+                break;
+            }
+            residue = pass.levels[level - 1].remainder(residue);
         }
         if (level == 0)
             return found;
-        residue += pass.levels[level - 1];
     }
 }
 
@@ -148,17 +158,16 @@ __device__ __forceinline__ unsigned find_units(const ForwardPass &pass, CellBran
     const unsigned serving = __ballot_sync(~0u, is_branch && branches.of[lane].serves);
     QueryClass own;
     int classes = 1;
-    if (pass.residue_classes) {
+    if (pass.has_residue_classes) {
         // Each residue is a class, whose queries meet keys of their own.
-        own = {index / pass.tiles_of_class, pass.residue_classes, serving};
-        index %= pass.tiles_of_class;
-        if (own.modulus <= own.residue)
-            return 0;
+        own = {pass.tiles_of_class.quotient(index), pass.residue_classes, serving};
+        index = pass.tiles_of_class.remainder(index);
         if (is_branch && branches.of[lane].query_rule == ANNULUS_QUERY_RESIDUE)
-            branches.of[lane].key_residue = own.residue % branches.of[lane].dilation;
+            branches.of[lane].key_residue = pass.branches[lane].dilation.remainder(own.residue);
         __syncwarp();
     } else if (pass.branch_count == 1) {
-        own = {branches.of[0].query_residue, branches.of[0].query_dilation, serving};
+        const bool is_divided = branches.of[0].query_dilation > 1;
+        own = {branches.of[0].query_residue, is_divided ? pass.branches[0].dilation : Divisor(1), serving};
     } else {
         classes = find_classes(pass, branches, lane, own);
     }
@@ -168,10 +177,11 @@ __device__ __forceinline__ unsigned find_units(const ForwardPass &pass, CellBran
     int keys = 0, padding_keys = 0;
     for (unsigned left = own.branches; left; left &= left - 1) {
         const CellBranch &branch = branches.of[__ffs(left) - 1];
-        const int count = Members(branch.start, branch.end, branch.key_residue, branch.dilation).count;
+        const PassBranch &of_pass = pass.branches[__ffs(left) - 1];
+        const int count = Members(branch.start, branch.end, branch.key_residue, of_pass.dilation).count;
         keys += count;
         if (pass.zero_keys)
-            padding_keys += quotient_up(pass.branches[__ffs(left) - 1].length, branch.dilation) - count;
+            padding_keys += of_pass.dilation.quotient(of_pass.length.value - 1) + 1 - count;
     }
     const Members queries(cell_start, cell_end, own.residue, own.modulus);
     const int own_units = own.branches ? quotient_up(queries.count, unit_rows) : 0;
@@ -190,7 +200,7 @@ __device__ __forceinline__ unsigned find_units(const ForwardPass &pass, CellBran
         if (is_owner) {
             // The longest first: later queries see more keys.
             const int j = (pass.causal ? own_units - 1 - place : place) * unit_rows;
-            tile.unit[i] = {queries.first + j * own.modulus, own.modulus, min(unit_rows, queries.count - j),
+            tile.unit[i] = {queries.first + j * own.modulus.value, own.modulus.value, min(unit_rows, queries.count - j),
                             own.branches, static_cast<float>(padding_keys)};
         } else if (!owner && lane == 0) {
             tile.unit[i] = {0, 0, 0, 0, 0};
@@ -210,7 +220,8 @@ __device__ __forceinline__ void find_parents(const ForwardPass &pass, CellBranch
         const CellBranch &other = branches.of[i];
         if (lane > i && (taking >> lane & 1)) {
             CellBranch &own = branches.of[lane];
-            if (own.has_keys_in(other) && own.dilation / other.root_dilation <= pass.merged_ratio) {
+            if (own.has_keys_in(other, pass.branches[i].dilation) &&
+                own.dilation <= static_cast<std::int64_t>(pass.merged_ratio) * other.root_dilation) {
                 own.parent = static_cast<std::int8_t>(i);
                 own.ancestors = static_cast<std::uint8_t>(other.ancestors | 1u << i);
                 own.root_dilation = other.root_dilation;
@@ -220,10 +231,10 @@ __device__ __forceinline__ void find_parents(const ForwardPass &pass, CellBranch
     }
 }
 
-// Fills in the runs of a tile whose units take part in the branches `taking`; `step` keys are a step.
-template <int units>
+// Fills in the runs of a tile whose units take part in the branches `taking`.
+template <int step, int units>
 __device__ __forceinline__ void find_runs(const ForwardPass &pass, const CellBranches &branches, int lane,
-                                          unsigned taking, int step, Tile<units> &tile) {
+                                          unsigned taking, Tile<units> &tile) {
     int runs = 0;
     for (unsigned left = taking; left; left &= left - 1) {
         const int b = __ffs(left) - 1;
@@ -231,27 +242,29 @@ __device__ __forceinline__ void find_runs(const ForwardPass &pass, const CellBra
         const int dilation = branch.dilation, parent = branch.parent;
         const bool counts_here = (taking >> lane & 1) && (branches.of[lane % most_branches].ancestors >> b & 1);
         const unsigned below = __ballot_sync(~0u, counts_here);
-        const int period =
-            __reduce_max_sync(~0u, counts_here ? branches.of[lane % most_branches].dilation : dilation) / dilation;
-        const int splits = period / min(multiplicity_period, period & -period);
+        const Divisor &of_pass = pass.branches[b].dilation;
+        const int period = of_pass.quotient(
+            __reduce_max_sync(~0u, counts_here ? branches.of[lane % most_branches].dilation : dilation));
+        const int splits = period >> (__ffs(min(multiplicity_period, period & -period)) - 1);
         for (int side = 0; side < (parent < 0 || pass.causal ? 1 : 2); ++side) {
             const int from = max(side == 0 ? branch.start : branches.of[parent].end, pass.key_start);
             const int to = min(side == 0 && parent >= 0 ? branches.of[parent].start : branch.end,
                                pass.key_start + pass.key_count);
-            const Members keys(from, to, branch.key_residue, dilation);
+            const Members keys(from, to, branch.key_residue, of_pass);
             for (int split = 0; split < min(splits, keys.count); ++split) {
                 KeyRun<units> run;
                 run.first = keys.first + split * dilation;
                 run.stride = splits * dilation;
-                run.count = (keys.count - 1 - split) / splits + 1;
+                run.count = splits == 1 ? keys.count : (keys.count - 1 - split) / splits + 1;
                 // Lane 8 u + j: unit u, key j.
                 const int u = min(lane / multiplicity_period, units - 1), j = lane % multiplicity_period;
                 const Unit &unit = tile.unit[u];
                 int multiplicity = 1;
                 for (unsigned others = below; others; others &= others - 1) {
-                    const CellBranch &other = branches.of[__ffs(others) - 1];
+                    const int other = __ffs(others) - 1;
                     multiplicity += (unit.branches & others & -others) &&
-                                    (run.first + j * run.stride) % other.dilation == other.key_residue;
+                                    pass.branches[other].dilation.remainder(run.first + j * run.stride) ==
+                                        branches.of[other].key_residue;
                 }
                 int steps = 0, full = 0;
                 if (unit.branches >> b & 1) {
@@ -272,18 +285,18 @@ __device__ __forceinline__ void find_runs(const ForwardPass &pass, const CellBra
                     }
                 }
                 if (lane == 0) {
-                    const int row = (run.first - pass.key_start) / pass.key_stride;
-                    const int row_stride = run.stride / pass.key_stride;
+                    const int row = pass.key_stride.quotient(run.first - pass.key_start);
+                    const int row_stride = pass.key_stride.quotient(run.stride);
                     int map = 0;
-                    while (pass.strides[map] != row_stride)
+                    while (pass.strides[map].value != row_stride)
                         ++map;
                     target.first = run.first;
                     target.stride = run.stride;
                     target.count = run.count;
                     target.steps = run.steps;
-                    target.residue = row % row_stride;
-                    target.index = row / row_stride;
-                    target.map = 2 * map + (target.residue >= pass.key_rows % row_stride);
+                    target.residue = pass.strides[map].remainder(row);
+                    target.index = pass.strides[map].quotient(row);
+                    target.map = 2 * map + (target.residue >= pass.longer_residues[map]);
                 }
             }
         }
@@ -293,20 +306,21 @@ __device__ __forceinline__ void find_runs(const ForwardPass &pass, const CellBra
 }
 
 // Tile `id`, or false where there is none of this number; `step` keys are a step.
-template <int units>
-__device__ __forceinline__ bool find_tile(const ForwardPass &pass, CellBranches &branches, unsigned id, int step,
+template <int step, int units>
+__device__ __forceinline__ bool find_tile(const ForwardPass &pass, CellBranches &branches, unsigned id,
                                           Tile<units> &tile) {
     const int lane = static_cast<int>(threadIdx.x) % warp_threads;
-    const auto take = [&](int count) { // the next digit of the number
-        const unsigned digit = id % static_cast<unsigned>(count);
-        id /= static_cast<unsigned>(count);
-        return static_cast<int>(digit);
+    int rest = static_cast<int>(id);
+    const auto take = [&](const Divisor &count) { // the next digit of the number
+        const int digit = count.remainder(rest);
+        rest = count.quotient(rest);
+        return digit;
     };
     const int index = take(pass.tiles_of_cell);
     const int cell = take(pass.cells_of_block);
     int block = take(pass.blocks_of_section);
     const int head = take(pass.heads);
-    block += take(pass.sections) * pass.blocks_of_section;
+    block += take(pass.sections) * pass.blocks_of_section.value;
     if (block >= pass.blocks)
         return false;
 
@@ -317,8 +331,8 @@ __device__ __forceinline__ bool find_tile(const ForwardPass &pass, CellBranches 
     for (int i = 0;; ++i) {
         int cut = block_end;
         if (lane < pass.branch_count) {
-            const int length = pass.branches[lane].length;
-            cut = min(cut, (cell_start / length + 1) * length);
+            const Divisor &length = pass.branches[lane].length;
+            cut = min(cut, (length.quotient(cell_start) + 1) * length.value);
         }
         cell_end = __reduce_min_sync(~0u, cut);
         if (i == cell)
@@ -339,10 +353,10 @@ __device__ __forceinline__ bool find_tile(const ForwardPass &pass, CellBranches 
     if (!taking)
         return false;
     find_parents(pass, branches, lane, taking);
-    find_runs(pass, branches, lane, taking, step, tile);
+    find_runs<step>(pass, branches, lane, taking, tile);
     if (lane == 0) {
         tile.head = head;
-        tile.batch = static_cast<int>(id);
+        tile.batch = rest;
     }
     __syncwarp();
     return true;

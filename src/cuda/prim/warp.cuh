@@ -62,10 +62,4 @@ __device__ __forceinline__ int quotient_up(int a, int b) {
     return (a + b - 1) / b;
 }
 
-// a - b, or the same modulo `modulus` where it is negative.
-__device__ __forceinline__ int distance_modulo(int a, int b, int modulus) {
-    const int distance = (a - b) % modulus;
-    return distance < 0 ? distance + modulus : distance;
-}
-
 } // namespace annulus
