@@ -1,21 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""annulus' engine gemm beside what PyTorch offers for the same attention, on one GPU, in one run.
+"""annulus' GPU engines beside what PyTorch offers for the same attention, on one GPU, in one run.
 
-The peers, each computing O, LSE and the true gradients of the same branches:
-  cuDNN  strided views of a branch, segments folded into the batch, cuDNN's attention on them, outputs merged by LSE
-  plain  the same views, with matrix product, softmax and matrix product as separate calls
-  GEMM   torch.matmul of 8192 x 8192 matrices, the yardstick
-Everything is bfloat16, batch 1, block phases. The contenders take turns; times are medians of CUDA events. FLOPs are
-4 D forward and 10 D backward for each (query, key) pair. Memory is what a call takes from PyTorch's allocator, which
-serves annulus too, above its inputs and outputs.
+The peers:
+  dense    cuDNN's attention over dense segments: the case itself where it is that, else segments of 2048 in 65,536
+           tokens with the case's head dimension and 1024 features, whose rate of FLOPs a pattern's is held against
+  longnet  LongNet's published procedure, forward: each branch's rows are padded, cut into segments, gathered, attended
+           to by cuDNN and scattered, and the branches' outputs are weighted by the softmax of their LSEs
+  views    the same branches as strided views, cuDNN's attention on them, outputs merged by LSE; true gradients
+  plain    those views, with matrix product, softmax and matrix product as separate calls
+  matmul   torch.matmul of 8192 x 8192 matrices
+
+Everything is bfloat16, batch 1, block phases. Contenders take turns, round after round: two calls, then seven in a row
+that are timed by CUDA events (one and three where they are long). FLOPs are 4 D forward and 10 D backward for each
+(query, key) pair of the contender's own problem. Rates are those of the median time; the spread is from the fastest to
+the slowest median of a round. Memory is what a call takes from PyTorch's allocator, which serves annulus too, above its
+inputs and outputs.
 
 It is no part of the test suite. Exit status: 0; 1 when results disagree; 77 without PyTorch or a GPU.
 """
 
 import argparse
 import ctypes
-import functools
+import dataclasses
 import math
+import re
 import statistics
 import sys
 
@@ -24,14 +32,64 @@ try:
 except ImportError:
     torch = None
 
-LONGNET = [(2048 << i, 1 << i) for i in range(6)]
-# Name, branches (segment length, dilation), tokens, heads, head dimension, causal.
-CASES = [(f"{w}:{r}", [(w, r)], tokens, 16, dim, causal)
-         for dim in (64, 128) for causal in (False, True) for w, r, tokens in ((2048, 1, 65536), (8192, 4, 262144))]
-CASES += [("LongNet", LONGNET, 262144, 16, 128, causal) for causal in (False, True)]
+DEVICE = "cuda"
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    title: str
+    branches: tuple  # of (segment length, dilation)
+    tokens: int
+    heads: int
+    dim: int
+    causal: bool = False
+    zero_keys: bool = False
+
+    @property
+    def name(self):
+        return f"{self.title} H={self.heads} D={self.dim}{' causal' if self.causal else ''}"
+
+    @property
+    def is_dense(self):
+        return len(self.branches) == 1 and self.branches[0][1] == 1
+
+    @property
+    def pairs(self):
+        """(query, key) pairs; keys that stand for padding cost nothing."""
+        total = 0
+        for length, dilation in self.branches:
+            each = -(-self.heads // dilation)  # heads of a phase
+            whole, rest = divmod(self.tokens, min(length, self.tokens))
+            for phase, first in enumerate(range(0, self.heads, each)):
+                for segments, size in ((whole, min(length, self.tokens)), (1, rest)):
+                    n = max(0, -(-(size - phase) // dilation))
+                    total += min(each, self.heads - first) * segments * (n * (n + 1) // 2 if self.causal else n * n)
+        return total
+
+    @property
+    def flops(self):
+        return {"forward": 4 * self.dim * self.pairs, "backward": 10 * self.dim * self.pairs}
+
+    def dense(self):
+        """The problem of the dense peer."""
+        if self.is_dense:
+            return self
+        return Case("dense", ((2048, 1),), 65536, max(1, 1024 // self.dim), self.dim, self.causal)
+
+
+LONGNET = tuple((2048 << i, 1 << i) for i in range(6))
+GIGAPATH = ((1024, 1), (5792, 2), (32768, 4), (185363, 8), (1048576, 16))
+# The dilated ones have as many pairs as 2048:1.
+CASES = [Case(f"{w}:{r}", ((w, r),), tokens, 1024 // dim, dim, causal)
+         for w, r, tokens in ((2048, 1, 65536), (16384, 1, 65536), (8192, 4, 262144), (32768, 16, 1048576))
+         for dim in (64, 128) for causal in (False, True)]
+CASES += [Case("LongNet", LONGNET, 262144, heads, dim, causal)
+          for heads, dim in ((16, 128), (32, 64)) for causal in (False, True)]
+CASES += [Case(f"Prov-GigaPath N={tokens}", GIGAPATH, tokens, 16, 48, zero_keys=True) for tokens in (10001, 70001)]
 
 # Of annulus' enumerations.
-DEVICE_CUDA, ENGINE_GEMM, FLOAT32, BFLOAT16 = 2, 3, 2, 3
+DEVICE_CUDA, FLOAT32, BFLOAT16, ZERO_KEYS = 2, 2, 3, 2
+ENGINES = {"fused": 4, "gemm": 3}
 
 
 class Tensor(ctypes.Structure):
@@ -64,30 +122,32 @@ class Allocator(ctypes.Structure):
 
 
 class Annulus:
-    """The library on the current device and stream, with the engine gemm."""
+    """The library on the current device and stream, with one of its engines."""
 
-    def __init__(self, library, branches, causal):
+    def __init__(self, library, engine, case):
         self.library = library
         library.annulus_last_error.restype = ctypes.c_char_p
         config, self.context, self.allocator = ctypes.c_void_p(), ctypes.c_void_p(), Allocator()
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
         self.call("config_create", ctypes.byref(config))
-        for length, dilation in branches:
+        for length, dilation in case.branches:
             self.call("config_add_branch", config, ctypes.c_int64(length), ctypes.c_int64(dilation), None)
-        self.call("config_set_causal", config, int(causal))
-        self.call("config_set_engine", config, ENGINE_GEMM)
+        self.call("config_set_causal", config, int(case.causal))
+        if case.zero_keys:
+            self.call("config_set_padding_rule", config, ZERO_KEYS)
+        self.call("config_set_engine", config, ENGINES[engine])
         self.call("context_create", ctypes.byref(self.context), DEVICE_CUDA, torch.cuda.current_device())
         self.call("context_set_config", self.context, config)
         self.call("context_set_stream", self.context, stream)
         self.call("context_set_allocator", self.context, ctypes.byref(self.allocator))
         library.annulus_config_destroy(config)
 
-    def close(self):
+    def __del__(self):
         self.library.annulus_context_destroy(self.context)
 
     def call(self, name, *arguments):
         if getattr(self.library, "annulus_" + name)(*arguments) != 0:
-            sys.exit(f"annulus_{name}: {self.library.annulus_last_error().decode()}")
+            raise RuntimeError(f"annulus_{name}: {self.library.annulus_last_error().decode()}")
 
     def run(self, name, *tensors):
         self.call(name, self.context, *(t if t is None else ctypes.byref(Tensor(t)) for t in tensors), None)
@@ -229,6 +289,124 @@ class Composition:
         return [total.to(q.dtype) for total in sums]
 
 
+class LongNet:
+    """Dilated attention as LongNet's published code goes about it, forward: a copy for each step."""
+
+    def __init__(self, attention, branches):
+        self.attention, self.branches = attention, branches
+
+    def branch(self, q, k, v, length, dilation):
+        """O [1, N, H, D] and LSE [1, H, N] of one branch; rows that take no part have 0 and -infinity."""
+        tokens, heads, dim = q.shape[1:]
+        length = min(length, tokens)
+        segments, slots = -(-tokens // length), -(-length // dilation)
+        head = torch.arange(heads, device=q.device)
+        phase = head // -(-heads // dilation)
+
+        def sparse(x):
+            x = torch.nn.functional.pad(x[0], (0, 0, 0, 0, 0, segments * length - tokens))
+            x = torch.nn.functional.pad(x.view(segments, length, heads, dim),
+                                        (0, 0, 0, 0, 0, slots * dilation - length))
+            return x.view(segments, slots, dilation, heads, dim)[:, :, phase, head].transpose(1, 2).contiguous()
+
+        def dense(x, fill):
+            whole = torch.full((segments, slots, dilation, *x.shape[2:]), fill, dtype=x.dtype, device=x.device)
+            whole[:, :, phase, head] = x
+            return whole.flatten(1, 2)[:, :length].flatten(0, 1)[:tokens].unsqueeze(0)
+
+        o, l = self.attention.forward(sparse(q), sparse(k), sparse(v))
+        return dense(o.transpose(1, 2), 0), dense(l.transpose(1, 2), -math.inf).transpose(1, 2)
+
+    def forward(self, q, k, v):
+        parts = [self.branch(q, k, v, *branch) for branch in self.branches]
+        if len(parts) == 1:
+            return parts[0]
+        lses = torch.stack([l for _, l in parts])
+        weights = torch.softmax(lses, 0)
+        out = 0
+        for (o, _), weight in zip(parts, weights):
+            out = out + o * weight.transpose(1, 2).unsqueeze(-1).to(o.dtype)
+        return out, torch.logsumexp(lses, 0)
+
+
+class Matmul:
+    """Two matrices of 8192 x 8192."""
+
+    FLOPS = 2 * 8192 ** 3
+
+    def __init__(self):
+        self.factors = [torch.randn(8192, 8192, dtype=torch.bfloat16, device=DEVICE) for _ in range(2)]
+
+    def forward(self, *_):
+        return (torch.matmul(*self.factors),)
+
+    backward = forward
+
+
+class Inputs:
+    def __init__(self, case):
+        self.qkv = [torch.randn(1, case.tokens, case.heads, case.dim, dtype=torch.bfloat16, device=DEVICE)
+                    for _ in range(3)]
+        self.d_out = torch.randn_like(self.qkv[0])
+
+
+@dataclasses.dataclass
+class Contender:
+    name: str
+    peer: object  # has forward(q, k, v) and perhaps backward(q, k, v, out, lse, d_out)
+    inputs: Inputs
+    results: tuple
+    flops: dict  # of a pass
+    tolerance: float = None  # of its results beside the engines'; None: they are of another problem
+    has_backward: bool = False
+
+    def work(self, name):
+        if name == "forward":
+            return lambda: self.peer.forward(*self.inputs.qkv)
+        return lambda: self.peer.backward(*self.inputs.qkv, *self.results, self.inputs.d_out)
+
+
+def contenders(library, case, engines, peers, forward_only):
+    """What can run on this machine, each with the results of those before it."""
+    inputs = Inputs(case)
+    found = []
+
+    def add(name, make, of=inputs, of_flops=case.flops, tolerance=2 ** -6):
+        try:
+            peer = make()
+            contender = Contender(name, peer, of, peer.forward(*of.qkv), of_flops, tolerance)
+            torch.cuda.synchronize()
+        except RuntimeError as error:
+            print(f"{case.name}: {name} cannot run: {error}", file=sys.stderr)
+            return
+        try:
+            if not forward_only and hasattr(peer, "backward"):
+                contender.work("backward")()
+                contender.has_backward = True
+        except RuntimeError as error:
+            print(f"{case.name}: {name} without backward: {error}", file=sys.stderr)
+        if tolerance is not None:
+            check_results(case, contender, [c for c in found if c.tolerance is not None])
+        found.append(contender)
+
+    for engine in engines:
+        add(engine, lambda: Annulus(library, engine, case))
+    for name in peers:
+        if name == "dense":
+            dense = case.dense()
+            same = {} if dense is case else {"of": Inputs(dense), "of_flops": dense.flops, "tolerance": None}
+            add(name, lambda: Composition(CudnnAttention(dense.causal), dense.branches), **same)
+        elif name == "longnet" and not case.is_dense:
+            add(name, lambda: LongNet(CudnnAttention(case.causal), case.branches))
+        elif name in ("views", "plain") and not case.zero_keys:
+            # A bfloat16 has 8 bits; the plain composition rounds its scores to them, too.
+            attention, tolerance = {"views": (CudnnAttention, 2 ** -6), "plain": (PlainAttention, 2 ** -4)}[name]
+            add(name, lambda: Composition(attention(case.causal), case.branches), tolerance=tolerance)
+        elif name == "matmul":
+            add(name, Matmul, of_flops={"forward": Matmul.FLOPS, "backward": Matmul.FLOPS}, tolerance=None)
+    return found
+
+
 def extra_bytes(work):
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
@@ -238,19 +416,15 @@ def extra_bytes(work):
     return torch.cuda.max_memory_allocated() - before - sum(x.numel() * x.element_size() for x in results)
 
 
-def median_seconds(works, repeats, warm_up=3):
-    """Every piece of work in its turn, round after round."""
-    seconds = {name: [] for name in works}
-    for i in range(warm_up + repeats):
-        for name, work in works.items():
-            start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            work()
-            stop.record()
-            stop.synchronize()
-            if i >= warm_up:
-                seconds[name].append(start.elapsed_time(stop) / 1e3)
-    return {name: statistics.median(values) for name, values in seconds.items()}
+def timed(work, calls):
+    """Seconds of so many calls in a row."""
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(calls + 1)]
+    events[0].record()
+    for event in events[1:]:
+        work()
+        event.record()
+    events[-1].synchronize()
+    return [a.elapsed_time(b) / 1e3 for a, b in zip(events, events[1:])]
 
 
 def disagreement(found, wanted):
@@ -262,81 +436,97 @@ def disagreement(found, wanted):
                 torch.linalg.vector_norm(finite(w, 0))).item() for f, w in zip(found, wanted))
 
 
-def pairs(branches, tokens, heads, causal):
-    """(query, key) pairs: segments divide N and dilations divide segments."""
-    lengths = [(w, w // r) for w, r in branches]
-    return heads * sum(tokens // w * (n * (n + 1) // 2 if causal else n * n) for w, n in lengths)
+def check_results(case, contender, others):
+    """Ends the program where the contender computes something else than the first of the others that can."""
+    def check(other, found, wanted):
+        error = disagreement(found, wanted)
+        if not error <= contender.tolerance:
+            sys.exit(f"{case.name}: {contender.name} and {other.name} disagree by {error:.2g} of the norm")
+
+    for other in others[:1]:
+        check(other, contender.results, other.results)
+    for other in [c for c in others if c.has_backward and contender.has_backward][:1]:
+        check(other, contender.work("backward")(), other.work("backward")())
 
 
-def check_peer(name, peer, inputs, results, gradients, tolerance):
-    """Whether the peer can compute the case; ends the program where it computes something else."""
-    *qkv, d_out = inputs
-    try:
-        forward = disagreement(peer.forward(*qkv), results)
-        backward = disagreement(peer.backward(*qkv, *results, d_out), gradients)
-    except RuntimeError as error:
-        print(f"{name} cannot run: {error}", file=sys.stderr)
-        return False
-    if not max(forward, backward) <= tolerance:
-        sys.exit(f"annulus and {name} disagree: {forward:.2g} forward, {backward:.2g} backward of the norm")
-    return True
+@dataclasses.dataclass
+class Line:
+    case: str
+    pass_name: str
+    rates: dict  # of contenders, FLOP/s
+    spreads: dict
+    memory: dict  # bytes
+
+    def print(self, file):
+        for name, rate in self.rates.items():
+            ratio = f"{rate / self.rates['dense']:.2f}" if "dense" in self.rates else "-"
+            print(f"{self.case:32} {self.pass_name:9}{name:9}{rate / 1e12:8.1f} TFLOP/s, {ratio} of dense, spread "
+                  f"{100 * self.spreads[name]:.1f} %, {self.memory[name] / 2 ** 20:.0f} MiB", file=file, flush=True)
 
 
-def measure(library, branches, tokens, heads, dim, causal, repeats):
-    """For forward, backward and both: the rates of the contenders in FLOP/s and the bytes they take."""
-    *qkv, d_out = (torch.randn(1, tokens, heads, dim, dtype=torch.bfloat16, device="cuda") for _ in range(4))
-    annulus = Annulus(library, branches, causal)
-    results = annulus.forward(*qkv)
-    gradients = annulus.backward(*qkv, *results, d_out)
-    contenders = {"annulus": annulus}
-    # A bfloat16 has 8 bits; the plain composition rounds its scores to them, too.
-    for name, attention, tolerance in (("cuDNN", CudnnAttention, 2 ** -6), ("plain", PlainAttention, 2 ** -4)):
-        peer = Composition(attention(causal), branches)
-        if check_peer(name, peer, (*qkv, d_out), results, gradients, tolerance):
-            contenders[name] = peer
-    del gradients
+def measure(case, pass_name, taking_part, rounds):
+    large = max(c.flops[pass_name] for c in taking_part) > 6e12
+    warm_up, calls = (1, 3) if large else (2, 7)
+    memory = {c.name: extra_bytes(c.work(pass_name)) for c in taking_part}
+    seconds = {c.name: [] for c in taking_part}
+    for _ in range(rounds):
+        for contender in taking_part:
+            work = contender.work(pass_name)
+            for _ in range(warm_up):
+                work()
+            seconds[contender.name].append(timed(work, calls))
+    medians = {name: statistics.median(t for of_round in values for t in of_round) for name, values in seconds.items()}
+    of_rounds = {name: [statistics.median(of_round) for of_round in values] for name, values in seconds.items()}
+    return Line(case.name, pass_name, {c.name: c.flops[pass_name] / medians[c.name] for c in taking_part},
+                {name: (max(values) - min(values)) / medians[name] for name, values in of_rounds.items()}, memory)
 
-    a, b, c = (torch.randn(8192, 8192, dtype=torch.bfloat16, device="cuda") for _ in range(3))
-    flops, seconds, table = {}, {}, []
-    for name, factor, call in (("forward", 4, lambda x: x.forward(*qkv)),
-                               ("backward", 10, lambda x: x.backward(*qkv, *results, d_out))):
-        works = {key: functools.partial(call, contender) for key, contender in contenders.items()}
-        memory = {key: extra_bytes(work) for key, work in works.items()}
-        seconds[name] = median_seconds({**works, "GEMM": lambda: torch.matmul(a, b, out=c)}, repeats)
-        flops[name] = {"GEMM": 2 * 8192 ** 3, **{key: factor * dim * pairs(branches, tokens, heads, causal)
-                                                 for key in works}}
-        table.append((name, {key: flops[name][key] / value for key, value in seconds[name].items()}, memory))
-    table.append(("both", {key: sum(of[key] for of in flops.values()) / sum(of[key] for of in seconds.values())
-                           for key in flops["forward"]}, {}))
-    annulus.close()
-    return table
+
+def print_table(lines, names):
+    print("TFLOP/s and ratios to dense")
+    print(f"{'case':32} {'pass':9}" + "".join(f"{name:>15}" for name in names))
+    for line in lines:
+        cells = []
+        for name in names:
+            rate, dense = line.rates.get(name), line.rates.get("dense")
+            ratio = f"{rate / dense:.2f}" if rate and dense and name != "dense" else ""
+            cells.append(f"{f'{rate / 1e12:.1f}' if rate else '-':>9}{ratio:>6}")
+        print(f"{line.case:32} {line.pass_name:9}{''.join(cells)}".rstrip())
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("library", help="path of libannulus.so, built with CUDA")
-    parser.add_argument("--repeats", type=int, default=10, help="timed rounds after 3 others (default 10)")
+    parser.add_argument("--engine", action="append", choices=ENGINES, help="may be given twice (default: fused)")
+    parser.add_argument("--peer", action="append", choices=("dense", "longnet", "views", "plain", "matmul"),
+                        help="may be given several times (default: dense, longnet)")
+    parser.add_argument("--only", metavar="REGEX", default="", help="cases with such names, as in '^2048.*D=64'")
+    parser.add_argument("--rounds", type=int, default=6, help="default 6")
+    parser.add_argument("--forward-only", action="store_true")
     if torch is None or not torch.cuda.is_available():
         parser.print_help()
+        print("\nCases:", *(case.name for case in CASES), sep="\n  ")
         print("\nSkipped:", "no PyTorch here" if torch is None else "PyTorch finds no GPU here")
         return 77
     arguments = parser.parse_args()
     library = ctypes.CDLL(arguments.library)
+    engines, peers = arguments.engine or ["fused"], arguments.peer or ["dense", "longnet"]
+    cases = [case for case in CASES if re.search(arguments.only, case.name)]
+    if not cases:
+        parser.error("no case has such a name")
     torch.manual_seed(0)
     print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, CUDA {torch.version.cuda}, "
-          f"cuDNN {torch.backends.cudnn.version()}; TFLOP/s, ratios of annulus' rate, extra memory in MiB")
-    names = ("annulus", "cuDNN", "plain", "GEMM")
-    columns = [*names, *("/" + name for name in names[1:]), *(name + " MiB" for name in names[:3])]
-    print(f"{'case':30} {'pass':9}" + "".join(f"{column:>12}" for column in columns))
-    for name, branches, tokens, heads, dim, causal in CASES:
-        title = f"{name}{' causal' if causal else ''}, H={heads} D={dim}"
-        for pass_name, rates, memory in measure(library, branches, tokens, heads, dim, causal, arguments.repeats):
-            cells = [rates[key] / 1e12 if key in rates else None for key in names]
-            cells += [rates["annulus"] / rates[key] if key in rates else None for key in names[1:]]
-            digits = [1] * 4 + [2] * 3 + [0] * 3
-            cells += [memory[key] / 2 ** 20 if key in memory else None for key in names[:3]]
-            print(f"{title:30} {pass_name:9}" + "".join(
-                f"{'-' if cell is None else format(cell, f'.{n}f'):>12}" for cell, n in zip(cells, digits)), flush=True)
+          f"cuDNN {torch.backends.cudnn.version()}")
+    lines = []
+    for case in cases:
+        found = contenders(library, case, engines, peers, arguments.forward_only)
+        for pass_name in ("forward", "backward"):
+            taking_part = [c for c in found if pass_name == "forward" or c.has_backward]
+            if taking_part:
+                lines.append(measure(case, pass_name, taking_part, arguments.rounds))
+                lines[-1].print(sys.stderr)
+        del found, taking_part
+        torch.cuda.empty_cache()
+    print_table(lines, [*engines, *peers])
     return 0
 
 
