@@ -47,12 +47,23 @@ const std::vector<Comm> &nccl_comms(int ranks) {
     return comms;
 }
 
+// An engine that refuses anything refuses shards that cut a segment in Hilbert order.
+const char *refusal_of_shards(const Problem &problem) {
+    for (const BranchSpec &branch : problem.branches)
+        if (branch.order == ANNULUS_ORDER_HILBERT && branch.dilation > 1)
+            return "the engine takes whole segments along a curve only";
+    return subject().refusal_of(problem);
+}
+
 } // namespace
 
 std::vector<RingWay> ring_ways() {
-    std::vector<RingWay> ways = {{"local", subject(), {3}, local_comms, places_of}};
+    RunOptions run = subject();
+    if (run.refusal)
+        run.refusal = refusal_of_shards;
+    std::vector<RingWay> ways = {{"local", run, {3}, local_comms, places_of}};
     if (const int devices = device_count(); devices >= 2)
-        ways.push_back({"nccl", subject(), {2, std::min(4, devices)}, nccl_comms, places_of});
+        ways.push_back({"nccl", run, {2, std::min(4, devices)}, nccl_comms, places_of});
     return ways;
 }
 
