@@ -31,6 +31,7 @@
 #include "cuda/prim/warp.cuh"
 #include "cuda/prim/wgmma.cuh"
 
+#include <bit>
 #include <cstdint>
 #include <numbers>
 
@@ -42,6 +43,7 @@ template <class Traits> struct ForwardShared {
     std::uint8_t queries[Traits::query_slots][Traits::consumers * Traits::unit_bytes];
     std::uint8_t k[Traits::stages][Traits::stage_bytes];
     std::uint8_t v[Traits::stages][Traits::stage_bytes];
+    uint4 zeros[Traits::head_dim / 8]; // a row of O
     Tile<Traits::consumers> tiles[tile_slots];
     CellBranches branches;
     Barrier tile_full[tile_slots], tile_empty[tile_slots];
@@ -140,8 +142,10 @@ template <class Traits>
 __device__ __forceinline__ void copy_queries(const ForwardPass &pass, ForwardShared<Traits> &shared) {
     using Element = typename Traits::Element;
     constexpr int parts = Traits::head_dim / 8; // of 16 bytes, of a row
-    constexpr int most = unit_rows * parts / warp_threads;
+    constexpr int lanes = static_cast<int>(std::bit_ceil(static_cast<unsigned>(parts))); // of a row
+    constexpr int at_once = warp_threads / lanes;                                        // rows
     const int lane = static_cast<int>(threadIdx.x) % warp_threads;
+    const int part = lane % lanes, first_row = lane / lanes;
     for (RingPlace<tile_slots> at;; ++at.count) {
         const RingPlace<Traits::query_slots> query{at.count};
         shared.tile_full[at.slot()].wait(at.parity_to_empty());
@@ -149,21 +153,22 @@ __device__ __forceinline__ void copy_queries(const ForwardPass &pass, ForwardSha
         if (tile.runs < 0)
             return;
         shared.query_empty[query.slot()].wait(query.parity_to_fill());
+        const Element *const row_0 = static_cast<const Element *>(pass.q.data) + tile.batch * pass.q.batch +
+                                     tile.head * pass.q.head + (part * 8 < pass.head_dim ? part * 8 : 0);
         for (int u = 0; u < Traits::consumers; ++u) {
             const Unit unit = tile.unit[u];
-            if (unit.rows == 0)
-                continue;
             const std::uint32_t target = shared_address(shared.queries[query.slot()]) + u * Traits::unit_bytes;
-            const Element *const row_0 = static_cast<const Element *>(pass.q.data) + tile.batch * pass.q.batch +
-                                         tile.head * pass.q.head;
-#pragma unroll 4
-            for (int i = 0; i < most; ++i) {
-                const int row = (lane + i * warp_threads) / parts, part = (lane + i * warp_threads) % parts;
-                const bool present = row < unit.rows && part * 8 < pass.head_dim;
-                const std::int64_t index = pass.query_row(unit.position(row));
-                copy_16_bytes(target + swizzled_offset(unit_rows, row, part),
-                              row_0 + index * pass.q.row + (present ? part * 8 : 0), present);
-            }
+            const int rows = part * 8 < pass.head_dim ? unit.rows : 0; // the others are zeros
+            const Element *next = row_0 + (unit.first + first_row * unit.stride - pass.q.start) * pass.q.row;
+            const std::int64_t distance = at_once * unit.stride * pass.q.row;
+            if (unit.rows > 0 && part < parts)
+#pragma unroll 2
+                for (int row = first_row; row < unit_rows; row += at_once, next += distance) {
+                    const Element *const source =
+                        pass.query_order ? row_0 + pass.query_row(unit.position(row)) * pass.q.row : next;
+                    copy_16_bytes(target + swizzled_offset(unit_rows, row, part), row < rows ? source : row_0,
+                                  row < rows);
+                }
         }
         wait_for_copies();
         publish_to_async_proxy();
@@ -175,60 +180,48 @@ __device__ __forceinline__ void copy_queries(const ForwardPass &pass, ForwardSha
     }
 }
 
-// ---- Warp 3: rows that meet no keys, of blocks' shares of all rows.
+// ---- Warp 3: rows that meet no keys, of blocks' shares of all rows. 32 rows at a time; the copy unit writes them.
 
-// Of 32 rows.
 template <class Traits>
-__device__ __forceinline__ void write_bare_rows(const ForwardPass &pass, int batch, int head, int first, int lane) {
+__device__ __forceinline__ void write_bare_rows(const ForwardPass &pass, ForwardShared<Traits> &shared) {
     using Element = typename Traits::Element;
-    const int position = pass.query_start + first + lane;
-    bool is_bare = first + lane < pass.query_count;
-    for (int b = 0; b < pass.branch_count; ++b) {
-        const PassBranch &branch = pass.branches[b];
-        const bool misses = branch.query_rule == ANNULUS_QUERY_DILATED &&
-                            branch.dilation.remainder(branch.length.remainder(position)) != branch.phase(head);
-        is_bare = is_bare && (misses || !branch.serves(head));
-    }
-    const unsigned bare = __ballot_sync(~0u, is_bare);
-    if (!bare)
-        return;
-    const std::int64_t first_sum = (std::int64_t{batch} * pass.heads.value + head) * pass.sum_rows + first;
-    if (is_bare && pass.sum_o)
-        pass.sum_state[first_sum + lane] = {-INFINITY, 0};
-    else if (is_bare && pass.lse.data)
-        static_cast<float *>(pass.lse.data)[row_offset(pass.lse, batch, head, position)] = -INFINITY;
-    // As many rows at once as a warp writes 16 bytes a lane.
-    const auto clear = [&](char *row_0, std::int64_t row_bytes, int parts) {
-        const int at_once = warp_threads / parts;
-        char *target = row_0 + lane / parts * row_bytes + lane % parts * 16;
-        const std::int64_t distance = at_once * row_bytes;
-        if (lane < at_once * parts)
-#pragma unroll 4
-            for (int row = lane / parts; row < warp_threads; row += at_once, target += distance)
-                if (bare >> row & 1)
-                    *reinterpret_cast<uint4 *>(target) = {};
-    };
-    if (pass.sum_o) {
-        const int bytes = pass.head_dim * static_cast<int>(sizeof(float));
-        for (int from = 0; from < bytes; from += warp_threads * 16)
-            clear(reinterpret_cast<char *>(pass.sum_o + first_sum * pass.head_dim) + from, bytes,
-                  min(warp_threads, (bytes - from) / 16));
-    } else {
-        Element *const row_0 =
-            static_cast<Element *>(pass.out.data) + row_offset(pass.out, batch, head, pass.query_start + first);
-        clear(reinterpret_cast<char *>(row_0), pass.out.row * static_cast<std::int64_t>(sizeof(Element)),
-              pass.head_dim / 8);
-    }
-}
-
-template <class Traits> __device__ __forceinline__ void write_bare_rows(const ForwardPass &pass) {
     const int lane = static_cast<int>(threadIdx.x) % warp_threads;
+    for (int i = lane; i < static_cast<int>(sizeof shared.zeros / sizeof(uint4)); i += warp_threads)
+        shared.zeros[i] = {};
+    publish_to_async_proxy();
+    __syncwarp();
+    const std::uint32_t zeros = shared_address(shared.zeros);
+    const auto bytes = static_cast<unsigned>(pass.head_dim * static_cast<int>(sizeof(Element)));
     const int groups = quotient_up(pass.query_count, warp_threads);
     // All heads of some rows in turn: they are neighbours in memory.
-    for (std::int64_t i = blockIdx.x; i < std::int64_t{groups} * pass.batches; i += gridDim.x)
-        for (int head = 0; head < pass.heads.value; ++head)
-            write_bare_rows<Traits>(pass, static_cast<int>(i / groups), head,
-                                    static_cast<int>(i % groups) * warp_threads, lane);
+    for (std::int64_t i = blockIdx.x; i < std::int64_t{groups} * pass.batches; i += gridDim.x) {
+        const int batch = static_cast<int>(i / groups), index = static_cast<int>(i % groups) * warp_threads + lane;
+        const int position = pass.query_start + index;
+        for (int head = 0; head < pass.heads.value; ++head) {
+            bool is_bare = index < pass.query_count;
+            for (int b = 0; b < pass.branch_count; ++b) {
+                const PassBranch &branch = pass.branches[b];
+                if (branch.serves(head))
+                    is_bare &= branch.query_rule == ANNULUS_QUERY_DILATED &&
+                               branch.dilation.remainder(branch.length.remainder(position)) != branch.phase(head);
+            }
+            if (!is_bare)
+                continue;
+            const std::int64_t sum = (std::int64_t{batch} * pass.heads.value + head) * pass.sum_rows + index;
+            if (pass.sum_o) {
+                pass.sum_state[sum] = {-INFINITY, 0};
+                copy_out(pass.sum_o + sum * pass.head_dim, zeros, bytes);
+                copy_out(pass.sum_o + sum * pass.head_dim + pass.head_dim / 2, zeros, bytes);
+            } else {
+                if (pass.lse.data)
+                    static_cast<float *>(pass.lse.data)[row_offset(pass.lse, batch, head, position)] = -INFINITY;
+                copy_out(static_cast<Element *>(pass.out.data) + row_offset(pass.out, batch, head, position), zeros,
+                         bytes);
+            }
+        }
+        commit_copies_out();
+    }
+    wait_for_copies_out();
 }
 
 // ---- Consumers.
@@ -249,6 +242,7 @@ struct RunningSoftmax {
     // `may_be_hidden`, a row may have met no key yet.
     template <bool may_be_hidden, int count>
     __device__ __forceinline__ void step(float (&s)[count], float c, float inverse_c, const float (&weight)[2]) {
+        float before[2];
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             float most[2] = {s[2 * r], s[2 * r + 1]};
@@ -257,11 +251,14 @@ struct RunningSoftmax {
 #pragma unroll
                 for (int e = 0; e < 2; ++e)
                     most[e] = fmaxf(most[e], s[i + 2 * r + e]);
-            const float before = m[r];
-            m[r] = max_of_row(fmaxf(before, fmaxf(fmaf(weight[0], inverse_c, most[0]),
-                                                  fmaf(weight[1], inverse_c, most[1]))));
+            before[r] = m[r];
+            m[r] = max_of_row(fmaxf(before[r], fmaxf(fmaf(weight[0], inverse_c, most[0]),
+                                                     fmaf(weight[1], inverse_c, most[1]))));
+        }
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
             const float top = may_be_hidden && m[r] == -INFINITY ? 0.f : m[r];
-            scale[r] = exp2_fast((before - top) * c);
+            scale[r] = exp2_fast((before[r] - top) * c);
             l[r] *= scale[r];
             const float shift[2] = {fmaf(-top, c, weight[0]), fmaf(-top, c, weight[1])};
 #pragma unroll
@@ -355,12 +352,12 @@ template <class Traits> class Consumer {
                 p[i] = pack_two<Element>(s[2 * i], s[2 * i + 1]);
         };
 
-        const auto attend_scores = [&](auto may_be_hidden, const UnitRun &own) {
-            // Of the thread's two columns of eight. Read at each step: registers are scarcer.
-            const std::uint8_t *const multiplicity = own.multiplicity + 2 * (lane_ % 4);
-            softmax.template step<decltype(may_be_hidden)::value>(
-                s, pass_.scale_log2, pass_.inverse_scale_log2,
-                {__log2f(multiplicity[0]), __log2f(multiplicity[1])});
+        // log2 of the multiplicity of the thread's two columns of eight. Read at each step: registers are scarcer.
+        float weight[2];
+        const auto load_weights = [&](const UnitRun &own) {
+            const int two = own.multiplicities[lane_ % 4];
+            weight[0] = __log2f(static_cast<float>(two % 16));
+            weight[1] = __log2f(static_cast<float>(two / 16));
         };
         // Of the step whose first key is `first` of the run: keys that the thread's rows do not see get no probability.
         int visible[2]; // of the run
@@ -407,6 +404,7 @@ template <class Traits> class Consumer {
             multiply_keys(stage_.slot());
         };
         const auto start_step = [&](const UnitRun &own, bool hides, int first, int keys) {
+            load_weights(own);
             load_scores();
             pass_turn();
             wait_for_products<0>();
@@ -416,12 +414,13 @@ template <class Traits> class Consumer {
                 hide(first);
                 clear_values(keys);
             }
-            attend_scores(std::true_type{}, own);
+            softmax.template step<true>(s, pass_.scale_log2, pass_.inverse_scale_log2, weight);
             pack();
             softmax.template rescale<Traits::skips_rescaling>(o);
         };
         const auto take_step = [&](const UnitRun &own, auto hides, int first, int keys) {
             constexpr bool hiding = decltype(hides)::value;
+            load_weights(own);
             load_scores();
             if constexpr (Traits::overlaps) {
                 const auto pending = pending_stage();
@@ -437,7 +436,7 @@ template <class Traits> class Consumer {
             release(shared_.k_empty[stage_.slot()]);
             if constexpr (hiding)
                 hide(first);
-            attend_scores(hides, own);
+            softmax.template step<hiding>(s, pass_.scale_log2, pass_.inverse_scale_log2, weight);
             if constexpr (Traits::overlaps) {
                 wait_for_products<0>();
                 pin(o);
@@ -491,6 +490,9 @@ template <class Traits> class Consumer {
                 take_step(own, std::false_type{}, 0, step);
         }
         finish_pending();
+        // A turn without products: the others go on while this one writes.
+        take_turn();
+        pass_turn();
         if (unit.rows > 0)
             write(unit, tile.batch, tile.head, queries, o, softmax);
     }
@@ -520,9 +522,10 @@ template <class Traits> class Consumer {
             take_turn();
             pass_turn();
             shared_.k_full[s].wait(stage_.parity_to_empty());
-            shared_.v_full[s].wait(stage_.parity_to_empty());
             sync_warpgroup();
             release(shared_.k_empty[s]);
+            shared_.v_full[s].wait(stage_.parity_to_empty());
+            sync_warpgroup();
             release(shared_.v_empty[s]);
         }
     }
@@ -549,12 +552,12 @@ template <class Traits> class Consumer {
         float inverse[2];
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            inverse[r] = sum[r] == 0.f ? 0.f : 1 / sum[r];
+            inverse[r] = sum[r] == 0.f ? 0.f : __frcp_rn(sum[r]);
             const int row = warp * 16 + lane / 4 + 8 * r;
             if (pass_.lse.data && lane % 4 == 0 && row < unit.rows)
                 static_cast<float *>(pass_.lse.data)[row_offset(pass_.lse, batch, head, unit.position(row))] =
                     sum[r] == 0.f ? -INFINITY
-                                  : (softmax.m[r] * pass_.scale_log2 + log2f(sum[r])) * std::numbers::ln2_v<float>;
+                                  : (softmax.m[r] * pass_.scale_log2 + __log2f(sum[r])) * std::numbers::ln2_v<float>;
         }
         if (pass_.has_nan) {
             float zero = 0;
@@ -653,7 +656,7 @@ __global__ void __launch_bounds__(Traits::threads, 1) forward_kernel(const __gri
         } else if (warp == 2) {
             copy_queries(pass, shared);
         } else if (pass.may_be_bare) {
-            write_bare_rows<Traits>(pass);
+            write_bare_rows(pass, shared);
         }
     } else {
         grow_registers<Traits::consumer_registers>();

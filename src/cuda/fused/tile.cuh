@@ -34,7 +34,7 @@ struct Unit {
 // What a unit has of a run: the first `steps` steps, of which the first `full` hide no key from any row.
 struct UnitRun {
     int steps, full;
-    std::uint8_t multiplicity[multiplicity_period]; // of key j at j modulo the period
+    std::uint8_t multiplicities[multiplicity_period / 2]; // of keys 2 i and 2 i + 1, modulo the period: four bits each
 };
 
 // Keys first, first + stride, …: `count` of them, `steps` times so many as a step takes. They are visited from the last
@@ -277,12 +277,11 @@ __device__ __forceinline__ void find_runs(const ForwardPass &pass, const CellBra
                 if (run.steps == 0)
                     continue;
                 KeyRun<units> &target = tile.run[runs++];
-                if (lane < units * multiplicity_period) {
-                    target.unit[u].multiplicity[j] = static_cast<std::uint8_t>(multiplicity);
-                    if (j == 0) {
-                        target.unit[u].steps = steps;
-                        target.unit[u].full = full;
-                    }
+                const int of_next = __shfl_down_sync(~0u, multiplicity, 1);
+                if (lane < units * multiplicity_period && j % 2 == 0) {
+                    target.unit[u].multiplicities[j / 2] = static_cast<std::uint8_t>(multiplicity | of_next << 4);
+                    target.unit[u].steps = steps;
+                    target.unit[u].full = full;
                 }
                 if (lane == 0) {
                     const int row = pass.key_stride.quotient(run.first - pass.key_start);
