@@ -45,33 +45,6 @@ class WatchedWorkspace {
     PlaceMemory memory_;
 };
 
-bool fits_into_limit(annulus_context *context, const Problem &problem) {
-    const annulus_problem sizes = sizes_of(problem);
-    for (const annulus_pass pass : {ANNULUS_PASS_FORWARD, ANNULUS_PASS_BACKWARD}) {
-        std::uint64_t bytes = 0;
-        const annulus_status status = annulus_workspace_size(context, &sizes, pass, &bytes);
-        if (status == ANNULUS_ERROR_MEMORY)
-            return false;
-        check(status);
-    }
-    return true;
-}
-
-// Doubles the limit until the library accepts it, and returns it.
-std::uint64_t raise_limit(annulus_config *config, annulus_context *context, const Problem &problem,
-                          std::uint64_t limit) {
-    constexpr std::uint64_t ample = std::uint64_t{64} << 20;
-    while (!fits_into_limit(context, problem)) {
-        if (limit == 0 || limit >= ample)
-            throw std::runtime_error("refused a workspace limit of " + std::to_string(limit) +
-                                     " bytes: " + annulus_last_error());
-        limit *= 2;
-        check(annulus_config_set_workspace_limit(config, limit));
-        check(annulus_context_set_config(context, config));
-    }
-    return limit;
-}
-
 // With an engine for both passes.
 RunOptions for_both_passes(RunOptions options) {
     if (!options.has_backward)
@@ -229,11 +202,33 @@ Config make_config(const Problem &problem, const RunOptions &options) {
     return config;
 }
 
-void choose_engine(annulus_context *context, annulus_pass pass, const Problem &problem, const RunOptions &options) {
-    if (options.has_backward)
-        return;
+void set_config(annulus_context *context, annulus_pass pass, const Problem &problem, const RunOptions &options) {
     const Config config = make_config(problem, pass == ANNULUS_PASS_FORWARD ? options : for_both_passes(options));
     check(annulus_context_set_config(context, config.get()));
+}
+
+bool fits_into_limit(annulus_context *context, const Problem &problem, const RunOptions &options) {
+    const annulus_problem sizes = sizes_of(problem);
+    for (const annulus_pass pass : {ANNULUS_PASS_FORWARD, ANNULUS_PASS_BACKWARD}) {
+        set_config(context, pass, problem, options);
+        std::uint64_t bytes = 0;
+        const annulus_status status = annulus_workspace_size(context, &sizes, pass, &bytes);
+        if (status == ANNULUS_ERROR_MEMORY)
+            return false;
+        check(status);
+    }
+    return true;
+}
+
+// Doubles the limit until the library accepts it.
+void raise_limit(annulus_context *context, const Problem &problem, RunOptions &options) {
+    constexpr std::uint64_t ample = std::uint64_t{64} << 20;
+    while (!fits_into_limit(context, problem, options)) {
+        if (options.workspace_limit == 0 || options.workspace_limit >= ample)
+            throw std::runtime_error("refused a workspace limit of " + std::to_string(options.workspace_limit) +
+                                     " bytes: " + annulus_last_error());
+        options.workspace_limit *= 2;
+    }
 }
 
 Results run_on(annulus_context *context, const annulus_problem &sizes, const Problem &problem, const Inputs &inputs,
@@ -241,7 +236,8 @@ Results run_on(annulus_context *context, const annulus_problem &sizes, const Pro
     Place &place = *options.place;
     Call call(problem, inputs, place, options.aligned);
     const auto results_of = [&](annulus_pass pass, annulus_status (Call::*compute)(annulus_context *) const) {
-        choose_engine(context, pass, problem, options);
+        if (!options.has_backward)
+            set_config(context, pass, problem, options);
         std::optional<WatchedWorkspace> workspace;
         if (options.own_workspace)
             workspace.emplace(place, context, sizes, pass, options.workspace_limit);
@@ -267,7 +263,7 @@ Results run(const Problem &problem, const Inputs &inputs, const RunOptions &give
     const Config config = make_config(problem, for_both_passes(options));
     const Context context = make_context(config.get(), options.threads, *options.place);
     if (options.raise_limit)
-        options.workspace_limit = raise_limit(config.get(), context.get(), problem, options.workspace_limit);
+        raise_limit(context.get(), problem, options);
     return run_on(context.get(), sizes_of(problem), problem, inputs, options);
 }
 

@@ -12,8 +12,8 @@
 // Grid. As many blocks as the GPU has multiprocessors; each takes tiles (tile.cuh) until there are none left, the
 // first by its index, the others from a counter.
 //
-// Roles. Warpgroup 0 feeds: its warp 0 copies K and V by tensor maps, warp 1 finds tiles, warp 2 copies Q, warp 3 writes
-// the rows that have no keys. The other warpgroups compute, a unit of 64 queries each.
+// Roles. Warpgroup 0 feeds: its warp 0 copies K and V by tensor maps, warp 1 finds tiles, warp 2 copies Q. The other
+// warpgroups compute, a unit of 64 queries each.
 //
 // Shared memory, for each barrier who fills and who empties:
 //
@@ -43,7 +43,6 @@ template <class Traits> struct ForwardShared {
     std::uint8_t queries[Traits::query_slots][Traits::consumers * Traits::unit_bytes];
     std::uint8_t k[Traits::stages][Traits::stage_bytes];
     std::uint8_t v[Traits::stages][Traits::stage_bytes];
-    uint4 zeros[Traits::head_dim / 8]; // a row of O
     Tile<Traits::consumers> tiles[tile_slots];
     CellBranches branches;
     Barrier tile_full[tile_slots], tile_empty[tile_slots];
@@ -178,50 +177,6 @@ __device__ __forceinline__ void copy_queries(const ForwardPass &pass, ForwardSha
             shared.tile_empty[at.slot()].arrive();
         }
     }
-}
-
-// ---- Warp 3: rows that meet no keys, of blocks' shares of all rows. 32 rows at a time; the copy unit writes them.
-
-template <class Traits>
-__device__ __forceinline__ void write_bare_rows(const ForwardPass &pass, ForwardShared<Traits> &shared) {
-    using Element = typename Traits::Element;
-    const int lane = static_cast<int>(threadIdx.x) % warp_threads;
-    for (int i = lane; i < static_cast<int>(sizeof shared.zeros / sizeof(uint4)); i += warp_threads)
-        shared.zeros[i] = {};
-    publish_to_async_proxy();
-    __syncwarp();
-    const std::uint32_t zeros = shared_address(shared.zeros);
-    const auto bytes = static_cast<unsigned>(pass.head_dim * static_cast<int>(sizeof(Element)));
-    const int groups = quotient_up(pass.query_count, warp_threads);
-    // All heads of some rows in turn: they are neighbours in memory.
-    for (std::int64_t i = blockIdx.x; i < std::int64_t{groups} * pass.batches; i += gridDim.x) {
-        const int batch = static_cast<int>(i / groups), index = static_cast<int>(i % groups) * warp_threads + lane;
-        const int position = pass.query_start + index;
-        for (int head = 0; head < pass.heads.value; ++head) {
-            bool is_bare = index < pass.query_count;
-            for (int b = 0; b < pass.branch_count; ++b) {
-                const PassBranch &branch = pass.branches[b];
-                if (branch.serves(head))
-                    is_bare &= branch.query_rule == ANNULUS_QUERY_DILATED &&
-                               branch.dilation.remainder(branch.length.remainder(position)) != branch.phase(head);
-            }
-            if (!is_bare)
-                continue;
-            const std::int64_t sum = (std::int64_t{batch} * pass.heads.value + head) * pass.sum_rows + index;
-            if (pass.sum_o) {
-                pass.sum_state[sum] = {-INFINITY, 0};
-                copy_out(pass.sum_o + sum * pass.head_dim, zeros, bytes);
-                copy_out(pass.sum_o + sum * pass.head_dim + pass.head_dim / 2, zeros, bytes);
-            } else {
-                if (pass.lse.data)
-                    static_cast<float *>(pass.lse.data)[row_offset(pass.lse, batch, head, position)] = -INFINITY;
-                copy_out(static_cast<Element *>(pass.out.data) + row_offset(pass.out, batch, head, position), zeros,
-                         bytes);
-            }
-        }
-        commit_copies_out();
-    }
-    wait_for_copies_out();
 }
 
 // ---- Consumers.
@@ -601,7 +556,7 @@ template <class Traits> class Consumer {
         for (int r = 0; r < 2; ++r) {
             index[r] = (std::int64_t{batch} * pass_.heads.value + head) * pass_.sum_rows +
                        pass_.query_row(unit.position(warp * 16 + lane / 4 + 8 * r));
-            before[r] = pass_.is_first ? float2{-INFINITY, 0} : pass_.sum_state[index[r]];
+            before[r] = pass_.sets_sums ? float2{-INFINITY, 0} : pass_.sum_state[index[r]];
         }
         __syncwarp(); // all four lanes of a row have read what one of them overwrites
 #pragma unroll
@@ -619,7 +574,7 @@ template <class Traits> class Consumer {
                 if (column >= pass_.head_dim)
                     break;
                 float2 two{o[4 * i + 2 * r] * own_factor, o[4 * i + 2 * r + 1] * own_factor};
-                if (!pass_.is_first) {
+                if (!pass_.sets_sums) {
                     const float2 old = sums[column / 2];
                     two = {fmaf(old.x, factor, two.x), fmaf(old.y, factor, two.y)};
                 }
@@ -655,8 +610,6 @@ __global__ void __launch_bounds__(Traits::threads, 1) forward_kernel(const __gri
             find_tiles(pass, shared);
         } else if (warp == 2) {
             copy_queries(pass, shared);
-        } else if (pass.may_be_bare) {
-            write_bare_rows(pass, shared);
         }
     } else {
         grow_registers<Traits::consumer_registers>();

@@ -78,7 +78,7 @@ struct ForwardPass {
     float scale_log2, inverse_scale_log2; // scale log2(e), above 0
     PassRows q;
     // Where queries and keys have numbers other than their positions (curve_order.hpp): the index, from query_start, of
-    // the position with number query_start + i; results are then sums, and no rows are bare. Else null.
+    // the position with number query_start + i; results are then sums. Else null.
     const int *query_order;
     int query_offset; // of query_start, in the rows of Q and the sums
 
@@ -88,13 +88,12 @@ struct ForwardPass {
         return (query_order ? query_order[index] : index) + query_offset;
     }
 
-    // Results: either O and LSE (which may be null) of the dtype, or sums: O unnormalised and (m, l) in units of log2.
+    // Results, of queries that have keys: either O and LSE (which may be null) of the dtype, or sums: O unnormalised and (m, l) in units of log2.
     PassRows out, lse;
     float *sum_o;      // [B, H, queries, D], or null
     float2 *sum_state; // [B, H, queries]
     int sum_rows;      // the queries
-    bool is_first;     // rows without keys are written, too; sums are set, not added to
-    bool may_be_bare;  // there may be such rows
+    bool sets_sums;    // instead of adding to them
     unsigned *next_tile; // 0 before; how many tiles were taken beyond the first of every block
     int *has_nan;        // causal and no sums; becomes 1 where O is NaN or infinite. Else null
 };

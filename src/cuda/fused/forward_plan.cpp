@@ -248,13 +248,13 @@ bool cuts_segment(const BranchPlan &branch, const Window &window) {
     return window.start % branch.segment_length() != 0 || window.end() != last.end();
 }
 
-bool may_be_bare(const ForwardPass &pass) {
+bool is_complete(const ForwardPass &pass) {
     for (int head = 0; head < pass.heads.value; ++head)
         if (std::ranges::none_of(branches_of(pass), [&](const PassBranch &branch) {
                 return branch.serves(head) && branch.query_rule != ANNULUS_QUERY_DILATED;
             }))
-            return true;
-    return false;
+            return false;
+    return true;
 }
 
 ForwardPass pass_without_branches(const Plan &plan) {
@@ -289,7 +289,7 @@ std::vector<PlannedPass> make_forward_passes(const Plan &plan) {
         if (!is_curved(plan.pattern().branches[i], branch)) {
             linear.push_back(make_branch(plan, i));
         } else if (has_pairs(branch, problem)) {
-            curved.push_back({*with_branch(empty, make_branch(plan, i)), &branch,
+            curved.push_back({*with_branch(empty, make_branch(plan, i)), false, &branch,
                               intersect(problem.queries, problem.keys)});
             ForwardPass &pass = curved.back().pass;
             const Window &window = curved.back().window;
@@ -308,16 +308,16 @@ std::vector<PlannedPass> make_forward_passes(const Plan &plan) {
             return more.has_value();
         });
         if (!taken)
-            passes.push_back({*with_branch(empty, branch)});
+            passes.push_back({*with_branch(empty, branch), false});
     }
     passes.insert(passes.end(), curved.begin(), curved.end());
 
     const ForwardShape shape = forward_shape(problem.head_dim);
-    for (auto &[pass, curve, window] : passes) {
+    for (auto &[pass, complete, curve, window] : passes) {
         set_merging(pass, shape.step, curve ? window.length : problem.key_rows());
         if (pass.query_count > 0)
             set_grid(pass, shape.units);
-        pass.may_be_bare = !curve && may_be_bare(pass);
+        complete = !curve && is_complete(pass);
     }
     return passes;
 }

@@ -11,6 +11,7 @@ namespace annulus {
 
 struct PlannedPass {
     ForwardPass pass; // all but pointers and tensor maps
+    bool is_complete; // every query takes part in some branch of the pass
     // Of a pass over a branch in an order along a curve, on numbers instead of positions (curve_order.hpp): the branch,
     // else null; and the window of the numbers.
     const BranchPlan *curve = nullptr;

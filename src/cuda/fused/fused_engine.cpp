@@ -127,8 +127,8 @@ void set_maps(ForwardPass &pass, const GemmCall &call, const DeviceRows &k, cons
 // K and V in the order of a curve; the maps of those.
 void follow_curve(const GemmCall &call, PlannedPass &planned, const CurveMemory &memory, cudaStream_t stream) {
     const Problem &problem = call.plan.problem();
-    const auto &[pass, curve, window] = planned;
-    find_curve_order(*curve, window, memory.residues, memory.order, stream);
+    const Window &window = planned.window;
+    find_curve_order(*planned.curve, window, memory.residues, memory.order, stream);
     const auto pack = [&](const DeviceRows &rows, void *target) {
         pack_in_order(rows, window, memory.order, problem.batch, problem.kv_heads, problem.head_dim, target, stream);
         const std::int64_t row = std::int64_t{problem.kv_heads} * problem.head_dim;
@@ -139,6 +139,19 @@ void follow_curve(const GemmCall &call, PlannedPass &planned, const CurveMemory 
     // Rows of Q and of the sums are those of the call's window.
     planned.pass.query_order = memory.order;
     planned.pass.query_offset = static_cast<int>(window.start - problem.queries.start);
+}
+
+// The results of queries without keys: in the sums, or where there are none in the call's tensors.
+void clear(const GemmCall &call, float2 *state, float *o, cudaStream_t stream) {
+    const Problem &problem = call.plan.problem();
+    const std::int64_t rows = problem.batch * problem.heads * problem.queries.length;
+    if (!o) {
+        clear_outputs(problem.dtype, {call.whole(), problem.head_dim, call.out, call.lse}, stream);
+        return;
+    }
+    clear_state(state, rows, stream);
+    check(cudaMemsetAsync(o, 0, static_cast<std::size_t>(rows * problem.head_dim) * sizeof(float), stream),
+          "cudaMemsetAsync");
 }
 
 // Runs all passes; with `sums` into these, else into the call's tensors, by way of sums of its own where it needs any.
@@ -158,13 +171,10 @@ void run(const GemmCall &call, Workspace &workspace) {
           "cudaMemsetAsync");
     float2 *const state = call.sums ? call.sums->state : memory.state;
     float *const o = call.sums ? call.sums->o : memory.o;
-    bool is_first = !call.sums || call.sums->first; // what comes next sets all rows
-    if (is_first && (passes.empty() || passes.front().curve)) {
-        const std::int64_t rows = problem.batch * problem.heads * problem.queries.length;
-        clear_state(state, rows, stream);
-        check(cudaMemsetAsync(o, 0, static_cast<std::size_t>(rows * problem.head_dim) * sizeof(float), stream),
-              "cudaMemsetAsync");
-        is_first = false;
+    bool sets = !call.sums || call.sums->first; // what comes next sets all rows
+    if (sets && !(passes.size() > 0 && passes.front().is_complete)) {
+        clear(call, state, o, stream);
+        sets = false;
     }
     int *const has_nan = plan.causal() ? reinterpret_cast<int *>(memory.control + passes.size()) : nullptr;
     for (std::size_t i = 0; i < passes.size(); ++i) {
@@ -179,12 +189,11 @@ void run(const GemmCall &call, Workspace &workspace) {
         pass.sum_o = o;
         pass.sum_state = state;
         pass.sum_rows = static_cast<int>(problem.queries.length);
-        pass.is_first = is_first;
-        pass.may_be_bare = pass.may_be_bare && is_first;
+        pass.sets_sums = sets;
         pass.next_tile = memory.control + i;
         pass.has_nan = o ? nullptr : has_nan;
         launch_forward(problem.dtype, pass, call.device.multiprocessors(), stream);
-        is_first = false;
+        sets = false;
     }
     // Sums of a step are looked through by the repair itself.
     const RowContext rows = call.row_context(memory.branches, call.sums ? nullptr : has_nan);

@@ -33,19 +33,6 @@ __device__ __forceinline__ void wait_for_copies() {
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-// From shared to global memory, a multiple of 16 bytes between multiples of 16. The source must stay as it is until
-// wait_for_copies_out(), which waits for what this thread has committed.
-__device__ __forceinline__ void copy_out(void *target, std::uint32_t source, unsigned bytes) {
-    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(target), "r"(source), "r"(bytes)
-                 : "memory");
-}
-__device__ __forceinline__ void commit_copies_out() {
-    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-}
-__device__ __forceinline__ void wait_for_copies_out() {
-    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
-}
-
 // What this thread wrote to shared memory is seen by matrix and bulk copy instructions that come after a barrier.
 __device__ __forceinline__ void publish_to_async_proxy() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
