@@ -48,16 +48,22 @@ template <class Use> __device__ void for_four_columns(const BlockRows &rows, int
         use(BlockRow(rows, row, layer), static_cast<int>(threadIdx.x % threads * 4));
 }
 
+constexpr std::int64_t most_layers = 65535; // of a grid
+
 dim3 grid_of(const BlockRows &rows, int columns) {
-    constexpr std::int64_t most_layers = 65535; // of a grid
     return {grid_for(rows.window.length, block_threads / (columns / 4)).x,
             static_cast<unsigned>(std::min(most_layers, rows.batches * rows.heads))};
 }
 
+// Whether every row begins at a multiple of `bytes`, a power of two.
+template <class T> bool begin_at_multiples(const DeviceRows &rows, std::size_t bytes) {
+    const auto strides = static_cast<std::uintptr_t>(rows.batch | rows.row | rows.head) * sizeof(T);
+    return (strides | reinterpret_cast<std::uintptr_t>(rows.data)) % bytes == 0;
+}
+
 // Whether four neighbours of every row can be written at once.
 template <class T> bool fours_are_aligned(const DeviceRows &rows) {
-    return (rows.batch | rows.row | rows.head) % 4 == 0 &&
-           reinterpret_cast<std::uintptr_t>(rows.data) % (4 * sizeof(T)) == 0;
+    return begin_at_multiples<T>(rows, 4 * sizeof(T));
 }
 
 template <class T> __device__ void write_four(const float4 &values, T *target, bool aligned) {
@@ -106,14 +112,24 @@ __global__ void __launch_bounds__(block_threads)
     });
 }
 
-template <class T>
+constexpr int cleared_rows = 16; // of a block
+
+// All heads of some rows, which are neighbours in memory, in parts of a row that are written at once.
+template <class T, class Part>
 __global__ void __launch_bounds__(block_threads)
-    clear_outputs_kernel(const ClearArguments a, const BlockRows rows, bool aligned) {
-    for_four_columns(rows, a.head_dim, [&](const BlockRow &row, int column) {
-        write_four(float4{}, row_at<T>(a.rows, row.batch, row.head, row.position) + column, aligned);
-        if (a.lse.data && column == 0)
-            *row_at<float>(a.lse, row.batch, row.head, row.position) = -INFINITY;
-    });
+    clear_outputs_kernel(const ClearArguments a, const BlockRows rows, unsigned parts) {
+    const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * cleared_rows;
+    const std::int64_t last = min(first + cleared_rows, rows.window.length);
+    for (std::int64_t batch = blockIdx.y; batch < rows.batches; batch += gridDim.y)
+        for (std::int64_t row = first; row < last; ++row)
+            for (unsigned i = threadIdx.x; i < std::int64_t{rows.heads} * parts; i += block_threads) {
+                const auto head = rows.first_head + static_cast<std::int32_t>(i / parts);
+                const std::int64_t position = rows.window.start + row;
+                T *const target = row_at<T>(a.rows, rows.first_batch + batch, head, position);
+                reinterpret_cast<Part *>(target)[i % parts] = Part{};
+                if (a.lse.data && i % parts == 0)
+                    *row_at<float>(a.lse, rows.first_batch + batch, head, position) = -INFINITY;
+            }
 }
 
 // Calls use(row) for the rows that this warp has to look at: none if it is known that no row of the block has a NaN.
@@ -231,10 +247,19 @@ void clear_outputs(annulus_dtype dtype, const ClearArguments &a, cudaStream_t st
     const BlockRows rows = query_rows(a.block);
     if (rows.count() == 0)
         return;
+    const dim3 grid(grid_for(rows.window.length, cleared_rows).x,
+                    static_cast<unsigned>(std::min(most_layers, rows.batches)));
     with_dtype(dtype, [&](auto type) {
         using T = decltype(type);
-        launch("clear_outputs", clear_outputs_kernel<T>, grid_of(rows, a.head_dim), stream, a, rows,
-               fours_are_aligned<T>(a.rows));
+        const auto clear = [&](auto part) {
+            using Part = decltype(part);
+            const auto parts = static_cast<unsigned>(a.head_dim * sizeof(T) / sizeof(Part));
+            launch("clear_outputs", clear_outputs_kernel<T, Part>, grid, stream, a, rows, parts);
+        };
+        if (begin_at_multiples<T>(a.rows, sizeof(uint4)))
+            clear(uint4{});
+        else
+            clear(T{});
     });
 }
 

@@ -76,6 +76,8 @@ const char *refusal(const Plan &plan, annulus_pass pass, const Resources &resour
     if (problem.sequence_length >= position_limit || problem.key_rows() >= position_limit ||
         problem.batch >= position_limit)
         return "2^30 positions or batch entries are too many for it";
+    if (plan.branches().size() > 64)
+        return "64 branches are its limit";
     for (const BranchPlan &branch : plan.branches())
         if (branch.dilation() >= position_limit)
             return "a dilation of 2^30 is too much for it";
