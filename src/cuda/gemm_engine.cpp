@@ -116,7 +116,7 @@ void prepare_sums(const GemmCall &call) {
     };
     if (call.is_forward()) {
         if (sums.first)
-            clear_state(sums.state, query_rows, stream_of(call));
+            fill_state(sums.state, query_rows, empty_state(), stream_of(call));
         return;
     }
     if (sums.first)

@@ -82,7 +82,7 @@ void Lane::begin_block() {
     const std::int64_t key_rows = block_->batches * (block_->heads / group) * block_->keys.length;
     if (call.is_forward()) {
         if (query_rows > 0)
-            clear_state(memory.state, query_rows, context_.stream);
+            fill_state(memory.state, query_rows, empty_state(), context_.stream);
         return;
     }
     if (first_branch_reaches_all_rows())

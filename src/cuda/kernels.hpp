@@ -6,6 +6,7 @@
 // behind the largest score by `lazy_maximum`: 2^lazy_maximum is far from overflow, and O is rescaled less often.
 #pragma once
 
+#include "cuda/softmax_state.hpp"
 #include "cuda/tiles.hpp"
 
 #include <annulus/tensor.h>
@@ -142,8 +143,7 @@ struct AddArguments {
 };
 void add_rows(const AddArguments &arguments, cudaStream_t stream);
 
-// m = -inf, l = 0.
-void clear_state(float2 *state, std::int64_t rows, cudaStream_t stream);
+void fill_state(float2 *state, std::int64_t rows, float2 value, cudaStream_t stream);
 
 // What the results of a row depend on, for those rows that must be computed one by one (repair.cuh).
 struct RowContext {
@@ -159,7 +159,7 @@ struct RowContext {
 // Copies branches to device memory, through kernel arguments: a captured graph keeps them.
 void store_branches(const BranchPlan *branches, std::int32_t count, BranchPlan *target, cudaStream_t stream);
 
-// From the state of a block to the caller's O and LSE.
+// From the state of a block to the caller's O and LSE, but for finished rows.
 struct OutputArguments {
     Block block;
     const float2 *state;
@@ -168,7 +168,7 @@ struct OutputArguments {
     RowContext context;
 };
 void write_outputs(annulus_dtype dtype, const OutputArguments &arguments, cudaStream_t stream);
-// Computes again those rows of the caller's O that have a NaN, if there are any. Without a state.
+// Computes again those rows of the caller's O that have a NaN, if there are any; with a state, of finished rows.
 void repair_outputs(annulus_dtype dtype, const OutputArguments &arguments, cudaStream_t stream);
 // Looks at all rows of `o`, and computes again, there, those with a NaN.
 void repair_sums(annulus_dtype dtype, const OutputArguments &arguments, cudaStream_t stream);

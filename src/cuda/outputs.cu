@@ -87,6 +87,8 @@ __global__ void __launch_bounds__(block_threads)
     output_kernel(const OutputArguments a, const BlockRows rows, bool aligned) {
     for_four_columns(rows, a.context.head_dim, [&](const BlockRow &row, int column) {
         const float2 state = a.state[row.index];
+        if (state.y < 0.f)
+            return;
         const bool empty = state.y == 0.f;
         float4 four{};
         if (!empty) {
@@ -147,9 +149,11 @@ __global__ void __launch_bounds__(block_threads) repair_output_kernel(const Outp
     const RowContext &c = a.context;
     for_rows_of_warp(rows, c.has_nan, [&](const BlockRow &row) {
         const float2 state = a.state[row.index];
+        if (state.y <= 0.f)
+            return;
         float *const sum = a.o + row.index * c.head_dim;
         const NanColumns lost(LaneRow::load(sum, c.head_dim));
-        if (state.y == 0.f || !lost.any())
+        if (!lost.any())
             return;
         const float log2_sum = in_sums ? state.x : state.x + log2f(state.y);
         const LaneRow o = output_row<T>(c, row.batch, row.head, row.position, log2_sum, lost);
@@ -160,11 +164,13 @@ __global__ void __launch_bounds__(block_threads) repair_output_kernel(const Outp
     });
 }
 
-// Without a state.
+// Of finished rows, or without a state all.
 template <class T>
 __global__ void __launch_bounds__(block_threads) repair_written_kernel(const OutputArguments a, const BlockRows rows) {
     const RowContext &c = a.context;
     for_rows_of_warp(rows, c.has_nan, [&](const BlockRow &row) {
+        if (a.state && !(a.state[row.index].y < 0.f))
+            return;
         T *const out = row_at<T>(a.out, row.batch, row.head, row.position);
         const NanColumns lost(LaneRow::load(out, c.head_dim));
         if (!lost.any())

@@ -103,10 +103,10 @@ __global__ void add_kernel(const AddArguments a) {
         sum = {sum.x + four.x, sum.y + four.y, sum.z + four.z, sum.w + four.w};
 }
 
-__global__ void clear_kernel(float2 *state, std::int64_t rows) {
+__global__ void fill_kernel(float2 *state, std::int64_t rows, float2 value) {
     const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
     if (i < rows)
-        state[i] = {-INFINITY, 0.f};
+        state[i] = value;
 }
 
 // Few enough for the 4 KiB of a kernel's arguments.
@@ -137,8 +137,8 @@ void add_rows(const AddArguments &a, cudaStream_t stream) {
     launch("add_rows", add_kernel, grid_for(a.tiles * a.count * (a.head_dim / 4), block_threads), stream, a);
 }
 
-void clear_state(float2 *state, std::int64_t rows, cudaStream_t stream) {
-    launch("clear_state", clear_kernel, grid_for(rows, block_threads), stream, state, rows);
+void fill_state(float2 *state, std::int64_t rows, float2 value, cudaStream_t stream) {
+    launch("fill_state", fill_kernel, grid_for(rows, block_threads), stream, state, rows, value);
 }
 
 void store_branches(const BranchPlan *branches, std::int32_t count, BranchPlan *target, cudaStream_t stream) {

@@ -239,8 +239,7 @@ struct RunningSoftmax {
 template <class Traits> class Consumer {
   public:
     __device__ __forceinline__ Consumer(const ForwardPass &pass, ForwardShared<Traits> &shared, int unit)
-        : pass_(pass), shared_(shared), unit_(unit), lane_(static_cast<int>(threadIdx.x) % warp_threads),
-          warp_(static_cast<int>(threadIdx.x) / warp_threads % 4), leads_(threadIdx.x % warpgroup_threads == 0) {}
+        : pass_(pass), shared_(shared), unit_(unit), leads_(threadIdx.x % warpgroup_threads == 0) {}
 
     __device__ __forceinline__ void run() {
         if (unit_ == Traits::consumers - 1)
@@ -254,7 +253,7 @@ template <class Traits> class Consumer {
             shared_.query_full[query.slot()].wait(query.parity_to_empty());
             attend(tile, query.slot());
             __syncwarp();
-            if (lane_ == 0) {
+            if (thread_of_warpgroup() % warp_threads == 0) {
                 shared_.query_empty[query.slot()].arrive();
                 shared_.tile_empty[at.slot()].arrive();
             }
@@ -310,14 +309,14 @@ template <class Traits> class Consumer {
         // log2 of the multiplicity of the thread's two columns of eight. Read at each step: registers are scarcer.
         float weight[2];
         const auto load_weights = [&](const UnitRun &own) {
-            const int two = own.multiplicities[lane_ % 4];
+            const int two = own.multiplicities[thread_of_warpgroup() % 4];
             weight[0] = __log2f(static_cast<float>(two % 16));
             weight[1] = __log2f(static_cast<float>(two / 16));
         };
         // Of the step whose first key is `first` of the run: keys that the thread's rows do not see get no probability.
         int visible[2]; // of the run
         const auto hide = [&](int first) {
-            const int column = first + 2 * (lane_ % 4);
+            const int column = first + 2 * (thread_of_warpgroup() % 4);
 #pragma unroll
             for (int i = 0; i < step / 2; ++i)
                 if (column + 8 * (i / 4) + i % 2 >= visible[i / 2 % 2])
@@ -329,7 +328,7 @@ template <class Traits> class Consumer {
                 return;
             shared_.v_full[stage_.slot()].wait(stage_.parity_to_empty());
             const std::uint32_t values = shared_address(shared_.v[stage_.slot()]);
-            for (int i = static_cast<int>(threadIdx.x) % warpgroup_threads + keys * 8; i < step * 8;
+            for (int i = thread_of_warpgroup() + keys * 8; i < step * 8;
                  i += warpgroup_threads)
 #pragma unroll
                 for (int chunk = 0; chunk < Traits::chunks; ++chunk)
@@ -413,8 +412,7 @@ template <class Traits> class Consumer {
             ++stage_.count;
         };
 
-        const int runs = tile.runs;
-        for (int i = 0; i < runs; ++i) {
+        for (int i = 0; i < tile.runs; ++i) {
             const KeyRun<Traits::consumers> &run = tile.run[i];
             const UnitRun &own = run.unit[unit_];
             const int steps = own.steps, full = own.full;
@@ -426,10 +424,10 @@ template <class Traits> class Consumer {
                 continue;
             int at = steps - 1;
             if (at >= full) {
+                const int thread = thread_of_warpgroup(), row = thread / warp_threads * 16 + thread % warp_threads / 4;
 #pragma unroll
                 for (int r = 0; r < 2; ++r)
-                    visible[r] =
-                        pass_.causal ? run.visible(unit.position(warp_ * 16 + lane_ / 4 + 8 * r)) : run.count;
+                    visible[r] = pass_.causal ? run.visible(unit.position(row + 8 * r)) : run.count;
             }
             if (Traits::overlaps && !has_pending) {
                 start_step(own, at >= full, at * step, run.count - at * step);
@@ -494,7 +492,7 @@ template <class Traits> class Consumer {
             sum[r] = sum_of_row(softmax.l[r]);
         // Asked for anew: addresses that depend on it would be kept in registers during the steps.
         const int thread = thread_of_warpgroup(), lane = thread % warp_threads, warp = thread / warp_threads;
-        if (pass_.sum_o)
+        if (pass_.sum_o && !(pass_.finishes_rows && !unit.has_more_keys))
             add_to_sums(unit, batch, head, lane, warp, o, softmax, sum);
         else
             write_outputs(unit, batch, head, lane, warp, staging, o, softmax, sum);
@@ -544,6 +542,12 @@ template <class Traits> class Consumer {
             if (row < unit.rows && part * 8 < pass_.head_dim)
                 *reinterpret_cast<uint4 *>(out + row * row_distance + part * 8) = x;
         }
+        if (pass_.sum_o && lane < 16 && warp * 16 + lane < unit.rows)
+            pass_.sum_state[sum_row(unit, batch, head, warp * 16 + lane)] = finished_state();
+    }
+
+    __device__ __forceinline__ std::int64_t sum_row(const Unit &unit, int batch, int head, int row) const {
+        return (std::int64_t{batch} * pass_.heads.value + head) * pass_.sum_rows + pass_.query_row(unit.position(row));
     }
 
     // O and (m, l) are added to those of other keys: with M the larger m, 2^(m - M) O + 2^(m' - M) O'.
@@ -554,8 +558,7 @@ template <class Traits> class Consumer {
         float2 before[2];
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            index[r] = (std::int64_t{batch} * pass_.heads.value + head) * pass_.sum_rows +
-                       pass_.query_row(unit.position(warp * 16 + lane / 4 + 8 * r));
+            index[r] = sum_row(unit, batch, head, warp * 16 + lane / 4 + 8 * r);
             before[r] = pass_.sets_sums ? float2{-INFINITY, 0} : pass_.sum_state[index[r]];
         }
         __syncwarp(); // all four lanes of a row have read what one of them overwrites
@@ -587,7 +590,7 @@ template <class Traits> class Consumer {
 
     const ForwardPass &pass_;
     ForwardShared<Traits> &shared_;
-    const int unit_, lane_, warp_;
+    const int unit_;
     const bool leads_;
     RingPlace<Traits::stages> stage_;
 };

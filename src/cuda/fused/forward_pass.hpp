@@ -7,6 +7,7 @@
 #pragma once
 
 #include "cuda/prim/divisor.hpp"
+#include "cuda/softmax_state.hpp"
 
 #include <annulus/config.h>
 #include <cuda.h>
@@ -94,8 +95,10 @@ struct ForwardPass {
     float2 *sum_state; // [B, H, queries]
     int sum_rows;      // the queries
     bool sets_sums;    // instead of adding to them
+    // With sums: queries all of whose keys lie in the window get O and LSE at once; finished_state() tells of them.
+    bool finishes_rows;
     unsigned *next_tile; // 0 before; how many tiles were taken beyond the first of every block
-    int *has_nan;        // causal and no sums; becomes 1 where O is NaN or infinite. Else null
+    int *has_nan;        // causal; becomes 1 where O, not a sum, is NaN or infinite. Else null
 };
 
 } // namespace annulus

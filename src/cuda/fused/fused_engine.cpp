@@ -143,17 +143,17 @@ void follow_curve(const GemmCall &call, PlannedPass &planned, const CurveMemory 
     planned.pass.query_offset = static_cast<int>(window.start - problem.queries.start);
 }
 
-// The results of queries without keys: in the sums, or where there are none in the call's tensors.
-void clear(const GemmCall &call, float2 *state, float *o, cudaStream_t stream) {
+// What queries without keys get: in the call's tensors, of which the state is to tell if there is one; or in the sums.
+void clear(const GemmCall &call, bool finishes_rows, float2 *state, float *o, cudaStream_t stream) {
     const Problem &problem = call.plan.problem();
     const std::int64_t rows = problem.batch * problem.heads * problem.queries.length;
-    if (!o) {
+    if (!o || finishes_rows)
         clear_outputs(problem.dtype, {call.whole(), problem.head_dim, call.out, call.lse}, stream);
-        return;
-    }
-    clear_state(state, rows, stream);
-    check(cudaMemsetAsync(o, 0, static_cast<std::size_t>(rows * problem.head_dim) * sizeof(float), stream),
-          "cudaMemsetAsync");
+    if (o)
+        fill_state(state, rows, finishes_rows ? finished_state() : empty_state(), stream);
+    if (o && !finishes_rows)
+        check(cudaMemsetAsync(o, 0, static_cast<std::size_t>(rows * problem.head_dim) * sizeof(float), stream),
+              "cudaMemsetAsync");
 }
 
 // Runs all passes; with `sums` into these, else into the call's tensors, by way of sums of its own where it needs any.
@@ -173,10 +173,12 @@ void run(const GemmCall &call, Workspace &workspace) {
           "cudaMemsetAsync");
     float2 *const state = call.sums ? call.sums->state : memory.state;
     float *const o = call.sums ? call.sums->o : memory.o;
-    bool sets = !call.sums || call.sums->first; // what comes next sets all rows
+    bool sets = !call.sums || call.sums->first; // what comes next sets its rows
+    // One pass over all keys that a rank has itself: only queries with keys of other ranks need sums.
+    const bool finishes_rows = call.sums && call.sums->first && passes.size() == 1 && !passes.front().curve;
     if (sets && !(passes.size() > 0 && passes.front().is_complete)) {
-        clear(call, state, o, stream);
-        sets = false;
+        clear(call, finishes_rows, state, o, stream);
+        sets = finishes_rows;
     }
     int *const has_nan = plan.causal() ? reinterpret_cast<int *>(memory.control + passes.size()) : nullptr;
     for (std::size_t i = 0; i < passes.size(); ++i) {
@@ -192,20 +194,21 @@ void run(const GemmCall &call, Workspace &workspace) {
         pass.sum_state = state;
         pass.sum_rows = static_cast<int>(problem.queries.length);
         pass.sets_sums = sets;
+        pass.finishes_rows = finishes_rows;
         pass.next_tile = memory.control + i;
-        pass.has_nan = o ? nullptr : has_nan;
+        pass.has_nan = o && !finishes_rows ? nullptr : has_nan;
         launch_forward(problem.dtype, pass, call.device.multiprocessors(), stream);
         sets = false;
     }
-    // Sums of a step are looked through by the repair itself.
-    const RowContext rows = call.row_context(memory.branches, call.sums ? nullptr : has_nan);
-    const OutputArguments outputs{call.whole(), state, o, call.out, call.lse, rows};
+    OutputArguments outputs{call.whole(), state, o, call.out, call.lse, call.row_context(memory.branches, has_nan)};
     if (has_own_sums)
         write_outputs(problem.dtype, outputs, stream);
-    else if (call.sums && call.sums->first && plan.causal())
-        repair_sums(problem.dtype, outputs, stream);
-    else if (!call.sums && plan.causal())
+    else if (plan.causal() && (!o || finishes_rows))
         repair_outputs(problem.dtype, outputs, stream);
+    if (plan.causal() && call.sums && call.sums->first) {
+        outputs.context.has_nan = nullptr; // it looks at all sums itself
+        repair_sums(problem.dtype, outputs, stream);
+    }
 }
 
 std::size_t booked_bytes(const Plan &plan, bool is_step) {

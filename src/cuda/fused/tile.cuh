@@ -26,6 +26,7 @@ struct Unit {
     int first, stride, rows;
     unsigned branches; // a bit for each that they take part in
     float padding_keys;
+    bool has_more_keys; // outside the window
 
     // Row i; the last one again behind it.
     __device__ __forceinline__ int position(int i) const { return first + stride * min(i, rows - 1); }
@@ -175,11 +176,14 @@ __device__ __forceinline__ unsigned find_units(const ForwardPass &pass, CellBran
         own.branches = 0;
 
     int keys = 0, padding_keys = 0;
+    bool has_more_keys = false;
     for (unsigned left = own.branches; left; left &= left - 1) {
         const CellBranch &branch = branches.of[__ffs(left) - 1];
         const PassBranch &of_pass = pass.branches[__ffs(left) - 1];
         const int count = Members(branch.start, branch.end, branch.key_residue, of_pass.dilation).count;
         keys += count;
+        has_more_keys |= branch.start < pass.key_start ||
+                         (!pass.causal && branch.end > pass.key_start + pass.key_count);
         if (pass.zero_keys)
             padding_keys += of_pass.dilation.quotient(of_pass.length.value - 1) + 1 - count;
     }
@@ -201,9 +205,9 @@ __device__ __forceinline__ unsigned find_units(const ForwardPass &pass, CellBran
             // The longest first: later queries see more keys.
             const int j = (pass.causal ? own_units - 1 - place : place) * unit_rows;
             tile.unit[i] = {queries.first + j * own.modulus.value, own.modulus.value, min(unit_rows, queries.count - j),
-                            own.branches, static_cast<float>(padding_keys)};
+                            own.branches, static_cast<float>(padding_keys), has_more_keys};
         } else if (!owner && lane == 0) {
-            tile.unit[i] = {0, 0, 0, 0, 0};
+            tile.unit[i] = {0, 0, 0, 0, 0, false};
         }
         if (owner)
             all |= __shfl_sync(~0u, own.branches, __ffs(owner) - 1);
@@ -285,7 +289,9 @@ __device__ __forceinline__ void find_runs(const ForwardPass &pass, const CellBra
                 }
                 if (lane == 0) {
                     const int row = pass.key_stride.quotient(run.first - pass.key_start);
-                    const int row_stride = pass.key_stride.quotient(run.stride);
+                    // Where rows are those that a branch left, another one may have a single row.
+                    const bool has_stride = pass.key_stride.remainder(run.stride) == 0;
+                    const int row_stride = has_stride ? pass.key_stride.quotient(run.stride) : 1;
                     int map = 0;
                     while (pass.strides[map].value != row_stride)
                         ++map;
