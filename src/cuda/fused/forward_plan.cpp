@@ -183,8 +183,8 @@ void set_merging(ForwardPass &pass, int step, std::int64_t key_rows) {
     for (const int stride : Merging(pass, pass.merged_ratio).strides()) {
         // Where rows are those that a branch left, another one may have a single row: any stride will do.
         const Divisor of_rows(pass.key_stride.remainder(stride) == 0 ? pass.key_stride.quotient(stride) : 1);
-        const auto *const end = pass.strides + pass.stride_count;
-        if (std::any_of(pass.strides, end, [&](const Divisor &other) { return other.value == of_rows.value; }))
+        const std::span<const Divisor> found(pass.strides, static_cast<std::size_t>(pass.stride_count));
+        if (std::ranges::any_of(found, [&](const Divisor &other) { return other.value == of_rows.value; }))
             continue;
         pass.strides[pass.stride_count] = of_rows;
         pass.longer_residues[pass.stride_count++] = of_rows.remainder(static_cast<int>(key_rows));
