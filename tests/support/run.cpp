@@ -202,7 +202,7 @@ Config make_config(const Problem &problem, const RunOptions &options) {
     return config;
 }
 
-void set_config(annulus_context *context, annulus_pass pass, const Problem &problem, const RunOptions &options) {
+void choose_engine(annulus_context *context, annulus_pass pass, const Problem &problem, const RunOptions &options) {
     const Config config = make_config(problem, pass == ANNULUS_PASS_FORWARD ? options : for_both_passes(options));
     check(annulus_context_set_config(context, config.get()));
 }
@@ -210,7 +210,7 @@ void set_config(annulus_context *context, annulus_pass pass, const Problem &prob
 bool fits_into_limit(annulus_context *context, const Problem &problem, const RunOptions &options) {
     const annulus_problem sizes = sizes_of(problem);
     for (const annulus_pass pass : {ANNULUS_PASS_FORWARD, ANNULUS_PASS_BACKWARD}) {
-        set_config(context, pass, problem, options);
+        choose_engine(context, pass, problem, options);
         std::uint64_t bytes = 0;
         const annulus_status status = annulus_workspace_size(context, &sizes, pass, &bytes);
         if (status == ANNULUS_ERROR_MEMORY)
@@ -237,7 +237,7 @@ Results run_on(annulus_context *context, const annulus_problem &sizes, const Pro
     Call call(problem, inputs, place, options.aligned);
     const auto results_of = [&](annulus_pass pass, annulus_status (Call::*compute)(annulus_context *) const) {
         if (!options.has_backward)
-            set_config(context, pass, problem, options);
+            choose_engine(context, pass, problem, options);
         std::optional<WatchedWorkspace> workspace;
         if (options.own_workspace)
             workspace.emplace(place, context, sizes, pass, options.workspace_limit);

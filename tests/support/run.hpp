@@ -84,7 +84,7 @@ Problem taken(Problem problem, const RunOptions &options);
 
 Config make_config(const Problem &problem, const RunOptions &options);
 
-// Where the engine has no backward pass, has the context do its next calls, of this pass, with one that can.
+// Has the context do its next calls, of this pass, with the engine of the options, or with one that can.
 void choose_engine(annulus_context *context, annulus_pass pass, const Problem &problem, const RunOptions &options);
 
 // The passes on a context. `sizes` are those of `problem`, the tensors' own, or as a part of a longer sequence.
