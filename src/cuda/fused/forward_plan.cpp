@@ -288,6 +288,8 @@ std::vector<PlannedPass> make_forward_passes(const Plan &plan) {
     std::vector<PlannedPass> passes, curved;
     for (std::size_t i = 0; i < plan.branches().size(); ++i) {
         const BranchPlan &branch = plan.branches()[i];
+        if (!empty.zero_keys && !has_pairs(branch, problem))
+            continue;
         if (!is_curved(plan.pattern().branches[i], branch)) {
             linear.push_back(make_branch(plan, i));
         } else if (has_pairs(branch, problem)) {
