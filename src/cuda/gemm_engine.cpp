@@ -100,12 +100,12 @@ class LanesAtWork {
     bool joined_ = false;
 };
 
-cudaStream_t stream_of(const GemmCall &call) {
+cudaStream_t stream_of(const CudaCall &call) {
     return static_cast<cudaStream_t>(call.resources.stream);
 }
 
 // What a step of a call finds in the sums.
-void prepare_sums(const GemmCall &call) {
+void prepare_sums(const CudaCall &call) {
     const Problem &problem = call.plan.problem();
     const StepSums &sums = *call.sums;
     const std::int64_t query_rows = problem.batch * problem.heads * problem.queries.length;
@@ -126,7 +126,7 @@ void prepare_sums(const GemmCall &call) {
 }
 
 // Of the first step, the only one in which keys are hidden: before the others add to its sums.
-void repair(const GemmCall &call, const BranchPlan *branches) {
+void repair(const CudaCall &call, const BranchPlan *branches) {
     const annulus_dtype dtype = call.plan.problem().dtype;
     const StepSums &sums = *call.sums;
     const RowContext rows = call.row_context(branches, nullptr);
@@ -136,7 +136,7 @@ void repair(const GemmCall &call, const BranchPlan *branches) {
         repair_gradient_sums(dtype, {call.whole(), {sums.o, sums.d_k, sums.d_v}, {}, {}, {}, rows}, stream_of(call));
 }
 
-void run(const GemmCall &call, Workspace &workspace) {
+void run(const CudaCall &call, Workspace &workspace) {
     const bool matrices = call.input_matrices && call.output_matrices;
     const GemmLayout layout =
         layout_for(call.plan, call.pass, call.resources,
@@ -176,11 +176,11 @@ void run(const GemmCall &call, Workspace &workspace) {
 }
 
 void forward(const Plan &plan, const ForwardTensors &tensors, Workspace &workspace, const Resources &resources) {
-    run(GemmCall(plan, tensors, resources), workspace);
+    run(CudaCall(plan, tensors, resources), workspace);
 }
 
 void backward(const Plan &plan, const BackwardTensors &tensors, Workspace &workspace, const Resources &resources) {
-    run(GemmCall(plan, tensors, resources), workspace);
+    run(CudaCall(plan, tensors, resources), workspace);
 }
 
 StepSums step_sums(const ForwardSums &sums, bool first) {
@@ -194,21 +194,21 @@ StepSums step_sums(const BackwardSums &sums, bool first) {
 
 void forward_step(const Plan &plan, const ForwardTensors &tensors, const ForwardSums &sums, bool first,
                   Workspace &workspace, const Resources &resources) {
-    GemmCall call(plan, tensors, resources);
+    CudaCall call(plan, tensors, resources);
     call.sums = step_sums(sums, first);
     run(call, workspace);
 }
 
 void backward_step(const Plan &plan, const BackwardTensors &tensors, const BackwardSums &sums, bool first,
                    Workspace &workspace, const Resources &resources) {
-    GemmCall call(plan, tensors, resources);
+    CudaCall call(plan, tensors, resources);
     call.sums = step_sums(sums, first);
     run(call, workspace);
 }
 
 void finish_forward(const Plan &plan, const ForwardTensors &tensors, const ForwardSums &sums,
                     const Resources &resources) {
-    const GemmCall call(plan, tensors, resources);
+    const CudaCall call(plan, tensors, resources);
     write_outputs(plan.problem().dtype,
                   {call.whole(), static_cast<const float2 *>(sums.statistics), static_cast<float *>(sums.o), call.out,
                    call.lse, call.row_context(nullptr, nullptr)},
@@ -217,7 +217,7 @@ void finish_forward(const Plan &plan, const ForwardTensors &tensors, const Forwa
 
 void finish_backward(const Plan &plan, const BackwardTensors &tensors, const BackwardSums &sums,
                      const Resources &resources) {
-    const GemmCall call(plan, tensors, resources);
+    const CudaCall call(plan, tensors, resources);
     const StepSums of = step_sums(sums, false);
     write_gradients(
         plan.problem().dtype,

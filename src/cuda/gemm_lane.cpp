@@ -7,7 +7,7 @@ namespace annulus {
 
 namespace {
 
-LaneContext make_context(const GemmCall &call, const GemmLayout &layout, const GemmMemory &memory, int index) {
+LaneContext make_context(const CudaCall &call, const GemmLayout &layout, const GemmMemory &memory, int index) {
     const LaneMemory &own = memory.lanes[static_cast<std::size_t>(index)];
     const cublasHandle_t blas = call.device.blas(index);
     check(cublasSetWorkspace(blas, own.blas, layout.blas_bytes), "cublasSetWorkspace");
@@ -21,7 +21,7 @@ LaneContext make_context(const GemmCall &call, const GemmLayout &layout, const G
 
 } // namespace
 
-Lane::Lane(const GemmCall &call, const GemmLayout &layout, const GemmMemory &memory, int index)
+Lane::Lane(const CudaCall &call, const GemmLayout &layout, const GemmMemory &memory, int index)
     : index_(index), context_(make_context(call, layout, memory, index)) {}
 
 void Lane::start(const BlockGrid &grid) {
@@ -51,7 +51,7 @@ bool Lane::step() {
 }
 
 void Lane::begin_block() {
-    const GemmCall &call = context_.call;
+    const CudaCall &call = context_.call;
     const LaneMemory &memory = context_.memory;
     block_ = grid_->block(call.plan, next_block_);
     next_block_ += context_.layout.lanes;
@@ -103,7 +103,7 @@ void Lane::begin_block() {
 // Without a state no tile writes the rows that the only branch does not reach. Telling them apart costs more than
 // clearing all.
 void Lane::clear_unreached_rows() const {
-    const GemmCall &call = context_.call;
+    const CudaCall &call = context_.call;
     const BranchPlan &branch = call.plan.branches().front();
     if (branch.dilation() == 1 && branch.head_count() == call.plan.problem().heads)
         return;
@@ -145,7 +145,7 @@ void Lane::begin_set() {
 }
 
 void Lane::finish_block() {
-    const GemmCall &call = context_.call;
+    const CudaCall &call = context_.call;
     const LaneMemory &memory = context_.memory;
     const Block block = *block_;
     block_.reset();

@@ -13,7 +13,7 @@ namespace annulus {
 
 class Lane {
   public:
-    Lane(const GemmCall &call, const GemmLayout &layout, const GemmMemory &memory, int index);
+    Lane(const CudaCall &call, const GemmLayout &layout, const GemmMemory &memory, int index);
 
     // The blocks of a grid that are this lane's.
     void start(const BlockGrid &grid);

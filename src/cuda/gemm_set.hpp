@@ -64,7 +64,7 @@ class SetLaunches {
     void launch_backward(const ScoreArguments &score) const;
 
     const LaneContext &lane_;
-    const GemmCall &call_;
+    const CudaCall &call_;
     const Block &block_;
     const SetRole role_;
     const std::int32_t d_;

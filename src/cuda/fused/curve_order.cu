@@ -56,8 +56,7 @@ __global__ void pack_order_kernel(const DeviceRows rows, std::int64_t first, std
         return;
     const int part = static_cast<int>(i % parts);
     const std::int64_t row = i / parts / heads, head = i / parts % heads;
-    const std::int64_t offset =
-        row / length * rows.batch + head * rows.head + (first + order[row % length]) * rows.row;
+    const std::int64_t offset = row / length * rows.batch + head * rows.head + (first + order[row % length]) * rows.row;
     target[i] = reinterpret_cast<const uint4 *>(static_cast<const __half *>(rows.data) + offset)[part];
 }
 

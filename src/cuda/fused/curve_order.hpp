@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// From an order along a curve to the linear order: each segment's positions are renumbered so that those of a class stand
-// where the linear order has that class, in their own order. To a branch, and to causality between a query and keys of
-// one class, the numbers are then what positions are in the linear order.
+// From an order along a curve to the linear order: each segment's positions are renumbered so that those of a class
+// stand where the linear order has that class, in their own order. To a branch, and to causality between a query and
+// keys of one class, the numbers are then what positions are in the linear order.
 #pragma once
 
 #include "core/plan.hpp"

@@ -6,8 +6,8 @@
 //     m = max(S + log2(w) / c),   l = sum 2^(c S + log2(w) - c m),   O = sum 2^(c S + log2(w) - c m) V / l
 //     LSE = (c m + log2(l)) / log2(e)
 //
-// by the running softmax of Milakov and Gimelshein (2018): a step takes some more keys, and O and l are rescaled where m
-// moves.
+// by the running softmax of Milakov and Gimelshein (2018): a step takes some more keys, and O and l are rescaled where
+// m moves.
 //
 // Grid. As many blocks as the GPU has multiprocessors; each takes tiles (tile.cuh) until there are none left, the
 // first by its index, the others from a counter.
@@ -82,7 +82,8 @@ __device__ __forceinline__ unsigned next_tile(const ForwardPass &pass) {
     return gridDim.x + __shfl_sync(~0u, taken, 0);
 }
 
-template <class Traits> __device__ __forceinline__ void find_tiles(const ForwardPass &pass, ForwardShared<Traits> &shared) {
+template <class Traits>
+__device__ __forceinline__ void find_tiles(const ForwardPass &pass, ForwardShared<Traits> &shared) {
     const int lane = static_cast<int>(threadIdx.x) % warp_threads;
     unsigned id = blockIdx.x;
     for (RingPlace<tile_slots> at;; ++at.count) {
@@ -104,7 +105,8 @@ template <class Traits> __device__ __forceinline__ void find_tiles(const Forward
 
 // ---- Warp 0: K and V. One lane.
 
-template <class Traits> __device__ __forceinline__ void copy_keys(const ForwardPass &pass, ForwardShared<Traits> &shared) {
+template <class Traits>
+__device__ __forceinline__ void copy_keys(const ForwardPass &pass, ForwardShared<Traits> &shared) {
     RingPlace<Traits::stages> stage;
     for (RingPlace<tile_slots> at;; ++at.count) {
         shared.tile_full[at.slot()].wait(at.parity_to_empty());
@@ -123,8 +125,8 @@ template <class Traits> __device__ __forceinline__ void copy_keys(const ForwardP
                     full.arrive_expecting(Traits::stage_bytes);
 #pragma unroll
                     for (int chunk = 0; chunk < Traits::chunks; ++chunk)
-                        copy_box(shared_address(target) + chunk * Traits::step * swizzled_row_bytes, map, full, chunk * 64,
-                                 index + step * Traits::step, residue, kv_head, batch);
+                        copy_box(shared_address(target) + chunk * Traits::step * swizzled_row_bytes, map, full,
+                                 chunk * 64, index + step * Traits::step, residue, kv_head, batch);
                 };
                 const int s = stage.slot();
                 copy(k_map, shared.k[s], shared.k_full[s], shared.k_empty[s]);
@@ -140,7 +142,7 @@ template <class Traits> __device__ __forceinline__ void copy_keys(const ForwardP
 template <class Traits>
 __device__ __forceinline__ void copy_queries(const ForwardPass &pass, ForwardShared<Traits> &shared) {
     using Element = typename Traits::Element;
-    constexpr int parts = Traits::head_dim / 8; // of 16 bytes, of a row
+    constexpr int parts = Traits::head_dim / 8;                                          // of 16 bytes, of a row
     constexpr int lanes = static_cast<int>(std::bit_ceil(static_cast<unsigned>(parts))); // of a row
     constexpr int at_once = warp_threads / lanes;                                        // rows
     const int lane = static_cast<int>(threadIdx.x) % warp_threads;
@@ -187,8 +189,9 @@ struct RunningSoftmax {
     float scale[2]; // of O by the last step
 
     __device__ __forceinline__ explicit RunningSoftmax(float padding_keys)
-        : m{padding_keys > 0 ? 0 : -INFINITY, padding_keys > 0 ? 0 : -INFINITY},
-          l{padding_keys, padding_keys}, scale{1, 1} {
+        : m{padding_keys > 0 ? 0 : -INFINITY, padding_keys > 0 ? 0 : -INFINITY}, l{padding_keys, padding_keys}, scale{
+                                                                                                                    1,
+                                                                                                                    1} {
         if (threadIdx.x % 4 != 0)
             l[0] = l[1] = 0;
     }
@@ -207,8 +210,8 @@ struct RunningSoftmax {
                 for (int e = 0; e < 2; ++e)
                     most[e] = fmaxf(most[e], s[i + 2 * r + e]);
             before[r] = m[r];
-            m[r] = max_of_row(fmaxf(before[r], fmaxf(fmaf(weight[0], inverse_c, most[0]),
-                                                     fmaf(weight[1], inverse_c, most[1]))));
+            m[r] = max_of_row(
+                fmaxf(before[r], fmaxf(fmaf(weight[0], inverse_c, most[0]), fmaf(weight[1], inverse_c, most[1]))));
         }
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
@@ -270,7 +273,7 @@ template <class Traits> class Consumer {
         const std::uint32_t q = operand_start(queries);
         const std::uint32_t k = operand_start(shared_address(shared_.k[0]));
         const std::uint32_t v = operand_start(shared_address(shared_.v[0]), step * swizzled_row_bytes);
-        
+
         float o[Traits::head_dim / 2], s[step / 2];
         std::uint32_t p[step / 4];
 #pragma unroll
@@ -328,8 +331,7 @@ template <class Traits> class Consumer {
                 return;
             shared_.v_full[stage_.slot()].wait(stage_.parity_to_empty());
             const std::uint32_t values = shared_address(shared_.v[stage_.slot()]);
-            for (int i = thread_of_warpgroup() + keys * 8; i < step * 8;
-                 i += warpgroup_threads)
+            for (int i = thread_of_warpgroup() + keys * 8; i < step * 8; i += warpgroup_threads)
 #pragma unroll
                 for (int chunk = 0; chunk < Traits::chunks; ++chunk)
                     store_16_bytes(values + chunk * step * swizzled_row_bytes + i * 16, uint4{});
@@ -450,7 +452,9 @@ template <class Traits> class Consumer {
             write(unit, tile.batch, tile.head, queries, o, softmax);
     }
 
-    __device__ __forceinline__ void sync_warpgroup() const { sync_threads(1 + unit_, warpgroup_threads); }
+    __device__ __forceinline__ void sync_warpgroup() const {
+        sync_threads(1 + unit_, warpgroup_threads);
+    }
 
     // Consumers issue the products of a step one after the other, so that their softmaxes do not fall together.
     __device__ __forceinline__ void take_turn() const {
@@ -499,9 +503,9 @@ template <class Traits> class Consumer {
     }
 
     template <int count>
-    __device__ __forceinline__ void write_outputs(const Unit &unit, int batch, int head, int lane, int warp, std::uint32_t staging,
-                                                  float (&o)[count], const RunningSoftmax &softmax,
-                                                  const float (&sum)[2]) {
+    __device__ __forceinline__ void write_outputs(const Unit &unit, int batch, int head, int lane, int warp,
+                                                  std::uint32_t staging, float (&o)[count],
+                                                  const RunningSoftmax &softmax, const float (&sum)[2]) {
         float inverse[2];
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
@@ -532,8 +536,7 @@ template <class Traits> class Consumer {
                            pack_two<Element>(x[6] * inverse[1], x[7] * inverse[1]));
         }
         __syncwarp();
-        Element *const out =
-            static_cast<Element *>(pass_.out.data) + row_offset(pass_.out, batch, head, unit.first);
+        Element *const out = static_cast<Element *>(pass_.out.data) + row_offset(pass_.out, batch, head, unit.first);
         const std::int64_t row_distance = unit.stride * pass_.out.row;
 #pragma unroll
         for (int i = 0; i < parts / 2; ++i) {
@@ -552,8 +555,9 @@ template <class Traits> class Consumer {
 
     // O and (m, l) are added to those of other keys: with M the larger m, 2^(m - M) O + 2^(m' - M) O'.
     template <int count>
-    __device__ __forceinline__ void add_to_sums(const Unit &unit, int batch, int head, int lane, int warp, const float (&o)[count],
-                                                const RunningSoftmax &softmax, const float (&sum)[2]) {
+    __device__ __forceinline__ void add_to_sums(const Unit &unit, int batch, int head, int lane, int warp,
+                                                const float (&o)[count], const RunningSoftmax &softmax,
+                                                const float (&sum)[2]) {
         std::int64_t index[2];
         float2 before[2];
 #pragma unroll

@@ -15,7 +15,8 @@ namespace annulus {
 namespace {
 
 // use(std::integral_constant) with the smallest of the kernels' head dimensions that is large enough.
-template <class Use, std::size_t... indices> void with_head_dim(int head_dim, Use use, std::index_sequence<indices...>) {
+template <class Use, std::size_t... indices>
+void with_head_dim(int head_dim, Use use, std::index_sequence<indices...>) {
     bool done = false;
     const auto try_one = [&](auto candidate) {
         if (!done && head_dim <= candidate.value) {
@@ -42,8 +43,7 @@ ForwardShape forward_shape(int head_dim) {
 }
 
 void launch_forward(annulus_dtype dtype, const ForwardPass &pass, int multiprocessors, cudaStream_t stream) {
-    with_head_dim(pass.head_dim,
-                  [&](auto dim) { launch_forward_of<dim.value>(dtype, pass, multiprocessors, stream); });
+    with_head_dim(pass.head_dim, [&](auto dim) { launch_forward_of<dim.value>(dtype, pass, multiprocessors, stream); });
 }
 
 } // namespace annulus

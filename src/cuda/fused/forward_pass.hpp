@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a launch of the fused forward kernel is given: branches and rows in 32 bits, and the grid of tiles in closed form.
+// What a launch of the fused forward kernel is given: branches and rows in 32 bits, and the grid of tiles in closed
+// form.
 //
 // The queries of a cell, a range of positions in which every branch has one segment, fall into classes modulo the
 // dilations; the queries of a class take part in the same branches. So 64 queries of a class are one progression of
@@ -37,7 +38,9 @@ struct PassBranch {
 
     constexpr bool serves(int head) const { return head >= first_head && head < first_head + head_count; }
     // Of a head that it serves.
-    constexpr int phase(int head) const { return first_phase + dilation.remainder(heads_of_phase.quotient(head - first_head)); }
+    constexpr int phase(int head) const {
+        return first_phase + dilation.remainder(heads_of_phase.quotient(head - first_head));
+    }
 };
 
 // Row 0 is that of position `start`; strides in elements.
@@ -89,7 +92,8 @@ struct ForwardPass {
         return (query_order ? query_order[index] : index) + query_offset;
     }
 
-    // Results, of queries that have keys: either O and LSE (which may be null) of the dtype, or sums: O unnormalised and (m, l) in units of log2.
+    // Results, of queries that have keys: either O and LSE (which may be null) of the dtype, or sums: O unnormalised
+    // and (m, l) in units of log2.
     PassRows out, lse;
     float *sum_o;      // [B, H, queries, D], or null
     float2 *sum_state; // [B, H, queries]

@@ -72,7 +72,8 @@ std::optional<int> set_levels(ForwardPass &pass) {
         if (next == branches.end())
             return classes;
         const int parts = smallest_prime_factor(next->dilation.value / modulus);
-        const int divided = static_cast<int>(std::min<std::ptrdiff_t>(modulus, std::count_if(next, branches.end(), is_finer)));
+        const int divided =
+            static_cast<int>(std::min<std::ptrdiff_t>(modulus, std::count_if(next, branches.end(), is_finer)));
         visits += divided * parts;
         classes += divided * (parts - 1);
         if (classes > most_classes || visits > 3 * most_classes)
@@ -204,9 +205,10 @@ void set_grid(ForwardPass &pass, int units) {
     pass.blocks_of_section = Divisor(blocks_of_section);
     pass.sections = Divisor(static_cast<int>(divide_up(pass.blocks, blocks_of_section)));
     // Each branch whose segments do not end with those of the shortest may cut a block once.
-    pass.cells_of_block = Divisor(1 + static_cast<int>(std::ranges::count_if(branches, [&](const PassBranch &branch) {
-        return branch.length.value % length != 0 && branch.length.value < pass.sequence_length;
-    })));
+    pass.cells_of_block =
+        Divisor(1 + static_cast<int>(std::ranges::count_if(branches, [&](const PassBranch &branch) {
+                    return branch.length.value % length != 0 && branch.length.value < pass.sequence_length;
+                })));
     const std::int64_t rows = std::min(length, pass.query_count);
     std::int64_t tiles_of_cell;
     if (pass.has_residue_classes) {
@@ -224,8 +226,8 @@ void set_grid(ForwardPass &pass, int units) {
     tiles_of_cell = std::min(tiles_of_cell, too_many_tiles - 1);
     pass.tiles_of_cell = Divisor(static_cast<int>(tiles_of_cell));
     std::int64_t tiles = tiles_of_cell;
-    for (const int count : {pass.cells_of_block.value, blocks_of_section, pass.sections.value, pass.heads.value,
-                            pass.batches})
+    for (const int count :
+         {pass.cells_of_block.value, blocks_of_section, pass.sections.value, pass.heads.value, pass.batches})
         tiles = std::min(too_many_tiles, tiles * count);
     pass.tiles = static_cast<unsigned>(tiles);
 }
@@ -293,8 +295,8 @@ std::vector<PlannedPass> make_forward_passes(const Plan &plan) {
         if (!is_curved(plan.pattern().branches[i], branch)) {
             linear.push_back(make_branch(plan, i));
         } else if (has_pairs(branch, problem)) {
-            curved.push_back({*with_branch(empty, make_branch(plan, i)), false, &branch,
-                              intersect(problem.queries, problem.keys)});
+            curved.push_back(
+                {*with_branch(empty, make_branch(plan, i)), false, &branch, intersect(problem.queries, problem.keys)});
             ForwardPass &pass = curved.back().pass;
             const Window &window = curved.back().window;
             pass.query_start = pass.key_start = static_cast<int>(window.start);

@@ -18,10 +18,10 @@ struct PlannedPass {
     Window window{};
 };
 
-// The plan's positions and dilations are below position_limit. Branches of a pass have dilations that divide one another,
-// and do not mix the query rules `dilated` and `residue`. Those in an order along a curve come last, a pass each. Branches
-// that have nothing for the plan's queries are left out: most of them where the keys are those of another rank. The
-// result points into the plan.
+// The plan's positions and dilations are below position_limit. Branches of a pass have dilations that divide one
+// another, and do not mix the query rules `dilated` and `residue`. Those in an order along a curve come last, a pass
+// each. Branches that have nothing for the plan's queries are left out: most of them where the keys are those of
+// another rank. The result points into the plan.
 std::vector<PlannedPass> make_forward_passes(const Plan &plan);
 
 // Why the passes cannot do a plan that has an order along a curve; null if they can.

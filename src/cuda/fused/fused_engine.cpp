@@ -5,10 +5,10 @@
 // each; passes, like the steps of a ring, add to sums in float32, whose form is that of the gemm engine.
 #include "core/dtype_number.hpp"
 #include "core/error.hpp"
+#include "cuda/cuda_call.hpp"
 #include "cuda/cuda_error.hpp"
 #include "cuda/fused/curve_order.hpp"
 #include "cuda/fused/forward_plan.hpp"
-#include "cuda/gemm_call.hpp"
 #include "engine/engine.hpp"
 
 #include <algorithm>
@@ -25,11 +25,11 @@ struct CurveMemory {
 };
 
 struct FusedMemory {
-    BranchPlan *branches;       // causal, for rows that are computed again
-    unsigned *control;          // a counter of tiles for each pass, and whether there is a NaN
+    BranchPlan *branches; // causal, for rows that are computed again
+    unsigned *control;    // a counter of tiles for each pass, and whether there is a NaN
     std::int64_t control_count;
-    float2 *state; // [B, H, queries], with sums of the call's own
-    float *o;      // [B, H, queries, D]
+    float2 *state;     // [B, H, queries], with sums of the call's own
+    float *o;          // [B, H, queries, D]
     CurveMemory curve; // of the passes that follow an order along a curve, one after the other
 };
 
@@ -108,7 +108,7 @@ PassRows pass_rows(const DeviceRows &rows) {
     return {rows.data, rows.batch, rows.row, rows.head, static_cast<int>(rows.start)};
 }
 
-void set_maps(ForwardPass &pass, const GemmCall &call, const DeviceRows &k, const DeviceRows &v, std::int64_t rows) {
+void set_maps(ForwardPass &pass, const CudaCall &call, const DeviceRows &k, const DeviceRows &v, std::int64_t rows) {
     const Problem &problem = call.plan.problem();
     const std::int64_t box_rows = forward_shape(problem.head_dim).step;
     for (int i = 0; i < pass.stride_count; ++i) {
@@ -127,7 +127,7 @@ void set_maps(ForwardPass &pass, const GemmCall &call, const DeviceRows &k, cons
 }
 
 // K and V in the order of a curve; the maps of those.
-void follow_curve(const GemmCall &call, PlannedPass &planned, const CurveMemory &memory, cudaStream_t stream) {
+void follow_curve(const CudaCall &call, PlannedPass &planned, const CurveMemory &memory, cudaStream_t stream) {
     const Problem &problem = call.plan.problem();
     const Window &window = planned.window;
     find_curve_order(*planned.curve, window, memory.residues, memory.order, stream);
@@ -144,7 +144,7 @@ void follow_curve(const GemmCall &call, PlannedPass &planned, const CurveMemory 
 }
 
 // What queries without keys get: in the call's tensors, of which the state is to tell if there is one; or in the sums.
-void clear(const GemmCall &call, bool finishes_rows, float2 *state, float *o, cudaStream_t stream) {
+void clear(const CudaCall &call, bool finishes_rows, float2 *state, float *o, cudaStream_t stream) {
     const Problem &problem = call.plan.problem();
     const std::int64_t rows = problem.batch * problem.heads * problem.queries.length;
     if (!o || finishes_rows)
@@ -157,7 +157,7 @@ void clear(const GemmCall &call, bool finishes_rows, float2 *state, float *o, cu
 }
 
 // Runs all passes; with `sums` into these, else into the call's tensors, by way of sums of its own where it needs any.
-void run(const GemmCall &call, Workspace &workspace) {
+void run(const CudaCall &call, Workspace &workspace) {
     const Plan &plan = call.plan;
     const Problem &problem = plan.problem();
     auto *const stream = static_cast<cudaStream_t>(call.resources.stream);
@@ -227,12 +227,12 @@ std::size_t step_bytes(const Plan &plan, annulus_pass, const Resources &) {
 }
 
 void forward(const Plan &plan, const ForwardTensors &tensors, Workspace &workspace, const Resources &resources) {
-    run(GemmCall(plan, tensors, resources), workspace);
+    run(CudaCall(plan, tensors, resources), workspace);
 }
 
 void forward_step(const Plan &plan, const ForwardTensors &tensors, const ForwardSums &sums, bool first,
                   Workspace &workspace, const Resources &resources) {
-    GemmCall call(plan, tensors, resources);
+    CudaCall call(plan, tensors, resources);
     call.sums = {static_cast<float2 *>(sums.statistics), static_cast<float *>(sums.o), nullptr, nullptr, first};
     run(call, workspace);
 }

@@ -42,10 +42,10 @@ CUtensorMap make_map(const MapKey &key) {
                                   bytes(key.heads, key.head_stride), bytes(key.batches, key.batch_stride)};
     const cuuint32_t box[] = {64, static_cast<cuuint32_t>(key.box_rows), 1, 1, 1}, steps[] = {1, 1, 1, 1, 1};
     CUtensorMap map;
-    const CUresult result = encode(
-        &map, key.dtype == ANNULUS_BFLOAT16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 5,
-        const_cast<void *>(key.data), extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-        CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    const CUresult result =
+        encode(&map, key.dtype == ANNULUS_BFLOAT16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+               5, const_cast<void *>(key.data), extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+               CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (result != CUDA_SUCCESS)
         throw Error(ANNULUS_ERROR_CUDA, "cuTensorMapEncodeTiled failed with CUresult %d", static_cast<int>(result));
     return map;

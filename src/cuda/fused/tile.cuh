@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // From the number of a tile to its units of queries and the runs of keys that they meet, by one warp.
 //
-// Lane i finds out about branch i in the cell: its segment and the residues, modulo its dilation and in global positions,
-// of its queries and keys. Classes of queries are the leaves of a tree: modulo levels[0] = 1 all positions are one class; a
-// class falls apart modulo the next level while some branch has a part of it. Only classes that meet keys are kept, one
-// a lane; ordered by the number of their keys, the longest first, their units follow one another, and a tile takes the
-// next few.
+// Lane i finds out about branch i in the cell: its segment and the residues, modulo its dilation and in global
+// positions, of its queries and keys. Classes of queries are the leaves of a tree: modulo levels[0] = 1 all positions
+// are one class; a class falls apart modulo the next level while some branch has a part of it. Only classes that meet
+// keys are kept, one a lane; ordered by the number of their keys, the longest first, their units follow one another,
+// and a tile takes the next few.
 //
 // Merging. Where the keys of branch b, as far as they lie in the segment of branch a, are keys of branch a (and its
 // queries are queries of a), b does not visit them: a does, with the multiplicity in which they count. Such an a is
@@ -60,11 +60,11 @@ template <int units> struct Tile {
 
 // A branch in a cell.
 struct CellBranch {
-    int start, end; // of its segment
+    int start, end;               // of its segment
     int dilation, query_dilation; // the latter 1 where every query takes part
     int query_residue, key_residue;
     annulus_query_rule query_rule;
-    bool serves; // the head
+    bool serves;            // the head
     std::int8_t parent;     // -1: none
     std::uint8_t ancestors; // a bit each
     int root_dilation;      // of the last of them, or its own
@@ -86,8 +86,7 @@ struct CellBranch {
     // Whether `other`, of no larger dilation, visits all keys that this branch has in the segment of `other`, for all
     // queries of this one.
     __device__ __forceinline__ bool has_keys_in(const CellBranch &other, const Divisor &other_dilation) const {
-        return other_dilation.remainder(key_residue) == other.key_residue &&
-               start <= other.start && other.end <= end &&
+        return other_dilation.remainder(key_residue) == other.key_residue && start <= other.start && other.end <= end &&
                (other.query_dilation == 1 || other.query_rule == query_rule);
     }
 };
@@ -182,8 +181,8 @@ __device__ __forceinline__ unsigned find_units(const ForwardPass &pass, CellBran
         const PassBranch &of_pass = pass.branches[__ffs(left) - 1];
         const int count = Members(branch.start, branch.end, branch.key_residue, of_pass.dilation).count;
         keys += count;
-        has_more_keys |= branch.start < pass.key_start ||
-                         (!pass.causal && branch.end > pass.key_start + pass.key_count);
+        has_more_keys |=
+            branch.start < pass.key_start || (!pass.causal && branch.end > pass.key_start + pass.key_count);
         if (pass.zero_keys)
             padding_keys += of_pass.dilation.quotient(of_pass.length.value - 1) + 1 - count;
     }
@@ -204,8 +203,9 @@ __device__ __forceinline__ unsigned find_units(const ForwardPass &pass, CellBran
         if (is_owner) {
             // The longest first: later queries see more keys.
             const int j = (pass.causal ? own_units - 1 - place : place) * unit_rows;
-            tile.unit[i] = {queries.first + j * own.modulus.value, own.modulus.value, min(unit_rows, queries.count - j),
-                            own.branches, static_cast<float>(padding_keys), has_more_keys};
+            tile.unit[i] = {queries.first + j * own.modulus.value, own.modulus.value,
+                            min(unit_rows, queries.count - j),     own.branches,
+                            static_cast<float>(padding_keys),      has_more_keys};
         } else if (!owner && lane == 0) {
             tile.unit[i] = {0, 0, 0, 0, 0, false};
         }
@@ -252,8 +252,8 @@ __device__ __forceinline__ void find_runs(const ForwardPass &pass, const CellBra
         const int splits = period >> (__ffs(min(multiplicity_period, period & -period)) - 1);
         for (int side = 0; side < (parent < 0 || pass.causal ? 1 : 2); ++side) {
             const int from = max(side == 0 ? branch.start : branches.of[parent].end, pass.key_start);
-            const int to = min(side == 0 && parent >= 0 ? branches.of[parent].start : branch.end,
-                               pass.key_start + pass.key_count);
+            const int to =
+                min(side == 0 && parent >= 0 ? branches.of[parent].start : branch.end, pass.key_start + pass.key_count);
             const Members keys(from, to, branch.key_residue, of_pass);
             for (int split = 0; split < min(splits, keys.count); ++split) {
                 KeyRun<units> run;

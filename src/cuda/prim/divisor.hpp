@@ -14,7 +14,8 @@ struct Divisor {
 
     Divisor() = default;
     constexpr explicit Divisor(int divisor)
-        : value(divisor), multiplier(0), shift(static_cast<std::uint32_t>(std::bit_width(static_cast<unsigned>(divisor - 1)))) {
+        : value(divisor), multiplier(0),
+          shift(static_cast<std::uint32_t>(std::bit_width(static_cast<unsigned>(divisor - 1)))) {
         const std::uint64_t d = static_cast<std::uint64_t>(divisor);
         multiplier = static_cast<std::uint32_t>((((std::uint64_t{1} << shift) - d) << 32) / d + 1);
     }
