@@ -35,7 +35,7 @@ struct FusedMemory {
 
 // Several passes, and those along a curve, add to sums.
 bool needs_sums(const std::vector<PlannedPass> &passes) {
-    return passes.size() != 1 || passes.front().curve;
+    return passes.size() > 1 || (!passes.empty() && passes.front().curve);
 }
 
 FusedMemory book(Workspace &workspace, const Plan &plan, const std::vector<PlannedPass> &passes, bool has_sums) {
@@ -176,7 +176,7 @@ void run(const CudaCall &call, Workspace &workspace) {
     bool sets = !call.sums || call.sums->first; // what comes next sets its rows
     // One pass over all keys that a rank has itself: only queries with keys of other ranks need sums.
     const bool finishes_rows = call.sums && call.sums->first && passes.size() == 1 && !passes.front().curve;
-    if (sets && !(passes.size() > 0 && passes.front().is_complete)) {
+    if (sets && (passes.empty() || !passes.front().is_complete)) {
         clear(call, finishes_rows, state, o, stream);
         sets = finishes_rows;
     }
