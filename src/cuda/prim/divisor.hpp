@@ -25,7 +25,11 @@ struct Divisor {
         const auto high = static_cast<std::uint32_t>(std::uint64_t{u} * multiplier >> 32);
         return static_cast<int>((high + u) >> shift);
     }
-    constexpr int remainder(int x) const { return x - quotient(x) * value; }
+    // Of a negative number anything, but nothing undefined.
+    constexpr int remainder(int x) const {
+        return static_cast<int>(static_cast<std::uint32_t>(x) -
+                                static_cast<std::uint32_t>(quotient(x)) * static_cast<std::uint32_t>(value));
+    }
 };
 
 } // namespace annulus
