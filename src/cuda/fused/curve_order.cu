@@ -18,12 +18,18 @@ __global__ void residue_kernel(const BranchPlan branch, const Window window, int
 
 constexpr int order_threads = 1024;
 
+// Residues from there on have no place in a segment.
+__host__ __device__ std::int64_t residues_with_members(const BranchPlan &branch) {
+    return branch.dilation() < branch.segment_length() ? branch.dilation() : branch.segment_length();
+}
+
 // A block for each residue and segment: the positions of the class one after the other.
 __global__ void __launch_bounds__(order_threads)
     order_kernel(const BranchPlan branch, const Window window, const int *residues, int *order) {
     __shared__ int counts[order_threads / 32];
-    const int residue = static_cast<int>(blockIdx.x % static_cast<unsigned>(branch.dilation()));
-    const std::int64_t index = blockIdx.x / static_cast<unsigned>(branch.dilation());
+    const auto residues_of_segment = static_cast<unsigned>(residues_with_members(branch));
+    const int residue = static_cast<int>(blockIdx.x % residues_of_segment);
+    const std::int64_t index = blockIdx.x / residues_of_segment;
     const Window range = branch.segment(branch.segment_of(window.start) + index).range;
     const std::int64_t first = range.start - window.start;
     const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -65,8 +71,8 @@ __global__ void pack_order_kernel(const DeviceRows rows, std::int64_t first, std
 void find_curve_order(const BranchPlan &branch, const Window &window, int *residues, int *order, cudaStream_t stream) {
     const std::int64_t segments = branch.segment_of(window.end() - 1) - branch.segment_of(window.start) + 1;
     launch("find_residues", residue_kernel, grid_for(window.length, block_threads), stream, branch, window, residues);
-    launch_with("find_order", order_kernel, static_cast<unsigned>(segments * branch.dilation()), order_threads, stream,
-                branch, window, residues, order);
+    launch_with("find_order", order_kernel, static_cast<unsigned>(segments * residues_with_members(branch)),
+                order_threads, stream, branch, window, residues, order);
 }
 
 void pack_in_order(const DeviceRows &rows, const Window &window, const int *order, std::int64_t batches,

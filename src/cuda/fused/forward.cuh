@@ -43,7 +43,7 @@ template <class Traits> struct ForwardShared {
     std::uint8_t queries[Traits::query_slots][Traits::consumers * Traits::unit_bytes];
     std::uint8_t k[Traits::stages][Traits::stage_bytes];
     std::uint8_t v[Traits::stages][Traits::stage_bytes];
-    Tile<Traits::consumers> tiles[tile_slots];
+    ForwardTile<Traits::consumers> tiles[tile_slots];
     CellBranches branches;
     Barrier tile_full[tile_slots], tile_empty[tile_slots];
     Barrier query_full[Traits::query_slots], query_empty[Traits::query_slots];
@@ -88,7 +88,7 @@ __device__ __forceinline__ void find_tiles(const ForwardPass &pass, ForwardShare
     unsigned id = blockIdx.x;
     for (RingPlace<tile_slots> at;; ++at.count) {
         shared.tile_empty[at.slot()].wait(at.parity_to_fill());
-        Tile<Traits::consumers> &tile = shared.tiles[at.slot()];
+        ForwardTile<Traits::consumers> &tile = shared.tiles[at.slot()];
         while (id < pass.tiles && !find_tile<Traits::step>(pass, shared.branches, id, tile))
             id = next_tile(pass);
         const bool is_last = id >= pass.tiles;
@@ -110,7 +110,7 @@ __device__ __forceinline__ void copy_keys(const ForwardPass &pass, ForwardShared
     RingPlace<Traits::stages> stage;
     for (RingPlace<tile_slots> at;; ++at.count) {
         shared.tile_full[at.slot()].wait(at.parity_to_empty());
-        const Tile<Traits::consumers> &tile = shared.tiles[at.slot()];
+        const ForwardTile<Traits::consumers> &tile = shared.tiles[at.slot()];
         const int runs = tile.runs;
         if (runs < 0)
             return;
@@ -150,7 +150,7 @@ __device__ __forceinline__ void copy_queries(const ForwardPass &pass, ForwardSha
     for (RingPlace<tile_slots> at;; ++at.count) {
         const RingPlace<Traits::query_slots> query{at.count};
         shared.tile_full[at.slot()].wait(at.parity_to_empty());
-        const Tile<Traits::consumers> &tile = shared.tiles[at.slot()];
+        const ForwardTile<Traits::consumers> &tile = shared.tiles[at.slot()];
         if (tile.runs < 0)
             return;
         shared.query_empty[query.slot()].wait(query.parity_to_fill());
@@ -160,6 +160,7 @@ __device__ __forceinline__ void copy_queries(const ForwardPass &pass, ForwardSha
             const Unit unit = tile.unit[u];
             const std::uint32_t target = shared_address(shared.queries[query.slot()]) + u * Traits::unit_bytes;
             const int rows = part * 8 < pass.head_dim ? unit.rows : 0; // the others are zeros
+            // Of rows beyond the unit's last one these may be anything.
             const Element *next = row_0 + (unit.first + first_row * unit.stride - pass.q.start) * pass.q.row;
             const std::int64_t distance = at_once * unit.stride * pass.q.row;
             if (unit.rows > 0 && part < parts)
@@ -250,7 +251,7 @@ template <class Traits> class Consumer {
         for (RingPlace<tile_slots> at;; ++at.count) {
             const RingPlace<Traits::query_slots> query{at.count};
             shared_.tile_full[at.slot()].wait(at.parity_to_empty());
-            const Tile<Traits::consumers> &tile = shared_.tiles[at.slot()];
+            const ForwardTile<Traits::consumers> &tile = shared_.tiles[at.slot()];
             if (tile.runs < 0)
                 return;
             shared_.query_full[query.slot()].wait(query.parity_to_empty());
@@ -267,7 +268,7 @@ template <class Traits> class Consumer {
     using Element = typename Traits::Element;
     static constexpr int step = Traits::step;
 
-    __device__ __forceinline__ void attend(const Tile<Traits::consumers> &tile, int query_slot) {
+    __device__ __forceinline__ void attend(const ForwardTile<Traits::consumers> &tile, int query_slot) {
         const Unit &unit = tile.unit[unit_];
         const std::uint32_t queries = shared_address(shared_.queries[query_slot]) + unit_ * Traits::unit_bytes;
         const std::uint32_t q = operand_start(queries);
@@ -568,9 +569,11 @@ template <class Traits> class Consumer {
         __syncwarp(); // all four lanes of a row have read what one of them overwrites
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            if (warp * 16 + lane / 4 + 8 * r >= unit.rows)
-                break;
-            const float own_m = sum[r] == 0.f ? -INFINITY : softmax.m[r] * pass_.scale_log2;
+            // Of a row that sees no key O may be NaN all the same: 0 times infinities of hidden rows.
+            const bool has_keys = sum[r] != 0.f;
+            if (warp * 16 + lane / 4 + 8 * r >= unit.rows || !(has_keys || pass_.sets_sums))
+                continue;
+            const float own_m = has_keys ? softmax.m[r] * pass_.scale_log2 : -INFINITY;
             const float m = fmaxf(before[r].x, own_m);
             const float own_factor = own_m == -INFINITY ? 0.f : exp2f(own_m - m);
             const float factor = before[r].x == -INFINITY ? 0.f : exp2f(before[r].x - m);
@@ -580,7 +583,9 @@ template <class Traits> class Consumer {
                 const int column = 8 * i + 2 * (lane % 4);
                 if (column >= pass_.head_dim)
                     break;
-                float2 two{o[4 * i + 2 * r] * own_factor, o[4 * i + 2 * r + 1] * own_factor};
+                float2 two{0, 0};
+                if (has_keys)
+                    two = {o[4 * i + 2 * r] * own_factor, o[4 * i + 2 * r + 1] * own_factor};
                 if (!pass_.sets_sums) {
                     const float2 old = sums[column / 2];
                     two = {fmaf(old.x, factor, two.x), fmaf(old.y, factor, two.y)};

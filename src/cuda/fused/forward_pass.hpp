@@ -26,6 +26,12 @@ constexpr int most_runs = 16;    // of a tile
 constexpr int unit_rows = 64;
 constexpr int multiplicity_period = 8; // of keys of a run
 
+// Into how many runs keys are split that are visited for branches of up to `period` times their dilation.
+constexpr int splits_of_period(int period) {
+    const int power_of_two = period & -period;
+    return period / (power_of_two < multiplicity_period ? power_of_two : multiplicity_period);
+}
+
 // Positions, dilations and rows are below 2^30, so that sums of two fit into 32 bits.
 constexpr std::int64_t position_limit = std::int64_t{1} << 30;
 
@@ -57,15 +63,15 @@ struct ForwardPass {
     int longer_residues[most_strides]; // rows modulo stride
     int stride_count;
 
-    // Each dilation divides the next, and each is a level. Of two branches the one with the longer segments is later.
+    // By dilation, then by length. Each dilation divides the next; those that divide queries into classes are levels.
     PassBranch branches[most_branches];
     int branch_count;
     Divisor levels[most_levels]; // 1, …, the largest dilation; each divides the next
     // Query rule `residue`: the largest dilation, every class of which is one of queries.
     Divisor residue_classes;
     bool has_residue_classes;
-    // A branch whose dilation is up to so many times that of another which has all its keys in its segment does not
-    // visit them again: they count more than once there. 0: each branch visits all its keys.
+    // Branches of up to so many times the dilation of the first of a chain are merged (tile.cuh): of two, the one that
+    // has the other's keys in its segment visits them, with their multiplicity. 0: each branch visits all its keys.
     int merged_ratio;
     bool causal, zero_keys;
 

@@ -83,7 +83,8 @@ std::optional<int> set_levels(ForwardPass &pass) {
     }
 }
 
-// The pass with one more branch, which is not shorter or less dilated than those it has; or none.
+// The pass with one more branch, which is not less dilated than those it has, nor shorter than one equally dilated; or
+// none.
 std::optional<ForwardPass> with_branch(ForwardPass pass, const PassBranch &branch) {
     if (pass.branch_count == most_branches)
         return std::nullopt;
@@ -107,11 +108,6 @@ std::optional<ForwardPass> with_branch(ForwardPass pass, const PassBranch &branc
     return pass;
 }
 
-// Into how many runs keys are split that are visited for branches of up to `period` times their dilation.
-int splits(int period) {
-    return period / std::min(multiplicity_period, period & -period);
-}
-
 // What merging branches of up to `ratio` times the dilation comes to.
 class Merging {
   public:
@@ -123,7 +119,7 @@ class Merging {
         for (int i = 0; i < pass_.branch_count; ++i)
             for (int j = i; j < pass_.branch_count; ++j)
                 if (j == i || period(i, j) <= ratio_)
-                    result.push_back(dilation(i) * splits(period(i, j)));
+                    result.push_back(dilation(i) * splits_of_period(period(i, j)));
         std::sort(result.begin(), result.end());
         result.erase(std::unique(result.begin(), result.end()), result.end());
         return result;
@@ -164,7 +160,7 @@ class Merging {
         int most = 1;
         for (int j = i + 1; j < pass_.branch_count; ++j)
             if (dilation(j) / root <= ratio_)
-                most = std::max(most, splits(period(i, j)));
+                most = std::max(most, splits_of_period(period(i, j)));
         return most;
     }
 

@@ -12,7 +12,9 @@
 #include "engine/engine.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <numbers>
 #include <vector>
 
 namespace annulus {
@@ -73,6 +75,10 @@ const char *refusal(const Plan &plan, annulus_pass pass, const Resources &resour
         return "it computes in bfloat16 and float16 only";
     if (!(plan.scale() > 0))
         return "the scale is not above 0";
+    // In float32, as the kernel has it, with its inverse.
+    const auto scale_log2 = static_cast<float>(plan.scale() * std::numbers::log2e);
+    if (!std::isnormal(scale_log2) || !std::isnormal(1 / scale_log2))
+        return "the scale is too small or too large for float32";
     if (problem.sequence_length >= position_limit || problem.key_rows() >= position_limit ||
         problem.batch >= position_limit)
         return "2^30 positions or batch entries are too many for it";
@@ -100,7 +106,7 @@ const char *tensor_refusal(const Plan &, const ForwardTensors &tensors) {
     for (const annulus_tensor *tensor : {&tensors.k, &tensors.v})
         for (int i = 0; i < 3; ++i)
             if (tensor->shape[i] > 1 && (tensor->stride[i] <= 0 || tensor->stride[i] >= std::int64_t{1} << 39))
-                return "a stride of k or v is 0 or 2^40 bytes";
+                return "a stride of k or v is 0, or 2^40 bytes or more";
     return nullptr;
 }
 

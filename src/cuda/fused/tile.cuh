@@ -38,8 +38,8 @@ struct UnitRun {
     std::uint8_t multiplicities[multiplicity_period / 2]; // of keys 2 i and 2 i + 1, modulo the period: four bits each
 };
 
-// Keys first, first + stride, …: `count` of them, `steps` times so many as a step takes. They are visited from the last
-// step to the first.
+// Keys first, first + stride, …: `count` of them, of which some unit sees those of the first `steps` steps. They are
+// visited from the last step to the first.
 template <int units> struct KeyRun {
     int first, stride, count, steps;
     int map, residue, index; // where the first row is: tensor map, and its coordinates
@@ -51,7 +51,7 @@ template <int units> struct KeyRun {
     }
 };
 
-template <int units> struct Tile {
+template <int units> struct ForwardTile {
     int batch, head;
     int runs; // -1: no tile any more
     Unit unit[units];
@@ -75,7 +75,7 @@ struct CellBranch {
         query_rule = branch.query_rule;
         start = position - branch.length.remainder(position);
         end = min(start + branch.length.value, pass.sequence_length);
-        key_residue = branch.dilation.remainder(start + branch.phase(head));
+        key_residue = branch.dilation.remainder(start + (serves ? branch.phase(head) : 0));
         query_dilation = query_rule == ANNULUS_QUERY_EVERY ? 1 : dilation;
         query_residue = query_rule == ANNULUS_QUERY_EVERY ? 0 : key_residue;
         parent = -1;
@@ -92,6 +92,7 @@ struct CellBranch {
 };
 
 // What the warp that finds tiles has in shared memory for itself.
+static_assert(most_branches <= 8, "ancestors, and multiplicities of four bits");
 union CellBranches {
     CellBranch of[most_branches];
     __device__ CellBranches() {}
@@ -153,7 +154,7 @@ __device__ __forceinline__ int find_classes(const ForwardPass &pass, const CellB
 // Fills in the units of tile `index` of a cell; returns the union of their branches, 0 if there is no such tile.
 template <int units>
 __device__ __forceinline__ unsigned find_units(const ForwardPass &pass, CellBranches &branches, int lane, int index,
-                                               int cell_start, int cell_end, Tile<units> &tile) {
+                                               int cell_start, int cell_end, ForwardTile<units> &tile) {
     const bool is_branch = lane < pass.branch_count;
     const unsigned serving = __ballot_sync(~0u, is_branch && branches.of[lane].serves);
     QueryClass own;
@@ -174,7 +175,8 @@ __device__ __forceinline__ unsigned find_units(const ForwardPass &pass, CellBran
     if (lane >= classes)
         own.branches = 0;
 
-    int keys = 0, padding_keys = 0;
+    unsigned keys = 0; // only to order classes: it may wrap around
+    float padding_keys = 0;
     bool has_more_keys = false;
     for (unsigned left = own.branches; left; left &= left - 1) {
         const CellBranch &branch = branches.of[__ffs(left) - 1];
@@ -190,7 +192,8 @@ __device__ __forceinline__ unsigned find_units(const ForwardPass &pass, CellBran
     const int own_units = own.branches ? quotient_up(queries.count, unit_rows) : 0;
     int before = 0; // units of classes with more keys
     for (int i = 0; i < classes; ++i) {
-        const int other_keys = __shfl_sync(~0u, keys, i), other_units = __shfl_sync(~0u, own_units, i);
+        const unsigned other_keys = __shfl_sync(~0u, keys, i);
+        const int other_units = __shfl_sync(~0u, own_units, i);
         before += other_keys > keys || (other_keys == keys && i < lane) ? other_units : 0;
     }
 
@@ -203,9 +206,12 @@ __device__ __forceinline__ unsigned find_units(const ForwardPass &pass, CellBran
         if (is_owner) {
             // The longest first: later queries see more keys.
             const int j = (pass.causal ? own_units - 1 - place : place) * unit_rows;
-            tile.unit[i] = {queries.first + j * own.modulus.value, own.modulus.value,
-                            min(unit_rows, queries.count - j),     own.branches,
-                            static_cast<float>(padding_keys),      has_more_keys};
+            tile.unit[i] = {queries.first + j * own.modulus.value,
+                            own.modulus.value,
+                            min(unit_rows, queries.count - j),
+                            own.branches,
+                            padding_keys,
+                            has_more_keys};
         } else if (!owner && lane == 0) {
             tile.unit[i] = {0, 0, 0, 0, 0, false};
         }
@@ -235,10 +241,10 @@ __device__ __forceinline__ void find_parents(const ForwardPass &pass, CellBranch
     }
 }
 
-// Fills in the runs of a tile whose units take part in the branches `taking`.
+// Fills in the runs of a tile whose units take part in the branches `taking`; returns how many.
 template <int step, int units>
-__device__ __forceinline__ void find_runs(const ForwardPass &pass, const CellBranches &branches, int lane,
-                                          unsigned taking, Tile<units> &tile) {
+__device__ __forceinline__ int find_runs(const ForwardPass &pass, const CellBranches &branches, int lane,
+                                         unsigned taking, ForwardTile<units> &tile) {
     int runs = 0;
     for (unsigned left = taking; left; left &= left - 1) {
         const int b = __ffs(left) - 1;
@@ -249,7 +255,7 @@ __device__ __forceinline__ void find_runs(const ForwardPass &pass, const CellBra
         const Divisor &of_pass = pass.branches[b].dilation;
         const int period = of_pass.quotient(
             __reduce_max_sync(~0u, counts_here ? branches.of[lane % most_branches].dilation : dilation));
-        const int splits = period >> (__ffs(min(multiplicity_period, period & -period)) - 1);
+        const int splits = splits_of_period(period);
         for (int side = 0; side < (parent < 0 || pass.causal ? 1 : 2); ++side) {
             const int from = max(side == 0 ? branch.start : branches.of[parent].end, pass.key_start);
             const int to =
@@ -263,12 +269,14 @@ __device__ __forceinline__ void find_runs(const ForwardPass &pass, const CellBra
                 // Lane 8 u + j: unit u, key j.
                 const int u = min(lane / multiplicity_period, units - 1), j = lane % multiplicity_period;
                 const Unit &unit = tile.unit[u];
+                // Beyond the run it may be anything.
+                const int key =
+                    static_cast<int>(static_cast<unsigned>(run.first) + j * static_cast<unsigned>(run.stride));
                 int multiplicity = 1;
                 for (unsigned others = below; others; others &= others - 1) {
                     const int other = __ffs(others) - 1;
                     multiplicity += (unit.branches & others & -others) &&
-                                    pass.branches[other].dilation.remainder(run.first + j * run.stride) ==
-                                        branches.of[other].key_residue;
+                                    pass.branches[other].dilation.remainder(key) == branches.of[other].key_residue;
                 }
                 int steps = 0, full = 0;
                 if (unit.branches >> b & 1) {
@@ -308,12 +316,13 @@ __device__ __forceinline__ void find_runs(const ForwardPass &pass, const CellBra
     }
     if (lane == 0)
         tile.runs = runs;
+    return runs;
 }
 
 // Tile `id`, or false where there is none of this number; `step` keys are a step.
 template <int step, int units>
 __device__ __forceinline__ bool find_tile(const ForwardPass &pass, CellBranches &branches, unsigned id,
-                                          Tile<units> &tile) {
+                                          ForwardTile<units> &tile) {
     const int lane = static_cast<int>(threadIdx.x) % warp_threads;
     int rest = static_cast<int>(id);
     const auto take = [&](const Divisor &count) { // the next digit of the number
@@ -358,7 +367,10 @@ __device__ __forceinline__ bool find_tile(const ForwardPass &pass, CellBranches 
     if (!taking)
         return false;
     find_parents(pass, branches, lane, taking);
-    find_runs<step>(pass, branches, lane, taking, tile);
+    const int runs = find_runs<step>(pass, branches, lane, taking, tile);
+    const bool adds_nothing = runs == 0 && pass.sum_o && !pass.sets_sums && !pass.zero_keys;
+    if (adds_nothing)
+        return false;
     if (lane == 0) {
         tile.head = head;
         tile.batch = rest;

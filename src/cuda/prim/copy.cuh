@@ -20,10 +20,6 @@ __device__ __forceinline__ void copy_box(std::uint32_t target, const CUtensorMap
                  : "memory");
 }
 
-__device__ __forceinline__ void prefetch_map(const CUtensorMap &map) {
-    asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
-}
-
 // 16 bytes, or as many zeros where there is nothing to be read.
 __device__ __forceinline__ void copy_16_bytes(std::uint32_t target, const void *source, bool present) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source), "r"(present ? 16 : 0)
