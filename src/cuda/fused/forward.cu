@@ -5,8 +5,6 @@
 #include "cuda/cuda_error.hpp"
 #include "cuda/fused/forward_launch.hpp"
 
-#include <algorithm>
-
 namespace annulus {
 
 namespace {

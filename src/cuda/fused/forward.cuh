@@ -187,14 +187,14 @@ __device__ __forceinline__ void copy_queries(const ForwardPass &pass, ForwardSha
 // Two rows a thread: row lane / 4 of its warp's 16, and 8 further; each lane has a part of their sums.
 struct RunningSoftmax {
     float m[2], l[2];
-    float scale[2]; // of O by the last step
+    float scale[2] = {1, 1}; // of O by the last step
 
-    __device__ __forceinline__ explicit RunningSoftmax(float padding_keys)
-        : m{padding_keys > 0 ? 0 : -INFINITY, padding_keys > 0 ? 0 : -INFINITY}, l{padding_keys, padding_keys}, scale{
-                                                                                                                    1,
-                                                                                                                    1} {
-        if (threadIdx.x % 4 != 0)
-            l[0] = l[1] = 0;
+    __device__ __forceinline__ explicit RunningSoftmax(float padding_keys) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            m[r] = padding_keys > 0 ? 0 : -INFINITY;
+            l[r] = threadIdx.x % 4 == 0 ? padding_keys : 0;
+        }
     }
 
     // Scores become probabilities. `weight` is log2 of the multiplicity of the lane's two columns of eight. With

@@ -3,11 +3,9 @@
 // notes.md tells what else was tried.
 #pragma once
 
-#include <cstddef>
-
 namespace annulus {
 
-// The head dimensions that kernels exist for; another one takes the next larger.
+// The head dimensions that kernels exist for (and meson.build compiles); another one takes the next larger.
 inline constexpr int fused_head_dims[] = {32, 48, 64, 80, 96, 128, 192, 256};
 
 template <class Element_, int head_dim_> struct ForwardTraits {
