@@ -77,6 +77,27 @@ inline dim3 grid_for(std::int64_t items, std::int64_t per_block) {
     return {static_cast<unsigned>(divide_up(items, per_block))};
 }
 
+// Among the threads of a block those for which something holds: how many there are before the thread, and in all.
+struct BlockRank {
+    int before, all;
+};
+
+// By all threads of the block, with a shared count for each warp; `counts` may be used again at once.
+template <int warps> __device__ BlockRank rank_in_block(bool holds, int (&counts)[warps]) {
+    const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const unsigned votes = __ballot_sync(~0u, holds);
+    if (lane == 0)
+        counts[warp] = __popc(votes);
+    __syncthreads();
+    BlockRank rank{__popc(votes & ((1u << lane) - 1)), 0};
+    for (unsigned i = 0; i < warps; ++i) {
+        rank.before += i < warp ? counts[i] : 0;
+        rank.all += counts[i];
+    }
+    __syncthreads(); // the counts have been read
+    return rank;
+}
+
 // Not by <<<>>>, whose failure is told only by the runtime's last error, which may be an older one of the caller's.
 template <class... Parameters, class... Arguments>
 void launch_with(const char *what, void (*kernel)(Parameters...), dim3 grid, int threads, cudaStream_t stream,

@@ -51,25 +51,15 @@ constexpr int list_threads = 1024;
 __global__ void __launch_bounds__(list_threads) list_positions_kernel(const ListArguments a) {
     __shared__ int counts[list_threads / 32];
     const auto kv_head = static_cast<std::int32_t>(blockIdx.x);
-    const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     std::int64_t *next = a.positions + a.prefix[kv_head];
     for (std::int64_t from = a.keys.start; from < a.keys.end(); from += list_threads) {
         const std::int64_t position = from + threadIdx.x;
         const bool wanted = position < a.keys.end() && wants(a.branches, a.branch_count, kv_head * a.heads_per_kv_head,
                                                              a.heads_per_kv_head, a.queries, position);
-        const unsigned votes = __ballot_sync(~0u, wanted);
-        if (lane == 0)
-            counts[warp] = __popc(votes);
-        __syncthreads();
-        int before = 0, all = 0;
-        for (int i = 0; i < list_threads / 32; ++i) {
-            before += i < static_cast<int>(warp) ? counts[i] : 0;
-            all += counts[i];
-        }
+        const BlockRank rank = rank_in_block(wanted, counts);
         if (wanted)
-            next[before + __popc(votes & ((1u << lane) - 1))] = position;
-        next += all;
-        __syncthreads(); // the counts have been read
+            next[rank.before] = position;
+        next += rank.all;
     }
 }
 

@@ -32,26 +32,14 @@ __global__ void __launch_bounds__(order_threads)
     const std::int64_t index = blockIdx.x / residues_of_segment;
     const Window range = branch.segment(branch.segment_of(window.start) + index).range;
     const std::int64_t first = range.start - window.start;
-    const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     std::int64_t members = 0;
     for (std::int64_t from = 0; from < range.length; from += order_threads) {
         const std::int64_t i = from + threadIdx.x;
         const bool is_member = i < range.length && residues[first + i] == residue;
-        const unsigned votes = __ballot_sync(~0u, is_member);
-        if (lane == 0)
-            counts[warp] = __popc(votes);
-        __syncthreads();
-        int before = 0, all = 0;
-        for (unsigned w = 0; w < order_threads / 32; ++w) {
-            before += w < warp ? counts[w] : 0;
-            all += counts[w];
-        }
-        if (is_member) {
-            const std::int64_t rank = members + before + __popc(votes & ((1u << lane) - 1));
-            order[first + residue + rank * branch.dilation()] = static_cast<int>(first + i);
-        }
-        members += all;
-        __syncthreads(); // the counts have been read
+        const BlockRank rank = rank_in_block(is_member, counts);
+        if (is_member)
+            order[first + residue + (members + rank.before) * branch.dilation()] = static_cast<int>(first + i);
+        members += rank.all;
     }
 }
 
