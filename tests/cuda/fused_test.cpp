@@ -280,14 +280,18 @@ void expect_gemm_instead(const Problem &problem, Call &call, const Inputs &input
     expect_agreement(problem, inputs, call.results(ANNULUS_PASS_FORWARD), run_exact(problem, inputs, false));
 }
 
+// With rows as the problem's layout has them.
+void expect_gemm_instead(const Problem &problem, const std::string &reason) {
+    const Inputs inputs = random_inputs(problem, 1);
+    Call call(problem, inputs, place(), true);
+    expect_gemm_instead(problem, call, inputs, reason);
+}
+
 // Whatever problem of the table the tests skip for the engine's sake.
 class Refused : public testing::TestWithParam<NamedProblem> {};
 
 TEST_P(Refused, IsDoneByGemm) {
-    const Problem &problem = GetParam().problem;
-    const Inputs inputs = random_inputs(problem, 1);
-    Call call(problem, inputs, place(), true);
-    expect_gemm_instead(problem, call, inputs, "engine fused cannot do this");
+    expect_gemm_instead(GetParam().problem, "engine fused cannot do this");
 }
 
 std::vector<NamedProblem> refused_problems() {
@@ -304,26 +308,20 @@ TEST(Auto, IsGemmWithoutAPositiveScale) {
     for (const double scale : {0.0, -0.25}) {
         Problem problem = small_problem();
         problem.scale = scale;
-        const Inputs inputs = random_inputs(problem, 1);
-        Call call(problem, inputs, place(), true);
-        expect_gemm_instead(problem, call, inputs, "scale");
+        expect_gemm_instead(problem, "scale");
     }
 }
 
 TEST(Auto, IsGemmForFloat32) {
     Problem problem = small_problem();
     problem.dtype = ANNULUS_FLOAT32;
-    const Inputs inputs = random_inputs(problem, 1);
-    Call call(problem, inputs, place(), true);
-    expect_gemm_instead(problem, call, inputs, "bfloat16");
+    expect_gemm_instead(problem, "bfloat16");
 }
 
 TEST(Auto, IsGemmForRowsWithGaps) {
     Problem problem = small_problem();
     problem.layout = Layout::gaps;
-    const Inputs inputs = random_inputs(problem, 1);
-    Call call(problem, inputs, place(), true);
-    expect_gemm_instead(problem, call, inputs, "16 bytes");
+    expect_gemm_instead(problem, "16 bytes");
 }
 
 // Each of the tensors in its turn.
