@@ -7,6 +7,7 @@
 
 #include "support/compare.hpp"
 #include "support/mask.hpp"
+#include "support/ranks.hpp"
 
 #include <gtest/gtest.h>
 
@@ -540,12 +541,25 @@ std::vector<NamedProblem> ragged_problems() {
     return with_dtypes(all, {ANNULUS_BFLOAT16});
 }
 
-class Nonfinite : public testing::TestWithParam<NamedProblem> {
+// Computed by one rank or by three on one GPU.
+class Nonfinite : public testing::TestWithParam<std::tuple<NamedProblem, int>> {
   protected:
-    const Problem &problem_ = GetParam().problem;
+    const Problem &problem_ = std::get<0>(GetParam()).problem;
+    const int ranks_ = std::get<1>(GetParam());
     const Mask mask_{problem_};
     const Inputs clean_inputs_ = random_inputs(problem_, 1);
-    const Results clean_ = run(problem_, clean_inputs_, forward_only());
+    const Results clean_ = results_of(clean_inputs_);
+
+    Results results_of(const Inputs &inputs) const {
+        if (ranks_ == 1)
+            return run(problem_, inputs, forward_only());
+        static CudaPlace places[3] = {CudaPlace(CudaPlace::Order::own_stream), CudaPlace(CudaPlace::Order::own_stream),
+                                      CudaPlace(CudaPlace::Order::own_stream)};
+        return run_ranks(problem_, inputs,
+                         {.lengths = even_lengths(problem_.length, ranks_),
+                          .run = forward_only(),
+                          .places = {&places[0], &places[1], &places[2]}});
+    }
 
     void set_rows(std::vector<double> &values, std::int64_t position, double value) const {
         const std::int64_t row = problem_.kv() * problem_.dim;
@@ -587,7 +601,7 @@ TEST_P(Nonfinite, RowsReachTheirQueriesAndNoOthers) {
                 Inputs inputs = clean_inputs_;
                 set_rows(inputs.*rows, position, value);
                 expect_clean_but(
-                    run(problem_, inputs, forward_only()),
+                    results_of(inputs),
                     [&](std::int64_t query, std::int32_t head) { return attends(query, head, position); }, value);
             }
 }
@@ -609,12 +623,29 @@ TEST_P(Nonfinite, RowsThatAreNoKeysReachNothing) {
                 set_rows(inputs.v, m, value);
             }
         expect_clean_but(
-            run(problem_, inputs, forward_only()),
-            [&](std::int64_t query, std::int32_t) { return query != first && query != first + 1; }, infinity);
+            results_of(inputs), [&](std::int64_t query, std::int32_t) { return query != first && query != first + 1; },
+            infinity);
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Fused, Nonfinite, testing::ValuesIn(ragged_problems()), name_of_problem);
+// Shards cut segments, which the engine does not take along a curve, and have no windows.
+std::vector<NamedProblem> ragged_problems_for_ranks() {
+    std::vector<NamedProblem> problems = ragged_problems();
+    std::erase_if(problems, [](const NamedProblem &named) {
+        return named.problem.window || named.problem.branches[0].order == ANNULUS_ORDER_HILBERT;
+    });
+    return problems;
+}
+
+std::string name_of_nonfinite(const testing::TestParamInfo<Nonfinite::ParamType> &info) {
+    return std::get<0>(info.param).name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Fused, Nonfinite, testing::Combine(testing::ValuesIn(ragged_problems()), testing::Values(1)),
+                         name_of_nonfinite);
+INSTANTIATE_TEST_SUITE_P(Ranks, Nonfinite,
+                         testing::Combine(testing::ValuesIn(ragged_problems_for_ranks()), testing::Values(3)),
+                         name_of_nonfinite);
 
 } // namespace
 } // namespace annulus::test
