@@ -9,8 +9,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <deque>
 #include <mutex>
@@ -20,6 +22,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 namespace annulus {
 
@@ -152,6 +155,7 @@ class NcclTransport final : public Transport {
     PinnedBytes host_;
     DeviceBytes memory_;
     std::size_t capacity_ = 0;
+    std::vector<std::int64_t> times_; // that the ranks' last parts carried
 
     std::mutex comm_mutex_; // around all calls of NCCL
     ncclComm_t comm_;       // null once it is aborted
@@ -175,6 +179,7 @@ NcclTransport::NcclTransport(ncclComm_t comm, bool owned, Seconds timeout)
     stream_ = make_stream();
     gathered_ = make_event();
     reserve(usual_gather_bytes * size_);
+    times_.resize(size_);
     watcher_ = std::thread(&NcclTransport::watch_all, this);
 }
 
@@ -291,19 +296,34 @@ void NcclTransport::reserve(std::size_t bytes) {
 
 void NcclTransport::all_gather(const void *mine, void *all, std::size_t bytes) {
     run([&] {
-        const std::size_t all_bytes = bytes * size_, offset = bytes * rank_;
+        // NCCL's kernel on a rank that aborts lets those of its neighbours go on with what their buffers held before,
+        // so that they seem to have heard from all. So a rank's parts carry a time, and each is later than the one
+        // before.
+        const std::int64_t now = std::chrono::steady_clock::now().time_since_epoch().count();
+        const std::size_t part_bytes = sizeof now + bytes, all_bytes = part_bytes * size_;
+        const std::size_t offset = part_bytes * rank_;
         reserve(all_bytes);
         std::byte *const host = host_.get(), *const memory = memory_.get();
-        std::memcpy(host + offset, mine, bytes);
-        check(cudaMemcpyAsync(memory + offset, host + offset, bytes, cudaMemcpyHostToDevice, stream_.get()),
-              "cudaMemcpyAsync");
+        std::memset(host, 0, all_bytes);
+        std::memcpy(host + offset, &now, sizeof now);
+        std::memcpy(host + offset + sizeof now, mine, bytes);
+        check(cudaMemcpyAsync(memory, host, all_bytes, cudaMemcpyHostToDevice, stream_.get()), "cudaMemcpyAsync");
         call([&] {
-            check(nccl().all_gather(memory + offset, memory, bytes, ncclUint8, comm_, stream_.get()), "ncclAllGather");
+            check(nccl().all_gather(memory + offset, memory, part_bytes, ncclUint8, comm_, stream_.get()),
+                  "ncclAllGather");
         });
         check(cudaMemcpyAsync(host, memory, all_bytes, cudaMemcpyDeviceToHost, stream_.get()), "cudaMemcpyAsync");
         check(cudaEventRecord(gathered_.get(), stream_.get()), "cudaEventRecord");
         await([&] { return is_done(gathered_); });
-        std::memcpy(all, host, all_bytes);
+        for (int i = 0; i < size_; ++i) {
+            const std::byte *const part = host + i * part_bytes;
+            std::int64_t time;
+            std::memcpy(&time, part, sizeof time);
+            if (time <= times_[i])
+                throw_late();
+            times_[i] = time;
+            std::memcpy(static_cast<std::byte *>(all) + i * bytes, part + sizeof now, bytes);
+        }
     });
 }
 
