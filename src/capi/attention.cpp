@@ -62,10 +62,10 @@ class PassCall {
     }
 
     // Checks where the tensors lie, each of which was checked for itself, and finds who computes it and the memory for
-    // it; `tensors` are those of forward, null in backward. Then alone(engine, plan, workspace, resources) or
+    // it. Then alone(engine, plan, workspace, resources) or
     // together(plan, workspace, resources) runs.
     template <class Alone, class Together>
-    void run(const Problem &problem, const ForwardTensors *tensors, std::initializer_list<NamedTensor> inputs,
+    void run(const Problem &problem, const CallTensors &tensors, std::initializer_list<NamedTensor> inputs,
              std::initializer_list<NamedTensor> outputs, const Alone &alone, const Together &together) {
         check_overlap(inputs, outputs);
         const DeviceScope scope(*context_.device);
@@ -141,7 +141,7 @@ annulus_status annulus_forward(annulus_context *context, const annulus_tensor *q
                 check_statistic(problem, {"lse", lse});
             const ForwardTensors tensors{*q, *k, *v, *out, lse};
             call.run(
-                problem, &tensors, {{"q", q}, {"k", k}, {"v", v}}, {{"out", out}, {"lse", lse}},
+                problem, {.forward = &tensors}, {{"q", q}, {"k", k}, {"v", v}}, {{"out", out}, {"lse", lse}},
                 [&](const Engine &engine, const Plan &plan, Workspace &workspace, const Resources &resources) {
                     engine.forward(plan, tensors, workspace, resources);
                 },
@@ -178,7 +178,7 @@ annulus_status annulus_backward(annulus_context *context, const annulus_tensor *
             check_key_rows(problem, {"d_v", d_v});
             const BackwardTensors tensors{*q, *k, *v, *out, *lse, *d_out, d_lse, *d_q, *d_k, *d_v};
             call.run(
-                problem, nullptr,
+                problem, {.backward = &tensors},
                 {{"q", q}, {"k", k}, {"v", v}, {"out", out}, {"lse", lse}, {"d_out", d_out}, {"d_lse", d_lse}},
                 {{"d_q", d_q}, {"d_k", d_k}, {"d_v", d_v}},
                 [&](const Engine &engine, const Plan &plan, Workspace &workspace, const Resources &resources) {

@@ -26,10 +26,6 @@ std::size_t announced_bytes(annulus_context &context, const Problem &problem, an
     return Service(context, context.ring_plan_for(context.check_shard(problem)), pass).announced();
 }
 
-bool has_backward(const annulus_context &context) {
-    return annulus::has_backward(context.kind, context.required_config().execution.engine);
-}
-
 // The given lengths, or as equal ones as can be.
 std::vector<std::int64_t> lengths_of(const std::int64_t *lengths, std::int32_t ranks, std::int64_t sequence_length) {
     std::vector<std::int64_t> result;
@@ -62,8 +58,7 @@ annulus_status annulus_estimate_problem(annulus_context *context, const annulus_
         result.tensor_bytes = row_bytes + statistic_bytes;
         result.gradient_bytes = row_bytes;
         result.forward_workspace_bytes = announced_bytes(*context, checked, ANNULUS_PASS_FORWARD);
-        result.backward_workspace_bytes =
-            has_backward(*context) ? announced_bytes(*context, checked, ANNULUS_PASS_BACKWARD) : 0;
+        result.backward_workspace_bytes = announced_bytes(*context, checked, ANNULUS_PASS_BACKWARD);
         result.remote_bytes = static_cast<std::uint64_t>(plan.remote_bytes(branch));
         result.plan_bytes = plan.bytes();
         write_sized(estimate, result);
@@ -96,8 +91,7 @@ annulus_status annulus_estimate_rank(annulus_context *context, const annulus_pro
         const RingPlan plan(config.pattern, checked, make_shards(all), rank, config.execution.exchange);
         result.exchange = plan.schedule().exchange();
         result.forward_workspace_bytes = Service(*context, plan, ANNULUS_PASS_FORWARD).announced();
-        result.backward_workspace_bytes =
-            has_backward(*context) ? Service(*context, plan, ANNULUS_PASS_BACKWARD).announced() : 0;
+        result.backward_workspace_bytes = Service(*context, plan, ANNULUS_PASS_BACKWARD).announced();
         result.forward_sent_bytes = plan.sent_bytes(ANNULUS_PASS_FORWARD);
         result.forward_received_bytes = plan.received_bytes(ANNULUS_PASS_FORWARD);
         result.backward_sent_bytes = plan.sent_bytes(ANNULUS_PASS_BACKWARD);

@@ -8,12 +8,12 @@ namespace annulus {
 namespace {
 
 const Engine &engine_for(const annulus_context &context, const Plan &plan, annulus_pass pass,
-                         const ForwardTensors *tensors, const Resources &resources) {
+                         const CallTensors &tensors, const Resources &resources) {
     return choose_engine(context.kind, context.required_config().execution.engine, plan, pass, tensors, resources);
 }
 
 const Engine &ring_engine_for(const annulus_context &context, const RingPlan &plan, annulus_pass pass,
-                              const ForwardTensors *tensors, const Resources &resources) {
+                              const CallTensors &tensors, const Resources &resources) {
     const Engine &engine = engine_for(context, plan.local(), pass, tensors, resources);
     if (!engine.step_bytes)
         throw Error(ANNULUS_ERROR_UNSUPPORTED, "engine %s computes on one rank only", engine_name(engine.id));
@@ -22,13 +22,13 @@ const Engine &ring_engine_for(const annulus_context &context, const RingPlan &pl
 
 } // namespace
 
-Service::Service(const annulus_context &context, const Plan &plan, annulus_pass pass, const ForwardTensors *tensors)
+Service::Service(const annulus_context &context, const Plan &plan, annulus_pass pass, const CallTensors &tensors)
     : resources(context.resources()), engine(engine_for(context, plan, pass, tensors, resources)),
       workspace_bytes(engine.workspace_bytes(plan, pass, resources)) {
     check_limit(context);
 }
 
-Service::Service(const annulus_context &context, const RingPlan &plan, annulus_pass pass, const ForwardTensors *tensors)
+Service::Service(const annulus_context &context, const RingPlan &plan, annulus_pass pass, const CallTensors &tensors)
     : resources(context.resources()), engine(ring_engine_for(context, plan, pass, tensors, resources)),
       workspace_bytes(ring_bytes(plan, pass, engine, resources)) {
     check_limit(context);

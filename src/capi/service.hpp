@@ -16,12 +16,12 @@ struct Service {
     const Engine &engine;
     std::size_t workspace_bytes;
 
-    // On this rank alone. `tensors` are those of a forward call; null where there are none yet.
+    // On this rank alone. `tensors` are those of a call, if there is one.
     Service(const annulus_context &context, const Plan &plan, annulus_pass pass,
-            const ForwardTensors *tensors = nullptr);
+            const CallTensors &tensors = {});
     // Together with other ranks; rows that arrive from them suit every engine.
     Service(const annulus_context &context, const RingPlan &plan, annulus_pass pass,
-            const ForwardTensors *tensors = nullptr);
+            const CallTensors &tensors = {});
 
     std::size_t announced() const { return CallMemory::announced(workspace_bytes); }
 

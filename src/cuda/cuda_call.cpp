@@ -57,6 +57,19 @@ CudaCall::CudaCall(const Plan &of_plan, const BackwardTensors &t, const Resource
       d_lse(statistic_of(t.d_lse, plan.problem().queries)), d_q(rows_of(t.d_q, plan.problem().queries)),
       d_k(rows_of(t.d_k, plan.problem().keys)), d_v(rows_of(t.d_v, plan.problem().keys)) {}
 
+CudaCall::CudaCall(const Plan &of_plan, const ForwardTensors &t, const Resources &given, const ForwardSums &of_steps,
+                   bool first)
+    : CudaCall(of_plan, t, given) {
+    sums = {static_cast<float2 *>(of_steps.statistics), static_cast<float *>(of_steps.o), nullptr, nullptr, first};
+}
+
+CudaCall::CudaCall(const Plan &of_plan, const BackwardTensors &t, const Resources &given, const BackwardSums &of_steps,
+                   bool first)
+    : CudaCall(of_plan, t, given) {
+    sums = {nullptr, static_cast<float *>(of_steps.d_q), static_cast<float *>(of_steps.d_k),
+            static_cast<float *>(of_steps.d_v), first};
+}
+
 RowContext CudaCall::row_context(const BranchPlan *branches, int *has_nan) const {
     return {branches,
             static_cast<std::int32_t>(plan.branches().size()),

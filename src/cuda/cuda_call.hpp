@@ -23,6 +23,11 @@ struct StepSums {
 struct CudaCall {
     CudaCall(const Plan &plan, const ForwardTensors &tensors, const Resources &resources);
     CudaCall(const Plan &plan, const BackwardTensors &tensors, const Resources &resources);
+    // A step of a call.
+    CudaCall(const Plan &plan, const ForwardTensors &tensors, const Resources &resources, const ForwardSums &sums,
+             bool first);
+    CudaCall(const Plan &plan, const BackwardTensors &tensors, const Resources &resources, const BackwardSums &sums,
+             bool first);
 
     const Plan &plan;
     const annulus_pass pass;

@@ -183,27 +183,14 @@ void backward(const Plan &plan, const BackwardTensors &tensors, Workspace &works
     run(CudaCall(plan, tensors, resources), workspace);
 }
 
-StepSums step_sums(const ForwardSums &sums, bool first) {
-    return {static_cast<float2 *>(sums.statistics), static_cast<float *>(sums.o), nullptr, nullptr, first};
-}
-
-StepSums step_sums(const BackwardSums &sums, bool first) {
-    return {nullptr, static_cast<float *>(sums.d_q), static_cast<float *>(sums.d_k), static_cast<float *>(sums.d_v),
-            first};
-}
-
 void forward_step(const Plan &plan, const ForwardTensors &tensors, const ForwardSums &sums, bool first,
                   Workspace &workspace, const Resources &resources) {
-    CudaCall call(plan, tensors, resources);
-    call.sums = step_sums(sums, first);
-    run(call, workspace);
+    run(CudaCall(plan, tensors, resources, sums, first), workspace);
 }
 
 void backward_step(const Plan &plan, const BackwardTensors &tensors, const BackwardSums &sums, bool first,
                    Workspace &workspace, const Resources &resources) {
-    CudaCall call(plan, tensors, resources);
-    call.sums = step_sums(sums, first);
-    run(call, workspace);
+    run(CudaCall(plan, tensors, resources, sums, first), workspace);
 }
 
 void finish_forward(const Plan &plan, const ForwardTensors &tensors, const ForwardSums &sums,
@@ -217,12 +204,15 @@ void finish_forward(const Plan &plan, const ForwardTensors &tensors, const Forwa
 
 void finish_backward(const Plan &plan, const BackwardTensors &tensors, const BackwardSums &sums,
                      const Resources &resources) {
-    const CudaCall call(plan, tensors, resources);
-    const StepSums of = step_sums(sums, false);
-    write_gradients(
-        plan.problem().dtype,
-        {call.whole(), {of.o, of.d_k, of.d_v}, call.d_q, call.d_k, call.d_v, call.row_context(nullptr, nullptr)},
-        stream_of(call));
+    const CudaCall call(plan, tensors, resources, sums, false);
+    write_gradients(plan.problem().dtype,
+                    {call.whole(),
+                     {call.sums->o, call.sums->d_k, call.sums->d_v},
+                     call.d_q,
+                     call.d_k,
+                     call.d_v,
+                     call.row_context(nullptr, nullptr)},
+                    stream_of(call));
 }
 
 } // namespace

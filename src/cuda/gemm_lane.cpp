@@ -160,7 +160,10 @@ void Lane::finish_block() {
     }
     const GradientSums sums{grid_->query_results ? memory.o : nullptr, grid_->key_results ? memory.d_k : nullptr,
                             memory.d_v};
-    write_gradients(dtype, {block, sums, call.d_q, call.d_k, call.d_v, rows}, context_.stream);
+    const GradientOutputArguments outputs{block, sums, call.d_q, call.d_k, call.d_v, rows};
+    write_gradients(dtype, outputs, context_.stream);
+    if (memory.has_nan)
+        repair_gradients(dtype, outputs, grid_->query_results, grid_->key_results, context_.stream);
 }
 
 } // namespace annulus

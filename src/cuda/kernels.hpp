@@ -194,6 +194,9 @@ struct GradientOutputArguments {
     RowContext context;
 };
 void write_gradients(annulus_dtype dtype, const GradientOutputArguments &arguments, cudaStream_t stream);
+// Computes again those rows of the caller's gradients that have a NaN, if there are any.
+void repair_gradients(annulus_dtype dtype, const GradientOutputArguments &arguments, bool of_queries, bool of_keys,
+                      cudaStream_t stream);
 // As repair_sums(): in the sums.
 void repair_gradient_sums(annulus_dtype dtype, const GradientOutputArguments &arguments, cudaStream_t stream);
 

@@ -180,41 +180,44 @@ __global__ void __launch_bounds__(block_threads) repair_written_kernel(const Out
     });
 }
 
-template <class T, bool in_sums>
-__global__ void __launch_bounds__(block_threads)
-    repair_d_q_kernel(const GradientOutputArguments a, const BlockRows rows) {
-    const RowContext &c = a.context;
-    for_rows_of_warp(rows, c.has_nan, [&](const BlockRow &row) {
-        float *const sum = a.sums.d_q + row.index * c.head_dim;
-        const NanColumns lost(LaneRow::load(sum, c.head_dim));
-        if (!lost.any())
-            return;
-        const LaneRow d_q = query_gradient_row<T>(c, row.batch, row.head, row.position, lost);
-        if constexpr (in_sums)
-            d_q.store(sum, lost);
+// Rows of gradients, written or in sums.
+template <class T> struct GradientRows {
+    DeviceRows written;
+    float *sums; // null: look at the written ones
+
+    __device__ LaneRow load(const BlockRow &row, int columns) const {
+        return sums ? LaneRow::load(sums + row.index * columns, columns)
+                    : LaneRow::load(row_at<T>(written, row.batch, row.head, row.position), columns);
+    }
+    __device__ void store(const BlockRow &row, int columns, const LaneRow &values, const NanColumns &lost) const {
+        if (sums)
+            values.store(sums + row.index * columns, lost);
         else
-            d_q.store(row_at<T>(a.d_q, row.batch, row.head, row.position), lost);
+            values.store(row_at<T>(written, row.batch, row.head, row.position), lost);
+    }
+};
+
+template <class T>
+__global__ void __launch_bounds__(block_threads)
+    repair_d_q_kernel(const RowContext c, const GradientRows<T> d_q, const BlockRows rows) {
+    for_rows_of_warp(rows, c.has_nan, [&](const BlockRow &row) {
+        const NanColumns lost(d_q.load(row, c.head_dim));
+        if (lost.any())
+            d_q.store(row, c.head_dim, query_gradient_row<T>(c, row.batch, row.head, row.position, lost), lost);
     });
 }
 
-template <class T, bool in_sums>
+template <class T>
 __global__ void __launch_bounds__(block_threads)
-    repair_d_kv_kernel(const GradientOutputArguments a, const BlockRows rows) {
-    const RowContext &c = a.context;
+    repair_d_kv_kernel(const RowContext c, const GradientRows<T> d_k, const GradientRows<T> d_v, const BlockRows rows) {
     for_rows_of_warp(rows, c.has_nan, [&](const BlockRow &row) {
-        float *const sum_k = a.sums.d_k + row.index * c.head_dim, *const sum_v = a.sums.d_v + row.index * c.head_dim;
-        const NanColumns lost_k(LaneRow::load(sum_k, c.head_dim)), lost_v(LaneRow::load(sum_v, c.head_dim));
+        const NanColumns lost_k(d_k.load(row, c.head_dim)), lost_v(d_v.load(row, c.head_dim));
         if (!lost_k.any() && !lost_v.any())
             return;
-        LaneRow d_k, d_v;
-        key_gradient_rows<T>(c, row.batch, row.head, row.position, lost_k, lost_v, d_k, d_v);
-        if constexpr (in_sums) {
-            d_k.store(sum_k, lost_k);
-            d_v.store(sum_v, lost_v);
-        } else {
-            d_k.store(row_at<T>(a.d_k, row.batch, row.head, row.position), lost_k);
-            d_v.store(row_at<T>(a.d_v, row.batch, row.head, row.position), lost_v);
-        }
+        LaneRow k, v;
+        key_gradient_rows<T>(c, row.batch, row.head, row.position, lost_k, lost_v, k, v);
+        d_k.store(row, c.head_dim, k, lost_k);
+        d_v.store(row, c.head_dim, v, lost_v);
     });
 }
 
@@ -271,7 +274,6 @@ void clear_outputs(annulus_dtype dtype, const ClearArguments &a, cudaStream_t st
 
 void write_gradients(annulus_dtype dtype, const GradientOutputArguments &a, cudaStream_t stream) {
     const BlockRows queries = query_rows(a.block), keys = key_rows(a.block, a.context.heads_per_kv_head);
-    const bool with_queries = a.sums.d_q && queries.count() > 0, with_keys = a.sums.d_k && keys.count() > 0;
     with_dtype(dtype, [&](auto type) {
         using T = decltype(type);
         const int columns = a.context.head_dim;
@@ -279,28 +281,38 @@ void write_gradients(annulus_dtype dtype, const GradientOutputArguments &a, cuda
             launch("write_gradients", gradient_output_kernel<T>, grid_of(rows, columns), stream, sums, target, rows,
                    columns, a.context.has_nan, fours_are_aligned<T>(target));
         };
-        if (with_queries)
+        if (a.sums.d_q && queries.count() > 0)
             write(a.sums.d_q, a.d_q, queries);
-        if (with_keys) {
+        if (a.sums.d_k && keys.count() > 0) {
             write(a.sums.d_k, a.d_k, keys);
             write(a.sums.d_v, a.d_v, keys);
         }
-        if (!a.context.has_nan)
-            return;
-        if (with_queries)
-            launch("repair_d_q", repair_d_q_kernel<T, false>, repair_blocks, stream, a, queries);
-        if (with_keys)
-            launch("repair_d_kv", repair_d_kv_kernel<T, false>, repair_blocks, stream, a, keys);
     });
 }
 
+namespace {
+
+template <class T>
+void repair(const GradientOutputArguments &a, const GradientSums &sums, bool of_queries, bool of_keys,
+            cudaStream_t stream) {
+    const BlockRows queries = query_rows(a.block), keys = key_rows(a.block, a.context.heads_per_kv_head);
+    if (of_queries && queries.count() > 0)
+        launch("repair_d_q", repair_d_q_kernel<T>, repair_blocks, stream, a.context, GradientRows<T>{a.d_q, sums.d_q},
+               queries);
+    if (of_keys && keys.count() > 0)
+        launch("repair_d_kv", repair_d_kv_kernel<T>, repair_blocks, stream, a.context, GradientRows<T>{a.d_k, sums.d_k},
+               GradientRows<T>{a.d_v, sums.d_v}, keys);
+}
+
+} // namespace
+
+void repair_gradients(annulus_dtype dtype, const GradientOutputArguments &a, bool of_queries, bool of_keys,
+                      cudaStream_t stream) {
+    with_dtype(dtype, [&](auto type) { repair<decltype(type)>(a, {}, of_queries, of_keys, stream); });
+}
+
 void repair_gradient_sums(annulus_dtype dtype, const GradientOutputArguments &a, cudaStream_t stream) {
-    with_dtype(dtype, [&](auto type) {
-        using T = decltype(type);
-        launch("repair_d_q_sums", repair_d_q_kernel<T, true>, repair_blocks, stream, a, query_rows(a.block));
-        launch("repair_d_kv_sums", repair_d_kv_kernel<T, true>, repair_blocks, stream, a,
-               key_rows(a.block, a.context.heads_per_kv_head));
-    });
+    with_dtype(dtype, [&](auto type) { repair<decltype(type)>(a, a.sums, true, true, stream); });
 }
 
 } // namespace annulus

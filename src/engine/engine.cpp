@@ -27,12 +27,10 @@ const Engine &find_engine(annulus_device device, annulus_engine id) {
     throw Error(ANNULUS_ERROR_UNSUPPORTED, "this build has no engine %s for %s", engine_name(id), device_name(device));
 }
 
-const char *refusal_of(const Engine &engine, const Plan &plan, annulus_pass pass, const ForwardTensors *tensors,
+const char *refusal_of(const Engine &engine, const Plan &plan, annulus_pass pass, const CallTensors &tensors,
                        const Resources &resources) {
-    if (pass == ANNULUS_PASS_BACKWARD && !engine.backward)
-        return "it has no backward pass; auto takes another engine for it";
     const char *reason = engine.refusal(plan, pass, resources);
-    return !reason && tensors && engine.tensor_refusal ? engine.tensor_refusal(plan, *tensors) : reason;
+    return !reason && engine.tensor_refusal ? engine.tensor_refusal(tensors) : reason;
 }
 
 bool fits_into_limit(const Engine &engine, const Plan &plan, annulus_pass pass, const Resources &resources) {
@@ -43,7 +41,7 @@ bool fits_into_limit(const Engine &engine, const Plan &plan, annulus_pass pass, 
 } // namespace
 
 const Engine &choose_engine(annulus_device device, annulus_engine wanted, const Plan &plan, annulus_pass pass,
-                            const ForwardTensors *tensors, const Resources &resources) {
+                            const CallTensors &tensors, const Resources &resources) {
     if (wanted != ANNULUS_ENGINE_AUTO) {
         const Engine &engine = find_engine(device, wanted);
         if (const char *reason = refusal_of(engine, plan, pass, tensors, resources))
@@ -71,10 +69,6 @@ const Engine &choose_engine(annulus_device device, annulus_engine wanted, const 
 void check_engine_device(annulus_device device, annulus_engine engine) {
     if (engine != ANNULUS_ENGINE_AUTO)
         find_engine(device, engine);
-}
-
-bool has_backward(annulus_device device, annulus_engine engine) {
-    return engine == ANNULUS_ENGINE_AUTO || find_engine(device, engine).backward;
 }
 
 const char *engine_name(annulus_engine engine) {

@@ -28,6 +28,12 @@ struct BackwardTensors {
     annulus_tensor d_q, d_k, d_v;
 };
 
+// The tensors of a call that is about to be made; neither if there is none yet.
+struct CallTensors {
+    const ForwardTensors *forward = nullptr;
+    const BackwardTensors *backward = nullptr;
+};
+
 // A pass may take several steps, each with a part of the keys. What it has of its results meanwhile is of the type of
 // accumulation: float64 for float64 tensors, else float32.
 struct ForwardSums {
@@ -54,12 +60,11 @@ struct Engine {
     annulus_device device;
     // Why the engine cannot serve the plan, or null when it can.
     const char *(*refusal)(const Plan &plan, annulus_pass pass, const Resources &resources);
-    // The same of the tensors of a forward call whose plan it can serve. Null: it takes all tensors.
-    const char *(*tensor_refusal)(const Plan &plan, const ForwardTensors &tensors);
+    // The same of the tensors of a call whose plan it can serve. Null: it takes all tensors.
+    const char *(*tensor_refusal)(const CallTensors &tensors);
     // Bytes of workspace that forward or backward books. Above a limit that is set, the call fails.
     std::size_t (*workspace_bytes)(const Plan &plan, annulus_pass pass, const Resources &resources);
     // The problem's windows are those of the tensors. Neither allocates; `workspace` is as large as was asked for.
-    // Where the engine has no backward pass, `backward` is null, and `refusal` is not asked about it.
     void (*forward)(const Plan &plan, const ForwardTensors &tensors, Workspace &workspace, const Resources &resources);
     void (*backward)(const Plan &plan, const BackwardTensors &tensors, Workspace &workspace,
                      const Resources &resources);
@@ -67,8 +72,8 @@ struct Engine {
     // The same in steps; null where the engine has none. The plan's keys are those of the step, its queries always the
     // same. The first step's keys are the positions of the queries; those of the others lie outside them.
     std::size_t (*step_bytes)(const Plan &plan, annulus_pass pass, const Resources &resources);
-    // Adds the step's keys to the sums, which the first step sets. It may write the outputs, too, of queries that attend
-    // to its own keys alone. Of the tensors the other steps use the inputs only.
+    // Adds the step's keys to the sums, which the first step sets. It may write the outputs, too, of queries that
+    // attend to its own keys alone. Of the tensors the other steps use the inputs only.
     void (*forward_step)(const Plan &plan, const ForwardTensors &tensors, const ForwardSums &sums, bool first,
                          Workspace &workspace, const Resources &resources);
     // Sets d_k and d_v, adds to d_q, which the first step sets.
@@ -87,17 +92,14 @@ extern const Engine cpu_engine;
 extern const Engine gemm_engine;  // only with CUDA
 extern const Engine fused_engine; // only with CUDA for Hopper
 
-// The engine for a plan and, in a forward call, its tensors (null: not known): the one asked for, or for `auto` the
+// The engine for a plan and, in a call, its tensors: the one asked for, or for `auto` the
 // first of the device that supports them, on a GPU the first within the workspace limit where there is one. Throws
 // Error(ANNULUS_ERROR_UNSUPPORTED) with the reason.
 const Engine &choose_engine(annulus_device device, annulus_engine wanted, const Plan &plan, annulus_pass pass,
-                            const ForwardTensors *tensors, const Resources &resources);
+                            const CallTensors &tensors, const Resources &resources);
 
 // Throws unless `engine` can run on `device` at all.
 void check_engine_device(annulus_device device, annulus_engine engine);
-
-// Whether such an engine, or one of those that `auto` chooses from, computes gradients.
-bool has_backward(annulus_device device, annulus_engine engine);
 
 const char *engine_name(annulus_engine engine);
 

@@ -38,7 +38,7 @@ const char *refusal(const Problem &problem) {
 RunOptions subject() {
     static CudaPlace place;
     return {
-        .engine = ANNULUS_ENGINE_FUSED, .has_backward = false, .refusal = refusal, .place = &place, .aligned = true};
+        .engine = ANNULUS_ENGINE_FUSED, .refusal = refusal, .place = &place, .aligned = true};
 }
 
 // Also with memory from the context's own pool.

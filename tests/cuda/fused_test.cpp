@@ -74,7 +74,7 @@ TEST_P(Sizes, AgreeWithReference) {
                                      .dtype = dtype};
             SCOPED_TRACE(testing::Message() << problem);
             const Inputs inputs = random_inputs(problem, 1);
-            expect_agreement(problem, inputs, run(problem, inputs, forward_only()), run_exact(problem, inputs, false));
+            expect_agreement(problem, inputs, run(problem, inputs, subject()), run_exact(problem, inputs));
         }
 }
 
@@ -252,7 +252,7 @@ Problem small_problem() {
             .dtype = ANNULUS_BFLOAT16};
 }
 
-TEST(Auto, IsFusedForwardAndGemmBackward) {
+TEST(Auto, IsFused) {
     for (const annulus_dtype dtype : subject_dtypes()) {
         Problem problem = small_problem();
         problem.dtype = dtype;
@@ -262,7 +262,7 @@ TEST(Auto, IsFusedForwardAndGemmBackward) {
         check(call.forward(context.get()));
         EXPECT_EQ(last_engine(context), ANNULUS_ENGINE_FUSED);
         check(call.backward(context.get()));
-        EXPECT_EQ(last_engine(context), ANNULUS_ENGINE_GEMM);
+        EXPECT_EQ(last_engine(context), ANNULUS_ENGINE_FUSED);
         expect_agreement(problem, inputs, call.results(), run_exact(problem, inputs));
     }
 }
@@ -407,23 +407,6 @@ TEST(Auto, IsGemmWhereTheLimitIsTooSmall) {
     options.engine = ANNULUS_ENGINE_AUTO;
     check(workspace_size());
     EXPECT_LE(bytes, limit);
-}
-
-TEST(Forced, HasNoBackwardPass) {
-    const Problem problem = small_problem();
-    const annulus_problem sizes = sizes_of(problem);
-    const Context context = context_for(problem, ANNULUS_ENGINE_FUSED);
-    Call call(problem, random_inputs(problem, 1), place(), true);
-    check(call.forward(context.get()));
-    expect_refused(call.backward(context.get()), ANNULUS_ERROR_UNSUPPORTED, "backward");
-    std::uint64_t bytes = 0;
-    expect_refused(annulus_workspace_size(context.get(), &sizes, ANNULUS_PASS_BACKWARD, &bytes),
-                   ANNULUS_ERROR_UNSUPPORTED, "backward");
-    annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
-    check(annulus_estimate_problem(context.get(), &sizes, ANNULUS_ALL_BRANCHES, &estimate));
-    EXPECT_EQ(estimate.backward_workspace_bytes, 0);
-    check(annulus_workspace_size(context.get(), &sizes, ANNULUS_PASS_FORWARD, &bytes));
-    EXPECT_EQ(estimate.forward_workspace_bytes, bytes);
 }
 
 TEST(Forced, HasALongestSequence) {

@@ -167,7 +167,6 @@ TEST_P(EveryDtype, OneTensorForQAndKAndVAndOneEntryForTheBatch) {
     if (status == ANNULUS_ERROR_UNSUPPORTED && options_.refusal)
         GTEST_SKIP() << annulus_last_error();
     check(status);
-    choose_engine(context.get(), ANNULUS_PASS_BACKWARD, problem, options_);
     check(call.backward(context.get()));
     expect_near(call.results(), wanted, tolerance_of(problem.dtype));
 }

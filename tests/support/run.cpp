@@ -45,13 +45,6 @@ class WatchedWorkspace {
     PlaceMemory memory_;
 };
 
-// With an engine for both passes.
-RunOptions for_both_passes(RunOptions options) {
-    if (!options.has_backward)
-        options.engine = ANNULUS_ENGINE_AUTO;
-    return options;
-}
-
 void expect_served_by(annulus_engine engine, annulus_context *context) {
     annulus_engine served = ANNULUS_ENGINE_AUTO;
     check(annulus_context_last_engine(context, &served));
@@ -202,15 +195,10 @@ Config make_config(const Problem &problem, const RunOptions &options) {
     return config;
 }
 
-void choose_engine(annulus_context *context, annulus_pass pass, const Problem &problem, const RunOptions &options) {
-    const Config config = make_config(problem, pass == ANNULUS_PASS_FORWARD ? options : for_both_passes(options));
-    check(annulus_context_set_config(context, config.get()));
-}
-
 bool fits_into_limit(annulus_context *context, const Problem &problem, const RunOptions &options) {
     const annulus_problem sizes = sizes_of(problem);
+    check(annulus_context_set_config(context, make_config(problem, options).get()));
     for (const annulus_pass pass : {ANNULUS_PASS_FORWARD, ANNULUS_PASS_BACKWARD}) {
-        choose_engine(context, pass, problem, options);
         std::uint64_t bytes = 0;
         const annulus_status status = annulus_workspace_size(context, &sizes, pass, &bytes);
         if (status == ANNULUS_ERROR_MEMORY)
@@ -236,8 +224,6 @@ Results run_on(annulus_context *context, const annulus_problem &sizes, const Pro
     Place &place = *options.place;
     Call call(problem, inputs, place, options.aligned);
     const auto results_of = [&](annulus_pass pass, annulus_status (Call::*compute)(annulus_context *) const) {
-        if (!options.has_backward)
-            choose_engine(context, pass, problem, options);
         std::optional<WatchedWorkspace> workspace;
         if (options.own_workspace)
             workspace.emplace(place, context, sizes, pass, options.workspace_limit);
@@ -253,14 +239,14 @@ Results run_on(annulus_context *context, const annulus_problem &sizes, const Pro
         results = results_of(ANNULUS_PASS_BACKWARD, &Call::backward);
         expect_unchanged("out", results.out, forward.out);
         expect_unchanged("lse", results.lse, forward.lse);
-        expect_served_by(for_both_passes(options).engine, context);
+        expect_served_by(options.engine, context);
     }
     return results;
 }
 
 Results run(const Problem &problem, const Inputs &inputs, const RunOptions &given) {
     RunOptions options = given;
-    const Config config = make_config(problem, for_both_passes(options));
+    const Config config = make_config(problem, options);
     const Context context = make_context(config.get(), options.threads, *options.place);
     if (options.raise_limit)
         raise_limit(context.get(), problem, options);

@@ -62,7 +62,6 @@ class Call {
 
 struct RunOptions {
     annulus_engine engine = ANNULUS_ENGINE_CPU;
-    bool has_backward = true; // else `auto` does the backward pass
     // Why the engine does not take a problem, null where it does. Null: it takes all.
     const char *(*refusal)(const Problem &problem) = nullptr;
     int threads = 2;
@@ -83,9 +82,6 @@ struct RunOptions {
 Problem taken(Problem problem, const RunOptions &options);
 
 Config make_config(const Problem &problem, const RunOptions &options);
-
-// Has the context do its next calls, of this pass, with the engine of the options, or with one that can.
-void choose_engine(annulus_context *context, annulus_pass pass, const Problem &problem, const RunOptions &options);
 
 // The passes on a context. `sizes` are those of `problem`, the tensors' own, or as a part of a longer sequence.
 Results run_on(annulus_context *context, const annulus_problem &sizes, const Problem &problem, const Inputs &inputs,

@@ -3,7 +3,7 @@
 #include "cuda/fused/forward.cuh"
 
 #include "cuda/cuda_error.hpp"
-#include "cuda/fused/forward_launch.hpp"
+#include "cuda/fused/fused_launch.hpp"
 
 namespace annulus {
 

@@ -24,8 +24,9 @@
 // Rings are never reset. A consumer stages O in its part of the queries' slot before it gives that back.
 #pragma once
 
+#include "cuda/fused/forward_pass.hpp"
 #include "cuda/fused/forward_traits.hpp"
-#include "cuda/fused/tile.cuh"
+#include "cuda/fused/tile_feed.cuh"
 #include "cuda/prim/barrier.cuh"
 #include "cuda/prim/copy.cuh"
 #include "cuda/prim/warp.cuh"
@@ -37,13 +38,13 @@
 
 namespace annulus {
 
-constexpr int tile_slots = 2;
-
 template <class Traits> struct ForwardShared {
+    static constexpr bool of_keys = false;
+    static constexpr int units = Traits::consumers, step = Traits::step;
     std::uint8_t queries[Traits::query_slots][Traits::consumers * Traits::unit_bytes];
     std::uint8_t k[Traits::stages][Traits::stage_bytes];
     std::uint8_t v[Traits::stages][Traits::stage_bytes];
-    ForwardTile<Traits::consumers> tiles[tile_slots];
+    UnitTile<Traits::consumers> tiles[tile_slots];
     CellBranches branches;
     Barrier tile_full[tile_slots], tile_empty[tile_slots];
     Barrier query_full[Traits::query_slots], query_empty[Traits::query_slots];
@@ -73,36 +74,6 @@ __device__ __forceinline__ std::int64_t row_offset(const PassRows &rows, int bat
     return batch * rows.batch + head * rows.head + static_cast<std::int64_t>(position - rows.start) * rows.row;
 }
 
-// ---- Warp 1: which tile is next.
-
-__device__ __forceinline__ unsigned next_tile(const ForwardPass &pass) {
-    unsigned taken = 0;
-    if (threadIdx.x % warp_threads == 0)
-        taken = atomicAdd(pass.next_tile, 1);
-    return gridDim.x + __shfl_sync(~0u, taken, 0);
-}
-
-template <class Traits>
-__device__ __forceinline__ void find_tiles(const ForwardPass &pass, ForwardShared<Traits> &shared) {
-    const int lane = static_cast<int>(threadIdx.x) % warp_threads;
-    unsigned id = blockIdx.x;
-    for (RingPlace<tile_slots> at;; ++at.count) {
-        shared.tile_empty[at.slot()].wait(at.parity_to_fill());
-        ForwardTile<Traits::consumers> &tile = shared.tiles[at.slot()];
-        while (id < pass.tiles && !find_tile<Traits::step>(pass, shared.branches, id, tile))
-            id = next_tile(pass);
-        const bool is_last = id >= pass.tiles;
-        if (lane == 0) {
-            if (is_last)
-                tile.runs = -1;
-            shared.tile_full[at.slot()].arrive();
-        }
-        if (is_last)
-            return;
-        id = next_tile(pass);
-    }
-}
-
 // ---- Warp 0: K and V. One lane.
 
 template <class Traits>
@@ -110,7 +81,7 @@ __device__ __forceinline__ void copy_keys(const ForwardPass &pass, ForwardShared
     RingPlace<Traits::stages> stage;
     for (RingPlace<tile_slots> at;; ++at.count) {
         shared.tile_full[at.slot()].wait(at.parity_to_empty());
-        const ForwardTile<Traits::consumers> &tile = shared.tiles[at.slot()];
+        const UnitTile<Traits::consumers> &tile = shared.tiles[at.slot()];
         const int runs = tile.runs;
         if (runs < 0)
             return;
@@ -150,7 +121,7 @@ __device__ __forceinline__ void copy_queries(const ForwardPass &pass, ForwardSha
     for (RingPlace<tile_slots> at;; ++at.count) {
         const RingPlace<Traits::query_slots> query{at.count};
         shared.tile_full[at.slot()].wait(at.parity_to_empty());
-        const ForwardTile<Traits::consumers> &tile = shared.tiles[at.slot()];
+        const UnitTile<Traits::consumers> &tile = shared.tiles[at.slot()];
         if (tile.runs < 0)
             return;
         shared.query_empty[query.slot()].wait(query.parity_to_fill());
@@ -251,7 +222,7 @@ template <class Traits> class Consumer {
         for (RingPlace<tile_slots> at;; ++at.count) {
             const RingPlace<Traits::query_slots> query{at.count};
             shared_.tile_full[at.slot()].wait(at.parity_to_empty());
-            const ForwardTile<Traits::consumers> &tile = shared_.tiles[at.slot()];
+            const UnitTile<Traits::consumers> &tile = shared_.tiles[at.slot()];
             if (tile.runs < 0)
                 return;
             shared_.query_full[query.slot()].wait(query.parity_to_empty());
@@ -268,7 +239,7 @@ template <class Traits> class Consumer {
     using Element = typename Traits::Element;
     static constexpr int step = Traits::step;
 
-    __device__ __forceinline__ void attend(const ForwardTile<Traits::consumers> &tile, int query_slot) {
+    __device__ __forceinline__ void attend(const UnitTile<Traits::consumers> &tile, int query_slot) {
         const Unit &unit = tile.unit[unit_];
         const std::uint32_t queries = shared_address(shared_.queries[query_slot]) + unit_ * Traits::unit_bytes;
         const std::uint32_t q = operand_start(queries);
@@ -416,7 +387,7 @@ template <class Traits> class Consumer {
         };
 
         for (int i = 0; i < tile.runs; ++i) {
-            const KeyRun<Traits::consumers> &run = tile.run[i];
+            const Run<Traits::consumers> &run = tile.run[i];
             const UnitRun &own = run.unit[unit_];
             const int steps = own.steps, full = own.full;
             if (steps < run.steps) {
@@ -430,7 +401,7 @@ template <class Traits> class Consumer {
                 const int thread = thread_of_warpgroup(), row = thread / warp_threads * 16 + thread % warp_threads / 4;
 #pragma unroll
                 for (int r = 0; r < 2; ++r)
-                    visible[r] = pass_.causal ? run.visible(unit.position(row + 8 * r)) : run.count;
+                    visible[r] = pass_.causal ? run.template visible<false>(unit.position(row + 8 * r)) : run.count;
             }
             if (Traits::overlaps && !has_pending) {
                 start_step(own, at >= full, at * step, run.count - at * step);

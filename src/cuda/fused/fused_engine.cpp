@@ -1,76 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// The `fused` engine: one kernel for all branches (forward.cuh), on GPUs of compute capability 9.0.
+// The `fused` engine: kernels for all branches at once (forward.cuh, backward.cuh), on GPUs of compute capability 9.0.
 //
 // Branches whose dilations do not divide one another, whose query rules do not mix, or that follow a curve take a pass
 // each; passes, like the steps of a ring, add to sums in float32, whose form is that of the gemm engine.
-#include "core/dtype_number.hpp"
-#include "core/error.hpp"
-#include "cuda/cuda_call.hpp"
-#include "cuda/cuda_error.hpp"
-#include "cuda/fused/curve_order.hpp"
-#include "cuda/fused/forward_plan.hpp"
+#include "cuda/fused/backward_run.hpp"
+#include "cuda/fused/forward_run.hpp"
 #include "engine/engine.hpp"
 
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <initializer_list>
 #include <numbers>
-#include <vector>
 
 namespace annulus {
 
 namespace {
-
-struct CurveMemory {
-    int *residues, *order; // [window]
-    void *k, *v;           // [B, window, G, D]
-};
-
-struct FusedMemory {
-    BranchPlan *branches; // causal, for rows that are computed again
-    unsigned *control;    // a counter of tiles for each pass, and whether there is a NaN
-    std::int64_t control_count;
-    float2 *state;     // [B, H, queries], with sums of the call's own
-    float *o;          // [B, H, queries, D]
-    CurveMemory curve; // of the passes that follow an order along a curve, one after the other
-};
-
-// Several passes, and those along a curve, add to sums.
-bool needs_sums(const std::vector<PlannedPass> &passes) {
-    return passes.size() > 1 || (!passes.empty() && passes.front().curve);
-}
-
-FusedMemory book(Workspace &workspace, const Plan &plan, const std::vector<PlannedPass> &passes, bool has_sums) {
-    FusedMemory memory{};
-    const Problem &problem = plan.problem();
-    if (plan.causal())
-        memory.branches = reinterpret_cast<BranchPlan *>(
-            workspace.take<std::byte>(static_cast<std::int64_t>(plan.branches().size() * sizeof(BranchPlan))));
-    memory.control_count = static_cast<std::int64_t>(passes.size()) + 1;
-    memory.control = workspace.take<unsigned>(memory.control_count);
-    if (has_sums) {
-        const std::int64_t rows = problem.batch * problem.heads * problem.queries.length;
-        memory.state = workspace.take<float2>(rows);
-        memory.o = workspace.take<float>(rows * problem.head_dim);
-    }
-    std::int64_t longest = 0;
-    for (const PlannedPass &planned : passes)
-        longest = std::max(longest, planned.window.length);
-    const std::int64_t row_bytes = std::int64_t{problem.kv_heads} * problem.head_dim * dtype_bytes(problem.dtype);
-    memory.curve.residues = workspace.take<int>(longest);
-    memory.curve.order = workspace.take<int>(longest);
-    memory.curve.k = workspace.take<std::byte>(problem.batch * longest * row_bytes);
-    memory.curve.v = workspace.take<std::byte>(problem.batch * longest * row_bytes);
-    return memory;
-}
 
 const char *refusal(const Plan &plan, annulus_pass pass, const Resources &resources) {
     const auto &device = static_cast<const CudaDevice &>(*resources.device);
     const Problem &problem = plan.problem();
     if (device.compute_capability() != 90)
         return "it needs a GPU of compute capability 9.0";
-    if (pass == ANNULUS_PASS_BACKWARD)
-        return "it has no backward pass; gemm has";
     if (problem.dtype != ANNULUS_BFLOAT16 && problem.dtype != ANNULUS_FLOAT16)
         return "it computes in bfloat16 and float16 only";
     if (!(plan.scale() > 0))
@@ -89,163 +39,78 @@ const char *refusal(const Plan &plan, annulus_pass pass, const Resources &resour
             return "a dilation of 2^30 is too much for it";
     if (const char *reason = curve_refusal(plan))
         return reason;
-    if (has_too_many_tiles(make_forward_passes(plan)))
-        return "there are too many small segments";
-    return nullptr;
+    const char *const too_many_tiles = "there are too many small segments";
+    if (pass == ANNULUS_PASS_FORWARD)
+        return has_too_many_tiles(make_forward_passes(plan)) ? too_many_tiles : nullptr;
+    const BackwardPasses passes = make_backward_passes(plan);
+    return has_too_many_tiles(passes.queries) || has_too_many_tiles(passes.keys) ? too_many_tiles : nullptr;
 }
 
-// Rows of tensor maps begin at multiples of 16 bytes, less than 2^40 bytes apart; those of O are written in such parts.
-const char *tensor_refusal(const Plan &, const ForwardTensors &tensors) {
-    for (const annulus_tensor *tensor : {&tensors.q, &tensors.k, &tensors.v, &tensors.out}) {
+using Tensors = std::initializer_list<const annulus_tensor *>;
+
+// Rows are copied in parts of 16 bytes; those of `mapped` by tensor maps, where they are less than 2^40 bytes apart.
+const char *refusal_of(const Tensors &tensors, const Tensors &mapped) {
+    for (const annulus_tensor *tensor : tensors) {
         if (reinterpret_cast<std::uintptr_t>(tensor->data) % 16 != 0)
             return "a tensor's address is no multiple of 16 bytes";
         for (int i = 0; i < 3; ++i)
             if (tensor->shape[i] > 1 && tensor->stride[i] % 8 != 0)
                 return "rows of a tensor do not begin at multiples of 16 bytes";
     }
-    for (const annulus_tensor *tensor : {&tensors.k, &tensors.v})
+    for (const annulus_tensor *tensor : mapped)
         for (int i = 0; i < 3; ++i)
             if (tensor->shape[i] > 1 && (tensor->stride[i] <= 0 || tensor->stride[i] >= std::int64_t{1} << 39))
-                return "a stride of k or v is 0, or 2^40 bytes or more";
+                return "a stride of an input is 0, or 2^40 bytes or more";
     return nullptr;
 }
 
-PassRows pass_rows(const DeviceRows &rows) {
-    return {rows.data, rows.batch, rows.row, rows.head, static_cast<int>(rows.start)};
+const char *tensor_refusal(const CallTensors &tensors) {
+    if (const ForwardTensors *t = tensors.forward)
+        return refusal_of({&t->q, &t->k, &t->v, &t->out}, {&t->k, &t->v});
+    if (const BackwardTensors *t = tensors.backward)
+        return refusal_of({&t->q, &t->k, &t->v, &t->out, &t->d_out, &t->d_q, &t->d_k, &t->d_v},
+                          {&t->q, &t->k, &t->v, &t->d_out});
+    return nullptr;
 }
 
-void set_maps(ForwardPass &pass, const CudaCall &call, const DeviceRows &k, const DeviceRows &v, std::int64_t rows) {
-    const Problem &problem = call.plan.problem();
-    const std::int64_t box_rows = forward_shape(problem.head_dim).step;
-    for (int i = 0; i < pass.stride_count; ++i) {
-        const std::int64_t stride = pass.strides[i].value, more = pass.longer_residues[i];
-        const auto encode = [&](const DeviceRows &tensor, std::int64_t count, std::int64_t residues, CUtensorMap &map) {
-            if (count > 0 && residues > 0)
-                map = call.device.tensor_maps().get({tensor.data, problem.dtype, problem.head_dim, problem.kv_heads,
-                                                     problem.batch, count, residues, tensor.row, tensor.head,
-                                                     tensor.batch, stride, box_rows});
-        };
-        encode(k, rows / stride + 1, more, pass.k[2 * i]);
-        encode(k, rows / stride, stride, pass.k[2 * i + 1]);
-        encode(v, rows / stride + 1, more, pass.v[2 * i]);
-        encode(v, rows / stride, stride, pass.v[2 * i + 1]);
-    }
+std::size_t bytes_of(const Plan &plan, annulus_pass pass, bool is_step) {
+    return pass == ANNULUS_PASS_FORWARD ? forward_bytes(plan, is_step) : backward_bytes(plan, is_step);
 }
 
-// K and V in the order of a curve; the maps of those.
-void follow_curve(const CudaCall &call, PlannedPass &planned, const CurveMemory &memory, cudaStream_t stream) {
-    const Problem &problem = call.plan.problem();
-    const Window &window = planned.window;
-    find_curve_order(*planned.curve, window, memory.residues, memory.order, stream);
-    const auto pack = [&](const DeviceRows &rows, void *target) {
-        pack_in_order(rows, window, memory.order, problem.batch, problem.kv_heads, problem.head_dim, target, stream);
-        const std::int64_t row = std::int64_t{problem.kv_heads} * problem.head_dim;
-        return DeviceRows{target, window.length * row, row, problem.head_dim, window.start};
-    };
-    const DeviceRows k = pack(call.k, memory.k), v = pack(call.v, memory.v);
-    set_maps(planned.pass, call, k, v, window.length);
-    // Rows of Q and of the sums are those of the call's window.
-    planned.pass.query_order = memory.order;
-    planned.pass.query_offset = static_cast<int>(window.start - problem.queries.start);
+std::size_t workspace_bytes(const Plan &plan, annulus_pass pass, const Resources &) {
+    return bytes_of(plan, pass, false);
 }
 
-// What queries without keys get: in the call's tensors, of which the state is to tell if there is one; or in the sums.
-void clear(const CudaCall &call, bool finishes_rows, float2 *state, float *o, cudaStream_t stream) {
-    const Problem &problem = call.plan.problem();
-    const std::int64_t rows = problem.batch * problem.heads * problem.queries.length;
-    if (!o || finishes_rows)
-        clear_outputs(problem.dtype, {call.whole(), problem.head_dim, call.out, call.lse}, stream);
-    if (o)
-        fill_state(state, rows, finishes_rows ? finished_state() : empty_state(), stream);
-    if (o && !finishes_rows)
-        check(cudaMemsetAsync(o, 0, static_cast<std::size_t>(rows * problem.head_dim) * sizeof(float), stream),
-              "cudaMemsetAsync");
-}
-
-// Runs all passes; with `sums` into these, else into the call's tensors, by way of sums of its own where it needs any.
-void run(const CudaCall &call, Workspace &workspace) {
-    const Plan &plan = call.plan;
-    const Problem &problem = plan.problem();
-    auto *const stream = static_cast<cudaStream_t>(call.resources.stream);
-    std::vector<PlannedPass> passes = make_forward_passes(plan);
-    const bool has_own_sums = !call.sums && needs_sums(passes);
-    const FusedMemory memory = book(workspace, plan, passes, has_own_sums);
-    if (problem.batch * problem.queries.length == 0)
-        return;
-    if (memory.branches)
-        store_branches(plan.branches().data(), static_cast<std::int32_t>(plan.branches().size()), memory.branches,
-                       stream);
-    check(cudaMemsetAsync(memory.control, 0, static_cast<std::size_t>(memory.control_count) * sizeof(unsigned), stream),
-          "cudaMemsetAsync");
-    float2 *const state = call.sums ? call.sums->state : memory.state;
-    float *const o = call.sums ? call.sums->o : memory.o;
-    bool sets = !call.sums || call.sums->first; // what comes next sets its rows
-    // One pass over all keys that a rank has itself: only queries with keys of other ranks need sums.
-    const bool finishes_rows = call.sums && call.sums->first && passes.size() == 1 && !passes.front().curve;
-    if (sets && (passes.empty() || !passes.front().is_complete)) {
-        clear(call, finishes_rows, state, o, stream);
-        sets = finishes_rows;
-    }
-    int *const has_nan = plan.causal() ? reinterpret_cast<int *>(memory.control + passes.size()) : nullptr;
-    for (std::size_t i = 0; i < passes.size(); ++i) {
-        ForwardPass &pass = passes[i].pass;
-        if (passes[i].curve)
-            follow_curve(call, passes[i], memory.curve, stream);
-        else
-            set_maps(pass, call, call.k, call.v, problem.key_rows());
-        pass.q = pass_rows(call.q);
-        pass.out = pass_rows(call.out);
-        pass.lse = pass_rows(call.lse);
-        pass.sum_o = o;
-        pass.sum_state = state;
-        pass.sum_rows = static_cast<int>(problem.queries.length);
-        pass.sets_sums = sets;
-        pass.finishes_rows = finishes_rows;
-        pass.next_tile = memory.control + i;
-        pass.has_nan = o && !finishes_rows ? nullptr : has_nan;
-        launch_forward(problem.dtype, pass, call.device.multiprocessors(), stream);
-        sets = false;
-    }
-    OutputArguments outputs{call.whole(), state, o, call.out, call.lse, call.row_context(memory.branches, has_nan)};
-    if (has_own_sums)
-        write_outputs(problem.dtype, outputs, stream);
-    else if (plan.causal() && (!o || finishes_rows))
-        repair_outputs(problem.dtype, outputs, stream);
-    if (plan.causal() && call.sums && call.sums->first) {
-        outputs.context.has_nan = nullptr; // it looks at all sums itself
-        repair_sums(problem.dtype, outputs, stream);
-    }
-}
-
-std::size_t booked_bytes(const Plan &plan, bool is_step) {
-    const std::vector<PlannedPass> passes = make_forward_passes(plan);
-    Workspace ledger;
-    book(ledger, plan, passes, !is_step && needs_sums(passes));
-    return ledger.used();
-}
-
-std::size_t workspace_bytes(const Plan &plan, annulus_pass, const Resources &) {
-    return booked_bytes(plan, false);
-}
-
-std::size_t step_bytes(const Plan &plan, annulus_pass, const Resources &) {
-    return booked_bytes(plan, true);
+std::size_t step_bytes(const Plan &plan, annulus_pass pass, const Resources &) {
+    return bytes_of(plan, pass, true);
 }
 
 void forward(const Plan &plan, const ForwardTensors &tensors, Workspace &workspace, const Resources &resources) {
-    run(CudaCall(plan, tensors, resources), workspace);
+    run_forward(CudaCall(plan, tensors, resources), workspace);
+}
+
+void backward(const Plan &plan, const BackwardTensors &tensors, Workspace &workspace, const Resources &resources) {
+    run_backward(CudaCall(plan, tensors, resources), workspace);
 }
 
 void forward_step(const Plan &plan, const ForwardTensors &tensors, const ForwardSums &sums, bool first,
                   Workspace &workspace, const Resources &resources) {
-    CudaCall call(plan, tensors, resources);
-    call.sums = {static_cast<float2 *>(sums.statistics), static_cast<float *>(sums.o), nullptr, nullptr, first};
-    run(call, workspace);
+    run_forward(CudaCall(plan, tensors, resources, sums, first), workspace);
+}
+
+void backward_step(const Plan &plan, const BackwardTensors &tensors, const BackwardSums &sums, bool first,
+                   Workspace &workspace, const Resources &resources) {
+    run_backward(CudaCall(plan, tensors, resources, sums, first), workspace);
 }
 
 void finish_forward(const Plan &plan, const ForwardTensors &tensors, const ForwardSums &sums,
                     const Resources &resources) {
     gemm_engine.finish_forward(plan, tensors, sums, resources);
+}
+
+void finish_backward(const Plan &plan, const BackwardTensors &tensors, const BackwardSums &sums,
+                     const Resources &resources) {
+    gemm_engine.finish_backward(plan, tensors, sums, resources);
 }
 
 } // namespace
@@ -256,11 +121,11 @@ const Engine fused_engine = {.id = ANNULUS_ENGINE_FUSED,
                              .tensor_refusal = tensor_refusal,
                              .workspace_bytes = workspace_bytes,
                              .forward = forward,
-                             .backward = nullptr,
+                             .backward = backward,
                              .step_bytes = step_bytes,
                              .forward_step = forward_step,
-                             .backward_step = nullptr,
+                             .backward_step = backward_step,
                              .finish_forward = finish_forward,
-                             .finish_backward = nullptr};
+                             .finish_backward = finish_backward};
 
 } // namespace annulus

@@ -1,93 +1,100 @@
 // SPDX-License-Identifier: Apache-2.0
-// From the number of a tile to its units of queries and the runs of keys that they meet, by one warp.
+// From the number of a tile to its units and the runs that they meet, by one warp. Units are of queries and runs of
+// keys, or with `of_keys` the other way round: who attends to whom is the same question from either side, but for
+// causality.
 //
 // Lane i finds out about branch i in the cell: its segment and the residues, modulo its dilation and in global
-// positions, of its queries and keys. Classes of queries are the leaves of a tree: modulo levels[0] = 1 all positions
-// are one class; a class falls apart modulo the next level while some branch has a part of it. Only classes that meet
-// keys are kept, one a lane; ordered by the number of their keys, the longest first, their units follow one another,
-// and a tile takes the next few.
+// positions, of the rows of units and of runs. Classes of unit rows are the leaves of a tree: modulo levels[0] = 1 all
+// positions are one class; a class falls apart modulo the next level while some branch has a part of it. Only classes
+// that take part in a branch are kept, one a lane; ordered by the number of rows that they meet, the longest first,
+// their units follow one another, and a tile takes the next few.
 //
-// Merging. Where the keys of branch b, as far as they lie in the segment of branch a, are keys of branch a (and its
-// queries are queries of a), b does not visit them: a does, with the multiplicity in which they count. Such an a is
-// the parent of b; b visits what lies left and right of the parent's segment. How often a key counts depends on its
-// position modulo the largest dilation of those below a; a run of keys is split until that is a period of at most 8
-// keys, which a thread's columns of scores have as well.
+// Merging. Where the runs of branch b, as far as they lie in the segment of branch a, belong to runs of branch a (and
+// its units take part in a), b does not visit them: a does, with the multiplicity in which they count. Such an a is
+// the parent of b; b visits what lies left and right of the parent's segment. How often a row counts depends on its
+// position modulo the largest dilation of those below a; a run is split until that is a period of at most 8 rows,
+// which a thread's columns of scores have as well.
 #pragma once
 
-#include "cuda/fused/forward_pass.hpp"
+#include "cuda/fused/tile_pass.hpp"
 #include "cuda/prim/warp.cuh"
 
 #include <cstdint>
 
 namespace annulus {
 
-// Queries first, first + stride, …: `rows` of them. None: nothing to compute and nothing to write.
+// Positions first, first + stride, …: `rows` of them. None: nothing to compute and nothing to write.
 struct Unit {
     int first, stride, rows;
     unsigned branches; // a bit for each that they take part in
     float padding_keys;
-    bool has_more_keys; // outside the window
+    bool has_more_keys; // queries: outside the window
 
     // Row i; the last one again behind it.
     __device__ __forceinline__ int position(int i) const { return first + stride * min(i, rows - 1); }
 };
 
-// What a unit has of a run: the first `steps` steps, of which the first `full` hide no key from any row.
+// What a unit has of a run: the first `steps` steps, of which the first `full` hide nothing from any row.
 struct UnitRun {
     int steps, full;
-    std::uint8_t multiplicities[multiplicity_period / 2]; // of keys 2 i and 2 i + 1, modulo the period: four bits each
+    // Of columns 2 i and 2 i + 1 of a step, modulo the period: four bits each.
+    std::uint8_t multiplicities[multiplicity_period / 2];
 };
 
-// Keys first, first + stride, …: `count` of them, of which some unit sees those of the first `steps` steps. They are
-// visited from the last step to the first.
-template <int units> struct KeyRun {
+// Positions first, first + stride, …: `count` of them, of which some unit sees those of the first `steps` steps. They
+// are visited from the last step to the first. Steps count from the first key, but from the last query: causality then
+// lets a row see the first so many in either case. Columns of a step are always in the order of positions.
+template <int units> struct Run {
     int first, stride, count, steps;
     int map, residue, index; // where the first row is: tensor map, and its coordinates
     UnitRun unit[units];
 
-    // How many of the keys are visible to a query.
-    __device__ __forceinline__ int visible(int query) const {
-        return query < first ? 0 : min(count, (query - first) / stride + 1);
+    // How many are visible to a row of the other side, under causality.
+    template <bool of_keys> __device__ __forceinline__ int visible(int position) const {
+        if (of_keys)
+            return position <= first ? count : count - min(count, quotient_up(position - first, stride));
+        return position < first ? 0 : min(count, (position - first) / stride + 1);
     }
 };
 
-template <int units> struct ForwardTile {
+template <int units> struct UnitTile {
     int batch, head;
     int runs; // -1: no tile any more
     Unit unit[units];
-    KeyRun<units> run[most_runs];
+    Run<units> run[most_runs];
 };
 
 // A branch in a cell.
 struct CellBranch {
-    int start, end;               // of its segment
-    int dilation, query_dilation; // the latter 1 where every query takes part
-    int query_residue, key_residue;
-    annulus_query_rule query_rule;
+    int start, end;                  // of its segment
+    int run_dilation, unit_dilation; // 1 where every position takes part
+    int run_residue, unit_residue;
+    annulus_query_rule unit_rule;
     bool serves;            // the head
     std::int8_t parent;     // -1: none
     std::uint8_t ancestors; // a bit each
     int root_dilation;      // of the last of them, or its own
 
-    __device__ __forceinline__ CellBranch(const ForwardPass &pass, const PassBranch &branch, int head, int position) {
+    __device__ __forceinline__ CellBranch(const TilePass &pass, const PassBranch &branch, int head, int position) {
         serves = branch.serves(head);
-        dilation = branch.dilation.value;
-        query_rule = branch.query_rule;
+        unit_rule = branch.unit_rule;
+        unit_dilation = unit_rule == ANNULUS_QUERY_EVERY ? 1 : branch.dilation.value;
+        run_dilation = branch.run_dilation.value;
         start = position - branch.length.remainder(position);
         end = min(start + branch.length.value, pass.sequence_length);
-        key_residue = branch.dilation.remainder(start + (serves ? branch.phase(head) : 0));
-        query_dilation = query_rule == ANNULUS_QUERY_EVERY ? 1 : dilation;
-        query_residue = query_rule == ANNULUS_QUERY_EVERY ? 0 : key_residue;
+        const int residue = branch.dilation.remainder(start + (serves ? branch.phase(head) : 0));
+        unit_residue = unit_dilation == 1 ? 0 : residue;
+        run_residue = run_dilation == 1 ? 0 : residue;
         parent = -1;
         ancestors = 0;
-        root_dilation = dilation;
+        root_dilation = run_dilation;
     }
 
-    // Whether `other`, of no larger dilation, visits all keys that this branch has in the segment of `other`, for all
-    // queries of this one.
-    __device__ __forceinline__ bool has_keys_in(const CellBranch &other, const Divisor &other_dilation) const {
-        return other_dilation.remainder(key_residue) == other.key_residue && start <= other.start && other.end <= end &&
-               (other.query_dilation == 1 || other.query_rule == query_rule);
+    // Whether `other`, of no larger dilation, visits all that runs of this branch have in the segment of `other`, for
+    // all units of this one.
+    __device__ __forceinline__ bool has_runs_in(const CellBranch &other, const Divisor &other_dilation) const {
+        return other_dilation.remainder(run_residue) == other.run_residue && start <= other.start && other.end <= end &&
+               (other.unit_dilation == 1 || other.unit_rule == unit_rule);
     }
 };
 
@@ -98,8 +105,8 @@ union CellBranches {
     __device__ CellBranches() {}
 };
 
-// A class of queries, of a lane.
-struct QueryClass {
+// A class of units, of a lane.
+struct UnitClass {
     int residue = 0;
     Divisor modulus{1};
     unsigned branches = 0;
@@ -115,12 +122,12 @@ struct Members {
     }
 };
 
-// The classes of the queries of a cell, one a lane; returns how many.
-__device__ __forceinline__ int find_classes(const ForwardPass &pass, const CellBranches &branches, int lane,
-                                            QueryClass &own) {
+// The classes of the units of a cell, one a lane; returns how many.
+__device__ __forceinline__ int find_classes(const TilePass &pass, const CellBranches &branches, int lane,
+                                            UnitClass &own) {
     const bool serves = lane < pass.branch_count && branches.of[lane].serves;
-    const int own_dilation = serves ? branches.of[lane].query_dilation : 1;
-    const int own_residue = serves ? branches.of[lane].query_residue : 0;
+    const int own_dilation = serves ? branches.of[lane].unit_dilation : 1;
+    const int own_residue = serves ? branches.of[lane].unit_residue : 0;
     const Divisor &dilation = pass.branches[serves ? lane : 0].dilation;
     int found = 0, level = 0, residue = 0;
     for (;;) {
@@ -152,49 +159,49 @@ __device__ __forceinline__ int find_classes(const ForwardPass &pass, const CellB
 }
 
 // Fills in the units of tile `index` of a cell; returns the union of their branches, 0 if there is no such tile.
-template <int units>
-__device__ __forceinline__ unsigned find_units(const ForwardPass &pass, CellBranches &branches, int lane, int index,
-                                               int cell_start, int cell_end, ForwardTile<units> &tile) {
+template <bool of_keys, int units>
+__device__ __forceinline__ unsigned find_units(const TilePass &pass, CellBranches &branches, int lane, int index,
+                                               int cell_start, int cell_end, UnitTile<units> &tile) {
     const bool is_branch = lane < pass.branch_count;
     const unsigned serving = __ballot_sync(~0u, is_branch && branches.of[lane].serves);
-    QueryClass own;
+    UnitClass own;
     int classes = 1;
     if (pass.has_residue_classes) {
-        // Each residue is a class, whose queries meet keys of their own.
+        // Each residue is a class, which meets the same class of the other side.
         own = {pass.tiles_of_class.quotient(index), pass.residue_classes, serving};
         index = pass.tiles_of_class.remainder(index);
-        if (is_branch && branches.of[lane].query_rule == ANNULUS_QUERY_RESIDUE)
-            branches.of[lane].key_residue = pass.branches[lane].dilation.remainder(own.residue);
+        if (is_branch && branches.of[lane].unit_rule == ANNULUS_QUERY_RESIDUE)
+            branches.of[lane].run_residue = pass.branches[lane].dilation.remainder(own.residue);
         __syncwarp();
     } else if (pass.branch_count == 1) {
-        const bool is_divided = branches.of[0].query_dilation > 1;
-        own = {branches.of[0].query_residue, is_divided ? pass.branches[0].dilation : Divisor(1), serving};
+        const bool is_divided = branches.of[0].unit_dilation > 1;
+        own = {branches.of[0].unit_residue, is_divided ? pass.branches[0].dilation : Divisor(1), serving};
     } else {
         classes = find_classes(pass, branches, lane, own);
     }
     if (lane >= classes)
         own.branches = 0;
 
-    unsigned keys = 0; // only to order classes: it may wrap around
+    unsigned met = 0; // rows of runs; only to order classes: it may wrap around
     float padding_keys = 0;
     bool has_more_keys = false;
     for (unsigned left = own.branches; left; left &= left - 1) {
         const CellBranch &branch = branches.of[__ffs(left) - 1];
         const PassBranch &of_pass = pass.branches[__ffs(left) - 1];
-        const int count = Members(branch.start, branch.end, branch.key_residue, of_pass.dilation).count;
-        keys += count;
+        const int count = Members(branch.start, branch.end, branch.run_residue, of_pass.run_dilation).count;
+        met += count;
         has_more_keys |=
-            branch.start < pass.key_start || (!pass.causal && branch.end > pass.key_start + pass.key_count);
+            branch.start < pass.run_start || (!pass.causal && branch.end > pass.run_start + pass.run_count);
         if (pass.zero_keys)
-            padding_keys += of_pass.dilation.quotient(of_pass.length.value - 1) + 1 - count;
+            padding_keys += of_pass.run_dilation.quotient(of_pass.length.value - 1) + 1 - count;
     }
-    const Members queries(cell_start, cell_end, own.residue, own.modulus);
-    const int own_units = own.branches ? quotient_up(queries.count, unit_rows) : 0;
-    int before = 0; // units of classes with more keys
+    const Members rows(cell_start, cell_end, own.residue, own.modulus);
+    const int own_units = own.branches ? quotient_up(rows.count, unit_rows) : 0;
+    int before = 0; // units of classes that meet more
     for (int i = 0; i < classes; ++i) {
-        const unsigned other_keys = __shfl_sync(~0u, keys, i);
+        const unsigned other_met = __shfl_sync(~0u, met, i);
         const int other_units = __shfl_sync(~0u, own_units, i);
-        before += other_keys > keys || (other_keys == keys && i < lane) ? other_units : 0;
+        before += other_met > met || (other_met == met && i < lane) ? other_units : 0;
     }
 
     unsigned all = 0;
@@ -204,11 +211,11 @@ __device__ __forceinline__ unsigned find_units(const ForwardPass &pass, CellBran
         const bool is_owner = place >= 0 && place < own_units;
         const unsigned owner = __ballot_sync(~0u, is_owner);
         if (is_owner) {
-            // The longest first: later queries see more keys.
-            const int j = (pass.causal ? own_units - 1 - place : place) * unit_rows;
-            tile.unit[i] = {queries.first + j * own.modulus.value,
+            // The longest first: later queries see more keys, earlier keys are seen by more queries.
+            const int j = (pass.causal && !of_keys ? own_units - 1 - place : place) * unit_rows;
+            tile.unit[i] = {rows.first + j * own.modulus.value,
                             own.modulus.value,
-                            min(unit_rows, queries.count - j),
+                            min(unit_rows, rows.count - j),
                             own.branches,
                             padding_keys,
                             has_more_keys};
@@ -223,15 +230,14 @@ __device__ __forceinline__ unsigned find_units(const ForwardPass &pass, CellBran
 }
 
 // Finds the parents among the branches `taking`.
-__device__ __forceinline__ void find_parents(const ForwardPass &pass, CellBranches &branches, int lane,
-                                             unsigned taking) {
+__device__ __forceinline__ void find_parents(const TilePass &pass, CellBranches &branches, int lane, unsigned taking) {
     for (unsigned left = taking; left; left &= left - 1) {
         const int i = __ffs(left) - 1;
         const CellBranch &other = branches.of[i];
         if (lane > i && (taking >> lane & 1)) {
             CellBranch &own = branches.of[lane];
-            if (own.has_keys_in(other, pass.branches[i].dilation) &&
-                own.dilation <= static_cast<std::int64_t>(pass.merged_ratio) * other.root_dilation) {
+            if (own.has_runs_in(other, pass.branches[i].run_dilation) &&
+                own.run_dilation <= static_cast<std::int64_t>(pass.merged_ratio) * other.root_dilation) {
                 own.parent = static_cast<std::int8_t>(i);
                 own.ancestors = static_cast<std::uint8_t>(other.ancestors | 1u << i);
                 own.root_dilation = other.root_dilation;
@@ -242,53 +248,61 @@ __device__ __forceinline__ void find_parents(const ForwardPass &pass, CellBranch
 }
 
 // Fills in the runs of a tile whose units take part in the branches `taking`; returns how many.
-template <int step, int units>
-__device__ __forceinline__ int find_runs(const ForwardPass &pass, const CellBranches &branches, int lane,
-                                         unsigned taking, ForwardTile<units> &tile) {
+template <bool of_keys, int step, int units>
+__device__ __forceinline__ int find_runs(const TilePass &pass, const CellBranches &branches, int lane, unsigned taking,
+                                         UnitTile<units> &tile) {
     int runs = 0;
     for (unsigned left = taking; left; left &= left - 1) {
         const int b = __ffs(left) - 1;
         const CellBranch &branch = branches.of[b];
-        const int dilation = branch.dilation, parent = branch.parent;
+        const int dilation = branch.run_dilation, parent = branch.parent;
         const bool counts_here = (taking >> lane & 1) && (branches.of[lane % most_branches].ancestors >> b & 1);
         const unsigned below = __ballot_sync(~0u, counts_here);
-        const Divisor &of_pass = pass.branches[b].dilation;
+        const Divisor &of_pass = pass.branches[b].run_dilation;
         const int period = of_pass.quotient(
-            __reduce_max_sync(~0u, counts_here ? branches.of[lane % most_branches].dilation : dilation));
+            __reduce_max_sync(~0u, counts_here ? branches.of[lane % most_branches].run_dilation : dilation));
         const int splits = splits_of_period(period);
-        for (int side = 0; side < (parent < 0 || pass.causal ? 1 : 2); ++side) {
-            const int from = max(side == 0 ? branch.start : branches.of[parent].end, pass.key_start);
+        // Under causality queries meet nothing right of their own segment, keys nothing left of it.
+        const int first_side = of_keys && parent >= 0 && pass.causal,
+                  last_side = parent >= 0 && (of_keys || !pass.causal);
+        for (int side = first_side; side <= last_side; ++side) {
+            const int from = max(side == 0 ? branch.start : branches.of[parent].end, pass.run_start);
             const int to =
-                min(side == 0 && parent >= 0 ? branches.of[parent].start : branch.end, pass.key_start + pass.key_count);
-            const Members keys(from, to, branch.key_residue, of_pass);
-            for (int split = 0; split < min(splits, keys.count); ++split) {
-                KeyRun<units> run;
-                run.first = keys.first + split * dilation;
+                min(side == 0 && parent >= 0 ? branches.of[parent].start : branch.end, pass.run_start + pass.run_count);
+            const Members rows(from, to, branch.run_residue, of_pass);
+            for (int split = 0; split < min(splits, rows.count); ++split) {
+                Run<units> run;
+                run.first = rows.first + split * dilation;
                 run.stride = splits * dilation;
-                run.count = splits == 1 ? keys.count : (keys.count - 1 - split) / splits + 1;
-                // Lane 8 u + j: unit u, key j.
+                run.count = splits == 1 ? rows.count : (rows.count - 1 - split) / splits + 1;
+                // Lane 8 u + j: unit u, column j.
                 const int u = min(lane / multiplicity_period, units - 1), j = lane % multiplicity_period;
                 const Unit &unit = tile.unit[u];
+                const unsigned place = of_keys ? (run.count + j) % multiplicity_period : j;
                 // Beyond the run it may be anything.
-                const int key =
-                    static_cast<int>(static_cast<unsigned>(run.first) + j * static_cast<unsigned>(run.stride));
+                const int position =
+                    static_cast<int>(static_cast<unsigned>(run.first) + place * static_cast<unsigned>(run.stride));
                 int multiplicity = 1;
                 for (unsigned others = below; others; others &= others - 1) {
                     const int other = __ffs(others) - 1;
-                    multiplicity += (unit.branches & others & -others) &&
-                                    pass.branches[other].dilation.remainder(key) == branches.of[other].key_residue;
+                    multiplicity +=
+                        (unit.branches & others & -others) &&
+                        pass.branches[other].run_dilation.remainder(position) == branches.of[other].run_residue;
                 }
                 int steps = 0, full = 0;
                 if (unit.branches >> b & 1) {
-                    const int most = pass.causal ? run.visible(unit.position(unit.rows - 1)) : run.count;
-                    const int least = pass.causal ? run.visible(unit.first) : run.count;
+                    const int last = unit.position(unit.rows - 1);
+                    const int most =
+                        pass.causal ? run.template visible<of_keys>(of_keys ? unit.first : last) : run.count;
+                    const int least =
+                        pass.causal ? run.template visible<of_keys>(of_keys ? last : unit.first) : run.count;
                     steps = quotient_up(most, step);
                     full = least / step;
                 }
                 run.steps = __reduce_max_sync(~0u, steps);
                 if (run.steps == 0)
                     continue;
-                KeyRun<units> &target = tile.run[runs++];
+                Run<units> &target = tile.run[runs++];
                 const int of_next = __shfl_down_sync(~0u, multiplicity, 1);
                 if (lane < units * multiplicity_period && j % 2 == 0) {
                     target.unit[u].multiplicities[j / 2] = static_cast<std::uint8_t>(multiplicity | of_next << 4);
@@ -296,10 +310,10 @@ __device__ __forceinline__ int find_runs(const ForwardPass &pass, const CellBran
                     target.unit[u].full = full;
                 }
                 if (lane == 0) {
-                    const int row = pass.key_stride.quotient(run.first - pass.key_start);
+                    const int row = pass.run_stride.quotient(run.first - pass.run_start);
                     // Where rows are those that a branch left, another one may have a single row.
-                    const bool has_stride = pass.key_stride.remainder(run.stride) == 0;
-                    const int row_stride = has_stride ? pass.key_stride.quotient(run.stride) : 1;
+                    const bool has_stride = pass.run_stride.remainder(run.stride) == 0;
+                    const int row_stride = has_stride ? pass.run_stride.quotient(run.stride) : 1;
                     int map = 0;
                     while (pass.strides[map].value != row_stride)
                         ++map;
@@ -319,10 +333,10 @@ __device__ __forceinline__ int find_runs(const ForwardPass &pass, const CellBran
     return runs;
 }
 
-// Tile `id`, or false where there is none of this number; `step` keys are a step.
-template <int step, int units>
-__device__ __forceinline__ bool find_tile(const ForwardPass &pass, CellBranches &branches, unsigned id,
-                                          ForwardTile<units> &tile) {
+// Tile `id`, or false where there is none of this number; `step` rows of a run are a step.
+template <bool of_keys, int step, int units>
+__device__ __forceinline__ bool find_tile(const TilePass &pass, CellBranches &branches, unsigned id,
+                                          UnitTile<units> &tile) {
     const int lane = static_cast<int>(threadIdx.x) % warp_threads;
     int rest = static_cast<int>(id);
     const auto take = [&](const Divisor &count) { // the next digit of the number
@@ -333,7 +347,7 @@ __device__ __forceinline__ bool find_tile(const ForwardPass &pass, CellBranches 
     const int index = take(pass.tiles_of_cell);
     const int cell = take(pass.cells_of_block);
     int block = take(pass.blocks_of_section);
-    const int head = take(pass.heads);
+    const int head = pass.first_head + take(pass.heads) * pass.head_step;
     block += take(pass.sections) * pass.blocks_of_section.value;
     if (block >= pass.blocks)
         return false;
@@ -358,18 +372,17 @@ __device__ __forceinline__ bool find_tile(const ForwardPass &pass, CellBranches 
     if (lane < pass.branch_count)
         branches.of[lane] = CellBranch(pass, pass.branches[lane], head, cell_start);
     __syncwarp();
-    cell_start = max(cell_start, pass.query_start);
-    cell_end = min(cell_end, pass.query_start + pass.query_count);
+    cell_start = max(cell_start, pass.unit_start);
+    cell_end = min(cell_end, pass.unit_start + pass.unit_count);
     if (cell_start >= cell_end)
         return false;
 
-    const unsigned taking = find_units(pass, branches, lane, index, cell_start, cell_end, tile);
+    const unsigned taking = find_units<of_keys>(pass, branches, lane, index, cell_start, cell_end, tile);
     if (!taking)
         return false;
     find_parents(pass, branches, lane, taking);
-    const int runs = find_runs<step>(pass, branches, lane, taking, tile);
-    const bool adds_nothing = runs == 0 && pass.sum_o && !pass.sets_sums && !pass.zero_keys;
-    if (adds_nothing)
+    const int runs = find_runs<of_keys, step>(pass, branches, lane, taking, tile);
+    if (runs == 0 && pass.skips_empty)
         return false;
     if (lane == 0) {
         tile.head = head;

@@ -27,6 +27,10 @@ struct alignas(8) Barrier {
         asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(this)), "r"(bytes)
                      : "memory");
     }
+    // Arrives as soon as this thread's copies of a few bytes (copy.cuh) are done.
+    __device__ __forceinline__ void arrive_after_copies() {
+        asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(this)) : "memory");
+    }
     // Until the phase of this parity has ended.
     __device__ __forceinline__ void wait(unsigned parity) const {
         const std::uint32_t address = shared_address(this);

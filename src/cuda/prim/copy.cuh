@@ -25,6 +25,10 @@ __device__ __forceinline__ void copy_16_bytes(std::uint32_t target, const void *
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source), "r"(present ? 16 : 0)
                  : "memory");
 }
+__device__ __forceinline__ void copy_4_bytes(std::uint32_t target, const void *source, bool present) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(target), "l"(source), "r"(present ? 4 : 0)
+                 : "memory");
+}
 __device__ __forceinline__ void wait_for_copies() {
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
@@ -40,6 +44,11 @@ __device__ __forceinline__ uint4 load_16_bytes(std::uint32_t address) {
                  : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
                  : "r"(address)
                  : "memory");
+    return x;
+}
+__device__ __forceinline__ float2 load_8_bytes(std::uint32_t address) {
+    float2 x;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(address) : "memory");
     return x;
 }
 __device__ __forceinline__ void store_16_bytes(std::uint32_t address, const uint4 &x) {

@@ -11,11 +11,17 @@ namespace annulus {
 
 constexpr int warp_threads = 32, warpgroup_threads = 128;
 
-// The thread's number in its warpgroup, which the compiler takes for another one each time it is asked for.
-__device__ __forceinline__ int thread_of_warpgroup() {
+// The thread's number in its block, which the compiler takes for another one each time it is asked for.
+__device__ __forceinline__ int thread_of_block() {
     int thread;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
-    return thread % warpgroup_threads;
+    return thread;
+}
+__device__ __forceinline__ int thread_of_warpgroup() {
+    return thread_of_block() % warpgroup_threads;
+}
+__device__ __forceinline__ int warpgroup_of_thread() {
+    return thread_of_block() / warpgroup_threads;
 }
 
 // Hands registers back to the block, and takes them: of every thread of a warpgroup, within what the block started
@@ -45,6 +51,14 @@ template <> __device__ __forceinline__ std::uint32_t pack_two<__half>(float firs
     std::uint32_t two;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(second), "f"(first));
     return two;
+}
+
+template <class Element> __device__ __forceinline__ float2 unpack_two(std::uint32_t two);
+template <> __device__ __forceinline__ float2 unpack_two<__nv_bfloat16>(std::uint32_t two) {
+    return {__uint_as_float(two << 16), __uint_as_float(two & 0xffff0000)};
+}
+template <> __device__ __forceinline__ float2 unpack_two<__half>(std::uint32_t two) {
+    return __half22float2(*reinterpret_cast<const __half2 *>(&two));
 }
 
 // Over the four lanes that hold a row of a product.

@@ -108,6 +108,7 @@ template <class Element, int columns> struct ProductWithColumns;
         }                                                                                                              \
     };
 #define ANNULUS_PRODUCTS(type, ptx)                                                                                    \
+    ANNULUS_PRODUCT_OF_ROWS(type, ptx, 32, 16, "%16", "%17", "%18")                                                    \
     ANNULUS_PRODUCT_OF_ROWS(type, ptx, 64, 32, "%32", "%33", "%34")                                                    \
     ANNULUS_PRODUCT_OF_ROWS(type, ptx, 128, 64, "%64", "%65", "%66")                                                   \
     ANNULUS_PRODUCT_WITH_COLUMNS(type, ptx, 32, 16, "%16", "%17", "%18", "%19", "%20")                                 \

@@ -1,17 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the fused forward kernel takes a plan: in passes over some branches each, one if it can be.
+// How the fused kernels take a plan: in passes over some branches each, one if it can be.
 #pragma once
 
 #include "core/plan.hpp"
-#include "cuda/fused/forward_launch.hpp"
+#include "cuda/fused/tile_pass.hpp"
 
 #include <vector>
 
 namespace annulus {
 
+// What passes compute. Units are of queries and runs of keys; for gradients of keys it is the other way round.
+enum class PassOf { outputs, query_gradients, key_gradients };
+
+// What the host must know of a kernel.
+struct PassShape {
+    int units; // of a tile
+    int step;  // rows of a run
+};
+
 struct PlannedPass {
-    ForwardPass pass; // all but pointers and tensor maps
-    bool is_complete; // every query takes part in some branch of the pass
+    TilePass tiles;
+    bool is_complete; // every row of units takes part in some branch of the pass
     // Of a pass over a branch in an order along a curve, on numbers instead of positions (curve_order.hpp): the branch,
     // else null; and the window of the numbers.
     const BranchPlan *curve = nullptr;
@@ -20,9 +29,9 @@ struct PlannedPass {
 
 // The plan's positions and dilations are below position_limit. Branches of a pass have dilations that divide one
 // another, and do not mix the query rules `dilated` and `residue`. Those in an order along a curve come last, a pass
-// each. Branches that have nothing for the plan's queries are left out: most of them where the keys are those of
-// another rank. The result points into the plan.
-std::vector<PlannedPass> make_forward_passes(const Plan &plan);
+// each. Branches that have no pairs are left out: most of them where the keys are those of another rank. The result
+// points into the plan.
+std::vector<PlannedPass> make_passes(const Plan &plan, PassOf what, const PassShape &shape);
 
 // Why the passes cannot do a plan that has an order along a curve; null if they can.
 const char *curve_refusal(const Plan &plan);

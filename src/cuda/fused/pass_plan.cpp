@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cuda/fused/forward_plan.hpp"
+#include "cuda/fused/pass_plan.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -13,13 +13,13 @@ namespace annulus {
 
 namespace {
 
-std::span<const PassBranch> branches_of(const ForwardPass &pass) {
+std::span<const PassBranch> branches_of(const TilePass &pass) {
     return {pass.branches, static_cast<std::size_t>(pass.branch_count)};
 }
 
 constexpr std::int64_t too_many_tiles = std::int64_t{1} << 31;
 
-PassBranch make_branch(const Plan &plan, std::size_t index) {
+PassBranch make_branch(const Plan &plan, std::size_t index, PassOf what) {
     const Branch &branch = plan.pattern().branches[index];
     const BranchPlan &of_plan = plan.branches()[index];
     PassBranch result{};
@@ -29,7 +29,12 @@ PassBranch make_branch(const Plan &plan, std::size_t index) {
     result.first_head = branch.first_head;
     result.head_count = of_plan.head_count();
     // Where there is one class, all is said.
-    result.query_rule = dilation == 1 ? ANNULUS_QUERY_EVERY : branch.query_rule;
+    result.unit_rule = dilation == 1 ? ANNULUS_QUERY_EVERY : branch.query_rule;
+    result.run_dilation = result.dilation;
+    if (what == PassOf::key_gradients && result.unit_rule == ANNULUS_QUERY_EVERY) {
+        result.unit_rule = dilation == 1 ? ANNULUS_QUERY_EVERY : ANNULUS_QUERY_DILATED;
+        result.run_dilation = Divisor(1);
+    }
     switch (branch.phase_rule) {
     case ANNULUS_PHASE_BLOCK:
         result.heads_of_phase = Divisor(static_cast<int>(divide_up(result.head_count, dilation)));
@@ -52,13 +57,13 @@ int smallest_prime_factor(int x) {
     return x;
 }
 
-// Whether queries fall into classes by their own residue in the branch.
-bool divides_queries(const PassBranch &branch) {
-    return branch.query_rule != ANNULUS_QUERY_EVERY;
+// Whether units fall into classes by their own residue in the branch.
+bool divides_units(const PassBranch &branch) {
+    return branch.unit_rule != ANNULUS_QUERY_EVERY;
 }
 
 // Sets the levels, and says how many classes a cell may have at most; none where that would take too long to find out.
-std::optional<int> set_levels(ForwardPass &pass) {
+std::optional<int> set_levels(TilePass &pass) {
     const std::span<const PassBranch> branches = branches_of(pass);
     if (pass.has_residue_classes || pass.branch_count == 1)
         return 1;
@@ -66,7 +71,7 @@ std::optional<int> set_levels(ForwardPass &pass) {
     pass.levels[0] = Divisor(1);
     for (;;) {
         const auto is_finer = [&](const PassBranch &branch) {
-            return divides_queries(branch) && branch.dilation.value > modulus;
+            return divides_units(branch) && branch.dilation.value > modulus;
         };
         const auto next = std::find_if(branches.begin(), branches.end(), is_finer);
         if (next == branches.end())
@@ -85,21 +90,20 @@ std::optional<int> set_levels(ForwardPass &pass) {
 
 // The pass with one more branch, which is not less dilated than those it has, nor shorter than one equally dilated; or
 // none.
-std::optional<ForwardPass> with_branch(ForwardPass pass, const PassBranch &branch) {
+std::optional<TilePass> with_branch(TilePass pass, const PassBranch &branch) {
     if (pass.branch_count == most_branches)
         return std::nullopt;
     if (pass.branch_count > 0 && branch.dilation.value % pass.branches[pass.branch_count - 1].dilation.value != 0)
         return std::nullopt;
     const auto has_rule = [&](annulus_query_rule rule) {
-        return std::ranges::any_of(branches_of(pass),
-                                   [&](const PassBranch &other) { return other.query_rule == rule; });
+        return std::ranges::any_of(branches_of(pass), [&](const PassBranch &other) { return other.unit_rule == rule; });
     };
-    if (branch.query_rule == ANNULUS_QUERY_RESIDUE) {
+    if (branch.unit_rule == ANNULUS_QUERY_RESIDUE) {
         if (has_rule(ANNULUS_QUERY_DILATED))
             return std::nullopt;
         pass.has_residue_classes = true;
         pass.residue_classes = branch.dilation;
-    } else if (branch.query_rule == ANNULUS_QUERY_DILATED && has_rule(ANNULUS_QUERY_RESIDUE)) {
+    } else if (branch.unit_rule == ANNULUS_QUERY_DILATED && has_rule(ANNULUS_QUERY_RESIDUE)) {
         return std::nullopt;
     }
     pass.branches[pass.branch_count++] = branch;
@@ -111,14 +115,14 @@ std::optional<ForwardPass> with_branch(ForwardPass pass, const PassBranch &branc
 // What merging branches of up to `ratio` times the dilation comes to.
 class Merging {
   public:
-    Merging(const ForwardPass &pass, int ratio) : pass_(pass), ratio_(ratio) {}
+    Merging(const TilePass &pass, int ratio) : pass_(pass), ratio_(ratio) {}
 
     // The strides of the runs, in positions.
     std::vector<int> strides() const {
         std::vector<int> result;
         for (int i = 0; i < pass_.branch_count; ++i)
             for (int j = i; j < pass_.branch_count; ++j)
-                if (j == i || period(i, j) <= ratio_)
+                if (j == i || merges(i, j))
                     result.push_back(dilation(i) * splits_of_period(period(i, j)));
         std::sort(result.begin(), result.end());
         result.erase(std::unique(result.begin(), result.end()), result.end());
@@ -129,7 +133,7 @@ class Merging {
     int runs() const {
         int sum = 0;
         for (int i = 0; i < pass_.branch_count; ++i) {
-            const bool may_merge = i > 0 && period(i - 1, i) <= ratio_;
+            const bool may_merge = i > 0 && merges(i - 1, i);
             const int merged = may_merge ? (pass_.causal ? 1 : 2) * most_splits(i, dilation(i - 1)) : 0;
             sum += std::max(merged, most_splits(i, dilation(i)));
         }
@@ -141,62 +145,65 @@ class Merging {
         std::int64_t sum = 0;
         int root = 0;
         for (int i = 0; i < pass_.branch_count; ++i) {
-            const bool merges = i > 0 && period(root, i) <= ratio_;
-            if (!merges)
+            const bool is_merged = i > 0 && merges(root, i);
+            if (!is_merged)
                 root = i;
-            const int sides = merges && !pass_.causal ? 2 : 1;
+            const int sides = is_merged && !pass_.causal ? 2 : 1;
             const int parts = sides * most_splits(i, dilation(root));
-            const int positions = pass_.branches[i].length.value - (merges ? pass_.branches[i - 1].length.value : 0);
+            const int positions = pass_.branches[i].length.value - (is_merged ? pass_.branches[i - 1].length.value : 0);
             sum += parts * divide_up(std::max(positions, 0), std::int64_t{dilation(i)} * parts * step);
         }
         return sum;
     }
 
   private:
-    int dilation(int i) const { return pass_.branches[i].dilation.value; }
+    int dilation(int i) const { return pass_.branches[i].run_dilation.value; }
     int period(int i, int j) const { return dilation(j) / dilation(i); }
+    bool merges(int i, int j) const { return ratio_ > 0 && period(i, j) <= ratio_; }
     // Of the runs of branch i, where branches are merged up to `ratio` times the dilation `root`.
     int most_splits(int i, int root) const {
         int most = 1;
         for (int j = i + 1; j < pass_.branch_count; ++j)
-            if (dilation(j) / root <= ratio_)
+            if (ratio_ > 0 && dilation(j) / root <= ratio_)
                 most = std::max(most, splits_of_period(period(i, j)));
         return most;
     }
 
-    const ForwardPass &pass_;
+    const TilePass &pass_;
     const int ratio_;
 };
 
-void set_merging(ForwardPass &pass, int step, std::int64_t key_rows) {
+void set_merging(TilePass &pass, int step, std::int64_t rows_of_runs) {
     const auto fits = [&](const Merging &merging) {
         return merging.runs() <= most_runs && merging.strides().size() <= most_strides;
     };
+    const bool may_merge = std::ranges::all_of(
+        branches_of(pass), [](const PassBranch &branch) { return branch.run_dilation.value == branch.dilation.value; });
     for (const int ratio : {8, 16, 32}) {
         const Merging merging(pass, ratio);
-        if (fits(merging) && merging.steps(step) < Merging(pass, pass.merged_ratio).steps(step))
+        if (may_merge && fits(merging) && merging.steps(step) < Merging(pass, pass.merged_ratio).steps(step))
             pass.merged_ratio = ratio;
     }
     for (const int stride : Merging(pass, pass.merged_ratio).strides()) {
         // Where rows are those that a branch left, another one may have a single row: any stride will do.
-        const Divisor of_rows(pass.key_stride.remainder(stride) == 0 ? pass.key_stride.quotient(stride) : 1);
+        const Divisor of_rows(pass.run_stride.remainder(stride) == 0 ? pass.run_stride.quotient(stride) : 1);
         const std::span<const Divisor> found(pass.strides, static_cast<std::size_t>(pass.stride_count));
         if (std::ranges::any_of(found, [&](const Divisor &other) { return other.value == of_rows.value; }))
             continue;
         pass.strides[pass.stride_count] = of_rows;
-        pass.longer_residues[pass.stride_count++] = of_rows.remainder(static_cast<int>(key_rows));
+        pass.longer_residues[pass.stride_count++] = of_rows.remainder(static_cast<int>(rows_of_runs));
     }
 }
 
-void set_grid(ForwardPass &pass, int units) {
+void set_grid(TilePass &pass, int units) {
     const std::span<const PassBranch> branches = branches_of(pass);
     const auto length_of = [](const PassBranch &branch) { return branch.length.value; };
     const int length = length_of(std::ranges::min(branches, {}, length_of));
     const int longest = length_of(std::ranges::max(branches, {}, length_of));
     pass.block_length = length;
-    pass.first_block = pass.query_start / length;
-    pass.blocks = (pass.query_start + pass.query_count - 1) / length - pass.first_block + 1;
-    // A head's keys of a section are read together.
+    pass.first_block = pass.unit_start / length;
+    pass.blocks = (pass.unit_start + pass.unit_count - 1) / length - pass.first_block + 1;
+    // A head's runs of a section are read together.
     const int blocks_of_section = std::min(pass.blocks, static_cast<int>(divide_up(longest, length)));
     pass.blocks_of_section = Divisor(blocks_of_section);
     pass.sections = Divisor(static_cast<int>(divide_up(pass.blocks, blocks_of_section)));
@@ -205,7 +212,7 @@ void set_grid(ForwardPass &pass, int units) {
         Divisor(1 + static_cast<int>(std::ranges::count_if(branches, [&](const PassBranch &branch) {
                     return branch.length.value % length != 0 && branch.length.value < pass.sequence_length;
                 })));
-    const std::int64_t rows = std::min(length, pass.query_count);
+    const std::int64_t rows = std::min(length, pass.unit_count);
     std::int64_t tiles_of_cell;
     if (pass.has_residue_classes) {
         const std::int64_t units_of_class = divide_up(divide_up(rows, pass.residue_classes.value), unit_rows);
@@ -215,7 +222,7 @@ void set_grid(ForwardPass &pass, int units) {
         const std::int64_t classes = *set_levels(pass);
         std::int64_t members = 0;
         for (const PassBranch &branch : branches)
-            members += divides_queries(branch) ? divide_up(rows, branch.dilation.value) : rows;
+            members += divides_units(branch) ? divide_up(rows, branch.dilation.value) : rows;
         const std::int64_t units_of_cell = (std::min(rows, members) + classes * (unit_rows - 1)) / unit_rows;
         tiles_of_cell = divide_up(units_of_cell, units);
     }
@@ -248,40 +255,40 @@ bool cuts_segment(const BranchPlan &branch, const Window &window) {
     return window.start % branch.segment_length() != 0 || window.end() != last.end();
 }
 
-bool is_complete(const ForwardPass &pass) {
-    for (int head = 0; head < pass.heads.value; ++head)
+bool is_complete(const TilePass &pass, int heads) {
+    for (int head = 0; head < heads; ++head)
         if (std::ranges::none_of(branches_of(pass), [&](const PassBranch &branch) {
-                return branch.serves(head) && branch.query_rule != ANNULUS_QUERY_DILATED;
+                return branch.serves(head) && branch.unit_rule != ANNULUS_QUERY_DILATED;
             }))
             return false;
     return true;
 }
 
-ForwardPass pass_without_branches(const Plan &plan) {
+TilePass pass_without_branches(const Plan &plan, PassOf what) {
     const Problem &problem = plan.problem();
-    ForwardPass pass{};
+    const bool of_keys = what == PassOf::key_gradients;
+    const Window &units = of_keys ? problem.keys : problem.queries, &runs = of_keys ? problem.queries : problem.keys;
+    TilePass pass{};
     pass.causal = plan.causal();
-    pass.zero_keys = plan.pattern().padding_rule == ANNULUS_PADDING_ZERO_KEYS && !plan.causal();
+    pass.zero_keys =
+        what == PassOf::outputs && plan.pattern().padding_rule == ANNULUS_PADDING_ZERO_KEYS && !plan.causal();
     pass.sequence_length = static_cast<int>(problem.sequence_length);
-    pass.query_start = static_cast<int>(problem.queries.start);
-    pass.query_count = static_cast<int>(problem.queries.length);
-    pass.key_start = static_cast<int>(problem.keys.start);
-    pass.key_count = static_cast<int>(problem.keys.length);
-    pass.key_stride = Divisor(static_cast<int>(problem.key_stride));
+    pass.unit_start = static_cast<int>(units.start);
+    pass.unit_count = static_cast<int>(units.length);
+    pass.run_start = static_cast<int>(runs.start);
+    pass.run_count = static_cast<int>(runs.length);
+    pass.run_stride = Divisor(of_keys ? 1 : static_cast<int>(problem.key_stride));
     pass.batches = static_cast<int>(problem.batch);
-    pass.heads = Divisor(problem.heads);
-    pass.heads_of_kv_head = problem.heads / problem.kv_heads;
-    pass.head_dim = problem.head_dim;
-    pass.scale_log2 = static_cast<float>(plan.scale() * std::numbers::log2e);
-    pass.inverse_scale_log2 = 1 / pass.scale_log2;
+    pass.heads = Divisor(of_keys ? problem.kv_heads : problem.heads);
+    pass.head_step = of_keys ? problem.heads / problem.kv_heads : 1;
     return pass;
 }
 
 } // namespace
 
-std::vector<PlannedPass> make_forward_passes(const Plan &plan) {
+std::vector<PlannedPass> make_passes(const Plan &plan, PassOf what, const PassShape &shape) {
     const Problem &problem = plan.problem();
-    const ForwardPass empty = pass_without_branches(plan);
+    const TilePass empty = pass_without_branches(plan, what);
     std::vector<PassBranch> linear;
     std::vector<PlannedPass> passes, curved;
     for (std::size_t i = 0; i < plan.branches().size(); ++i) {
@@ -289,14 +296,14 @@ std::vector<PlannedPass> make_forward_passes(const Plan &plan) {
         if (!empty.zero_keys && !has_pairs(branch, problem))
             continue;
         if (!is_curved(plan.pattern().branches[i], branch)) {
-            linear.push_back(make_branch(plan, i));
+            linear.push_back(make_branch(plan, i, what));
         } else if (has_pairs(branch, problem)) {
-            curved.push_back(
-                {*with_branch(empty, make_branch(plan, i)), false, &branch, intersect(problem.queries, problem.keys)});
-            ForwardPass &pass = curved.back().pass;
+            curved.push_back({*with_branch(empty, make_branch(plan, i, what)), false, &branch,
+                              intersect(problem.queries, problem.keys)});
+            TilePass &pass = curved.back().tiles;
             const Window &window = curved.back().window;
-            pass.query_start = pass.key_start = static_cast<int>(window.start);
-            pass.query_count = pass.key_count = static_cast<int>(window.length);
+            pass.unit_start = pass.run_start = static_cast<int>(window.start);
+            pass.unit_count = pass.run_count = static_cast<int>(window.length);
         }
     }
     std::stable_sort(linear.begin(), linear.end(), [](const PassBranch &a, const PassBranch &b) {
@@ -304,9 +311,9 @@ std::vector<PlannedPass> make_forward_passes(const Plan &plan) {
     });
     for (const PassBranch &branch : linear) {
         const bool taken = std::any_of(passes.begin(), passes.end(), [&](PlannedPass &planned) {
-            const std::optional<ForwardPass> more = with_branch(planned.pass, branch);
+            const std::optional<TilePass> more = with_branch(planned.tiles, branch);
             if (more)
-                planned.pass = *more;
+                planned.tiles = *more;
             return more.has_value();
         });
         if (!taken)
@@ -314,12 +321,12 @@ std::vector<PlannedPass> make_forward_passes(const Plan &plan) {
     }
     passes.insert(passes.end(), curved.begin(), curved.end());
 
-    const ForwardShape shape = forward_shape(problem.head_dim);
+    const std::int64_t rows_of_runs = what == PassOf::key_gradients ? problem.queries.length : problem.key_rows();
     for (auto &[pass, complete, curve, window] : passes) {
-        set_merging(pass, shape.step, curve ? window.length : problem.key_rows());
-        if (pass.query_count > 0)
+        set_merging(pass, shape.step, curve ? window.length : rows_of_runs);
+        if (pass.unit_count > 0)
             set_grid(pass, shape.units);
-        complete = !curve && is_complete(pass);
+        complete = !curve && is_complete(pass, problem.heads);
     }
     return passes;
 }
@@ -340,7 +347,7 @@ const char *curve_refusal(const Plan &plan) {
 
 bool has_too_many_tiles(const std::vector<PlannedPass> &passes) {
     return std::any_of(passes.begin(), passes.end(),
-                       [](const PlannedPass &planned) { return planned.pass.tiles >= too_many_tiles; });
+                       [](const PlannedPass &planned) { return planned.tiles.tiles >= too_many_tiles; });
 }
 
 } // namespace annulus

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // From a head dimension to the kernels that serve it.
-#include "cuda/fused/forward_launch.hpp"
+#include "cuda/fused/fused_launch.hpp"
 
+#include "cuda/fused/backward_traits.hpp"
 #include "cuda/fused/forward_traits.hpp"
 
 #include <cuda_bf16.h>
@@ -33,8 +34,8 @@ template <class Use> void with_head_dim(int head_dim, Use use) {
 
 } // namespace
 
-ForwardShape forward_shape(int head_dim) {
-    ForwardShape shape{};
+PassShape forward_shape(int head_dim) {
+    PassShape shape{};
     with_head_dim(head_dim, [&](auto dim) {
         using Traits = ForwardTraits<__nv_bfloat16, dim.value>;
         shape = {Traits::consumers, Traits::step};
@@ -42,8 +43,33 @@ ForwardShape forward_shape(int head_dim) {
     return shape;
 }
 
+PassShape backward_shape(int head_dim, Gradients what) {
+    PassShape shape{};
+    with_head_dim(head_dim, [&](auto dim) {
+        const auto set = [&](auto traits) { shape = {decltype(traits)::consumers, decltype(traits)::step}; };
+        if (what == Gradients::d_q)
+            set(BackwardTraits<__nv_bfloat16, dim.value, Gradients::d_q>());
+        else
+            set(BackwardTraits<__nv_bfloat16, dim.value, Gradients::d_k>());
+    });
+    return shape;
+}
+
+std::span<const Gradients> gradients_of_keys(int head_dim) {
+    static constexpr Gradients together[] = {Gradients::d_k_and_d_v}, apart[] = {Gradients::d_k, Gradients::d_v};
+    if (head_dim <= most_columns_of_both)
+        return together;
+    return apart;
+}
+
 void launch_forward(annulus_dtype dtype, const ForwardPass &pass, int multiprocessors, cudaStream_t stream) {
     with_head_dim(pass.head_dim, [&](auto dim) { launch_forward_of<dim.value>(dtype, pass, multiprocessors, stream); });
+}
+
+void launch_backward(annulus_dtype dtype, Gradients what, const BackwardPass &pass, int multiprocessors,
+                     cudaStream_t stream) {
+    with_head_dim(pass.head_dim,
+                  [&](auto dim) { launch_backward_of<dim.value>(dtype, what, pass, multiprocessors, stream); });
 }
 
 } // namespace annulus

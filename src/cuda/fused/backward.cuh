@@ -1,0 +1,571 @@
+// SPDX-License-Identifier: Apache-2.0
+// The fused backward kernels: gradients through all branches, for sm_90a.
+//
+// With S = Q K^T, c = scale log2(e), the multiplicity w of a pair, and the one LSE and delta = O . dO - dLSE of a query
+// over all its branches (Dao et al., 2022):
+//
+//     P = 2^(c S + log2(w) - LSE log2(e)),   dP = dO V^T,   dS = P (dP - delta)
+//     dQ = scale dS K,   dK = scale dS^T Q,   dV = P^T dO
+//
+// One kernel text, once with units of queries and runs of keys (dQ) and once the other way round (dK and dV; above 128
+// columns apart from one another). The score rows of a unit are those of Q, or K, its value rows those of dO, or V; of
+// a run the other ones. In these terms either kernel computes, transposed or not,
+//
+//     S = unit scores . run scores^T,   dP = unit values . run values^T
+//     d(unit scores) = scale dS run scores,   d(unit values) = P run values
+//
+// P and dS stay in registers, where they are operands of the last products. S and dP are computed by both kernels: the
+// price of sums that no two blocks share, so that nothing is added by atomics and every run gives the same bits.
+//
+// Grid and tiles as in forward.cuh. Roles: of the feeding warpgroup warp 0 copies the rows of runs by tensor maps, warp
+// 1 finds tiles, warp 2 copies the rows of units, warp 3 the statistics of runs of queries.
+//
+// Shared memory, for each barrier who fills and who empties:
+//
+//     units_rows[unit_slots]  units x 64 rows of both  unit_full: warp 2       unit_empty: consumers' warps
+//     run_rows[stages]        `step` rows of both      *_full: copies          run_empty: consumers
+//     lse_log2, delta[…]      of queries               with their rows; those of runs statistic_full: warp 3
+//     tiles[2]                what is to be done       tile_full: warp 1       tile_empty: all other warps
+//
+// Rings are never reset. A consumer stages results in its part of the unit's slot before it gives that back. Named
+// barriers 1, 2, … are those of one consumer each.
+#pragma once
+
+#include "cuda/fused/backward_traits.hpp"
+#include "cuda/fused/tile_feed.cuh"
+#include "cuda/prim/barrier.cuh"
+#include "cuda/prim/copy.cuh"
+#include "cuda/prim/warp.cuh"
+#include "cuda/prim/wgmma.cuh"
+
+#include <bit>
+#include <cstdint>
+
+namespace annulus {
+
+template <class Traits> struct BackwardShared {
+    static constexpr bool of_keys = Traits::of_keys;
+    static constexpr int units = Traits::consumers, step = Traits::step;
+
+    // For dV alone the value rows of units are not needed.
+    struct Units {
+        std::uint8_t scores[units * Traits::unit_bytes],
+            values[Traits::has_d_scores ? units * Traits::unit_bytes : 1024];
+    } units_rows[Traits::unit_slots];
+    struct RunRows {
+        std::uint8_t scores[Traits::stage_bytes], values[Traits::stage_bytes];
+    } run_rows[Traits::stages];
+    // Of queries: those of a stage, or of a tile's units.
+    static constexpr int statistic_slots = of_keys ? Traits::stages : Traits::unit_slots;
+    static constexpr int statistics = of_keys ? step : units * unit_rows;
+    float lse_log2[statistic_slots][statistics], delta[statistic_slots][statistics];
+    UnitTile<units> tiles[tile_slots];
+    CellBranches branches;
+    Barrier tile_full[tile_slots], tile_empty[tile_slots];
+    Barrier unit_full[Traits::unit_slots], unit_empty[Traits::unit_slots];
+    Barrier scores_full[Traits::stages], values_full[Traits::stages], statistic_full[Traits::stages];
+    Barrier run_empty[Traits::stages];
+
+    __device__ __forceinline__ void init_barriers() {
+        constexpr int consumer_warps = units * warpgroup_threads / warp_threads;
+        for (int i = 0; i < tile_slots; ++i) {
+            tile_full[i].init(1);
+            tile_empty[i].init(consumer_warps + 2 + of_keys);
+        }
+        for (int i = 0; i < Traits::unit_slots; ++i) {
+            unit_full[i].init(1);
+            unit_empty[i].init(consumer_warps);
+        }
+        for (int i = 0; i < Traits::stages; ++i) {
+            scores_full[i].init(1);
+            values_full[i].init(1);
+            statistic_full[i].init(warp_threads);
+            run_empty[i].init(units);
+        }
+        publish_barriers();
+    }
+};
+
+// ---- What the feeding warps have in common: they go through the steps of all tiles, as consumers do.
+
+// use(tile, run, index of the step's first row in the run, stage) for each step, and at_end(tile) for each tile.
+template <class Traits, class Use>
+__device__ __forceinline__ void for_each_step(BackwardShared<Traits> &shared, Use use) {
+    RingPlace<Traits::stages> stage;
+    for (RingPlace<tile_slots> at;; ++at.count) {
+        shared.tile_full[at.slot()].wait(at.parity_to_empty());
+        const UnitTile<Traits::consumers> &tile = shared.tiles[at.slot()];
+        const int runs = tile.runs;
+        if (runs < 0)
+            return;
+        for (int i = 0; i < runs; ++i) {
+            const auto &run = tile.run[i];
+            for (int step = run.steps - 1; step >= 0; --step, ++stage.count) {
+                shared.run_empty[stage.slot()].wait(stage.parity_to_fill());
+                use(tile, run, Traits::of_keys ? run.count - (step + 1) * Traits::step : step * Traits::step,
+                    stage.slot());
+            }
+        }
+        __syncwarp(__activemask());
+        if (threadIdx.x % warp_threads == 0)
+            shared.tile_empty[at.slot()].arrive();
+    }
+}
+
+// Warp 0, one lane.
+template <class Traits>
+__device__ __forceinline__ void copy_runs(const BackwardPass &pass, BackwardShared<Traits> &shared) {
+    for_each_step<Traits>(shared, [&](const auto &tile, const auto &run, int first, int stage) {
+        const int head = Traits::of_keys ? tile.head : tile.head / pass.heads_of_kv_head;
+        const auto copy = [&](const CUtensorMap &map, std::uint8_t *target, Barrier &full) {
+            full.arrive_expecting(Traits::stage_bytes);
+#pragma unroll
+            for (int chunk = 0; chunk < Traits::chunks; ++chunk)
+                copy_box(shared_address(target) + chunk * Traits::step * swizzled_row_bytes, map, full, chunk * 64,
+                         run.index + first, run.residue, head, tile.batch);
+        };
+        copy(pass.run_scores[run.map], shared.run_rows[stage].scores, shared.scores_full[stage]);
+        copy(pass.run_values[run.map], shared.run_rows[stage].values, shared.values_full[stage]);
+    });
+}
+
+// Warp 3.
+template <class Traits>
+__device__ __forceinline__ void copy_statistics(const BackwardPass &pass, BackwardShared<Traits> &shared) {
+    for_each_step<Traits>(shared, [&](const auto &tile, const auto &run, int first, int stage) {
+        const std::int64_t offset =
+            (std::int64_t{tile.batch} * pass.all_heads + tile.head) * pass.statistic_rows + run.first - pass.run_start;
+        for (int i = static_cast<int>(threadIdx.x) % warp_threads; i < Traits::step; i += warp_threads) {
+            const int row = first + i;
+            const bool present = row >= 0 && row < run.count;
+            const std::int64_t source = offset + (present ? std::int64_t{row} * run.stride : 0);
+            copy_4_bytes(shared_address(&shared.lse_log2[stage][i]), pass.lse_log2 + source, present);
+            copy_4_bytes(shared_address(&shared.delta[stage][i]), pass.delta + source, present);
+        }
+        shared.statistic_full[stage].arrive_after_copies();
+    });
+}
+
+template <int units>
+__device__ __forceinline__ void copy_unit_statistics(const BackwardPass &pass, const UnitTile<units> &tile,
+                                                     float *lse_log2, float *delta) {
+    const std::int64_t offset = (std::int64_t{tile.batch} * pass.all_heads + tile.head) * pass.statistic_rows;
+    for (int i = static_cast<int>(threadIdx.x) % warp_threads; i < units * unit_rows; i += warp_threads) {
+        const Unit &unit = tile.unit[i / unit_rows];
+        const bool present = i % unit_rows < unit.rows;
+        const std::int64_t source = offset + (present ? pass.unit_row(unit.position(i % unit_rows)) : 0);
+        copy_4_bytes(shared_address(lse_log2 + i), pass.lse_log2 + source, present);
+        copy_4_bytes(shared_address(delta + i), pass.delta + source, present);
+    }
+}
+
+// Warp 2.
+template <class Traits>
+__device__ __forceinline__ void copy_units(const BackwardPass &pass, BackwardShared<Traits> &shared) {
+    using Element = typename Traits::Element;
+    constexpr int parts = Traits::head_dim / 8;                                          // of 16 bytes, of a row
+    constexpr int lanes = static_cast<int>(std::bit_ceil(static_cast<unsigned>(parts))); // of a row
+    const int lane = static_cast<int>(threadIdx.x) % warp_threads, part = lane % lanes;
+    for (RingPlace<tile_slots> at;; ++at.count) {
+        const RingPlace<Traits::unit_slots> slot{at.count};
+        shared.tile_full[at.slot()].wait(at.parity_to_empty());
+        const UnitTile<Traits::consumers> &tile = shared.tiles[at.slot()];
+        if (tile.runs < 0)
+            return;
+        shared.unit_empty[slot.slot()].wait(slot.parity_to_fill());
+        const int head = Traits::of_keys ? tile.head / pass.heads_of_kv_head : tile.head;
+        const auto copy = [&](const PassRows &rows, std::uint8_t *target) {
+            const Element *const row_0 = static_cast<const Element *>(rows.data) + tile.batch * rows.batch +
+                                         head * rows.head + (part * 8 < pass.head_dim ? part * 8 : 0);
+            for (int u = 0; u < Traits::consumers; ++u) {
+                const Unit unit = tile.unit[u];
+                const int present = part * 8 < pass.head_dim ? unit.rows : 0; // the others are zeros
+                if (unit.rows == 0 || part >= parts)
+                    continue;
+#pragma unroll 2
+                for (int row = lane / lanes; row < unit_rows; row += warp_threads / lanes)
+                    copy_16_bytes(shared_address(target) + u * Traits::unit_bytes +
+                                      swizzled_offset(unit_rows, row, part),
+                                  row_0 + pass.unit_row(unit.position(row)) * rows.row, row < present);
+            }
+        };
+        copy(pass.unit_scores, shared.units_rows[slot.slot()].scores);
+        if constexpr (Traits::has_d_scores)
+            copy(pass.unit_values, shared.units_rows[slot.slot()].values);
+        if constexpr (!Traits::of_keys)
+            copy_unit_statistics(pass, tile, shared.lse_log2[slot.slot()], shared.delta[slot.slot()]);
+        wait_for_copies();
+        publish_to_async_proxy();
+        __syncwarp();
+        if (lane == 0) {
+            shared.unit_full[slot.slot()].arrive();
+            shared.tile_empty[at.slot()].arrive();
+        }
+    }
+}
+
+// ---- Consumers.
+
+template <class Traits> class GradientConsumer {
+  public:
+    __device__ __forceinline__ GradientConsumer(const BackwardPass &pass, BackwardShared<Traits> &shared, int unit)
+        : pass_(pass), shared_(shared), unit_(unit) {}
+
+    __device__ __forceinline__ void run() {
+        for (RingPlace<tile_slots> at;; ++at.count) {
+            const RingPlace<Traits::unit_slots> slot{at.count};
+            shared_.tile_full[at.slot()].wait(at.parity_to_empty());
+            const UnitTile<Traits::consumers> &tile = shared_.tiles[at.slot()];
+            if (tile.runs < 0)
+                return;
+            shared_.unit_full[slot.slot()].wait(slot.parity_to_empty());
+            find_gradients(tile, slot.slot());
+            __syncwarp();
+            if (thread_of_warpgroup() % warp_threads == 0) {
+                shared_.unit_empty[slot.slot()].arrive();
+                shared_.tile_empty[at.slot()].arrive();
+            }
+        }
+    }
+
+  private:
+    using Element = typename Traits::Element;
+    static constexpr int step = Traits::step;
+    static constexpr int columns = Traits::head_dim;
+    static constexpr int units_bytes = Traits::consumers * Traits::unit_bytes;
+
+    __device__ __forceinline__ void find_gradients(const UnitTile<Traits::consumers> &tile, int slot) {
+        const Unit &unit = tile.unit[own_unit()];
+        const std::uint32_t own_scores = shared_address(shared_.units_rows[slot].scores) + unit_ * Traits::unit_bytes;
+        const std::uint32_t own_values = Traits::has_d_scores ? own_scores + units_bytes : own_scores;
+        const std::uint32_t scores = shared_address(shared_.run_rows[0].scores);
+        const std::uint32_t values = scores + Traits::stage_bytes;
+
+        float d_scores[Traits::has_d_scores ? columns / 2 : 1], d_values[Traits::has_d_values ? columns / 2 : 1];
+        float s[step / 2], d_p[Traits::has_d_scores ? step / 2 : 1];
+        std::uint32_t p[step / 4], d_s[Traits::has_d_scores ? step / 4 : 1];
+#pragma unroll
+        for (float &x : d_scores)
+            x = 0;
+#pragma unroll
+        for (float &x : d_values)
+            x = 0;
+
+        const auto multiply_rows = [&](float(&result)[step / 2], std::uint32_t own, std::uint32_t run, int stage) {
+            const std::uint32_t left = operand_start(own);
+            const std::uint32_t right = operand_start(run) + stage * (2 * Traits::stage_bytes / 16);
+            pin(result);
+            begin_products();
+#pragma unroll
+            for (int i = 0; i < columns / 16; ++i)
+                ProductOfRows<Element, step>::run(
+                    result, operand(left + ((i / 4) * unit_rows * swizzled_row_bytes + i % 4 * 32) / 16),
+                    operand(right + ((i / 4) * step * swizzled_row_bytes + i % 4 * 32) / 16), i != 0);
+            commit_products();
+        };
+        const auto add_product = [&](auto &sum, std::uint32_t(&factors)[step / 4], std::uint32_t run, int stage) {
+            const std::uint32_t right =
+                operand_start(run, step * swizzled_row_bytes) + stage * (2 * Traits::stage_bytes / 16);
+            pin(sum);
+            pin(factors);
+            begin_products();
+#pragma unroll
+            for (int i = 0; i < step / 16; ++i)
+                ProductWithColumns<Element, columns>::run(sum, factors + 4 * i,
+                                                          operand(right + i * 16 * swizzled_row_bytes / 16));
+            commit_products();
+        };
+
+        const auto take_step = [&](const Run<Traits::consumers> &run, auto may_hide, int at) {
+            constexpr bool hides = decltype(may_hide)::value;
+            const int stage = stage_.slot();
+            const unsigned parity = stage_.parity_to_empty();
+            shared_.scores_full[stage].wait(parity);
+            multiply_rows(s, own_scores, scores, stage);
+            if constexpr (Traits::has_d_scores) {
+                shared_.values_full[stage].wait(parity);
+                multiply_rows(d_p, own_values, values, stage);
+            }
+            const int pair = 2 * (thread_of_warpgroup() % 4); // the thread's two columns of eight
+            const int two = run.unit[own_unit()].multiplicities[pair / 2];
+            const float weight[2] = {__log2f(static_cast<float>(two % 16)), __log2f(static_cast<float>(two / 16))};
+            // How many rows of the step the thread's rows see, from the end that steps count from.
+            int seen[2];
+            if constexpr (hides)
+#pragma unroll
+                for (int r = 0; r < 2; ++r)
+                    seen[r] = (pass_.causal ? run.template visible<Traits::of_keys>(unit.position(row_of_thread(r)))
+                                            : run.count) -
+                              at * step;
+            const auto is_hidden = [&](int i) {
+                const int column = pair + 8 * (i / 4) + i % 2;
+                return Traits::of_keys ? column < step - seen[i / 2 % 2] : column >= seen[i / 2 % 2];
+            };
+            if constexpr (Traits::of_keys)
+                shared_.statistic_full[stage].wait(parity);
+            wait_for_products<Traits::has_d_scores>();
+            pin(s);
+            float lse[2];
+            if constexpr (!Traits::of_keys)
+#pragma unroll
+                for (int r = 0; r < 2; ++r)
+                    lse[r] = shared_.lse_log2[slot][own_unit() * unit_rows + row_of_thread(r)];
+#pragma unroll
+            for (int i = 0; i < step / 2; i += 4) {
+                float shift[4]; // of two rows and two columns
+                if constexpr (Traits::of_keys) {
+                    const float2 lse = load_8_bytes(shared_address(&shared_.lse_log2[stage][pair + 2 * i]));
+                    shift[0] = shift[2] = weight[0] - lse.x;
+                    shift[1] = shift[3] = weight[1] - lse.y;
+                } else {
+#pragma unroll
+                    for (int e = 0; e < 4; ++e)
+                        shift[e] = weight[e % 2] - lse[e / 2];
+                }
+#pragma unroll
+                for (int e = 0; e < 4; ++e) {
+                    const float x = exp2_fast(fmaf(s[i + e], pass_.scale_log2, shift[e]));
+                    s[i + e] = hides && is_hidden(i + e) ? 0.f : x;
+                }
+            }
+            if constexpr (Traits::has_d_values)
+#pragma unroll
+                for (int i = 0; i < step / 4; ++i)
+                    p[i] = pack_two<Element>(s[2 * i], s[2 * i + 1]);
+            if constexpr (!Traits::has_d_scores)
+                shared_.values_full[stage].wait(parity);
+            if constexpr (hides)
+                clear_strangers(run.count - at * step, stage, parity);
+            if constexpr (Traits::has_d_scores) {
+                wait_for_products<0>();
+                pin(d_p);
+            }
+            if constexpr (Traits::has_d_values)
+                add_product(d_values, p, values, stage);
+            if constexpr (Traits::has_d_scores) {
+                float of_rows[2];
+                if constexpr (!Traits::of_keys)
+#pragma unroll
+                    for (int r = 0; r < 2; ++r)
+                        of_rows[r] = shared_.delta[slot][own_unit() * unit_rows + row_of_thread(r)];
+#pragma unroll
+                for (int i = 0; i < step / 2; i += 4) {
+                    float delta[4];
+                    if constexpr (Traits::of_keys) {
+                        const float2 of_columns = load_8_bytes(shared_address(&shared_.delta[stage][pair + 2 * i]));
+                        delta[0] = delta[2] = of_columns.x;
+                        delta[1] = delta[3] = of_columns.y;
+                    } else {
+                        delta[0] = delta[1] = of_rows[0];
+                        delta[2] = delta[3] = of_rows[1];
+                    }
+#pragma unroll
+                    for (int r = 0; r < 2; ++r) {
+                        const int j = i + 2 * r;
+                        float2 two_p{s[j], s[j + 1]};
+                        if constexpr (Traits::rounds_first)
+                            two_p = unpack_two<Element>(p[j / 2]);
+                        float x = two_p.x * (d_p[j] - delta[2 * r]), y = two_p.y * (d_p[j + 1] - delta[2 * r + 1]);
+                        if constexpr (hides) { // a hidden row's dP may be anything
+                            x = is_hidden(j) ? 0.f : x;
+                            y = is_hidden(j + 1) ? 0.f : y;
+                        }
+                        d_s[j / 2] = pack_two<Element>(x, y);
+                    }
+                }
+                add_product(d_scores, d_s, scores, stage);
+            }
+            wait_for_products<0>();
+            if constexpr (Traits::has_d_values) {
+                pin(d_values);
+                pin(p);
+            }
+            if constexpr (Traits::has_d_scores) {
+                pin(d_scores);
+                pin(d_s);
+            }
+            release(stage);
+            ++stage_.count;
+        };
+
+        for (const auto *run = tile.run; run != tile.run + tile.runs; ++run) {
+            const UnitRun &own = run->unit[own_unit()];
+            const int full = own.full;
+            sit_out(run->steps - own.steps);
+            int at = own.steps - 1;
+#pragma unroll 1
+            for (; at >= full; --at)
+                take_step(*run, std::true_type{}, at);
+#pragma unroll 1
+            for (; at >= 0; --at)
+                take_step(*run, std::false_type{}, at);
+        }
+        if (unit.rows == 0)
+            return;
+        sync_warpgroup(); // no warp's products read the unit's rows any more
+        if constexpr (Traits::has_d_scores)
+            write(unit, tile, d_scores, pass_.scale, own_scores, pass_.d_scores, pass_.sum_d_scores);
+        if constexpr (Traits::has_d_values)
+            write(unit, tile, d_values, 1.f, own_values, pass_.d_values, pass_.sum_d_values);
+    }
+
+    // unit_ where it need not be uniform. Asked for anew, like the thread's number: what depends on it would be kept in
+    // registers.
+    __device__ __forceinline__ static int own_unit() {
+        return warpgroup_of_thread() - 1;
+    }
+
+    // Row r of the thread's two.
+    __device__ __forceinline__ static int row_of_thread(int r) {
+        const int thread = thread_of_warpgroup();
+        return thread / warp_threads * 16 + thread % warp_threads / 4 + 8 * r;
+    }
+
+    // Of a step that has but `present` rows of the run the others, which are others' rows: their probabilities are 0,
+    // but they may be infinite.
+    __device__ __forceinline__ void clear_strangers(int present, int stage, unsigned parity) {
+        if (present >= step)
+            return;
+        const int first = Traits::of_keys ? 0 : present, last = Traits::of_keys ? step - present : step;
+        shared_.values_full[stage].wait(parity);
+        const std::uint32_t targets[2] = {shared_address(shared_.run_rows[stage].scores),
+                                          shared_address(shared_.run_rows[stage].values)};
+        for (int i = first * 8 + thread_of_warpgroup(); i < last * 8; i += warpgroup_threads)
+#pragma unroll
+            for (int chunk = 0; chunk < Traits::chunks; ++chunk)
+#pragma unroll
+                for (const std::uint32_t target : targets)
+                    store_16_bytes(target + chunk * step * swizzled_row_bytes + i * 16, uint4{});
+        publish_to_async_proxy();
+        sync_warpgroup();
+    }
+
+    __device__ __forceinline__ void sync_warpgroup() const {
+        sync_threads(1 + own_unit(), warpgroup_threads);
+    }
+
+    __device__ __forceinline__ void release(int stage) const {
+        if (thread_of_warpgroup() == 0)
+            shared_.run_empty[stage].arrive();
+    }
+
+    // Steps of the tile that are none of this unit's. The whole warpgroup must have seen a barrier's phase before the
+    // stage is released: a warp left two phases behind would wait for a parity that came and went.
+    __device__ __forceinline__ void sit_out(int steps) {
+        for (; steps > 0; --steps, ++stage_.count) {
+            const int stage = stage_.slot();
+            shared_.scores_full[stage].wait(stage_.parity_to_empty());
+            shared_.values_full[stage].wait(stage_.parity_to_empty());
+            if constexpr (Traits::of_keys)
+                shared_.statistic_full[stage].wait(stage_.parity_to_empty());
+            sync_warpgroup();
+            release(stage);
+        }
+    }
+
+    template <int count>
+    __device__ __forceinline__ void write(const Unit &unit, const UnitTile<Traits::consumers> &tile, float (&x)[count],
+                                          float factor, std::uint32_t staging, const PassRows &rows, float *sums) {
+#pragma unroll
+        for (float &element : x)
+            element *= factor;
+        const int head = Traits::of_keys ? tile.head / pass_.heads_of_kv_head : tile.head;
+        if (sums)
+            add_to_sums(unit, tile.batch, head, x, sums);
+        else
+            write_rows(unit, tile.batch, head, x, staging, rows);
+    }
+
+    template <int count>
+    __device__ __forceinline__ void write_rows(const Unit &unit, int batch, int head, const float (&x)[count],
+                                               std::uint32_t staging, const PassRows &rows) const {
+        if (pass_.has_nan) {
+            float zero = 0;
+#pragma unroll
+            for (const float &element : x)
+                zero += element * 0.f;
+            if (zero != 0.f)
+                *pass_.has_nan = 1;
+        }
+        const int thread = thread_of_warpgroup(), lane = thread % warp_threads, warp = thread / warp_threads;
+        constexpr int parts = columns / 8;
+#pragma unroll
+        for (int i = 0; i < parts / 2; ++i) {
+            const float *const of_parts = x + 8 * i;
+            store_matrices(staging + swizzled_offset(unit_rows, warp * 16 + lane % 16, 2 * i + lane / 16),
+                           pack_two<Element>(of_parts[0], of_parts[1]), pack_two<Element>(of_parts[2], of_parts[3]),
+                           pack_two<Element>(of_parts[4], of_parts[5]), pack_two<Element>(of_parts[6], of_parts[7]));
+        }
+        __syncwarp();
+        Element *const row_0 = static_cast<Element *>(rows.data) + batch * rows.batch + head * rows.head;
+#pragma unroll
+        for (int i = 0; i < parts / 2; ++i) {
+            const int row = warp * 16 + (lane + i * warp_threads) / parts, part = (lane + i * warp_threads) % parts;
+            const uint4 sixteen_bytes = load_16_bytes(staging + swizzled_offset(unit_rows, row, part));
+            if (row < unit.rows && part * 8 < pass_.head_dim)
+                *reinterpret_cast<uint4 *>(row_0 + pass_.unit_row(unit.position(row)) * rows.row + part * 8) =
+                    sixteen_bytes;
+        }
+    }
+
+    template <int count>
+    __device__ __forceinline__ void add_to_sums(const Unit &unit, int batch, int head, const float (&x)[count],
+                                                float *sums) const {
+        const int heads = Traits::of_keys ? pass_.all_heads / pass_.heads_of_kv_head : pass_.all_heads;
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            const int row = row_of_thread(r);
+            if (row >= unit.rows)
+                continue;
+            const std::int64_t index =
+                (std::int64_t{batch} * heads + head) * pass_.sum_rows + pass_.unit_row(unit.position(row));
+            float2 *const of_row = reinterpret_cast<float2 *>(sums + index * pass_.head_dim);
+#pragma unroll
+            for (int i = 0; i < count / 4; ++i) {
+                const int column = 8 * i + 2 * (thread_of_warpgroup() % 4);
+                if (column >= pass_.head_dim)
+                    break;
+                float2 two{x[4 * i + 2 * r], x[4 * i + 2 * r + 1]};
+                if (!pass_.sets_sums) {
+                    const float2 before = of_row[column / 2];
+                    two = {before.x + two.x, before.y + two.y};
+                }
+                of_row[column / 2] = two;
+            }
+        }
+    }
+
+    const BackwardPass &pass_;
+    BackwardShared<Traits> &shared_;
+    const int unit_; // of the tile
+    RingPlace<Traits::stages> stage_;
+};
+
+template <class Traits>
+__global__ void __launch_bounds__(Traits::threads, 1) backward_kernel(const __grid_constant__ BackwardPass pass) {
+    extern __shared__ __align__(1024) std::uint8_t memory[];
+    BackwardShared<Traits> &shared = *reinterpret_cast<BackwardShared<Traits> *>(memory);
+    if (threadIdx.x == 0)
+        shared.init_barriers();
+    __syncthreads();
+    // The same in all lanes, as the compiler can see.
+    const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / warp_threads, 0);
+    if (warp < 4) {
+        shrink_registers<Traits::feeder_registers>();
+        if (warp == 0) {
+            if (threadIdx.x == 0)
+                copy_runs(pass, shared);
+        } else if (warp == 1) {
+            find_tiles(pass, shared);
+        } else if (warp == 2) {
+            copy_units(pass, shared);
+        } else if (Traits::of_keys) {
+            copy_statistics(pass, shared);
+        }
+    } else {
+        grow_registers<Traits::consumer_registers>();
+        GradientConsumer<Traits>(pass, shared, warp / 4 - 1).run();
+    }
+}
+
+} // namespace annulus

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/workspace.hpp"
+#include "cuda/cuda_call.hpp"
+#include "cuda/fused/pass_plan.hpp"
+
+#include <cstddef>
+#include <vector>
+
+namespace annulus {
+
+struct BackwardPasses {
+    std::vector<PlannedPass> queries, keys;
+};
+BackwardPasses make_backward_passes(const Plan &plan);
+
+// Bytes of workspace of a call, or of a step of one.
+std::size_t backward_bytes(const Plan &plan, bool is_step);
+
+// Runs all passes; with `call.sums` into these, else into the call's tensors, by way of sums of its own where it needs
+// any.
+void run_backward(const CudaCall &call, Workspace &workspace);
+
+} // namespace annulus

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/workspace.hpp"
+#include "cuda/cuda_call.hpp"
+#include "cuda/fused/pass_plan.hpp"
+
+#include <cstddef>
+#include <vector>
+
+namespace annulus {
+
+std::vector<PlannedPass> make_forward_passes(const Plan &plan);
+
+// Bytes of workspace of a call, or of a step of one.
+std::size_t forward_bytes(const Plan &plan, bool is_step);
+
+// Runs all passes; with `call.sums` into these, else into the call's tensors, by way of sums of its own where it needs
+// any.
+void run_forward(const CudaCall &call, Workspace &workspace);
+
+} // namespace annulus

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/fused/fused_call.hpp"
+
+#include "core/dtype_number.hpp"
+#include "cuda/fused/curve_order.hpp"
+#include "cuda/fused/tensor_maps.hpp"
+
+#include <algorithm>
+
+namespace annulus {
+
+PassRows pass_rows(const DeviceRows &rows) {
+    return {rows.data, rows.batch, rows.row, rows.head, static_cast<int>(rows.start)};
+}
+
+BranchPlan *book_branches(Workspace &workspace, const Plan &plan) {
+    if (!plan.causal())
+        return nullptr;
+    return reinterpret_cast<BranchPlan *>(
+        workspace.take<std::byte>(static_cast<std::int64_t>(plan.branches().size() * sizeof(BranchPlan))));
+}
+
+void store_branches(const CudaCall &call, BranchPlan *target) {
+    const std::vector<BranchPlan> &branches = call.plan.branches();
+    if (target)
+        store_branches(branches.data(), static_cast<std::int32_t>(branches.size()), target,
+                       static_cast<cudaStream_t>(call.resources.stream));
+}
+
+bool needs_sums(const std::vector<PlannedPass> &passes) {
+    return passes.size() > 1 || (!passes.empty() && passes.front().curve);
+}
+
+CurveMemory book_curve(Workspace &workspace, const Plan &plan, const std::vector<PlannedPass> &passes, bool of_keys) {
+    const Problem &problem = plan.problem();
+    std::int64_t longest = 0;
+    for (const PlannedPass &planned : passes)
+        longest = std::max(longest, planned.window.length);
+    const std::int64_t heads = of_keys ? problem.heads : problem.kv_heads;
+    const std::int64_t bytes = problem.batch * longest * heads * problem.head_dim * dtype_bytes(problem.dtype);
+    const std::int64_t statistics = of_keys ? problem.batch * longest * heads : 0;
+    CurveMemory memory{};
+    memory.residues = workspace.take<int>(longest);
+    memory.order = workspace.take<int>(longest);
+    memory.scores = workspace.take<std::byte>(bytes);
+    memory.values = workspace.take<std::byte>(bytes);
+    memory.lse_log2 = workspace.take<float>(statistics);
+    memory.delta = workspace.take<float>(statistics);
+    return memory;
+}
+
+void set_run_maps(const CudaCall &call, const TilePass &tiles, const RunMatrices &runs, int step,
+                  CUtensorMap *score_maps, CUtensorMap *value_maps) {
+    const Problem &problem = call.plan.problem();
+    for (int i = 0; i < tiles.stride_count; ++i) {
+        const std::int64_t stride = tiles.strides[i].value, more = tiles.longer_residues[i];
+        const auto encode = [&](const DeviceRows &matrix, std::int64_t count, std::int64_t residues, CUtensorMap &map) {
+            if (count > 0 && residues > 0)
+                map = call.device.tensor_maps().get({matrix.data, problem.dtype, problem.head_dim, runs.heads,
+                                                     problem.batch, count, residues, matrix.row, matrix.head,
+                                                     matrix.batch, stride, step});
+        };
+        encode(runs.scores, runs.rows / stride + 1, more, score_maps[2 * i]);
+        encode(runs.scores, runs.rows / stride, stride, score_maps[2 * i + 1]);
+        encode(runs.values, runs.rows / stride + 1, more, value_maps[2 * i]);
+        encode(runs.values, runs.rows / stride, stride, value_maps[2 * i + 1]);
+    }
+}
+
+RunMatrices follow_curve(const CudaCall &call, const PlannedPass &planned, const CurveMemory &memory,
+                         const RunMatrices &runs) {
+    const Problem &problem = call.plan.problem();
+    const Window &window = planned.window;
+    auto *const stream = static_cast<cudaStream_t>(call.resources.stream);
+    find_curve_order(*planned.curve, window, memory.residues, memory.order, stream);
+    const auto pack = [&](const DeviceRows &rows, void *target) {
+        pack_in_order(rows, window, memory.order, problem.batch, runs.heads, problem.head_dim, target, stream);
+        const std::int64_t row = std::int64_t{runs.heads} * problem.head_dim;
+        return DeviceRows{target, window.length * row, row, problem.head_dim, window.start};
+    };
+    return {pack(runs.scores, memory.scores), pack(runs.values, memory.values), window.length, runs.heads};
+}
+
+} // namespace annulus

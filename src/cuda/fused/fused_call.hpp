@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the forward and the backward pass of the fused engine have in common.
+#pragma once
+
+#include "core/workspace.hpp"
+#include "cuda/cuda_call.hpp"
+#include "cuda/fused/pass_plan.hpp"
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace annulus {
+
+PassRows pass_rows(const DeviceRows &rows);
+
+// For causal plans: the branches, for rows that are computed again. Else null.
+BranchPlan *book_branches(Workspace &workspace, const Plan &plan);
+void store_branches(const CudaCall &call, BranchPlan *target);
+
+// Passes along a curve, and several ones, add to sums.
+bool needs_sums(const std::vector<PlannedPass> &passes);
+
+// What passes that follow an order along a curve need, one after the other: the order, and what they read in it.
+struct CurveMemory {
+    int *residues, *order;   // [window]
+    void *scores, *values;   // [B, window, heads, D] of the runs
+    float *lse_log2, *delta; // [B, H, window], where runs are of queries
+};
+CurveMemory book_curve(Workspace &workspace, const Plan &plan, const std::vector<PlannedPass> &passes, bool of_keys);
+
+// The tensor maps of runs, two matrices with `heads` heads of `rows` rows each, for boxes of `step` rows.
+struct RunMatrices {
+    DeviceRows scores, values;
+    std::int64_t rows;
+    std::int32_t heads;
+};
+void set_run_maps(const CudaCall &call, const TilePass &tiles, const RunMatrices &runs, int step,
+                  CUtensorMap *score_maps, CUtensorMap *value_maps);
+
+// Finds the order of a pass along a curve, and copies the rows of its runs in that order.
+RunMatrices follow_curve(const CudaCall &call, const PlannedPass &planned, const CurveMemory &memory,
+                         const RunMatrices &runs);
+
+} // namespace annulus

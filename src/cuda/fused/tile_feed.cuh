@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the feeding warpgroup of the fused kernels has in common: finding tiles, copying the rows of units.
+#pragma once
+
+#include "cuda/fused/tile.cuh"
+#include "cuda/prim/barrier.cuh"
+#include "cuda/prim/copy.cuh"
+
+#include <bit>
+#include <cstdint>
+
+namespace annulus {
+
+constexpr int tile_slots = 2;
+
+__device__ __forceinline__ unsigned next_tile(const TilePass &pass) {
+    unsigned taken = 0;
+    if (threadIdx.x % warp_threads == 0)
+        taken = atomicAdd(pass.next_tile, 1);
+    return gridDim.x + __shfl_sync(~0u, taken, 0);
+}
+
+// One warp: which tiles are next, the first by the block's index, the others from a counter.
+template <class Shared> __device__ __forceinline__ void find_tiles(const TilePass &pass, Shared &shared) {
+    const int lane = static_cast<int>(threadIdx.x) % warp_threads;
+    unsigned id = blockIdx.x;
+    for (RingPlace<tile_slots> at;; ++at.count) {
+        shared.tile_empty[at.slot()].wait(at.parity_to_fill());
+        UnitTile<Shared::units> &tile = shared.tiles[at.slot()];
+        while (id < pass.tiles && !find_tile<Shared::of_keys, Shared::step>(pass, shared.branches, id, tile))
+            id = next_tile(pass);
+        const bool is_last = id >= pass.tiles;
+        if (lane == 0) {
+            if (is_last)
+                tile.runs = -1;
+            shared.tile_full[at.slot()].arrive();
+        }
+        if (is_last)
+            return;
+        id = next_tile(pass);
+    }
+}
+
+} // namespace annulus

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tiles of a pass of the fused kernels in closed form: branches, windows and the grid, in 32 bits.
+//
+// A pass computes something of each row of one side, in units of 64: of queries (O, dQ), or of keys (dK, dV). The rows
+// of the other side that a unit meets come in runs.
+//
+// The rows of a cell, a range of positions in which every branch has one segment, fall into classes modulo the
+// dilations; the rows of a class take part in the same branches. So 64 rows of a class are one progression of rows, a
+// unit, whose runs are, for each branch, one progression of rows. A tile is some units of a cell and head.
+#pragma once
+
+#include "cuda/prim/divisor.hpp"
+
+#include <annulus/config.h>
+
+#include <cstdint>
+
+namespace annulus {
+
+constexpr int most_branches = 8; // of a pass
+constexpr int most_strides = 8;  // of a run's rows
+constexpr int most_levels = 31;  // between a dilation of 1 and one of 2^30
+constexpr int most_classes = 32; // of the units of a cell and head
+constexpr int most_runs = 16;    // of a tile
+constexpr int unit_rows = 64;
+constexpr int multiplicity_period = 8; // of rows of a run
+
+// Into how many runs rows are split that are visited for branches of up to `period` times their dilation.
+constexpr int splits_of_period(int period) {
+    const int power_of_two = period & -period;
+    return period / (power_of_two < multiplicity_period ? power_of_two : multiplicity_period);
+}
+
+// Positions, dilations and rows are below 2^30, so that sums of two fit into 32 bits.
+constexpr std::int64_t position_limit = std::int64_t{1} << 30;
+
+struct PassBranch {
+    Divisor length, dilation;
+    Divisor run_dilation; // 1 where units of a class meet all rows of a segment, else the dilation
+    int first_head, head_count;
+    Divisor heads_of_phase;
+    int first_phase;
+    // Which rows units are made of: every one, those of the head's class, or of each class to meet that class.
+    annulus_query_rule unit_rule;
+
+    constexpr bool serves(int head) const { return head >= first_head && head < first_head + head_count; }
+    // Of a head that it serves.
+    constexpr int phase(int head) const {
+        return first_phase + dilation.remainder(heads_of_phase.quotient(head - first_head));
+    }
+};
+
+// Row 0 is that of position `start`; strides in elements.
+struct PassRows {
+    void *data;
+    std::int64_t batch, row, head;
+    int start;
+};
+
+struct TilePass {
+    // For each stride of a run's rows two tensor maps: of the residues below rows modulo stride, and of the others,
+    // which have a row less.
+    Divisor strides[most_strides];
+    int longer_residues[most_strides]; // rows modulo stride
+    int stride_count;
+
+    // By dilation, then by length. Each dilation divides the next; those that divide units into classes are levels.
+    PassBranch branches[most_branches];
+    int branch_count;
+    Divisor levels[most_levels]; // 1, …, the largest dilation; each divides the next
+    // Unit rule `residue`: the largest dilation, every class of which is one of units.
+    Divisor residue_classes;
+    bool has_residue_classes;
+    // Branches of up to so many times the dilation of the first of a chain are merged (tile.cuh): of two, the one that
+    // has the other's runs in its segment visits them, with their multiplicity. 0: each branch visits all its runs.
+    int merged_ratio;
+    bool causal, zero_keys;
+
+    // Tile ids count, from the fastest: tiles of a cell, cells of a block, blocks of a section, heads, sections, batch.
+    // Blocks are the segments of a branch with the shortest ones; those of others may cut them into cells.
+    unsigned tiles;
+    Divisor tiles_of_cell, cells_of_block, blocks_of_section, heads, sections;
+    int first_head, head_step; // of the heads of Q that the numbers stand for
+    Divisor tiles_of_class;    // with residue_classes
+    int block_length, first_block, blocks;
+    bool skips_empty; // tiles whose units meet nothing are left out
+
+    int sequence_length, unit_start, unit_count, run_start, run_count;
+    Divisor run_stride; // positions to a row
+    int batches;
+    unsigned *next_tile; // 0 before; how many tiles were taken beyond the first of every block
+};
+
+} // namespace annulus
