@@ -130,7 +130,7 @@ typedef struct annulus_estimate {
     uint64_t tensor_bytes;             /* Q, K, V, O and LSE of the windows */
     uint64_t gradient_bytes;           /* dO, dQ, dK and dV of the windows */
     uint64_t forward_workspace_bytes;  /* memory a forward call needs besides its tensors */
-    uint64_t backward_workspace_bytes; /* the same for a backward call; 0 where the config's engine has none */
+    uint64_t backward_workspace_bytes; /* the same for a backward call */
     uint64_t remote_bytes;             /* K and V rows outside the key window that the queries attend to, counted once a
                                           branch and key/value head; in the Hilbert order taken as evenly spread */
     uint64_t plan_bytes;               /* host memory of the plan itself */

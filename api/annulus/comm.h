@@ -150,7 +150,7 @@ typedef struct annulus_rank_estimate {
     size_t size;
     annulus_exchange exchange;         /* what `auto` comes to */
     uint64_t forward_workspace_bytes;  /* memory a forward call needs besides its tensors, received rows included */
-    uint64_t backward_workspace_bytes; /* the same for a backward call; 0 where the config's engine has none */
+    uint64_t backward_workspace_bytes; /* the same for a backward call */
     uint64_t forward_sent_bytes;       /* rows of K and V */
     uint64_t forward_received_bytes;
     uint64_t backward_sent_bytes; /* rows of K and V to those that attend to them, dK and dV back to the owners */

@@ -58,18 +58,16 @@ typedef enum annulus_padding_rule {
  * Who computes. Results agree up to rounding.
  *
  * `auto` is the fastest engine of the context's device that supports the problem and the tensors of the call. On CUDA
- * that may depend on the tensors: where `fused` supports a problem, a forward call whose tensors have rows that do not
- * begin at multiples of 16 bytes is computed by `gemm`, which may need more workspace than was announced for the
- * problem.
+ * that may depend on the tensors: where `fused` supports a problem, a call whose tensors have rows that do not begin at
+ * multiples of 16 bytes is computed by `gemm`, which may need more workspace than was announced for the problem.
  */
 typedef enum annulus_engine {
     ANNULUS_ENGINE_AUTO = 0,      /* the fastest engine that supports the call (default) */
     ANNULUS_ENGINE_REFERENCE = 1, /* CPU, float64 inside, brute force in O(N * N) time: for tests */
     ANNULUS_ENGINE_CPU = 2,       /* CPU, blocked, BLAS inside, threads */
     ANNULUS_ENGINE_GEMM = 3,      /* any CUDA device; float32, bfloat16, float16; cuBLAS inside, bounded workspace */
-    ANNULUS_ENGINE_FUSED = 4      /* CUDA devices of compute capability 9.0; bfloat16, float16; forward; the whole
-                                     pattern in one kernel; tensors whose rows begin at multiples of 16 bytes; positive
-                                     scale */
+    ANNULUS_ENGINE_FUSED = 4      /* CUDA devices of compute capability 9.0; bfloat16, float16; kernels for all branches
+                                     at once; tensors whose rows begin at multiples of 16 bytes; positive scale */
 } annulus_engine;
 
 /*

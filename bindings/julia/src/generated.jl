@@ -143,15 +143,14 @@ const ANNULUS_PADDING_ZERO_KEYS = annulus_padding_rule(2) # a key of score 0 and
 Who computes. Results agree up to rounding.
 
 `auto` is the fastest engine of the context's device that supports the problem and the tensors of the call. On CUDA
-that may depend on the tensors: where `fused` supports a problem, a forward call whose tensors have rows that do not
-begin at multiples of 16 bytes is computed by `gemm`, which may need more workspace than was announced for the
-problem.
+that may depend on the tensors: where `fused` supports a problem, a call whose tensors have rows that do not begin at
+multiples of 16 bytes is computed by `gemm`, which may need more workspace than was announced for the problem.
 """ const annulus_engine = Cint
 const ANNULUS_ENGINE_AUTO = annulus_engine(0) # the fastest engine that supports the call (default)
 const ANNULUS_ENGINE_REFERENCE = annulus_engine(1) # CPU, float64 inside, brute force in O(N * N) time: for tests
 const ANNULUS_ENGINE_CPU = annulus_engine(2) # CPU, blocked, BLAS inside, threads
 const ANNULUS_ENGINE_GEMM = annulus_engine(3) # any CUDA device; float32, bfloat16, float16; cuBLAS inside, bounded workspace
-const ANNULUS_ENGINE_FUSED = annulus_engine(4) # CUDA devices of compute capability 9.0; bfloat16, float16; forward; the whole pattern in one kernel; tensors whose rows begin at multiples of 16 bytes; positive scale
+const ANNULUS_ENGINE_FUSED = annulus_engine(4) # CUDA devices of compute capability 9.0; bfloat16, float16; kernels for all branches at once; tensors whose rows begin at multiples of 16 bytes; positive scale
 
 @doc raw"""
 The name of an engine ("auto", "reference", "cpu", "gemm", "fused"), or NULL when `engine` is none. The engines are
@@ -512,7 +511,7 @@ flops are 4 * pairs * D forward and 10 * pairs * D backward (a multiplication an
     tensor_bytes::UInt64 # Q, K, V, O and LSE of the windows
     gradient_bytes::UInt64 # dO, dQ, dK and dV of the windows
     forward_workspace_bytes::UInt64 # memory a forward call needs besides its tensors
-    backward_workspace_bytes::UInt64 # the same for a backward call; 0 where the config's engine has none
+    backward_workspace_bytes::UInt64 # the same for a backward call
     remote_bytes::UInt64 # K and V rows outside the key window that the queries attend to, counted once a branch and key/value head; in the Hilbert order taken as evenly spread
     plan_bytes::UInt64 # host memory of the plan itself
 end
@@ -674,7 +673,7 @@ ANNULUS_RANK_ESTIMATE_INIT. Exact: a run needs, sends and receives these bytes.
     size::Csize_t
     exchange::annulus_exchange # what `auto` comes to
     forward_workspace_bytes::UInt64 # memory a forward call needs besides its tensors, received rows included
-    backward_workspace_bytes::UInt64 # the same for a backward call; 0 where the config's engine has none
+    backward_workspace_bytes::UInt64 # the same for a backward call
     forward_sent_bytes::UInt64 # rows of K and V
     forward_received_bytes::UInt64
     backward_sent_bytes::UInt64 # rows of K and V to those that attend to them, dK and dV back to the owners

@@ -105,9 +105,8 @@ pub const ANNULUS_PADDING_ZERO_KEYS: annulus_padding_rule = 2;
 /// Who computes. Results agree up to rounding.
 ///
 /// `auto` is the fastest engine of the context's device that supports the problem and the tensors of the call. On CUDA
-/// that may depend on the tensors: where `fused` supports a problem, a forward call whose tensors have rows that do not
-/// begin at multiples of 16 bytes is computed by `gemm`, which may need more workspace than was announced for the
-/// problem.
+/// that may depend on the tensors: where `fused` supports a problem, a call whose tensors have rows that do not begin at
+/// multiples of 16 bytes is computed by `gemm`, which may need more workspace than was announced for the problem.
 pub type annulus_engine = c_int;
 /// the fastest engine that supports the call (default)
 pub const ANNULUS_ENGINE_AUTO: annulus_engine = 0;
@@ -117,7 +116,7 @@ pub const ANNULUS_ENGINE_REFERENCE: annulus_engine = 1;
 pub const ANNULUS_ENGINE_CPU: annulus_engine = 2;
 /// any CUDA device; float32, bfloat16, float16; cuBLAS inside, bounded workspace
 pub const ANNULUS_ENGINE_GEMM: annulus_engine = 3;
-/// CUDA devices of compute capability 9.0; bfloat16, float16; forward; the whole pattern in one kernel; tensors whose rows begin at multiples of 16 bytes; positive scale
+/// CUDA devices of compute capability 9.0; bfloat16, float16; kernels for all branches at once; tensors whose rows begin at multiples of 16 bytes; positive scale
 pub const ANNULUS_ENGINE_FUSED: annulus_engine = 4;
 
 /// How a context with a communicator (comm.h) moves rows of K and V between ranks. Both send the same rows, those that
@@ -241,7 +240,7 @@ pub struct annulus_estimate {
     pub gradient_bytes: u64,
     /// memory a forward call needs besides its tensors
     pub forward_workspace_bytes: u64,
-    /// the same for a backward call; 0 where the config's engine has none
+    /// the same for a backward call
     pub backward_workspace_bytes: u64,
     /// K and V rows outside the key window that the queries attend to, counted once a branch and key/value head; in the Hilbert order taken as evenly spread
     pub remote_bytes: u64,
@@ -304,7 +303,7 @@ pub struct annulus_rank_estimate {
     pub exchange: annulus_exchange,
     /// memory a forward call needs besides its tensors, received rows included
     pub forward_workspace_bytes: u64,
-    /// the same for a backward call; 0 where the config's engine has none
+    /// the same for a backward call
     pub backward_workspace_bytes: u64,
     /// rows of K and V
     pub forward_sent_bytes: u64,
