@@ -4,17 +4,16 @@
 
 #include "cuda/cuda_error.hpp"
 #include "cuda/fused/fused_launch.hpp"
+#include "cuda/fused/kept_scores.cuh"
 
 namespace annulus {
 
 namespace {
 
-template <class Element, Gradients what>
-void launch(const BackwardPass &pass, int multiprocessors, cudaStream_t stream) {
-    using Traits = BackwardTraits<Element, ANNULUS_HEAD_DIM, what>;
-    constexpr int bytes = static_cast<int>(sizeof(BackwardShared<Traits>));
+template <class Traits, class Shared>
+void launch(void (*kernel)(BackwardPass), const BackwardPass &pass, int multiprocessors, cudaStream_t stream) {
+    constexpr int bytes = static_cast<int>(sizeof(Shared));
     static_assert(bytes <= 227 * 1024);
-    void (*const kernel)(BackwardPass) = backward_kernel<Traits>;
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "cudaFuncSetAttribute");
     cudaLaunchConfig_t config{};
     config.gridDim = static_cast<unsigned>(multiprocessors);
@@ -24,10 +23,27 @@ void launch(const BackwardPass &pass, int multiprocessors, cudaStream_t stream) 
     check(cudaLaunchKernelEx(&config, kernel, pass), "fused backward");
 }
 
+template <class Element, Gradients what>
+void launch(const BackwardPass &pass, int multiprocessors, cudaStream_t stream) {
+    using Traits = BackwardTraits<Element, ANNULUS_HEAD_DIM, what>;
+    launch<Traits, BackwardShared<Traits>>(backward_kernel<Traits>, pass, multiprocessors, stream);
+}
+
 template <class Element>
 void launch(Gradients what, const BackwardPass &pass, int multiprocessors, cudaStream_t stream) {
     if (what == Gradients::d_q)
         return launch<Element, Gradients::d_q>(pass, multiprocessors, stream);
+    if constexpr (keeps_scores(ANNULUS_HEAD_DIM))
+        switch (what) {
+        case Gradients::d_k_and_d_v_keeping_d_s:
+            return launch<Element, Gradients::d_k_and_d_v_keeping_d_s>(pass, multiprocessors, stream);
+        case Gradients::d_q_of_kept_d_s: {
+            using Traits = KeptScoreTraits<Element, ANNULUS_HEAD_DIM>;
+            return launch<Traits, KeptScoreShared<Traits>>(kept_score_kernel<Traits>, pass, multiprocessors, stream);
+        }
+        default:
+            break;
+        }
     if constexpr (ANNULUS_HEAD_DIM <= most_columns_of_both)
         launch<Element, Gradients::d_k_and_d_v>(pass, multiprocessors, stream);
     else if (what == Gradients::d_k)

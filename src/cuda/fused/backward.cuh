@@ -55,6 +55,8 @@ template <class Traits> struct BackwardShared {
     struct RunRows {
         std::uint8_t scores[Traits::stage_bytes], values[Traits::stage_bytes];
     } run_rows[Traits::stages];
+    std::uint8_t d_s[Traits::keeps_d_s ? units : 1][Traits::keeps_d_s ? KeptScores::image_bytes : 1024];
+    std::uint8_t *images[units]; // in global memory
     // Of queries: those of a stage, or of a tile's units.
     static constexpr int statistic_slots = of_keys ? Traits::stages : Traits::unit_slots;
     static constexpr int statistics = of_keys ? step : units * unit_rows;
@@ -217,7 +219,7 @@ template <class Traits> class GradientConsumer {
             shared_.tile_full[at.slot()].wait(at.parity_to_empty());
             const UnitTile<Traits::consumers> &tile = shared_.tiles[at.slot()];
             if (tile.runs < 0)
-                return;
+                break;
             shared_.unit_full[slot.slot()].wait(slot.parity_to_empty());
             find_gradients(tile, slot.slot());
             __syncwarp();
@@ -226,6 +228,8 @@ template <class Traits> class GradientConsumer {
                 shared_.tile_empty[at.slot()].arrive();
             }
         }
+        if (Traits::keeps_d_s && thread_of_warpgroup() % warp_threads == 0)
+            wait_for_stores();
     }
 
   private:
@@ -276,47 +280,73 @@ template <class Traits> class GradientConsumer {
             commit_products();
         };
 
-        const auto take_step = [&](const Run<Traits::consumers> &run, auto may_hide, int at) {
-            constexpr bool hides = decltype(may_hide)::value;
-            const int stage = stage_.slot();
-            const unsigned parity = stage_.parity_to_empty();
+        // Of a step: which of the thread's scores are hidden. As many rows of it are seen from the end that steps count
+        // from.
+        struct Mask {
+            int pair = 2 * (thread_of_warpgroup() % 4); // the thread's two columns of eight
+            int seen[2] = {};
+            __device__ __forceinline__ bool is_hidden(int i) const {
+                const int column = pair + 8 * (i / 4) + i % 2;
+                return Traits::of_keys ? column < step - seen[i / 2 % 2] : column >= seen[i / 2 % 2];
+            }
+        };
+        const auto find_mask = [&](auto may_hide, const Run<Traits::consumers> &run, int at) {
+            Mask mask;
+            if constexpr (decltype(may_hide)::value)
+#pragma unroll
+                for (int r = 0; r < 2; ++r)
+                    mask.seen[r] =
+                        (pass_.causal ? run.template visible<Traits::of_keys>(unit.position(row_of_thread(r)))
+                                      : run.count) -
+                        at * step;
+            return mask;
+        };
+        const auto start_products = [&](int stage, unsigned parity) {
             shared_.scores_full[stage].wait(parity);
             multiply_rows(s, own_scores, scores, stage);
             if constexpr (Traits::has_d_scores) {
                 shared_.values_full[stage].wait(parity);
                 multiply_rows(d_p, own_values, values, stage);
             }
-            const int pair = 2 * (thread_of_warpgroup() % 4); // the thread's two columns of eight
+        };
+        // log2 of the multiplicities of the thread's two columns of eight, in a run.
+        const auto load_weights = [&](const Run<Traits::consumers> &run, int pair, float(&weight)[2]) {
             const int two = run.unit[own_unit()].multiplicities[pair / 2];
-            const float weight[2] = {__log2f(static_cast<float>(two % 16)), __log2f(static_cast<float>(two / 16))};
-            // How many rows of the step the thread's rows see, from the end that steps count from.
-            int seen[2];
-            if constexpr (hides)
-#pragma unroll
-                for (int r = 0; r < 2; ++r)
-                    seen[r] = (pass_.causal ? run.template visible<Traits::of_keys>(unit.position(row_of_thread(r)))
-                                            : run.count) -
-                              at * step;
-            const auto is_hidden = [&](int i) {
-                const int column = pair + 8 * (i / 4) + i % 2;
-                return Traits::of_keys ? column < step - seen[i / 2 % 2] : column >= seen[i / 2 % 2];
-            };
-            if constexpr (Traits::of_keys)
-                shared_.statistic_full[stage].wait(parity);
-            wait_for_products<Traits::has_d_scores>();
-            pin(s);
-            float lse[2];
+            weight[0] = __log2f(static_cast<float>(two % 16));
+            weight[1] = __log2f(static_cast<float>(two / 16));
+        };
+        // Units of queries: LSE or delta of the thread's rows.
+        const auto load_rows = [&](const float *statistic, float(&of_rows)[2]) {
             if constexpr (!Traits::of_keys)
 #pragma unroll
                 for (int r = 0; r < 2; ++r)
-                    lse[r] = shared_.lse_log2[slot][own_unit() * unit_rows + row_of_thread(r)];
+                    of_rows[r] = statistic[own_unit() * unit_rows + row_of_thread(r)];
+        };
+        // Kept, where there are registers for them.
+        [[maybe_unused]] float kept_weight[2] = {}, kept_lse[2], kept_delta[2];
+        if constexpr (Traits::has_registers) {
+            load_rows(shared_.lse_log2[slot], kept_lse);
+            load_rows(shared_.delta[slot], kept_delta);
+        }
+        // S becomes P.
+        const auto find_probabilities = [&](auto may_hide, const Mask &mask, const Run<Traits::consumers> &run,
+                                            int stage) {
+            float weight[2];
+            [[maybe_unused]] float lse[2];
+            if constexpr (Traits::has_registers) {
+                weight[0] = kept_weight[0], weight[1] = kept_weight[1];
+                lse[0] = kept_lse[0], lse[1] = kept_lse[1];
+            } else {
+                load_weights(run, mask.pair, weight);
+                load_rows(shared_.lse_log2[slot], lse);
+            }
 #pragma unroll
             for (int i = 0; i < step / 2; i += 4) {
                 float shift[4]; // of two rows and two columns
                 if constexpr (Traits::of_keys) {
-                    const float2 lse = load_8_bytes(shared_address(&shared_.lse_log2[stage][pair + 2 * i]));
-                    shift[0] = shift[2] = weight[0] - lse.x;
-                    shift[1] = shift[3] = weight[1] - lse.y;
+                    const float2 two = load_8_bytes(shared_address(&shared_.lse_log2[stage][mask.pair + 2 * i]));
+                    shift[0] = shift[2] = weight[0] - two.x;
+                    shift[1] = shift[3] = weight[1] - two.y;
                 } else {
 #pragma unroll
                     for (int e = 0; e < 4; ++e)
@@ -325,16 +355,58 @@ template <class Traits> class GradientConsumer {
 #pragma unroll
                 for (int e = 0; e < 4; ++e) {
                     const float x = exp2_fast(fmaf(s[i + e], pass_.scale_log2, shift[e]));
-                    s[i + e] = hides && is_hidden(i + e) ? 0.f : x;
+                    s[i + e] = decltype(may_hide)::value && mask.is_hidden(i + e) ? 0.f : x;
                 }
             }
-            if constexpr (Traits::has_d_values)
+        };
+        // store(first of two columns, their dS) for P and dP.
+        const auto find_d_s = [&](auto may_hide, const Mask &mask, int stage, auto store) {
+            [[maybe_unused]] float delta[2];
+            if constexpr (Traits::has_registers)
+                delta[0] = kept_delta[0], delta[1] = kept_delta[1];
+            else
+                load_rows(shared_.delta[slot], delta);
 #pragma unroll
-                for (int i = 0; i < step / 4; ++i)
-                    p[i] = pack_two<Element>(s[2 * i], s[2 * i + 1]);
+            for (int i = 0; i < step / 2; i += 4) {
+                float2 of_columns;
+                if constexpr (Traits::of_keys)
+                    of_columns = load_8_bytes(shared_address(&shared_.delta[stage][mask.pair + 2 * i]));
+#pragma unroll
+                for (int r = 0; r < 2; ++r) {
+                    const int j = i + 2 * r;
+                    if constexpr (!Traits::of_keys)
+                        of_columns = {delta[r], delta[r]};
+                    float2 two{s[j], s[j + 1]};
+                    if constexpr (Traits::rounds_first)
+                        two = unpack_two<Element>(p[j / 2]);
+                    two = {two.x * (d_p[j] - of_columns.x), two.y * (d_p[j + 1] - of_columns.y)};
+                    if constexpr (decltype(may_hide)::value) // a hidden row's dP may be anything
+                        two = {mask.is_hidden(j) ? 0.f : two.x, mask.is_hidden(j + 1) ? 0.f : two.y};
+                    store(j, two);
+                }
+            }
+        };
+        const auto pack = [&](std::uint32_t(&packed)[step / 4], const float(&x)[step / 2]) {
+#pragma unroll
+            for (int i = 0; i < step / 4; ++i)
+                packed[i] = pack_two<Element>(x[2 * i], x[2 * i + 1]);
+        };
+
+        const auto take_step = [&](const Run<Traits::consumers> &run, auto may_hide, int at) {
+            const int stage = stage_.slot();
+            const unsigned parity = stage_.parity_to_empty();
+            start_products(stage, parity);
+            const Mask mask = find_mask(may_hide, run, at);
+            if constexpr (Traits::of_keys)
+                shared_.statistic_full[stage].wait(parity);
+            wait_for_products<Traits::has_d_scores>();
+            pin(s);
+            find_probabilities(may_hide, mask, run, stage);
+            if constexpr (Traits::has_d_values)
+                pack(p, s);
             if constexpr (!Traits::has_d_scores)
                 shared_.values_full[stage].wait(parity);
-            if constexpr (hides)
+            if constexpr (decltype(may_hide)::value)
                 clear_strangers(run.count - at * step, stage, parity);
             if constexpr (Traits::has_d_scores) {
                 wait_for_products<0>();
@@ -343,38 +415,37 @@ template <class Traits> class GradientConsumer {
             if constexpr (Traits::has_d_values)
                 add_product(d_values, p, values, stage);
             if constexpr (Traits::has_d_scores) {
-                float of_rows[2];
-                if constexpr (!Traits::of_keys)
-#pragma unroll
-                    for (int r = 0; r < 2; ++r)
-                        of_rows[r] = shared_.delta[slot][own_unit() * unit_rows + row_of_thread(r)];
-#pragma unroll
-                for (int i = 0; i < step / 2; i += 4) {
-                    float delta[4];
-                    if constexpr (Traits::of_keys) {
-                        const float2 of_columns = load_8_bytes(shared_address(&shared_.delta[stage][pair + 2 * i]));
-                        delta[0] = delta[2] = of_columns.x;
-                        delta[1] = delta[3] = of_columns.y;
-                    } else {
-                        delta[0] = delta[1] = of_rows[0];
-                        delta[2] = delta[3] = of_rows[1];
-                    }
-#pragma unroll
-                    for (int r = 0; r < 2; ++r) {
-                        const int j = i + 2 * r;
-                        float2 two_p{s[j], s[j + 1]};
-                        if constexpr (Traits::rounds_first)
-                            two_p = unpack_two<Element>(p[j / 2]);
-                        float x = two_p.x * (d_p[j] - delta[2 * r]), y = two_p.y * (d_p[j + 1] - delta[2 * r + 1]);
-                        if constexpr (hides) { // a hidden row's dP may be anything
-                            x = is_hidden(j) ? 0.f : x;
-                            y = is_hidden(j + 1) ? 0.f : y;
-                        }
-                        d_s[j / 2] = pack_two<Element>(x, y);
-                    }
-                }
+                find_d_s(may_hide, mask, stage,
+                         [&](int j, const float2 &two) { d_s[j / 2] = pack_two<Element>(two.x, two.y); });
                 add_product(d_scores, d_s, scores, stage);
             }
+            if constexpr (Traits::has_d_values) {
+                wait_for_products<Traits::has_d_scores>();
+                pin(d_values);
+                pin(p);
+            }
+            if constexpr (Traits::keeps_d_s)
+                keep(run.count / step - 1 - at, d_s);
+            wait_for_products<0>();
+            if constexpr (Traits::has_d_scores) {
+                pin(d_scores);
+                pin(d_s);
+            }
+            release(stage);
+            ++stage_.count;
+        };
+
+        // The last products of a step come with the first ones of the next: they have P and dS of the step before,
+        // whose rows come one stage before this.
+        bool has_pending = false;
+        const auto pending_stage = [&] { return RingPlace<Traits::stages>{stage_.count - 1}.slot(); };
+        const auto start_pending = [&] {
+            if constexpr (Traits::has_d_values)
+                add_product(d_values, p, values, pending_stage());
+            if constexpr (Traits::has_d_scores)
+                add_product(d_scores, d_s, scores, pending_stage());
+        };
+        const auto end_pending = [&] {
             wait_for_products<0>();
             if constexpr (Traits::has_d_values) {
                 pin(d_values);
@@ -384,22 +455,82 @@ template <class Traits> class GradientConsumer {
                 pin(d_scores);
                 pin(d_s);
             }
-            release(stage);
+            release(pending_stage());
+        };
+        const auto finish_pending = [&] {
+            if (!has_pending)
+                return;
+            start_pending();
+            end_pending();
+            has_pending = false;
+        };
+        const auto take_overlapped_step = [&](const Run<Traits::consumers> &run, auto may_hide, auto is_first, int at) {
+            constexpr int pending_products = decltype(is_first)::value ? 0 : 1 + Traits::has_d_values;
+            const int stage = stage_.slot();
+            const unsigned parity = stage_.parity_to_empty();
+            start_products(stage, parity);
+            if constexpr (pending_products > 0)
+                start_pending();
+            const Mask mask = find_mask(may_hide, run, at);
+            if constexpr (Traits::of_keys)
+                shared_.statistic_full[stage].wait(parity);
+            wait_for_products<pending_products + 1>();
+            pin(s);
+            find_probabilities(may_hide, mask, run, stage);
+            wait_for_products<pending_products>();
+            pin(d_p);
+            find_d_s(may_hide, mask, stage, [&](int j, const float2 &two) {
+                d_p[j] = two.x;
+                d_p[j + 1] = two.y;
+            });
+            if constexpr (pending_products > 0)
+                end_pending();
+            if constexpr (decltype(may_hide)::value)
+                clear_strangers(run.count - at * step, stage, parity);
+            if constexpr (Traits::has_d_values)
+                pack(p, s);
+            if constexpr (Traits::has_d_scores)
+                pack(d_s, d_p);
             ++stage_.count;
         };
 
+        if (Traits::keeps_d_s && tile.runs > 0 && unit.rows > 0)
+            find_images(tile);
         for (const auto *run = tile.run; run != tile.run + tile.runs; ++run) {
             const UnitRun &own = run->unit[own_unit()];
             const int full = own.full;
-            sit_out(run->steps - own.steps);
             int at = own.steps - 1;
+            if constexpr (Traits::has_registers)
+                load_weights(*run, Mask().pair, kept_weight);
+            if constexpr (Traits::overlaps) {
+                if (own.steps < run->steps) {
+                    finish_pending();
+                    sit_out(run->steps - own.steps);
+                }
+                if (at < 0)
+                    continue;
+                if (!has_pending) {
+                    take_overlapped_step(*run, std::true_type{}, std::true_type{}, at--);
+                    has_pending = true;
+                }
 #pragma unroll 1
-            for (; at >= full; --at)
-                take_step(*run, std::true_type{}, at);
+                for (; at >= full; --at)
+                    take_overlapped_step(*run, std::true_type{}, std::false_type{}, at);
 #pragma unroll 1
-            for (; at >= 0; --at)
-                take_step(*run, std::false_type{}, at);
+                for (; at >= 0; --at)
+                    take_overlapped_step(*run, std::false_type{}, std::false_type{}, at);
+            } else {
+                sit_out(run->steps - own.steps);
+#pragma unroll 1
+                for (; at >= full; --at)
+                    take_step(*run, std::true_type{}, at);
+#pragma unroll 1
+                for (; at >= 0; --at)
+                    take_step(*run, std::false_type{}, at);
+            }
         }
+        if constexpr (Traits::overlaps)
+            finish_pending();
         if (unit.rows == 0)
             return;
         sync_warpgroup(); // no warp's products read the unit's rows any more
@@ -438,6 +569,36 @@ template <class Traits> class GradientConsumer {
                     store_16_bytes(target + chunk * step * swizzled_row_bytes + i * 16, uint4{});
         publish_to_async_proxy();
         sync_warpgroup();
+    }
+
+    // Where the images of the unit begin. Keys and queries are the same positions.
+    __device__ __forceinline__ void find_images(const UnitTile<Traits::consumers> &tile) {
+        const Run<Traits::consumers> &run = tile.run[0];
+        const int keys = (tile.unit[own_unit()].first - run.first) / run.stride / unit_rows;
+        const int segment = pass_.branches[0].length.quotient(run.first);
+        if (thread_of_warpgroup() == 0)
+            shared_.images[own_unit()] = pass_.kept.image(tile.batch, tile.head, segment, keys);
+        sync_warpgroup();
+    }
+
+    // A step is an image, a warp's 16 rows are next to one another. dS stays in registers, too, for the product that
+    // reads it.
+    __device__ __forceinline__ void keep(int queries, const std::uint32_t (&d_s)[step / 4]) const {
+        static_assert(step == unit_rows);
+        const int lane = thread_of_warpgroup() % warp_threads, warp = thread_of_warpgroup() / warp_threads;
+        const std::uint32_t image = shared_address(shared_.d_s[own_unit()]);
+        if (lane == 0)
+            wait_until_stores_were_read();
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < step / 16; ++i)
+            store_matrices(image + swizzled_offset(unit_rows, warp * 16 + lane % 16, 2 * i + lane / 16), d_s[4 * i],
+                           d_s[4 * i + 1], d_s[4 * i + 2], d_s[4 * i + 3]);
+        publish_to_async_proxy();
+        __syncwarp();
+        constexpr int bytes = KeptScores::image_bytes / 4;
+        if (lane == 0)
+            store_bytes(shared_.images[own_unit()] + (queries * 4 + warp) * bytes, image + warp * bytes, bytes);
     }
 
     __device__ __forceinline__ void sync_warpgroup() const {

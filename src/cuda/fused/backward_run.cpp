@@ -6,8 +6,10 @@
 #include "cuda/fused/fused_launch.hpp"
 #include "cuda/fused/gradient_statistics.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <numbers>
+#include <optional>
 
 namespace annulus {
 
@@ -23,6 +25,64 @@ std::int64_t launches_of_keys(const Plan &plan) {
     return static_cast<std::int64_t>(gradients_of_keys(problem.head_dim).size()) * (problem.heads / problem.kv_heads);
 }
 
+// How dS is kept, where it is: of so many batch entries, heads of K and segments at a time.
+struct KeptParts {
+    int batches, heads, segments;
+    int all_segments;
+    KeptScores scores; // of one head and segment
+
+    std::size_t bytes() const {
+        return static_cast<std::size_t>(std::int64_t{batches} * heads * segments * scores.images_of_segment()) *
+               KeptScores::image_bytes;
+    }
+    std::int64_t count(const Problem &problem) const {
+        return divide_up(problem.batch, batches) * divide_up(problem.kv_heads, heads) *
+               divide_up(all_segments, segments);
+    }
+};
+
+// Images are whole where there is one branch, whose classes have a multiple of 64 members in each segment; all queries
+// and keys of the segments must be there.
+bool can_keep_scores(const Problem &problem, const BackwardPasses &passes) {
+    if (!keeps_scores(problem.head_dim) || passes.queries.size() != 1 || passes.keys.size() != 1 ||
+        passes.keys.front().curve)
+        return false;
+    const TilePass &tiles = passes.keys.front().tiles;
+    const PassBranch &branch = tiles.branches[0];
+    const Window &window = problem.queries;
+    const std::int64_t length = branch.length.value, whole = std::int64_t{unit_rows} * branch.dilation.value;
+    return tiles.branch_count == 1 && branch.unit_rule != ANNULUS_QUERY_RESIDUE &&
+           branch.run_dilation.value == branch.dilation.value && window.start == problem.keys.start &&
+           window.length == problem.keys.length && problem.key_stride == 1 && window.start % length == 0 &&
+           (window.end() % length == 0 || window.end() == problem.sequence_length) && length % whole == 0 &&
+           window.length % whole == 0;
+}
+
+// None where dS cannot be kept in so many bytes.
+std::optional<KeptParts> plan_kept_scores(const Problem &problem, const BackwardPasses &passes, std::size_t bytes) {
+    if (!can_keep_scores(problem, passes))
+        return std::nullopt;
+    const TilePass &tiles = passes.keys.front().tiles;
+    const PassBranch &branch = tiles.branches[0];
+    KeptParts parts{1, 1, 1, tiles.blocks, {}};
+    parts.scores.units_of_segment = branch.length.value / branch.dilation.value / unit_rows;
+    parts.scores.causal = tiles.causal;
+    std::int64_t room = static_cast<std::int64_t>(bytes / parts.bytes());
+    if (room == 0)
+        return std::nullopt;
+    const auto take = [&](std::int64_t all) { // in parts of equal size
+        const std::int64_t most = std::clamp<std::int64_t>(room, 1, all);
+        room /= all;
+        return static_cast<int>(divide_up(all, divide_up(all, most)));
+    };
+    parts.segments = take(parts.all_segments);
+    parts.heads = take(problem.kv_heads);
+    parts.batches = take(problem.batch);
+    return parts;
+}
+
+constexpr std::size_t usual_kept_bytes = std::size_t{1} << 30;
+
 struct BackwardMemory {
     BranchPlan *branches;
     unsigned *control; // a counter of tiles for each launch, and whether there is a NaN
@@ -30,15 +90,15 @@ struct BackwardMemory {
     float *lse_log2, *delta; // [B, H, queries]
     GradientSums sums;       // of the call's own
     CurveMemory query_curve, key_curve;
+    std::optional<KeptParts> kept;
+    std::uint8_t *images;
 };
 
-BackwardMemory book(Workspace &workspace, const Plan &plan, const BackwardPasses &passes, bool is_step) {
+// All but what is kept of dS.
+BackwardMemory book_rest(Workspace &workspace, const Plan &plan, const BackwardPasses &passes, bool is_step) {
     BackwardMemory memory{};
     const Problem &problem = plan.problem();
     memory.branches = book_branches(workspace, plan);
-    memory.control_count = static_cast<std::int64_t>(passes.queries.size()) +
-                           static_cast<std::int64_t>(passes.keys.size()) * launches_of_keys(plan) + 1;
-    memory.control = workspace.take<unsigned>(memory.control_count);
     const std::int64_t rows = problem.batch * problem.heads * problem.queries.length;
     memory.lse_log2 = workspace.take<float>(rows);
     memory.delta = workspace.take<float>(rows);
@@ -54,11 +114,38 @@ BackwardMemory book(Workspace &workspace, const Plan &plan, const BackwardPasses
     return memory;
 }
 
+BackwardMemory book(Workspace &workspace, const Plan &plan, const BackwardPasses &passes, const Resources &resources,
+                    bool is_step) {
+    const Problem &problem = plan.problem();
+    BackwardMemory memory = book_rest(workspace, plan, passes, is_step);
+    const auto counters = [&] {
+        const std::int64_t parts = memory.kept ? memory.kept->count(problem) : 1;
+        return static_cast<std::int64_t>(passes.queries.size()) +
+               static_cast<std::int64_t>(passes.keys.size()) * launches_of_keys(plan) * parts + 1;
+    };
+    if (const std::size_t limit = resources.workspace_limit; !is_step) {
+        const std::size_t used = workspace.used();
+        memory.kept = plan_kept_scores(problem, passes, limit == 0 ? usual_kept_bytes : std::max(limit, used) - used);
+        if (memory.kept && limit != 0) { // the counters may be what is too much
+            Workspace left;
+            left.take<unsigned>(counters());
+            left.take<std::uint8_t>(static_cast<std::int64_t>(memory.kept->bytes()));
+            if (used + left.used() > limit)
+                memory.kept.reset();
+        }
+    }
+    memory.control_count = counters();
+    memory.control = workspace.take<unsigned>(memory.control_count);
+    if (memory.kept)
+        memory.images = workspace.take<std::uint8_t>(static_cast<std::int64_t>(memory.kept->bytes()));
+    return memory;
+}
+
 class BackwardRun {
   public:
     BackwardRun(const CudaCall &call, Workspace &workspace)
         : call_(call), problem_(call.plan.problem()), passes_(make_backward_passes(call.plan)),
-          memory_(book(workspace, call.plan, passes_, call.sums.has_value())),
+          memory_(book(workspace, call.plan, passes_, call.resources, call.sums.has_value())),
           stream_(static_cast<cudaStream_t>(call.resources.stream)), sums_(memory_.sums) {
         if (call.sums)
             sums_ = {call.sums->o, call.sums->d_k, call.sums->d_v};
@@ -75,8 +162,12 @@ class BackwardRun {
                         {call_.out, call_.d_out, call_.lse, call_.d_lse, problem_.batch, problem_.queries.length,
                          problem_.heads, problem_.head_dim, memory_.lse_log2, memory_.delta},
                         stream_);
-        find_query_gradients();
-        find_key_gradients();
+        if (memory_.kept) {
+            find_gradients_keeping_scores();
+        } else {
+            find_query_gradients();
+            find_key_gradients();
+        }
         finish();
     }
 
@@ -99,7 +190,7 @@ class BackwardRun {
         return passes.empty() || !passes.front().is_complete;
     }
 
-    BackwardPass common(const PlannedPass &planned, bool sets) {
+    BackwardPass common(const PlannedPass &planned, bool sets) const {
         BackwardPass pass{};
         static_cast<TilePass &>(pass) = planned.tiles;
         pass.all_heads = problem_.heads;
@@ -118,82 +209,101 @@ class BackwardRun {
         const float *const sums = what == Gradients::d_v ? pass.sum_d_values : pass.sum_d_scores;
         pass.skips_empty = sums && !pass.sets_sums;
         pass.has_nan = sums ? nullptr : has_nan_;
-        pass.next_tile = memory_.control + launches_++;
+        if (what != Gradients::d_q_of_kept_d_s)
+            pass.next_tile = memory_.control + launches_++;
         launch_backward(problem_.dtype, what, pass, call_.device.multiprocessors(), stream_);
     }
 
-    void find_query_gradients() {
-        const std::int64_t rows = problem_.batch * problem_.heads * problem_.queries.length;
-        bool sets = !call_.sums || call_.sums->first; // what comes next sets its rows
-        if (sets && leaves_rows_out(passes_.queries)) {
-            if (sums_.d_q)
-                clear(sums_.d_q, rows);
-            else
-                clear_outputs(problem_.dtype, {call_.whole(), problem_.head_dim, call_.d_q, {}}, stream_);
-            sets = false;
+    // Whether what comes next sets dQ.
+    bool prepare_query_gradients() const {
+        const bool sets = !call_.sums || call_.sums->first;
+        if (!sets || !leaves_rows_out(passes_.queries))
+            return sets;
+        if (sums_.d_q)
+            clear(sums_.d_q, problem_.batch * problem_.heads * problem_.queries.length);
+        else
+            clear_outputs(problem_.dtype, {call_.whole(), problem_.head_dim, call_.d_q, {}}, stream_);
+        return false;
+    }
+
+    // Whether what comes next sets dK and dV.
+    bool prepare_key_gradients() const {
+        if (!leaves_rows_out(passes_.keys))
+            return true;
+        if (sums_.d_k) {
+            const std::int64_t rows = problem_.batch * problem_.kv_heads * problem_.key_rows();
+            clear(sums_.d_k, rows);
+            clear(sums_.d_v, rows);
+        } else { // as many heads as those of queries
+            Block keys = call_.whole();
+            keys.queries = keys.keys;
+            for (const DeviceRows &gradients : {call_.d_k, call_.d_v})
+                clear_outputs(problem_.dtype, {keys, problem_.head_dim, gradients, {}}, stream_);
+        }
+        return false;
+    }
+
+    BackwardPass query_pass(const PlannedPass &planned, bool sets) const {
+        BackwardPass pass = common(planned, sets);
+        RunMatrices keys{call_.k, call_.v, problem_.key_rows(), problem_.kv_heads};
+        pass.unit_stride = Divisor(1);
+        if (planned.curve) {
+            keys = follow_curve(call_, planned, memory_.query_curve, keys);
+            pass.unit_order = memory_.query_curve.order;
+            pass.unit_offset = static_cast<int>(planned.window.start - problem_.queries.start);
         }
         const int step = backward_shape(problem_.head_dim, Gradients::d_q).step;
+        set_run_maps(call_, pass, keys, step, pass.run_scores, pass.run_values);
+        pass.unit_scores = pass_rows(call_.q);
+        pass.unit_values = pass_rows(call_.d_out);
+        pass.d_scores = pass_rows(call_.d_q);
+        pass.sum_d_scores = sums_.d_q;
+        pass.sum_rows = static_cast<int>(problem_.queries.length);
+        return pass;
+    }
+
+    BackwardPass key_pass(const PlannedPass &planned, bool sets) const {
+        BackwardPass pass = common(planned, sets);
+        RunMatrices queries{call_.q, call_.d_out, problem_.queries.length, problem_.heads};
+        pass.unit_stride = Divisor(static_cast<int>(problem_.key_stride));
+        if (planned.curve) {
+            queries = follow_curve(call_, planned, memory_.key_curve, queries);
+            pass.unit_order = memory_.key_curve.order;
+            pass.unit_offset = static_cast<int>(planned.window.start - problem_.keys.start);
+            pack_statistics({memory_.key_curve.order, planned.window.start - problem_.queries.start,
+                             planned.window.length, problem_.batch * problem_.heads, problem_.queries.length},
+                            memory_.lse_log2, memory_.delta, memory_.key_curve.lse_log2, memory_.key_curve.delta,
+                            stream_);
+            pass.lse_log2 = memory_.key_curve.lse_log2;
+            pass.delta = memory_.key_curve.delta;
+            pass.statistic_rows = static_cast<int>(planned.window.length);
+        }
+        const Gradients first = gradients_of_keys(problem_.head_dim).front();
+        const int step = backward_shape(problem_.head_dim, first).step;
+        set_run_maps(call_, pass, queries, step, pass.run_scores, pass.run_values);
+        pass.unit_scores = pass_rows(call_.k);
+        pass.unit_values = pass_rows(call_.v);
+        pass.d_scores = pass_rows(call_.d_k);
+        pass.d_values = pass_rows(call_.d_v);
+        pass.sum_d_scores = sums_.d_k;
+        pass.sum_d_values = sums_.d_v;
+        pass.sum_rows = static_cast<int>(problem_.key_rows());
+        return pass;
+    }
+
+    void find_query_gradients() {
+        bool sets = prepare_query_gradients();
         for (const PlannedPass &planned : passes_.queries) {
-            BackwardPass pass = common(planned, sets);
-            RunMatrices keys{call_.k, call_.v, problem_.key_rows(), problem_.kv_heads};
-            pass.unit_stride = Divisor(1);
-            if (planned.curve) {
-                keys = follow_curve(call_, planned, memory_.query_curve, keys);
-                pass.unit_order = memory_.query_curve.order;
-                pass.unit_offset = static_cast<int>(planned.window.start - problem_.queries.start);
-            }
-            set_run_maps(call_, pass, keys, step, pass.run_scores, pass.run_values);
-            pass.unit_scores = pass_rows(call_.q);
-            pass.unit_values = pass_rows(call_.d_out);
-            pass.d_scores = pass_rows(call_.d_q);
-            pass.sum_d_scores = sums_.d_q;
-            pass.sum_rows = static_cast<int>(problem_.queries.length);
+            BackwardPass pass = query_pass(planned, sets);
             launch(Gradients::d_q, pass);
             sets = false;
         }
     }
 
     void find_key_gradients() {
-        const std::int64_t rows = problem_.batch * problem_.kv_heads * problem_.key_rows();
-        bool sets = true;
-        if (leaves_rows_out(passes_.keys)) {
-            if (sums_.d_k) {
-                clear(sums_.d_k, rows);
-                clear(sums_.d_v, rows);
-            } else { // as many heads as those of queries
-                Block keys = call_.whole();
-                keys.queries = keys.keys;
-                for (const DeviceRows &gradients : {call_.d_k, call_.d_v})
-                    clear_outputs(problem_.dtype, {keys, problem_.head_dim, gradients, {}}, stream_);
-            }
-            sets = false;
-        }
-        const Gradients first = gradients_of_keys(problem_.head_dim).front();
-        const int step = backward_shape(problem_.head_dim, first).step;
+        bool sets = prepare_key_gradients();
         for (const PlannedPass &planned : passes_.keys) {
-            BackwardPass pass = common(planned, sets);
-            RunMatrices queries{call_.q, call_.d_out, problem_.queries.length, problem_.heads};
-            pass.unit_stride = Divisor(static_cast<int>(problem_.key_stride));
-            if (planned.curve) {
-                queries = follow_curve(call_, planned, memory_.key_curve, queries);
-                pass.unit_order = memory_.key_curve.order;
-                pass.unit_offset = static_cast<int>(planned.window.start - problem_.keys.start);
-                pack_statistics({memory_.key_curve.order, planned.window.start - problem_.queries.start,
-                                 planned.window.length, problem_.batch * problem_.heads, problem_.queries.length},
-                                memory_.lse_log2, memory_.delta, memory_.key_curve.lse_log2, memory_.key_curve.delta,
-                                stream_);
-                pass.lse_log2 = memory_.key_curve.lse_log2;
-                pass.delta = memory_.key_curve.delta;
-                pass.statistic_rows = static_cast<int>(planned.window.length);
-            }
-            set_run_maps(call_, pass, queries, step, pass.run_scores, pass.run_values);
-            pass.unit_scores = pass_rows(call_.k);
-            pass.unit_values = pass_rows(call_.v);
-            pass.d_scores = pass_rows(call_.d_k);
-            pass.d_values = pass_rows(call_.d_v);
-            pass.sum_d_scores = sums_.d_k;
-            pass.sum_d_values = sums_.d_v;
-            pass.sum_rows = static_cast<int>(problem_.key_rows());
+            BackwardPass pass = key_pass(planned, sets);
             for (pass.first_head = 0; pass.first_head < pass.head_step; ++pass.first_head) {
                 for (const Gradients what : gradients_of_keys(problem_.head_dim))
                     launch(what, pass);
@@ -201,6 +311,44 @@ class BackwardRun {
             }
             sets = false;
         }
+    }
+
+    void find_gradients_keeping_scores() {
+        const KeptParts &parts = *memory_.kept;
+        BackwardPass queries = query_pass(passes_.queries.front(), prepare_query_gradients());
+        BackwardPass keys = key_pass(passes_.keys.front(), prepare_key_gradients());
+        keys.alternates = parts.scores.causal;
+        const bool sets = keys.sets_sums;
+        const int first_segment = keys.first_block, heads = keys.heads.value, group = keys.head_step;
+        const auto for_parts = [](int all, int part, const auto &use) {
+            for (int first = 0; first < all; first += part)
+                use(first, std::min(part, all - first));
+        };
+        const auto do_part = [&](int first_batch, int batches, int first_head, int part_heads, int segment,
+                                 int segments) {
+            restrict_pass(keys,
+                          {first_batch, batches, first_head * group, part_heads, first_segment + segment, segments});
+            for (int member = 0; member < group; ++member, ++keys.first_head) {
+                keys.kept = {memory_.images,     first_batch, batches,
+                             keys.first_head,    group,       part_heads,
+                             keys.first_block,   segments,    parts.scores.units_of_segment,
+                             parts.scores.causal};
+                keys.sets_sums = sets && member == 0;
+                launch(Gradients::d_k_and_d_v_keeping_d_s, keys);
+                queries.kept = keys.kept;
+                queries.tiles =
+                    static_cast<unsigned>(divide_up(parts.scores.units_of_segment, KeptScores::units_of_tile) *
+                                          segments * part_heads * batches);
+                launch(Gradients::d_q_of_kept_d_s, queries);
+            }
+        };
+        for_parts(static_cast<int>(problem_.batch), parts.batches, [&](int first_batch, int batches) {
+            for_parts(heads, parts.heads, [&](int first_head, int part_heads) {
+                for_parts(parts.all_segments, parts.segments, [&](int segment, int segments) {
+                    do_part(first_batch, batches, first_head, part_heads, segment, segments);
+                });
+            });
+        });
     }
 
     // From sums of its own to the call's tensors, and rows that a hidden NaN or infinity has reached once more.
@@ -227,9 +375,9 @@ BackwardPasses make_backward_passes(const Plan &plan) {
             make_passes(plan, PassOf::key_gradients, backward_shape(head_dim, gradients_of_keys(head_dim).front()))};
 }
 
-std::size_t backward_bytes(const Plan &plan, bool is_step) {
+std::size_t backward_bytes(const Plan &plan, const Resources &resources, bool is_step) {
     Workspace ledger;
-    book(ledger, plan, make_backward_passes(plan), is_step);
+    book(ledger, plan, make_backward_passes(plan), resources, is_step);
     return ledger.used();
 }
 

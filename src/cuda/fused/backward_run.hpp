@@ -16,7 +16,7 @@ struct BackwardPasses {
 BackwardPasses make_backward_passes(const Plan &plan);
 
 // Bytes of workspace of a call, or of a step of one.
-std::size_t backward_bytes(const Plan &plan, bool is_step);
+std::size_t backward_bytes(const Plan &plan, const Resources &resources, bool is_step);
 
 // Runs all passes; with `call.sums` into these, else into the call's tensors, by way of sums of its own where it needs
 // any.

@@ -8,26 +8,28 @@
 
 namespace annulus {
 
-// Above this, the gradients of a unit's K and V together are too many registers: a kernel for each.
-inline constexpr int most_columns_of_both = 128;
-
 template <class Element_, int head_dim_, Gradients what> struct BackwardTraits {
     using Element = Element_;
     static constexpr int head_dim = head_dim_;
     static constexpr bool of_keys = what != Gradients::d_q;
     static constexpr bool has_d_scores = what != Gradients::d_v; // and so gradients of probabilities
-    static constexpr bool has_d_values = what == Gradients::d_v || what == Gradients::d_k_and_d_v;
+    static constexpr bool has_d_values = what != Gradients::d_q && what != Gradients::d_k;
+    static constexpr bool keeps_d_s = what == Gradients::d_k_and_d_v_keeping_d_s;
     static constexpr int chunks = (head_dim + 63) / 64; // of 64 columns, of a row in shared memory
 
     // Warpgroups that compute, a unit of 64 rows each; and one that feeds them.
     static constexpr int consumers = head_dim <= 64 || (!of_keys && head_dim <= 128) ? 3 : 2;
     static constexpr int threads = (consumers + 1) * 128;
+    // Whether the last products of a step are computed beside the exponentials of the next.
+    static constexpr bool overlaps = !of_keys && head_dim <= 64;
+    // Whether there are registers left for what is the same in every step of a run or tile.
+    static constexpr bool has_registers = overlaps;
     // Whether gradients of scores are computed from probabilities of the dtype, for fewer registers.
     static constexpr bool rounds_first = has_d_scores && has_d_values;
 
     static constexpr int step = head_dim <= 192 ? 64 : 32; // rows of a run
     static constexpr int stages = head_dim <= 64 ? 4 : 2;
-    static constexpr int unit_slots = head_dim <= 64 || (of_keys && head_dim <= 128) ? 2 : 1;
+    static constexpr int unit_slots = head_dim <= 64 || (consumers == 2 && head_dim <= 128) ? 2 : 1;
 
     static constexpr int unit_bytes = 64 * chunks * 128;
     static constexpr int stage_bytes = step * chunks * 128;

@@ -58,7 +58,7 @@ const char *refusal_of(const Tensors &tensors, const Tensors &mapped) {
                 return "rows of a tensor do not begin at multiples of 16 bytes";
     }
     for (const annulus_tensor *tensor : mapped)
-        for (int i = 0; i < 3; ++i)
+        for (int i = 0; i < 3 && tensor->shape[1] > 0; ++i)
             if (tensor->shape[i] > 1 && (tensor->stride[i] <= 0 || tensor->stride[i] >= std::int64_t{1} << 39))
                 return "a stride of an input is 0, or 2^40 bytes or more";
     return nullptr;
@@ -73,16 +73,16 @@ const char *tensor_refusal(const CallTensors &tensors) {
     return nullptr;
 }
 
-std::size_t bytes_of(const Plan &plan, annulus_pass pass, bool is_step) {
-    return pass == ANNULUS_PASS_FORWARD ? forward_bytes(plan, is_step) : backward_bytes(plan, is_step);
+std::size_t bytes_of(const Plan &plan, annulus_pass pass, const Resources &resources, bool is_step) {
+    return pass == ANNULUS_PASS_FORWARD ? forward_bytes(plan, is_step) : backward_bytes(plan, resources, is_step);
 }
 
-std::size_t workspace_bytes(const Plan &plan, annulus_pass pass, const Resources &) {
-    return bytes_of(plan, pass, false);
+std::size_t workspace_bytes(const Plan &plan, annulus_pass pass, const Resources &resources) {
+    return bytes_of(plan, pass, resources, false);
 }
 
-std::size_t step_bytes(const Plan &plan, annulus_pass pass, const Resources &) {
-    return bytes_of(plan, pass, true);
+std::size_t step_bytes(const Plan &plan, annulus_pass pass, const Resources &resources) {
+    return bytes_of(plan, pass, resources, true);
 }
 
 void forward(const Plan &plan, const ForwardTensors &tensors, Workspace &workspace, const Resources &resources) {

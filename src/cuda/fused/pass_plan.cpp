@@ -331,6 +331,18 @@ std::vector<PlannedPass> make_passes(const Plan &plan, PassOf what, const PassSh
     return passes;
 }
 
+void restrict_pass(TilePass &tiles, const PassPart &part) {
+    tiles.first_batch = part.first_batch;
+    tiles.batches = part.batches;
+    tiles.first_head = part.first_head;
+    tiles.heads = Divisor(part.heads);
+    tiles.first_block = part.first_segment;
+    tiles.blocks = part.segments;
+    tiles.sections = Divisor(part.segments); // of one block each
+    tiles.tiles = static_cast<unsigned>(tiles.tiles_of_cell.value) * static_cast<unsigned>(part.segments) *
+                  static_cast<unsigned>(part.heads) * static_cast<unsigned>(part.batches);
+}
+
 const char *curve_refusal(const Plan &plan) {
     const Problem &problem = plan.problem();
     for (std::size_t i = 0; i < plan.branches().size(); ++i) {

@@ -33,6 +33,12 @@ struct PlannedPass {
 // points into the plan.
 std::vector<PlannedPass> make_passes(const Plan &plan, PassOf what, const PassShape &shape);
 
+// Leaves of a pass over a single branch some batch entries, heads and segments.
+struct PassPart {
+    int first_batch, batches, first_head, heads, first_segment, segments;
+};
+void restrict_pass(TilePass &tiles, const PassPart &part);
+
 // Why the passes cannot do a plan that has an order along a curve; null if they can.
 const char *curve_refusal(const Plan &plan);
 

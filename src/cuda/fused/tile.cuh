@@ -344,7 +344,9 @@ __device__ __forceinline__ bool find_tile(const TilePass &pass, CellBranches &br
         rest = count.quotient(rest);
         return digit;
     };
-    const int index = take(pass.tiles_of_cell);
+    int index = take(pass.tiles_of_cell);
+    if (of_keys && pass.alternates && (static_cast<int>(pass.tiles) / pass.tiles_of_cell.value - rest) % 2 == 0)
+        index = pass.tiles_of_cell.value - 1 - index;
     const int cell = take(pass.cells_of_block);
     int block = take(pass.blocks_of_section);
     const int head = pass.first_head + take(pass.heads) * pass.head_step;
@@ -386,7 +388,7 @@ __device__ __forceinline__ bool find_tile(const TilePass &pass, CellBranches &br
         return false;
     if (lane == 0) {
         tile.head = head;
-        tile.batch = rest;
+        tile.batch = pass.first_batch + rest;
     }
     __syncwarp();
     return true;

@@ -20,15 +20,18 @@ __device__ __forceinline__ unsigned next_tile(const TilePass &pass) {
     return gridDim.x + __shfl_sync(~0u, taken, 0);
 }
 
-// One warp: which tiles are next, the first by the block's index, the others from a counter.
+// One warp: which tiles are next, the first by the block's index, the others from a counter. Keys: the second by the
+// index, too; blocks look for it all at once, and which of them the counter would give a long one is chance.
 template <class Shared> __device__ __forceinline__ void find_tiles(const TilePass &pass, Shared &shared) {
     const int lane = static_cast<int>(threadIdx.x) % warp_threads;
+    constexpr unsigned by_index = Shared::of_keys ? 2 : 1;
+    const auto next = [&] { return next_tile(pass) + (by_index - 1) * gridDim.x; };
     unsigned id = blockIdx.x;
     for (RingPlace<tile_slots> at;; ++at.count) {
         shared.tile_empty[at.slot()].wait(at.parity_to_fill());
         UnitTile<Shared::units> &tile = shared.tiles[at.slot()];
         while (id < pass.tiles && !find_tile<Shared::of_keys, Shared::step>(pass, shared.branches, id, tile))
-            id = next_tile(pass);
+            id = next();
         const bool is_last = id >= pass.tiles;
         if (lane == 0) {
             if (is_last)
@@ -37,7 +40,7 @@ template <class Shared> __device__ __forceinline__ void find_tiles(const TilePas
         }
         if (is_last)
             return;
-        id = next_tile(pass);
+        id = by_index == 2 && at.count == 0 ? blockIdx.x + gridDim.x : next();
     }
 }
 

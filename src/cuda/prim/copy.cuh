@@ -33,6 +33,27 @@ __device__ __forceinline__ void wait_for_copies() {
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
+// Bytes next to one another, a multiple of 16 at addresses that are, by one thread.
+__device__ __forceinline__ void copy_bytes(std::uint32_t target, const void *source, unsigned bytes, Barrier &barrier) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(target),
+        "l"(source), "r"(bytes), "r"(shared_address(&barrier))
+        : "memory");
+}
+// The other way, in groups: a thread waits until its groups have been read from shared memory, or written as well.
+__device__ __forceinline__ void store_bytes(void *target, std::uint32_t source, unsigned bytes) {
+    asm volatile(
+        "cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\ncp.async.bulk.commit_group;" ::"l"(target),
+        "r"(source), "r"(bytes)
+        : "memory");
+}
+__device__ __forceinline__ void wait_until_stores_were_read() {
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+__device__ __forceinline__ void wait_for_stores() {
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
 // What this thread wrote to shared memory is seen by matrix and bulk copy instructions that come after a barrier.
 __device__ __forceinline__ void publish_to_async_proxy() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

@@ -58,7 +58,11 @@ template <> __device__ __forceinline__ float2 unpack_two<__nv_bfloat16>(std::uin
     return {__uint_as_float(two << 16), __uint_as_float(two & 0xffff0000)};
 }
 template <> __device__ __forceinline__ float2 unpack_two<__half>(std::uint32_t two) {
-    return __half22float2(*reinterpret_cast<const __half2 *>(&two));
+    float2 x; // volatile: where it is written, or it would be done early for many at once, which takes registers
+    asm volatile("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %2;\ncvt.f32.f16 %0, low;\ncvt.f32.f16 %1, high;\n}\n"
+                 : "=f"(x.x), "=f"(x.y)
+                 : "r"(two));
+    return x;
 }
 
 // Over the four lanes that hold a row of a product.

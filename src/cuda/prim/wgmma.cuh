@@ -51,6 +51,8 @@ template <int count> __device__ __forceinline__ void pin(std::uint32_t (&x)[coun
 template <class Element, int columns> struct ProductOfRows;
 // d += A B: A [64, 16] in registers, B [16, columns] in shared memory, read across its rows.
 template <class Element, int columns> struct ProductWithColumns;
+// d += A^T B: A [16, 64] and B [16, columns] in shared memory, both read across their rows.
+template <class Element, int columns> struct ProductOfColumns;
 
 // The operands of an instruction: accumulators %0, %1, … and the others behind them.
 #define ANNULUS_NAMES_4(t) "%" t "0, %" t "1, %" t "2, %" t "3"
@@ -107,7 +109,20 @@ template <class Element, int columns> struct ProductWithColumns;
                          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(columns));                                  \
         }                                                                                                              \
     };
+#define ANNULUS_PRODUCT_OF_COLUMNS(type, ptx, n, c, a, b)                                                              \
+    template <> struct ProductOfColumns<type, n> {                                                                     \
+        static __device__ __forceinline__ void run(float (&d)[c], std::uint64_t rows, std::uint64_t columns) {         \
+            asm volatile("{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"                                                    \
+                         "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." ptx "." ptx " {" ANNULUS_NAMES_##c          \
+                         "}, " a ", " b ", p, 1, 1, 1, 1;\n}\n"                                                        \
+                         : ANNULUS_ACCUMULATORS_##c(0)                                                                 \
+                         : "l"(rows), "l"(columns));                                                                   \
+        }                                                                                                              \
+    };
 #define ANNULUS_PRODUCTS(type, ptx)                                                                                    \
+    ANNULUS_PRODUCT_OF_COLUMNS(type, ptx, 80, 40, "%40", "%41")                                                        \
+    ANNULUS_PRODUCT_OF_COLUMNS(type, ptx, 96, 48, "%48", "%49")                                                        \
+    ANNULUS_PRODUCT_OF_COLUMNS(type, ptx, 128, 64, "%64", "%65")                                                       \
     ANNULUS_PRODUCT_OF_ROWS(type, ptx, 32, 16, "%16", "%17", "%18")                                                    \
     ANNULUS_PRODUCT_OF_ROWS(type, ptx, 64, 32, "%32", "%33", "%34")                                                    \
     ANNULUS_PRODUCT_OF_ROWS(type, ptx, 128, 64, "%64", "%65", "%66")                                                   \

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+// dQ = scale dS K from the dS that a kernel over units of keys has kept (backward.cuh), for the only branch of a plan.
+//
+// Grid. As many blocks as the GPU has multiprocessors; each takes every so many tiles. A tile is four units of 64
+// queries, neighbours in a class; two consumers have two of them each and go through the units of keys, whose images of
+// dS lie next to one another for the four.
+//
+// Roles. One thread of warpgroup 0 copies; warpgroups 1 and 2 compute. Shared memory: stages of four images and 64 rows
+// of K, filled by copies and emptied by the consumers; a unit of dQ for each consumer on its way out.
+#pragma once
+
+#include "cuda/fused/backward_pass.hpp"
+#include "cuda/prim/barrier.cuh"
+#include "cuda/prim/copy.cuh"
+#include "cuda/prim/warp.cuh"
+#include "cuda/prim/wgmma.cuh"
+
+#include <cstdint>
+
+namespace annulus {
+
+template <class Element_, int head_dim_> struct KeptScoreTraits {
+    using Element = Element_;
+    static constexpr int head_dim = head_dim_;
+    static constexpr int chunks = (head_dim + 63) / 64;
+    static constexpr int consumers = 2, units_of_consumer = 2, units = KeptScores::units_of_tile;
+    static_assert(units == consumers * units_of_consumer);
+    static constexpr int threads = (consumers + 1) * warpgroup_threads;
+    static constexpr int stages = 4;
+    static constexpr int feeder_registers = 40, consumer_registers = 232;
+    static constexpr int unit_bytes = unit_rows * chunks * swizzled_row_bytes;
+};
+
+template <class Traits> struct KeptScoreShared {
+    struct Stage {
+        std::uint8_t d_s[Traits::units][KeptScores::image_bytes];
+        std::uint8_t keys[Traits::unit_bytes];
+    } stages[Traits::stages];
+    std::uint8_t staging[Traits::consumers][Traits::unit_bytes];
+    Barrier full[Traits::stages], empty[Traits::stages];
+};
+
+struct KeptTile {
+    int batch, head, segment;
+    int first, stride;           // position of the class's first query of the segment
+    int first_unit, units, keys; // of queries from there on; how many units the class has; how many are met
+
+    // False where the branch does not serve the head.
+    __device__ __forceinline__ bool find(const BackwardPass &pass, int units_of_tile, int id) {
+        const KeptScores &kept = pass.kept;
+        const PassBranch &branch = pass.branches[0];
+        // The groups of a segment follow one another; where there are few for each block and causality makes them
+        // differ, first the longest ones of all segments.
+        const int groups = quotient_up(kept.units_of_segment, units_of_tile);
+        const int all_segments = kept.segments * kept.heads * kept.batches;
+        const bool by_length = pass.causal && pass.tiles < 8 * gridDim.x;
+        const int group = groups - 1 - (by_length ? id / all_segments : id % groups);
+        id = by_length ? id % all_segments : id / groups;
+        segment = kept.first_segment + id % kept.segments;
+        id /= kept.segments;
+        head = kept.first_head + id % kept.heads * kept.head_step;
+        batch = kept.first_batch + id / kept.heads;
+        if (!branch.serves(head))
+            return false;
+        const int start = segment * branch.length.value;
+        stride = branch.dilation.value;
+        first = start + branch.phase(head);
+        units = (min(branch.length.value, pass.sequence_length - start) / stride) / unit_rows;
+        first_unit = group * units_of_tile;
+        keys = pass.causal ? min(units, first_unit + units_of_tile) : units;
+        return first_unit < units;
+    }
+};
+
+// use(tile) for the tiles of this block, by turns from either end, so that all blocks have as much to do.
+template <class Traits, class Use>
+__device__ __forceinline__ void for_each_kept_tile(const BackwardPass &pass, Use use) {
+    for (unsigned first = 0, turn = 0; first < pass.tiles; first += gridDim.x, ++turn) {
+        const unsigned id = first + (turn % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
+        if (KeptTile tile; id < pass.tiles && tile.find(pass, Traits::units, static_cast<int>(id)))
+            use(tile);
+    }
+}
+
+template <class Traits>
+__device__ __forceinline__ void copy_kept(const BackwardPass &pass, KeptScoreShared<Traits> &shared) {
+    RingPlace<Traits::stages> place;
+    for_each_kept_tile<Traits>(pass, [&](const KeptTile &tile) {
+        const unsigned bytes = min(Traits::units, tile.units - tile.first_unit) * KeptScores::image_bytes;
+        const int row = tile.first - pass.run_start, residue = row % tile.stride, index = row / tile.stride;
+        for (int keys = 0; keys < tile.keys; ++keys, ++place.count) {
+            auto &stage = shared.stages[place.slot()];
+            Barrier &full = shared.full[place.slot()];
+            shared.empty[place.slot()].wait(place.parity_to_fill());
+            full.arrive_expecting(bytes + Traits::unit_bytes);
+            copy_bytes(shared_address(stage.d_s),
+                       pass.kept.image(tile.batch, tile.head, tile.segment, keys) +
+                           tile.first_unit * KeptScores::image_bytes,
+                       bytes, full);
+#pragma unroll
+            for (int chunk = 0; chunk < Traits::chunks; ++chunk)
+                // Rows of whole classes: all residues have as many, whose map is the second of the stride's.
+                copy_box(shared_address(stage.keys) + chunk * unit_rows * swizzled_row_bytes, pass.run_scores[1], full,
+                         chunk * 64, index + keys * unit_rows, residue, tile.head / pass.heads_of_kv_head, tile.batch);
+        }
+    });
+}
+
+template <class Traits> class KeptScoreConsumer {
+  public:
+    __device__ __forceinline__ KeptScoreConsumer(const BackwardPass &pass, KeptScoreShared<Traits> &shared, int index)
+        : pass_(pass), shared_(shared), index_(index) {}
+
+    __device__ __forceinline__ void run() {
+        for_each_kept_tile<Traits>(pass_, [&](const KeptTile &tile) { find_d_q(tile); });
+    }
+
+  private:
+    using Element = typename Traits::Element;
+    static constexpr int columns = Traits::head_dim;
+
+    __device__ __forceinline__ void find_d_q(const KeptTile &tile) {
+        const int unit = tile.first_unit + index_ * Traits::units_of_consumer;
+        const std::uint32_t stages = shared_address(shared_.stages);
+        const std::uint32_t left = operand_start(stages + index_ * Traits::units_of_consumer * KeptScores::image_bytes);
+        const std::uint32_t right =
+            operand_start(stages + Traits::units * KeptScores::image_bytes, unit_rows * swizzled_row_bytes);
+        float x[columns / 2], y[columns / 2];
+#pragma unroll
+        for (int i = 0; i < columns / 2; ++i)
+            x[i] = y[i] = 0;
+#pragma unroll 1
+        for (int keys = 0; keys < tile.keys; ++keys, ++place_.count) {
+            const int slot = place_.slot();
+            shared_.full[slot].wait(place_.parity_to_empty());
+            if (pass_.causal && keys > tile.first_unit)
+                clear_hidden(keys - unit, slot);
+            const std::uint32_t distance = slot * (sizeof(typename KeptScoreShared<Traits>::Stage) / 16);
+            pin(x);
+            pin(y);
+            begin_products();
+#pragma unroll
+            for (int i = 0; i < unit_rows / 16; ++i) {
+                const std::uint32_t step = distance + i * 16 * swizzled_row_bytes / 16;
+                ProductOfColumns<Element, columns>::run(x, operand(left + step), operand(right + step));
+                ProductOfColumns<Element, columns>::run(y, operand(left + KeptScores::image_bytes / 16 + step),
+                                                        operand(right + step));
+            }
+            commit_products();
+            wait_for_products<0>();
+            pin(x);
+            pin(y);
+            if (thread_of_warpgroup() == 0)
+                shared_.empty[slot].arrive();
+        }
+        write(tile, unit, x);
+        write(tile, unit + 1, y);
+    }
+
+    // Queries of the first so many units do not see the keys: nobody has kept any dS of them.
+    __device__ __forceinline__ void clear_hidden(int units, int slot) {
+        const std::uint32_t images = shared_address(shared_.stages[slot].d_s[index_ * Traits::units_of_consumer]);
+        const int parts = min(units, Traits::units_of_consumer) * KeptScores::image_bytes / 16;
+        for (int i = thread_of_warpgroup(); i < parts; i += warpgroup_threads)
+            store_16_bytes(images + i * 16, uint4{});
+        publish_to_async_proxy();
+        sync_warpgroup();
+    }
+
+    __device__ __forceinline__ void sync_warpgroup() const {
+        sync_threads(1 + index_, warpgroup_threads);
+    }
+
+    __device__ __forceinline__ void write(const KeptTile &tile, int unit, const float (&x)[columns / 2]) {
+        if (unit >= tile.units)
+            return;
+        if (pass_.has_nan) {
+            float zero = 0;
+#pragma unroll
+            for (const float &element : x)
+                zero += element * 0.f;
+            if (zero != 0.f)
+                *pass_.has_nan = 1;
+        }
+        const int thread = thread_of_warpgroup(), lane = thread % warp_threads, warp = thread / warp_threads;
+        const std::uint32_t staging = shared_address(shared_.staging[index_]);
+        const float scale = pass_.scale;
+        constexpr int parts = columns / 8;
+        __syncwarp(); // a warp's rows are its own
+#pragma unroll
+        for (int i = 0; i < parts / 2; ++i) {
+            const float *const of_parts = x + 8 * i;
+            store_matrices(staging + swizzled_offset(unit_rows, warp * 16 + lane % 16, 2 * i + lane / 16),
+                           pack_two<Element>(of_parts[0] * scale, of_parts[1] * scale),
+                           pack_two<Element>(of_parts[2] * scale, of_parts[3] * scale),
+                           pack_two<Element>(of_parts[4] * scale, of_parts[5] * scale),
+                           pack_two<Element>(of_parts[6] * scale, of_parts[7] * scale));
+        }
+        __syncwarp();
+        const PassRows &rows = pass_.d_scores;
+        const std::int64_t distance = tile.stride * rows.row;
+        Element *const row_0 = static_cast<Element *>(rows.data) + tile.batch * rows.batch + tile.head * rows.head +
+                               (tile.first - rows.start) * rows.row + unit * unit_rows * distance;
+#pragma unroll
+        for (int i = 0; i < parts / 2; ++i) {
+            const int row = warp * 16 + (lane + i * warp_threads) / parts, part = (lane + i * warp_threads) % parts;
+            const uint4 sixteen_bytes = load_16_bytes(staging + swizzled_offset(unit_rows, row, part));
+            if (part * 8 < pass_.head_dim)
+                *reinterpret_cast<uint4 *>(row_0 + row * distance + part * 8) = sixteen_bytes;
+        }
+    }
+
+    const BackwardPass &pass_;
+    KeptScoreShared<Traits> &shared_;
+    const int index_;
+    RingPlace<Traits::stages> place_;
+};
+
+template <class Traits>
+__global__ void __launch_bounds__(Traits::threads, 1) kept_score_kernel(const __grid_constant__ BackwardPass pass) {
+    extern __shared__ __align__(1024) std::uint8_t memory[];
+    KeptScoreShared<Traits> &shared = *reinterpret_cast<KeptScoreShared<Traits> *>(memory);
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < Traits::stages; ++i) {
+            shared.full[i].init(1);
+            shared.empty[i].init(Traits::consumers);
+        }
+        publish_barriers();
+    }
+    __syncthreads();
+    // The same in all lanes, as the compiler can see.
+    const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / warpgroup_threads, 0);
+    if (warpgroup == 0) {
+        shrink_registers<Traits::feeder_registers>();
+        if (threadIdx.x == 0)
+            copy_kept(pass, shared);
+    } else {
+        grow_registers<Traits::consumer_registers>();
+        KeptScoreConsumer<Traits>(pass, shared, warpgroup - 1).run();
+    }
+}
+
+} // namespace annulus
