@@ -25,7 +25,14 @@ __device__ __forceinline__ unsigned next_tile(const TilePass &pass) {
 template <class Shared> __device__ __forceinline__ void find_tiles(const TilePass &pass, Shared &shared) {
     const int lane = static_cast<int>(threadIdx.x) % warp_threads;
     constexpr unsigned by_index = Shared::of_keys ? 2 : 1;
-    const auto next = [&] { return next_tile(pass) + (by_index - 1) * gridDim.x; };
+    bool is_first = true;
+    const auto next = [&] {
+        if (by_index == 2 && is_first) {
+            is_first = false;
+            return blockIdx.x + gridDim.x;
+        }
+        return next_tile(pass) + (by_index - 1) * gridDim.x;
+    };
     unsigned id = blockIdx.x;
     for (RingPlace<tile_slots> at;; ++at.count) {
         shared.tile_empty[at.slot()].wait(at.parity_to_fill());
@@ -40,7 +47,7 @@ template <class Shared> __device__ __forceinline__ void find_tiles(const TilePas
         }
         if (is_last)
             return;
-        id = by_index == 2 && at.count == 0 ? blockIdx.x + gridDim.x : next();
+        id = next();
     }
 }
 
