@@ -252,7 +252,7 @@ class BackwardRun {
             pass.unit_order = memory_.query_curve.order;
             pass.unit_offset = static_cast<int>(planned.window.start - problem_.queries.start);
         }
-        const int step = backward_shape(problem_.head_dim, Gradients::d_q).step;
+        const int step = backward_shape(problem_.dtype, problem_.head_dim, Gradients::d_q).step;
         set_run_maps(call_, pass, keys, step, pass.run_scores, pass.run_values);
         pass.unit_scores = pass_rows(call_.q);
         pass.unit_values = pass_rows(call_.d_out);
@@ -279,7 +279,7 @@ class BackwardRun {
             pass.statistic_rows = static_cast<int>(planned.window.length);
         }
         const Gradients first = gradients_of_keys(problem_.head_dim).front();
-        const int step = backward_shape(problem_.head_dim, first).step;
+        const int step = backward_shape(problem_.dtype, problem_.head_dim, first).step;
         set_run_maps(call_, pass, queries, step, pass.run_scores, pass.run_values);
         pass.unit_scores = pass_rows(call_.k);
         pass.unit_values = pass_rows(call_.v);
@@ -370,9 +370,12 @@ class BackwardRun {
 } // namespace
 
 BackwardPasses make_backward_passes(const Plan &plan) {
-    const int head_dim = plan.problem().head_dim;
-    return {make_passes(plan, PassOf::query_gradients, backward_shape(head_dim, Gradients::d_q)),
-            make_passes(plan, PassOf::key_gradients, backward_shape(head_dim, gradients_of_keys(head_dim).front()))};
+    const Problem &problem = plan.problem();
+    const auto passes_of = [&](PassOf what, Gradients gradients) {
+        return make_passes(plan, what, backward_shape(problem.dtype, problem.head_dim, gradients));
+    };
+    return {passes_of(PassOf::query_gradients, Gradients::d_q),
+            passes_of(PassOf::key_gradients, gradients_of_keys(problem.head_dim).front())};
 }
 
 std::size_t backward_bytes(const Plan &plan, const Resources &resources, bool is_step) {

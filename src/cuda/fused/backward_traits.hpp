@@ -6,6 +6,10 @@
 #include "cuda/fused/backward_pass.hpp"
 #include "cuda/fused/forward_traits.hpp"
 
+#include <cuda_bf16.h>
+
+#include <type_traits>
+
 namespace annulus {
 
 template <class Element_, int head_dim_, Gradients what> struct BackwardTraits {
@@ -17,8 +21,11 @@ template <class Element_, int head_dim_, Gradients what> struct BackwardTraits {
     static constexpr bool keeps_d_s = what == Gradients::d_k_and_d_v_keeping_d_s;
     static constexpr int chunks = (head_dim + 63) / 64; // of 64 columns, of a row in shared memory
 
+    // Few columns leave room for twice the rows of a run; not so in float16, whose probabilities take registers to be
+    // read again.
+    static constexpr bool has_long_steps = of_keys && head_dim <= 64 && std::is_same_v<Element, __nv_bfloat16>;
     // Warpgroups that compute, a unit of 64 rows each; and one that feeds them.
-    static constexpr int consumers = head_dim <= 64 || (!of_keys && head_dim <= 128) ? 3 : 2;
+    static constexpr int consumers = (head_dim <= 64 && !has_long_steps) || (!of_keys && head_dim <= 128) ? 3 : 2;
     static constexpr int threads = (consumers + 1) * 128;
     // Whether the last products of a step are computed beside the exponentials of the next.
     static constexpr bool overlaps = !of_keys && head_dim <= 64;
@@ -27,7 +34,7 @@ template <class Element_, int head_dim_, Gradients what> struct BackwardTraits {
     // Whether gradients of scores are computed from probabilities of the dtype, for fewer registers.
     static constexpr bool rounds_first = has_d_scores && has_d_values;
 
-    static constexpr int step = head_dim <= 192 ? 64 : 32; // rows of a run
+    static constexpr int step = has_long_steps ? 128 : head_dim <= 192 ? 64 : 32; // rows of a run
     static constexpr int stages = head_dim <= 64 ? 4 : 2;
     static constexpr int unit_slots = head_dim <= 64 || (consumers == 2 && head_dim <= 128) ? 2 : 1;
 

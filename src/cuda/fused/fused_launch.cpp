@@ -6,6 +6,7 @@
 #include "cuda/fused/forward_traits.hpp"
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include <cstddef>
 #include <iterator>
@@ -43,14 +44,20 @@ PassShape forward_shape(int head_dim) {
     return shape;
 }
 
-PassShape backward_shape(int head_dim, Gradients what) {
+PassShape backward_shape(annulus_dtype dtype, int head_dim, Gradients what) {
     PassShape shape{};
     with_head_dim(head_dim, [&](auto dim) {
         const auto set = [&](auto traits) { shape = {decltype(traits)::consumers, decltype(traits)::step}; };
-        if (what == Gradients::d_q)
-            set(BackwardTraits<__nv_bfloat16, dim.value, Gradients::d_q>());
+        const auto set_of = [&](auto element) {
+            if (what == Gradients::d_q)
+                set(BackwardTraits<decltype(element), dim.value, Gradients::d_q>());
+            else
+                set(BackwardTraits<decltype(element), dim.value, Gradients::d_k>());
+        };
+        if (dtype == ANNULUS_BFLOAT16)
+            set_of(__nv_bfloat16());
         else
-            set(BackwardTraits<__nv_bfloat16, dim.value, Gradients::d_k>());
+            set_of(__half());
     });
     return shape;
 }

@@ -12,7 +12,7 @@
 namespace annulus {
 
 PassShape forward_shape(int head_dim);
-PassShape backward_shape(int head_dim, Gradients what);
+PassShape backward_shape(annulus_dtype dtype, int head_dim, Gradients what);
 
 // The kernels that compute the gradients of keys between them; their shapes are the same.
 std::span<const Gradients> gradients_of_keys(int head_dim);
