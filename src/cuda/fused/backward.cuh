@@ -15,7 +15,9 @@
 //     d(unit scores) = scale dS run scores,   d(unit values) = P run values
 //
 // P and dS stay in registers, where they are operands of the last products. S and dP are computed by both kernels: the
-// price of sums that no two blocks share, so that nothing is added by atomics and every run gives the same bits.
+// price of sums that no two blocks share, so that nothing is added by atomics and every run gives the same bits. For a
+// plan of one branch with 64 < D <= 128 the kernel of keys writes dS to memory as well, and kept_scores.cuh makes dQ of
+// it.
 //
 // Grid and tiles as in forward.cuh. Roles: of the feeding warpgroup warp 0 copies the rows of runs by tensor maps, warp
 // 1 finds tiles, warp 2 copies the rows of units, warp 3 the statistics of runs of queries.
@@ -25,6 +27,7 @@
 //     units_rows[unit_slots]  units x 64 rows of both  unit_full: warp 2       unit_empty: consumers' warps
 //     run_rows[stages]        `step` rows of both      *_full: copies          run_empty: consumers
 //     lse_log2, delta[…]      of queries               with their rows; those of runs statistic_full: warp 3
+//     d_s[units]              an image on its way out: a warp's rows by the warp itself
 //     tiles[2]                what is to be done       tile_full: warp 1       tile_empty: all other warps
 //
 // Rings are never reset. A consumer stages results in its part of the unit's slot before it gives that back. Named
@@ -33,6 +36,7 @@
 
 #include "cuda/fused/backward_traits.hpp"
 #include "cuda/fused/tile_feed.cuh"
+#include "cuda/fused/unit_rows.cuh"
 #include "cuda/prim/barrier.cuh"
 #include "cuda/prim/copy.cuh"
 #include "cuda/prim/warp.cuh"
@@ -322,9 +326,9 @@ template <class Traits> class GradientConsumer {
                 for (int r = 0; r < 2; ++r)
                     of_rows[r] = statistic[own_unit() * unit_rows + row_of_thread(r)];
         };
-        // Kept, where there are registers for them.
+        // Kept, where there are registers left for them.
         [[maybe_unused]] float kept_weight[2] = {}, kept_lse[2], kept_delta[2];
-        if constexpr (Traits::has_registers) {
+        if constexpr (Traits::overlaps) {
             load_rows(shared_.lse_log2[slot], kept_lse);
             load_rows(shared_.delta[slot], kept_delta);
         }
@@ -333,7 +337,7 @@ template <class Traits> class GradientConsumer {
                                             int stage) {
             float weight[2];
             [[maybe_unused]] float lse[2];
-            if constexpr (Traits::has_registers) {
+            if constexpr (Traits::overlaps) {
                 weight[0] = kept_weight[0], weight[1] = kept_weight[1];
                 lse[0] = kept_lse[0], lse[1] = kept_lse[1];
             } else {
@@ -362,7 +366,7 @@ template <class Traits> class GradientConsumer {
         // store(first of two columns, their dS) for P and dP.
         const auto find_d_s = [&](auto may_hide, const Mask &mask, int stage, auto store) {
             [[maybe_unused]] float delta[2];
-            if constexpr (Traits::has_registers)
+            if constexpr (Traits::overlaps)
                 delta[0] = kept_delta[0], delta[1] = kept_delta[1];
             else
                 load_rows(shared_.delta[slot], delta);
@@ -417,16 +421,15 @@ template <class Traits> class GradientConsumer {
             if constexpr (Traits::has_d_scores) {
                 find_d_s(may_hide, mask, stage,
                          [&](int j, const float2 &two) { d_s[j / 2] = pack_two<Element>(two.x, two.y); });
+                if constexpr (Traits::keeps_d_s)
+                    keep(run.count / step - 1 - at, d_s);
                 add_product(d_scores, d_s, scores, stage);
             }
+            wait_for_products<0>();
             if constexpr (Traits::has_d_values) {
-                wait_for_products<Traits::has_d_scores>();
                 pin(d_values);
                 pin(p);
             }
-            if constexpr (Traits::keeps_d_s)
-                keep(run.count / step - 1 - at, d_s);
-            wait_for_products<0>();
             if constexpr (Traits::has_d_scores) {
                 pin(d_scores);
                 pin(d_s);
@@ -435,63 +438,49 @@ template <class Traits> class GradientConsumer {
             ++stage_.count;
         };
 
-        // The last products of a step come with the first ones of the next: they have P and dS of the step before,
-        // whose rows come one stage before this.
+        // Units of queries: the last product of a step comes with the first ones of the next. It has dS of the step
+        // before, whose rows come one stage before this.
         bool has_pending = false;
         const auto pending_stage = [&] { return RingPlace<Traits::stages>{stage_.count - 1}.slot(); };
-        const auto start_pending = [&] {
-            if constexpr (Traits::has_d_values)
-                add_product(d_values, p, values, pending_stage());
-            if constexpr (Traits::has_d_scores)
-                add_product(d_scores, d_s, scores, pending_stage());
-        };
         const auto end_pending = [&] {
             wait_for_products<0>();
-            if constexpr (Traits::has_d_values) {
-                pin(d_values);
-                pin(p);
-            }
-            if constexpr (Traits::has_d_scores) {
-                pin(d_scores);
-                pin(d_s);
-            }
+            pin(d_scores);
+            pin(d_s);
             release(pending_stage());
         };
         const auto finish_pending = [&] {
-            if (!has_pending)
-                return;
-            start_pending();
-            end_pending();
-            has_pending = false;
+            if constexpr (Traits::overlaps)
+                if (has_pending) {
+                    add_product(d_scores, d_s, scores, pending_stage());
+                    end_pending();
+                    has_pending = false;
+                }
         };
         const auto take_overlapped_step = [&](const Run<Traits::consumers> &run, auto may_hide, auto is_first, int at) {
-            constexpr int pending_products = decltype(is_first)::value ? 0 : 1 + Traits::has_d_values;
-            const int stage = stage_.slot();
-            const unsigned parity = stage_.parity_to_empty();
-            start_products(stage, parity);
-            if constexpr (pending_products > 0)
-                start_pending();
-            const Mask mask = find_mask(may_hide, run, at);
-            if constexpr (Traits::of_keys)
-                shared_.statistic_full[stage].wait(parity);
-            wait_for_products<pending_products + 1>();
-            pin(s);
-            find_probabilities(may_hide, mask, run, stage);
-            wait_for_products<pending_products>();
-            pin(d_p);
-            find_d_s(may_hide, mask, stage, [&](int j, const float2 &two) {
-                d_p[j] = two.x;
-                d_p[j + 1] = two.y;
-            });
-            if constexpr (pending_products > 0)
-                end_pending();
-            if constexpr (decltype(may_hide)::value)
-                clear_strangers(run.count - at * step, stage, parity);
-            if constexpr (Traits::has_d_values)
-                pack(p, s);
-            if constexpr (Traits::has_d_scores)
+            if constexpr (Traits::overlaps) {
+                constexpr int pending_products = decltype(is_first)::value ? 0 : 1;
+                const int stage = stage_.slot();
+                const unsigned parity = stage_.parity_to_empty();
+                start_products(stage, parity);
+                if constexpr (pending_products > 0)
+                    add_product(d_scores, d_s, scores, pending_stage());
+                const Mask mask = find_mask(may_hide, run, at);
+                wait_for_products<pending_products + 1>();
+                pin(s);
+                find_probabilities(may_hide, mask, run, stage);
+                wait_for_products<pending_products>();
+                pin(d_p);
+                find_d_s(may_hide, mask, stage, [&](int j, const float2 &two) {
+                    d_p[j] = two.x;
+                    d_p[j + 1] = two.y;
+                });
+                if constexpr (pending_products > 0)
+                    end_pending();
+                if constexpr (decltype(may_hide)::value)
+                    clear_strangers(run.count - at * step, stage, parity);
                 pack(d_s, d_p);
-            ++stage_.count;
+                ++stage_.count;
+            }
         };
 
         if (Traits::keeps_d_s && tile.runs > 0 && unit.rows > 0)
@@ -500,7 +489,7 @@ template <class Traits> class GradientConsumer {
             const UnitRun &own = run->unit[own_unit()];
             const int full = own.full;
             int at = own.steps - 1;
-            if constexpr (Traits::has_registers)
+            if constexpr (Traits::overlaps)
                 load_weights(*run, Mask().pair, kept_weight);
             if constexpr (Traits::overlaps) {
                 if (own.steps < run->steps) {
@@ -531,13 +520,21 @@ template <class Traits> class GradientConsumer {
         }
         if constexpr (Traits::overlaps)
             finish_pending();
-        if (unit.rows == 0)
+        if (unit.rows == 0 || (pass_.skips_empty && !meets_any(tile)))
             return;
         sync_warpgroup(); // no warp's products read the unit's rows any more
         if constexpr (Traits::has_d_scores)
             write(unit, tile, d_scores, pass_.scale, own_scores, pass_.d_scores, pass_.sum_d_scores);
         if constexpr (Traits::has_d_values)
             write(unit, tile, d_values, 1.f, own_values, pass_.d_values, pass_.sum_d_values);
+    }
+
+    // A unit of keys that does not may have its rows in common with one that does: nothing must be added to them.
+    __device__ __forceinline__ static bool meets_any(const UnitTile<Traits::consumers> &tile) {
+        bool any = false;
+        for (int i = 0; i < tile.runs; ++i)
+            any |= tile.run[i].unit[own_unit()].steps > 0;
+        return any;
     }
 
     // unit_ where it need not be uniform. Asked for anew, like the thread's number: what depends on it would be kept in
@@ -640,33 +637,12 @@ template <class Traits> class GradientConsumer {
     template <int count>
     __device__ __forceinline__ void write_rows(const Unit &unit, int batch, int head, const float (&x)[count],
                                                std::uint32_t staging, const PassRows &rows) const {
-        if (pass_.has_nan) {
-            float zero = 0;
-#pragma unroll
-            for (const float &element : x)
-                zero += element * 0.f;
-            if (zero != 0.f)
-                *pass_.has_nan = 1;
-        }
-        const int thread = thread_of_warpgroup(), lane = thread % warp_threads, warp = thread / warp_threads;
-        constexpr int parts = columns / 8;
-#pragma unroll
-        for (int i = 0; i < parts / 2; ++i) {
-            const float *const of_parts = x + 8 * i;
-            store_matrices(staging + swizzled_offset(unit_rows, warp * 16 + lane % 16, 2 * i + lane / 16),
-                           pack_two<Element>(of_parts[0], of_parts[1]), pack_two<Element>(of_parts[2], of_parts[3]),
-                           pack_two<Element>(of_parts[4], of_parts[5]), pack_two<Element>(of_parts[6], of_parts[7]));
-        }
-        __syncwarp();
+        if (pass_.has_nan)
+            note_nonfinite(x, pass_.has_nan);
+        stage_rows<Element>(staging, x, 1.f, 1.f);
         Element *const row_0 = static_cast<Element *>(rows.data) + batch * rows.batch + head * rows.head;
-#pragma unroll
-        for (int i = 0; i < parts / 2; ++i) {
-            const int row = warp * 16 + (lane + i * warp_threads) / parts, part = (lane + i * warp_threads) % parts;
-            const uint4 sixteen_bytes = load_16_bytes(staging + swizzled_offset(unit_rows, row, part));
-            if (row < unit.rows && part * 8 < pass_.head_dim)
-                *reinterpret_cast<uint4 *>(row_0 + pass_.unit_row(unit.position(row)) * rows.row + part * 8) =
-                    sixteen_bytes;
-        }
+        store_rows<Element, columns>(staging, unit.rows, pass_.head_dim,
+                                     [&](int row) { return row_0 + pass_.unit_row(unit.position(row)) * rows.row; });
     }
 
     template <int count>

@@ -4,7 +4,6 @@
 #pragma once
 
 #include "cuda/fused/backward_pass.hpp"
-#include "cuda/fused/forward_traits.hpp"
 
 #include <cuda_bf16.h>
 
@@ -27,10 +26,9 @@ template <class Element_, int head_dim_, Gradients what> struct BackwardTraits {
     // Warpgroups that compute, a unit of 64 rows each; and one that feeds them.
     static constexpr int consumers = (head_dim <= 64 && !has_long_steps) || (!of_keys && head_dim <= 128) ? 3 : 2;
     static constexpr int threads = (consumers + 1) * 128;
-    // Whether the last products of a step are computed beside the exponentials of the next.
+    // Whether the last product of a step is computed beside the exponentials of the next. There are registers left,
+    // then, for what is the same in every step of a run or tile.
     static constexpr bool overlaps = !of_keys && head_dim <= 64;
-    // Whether there are registers left for what is the same in every step of a run or tile.
-    static constexpr bool has_registers = overlaps;
     // Whether gradients of scores are computed from probabilities of the dtype, for fewer registers.
     static constexpr bool rounds_first = has_d_scores && has_d_values;
 

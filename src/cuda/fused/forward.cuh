@@ -27,6 +27,7 @@
 #include "cuda/fused/forward_pass.hpp"
 #include "cuda/fused/forward_traits.hpp"
 #include "cuda/fused/tile_feed.cuh"
+#include "cuda/fused/unit_rows.cuh"
 #include "cuda/prim/barrier.cuh"
 #include "cuda/prim/copy.cuh"
 #include "cuda/prim/warp.cuh"
@@ -488,35 +489,14 @@ template <class Traits> class Consumer {
                     sum[r] == 0.f ? -INFINITY
                                   : (softmax.m[r] * pass_.scale_log2 + __log2f(sum[r])) * std::numbers::ln2_v<float>;
         }
-        if (pass_.has_nan) {
-            float zero = 0;
-#pragma unroll
-            for (const float &x : o)
-                zero += x * 0.f;
-            if (zero != 0.f)
-                *pass_.has_nan = 1;
-        }
+        if (pass_.has_nan)
+            note_nonfinite(o, pass_.has_nan);
         sync_warpgroup(); // no warp's products read Q any more
-        constexpr int parts = Traits::head_dim / 8;
-#pragma unroll
-        for (int i = 0; i < parts / 2; ++i) {
-            const float *const x = o + 8 * i;
-            store_matrices(staging + swizzled_offset(unit_rows, warp * 16 + lane % 16, 2 * i + lane / 16),
-                           pack_two<Element>(x[0] * inverse[0], x[1] * inverse[0]),
-                           pack_two<Element>(x[2] * inverse[1], x[3] * inverse[1]),
-                           pack_two<Element>(x[4] * inverse[0], x[5] * inverse[0]),
-                           pack_two<Element>(x[6] * inverse[1], x[7] * inverse[1]));
-        }
-        __syncwarp();
+        stage_rows<Element>(staging, o, inverse[0], inverse[1]);
         Element *const out = static_cast<Element *>(pass_.out.data) + row_offset(pass_.out, batch, head, unit.first);
         const std::int64_t row_distance = unit.stride * pass_.out.row;
-#pragma unroll
-        for (int i = 0; i < parts / 2; ++i) {
-            const int row = warp * 16 + (lane + i * warp_threads) / parts, part = (lane + i * warp_threads) % parts;
-            const uint4 x = load_16_bytes(staging + swizzled_offset(unit_rows, row, part));
-            if (row < unit.rows && part * 8 < pass_.head_dim)
-                *reinterpret_cast<uint4 *>(out + row * row_distance + part * 8) = x;
-        }
+        store_rows<Element, Traits::head_dim>(staging, unit.rows, pass_.head_dim,
+                                              [&](int row) { return out + row * row_distance; });
         if (pass_.sum_o && lane < 16 && warp * 16 + lane < unit.rows)
             pass_.sum_state[sum_row(unit, batch, head, warp * 16 + lane)] = finished_state();
     }

@@ -9,7 +9,8 @@
 // of K, filled by copies and emptied by the consumers; a unit of dQ for each consumer on its way out.
 #pragma once
 
-#include "cuda/fused/backward_pass.hpp"
+#include "cuda/fused/backward_traits.hpp"
+#include "cuda/fused/unit_rows.cuh"
 #include "cuda/prim/barrier.cuh"
 #include "cuda/prim/copy.cuh"
 #include "cuda/prim/warp.cuh"
@@ -29,6 +30,8 @@ template <class Element_, int head_dim_> struct KeptScoreTraits {
     static constexpr int stages = 4;
     static constexpr int feeder_registers = 40, consumer_registers = 232;
     static constexpr int unit_bytes = unit_rows * chunks * swizzled_row_bytes;
+    // Whose tensor maps of K it uses.
+    static_assert(BackwardTraits<Element, head_dim, Gradients::d_q>::step == unit_rows);
 };
 
 template <class Traits> struct KeptScoreShared {
@@ -174,40 +177,17 @@ template <class Traits> class KeptScoreConsumer {
     __device__ __forceinline__ void write(const KeptTile &tile, int unit, const float (&x)[columns / 2]) {
         if (unit >= tile.units)
             return;
-        if (pass_.has_nan) {
-            float zero = 0;
-#pragma unroll
-            for (const float &element : x)
-                zero += element * 0.f;
-            if (zero != 0.f)
-                *pass_.has_nan = 1;
-        }
-        const int thread = thread_of_warpgroup(), lane = thread % warp_threads, warp = thread / warp_threads;
+        if (pass_.has_nan)
+            note_nonfinite(x, pass_.has_nan);
         const std::uint32_t staging = shared_address(shared_.staging[index_]);
-        const float scale = pass_.scale;
-        constexpr int parts = columns / 8;
-        __syncwarp(); // a warp's rows are its own
-#pragma unroll
-        for (int i = 0; i < parts / 2; ++i) {
-            const float *const of_parts = x + 8 * i;
-            store_matrices(staging + swizzled_offset(unit_rows, warp * 16 + lane % 16, 2 * i + lane / 16),
-                           pack_two<Element>(of_parts[0] * scale, of_parts[1] * scale),
-                           pack_two<Element>(of_parts[2] * scale, of_parts[3] * scale),
-                           pack_two<Element>(of_parts[4] * scale, of_parts[5] * scale),
-                           pack_two<Element>(of_parts[6] * scale, of_parts[7] * scale));
-        }
-        __syncwarp();
+        __syncwarp(); // the unit before is out
+        stage_rows<Element>(staging, x, pass_.scale, pass_.scale);
         const PassRows &rows = pass_.d_scores;
         const std::int64_t distance = tile.stride * rows.row;
         Element *const row_0 = static_cast<Element *>(rows.data) + tile.batch * rows.batch + tile.head * rows.head +
                                (tile.first - rows.start) * rows.row + unit * unit_rows * distance;
-#pragma unroll
-        for (int i = 0; i < parts / 2; ++i) {
-            const int row = warp * 16 + (lane + i * warp_threads) / parts, part = (lane + i * warp_threads) % parts;
-            const uint4 sixteen_bytes = load_16_bytes(staging + swizzled_offset(unit_rows, row, part));
-            if (part * 8 < pass_.head_dim)
-                *reinterpret_cast<uint4 *>(row_0 + row * distance + part * 8) = sixteen_bytes;
-        }
+        store_rows<Element, columns>(staging, unit_rows, pass_.head_dim,
+                                     [&](int row) { return row_0 + row * distance; });
     }
 
     const BackwardPass &pass_;

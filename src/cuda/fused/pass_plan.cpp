@@ -326,7 +326,9 @@ std::vector<PlannedPass> make_passes(const Plan &plan, PassOf what, const PassSh
         set_merging(pass, shape.step, curve ? window.length : rows_of_runs);
         if (pass.unit_count > 0)
             set_grid(pass, shape.units);
-        complete = !curve && is_complete(pass, problem.heads);
+        // Rows of keys may stand for several positions, of which one has queries at the most.
+        const bool rows_are_positions = what != PassOf::key_gradients || problem.key_stride == 1;
+        complete = !curve && rows_are_positions && is_complete(pass, problem.heads);
     }
     return passes;
 }

@@ -13,11 +13,12 @@ namespace annulus {
 
 constexpr int tile_slots = 2;
 
-__device__ __forceinline__ unsigned next_tile(const TilePass &pass) {
+// One beyond `by_index` tiles of every block.
+__device__ __forceinline__ unsigned next_tile(const TilePass &pass, unsigned by_index) {
     unsigned taken = 0;
     if (threadIdx.x % warp_threads == 0)
         taken = atomicAdd(pass.next_tile, 1);
-    return gridDim.x + __shfl_sync(~0u, taken, 0);
+    return by_index * gridDim.x + __shfl_sync(~0u, taken, 0);
 }
 
 // One warp: which tiles are next, the first by the block's index, the others from a counter. Keys: the second by the
@@ -31,7 +32,7 @@ template <class Shared> __device__ __forceinline__ void find_tiles(const TilePas
             is_first = false;
             return blockIdx.x + gridDim.x;
         }
-        return next_tile(pass) + (by_index - 1) * gridDim.x;
+        return next_tile(pass, by_index);
     };
     unsigned id = blockIdx.x;
     for (RingPlace<tile_slots> at;; ++at.count) {

@@ -91,7 +91,7 @@ struct TilePass {
     int sequence_length, unit_start, unit_count, run_start, run_count;
     Divisor run_stride; // positions to a row
     int first_batch, batches;
-    unsigned *next_tile; // 0 before; how many tiles were taken beyond the first of every block
+    unsigned *next_tile; // 0 before; how many tiles were taken beyond those that blocks have by their index
 };
 
 } // namespace annulus
