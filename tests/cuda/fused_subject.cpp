@@ -37,8 +37,7 @@ const char *refusal(const Problem &problem) {
 
 RunOptions subject() {
     static CudaPlace place;
-    return {
-        .engine = ANNULUS_ENGINE_FUSED, .refusal = refusal, .place = &place, .aligned = true};
+    return {.engine = ANNULUS_ENGINE_FUSED, .refusal = refusal, .place = &place, .aligned = true};
 }
 
 // Also with memory from the context's own pool.
