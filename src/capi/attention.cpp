@@ -62,8 +62,7 @@ class PassCall {
     }
 
     // Checks where the tensors lie, each of which was checked for itself, and finds who computes it and the memory for
-    // it. Then alone(engine, plan, workspace, resources) or
-    // together(plan, workspace, resources) runs.
+    // it. Then alone(engine, plan, workspace, resources) or together(plan, workspace, resources) runs.
     template <class Alone, class Together>
     void run(const Problem &problem, const CallTensors &tensors, std::initializer_list<NamedTensor> inputs,
              std::initializer_list<NamedTensor> outputs, const Alone &alone, const Together &together) {

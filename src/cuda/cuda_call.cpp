@@ -2,6 +2,7 @@
 #include "cuda/cuda_call.hpp"
 
 #include "core/dtype_number.hpp"
+#include "cuda/cuda_error.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -68,6 +69,11 @@ CudaCall::CudaCall(const Plan &of_plan, const BackwardTensors &t, const Resource
     : CudaCall(of_plan, t, given) {
     sums = {nullptr, static_cast<float *>(of_steps.d_q), static_cast<float *>(of_steps.d_k),
             static_cast<float *>(of_steps.d_v), first};
+}
+
+void CudaCall::clear_sums(float *target, std::int64_t rows) const {
+    const auto bytes = static_cast<std::size_t>(rows * head_dim()) * sizeof(float);
+    check(cudaMemsetAsync(target, 0, bytes, stream()), "cudaMemsetAsync");
 }
 
 RowContext CudaCall::row_context(const BranchPlan *branches, int *has_nan) const {

@@ -38,6 +38,9 @@ struct CudaCall {
     DeviceRows d_out, d_lse, d_q, d_k, d_v; // backward
     std::optional<StepSums> sums;           // of a call in steps
 
+    cudaStream_t stream() const { return static_cast<cudaStream_t>(resources.stream); }
+    // Zeros in sums of so many rows, D each.
+    void clear_sums(float *target, std::int64_t rows) const;
     bool is_forward() const { return pass == ANNULUS_PASS_FORWARD; }
     std::int32_t head_dim() const { return plan.problem().head_dim; }
     std::int32_t heads_per_kv_head() const { return plan.problem().heads / plan.problem().kv_heads; }

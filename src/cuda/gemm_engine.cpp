@@ -100,29 +100,21 @@ class LanesAtWork {
     bool joined_ = false;
 };
 
-cudaStream_t stream_of(const CudaCall &call) {
-    return static_cast<cudaStream_t>(call.resources.stream);
-}
-
 // What a step of a call finds in the sums.
 void prepare_sums(const CudaCall &call) {
     const Problem &problem = call.plan.problem();
     const StepSums &sums = *call.sums;
     const std::int64_t query_rows = problem.batch * problem.heads * problem.queries.length;
     const std::int64_t key_rows = problem.batch * problem.kv_heads * problem.key_rows();
-    const auto clear = [&](float *rows, std::int64_t count) {
-        const auto bytes = static_cast<std::size_t>(count * problem.head_dim) * sizeof(float);
-        check(cudaMemsetAsync(rows, 0, bytes, stream_of(call)), "cudaMemsetAsync");
-    };
     if (call.is_forward()) {
         if (sums.first)
-            fill_state(sums.state, query_rows, empty_state(), stream_of(call));
+            fill_state(sums.state, query_rows, empty_state(), call.stream());
         return;
     }
     if (sums.first)
-        clear(sums.o, query_rows);
-    clear(sums.d_k, key_rows);
-    clear(sums.d_v, key_rows);
+        call.clear_sums(sums.o, query_rows);
+    call.clear_sums(sums.d_k, key_rows);
+    call.clear_sums(sums.d_v, key_rows);
 }
 
 // Of the first step, the only one in which keys are hidden: before the others add to its sums.
@@ -131,9 +123,9 @@ void repair(const CudaCall &call, const BranchPlan *branches) {
     const StepSums &sums = *call.sums;
     const RowContext rows = call.row_context(branches, nullptr);
     if (call.is_forward())
-        repair_sums(dtype, {call.whole(), sums.state, sums.o, {}, {}, rows}, stream_of(call));
+        repair_sums(dtype, {call.whole(), sums.state, sums.o, {}, {}, rows}, call.stream());
     else
-        repair_gradient_sums(dtype, {call.whole(), {sums.o, sums.d_k, sums.d_v}, {}, {}, {}, rows}, stream_of(call));
+        repair_gradient_sums(dtype, {call.whole(), {sums.o, sums.d_k, sums.d_v}, {}, {}, {}, rows}, call.stream());
 }
 
 void run(const CudaCall &call, Workspace &workspace) {
@@ -142,7 +134,7 @@ void run(const CudaCall &call, Workspace &workspace) {
         layout_for(call.plan, call.pass, call.resources,
                    call.sums ? Results::in_sums : (matrices ? Results::direct : Results::in_state));
     GemmMemory memory = book(workspace, call.plan, call.pass, layout);
-    cudaStream_t const stream = stream_of(call);
+    cudaStream_t const stream = call.stream();
     const std::vector<BranchPlan> &branches = call.plan.branches();
     if (memory.branches)
         store_branches(branches.data(), static_cast<std::int32_t>(branches.size()), memory.branches, stream);
@@ -199,7 +191,7 @@ void finish_forward(const Plan &plan, const ForwardTensors &tensors, const Forwa
     write_outputs(plan.problem().dtype,
                   {call.whole(), static_cast<const float2 *>(sums.statistics), static_cast<float *>(sums.o), call.out,
                    call.lse, call.row_context(nullptr, nullptr)},
-                  stream_of(call));
+                  call.stream());
 }
 
 void finish_backward(const Plan &plan, const BackwardTensors &tensors, const BackwardSums &sums,
@@ -212,7 +204,7 @@ void finish_backward(const Plan &plan, const BackwardTensors &tensors, const Bac
                      call.d_k,
                      call.d_v,
                      call.row_context(nullptr, nullptr)},
-                    stream_of(call));
+                    call.stream());
 }
 
 } // namespace

@@ -92,8 +92,8 @@ extern const Engine cpu_engine;
 extern const Engine gemm_engine;  // only with CUDA
 extern const Engine fused_engine; // only with CUDA for Hopper
 
-// The engine for a plan and, in a call, its tensors: the one asked for, or for `auto` the
-// first of the device that supports them, on a GPU the first within the workspace limit where there is one. Throws
+// The engine for a plan and, in a call, its tensors: the one asked for, or for `auto` the first of the device that
+// supports them, on a GPU the first within the workspace limit where there is one. Throws
 // Error(ANNULUS_ERROR_UNSUPPORTED) with the reason.
 const Engine &choose_engine(annulus_device device, annulus_engine wanted, const Plan &plan, annulus_pass pass,
                             const CallTensors &tensors, const Resources &resources);

@@ -2,31 +2,19 @@
 // The kernels of one head dimension, ANNULUS_HEAD_DIM.
 #include "cuda/fused/backward.cuh"
 
-#include "cuda/cuda_error.hpp"
 #include "cuda/fused/fused_launch.hpp"
 #include "cuda/fused/kept_scores.cuh"
+#include "cuda/fused/kernel_launch.hpp"
 
 namespace annulus {
 
 namespace {
 
-template <class Traits, class Shared>
-void launch(void (*kernel)(BackwardPass), const BackwardPass &pass, int multiprocessors, cudaStream_t stream) {
-    constexpr int bytes = static_cast<int>(sizeof(Shared));
-    static_assert(bytes <= 227 * 1024);
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "cudaFuncSetAttribute");
-    cudaLaunchConfig_t config{};
-    config.gridDim = static_cast<unsigned>(multiprocessors);
-    config.blockDim = Traits::threads;
-    config.dynamicSmemBytes = bytes;
-    config.stream = stream;
-    check(cudaLaunchKernelEx(&config, kernel, pass), "fused backward");
-}
-
 template <class Element, Gradients what>
 void launch(const BackwardPass &pass, int multiprocessors, cudaStream_t stream) {
     using Traits = BackwardTraits<Element, ANNULUS_HEAD_DIM, what>;
-    launch<Traits, BackwardShared<Traits>>(backward_kernel<Traits>, pass, multiprocessors, stream);
+    launch_pass<Traits, BackwardShared<Traits>>("fused backward", backward_kernel<Traits>, pass, multiprocessors,
+                                                stream);
 }
 
 template <class Element>
@@ -39,7 +27,8 @@ void launch(Gradients what, const BackwardPass &pass, int multiprocessors, cudaS
             return launch<Element, Gradients::d_k_and_d_v_keeping_d_s>(pass, multiprocessors, stream);
         case Gradients::d_q_of_kept_d_s: {
             using Traits = KeptScoreTraits<Element, ANNULUS_HEAD_DIM>;
-            return launch<Traits, KeptScoreShared<Traits>>(kept_score_kernel<Traits>, pass, multiprocessors, stream);
+            return launch_pass<Traits, KeptScoreShared<Traits>>("fused backward", kept_score_kernel<Traits>, pass,
+                                                                multiprocessors, stream);
         }
         default:
             break;

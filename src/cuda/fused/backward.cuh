@@ -94,7 +94,7 @@ template <class Traits> struct BackwardShared {
 
 // ---- What the feeding warps have in common: they go through the steps of all tiles, as consumers do.
 
-// use(tile, run, index of the step's first row in the run, stage) for each step, and at_end(tile) for each tile.
+// use(tile, run, index of the step's first row in the run, stage) for each step.
 template <class Traits, class Use>
 __device__ __forceinline__ void for_each_step(BackwardShared<Traits> &shared, Use use) {
     RingPlace<Traits::stages> stage;
@@ -688,7 +688,7 @@ __global__ void __launch_bounds__(Traits::threads, 1) backward_kernel(const __gr
     // The same in all lanes, as the compiler can see.
     const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / warp_threads, 0);
     if (warp < 4) {
-        shrink_registers<Traits::feeder_registers>();
+        shrink_registers<Traits::Registers::feeder>();
         if (warp == 0) {
             if (threadIdx.x == 0)
                 copy_runs(pass, shared);
@@ -700,7 +700,7 @@ __global__ void __launch_bounds__(Traits::threads, 1) backward_kernel(const __gr
             copy_statistics(pass, shared);
         }
     } else {
-        grow_registers<Traits::consumer_registers>();
+        grow_registers<Traits::Registers::consumer>();
         GradientConsumer<Traits>(pass, shared, warp / 4 - 1).run();
     }
 }

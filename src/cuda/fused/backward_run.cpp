@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <numbers>
 #include <optional>
 
 namespace annulus {
@@ -145,8 +144,8 @@ class BackwardRun {
   public:
     BackwardRun(const CudaCall &call, Workspace &workspace)
         : call_(call), problem_(call.plan.problem()), passes_(make_backward_passes(call.plan)),
-          memory_(book(workspace, call.plan, passes_, call.resources, call.sums.has_value())),
-          stream_(static_cast<cudaStream_t>(call.resources.stream)), sums_(memory_.sums) {
+          memory_(book(workspace, call.plan, passes_, call.resources, call.sums.has_value())), stream_(call.stream()),
+          sums_(memory_.sums) {
         if (call.sums)
             sums_ = {call.sums->o, call.sums->d_k, call.sums->d_v};
         if (call.plan.causal())
@@ -181,11 +180,6 @@ class BackwardRun {
     int *has_nan_ = nullptr;
     unsigned launches_ = 0;
 
-    void clear(float *sums, std::int64_t rows) const {
-        check(cudaMemsetAsync(sums, 0, static_cast<std::size_t>(rows * problem_.head_dim) * sizeof(float), stream_),
-              "cudaMemsetAsync");
-    }
-
     static bool leaves_rows_out(const std::vector<PlannedPass> &passes) {
         return passes.empty() || !passes.front().is_complete;
     }
@@ -197,7 +191,7 @@ class BackwardRun {
         pass.heads_of_kv_head = call_.heads_per_kv_head();
         pass.head_dim = problem_.head_dim;
         pass.scale = static_cast<float>(call_.plan.scale());
-        pass.scale_log2 = static_cast<float>(call_.plan.scale() * std::numbers::log2e);
+        pass.scale_log2 = scale_log2(call_.plan);
         pass.lse_log2 = memory_.lse_log2;
         pass.delta = memory_.delta;
         pass.statistic_rows = static_cast<int>(problem_.queries.length);
@@ -220,7 +214,7 @@ class BackwardRun {
         if (!sets || !leaves_rows_out(passes_.queries))
             return sets;
         if (sums_.d_q)
-            clear(sums_.d_q, problem_.batch * problem_.heads * problem_.queries.length);
+            call_.clear_sums(sums_.d_q, problem_.batch * problem_.heads * problem_.queries.length);
         else
             clear_outputs(problem_.dtype, {call_.whole(), problem_.head_dim, call_.d_q, {}}, stream_);
         return false;
@@ -232,8 +226,8 @@ class BackwardRun {
             return true;
         if (sums_.d_k) {
             const std::int64_t rows = problem_.batch * problem_.kv_heads * problem_.key_rows();
-            clear(sums_.d_k, rows);
-            clear(sums_.d_v, rows);
+            call_.clear_sums(sums_.d_k, rows);
+            call_.clear_sums(sums_.d_v, rows);
         } else { // as many heads as those of queries
             Block keys = call_.whole();
             keys.queries = keys.keys;
@@ -329,10 +323,15 @@ class BackwardRun {
             restrict_pass(keys,
                           {first_batch, batches, first_head * group, part_heads, first_segment + segment, segments});
             for (int member = 0; member < group; ++member, ++keys.first_head) {
-                keys.kept = {memory_.images,     first_batch, batches,
-                             keys.first_head,    group,       part_heads,
-                             keys.first_block,   segments,    parts.scores.units_of_segment,
-                             parts.scores.causal};
+                keys.kept = parts.scores;
+                keys.kept.images = memory_.images;
+                keys.kept.first_batch = first_batch;
+                keys.kept.batches = batches;
+                keys.kept.first_head = keys.first_head;
+                keys.kept.head_step = group;
+                keys.kept.heads = part_heads;
+                keys.kept.first_segment = keys.first_block;
+                keys.kept.segments = segments;
                 keys.sets_sums = sets && member == 0;
                 launch(Gradients::d_k_and_d_v_keeping_d_s, keys);
                 queries.kept = keys.kept;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "cuda/fused/backward_pass.hpp"
+#include "cuda/fused/warpgroup_registers.hpp"
 
 #include <cuda_bf16.h>
 
@@ -25,7 +26,8 @@ template <class Element_, int head_dim_, Gradients what> struct BackwardTraits {
     static constexpr bool has_long_steps = of_keys && head_dim <= 64 && std::is_same_v<Element, __nv_bfloat16>;
     // Warpgroups that compute, a unit of 64 rows each; and one that feeds them.
     static constexpr int consumers = (head_dim <= 64 && !has_long_steps) || (!of_keys && head_dim <= 128) ? 3 : 2;
-    static constexpr int threads = (consumers + 1) * 128;
+    using Registers = WarpgroupRegisters<consumers>;
+    static constexpr int threads = Registers::threads;
     // Whether the last product of a step is computed beside the exponentials of the next. There are registers left,
     // then, for what is the same in every step of a run or tile.
     static constexpr bool overlaps = !of_keys && head_dim <= 64;
@@ -38,12 +40,6 @@ template <class Element_, int head_dim_, Gradients what> struct BackwardTraits {
 
     static constexpr int unit_bytes = 64 * chunks * 128;
     static constexpr int stage_bytes = step * chunks * 128;
-
-    // Registers of a thread. They can only be moved inside what the block starts with: more would hang.
-    static constexpr int started_registers = 65536 / threads / 8 * 8;
-    static constexpr int feeder_registers = consumers == 3 ? 32 : 40;
-    static constexpr int consumer_registers = consumers == 3 ? 160 : 232;
-    static_assert(feeder_registers + consumers * consumer_registers <= (consumers + 1) * started_registers);
 };
 
 } // namespace annulus

@@ -2,8 +2,8 @@
 // The kernels of one head dimension, ANNULUS_HEAD_DIM.
 #include "cuda/fused/forward.cuh"
 
-#include "cuda/cuda_error.hpp"
 #include "cuda/fused/fused_launch.hpp"
+#include "cuda/fused/kernel_launch.hpp"
 
 namespace annulus {
 
@@ -11,16 +11,7 @@ namespace {
 
 template <class Element> void launch(const ForwardPass &pass, int multiprocessors, cudaStream_t stream) {
     using Traits = ForwardTraits<Element, ANNULUS_HEAD_DIM>;
-    constexpr int bytes = static_cast<int>(sizeof(ForwardShared<Traits>));
-    static_assert(bytes <= 227 * 1024);
-    void (*const kernel)(ForwardPass) = forward_kernel<Traits>;
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "cudaFuncSetAttribute");
-    cudaLaunchConfig_t config{};
-    config.gridDim = static_cast<unsigned>(multiprocessors);
-    config.blockDim = Traits::threads;
-    config.dynamicSmemBytes = bytes;
-    config.stream = stream;
-    check(cudaLaunchKernelEx(&config, kernel, pass), "fused forward");
+    launch_pass<Traits, ForwardShared<Traits>>("fused forward", forward_kernel<Traits>, pass, multiprocessors, stream);
 }
 
 } // namespace

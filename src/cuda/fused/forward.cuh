@@ -565,7 +565,7 @@ __global__ void __launch_bounds__(Traits::threads, 1) forward_kernel(const __gri
     // The same in all lanes, as the compiler can see.
     const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / warp_threads, 0);
     if (warp < 4) {
-        shrink_registers<Traits::feeder_registers>();
+        shrink_registers<Traits::Registers::feeder>();
         if (warp == 0) {
             if (threadIdx.x == 0)
                 copy_keys(pass, shared);
@@ -575,7 +575,7 @@ __global__ void __launch_bounds__(Traits::threads, 1) forward_kernel(const __gri
             copy_queries(pass, shared);
         }
     } else {
-        grow_registers<Traits::consumer_registers>();
+        grow_registers<Traits::Registers::consumer>();
         Consumer<Traits>(pass, shared, warp / 4 - 1).run();
     }
 }

@@ -6,7 +6,6 @@
 #include "cuda/fused/fused_launch.hpp"
 
 #include <cstdint>
-#include <numbers>
 
 namespace annulus {
 
@@ -45,8 +44,7 @@ void clear(const CudaCall &call, bool finishes_rows, float2 *state, float *o, cu
     if (o)
         fill_state(state, rows, finishes_rows ? finished_state() : empty_state(), stream);
     if (o && !finishes_rows)
-        check(cudaMemsetAsync(o, 0, static_cast<std::size_t>(rows * problem.head_dim) * sizeof(float), stream),
-              "cudaMemsetAsync");
+        call.clear_sums(o, rows);
 }
 
 } // namespace
@@ -65,7 +63,7 @@ std::size_t forward_bytes(const Plan &plan, bool is_step) {
 void run_forward(const CudaCall &call, Workspace &workspace) {
     const Plan &plan = call.plan;
     const Problem &problem = plan.problem();
-    auto *const stream = static_cast<cudaStream_t>(call.resources.stream);
+    cudaStream_t const stream = call.stream();
     const std::vector<PlannedPass> passes = make_forward_passes(plan);
     const int step = forward_shape(problem.head_dim).step;
     const bool has_own_sums = !call.sums && needs_sums(passes);
@@ -98,7 +96,7 @@ void run_forward(const CudaCall &call, Workspace &workspace) {
         set_run_maps(call, pass, keys, step, pass.k, pass.v);
         pass.heads_of_kv_head = call.heads_per_kv_head();
         pass.head_dim = problem.head_dim;
-        pass.scale_log2 = static_cast<float>(plan.scale() * std::numbers::log2e);
+        pass.scale_log2 = scale_log2(plan);
         pass.inverse_scale_log2 = 1 / pass.scale_log2;
         pass.q = pass_rows(call.q);
         pass.out = pass_rows(call.out);

@@ -3,6 +3,8 @@
 // notes.md tells what else was tried.
 #pragma once
 
+#include "cuda/fused/warpgroup_registers.hpp"
+
 namespace annulus {
 
 // The head dimensions that kernels exist for (and meson.build compiles); another one takes the next larger.
@@ -15,7 +17,8 @@ template <class Element_, int head_dim_> struct ForwardTraits {
 
     // Warpgroups that compute, a unit of 64 queries each; and one that feeds them.
     static constexpr int consumers = head_dim <= 128 ? 3 : 2;
-    static constexpr int threads = (consumers + 1) * 128;
+    using Registers = WarpgroupRegisters<consumers>;
+    static constexpr int threads = Registers::threads;
     // Whether Q K^T of a step is computed beside the softmax and P V of the step before.
     static constexpr bool overlaps = head_dim <= 64 || head_dim > 128;
     // Whether consumers take turns at issuing products.
@@ -29,12 +32,6 @@ template <class Element_, int head_dim_> struct ForwardTraits {
 
     static constexpr int unit_bytes = 64 * chunks * 128;
     static constexpr int stage_bytes = step * chunks * 128;
-
-    // Registers of a thread. They can only be moved inside what the block starts with: more would hang.
-    static constexpr int started_registers = 65536 / threads / 8 * 8;
-    static constexpr int feeder_registers = consumers == 3 ? 32 : 40;
-    static constexpr int consumer_registers = consumers == 3 ? 160 : 232;
-    static_assert(feeder_registers + consumers * consumer_registers <= (consumers + 1) * started_registers);
 };
 
 } // namespace annulus

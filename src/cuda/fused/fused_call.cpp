@@ -6,11 +6,16 @@
 #include "cuda/fused/tensor_maps.hpp"
 
 #include <algorithm>
+#include <numbers>
 
 namespace annulus {
 
 PassRows pass_rows(const DeviceRows &rows) {
     return {rows.data, rows.batch, rows.row, rows.head, static_cast<int>(rows.start)};
+}
+
+float scale_log2(const Plan &plan) {
+    return static_cast<float>(plan.scale() * std::numbers::log2e);
 }
 
 BranchPlan *book_branches(Workspace &workspace, const Plan &plan) {
@@ -23,8 +28,7 @@ BranchPlan *book_branches(Workspace &workspace, const Plan &plan) {
 void store_branches(const CudaCall &call, BranchPlan *target) {
     const std::vector<BranchPlan> &branches = call.plan.branches();
     if (target)
-        store_branches(branches.data(), static_cast<std::int32_t>(branches.size()), target,
-                       static_cast<cudaStream_t>(call.resources.stream));
+        store_branches(branches.data(), static_cast<std::int32_t>(branches.size()), target, call.stream());
 }
 
 bool needs_sums(const std::vector<PlannedPass> &passes) {
@@ -71,7 +75,7 @@ RunMatrices follow_curve(const CudaCall &call, const PlannedPass &planned, const
                          const RunMatrices &runs) {
     const Problem &problem = call.plan.problem();
     const Window &window = planned.window;
-    auto *const stream = static_cast<cudaStream_t>(call.resources.stream);
+    cudaStream_t const stream = call.stream();
     find_curve_order(*planned.curve, window, memory.residues, memory.order, stream);
     const auto pack = [&](const DeviceRows &rows, void *target) {
         pack_in_order(rows, window, memory.order, problem.batch, runs.heads, problem.head_dim, target, stream);

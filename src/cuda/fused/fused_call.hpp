@@ -15,6 +15,9 @@ namespace annulus {
 
 PassRows pass_rows(const DeviceRows &rows);
 
+// scale log2(e), as the kernels have it.
+float scale_log2(const Plan &plan);
+
 // For causal plans: the branches, for rows that are computed again. Else null.
 BranchPlan *book_branches(Workspace &workspace, const Plan &plan);
 void store_branches(const CudaCall &call, BranchPlan *target);

@@ -5,12 +5,12 @@
 // each; passes, like the steps of a ring, add to sums in float32, whose form is that of the gemm engine.
 #include "cuda/fused/backward_run.hpp"
 #include "cuda/fused/forward_run.hpp"
+#include "cuda/fused/fused_call.hpp"
 #include "engine/engine.hpp"
 
 #include <cmath>
 #include <cstdint>
 #include <initializer_list>
-#include <numbers>
 
 namespace annulus {
 
@@ -26,8 +26,7 @@ const char *refusal(const Plan &plan, annulus_pass pass, const Resources &resour
     if (!(plan.scale() > 0))
         return "the scale is not above 0";
     // In float32, as the kernel has it, with its inverse.
-    const auto scale_log2 = static_cast<float>(plan.scale() * std::numbers::log2e);
-    if (!std::isnormal(scale_log2) || !std::isnormal(1 / scale_log2))
+    if (const float scale = scale_log2(plan); !std::isnormal(scale) || !std::isnormal(1 / scale))
         return "the scale is too small or too large for float32";
     if (problem.sequence_length >= position_limit || problem.key_rows() >= position_limit ||
         problem.batch >= position_limit)

@@ -26,9 +26,9 @@ template <class Element_, int head_dim_> struct KeptScoreTraits {
     static constexpr int chunks = (head_dim + 63) / 64;
     static constexpr int consumers = 2, units_of_consumer = 2, units = KeptScores::units_of_tile;
     static_assert(units == consumers * units_of_consumer);
-    static constexpr int threads = (consumers + 1) * warpgroup_threads;
+    using Registers = WarpgroupRegisters<consumers>;
+    static constexpr int threads = Registers::threads;
     static constexpr int stages = 4;
-    static constexpr int feeder_registers = 40, consumer_registers = 232;
     static constexpr int unit_bytes = unit_rows * chunks * swizzled_row_bytes;
     // Whose tensor maps of K it uses.
     static_assert(BackwardTraits<Element, head_dim, Gradients::d_q>::step == unit_rows);
@@ -211,11 +211,11 @@ __global__ void __launch_bounds__(Traits::threads, 1) kept_score_kernel(const __
     // The same in all lanes, as the compiler can see.
     const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / warpgroup_threads, 0);
     if (warpgroup == 0) {
-        shrink_registers<Traits::feeder_registers>();
+        shrink_registers<Traits::Registers::feeder>();
         if (threadIdx.x == 0)
             copy_kept(pass, shared);
     } else {
-        grow_registers<Traits::consumer_registers>();
+        grow_registers<Traits::Registers::consumer>();
         KeptScoreConsumer<Traits>(pass, shared, warpgroup - 1).run();
     }
 }

@@ -1,13 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the feeding warpgroup of the fused kernels has in common: finding tiles, copying the rows of units.
+// What the feeding warpgroups of the fused kernels have in common: finding tiles.
 #pragma once
 
 #include "cuda/fused/tile.cuh"
 #include "cuda/prim/barrier.cuh"
-#include "cuda/prim/copy.cuh"
-
-#include <bit>
-#include <cstdint>
 
 namespace annulus {
 
