@@ -25,8 +25,8 @@
 // Shared memory, for each barrier who fills and who empties:
 //
 //     units_rows[unit_slots]  units x 64 rows of both  unit_full: warp 2       unit_empty: consumers' warps
-//     run_rows[stages]        `step` rows of both      *_full: copies          run_empty: consumers
-//     lse_log2, delta[…]      of queries               with their rows; those of runs statistic_full: warp 3
+//     run_rows[stages]        `step` rows of both      run_full: copies        run_empty: consumers
+//     lse_log2, delta[…]      of queries               with their rows; those of runs by warp 3
 //     d_s[units]              an image on its way out: a warp's rows by the warp itself
 //     tiles[2]                what is to be done       tile_full: warp 1       tile_empty: all other warps
 //
@@ -69,8 +69,7 @@ template <class Traits> struct BackwardShared {
     CellBranches branches;
     Barrier tile_full[tile_slots], tile_empty[tile_slots];
     Barrier unit_full[Traits::unit_slots], unit_empty[Traits::unit_slots];
-    Barrier scores_full[Traits::stages], values_full[Traits::stages], statistic_full[Traits::stages];
-    Barrier run_empty[Traits::stages];
+    Barrier run_full[Traits::stages], run_empty[Traits::stages];
 
     __device__ __forceinline__ void init_barriers() {
         constexpr int consumer_warps = units * warpgroup_threads / warp_threads;
@@ -83,9 +82,7 @@ template <class Traits> struct BackwardShared {
             unit_empty[i].init(consumer_warps);
         }
         for (int i = 0; i < Traits::stages; ++i) {
-            scores_full[i].init(1);
-            values_full[i].init(1);
-            statistic_full[i].init(warp_threads);
+            run_full[i].init(1 + (of_keys ? warp_threads : 0));
             run_empty[i].init(units);
         }
         publish_barriers();
@@ -123,15 +120,16 @@ template <class Traits>
 __device__ __forceinline__ void copy_runs(const BackwardPass &pass, BackwardShared<Traits> &shared) {
     for_each_step<Traits>(shared, [&](const auto &tile, const auto &run, int first, int stage) {
         const int head = Traits::of_keys ? tile.head : tile.head / pass.heads_of_kv_head;
-        const auto copy = [&](const CUtensorMap &map, std::uint8_t *target, Barrier &full) {
-            full.arrive_expecting(Traits::stage_bytes);
+        Barrier &full = shared.run_full[stage];
+        full.arrive_expecting(2 * Traits::stage_bytes);
+        const auto copy = [&](const CUtensorMap &map, std::uint8_t *target) {
 #pragma unroll
             for (int chunk = 0; chunk < Traits::chunks; ++chunk)
                 copy_box(shared_address(target) + chunk * Traits::step * swizzled_row_bytes, map, full, chunk * 64,
                          run.index + first, run.residue, head, tile.batch);
         };
-        copy(pass.run_scores[run.map], shared.run_rows[stage].scores, shared.scores_full[stage]);
-        copy(pass.run_values[run.map], shared.run_rows[stage].values, shared.values_full[stage]);
+        copy(pass.run_scores[run.map], shared.run_rows[stage].scores);
+        copy(pass.run_values[run.map], shared.run_rows[stage].values);
     });
 }
 
@@ -148,7 +146,7 @@ __device__ __forceinline__ void copy_statistics(const BackwardPass &pass, Backwa
             copy_4_bytes(shared_address(&shared.lse_log2[stage][i]), pass.lse_log2 + source, present);
             copy_4_bytes(shared_address(&shared.delta[stage][i]), pass.delta + source, present);
         }
-        shared.statistic_full[stage].arrive_after_copies();
+        shared.run_full[stage].arrive_after_copies();
     });
 }
 
@@ -244,10 +242,14 @@ template <class Traits> class GradientConsumer {
 
     __device__ __forceinline__ void find_gradients(const UnitTile<Traits::consumers> &tile, int slot) {
         const Unit &unit = tile.unit[own_unit()];
-        const std::uint32_t own_scores = shared_address(shared_.units_rows[slot].scores) + unit_ * Traits::unit_bytes;
-        const std::uint32_t own_values = Traits::has_d_scores ? own_scores + units_bytes : own_scores;
-        const std::uint32_t scores = shared_address(shared_.run_rows[0].scores);
-        const std::uint32_t values = scores + Traits::stage_bytes;
+        const std::uint32_t own_rows = shared_address(shared_.units_rows[slot].scores) + unit_ * Traits::unit_bytes;
+        const std::uint32_t own_value_rows = Traits::has_d_scores ? own_rows + units_bytes : own_rows;
+        const std::uint32_t own_scores = operand_start(own_rows), own_values = operand_start(own_value_rows);
+        // Read along their rows, and across them.
+        const std::uint32_t scores =
+            operand_start(shared_address(shared_.run_rows[0].scores), step * swizzled_row_bytes);
+        constexpr std::uint32_t to_values = Traits::stage_bytes / 16, stage_distance = 2 * to_values;
+        const std::uint32_t values = scores + to_values;
 
         float d_scores[Traits::has_d_scores ? columns / 2 : 1], d_values[Traits::has_d_values ? columns / 2 : 1];
         float s[step / 2], d_p[Traits::has_d_scores ? step / 2 : 1];
@@ -259,9 +261,8 @@ template <class Traits> class GradientConsumer {
         for (float &x : d_values)
             x = 0;
 
-        const auto multiply_rows = [&](float(&result)[step / 2], std::uint32_t own, std::uint32_t run, int stage) {
-            const std::uint32_t left = operand_start(own);
-            const std::uint32_t right = operand_start(run) + stage * (2 * Traits::stage_bytes / 16);
+        const auto multiply_rows = [&](float(&result)[step / 2], std::uint32_t left, std::uint32_t run, int stage) {
+            const std::uint32_t right = run + stage * stage_distance;
             pin(result);
             begin_products();
 #pragma unroll
@@ -272,8 +273,7 @@ template <class Traits> class GradientConsumer {
             commit_products();
         };
         const auto add_product = [&](auto &sum, std::uint32_t(&factors)[step / 4], std::uint32_t run, int stage) {
-            const std::uint32_t right =
-                operand_start(run, step * swizzled_row_bytes) + stage * (2 * Traits::stage_bytes / 16);
+            const std::uint32_t right = run + stage * stage_distance;
             pin(sum);
             pin(factors);
             begin_products();
@@ -305,19 +305,19 @@ template <class Traits> class GradientConsumer {
                         at * step;
             return mask;
         };
-        const auto start_products = [&](int stage, unsigned parity) {
-            shared_.scores_full[stage].wait(parity);
+        const auto start_products = [&] {
+            const int stage = stage_.slot();
+            wait_for_run();
             multiply_rows(s, own_scores, scores, stage);
-            if constexpr (Traits::has_d_scores) {
-                shared_.values_full[stage].wait(parity);
+            if constexpr (Traits::has_d_scores)
                 multiply_rows(d_p, own_values, values, stage);
-            }
+            look_ahead();
         };
         // log2 of the multiplicities of the thread's two columns of eight, in a run.
         const auto load_weights = [&](const Run<Traits::consumers> &run, int pair, float(&weight)[2]) {
             const int two = run.unit[own_unit()].multiplicities[pair / 2];
-            weight[0] = __log2f(static_cast<float>(two % 16));
-            weight[1] = __log2f(static_cast<float>(two / 16));
+            weight[0] = log2_fast(static_cast<float>(two % 16));
+            weight[1] = log2_fast(static_cast<float>(two / 16));
         };
         // Units of queries: LSE or delta of the thread's rows.
         const auto load_rows = [&](const float *statistic, float(&of_rows)[2]) {
@@ -398,20 +398,15 @@ template <class Traits> class GradientConsumer {
 
         const auto take_step = [&](const Run<Traits::consumers> &run, auto may_hide, int at) {
             const int stage = stage_.slot();
-            const unsigned parity = stage_.parity_to_empty();
-            start_products(stage, parity);
+            start_products();
             const Mask mask = find_mask(may_hide, run, at);
-            if constexpr (Traits::of_keys)
-                shared_.statistic_full[stage].wait(parity);
             wait_for_products<Traits::has_d_scores>();
             pin(s);
             find_probabilities(may_hide, mask, run, stage);
             if constexpr (Traits::has_d_values)
                 pack(p, s);
-            if constexpr (!Traits::has_d_scores)
-                shared_.values_full[stage].wait(parity);
             if constexpr (decltype(may_hide)::value)
-                clear_strangers(run.count - at * step, stage, parity);
+                clear_strangers(run.count - at * step, stage);
             if constexpr (Traits::has_d_scores) {
                 wait_for_products<0>();
                 pin(d_p);
@@ -422,8 +417,10 @@ template <class Traits> class GradientConsumer {
                 find_d_s(may_hide, mask, stage,
                          [&](int j, const float2 &two) { d_s[j / 2] = pack_two<Element>(two.x, two.y); });
                 if constexpr (Traits::keeps_d_s)
-                    keep(run.count / step - 1 - at, d_s);
+                    stage_d_s(d_s);
                 add_product(d_scores, d_s, scores, stage);
+                if constexpr (Traits::keeps_d_s)
+                    store_d_s(run.count / step - 1 - at);
             }
             wait_for_products<0>();
             if constexpr (Traits::has_d_values) {
@@ -460,8 +457,7 @@ template <class Traits> class GradientConsumer {
             if constexpr (Traits::overlaps) {
                 constexpr int pending_products = decltype(is_first)::value ? 0 : 1;
                 const int stage = stage_.slot();
-                const unsigned parity = stage_.parity_to_empty();
-                start_products(stage, parity);
+                start_products();
                 if constexpr (pending_products > 0)
                     add_product(d_scores, d_s, scores, pending_stage());
                 const Mask mask = find_mask(may_hide, run, at);
@@ -477,24 +473,26 @@ template <class Traits> class GradientConsumer {
                 if constexpr (pending_products > 0)
                     end_pending();
                 if constexpr (decltype(may_hide)::value)
-                    clear_strangers(run.count - at * step, stage, parity);
+                    clear_strangers(run.count - at * step, stage);
                 pack(d_s, d_p);
                 ++stage_.count;
             }
         };
 
-        if (Traits::keeps_d_s && tile.runs > 0 && unit.rows > 0)
+        if (Traits::keeps_d_s && uniform(tile.runs) > 0 && uniform(unit.rows) > 0)
             find_images(tile);
-        for (const auto *run = tile.run; run != tile.run + tile.runs; ++run) {
+        const int runs = uniform(tile.runs);
+        for (int i = 0; i < runs; ++i) {
+            const auto *const run = tile.run + i;
             const UnitRun &own = run->unit[own_unit()];
-            const int full = own.full;
-            int at = own.steps - 1;
+            const int full = uniform(own.full), steps = uniform(own.steps), all_steps = uniform(run->steps);
+            int at = steps - 1;
             if constexpr (Traits::overlaps)
                 load_weights(*run, Mask().pair, kept_weight);
             if constexpr (Traits::overlaps) {
-                if (own.steps < run->steps) {
+                if (steps < all_steps) {
                     finish_pending();
-                    sit_out(run->steps - own.steps);
+                    sit_out(all_steps - steps);
                 }
                 if (at < 0)
                     continue;
@@ -509,7 +507,7 @@ template <class Traits> class GradientConsumer {
                 for (; at >= 0; --at)
                     take_overlapped_step(*run, std::false_type{}, std::false_type{}, at);
             } else {
-                sit_out(run->steps - own.steps);
+                sit_out(all_steps - steps);
 #pragma unroll 1
                 for (; at >= full; --at)
                     take_step(*run, std::true_type{}, at);
@@ -524,9 +522,9 @@ template <class Traits> class GradientConsumer {
             return;
         sync_warpgroup(); // no warp's products read the unit's rows any more
         if constexpr (Traits::has_d_scores)
-            write(unit, tile, d_scores, pass_.scale, own_scores, pass_.d_scores, pass_.sum_d_scores);
+            write(unit, tile, d_scores, pass_.scale, own_rows, pass_.d_scores, pass_.sum_d_scores);
         if constexpr (Traits::has_d_values)
-            write(unit, tile, d_values, 1.f, own_values, pass_.d_values, pass_.sum_d_values);
+            write(unit, tile, d_values, 1.f, own_value_rows, pass_.d_values, pass_.sum_d_values);
     }
 
     // A unit of keys that does not may have its rows in common with one that does: nothing must be added to them.
@@ -551,11 +549,10 @@ template <class Traits> class GradientConsumer {
 
     // Of a step that has but `present` rows of the run the others, which are others' rows: their probabilities are 0,
     // but they may be infinite.
-    __device__ __forceinline__ void clear_strangers(int present, int stage, unsigned parity) {
+    __device__ __forceinline__ void clear_strangers(int present, int stage) {
         if (present >= step)
             return;
         const int first = Traits::of_keys ? 0 : present, last = Traits::of_keys ? step - present : step;
-        shared_.values_full[stage].wait(parity);
         const std::uint32_t targets[2] = {shared_address(shared_.run_rows[stage].scores),
                                           shared_address(shared_.run_rows[stage].values)};
         for (int i = first * 8 + thread_of_warpgroup(); i < last * 8; i += warpgroup_threads)
@@ -580,7 +577,7 @@ template <class Traits> class GradientConsumer {
 
     // A step is an image, a warp's 16 rows are next to one another. dS stays in registers, too, for the product that
     // reads it.
-    __device__ __forceinline__ void keep(int queries, const std::uint32_t (&d_s)[step / 4]) const {
+    __device__ __forceinline__ void stage_d_s(const std::uint32_t (&d_s)[step / 4]) const {
         static_assert(step == unit_rows);
         const int lane = thread_of_warpgroup() % warp_threads, warp = thread_of_warpgroup() / warp_threads;
         const std::uint32_t image = shared_address(shared_.d_s[own_unit()]);
@@ -591,11 +588,26 @@ template <class Traits> class GradientConsumer {
         for (int i = 0; i < step / 16; ++i)
             store_matrices(image + swizzled_offset(unit_rows, warp * 16 + lane % 16, 2 * i + lane / 16), d_s[4 * i],
                            d_s[4 * i + 1], d_s[4 * i + 2], d_s[4 * i + 3]);
+    }
+    __device__ __forceinline__ void store_d_s(int queries) const {
+        const int lane = thread_of_warpgroup() % warp_threads;
+        const int warp = uniform(thread_of_warpgroup() / warp_threads);
+        const std::uint32_t image = shared_address(shared_.d_s[unit_]);
         publish_to_async_proxy();
         __syncwarp();
         constexpr int bytes = KeptScores::image_bytes / 4;
         if (lane == 0)
-            store_bytes(shared_.images[own_unit()] + (queries * 4 + warp) * bytes, image + warp * bytes, bytes);
+            store_bytes(shared_.images[unit_] + (queries * 4 + warp) * bytes, image + warp * bytes, bytes);
+    }
+
+    // For the step's rows. Asking takes a while, so that it is done a step before.
+    __device__ __forceinline__ void wait_for_run() const {
+        if (!is_full_)
+            shared_.run_full[stage_.slot()].wait(stage_.parity_to_empty());
+    }
+    __device__ __forceinline__ void look_ahead() {
+        const RingPlace<Traits::stages> next{stage_.count + 1};
+        is_full_ = shared_.run_full[next.slot()].has_ended(next.parity_to_empty());
     }
 
     __device__ __forceinline__ void sync_warpgroup() const {
@@ -612,10 +624,8 @@ template <class Traits> class GradientConsumer {
     __device__ __forceinline__ void sit_out(int steps) {
         for (; steps > 0; --steps, ++stage_.count) {
             const int stage = stage_.slot();
-            shared_.scores_full[stage].wait(stage_.parity_to_empty());
-            shared_.values_full[stage].wait(stage_.parity_to_empty());
-            if constexpr (Traits::of_keys)
-                shared_.statistic_full[stage].wait(stage_.parity_to_empty());
+            wait_for_run();
+            look_ahead();
             sync_warpgroup();
             release(stage);
         }
@@ -676,6 +686,7 @@ template <class Traits> class GradientConsumer {
     BackwardShared<Traits> &shared_;
     const int unit_; // of the tile
     RingPlace<Traits::stages> stage_;
+    bool is_full_ = false;
 };
 
 template <class Traits>

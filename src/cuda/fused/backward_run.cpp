@@ -80,7 +80,7 @@ std::optional<KeptParts> plan_kept_scores(const Problem &problem, const Backward
     return parts;
 }
 
-constexpr std::size_t usual_kept_bytes = std::size_t{1} << 30;
+constexpr std::size_t usual_kept_bytes = std::size_t{5} << 28; // four causal segments of 16384, which fill a GPU
 
 struct BackwardMemory {
     BranchPlan *branches;

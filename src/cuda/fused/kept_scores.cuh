@@ -89,16 +89,18 @@ template <class Traits>
 __device__ __forceinline__ void copy_kept(const BackwardPass &pass, KeptScoreShared<Traits> &shared) {
     RingPlace<Traits::stages> place;
     for_each_kept_tile<Traits>(pass, [&](const KeptTile &tile) {
-        const unsigned bytes = min(Traits::units, tile.units - tile.first_unit) * KeptScores::image_bytes;
+        const int units = min(Traits::units, tile.units - tile.first_unit);
         const int row = tile.first - pass.run_start, residue = row % tile.stride, index = row / tile.stride;
         for (int keys = 0; keys < tile.keys; ++keys, ++place.count) {
             auto &stage = shared.stages[place.slot()];
             Barrier &full = shared.full[place.slot()];
             shared.empty[place.slot()].wait(place.parity_to_fill());
+            const int hidden = pass.causal ? max(keys - tile.first_unit, 0) : 0; // units
+            const unsigned bytes = (units - hidden) * KeptScores::image_bytes;
             full.arrive_expecting(bytes + Traits::unit_bytes);
-            copy_bytes(shared_address(stage.d_s),
+            copy_bytes(shared_address(stage.d_s[hidden]),
                        pass.kept.image(tile.batch, tile.head, tile.segment, keys) +
-                           tile.first_unit * KeptScores::image_bytes,
+                           (tile.first_unit + hidden) * KeptScores::image_bytes,
                        bytes, full);
 #pragma unroll
             for (int chunk = 0; chunk < Traits::chunks; ++chunk)
@@ -132,42 +134,47 @@ template <class Traits> class KeptScoreConsumer {
 #pragma unroll
         for (int i = 0; i < columns / 2; ++i)
             x[i] = y[i] = 0;
-#pragma unroll 1
-        for (int keys = 0; keys < tile.keys; ++keys, ++place_.count) {
+        const auto take_step = [&](auto multiply) {
             const int slot = place_.slot();
             shared_.full[slot].wait(place_.parity_to_empty());
-            if (pass_.causal && keys > tile.first_unit)
-                clear_hidden(keys - unit, slot);
             const std::uint32_t distance = slot * (sizeof(typename KeptScoreShared<Traits>::Stage) / 16);
+            multiply(left + distance, right + distance);
+            if (thread_of_warpgroup() == 0)
+                shared_.empty[slot].arrive();
+            ++place_.count;
+        };
+        const auto multiply = [&](auto has_first, std::uint32_t left_of_step, std::uint32_t right_of_step) {
             pin(x);
             pin(y);
             begin_products();
 #pragma unroll
             for (int i = 0; i < unit_rows / 16; ++i) {
-                const std::uint32_t step = distance + i * 16 * swizzled_row_bytes / 16;
-                ProductOfColumns<Element, columns>::run(x, operand(left + step), operand(right + step));
-                ProductOfColumns<Element, columns>::run(y, operand(left + KeptScores::image_bytes / 16 + step),
-                                                        operand(right + step));
+                const std::uint32_t step = i * 16 * swizzled_row_bytes / 16;
+                if constexpr (decltype(has_first)::value)
+                    ProductOfColumns<Element, columns>::run(x, operand(left_of_step + step),
+                                                            operand(right_of_step + step));
+                ProductOfColumns<Element, columns>::run(y, operand(left_of_step + KeptScores::image_bytes / 16 + step),
+                                                        operand(right_of_step + step));
             }
             commit_products();
             wait_for_products<0>();
             pin(x);
             pin(y);
-            if (thread_of_warpgroup() == 0)
-                shared_.empty[slot].arrive();
+        };
+        // Under causality the first of the two units sees the keys up to its own, the second one more.
+        const int all = uniform(tile.keys), of_first = pass_.causal ? min(all, unit + 1) : all;
+        int keys = 0;
+#pragma unroll 1
+        for (; keys < of_first; ++keys)
+            take_step([&](auto... starts) { multiply(std::true_type{}, starts...); });
+        if (keys < all) {
+            take_step([&](auto... starts) { multiply(std::false_type{}, starts...); });
+            ++keys;
         }
+        for (; keys < all; ++keys)
+            take_step([&](auto...) { sync_warpgroup(); });
         write(tile, unit, x);
         write(tile, unit + 1, y);
-    }
-
-    // Queries of the first so many units do not see the keys: nobody has kept any dS of them.
-    __device__ __forceinline__ void clear_hidden(int units, int slot) {
-        const std::uint32_t images = shared_address(shared_.stages[slot].d_s[index_ * Traits::units_of_consumer]);
-        const int parts = min(units, Traits::units_of_consumer) * KeptScores::image_bytes / 16;
-        for (int i = thread_of_warpgroup(); i < parts; i += warpgroup_threads)
-            store_16_bytes(images + i * 16, uint4{});
-        publish_to_async_proxy();
-        sync_warpgroup();
     }
 
     __device__ __forceinline__ void sync_warpgroup() const {

@@ -31,6 +31,17 @@ struct alignas(8) Barrier {
     __device__ __forceinline__ void arrive_after_copies() {
         asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(this)) : "memory");
     }
+    // Whether the phase of this parity has ended.
+    __device__ __forceinline__ bool has_ended(unsigned parity) const {
+        std::uint32_t done;
+        asm volatile("{\n.reg .pred p;\n"
+                     "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+                     "selp.b32 %0, 1, 0, p;\n}\n"
+                     : "=r"(done)
+                     : "r"(shared_address(this)), "r"(parity)
+                     : "memory");
+        return done;
+    }
     // Until the phase of this parity has ended.
     __device__ __forceinline__ void wait(unsigned parity) const {
         const std::uint32_t address = shared_address(this);

@@ -33,10 +33,22 @@ template <int count> __device__ __forceinline__ void grow_registers() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count));
 }
 
+// x, which is the same in all lanes, where the compiler sees that.
+__device__ __forceinline__ int uniform(int x) {
+    return __shfl_sync(~0u, x, 0);
+}
+
 // 2^x, results below the normal numbers are 0.
 __device__ __forceinline__ float exp2_fast(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// log2(x) for normal numbers.
+__device__ __forceinline__ float log2_fast(float x) {
+    float y;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 
