@@ -37,6 +37,11 @@ struct KeptScores {
     static constexpr int image_bytes = unit_rows * unit_rows * 2;
     static constexpr int units_of_tile = 4; // of queries, of the kernel that multiplies
 
+    // Whether tiles that causality makes differ are so few for each block that the longest ones must come first. Where
+    // they are many, those of a segment stay together, whose rows the L2 then keeps.
+    __host__ __device__ static bool go_by_length(const TilePass &pass, int blocks) {
+        return pass.causal && pass.tiles < 8 * static_cast<unsigned>(blocks);
+    }
     __host__ __device__ std::int64_t images_of_segment() const {
         return std::int64_t{units_of_segment} * (causal ? units_of_segment + 1 : 2 * units_of_segment) / 2;
     }

@@ -311,7 +311,6 @@ class BackwardRun {
         const KeptParts &parts = *memory_.kept;
         BackwardPass queries = query_pass(passes_.queries.front(), prepare_query_gradients());
         BackwardPass keys = key_pass(passes_.keys.front(), prepare_key_gradients());
-        keys.alternates = parts.scores.causal;
         const bool sets = keys.sets_sums;
         const int first_segment = keys.first_block, heads = keys.heads.value, group = keys.head_step;
         const auto for_parts = [](int all, int part, const auto &use) {
@@ -322,6 +321,7 @@ class BackwardRun {
                                  int segments) {
             restrict_pass(keys,
                           {first_batch, batches, first_head * group, part_heads, first_segment + segment, segments});
+            keys.by_length = KeptScores::go_by_length(keys, call_.device.multiprocessors());
             for (int member = 0; member < group; ++member, ++keys.first_head) {
                 keys.kept = parts.scores;
                 keys.kept.images = memory_.images;

@@ -52,11 +52,9 @@ struct KeptTile {
     __device__ __forceinline__ bool find(const BackwardPass &pass, int units_of_tile, int id) {
         const KeptScores &kept = pass.kept;
         const PassBranch &branch = pass.branches[0];
-        // The groups of a segment follow one another; where there are few for each block and causality makes them
-        // differ, first the longest ones of all segments.
         const int groups = quotient_up(kept.units_of_segment, units_of_tile);
         const int all_segments = kept.segments * kept.heads * kept.batches;
-        const bool by_length = pass.causal && pass.tiles < 8 * gridDim.x;
+        const bool by_length = KeptScores::go_by_length(pass, static_cast<int>(gridDim.x));
         const int group = groups - 1 - (by_length ? id / all_segments : id % groups);
         id = by_length ? id % all_segments : id / groups;
         segment = kept.first_segment + id % kept.segments;

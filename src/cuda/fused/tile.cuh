@@ -344,9 +344,14 @@ __device__ __forceinline__ bool find_tile(const TilePass &pass, CellBranches &br
         rest = count.quotient(rest);
         return digit;
     };
-    int index = take(pass.tiles_of_cell);
-    if (of_keys && pass.alternates && (static_cast<int>(pass.tiles) / pass.tiles_of_cell.value - rest) % 2 == 0)
-        index = pass.tiles_of_cell.value - 1 - index;
+    int index;
+    if (of_keys && pass.by_length) {
+        const int cells = static_cast<int>(pass.tiles) / pass.tiles_of_cell.value;
+        index = rest / cells;
+        rest %= cells;
+    } else {
+        index = take(pass.tiles_of_cell);
+    }
     const int cell = take(pass.cells_of_block);
     int block = take(pass.blocks_of_section);
     const int head = pass.first_head + take(pass.heads) * pass.head_step;

@@ -83,9 +83,8 @@ struct TilePass {
     int first_head, head_step; // of the heads of Q that the numbers stand for
     Divisor tiles_of_class;    // with residue_classes
     int block_length, first_block, blocks;
-    // Keys: every other cell begins with its shortest tile, so that few tiles a block come to the same for all blocks;
-    // the last one with its longest.
-    bool alternates;
+    // Keys: first the longest tile of each cell, then the next ones, so that few tiles come to the same for all blocks.
+    bool by_length;
     bool skips_empty; // tiles whose units meet nothing are left out
 
     int sequence_length, unit_start, unit_count, run_start, run_count;
