@@ -9,24 +9,9 @@ namespace annulus {
 
 namespace {
 
-constexpr int row_lanes = 8;   // of a query, 16 bytes each at a time
-constexpr int thread_rows = 4; // one after the other, so that there is more to wait for at once
-
-// Of the rows in the order of memory: heads next to one another.
-struct StatisticRow {
-    std::int64_t batch, position, target;
-    std::int32_t head;
-    float lse;
-
-    __device__ StatisticRow(const StatisticArguments &a, std::int64_t row) {
-        head = static_cast<std::int32_t>(row % a.heads);
-        batch = row / a.heads / a.queries;
-        const std::int64_t query = row / a.heads % a.queries;
-        position = a.out.start + query;
-        target = (batch * a.heads + head) * a.queries + query;
-        lse = *row_at<float>(a.lse, batch, head, position);
-    }
-};
+constexpr int row_lanes = 8; // of a query and head, 16 bytes each at a time
+// Of a block. Heads lie next to one another in the rows that are read, queries in the statistics.
+constexpr int block_queries = block_threads / row_lanes, block_heads = 4;
 
 template <class T> __device__ float dot(const uint4 &x, const uint4 &y, float sum) {
     const T *const left = reinterpret_cast<const T *>(&x), *const right = reinterpret_cast<const T *>(&y);
@@ -36,40 +21,57 @@ template <class T> __device__ float dot(const uint4 &x, const uint4 &y, float su
     return sum;
 }
 
-template <class T>
-__global__ void __launch_bounds__(block_threads) statistic_kernel(const StatisticArguments a, std::int64_t rows) {
-    constexpr int block_rows = block_threads / row_lanes;
-    const std::int64_t first =
-        static_cast<std::int64_t>(blockIdx.x) * block_rows * thread_rows + threadIdx.x / row_lanes;
-    const int lane = static_cast<int>(threadIdx.x) % row_lanes;
-    const unsigned mates = 0xffu << (threadIdx.x % 32 / row_lanes * row_lanes);
-    float sums[thread_rows] = {};
+template <class T> __global__ void __launch_bounds__(block_threads) statistic_kernel(const StatisticArguments a) {
+    __shared__ float lse[block_heads][block_queries], sums[block_heads][block_queries];
+    const auto head_groups = static_cast<unsigned>(divide_up(a.heads, block_heads));
+    const auto query_groups = static_cast<unsigned>(divide_up(a.queries, block_queries));
+    const int first_head = static_cast<int>(blockIdx.x % head_groups) * block_heads;
+    const std::int64_t first_query = std::int64_t{blockIdx.x / head_groups % query_groups} * block_queries;
+    const std::int64_t batch = blockIdx.x / head_groups / query_groups;
+
+    // One thread for each result; of the others, and beyond the last one, nothing is read.
+    const int own_head = static_cast<int>(threadIdx.x) / block_queries;
+    const int own_query = static_cast<int>(threadIdx.x) % block_queries;
+    const bool writes =
+        own_head < block_heads && first_head + own_head < a.heads && first_query + own_query < a.queries;
+    const std::int64_t own_position = a.out.start + first_query + own_query;
+    if (own_head < block_heads)
+        lse[own_head][own_query] =
+            writes ? *row_at<float>(a.lse, batch, first_head + own_head, own_position) : -INFINITY;
+    __syncthreads();
+
+    const int query = static_cast<int>(threadIdx.x) / row_lanes, lane = static_cast<int>(threadIdx.x) % row_lanes;
+    const std::int64_t position = a.out.start + first_query + query;
+    float own_sums[block_heads] = {};
+    for (int part = lane; part < a.head_dim / 8; part += row_lanes) {
+        uint4 out[block_heads] = {}, d_out[block_heads] = {};
 #pragma unroll
-    for (int i = 0; i < thread_rows; ++i)
-        if (const std::int64_t index = first + i * block_rows; index < rows) {
-            const StatisticRow row(a, index);
-            const uint4 *const out =
-                reinterpret_cast<const uint4 *>(row_at<T>(a.out, row.batch, row.head, row.position));
-            const uint4 *const d_out =
-                reinterpret_cast<const uint4 *>(row_at<T>(a.d_out, row.batch, row.head, row.position));
-            if (row.lse != -INFINITY)
-                for (int part = lane; part < a.head_dim / 8; part += row_lanes)
-                    sums[i] = dot<T>(out[part], d_out[part], sums[i]);
-        }
+        for (int i = 0; i < block_heads; ++i)
+            if (lse[i][query] != -INFINITY) {
+                out[i] = reinterpret_cast<const uint4 *>(row_at<T>(a.out, batch, first_head + i, position))[part];
+                d_out[i] = reinterpret_cast<const uint4 *>(row_at<T>(a.d_out, batch, first_head + i, position))[part];
+            }
 #pragma unroll
-    for (int i = 0; i < thread_rows; ++i)
-        if (const std::int64_t index = first + i * block_rows; index < rows) {
-            for (int step = row_lanes / 2; step > 0; step /= 2)
-                sums[i] += __shfl_xor_sync(mates, sums[i], step);
-            if (lane != 0)
-                continue;
-            const StatisticRow row(a, index);
-            const bool has_keys = row.lse != -INFINITY;
-            if (has_keys && a.d_lse.data)
-                sums[i] -= *row_at<float>(a.d_lse, row.batch, row.head, row.position);
-            a.lse_log2[row.target] = has_keys ? row.lse * log2_e : INFINITY;
-            a.delta[row.target] = sums[i];
-        }
+        for (int i = 0; i < block_heads; ++i)
+            own_sums[i] = dot<T>(out[i], d_out[i], own_sums[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < block_heads; ++i) {
+        for (int step = row_lanes / 2; step > 0; step /= 2)
+            own_sums[i] += __shfl_xor_sync(~0u, own_sums[i], step);
+        if (lane == 0)
+            sums[i][query] = own_sums[i];
+    }
+    __syncthreads();
+    if (!writes)
+        return;
+    const bool has_keys = lse[own_head][own_query] != -INFINITY;
+    float delta = sums[own_head][own_query];
+    if (has_keys && a.d_lse.data)
+        delta -= *row_at<float>(a.d_lse, batch, first_head + own_head, own_position);
+    const std::int64_t target = (batch * a.heads + first_head + own_head) * a.queries + first_query + own_query;
+    a.lse_log2[target] = has_keys ? lse[own_head][own_query] * log2_e : INFINITY;
+    a.delta[target] = delta;
 }
 
 __global__ void __launch_bounds__(block_threads)
@@ -86,12 +88,12 @@ __global__ void __launch_bounds__(block_threads)
 } // namespace
 
 void find_statistics(annulus_dtype dtype, const StatisticArguments &a, cudaStream_t stream) {
-    const std::int64_t rows = a.batches * a.queries * a.heads;
-    const dim3 grid = grid_for(rows, block_threads / row_lanes * thread_rows);
+    const std::int64_t blocks = a.batches * divide_up(a.queries, block_queries) * divide_up(a.heads, block_heads);
+    const dim3 grid = grid_for(blocks, 1);
     if (dtype == ANNULUS_BFLOAT16)
-        launch("find_statistics", statistic_kernel<__nv_bfloat16>, grid, stream, a, rows);
+        launch("find_statistics", statistic_kernel<__nv_bfloat16>, grid, stream, a);
     else
-        launch("find_statistics", statistic_kernel<__half>, grid, stream, a, rows);
+        launch("find_statistics", statistic_kernel<__half>, grid, stream, a);
 }
 
 void pack_statistics(const StatisticOrder &order, const float *lse_log2, const float *delta, float *packed_lse_log2,
