@@ -263,7 +263,7 @@ end
 @doc raw"""
 Sets an upper bound in bytes for the workspace of a call, as annulus_workspace_size() counts it, or 0 for the
 engine's own choice (default; `gemm`: 256 MiB). `gemm` fits its work into the limit, and so does `fused`'s backward
-where it keeps a product instead of computing it twice (one branch, 64 < D <= 128: by default in up to 1 GiB, with
+where it keeps a product instead of computing it twice (one branch, 64 < D <= 128: by default in up to 1.25 GiB, with
 less memory in smaller parts or not at all); `auto` leaves to `gemm` what `fused` would need more for. A call that
 cannot be fitted fails with ANNULUS_ERROR_MEMORY and says how much its engine needs. Since 0.1.0.
 """ function annulus_config_set_workspace_limit(config, bytes)

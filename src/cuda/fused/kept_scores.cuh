@@ -169,7 +169,7 @@ template <class Traits> class KeptScoreConsumer {
             take_step([&](auto... starts) { multiply(std::false_type{}, starts...); });
             ++keys;
         }
-        for (; keys < all; ++keys)
+        for (; keys < all; ++keys) // the whole warpgroup must have seen a stage before it is given back
             take_step([&](auto...) { sync_warpgroup(); });
         write(tile, unit, x);
         write(tile, unit + 1, y);
