@@ -481,6 +481,8 @@ template <class Traits> class GradientConsumer {
 
         if (Traits::keeps_d_s && uniform(tile.runs) > 0 && uniform(unit.rows) > 0)
             find_images(tile);
+        // Bounds of loops that the compiler knows to be uniform: it then takes the stage for uniform, too, and
+        // addresses of operands need not pass through vector registers.
         const int runs = uniform(tile.runs);
         for (int i = 0; i < runs; ++i) {
             const auto *const run = tile.run + i;
@@ -600,7 +602,7 @@ template <class Traits> class GradientConsumer {
             store_bytes(shared_.images[unit_] + (queries * 4 + warp) * bytes, image + warp * bytes, bytes);
     }
 
-    // For the step's rows. Asking takes a while, so that it is done a step before.
+    // For the rows of the step at hand. Asking takes a while, so that it is done a step before.
     __device__ __forceinline__ void wait_for_run() const {
         if (!is_full_)
             shared_.run_full[stage_.slot()].wait(stage_.parity_to_empty());
@@ -686,7 +688,7 @@ template <class Traits> class GradientConsumer {
     BackwardShared<Traits> &shared_;
     const int unit_; // of the tile
     RingPlace<Traits::stages> stage_;
-    bool is_full_ = false;
+    bool is_full_ = false; // the stage at hand, as looked up a step before
 };
 
 template <class Traits>
@@ -696,8 +698,7 @@ __global__ void __launch_bounds__(Traits::threads, 1) backward_kernel(const __gr
     if (threadIdx.x == 0)
         shared.init_barriers();
     __syncthreads();
-    // The same in all lanes, as the compiler can see.
-    const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / warp_threads, 0);
+    const int warp = uniform(static_cast<int>(threadIdx.x) / warp_threads);
     if (warp < 4) {
         shrink_registers<Traits::Registers::feeder>();
         if (warp == 0) {

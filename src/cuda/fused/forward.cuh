@@ -562,8 +562,7 @@ __global__ void __launch_bounds__(Traits::threads, 1) forward_kernel(const __gri
     if (threadIdx.x == 0)
         shared.init_barriers();
     __syncthreads();
-    // The same in all lanes, as the compiler can see.
-    const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / warp_threads, 0);
+    const int warp = uniform(static_cast<int>(threadIdx.x) / warp_threads);
     if (warp < 4) {
         shrink_registers<Traits::Registers::feeder>();
         if (warp == 0) {

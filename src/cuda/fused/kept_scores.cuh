@@ -213,8 +213,7 @@ __global__ void __launch_bounds__(Traits::threads, 1) kept_score_kernel(const __
         publish_barriers();
     }
     __syncthreads();
-    // The same in all lanes, as the compiler can see.
-    const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / warpgroup_threads, 0);
+    const int warpgroup = uniform(static_cast<int>(threadIdx.x) / warpgroup_threads);
     if (warpgroup == 0) {
         shrink_registers<Traits::Registers::feeder>();
         if (threadIdx.x == 0)
