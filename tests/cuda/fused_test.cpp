@@ -189,6 +189,11 @@ std::vector<NamedProblem> patterns() {
           .kv_heads = 2,
           .dim = 128,
           .branches = {{.segment = 256, .dilation = 2, .phase = interleave}}}},
+        // Tiles of dQ that have three units, and one; segments that the sequence cuts short.
+        {"whole_units_of_three", {.length = 384, .heads = 2, .dim = 88, .branches = {{.segment = 192}}}},
+        {"whole_units_of_five", {.length = 704, .heads = 2, .dim = 72, .branches = {{.segment = 320}}}},
+        // More than eight tiles of keys for each multiprocessor.
+        {"whole_units_of_many", {.length = 8192, .heads = 17, .dim = 72, .branches = {{.segment = 128}}}},
         // The heads that share keys attend to different ones of them.
         {"grouped",
          {.batch = 2,

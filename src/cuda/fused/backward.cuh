@@ -485,12 +485,12 @@ template <class Traits> class GradientConsumer {
         // addresses of operands need not pass through vector registers.
         const int runs = uniform(tile.runs);
         for (int i = 0; i < runs; ++i) {
-            const auto *const run = tile.run + i;
-            const UnitRun &own = run->unit[own_unit()];
-            const int full = uniform(own.full), steps = uniform(own.steps), all_steps = uniform(run->steps);
+            const auto &run = tile.run[i];
+            const UnitRun &own = run.unit[own_unit()];
+            const int full = uniform(own.full), steps = uniform(own.steps), all_steps = uniform(run.steps);
             int at = steps - 1;
             if constexpr (Traits::overlaps)
-                load_weights(*run, Mask().pair, kept_weight);
+                load_weights(run, Mask().pair, kept_weight);
             if constexpr (Traits::overlaps) {
                 if (steps < all_steps) {
                     finish_pending();
@@ -499,23 +499,23 @@ template <class Traits> class GradientConsumer {
                 if (at < 0)
                     continue;
                 if (!has_pending) {
-                    take_overlapped_step(*run, std::true_type{}, std::true_type{}, at--);
+                    take_overlapped_step(run, std::true_type{}, std::true_type{}, at--);
                     has_pending = true;
                 }
 #pragma unroll 1
                 for (; at >= full; --at)
-                    take_overlapped_step(*run, std::true_type{}, std::false_type{}, at);
+                    take_overlapped_step(run, std::true_type{}, std::false_type{}, at);
 #pragma unroll 1
                 for (; at >= 0; --at)
-                    take_overlapped_step(*run, std::false_type{}, std::false_type{}, at);
+                    take_overlapped_step(run, std::false_type{}, std::false_type{}, at);
             } else {
                 sit_out(all_steps - steps);
 #pragma unroll 1
                 for (; at >= full; --at)
-                    take_step(*run, std::true_type{}, at);
+                    take_step(run, std::true_type{}, at);
 #pragma unroll 1
                 for (; at >= 0; --at)
-                    take_step(*run, std::false_type{}, at);
+                    take_step(run, std::false_type{}, at);
             }
         }
         if constexpr (Traits::overlaps)
@@ -591,6 +591,7 @@ template <class Traits> class GradientConsumer {
             store_matrices(image + swizzled_offset(unit_rows, warp * 16 + lane % 16, 2 * i + lane / 16), d_s[4 * i],
                            d_s[4 * i + 1], d_s[4 * i + 2], d_s[4 * i + 3]);
     }
+    // Once the product has been issued, beside which the fence and the copy then come.
     __device__ __forceinline__ void store_d_s(int queries) const {
         const int lane = thread_of_warpgroup() % warp_threads;
         const int warp = uniform(thread_of_warpgroup() / warp_threads);
@@ -602,7 +603,8 @@ template <class Traits> class GradientConsumer {
             store_bytes(shared_.images[unit_] + (queries * 4 + warp) * bytes, image + warp * bytes, bytes);
     }
 
-    // For the rows of the step at hand. Asking takes a while, so that it is done a step before.
+    // For the rows of the step at hand. Asking takes a while, so that it is done a step before: after waiting for that
+    // one, since the phase before the one asked for must have been seen to end.
     __device__ __forceinline__ void wait_for_run() const {
         if (!is_full_)
             shared_.run_full[stage_.slot()].wait(stage_.parity_to_empty());

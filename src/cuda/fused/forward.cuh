@@ -10,7 +10,7 @@
 // m moves.
 //
 // Grid. As many blocks as the GPU has multiprocessors; each takes tiles (tile.cuh) until there are none left, the
-// first by its index, the others from a counter.
+// first two by its index, the others from a counter.
 //
 // Roles. Warpgroup 0 feeds: its warp 0 copies K and V by tensor maps, warp 1 finds tiles, warp 2 copies Q. The other
 // warpgroups compute, a unit of 64 queries each.
@@ -282,7 +282,8 @@ template <class Traits> class Consumer {
                 p[i] = pack_two<Element>(s[2 * i], s[2 * i + 1]);
         };
 
-        // log2 of the multiplicity of the thread's two columns of eight. Read at each step: registers are scarcer.
+        // log2 of the multiplicity of the thread's two columns of eight. Read at each step: registers are scarcer. Not
+        // by log2_fast: the kernel of 128 columns would spill.
         float weight[2];
         const auto load_weights = [&](const UnitRun &own) {
             const int two = own.multiplicities[thread_of_warpgroup() % 4];

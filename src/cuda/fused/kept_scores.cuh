@@ -17,6 +17,7 @@
 #include "cuda/prim/wgmma.cuh"
 
 #include <cstdint>
+#include <type_traits>
 
 namespace annulus {
 
@@ -132,11 +133,11 @@ template <class Traits> class KeptScoreConsumer {
 #pragma unroll
         for (int i = 0; i < columns / 2; ++i)
             x[i] = y[i] = 0;
-        const auto take_step = [&](auto multiply) {
+        const auto take_step = [&](auto use) {
             const int slot = place_.slot();
             shared_.full[slot].wait(place_.parity_to_empty());
             const std::uint32_t distance = slot * (sizeof(typename KeptScoreShared<Traits>::Stage) / 16);
-            multiply(left + distance, right + distance);
+            use(left + distance, right + distance);
             if (thread_of_warpgroup() == 0)
                 shared_.empty[slot].arrive();
             ++place_.count;

@@ -76,7 +76,8 @@ struct TilePass {
     int merged_ratio;
     bool causal, zero_keys;
 
-    // Tile ids count, from the fastest: tiles of a cell, cells of a block, blocks of a section, heads, sections, batch.
+    // Tile ids count, from the fastest: tiles of a cell (by_length: these last), cells of a block, blocks of a section,
+    // heads, sections, batch.
     // Blocks are the segments of a branch with the shortest ones; those of others may cut them into cells.
     unsigned tiles;
     Divisor tiles_of_cell, cells_of_block, blocks_of_section, heads, sections;

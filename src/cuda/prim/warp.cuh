@@ -33,7 +33,7 @@ template <int count> __device__ __forceinline__ void grow_registers() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count));
 }
 
-// x, which is the same in all lanes, where the compiler sees that.
+// x, which is the same in all lanes, so that the compiler sees it. By the whole warp.
 __device__ __forceinline__ int uniform(int x) {
     return __shfl_sync(~0u, x, 0);
 }
