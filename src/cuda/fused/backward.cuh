@@ -489,9 +489,8 @@ template <class Traits> class GradientConsumer {
             const UnitRun &own = run.unit[own_unit()];
             const int full = uniform(own.full), steps = uniform(own.steps), all_steps = uniform(run.steps);
             int at = steps - 1;
-            if constexpr (Traits::overlaps)
-                load_weights(run, Mask().pair, kept_weight);
             if constexpr (Traits::overlaps) {
+                load_weights(run, Mask().pair, kept_weight);
                 if (steps < all_steps) {
                     finish_pending();
                     sit_out(all_steps - steps);

@@ -77,8 +77,8 @@ struct TilePass {
     bool causal, zero_keys;
 
     // Tile ids count, from the fastest: tiles of a cell (by_length: these last), cells of a block, blocks of a section,
-    // heads, sections, batch.
-    // Blocks are the segments of a branch with the shortest ones; those of others may cut them into cells.
+    // heads, sections, batch. Blocks are the segments of a branch with the shortest ones; those of others may cut them
+    // into cells.
     unsigned tiles;
     Divisor tiles_of_cell, cells_of_block, blocks_of_section, heads, sections;
     int first_head, head_step; // of the heads of Q that the numbers stand for
