@@ -407,6 +407,16 @@ INSTANTIATE_TEST_SUITE_P(Fused, SomePatterns, testing::ValuesIn(some_patterns())
 
 class Repeats : public testing::TestWithParam<NamedProblem> {};
 
+// For problems that the reference would take too long for.
+void expect_agreement_with_cpu(const Problem &problem, const Inputs &inputs, const Results &results) {
+    const auto on_cpu = [&](annulus_dtype dtype) {
+        Problem same = problem;
+        same.dtype = dtype;
+        return run(same, inputs, {.engine = ANNULUS_ENGINE_CPU, .threads = 0, .backward = !results.d_q.empty()});
+    };
+    expect_agreement(problem, results, on_cpu(ANNULUS_FLOAT64), on_cpu(problem.dtype));
+}
+
 std::size_t contiguous_bytes(const annulus_tensor &tensor) {
     std::size_t bytes = bytes_of(tensor.dtype);
     for (int i = 0; i < tensor.rank; ++i)
@@ -434,12 +444,7 @@ TEST_P(Repeats, AreBitEqual) {
             ASSERT_TRUE(bytes == first[j]) << outputs[j].name << " of repeat " << i;
         }
     }
-    const auto on_cpu = [&](annulus_dtype dtype) {
-        Problem same = problem;
-        same.dtype = dtype;
-        return run(same, inputs, {.engine = ANNULUS_ENGINE_CPU, .threads = 0});
-    };
-    expect_agreement(problem, call.results(), on_cpu(ANNULUS_FLOAT64), on_cpu(problem.dtype));
+    expect_agreement_with_cpu(problem, inputs, call.results());
 }
 
 std::vector<NamedProblem> long_problems() {
@@ -471,6 +476,81 @@ std::vector<NamedProblem> long_problems() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Fused, Repeats, testing::ValuesIn(long_problems()), name_of_problem);
+
+// ---- Passes that are cut
+
+// Some units of a cell meet far more keys than the others.
+std::vector<NamedProblem> cut_problems() {
+    const Problem two = {
+        .length = 20001, .heads = 8, .dim = 128, .branches = {{.segment = 200}, {.dilation = 8}, {.dilation = 16}}};
+    Problem four = two, grouped = two, head_ranges = two;
+    four.dim = 48;
+    four.branches = {
+        {.segment = 100}, {.segment = 400, .dilation = 2}, {.segment = 2000, .dilation = 8}, {.dilation = 32}};
+    Problem causal = four, zero_keys = four;
+    causal.causal = true;
+    zero_keys.zero_keys = true;
+    grouped.kv_heads = 2;
+    grouped.causal = true;
+    head_ranges.dim = 64;
+    head_ranges.branches[1].first_head = 2;
+    head_ranges.branches[1].head_count = 5;
+    return with_dtypes({{"two", two},
+                        {"four", four},
+                        {"four_causal", causal},
+                        {"four_zero_keys", zero_keys},
+                        {"grouped", grouped},
+                        {"head_ranges", head_ranges}},
+                       {ANNULUS_BFLOAT16});
+}
+
+class Cut : public testing::TestWithParam<NamedProblem> {
+  protected:
+    const Problem &problem_ = GetParam().problem;
+    const Inputs inputs_ = random_inputs(problem_, 1);
+
+    // The second of two passes reads the LSE, for which there is room in the workspace.
+    static bool is_cut(const Problem &problem, std::uint64_t limit) {
+        RunOptions options = subject();
+        options.workspace_limit = limit;
+        const Context context = make_context(make_config(problem, options).get(), 0, place());
+        const annulus_problem sizes = sizes_of(problem);
+        std::uint64_t bytes = 0;
+        check(annulus_workspace_size(context.get(), &sizes, ANNULUS_PASS_FORWARD, &bytes));
+        return bytes >= problem.lse_size() * sizeof(float);
+    }
+};
+
+TEST_P(Cut, AgreesWithCpu) {
+    ASSERT_TRUE(is_cut(problem_, 0));
+    const Results results = run(problem_, inputs_, subject());
+    expect_agreement_with_cpu(problem_, inputs_, results);
+    for (int i = 0; i < 3; ++i)
+        expect_identical(run(problem_, inputs_, subject()), results);
+}
+
+TEST_P(Cut, NeedsNoLse) {
+    Call call(problem_, inputs_, place(), true);
+    const Context context = context_for(problem_, ANNULUS_ENGINE_FUSED);
+    check(call.forward(context.get()));
+    const Results with_lse = call.results(ANNULUS_PASS_FORWARD);
+    call.reset(inputs_);
+    const Call::Arguments &a = call.arguments;
+    check(annulus_forward(context.get(), &a.q, &a.k, &a.v, &a.out, nullptr, nullptr));
+    Results without_lse = call.results(ANNULUS_PASS_FORWARD);
+    without_lse.lse = with_lse.lse;
+    expect_identical(without_lse, with_lse);
+}
+
+TEST_P(Cut, IsOnePassWhereTheLimitIsTooSmall) {
+    RunOptions options = subject();
+    options.backward = false;
+    options.workspace_limit = 4096;
+    ASSERT_FALSE(is_cut(problem_, options.workspace_limit));
+    expect_agreement_with_cpu(problem_, inputs_, run(problem_, inputs_, options));
+}
+
+INSTANTIATE_TEST_SUITE_P(Fused, Cut, testing::ValuesIn(cut_problems()), name_of_problem);
 
 // ---- Who serves a call
 

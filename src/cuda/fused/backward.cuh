@@ -580,15 +580,10 @@ template <class Traits> class GradientConsumer {
     // reads it.
     __device__ __forceinline__ void stage_d_s(const std::uint32_t (&d_s)[step / 4]) const {
         static_assert(step == unit_rows);
-        const int lane = thread_of_warpgroup() % warp_threads, warp = thread_of_warpgroup() / warp_threads;
-        const std::uint32_t image = shared_address(shared_.d_s[own_unit()]);
-        if (lane == 0)
+        if (thread_of_warpgroup() % warp_threads == 0)
             wait_until_stores_were_read();
         __syncwarp();
-#pragma unroll
-        for (int i = 0; i < step / 16; ++i)
-            store_matrices(image + swizzled_offset(unit_rows, warp * 16 + lane % 16, 2 * i + lane / 16), d_s[4 * i],
-                           d_s[4 * i + 1], d_s[4 * i + 2], d_s[4 * i + 3]);
+        stage_pairs(shared_address(shared_.d_s[own_unit()]), d_s);
     }
     // Once the product has been issued, beside which the fence and the copy then come.
     __device__ __forceinline__ void store_d_s(int queries) const {
@@ -648,14 +643,16 @@ template <class Traits> class GradientConsumer {
     }
 
     template <int count>
-    __device__ __forceinline__ void write_rows(const Unit &unit, int batch, int head, const float (&x)[count],
+    __device__ __forceinline__ void write_rows(const Unit &unit, int batch, int head, float (&x)[count],
                                                std::uint32_t staging, const PassRows &rows) const {
+        Element *const row_0 = static_cast<Element *>(rows.data) + batch * rows.batch + head * rows.head;
+        const auto row_at = [&](int row) { return row_0 + pass_.unit_row(unit.position(row)) * rows.row; };
+        if (pass_.adds_to_rows)
+            add_rows<Element>(x, {1, 1}, {1, 1}, unit.rows, pass_.head_dim, row_at);
         if (pass_.has_nan)
             note_nonfinite(x, pass_.has_nan);
         stage_rows<Element>(staging, x, 1.f, 1.f);
-        Element *const row_0 = static_cast<Element *>(rows.data) + batch * rows.batch + head * rows.head;
-        store_rows<Element, columns>(staging, unit.rows, pass_.head_dim,
-                                     [&](int row) { return row_0 + pass_.unit_row(unit.position(row)) * rows.row; });
+        store_rows<Element, columns>(staging, unit.rows, pass_.head_dim, row_at);
     }
 
     template <int count>

@@ -37,11 +37,6 @@ struct KeptScores {
     static constexpr int image_bytes = unit_rows * unit_rows * 2;
     static constexpr int units_of_tile = 4; // of queries, of the kernel that multiplies
 
-    // Whether tiles that causality makes differ are so few for each block that the longest ones must come first. Where
-    // they are many, those of a segment stay together, whose rows the L2 then keeps.
-    __host__ __device__ static bool go_by_length(const TilePass &pass, int blocks) {
-        return pass.causal && pass.tiles < 8 * static_cast<unsigned>(blocks);
-    }
     __host__ __device__ std::int64_t images_of_segment() const {
         return std::int64_t{units_of_segment} * (causal ? units_of_segment + 1 : 2 * units_of_segment) / 2;
     }
@@ -74,8 +69,9 @@ struct BackwardPass : TilePass {
     PassRows d_scores, d_values;
     float *sum_d_scores, *sum_d_values;
     int sum_rows;
-    bool sets_sums; // instead of adding to them
-    int *has_nan;   // causal; becomes 1 where a result, not a sum, is NaN or infinite. Else null
+    bool sets_sums;    // instead of adding to them
+    bool adds_to_rows; // of the dtype, instead of setting them
+    int *has_nan;      // causal; becomes 1 where a result, not a sum, is NaN or infinite. Else null
     KeptScores kept;
 
     // The row of a unit in its tensors and the sums.

@@ -5,6 +5,7 @@
 #include "cuda/fused/fused_call.hpp"
 #include "cuda/fused/fused_launch.hpp"
 #include "cuda/fused/gradient_statistics.hpp"
+#include "cuda/fused/pass_cut.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -80,6 +81,12 @@ std::optional<KeptParts> plan_kept_scores(const Problem &problem, const Backward
     return parts;
 }
 
+// Whether tiles that causality makes differ are so few for each multiprocessor that the longest ones must come first.
+// Where they are many, those of a segment stay together, whose rows the L2 then keeps.
+bool go_by_length(const TilePass &pass, int multiprocessors) {
+    return pass.causal && pass.tiles < 8 * static_cast<unsigned>(multiprocessors);
+}
+
 constexpr std::size_t usual_kept_bytes = std::size_t{5} << 28; // four causal segments of 16384, which fill a GPU
 
 struct BackwardMemory {
@@ -143,7 +150,8 @@ BackwardMemory book(Workspace &workspace, const Plan &plan, const BackwardPasses
 class BackwardRun {
   public:
     BackwardRun(const CudaCall &call, Workspace &workspace)
-        : call_(call), problem_(call.plan.problem()), passes_(make_backward_passes(call.plan)),
+        : call_(call), problem_(call.plan.problem()),
+          passes_(make_backward_passes(call.plan, call.resources, call.sums.has_value())),
           memory_(book(workspace, call.plan, passes_, call.resources, call.sums.has_value())), stream_(call.stream()),
           sums_(memory_.sums) {
         if (call.sums)
@@ -196,12 +204,13 @@ class BackwardRun {
         pass.delta = memory_.delta;
         pass.statistic_rows = static_cast<int>(problem_.queries.length);
         pass.sets_sums = sets;
+        pass.adds_to_rows = planned.adds_to_rows;
         return pass;
     }
 
     void launch(Gradients what, BackwardPass &pass) {
         const float *const sums = what == Gradients::d_v ? pass.sum_d_values : pass.sum_d_scores;
-        pass.skips_empty = sums && !pass.sets_sums;
+        pass.skips_empty = pass.adds_to_rows || (sums && !pass.sets_sums);
         pass.has_nan = sums ? nullptr : has_nan_;
         if (what != Gradients::d_q_of_kept_d_s)
             pass.next_tile = memory_.control + launches_++;
@@ -321,7 +330,7 @@ class BackwardRun {
                                  int segments) {
             restrict_pass(keys,
                           {first_batch, batches, first_head * group, part_heads, first_segment + segment, segments});
-            keys.by_length = KeptScores::go_by_length(keys, call_.device.multiprocessors());
+            keys.by_length = go_by_length(keys, call_.device.multiprocessors());
             for (int member = 0; member < group; ++member, ++keys.first_head) {
                 keys.kept = parts.scores;
                 keys.kept.images = memory_.images;
@@ -338,6 +347,7 @@ class BackwardRun {
                 queries.tiles =
                     static_cast<unsigned>(divide_up(parts.scores.units_of_segment, KeptScores::units_of_tile) *
                                           segments * part_heads * batches);
+                queries.by_length = go_by_length(queries, call_.device.multiprocessors());
                 launch(Gradients::d_q_of_kept_d_s, queries);
             }
         };
@@ -368,18 +378,24 @@ class BackwardRun {
 
 } // namespace
 
-BackwardPasses make_backward_passes(const Plan &plan) {
+BackwardPasses make_backward_passes(const Plan &plan, const Resources &resources, bool is_step) {
     const Problem &problem = plan.problem();
-    const auto passes_of = [&](PassOf what, Gradients gradients) {
-        return make_passes(plan, what, backward_shape(problem.dtype, problem.head_dim, gradients));
+    const auto passes_of = [&](PassOf what, Gradients gradients, bool may_be_cut) {
+        const PassShape shape = backward_shape(problem.dtype, problem.head_dim, gradients);
+        std::vector<PlannedPass> passes = make_passes(plan, what, shape);
+        if (may_be_cut)
+            cut_pass(passes, plan, what, shape, multiprocessors_of(resources));
+        return passes;
     };
-    return {passes_of(PassOf::query_gradients, Gradients::d_q),
-            passes_of(PassOf::key_gradients, gradients_of_keys(problem.head_dim).front())};
+    // The heads that share a head of keys add to its sums.
+    return {passes_of(PassOf::query_gradients, Gradients::d_q, !is_step),
+            passes_of(PassOf::key_gradients, gradients_of_keys(problem.head_dim).front(),
+                      !is_step && problem.heads == problem.kv_heads)};
 }
 
 std::size_t backward_bytes(const Plan &plan, const Resources &resources, bool is_step) {
     Workspace ledger;
-    book(ledger, plan, make_backward_passes(plan), resources, is_step);
+    book(ledger, plan, make_backward_passes(plan, resources, is_step), resources, is_step);
     return ledger.used();
 }
 

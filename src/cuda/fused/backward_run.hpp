@@ -13,7 +13,8 @@ namespace annulus {
 struct BackwardPasses {
     std::vector<PlannedPass> queries, keys;
 };
-BackwardPasses make_backward_passes(const Plan &plan);
+// Of a call, whose passes may be cut, or of a step of one.
+BackwardPasses make_backward_passes(const Plan &plan, const Resources &resources, bool is_step);
 
 // Bytes of workspace of a call, or of a step of one.
 std::size_t backward_bytes(const Plan &plan, const Resources &resources, bool is_step);

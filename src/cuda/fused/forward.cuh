@@ -479,27 +479,57 @@ template <class Traits> class Consumer {
     template <int count>
     __device__ __forceinline__ void write_outputs(const Unit &unit, int batch, int head, int lane, int warp,
                                                   std::uint32_t staging, float (&o)[count],
-                                                  const RunningSoftmax &softmax, const float (&sum)[2]) {
-        float inverse[2];
+                                                  const RunningSoftmax &softmax, float (&sum)[2]) {
+        Element *const out = static_cast<Element *>(pass_.out.data) + row_offset(pass_.out, batch, head, unit.first);
+        const std::int64_t row_distance = unit.stride * pass_.out.row;
+        const auto row_at = [&](int row) { return out + row * row_distance; };
+        float top[2], inverse[2];
+#pragma unroll
+        for (int r = 0; r < 2; ++r)
+            top[r] = softmax.m[r] * pass_.scale_log2;
+        if (pass_.adds_to_rows)
+            add_to_rows(unit, batch, head, o, top, sum, row_at);
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             inverse[r] = sum[r] == 0.f ? 0.f : __frcp_rn(sum[r]);
             const int row = warp * 16 + lane / 4 + 8 * r;
             if (pass_.lse.data && lane % 4 == 0 && row < unit.rows)
                 static_cast<float *>(pass_.lse.data)[row_offset(pass_.lse, batch, head, unit.position(row))] =
-                    sum[r] == 0.f ? -INFINITY
-                                  : (softmax.m[r] * pass_.scale_log2 + __log2f(sum[r])) * std::numbers::ln2_v<float>;
+                    sum[r] == 0.f ? -INFINITY : (top[r] + __log2f(sum[r])) * std::numbers::ln2_v<float>;
         }
         if (pass_.has_nan)
             note_nonfinite(o, pass_.has_nan);
         sync_warpgroup(); // no warp's products read Q any more
         stage_rows<Element>(staging, o, inverse[0], inverse[1]);
-        Element *const out = static_cast<Element *>(pass_.out.data) + row_offset(pass_.out, batch, head, unit.first);
-        const std::int64_t row_distance = unit.stride * pass_.out.row;
-        store_rows<Element, Traits::head_dim>(staging, unit.rows, pass_.head_dim,
-                                              [&](int row) { return out + row * row_distance; });
+        store_rows<Element, Traits::head_dim>(staging, unit.rows, pass_.head_dim, row_at);
         if (pass_.sum_o && lane < 16 && warp * 16 + lane < unit.rows)
             pass_.sum_state[sum_row(unit, batch, head, warp * 16 + lane)] = finished_state();
+    }
+
+    // O, its maximum and its sum with what the rows have of other keys: O' and LSE' are as well O' with a maximum of
+    // LSE' and a sum of 1.
+    template <int count, class RowAt>
+    __device__ __forceinline__ void add_to_rows(const Unit &unit, int batch, int head, float (&o)[count],
+                                                float (&top)[2], float (&sum)[2], const RowAt &row_at) const {
+        const int thread = thread_of_warpgroup(), lane = thread % warp_threads, warp = thread / warp_threads;
+        float factor[2] = {}, row_factor[2] = {};
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            const int row = warp * 16 + lane / 4 + 8 * r;
+            if (row >= unit.rows)
+                continue;
+            const float *const lse =
+                static_cast<const float *>(pass_.lse.data) + row_offset(pass_.lse, batch, head, unit.position(row));
+            const float before = *lse * std::numbers::log2e_v<float>, own = sum[r] == 0.f ? -INFINITY : top[r];
+            top[r] = fmaxf(before, own);
+            if (before == -INFINITY && own == -INFINITY)
+                continue;
+            factor[r] = exp2f(own - top[r]);
+            row_factor[r] = exp2f(before - top[r]);
+            sum[r] = fmaf(sum[r], factor[r], row_factor[r]);
+        }
+        __syncwarp(); // all four lanes of a row have read the LSE that one of them overwrites
+        add_rows<Element>(o, factor, row_factor, unit.rows, pass_.head_dim, row_at);
     }
 
     __device__ __forceinline__ std::int64_t sum_row(const Unit &unit, int batch, int head, int row) const {

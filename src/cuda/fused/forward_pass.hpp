@@ -29,9 +29,10 @@ struct ForwardPass : TilePass {
         return (query_order ? query_order[index] : index) + query_offset;
     }
 
-    // Results, of queries that have keys: either O and LSE (which may be null) of the dtype, or sums: O unnormalised
-    // and (m, l) in units of log2.
+    // Results, of queries that have keys: either O and LSE (which may be null where it is set) of the dtype, or sums: O
+    // unnormalised and (m, l) in units of log2.
     PassRows out, lse;
+    bool adds_to_rows; // O and LSE of other keys, instead of setting them
     float *sum_o;      // [B, H, queries, D], or null
     float2 *sum_state; // [B, H, queries]
     int sum_rows;      // the queries

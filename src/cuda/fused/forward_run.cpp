@@ -4,6 +4,7 @@
 #include "cuda/cuda_error.hpp"
 #include "cuda/fused/fused_call.hpp"
 #include "cuda/fused/fused_launch.hpp"
+#include "cuda/fused/pass_cut.hpp"
 
 #include <cstdint>
 
@@ -17,22 +18,36 @@ struct ForwardMemory {
     std::int64_t control_count;
     float2 *state; // [B, H, queries], with sums of the call's own
     float *o;      // [B, H, queries, D]
+    float *lse;    // [B, H, queries], for a pass that was cut, where the call takes no LSE
     CurveMemory curve;
 };
 
-ForwardMemory book(Workspace &workspace, const Plan &plan, const std::vector<PlannedPass> &passes, bool has_sums) {
+// Whether the passes, of a call and not of a step, add to sums of its own.
+bool has_own_sums(const std::vector<PlannedPass> &passes, bool is_step) {
+    return !is_step && needs_sums(passes);
+}
+
+ForwardMemory book(Workspace &workspace, const Plan &plan, const std::vector<PlannedPass> &passes, bool is_step) {
     ForwardMemory memory{};
     const Problem &problem = plan.problem();
     memory.branches = book_branches(workspace, plan);
     memory.control_count = static_cast<std::int64_t>(passes.size()) + 1;
     memory.control = workspace.take<unsigned>(memory.control_count);
-    if (has_sums) {
-        const std::int64_t rows = problem.batch * problem.heads * problem.queries.length;
+    const std::int64_t rows = problem.batch * problem.heads * problem.queries.length;
+    if (has_own_sums(passes, is_step)) {
         memory.state = workspace.take<float2>(rows);
         memory.o = workspace.take<float>(rows * problem.head_dim);
     }
+    if (!passes.empty() && passes.back().adds_to_rows)
+        memory.lse = workspace.take<float>(rows);
     memory.curve = book_curve(workspace, plan, passes, false);
     return memory;
+}
+
+std::size_t bytes_of(const Plan &plan, const std::vector<PlannedPass> &passes, bool is_step) {
+    Workspace ledger;
+    book(ledger, plan, passes, is_step);
+    return ledger.used();
 }
 
 // What queries without keys get: in the call's tensors, of which the state is to tell if there is one; or in the sums.
@@ -49,30 +64,37 @@ void clear(const CudaCall &call, bool finishes_rows, float2 *state, float *o, cu
 
 } // namespace
 
-std::vector<PlannedPass> make_forward_passes(const Plan &plan) {
-    return make_passes(plan, PassOf::outputs, forward_shape(plan.problem().head_dim));
+std::vector<PlannedPass> make_forward_passes(const Plan &plan, const Resources &resources, bool is_step) {
+    const PassShape shape = forward_shape(plan.problem().head_dim);
+    const std::vector<PlannedPass> passes = make_passes(plan, PassOf::outputs, shape);
+    if (is_step)
+        return passes;
+    std::vector<PlannedPass> cut = passes;
+    cut_pass(cut, plan, PassOf::outputs, shape, multiprocessors_of(resources));
+    const bool fits = resources.workspace_limit == 0 || bytes_of(plan, cut, is_step) <= resources.workspace_limit;
+    return fits ? cut : passes;
 }
 
-std::size_t forward_bytes(const Plan &plan, bool is_step) {
-    const std::vector<PlannedPass> passes = make_forward_passes(plan);
-    Workspace ledger;
-    book(ledger, plan, passes, !is_step && needs_sums(passes));
-    return ledger.used();
+std::size_t forward_bytes(const Plan &plan, const Resources &resources, bool is_step) {
+    return bytes_of(plan, make_forward_passes(plan, resources, is_step), is_step);
 }
 
 void run_forward(const CudaCall &call, Workspace &workspace) {
     const Plan &plan = call.plan;
     const Problem &problem = plan.problem();
     cudaStream_t const stream = call.stream();
-    const std::vector<PlannedPass> passes = make_forward_passes(plan);
+    const bool is_step = call.sums.has_value();
+    const std::vector<PlannedPass> passes = make_forward_passes(plan, call.resources, is_step);
     const int step = forward_shape(problem.head_dim).step;
-    const bool has_own_sums = !call.sums && needs_sums(passes);
-    const ForwardMemory memory = book(workspace, plan, passes, has_own_sums);
+    const ForwardMemory memory = book(workspace, plan, passes, is_step);
     if (problem.batch * problem.queries.length == 0)
         return;
     store_branches(call, memory.branches);
     check(cudaMemsetAsync(memory.control, 0, static_cast<std::size_t>(memory.control_count) * sizeof(unsigned), stream),
           "cudaMemsetAsync");
+    const std::int64_t queries = problem.queries.length;
+    const DeviceRows own_lse{memory.lse, problem.heads * queries, 1, queries, problem.queries.start};
+    const DeviceRows &lse = memory.lse && !call.lse.data ? own_lse : call.lse;
     float2 *const state = call.sums ? call.sums->state : memory.state;
     float *const o = call.sums ? call.sums->o : memory.o;
     bool sets = !call.sums || call.sums->first; // what comes next sets its rows
@@ -100,12 +122,13 @@ void run_forward(const CudaCall &call, Workspace &workspace) {
         pass.inverse_scale_log2 = 1 / pass.scale_log2;
         pass.q = pass_rows(call.q);
         pass.out = pass_rows(call.out);
-        pass.lse = pass_rows(call.lse);
+        pass.lse = pass_rows(lse);
+        pass.adds_to_rows = passes[i].adds_to_rows;
         pass.sum_o = o;
         pass.sum_state = state;
         pass.sum_rows = static_cast<int>(problem.queries.length);
         pass.sets_sums = sets;
-        pass.skips_empty = o && !sets && !pass.zero_keys;
+        pass.skips_empty = (pass.adds_to_rows || (o && !sets)) && !pass.zero_keys;
         pass.finishes_rows = finishes_rows;
         pass.next_tile = memory.control + i;
         pass.has_nan = o && !finishes_rows ? nullptr : has_nan;
@@ -113,7 +136,7 @@ void run_forward(const CudaCall &call, Workspace &workspace) {
         sets = false;
     }
     OutputArguments outputs{call.whole(), state, o, call.out, call.lse, call.row_context(memory.branches, has_nan)};
-    if (has_own_sums)
+    if (has_own_sums(passes, is_step))
         write_outputs(problem.dtype, outputs, stream);
     else if (plan.causal() && (!o || finishes_rows))
         repair_outputs(problem.dtype, outputs, stream);

@@ -10,10 +10,11 @@
 
 namespace annulus {
 
-std::vector<PlannedPass> make_forward_passes(const Plan &plan);
+// Of a call, whose pass may be cut, or of a step of one.
+std::vector<PlannedPass> make_forward_passes(const Plan &plan, const Resources &resources, bool is_step);
 
 // Bytes of workspace of a call, or of a step of one.
-std::size_t forward_bytes(const Plan &plan, bool is_step);
+std::size_t forward_bytes(const Plan &plan, const Resources &resources, bool is_step);
 
 // Runs all passes; with `call.sums` into these, else into the call's tensors, by way of sums of its own where it needs
 // any.

@@ -14,6 +14,10 @@ PassRows pass_rows(const DeviceRows &rows) {
     return {rows.data, rows.batch, rows.row, rows.head, static_cast<int>(rows.start)};
 }
 
+int multiprocessors_of(const Resources &resources) {
+    return static_cast<const CudaDevice &>(*resources.device).multiprocessors();
+}
+
 float scale_log2(const Plan &plan) {
     return static_cast<float>(plan.scale() * std::numbers::log2e);
 }
@@ -32,7 +36,7 @@ void store_branches(const CudaCall &call, BranchPlan *target) {
 }
 
 bool needs_sums(const std::vector<PlannedPass> &passes) {
-    return passes.size() > 1 || (!passes.empty() && passes.front().curve);
+    return (passes.size() > 1 && !passes.back().adds_to_rows) || (!passes.empty() && passes.front().curve);
 }
 
 CurveMemory book_curve(Workspace &workspace, const Plan &plan, const std::vector<PlannedPass> &passes, bool of_keys) {

@@ -15,6 +15,8 @@ namespace annulus {
 
 PassRows pass_rows(const DeviceRows &rows);
 
+int multiprocessors_of(const Resources &resources);
+
 // scale log2(e), as the kernels have it.
 float scale_log2(const Plan &plan);
 
@@ -22,7 +24,7 @@ float scale_log2(const Plan &plan);
 BranchPlan *book_branches(Workspace &workspace, const Plan &plan);
 void store_branches(const CudaCall &call, BranchPlan *target);
 
-// Passes along a curve, and several ones, add to sums.
+// Passes along a curve, and several ones, add to sums; but one that was cut to rows.
 bool needs_sums(const std::vector<PlannedPass> &passes);
 
 // What passes that follow an order along a curve need, one after the other: the order, and what they read in it.

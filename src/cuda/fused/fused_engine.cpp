@@ -2,7 +2,8 @@
 // The `fused` engine: kernels for all branches at once (forward.cuh, backward.cuh), on GPUs of compute capability 9.0.
 //
 // Branches whose dilations do not divide one another, whose query rules do not mix, or that follow a curve take a pass
-// each; passes, like the steps of a ring, add to sums in float32, whose form is that of the gemm engine.
+// each; passes, like the steps of a ring, add to sums in float32, whose form is that of the gemm engine. The two passes
+// of branches that one pass could take (pass_cut.hpp) need none: the second adds to rows that the first has written.
 #include "cuda/fused/backward_run.hpp"
 #include "cuda/fused/forward_run.hpp"
 #include "cuda/fused/fused_call.hpp"
@@ -38,10 +39,11 @@ const char *refusal(const Plan &plan, annulus_pass pass, const Resources &resour
             return "a dilation of 2^30 is too much for it";
     if (const char *reason = curve_refusal(plan))
         return reason;
+    // Passes that are cut have no more tiles than whole ones.
     const char *const too_many_tiles = "there are too many small segments";
     if (pass == ANNULUS_PASS_FORWARD)
-        return has_too_many_tiles(make_forward_passes(plan)) ? too_many_tiles : nullptr;
-    const BackwardPasses passes = make_backward_passes(plan);
+        return has_too_many_tiles(make_forward_passes(plan, resources, true)) ? too_many_tiles : nullptr;
+    const BackwardPasses passes = make_backward_passes(plan, resources, true);
     return has_too_many_tiles(passes.queries) || has_too_many_tiles(passes.keys) ? too_many_tiles : nullptr;
 }
 
@@ -73,7 +75,8 @@ const char *tensor_refusal(const CallTensors &tensors) {
 }
 
 std::size_t bytes_of(const Plan &plan, annulus_pass pass, const Resources &resources, bool is_step) {
-    return pass == ANNULUS_PASS_FORWARD ? forward_bytes(plan, is_step) : backward_bytes(plan, resources, is_step);
+    return pass == ANNULUS_PASS_FORWARD ? forward_bytes(plan, resources, is_step)
+                                        : backward_bytes(plan, resources, is_step);
 }
 
 std::size_t workspace_bytes(const Plan &plan, annulus_pass pass, const Resources &resources) {

@@ -55,9 +55,8 @@ struct KeptTile {
         const PassBranch &branch = pass.branches[0];
         const int groups = quotient_up(kept.units_of_segment, units_of_tile);
         const int all_segments = kept.segments * kept.heads * kept.batches;
-        const bool by_length = KeptScores::go_by_length(pass, static_cast<int>(gridDim.x));
-        const int group = groups - 1 - (by_length ? id / all_segments : id % groups);
-        id = by_length ? id % all_segments : id / groups;
+        const int group = groups - 1 - (pass.by_length ? id / all_segments : id % groups);
+        id = pass.by_length ? id % all_segments : id / groups;
         segment = kept.first_segment + id % kept.segments;
         id /= kept.segments;
         head = kept.first_head + id % kept.heads * kept.head_step;

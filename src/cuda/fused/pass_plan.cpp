@@ -284,6 +284,19 @@ TilePass pass_without_branches(const Plan &plan, PassOf what) {
     return pass;
 }
 
+// All but the branches.
+void finish(PlannedPass &planned, const Plan &plan, PassOf what, const PassShape &shape) {
+    const Problem &problem = plan.problem();
+    TilePass &pass = planned.tiles;
+    const std::int64_t rows_of_runs = what == PassOf::key_gradients ? problem.queries.length : problem.key_rows();
+    set_merging(pass, shape.step, planned.curve ? planned.window.length : rows_of_runs);
+    if (pass.unit_count > 0)
+        set_grid(pass, shape.units);
+    // Rows of keys may stand for several positions, of which one has queries at the most.
+    const bool rows_are_positions = what != PassOf::key_gradients || problem.key_stride == 1;
+    planned.is_complete = !planned.curve && rows_are_positions && is_complete(pass, problem.heads);
+}
+
 } // namespace
 
 std::vector<PlannedPass> make_passes(const Plan &plan, PassOf what, const PassShape &shape) {
@@ -321,16 +334,18 @@ std::vector<PlannedPass> make_passes(const Plan &plan, PassOf what, const PassSh
     }
     passes.insert(passes.end(), curved.begin(), curved.end());
 
-    const std::int64_t rows_of_runs = what == PassOf::key_gradients ? problem.queries.length : problem.key_rows();
-    for (auto &[pass, complete, curve, window] : passes) {
-        set_merging(pass, shape.step, curve ? window.length : rows_of_runs);
-        if (pass.unit_count > 0)
-            set_grid(pass, shape.units);
-        // Rows of keys may stand for several positions, of which one has queries at the most.
-        const bool rows_are_positions = what != PassOf::key_gradients || problem.key_stride == 1;
-        complete = !curve && rows_are_positions && is_complete(pass, problem.heads);
-    }
+    for (PlannedPass &planned : passes)
+        finish(planned, plan, what, shape);
     return passes;
+}
+
+PlannedPass pass_over(const PlannedPass &planned, int first, int count, const Plan &plan, PassOf what,
+                      const PassShape &shape) {
+    PlannedPass result{pass_without_branches(plan, what), false};
+    for (const PassBranch &branch : branches_of(planned.tiles).subspan(first, count))
+        result.tiles = *with_branch(result.tiles, branch);
+    finish(result, plan, what, shape);
+    return result;
 }
 
 void restrict_pass(TilePass &tiles, const PassPart &part) {

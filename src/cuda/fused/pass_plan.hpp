@@ -25,6 +25,7 @@ struct PlannedPass {
     // else null; and the window of the numbers.
     const BranchPlan *curve = nullptr;
     Window window{};
+    bool adds_to_rows = false; // that the pass before has written (pass_cut.hpp)
 };
 
 // The plan's positions and dilations are below position_limit. Branches of a pass have dilations that divide one
@@ -32,6 +33,10 @@ struct PlannedPass {
 // each. Branches that have no pairs are left out: most of them where the keys are those of another rank. The result
 // points into the plan.
 std::vector<PlannedPass> make_passes(const Plan &plan, PassOf what, const PassShape &shape);
+
+// The pass over `count` branches of another one, from its `first` on.
+PlannedPass pass_over(const PlannedPass &planned, int first, int count, const Plan &plan, PassOf what,
+                      const PassShape &shape);
 
 // Leaves of a pass over a single branch some batch entries, heads and segments.
 struct PassPart {

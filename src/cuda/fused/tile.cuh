@@ -16,7 +16,7 @@
 // which a thread's columns of scores have as well.
 #pragma once
 
-#include "cuda/fused/tile_pass.hpp"
+#include "cuda/fused/tile_cell.hpp"
 #include "cuda/prim/warp.cuh"
 
 #include <cstdint>
@@ -64,40 +64,6 @@ template <int units> struct UnitTile {
     Run<units> run[most_runs];
 };
 
-// A branch in a cell.
-struct CellBranch {
-    int start, end;                  // of its segment
-    int run_dilation, unit_dilation; // 1 where every position takes part
-    int run_residue, unit_residue;
-    annulus_query_rule unit_rule;
-    bool serves;            // the head
-    std::int8_t parent;     // -1: none
-    std::uint8_t ancestors; // a bit each
-    int root_dilation;      // of the last of them, or its own
-
-    __device__ __forceinline__ CellBranch(const TilePass &pass, const PassBranch &branch, int head, int position) {
-        serves = branch.serves(head);
-        unit_rule = branch.unit_rule;
-        unit_dilation = unit_rule == ANNULUS_QUERY_EVERY ? 1 : branch.dilation.value;
-        run_dilation = branch.run_dilation.value;
-        start = position - branch.length.remainder(position);
-        end = min(start + branch.length.value, pass.sequence_length);
-        const int residue = branch.dilation.remainder(start + (serves ? branch.phase(head) : 0));
-        unit_residue = unit_dilation == 1 ? 0 : residue;
-        run_residue = run_dilation == 1 ? 0 : residue;
-        parent = -1;
-        ancestors = 0;
-        root_dilation = run_dilation;
-    }
-
-    // Whether `other`, of no larger dilation, visits all that runs of this branch have in the segment of `other`, for
-    // all units of this one.
-    __device__ __forceinline__ bool has_runs_in(const CellBranch &other, const Divisor &other_dilation) const {
-        return other_dilation.remainder(run_residue) == other.run_residue && start <= other.start && other.end <= end &&
-               (other.unit_dilation == 1 || other.unit_rule == unit_rule);
-    }
-};
-
 // What the warp that finds tiles has in shared memory for itself.
 static_assert(most_branches <= 8, "ancestors, and multiplicities of four bits");
 union CellBranches {
@@ -110,16 +76,6 @@ struct UnitClass {
     int residue = 0;
     Divisor modulus{1};
     unsigned branches = 0;
-};
-
-// Positions of [start, end) in a class modulo a number.
-struct Members {
-    int first, count;
-    __device__ __forceinline__ Members(int start, int end, int residue, const Divisor &modulus) {
-        const int distance = residue - modulus.remainder(start);
-        first = start + (distance < 0 ? distance + modulus.value : distance);
-        count = first < end ? modulus.quotient(end - 1 - first) + 1 : 0;
-    }
 };
 
 // The classes of the units of a cell, one a lane; returns how many.
@@ -234,15 +190,8 @@ __device__ __forceinline__ void find_parents(const TilePass &pass, CellBranches 
     for (unsigned left = taking; left; left &= left - 1) {
         const int i = __ffs(left) - 1;
         const CellBranch &other = branches.of[i];
-        if (lane > i && (taking >> lane & 1)) {
-            CellBranch &own = branches.of[lane];
-            if (own.has_runs_in(other, pass.branches[i].run_dilation) &&
-                own.run_dilation <= static_cast<std::int64_t>(pass.merged_ratio) * other.root_dilation) {
-                own.parent = static_cast<std::int8_t>(i);
-                own.ancestors = static_cast<std::uint8_t>(other.ancestors | 1u << i);
-                own.root_dilation = other.root_dilation;
-            }
-        }
+        if (lane > i && (taking >> lane & 1))
+            branches.of[lane].try_parent(pass, i, other);
         __syncwarp();
     }
 }

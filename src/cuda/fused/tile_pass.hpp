@@ -84,7 +84,8 @@ struct TilePass {
     int first_head, head_step; // of the heads of Q that the numbers stand for
     Divisor tiles_of_class;    // with residue_classes
     int block_length, first_block, blocks;
-    // Keys: first the longest tile of each cell, then the next ones, so that few tiles come to the same for all blocks.
+    // Of kept dS (backward_run.cpp): first the longest tile of each cell, then the next ones, so that few tiles come to
+    // the same for all blocks.
     bool by_length;
     bool skips_empty; // tiles whose units meet nothing are left out
 

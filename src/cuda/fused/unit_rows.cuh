@@ -20,19 +20,51 @@ template <int count> __device__ __forceinline__ void note_nonfinite(const float 
         *has_nan = 1;
 }
 
+// factor[r] x + row_factor[r] (row_at(row[r])) for the thread's two rows, of which those from `rows` on stay as they
+// are.
+template <class Element, int count, class RowAt>
+__device__ __forceinline__ void add_rows(float (&x)[count], const float (&factor)[2], const float (&row_factor)[2],
+                                         int rows, int columns, const RowAt &row_at) {
+    const int thread = thread_of_warpgroup(), lane = thread % warp_threads, warp = thread / warp_threads;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        const int row = warp * 16 + lane / 4 + 8 * r;
+        if (row >= rows)
+            continue;
+        const Element *const of_row = row_at(row);
+#pragma unroll
+        for (int i = 0; i < count / 4; ++i) {
+            const int column = 8 * i + 2 * (lane % 4);
+            if (column >= columns)
+                break;
+            const float2 two = unpack_two<Element>(*reinterpret_cast<const std::uint32_t *>(of_row + column));
+            float *const own = x + 4 * i + 2 * r;
+            own[0] = fmaf(own[0], factor[r], two.x * row_factor[r]);
+            own[1] = fmaf(own[1], factor[r], two.y * row_factor[r]);
+        }
+    }
+}
+
+// To shared memory: pairs of elements of the dtype.
+template <int count>
+__device__ __forceinline__ void stage_pairs(std::uint32_t staging, const std::uint32_t (&pairs)[count]) {
+    const int thread = thread_of_warpgroup(), lane = thread % warp_threads, warp = thread / warp_threads;
+#pragma unroll
+    for (int i = 0; i < count / 4; ++i)
+        store_matrices(staging + swizzled_offset(unit_rows, warp * 16 + lane % 16, 2 * i + lane / 16), pairs[4 * i],
+                       pairs[4 * i + 1], pairs[4 * i + 2], pairs[4 * i + 3]);
+}
+
 // To shared memory, in the dtype: `first` times the thread's first row, `second` times the one 8 further.
 template <class Element, int count>
 __device__ __forceinline__ void stage_rows(std::uint32_t staging, const float (&x)[count], float first, float second) {
-    const int thread = thread_of_warpgroup(), lane = thread % warp_threads, warp = thread / warp_threads;
-    constexpr int parts = count / 4; // of 16 bytes
+    std::uint32_t pairs[count / 2];
 #pragma unroll
-    for (int i = 0; i < parts / 2; ++i) {
-        const float *const two = x + 8 * i;
-        store_matrices(
-            staging + swizzled_offset(unit_rows, warp * 16 + lane % 16, 2 * i + lane / 16),
-            pack_two<Element>(two[0] * first, two[1] * first), pack_two<Element>(two[2] * second, two[3] * second),
-            pack_two<Element>(two[4] * first, two[5] * first), pack_two<Element>(two[6] * second, two[7] * second));
+    for (int i = 0; i < count / 2; ++i) {
+        const float factor = i % 2 ? second : first;
+        pairs[i] = pack_two<Element>(x[2 * i] * factor, x[2 * i + 1] * factor);
     }
+    stage_pairs(staging, pairs);
     __syncwarp();
 }
 
