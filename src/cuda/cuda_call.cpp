@@ -35,11 +35,11 @@ bool are_matrices(std::initializer_list<const annulus_tensor *> tensors) {
     });
 }
 
+} // namespace
+
 CudaDevice &cuda_device(const Resources &resources) {
     return static_cast<CudaDevice &>(*resources.device);
 }
-
-} // namespace
 
 CudaCall::CudaCall(const Plan &of_plan, const ForwardTensors &t, const Resources &given)
     : plan(of_plan), pass(ANNULUS_PASS_FORWARD), resources(given), device(cuda_device(given)),

@@ -20,6 +20,9 @@ struct StepSums {
     bool first = false;                   // the step sets them
 };
 
+// The device of a context on CUDA.
+CudaDevice &cuda_device(const Resources &resources);
+
 struct CudaCall {
     CudaCall(const Plan &plan, const ForwardTensors &tensors, const Resources &resources);
     CudaCall(const Plan &plan, const BackwardTensors &tensors, const Resources &resources);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "cuda/cuda_handle.hpp"
+#include "cuda/fused/pass_cut.hpp"
 #include "cuda/fused/tensor_maps.hpp"
 #include "engine/device.hpp"
 
@@ -40,6 +41,7 @@ class CudaDevice : public Device {
     int compute_capability() const { return compute_capability_; } // 10 * major + minor
     int multiprocessors() const { return multiprocessors_; }
     TensorMaps &tensor_maps() { return tensor_maps_; }
+    PassCuts &pass_cuts() { return pass_cuts_; }
 
     cudaStream_t stream(int lane) const { return resources_->lane[static_cast<std::size_t>(lane)].stream.get(); }
     // Bound to the lane's stream.
@@ -75,6 +77,7 @@ class CudaDevice : public Device {
     int multiprocessors_ = 0;
     std::unique_ptr<DeviceResources> resources_;
     TensorMaps tensor_maps_;
+    PassCuts pass_cuts_;
     std::size_t next_event_ = 0;
     bool admits_peers_ = false;
     std::optional<CurrentDevice> current_; // between enter() and leave()

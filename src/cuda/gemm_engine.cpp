@@ -57,7 +57,7 @@ GemmLayout layout_for(const Plan &plan, annulus_pass pass, const Resources &reso
 const char *refusal(const Plan &plan, annulus_pass, const Resources &resources) {
     if (plan.problem().dtype == ANNULUS_FLOAT64)
         return "it has no float64; the CPU engines have";
-    const auto &device = static_cast<const CudaDevice &>(*resources.device);
+    const CudaDevice &device = cuda_device(resources);
     if (plan.problem().dtype == ANNULUS_BFLOAT16 && device.compute_capability() < 80)
         return "bfloat16 products need a GPU of compute capability 8.0 or higher; float16 runs on this one";
     return nullptr;

@@ -192,8 +192,6 @@ std::vector<NamedProblem> patterns() {
         // Tiles of dQ that have three units, and one; segments that the sequence cuts short.
         {"whole_units_of_three", {.length = 384, .heads = 2, .dim = 88, .branches = {{.segment = 192}}}},
         {"whole_units_of_five", {.length = 704, .heads = 2, .dim = 72, .branches = {{.segment = 320}}}},
-        // More than eight tiles of keys for each multiprocessor.
-        {"whole_units_of_many", {.length = 8192, .heads = 17, .dim = 72, .branches = {{.segment = 128}}}},
         // The heads that share keys attend to different ones of them.
         {"grouped",
          {.batch = 2,
@@ -476,6 +474,23 @@ std::vector<NamedProblem> long_problems() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Fused, Repeats, testing::ValuesIn(long_problems()), name_of_problem);
+
+// ---- Kept dS
+
+// More than eight tiles of keys for each multiprocessor: none go by their length.
+TEST(KeptScores, OfManySegmentsAgreeWithCpu) {
+    for (const bool causal : {false, true}) {
+        const Problem problem = {.length = 8192,
+                                 .heads = 17,
+                                 .dim = 72,
+                                 .branches = {{.segment = 128}},
+                                 .causal = causal,
+                                 .dtype = ANNULUS_BFLOAT16};
+        SCOPED_TRACE(testing::Message() << problem);
+        const Inputs inputs = random_inputs(problem, 1);
+        expect_agreement_with_cpu(problem, inputs, run(problem, inputs, subject()));
+    }
+}
 
 // ---- Passes that are cut
 

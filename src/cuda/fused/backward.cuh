@@ -20,13 +20,14 @@
 // it.
 //
 // Grid and tiles as in forward.cuh. Roles: of the feeding warpgroup warp 0 copies the rows of runs by tensor maps, warp
-// 1 finds tiles, warp 2 copies the rows of units, warp 3 the statistics of runs of queries.
+// 1 finds tiles, warp 2 copies the score rows of units, warp 3 their value rows; where units are of keys, warp 1 (or
+// 2) does so and warp 3 copies the statistics of runs.
 //
 // Shared memory, for each barrier who fills and who empties:
 //
-//     units_rows[unit_slots]  units x 64 rows of both  unit_full: warp 2       unit_empty: consumers' warps
+//     units_rows[unit_slots]  units x 64 rows of both  unit_full: their warps   unit_empty: consumers' warps
 //     run_rows[stages]        `step` rows of both      run_full: copies        run_empty: consumers
-//     lse_log2, delta[…]      of queries               with their rows; those of runs by warp 3
+//     lse_log2, delta[…]      of queries               with their rows
 //     d_s[units]              an image on its way out: a warp's rows by the warp itself
 //     tiles[2]                what is to be done       tile_full: warp 1       tile_empty: all other warps
 //
@@ -66,7 +67,7 @@ template <class Traits> struct BackwardShared {
     static constexpr int statistics = of_keys ? step : units * unit_rows;
     float lse_log2[statistic_slots][statistics], delta[statistic_slots][statistics];
     UnitTile<units> tiles[tile_slots];
-    CellBranches branches;
+    TileSearch search;
     Barrier tile_full[tile_slots], tile_empty[tile_slots];
     Barrier unit_full[Traits::unit_slots], unit_empty[Traits::unit_slots];
     Barrier run_full[Traits::stages], run_empty[Traits::stages];
@@ -75,10 +76,10 @@ template <class Traits> struct BackwardShared {
         constexpr int consumer_warps = units * warpgroup_threads / warp_threads;
         for (int i = 0; i < tile_slots; ++i) {
             tile_full[i].init(1);
-            tile_empty[i].init(consumer_warps + 2 + of_keys);
+            tile_empty[i].init(consumer_warps + 3);
         }
         for (int i = 0; i < Traits::unit_slots; ++i) {
-            unit_full[i].init(1);
+            unit_full[i].init(Traits::has_d_scores ? 2 : 1);
             unit_empty[i].init(consumer_warps);
         }
         for (int i = 0; i < Traits::stages; ++i) {
@@ -163,48 +164,56 @@ __device__ __forceinline__ void copy_unit_statistics(const BackwardPass &pass, c
     }
 }
 
-// Warp 2.
-template <class Traits>
-__device__ __forceinline__ void copy_units(const BackwardPass &pass, BackwardShared<Traits> &shared) {
+// The score rows of a tile's units, or their value rows and statistics. By a warp each: the rows of a tile with few
+// steps take one warp longer than its steps.
+template <class Traits, bool of_scores>
+__device__ __forceinline__ void copy_rows_of_units(const BackwardPass &pass, BackwardShared<Traits> &shared,
+                                                   const RingPlace<tile_slots> &at) {
     using Element = typename Traits::Element;
     constexpr int parts = Traits::head_dim / 8;                                          // of 16 bytes, of a row
     constexpr int lanes = static_cast<int>(std::bit_ceil(static_cast<unsigned>(parts))); // of a row
     const int lane = static_cast<int>(threadIdx.x) % warp_threads, part = lane % lanes;
+    const RingPlace<Traits::unit_slots> slot{at.count};
+    const UnitTile<Traits::consumers> &tile = shared.tiles[at.slot()];
+    shared.unit_empty[slot.slot()].wait(slot.parity_to_fill());
+    auto &target = shared.units_rows[slot.slot()];
+    const std::uint32_t targets = shared_address(of_scores ? target.scores : target.values);
+    const PassRows &rows = of_scores ? pass.unit_scores : pass.unit_values;
+    const int head = Traits::of_keys ? tile.head / pass.heads_of_kv_head : tile.head;
+    const Element *const row_0 = static_cast<const Element *>(rows.data) + tile.batch * rows.batch + head * rows.head +
+                                 (part * 8 < pass.head_dim ? part * 8 : 0);
+    for (int u = 0; u < Traits::consumers; ++u) {
+        const Unit unit = tile.unit[u];
+        const int present = part * 8 < pass.head_dim ? unit.rows : 0; // the others are zeros
+        if (unit.rows == 0 || part >= parts)
+            continue;
+#pragma unroll(of_scores ? 2 : 1)
+        for (int row = lane / lanes; row < unit_rows; row += warp_threads / lanes)
+            copy_16_bytes(targets + u * Traits::unit_bytes + swizzled_offset(unit_rows, row, part),
+                          row_0 + pass.unit_row(unit.position(row)) * rows.row, row < present);
+    }
+    if constexpr (!of_scores && !Traits::of_keys)
+        copy_unit_statistics(pass, tile, shared.lse_log2[slot.slot()], shared.delta[slot.slot()]);
+    wait_for_copies();
+    publish_to_async_proxy();
+    __syncwarp();
+    if (lane == 0)
+        shared.unit_full[slot.slot()].arrive();
+}
+
+// Warp 2, and warp 3 for units of queries. Where dS is kept, warp 2 copies all rows: the compiler would spill
+// otherwise.
+template <class Traits, bool of_scores>
+__device__ __forceinline__ void copy_units(const BackwardPass &pass, BackwardShared<Traits> &shared) {
     for (RingPlace<tile_slots> at;; ++at.count) {
-        const RingPlace<Traits::unit_slots> slot{at.count};
         shared.tile_full[at.slot()].wait(at.parity_to_empty());
-        const UnitTile<Traits::consumers> &tile = shared.tiles[at.slot()];
-        if (tile.runs < 0)
+        if (shared.tiles[at.slot()].runs < 0)
             return;
-        shared.unit_empty[slot.slot()].wait(slot.parity_to_fill());
-        const int head = Traits::of_keys ? tile.head / pass.heads_of_kv_head : tile.head;
-        const auto copy = [&](const PassRows &rows, std::uint8_t *target) {
-            const Element *const row_0 = static_cast<const Element *>(rows.data) + tile.batch * rows.batch +
-                                         head * rows.head + (part * 8 < pass.head_dim ? part * 8 : 0);
-            for (int u = 0; u < Traits::consumers; ++u) {
-                const Unit unit = tile.unit[u];
-                const int present = part * 8 < pass.head_dim ? unit.rows : 0; // the others are zeros
-                if (unit.rows == 0 || part >= parts)
-                    continue;
-#pragma unroll 2
-                for (int row = lane / lanes; row < unit_rows; row += warp_threads / lanes)
-                    copy_16_bytes(shared_address(target) + u * Traits::unit_bytes +
-                                      swizzled_offset(unit_rows, row, part),
-                                  row_0 + pass.unit_row(unit.position(row)) * rows.row, row < present);
-            }
-        };
-        copy(pass.unit_scores, shared.units_rows[slot.slot()].scores);
-        if constexpr (Traits::has_d_scores)
-            copy(pass.unit_values, shared.units_rows[slot.slot()].values);
-        if constexpr (!Traits::of_keys)
-            copy_unit_statistics(pass, tile, shared.lse_log2[slot.slot()], shared.delta[slot.slot()]);
-        wait_for_copies();
-        publish_to_async_proxy();
-        __syncwarp();
-        if (lane == 0) {
-            shared.unit_full[slot.slot()].arrive();
+        copy_rows_of_units<Traits, of_scores>(pass, shared, at);
+        if constexpr (Traits::keeps_d_s)
+            copy_rows_of_units<Traits, !of_scores>(pass, shared, at);
+        if (threadIdx.x % warp_threads == 0)
             shared.tile_empty[at.slot()].arrive();
-        }
     }
 }
 
@@ -703,11 +712,16 @@ __global__ void __launch_bounds__(Traits::threads, 1) backward_kernel(const __gr
             if (threadIdx.x == 0)
                 copy_runs(pass, shared);
         } else if (warp == 1) {
-            find_tiles(pass, shared);
+            find_tiles(pass, shared, [&](const RingPlace<tile_slots> &at) {
+                if constexpr (Traits::of_keys && Traits::has_d_scores && !Traits::keeps_d_s)
+                    copy_rows_of_units<Traits, false>(pass, shared, at);
+            });
         } else if (warp == 2) {
-            copy_units(pass, shared);
-        } else if (Traits::of_keys) {
+            copy_units<Traits, true>(pass, shared);
+        } else if constexpr (Traits::of_keys) {
             copy_statistics(pass, shared);
+        } else {
+            copy_units<Traits, false>(pass, shared);
         }
     } else {
         grow_registers<Traits::Registers::consumer>();

@@ -5,7 +5,6 @@
 #include "cuda/fused/fused_call.hpp"
 #include "cuda/fused/fused_launch.hpp"
 #include "cuda/fused/gradient_statistics.hpp"
-#include "cuda/fused/pass_cut.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -384,7 +383,7 @@ BackwardPasses make_backward_passes(const Plan &plan, const Resources &resources
         const PassShape shape = backward_shape(problem.dtype, problem.head_dim, gradients);
         std::vector<PlannedPass> passes = make_passes(plan, what, shape);
         if (may_be_cut)
-            cut_pass(passes, plan, what, shape, multiprocessors_of(resources));
+            cut_pass(passes, plan, what, shape, resources);
         return passes;
     };
     // The heads that share a head of keys add to its sums.

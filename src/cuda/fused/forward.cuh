@@ -12,14 +12,14 @@
 // Grid. As many blocks as the GPU has multiprocessors; each takes tiles (tile.cuh) until there are none left, the
 // first two by its index, the others from a counter.
 //
-// Roles. Warpgroup 0 feeds: its warp 0 copies K and V by tensor maps, warp 1 finds tiles, warp 2 copies Q. The other
-// warpgroups compute, a unit of 64 queries each.
+// Roles. Warpgroup 0 feeds: its warp 0 copies K and V by tensor maps, warp 1 finds tiles, warps 2 and 3 copy Q. The
+// other warpgroups compute, a unit of 64 queries each.
 //
 // Shared memory, for each barrier who fills and who empties:
 //
-//     queries[query_slots]   units x 64 rows of Q      query_full: warp 2         query_empty: consumers' warps
+//     queries[query_slots]   units x 64 rows of Q      query_full: warps 2, 3         query_empty: consumers' warps
 //     k, v[stages]           `step` rows of K, of V    k_full, v_full: copies     k_empty, v_empty: consumers
-//     tiles[2]               what is to be done        tile_full: warp 1          tile_empty: consumers' warps, 0 and 2
+//     tiles[2]               what is to be done        tile_full: warp 1          tile_empty: all other warps
 //
 // Rings are never reset. A consumer stages O in its part of the queries' slot before it gives that back.
 #pragma once
@@ -46,7 +46,7 @@ template <class Traits> struct ForwardShared {
     std::uint8_t k[Traits::stages][Traits::stage_bytes];
     std::uint8_t v[Traits::stages][Traits::stage_bytes];
     UnitTile<Traits::consumers> tiles[tile_slots];
-    CellBranches branches;
+    TileSearch search;
     Barrier tile_full[tile_slots], tile_empty[tile_slots];
     Barrier query_full[Traits::query_slots], query_empty[Traits::query_slots];
     Barrier k_full[Traits::stages], k_empty[Traits::stages], v_full[Traits::stages], v_empty[Traits::stages];
@@ -55,10 +55,10 @@ template <class Traits> struct ForwardShared {
         constexpr int consumer_warps = Traits::consumers * warpgroup_threads / warp_threads;
         for (int i = 0; i < tile_slots; ++i) {
             tile_full[i].init(1);
-            tile_empty[i].init(consumer_warps + 2);
+            tile_empty[i].init(consumer_warps + 3);
         }
         for (int i = 0; i < Traits::query_slots; ++i) {
-            query_full[i].init(1);
+            query_full[i].init(2);
             query_empty[i].init(consumer_warps);
         }
         for (int i = 0; i < Traits::stages; ++i) {
@@ -109,16 +109,16 @@ __device__ __forceinline__ void copy_keys(const ForwardPass &pass, ForwardShared
     }
 }
 
-// ---- Warp 2: Q.
+// ---- Warps 2 and 3: Q, every other few rows each.
 
 template <class Traits>
 __device__ __forceinline__ void copy_queries(const ForwardPass &pass, ForwardShared<Traits> &shared) {
     using Element = typename Traits::Element;
     constexpr int parts = Traits::head_dim / 8;                                          // of 16 bytes, of a row
     constexpr int lanes = static_cast<int>(std::bit_ceil(static_cast<unsigned>(parts))); // of a row
-    constexpr int at_once = warp_threads / lanes;                                        // rows
+    constexpr int at_once = 2 * warp_threads / lanes;                                    // rows, of both warps
     const int lane = static_cast<int>(threadIdx.x) % warp_threads;
-    const int part = lane % lanes, first_row = lane / lanes;
+    const int part = lane % lanes, first_row = static_cast<int>(threadIdx.x) % (2 * warp_threads) / lanes;
     for (RingPlace<tile_slots> at;; ++at.count) {
         const RingPlace<Traits::query_slots> query{at.count};
         shared.tile_full[at.slot()].wait(at.parity_to_empty());
@@ -600,8 +600,8 @@ __global__ void __launch_bounds__(Traits::threads, 1) forward_kernel(const __gri
             if (threadIdx.x == 0)
                 copy_keys(pass, shared);
         } else if (warp == 1) {
-            find_tiles(pass, shared);
-        } else if (warp == 2) {
+            find_tiles(pass, shared, [](const RingPlace<tile_slots> &) {});
+        } else {
             copy_queries(pass, shared);
         }
     } else {

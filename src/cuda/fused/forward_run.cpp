@@ -4,7 +4,6 @@
 #include "cuda/cuda_error.hpp"
 #include "cuda/fused/fused_call.hpp"
 #include "cuda/fused/fused_launch.hpp"
-#include "cuda/fused/pass_cut.hpp"
 
 #include <cstdint>
 
@@ -70,7 +69,7 @@ std::vector<PlannedPass> make_forward_passes(const Plan &plan, const Resources &
     if (is_step)
         return passes;
     std::vector<PlannedPass> cut = passes;
-    cut_pass(cut, plan, PassOf::outputs, shape, multiprocessors_of(resources));
+    cut_pass(cut, plan, PassOf::outputs, shape, resources);
     const bool fits = resources.workspace_limit == 0 || bytes_of(plan, cut, is_step) <= resources.workspace_limit;
     return fits ? cut : passes;
 }

@@ -14,10 +14,6 @@ PassRows pass_rows(const DeviceRows &rows) {
     return {rows.data, rows.batch, rows.row, rows.head, static_cast<int>(rows.start)};
 }
 
-int multiprocessors_of(const Resources &resources) {
-    return static_cast<const CudaDevice &>(*resources.device).multiprocessors();
-}
-
 float scale_log2(const Plan &plan) {
     return static_cast<float>(plan.scale() * std::numbers::log2e);
 }
@@ -33,6 +29,12 @@ void store_branches(const CudaCall &call, BranchPlan *target) {
     const std::vector<BranchPlan> &branches = call.plan.branches();
     if (target)
         store_branches(branches.data(), static_cast<std::int32_t>(branches.size()), target, call.stream());
+}
+
+void cut_pass(std::vector<PlannedPass> &passes, const Plan &plan, PassOf what, const PassShape &shape,
+              const Resources &resources) {
+    CudaDevice &device = cuda_device(resources);
+    device.pass_cuts().cut(passes, plan, what, shape, device.multiprocessors());
 }
 
 bool needs_sums(const std::vector<PlannedPass> &passes) {

@@ -15,14 +15,16 @@ namespace annulus {
 
 PassRows pass_rows(const DeviceRows &rows);
 
-int multiprocessors_of(const Resources &resources);
-
 // scale log2(e), as the kernels have it.
 float scale_log2(const Plan &plan);
 
 // For causal plans: the branches, for rows that are computed again. Else null.
 BranchPlan *book_branches(Workspace &workspace, const Plan &plan);
 void store_branches(const CudaCall &call, BranchPlan *target);
+
+// As PassCuts::cut().
+void cut_pass(std::vector<PlannedPass> &passes, const Plan &plan, PassOf what, const PassShape &shape,
+              const Resources &resources);
 
 // Passes along a curve, and several ones, add to sums; but one that was cut to rows.
 bool needs_sums(const std::vector<PlannedPass> &passes);

@@ -18,7 +18,7 @@ namespace annulus {
 namespace {
 
 const char *refusal(const Plan &plan, annulus_pass pass, const Resources &resources) {
-    const auto &device = static_cast<const CudaDevice &>(*resources.device);
+    const CudaDevice &device = cuda_device(resources);
     const Problem &problem = plan.problem();
     if (device.compute_capability() != 90)
         return "it needs a GPU of compute capability 9.0";

@@ -190,32 +190,57 @@ class PassTime {
     }
 };
 
-} // namespace
-
-void cut_pass(std::vector<PlannedPass> &passes, const Plan &plan, PassOf what, const PassShape &shape,
-              int multiprocessors) {
-    if (passes.size() != 1)
-        return;
-    const PlannedPass whole = passes.front();
-    const TilePass &tiles = whole.tiles;
-    if (!whole.is_complete || tiles.branch_count < 2 || tiles.has_residue_classes || tiles.unit_count == 0)
-        return;
-    const double rows_of_whole = PassTime(tiles, shape).on(multiprocessors);
+// Of how many branches the first of two passes is best; 0: of none.
+int find_cut(const PlannedPass &whole, const Plan &plan, PassOf what, const PassShape &shape, int multiprocessors) {
+    const int branches = whole.tiles.branch_count;
+    const double rows_of_whole = PassTime(whole.tiles, shape).on(multiprocessors);
     if (rows_of_whole < least_rows)
-        return;
+        return 0;
+    int best = 0;
     double least = (1 - least_gain) * rows_of_whole;
-    for (int count = 1; count < tiles.branch_count; ++count) {
+    for (int count = 1; count < branches; ++count) {
         const PlannedPass first = pass_over(whole, 0, count, plan, what, shape);
         if (!first.is_complete)
             continue;
-        PlannedPass second = pass_over(whole, count, tiles.branch_count - count, plan, what, shape);
-        second.adds_to_rows = true;
+        const PlannedPass second = pass_over(whole, count, branches - count, plan, what, shape);
         const double rows =
             PassTime(first.tiles, shape).on(multiprocessors) + PassTime(second.tiles, shape).on(multiprocessors);
         if (rows < least) {
             least = rows;
-            passes = {first, second};
+            best = count;
         }
+    }
+    return best;
+}
+
+} // namespace
+
+int PassCuts::find(const PlannedPass &whole, const Plan &plan, PassOf what, const PassShape &shape,
+                   int multiprocessors) {
+    const auto *const end = entries_.begin() + count_;
+    const auto *const found = std::find_if(
+        entries_.cbegin(), end, [&](const Entry &entry) { return entry.shape == shape && entry.whole == whole.tiles; });
+    if (found != end)
+        return found->first_branches;
+    const int first_branches = find_cut(whole, plan, what, shape, multiprocessors);
+    entries_[next_] = {whole.tiles, shape, first_branches};
+    count_ = std::max(count_, next_ + 1);
+    next_ = (next_ + 1) % entries_.size();
+    return first_branches;
+}
+
+void PassCuts::cut(std::vector<PlannedPass> &passes, const Plan &plan, PassOf what, const PassShape &shape,
+                   int multiprocessors) {
+    if (passes.size() != 1)
+        return;
+    const PlannedPass whole = passes.front();
+    const int branches = whole.tiles.branch_count;
+    if (!whole.is_complete || branches < 2 || whole.tiles.has_residue_classes || whole.tiles.unit_count == 0)
+        return;
+    if (const int first = find(whole, plan, what, shape, multiprocessors); first > 0) {
+        passes = {pass_over(whole, 0, first, plan, what, shape),
+                  pass_over(whole, first, branches - first, plan, what, shape)};
+        passes.back().adds_to_rows = true;
     }
 }
 

@@ -7,12 +7,29 @@
 
 #include "cuda/fused/pass_plan.hpp"
 
+#include <array>
+#include <cstddef>
 #include <vector>
 
 namespace annulus {
 
-// Cuts the only one of `passes` in two, if that is expected to save time on the device.
-void cut_pass(std::vector<PlannedPass> &passes, const Plan &plan, PassOf what, const PassShape &shape,
-              int multiprocessors);
+// Where passes are cut on a device, kept from call to call: to find out takes longer than all other planning.
+class PassCuts {
+  public:
+    // Cuts the only one of `passes` in two, if that is expected to save time on the device's multiprocessors.
+    void cut(std::vector<PlannedPass> &passes, const Plan &plan, PassOf what, const PassShape &shape,
+             int multiprocessors);
+
+  private:
+    struct Entry {
+        TilePass whole;
+        PassShape shape;
+        int first_branches; // as find_cut() found
+    };
+    int find(const PlannedPass &whole, const Plan &plan, PassOf what, const PassShape &shape, int multiprocessors);
+
+    std::array<Entry, 16> entries_;
+    std::size_t count_ = 0, next_ = 0;
+};
 
 } // namespace annulus

@@ -16,6 +16,7 @@ enum class PassOf { outputs, query_gradients, key_gradients };
 struct PassShape {
     int units; // of a tile
     int step;  // rows of a run
+    bool operator==(const PassShape &) const = default;
 };
 
 struct PlannedPass {

@@ -64,29 +64,44 @@ template <int units> struct UnitTile {
     Run<units> run[most_runs];
 };
 
-// What the warp that finds tiles has in shared memory for itself.
-static_assert(most_branches <= 8, "ancestors, and multiplicities of four bits");
-union CellBranches {
-    CellBranch of[most_branches];
-    __device__ CellBranches() {}
-};
-
-// A class of units, of a lane.
+// A class of units.
 struct UnitClass {
-    int residue = 0;
-    Divisor modulus{1};
-    unsigned branches = 0;
+    int residue; // modulo pass.levels[level]
+    std::uint8_t level;
+    std::uint8_t branches; // a bit for each that they take part in
 };
 
-// The classes of the units of a cell, one a lane; returns how many.
-__device__ __forceinline__ int find_classes(const TilePass &pass, const CellBranches &branches, int lane,
-                                            UnitClass &own) {
-    const bool serves = lane < pass.branch_count && branches.of[lane].serves;
-    const int own_dilation = serves ? branches.of[lane].unit_dilation : 1;
-    const int own_residue = serves ? branches.of[lane].unit_residue : 0;
+// What the warp that finds tiles has in shared memory for itself.
+static_assert(most_branches <= 8, "ancestors, branches of classes, and multiplicities of four bits");
+struct TileSearch {
+    CellBranch branches[most_branches];
+    // The classes that were found last, and for which dilations and residues of units: most tiles have the same ones as
+    // the tile before.
+    UnitClass classes[most_classes];
+    int class_count;
+    int dilations[most_branches], residues[most_branches];
+
+    __device__ __forceinline__ void start(int lane) {
+        if (lane < most_branches)
+            dilations[lane] = -1;
+        __syncwarp();
+    }
+};
+
+// The classes of the units of a cell.
+__device__ __forceinline__ void find_classes(const TilePass &pass, TileSearch &search, int lane) {
+    const bool is_branch = lane < pass.branch_count, serves = is_branch && search.branches[lane].serves;
+    const int own_dilation = serves ? search.branches[lane].unit_dilation : 0;
+    const int own_residue = serves ? search.branches[lane].unit_residue : 0;
+    if (__all_sync(~0u, !is_branch || (search.dilations[lane] == own_dilation && search.residues[lane] == own_residue)))
+        return;
+    if (is_branch) {
+        search.dilations[lane] = own_dilation;
+        search.residues[lane] = own_residue;
+    }
     const Divisor &dilation = pass.branches[serves ? lane : 0].dilation;
-    int found = 0, level = 0, residue = 0;
-    for (;;) {
+    int count = 0, level = 0, residue = 0;
+    do {
         const Divisor &modulus = pass.levels[level];
         const bool whole = own_dilation <= modulus.value;
         if (__any_sync(~0u, !whole && modulus.remainder(own_residue) == residue)) { // it has parts
@@ -96,9 +111,9 @@ __device__ __forceinline__ int find_classes(const TilePass &pass, const CellBran
         const bool is_member = serves && whole && (own_dilation == 1 || dilation.remainder(residue) == own_residue);
         const unsigned members = __ballot_sync(~0u, is_member);
         if (members) {
-            if (lane == found)
-                own = {residue, modulus, members};
-            ++found;
+            if (lane == 0)
+                search.classes[count] = {residue, static_cast<std::uint8_t>(level), static_cast<std::uint8_t>(members)};
+            ++count;
         }
         // The next class of the same level, or of the nearest level above that has one left.
         for (; level > 0; --level) {
@@ -109,40 +124,53 @@ __device__ __forceinline__ int find_classes(const TilePass &pass, const CellBran
             }
             residue = pass.levels[level - 1].remainder(residue);
         }
-        if (level == 0)
-            return found;
-    }
+    } while (level > 0);
+    if (lane == 0)
+        search.class_count = count;
+    __syncwarp();
 }
 
 // Fills in the units of tile `index` of a cell; returns the union of their branches, 0 if there is no such tile.
 template <bool of_keys, int units>
-__device__ __forceinline__ unsigned find_units(const TilePass &pass, CellBranches &branches, int lane, int index,
+__device__ __forceinline__ unsigned find_units(const TilePass &pass, TileSearch &search, int lane, int index,
                                                int cell_start, int cell_end, UnitTile<units> &tile) {
     const bool is_branch = lane < pass.branch_count;
-    const unsigned serving = __ballot_sync(~0u, is_branch && branches.of[lane].serves);
-    UnitClass own;
-    int classes = 1;
+    const unsigned serving = __ballot_sync(~0u, is_branch && search.branches[lane].serves);
+    // Of the lane's class.
+    int residue, classes = 1;
+    Divisor modulus;
+    unsigned own_branches = serving;
     if (pass.has_residue_classes) {
         // Each residue is a class, which meets the same class of the other side.
-        own = {pass.tiles_of_class.quotient(index), pass.residue_classes, serving};
+        residue = pass.tiles_of_class.quotient(index);
+        modulus = pass.residue_classes;
         index = pass.tiles_of_class.remainder(index);
-        if (is_branch && branches.of[lane].unit_rule == ANNULUS_QUERY_RESIDUE)
-            branches.of[lane].run_residue = pass.branches[lane].dilation.remainder(own.residue);
+        if (is_branch && search.branches[lane].unit_rule == ANNULUS_QUERY_RESIDUE)
+            search.branches[lane].run_residue = pass.branches[lane].dilation.remainder(residue);
         __syncwarp();
     } else if (pass.branch_count == 1) {
-        const bool is_divided = branches.of[0].unit_dilation > 1;
-        own = {branches.of[0].unit_residue, is_divided ? pass.branches[0].dilation : Divisor(1), serving};
+        residue = search.branches[0].unit_residue;
+        modulus = search.branches[0].unit_dilation > 1 ? pass.branches[0].dilation : Divisor(1);
     } else {
-        classes = find_classes(pass, branches, lane, own);
+        find_classes(pass, search, lane);
+        classes = search.class_count;
+        const UnitClass &of_lane = search.classes[lane < classes ? lane : 0];
+        residue = of_lane.residue;
+        modulus = pass.levels[of_lane.level];
+        own_branches = of_lane.branches;
     }
     if (lane >= classes)
-        own.branches = 0;
+        own_branches = 0;
+    const Members rows(cell_start, cell_end, residue, modulus);
+    const int own_units = own_branches ? quotient_up(rows.count, unit_rows) : 0;
+    if (index * units >= __reduce_add_sync(~0u, own_units))
+        return 0;
 
     unsigned met = 0; // rows of runs; only to order classes: it may wrap around
     float padding_keys = 0;
     bool has_more_keys = false;
-    for (unsigned left = own.branches; left; left &= left - 1) {
-        const CellBranch &branch = branches.of[__ffs(left) - 1];
+    for (unsigned left = own_branches; left; left &= left - 1) {
+        const CellBranch &branch = search.branches[__ffs(left) - 1];
         const PassBranch &of_pass = pass.branches[__ffs(left) - 1];
         const int count = Members(branch.start, branch.end, branch.run_residue, of_pass.run_dilation).count;
         met += count;
@@ -151,8 +179,6 @@ __device__ __forceinline__ unsigned find_units(const TilePass &pass, CellBranche
         if (pass.zero_keys)
             padding_keys += of_pass.run_dilation.quotient(of_pass.length.value - 1) + 1 - count;
     }
-    const Members rows(cell_start, cell_end, own.residue, own.modulus);
-    const int own_units = own.branches ? quotient_up(rows.count, unit_rows) : 0;
     int before = 0; // units of classes that meet more
     for (int i = 0; i < classes; ++i) {
         const unsigned other_met = __shfl_sync(~0u, met, i);
@@ -169,55 +195,56 @@ __device__ __forceinline__ unsigned find_units(const TilePass &pass, CellBranche
         if (is_owner) {
             // The longest first: later queries see more keys, earlier keys are seen by more queries.
             const int j = (pass.causal && !of_keys ? own_units - 1 - place : place) * unit_rows;
-            tile.unit[i] = {rows.first + j * own.modulus.value,
-                            own.modulus.value,
+            tile.unit[i] = {rows.first + j * modulus.value,
+                            modulus.value,
                             min(unit_rows, rows.count - j),
-                            own.branches,
+                            own_branches,
                             padding_keys,
                             has_more_keys};
         } else if (!owner && lane == 0) {
             tile.unit[i] = {0, 0, 0, 0, 0, false};
         }
         if (owner)
-            all |= __shfl_sync(~0u, own.branches, __ffs(owner) - 1);
+            all |= __shfl_sync(~0u, own_branches, __ffs(owner) - 1);
     }
     __syncwarp();
     return all;
 }
 
 // Finds the parents among the branches `taking`.
-__device__ __forceinline__ void find_parents(const TilePass &pass, CellBranches &branches, int lane, unsigned taking) {
+__device__ __forceinline__ void find_parents(const TilePass &pass, TileSearch &search, int lane, unsigned taking) {
     for (unsigned left = taking; left; left &= left - 1) {
         const int i = __ffs(left) - 1;
-        const CellBranch &other = branches.of[i];
+        const CellBranch &other = search.branches[i];
         if (lane > i && (taking >> lane & 1))
-            branches.of[lane].try_parent(pass, i, other);
+            search.branches[lane].try_parent(pass, i, other);
         __syncwarp();
     }
 }
 
 // Fills in the runs of a tile whose units take part in the branches `taking`; returns how many.
 template <bool of_keys, int step, int units>
-__device__ __forceinline__ int find_runs(const TilePass &pass, const CellBranches &branches, int lane, unsigned taking,
+__device__ __forceinline__ int find_runs(const TilePass &pass, const TileSearch &search, int lane, unsigned taking,
                                          UnitTile<units> &tile) {
+    const int own_stride = lane < pass.stride_count ? pass.strides[lane].value : 0;
     int runs = 0;
     for (unsigned left = taking; left; left &= left - 1) {
         const int b = __ffs(left) - 1;
-        const CellBranch &branch = branches.of[b];
+        const CellBranch &branch = search.branches[b];
         const int dilation = branch.run_dilation, parent = branch.parent;
-        const bool counts_here = (taking >> lane & 1) && (branches.of[lane % most_branches].ancestors >> b & 1);
+        const bool counts_here = (taking >> lane & 1) && (search.branches[lane % most_branches].ancestors >> b & 1);
         const unsigned below = __ballot_sync(~0u, counts_here);
         const Divisor &of_pass = pass.branches[b].run_dilation;
         const int period = of_pass.quotient(
-            __reduce_max_sync(~0u, counts_here ? branches.of[lane % most_branches].run_dilation : dilation));
+            __reduce_max_sync(~0u, counts_here ? search.branches[lane % most_branches].run_dilation : dilation));
         const int splits = splits_of_period(period);
         // Under causality queries meet nothing right of their own segment, keys nothing left of it.
         const int first_side = of_keys && parent >= 0 && pass.causal,
                   last_side = parent >= 0 && (of_keys || !pass.causal);
         for (int side = first_side; side <= last_side; ++side) {
-            const int from = max(side == 0 ? branch.start : branches.of[parent].end, pass.run_start);
-            const int to =
-                min(side == 0 && parent >= 0 ? branches.of[parent].start : branch.end, pass.run_start + pass.run_count);
+            const int from = max(side == 0 ? branch.start : search.branches[parent].end, pass.run_start);
+            const int to = min(side == 0 && parent >= 0 ? search.branches[parent].start : branch.end,
+                               pass.run_start + pass.run_count);
             const Members rows(from, to, branch.run_residue, of_pass);
             for (int split = 0; split < min(splits, rows.count); ++split) {
                 Run<units> run;
@@ -236,7 +263,7 @@ __device__ __forceinline__ int find_runs(const TilePass &pass, const CellBranche
                     const int other = __ffs(others) - 1;
                     multiplicity +=
                         (unit.branches & others & -others) &&
-                        pass.branches[other].run_dilation.remainder(position) == branches.of[other].run_residue;
+                        pass.branches[other].run_dilation.remainder(position) == search.branches[other].run_residue;
                 }
                 int steps = 0, full = 0;
                 if (unit.branches >> b & 1) {
@@ -258,21 +285,20 @@ __device__ __forceinline__ int find_runs(const TilePass &pass, const CellBranche
                     target.unit[u].steps = steps;
                     target.unit[u].full = full;
                 }
+                const int row = pass.run_stride.quotient(run.first - pass.run_start);
+                // Where rows are those that a branch left, another one may have a single row.
+                const bool has_stride = pass.run_stride.remainder(run.stride) == 0;
+                const int row_stride = has_stride ? pass.run_stride.quotient(run.stride) : 1;
+                const int map = __ffs(__ballot_sync(~0u, own_stride == row_stride)) - 1;
+                const int residue = pass.strides[map].remainder(row);
                 if (lane == 0) {
-                    const int row = pass.run_stride.quotient(run.first - pass.run_start);
-                    // Where rows are those that a branch left, another one may have a single row.
-                    const bool has_stride = pass.run_stride.remainder(run.stride) == 0;
-                    const int row_stride = has_stride ? pass.run_stride.quotient(run.stride) : 1;
-                    int map = 0;
-                    while (pass.strides[map].value != row_stride)
-                        ++map;
                     target.first = run.first;
                     target.stride = run.stride;
                     target.count = run.count;
                     target.steps = run.steps;
-                    target.residue = pass.strides[map].remainder(row);
+                    target.residue = residue;
                     target.index = pass.strides[map].quotient(row);
-                    target.map = 2 * map + (target.residue >= pass.longer_residues[map]);
+                    target.map = 2 * map + (residue >= pass.longer_residues[map]);
                 }
             }
         }
@@ -284,7 +310,7 @@ __device__ __forceinline__ int find_runs(const TilePass &pass, const CellBranche
 
 // Tile `id`, or false where there is none of this number; `step` rows of a run are a step.
 template <bool of_keys, int step, int units>
-__device__ __forceinline__ bool find_tile(const TilePass &pass, CellBranches &branches, unsigned id,
+__device__ __forceinline__ bool find_tile(const TilePass &pass, TileSearch &search, unsigned id,
                                           UnitTile<units> &tile) {
     const int lane = static_cast<int>(threadIdx.x) % warp_threads;
     int rest = static_cast<int>(id);
@@ -326,18 +352,18 @@ __device__ __forceinline__ bool find_tile(const TilePass &pass, CellBranches &br
         cell_start = cell_end;
     }
     if (lane < pass.branch_count)
-        branches.of[lane] = CellBranch(pass, pass.branches[lane], head, cell_start);
+        search.branches[lane] = CellBranch(pass, pass.branches[lane], head, cell_start);
     __syncwarp();
     cell_start = max(cell_start, pass.unit_start);
     cell_end = min(cell_end, pass.unit_start + pass.unit_count);
     if (cell_start >= cell_end)
         return false;
 
-    const unsigned taking = find_units<of_keys>(pass, branches, lane, index, cell_start, cell_end, tile);
+    const unsigned taking = find_units<of_keys>(pass, search, lane, index, cell_start, cell_end, tile);
     if (!taking)
         return false;
-    find_parents(pass, branches, lane, taking);
-    const int runs = find_runs<of_keys, step>(pass, branches, lane, taking, tile);
+    find_parents(pass, search, lane, taking);
+    const int runs = find_runs<of_keys, step>(pass, search, lane, taking, tile);
     if (runs == 0 && pass.skips_empty)
         return false;
     if (lane == 0) {

@@ -10,9 +10,12 @@ namespace annulus {
 constexpr int tile_slots = 2;
 
 // One warp: which tiles are next. The first ones by the block's index: blocks look for them all at once, and which of
-// them a counter would give a long one is chance. The others from a counter, as slots become free.
-template <class Shared> __device__ __forceinline__ void find_tiles(const TilePass &pass, Shared &shared) {
+// them a counter would give a long one is chance. The others from a counter, as slots become free. use(place in the
+// ring) for each.
+template <class Shared, class Use>
+__device__ __forceinline__ void find_tiles(const TilePass &pass, Shared &shared, const Use &use) {
     const int lane = static_cast<int>(threadIdx.x) % warp_threads;
+    shared.search.start(lane);
     unsigned found = 0;
     const auto next = [&] {
         const unsigned round = found++;
@@ -27,7 +30,7 @@ template <class Shared> __device__ __forceinline__ void find_tiles(const TilePas
         shared.tile_empty[at.slot()].wait(at.parity_to_fill());
         UnitTile<Shared::units> &tile = shared.tiles[at.slot()];
         unsigned id = next();
-        while (id < pass.tiles && !find_tile<Shared::of_keys, Shared::step>(pass, shared.branches, id, tile))
+        while (id < pass.tiles && !find_tile<Shared::of_keys, Shared::step>(pass, shared.search, id, tile))
             id = next();
         const bool is_last = id >= pass.tiles;
         if (lane == 0) {
@@ -37,6 +40,7 @@ template <class Shared> __device__ __forceinline__ void find_tiles(const TilePas
         }
         if (is_last)
             return;
+        use(at);
     }
 }
 

@@ -43,6 +43,7 @@ struct PassBranch {
     // Which rows units are made of: every one, those of the head's class, or of each class to meet that class.
     annulus_query_rule unit_rule;
 
+    bool operator==(const PassBranch &) const = default;
     constexpr bool serves(int head) const { return head >= first_head && head < first_head + head_count; }
     // Of a head that it serves.
     constexpr int phase(int head) const {
@@ -93,6 +94,8 @@ struct TilePass {
     Divisor run_stride; // positions to a row
     int first_batch, batches;
     unsigned *next_tile; // 0 before; how many tiles were taken beyond those that blocks have by their index
+
+    bool operator==(const TilePass &) const = default;
 };
 
 } // namespace annulus

@@ -13,6 +13,7 @@ struct Divisor {
     std::uint32_t multiplier, shift;
 
     Divisor() = default;
+    bool operator==(const Divisor &) const = default;
     constexpr explicit Divisor(int divisor)
         : value(divisor), multiplier(0),
           shift(static_cast<std::uint32_t>(std::bit_width(static_cast<unsigned>(divisor - 1)))) {
