@@ -85,6 +85,8 @@ CASES = [Case(f"{w}:{r}", ((w, r),), tokens, 1024 // dim, dim, causal)
          for dim in (64, 128) for causal in (False, True)]
 CASES += [Case("LongNet", LONGNET, 262144, heads, dim, causal)
           for heads, dim in ((16, 128), (32, 64)) for causal in (False, True)]
+# A short segment around each token, and a few from everywhere.
+CASES += [Case("1024:1 and 262144:64", ((1024, 1), (262144, 64)), 262144, 16, 64, causal) for causal in (False, True)]
 CASES += [Case(f"Prov-GigaPath N={tokens}", GIGAPATH, tokens, 16, 48, zero_keys=True) for tokens in (10001, 70001)]
 
 # Of annulus' enumerations.
