@@ -507,16 +507,25 @@ std::vector<NamedProblem> cut_problems() {
     zero_keys.zero_keys = true;
     grouped.kv_heads = 2;
     grouped.causal = true;
+    // No dimension of a kernel's own.
+    Problem batches = four;
+    batches.batch = 3;
+    batches.length = 8000;
+    batches.dim = 40;
     head_ranges.dim = 64;
     head_ranges.branches[1].first_head = 2;
     head_ranges.branches[1].head_count = 5;
-    return with_dtypes({{"two", two},
-                        {"four", four},
-                        {"four_causal", causal},
-                        {"four_zero_keys", zero_keys},
-                        {"grouped", grouped},
-                        {"head_ranges", head_ranges}},
-                       {ANNULUS_BFLOAT16});
+    std::vector<NamedProblem> problems = with_dtypes({{"two", two},
+                                                      {"four", four},
+                                                      {"four_causal", causal},
+                                                      {"four_zero_keys", zero_keys},
+                                                      {"grouped", grouped},
+                                                      {"head_ranges", head_ranges},
+                                                      {"batches", batches}},
+                                                     {ANNULUS_BFLOAT16});
+    for (const NamedProblem &named : with_dtypes({{"two", two}, {"four_causal", causal}}, {ANNULUS_FLOAT16}))
+        problems.push_back(named);
+    return problems;
 }
 
 class Cut : public testing::TestWithParam<NamedProblem> {
@@ -524,15 +533,19 @@ class Cut : public testing::TestWithParam<NamedProblem> {
     const Problem &problem_ = GetParam().problem;
     const Inputs inputs_ = random_inputs(problem_, 1);
 
-    // The second of two passes reads the LSE, for which there is room in the workspace.
-    static bool is_cut(const Problem &problem, std::uint64_t limit) {
+    // Of the forward pass: the first of two leaves sums of some heads.
+    static std::uint64_t forward_bytes(const Problem &problem, std::uint64_t limit) {
         RunOptions options = subject();
         options.workspace_limit = limit;
         const Context context = make_context(make_config(problem, options).get(), 0, place());
         const annulus_problem sizes = sizes_of(problem);
         std::uint64_t bytes = 0;
         check(annulus_workspace_size(context.get(), &sizes, ANNULUS_PASS_FORWARD, &bytes));
-        return bytes >= problem.lse_size() * sizeof(float);
+        return bytes;
+    }
+    static bool is_cut(const Problem &problem, std::uint64_t limit) {
+        return forward_bytes(problem, limit) >=
+               static_cast<std::uint64_t>(problem.length * problem.dim) * sizeof(float);
     }
 };
 
@@ -545,6 +558,7 @@ TEST_P(Cut, AgreesWithCpu) {
 }
 
 TEST_P(Cut, NeedsNoLse) {
+    ASSERT_TRUE(is_cut(problem_, 0));
     Call call(problem_, inputs_, place(), true);
     const Context context = context_for(problem_, ANNULUS_ENGINE_FUSED);
     check(call.forward(context.get()));
@@ -557,12 +571,41 @@ TEST_P(Cut, NeedsNoLse) {
     expect_identical(without_lse, with_lse);
 }
 
+// dK and dV of fewer heads at a time than O.
+TEST_P(Cut, IsTheSameSomeHeadsAtATime) {
+    RunOptions options = subject();
+    const std::uint64_t all = forward_bytes(problem_, 0);
+    options.workspace_limit = all / 4 * 3;
+    ASSERT_TRUE(is_cut(problem_, options.workspace_limit));
+    ASSERT_LT(forward_bytes(problem_, options.workspace_limit), all);
+    expect_identical(run(problem_, inputs_, options), run(problem_, inputs_, subject()));
+}
+
 TEST_P(Cut, IsOnePassWhereTheLimitIsTooSmall) {
     RunOptions options = subject();
     options.backward = false;
     options.workspace_limit = 4096;
     ASSERT_FALSE(is_cut(problem_, options.workspace_limit));
     expect_agreement_with_cpu(problem_, inputs_, run(problem_, inputs_, options));
+}
+
+TEST_P(Cut, NonfiniteRowsReachWhatTheyReachOnCpu) {
+    Inputs inputs = inputs_;
+    const std::int64_t row = problem_.kv() * problem_.dim;
+    std::fill_n(inputs.k.begin() + 4096 * row, row, std::numeric_limits<double>::quiet_NaN());
+    std::fill_n(inputs.v.begin() + 301 * row, row, std::numeric_limits<double>::infinity());
+    Problem exact = problem_;
+    exact.dtype = ANNULUS_FLOAT64;
+    const Results got = run(problem_, inputs, subject());
+    const Results wanted = run(exact, inputs, {.engine = ANNULUS_ENGINE_CPU, .threads = 0});
+    for (const auto tensor : {&Results::out, &Results::d_q, &Results::d_k, &Results::d_v}) {
+        std::int64_t nonfinite = 0;
+        for (std::size_t i = 0; i < (got.*tensor).size(); ++i) {
+            nonfinite += !std::isfinite((wanted.*tensor)[i]);
+            ASSERT_EQ(std::isfinite((got.*tensor)[i]), std::isfinite((wanted.*tensor)[i])) << "element " << i;
+        }
+        EXPECT_GT(nonfinite, 0);
+    }
 }
 
 INSTANTIATE_TEST_SUITE_P(Fused, Cut, testing::ValuesIn(cut_problems()), name_of_problem);

@@ -7,7 +7,9 @@
 
 #include <gtest/gtest.h>
 
-#include <string>
+#include <cstddef>
+#include <set>
+#include <utility>
 #include <vector>
 
 namespace annulus::test {
@@ -74,26 +76,73 @@ TEST(Cut, LeavesWhatFillsItsTiles) {
             EXPECT_EQ(passes_of(problem, kernel).size(), 1U) << problem;
 }
 
-TEST(Cut, KeepsAllBranchesInTheirOrder) {
-    for (const Problem &problem : {gigapath(200001), local_and_global(1 << 18)})
-        for (const Kernel &kernel : {kernels(problem.dim)[0], kernels(problem.dim)[1]}) {
+// Those that tests on GPUs compute (fused_test.cpp), and some that are larger.
+TEST(Cut, LongerSegmentsComeFirst) {
+    const Problem two = problem_of(20001, 8, 128, {{.segment = 200}, {.dilation = 8}, {.dilation = 16}});
+    const Problem four = problem_of(
+        20001, 8, 48,
+        {{.segment = 100}, {.segment = 400, .dilation = 2}, {.segment = 2000, .dilation = 8}, {.dilation = 32}});
+    for (const Problem &problem : {two, four, gigapath(200001), local_and_global(1 << 18)})
+        for (const Kernel &kernel : kernels(problem.dim)) {
             const Plan plan(pattern_of(problem), plan_problem_of(problem));
             const TilePass whole = make_passes(plan, kernel.what, kernel.shape).front().tiles;
             const std::vector<PlannedPass> passes = passes_of(problem, kernel);
             ASSERT_EQ(passes.size(), 2U) << problem;
-            EXPECT_TRUE(passes[0].is_complete);
-            EXPECT_FALSE(passes[0].adds_to_rows);
-            EXPECT_TRUE(passes[1].adds_to_rows);
-            int index = 0;
-            for (const PlannedPass &planned : passes) {
-                EXPECT_GT(planned.tiles.tiles, 0U);
-                EXPECT_LE(planned.tiles.tiles, whole.tiles);
-                for (int i = 0; i < planned.tiles.branch_count; ++i, ++index) {
-                    EXPECT_EQ(planned.tiles.branches[i].length.value, whole.branches[index].length.value);
-                    EXPECT_EQ(planned.tiles.branches[i].dilation.value, whole.branches[index].dilation.value);
-                }
+            const TilePass &others = passes[0].tiles, &last = passes[1].tiles;
+            EXPECT_TRUE(passes[0].leaves_sums);
+            EXPECT_FALSE(passes[1].leaves_sums);
+            EXPECT_TRUE(passes[1].is_complete);
+            EXPECT_GT(others.tiles, 0U);
+            EXPECT_GT(last.tiles, 0U);
+            ASSERT_EQ(last.branch_count + others.branch_count, whole.branch_count);
+            for (int i = 0; i < whole.branch_count; ++i) {
+                const bool is_last = i < last.branch_count;
+                EXPECT_EQ(is_last ? last.branches[i] : others.branches[i - last.branch_count], whole.branches[i]);
             }
-            EXPECT_EQ(index, whole.branch_count);
+            ASSERT_EQ(last.summed_count, others.branch_count);
+            for (int i = 0; i < last.summed_count; ++i)
+                EXPECT_EQ(last.summed[i], others.branches[i]);
+            EXPECT_EQ(others.summed_count, 0);
+        }
+}
+
+// Fewer branches may fall into more classes than all of them: other prime factors come first.
+TEST(Cut, LosesNoBranch) {
+    for (const std::int64_t dilation : {34, 51})
+        for (const std::int64_t length : {1000, 32768, 65536}) {
+            const Problem problem = problem_of(1 << 18, 8, 64,
+                                               {{.segment = 1024},
+                                                {.segment = 1024, .dilation = 17},
+                                                {.segment = length, .dilation = dilation},
+                                                {.dilation = dilation}});
+            for (const Kernel &kernel : kernels(problem.dim)) {
+                std::set<std::pair<int, int>> found;
+                for (const PlannedPass &planned : passes_of(problem, kernel))
+                    for (int i = 0; i < planned.tiles.branch_count; ++i)
+                        found.insert(
+                            {planned.tiles.branches[i].length.value, planned.tiles.branches[i].dilation.value});
+                EXPECT_EQ(found.size(), 4U) << problem;
+            }
+        }
+}
+
+// The rows whose sums the last pass takes are those of the units of the other one.
+TEST(Cut, SumsAreOfTheRowsOfOthers) {
+    const Problem problem = gigapath(200001);
+    const std::vector<PlannedPass> passes = passes_of(problem, kernels(problem.dim)[0]);
+    ASSERT_EQ(passes.size(), 2U);
+    const Plan plan(pattern_of(problem), plan_problem_of(problem));
+    const auto first = plan.branches().size() - static_cast<std::size_t>(passes[0].tiles.branch_count);
+    for (const std::int64_t position : {0, 1, 4, 5, 32767, 32768, 185362, 185363, 185364, 185379, 200000})
+        for (int head = 0; head < problem.heads; ++head) {
+            bool takes_part = false;
+            for (std::size_t i = first; i < plan.branches().size(); ++i) {
+                const std::int64_t length = problem.branches[i].segment, dilation = problem.branches[i].dilation;
+                const std::int64_t start = position / length * length;
+                const std::int64_t phase = head / ((problem.heads + dilation - 1) / dilation);
+                takes_part |= (position - start) % dilation == phase % dilation;
+            }
+            EXPECT_EQ(passes[1].tiles.has_sum(head, static_cast<int>(position)), takes_part) << position << " " << head;
         }
 }
 
@@ -106,7 +155,7 @@ TEST(Cut, LeavesWhatItCannotCut) {
     for (const Problem &problem : problems)
         for (const Kernel &kernel : kernels(problem.dim))
             for (const PlannedPass &planned : passes_of(problem, kernel))
-                EXPECT_FALSE(planned.adds_to_rows) << problem;
+                EXPECT_FALSE(planned.leaves_sums) << problem;
 }
 
 TEST(Cut, TakesOneWithoutQueries) {

@@ -20,8 +20,8 @@
 // it.
 //
 // Grid and tiles as in forward.cuh. Roles: of the feeding warpgroup warp 0 copies the rows of runs by tensor maps, warp
-// 1 finds tiles, warp 2 copies the score rows of units, warp 3 their value rows; where units are of keys, warp 1 (or
-// 2) does so and warp 3 copies the statistics of runs.
+// 1 finds tiles, warp 2 copies the score rows of units and warp 3 their value rows; where units are of keys, warp 1
+// copies these (or 2, if dS is kept; for dV alone none) and warp 3 the statistics of runs.
 //
 // Shared memory, for each barrier who fills and who empties:
 //
@@ -645,36 +645,53 @@ template <class Traits> class GradientConsumer {
         for (float &element : x)
             element *= factor;
         const int head = Traits::of_keys ? tile.head / pass_.heads_of_kv_head : tile.head;
+        if (sums && !pass_.takes_sums)
+            return add_to_sums(unit, tile.batch, head, x, sums);
         if (sums)
-            add_to_sums(unit, tile.batch, head, x, sums);
-        else
-            write_rows(unit, tile.batch, head, x, staging, rows);
+            take_sums(unit, tile, x, sums + sum_row(tile.batch, head) * pass_.head_dim);
+        write_rows(unit, tile.batch, head, x, staging, rows);
     }
 
     template <int count>
-    __device__ __forceinline__ void write_rows(const Unit &unit, int batch, int head, float (&x)[count],
+    __device__ __forceinline__ void write_rows(const Unit &unit, int batch, int head, const float (&x)[count],
                                                std::uint32_t staging, const PassRows &rows) const {
         Element *const row_0 = static_cast<Element *>(rows.data) + batch * rows.batch + head * rows.head;
         const auto row_at = [&](int row) { return row_0 + pass_.unit_row(unit.position(row)) * rows.row; };
-        if (pass_.adds_to_rows)
-            add_rows<Element>(x, {1, 1}, {1, 1}, unit.rows, pass_.head_dim, row_at);
         if (pass_.has_nan)
             note_nonfinite(x, pass_.has_nan);
         stage_rows<Element>(staging, x, 1.f, 1.f);
         store_rows<Element, columns>(staging, unit.rows, pass_.head_dim, row_at);
     }
 
+    // The first row of a head in the sums.
+    __device__ __forceinline__ std::int64_t sum_row(int batch, int head) const {
+        const int heads = Traits::of_keys ? pass_.all_heads / pass_.heads_of_kv_head : pass_.all_heads;
+        return (std::int64_t{batch} * heads + head) * pass_.sum_rows - pass_.first_sum;
+    }
+
+    // Adds what the pass before has left of the rows.
+    template <int count>
+    __device__ __forceinline__ void take_sums(const Unit &unit, const UnitTile<Traits::consumers> &tile,
+                                              float (&x)[count], const float *sums) const {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            const int row = row_of_thread(r);
+            if (row < unit.rows && pass_.has_sum(tile.head, unit.position(row)))
+                add_sums<count>(x, r, 1, 1, sums + std::int64_t{pass_.unit_row(unit.position(row))} * pass_.head_dim,
+                                pass_.head_dim);
+        }
+    }
+
     template <int count>
     __device__ __forceinline__ void add_to_sums(const Unit &unit, int batch, int head, const float (&x)[count],
                                                 float *sums) const {
-        const int heads = Traits::of_keys ? pass_.all_heads / pass_.heads_of_kv_head : pass_.all_heads;
+        const std::int64_t first = sum_row(batch, head);
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             const int row = row_of_thread(r);
             if (row >= unit.rows)
                 continue;
-            const std::int64_t index =
-                (std::int64_t{batch} * heads + head) * pass_.sum_rows + pass_.unit_row(unit.position(row));
+            const std::int64_t index = first + pass_.unit_row(unit.position(row));
             float2 *const of_row = reinterpret_cast<float2 *>(sums + index * pass_.head_dim);
 #pragma unroll
             for (int i = 0; i < count / 4; ++i) {

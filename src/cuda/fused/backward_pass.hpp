@@ -69,9 +69,10 @@ struct BackwardPass : TilePass {
     PassRows d_scores, d_values;
     float *sum_d_scores, *sum_d_values;
     int sum_rows;
-    bool sets_sums;    // instead of adding to them
-    bool adds_to_rows; // of the dtype, instead of setting them
-    int *has_nan;      // causal; becomes 1 where a result, not a sum, is NaN or infinite. Else null
+    std::int64_t first_sum; // row of the sums' first, of all heads one after the other
+    bool sets_sums;         // instead of adding to them
+    bool takes_sums;        // for the rows of the dtype that have one
+    int *has_nan;           // causal; becomes 1 where a result, not a sum, is NaN or infinite. Else null
     KeptScores kept;
 
     // The row of a unit in its tensors and the sums.

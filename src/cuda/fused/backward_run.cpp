@@ -86,8 +86,6 @@ bool go_by_length(const TilePass &pass, int multiprocessors) {
     return pass.causal && pass.tiles < 8 * static_cast<unsigned>(multiprocessors);
 }
 
-constexpr std::size_t usual_kept_bytes = std::size_t{5} << 28; // four causal segments of 16384, which fill a GPU
-
 struct BackwardMemory {
     BranchPlan *branches;
     unsigned *control; // a counter of tiles for each launch, and whether there is a NaN
@@ -97,7 +95,15 @@ struct BackwardMemory {
     CurveMemory query_curve, key_curve;
     std::optional<KeptParts> kept;
     std::uint8_t *images;
+    float *part_sums; // of a cut pass, of some heads at a time: dQ; or dK, and dV
 };
+
+// Launches of passes over queries, or over a group of heads of K.
+std::int64_t launches_of(const Problem &problem, int heads, const std::vector<PlannedPass> &passes,
+                         const std::optional<SumParts> &parts) {
+    const std::int64_t times = parts ? divide_up(problem.batch, parts->batches) * divide_up(heads, parts->heads) : 1;
+    return static_cast<std::int64_t>(passes.size()) * times;
+}
 
 // All but what is kept of dS.
 BackwardMemory book_rest(Workspace &workspace, const Plan &plan, const BackwardPasses &passes, bool is_step) {
@@ -125,12 +131,13 @@ BackwardMemory book(Workspace &workspace, const Plan &plan, const BackwardPasses
     BackwardMemory memory = book_rest(workspace, plan, passes, is_step);
     const auto counters = [&] {
         const std::int64_t parts = memory.kept ? memory.kept->count(problem) : 1;
-        return static_cast<std::int64_t>(passes.queries.size()) +
-               static_cast<std::int64_t>(passes.keys.size()) * launches_of_keys(plan) * parts + 1;
+        return launches_of(problem, problem.heads, passes.queries, passes.query_parts) +
+               launches_of(problem, problem.kv_heads, passes.keys, passes.key_parts) * launches_of_keys(plan) * parts +
+               1;
     };
     if (const std::size_t limit = resources.workspace_limit; !is_step) {
         const std::size_t used = workspace.used();
-        memory.kept = plan_kept_scores(problem, passes, limit == 0 ? usual_kept_bytes : std::max(limit, used) - used);
+        memory.kept = plan_kept_scores(problem, passes, room_to_keep(resources, used));
         if (memory.kept && limit != 0) { // the counters may be what is too much
             Workspace left;
             left.take<unsigned>(counters());
@@ -143,6 +150,9 @@ BackwardMemory book(Workspace &workspace, const Plan &plan, const BackwardPasses
     memory.control = workspace.take<unsigned>(memory.control_count);
     if (memory.kept)
         memory.images = workspace.take<std::uint8_t>(static_cast<std::int64_t>(memory.kept->bytes()));
+    const std::int64_t of_queries = passes.query_parts ? passes.query_parts->count() * problem.queries.length : 0;
+    const std::int64_t of_keys = passes.key_parts ? 2 * passes.key_parts->count() * problem.key_rows() : 0;
+    memory.part_sums = workspace.take<float>(std::max(of_queries, of_keys) * problem.head_dim);
     return memory;
 }
 
@@ -188,7 +198,7 @@ class BackwardRun {
     unsigned launches_ = 0;
 
     static bool leaves_rows_out(const std::vector<PlannedPass> &passes) {
-        return passes.empty() || !passes.front().is_complete;
+        return passes.empty() || !(passes.front().is_complete || is_cut(passes));
     }
 
     BackwardPass common(const PlannedPass &planned, bool sets) const {
@@ -203,14 +213,13 @@ class BackwardRun {
         pass.delta = memory_.delta;
         pass.statistic_rows = static_cast<int>(problem_.queries.length);
         pass.sets_sums = sets;
-        pass.adds_to_rows = planned.adds_to_rows;
         return pass;
     }
 
     void launch(Gradients what, BackwardPass &pass) {
         const float *const sums = what == Gradients::d_v ? pass.sum_d_values : pass.sum_d_scores;
-        pass.skips_empty = pass.adds_to_rows || (sums && !pass.sets_sums);
-        pass.has_nan = sums ? nullptr : has_nan_;
+        pass.skips_empty = sums && !pass.sets_sums;
+        pass.has_nan = sums && !pass.takes_sums ? nullptr : has_nan_;
         if (what != Gradients::d_q_of_kept_d_s)
             pass.next_tile = memory_.control + launches_++;
         launch_backward(problem_.dtype, what, pass, call_.device.multiprocessors(), stream_);
@@ -293,7 +302,33 @@ class BackwardRun {
         return pass;
     }
 
+    // use(pass) for both parts of a cut pass, some heads at a time. The first sets sums, the second takes them.
+    template <class Use>
+    void for_cut(const SumParts &parts, int heads, const BackwardPass &others, BackwardPass last,
+                 const Use &use) const {
+        last.takes_sums = true;
+        for_parts(static_cast<int>(problem_.batch), parts.batches, [&](int first_batch, int batches) {
+            for_parts(heads, parts.heads, [&](int first_head, int part_heads) {
+                for (BackwardPass pass : {others, last}) {
+                    restrict_heads(pass, first_batch, batches, first_head, part_heads);
+                    pass.first_sum = (std::int64_t{first_batch} * heads + first_head) * pass.sum_rows;
+                    use(pass);
+                }
+            });
+        });
+    }
+
     void find_query_gradients() {
+        if (passes_.query_parts) {
+            const auto make_pass = [&](const PlannedPass &planned) {
+                BackwardPass pass = query_pass(planned, true);
+                pass.sum_d_scores = memory_.part_sums;
+                return pass;
+            };
+            return for_cut(*passes_.query_parts, problem_.heads, make_pass(passes_.queries.front()),
+                           make_pass(passes_.queries.back()),
+                           [&](BackwardPass &pass) { launch(Gradients::d_q, pass); });
+        }
         bool sets = prepare_query_gradients();
         for (const PlannedPass &planned : passes_.queries) {
             BackwardPass pass = query_pass(planned, sets);
@@ -303,6 +338,20 @@ class BackwardRun {
     }
 
     void find_key_gradients() {
+        if (passes_.key_parts) { // no heads share those of K
+            const auto make_pass = [&](const PlannedPass &planned) {
+                BackwardPass pass = key_pass(planned, true);
+                pass.sum_d_scores = memory_.part_sums;
+                pass.sum_d_values =
+                    memory_.part_sums + passes_.key_parts->count() * problem_.key_rows() * problem_.head_dim;
+                return pass;
+            };
+            return for_cut(*passes_.key_parts, problem_.heads, make_pass(passes_.keys.front()),
+                           make_pass(passes_.keys.back()), [&](BackwardPass &pass) {
+                               for (const Gradients what : gradients_of_keys(problem_.head_dim))
+                                   launch(what, pass);
+                           });
+        }
         bool sets = prepare_key_gradients();
         for (const PlannedPass &planned : passes_.keys) {
             BackwardPass pass = key_pass(planned, sets);
@@ -321,10 +370,6 @@ class BackwardRun {
         BackwardPass keys = key_pass(passes_.keys.front(), prepare_key_gradients());
         const bool sets = keys.sets_sums;
         const int first_segment = keys.first_block, heads = keys.heads.value, group = keys.head_step;
-        const auto for_parts = [](int all, int part, const auto &use) {
-            for (int first = 0; first < all; first += part)
-                use(first, std::min(part, all - first));
-        };
         const auto do_part = [&](int first_batch, int batches, int first_head, int part_heads, int segment,
                                  int segments) {
             restrict_pass(keys,
@@ -379,17 +424,39 @@ class BackwardRun {
 
 BackwardPasses make_backward_passes(const Plan &plan, const Resources &resources, bool is_step) {
     const Problem &problem = plan.problem();
-    const auto passes_of = [&](PassOf what, Gradients gradients, bool may_be_cut) {
-        const PassShape shape = backward_shape(problem.dtype, problem.head_dim, gradients);
-        std::vector<PlannedPass> passes = make_passes(plan, what, shape);
-        if (may_be_cut)
-            cut_pass(passes, plan, what, shape, resources);
-        return passes;
+    const auto shape_of = [&](Gradients what) { return backward_shape(problem.dtype, problem.head_dim, what); };
+    const PassShape query_shape = shape_of(Gradients::d_q);
+    const PassShape key_shape = shape_of(gradients_of_keys(problem.head_dim).front());
+    const BackwardPasses whole{make_passes(plan, PassOf::query_gradients, query_shape),
+                               make_passes(plan, PassOf::key_gradients, key_shape), std::nullopt, std::nullopt};
+    if (is_step)
+        return whole;
+    BackwardPasses cut = whole;
+    cut_pass(cut.queries, plan, PassOf::query_gradients, query_shape, resources);
+    if (problem.heads == problem.kv_heads) // else the heads that share one of K add to its sums
+        cut_pass(cut.keys, plan, PassOf::key_gradients, key_shape, resources);
+    const auto bytes_of = [&](const BackwardPasses &passes) {
+        Workspace ledger;
+        book(ledger, plan, passes, resources, is_step);
+        return ledger.used();
     };
-    // The heads that share a head of keys add to its sums.
-    return {passes_of(PassOf::query_gradients, Gradients::d_q, !is_step),
-            passes_of(PassOf::key_gradients, gradients_of_keys(problem.head_dim).front(),
-                      !is_step && problem.heads == problem.kv_heads)};
+    const bool is_any_cut = is_cut(cut.queries) || is_cut(cut.keys);
+    const std::size_t room = is_any_cut ? room_to_keep(resources, bytes_of(whole)) : 0;
+    const std::size_t row_bytes = static_cast<std::size_t>(problem.head_dim) * sizeof(float);
+    const auto plan_parts = [&](std::vector<PlannedPass> &passes, const std::vector<PlannedPass> &uncut,
+                                std::size_t bytes_of_head) {
+        std::optional<SumParts> parts;
+        if (is_cut(passes))
+            parts = plan_sums(problem.batch, problem.heads, bytes_of_head, room);
+        if (!parts)
+            passes = uncut;
+        return parts;
+    };
+    cut.query_parts =
+        plan_parts(cut.queries, whole.queries, static_cast<std::size_t>(problem.queries.length) * row_bytes);
+    cut.key_parts = plan_parts(cut.keys, whole.keys, 2 * static_cast<std::size_t>(problem.key_rows()) * row_bytes);
+    const std::size_t limit = resources.workspace_limit; // counters may be what is too much
+    return limit != 0 && is_any_cut && bytes_of(cut) > limit ? whole : cut;
 }
 
 std::size_t backward_bytes(const Plan &plan, const Resources &resources, bool is_step) {

@@ -3,15 +3,17 @@
 
 #include "core/workspace.hpp"
 #include "cuda/cuda_call.hpp"
-#include "cuda/fused/pass_plan.hpp"
+#include "cuda/fused/fused_call.hpp"
 
 #include <cstddef>
+#include <optional>
 #include <vector>
 
 namespace annulus {
 
 struct BackwardPasses {
     std::vector<PlannedPass> queries, keys;
+    std::optional<SumParts> query_parts, key_parts; // if they were cut
 };
 // Of a call, whose passes may be cut, or of a step of one.
 BackwardPasses make_backward_passes(const Plan &plan, const Resources &resources, bool is_step);

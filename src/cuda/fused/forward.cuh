@@ -134,7 +134,7 @@ __device__ __forceinline__ void copy_queries(const ForwardPass &pass, ForwardSha
             const int rows = part * 8 < pass.head_dim ? unit.rows : 0; // the others are zeros
             // Of rows beyond the unit's last one these may be anything.
             const Element *next = row_0 + (unit.first + first_row * unit.stride - pass.q.start) * pass.q.row;
-            const std::int64_t distance = at_once * unit.stride * pass.q.row;
+            const std::int64_t distance = std::int64_t{at_once} * unit.stride * pass.q.row;
             if (unit.rows > 0 && part < parts)
 #pragma unroll 2
                 for (int row = first_row; row < unit_rows; row += at_once, next += distance) {
@@ -470,7 +470,7 @@ template <class Traits> class Consumer {
             sum[r] = sum_of_row(softmax.l[r]);
         // Asked for anew: addresses that depend on it would be kept in registers during the steps.
         const int thread = thread_of_warpgroup(), lane = thread % warp_threads, warp = thread / warp_threads;
-        if (pass_.sum_o && !(pass_.finishes_rows && !unit.has_more_keys))
+        if (pass_.sum_o && !pass_.takes_sums && !(pass_.finishes_rows && !unit.has_more_keys))
             add_to_sums(unit, batch, head, lane, warp, o, softmax, sum);
         else
             write_outputs(unit, batch, head, lane, warp, staging, o, softmax, sum);
@@ -487,8 +487,8 @@ template <class Traits> class Consumer {
 #pragma unroll
         for (int r = 0; r < 2; ++r)
             top[r] = softmax.m[r] * pass_.scale_log2;
-        if (pass_.adds_to_rows)
-            add_to_rows(unit, batch, head, o, top, sum, row_at);
+        if (pass_.takes_sums)
+            take_sums(unit, batch, head, o, top, sum);
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             inverse[r] = sum[r] == 0.f ? 0.f : __frcp_rn(sum[r]);
@@ -502,38 +502,35 @@ template <class Traits> class Consumer {
         sync_warpgroup(); // no warp's products read Q any more
         stage_rows<Element>(staging, o, inverse[0], inverse[1]);
         store_rows<Element, Traits::head_dim>(staging, unit.rows, pass_.head_dim, row_at);
-        if (pass_.sum_o && lane < 16 && warp * 16 + lane < unit.rows)
+        if (pass_.finishes_rows && lane < 16 && warp * 16 + lane < unit.rows)
             pass_.sum_state[sum_row(unit, batch, head, warp * 16 + lane)] = finished_state();
     }
 
-    // O, its maximum and its sum with what the rows have of other keys: O' and LSE' are as well O' with a maximum of
-    // LSE' and a sum of 1.
-    template <int count, class RowAt>
-    __device__ __forceinline__ void add_to_rows(const Unit &unit, int batch, int head, float (&o)[count],
-                                                float (&top)[2], float (&sum)[2], const RowAt &row_at) const {
+    // O, its maximum and its sum with those that the pass before has left, of other keys.
+    template <int count>
+    __device__ __forceinline__ void take_sums(const Unit &unit, int batch, int head, float (&o)[count], float (&top)[2],
+                                              float (&sum)[2]) const {
         const int thread = thread_of_warpgroup(), lane = thread % warp_threads, warp = thread / warp_threads;
-        float factor[2] = {}, row_factor[2] = {};
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             const int row = warp * 16 + lane / 4 + 8 * r;
-            if (row >= unit.rows)
+            if (row >= unit.rows || !pass_.has_sum(head, unit.position(row)))
                 continue;
-            const float *const lse =
-                static_cast<const float *>(pass_.lse.data) + row_offset(pass_.lse, batch, head, unit.position(row));
-            const float before = *lse * std::numbers::log2e_v<float>, own = sum[r] == 0.f ? -INFINITY : top[r];
-            top[r] = fmaxf(before, own);
-            if (before == -INFINITY && own == -INFINITY)
+            const std::int64_t index = sum_row(unit, batch, head, row);
+            const float2 before = pass_.sum_state[index];
+            const float own = sum[r] == 0.f ? -INFINITY : top[r];
+            if (before.x == -INFINITY)
                 continue;
-            factor[r] = exp2f(own - top[r]);
-            row_factor[r] = exp2f(before - top[r]);
-            sum[r] = fmaf(sum[r], factor[r], row_factor[r]);
+            top[r] = fmaxf(before.x, own);
+            const float factor = exp2f(own - top[r]), factor_before = exp2f(before.x - top[r]);
+            sum[r] = sum[r] * factor + before.y * factor_before;
+            add_sums<count>(o, r, factor, factor_before, pass_.sum_o + index * pass_.head_dim, pass_.head_dim);
         }
-        __syncwarp(); // all four lanes of a row have read the LSE that one of them overwrites
-        add_rows<Element>(o, factor, row_factor, unit.rows, pass_.head_dim, row_at);
     }
 
     __device__ __forceinline__ std::int64_t sum_row(const Unit &unit, int batch, int head, int row) const {
-        return (std::int64_t{batch} * pass_.heads.value + head) * pass_.sum_rows + pass_.query_row(unit.position(row));
+        return (std::int64_t{batch} * pass_.all_heads + head) * pass_.sum_rows - pass_.first_sum +
+               pass_.query_row(unit.position(row));
     }
 
     // O and (m, l) are added to those of other keys: with M the larger m, 2^(m - M) O + 2^(m' - M) O'.

@@ -29,14 +29,15 @@ struct ForwardPass : TilePass {
         return (query_order ? query_order[index] : index) + query_offset;
     }
 
-    // Results, of queries that have keys: either O and LSE (which may be null where it is set) of the dtype, or sums: O
+    // Results, of queries that have keys: either O and LSE (which may be null) of the dtype, or sums: O
     // unnormalised and (m, l) in units of log2.
     PassRows out, lse;
-    bool adds_to_rows; // O and LSE of other keys, instead of setting them
-    float *sum_o;      // [B, H, queries, D], or null
-    float2 *sum_state; // [B, H, queries]
-    int sum_rows;      // the queries
-    bool sets_sums;    // instead of adding to them
+    float *sum_o;            // [B, H, queries, D], or null
+    float2 *sum_state;       // [B, H, queries]
+    int all_heads, sum_rows; // heads and rows of the whole
+    std::int64_t first_sum;  // row of the sums' first, of all heads one after the other
+    bool sets_sums;          // instead of adding to them
+    bool takes_sums;         // for O and LSE of the rows that have one
     // With sums: queries all of whose keys lie in the window get O and LSE at once; finished_state() tells of them.
     bool finishes_rows;
     int *has_nan; // causal; becomes 1 where O, not a sum, is NaN or infinite. Else null

@@ -13,11 +13,10 @@ namespace {
 
 struct ForwardMemory {
     BranchPlan *branches;
-    unsigned *control; // a counter of tiles for each pass, and whether there is a NaN
+    unsigned *control; // a counter of tiles for each launch, and whether there is a NaN
     std::int64_t control_count;
-    float2 *state; // [B, H, queries], with sums of the call's own
+    float2 *state; // [B, H, queries], with sums of the call's own; those of a cut pass of some heads at a time
     float *o;      // [B, H, queries, D]
-    float *lse;    // [B, H, queries], for a pass that was cut, where the call takes no LSE
     CurveMemory curve;
 };
 
@@ -26,24 +25,27 @@ bool has_own_sums(const std::vector<PlannedPass> &passes, bool is_step) {
     return !is_step && needs_sums(passes);
 }
 
-ForwardMemory book(Workspace &workspace, const Plan &plan, const std::vector<PlannedPass> &passes, bool is_step) {
+std::int64_t parts_of(const Problem &problem, const SumParts &parts) {
+    return divide_up(problem.batch, parts.batches) * divide_up(problem.heads, parts.heads);
+}
+
+ForwardMemory book(Workspace &workspace, const Plan &plan, const ForwardPasses &passes, bool is_step) {
     ForwardMemory memory{};
     const Problem &problem = plan.problem();
     memory.branches = book_branches(workspace, plan);
-    memory.control_count = static_cast<std::int64_t>(passes.size()) + 1;
+    const auto launches = static_cast<std::int64_t>(passes.passes.size());
+    memory.control_count = launches * (passes.parts ? parts_of(problem, *passes.parts) : 1) + 1;
     memory.control = workspace.take<unsigned>(memory.control_count);
-    const std::int64_t rows = problem.batch * problem.heads * problem.queries.length;
-    if (has_own_sums(passes, is_step)) {
-        memory.state = workspace.take<float2>(rows);
-        memory.o = workspace.take<float>(rows * problem.head_dim);
+    if (passes.parts || has_own_sums(passes.passes, is_step)) {
+        const std::int64_t heads = passes.parts ? passes.parts->count() : problem.batch * problem.heads;
+        memory.state = workspace.take<float2>(heads * problem.queries.length);
+        memory.o = workspace.take<float>(heads * problem.queries.length * problem.head_dim);
     }
-    if (!passes.empty() && passes.back().adds_to_rows)
-        memory.lse = workspace.take<float>(rows);
-    memory.curve = book_curve(workspace, plan, passes, false);
+    memory.curve = book_curve(workspace, plan, passes.passes, false);
     return memory;
 }
 
-std::size_t bytes_of(const Plan &plan, const std::vector<PlannedPass> &passes, bool is_step) {
+std::size_t bytes_of(const Plan &plan, const ForwardPasses &passes, bool is_step) {
     Workspace ledger;
     book(ledger, plan, passes, is_step);
     return ledger.used();
@@ -63,15 +65,24 @@ void clear(const CudaCall &call, bool finishes_rows, float2 *state, float *o, cu
 
 } // namespace
 
-std::vector<PlannedPass> make_forward_passes(const Plan &plan, const Resources &resources, bool is_step) {
-    const PassShape shape = forward_shape(plan.problem().head_dim);
-    const std::vector<PlannedPass> passes = make_passes(plan, PassOf::outputs, shape);
+ForwardPasses make_forward_passes(const Plan &plan, const Resources &resources, bool is_step) {
+    const Problem &problem = plan.problem();
+    const PassShape shape = forward_shape(problem.head_dim);
+    const ForwardPasses whole{make_passes(plan, PassOf::outputs, shape), std::nullopt};
     if (is_step)
-        return passes;
-    std::vector<PlannedPass> cut = passes;
-    cut_pass(cut, plan, PassOf::outputs, shape, resources);
-    const bool fits = resources.workspace_limit == 0 || bytes_of(plan, cut, is_step) <= resources.workspace_limit;
-    return fits ? cut : passes;
+        return whole;
+    ForwardPasses cut = whole;
+    cut_pass(cut.passes, plan, PassOf::outputs, shape, resources);
+    if (!is_cut(cut.passes))
+        return whole;
+    const auto bytes_of_head = static_cast<std::size_t>(problem.queries.length) *
+                               (sizeof(float2) + static_cast<std::size_t>(problem.head_dim) * sizeof(float));
+    cut.parts =
+        plan_sums(problem.batch, problem.heads, bytes_of_head, room_to_keep(resources, bytes_of(plan, whole, is_step)));
+    const std::size_t limit = resources.workspace_limit; // counters may be what is too much
+    if (!cut.parts || (limit != 0 && bytes_of(plan, cut, is_step) > limit))
+        return whole;
+    return cut;
 }
 
 std::size_t forward_bytes(const Plan &plan, const Resources &resources, bool is_step) {
@@ -83,36 +94,35 @@ void run_forward(const CudaCall &call, Workspace &workspace) {
     const Problem &problem = plan.problem();
     cudaStream_t const stream = call.stream();
     const bool is_step = call.sums.has_value();
-    const std::vector<PlannedPass> passes = make_forward_passes(plan, call.resources, is_step);
+    const ForwardPasses planned = make_forward_passes(plan, call.resources, is_step);
+    const std::vector<PlannedPass> &passes = planned.passes;
     const int step = forward_shape(problem.head_dim).step;
-    const ForwardMemory memory = book(workspace, plan, passes, is_step);
+    const ForwardMemory memory = book(workspace, plan, planned, is_step);
     if (problem.batch * problem.queries.length == 0)
         return;
     store_branches(call, memory.branches);
     check(cudaMemsetAsync(memory.control, 0, static_cast<std::size_t>(memory.control_count) * sizeof(unsigned), stream),
           "cudaMemsetAsync");
-    const std::int64_t queries = problem.queries.length;
-    const DeviceRows own_lse{memory.lse, problem.heads * queries, 1, queries, problem.queries.start};
-    const DeviceRows &lse = memory.lse && !call.lse.data ? own_lse : call.lse;
     float2 *const state = call.sums ? call.sums->state : memory.state;
     float *const o = call.sums ? call.sums->o : memory.o;
     bool sets = !call.sums || call.sums->first; // what comes next sets its rows
     // One pass over all keys that a rank has itself: only queries with keys of other ranks need sums.
     const bool finishes_rows = call.sums && call.sums->first && passes.size() == 1 && !passes.front().curve;
-    if (sets && (passes.empty() || !passes.front().is_complete)) {
+    if (sets && !planned.parts && (passes.empty() || !passes.front().is_complete)) {
         clear(call, finishes_rows, state, o, stream);
         sets = finishes_rows;
     }
-    int *const has_nan = plan.causal() ? reinterpret_cast<int *>(memory.control + passes.size()) : nullptr;
-    for (std::size_t i = 0; i < passes.size(); ++i) {
+    int *const has_nan = plan.causal() ? reinterpret_cast<int *>(memory.control + memory.control_count - 1) : nullptr;
+    unsigned launches = 0;
+    const auto make_pass = [&](const PlannedPass &of_branches) {
         ForwardPass pass{};
-        static_cast<TilePass &>(pass) = passes[i].tiles;
+        static_cast<TilePass &>(pass) = of_branches.tiles;
         RunMatrices keys{call.k, call.v, problem.key_rows(), problem.kv_heads};
-        if (passes[i].curve) {
-            keys = follow_curve(call, passes[i], memory.curve, keys);
+        if (of_branches.curve) {
+            keys = follow_curve(call, of_branches, memory.curve, keys);
             // Rows of Q and of the sums are those of the call's window.
             pass.query_order = memory.curve.order;
-            pass.query_offset = static_cast<int>(passes[i].window.start - problem.queries.start);
+            pass.query_offset = static_cast<int>(of_branches.window.start - problem.queries.start);
         }
         set_run_maps(call, pass, keys, step, pass.k, pass.v);
         pass.heads_of_kv_head = call.heads_per_kv_head();
@@ -121,23 +131,49 @@ void run_forward(const CudaCall &call, Workspace &workspace) {
         pass.inverse_scale_log2 = 1 / pass.scale_log2;
         pass.q = pass_rows(call.q);
         pass.out = pass_rows(call.out);
-        pass.lse = pass_rows(lse);
-        pass.adds_to_rows = passes[i].adds_to_rows;
+        pass.lse = pass_rows(call.lse);
         pass.sum_o = o;
         pass.sum_state = state;
+        pass.all_heads = problem.heads;
         pass.sum_rows = static_cast<int>(problem.queries.length);
-        pass.sets_sums = sets;
-        pass.skips_empty = (pass.adds_to_rows || (o && !sets)) && !pass.zero_keys;
-        pass.finishes_rows = finishes_rows;
-        pass.next_tile = memory.control + i;
-        pass.has_nan = o && !finishes_rows ? nullptr : has_nan;
+        return pass;
+    };
+    const auto launch = [&](ForwardPass &pass) {
+        pass.next_tile = memory.control + launches++;
         launch_forward(problem.dtype, pass, call.device.multiprocessors(), stream);
-        sets = false;
+    };
+    if (planned.parts) {
+        const ForwardPass others = make_pass(passes.front());
+        ForwardPass last = make_pass(passes.back());
+        last.takes_sums = true;
+        last.has_nan = has_nan;
+        for_parts(static_cast<int>(problem.batch), planned.parts->batches, [&](int first_batch, int batches) {
+            for_parts(problem.heads, planned.parts->heads, [&](int first_head, int heads) {
+                for (ForwardPass pass : {others, last}) {
+                    restrict_heads(pass, first_batch, batches, first_head, heads);
+                    pass.first_sum = (std::int64_t{first_batch} * problem.heads + first_head) * problem.queries.length;
+                    pass.sets_sums = true;
+                    launch(pass);
+                }
+            });
+        });
+    } else {
+        for (const PlannedPass &of_branches : passes) {
+            ForwardPass pass = make_pass(of_branches);
+            pass.sets_sums = sets;
+            pass.skips_empty = o && !sets && !pass.zero_keys;
+            pass.finishes_rows = finishes_rows;
+            pass.has_nan = o && !finishes_rows ? nullptr : has_nan;
+            launch(pass);
+            sets = false;
+        }
     }
     OutputArguments outputs{call.whole(), state, o, call.out, call.lse, call.row_context(memory.branches, has_nan)};
+    if (planned.parts)
+        outputs.state = nullptr; // all rows have O and LSE
     if (has_own_sums(passes, is_step))
         write_outputs(problem.dtype, outputs, stream);
-    else if (plan.causal() && (!o || finishes_rows))
+    else if (plan.causal() && (!o || planned.parts || finishes_rows))
         repair_outputs(problem.dtype, outputs, stream);
     if (plan.causal() && call.sums && call.sums->first) {
         outputs.context.has_nan = nullptr; // it looks at all sums itself

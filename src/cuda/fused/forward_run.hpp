@@ -3,15 +3,20 @@
 
 #include "core/workspace.hpp"
 #include "cuda/cuda_call.hpp"
-#include "cuda/fused/pass_plan.hpp"
+#include "cuda/fused/fused_call.hpp"
 
 #include <cstddef>
+#include <optional>
 #include <vector>
 
 namespace annulus {
 
+struct ForwardPasses {
+    std::vector<PlannedPass> passes;
+    std::optional<SumParts> parts; // if the pass was cut
+};
 // Of a call, whose pass may be cut, or of a step of one.
-std::vector<PlannedPass> make_forward_passes(const Plan &plan, const Resources &resources, bool is_step);
+ForwardPasses make_forward_passes(const Plan &plan, const Resources &resources, bool is_step);
 
 // Bytes of workspace of a call, or of a step of one.
 std::size_t forward_bytes(const Plan &plan, const Resources &resources, bool is_step);

@@ -37,8 +37,26 @@ void cut_pass(std::vector<PlannedPass> &passes, const Plan &plan, PassOf what, c
     device.pass_cuts().cut(passes, plan, what, shape, device.multiprocessors());
 }
 
+bool is_cut(const std::vector<PlannedPass> &passes) {
+    return !passes.empty() && passes.front().leaves_sums;
+}
+
 bool needs_sums(const std::vector<PlannedPass> &passes) {
-    return (passes.size() > 1 && !passes.back().adds_to_rows) || (!passes.empty() && passes.front().curve);
+    return !is_cut(passes) && (passes.size() > 1 || (!passes.empty() && passes.front().curve));
+}
+
+std::size_t room_to_keep(const Resources &resources, std::size_t used) {
+    const std::size_t limit = resources.workspace_limit;
+    return limit == 0 ? usual_kept_bytes : std::max(limit, used) - used;
+}
+
+std::optional<SumParts> plan_sums(std::int64_t batches, int heads, std::size_t bytes_of_head, std::size_t room) {
+    const auto most = static_cast<std::int64_t>(room / std::max<std::size_t>(bytes_of_head, 1));
+    if (most == 0)
+        return std::nullopt;
+    if (most < heads)
+        return SumParts{1, static_cast<int>(divide_up(heads, divide_up(heads, most)))};
+    return SumParts{static_cast<int>(std::min(batches, most / heads)), heads};
 }
 
 CurveMemory book_curve(Workspace &workspace, const Plan &plan, const std::vector<PlannedPass> &passes, bool of_keys) {

@@ -8,7 +8,10 @@
 
 #include <cuda.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace annulus {
@@ -25,9 +28,29 @@ void store_branches(const CudaCall &call, BranchPlan *target);
 // As PassCuts::cut().
 void cut_pass(std::vector<PlannedPass> &passes, const Plan &plan, PassOf what, const PassShape &shape,
               const Resources &resources);
+bool is_cut(const std::vector<PlannedPass> &passes);
 
-// Passes along a curve, and several ones, add to sums; but one that was cut to rows.
+// Passes along a curve, and several ones that are not cut, add to sums of all rows.
 bool needs_sums(const std::vector<PlannedPass> &passes);
+
+// What is kept in memory between two kernels, if the workspace limit leaves that much: enough for tiles to fill a GPU.
+constexpr std::size_t usual_kept_bytes = std::size_t{5} << 28;
+// What a limit leaves for it, where so many bytes are used.
+std::size_t room_to_keep(const Resources &resources, std::size_t used);
+
+// The sums of a cut pass: of so many batch entries and heads at a time, all heads or one batch entry.
+struct SumParts {
+    int batches = 0, heads = 0;
+    std::int64_t count() const { return std::int64_t{batches} * heads; } // of heads
+};
+// None where there is no room for one head.
+std::optional<SumParts> plan_sums(std::int64_t batches, int heads, std::size_t bytes_of_head, std::size_t room);
+
+// use(first, count) for parts of `all`.
+template <class Use> void for_parts(int all, int part, const Use &use) {
+    for (int first = 0; first < all; first += part)
+        use(first, std::min(part, all - first));
+}
 
 // What passes that follow an order along a curve need, one after the other: the order, and what they read in it.
 struct CurveMemory {

@@ -3,7 +3,7 @@
 //
 // Branches whose dilations do not divide one another, whose query rules do not mix, or that follow a curve take a pass
 // each; passes, like the steps of a ring, add to sums in float32, whose form is that of the gemm engine. The two passes
-// of branches that one pass could take (pass_cut.hpp) need none: the second adds to rows that the first has written.
+// of branches that one pass could take (pass_cut.hpp) have such sums of a few heads at a time.
 #include "cuda/fused/backward_run.hpp"
 #include "cuda/fused/forward_run.hpp"
 #include "cuda/fused/fused_call.hpp"
@@ -39,10 +39,9 @@ const char *refusal(const Plan &plan, annulus_pass pass, const Resources &resour
             return "a dilation of 2^30 is too much for it";
     if (const char *reason = curve_refusal(plan))
         return reason;
-    // Passes that are cut have no more tiles than whole ones.
     const char *const too_many_tiles = "there are too many small segments";
     if (pass == ANNULUS_PASS_FORWARD)
-        return has_too_many_tiles(make_forward_passes(plan, resources, true)) ? too_many_tiles : nullptr;
+        return has_too_many_tiles(make_forward_passes(plan, resources, true).passes) ? too_many_tiles : nullptr;
     const BackwardPasses passes = make_backward_passes(plan, resources, true);
     return has_too_many_tiles(passes.queries) || has_too_many_tiles(passes.keys) ? too_many_tiles : nullptr;
 }

@@ -8,31 +8,28 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
-#include <span>
+#include <optional>
 
 namespace annulus {
 
 namespace {
 
-// Times are in rows of a step in which all units of a tile take part. Fits to times on an H200, which they meet to 7 %:
-// what a pass takes beside its tiles, and how much of its share of a step a unit that waits costs the others, which are
-// faster without it.
-constexpr double rows_of_pass = 5000;
-constexpr double cost_of_waiting(int units) {
-    return units > 2 ? 0.4 : 0;
-}
+// Times are in rows of a step in which all units of a tile take part. By a fit to times on an H200, which it meets to
+// 6 %: what a pass takes beside its tiles, a tile beside its steps, and a unit that waits for the others of its tile,
+// as a part of what it would take with them.
+constexpr double rows_of_pass = 4000, rows_of_tile = 512, cost_of_waiting = 0.75;
 constexpr double least_rows = 3 * rows_of_pass; // of a pass that is worth a thought
 constexpr double least_gain = 0.05;
 
 // Of the units of a cell that are in the same class.
 struct UnitsOfClass {
-    int met; // rows of runs
+    std::int64_t met; // rows of runs
     int units;
     unsigned branches; // a bit for each that they take part in
 };
 
 // The time that a pass takes, in rows as above, from a look at some of its cells. Of tiles only what counts is found as
-// in tile.cuh; causality is left out, which halves all of it.
+// in tile.cuh; causality is taken to halve all of it.
 class PassTime {
   public:
     PassTime(const TilePass &pass, const PassShape &shape) : pass_(pass), shape_(shape) {
@@ -40,7 +37,7 @@ class PassTime {
         const int samples = static_cast<int>(std::min<std::int64_t>(most_samples, heads * blocks));
         for (int i = 0; i < samples; ++i) // of each as evenly as can be (Roberts, 2018)
             visit_block(sample(i, 0.7548776662466927, heads) * pass.head_step, sample(i, 0.5698402909980532, blocks));
-        all_ *= static_cast<double>(heads * blocks) / samples * pass.batches;
+        all_ *= static_cast<double>(heads * blocks) / samples * pass.batches * (pass.causal ? 0.5 : 1);
     }
 
     double on(int multiprocessors) const { return all_ / multiprocessors + rows_of_pass; }
@@ -79,7 +76,7 @@ class PassTime {
         classes_.clear();
         const auto add = [&](int residue, const Divisor &modulus, unsigned members) {
             const int rows = Members(start, end, residue, modulus).count;
-            int met = 0;
+            std::int64_t met = 0;
             for (int i = 0; i < pass_.branch_count; ++i)
                 if (members >> i & 1)
                     met += rows_of(branches_[i], i, branches_[i].start, branches_[i].end);
@@ -97,6 +94,8 @@ class PassTime {
         unsigned taking = 0;
         UnitCounts of_branch{};
         const auto put = [&](const UnitsOfClass &of_class, int count) {
+            if (count == 0)
+                return;
             units += count;
             taking |= of_class.branches;
             for (std::size_t i = 0; i < branches_.size(); ++i)
@@ -152,7 +151,7 @@ class PassTime {
             for (std::size_t j = 0; j < i; ++j)
                 if ((taking >> i & 1) && (taking >> j & 1))
                     branches[i].try_parent(pass_, static_cast<int>(j), branches[j]);
-        double rows = 0;
+        double rows = rows_of_tile;
         for (std::size_t i = 0; i < branches.size(); ++i) {
             if (!(taking >> i & 1))
                 continue;
@@ -167,7 +166,7 @@ class PassTime {
                 const std::int64_t steps =
                     divide_up(met, std::int64_t{splits} * shape_.step) * std::min<std::int64_t>(splits, met);
                 const double busy = static_cast<double>(units[i]) / shape_.units;
-                rows += static_cast<double>(steps * shape_.step) * (busy + cost_of_waiting(shape_.units) * (1 - busy));
+                rows += static_cast<double>(steps * shape_.step) * (busy + cost_of_waiting * (1 - busy));
             };
             if (branch.parent < 0) {
                 visit(branch.start, branch.end);
@@ -190,7 +189,7 @@ class PassTime {
     }
 };
 
-// Of how many branches the first of two passes is best; 0: of none.
+// How many of the least dilated branches it is best to cut off; 0: none.
 int find_cut(const PlannedPass &whole, const Plan &plan, PassOf what, const PassShape &shape, int multiprocessors) {
     const int branches = whole.tiles.branch_count;
     const double rows_of_whole = PassTime(whole.tiles, shape).on(multiprocessors);
@@ -199,12 +198,12 @@ int find_cut(const PlannedPass &whole, const Plan &plan, PassOf what, const Pass
     int best = 0;
     double least = (1 - least_gain) * rows_of_whole;
     for (int count = 1; count < branches; ++count) {
-        const PlannedPass first = pass_over(whole, 0, count, plan, what, shape);
-        if (!first.is_complete)
+        const std::optional<PlannedPass> less_dilated = pass_over(whole, 0, count, plan, what, shape);
+        const std::optional<PlannedPass> others = pass_over(whole, count, branches - count, plan, what, shape);
+        if (!less_dilated || !less_dilated->is_complete || !others)
             continue;
-        const PlannedPass second = pass_over(whole, count, branches - count, plan, what, shape);
-        const double rows =
-            PassTime(first.tiles, shape).on(multiprocessors) + PassTime(second.tiles, shape).on(multiprocessors);
+        const double rows = PassTime(less_dilated->tiles, shape).on(multiprocessors) +
+                            PassTime(others->tiles, shape).on(multiprocessors);
         if (rows < least) {
             least = rows;
             best = count;
@@ -221,12 +220,12 @@ int PassCuts::find(const PlannedPass &whole, const Plan &plan, PassOf what, cons
     const auto *const found = std::find_if(
         entries_.cbegin(), end, [&](const Entry &entry) { return entry.shape == shape && entry.whole == whole.tiles; });
     if (found != end)
-        return found->first_branches;
-    const int first_branches = find_cut(whole, plan, what, shape, multiprocessors);
-    entries_[next_] = {whole.tiles, shape, first_branches};
+        return found->less_dilated;
+    const int less_dilated = find_cut(whole, plan, what, shape, multiprocessors);
+    entries_[next_] = {whole.tiles, shape, less_dilated};
     count_ = std::max(count_, next_ + 1);
     next_ = (next_ + 1) % entries_.size();
-    return first_branches;
+    return less_dilated;
 }
 
 void PassCuts::cut(std::vector<PlannedPass> &passes, const Plan &plan, PassOf what, const PassShape &shape,
@@ -237,11 +236,15 @@ void PassCuts::cut(std::vector<PlannedPass> &passes, const Plan &plan, PassOf wh
     const int branches = whole.tiles.branch_count;
     if (!whole.is_complete || branches < 2 || whole.tiles.has_residue_classes || whole.tiles.unit_count == 0)
         return;
-    if (const int first = find(whole, plan, what, shape, multiprocessors); first > 0) {
-        passes = {pass_over(whole, 0, first, plan, what, shape),
-                  pass_over(whole, first, branches - first, plan, what, shape)};
-        passes.back().adds_to_rows = true;
-    }
+    const int less_dilated = find(whole, plan, what, shape, multiprocessors);
+    if (less_dilated == 0)
+        return;
+    PlannedPass others = *pass_over(whole, less_dilated, branches - less_dilated, plan, what, shape);
+    PlannedPass last = *pass_over(whole, 0, less_dilated, plan, what, shape);
+    others.leaves_sums = true;
+    std::ranges::copy(others.tiles.branches, last.tiles.summed);
+    last.tiles.summed_count = others.tiles.branch_count;
+    passes = {others, last};
 }
 
 } // namespace annulus

@@ -339,20 +339,32 @@ std::vector<PlannedPass> make_passes(const Plan &plan, PassOf what, const PassSh
     return passes;
 }
 
-PlannedPass pass_over(const PlannedPass &planned, int first, int count, const Plan &plan, PassOf what,
-                      const PassShape &shape) {
+std::optional<PlannedPass> pass_over(const PlannedPass &planned, int first, int count, const Plan &plan, PassOf what,
+                                     const PassShape &shape) {
     PlannedPass result{pass_without_branches(plan, what), false};
-    for (const PassBranch &branch : branches_of(planned.tiles).subspan(first, count))
-        result.tiles = *with_branch(result.tiles, branch);
+    for (const PassBranch &branch : branches_of(planned.tiles).subspan(first, count)) {
+        const std::optional<TilePass> more = with_branch(result.tiles, branch);
+        if (!more)
+            return std::nullopt;
+        result.tiles = *more;
+    }
     finish(result, plan, what, shape);
+    if (result.tiles.tiles >= too_many_tiles)
+        return std::nullopt;
     return result;
 }
 
+void restrict_heads(TilePass &tiles, int first_batch, int batches, int first_head, int heads) {
+    tiles.tiles =
+        tiles.tiles / static_cast<unsigned>(tiles.heads.value * tiles.batches) * static_cast<unsigned>(heads * batches);
+    tiles.first_batch = first_batch;
+    tiles.batches = batches;
+    tiles.first_head = first_head;
+    tiles.heads = Divisor(heads);
+}
+
 void restrict_pass(TilePass &tiles, const PassPart &part) {
-    tiles.first_batch = part.first_batch;
-    tiles.batches = part.batches;
-    tiles.first_head = part.first_head;
-    tiles.heads = Divisor(part.heads);
+    restrict_heads(tiles, part.first_batch, part.batches, part.first_head, part.heads);
     tiles.first_block = part.first_segment;
     tiles.blocks = part.segments;
     tiles.sections = Divisor(part.segments); // of one block each

@@ -5,6 +5,7 @@
 #include "core/plan.hpp"
 #include "cuda/fused/tile_pass.hpp"
 
+#include <optional>
 #include <vector>
 
 namespace annulus {
@@ -26,7 +27,7 @@ struct PlannedPass {
     // else null; and the window of the numbers.
     const BranchPlan *curve = nullptr;
     Window window{};
-    bool adds_to_rows = false; // that the pass before has written (pass_cut.hpp)
+    bool leaves_sums = false; // of its rows, for the next pass to add (pass_cut.hpp)
 };
 
 // The plan's positions and dilations are below position_limit. Branches of a pass have dilations that divide one
@@ -35,9 +36,13 @@ struct PlannedPass {
 // points into the plan.
 std::vector<PlannedPass> make_passes(const Plan &plan, PassOf what, const PassShape &shape);
 
-// The pass over `count` branches of another one, from its `first` on.
-PlannedPass pass_over(const PlannedPass &planned, int first, int count, const Plan &plan, PassOf what,
-                      const PassShape &shape);
+// The pass over `count` branches of another one, from its `first` on; none where that would be more classes of units
+// than one pass takes, which fewer branches may come to as well.
+std::optional<PlannedPass> pass_over(const PlannedPass &planned, int first, int count, const Plan &plan, PassOf what,
+                                     const PassShape &shape);
+
+// Leaves of a pass some batch entries and heads.
+void restrict_heads(TilePass &tiles, int first_batch, int batches, int first_head, int heads);
 
 // Leaves of a pass over a single branch some batch entries, heads and segments.
 struct PassPart {

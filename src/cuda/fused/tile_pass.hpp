@@ -49,6 +49,12 @@ struct PassBranch {
     constexpr int phase(int head) const {
         return first_phase + dilation.remainder(heads_of_phase.quotient(head - first_head));
     }
+    // Whether the row at this position is one of a unit; not for the rule `residue`.
+    constexpr bool has_unit(int head, int position) const {
+        const int start = position - length.remainder(position);
+        return unit_rule == ANNULUS_QUERY_EVERY ||
+               dilation.remainder(position) == dilation.remainder(start + phase(head));
+    }
 };
 
 // Row 0 is that of position `start`; strides in elements.
@@ -89,6 +95,9 @@ struct TilePass {
     // the same for all blocks.
     bool by_length;
     bool skips_empty; // tiles whose units meet nothing are left out
+    // Of the pass before, which has left sums of its rows (pass_cut.hpp): to be added to those of this pass.
+    PassBranch summed[most_branches];
+    int summed_count;
 
     int sequence_length, unit_start, unit_count, run_start, run_count;
     Divisor run_stride; // positions to a row
@@ -96,6 +105,14 @@ struct TilePass {
     unsigned *next_tile; // 0 before; how many tiles were taken beyond those that blocks have by their index
 
     bool operator==(const TilePass &) const = default;
+
+    // Whether the pass before has left a sum of the row of units at this position.
+    constexpr bool has_sum(int head, int position) const {
+        for (int i = 0; i < summed_count; ++i)
+            if (summed[i].serves(head) && summed[i].has_unit(head, position))
+                return true;
+        return false;
+    }
 };
 
 } // namespace annulus

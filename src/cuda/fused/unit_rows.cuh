@@ -20,28 +20,19 @@ template <int count> __device__ __forceinline__ void note_nonfinite(const float 
         *has_nan = 1;
 }
 
-// factor[r] x + row_factor[r] (row_at(row[r])) for the thread's two rows, of which those from `rows` on stay as they
-// are.
-template <class Element, int count, class RowAt>
-__device__ __forceinline__ void add_rows(float (&x)[count], const float (&factor)[2], const float (&row_factor)[2],
-                                         int rows, int columns, const RowAt &row_at) {
-    const int thread = thread_of_warpgroup(), lane = thread % warp_threads, warp = thread / warp_threads;
+// Row r of the thread's two becomes factor times itself and factor_of_sums times `sums`.
+template <int count>
+__device__ __forceinline__ void add_sums(float (&x)[count], int r, float factor, float factor_of_sums,
+                                         const float *sums, int columns) {
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-        const int row = warp * 16 + lane / 4 + 8 * r;
-        if (row >= rows)
-            continue;
-        const Element *const of_row = row_at(row);
-#pragma unroll
-        for (int i = 0; i < count / 4; ++i) {
-            const int column = 8 * i + 2 * (lane % 4);
-            if (column >= columns)
-                break;
-            const float2 two = unpack_two<Element>(*reinterpret_cast<const std::uint32_t *>(of_row + column));
-            float *const own = x + 4 * i + 2 * r;
-            own[0] = fmaf(own[0], factor[r], two.x * row_factor[r]);
-            own[1] = fmaf(own[1], factor[r], two.y * row_factor[r]);
-        }
+    for (int i = 0; i < count / 4; ++i) {
+        const int column = 8 * i + 2 * (thread_of_warpgroup() % 4);
+        if (column >= columns)
+            break;
+        const float2 two = *reinterpret_cast<const float2 *>(sums + column);
+        float *const own = x + 4 * i + 2 * r;
+        own[0] = fmaf(own[0], factor, two.x * factor_of_sums);
+        own[1] = fmaf(own[1], factor, two.y * factor_of_sums);
     }
 }
 
