@@ -519,7 +519,7 @@ template <class Traits> class Consumer {
             const std::int64_t index = sum_row(unit, batch, head, row);
             const float2 before = pass_.sum_state[index];
             const float own = sum[r] == 0.f ? -INFINITY : top[r];
-            if (before.x == -INFINITY)
+            if (before.y == 0.f) // it has met no key; of NaN alone the maximum is - infinity, too
                 continue;
             top[r] = fmaxf(before.x, own);
             const float factor = exp2f(own - top[r]), factor_before = exp2f(before.x - top[r]);

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the tiles of the fused kernels visit, found by a warp of the host: each (query, key) pair of the definition as
+// often as it says, whether by one pass or by one that is cut anywhere; and the sums that the last of two passes takes
+// are those that the other has left.
+#include "cuda/fused/fused_launch.hpp"
+#include "cuda/fused/pass_cut.hpp"
+#include "cuda/fused/tile.cuh" // with host_warp/ for its warp-wide functions
+
+#include "support/mask.hpp"
+#include "support/plan.hpp"
+#include "support/random_problem.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <set>
+#include <tuple>
+#include <vector>
+
+namespace annulus::test {
+namespace {
+
+// By batch entry, head and position.
+using Row = std::tuple<int, int, int>;
+
+template <bool of_keys, int step, int units> class Search {
+  public:
+    static constexpr PassShape shape{units, step};
+
+    // Of each row of units, the rows of the other side that it meets, and the padding keys.
+    std::map<Row, std::vector<std::int64_t>> met;
+    std::map<Row, double> padding;
+
+    // Adds what a pass visits; returns the rows of its units.
+    std::set<Row> visit(const TilePass &pass) {
+        alignas(TileSearch) std::byte memory[sizeof(TileSearch)] = {}; // as shared memory, nothing constructs it
+        TileSearch &search = *reinterpret_cast<TileSearch *>(memory);
+        UnitTile<units> tile{};
+        std::set<Row> rows;
+        HostWarp::run([&] {
+            const int lane = HostWarp::current()->lane();
+            search.start(lane);
+            for (unsigned id = 0; id < pass.tiles; ++id) {
+                const bool is_found = find_tile<of_keys, step>(pass, search, id, tile);
+                if (is_found && lane == 0)
+                    visit(pass, tile, rows);
+                __syncwarp();
+            }
+        });
+        return rows;
+    }
+
+  private:
+    void visit(const TilePass &pass, const UnitTile<units> &tile, std::set<Row> &rows) {
+        for (int u = 0; u < units; ++u)
+            for (int i = 0; i < tile.unit[u].rows; ++i) {
+                const Row row{tile.batch, tile.head, tile.unit[u].position(i)};
+                EXPECT_TRUE(rows.insert(row).second) << "a row of two units: " << std::get<2>(row);
+                padding[row] += tile.unit[u].padding_keys;
+                for (int r = 0; r < tile.runs; ++r)
+                    visit(pass, tile.run[r], u, std::get<2>(row), met[row]);
+            }
+    }
+
+    // As consumers do: steps from the last to the first, the first `full` of them without a mask.
+    static void visit(const TilePass &pass, const Run<units> &run, int u, int position,
+                      std::vector<std::int64_t> &met) {
+        const int visible = pass.causal ? run.template visible<of_keys>(position) : run.count;
+        EXPECT_LE(run.unit[u].steps, run.steps);
+        for (int at = run.unit[u].steps - 1; at >= 0; --at)
+            for (int column = 0; column < step; ++column) {
+                const int index = of_keys ? run.count - (at + 1) * step + column : at * step + column;
+                const int from_start = of_keys ? run.count - 1 - index : index; // of the end that steps count from
+                if (at >= run.unit[u].full && from_start >= visible)
+                    continue;
+                EXPECT_LT(from_start, visible);
+                const int pair = run.unit[u].multiplicities[column % multiplicity_period / 2];
+                for (int count = column % 2 ? pair / 16 : pair % 16; count > 0; --count)
+                    met.push_back(run.first + std::int64_t{index} * run.stride);
+            }
+    }
+};
+
+class Tiles : public testing::TestWithParam<int> {
+  protected:
+    Tiles() : problem_(random_problem(static_cast<std::uint64_t>(GetParam()))) {
+        problem_.dtype = ANNULUS_BFLOAT16;
+        for (BranchSpec &branch : problem_.branches) {
+            branch.order = ANNULUS_ORDER_LINEAR;
+            branch.width = 0;
+        }
+    }
+
+    // Queries with the keys of the definition; or keys with the queries that attend to them.
+    std::map<Row, std::vector<std::int64_t>> wanted(bool of_keys) const {
+        const Mask mask(problem_);
+        std::map<Row, std::vector<std::int64_t>> all;
+        for (int b = 0; b < problem_.batch; ++b)
+            for (int h = 0; h < problem_.heads; ++h)
+                for (std::int64_t i = 0; i < problem_.query_length(); ++i) {
+                    const std::int64_t query = problem_.query_start() + i;
+                    for (const std::int64_t key : mask.keys(query, h).positions)
+                        all[{b, h, static_cast<int>(of_keys ? key : query)}].push_back(of_keys ? query : key);
+                }
+        return all;
+    }
+
+    template <class Found> static void expect_same(Found found, Found wanted) {
+        for (Found *rows : {&found, &wanted})
+            for (auto row = rows->begin(); row != rows->end();) {
+                std::sort(row->second.begin(), row->second.end());
+                row = row->second.empty() ? rows->erase(row) : std::next(row);
+            }
+        EXPECT_TRUE(found == wanted);
+    }
+
+    // By all passes, for every head of Q that shares one of K.
+    template <class Search> static void visit(Search &search, TilePass pass, std::set<Row> *rows = nullptr) {
+        for (int member = 0; member < pass.head_step; ++member, ++pass.first_head)
+            for (const Row &row : search.visit(pass))
+                if (rows)
+                    rows->insert(row);
+    }
+
+    template <bool of_keys, int step, int units> void check(PassOf what) const {
+        SCOPED_TRACE(testing::Message() << problem_ << " " << static_cast<int>(what) << " of " << units);
+        const Plan plan(pattern_of(problem_), plan_problem_of(problem_));
+        const PassShape shape{units, step};
+        const std::vector<PlannedPass> passes = make_passes(plan, what, shape);
+        Search<of_keys, step, units> search;
+        for (const PlannedPass &planned : passes)
+            if (planned.tiles.unit_count > 0)
+                visit(search, planned.tiles);
+        expect_same(search.met, wanted(of_keys));
+        if (what == PassOf::outputs && problem_.zero_keys && !problem_.causal) {
+            const Mask mask(problem_);
+            for (const auto &[row, padding] : search.padding)
+                EXPECT_EQ(padding, mask.keys(std::get<2>(row), std::get<1>(row)).padding);
+        }
+        if (passes.size() != 1 || !passes.front().is_complete || passes.front().tiles.has_residue_classes)
+            return;
+        const int branches = passes.front().tiles.branch_count;
+        for (int count = 1; count < branches; ++count) {
+            const std::optional<PlannedPass> last = pass_over(passes.front(), 0, count, plan, what, shape);
+            const std::optional<PlannedPass> others =
+                pass_over(passes.front(), count, branches - count, plan, what, shape);
+            if (!last || !last->is_complete || !others)
+                continue;
+            SCOPED_TRACE(testing::Message() << "cut after " << count);
+            Search<of_keys, step, units> both;
+            std::set<Row> summed, rows;
+            visit(both, others->tiles, &summed);
+            visit(both, last->tiles, &rows);
+            expect_same(both.met, wanted(of_keys));
+            TilePass taking = last->tiles;
+            std::copy_n(others->tiles.branches, others->tiles.branch_count, taking.summed);
+            taking.summed_count = others->tiles.branch_count;
+            std::set<Row> taken;
+            for (const Row &row : rows)
+                if (taking.has_sum(std::get<1>(row), std::get<2>(row)))
+                    taken.insert(row);
+            EXPECT_TRUE(taken == summed) << taken.size() << " of " << summed.size();
+        }
+    }
+
+    Problem problem_;
+};
+
+TEST_P(Tiles, VisitEachPairOnce) {
+    check<false, 128, 3>(PassOf::outputs);
+    check<false, 64, 3>(PassOf::query_gradients);
+    check<false, 32, 2>(PassOf::query_gradients);
+    check<true, 128, 2>(PassOf::key_gradients);
+    check<true, 64, 3>(PassOf::key_gradients);
+}
+
+INSTANTIATE_TEST_SUITE_P(Fused, Tiles, testing::Range(0, 200));
+
+} // namespace
+} // namespace annulus::test
