@@ -515,13 +515,22 @@ std::vector<NamedProblem> cut_problems() {
     head_ranges.dim = 64;
     head_ranges.branches[1].first_head = 2;
     head_ranges.branches[1].head_count = 5;
+    // In the first pass query 1 meets key 1 alone, which it does not meet in the second.
+    Problem every = two;
+    every.dim = 64;
+    every.branches = {
+        {.segment = 100, .dilation = 2, .phase = ANNULUS_PHASE_FIXED, .residue = 0, .query = ANNULUS_QUERY_EVERY},
+        {.dilation = 8, .phase = ANNULUS_PHASE_FIXED, .residue = 1},
+    };
+    every.causal = true;
     const std::vector<NamedProblem> named = {{"two", two},
                                              {"four", four},
                                              {"four_causal", causal},
                                              {"four_zero_keys", zero_keys},
                                              {"grouped", grouped},
                                              {"head_ranges", head_ranges},
-                                             {"batches", batches}};
+                                             {"batches", batches},
+                                             {"every", every}};
     std::vector<NamedProblem> problems = with_dtypes(named, {ANNULUS_BFLOAT16});
     for (const NamedProblem &half : with_dtypes({named[0], named[2]}, {ANNULUS_FLOAT16}))
         problems.push_back(half);
@@ -592,7 +601,8 @@ TEST_P(Cut, IsOnePassWhereTheLimitIsTooSmall) {
 TEST_P(Cut, NonfiniteRowsReachWhatTheyReachOnCpu) {
     Inputs inputs = inputs_;
     const std::int64_t row = problem_.kv() * problem_.dim;
-    std::fill_n(inputs.k.begin() + 4096 * row, row, std::numeric_limits<double>::quiet_NaN());
+    for (const std::int64_t position : {1, 4096})
+        std::fill_n(inputs.k.begin() + position * row, row, std::numeric_limits<double>::quiet_NaN());
     std::fill_n(inputs.v.begin() + 301 * row, row, std::numeric_limits<double>::infinity());
     Problem exact = problem_;
     exact.dtype = ANNULUS_FLOAT64;
