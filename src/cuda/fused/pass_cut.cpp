@@ -14,9 +14,9 @@ namespace annulus {
 
 namespace {
 
-// Times are in rows of a step in which all units of a tile take part. By a fit to times on an H200, which it meets to
-// 6 %: what a pass takes beside its tiles, a tile beside its steps, and a unit that waits for the others of its tile,
-// as a part of what it would take with them.
+// Times are in rows of a step in which all units of a tile take part. By a fit to times on an H200 (notes.md): what a
+// pass takes beside its tiles, a tile beside its steps, and a unit that waits for the others of its tile, as a part of
+// what it would take with them.
 constexpr double rows_of_pass = 4000, rows_of_tile = 512, cost_of_waiting = 0.75;
 constexpr double least_rows = 3 * rows_of_pass; // of a pass that is worth a thought
 constexpr double least_gain = 0.05;
