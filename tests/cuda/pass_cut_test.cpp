@@ -106,6 +106,13 @@ TEST(Cut, LongerSegmentsComeFirst) {
         }
 }
 
+// What the README says of a slide of 70,000 tiles.
+TEST(Cut, GigapathTakesTwoForOutputsAndQueryGradients) {
+    const Problem problem = gigapath(70001);
+    for (const Kernel &kernel : kernels(problem.dim))
+        EXPECT_EQ(passes_of(problem, kernel).size(), kernel.what == PassOf::key_gradients ? 1U : 2U);
+}
+
 // Fewer branches may fall into more classes than all of them: other prime factors come first.
 TEST(Cut, LosesNoBranch) {
     for (const std::int64_t dilation : {34, 51})

@@ -30,8 +30,6 @@ using Row = std::tuple<int, int, int>;
 
 template <bool of_keys, int step, int units> class Search {
   public:
-    static constexpr PassShape shape{units, step};
-
     // Of each row of units, the rows of the other side that it meets, and the padding keys.
     std::map<Row, std::vector<std::int64_t>> met;
     std::map<Row, double> padding;
@@ -146,23 +144,19 @@ class Tiles : public testing::TestWithParam<int> {
             return;
         const int branches = passes.front().tiles.branch_count;
         for (int count = 1; count < branches; ++count) {
-            const std::optional<PlannedPass> last = pass_over(passes.front(), 0, count, plan, what, shape);
-            const std::optional<PlannedPass> others =
-                pass_over(passes.front(), count, branches - count, plan, what, shape);
-            if (!last || !last->is_complete || !others)
+            const std::optional<std::vector<PlannedPass>> cut = cut_after(count, passes.front(), plan, what, shape);
+            if (!cut)
                 continue;
             SCOPED_TRACE(testing::Message() << "cut after " << count);
+            const TilePass &others = cut->front().tiles, &last = cut->back().tiles;
             Search<of_keys, step, units> both;
             std::set<Row> summed, rows;
-            visit(both, others->tiles, &summed);
-            visit(both, last->tiles, &rows);
+            visit(both, others, &summed);
+            visit(both, last, &rows);
             expect_same(both.met, wanted(of_keys));
-            TilePass taking = last->tiles;
-            std::copy_n(others->tiles.branches, others->tiles.branch_count, taking.summed);
-            taking.summed_count = others->tiles.branch_count;
             std::set<Row> taken;
             for (const Row &row : rows)
-                if (taking.has_sum(std::get<1>(row), std::get<2>(row)))
+                if (last.has_sum(std::get<1>(row), std::get<2>(row)))
                     taken.insert(row);
             EXPECT_TRUE(taken == summed) << taken.size() << " of " << summed.size();
         }

@@ -25,7 +25,7 @@
 //
 // Shared memory, for each barrier who fills and who empties:
 //
-//     units_rows[unit_slots]  units x 64 rows of both  unit_full: their warps   unit_empty: consumers' warps
+//     units_rows[unit_slots]  units x 64 rows of both  unit_full: their warps  unit_empty: consumers' warps
 //     run_rows[stages]        `step` rows of both      run_full: copies        run_empty: consumers
 //     lse_log2, delta[…]      of queries               with their rows
 //     d_s[units]              an image on its way out: a warp's rows by the warp itself

@@ -101,7 +101,7 @@ struct BackwardMemory {
 // Launches of passes over queries, or over a group of heads of K.
 std::int64_t launches_of(const Problem &problem, int heads, const std::vector<PlannedPass> &passes,
                          const std::optional<SumParts> &parts) {
-    const std::int64_t times = parts ? divide_up(problem.batch, parts->batches) * divide_up(heads, parts->heads) : 1;
+    const std::int64_t times = parts ? parts->parts(problem.batch, heads) : 1;
     return static_cast<std::int64_t>(passes.size()) * times;
 }
 
@@ -302,22 +302,6 @@ class BackwardRun {
         return pass;
     }
 
-    // use(pass) for both parts of a cut pass, some heads at a time. The first sets sums, the second takes them.
-    template <class Use>
-    void for_cut(const SumParts &parts, int heads, const BackwardPass &others, BackwardPass last,
-                 const Use &use) const {
-        last.takes_sums = true;
-        for_parts(static_cast<int>(problem_.batch), parts.batches, [&](int first_batch, int batches) {
-            for_parts(heads, parts.heads, [&](int first_head, int part_heads) {
-                for (BackwardPass pass : {others, last}) {
-                    restrict_heads(pass, first_batch, batches, first_head, part_heads);
-                    pass.first_sum = (std::int64_t{first_batch} * heads + first_head) * pass.sum_rows;
-                    use(pass);
-                }
-            });
-        });
-    }
-
     void find_query_gradients() {
         if (passes_.query_parts) {
             const auto make_pass = [&](const PlannedPass &planned) {
@@ -325,8 +309,8 @@ class BackwardRun {
                 pass.sum_d_scores = memory_.part_sums;
                 return pass;
             };
-            return for_cut(*passes_.query_parts, problem_.heads, make_pass(passes_.queries.front()),
-                           make_pass(passes_.queries.back()),
+            return for_cut(*passes_.query_parts, static_cast<int>(problem_.batch), problem_.heads,
+                           make_pass(passes_.queries.front()), make_pass(passes_.queries.back()),
                            [&](BackwardPass &pass) { launch(Gradients::d_q, pass); });
         }
         bool sets = prepare_query_gradients();
@@ -346,8 +330,8 @@ class BackwardRun {
                     memory_.part_sums + passes_.key_parts->count() * problem_.key_rows() * problem_.head_dim;
                 return pass;
             };
-            return for_cut(*passes_.key_parts, problem_.heads, make_pass(passes_.keys.front()),
-                           make_pass(passes_.keys.back()), [&](BackwardPass &pass) {
+            return for_cut(*passes_.key_parts, static_cast<int>(problem_.batch), problem_.heads,
+                           make_pass(passes_.keys.front()), make_pass(passes_.keys.back()), [&](BackwardPass &pass) {
                                for (const Gradients what : gradients_of_keys(problem_.head_dim))
                                    launch(what, pass);
                            });

@@ -17,7 +17,7 @@
 //
 // Shared memory, for each barrier who fills and who empties:
 //
-//     queries[query_slots]   units x 64 rows of Q      query_full: warps 2, 3         query_empty: consumers' warps
+//     queries[query_slots]   units x 64 rows of Q      query_full: warps 2, 3     query_empty: consumers' warps
 //     k, v[stages]           `step` rows of K, of V    k_full, v_full: copies     k_empty, v_empty: consumers
 //     tiles[2]               what is to be done        tile_full: warp 1          tile_empty: all other warps
 //

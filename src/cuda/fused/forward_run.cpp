@@ -25,16 +25,12 @@ bool has_own_sums(const std::vector<PlannedPass> &passes, bool is_step) {
     return !is_step && needs_sums(passes);
 }
 
-std::int64_t parts_of(const Problem &problem, const SumParts &parts) {
-    return divide_up(problem.batch, parts.batches) * divide_up(problem.heads, parts.heads);
-}
-
 ForwardMemory book(Workspace &workspace, const Plan &plan, const ForwardPasses &passes, bool is_step) {
     ForwardMemory memory{};
     const Problem &problem = plan.problem();
     memory.branches = book_branches(workspace, plan);
     const auto launches = static_cast<std::int64_t>(passes.passes.size());
-    memory.control_count = launches * (passes.parts ? parts_of(problem, *passes.parts) : 1) + 1;
+    memory.control_count = launches * (passes.parts ? passes.parts->parts(problem.batch, problem.heads) : 1) + 1;
     memory.control = workspace.take<unsigned>(memory.control_count);
     if (passes.parts || has_own_sums(passes.passes, is_step)) {
         const std::int64_t heads = passes.parts ? passes.parts->count() : problem.batch * problem.heads;
@@ -143,20 +139,10 @@ void run_forward(const CudaCall &call, Workspace &workspace) {
         launch_forward(problem.dtype, pass, call.device.multiprocessors(), stream);
     };
     if (planned.parts) {
-        const ForwardPass others = make_pass(passes.front());
         ForwardPass last = make_pass(passes.back());
-        last.takes_sums = true;
         last.has_nan = has_nan;
-        for_parts(static_cast<int>(problem.batch), planned.parts->batches, [&](int first_batch, int batches) {
-            for_parts(problem.heads, planned.parts->heads, [&](int first_head, int heads) {
-                for (ForwardPass pass : {others, last}) {
-                    restrict_heads(pass, first_batch, batches, first_head, heads);
-                    pass.first_sum = (std::int64_t{first_batch} * problem.heads + first_head) * problem.queries.length;
-                    pass.sets_sums = true;
-                    launch(pass);
-                }
-            });
-        });
+        for_cut(*planned.parts, static_cast<int>(problem.batch), problem.heads, make_pass(passes.front()), last,
+                launch);
     } else {
         for (const PlannedPass &of_branches : passes) {
             ForwardPass pass = make_pass(of_branches);

@@ -42,6 +42,10 @@ std::size_t room_to_keep(const Resources &resources, std::size_t used);
 struct SumParts {
     int batches = 0, heads = 0;
     std::int64_t count() const { return std::int64_t{batches} * heads; } // of heads
+    // How many such parts `all_batches` entries of `all_heads` heads are.
+    std::int64_t parts(std::int64_t all_batches, int all_heads) const {
+        return divide_up(all_batches, batches) * divide_up(all_heads, heads);
+    }
 };
 // None where there is no room for one head.
 std::optional<SumParts> plan_sums(std::int64_t batches, int heads, std::size_t bytes_of_head, std::size_t room);
@@ -50,6 +54,22 @@ std::optional<SumParts> plan_sums(std::int64_t batches, int heads, std::size_t b
 template <class Use> void for_parts(int all, int part, const Use &use) {
     for (int first = 0; first < all; first += part)
         use(first, std::min(part, all - first));
+}
+
+// use(pass) for both of a cut pass, part after part: the first sets sums, the second takes them.
+template <class Pass, class Use>
+void for_cut(const SumParts &parts, int batches, int heads, const Pass &others, Pass last, const Use &use) {
+    last.takes_sums = true;
+    for_parts(batches, parts.batches, [&](int first_batch, int part_batches) {
+        for_parts(heads, parts.heads, [&](int first_head, int part_heads) {
+            for (Pass pass : {others, last}) {
+                restrict_heads(pass, first_batch, part_batches, first_head, part_heads);
+                pass.first_sum = (std::int64_t{first_batch} * heads + first_head) * pass.sum_rows;
+                pass.sets_sums = true;
+                use(pass);
+            }
+        });
+    });
 }
 
 // What passes that follow an order along a curve need, one after the other: the order, and what they read in it.

@@ -198,12 +198,11 @@ int find_cut(const PlannedPass &whole, const Plan &plan, PassOf what, const Pass
     int best = 0;
     double least = (1 - least_gain) * rows_of_whole;
     for (int count = 1; count < branches; ++count) {
-        const std::optional<PlannedPass> less_dilated = pass_over(whole, 0, count, plan, what, shape);
-        const std::optional<PlannedPass> others = pass_over(whole, count, branches - count, plan, what, shape);
-        if (!less_dilated || !less_dilated->is_complete || !others)
+        const std::optional<std::vector<PlannedPass>> cut = cut_after(count, whole, plan, what, shape);
+        if (!cut)
             continue;
-        const double rows = PassTime(less_dilated->tiles, shape).on(multiprocessors) +
-                            PassTime(others->tiles, shape).on(multiprocessors);
+        const double rows = PassTime(cut->front().tiles, shape).on(multiprocessors) +
+                            PassTime(cut->back().tiles, shape).on(multiprocessors);
         if (rows < least) {
             least = rows;
             best = count;
@@ -213,6 +212,19 @@ int find_cut(const PlannedPass &whole, const Plan &plan, PassOf what, const Pass
 }
 
 } // namespace
+
+std::optional<std::vector<PlannedPass>> cut_after(int less_dilated, const PlannedPass &whole, const Plan &plan,
+                                                  PassOf what, const PassShape &shape) {
+    const int branches = whole.tiles.branch_count;
+    std::optional<PlannedPass> others = pass_over(whole, less_dilated, branches - less_dilated, plan, what, shape);
+    std::optional<PlannedPass> last = pass_over(whole, 0, less_dilated, plan, what, shape);
+    if (!others || !last || !last->is_complete)
+        return std::nullopt;
+    others->leaves_sums = true;
+    std::ranges::copy(others->tiles.branches, last->tiles.summed);
+    last->tiles.summed_count = others->tiles.branch_count;
+    return std::vector{*others, *last};
+}
 
 int PassCuts::find(const PlannedPass &whole, const Plan &plan, PassOf what, const PassShape &shape,
                    int multiprocessors) {
@@ -233,18 +245,12 @@ void PassCuts::cut(std::vector<PlannedPass> &passes, const Plan &plan, PassOf wh
     if (passes.size() != 1)
         return;
     const PlannedPass whole = passes.front();
-    const int branches = whole.tiles.branch_count;
-    if (!whole.is_complete || branches < 2 || whole.tiles.has_residue_classes || whole.tiles.unit_count == 0)
+    if (!whole.is_complete || whole.tiles.branch_count < 2 || whole.tiles.has_residue_classes ||
+        whole.tiles.unit_count == 0)
         return;
     const int less_dilated = find(whole, plan, what, shape, multiprocessors);
-    if (less_dilated == 0)
-        return;
-    PlannedPass others = *pass_over(whole, less_dilated, branches - less_dilated, plan, what, shape);
-    PlannedPass last = *pass_over(whole, 0, less_dilated, plan, what, shape);
-    others.leaves_sums = true;
-    std::ranges::copy(others.tiles.branches, last.tiles.summed);
-    last.tiles.summed_count = others.tiles.branch_count;
-    passes = {others, last};
+    if (less_dilated > 0)
+        passes = *cut_after(less_dilated, whole, plan, what, shape);
 }
 
 } // namespace annulus

@@ -9,12 +9,17 @@
 
 #include <array>
 #include <cstddef>
+#include <optional>
 #include <vector>
 
 namespace annulus {
 
-// Where passes are cut on a device, kept from call to call: to find out takes longer than all other planning (some 80
-// us for five branches).
+// A pass of linear order, without classes of residues, in two: after its `less_dilated` least dilated branches. None
+// where that cannot be: either would be no pass, or the one over these branches leaves rows out.
+std::optional<std::vector<PlannedPass>> cut_after(int less_dilated, const PlannedPass &whole, const Plan &plan,
+                                                  PassOf what, const PassShape &shape);
+
+// Where passes are cut on a device, kept from call to call: to find out takes longer than all other planning.
 class PassCuts {
   public:
     // Cuts the only one of `passes` in two, if that is expected to save time on the device's multiprocessors. Kernels

@@ -38,6 +38,7 @@ class HostWarp {
                 warp.lane_ = lane;
                 is_done = warp.resume(warp.lanes_[static_cast<std::size_t>(lane)]);
             }
+        current() = nullptr;
     }
     static HostWarp *&current() {
         static HostWarp *warp = nullptr;
