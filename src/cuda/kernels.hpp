@@ -170,7 +170,7 @@ struct OutputArguments {
 void write_outputs(annulus_dtype dtype, const OutputArguments &arguments, cudaStream_t stream);
 // Computes again those rows of the caller's O that have a NaN, if there are any; with a state, of finished rows.
 void repair_outputs(annulus_dtype dtype, const OutputArguments &arguments, cudaStream_t stream);
-// Looks at all rows of `o`, and computes again, there, those with a NaN.
+// Computes again, in `o`, those of its rows that have a NaN; without `has_nan` it looks at all of them.
 void repair_sums(annulus_dtype dtype, const OutputArguments &arguments, cudaStream_t stream);
 
 // Zeros in the caller's rows of a block's queries, and -inf in their LSE. Without a state keys have the windows and

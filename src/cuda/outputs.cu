@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kernels that write a block's results to the caller's tensors, four columns a thread; and those that compute rows
 // again where a result is NaN (repair.cuh), a warp for each row.
+#include "cuda/block_rows.cuh"
 #include "cuda/repair.cuh"
 
 #include <algorithm>
@@ -9,91 +10,17 @@ namespace annulus {
 
 namespace {
 
-// Rows of a block, [batches, heads, window]: of the queries, or of the keys.
-struct BlockRows {
-    std::int64_t first_batch, batches;
-    std::int32_t first_head, heads;
-    Window window;
-
-    std::int64_t count() const { return batches * heads * window.length; }
-};
-
-BlockRows query_rows(const Block &block) {
-    return {block.first_batch, block.batches, block.first_head, block.heads, block.queries};
-}
-
-BlockRows key_rows(const Block &block, std::int32_t heads_per_kv_head) {
-    return {block.first_batch, block.batches, block.first_head / heads_per_kv_head, block.heads / heads_per_kv_head,
-            block.keys};
-}
-
-// Row `row` of the window in layer `layer`, a batch entry and head.
-struct BlockRow {
-    std::int64_t index, batch, position;
-    std::int32_t head;
-
-    __device__ BlockRow(const BlockRows &rows, std::int64_t row, std::int64_t layer)
-        : index(layer * rows.window.length + row), batch(rows.first_batch + layer / rows.heads),
-          position(rows.window.start + row), head(static_cast<std::int32_t>(rows.first_head + layer % rows.heads)) {}
-};
-
-// Calls use(row, first of four columns) for the thread's part of the rows.
-template <class Use> __device__ void for_four_columns(const BlockRows &rows, int columns, Use use) {
-    const unsigned threads = static_cast<unsigned>(columns) / 4; // of a row
-    const unsigned rows_at_once = blockDim.x / threads;
-    const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * rows_at_once + threadIdx.x / threads;
-    if (threadIdx.x >= rows_at_once * threads || row >= rows.window.length)
-        return;
-    for (std::int64_t layer = blockIdx.y; layer < rows.batches * rows.heads; layer += gridDim.y)
-        use(BlockRow(rows, row, layer), static_cast<int>(threadIdx.x % threads * 4));
-}
-
-constexpr std::int64_t most_layers = 65535; // of a grid
-
-dim3 grid_of(const BlockRows &rows, int columns) {
-    return {grid_for(rows.window.length, block_threads / (columns / 4)).x,
-            static_cast<unsigned>(std::min(most_layers, rows.batches * rows.heads))};
-}
-
-// Whether every row begins at a multiple of `bytes`, a power of two.
-template <class T> bool begin_at_multiples(const DeviceRows &rows, std::size_t bytes) {
-    const auto strides = static_cast<std::uintptr_t>(rows.batch | rows.row | rows.head) * sizeof(T);
-    return (strides | reinterpret_cast<std::uintptr_t>(rows.data)) % bytes == 0;
-}
-
-// Whether four neighbours of every row can be written at once.
-template <class T> bool fours_are_aligned(const DeviceRows &rows) {
-    return begin_at_multiples<T>(rows, 4 * sizeof(T));
-}
-
-template <class T> __device__ void write_four(const float4 &values, T *target, bool aligned) {
-    const Four<T> four{
-        {from_float<T>(values.x), from_float<T>(values.y), from_float<T>(values.z), from_float<T>(values.w)}};
-    if (aligned)
-        *reinterpret_cast<Four<T> *>(target) = four;
-    else
-        for (int i = 0; i < 4; ++i)
-            target[i] = four.x[i];
-}
-
-// Infinities of opposite signs are noted too: the row is then looked at for nothing.
-__device__ void note_nan(const float4 &four, int *has_nan) {
-    if (has_nan && isnan(four.x + four.y + four.z + four.w))
-        *has_nan = 1;
-}
-
 template <class T>
 __global__ void __launch_bounds__(block_threads)
     output_kernel(const OutputArguments a, const BlockRows rows, bool aligned) {
-    for_four_columns(rows, a.context.head_dim, [&](const BlockRow &row, int column) {
-        const float2 state = a.state[row.index];
-        if (state.y < 0.f)
-            return;
+    const auto is_unfinished = [&](const BlockRow &row) { return !(__ldg(a.state + row.index).y < 0.f); };
+    for_four_columns(rows, a.context.head_dim, is_unfinished, [&](const BlockRow &row, int column) {
+        const float2 state = __ldg(a.state + row.index);
         const bool empty = state.y == 0.f;
         float4 four{};
         if (!empty) {
-            four =
-                scaled(*reinterpret_cast<const float4 *>(a.o + row.index * a.context.head_dim + column), 1 / state.y);
+            const float *const sums = a.o + row.index * a.context.head_dim + column;
+            four = scaled(__ldg(reinterpret_cast<const float4 *>(sums)), 1 / state.y);
             note_nan(four, a.context.has_nan);
         }
         write_four(four, row_at<T>(a.out, row.batch, row.head, row.position) + column, aligned);
@@ -107,10 +34,9 @@ template <class T>
 __global__ void __launch_bounds__(block_threads)
     gradient_output_kernel(const float *sums, const DeviceRows target, const BlockRows rows, int columns, int *has_nan,
                            bool aligned) {
-    for_four_columns(rows, columns, [&](const BlockRow &row, int column) {
-        const float4 four = *reinterpret_cast<const float4 *>(sums + row.index * columns + column);
-        note_nan(four, has_nan);
-        write_four(four, row_at<T>(target, row.batch, row.head, row.position) + column, aligned);
+    const auto all = [](const BlockRow &) { return true; };
+    for_four_columns(rows, columns, all, [&](const BlockRow &row, int column) {
+        write_sum<T>(sums, target, row, columns, column, has_nan, aligned);
     });
 }
 
@@ -232,7 +158,7 @@ void write_outputs(annulus_dtype dtype, const OutputArguments &a, cudaStream_t s
         return;
     with_dtype(dtype, [&](auto type) {
         using T = decltype(type);
-        launch("write_outputs", output_kernel<T>, grid_of(rows, a.context.head_dim), stream, a, rows,
+        launch("write_outputs", output_kernel<T>, grid_of(rows), stream, a, rows,
                fours_are_aligned<T>(a.out));
         if (a.context.has_nan)
             launch("repair_outputs", repair_output_kernel<T, false>, repair_blocks, stream, a, rows);
@@ -278,7 +204,7 @@ void write_gradients(annulus_dtype dtype, const GradientOutputArguments &a, cuda
         using T = decltype(type);
         const int columns = a.context.head_dim;
         const auto write = [&](const float *sums, const DeviceRows &target, const BlockRows &rows) {
-            launch("write_gradients", gradient_output_kernel<T>, grid_of(rows, columns), stream, sums, target, rows,
+            launch("write_gradients", gradient_output_kernel<T>, grid_of(rows), stream, sums, target, rows,
                    columns, a.context.has_nan, fours_are_aligned<T>(target));
         };
         if (a.sums.d_q && queries.count() > 0)

@@ -70,13 +70,15 @@ struct Engine {
                      const Resources &resources);
 
     // The same in steps; null where the engine has none. The plan's keys are those of the step, its queries always the
-    // same. The first step's keys are the positions of the queries; those of the others lie outside them.
+    // same. The first step's keys are the positions of the queries; those of the others lie outside them. All steps of
+    // a call have the same workspace, in which nobody else writes meanwhile.
     std::size_t (*step_bytes)(const Plan &plan, annulus_pass pass, const Resources &resources);
     // Adds the step's keys to the sums, which the first step sets. It may write the outputs, too, of queries that
     // attend to its own keys alone. Of the tensors the other steps use the inputs only.
     void (*forward_step)(const Plan &plan, const ForwardTensors &tensors, const ForwardSums &sums, bool first,
                          Workspace &workspace, const Resources &resources);
-    // Sets d_k and d_v, adds to d_q, which the first step sets.
+    // Sets d_k and d_v, adds to d_q, which the first step sets. As above, the first step may write rows of the outputs
+    // to which no other step and no other rank adds.
     void (*backward_step)(const Plan &plan, const BackwardTensors &tensors, const BackwardSums &sums, bool first,
                           Workspace &workspace, const Resources &resources);
     // From the sums, those of the first step's keys, to the outputs.

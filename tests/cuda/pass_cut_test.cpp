@@ -99,10 +99,10 @@ TEST(Cut, LongerSegmentsComeFirst) {
                 const bool is_last = i < last.branch_count;
                 EXPECT_EQ(is_last ? last.branches[i] : others.branches[i - last.branch_count], whole.branches[i]);
             }
-            ASSERT_EQ(last.summed_count, others.branch_count);
-            for (int i = 0; i < last.summed_count; ++i)
-                EXPECT_EQ(last.summed[i], others.branches[i]);
-            EXPECT_EQ(others.summed_count, 0);
+            ASSERT_EQ(last.summed.branch_count, others.branch_count);
+            for (int i = 0; i < others.branch_count; ++i)
+                EXPECT_EQ(last.summed.branches[i], others.branches[i]);
+            EXPECT_EQ(others.summed.branch_count, 0);
         }
 }
 
@@ -149,7 +149,7 @@ TEST(Cut, SumsAreOfTheRowsOfOthers) {
                 const std::int64_t phase = head / ((problem.heads + dilation - 1) / dilation);
                 takes_part |= (position - start) % dilation == phase % dilation;
             }
-            EXPECT_EQ(passes[1].tiles.has_sum(head, static_cast<int>(position)), takes_part) << position << " " << head;
+            EXPECT_EQ(passes[1].tiles.summed.has(head, static_cast<int>(position)), takes_part) << position << " " << head;
         }
 }
 

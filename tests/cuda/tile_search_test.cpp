@@ -33,6 +33,7 @@ template <bool of_keys, int step, int units> class Search {
     // Of each row of units, the rows of the other side that it meets, and the padding keys.
     std::map<Row, std::vector<std::int64_t>> met;
     std::map<Row, double> padding;
+    bool finishes_rows = false; // of units: all or none of one have sums
 
     // Adds what a pass visits; returns the rows of its units.
     std::set<Row> visit(const TilePass &pass) {
@@ -60,6 +61,10 @@ template <bool of_keys, int step, int units> class Search {
                 const Row row{tile.batch, tile.head, tile.unit[u].position(i)};
                 EXPECT_TRUE(rows.insert(row).second) << "a row of two units: " << std::get<2>(row);
                 padding[row] += tile.unit[u].padding_keys;
+                if (finishes_rows) {
+                    EXPECT_EQ(pass.summed.has(tile.head, std::get<2>(row)),
+                              pass.summed.has(tile.head, tile.unit[u].first));
+                }
                 for (int r = 0; r < tile.runs; ++r)
                     visit(pass, tile.run[r], u, std::get<2>(row), met[row]);
             }
@@ -156,14 +161,75 @@ class Tiles : public testing::TestWithParam<int> {
             expect_same(both.met, wanted(of_keys));
             std::set<Row> taken;
             for (const Row &row : rows)
-                if (last.has_sum(std::get<1>(row), std::get<2>(row)))
+                if (last.summed.has(std::get<1>(row), std::get<2>(row)))
                     taken.insert(row);
             EXPECT_TRUE(taken == summed) << taken.size() << " of " << summed.size();
         }
     }
 
+    // Whether a branch has a row's head, and its position among the queries, or keys, of that head.
+    bool takes_part(const Mask &mask, std::size_t branch, bool of_keys, std::int64_t position, int head) const {
+        const BranchSpec &spec = problem_.branches[branch];
+        const bool has_all = spec.query == ANNULUS_QUERY_RESIDUE || (spec.query == ANNULUS_QUERY_EVERY && !of_keys);
+        return mask.serves(branch, head) &&
+               (has_all || mask.place(branch, position) % spec.dilation == mask.phase(branch, head));
+    }
+
+    // A step of a rank whose shard is `shard`, over its own keys: each row that meets others has a sum, and none but
+    // those whose segments leave the shard.
+    template <bool of_keys, int step, int units> void check_first_step(PassOf what, const Window &shard) const {
+        SCOPED_TRACE(testing::Message() << problem_ << " " << static_cast<int>(what) << " from " << shard.start
+                                        << ", so many: " << shard.length);
+        annulus::Problem local = plan_problem_of(problem_);
+        local.queries = local.keys = shard;
+        const Plan plan(pattern_of(problem_), local);
+        const std::vector<PlannedPass> passes = make_passes(plan, what, {units, step});
+        if (passes.size() != 1)
+            return;
+        TilePass pass = passes.front().tiles;
+        pass.summed = rows_with_more_runs(pass, what);
+        Search<of_keys, step, units> search;
+        search.finishes_rows = true;
+        std::set<Row> rows;
+        visit(search, pass, &rows);
+        const auto all = wanted(of_keys);
+        const Mask mask(problem_);
+        for (int h = 0; h < problem_.heads; ++h)
+            for (int i = static_cast<int>(shard.start); i < shard.end(); ++i) {
+                const bool has_sum = pass.summed.has(h, i);
+                bool leaves_shard = false;
+                for (std::size_t b = 0; b < problem_.branches.size(); ++b) {
+                    const Mask::Segment segment = mask.segment_of(b, i);
+                    const bool before = segment.start < shard.start && !(problem_.causal && of_keys);
+                    const bool after = segment.start + segment.length > shard.end() && !(problem_.causal && !of_keys);
+                    leaves_shard |= (before || after) && takes_part(mask, b, of_keys, i, h);
+                }
+                EXPECT_EQ(has_sum, leaves_shard) << i << " of head " << h;
+                if (has_sum) {
+                    EXPECT_TRUE(rows.contains({0, h, i})) << "its sum is never set: " << i << " of head " << h;
+                }
+                const auto met = all.find({0, h, i});
+                const auto is_foreign = [&](std::int64_t other) { return other < shard.start || other >= shard.end(); };
+                if (met != all.end() && std::ranges::any_of(met->second, is_foreign)) {
+                    EXPECT_TRUE(has_sum) << i << " of head " << h;
+                }
+            }
+    }
+
     Problem problem_;
 };
+
+TEST_P(Tiles, OfAFirstStepHaveSumsWhereOthersAddToThem) {
+    problem_.kv_heads = problem_.heads;
+    problem_.batch = 1;
+    problem_.window.reset();
+    const std::int64_t third = problem_.length / 3;
+    for (const Window &shard : {Window{0, third + 1}, Window{third, third + 1}, Window{problem_.length - 1, 1}}) {
+        check_first_step<false, 128, 3>(PassOf::outputs, shard);
+        check_first_step<false, 64, 3>(PassOf::query_gradients, shard);
+        check_first_step<true, 128, 2>(PassOf::key_gradients, shard);
+    }
+}
 
 TEST_P(Tiles, VisitEachPairOnce) {
     check<false, 128, 3>(PassOf::outputs);

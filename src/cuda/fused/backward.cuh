@@ -645,9 +645,12 @@ template <class Traits> class GradientConsumer {
         for (float &element : x)
             element *= factor;
         const int head = Traits::of_keys ? tile.head / pass_.heads_of_kv_head : tile.head;
-        if (sums && !pass_.takes_sums)
+        if (pass_.has_nan)
+            note_nonfinite(x, pass_.has_nan);
+        const bool is_finished = pass_.finishes_rows && !pass_.summed.has(tile.head, unit.first);
+        if (sums && !pass_.takes_sums && !is_finished)
             return add_to_sums(unit, tile.batch, head, x, sums);
-        if (sums)
+        if (pass_.takes_sums)
             take_sums(unit, tile, x, sums + sum_row(tile.batch, head) * pass_.head_dim);
         write_rows(unit, tile.batch, head, x, staging, rows);
     }
@@ -657,8 +660,6 @@ template <class Traits> class GradientConsumer {
                                                std::uint32_t staging, const PassRows &rows) const {
         Element *const row_0 = static_cast<Element *>(rows.data) + batch * rows.batch + head * rows.head;
         const auto row_at = [&](int row) { return row_0 + pass_.unit_row(unit.position(row)) * rows.row; };
-        if (pass_.has_nan)
-            note_nonfinite(x, pass_.has_nan);
         stage_rows<Element>(staging, x, 1.f, 1.f);
         store_rows<Element, columns>(staging, unit.rows, pass_.head_dim, row_at);
     }
@@ -676,7 +677,7 @@ template <class Traits> class GradientConsumer {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             const int row = row_of_thread(r);
-            if (row < unit.rows && pass_.has_sum(tile.head, unit.position(row)))
+            if (row < unit.rows && pass_.summed.has(tile.head, unit.position(row)))
                 add_sums<count>(x, r, 1, 1, sums + std::int64_t{pass_.unit_row(unit.position(row))} * pass_.head_dim,
                                 pass_.head_dim);
         }

@@ -72,7 +72,8 @@ struct BackwardPass : TilePass {
     std::int64_t first_sum; // row of the sums' first, of all heads one after the other
     bool sets_sums;         // instead of adding to them
     bool takes_sums;        // for the rows of the dtype that have one
-    int *has_nan;           // causal; becomes 1 where a result, not a sum, is NaN or infinite. Else null
+    bool finishes_rows;     // with sums: rows that have none (`summed`) are written at once
+    int *has_nan;           // causal; becomes 1 where a result or a sum is NaN or infinite. Else null
     KeptScores kept;
 
     // The row of a unit in its tensors and the sums.

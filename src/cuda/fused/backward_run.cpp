@@ -5,6 +5,7 @@
 #include "cuda/fused/fused_call.hpp"
 #include "cuda/fused/fused_launch.hpp"
 #include "cuda/fused/gradient_statistics.hpp"
+#include "cuda/fused/summed_rows.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -22,6 +23,11 @@ bool needs_key_sums(const Plan &plan, const BackwardPasses &passes) {
 std::int64_t launches_of_keys(const Plan &plan) {
     const Problem &problem = plan.problem();
     return static_cast<std::int64_t>(gradients_of_keys(problem.head_dim).size()) * (problem.heads / problem.kv_heads);
+}
+
+// The heads of Q that share one of K would add to rows that are written.
+bool can_finish_keys(const Problem &problem, const BackwardPasses &passes) {
+    return problem.heads == problem.kv_heads && can_finish_rows(passes.keys);
 }
 
 // How dS is kept, where it is: of so many batch entries, heads of K and segments at a time.
@@ -109,10 +115,11 @@ std::int64_t launches_of(const Problem &problem, int heads, const std::vector<Pl
 BackwardMemory book_rest(Workspace &workspace, const Plan &plan, const BackwardPasses &passes, bool is_step) {
     BackwardMemory memory{};
     const Problem &problem = plan.problem();
-    memory.branches = book_branches(workspace, plan);
+    // First, where all steps of a call have what the first one finds.
     const std::int64_t rows = problem.batch * problem.heads * problem.queries.length;
     memory.lse_log2 = workspace.take<float>(rows);
     memory.delta = workspace.take<float>(rows);
+    memory.branches = book_branches(workspace, plan);
     if (!is_step && needs_sums(passes.queries))
         memory.sums.d_q = workspace.take<float>(rows * problem.head_dim);
     if (!is_step && needs_key_sums(plan, passes)) {
@@ -162,7 +169,9 @@ class BackwardRun {
         : call_(call), problem_(call.plan.problem()),
           passes_(make_backward_passes(call.plan, call.resources, call.sums.has_value())),
           memory_(book(workspace, call.plan, passes_, call.resources, call.sums.has_value())), stream_(call.stream()),
-          sums_(memory_.sums) {
+          sums_(memory_.sums),
+          finishes_queries_(call.sums && call.sums->first && can_finish_rows(passes_.queries)),
+          finishes_keys_(call.sums && call.sums->first && can_finish_keys(problem_, passes_)) {
         if (call.sums)
             sums_ = {call.sums->o, call.sums->d_k, call.sums->d_v};
         if (call.plan.causal())
@@ -174,10 +183,11 @@ class BackwardRun {
         check(cudaMemsetAsync(memory_.control, 0, static_cast<std::size_t>(memory_.control_count) * sizeof(unsigned),
                               stream_),
               "cudaMemsetAsync");
-        find_statistics(problem_.dtype,
-                        {call_.out, call_.d_out, call_.lse, call_.d_lse, problem_.batch, problem_.queries.length,
-                         problem_.heads, problem_.head_dim, memory_.lse_log2, memory_.delta},
-                        stream_);
+        if (!call_.sums || call_.sums->first)
+            find_statistics(problem_.dtype,
+                            {call_.out, call_.d_out, call_.lse, call_.d_lse, problem_.batch, problem_.queries.length,
+                             problem_.heads, problem_.head_dim, memory_.lse_log2, memory_.delta},
+                            stream_);
         if (memory_.kept) {
             find_gradients_keeping_scores();
         } else {
@@ -194,6 +204,7 @@ class BackwardRun {
     const BackwardMemory memory_;
     cudaStream_t const stream_;
     GradientSums sums_; // where gradients are added up; null: they are written at once
+    const bool finishes_queries_, finishes_keys_;
     int *has_nan_ = nullptr;
     unsigned launches_ = 0;
 
@@ -213,13 +224,13 @@ class BackwardRun {
         pass.delta = memory_.delta;
         pass.statistic_rows = static_cast<int>(problem_.queries.length);
         pass.sets_sums = sets;
+        pass.has_nan = has_nan_;
         return pass;
     }
 
     void launch(Gradients what, BackwardPass &pass) {
         const float *const sums = what == Gradients::d_v ? pass.sum_d_values : pass.sum_d_scores;
         pass.skips_empty = sums && !pass.sets_sums;
-        pass.has_nan = sums && !pass.takes_sums ? nullptr : has_nan_;
         if (what != Gradients::d_q_of_kept_d_s)
             pass.next_tile = memory_.control + launches_++;
         launch_backward(problem_.dtype, what, pass, call_.device.multiprocessors(), stream_);
@@ -230,18 +241,18 @@ class BackwardRun {
         const bool sets = !call_.sums || call_.sums->first;
         if (!sets || !leaves_rows_out(passes_.queries))
             return sets;
-        if (sums_.d_q)
+        if (sums_.d_q && !finishes_queries_)
             call_.clear_sums(sums_.d_q, problem_.batch * problem_.heads * problem_.queries.length);
         else
             clear_outputs(problem_.dtype, {call_.whole(), problem_.head_dim, call_.d_q, {}}, stream_);
-        return false;
+        return finishes_queries_;
     }
 
     // Whether what comes next sets dK and dV.
     bool prepare_key_gradients() const {
         if (!leaves_rows_out(passes_.keys))
             return true;
-        if (sums_.d_k) {
+        if (sums_.d_k && !finishes_keys_) {
             const std::int64_t rows = problem_.batch * problem_.kv_heads * problem_.key_rows();
             call_.clear_sums(sums_.d_k, rows);
             call_.clear_sums(sums_.d_v, rows);
@@ -251,7 +262,7 @@ class BackwardRun {
             for (const DeviceRows &gradients : {call_.d_k, call_.d_v})
                 clear_outputs(problem_.dtype, {keys, problem_.head_dim, gradients, {}}, stream_);
         }
-        return false;
+        return finishes_keys_;
     }
 
     BackwardPass query_pass(const PlannedPass &planned, bool sets) const {
@@ -270,6 +281,9 @@ class BackwardRun {
         pass.d_scores = pass_rows(call_.d_q);
         pass.sum_d_scores = sums_.d_q;
         pass.sum_rows = static_cast<int>(problem_.queries.length);
+        pass.finishes_rows = finishes_queries_;
+        if (finishes_queries_)
+            pass.summed = rows_with_more_runs(pass, PassOf::query_gradients);
         return pass;
     }
 
@@ -299,6 +313,9 @@ class BackwardRun {
         pass.sum_d_scores = sums_.d_k;
         pass.sum_d_values = sums_.d_v;
         pass.sum_rows = static_cast<int>(problem_.key_rows());
+        pass.finishes_rows = finishes_keys_;
+        if (finishes_keys_)
+            pass.summed = rows_with_more_runs(pass, PassOf::key_gradients);
         return pass;
     }
 
@@ -398,8 +415,9 @@ class BackwardRun {
             if (has_nan_)
                 repair_gradients(problem_.dtype, outputs, true, true, stream_);
         } else if (call_.sums->first && has_nan_) {
-            outputs.context.has_nan = nullptr; // it looks at all sums itself
+            // Rows that are not where they are looked for are unset there, and stay unused.
             repair_gradient_sums(problem_.dtype, outputs, stream_);
+            repair_gradients(problem_.dtype, outputs, finishes_queries_, finishes_keys_, stream_);
         }
     }
 };
@@ -451,6 +469,28 @@ std::size_t backward_bytes(const Plan &plan, const Resources &resources, bool is
 
 void run_backward(const CudaCall &call, Workspace &workspace) {
     BackwardRun(call, workspace).run();
+}
+
+void write_summed_gradients(const CudaCall &call) {
+    const Problem &problem = call.plan.problem();
+    const BackwardPasses passes = make_backward_passes(call.plan, call.resources, true);
+    GradientSums whole{call.sums->o, call.sums->d_k, call.sums->d_v};
+    const auto write = [&](PassOf what, const PlannedPass &planned, const float *sums, const DeviceRows &target) {
+        const SummedRows summed = rows_with_more_runs(planned.tiles, what);
+        write_summed_rows(problem.dtype, {call.whole(), summed, problem.head_dim, sums, target}, call.stream());
+    };
+    if (can_finish_rows(passes.queries)) {
+        write(PassOf::query_gradients, passes.queries.front(), whole.d_q, call.d_q);
+        whole.d_q = nullptr;
+    }
+    if (can_finish_keys(problem, passes)) {
+        write(PassOf::key_gradients, passes.keys.front(), whole.d_k, call.d_k);
+        write(PassOf::key_gradients, passes.keys.front(), whole.d_v, call.d_v);
+        whole.d_k = nullptr;
+    }
+    write_gradients(problem.dtype,
+                    {call.whole(), whole, call.d_q, call.d_k, call.d_v, call.row_context(nullptr, nullptr)},
+                    call.stream());
 }
 
 } // namespace annulus

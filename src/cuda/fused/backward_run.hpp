@@ -25,4 +25,8 @@ std::size_t backward_bytes(const Plan &plan, const Resources &resources, bool is
 // any.
 void run_backward(const CudaCall &call, Workspace &workspace);
 
+// From the sums of all steps to the rows of the call's gradients that the first one has not written. `call` is as that
+// step's.
+void write_summed_gradients(const CudaCall &call);
+
 } // namespace annulus

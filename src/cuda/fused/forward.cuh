@@ -470,7 +470,10 @@ template <class Traits> class Consumer {
             sum[r] = sum_of_row(softmax.l[r]);
         // Asked for anew: addresses that depend on it would be kept in registers during the steps.
         const int thread = thread_of_warpgroup(), lane = thread % warp_threads, warp = thread / warp_threads;
-        if (pass_.sum_o && !pass_.takes_sums && !(pass_.finishes_rows && !unit.has_more_keys))
+        if (pass_.has_nan)
+            note_nonfinite(o, pass_.has_nan);
+        const bool is_finished = pass_.finishes_rows && !pass_.summed.has(head, unit.first);
+        if (pass_.sum_o && !pass_.takes_sums && !is_finished)
             add_to_sums(unit, batch, head, lane, warp, o, softmax, sum);
         else
             write_outputs(unit, batch, head, lane, warp, staging, o, softmax, sum);
@@ -497,8 +500,6 @@ template <class Traits> class Consumer {
                 static_cast<float *>(pass_.lse.data)[row_offset(pass_.lse, batch, head, unit.position(row))] =
                     sum[r] == 0.f ? -INFINITY : (top[r] + __log2f(sum[r])) * std::numbers::ln2_v<float>;
         }
-        if (pass_.has_nan)
-            note_nonfinite(o, pass_.has_nan);
         sync_warpgroup(); // no warp's products read Q any more
         stage_rows<Element>(staging, o, inverse[0], inverse[1]);
         store_rows<Element, Traits::head_dim>(staging, unit.rows, pass_.head_dim, row_at);
@@ -514,7 +515,7 @@ template <class Traits> class Consumer {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             const int row = warp * 16 + lane / 4 + 8 * r;
-            if (row >= unit.rows || !pass_.has_sum(head, unit.position(row)))
+            if (row >= unit.rows || !pass_.summed.has(head, unit.position(row)))
                 continue;
             const std::int64_t index = sum_row(unit, batch, head, row);
             const float2 before = pass_.sum_state[index];

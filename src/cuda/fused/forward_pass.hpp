@@ -38,9 +38,9 @@ struct ForwardPass : TilePass {
     std::int64_t first_sum;  // row of the sums' first, of all heads one after the other
     bool sets_sums;          // instead of adding to them
     bool takes_sums;         // for O and LSE of the rows that have one
-    // With sums: queries all of whose keys lie in the window get O and LSE at once; finished_state() tells of them.
+    // With sums: queries that have none (`summed`) get O and LSE at once; finished_state() tells of them.
     bool finishes_rows;
-    int *has_nan; // causal; becomes 1 where O, not a sum, is NaN or infinite. Else null
+    int *has_nan; // causal; becomes 1 where O or a sum is NaN or infinite. Else null
 };
 
 } // namespace annulus

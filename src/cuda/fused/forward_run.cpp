@@ -102,8 +102,7 @@ void run_forward(const CudaCall &call, Workspace &workspace) {
     float2 *const state = call.sums ? call.sums->state : memory.state;
     float *const o = call.sums ? call.sums->o : memory.o;
     bool sets = !call.sums || call.sums->first; // what comes next sets its rows
-    // One pass over all keys that a rank has itself: only queries with keys of other ranks need sums.
-    const bool finishes_rows = call.sums && call.sums->first && passes.size() == 1 && !passes.front().curve;
+    const bool finishes_rows = call.sums && call.sums->first && can_finish_rows(passes);
     if (sets && !planned.parts && (passes.empty() || !passes.front().is_complete)) {
         clear(call, finishes_rows, state, o, stream);
         sets = finishes_rows;
@@ -132,6 +131,7 @@ void run_forward(const CudaCall &call, Workspace &workspace) {
         pass.sum_state = state;
         pass.all_heads = problem.heads;
         pass.sum_rows = static_cast<int>(problem.queries.length);
+        pass.has_nan = has_nan;
         return pass;
     };
     const auto launch = [&](ForwardPass &pass) {
@@ -139,17 +139,16 @@ void run_forward(const CudaCall &call, Workspace &workspace) {
         launch_forward(problem.dtype, pass, call.device.multiprocessors(), stream);
     };
     if (planned.parts) {
-        ForwardPass last = make_pass(passes.back());
-        last.has_nan = has_nan;
-        for_cut(*planned.parts, static_cast<int>(problem.batch), problem.heads, make_pass(passes.front()), last,
-                launch);
+        for_cut(*planned.parts, static_cast<int>(problem.batch), problem.heads, make_pass(passes.front()),
+                make_pass(passes.back()), launch);
     } else {
         for (const PlannedPass &of_branches : passes) {
             ForwardPass pass = make_pass(of_branches);
             pass.sets_sums = sets;
             pass.skips_empty = o && !sets && !pass.zero_keys;
             pass.finishes_rows = finishes_rows;
-            pass.has_nan = o && !finishes_rows ? nullptr : has_nan;
+            if (finishes_rows)
+                pass.summed = rows_with_more_runs(pass, PassOf::outputs);
             launch(pass);
             sets = false;
         }
@@ -161,10 +160,8 @@ void run_forward(const CudaCall &call, Workspace &workspace) {
         write_outputs(problem.dtype, outputs, stream);
     else if (plan.causal() && (!o || planned.parts || finishes_rows))
         repair_outputs(problem.dtype, outputs, stream);
-    if (plan.causal() && call.sums && call.sums->first) {
-        outputs.context.has_nan = nullptr; // it looks at all sums itself
+    if (plan.causal() && call.sums && call.sums->first)
         repair_sums(problem.dtype, outputs, stream);
-    }
 }
 
 } // namespace annulus

@@ -41,6 +41,10 @@ bool is_cut(const std::vector<PlannedPass> &passes) {
     return !passes.empty() && passes.front().leaves_sums;
 }
 
+bool can_finish_rows(const std::vector<PlannedPass> &passes) {
+    return passes.size() == 1 && !passes.front().curve;
+}
+
 bool needs_sums(const std::vector<PlannedPass> &passes) {
     return !is_cut(passes) && (passes.size() > 1 || (!passes.empty() && passes.front().curve));
 }

@@ -33,6 +33,10 @@ bool is_cut(const std::vector<PlannedPass> &passes);
 // Passes along a curve, and several ones that are not cut, add to sums of all rows.
 bool needs_sums(const std::vector<PlannedPass> &passes);
 
+// Whether the first step of a call can finish rows that meet nothing but its own keys or queries: in one pass in linear
+// order.
+bool can_finish_rows(const std::vector<PlannedPass> &passes);
+
 // What is kept in memory between two kernels, if the workspace limit leaves that much: enough for tiles to fill a GPU.
 constexpr std::size_t usual_kept_bytes = std::size_t{5} << 28;
 // What a limit leaves for it, where so many bytes are used.

@@ -111,7 +111,7 @@ void finish_forward(const Plan &plan, const ForwardTensors &tensors, const Forwa
 
 void finish_backward(const Plan &plan, const BackwardTensors &tensors, const BackwardSums &sums,
                      const Resources &resources) {
-    gemm_engine.finish_backward(plan, tensors, sums, resources);
+    write_summed_gradients(CudaCall(plan, tensors, resources, sums, true));
 }
 
 } // namespace

@@ -221,8 +221,9 @@ std::optional<std::vector<PlannedPass>> cut_after(int less_dilated, const Planne
     if (!others || !last || !last->is_complete)
         return std::nullopt;
     others->leaves_sums = true;
-    std::ranges::copy(others->tiles.branches, last->tiles.summed);
-    last->tiles.summed_count = others->tiles.branch_count;
+    SummedRows &summed = last->tiles.summed;
+    std::ranges::copy(others->tiles.branches, summed.branches);
+    summed.branch_count = others->tiles.branch_count; // the window is empty
     return std::vector{*others, *last};
 }
 

@@ -372,6 +372,19 @@ void restrict_pass(TilePass &tiles, const PassPart &part) {
                   static_cast<unsigned>(part.heads) * static_cast<unsigned>(part.batches);
 }
 
+SummedRows rows_with_more_runs(const TilePass &pass, PassOf what) {
+    SummedRows rows{};
+    std::ranges::copy(branches_of(pass), rows.branches);
+    rows.branch_count = pass.branch_count;
+    const int run_end = pass.run_start + pass.run_count;
+    const bool has_next = run_end < pass.sequence_length;
+    // Under causality queries meet nothing after them, keys nothing before them.
+    const bool of_keys = what == PassOf::key_gradients;
+    rows.window_start = pass.causal && of_keys ? 0 : pass.run_start;
+    rows.window_end = !has_next || (pass.causal && !of_keys) ? std::numeric_limits<int>::max() : run_end;
+    return rows;
+}
+
 const char *curve_refusal(const Plan &plan) {
     const Problem &problem = plan.problem();
     for (std::size_t i = 0; i < plan.branches().size(); ++i) {

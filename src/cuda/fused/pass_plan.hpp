@@ -50,6 +50,9 @@ struct PassPart {
 };
 void restrict_pass(TilePass &tiles, const PassPart &part);
 
+// Of the rows of units those that may meet rows of the other side beyond those of the pass.
+SummedRows rows_with_more_runs(const TilePass &pass, PassOf what);
+
 // Why the passes cannot do a plan that has an order along a curve; null if they can.
 const char *curve_refusal(const Plan &plan);
 

@@ -28,7 +28,6 @@ struct Unit {
     int first, stride, rows;
     unsigned branches; // a bit for each that they take part in
     float padding_keys;
-    bool has_more_keys; // queries: outside the window
 
     // Row i; the last one again behind it.
     __device__ __forceinline__ int position(int i) const { return first + stride * min(i, rows - 1); }
@@ -168,14 +167,11 @@ __device__ __forceinline__ unsigned find_units(const TilePass &pass, TileSearch 
 
     unsigned met = 0; // rows of runs; only to order classes: it may wrap around
     float padding_keys = 0;
-    bool has_more_keys = false;
     for (unsigned left = own_branches; left; left &= left - 1) {
         const CellBranch &branch = search.branches[__ffs(left) - 1];
         const PassBranch &of_pass = pass.branches[__ffs(left) - 1];
         const int count = Members(branch.start, branch.end, branch.run_residue, of_pass.run_dilation).count;
         met += count;
-        has_more_keys |=
-            branch.start < pass.run_start || (!pass.causal && branch.end > pass.run_start + pass.run_count);
         if (pass.zero_keys)
             padding_keys += of_pass.run_dilation.quotient(of_pass.length.value - 1) + 1 - count;
     }
@@ -199,10 +195,9 @@ __device__ __forceinline__ unsigned find_units(const TilePass &pass, TileSearch 
                             modulus.value,
                             min(unit_rows, rows.count - j),
                             own_branches,
-                            padding_keys,
-                            has_more_keys};
+                            padding_keys};
         } else if (!owner && lane == 0) {
-            tile.unit[i] = {0, 0, 0, 0, 0, false};
+            tile.unit[i] = {0, 0, 0, 0, 0};
         }
         if (owner)
             all |= __shfl_sync(~0u, own_branches, __ffs(owner) - 1);

@@ -49,11 +49,30 @@ struct PassBranch {
     constexpr int phase(int head) const {
         return first_phase + dilation.remainder(heads_of_phase.quotient(head - first_head));
     }
-    // Whether the row at this position is one of a unit; not for the rule `residue`.
-    constexpr bool has_unit(int head, int position) const {
-        const int start = position - length.remainder(position);
-        return unit_rule == ANNULUS_QUERY_EVERY ||
+    // Whether the row at this position, in the segment from `start` on, is one of a unit.
+    constexpr bool has_unit(int head, int position, int start) const {
+        return unit_rule != ANNULUS_QUERY_DILATED ||
                dilation.remainder(position) == dilation.remainder(start + phase(head));
+    }
+};
+
+// Of the rows of units those that have sums of several passes or steps: that take part in one of these branches, in a
+// segment which is not within a window.
+struct SummedRows {
+    PassBranch branches[most_branches];
+    int branch_count;
+    int window_start, window_end; // positions
+
+    bool operator==(const SummedRows &) const = default;
+    constexpr bool has(int head, int position) const {
+        for (int i = 0; i < branch_count; ++i) {
+            const PassBranch &branch = branches[i];
+            const int start = position - branch.length.remainder(position), end = start + branch.length.value;
+            if ((start < window_start || end > window_end) && branch.serves(head) &&
+                branch.has_unit(head, position, start))
+                return true;
+        }
+        return false;
     }
 };
 
@@ -95,9 +114,9 @@ struct TilePass {
     // the same for all blocks.
     bool by_length;
     bool skips_empty; // tiles whose units meet nothing are left out
-    // Of the pass before, which has left sums of its rows (pass_cut.hpp): to be added to those of this pass.
-    PassBranch summed[most_branches];
-    int summed_count;
+    // Rows that the pass before has left sums of, to be added to those of this one (pass_cut.hpp); or those that this
+    // pass, the first step of a call, leaves sums of, since they meet more than its runs (rows_with_more_runs()).
+    SummedRows summed;
 
     int sequence_length, unit_start, unit_count, run_start, run_count;
     Divisor run_stride; // positions to a row
@@ -105,14 +124,6 @@ struct TilePass {
     unsigned *next_tile; // 0 before; how many tiles were taken beyond those that blocks have by their index
 
     bool operator==(const TilePass &) const = default;
-
-    // Whether the pass before has left a sum of the row of units at this position.
-    constexpr bool has_sum(int head, int position) const {
-        for (int i = 0; i < summed_count; ++i)
-            if (summed[i].serves(head) && summed[i].has_unit(head, position))
-                return true;
-        return false;
-    }
 };
 
 } // namespace annulus
