@@ -17,7 +17,8 @@
  * communicator is broken: further calls fail at once with the first message, and what is left is to destroy it and the
  * contexts that use it, which does not wait for anybody.
  *
- *     local  ranks are threads of one process, each with a context on a CPU or on a GPU of its own
+ *     local  ranks are threads of one process, each with a context on a CPU or on a GPU of its own: the fastest for
+ *            GPUs of one process, whose rows are copied from GPU to GPU without kernels
  *     MPI    ranks are processes with contexts on CPUs
  *     NCCL   ranks are processes or threads with contexts on a GPU each
  */

@@ -97,17 +97,10 @@ class ThreadRanks final : public Ranks {
     }
 
     std::vector<Comm> connect() const {
+        for (int i = 0; i < count_; ++i)
+            create_context(device_of(i)); // before there are threads: one failure to report
         std::vector<annulus_comm *> ends(static_cast<std::size_t>(count_));
-        if (execution_.device.kind == ANNULUS_DEVICE_CPU) {
-            check(annulus_comm_create_local(ends.data(), count_), "--ranks");
-        } else {
-            std::vector<std::int32_t> devices;
-            for (int i = 0; i < count_; ++i) {
-                create_context(device_of(i)); // the library's own words for a device that it cannot use
-                devices.push_back(device_of(i).index);
-            }
-            check(annulus_comm_create_nccl_devices(ends.data(), count_, devices.data()), "--ranks");
-        }
+        check(annulus_comm_create_local(ends.data(), count_), "--ranks");
         std::vector<Comm> comms(ends.begin(), ends.end());
         if (options_.timeout)
             for (const Comm &comm : comms)

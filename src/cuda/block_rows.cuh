@@ -37,7 +37,7 @@ struct BlockRow {
           position(rows.window.start + row), head(static_cast<std::int32_t>(rows.first_head + layer % rows.heads)) {}
 };
 
-constexpr int rows_of_warp = 32; // one for each lane to ask for
+constexpr int rows_of_warp = 32;            // one for each lane to ask for
 constexpr std::int64_t most_layers = 65535; // of a grid
 
 inline dim3 grid_of(const BlockRows &rows) {

@@ -158,8 +158,7 @@ void write_outputs(annulus_dtype dtype, const OutputArguments &a, cudaStream_t s
         return;
     with_dtype(dtype, [&](auto type) {
         using T = decltype(type);
-        launch("write_outputs", output_kernel<T>, grid_of(rows), stream, a, rows,
-               fours_are_aligned<T>(a.out));
+        launch("write_outputs", output_kernel<T>, grid_of(rows), stream, a, rows, fours_are_aligned<T>(a.out));
         if (a.context.has_nan)
             launch("repair_outputs", repair_output_kernel<T, false>, repair_blocks, stream, a, rows);
     });
@@ -204,8 +203,8 @@ void write_gradients(annulus_dtype dtype, const GradientOutputArguments &a, cuda
         using T = decltype(type);
         const int columns = a.context.head_dim;
         const auto write = [&](const float *sums, const DeviceRows &target, const BlockRows &rows) {
-            launch("write_gradients", gradient_output_kernel<T>, grid_of(rows), stream, sums, target, rows,
-                   columns, a.context.has_nan, fours_are_aligned<T>(target));
+            launch("write_gradients", gradient_output_kernel<T>, grid_of(rows), stream, sums, target, rows, columns,
+                   a.context.has_nan, fours_are_aligned<T>(target));
         };
         if (a.sums.d_q && queries.count() > 0)
             write(a.sums.d_q, a.d_q, queries);

@@ -149,7 +149,8 @@ TEST(Cut, SumsAreOfTheRowsOfOthers) {
                 const std::int64_t phase = head / ((problem.heads + dilation - 1) / dilation);
                 takes_part |= (position - start) % dilation == phase % dilation;
             }
-            EXPECT_EQ(passes[1].tiles.summed.has(head, static_cast<int>(position)), takes_part) << position << " " << head;
+            EXPECT_EQ(passes[1].tiles.summed.has(head, static_cast<int>(position)), takes_part)
+                << position << " " << head;
         }
 }
 

@@ -169,8 +169,7 @@ class BackwardRun {
         : call_(call), problem_(call.plan.problem()),
           passes_(make_backward_passes(call.plan, call.resources, call.sums.has_value())),
           memory_(book(workspace, call.plan, passes_, call.resources, call.sums.has_value())), stream_(call.stream()),
-          sums_(memory_.sums),
-          finishes_queries_(call.sums && call.sums->first && can_finish_rows(passes_.queries)),
+          sums_(memory_.sums), finishes_queries_(call.sums && call.sums->first && can_finish_rows(passes_.queries)),
           finishes_keys_(call.sums && call.sums->first && can_finish_keys(problem_, passes_)) {
         if (call.sums)
             sums_ = {call.sums->o, call.sums->d_k, call.sums->d_v};

@@ -191,10 +191,7 @@ __device__ __forceinline__ unsigned find_units(const TilePass &pass, TileSearch 
         if (is_owner) {
             // The longest first: later queries see more keys, earlier keys are seen by more queries.
             const int j = (pass.causal && !of_keys ? own_units - 1 - place : place) * unit_rows;
-            tile.unit[i] = {rows.first + j * modulus.value,
-                            modulus.value,
-                            min(unit_rows, rows.count - j),
-                            own_branches,
+            tile.unit[i] = {rows.first + j * modulus.value, modulus.value, min(unit_rows, rows.count - j), own_branches,
                             padding_keys};
         } else if (!owner && lane == 0) {
             tile.unit[i] = {0, 0, 0, 0, 0};
