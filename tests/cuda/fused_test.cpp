@@ -502,8 +502,10 @@ std::vector<NamedProblem> cut_problems() {
     four.dim = 48;
     four.branches = {
         {.segment = 100}, {.segment = 400, .dilation = 2}, {.segment = 2000, .dilation = 8}, {.dilation = 32}};
-    Problem causal = four, zero_keys = four;
+    Problem causal = four, zero_keys = four, window = four, dim_192 = two;
     causal.causal = true;
+    window.window = QueryWindow{3001, 12000};
+    dim_192.dim = 192;
     zero_keys.zero_keys = true;
     grouped.kv_heads = 2;
     grouped.causal = true;
@@ -527,6 +529,8 @@ std::vector<NamedProblem> cut_problems() {
                                              {"four", four},
                                              {"four_causal", causal},
                                              {"four_zero_keys", zero_keys},
+                                             {"four_window", window},
+                                             {"dim_192", dim_192},
                                              {"grouped", grouped},
                                              {"head_ranges", head_ranges},
                                              {"batches", batches},
@@ -554,7 +558,7 @@ class Cut : public testing::TestWithParam<NamedProblem> {
     }
     static bool is_cut(const Problem &problem, std::uint64_t limit) {
         return forward_bytes(problem, limit) >=
-               static_cast<std::uint64_t>(problem.length * problem.dim) * sizeof(float);
+               static_cast<std::uint64_t>(problem.query_length() * problem.dim) * sizeof(float);
     }
 };
 
@@ -897,12 +901,18 @@ TEST_P(Graph, CapturedOnceReplaysOnNewData) {
     check_cuda(cudaGraphDestroy(graph));
 }
 
+std::vector<NamedProblem> graph_problems() {
+    std::vector<NamedProblem> problems = some_patterns();
+    problems.push_back(cut_problems().front());
+    return problems;
+}
+
 std::string name_of_graph(const testing::TestParamInfo<Graph::ParamType> &info) {
     const auto &[named, own_workspace] = info.param;
     return named.name + (own_workspace ? "_workspace" : "_pool");
 }
 
-INSTANTIATE_TEST_SUITE_P(Fused, Graph, testing::Combine(testing::ValuesIn(some_patterns()), testing::Bool()),
+INSTANTIATE_TEST_SUITE_P(Fused, Graph, testing::Combine(testing::ValuesIn(graph_problems()), testing::Bool()),
                          name_of_graph);
 
 // ---- NaN and infinities
