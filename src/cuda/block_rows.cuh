@@ -37,34 +37,32 @@ struct BlockRow {
           position(rows.window.start + row), head(static_cast<std::int32_t>(rows.first_head + layer % rows.heads)) {}
 };
 
-constexpr int rows_of_warp = 32;            // one for each lane to ask for
 constexpr std::int64_t most_layers = 65535; // of a grid
 
-inline dim3 grid_of(const BlockRows &rows) {
-    return {grid_for(rows.window.length, block_threads).x,
+inline dim3 grid_of(const BlockRows &rows, int rows_of_warp) {
+    return {grid_for(rows.window.length, block_threads / 32 * rows_of_warp).x,
             static_cast<unsigned>(std::min(most_layers, rows.batches * rows.heads))};
 }
 
-// Calls use(row, first of four columns) for the thread's part of the rows that are wanted, if wants(row).
-template <class Wants, class Use>
+// Calls use(row, first of four columns) for the thread's part of the rows that are wanted, if wants(row). A warp has so
+// many rows, up to 32, of which each lane asks for one.
+template <int rows_of_warp, class Wants, class Use>
 __device__ void for_four_columns(const BlockRows &rows, int columns, Wants wants, Use use) {
-    const int lane = static_cast<int>(threadIdx.x) % rows_of_warp, parts = columns / 4; // of a row
-    const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * block_threads + threadIdx.x - lane;
-    if (first >= rows.window.length)
-        return;
+    const int lane = static_cast<int>(threadIdx.x) % 32, parts = columns / 4; // of a row
+    const std::int64_t warp = static_cast<std::int64_t>(blockIdx.x) * (block_threads / 32) + threadIdx.x / 32;
+    const std::int64_t first = warp * rows_of_warp;
+    const auto count = static_cast<int>(min(std::int64_t{rows_of_warp}, rows.window.length - first));
     for (std::int64_t layer = blockIdx.y; layer < rows.batches * rows.heads; layer += gridDim.y) {
-        const bool is_wanted = first + lane < rows.window.length && wants(BlockRow(rows, first + lane, layer));
-        const unsigned wanted = __ballot_sync(~0u, is_wanted);
+        const unsigned wanted = __ballot_sync(~0u, lane < count && wants(BlockRow(rows, first + lane, layer)));
         if (wanted == 0)
             continue;
-        // The warp's parts, 32 at a time.
         int row = lane / parts, part = lane % parts;
 #pragma unroll 4
-        for (int i = 0; i < parts; ++i) {
+        for (int i = lane; i < rows_of_warp * parts; i += 32) {
             if (wanted >> row & 1)
                 use(BlockRow(rows, first + row, layer), 4 * part);
-            row += rows_of_warp / parts;
-            part += rows_of_warp % parts;
+            row += 32 / parts;
+            part += 32 % parts;
             if (part >= parts) {
                 part -= parts;
                 ++row;

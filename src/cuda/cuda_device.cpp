@@ -141,7 +141,7 @@ void CudaDevice::wait(void *stream, void *event) {
           "cudaStreamWaitEvent");
 }
 
-// The driver copies between devices whatever cudaMalloc() returned, but from a pool only where it is mapped.
+// The driver copies between devices whatever cudaMalloc() returned, but from a pool directly only where it is mapped.
 void CudaDevice::admit_peers() {
     if (admits_peers_ || !resources_->pool)
         return;
@@ -162,8 +162,15 @@ void CudaDevice::admit_peers() {
     admits_peers_ = true;
 }
 
+// Between devices as the runtime asks for it of those that have no access to one another.
 void CudaDevice::copy(void *to, const void *from, std::size_t bytes, void *stream) {
-    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, static_cast<cudaStream_t>(stream)), "cudaMemcpyAsync");
+    const auto cuda_stream = static_cast<cudaStream_t>(stream);
+    cudaPointerAttributes source{};
+    check(cudaPointerGetAttributes(&source, from), "cudaPointerGetAttributes");
+    if (source.type == cudaMemoryTypeDevice && source.device != index_)
+        check(cudaMemcpyPeerAsync(to, index_, from, source.device, bytes, cuda_stream), "cudaMemcpyPeerAsync");
+    else
+        check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cuda_stream), "cudaMemcpyAsync");
 }
 
 bool CudaDevice::is_capturing(void *stream) const {

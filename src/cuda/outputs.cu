@@ -10,11 +10,13 @@ namespace annulus {
 
 namespace {
 
+constexpr int usual_rows_of_warp = 8; // enough warps where there are few rows
+
 template <class T>
 __global__ void __launch_bounds__(block_threads)
     output_kernel(const OutputArguments a, const BlockRows rows, bool aligned) {
     const auto is_unfinished = [&](const BlockRow &row) { return !(__ldg(a.state + row.index).y < 0.f); };
-    for_four_columns(rows, a.context.head_dim, is_unfinished, [&](const BlockRow &row, int column) {
+    for_four_columns<usual_rows_of_warp>(rows, a.context.head_dim, is_unfinished, [&](const BlockRow &row, int column) {
         const float2 state = __ldg(a.state + row.index);
         const bool empty = state.y == 0.f;
         float4 four{};
@@ -35,7 +37,7 @@ __global__ void __launch_bounds__(block_threads)
     gradient_output_kernel(const float *sums, const DeviceRows target, const BlockRows rows, int columns, int *has_nan,
                            bool aligned) {
     const auto all = [](const BlockRow &) { return true; };
-    for_four_columns(rows, columns, all, [&](const BlockRow &row, int column) {
+    for_four_columns<usual_rows_of_warp>(rows, columns, all, [&](const BlockRow &row, int column) {
         write_sum<T>(sums, target, row, columns, column, has_nan, aligned);
     });
 }
@@ -158,7 +160,8 @@ void write_outputs(annulus_dtype dtype, const OutputArguments &a, cudaStream_t s
         return;
     with_dtype(dtype, [&](auto type) {
         using T = decltype(type);
-        launch("write_outputs", output_kernel<T>, grid_of(rows), stream, a, rows, fours_are_aligned<T>(a.out));
+        launch("write_outputs", output_kernel<T>, grid_of(rows, usual_rows_of_warp), stream, a, rows,
+               fours_are_aligned<T>(a.out));
         if (a.context.has_nan)
             launch("repair_outputs", repair_output_kernel<T, false>, repair_blocks, stream, a, rows);
     });
@@ -203,8 +206,8 @@ void write_gradients(annulus_dtype dtype, const GradientOutputArguments &a, cuda
         using T = decltype(type);
         const int columns = a.context.head_dim;
         const auto write = [&](const float *sums, const DeviceRows &target, const BlockRows &rows) {
-            launch("write_gradients", gradient_output_kernel<T>, grid_of(rows), stream, sums, target, rows, columns,
-                   a.context.has_nan, fours_are_aligned<T>(target));
+            launch("write_gradients", gradient_output_kernel<T>, grid_of(rows, usual_rows_of_warp), stream, sums,
+                   target, rows, columns, a.context.has_nan, fours_are_aligned<T>(target));
         };
         if (a.sums.d_q && queries.count() > 0)
             write(a.sums.d_q, a.d_q, queries);

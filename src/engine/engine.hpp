@@ -81,7 +81,7 @@ struct Engine {
     // to which no other step and no other rank adds.
     void (*backward_step)(const Plan &plan, const BackwardTensors &tensors, const BackwardSums &sums, bool first,
                           Workspace &workspace, const Resources &resources);
-    // From the sums, those of the first step's keys, to the outputs.
+    // From the sums, those of the first step's keys, to the outputs that it has not written.
     void (*finish_forward)(const Plan &plan, const ForwardTensors &tensors, const ForwardSums &sums,
                            const Resources &resources);
     void (*finish_backward)(const Plan &plan, const BackwardTensors &tensors, const BackwardSums &sums,

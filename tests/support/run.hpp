@@ -47,9 +47,9 @@ class Call {
         annulus_tensor q, k, v, out, lse, d_out, d_lse, d_q, d_k, d_v;
     };
     Arguments arguments;
+    const annulus_window *window_or_null() const { return problem_.window ? &window_ : nullptr; }
 
   private:
-    const annulus_window *window_or_null() const { return problem_.window ? &window_ : nullptr; }
     void assign(const Inputs &inputs);
 
     Problem problem_;

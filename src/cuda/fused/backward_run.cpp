@@ -25,9 +25,13 @@ std::int64_t launches_of_keys(const Plan &plan) {
     return static_cast<std::int64_t>(gradients_of_keys(problem.head_dim).size()) * (problem.heads / problem.kv_heads);
 }
 
-// The heads of Q that share one of K would add to rows that are written.
-bool can_finish_keys(const Problem &problem, const BackwardPasses &passes) {
-    return problem.heads == problem.kv_heads && can_finish_rows(passes.keys);
+// Whether the call, the first step of several, finishes rows of dQ; or of dK and dV, to which the heads of Q that share
+// one of K would still add.
+bool finishes_queries(const CudaCall &call, const BackwardPasses &passes) {
+    return call.sums && call.sums->first && can_finish_rows(passes.queries);
+}
+bool finishes_keys(const CudaCall &call, const BackwardPasses &passes) {
+    return call.sums && call.sums->first && call.heads_per_kv_head() == 1 && can_finish_rows(passes.keys);
 }
 
 // How dS is kept, where it is: of so many batch entries, heads of K and segments at a time.
@@ -169,8 +173,8 @@ class BackwardRun {
         : call_(call), problem_(call.plan.problem()),
           passes_(make_backward_passes(call.plan, call.resources, call.sums.has_value())),
           memory_(book(workspace, call.plan, passes_, call.resources, call.sums.has_value())), stream_(call.stream()),
-          sums_(memory_.sums), finishes_queries_(call.sums && call.sums->first && can_finish_rows(passes_.queries)),
-          finishes_keys_(call.sums && call.sums->first && can_finish_keys(problem_, passes_)) {
+          sums_(memory_.sums), finishes_queries_(finishes_queries(call, passes_)),
+          finishes_keys_(finishes_keys(call, passes_)) {
         if (call.sums)
             sums_ = {call.sums->o, call.sums->d_k, call.sums->d_v};
         if (call.plan.causal())
@@ -478,11 +482,11 @@ void write_summed_gradients(const CudaCall &call) {
         const SummedRows summed = rows_with_more_runs(planned.tiles, what);
         write_summed_rows(problem.dtype, {call.whole(), summed, problem.head_dim, sums, target}, call.stream());
     };
-    if (can_finish_rows(passes.queries)) {
+    if (finishes_queries(call, passes)) {
         write(PassOf::query_gradients, passes.queries.front(), whole.d_q, call.d_q);
         whole.d_q = nullptr;
     }
-    if (can_finish_keys(problem, passes)) {
+    if (finishes_keys(call, passes)) {
         write(PassOf::key_gradients, passes.keys.front(), whole.d_k, call.d_k);
         write(PassOf::key_gradients, passes.keys.front(), whole.d_v, call.d_v);
         whole.d_k = nullptr;

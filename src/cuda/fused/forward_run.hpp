@@ -21,8 +21,8 @@ ForwardPasses make_forward_passes(const Plan &plan, const Resources &resources, 
 // Bytes of workspace of a call, or of a step of one.
 std::size_t forward_bytes(const Plan &plan, const Resources &resources, bool is_step);
 
-// Runs all passes; with `call.sums` into these, else into the call's tensors, by way of sums of its own where it needs
-// any.
+// Runs all passes; with `call.sums` into these, but for rows that the first step finishes, else into the call's tensors,
+// by way of sums of its own where it needs any.
 void run_forward(const CudaCall &call, Workspace &workspace);
 
 } // namespace annulus

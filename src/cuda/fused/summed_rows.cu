@@ -7,11 +7,13 @@ namespace annulus {
 
 namespace {
 
+constexpr int rows_of_warp = 32;
+
 template <class T>
 __global__ void __launch_bounds__(block_threads)
     summed_rows_kernel(const __grid_constant__ SummedRowsArguments a, const BlockRows rows, bool aligned) {
     const auto has_sum = [&](const BlockRow &row) { return a.summed.has(row.head, static_cast<int>(row.position)); };
-    for_four_columns(rows, a.head_dim, has_sum, [&](const BlockRow &row, int column) {
+    for_four_columns<rows_of_warp>(rows, a.head_dim, has_sum, [&](const BlockRow &row, int column) {
         write_sum<T>(a.sums, a.target, row, a.head_dim, column, nullptr, aligned);
     });
 }
@@ -24,7 +26,7 @@ void write_summed_rows(annulus_dtype dtype, const SummedRowsArguments &a, cudaSt
         return;
     with_dtype(dtype, [&](auto type) {
         using T = decltype(type);
-        launch("write_summed_rows", summed_rows_kernel<T>, grid_of(rows), stream, a, rows,
+        launch("write_summed_rows", summed_rows_kernel<T>, grid_of(rows, rows_of_warp), stream, a, rows,
                fours_are_aligned<T>(a.target));
     });
 }
