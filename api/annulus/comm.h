@@ -18,7 +18,8 @@
  * contexts that use it, which does not wait for anybody.
  *
  *     local  ranks are threads of one process, each with a context on a CPU or on a GPU of its own: the fastest for
- *            GPUs of one process, whose rows are copied from GPU to GPU without kernels
+ *            GPUs of one process, whose rows are copied from GPU to GPU, or by way of the host where two GPUs have no
+ *            access to one another
  *     MPI    ranks are processes with contexts on CPUs
  *     NCCL   ranks are processes or threads with contexts on a GPU each
  */
