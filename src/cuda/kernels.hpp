@@ -149,7 +149,7 @@ void fill_state(float2 *state, std::int64_t rows, float2 value, cudaStream_t str
 struct RowContext {
     const BranchPlan *branches;
     std::int32_t branch_count;
-    int *has_nan; // 0 before; becomes 1 where a row must be computed again. Null: nobody looks
+    int *has_nan; // 0 before; becomes 1 where a row must be computed again. Null: none is noted
     std::int32_t heads_per_kv_head, head_dim;
     float scale;
     Window queries, keys;

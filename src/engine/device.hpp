@@ -38,9 +38,10 @@ class Device {
     virtual void *record(void *) { return nullptr; }
     // What `stream` is given after this comes after `event`, which may be of another device of the process.
     virtual void wait(void *, void *) {}
-    // Lets other devices of the process copy from what allocate() returned and will return.
+    // Lets those other devices of the process that have access copy directly from what allocate() returned and will
+    // return.
     virtual void admit_peers() {}
-    // From memory of any device of the same kind that admits this one.
+    // From memory of any device of the same kind.
     virtual void copy(void *to, const void *from, std::size_t bytes, void *stream) = 0;
     // Whether the stream is being captured into a graph.
     virtual bool is_capturing(void *) const { return false; }

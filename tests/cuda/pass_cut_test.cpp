@@ -106,11 +106,25 @@ TEST(Cut, LongerSegmentsComeFirst) {
         }
 }
 
-// What the README says of a slide of 70,000 tiles.
-TEST(Cut, GigapathTakesTwoForOutputsAndQueryGradients) {
-    const Problem problem = gigapath(70001);
-    for (const Kernel &kernel : kernels(problem.dim))
-        EXPECT_EQ(passes_of(problem, kernel).size(), kernel.what == PassOf::key_gradients ? 1U : 2U);
+// What the README says below its table.
+TEST(Cut, TakesAsManyAsTheReadmeSays) {
+    const Problem slide = gigapath(70001);
+    for (const Kernel &kernel : kernels(slide.dim))
+        EXPECT_EQ(passes_of(slide, kernel).size(), kernel.what == PassOf::key_gradients ? 1U : 2U);
+    Problem sparse = problem_of(262144, 16, 64, {{.segment = 1024}, {.segment = 262144, .dilation = 64}});
+    for (const bool causal : {false, true}) {
+        sparse.causal = causal;
+        for (const Kernel &kernel : kernels(sparse.dim))
+            EXPECT_EQ(passes_of(sparse, kernel).size(), 2U) << sparse;
+        for (const auto &[heads, dim] : {std::pair(16, 128), {32, 64}}) {
+            Problem nested = longnet(262144);
+            nested.heads = heads;
+            nested.dim = dim;
+            nested.causal = causal;
+            for (const Kernel &kernel : kernels(nested.dim))
+                EXPECT_EQ(passes_of(nested, kernel).size(), 1U) << nested;
+        }
+    }
 }
 
 // Fewer branches may fall into more classes than all of them: other prime factors come first.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the tiles of the fused kernels visit, found by a warp of the host: each (query, key) pair of the definition as
-// often as it says, whether by one pass or by one that is cut anywhere; and the sums that the last of two passes takes
-// are those that the other has left.
+// often as it says, whether by one pass or by one that is cut anywhere; the sums that the last of two passes takes are
+// those that the other has left; and the first step of several leaves sums where another step or rank adds to them.
 #include "cuda/fused/fused_launch.hpp"
 #include "cuda/fused/pass_cut.hpp"
 #include "cuda/fused/tile.cuh" // with host_warp/ for its warp-wide functions
@@ -184,7 +184,7 @@ class Tiles : public testing::TestWithParam<int> {
         local.queries = local.keys = shard;
         const Plan plan(pattern_of(problem_), local);
         const std::vector<PlannedPass> passes = make_passes(plan, what, {units, step});
-        if (passes.size() != 1)
+        if (passes.size() != 1) // then it finishes no rows
             return;
         TilePass pass = passes.front().tiles;
         pass.summed = rows_with_more_runs(pass, what);
