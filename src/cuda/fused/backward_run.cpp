@@ -25,13 +25,9 @@ std::int64_t launches_of_keys(const Plan &plan) {
     return static_cast<std::int64_t>(gradients_of_keys(problem.head_dim).size()) * (problem.heads / problem.kv_heads);
 }
 
-// Whether the call, the first step of several, finishes rows of dQ; or of dK and dV, to which the heads of Q that share
-// one of K would still add.
-bool finishes_queries(const CudaCall &call, const BackwardPasses &passes) {
-    return call.sums && call.sums->first && can_finish_rows(passes.queries);
-}
+// To rows of dK and dV the heads of Q that share one of K would still add.
 bool finishes_keys(const CudaCall &call, const BackwardPasses &passes) {
-    return call.sums && call.sums->first && call.heads_per_kv_head() == 1 && can_finish_rows(passes.keys);
+    return call.heads_per_kv_head() == 1 && finishes_rows(call, passes.keys);
 }
 
 // How dS is kept, where it is: of so many batch entries, heads of K and segments at a time.
@@ -108,13 +104,6 @@ struct BackwardMemory {
     float *part_sums; // of a cut pass, of some heads at a time: dQ; or dK, and dV
 };
 
-// Launches of passes over queries, or over a group of heads of K.
-std::int64_t launches_of(const Problem &problem, int heads, const std::vector<PlannedPass> &passes,
-                         const std::optional<SumParts> &parts) {
-    const std::int64_t times = parts ? parts->parts(problem.batch, heads) : 1;
-    return static_cast<std::int64_t>(passes.size()) * times;
-}
-
 // All but what is kept of dS.
 BackwardMemory book_rest(Workspace &workspace, const Plan &plan, const BackwardPasses &passes, bool is_step) {
     BackwardMemory memory{};
@@ -142,8 +131,9 @@ BackwardMemory book(Workspace &workspace, const Plan &plan, const BackwardPasses
     BackwardMemory memory = book_rest(workspace, plan, passes, is_step);
     const auto counters = [&] {
         const std::int64_t parts = memory.kept ? memory.kept->count(problem) : 1;
-        return launches_of(problem, problem.heads, passes.queries, passes.query_parts) +
-               launches_of(problem, problem.kv_heads, passes.keys, passes.key_parts) * launches_of_keys(plan) * parts +
+        return launches_of(passes.queries, passes.query_parts, problem.batch, problem.heads) +
+               launches_of(passes.keys, passes.key_parts, problem.batch, problem.kv_heads) * launches_of_keys(plan) *
+                   parts +
                1;
     };
     if (const std::size_t limit = resources.workspace_limit; !is_step) {
@@ -173,7 +163,7 @@ class BackwardRun {
         : call_(call), problem_(call.plan.problem()),
           passes_(make_backward_passes(call.plan, call.resources, call.sums.has_value())),
           memory_(book(workspace, call.plan, passes_, call.resources, call.sums.has_value())), stream_(call.stream()),
-          sums_(memory_.sums), finishes_queries_(finishes_queries(call, passes_)),
+          sums_(memory_.sums), finishes_queries_(finishes_rows(call, passes_.queries)),
           finishes_keys_(finishes_keys(call, passes_)) {
         if (call.sums)
             sums_ = {call.sums->o, call.sums->d_k, call.sums->d_v};
@@ -284,9 +274,8 @@ class BackwardRun {
         pass.d_scores = pass_rows(call_.d_q);
         pass.sum_d_scores = sums_.d_q;
         pass.sum_rows = static_cast<int>(problem_.queries.length);
-        pass.finishes_rows = finishes_queries_;
         if (finishes_queries_)
-            pass.summed = rows_with_more_runs(pass, PassOf::query_gradients);
+            finish_rows(pass, PassOf::query_gradients);
         return pass;
     }
 
@@ -316,9 +305,8 @@ class BackwardRun {
         pass.sum_d_scores = sums_.d_k;
         pass.sum_d_values = sums_.d_v;
         pass.sum_rows = static_cast<int>(problem_.key_rows());
-        pass.finishes_rows = finishes_keys_;
         if (finishes_keys_)
-            pass.summed = rows_with_more_runs(pass, PassOf::key_gradients);
+            finish_rows(pass, PassOf::key_gradients);
         return pass;
     }
 
@@ -482,7 +470,7 @@ void write_summed_gradients(const CudaCall &call) {
         const SummedRows summed = rows_with_more_runs(planned.tiles, what);
         write_summed_rows(problem.dtype, {call.whole(), summed, problem.head_dim, sums, target}, call.stream());
     };
-    if (finishes_queries(call, passes)) {
+    if (finishes_rows(call, passes.queries)) {
         write(PassOf::query_gradients, passes.queries.front(), whole.d_q, call.d_q);
         whole.d_q = nullptr;
     }

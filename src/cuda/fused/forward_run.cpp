@@ -29,8 +29,7 @@ ForwardMemory book(Workspace &workspace, const Plan &plan, const ForwardPasses &
     ForwardMemory memory{};
     const Problem &problem = plan.problem();
     memory.branches = book_branches(workspace, plan);
-    const auto launches = static_cast<std::int64_t>(passes.passes.size());
-    memory.control_count = launches * (passes.parts ? passes.parts->parts(problem.batch, problem.heads) : 1) + 1;
+    memory.control_count = launches_of(passes.passes, passes.parts, problem.batch, problem.heads) + 1;
     memory.control = workspace.take<unsigned>(memory.control_count);
     if (passes.parts || has_own_sums(passes.passes, is_step)) {
         const std::int64_t heads = passes.parts ? passes.parts->count() : problem.batch * problem.heads;
@@ -102,10 +101,10 @@ void run_forward(const CudaCall &call, Workspace &workspace) {
     float2 *const state = call.sums ? call.sums->state : memory.state;
     float *const o = call.sums ? call.sums->o : memory.o;
     bool sets = !call.sums || call.sums->first; // what comes next sets its rows
-    const bool finishes_rows = call.sums && call.sums->first && can_finish_rows(passes);
+    const bool finishes = finishes_rows(call, passes);
     if (sets && !planned.parts && (passes.empty() || !passes.front().is_complete)) {
-        clear(call, finishes_rows, state, o, stream);
-        sets = finishes_rows;
+        clear(call, finishes, state, o, stream);
+        sets = finishes;
     }
     int *const has_nan = plan.causal() ? reinterpret_cast<int *>(memory.control + memory.control_count - 1) : nullptr;
     unsigned launches = 0;
@@ -146,9 +145,8 @@ void run_forward(const CudaCall &call, Workspace &workspace) {
             ForwardPass pass = make_pass(of_branches);
             pass.sets_sums = sets;
             pass.skips_empty = o && !sets && !pass.zero_keys;
-            pass.finishes_rows = finishes_rows;
-            if (finishes_rows)
-                pass.summed = rows_with_more_runs(pass, PassOf::outputs);
+            if (finishes)
+                finish_rows(pass, PassOf::outputs);
             launch(pass);
             sets = false;
         }
@@ -158,7 +156,7 @@ void run_forward(const CudaCall &call, Workspace &workspace) {
         outputs.state = nullptr; // all rows have O and LSE
     if (has_own_sums(passes, is_step))
         write_outputs(problem.dtype, outputs, stream);
-    else if (plan.causal() && (!o || planned.parts || finishes_rows))
+    else if (plan.causal() && (!o || planned.parts || finishes))
         repair_outputs(problem.dtype, outputs, stream);
     if (plan.causal() && call.sums && call.sums->first)
         repair_sums(problem.dtype, outputs, stream);

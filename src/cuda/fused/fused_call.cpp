@@ -41,8 +41,8 @@ bool is_cut(const std::vector<PlannedPass> &passes) {
     return !passes.empty() && passes.front().leaves_sums;
 }
 
-bool can_finish_rows(const std::vector<PlannedPass> &passes) {
-    return passes.size() == 1 && !passes.front().curve;
+bool finishes_rows(const CudaCall &call, const std::vector<PlannedPass> &passes) {
+    return call.sums && call.sums->first && passes.size() == 1 && !passes.front().curve;
 }
 
 bool needs_sums(const std::vector<PlannedPass> &passes) {
@@ -52,6 +52,11 @@ bool needs_sums(const std::vector<PlannedPass> &passes) {
 std::size_t room_to_keep(const Resources &resources, std::size_t used) {
     const std::size_t limit = resources.workspace_limit;
     return limit == 0 ? usual_kept_bytes : std::max(limit, used) - used;
+}
+
+std::int64_t launches_of(const std::vector<PlannedPass> &passes, const std::optional<SumParts> &parts,
+                         std::int64_t batches, int heads) {
+    return static_cast<std::int64_t>(passes.size()) * (parts ? parts->parts(batches, heads) : 1);
 }
 
 std::optional<SumParts> plan_sums(std::int64_t batches, int heads, std::size_t bytes_of_head, std::size_t room) {

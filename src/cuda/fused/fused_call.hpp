@@ -33,9 +33,9 @@ bool is_cut(const std::vector<PlannedPass> &passes);
 // Passes along a curve, and several ones that are not cut, add to sums of all rows.
 bool needs_sums(const std::vector<PlannedPass> &passes);
 
-// Whether the first step of a call can finish rows that meet nothing but its own keys or queries: in one pass in linear
-// order.
-bool can_finish_rows(const std::vector<PlannedPass> &passes);
+// Whether `call` is the first of several steps and finishes rows that meet nothing but its own keys or queries, as one
+// pass in linear order can.
+bool finishes_rows(const CudaCall &call, const std::vector<PlannedPass> &passes);
 
 // What is kept in memory between two kernels, if the workspace limit leaves that much: enough for tiles to fill a GPU.
 constexpr std::size_t usual_kept_bytes = std::size_t{5} << 28;
@@ -51,6 +51,9 @@ struct SumParts {
         return divide_up(all_batches, batches) * divide_up(all_heads, heads);
     }
 };
+// How often `passes` over so many batch entries and heads are launched; in parts, if they are cut.
+std::int64_t launches_of(const std::vector<PlannedPass> &passes, const std::optional<SumParts> &parts,
+                         std::int64_t batches, int heads);
 // None where there is no room for one head.
 std::optional<SumParts> plan_sums(std::int64_t batches, int heads, std::size_t bytes_of_head, std::size_t room);
 
@@ -74,6 +77,12 @@ void for_cut(const SumParts &parts, int batches, int heads, const Pass &others, 
             }
         });
     });
+}
+
+// Has a pass, all that the first step has of its results, finish rows.
+template <class Pass> void finish_rows(Pass &pass, PassOf what) {
+    pass.finishes_rows = true;
+    pass.summed = rows_with_more_runs(pass, what);
 }
 
 // What passes that follow an order along a curve need, one after the other: the order, and what they read in it.
