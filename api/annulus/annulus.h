@@ -21,7 +21,7 @@
  * Conventions: opaque handles, made by `_create` (handle out-parameter first) and given back by `_destroy`, which takes
  * NULL; every function that can fail returns an annulus_status (status.h). Structs that begin with `size` may grow in
  * later versions: the library reads as much as the caller's version had, and refuses non-zero bytes it does not know.
- * annulus changes nothing of the process: no BLAS thread counts, signals, locale or floating-point modes.
+ * annulus changes nothing of the process: no signals, locale or floating-point modes.
  */
 #ifndef ANNULUS_ANNULUS_H
 #define ANNULUS_ANNULUS_H

@@ -64,7 +64,7 @@ typedef enum annulus_padding_rule {
 typedef enum annulus_engine {
     ANNULUS_ENGINE_AUTO = 0,      /* the fastest engine that supports the call (default) */
     ANNULUS_ENGINE_REFERENCE = 1, /* CPU, float64 inside, brute force in O(N * N) time: for tests */
-    ANNULUS_ENGINE_CPU = 2,       /* CPU, blocked, BLAS inside, threads */
+    ANNULUS_ENGINE_CPU = 2,       /* CPU, blocked, threads */
     ANNULUS_ENGINE_GEMM = 3,      /* any CUDA device; float32, bfloat16, float16; cuBLAS inside, bounded workspace */
     ANNULUS_ENGINE_FUSED = 4      /* CUDA devices of compute capability 9.0; bfloat16, float16; kernels for all branches
                                      at once; tensors whose rows begin at multiples of 16 bytes; positive scale */
@@ -130,7 +130,10 @@ ANNULUS_API annulus_status annulus_config_set_padding_rule(annulus_config *confi
 /* causal 1: a query attends only to keys at its own global position or before; 0: no such limit. Since 0.1.0. */
 ANNULUS_API annulus_status annulus_config_set_causal(annulus_config *config, int causal);
 
-/* Sets the factor on Q·K (any finite number); without this call it is 1/sqrt(D). Since 0.1.0. */
+/*
+ * Sets the factor on Q·K: 0, or a number of either sign and of a magnitude from 1e-36 to 1e36, which float32 can hold
+ * with room to spare. Without this call it is 1/sqrt(D). Since 0.1.0.
+ */
 ANNULUS_API annulus_status annulus_config_set_scale(annulus_config *config, double scale);
 
 /*

@@ -23,9 +23,8 @@ ANNULUS_API int annulus_version(void);
 ANNULUS_API const char *annulus_version_string(void);
 
 /*
- * One line for bug reports: version, compiler, the BLAS that was loaded with its version and threading, the vector
- * instructions the CPU engine uses on this machine, and the versions of CUDA and its driver. Static. Any thread. Since
- * 0.1.0.
+ * One line for bug reports: version, compiler, the vector instructions the CPU engine uses on this machine, and the
+ * versions of CUDA and its driver. Static. Any thread. Since 0.1.0.
  */
 ANNULUS_API const char *annulus_build_info(void);
 

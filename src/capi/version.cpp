@@ -2,7 +2,6 @@
 // annulus/version.h.
 #include <annulus/version.h>
 
-#include "cpu/blas.hpp"
 #include "cpu/simd.hpp"
 #include "engine/device.hpp"
 #include "ring/mpi_transport.hpp"
@@ -31,10 +30,9 @@ const char *annulus_version_string(void) {
 const char *annulus_build_info(void) {
     static const auto line = []() noexcept {
         std::array<char, 512> text{};
-        std::snprintf(text.data(), text.size(),
-                      "annulus %s, compiler %s, BLAS %s, vector instructions %s, CUDA %s, MPI %s",
-                      annulus_version_string(), ANNULUS_COMPILER, annulus::blas_description(), annulus::simd_name(),
-                      annulus::cuda_description(), annulus::mpi_description());
+        std::snprintf(text.data(), text.size(), "annulus %s, compiler %s, vector instructions %s, CUDA %s, MPI %s",
+                      annulus_version_string(), ANNULUS_COMPILER, annulus::simd_name(), annulus::cuda_description(),
+                      annulus::mpi_description());
         return text;
     }();
     return line.data();

@@ -46,8 +46,8 @@ struct Problem {
     std::int32_t head_dim = 0;
     Window queries; // the query rows at hand
     Window keys;    // the key rows at hand
-    // Position m of the keys is row (m - keys.start) / key_stride of a head, rounded down: more than 1 where the rows at
-    // hand are those that a dilated branch left.
+    // Position m of the keys is row (m - keys.start) / key_stride of a head, rounded down: more than 1 where the rows
+    // at hand are those that a dilated branch left.
     std::int64_t key_stride = 1;
     bool operator==(const Problem &) const = default;
     std::int32_t kv_head(std::int32_t head) const { return head / (heads / kv_heads); }
@@ -130,6 +130,10 @@ class BranchPlan {
     // Keys of score 0 and value 0 that a query sees besides the real ones (padding rule zero_keys).
     constexpr std::int64_t padding_keys(const Segment &segment, std::int64_t residue) const;
 
+    // Whether a query attends to a real key in `keys`. Closed form along a line; along a curve the first such key ends
+    // the search.
+    constexpr bool has_keys(std::int32_t head, std::int64_t query, const Window &keys) const;
+
     // (query, key) pairs of one head and batch entry, queries inside `queries`.
     double pairs(std::int32_t head, const Window &queries) const;
     // Key rows of one batch entry and key/value head, outside `keys`, that a query in `queries` attends to.
@@ -198,6 +202,24 @@ constexpr std::int64_t BranchPlan::padding_keys(const Segment &segment, std::int
     return zero_keys_ ? largest_class() - class_size(segment.range.length, residue) : 0;
 }
 
+constexpr bool BranchPlan::has_keys(std::int32_t head, std::int64_t query, const Window &keys) const {
+    if (!serves(head))
+        return false;
+    const Segment own = segment(segment_of(query));
+    const std::int64_t query_residue = own.place(query) % dilation_;
+    const std::int64_t residue = query_rule_ == ANNULUS_QUERY_RESIDUE ? query_residue : phase(head);
+    if (query_rule_ == ANNULUS_QUERY_DILATED && query_residue != residue)
+        return false;
+    const std::int64_t end = causal_ ? std::min(keys.end(), query + 1) : keys.end();
+    const Progression places = key_class(own, residue);
+    if (own.curve.is_linear())
+        return clip(places, keys.start - own.range.start, end - own.range.start).count > 0;
+    for (std::int64_t i = 0; i < places.count; ++i)
+        if (const std::int64_t key = own.position(places[i]); key >= keys.start && key < end)
+            return true;
+    return false;
+}
+
 class Plan {
   public:
     // Throws Error(ANNULUS_ERROR_ARGUMENT) where the pattern does not fit the problem.
@@ -210,6 +232,12 @@ class Plan {
     double scale() const { return scale_; }
     std::uint64_t bytes() const {
         return sizeof *this + pattern_.branches.capacity() * sizeof(Branch) + branches_.capacity() * sizeof(BranchPlan);
+    }
+
+    // Whether a query attends to a real key in `keys`, in any branch.
+    bool has_keys(std::int32_t head, std::int64_t query, const Window &keys) const {
+        return std::any_of(branches_.begin(), branches_.end(),
+                           [&](const BranchPlan &branch) { return branch.has_keys(head, query, keys); });
     }
 
     // Over batch and heads, of one branch or of ANNULUS_ALL_BRANCHES together: (query, key) pairs, and bytes of the K

@@ -7,6 +7,7 @@
 //
 // With P recomputed from LSE and delta = O . dO - dLSE: dV = P^T dO, dS = scale P (dO V^T - delta), dQ = dS K,
 // dK = dS^T Q.
+#include "core/softmax_limits.hpp"
 #include "cpu/cpu_engine.hpp"
 #include "cpu/parallel.hpp"
 #include "cpu/tile.hpp"
@@ -48,7 +49,7 @@ template <class T> Gradients book_gradients(Workspace &workspace, const Plan &pl
 template <class T> struct Scratch {
     // A tile of queries.
     T *q, *d_out;                  // [query_tile, D]
-    T *q_t, *d_out_t;              // the same transposed; q_t scaled
+    T *q_t, *d_out_t;              // the same transposed
     T *d_q;                        // [query_tile, D]
     T *lse, *delta;                // [query_tile]
     std::int64_t *query_positions; // [query_tile]
@@ -189,6 +190,7 @@ template <class T> class CellBackward {
         const HeadRows v(tensors_.v, b, kv_head, problem.keys.start, problem.key_stride);
         const HeadRows d_k(gradients_.k, b, kv_head, problem.keys.start, problem.key_stride);
         const HeadRows d_v(gradients_.v, b, kv_head, problem.keys.start, problem.key_stride);
+        const auto scale_log2 = static_cast<T>(plan_.scale() * std::numbers::log2e);
         const bool causal = plan_.causal();
         const int tile = key_tile(problem.head_dim);
         for (std::int64_t from = 0; from < keys.count; from += tile) {
@@ -211,16 +213,17 @@ template <class T> class CellBackward {
                 const bool masked = causal && span.high > own.low;
                 const int seen = masked ? visible_keys(segment, s_.key_positions, n, own.high) : n;
                 const int offset = group * d_;
-                gemm(false, seen, lanes, d_, s_.k, d_, s_.q_t + offset, T{0}, s_.scores);
-                gemm(false, seen, lanes, d_, s_.v, d_, s_.d_out_t + offset, T{0}, s_.d_scores);
-                if (masked)
-                    vector.mask(s_.scores, seen, s_.key_positions, s_.query_positions + group);
+                score_tile(seen, d_, s_.k, s_.q_t + offset, scale_log2, s_.scores);
+                score_tile(seen, d_, s_.v, s_.d_out_t + offset, T{1}, s_.d_scores);
                 vector.gradient(s_.scores, s_.d_scores, seen, s_.lse + group, s_.delta + group,
                                 static_cast<T>(plan_.scale()));
+                if (masked) // afterwards: a query's LSE may be NaN, and that is not for the keys it does not see
+                    for (T *tile : {s_.scores, s_.d_scores})
+                        vector.mask(tile, seen, s_.key_positions, s_.query_positions + group, T{0});
                 const bool careful_q = masked && !q_finite, careful_k = masked && !k_finite;
-                accumulate_product(careful_q, false, seen, d_, columns, s_.scores, lanes, s_.d_out + offset, s_.d_v);
-                accumulate_product(careful_q, false, seen, d_, columns, s_.d_scores, lanes, s_.q + offset, s_.d_k);
-                accumulate_product(careful_k, true, columns, d_, seen, s_.d_scores, lanes, s_.k, s_.d_q + offset);
+                add_to_keys(careful_q, seen, d_, columns, s_.scores, s_.d_out + offset, s_.d_v);
+                add_to_keys(careful_q, seen, d_, columns, s_.d_scores, s_.q + offset, s_.d_k);
+                add_to_queries(careful_k, columns, d_, seen, s_.d_scores, s_.k, s_.d_q + offset);
             }
             add_tile(s_.d_k, s_.key_positions, n, d_k);
             add_tile(s_.d_v, s_.key_positions, n, d_v);
@@ -239,15 +242,15 @@ template <class T> class CellBackward {
         load_tile(out, s_.query_positions, count, d_, o);
         for (int i = 0; i < count; ++i) {
             const std::int64_t row = s_.query_positions[i] - start;
-            const T lse = *statistic<T>(tensors_.lse, b, head, row);
+            const T lse = usable_lse(*statistic<T>(tensors_.lse, b, head, row));
             // A query without keys has no probabilities: 2^(S - infinity) is 0.
             s_.lse[i] = lse == -std::numeric_limits<T>::infinity() ? -lse : lse * static_cast<T>(std::numbers::log2e);
             s_.delta[i] = vector.dot(o + i * d_, s_.d_out + i * d_, d_);
             if (tensors_.d_lse)
                 s_.delta[i] -= *statistic<T>(*tensors_.d_lse, b, head, row);
         }
-        transpose_tile(s_.q, count, d_, static_cast<T>(plan_.scale() * std::numbers::log2e), s_.q_t);
-        transpose_tile(s_.d_out, count, d_, T{1}, s_.d_out_t);
+        transpose_tile(s_.q, count, d_, s_.q_t);
+        transpose_tile(s_.d_out, count, d_, s_.d_out_t);
         std::fill_n(s_.d_q, count * d_, T{0});
         return finite;
     }

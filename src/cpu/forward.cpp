@@ -48,7 +48,7 @@ template <class T> struct Scratch {
     std::int64_t *members; // [block], positions of the queries of one class
     // A tile of its queries.
     T *rows;       // [query_tile, D]
-    T *q;          // the same transposed and scaled
+    T *q;          // the same transposed
     T *tile_o;     // [query_tile, D]
     T *tile_m;     // [query_tile]
     T *tile_l;     // [query_tile]
@@ -120,19 +120,23 @@ template <class T> class BlockForward {
                     run_segment(at, branch, branch.segment(i));
     }
 
-    void write(const Head &at) const {
+    // From the sums of all keys, which lie in `keys`.
+    void write(const Head &at, const Window &keys) const {
         const HeadRows out(tensors_.out, at.b, at.head, plan_.problem().queries.start);
         for (std::int64_t i = 0; i < at.block.length; ++i) {
             const std::int64_t position = at.block.start + i;
-            const bool empty = s_.l[i] == T{0};
+            const bool no_sum = s_.l[i] == T{0};
+            const bool empty = no_sum && !plan_.has_keys(at.head, position, keys);
+            // A row all of whose keys have the score -infinity is not one without keys.
+            const T sum = no_sum ? std::numeric_limits<T>::quiet_NaN() : s_.l[i];
             if (empty) // 0 in every dtype
                 std::memset(out[position], 0, static_cast<std::size_t>(d_ * dtype_bytes(out.dtype())));
             else
-                vector_kernels<T>().store_row(out.dtype(), s_.o + i * d_, T{1} / s_.l[i], d_, out[position]);
+                vector_kernels<T>().store_row(out.dtype(), s_.o + i * d_, T{1} / sum, d_, out[position]);
             if (tensors_.lse)
                 *statistic<T>(*tensors_.lse, at.b, at.head, position - plan_.problem().queries.start) =
                     empty ? -std::numeric_limits<T>::infinity()
-                          : (s_.m[i] + std::log2(s_.l[i])) * static_cast<T>(std::numbers::ln2);
+                          : (s_.m[i] + std::log2(sum)) * static_cast<T>(std::numbers::ln2);
         }
     }
 
@@ -183,7 +187,7 @@ template <class T> class BlockForward {
                   const std::int64_t *queries, int count) const {
         const VectorKernels<T> &vector = vector_kernels<T>();
         load_tile(HeadRows(tensors_.q, at.b, at.head, plan_.problem().queries.start), queries, count, d_, s_.rows);
-        transpose_tile(s_.rows, count, d_, static_cast<T>(plan_.scale() * std::numbers::log2e), s_.q);
+        transpose_tile(s_.rows, count, d_, s_.q);
         load_state(at, queries, count);
         if (padding)
             add_zero_keys(padding, count);
@@ -192,6 +196,7 @@ template <class T> class BlockForward {
         const Problem &problem = plan_.problem();
         const HeadRows k(tensors_.k, at.b, kv_head, problem.keys.start, problem.key_stride);
         const HeadRows v(tensors_.v, at.b, kv_head, problem.keys.start, problem.key_stride);
+        const auto scale_log2 = static_cast<T>(plan_.scale() * std::numbers::log2e);
         const bool causal = plan_.causal();
         const std::int64_t last_query = queries[count - 1]; // they ascend
         const std::int64_t key_count = causal && segment.curve.is_linear()
@@ -215,17 +220,18 @@ template <class T> class BlockForward {
                     continue;
                 const bool masked = causal && span.high > queries[group];
                 const int seen = masked ? visible_keys(segment, s_.key_positions, n, last) : n;
-                gemm(false, seen, lanes, d_, s_.k, d_, s_.q + group * d_, T{0}, s_.scores);
+                score_tile(seen, d_, s_.k, s_.q + group * d_, scale_log2, s_.scores);
                 if (masked) {
                     std::copy_n(queries + group, columns, s_.masking_positions);
-                    vector.mask(s_.scores, seen, s_.key_positions, s_.masking_positions);
+                    vector.mask(s_.scores, seen, s_.key_positions, s_.masking_positions,
+                                -std::numeric_limits<T>::infinity());
                 }
                 T *o = s_.tile_o + group * d_;
                 if (vector.softmax(s_.scores, seen, s_.tile_m + group, s_.tile_l + group, s_.correction))
                     for (int c = 0; c < columns; ++c)
                         if (s_.correction[c] != T{1})
                             vector.scale(o + c * d_, s_.correction[c], d_);
-                accumulate_product(masked && !v_finite, true, columns, d_, seen, s_.scores, lanes, s_.v, o);
+                add_to_queries(masked && !v_finite, columns, d_, seen, s_.scores, s_.v, o);
             }
         }
         store_state(at, queries, count);
@@ -311,10 +317,10 @@ void for_each_block(const Plan &plan, const ForwardTensors &tensors, const Works
 } // namespace
 
 template <class T> void forward(const Plan &plan, const ForwardTensors &tensors, Workspace &workspace, int threads) {
-    for_each_block<T>(plan, tensors, &workspace, threads, [](const BlockForward<T> &block, const auto &at) {
+    for_each_block<T>(plan, tensors, &workspace, threads, [&](const BlockForward<T> &block, const auto &at) {
         block.clear(at);
         block.run(at);
-        block.write(at);
+        block.write(at, plan.problem().keys);
     });
 }
 
@@ -333,7 +339,7 @@ template <class T>
 void finish_forward(const Plan &plan, const ForwardTensors &tensors, const ForwardSums &sums, int threads) {
     for_each_block<T>(plan, tensors, nullptr, threads, [&](BlockForward<T> block, const auto &at) {
         block.use_sums(at, sums);
-        block.write(at);
+        block.write(at, {0, plan.problem().sequence_length}); // the steps' keys are those of all ranks
     });
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The element-wise half of attention on a CPU: what stands between the matrix products. One source (simd_kernels.cpp)
-// is compiled for several instruction sets; the best one this machine has is chosen once.
+// The arithmetic of attention on a CPU: products of tiles (product_kernels.cpp) and what stands between them
+// (simd_kernels.cpp). Both sources are compiled for several instruction sets; the best one this machine has is chosen
+// once. All of it runs on the thread that calls, allocates nothing and keeps no state.
 //
 // Scores are kept transposed, S[key][query], `lanes` queries wide: a softmax over keys then runs down the columns and
 // needs no sum across a vector. Scores and maxima are in units of log2: P = 2^(S - m).
@@ -15,8 +16,21 @@ namespace annulus {
 // Queries in a tile of scores.
 inline constexpr int lanes = 32;
 
+// Row-major C[m, n] = factor * A B, or with `adds` C + A B; n is a multiple of 8. Element (i, k) of A is
+// a[i * a_row + k * a_column]; B is [k, n] and C is [m, n], both packed.
+template <class T> struct TileProduct {
+    int m, n, k;
+    const T *a;
+    int a_row, a_column;
+    const T *b;
+    T *c;
+    bool adds = false;
+    T factor = 1;
+};
+
 // T is the type of accumulation: float, or double for float64 tensors.
 template <class T> struct VectorKernels {
+    void (*multiply)(const TileProduct<T> &product);
     // Reads n (a multiple of 8) elements of a row into T. Returns whether all of them are finite.
     bool (*load_row)(annulus_dtype dtype, const void *source, int n, T *target);
     // Writes factor * source as n (a multiple of 8) elements of dtype, rounded to nearest even.
@@ -26,13 +40,13 @@ template <class T> struct VectorKernels {
     void (*scale)(T *target, T factor, int n);
     // Sum of a * b over n (a multiple of 8) elements.
     T (*dot)(const T *a, const T *b, int n);
-    // Sets S[i][c] to -infinity wherever key_position[i] > query_position[c].
-    void (*mask)(T *scores, int keys, const std::int64_t *key_position, const std::int64_t *query_position);
+    // Sets S[i][c] to `value` wherever key_position[i] > query_position[c].
+    void (*mask)(T *scores, int keys, const std::int64_t *key_position, const std::int64_t *query_position, T value);
     // One step of the running softmax: replaces S by P = 2^(S - m'), where m' is the maximum of m and the tile; sets
     // m = m', correction = 2^(m - m'), l = l * correction + sum of P. Returns whether any correction is not 1.
     bool (*softmax)(T *scores, int keys, T *m, T *l, T *correction);
-    // Backward: replaces S by P = 2^(S - lse), 0 where S is -infinity, and dP by dS = factor * P * (dP - delta); where
-    // P is 0, dS is 0 whatever dP is.
+    // Backward: replaces S by P = 2^(S - lse) and dP by dS = factor * P * (dP - delta); where P is 0, dS is 0 whatever
+    // dP is.
     void (*gradient)(T *scores, T *d_probability, int keys, const T *lse, const T *delta, T factor);
 };
 

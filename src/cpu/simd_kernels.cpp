@@ -1,57 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The vector kernels, in the compiler's portable vector types. The build compiles this file once for each instruction
-// set, with ANNULUS_SIMD naming the namespace. Everything but the two tables is local to the file: a function shared
-// with other files could be the copy with the wrong instructions.
-#include "cpu/simd.hpp"
+// The element-wise vector kernels, and the tables of all of a set. Everything but the tables is local to the file: a
+// function shared with other files could be the copy with the wrong instructions.
+#include "cpu/simd_vector.hpp"
 
 namespace annulus::ANNULUS_SIMD {
 
 namespace {
-
-#if defined(__AVX512F__)
-constexpr int vector_bytes = 64;
-#elif defined(__AVX__)
-constexpr int vector_bytes = 32;
-#else
-constexpr int vector_bytes = 16;
-#endif
-
-// What the kernels need to know of a floating-point type.
-template <class T> struct Type;
-
-template <> struct Type<float> {
-    using Bits = std::uint32_t;
-    typedef float Vector __attribute__((vector_size(vector_bytes)));
-    typedef Bits BitsVector __attribute__((vector_size(vector_bytes)));
-    static constexpr int fraction_bits = 23;
-    static constexpr Bits bias = 127;
-    static constexpr Bits exponent_mask = 0x7f800000;
-    static constexpr int exp2_degree = 7;
-};
-
-template <> struct Type<double> {
-    using Bits = std::uint64_t;
-    typedef double Vector __attribute__((vector_size(vector_bytes)));
-    typedef Bits BitsVector __attribute__((vector_size(vector_bytes)));
-    static constexpr int fraction_bits = 52;
-    static constexpr Bits bias = 1023;
-    static constexpr Bits exponent_mask = 0x7ff0000000000000;
-    static constexpr int exp2_degree = 13;
-};
-
-template <class T> using Vector = typename Type<T>::Vector;
-template <class T> using BitsVector = typename Type<T>::BitsVector;
-template <class T> constexpr int width = vector_bytes / static_cast<int>(sizeof(T));
-
-template <class V, class T> inline V load(const T *source) {
-    V v;
-    __builtin_memcpy(&v, source, sizeof v);
-    return v;
-}
-
-template <class V, class T> inline void store(T *target, V v) {
-    __builtin_memcpy(target, &v, sizeof v);
-}
 
 // ln(2)^k / k!, the Taylor coefficients of 2^x.
 template <class T> constexpr T exp2_coefficient(int k) {
@@ -156,7 +110,6 @@ template <class T> bool softmax(T *scores, int keys, T *m, T *l, T *correction) 
 }
 
 template <class T> void gradient(T *scores, T *d_probability, int keys, const T *lse, const T *delta, T factor) {
-    constexpr T infinity = __builtin_inff();
     const Row<T> row_lse = load_lanes(lse);
     const Row<T> row_delta = load_lanes(delta);
     for (int key = 0; key < keys; ++key) {
@@ -164,9 +117,7 @@ template <class T> void gradient(T *scores, T *d_probability, int keys, const T 
         T *d = d_probability + key * lanes;
 #pragma GCC unroll 16
         for (int i = 0; i < Row<T>::count; ++i) {
-            const Vector<T> score = load<Vector<T>>(s + i * width<T>);
-            // A masked key has no part in a query whose LSE is NaN either.
-            const Vector<T> p = score == -infinity ? Vector<T>{} : exp2<T>(score - row_lse.v[i]);
+            const Vector<T> p = exp2<T>(load<Vector<T>>(s + i * width<T>) - row_lse.v[i]);
             const Vector<T> ds = factor * p * (load<Vector<T>>(d + i * width<T>) - row_delta.v[i]);
             store(s + i * width<T>, p);
             store(d + i * width<T>, p == T{0} ? Vector<T>{} : ds);
@@ -175,11 +126,10 @@ template <class T> void gradient(T *scores, T *d_probability, int keys, const T 
 }
 
 template <class T>
-void mask(T *scores, int keys, const std::int64_t *key_position, const std::int64_t *query_position) {
-    constexpr T infinity = __builtin_inff();
+void mask(T *scores, int keys, const std::int64_t *key_position, const std::int64_t *query_position, T value) {
     for (int key = 0; key < keys; ++key)
         for (int c = 0; c < lanes; ++c)
-            scores[key * lanes + c] = key_position[key] > query_position[c] ? -infinity : scores[key * lanes + c];
+            scores[key * lanes + c] = key_position[key] > query_position[c] ? value : scores[key * lanes + c];
 }
 
 template <class T> void add(T *target, const T *source, int n) {
@@ -310,8 +260,9 @@ void store_double_row(annulus_dtype, const double *source, double factor, int n,
 extern const VectorKernels<float> float_kernels;
 extern const VectorKernels<double> double_kernels;
 
-const VectorKernels<float> float_kernels = {load_float_row, store_float_row, add, scale, dot, mask, softmax, gradient};
-const VectorKernels<double> double_kernels = {load_double_row, store_double_row, add, scale, dot, mask,
-                                              softmax,         gradient};
+const VectorKernels<float> float_kernels = {multiply<float>, load_float_row, store_float_row, add, scale, dot, mask,
+                                            softmax,         gradient};
+const VectorKernels<double> double_kernels = {
+    multiply<double>, load_double_row, store_double_row, add, scale, dot, mask, softmax, gradient};
 
 } // namespace annulus::ANNULUS_SIMD

@@ -6,7 +6,6 @@
 #include "core/dtype_number.hpp"
 #include "core/plan.hpp"
 #include "core/tensor.hpp"
-#include "cpu/blas.hpp"
 #include "cpu/simd.hpp"
 
 #include <algorithm>
@@ -18,9 +17,9 @@ namespace annulus {
 // Query rows worked on at a time.
 inline constexpr int query_tile = 16 * lanes;
 
-// Key rows worked on at a time: as many as keep a product with `lanes` queries on the calling thread.
+// Key rows worked on at a time: as many as the caches next to a core hold of K and V.
 inline int key_tile(std::int32_t head_dim) {
-    return static_cast<int>(std::min<std::int64_t>(128, max_gemm_volume / (lanes * head_dim)));
+    return std::min(128, 16384 / head_dim);
 }
 
 // The rows of one batch entry and head of a [B, rows, heads, D] tensor, by global position.
@@ -52,39 +51,48 @@ template <class T> bool load_tile(const HeadRows &rows, const std::int64_t *posi
     return finite;
 }
 
-// Writes factor * tile [count, d] as groups of `lanes` columns, [group][d][lanes]; columns beyond count are zero.
-template <class T> void transpose_tile(const T *tile, int count, int d, T factor, T *transposed) {
+// Writes tile [count, d] as groups of `lanes` columns, [group][d][lanes]; columns beyond count are zero.
+template <class T> void transpose_tile(const T *tile, int count, int d, T *transposed) {
     for (int group = 0; group * lanes < count; ++group) {
         const int columns = std::min(lanes, count - group * lanes);
         const T *source = tile + static_cast<std::int64_t>(group) * lanes * d;
         T *target = transposed + static_cast<std::int64_t>(group) * lanes * d;
         for (int e = 0; e < d; ++e) {
             for (int c = 0; c < columns; ++c)
-                target[e * lanes + c] = factor * source[c * d + e];
+                target[e * lanes + c] = source[c * d + e];
             std::fill(target + e * lanes + columns, target + (e + 1) * lanes, T{0});
         }
     }
 }
 
-// C[m, d] += op(A) B as gemm(), but where an entry of A is 0 the row of B is left out: 0 times NaN or infinity must not
+// S[keys, lanes] = factor * rows Q^T, of rows [keys, d] with a group of transposed queries. A factor of Q beforehand
+// could overflow where the product does not.
+template <class T> void score_tile(int keys, int d, const T *rows, const T *transposed, T factor, T *scores) {
+    vector_kernels<T>().multiply({keys, lanes, d, rows, d, 1, transposed, scores, false, factor});
+}
+
+// The product with `adds`, but where an element of A is 0 the row of B is left out: 0 times NaN or infinity must not
 // reach a row that does not attend to it. For the rare tiles that are masked and hold such a value.
-template <class T>
-void product_skipping_zeros(bool transpose_a, int m, int d, int k, const T *a, int lda, const T *b, T *c) {
-    for (int i = 0; i < m; ++i)
-        for (int j = 0; j < k; ++j) {
-            const T factor = transpose_a ? a[j * lda + i] : a[i * lda + j];
+template <class T> void add_product_skipping_zeros(const TileProduct<T> &x) {
+    for (int i = 0; i < x.m; ++i)
+        for (int k = 0; k < x.k; ++k) {
+            const T factor = x.a[i * x.a_row + k * x.a_column];
             if (factor != T{0})
-                for (int e = 0; e < d; ++e)
-                    c[i * d + e] += factor * b[j * d + e];
+                for (int e = 0; e < x.n; ++e)
+                    x.c[i * x.n + e] += factor * x.b[k * x.n + e];
         }
 }
 
-template <class T>
-void accumulate_product(bool careful, bool transpose_a, int m, int d, int k, const T *a, int lda, const T *b, T *c) {
-    if (careful)
-        product_skipping_zeros(transpose_a, m, d, k, a, lda, b, c);
-    else
-        gemm(transpose_a, m, d, k, a, lda, b, T{1}, c);
+// C[keys, d] += A B, of A [keys, lanes] and B [columns, d].
+template <class T> void add_to_keys(bool careful, int keys, int d, int columns, const T *a, const T *b, T *c) {
+    const TileProduct<T> product{keys, d, columns, a, lanes, 1, b, c, true};
+    careful ? add_product_skipping_zeros(product) : vector_kernels<T>().multiply(product);
+}
+
+// C[columns, d] += A^T B, of A [keys, lanes] and B [keys, d].
+template <class T> void add_to_queries(bool careful, int columns, int d, int keys, const T *a, const T *b, T *c) {
+    const TileProduct<T> product{columns, d, keys, a, 1, lanes, b, c, true};
+    careful ? add_product_skipping_zeros(product) : vector_kernels<T>().multiply(product);
 }
 
 // The smallest and the largest of some positions.

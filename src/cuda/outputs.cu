@@ -18,17 +18,15 @@ __global__ void __launch_bounds__(block_threads)
     const auto is_unfinished = [&](const BlockRow &row) { return !(__ldg(a.state + row.index).y < 0.f); };
     for_four_columns<usual_rows_of_warp>(rows, a.context.head_dim, is_unfinished, [&](const BlockRow &row, int column) {
         const float2 state = __ldg(a.state + row.index);
-        const bool empty = state.y == 0.f;
         float4 four{};
-        if (!empty) {
+        if (state.y != 0.f || std::signbit(state.y)) {
             const float *const sums = a.o + row.index * a.context.head_dim + column;
-            four = scaled(__ldg(reinterpret_cast<const float4 *>(sums)), 1 / state.y);
+            four = scaled(__ldg(reinterpret_cast<const float4 *>(sums)), inverse_sum(state.y));
             note_nan(four, a.context.has_nan);
         }
         write_four(four, row_at<T>(a.out, row.batch, row.head, row.position) + column, aligned);
         if (a.lse.data && column == 0)
-            *row_at<float>(a.lse, row.batch, row.head, row.position) =
-                empty ? -INFINITY : (state.x + log2f(state.y)) * ln_2;
+            *row_at<float>(a.lse, row.batch, row.head, row.position) = (state.x + log2_of_sum(state.y)) * ln_2;
     });
 }
 

@@ -7,6 +7,7 @@
 // row attends to a NaN: it is done when all these columns are NaN again.
 #pragma once
 
+#include "core/softmax_limits.hpp"
 #include "cuda/device.cuh"
 
 namespace annulus {
@@ -144,7 +145,7 @@ template <class T> struct QueryRow {
     __device__ QueryRow(const RowContext &c, std::int64_t batch, std::int32_t head, std::int64_t query)
         : q(LaneRow::load(row_at<T>(c.q, batch, head, query), c.head_dim)),
           d_out(LaneRow::load(row_at<T>(c.d_out, batch, head, query), c.head_dim)),
-          log2_sum(*row_at<float>(c.lse, batch, head, query) * log2_e),
+          log2_sum(usable_lse(*row_at<float>(c.lse, batch, head, query)) * log2_e),
           delta(d_out.dot(LaneRow::load(row_at<T>(c.out, batch, head, query), c.head_dim))) {
         if (c.d_lse.data)
             delta -= *row_at<float>(c.d_lse, batch, head, query);

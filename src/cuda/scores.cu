@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kernels on score matrices, one pass over each: a group of threads holds a row in registers from the reading to the
 // writing, in place.
+#include "core/softmax_limits.hpp"
 #include "cuda/device.cuh"
 
 namespace annulus {
@@ -132,14 +133,21 @@ __global__ void __launch_bounds__(block_threads) softmax_kernel(const SoftmaxArg
     const std::int64_t *const key_positions =
         by_position ? s.key_positions + (row.item - s.items) * static_cast<std::int64_t>(s.keys) : nullptr;
     float largest = -INFINITY;
+    bool met_keys = false;
 #pragma unroll
     for (int i = 0; i < per_thread; ++i) {
         const int j = values.column(i);
         if (j >= row.visible || !row.present || (by_position && !row.sees(s, key_positions, j)))
             values.x[i] = -INFINITY;
+        else
+            met_keys = true;
         largest = fmaxf(largest, values.x[i]);
     }
     largest = Group::max(largest);
+    if (by_position)
+        met_keys = Group::max(met_keys ? 1.f : 0.f) != 0.f;
+    else // a thread may have none of the columns
+        met_keys = row.present && row.visible > 0;
 
     float2 *const state = a.state + row.item->state + row.position;
     const float2 before = a.fresh || !row.present ? make_float2(-INFINITY, 0.f) : *state;
@@ -161,12 +169,15 @@ __global__ void __launch_bounds__(block_threads) softmax_kernel(const SoftmaxArg
     if (a.padding_keys > 0)
         l += a.padding_keys * exp2f(-m);
     if (a.complete) {
-        const float factor = l == 0.f ? 0.f : 1 / l; // no key, or all of score -inf
+        if (l == 0.f)
+            l = sum_of_none(met_keys);
+        const float factor = inverse_sum(l);
 #pragma unroll
         for (int i = 0; i < per_thread; ++i)
             values.x[i] *= factor;
         if (a.lse.data && Group::rank() == 0)
-            *row_at<float>(a.lse, row.item->tile.batch, row.item->tile.head, row.position) = (m + log2f(l)) * ln_2;
+            *row_at<float>(a.lse, row.item->tile.batch, row.item->tile.head, row.position) =
+                (m + log2_of_sum(l)) * ln_2;
     }
     values.store(reinterpret_cast<T *>(scores), s.keys);
     if (!row.present || a.complete)
@@ -182,8 +193,10 @@ __global__ void __launch_bounds__(block_threads) softmax_kernel(const SoftmaxArg
             *reinterpret_cast<float4 *>(o + d) = four;
         }
     }
-    if (Group::rank() == 0)
-        *state = {m, before.y * correction + l};
+    if (Group::rank() == 0) {
+        const float sum = before.y * correction + l;
+        *state = {m, sum == 0.f ? sum_of_none(met_keys || std::signbit(before.y)) : sum};
+    }
 }
 
 template <class T, int threads, int per_thread>
@@ -204,7 +217,7 @@ __global__ void __launch_bounds__(block_threads) gradient_kernel(const GradientA
         const T *const d_out = row_at<T>(a.d_out, tile.batch, tile.head, row.position);
         for (int d = Group::rank(); d < s.head_dim; d += threads)
             delta += to_float(out[d]) * to_float(d_out[d]);
-        lse = *row_at<float>(a.lse, tile.batch, tile.head, row.position) * log2_e;
+        lse = usable_lse(*row_at<float>(a.lse, tile.batch, tile.head, row.position)) * log2_e;
     }
     delta = Group::sum(delta);
     if (row.present && a.d_lse.data)

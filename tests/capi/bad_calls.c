@@ -88,6 +88,8 @@ static void config_numbers(void **state) {
     assert_refused(annulus_config_set_scale(c, (double)NAN), ARGUMENT, "scale");
     assert_refused(annulus_config_set_scale(c, (double)INFINITY), ARGUMENT, "scale");
     assert_refused(annulus_config_set_scale(c, -(double)INFINITY), ARGUMENT, "scale");
+    assert_refused(annulus_config_set_scale(c, 1e-46), ARGUMENT, "scale");
+    assert_refused(annulus_config_set_scale(c, -1.01e36), ARGUMENT, "scale");
 }
 
 static void enumerations(void **state) {

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The library changes nothing of the process: floating-point modes, locale, signals, affinity, the BLAS's threads.
+ * The library changes nothing of the process: floating-point modes, locale, signals, affinity.
  */
 #include "fixture.h"
 
-#include <dlfcn.h>
 #include <fenv.h>
 #include <locale.h>
 #include <sched.h>
@@ -17,32 +16,13 @@
 enum { SIGNALS = 65 };
 
 typedef struct process_state {
-    int rounding, exceptions, blas_threads;
+    int rounding, exceptions;
     unsigned modes;
     char locale[256];
     struct sigaction actions[SIGNALS];
     sigset_t blocked;
     cpu_set_t affinity;
 } process_state;
-
-/* The number of threads of the OpenBLAS that the library is linked with; 0 where there is none in sight. */
-static int blas_threads(void) {
-    void *symbol = dlsym(RTLD_DEFAULT, "openblas_get_num_threads");
-    int (*get)(void);
-    if (!symbol)
-        return 0;
-    memcpy(&get, &symbol, sizeof get);
-    return get();
-}
-
-static void set_blas_threads(int threads) {
-    void *symbol = dlsym(RTLD_DEFAULT, "openblas_set_num_threads");
-    void (*set)(int);
-    if (!symbol)
-        return;
-    memcpy(&set, &symbol, sizeof set);
-    set(threads);
-}
 
 /* Rounding, denormals and masks of the vector unit; without its sticky flags. */
 static unsigned vector_modes(void) {
@@ -66,7 +46,6 @@ static process_state observe(void) {
     memset(&s, 0, sizeof s);
     s.rounding = fegetround();
     s.exceptions = fegetexcept();
-    s.blas_threads = blas_threads();
     s.modes = vector_modes();
     strncpy(s.locale, setlocale(LC_ALL, NULL), sizeof s.locale - 1);
     for (int i = 1; i < SIGNALS; ++i)
@@ -80,7 +59,6 @@ static void assert_same(const process_state *a, const process_state *b) {
     assert_int_equal(a->rounding, b->rounding);
     assert_int_equal(a->exceptions, b->exceptions);
     assert_int_equal(a->modes, b->modes);
-    assert_int_equal(a->blas_threads, b->blas_threads);
     assert_string_equal(a->locale, b->locale);
     for (int i = 1; i < SIGNALS; ++i) {
         assert_ptr_equal(a->actions[i].sa_handler, b->actions[i].sa_handler);
@@ -116,17 +94,15 @@ static void ordinary_modes(void **state) {
 static void unusual_modes(void **state) {
     (void)state;
     const unsigned modes = vector_modes();
-    const int rounding = fegetround(), threads = blas_threads();
+    const int rounding = fegetround();
     assert_non_null(setlocale(LC_ALL, "C.UTF-8"));
     assert_int_equal(fesetround(FE_TOWARDZERO), 0);
     set_vector_modes(vector_modes() | 0x8040); /* flush to zero, denormals are zero */
-    set_blas_threads(3);
     const process_state before = observe();
     use_the_library();
     const process_state after = observe();
     fesetround(rounding);
     set_vector_modes(modes);
-    set_blas_threads(threads);
     setlocale(LC_ALL, "C");
     assert_same(&after, &before);
 }

@@ -151,6 +151,43 @@ TEST_P(Simd, RowArithmetic) {
     });
 }
 
+// Row-major A (or, stored transposed, [k, a_column]) times packed B, at sizes around those of the kernels' tiles. What
+// lies behind C must stay.
+TEST_P(Simd, ProductsOfTiles) {
+    on_both_types([]<class T>(const VectorKernels<T> &kernels, annulus_dtype dtype) {
+        const double unit = rounding_unit(dtype);
+        unsigned seed = 0;
+        for (const int m : {0, 1, 3, 4, 5, 6, 7, 11, 12, 13, 23, 24, 25, 32, 128})
+            for (const int n : {8, 16, 24, 32, 40, 56, 72, 256})
+                for (const int k : {1, 2, 8, 31, 128})
+                    for (const bool adds : {false, true}) {
+                        const bool transposed = ++seed % 2 == 0;
+                        const int pitch = (transposed ? m : k) + static_cast<int>(seed % 3);
+                        const std::vector<T> a = random_values<T>((transposed ? k : m) * pitch, 1, seed);
+                        const std::vector<T> b = random_values<T>(k * n, 1, seed + 1);
+                        const std::vector<T> before = random_values<T>(m * n + 8, 1, seed + 2);
+                        std::vector<T> c = before;
+                        const T factor = adds ? T{1} : T{-3};
+                        const int a_row = transposed ? 1 : pitch, a_column = transposed ? pitch : 1;
+                        kernels.multiply({m, n, k, a.data(), a_row, a_column, b.data(), c.data(), adds, factor});
+                        for (int i = 0; i < m * n; ++i) {
+                            double sum = 0, magnitude = 0;
+                            for (int x = 0; x < k; ++x) {
+                                const double term = static_cast<double>(a[i / n * a_row + x * a_column]) *
+                                                    static_cast<double>(b[x * n + i % n]);
+                                sum += term;
+                                magnitude += std::fabs(term);
+                            }
+                            const double start = adds ? static_cast<double>(before[i]) : 0;
+                            ASSERT_NEAR(c[i], static_cast<double>(factor) * sum + start,
+                                        (k + 2) * unit * (3 * magnitude + std::fabs(start)))
+                                << m << " x " << n << " x " << k << ", element " << i;
+                        }
+                        ASSERT_TRUE(std::equal(c.begin() + m * n, c.end(), before.begin() + m * n));
+                    }
+    });
+}
+
 TEST_P(Simd, MaskHidesLaterKeys) {
     on_both_types([]<class T>(const VectorKernels<T> &kernels, annulus_dtype) {
         constexpr int keys = 9;
@@ -162,9 +199,11 @@ TEST_P(Simd, MaskHidesLaterKeys) {
             key_positions[key] = (std::int64_t{1} << 40) + 3 * key;
         for (int c = 0; c < lanes; ++c)
             query_positions[c] = (std::int64_t{1} << 40) + c;
-        kernels.mask(scores.data(), keys, key_positions, query_positions);
-        for (int i = 0; i < keys * lanes; ++i)
-            ASSERT_EQ(scores[i], 3 * (i / lanes) > i % lanes ? static_cast<T>(-infinity) : before[i]);
+        for (const T value : {static_cast<T>(-infinity), T{0}}) {
+            kernels.mask(scores.data(), keys, key_positions, query_positions, value);
+            for (int i = 0; i < keys * lanes; ++i)
+                ASSERT_EQ(scores[i], 3 * (i / lanes) > i % lanes ? value : before[i]);
+        }
     });
 }
 
@@ -222,8 +261,7 @@ TEST_P(Simd, Gradient) {
         const double tolerance = 16 * rounding_unit(dtype);
         std::vector<T> scores = random_values<T>(keys * lanes, 5, 1), d_p = random_values<T>(keys * lanes, 3, 2);
         std::vector<T> lse = random_values<T>(lanes, 5, 3), delta = random_values<T>(lanes, 3, 4);
-        for (int key = 0; key < keys; key += 2)
-            scores[key * lanes + 1] = static_cast<T>(-infinity); // masked keys of a query whose statistics are NaN
+        scores[3] = static_cast<T>(-infinity);
         lse[1] = delta[1] = static_cast<T>(nan);
         lse[2] = static_cast<T>(infinity); // a query without keys
         d_p[2] = static_cast<T>(nan);

@@ -235,5 +235,5 @@ end
 "The loaded library's version."
 version() = VersionNumber(unsafe_string(LibAnnulus.annulus_version_string()))
 
-"One line for bug reports: versions of the library, its compiler, BLAS and CUDA."
+"One line for bug reports: versions of the library, its compiler and CUDA."
 build_info() = unsafe_string(LibAnnulus.annulus_build_info())

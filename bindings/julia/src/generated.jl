@@ -24,9 +24,8 @@ The loaded library's version as text, such as "0.1.0". Static. Any thread. Since
 end
 
 @doc raw"""
-One line for bug reports: version, compiler, the BLAS that was loaded with its version and threading, the vector
-instructions the CPU engine uses on this machine, and the versions of CUDA and its driver. Static. Any thread. Since
-0.1.0.
+One line for bug reports: version, compiler, the vector instructions the CPU engine uses on this machine, and the
+versions of CUDA and its driver. Static. Any thread. Since 0.1.0.
 """ function annulus_build_info()
     @library_call annulus_build_info()::Cstring
 end
@@ -148,7 +147,7 @@ multiples of 16 bytes is computed by `gemm`, which may need more workspace than 
 """ const annulus_engine = Cint
 const ANNULUS_ENGINE_AUTO = annulus_engine(0) # the fastest engine that supports the call (default)
 const ANNULUS_ENGINE_REFERENCE = annulus_engine(1) # CPU, float64 inside, brute force in O(N * N) time: for tests
-const ANNULUS_ENGINE_CPU = annulus_engine(2) # CPU, blocked, BLAS inside, threads
+const ANNULUS_ENGINE_CPU = annulus_engine(2) # CPU, blocked, threads
 const ANNULUS_ENGINE_GEMM = annulus_engine(3) # any CUDA device; float32, bfloat16, float16; cuBLAS inside, bounded workspace
 const ANNULUS_ENGINE_FUSED = annulus_engine(4) # CUDA devices of compute capability 9.0; bfloat16, float16; kernels for all branches at once; tensors whose rows begin at multiples of 16 bytes; positive scale
 
@@ -234,7 +233,8 @@ causal 1: a query attends only to keys at its own global position or before; 0: 
 end
 
 @doc raw"""
-Sets the factor on Q·K (any finite number); without this call it is 1/sqrt(D). Since 0.1.0.
+Sets the factor on Q·K: 0, or a number of either sign and of a magnitude from 1e-36 to 1e36, which float32 can hold
+with room to spare. Without this call it is 1/sqrt(D). Since 0.1.0.
 """ function annulus_config_set_scale(config, scale)
     @library_call annulus_config_set_scale(config::Ptr{annulus_config}, scale::Cdouble)::annulus_status
 end

@@ -45,7 +45,7 @@ __version__: str = _capi.annulus_version_string()
 
 
 def build_info() -> str:
-    """One line for bug reports: version, compiler, BLAS, vector instructions, CUDA."""
+    """One line for bug reports: version, compiler, vector instructions, CUDA."""
     return _capi.annulus_build_info()
 
 

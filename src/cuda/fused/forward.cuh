@@ -423,7 +423,7 @@ template <class Traits> class Consumer {
         take_turn();
         pass_turn();
         if (unit.rows > 0)
-            write(unit, tile.batch, tile.head, queries, o, softmax);
+            write(tile, queries, o, softmax);
     }
 
     __device__ __forceinline__ void sync_warpgroup() const {
@@ -461,15 +461,30 @@ template <class Traits> class Consumer {
         }
     }
 
+    // Whether the query at a position, of the unit, sees a key of the tile.
+    __device__ __forceinline__ bool sees_keys(const UnitTile<Traits::consumers> &tile, int position) const {
+        bool sees = false;
+        for (int i = 0; i < tile.runs && !sees; ++i)
+            sees = tile.run[i].unit[unit_].steps > 0 &&
+                   (!pass_.causal || tile.run[i].template visible<false>(position) > 0);
+        return sees;
+    }
+
     template <int count>
-    __device__ __forceinline__ void write(const Unit &unit, int batch, int head, std::uint32_t staging,
+    __device__ __forceinline__ void write(const UnitTile<Traits::consumers> &tile, std::uint32_t staging,
                                           float (&o)[count], const RunningSoftmax &softmax) {
-        float sum[2];
-#pragma unroll
-        for (int r = 0; r < 2; ++r)
-            sum[r] = sum_of_row(softmax.l[r]);
+        const Unit &unit = tile.unit[unit_];
+        const int batch = tile.batch, head = tile.head;
         // Asked for anew: addresses that depend on it would be kept in registers during the steps.
         const int thread = thread_of_warpgroup(), lane = thread % warp_threads, warp = thread / warp_threads;
+        float sum[2];
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            sum[r] = sum_of_row(softmax.l[r]);
+            const int row = warp * 16 + lane / 4 + 8 * r;
+            if (sum[r] == 0.f && row < unit.rows)
+                sum[r] = sum_of_none(sees_keys(tile, unit.position(row)));
+        }
         if (pass_.has_nan)
             note_nonfinite(o, pass_.has_nan);
         const bool is_finished = pass_.finishes_rows && !pass_.summed.has(head, unit.first);
@@ -494,11 +509,11 @@ template <class Traits> class Consumer {
             take_sums(unit, batch, head, o, top, sum);
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            inverse[r] = sum[r] == 0.f ? 0.f : __frcp_rn(sum[r]);
+            inverse[r] = sum[r] == 0.f ? inverse_sum(sum[r]) : __frcp_rn(sum[r]);
             const int row = warp * 16 + lane / 4 + 8 * r;
             if (pass_.lse.data && lane % 4 == 0 && row < unit.rows)
                 static_cast<float *>(pass_.lse.data)[row_offset(pass_.lse, batch, head, unit.position(row))] =
-                    sum[r] == 0.f ? -INFINITY : (top[r] + __log2f(sum[r])) * std::numbers::ln2_v<float>;
+                    sum[r] == 0.f ? inverse[r] - INFINITY : (top[r] + __log2f(sum[r])) * std::numbers::ln2_v<float>;
         }
         sync_warpgroup(); // no warp's products read Q any more
         stage_rows<Element>(staging, o, inverse[0], inverse[1]);
@@ -520,8 +535,11 @@ template <class Traits> class Consumer {
             const std::int64_t index = sum_row(unit, batch, head, row);
             const float2 before = pass_.sum_state[index];
             const float own = sum[r] == 0.f ? -INFINITY : top[r];
-            if (before.y == 0.f) // it has met no key; of NaN alone the maximum is - infinity, too
+            if (before.y == 0.f) { // no key that counts; of NaN alone the maximum is - infinity, too
+                if (sum[r] == 0.f)
+                    sum[r] = sum_of_none(std::signbit(sum[r]) || std::signbit(before.y));
                 continue;
+            }
             top[r] = fmaxf(before.x, own);
             const float factor = exp2f(own - top[r]), factor_before = exp2f(before.x - top[r]);
             sum[r] = sum[r] * factor + before.y * factor_before;
@@ -551,7 +569,7 @@ template <class Traits> class Consumer {
         for (int r = 0; r < 2; ++r) {
             // Of a row that sees no key O may be NaN all the same: 0 times infinities of hidden rows.
             const bool has_keys = sum[r] != 0.f;
-            if (warp * 16 + lane / 4 + 8 * r >= unit.rows || !(has_keys || pass_.sets_sums))
+            if (warp * 16 + lane / 4 + 8 * r >= unit.rows || !(has_keys || std::signbit(sum[r]) || pass_.sets_sums))
                 continue;
             const float own_m = has_keys ? softmax.m[r] * pass_.scale_log2 : -INFINITY;
             const float m = fmaxf(before[r].x, own_m);
@@ -572,8 +590,11 @@ template <class Traits> class Consumer {
                 }
                 sums[column / 2] = two;
             }
-            if (lane % 4 == 0)
-                pass_.sum_state[index[r]] = {m, before[r].y * factor + sum[r] * own_factor};
+            if (lane % 4 == 0) {
+                const float all = before[r].y * factor + sum[r] * own_factor;
+                pass_.sum_state[index[r]] = {
+                    m, all == 0.f ? sum_of_none(std::signbit(before[r].y) || std::signbit(sum[r])) : all};
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/fused/gradient_statistics.hpp"
 
+#include "core/softmax_limits.hpp"
 #include "cuda/device.cuh"
 
 #include <cmath>
@@ -70,7 +71,7 @@ template <class T> __global__ void __launch_bounds__(block_threads) statistic_ke
     if (has_keys && a.d_lse.data)
         delta -= *row_at<float>(a.d_lse, batch, first_head + own_head, own_position);
     const std::int64_t target = (batch * a.heads + first_head + own_head) * a.queries + first_query + own_query;
-    a.lse_log2[target] = has_keys ? lse[own_head][own_query] * log2_e : INFINITY;
+    a.lse_log2[target] = has_keys ? usable_lse(lse[own_head][own_query]) * log2_e : INFINITY;
     a.delta[target] = delta;
 }
 

@@ -112,7 +112,7 @@ pub type annulus_engine = c_int;
 pub const ANNULUS_ENGINE_AUTO: annulus_engine = 0;
 /// CPU, float64 inside, brute force in O(N * N) time: for tests
 pub const ANNULUS_ENGINE_REFERENCE: annulus_engine = 1;
-/// CPU, blocked, BLAS inside, threads
+/// CPU, blocked, threads
 pub const ANNULUS_ENGINE_CPU: annulus_engine = 2;
 /// any CUDA device; float32, bfloat16, float16; cuBLAS inside, bounded workspace
 pub const ANNULUS_ENGINE_GEMM: annulus_engine = 3;
@@ -331,9 +331,8 @@ extern "C" {
     /// The loaded library's version as text, such as "0.1.0". Static. Any thread. Since 0.1.0.
     pub fn annulus_version_string() -> *const c_char;
 
-    /// One line for bug reports: version, compiler, the BLAS that was loaded with its version and threading, the vector
-    /// instructions the CPU engine uses on this machine, and the versions of CUDA and its driver. Static. Any thread. Since
-    /// 0.1.0.
+    /// One line for bug reports: version, compiler, the vector instructions the CPU engine uses on this machine, and the
+    /// versions of CUDA and its driver. Static. Any thread. Since 0.1.0.
     pub fn annulus_build_info() -> *const c_char;
 
     /// The name of a status in lower case ("ok", "argument", "unsupported", "memory", "internal", "cuda", "cublas", "comm",
@@ -430,7 +429,8 @@ extern "C" {
     /// causal 1: a query attends only to keys at its own global position or before; 0: no such limit. Since 0.1.0.
     pub fn annulus_config_set_causal(config: *mut annulus_config, causal: c_int) -> annulus_status;
 
-    /// Sets the factor on Q·K (any finite number); without this call it is 1/sqrt(D). Since 0.1.0.
+    /// Sets the factor on Q·K: 0, or a number of either sign and of a magnitude from 1e-36 to 1e36, which float32 can hold
+    /// with room to spare. Without this call it is 1/sqrt(D). Since 0.1.0.
     pub fn annulus_config_set_scale(config: *mut annulus_config, scale: f64) -> annulus_status;
 
     /// Sets the engine. One that cannot serve a later call makes that call fail with ANNULUS_ERROR_UNSUPPORTED and the

@@ -61,7 +61,7 @@ impl Engine {
     pub const AUTO: Engine = Engine(sys::ANNULUS_ENGINE_AUTO);
     /// CPU, float64 inside, brute force in O(N²) time: for tests.
     pub const REFERENCE: Engine = Engine(sys::ANNULUS_ENGINE_REFERENCE);
-    /// CPU, blocked, BLAS inside, threads.
+    /// CPU, blocked, threads.
     pub const CPU: Engine = Engine(sys::ANNULUS_ENGINE_CPU);
     /// Any CUDA device.
     pub const GEMM: Engine = Engine(sys::ANNULUS_ENGINE_GEMM);

@@ -108,7 +108,7 @@ pub fn version() -> &'static str {
     unsafe { error::static_text(sys::annulus_version_string()) }
 }
 
-/// One line for bug reports: versions of the library, its compiler, BLAS and CUDA.
+/// One line for bug reports: versions of the library, its compiler and CUDA.
 pub fn build_info() -> &'static str {
     unsafe { error::static_text(sys::annulus_build_info()) }
 }
