@@ -52,7 +52,7 @@ template <int rows, class T> void multiply_rows(const TileProduct<T> &x, int i) 
         multiply_tile<V, rows, tile_vectors>(x, i, j);
     for (; j + width<T> <= x.n; j += width<T>)
         multiply_tile<V, rows, 1>(x, i, j);
-    if constexpr (width < T >> 8) // columns come by eight
+    if constexpr (8 < width<T>) // columns come by eight
         if (j < x.n) {
             typedef T Eight __attribute__((vector_size(8 * sizeof(T))));
             multiply_tile<Eight, rows, 1>(x, i, j);
