@@ -16,6 +16,8 @@ try:
 except ImportError:
     tap.skip_all("needs PyTorch")
 
+from torch.autograd import forward_ad
+
 import annulus
 from annulus.torch import LongNetAttention, MultiheadDilatedAttention, dilated_attention
 
@@ -23,6 +25,8 @@ BRANCHES = [(16, 1), (48, 3)]
 SHAPE, KV_SHAPE = (2, 83, 4, 16), (2, 83, 2, 16)
 # Every query has a key in these, so the LSE is finite.
 FULL = [(6, 1), annulus.Branch(15, 2, query="residue")]
+# What errors say where there is no derivative.
+ONCE, REVERSE = "dilated attention is once differentiable", "take first derivatives in reverse mode"
 
 
 def rows(seed, *shapes, dtype=torch.float32, grad=False):
@@ -140,11 +144,43 @@ class FunctionTest(unittest.TestCase):
         wanted = dilated_attention(q[:1], k[:1], v[:1], BRANCHES, return_lse=True)
         self.assertTrue(torch.equal(out, wanted[0][0]) and torch.equal(lse, wanted[1][0]))
 
-    def test_once_differentiable(self):
+    def test_no_second_derivative(self):
+        """Also where the gradient that arrives is a constant, as that of a sum is."""
         q, k, v = rows(3, (1, 15, 2, 8), (1, 15, 2, 8), (1, 15, 2, 8), grad=True)
-        (gradient,) = torch.autograd.grad(dilated_attention(q, k, v, FULL).pow(2).sum(), q, create_graph=True)
-        with self.assertRaises(RuntimeError):
-            gradient.sum().backward()
+        plain = rows(3, (1, 15, 2, 8))[0]
+        for power in (1, 2):
+            loss = dilated_attention(q, k, v, FULL).pow(power).sum()
+            gradients = torch.autograd.grad(loss, (q, k, v), create_graph=True)
+            for gradient, wanted in zip(gradients, torch.autograd.grad(loss, (q, k, v))):
+                self.assertTrue(torch.equal(gradient, wanted))
+                with self.assertRaisesRegex(annulus.UnsupportedError, ONCE):
+                    (q.sum() + gradient.sum()).backward(retain_graph=True)
+                (q.sum() + gradient.detach().sum()).backward()
+        functional = torch.autograd.functional
+        for call in (functional.hessian, lambda f, x: functional.hvp(f, x, x), lambda f, x: functional.jvp(f, x, x)):
+            with self.assertRaisesRegex(annulus.UnsupportedError, ONCE):
+                call(lambda q: dilated_attention(q, k, v, FULL).sum(), plain)
+
+    def test_no_forward_mode(self):
+        q, k, v = rows(3, (1, 15, 2, 8), (1, 15, 2, 8), (1, 15, 2, 8))
+        for place in range(3):
+            for grad in (False, True):
+                with self.subTest(place=place, grad=grad), forward_ad.dual_level():
+                    inputs = [t.clone().requires_grad_(grad) for t in (q, k, v)]
+                    inputs[place] = forward_ad.make_dual(inputs[place], torch.ones_like(q))
+                    with self.assertRaisesRegex(annulus.UnsupportedError, REVERSE):
+                        dilated_attention(*inputs, FULL)
+        q.requires_grad_()
+        with forward_ad.dual_level():
+            out = dilated_attention(q, k, v, FULL)
+            self.assertIsNone(forward_ad.unpack_dual(out).tangent)
+            dual = forward_ad.make_dual(torch.ones_like(out), torch.ones_like(out))
+            with self.assertRaisesRegex(annulus.UnsupportedError, REVERSE):
+                torch.autograd.grad(out, q, dual)
+        with self.assertRaisesRegex(annulus.UnsupportedError, REVERSE):
+            torch.autograd.functional.jacobian(
+                lambda q: dilated_attention(q, k, v, FULL), q, strategy="forward-mode", vectorize=True
+            )
 
     def test_autocast(self):
         q, k, v = rows(3, SHAPE, KV_SHAPE, KV_SHAPE, grad=True)
@@ -177,6 +213,8 @@ class FunctionTest(unittest.TestCase):
         functions = [
             lambda q, k, v: dilated_attention(2 * q, k, v, config) + 1,
             lambda q, k, v: dilated_attention(2 * q, k, v, [(16, 1), (48, 3)], causal=True) + 1,
+            lambda q, k, v: dilated_attention(2 * q, k, v, FULL) + 1,
+            lambda q, k, v: dilated_attention(2 * q, k, v, ({"segment_length": 16, "dilation": 3},)) + 1,
         ]
         for function in functions:
             q, k, v = rows(3, SHAPE, KV_SHAPE, KV_SHAPE, grad=True)
@@ -194,6 +232,108 @@ class FunctionTest(unittest.TestCase):
         (x,) = rows(3, (2, 83, 64))
         compiled = torch.compile(module, backend="aot_eager", fullgraph=True)
         self.assertTrue(torch.allclose(compiled(x)[0], module(x)[0], atol=1e-6))
+
+
+@unittest.skipUnless(hasattr(torch, "func"), "needs PyTorch 2.0")
+class TransformsTest(unittest.TestCase):
+    """The transforms of torch.func: right where one derivative in reverse mode does, an error elsewhere."""
+
+    def setUp(self):
+        self.q, self.k, self.v, self.tangent = rows(3, *[(2, 15, 4, 8)] + [(2, 15, 2, 8)] * 2 + [(2, 15, 4, 8)])
+
+    def loss(self, q):
+        out, lse = dilated_attention(q, self.k, self.v, FULL, return_lse=True)
+        return out.pow(2).sum() + lse.sum()
+
+    def gradient(self, q):
+        q = q.clone().requires_grad_()
+        return torch.autograd.grad(self.loss(q), q)[0]
+
+    def test_reverse_mode(self):
+        wanted = self.gradient(self.q)
+        self.assertTrue(torch.equal(torch.func.grad(self.loss)(self.q), wanted))
+        self.assertTrue(torch.equal(torch.func.vjp(self.loss, self.q)[1](torch.ones(()))[0], wanted))
+        torch.testing.assert_close(torch.func.jacrev(self.loss)(self.q), wanted)
+        of_lse = torch.func.grad(lambda q: dilated_attention(q, self.k, self.v, FULL, return_lse=True)[1].sum())(self.q)
+        q = self.q.clone().requires_grad_()
+        dilated_attention(q, self.k, self.v, FULL, return_lse=True)[1].sum().backward()
+        self.assertTrue(torch.equal(of_lse, q.grad))
+
+    def test_vmap(self):
+        """Over any axis, of q alone or of all, with and without B; and of gradients."""
+        many = torch.stack([self.q, self.tangent, -self.q], 3)
+        keys, values = (torch.stack([t, 2 * t, 3 * t]) for t in (self.k, self.v))
+
+        def attend(q, k, v):
+            return dilated_attention(q, k, v, FULL, causal=True, return_lse=True)
+
+        def compare(found, calls):
+            for one, others in zip(found, zip(*calls)):
+                torch.testing.assert_close(one, torch.stack(others))
+
+        compare(
+            torch.func.vmap(attend, in_dims=(3, None, None))(many, self.k, self.v),
+            [attend(many[..., i, :], self.k, self.v) for i in range(3)],
+        )
+        compare(
+            torch.func.vmap(attend, in_dims=(3, 0, 0))(many, keys, values),
+            [attend(many[..., i, :], keys[i], values[i]) for i in range(3)],
+        )
+        compare(
+            torch.func.vmap(attend, in_dims=(2, None, None))(many[0], self.k[0], self.v[0]),
+            [attend(many[0, ..., i, :], self.k[0], self.v[0]) for i in range(3)],
+        )
+        several = torch.func.vmap(torch.func.vmap(attend))(*(t[None] for t in (many.movedim(3, 0), keys, values)))
+        compare((t[0] for t in several), [attend(many[..., i, :], keys[i], values[i]) for i in range(3)])
+        gradients = torch.func.vmap(torch.func.grad(self.loss), in_dims=3)(many)
+        torch.testing.assert_close(gradients, torch.stack([self.gradient(many[..., i, :]) for i in range(3)]))
+        q = self.q.clone().requires_grad_()
+        lse = dilated_attention(q, self.k, self.v, FULL, return_lse=True)[1]
+        weights = torch.stack([torch.ones_like(lse), lse.detach()])
+        mapped = torch.func.vmap(torch.func.vjp(lambda q: attend(q, self.k, self.v)[1], self.q)[1])(weights)[0]
+        found = [torch.autograd.grad(attend(q, self.k, self.v)[1], q, weight)[0] for weight in weights]
+        torch.testing.assert_close(mapped, torch.stack(found))
+
+    def test_no_forward_mode(self):
+        func, q, tangent = torch.func, self.q, self.tangent
+        one = torch.ones(())
+        calls = {
+            "jvp": lambda: func.jvp(self.loss, (q,), (tangent,)),
+            "jvp of jvp": lambda: func.jvp(lambda q: func.jvp(self.loss, (q,), (tangent,))[1], (q,), (tangent,)),
+            "jvp of grad": lambda: func.jvp(func.grad(self.loss), (q,), (tangent,)),
+            "jvp of vjp": lambda: func.jvp(func.vjp(self.loss, q)[1], (one,), (one,)),
+            "grad of jvp": lambda: func.grad(lambda q: func.jvp(self.loss, (q,), (tangent,))[1])(q),
+            "jvp of vmap": lambda: func.jvp(func.vmap(self.loss), (q[None],), (tangent[None],)),
+            "vmap of jvp": lambda: func.vmap(lambda q: func.jvp(self.loss, (q,), (tangent,)))(q[None]),
+            "jacfwd": lambda: func.jacfwd(self.loss)(q),
+            "hessian": lambda: func.hessian(self.loss)(q),
+        }
+        if hasattr(func, "linearize"):
+            calls["linearize"] = lambda: func.linearize(self.loss, q)
+        for name, call in calls.items():
+            with self.subTest(name), self.assertRaisesRegex(annulus.UnsupportedError, REVERSE):
+                call()
+        value, derivative = func.jvp(lambda factor: factor * self.loss(q), (one,), (one,))
+        self.assertTrue(torch.equal(value, derivative))
+
+    def test_no_second_derivative(self):
+        def penalty(q):
+            return torch.func.grad(lambda q: dilated_attention(q, self.k, self.v, FULL).sum())(q).sum() + q.sum()
+
+        for call in (torch.func.grad(penalty), torch.func.jacrev(torch.func.jacrev(self.loss))):
+            with self.assertRaisesRegex(annulus.UnsupportedError, ONCE):
+                call(self.q)
+
+    @unittest.skipUnless(hasattr(torch.library, "custom_op"), "needs PyTorch 2.4")
+    def test_no_forward_mode_compiled(self):
+        compiled = torch.compile(self.loss, backend="aot_eager")
+        self.assertTrue(torch.equal(compiled(self.q), self.loss(self.q)))
+        jvp = torch.compile(lambda q: torch.func.jvp(self.loss, (q,), (self.tangent,))[1], backend="aot_eager")
+        for call in (jvp, lambda q: torch.func.jvp(compiled, (q,), (self.tangent,))):
+            with self.assertRaisesRegex(annulus.UnsupportedError, REVERSE):
+                call(self.q)
+        with forward_ad.dual_level(), self.assertRaisesRegex(annulus.UnsupportedError, REVERSE):
+            compiled(forward_ad.make_dual(self.q, self.tangent))
 
 
 class ModuleTest(unittest.TestCase):

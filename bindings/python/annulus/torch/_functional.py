@@ -2,13 +2,14 @@
 """Dilated attention as a differentiable function of PyTorch."""
 
 # Types are no strings here: PyTorch reads the operators' schemas from them.
+import dataclasses
 from typing import Any, Callable, Iterable, Optional, Sequence, Tuple, Union
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+from torch.autograd import forward_ad
 
-from .._config import BranchLike, Config
+from .._config import Branch, BranchLike, Config
 from .._context import cached_config, given
 from .._errors import UnsupportedError
 from . import _ranks
@@ -74,37 +75,7 @@ def _check_device(q: Tensor) -> None:
         raise UnsupportedError(f"q is on {q.device}; only the CPU and CUDA devices are possible")
 
 
-# --- The derivative
-
-
-class _Attention(torch.autograd.Function):
-    """For versions of PyTorch without custom operators (before 2.4)."""
-
-    @staticmethod
-    def forward(ctx, q, k, v, config, query_start, ranks):
-        out, lse = _forward(q, k, v, config, query_start, ranks)
-        _keep(ctx, (q, k, v, config, query_start, ranks), (out, lse))
-        return out, lse
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, d_out, d_lse):
-        return _gradients(ctx, d_out, d_lse, _backward)
-
-
-def _keep(ctx: Any, inputs: Tuple, output: Tuple) -> None:
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*inputs[:3], *output)
-    ctx.options = inputs[3:]
-
-
-def _gradients(ctx: Any, d_out: Optional[Tensor], d_lse: Optional[Tensor], backward: Callable) -> Tuple:
-    if d_out is None and d_lse is None:
-        return (None,) * 6
-    return (*backward(d_out, d_lse, *ctx.saved_tensors, *ctx.options), None, None, None)
-
-
-def _make_operators() -> Callable:
+def _make_operators() -> Tuple[Any, Any]:
     """Registers annulus::forward and annulus::backward, which torch.compile leaves in its graphs as they are."""
     forward = torch.library.custom_op("annulus::forward", _forward, mutates_args=())
     backward = torch.library.custom_op("annulus::backward", _backward, mutates_args=())
@@ -117,14 +88,121 @@ def _make_operators() -> Callable:
     def _(d_out, d_lse, q, k, v, out, lse, config, query_start, ranks):
         return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
 
-    def gradients(ctx, d_out, d_lse):
-        return _gradients(ctx, d_out, d_lse, backward)
-
-    forward.register_autograd(gradients, setup_context=lambda ctx, inputs, output: _keep(ctx, inputs, output))
-    return forward
+    return forward, backward
 
 
-_attend: Callable = _make_operators() if hasattr(torch.library, "custom_op") else _Attention.apply
+# Before PyTorch 2.4 there are no custom operators.
+_have_operators = hasattr(torch.library, "custom_op")
+_forward_pass, _backward_pass = _make_operators() if _have_operators else (_forward, _backward)
+
+
+# --- The derivative: one, in reverse mode. What needs another is refused, for PyTorch would take it for zero.
+
+
+def _no_tangent(ctx: Any, *tangents: Any) -> Any:
+    raise UnsupportedError(
+        "forward-mode derivatives (torch.func.jvp, jacfwd, linearize, torch.autograd.forward_ad) of dilated attention are "
+        "not possible; take first derivatives in reverse mode (backward(), torch.func.grad, vjp, jacrev)"
+    )
+
+
+def _no_second_derivative(ctx: Any, *gradients: Any) -> Any:
+    raise UnsupportedError(
+        "dilated attention is once differentiable, and a derivative of its gradient was asked for; take the gradient "
+        "without create_graph=True, or detach() it where it may count as a constant"
+    )
+
+
+def _made_for_this_version(kind: Any) -> Any:
+    """Before PyTorch 2.0 forward() and setup_context() were one."""
+    if not hasattr(torch.autograd.Function, "setup_context"):
+        compute, keep = kind.forward, kind.setup_context
+
+        def forward(ctx: Any, *inputs: Any) -> Any:
+            output = compute(*inputs)
+            keep(ctx, inputs, output)
+            return output
+
+        kind.forward = staticmethod(forward)
+    return kind
+
+
+def _mapped(function: Any, size: int, in_dims: Tuple, inputs: Tuple) -> Tuple:
+    """The rule of torch.func.vmap: the axis of `size` that is mapped over becomes a part of B, or B where that is left
+    out."""
+    pairs = list(zip(inputs, in_dims))
+    with_batch = max(t.dim() - (dim is not None) for t, dim in pairs if isinstance(t, Tensor)) > 3
+
+    def fold(t: Any, dim: Optional[int]) -> Any:
+        if not isinstance(t, Tensor):
+            return t
+        t = t.expand(size, *t.shape) if dim is None else t.movedim(dim, 0)
+        return t.flatten(0, 1) if with_batch else t
+
+    outputs = function.apply(*(fold(*pair) for pair in pairs))
+    if with_batch:
+        outputs = tuple(t.unflatten(0, (size, -1)) for t in outputs)
+    return outputs, (0,) * len(outputs)
+
+
+@_made_for_this_version
+class _Gradients(torch.autograd.Function):
+    @staticmethod
+    def forward(*inputs):
+        return _backward_pass(*inputs)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def vmap(info, in_dims, *inputs):
+        return _mapped(_Gradients, info.batch_size, in_dims, inputs)
+
+    backward = staticmethod(_no_second_derivative)
+    jvp = staticmethod(_no_tangent)
+
+
+@_made_for_this_version
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(*inputs):
+        return _forward_pass(*inputs)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*inputs[:3], *output)
+        ctx.options = inputs[3:]
+
+    @staticmethod
+    def backward(ctx, d_out, d_lse):
+        if d_out is None and d_lse is None:
+            return (None,) * 6
+        return (*_Gradients.apply(d_out, d_lse, *ctx.saved_tensors, *ctx.options), None, None, None)
+
+    @staticmethod
+    def vmap(info, in_dims, *inputs):
+        return _mapped(_Attention, info.batch_size, in_dims, inputs)
+
+    jvp = staticmethod(_no_tangent)
+
+
+_apply = _untraced(_Attention.apply)
+
+if _have_operators:
+    _forward_pass.register_autograd(_Attention.backward, setup_context=_Attention.setup_context)
+
+
+def _compiling() -> bool:
+    return _have_operators and torch.compiler.is_compiling()
+
+
+def _attend(*inputs: Any) -> Tuple[Tensor, Tensor]:
+    # An operator in a compiled graph would drop tangents; a Function that is not traced refuses them.
+    if _compiling() and forward_ad._current_level < 0:
+        return _forward_pass(*inputs)
+    return _apply(*inputs)
 
 
 # --- The function
@@ -148,9 +226,21 @@ def _cast(*tensors: Tensor) -> Tuple[Tensor, ...]:
 
 
 @_constant
+def _text_of(branches: Any, options: dict) -> str:
+    return cached_config(branches, options)._text
+
+
+_BRANCH_FIELDS = [field.name for field in dataclasses.fields(Branch)]
+
+
 def config_text(branches: Any, options: dict) -> str:
     """What operators are given of branches with options."""
-    return cached_config(branches, options)._text
+    if _compiling() and isinstance(branches, (list, tuple)):  # a Branch cannot be a constant, a dict can
+        branches = [
+            {name: getattr(branch, name) for name in _BRANCH_FIELDS} if isinstance(branch, Branch) else branch
+            for branch in branches
+        ]
+    return _text_of(branches, options)
 
 
 _number_of = _untraced(_ranks.number_of)
@@ -186,8 +276,10 @@ def dilated_attention(
         annulus.Comm does as well.
     shards: how many positions each rank holds, or "gather" to ask the group at each call; None: equally many.
 
-    Returns out [B, Nq, H, D] in q's dtype, with return_lse (out, lse). The gradient is the true derivative, once
-    differentiable. Under autocast q, k and v become autocast's dtype.
+    Returns out [B, Nq, H, D] in q's dtype, with return_lse (out, lse). The gradient is the true derivative. It exists in
+    reverse mode and once: backward(), torch.autograd.grad, torch.func.grad, vjp and jacrev give it, torch.func.vmap works
+    with and without them (the transforms of torch.func need PyTorch 2.0); forward mode (torch.func.jvp, jacfwd) and the
+    derivative of the gradient raise UnsupportedError. Under autocast q, k and v become autocast's dtype.
     """
     options = given(
         causal=causal,
