@@ -63,6 +63,17 @@ def plain_longnet(q, k, v, branches, causal):
     return (shares[..., None] * torch.stack(outs)).sum(0)
 
 
+class PublishedParameters(torch.nn.Module):
+    """The parameters of LongNet's published module (torchscale's DilatedAttention), registered in its order."""
+
+    def __init__(self, width, subln):
+        super().__init__()
+        for name in ("k_proj", "v_proj", "q_proj", "out_proj"):
+            setattr(self, name, torch.nn.Linear(width, width))
+        if subln:
+            self.inner_attn_ln = torch.nn.LayerNorm(width)
+
+
 class FunctionTest(unittest.TestCase):
     def test_equal_to_the_c_api(self):
         for dtype in ("float64", "float32", "bfloat16", "float16"):
@@ -440,8 +451,7 @@ class ModuleTest(unittest.TestCase):
 
     def test_longnet_in_its_place(self):
         """Made and called as the published code makes and calls its own; a checkpoint by its names loads."""
-        names = [f"{part}_proj.{kind}" for part in "qkv" for kind in ("weight", "bias")]
-        names += ["out_proj.weight", "out_proj.bias", "inner_attn_ln.weight", "inner_attn_ln.bias"]
+        names = list(PublishedParameters(64, True).state_dict())
         args = types.SimpleNamespace(
             segment_length="[8, 16]",
             dilated_ratio=[1, 2],
@@ -452,7 +462,7 @@ class ModuleTest(unittest.TestCase):
             flash_attention=True,
         )
         module = LongNetAttention.from_args(args, 64, 4, dropout=0.1, self_attention=True, subln=True).eval()
-        self.assertEqual(sorted(module.state_dict()), sorted(names))
+        self.assertEqual(list(module.state_dict()), names)
         self.assertEqual(module.inner_attn_ln.eps, 1e-6)
         file = io.BytesIO()
         generator = torch.Generator().manual_seed(1)
@@ -490,6 +500,36 @@ class ModuleTest(unittest.TestCase):
                 LongNetAttention.from_args(types.SimpleNamespace(**{**vars(args), name: True}), 64, 4)
         with self.assertRaisesRegex(annulus.UnsupportedError, "encoder_decoder_attention"):
             LongNetAttention.from_args(args, 64, 4, encoder_decoder_attention=True)
+
+
+    def test_longnet_parameters_in_their_order(self):
+        """What is saved by order, such as an optimizer's state, belongs to the same parameters here."""
+
+        def shapes(module):
+            return [(name, tuple(parameter.shape)) for name, parameter in module.named_parameters()]
+
+        for subln in (False, True):
+            theirs, ours = PublishedParameters(64, subln), LongNetAttention(64, 4, [8, 16], [1, 2], subln=subln)
+            self.assertEqual(shapes(ours), shapes(theirs))
+            ours.load_state_dict(theirs.state_dict())
+            optimizers = [torch.optim.AdamW(module.parameters(), lr=0.1) for module in (theirs, ours)]
+
+            def step(module, optimizer, seed):
+                for place, (_, parameter) in enumerate(sorted(module.named_parameters())):
+                    (parameter.grad,) = rows(seed + place, parameter.shape)
+                optimizer.step()
+
+            step(theirs, optimizers[0], 1)
+            file = io.BytesIO()
+            torch.save((theirs.state_dict(), optimizers[0].state_dict()), file)
+            file.seek(0)
+            weights, state = torch.load(file)
+            ours.load_state_dict(weights)
+            optimizers[1].load_state_dict(state)
+            for module, optimizer in zip((theirs, ours), optimizers):
+                step(module, optimizer, 1000)
+            for name, parameter in theirs.named_parameters():
+                self.assertTrue(torch.equal(ours.get_parameter(name), parameter), name)
 
 
 class RanksTest(unittest.TestCase):

@@ -84,16 +84,17 @@ class MultiheadDilatedAttention(nn.Module):
         self._texts = tuple(self.config.replace(causal=causal)._text for causal in (False, True))
 
         place = {"device": device, "dtype": dtype}
-        self.q_proj = nn.Linear(embed_dim, embed_dim, bias=bias, **place)
+        # In the order of LongNet's published code: what is saved by order, as optimizers' states are, relies on it.
         self.k_proj = nn.Linear(embed_dim, kv_heads * self.head_dim, bias=bias, **place)
         self.v_proj = nn.Linear(embed_dim, kv_heads * self.head_dim, bias=bias, **place)
+        self.q_proj = nn.Linear(embed_dim, embed_dim, bias=bias, **place)
         self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias, **place)
         self.inner_attn_ln = nn.LayerNorm(embed_dim, eps=layer_norm_eps, **place) if layer_norm else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Xavier's uniform distribution, with gain 1/sqrt(2) for q, k and v; biases as nn.Linear's, the output's 0."""
-        for projection in (self.q_proj, self.k_proj, self.v_proj):
+        """Xavier's uniform distribution, with gain 1/sqrt(2) for k, v and q; biases as nn.Linear's, the output's 0."""
+        for projection in (self.k_proj, self.v_proj, self.q_proj):
             nn.init.xavier_uniform_(projection.weight, gain=1 / math.sqrt(2))
         nn.init.xavier_uniform_(self.out_proj.weight)
         if self.out_proj.bias is not None:
@@ -145,8 +146,11 @@ class MultiheadDilatedAttention(nn.Module):
 
 
 class LongNetAttention(MultiheadDilatedAttention):
-    """The attention of LongNet's published code (torchscale's DilatedAttention): the same parameters, by name and shape
-    (q_proj, k_proj, v_proj, out_proj, and inner_attn_ln with subln), and the same outputs, so that checkpoints load.
+    """The attention of LongNet's published code (torchscale's DilatedAttention): the same parameters, by name, shape and
+    order (k_proj, v_proj, q_proj, out_proj, and inner_attn_ln with subln), so that checkpoints and optimizers' states
+    load, and the same outputs, but where a dilation r does not divide its segment length w and the sequence has more than
+    w positions: there that code puts rows in wrong places, and the outputs here are those of LongNet's definition.
+    (Prov-GigaPath's fine-tuning script has such a branch, 23170:4: outputs differ from 23,170 tiles on.)
 
     segment_length, dilated_ratio: a list of each, as in that code's configuration.
     subln: normalise before the output projection. layernorm_eps: its epsilon.
