@@ -1,19 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention over a multiset union of dilated segments, straight from the definition: one number for every pair."""
 
-import ctypes
-import os
+import math
 
 import numpy as np
 
-LIBRARY = ctypes.CDLL(os.environ["ANNULUS_LIBRARY"])
+
+def curve(width, height, forward=True):
+    """The cells (x, y) of a rectangle along the generalised Hilbert curve, which leads from (0, 0) to the other end of
+    the width. Odd sides are halved towards the grid's origin: down in a part that is walked forward, else up."""
+    if height == 1:
+        return [(x, 0) for x in range(width)]
+    if width == 1:
+        return [(0, y) for y in range(height)]
+
+    def half(side):
+        return side // 2 if forward else side - side // 2
+
+    def even_half(side):
+        return half(side) + (half(side) % 2 if side > 2 else 0)
+
+    if 2 * width > 3 * height:
+        first = even_half(width)
+        return curve(first, height, forward) + [(first + x, y) for x, y in curve(width - first, height, forward)]
+    left, up = half(width), even_half(height)
+    return ([(x, y) for y, x in curve(up, left, forward)]
+            + [(x, up + y) for x, y in curve(width, height - up, forward)]
+            + [(width - 1 - y, up - 1 - x) for x, y in curve(up, width - left, not forward)])
 
 
 def hilbert_places(length, width):
     """The place of every position along the segment's curve."""
-    positions = np.empty(length, np.int64)
-    assert LIBRARY.annulus_hilbert_curve(
-        positions.ctypes.data_as(ctypes.c_void_p), ctypes.c_int64(length), ctypes.c_int64(width)) == 0
+    if not width or length % width:
+        width = next(d for d in range(math.isqrt(length - 1) + 1, length + 1) if length % d == 0)
+    height = length // width
+    if width >= height:
+        positions = [y * width + x for x, y in curve(width, height)]
+    else:
+        positions = [x * width + y for x, y in curve(height, width)]
     return np.argsort(positions)
 
 
@@ -28,7 +52,7 @@ def branch_keys(n, heads, w, r, first_head=0, head_count=None, phase="block", qu
     if order == "hilbert":
         for s in range(segment[-1] + 1):
             length = int((segment == s).sum())
-            place[segment == s] = hilbert_places(length, width if width and length % width == 0 else 0)
+            place[segment == s] = hilbert_places(length, width)
     residue = place % r
     same_segment = segment[:, None] == segment[None, :]
     for h in range(head_count):

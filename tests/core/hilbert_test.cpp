@@ -2,6 +2,7 @@
 // The generalised Hilbert curve: a bijection with its inverse, whose steps go to neighbours, equal to the recursion
 // that defines it.
 #include "core/hilbert.hpp"
+#include "support/curve.hpp"
 
 #include <gtest/gtest.h>
 
@@ -14,6 +15,8 @@
 namespace {
 
 using annulus::Curve;
+using annulus::test::hilbert_columns;
+using annulus::test::hilbert_positions;
 
 std::vector<std::int64_t> walk(const Curve &curve) {
     std::vector<std::int64_t> positions;
@@ -33,54 +36,6 @@ void expect_bijection(const Curve &curve) {
         seen[static_cast<std::size_t>(position)] = true;
         ASSERT_EQ(curve.index(position), p);
     }
-}
-
-// The definition as lists of cells, built from the lists of the parts, each in coordinates of its own that grow along
-// the walk. Halves of odd sides round towards the origin of the grid: down in a part walked `forward`, else up.
-struct Cell {
-    std::int64_t x, y;
-};
-
-std::vector<Cell> cells(std::int64_t width, std::int64_t height, bool forward) {
-    std::vector<Cell> list;
-    if (width == 1 || height == 1) {
-        for (std::int64_t i = 0; i < width * height; ++i)
-            list.push_back(height == 1 ? Cell{i, 0} : Cell{0, i});
-        return list;
-    }
-    const auto half = [&](std::int64_t side) { return forward ? side / 2 : side - side / 2; };
-    const auto even = [&](std::int64_t side) {
-        const std::int64_t h = half(side);
-        return h % 2 == 1 && side > 2 ? h + 1 : h;
-    };
-    if (2 * width > 3 * height) {
-        const std::int64_t first = even(width);
-        for (const Cell c : cells(first, height, forward))
-            list.push_back(c);
-        for (const Cell c : cells(width - first, height, forward))
-            list.push_back({first + c.x, c.y});
-    } else {
-        const std::int64_t left = half(width), up = even(height);
-        for (const Cell c : cells(up, left, forward))
-            list.push_back({c.y, c.x});
-        for (const Cell c : cells(width, height - up, forward))
-            list.push_back({c.x, up + c.y});
-        for (const Cell c : cells(up, width - left, !forward))
-            list.push_back({width - 1 - c.y, up - 1 - c.x});
-    }
-    return list;
-}
-
-std::vector<std::int64_t> walk_by_definition(std::int64_t rows, std::int64_t columns) {
-    std::vector<std::int64_t> positions;
-    if (columns >= rows) {
-        for (const Cell c : cells(columns, rows, true))
-            positions.push_back(c.y * columns + c.x);
-    } else {
-        for (const Cell c : cells(rows, columns, true))
-            positions.push_back(c.x * columns + c.y);
-    }
-    return positions;
 }
 
 TEST(Hilbert, BijectionForEveryLengthWithAutomaticWidth) {
@@ -106,10 +61,10 @@ TEST(Hilbert, BijectionForEveryWidth) {
 TEST(Hilbert, EqualsTheDefinition) {
     for (std::int64_t rows = 1; rows <= 48; ++rows)
         for (std::int64_t columns = 1; columns <= 48; ++columns)
-            ASSERT_EQ(walk(Curve::hilbert(rows * columns, columns)), walk_by_definition(rows, columns))
+            ASSERT_EQ(walk(Curve::hilbert(rows * columns, columns)), hilbert_positions(rows, columns))
                 << rows << " x " << columns;
     for (const auto &[rows, columns] : {std::pair{128, 128}, {100, 63}, {331, 97}, {2, 500}, {701, 3}, {255, 257}})
-        ASSERT_EQ(walk(Curve::hilbert(rows * columns, columns)), walk_by_definition(rows, columns))
+        ASSERT_EQ(walk(Curve::hilbert(rows * columns, columns)), hilbert_positions(rows, columns))
             << rows << " x " << columns;
 }
 
@@ -193,12 +148,8 @@ TEST(Hilbert, OneRowOrColumnIsLinear) {
 }
 
 TEST(Hilbert, AutomaticWidth) {
-    for (std::int64_t length = 1; length <= 20000; ++length) {
-        std::int64_t width = 1;
-        while (width * width < length || length % width != 0)
-            ++width;
-        ASSERT_EQ(Curve::automatic_width(length), width) << length;
-    }
+    for (std::int64_t length = 1; length <= 20000; ++length)
+        ASSERT_EQ(Curve::automatic_width(length), hilbert_columns(length)) << length;
     // Squares and their neighbours, where a rounded square root would go wrong; primes have one row.
     for (const std::int64_t root : {94906267L, 999999937L, 3037000499L}) {
         EXPECT_EQ(Curve::automatic_width(root * root), root);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "support/mask.hpp"
 
+#include "support/curve.hpp"
+
 #include <algorithm>
 #include <stdexcept>
 
@@ -17,9 +19,9 @@ Mask::Mask(const Problem &problem) : problem_(problem) {
         for (std::int64_t start = 0; start < problem.length;) {
             const Segment segment = segment_of(branch, start);
             if (spec.order == ANNULUS_ORDER_HILBERT) {
-                std::vector<std::int64_t> curve(segment.length);
                 const bool fits = spec.width && segment.length % spec.width == 0;
-                check(annulus_hilbert_curve(curve.data(), segment.length, fits ? spec.width : 0));
+                const std::int64_t columns = fits ? spec.width : hilbert_columns(segment.length);
+                const std::vector<std::int64_t> curve = hilbert_positions(segment.length / columns, columns);
                 for (std::int64_t p = 0; p < segment.length; ++p)
                     places.at(start + curve[p]) = p;
             } else {

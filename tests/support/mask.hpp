@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which keys a query attends to, position by position from the definition: slow, and independent of the library but for
-// the Hilbert curve of its public API.
+// Which keys a query attends to, position by position from the definition: slow, and independent of the library.
 #pragma once
 
 #include "support/problem.hpp"
