@@ -84,9 +84,9 @@ ANNULUS_API annulus_status annulus_forward(annulus_context *context, const annul
  *   q, out, d_out  [B, Nq, H, D] inputs      d_q       [B, Nq, H, D] output       lse    [B, H, Nq] input, from forward
  *   k, v           [B, N,  G, D] inputs      d_k, d_v  [B, N,  G, D] outputs      d_lse  [B, H, Nq] input, or NULL
  *
- * q, k, v, out and lse must be those of a forward call with the same config and window. Outputs are overwritten, not
- * added to; with a window, d_k and d_v are the contribution of its query rows. Everything else as annulus_forward.
- * Since 0.1.0.
+ * q, k, v, out and lse must be those of a forward call with the same config and window: an engine finds P with lse, as
+ * exactly as its dtype holds it, or anew from q and k, as `reference` does. Outputs are overwritten, not added to; with
+ * a window, d_k and d_v are the contribution of its query rows. Everything else as annulus_forward. Since 0.1.0.
  */
 ANNULUS_API annulus_status annulus_backward(annulus_context *context, const annulus_tensor *q, const annulus_tensor *k,
                                             const annulus_tensor *v, const annulus_tensor *out,

@@ -87,6 +87,7 @@ struct Attended {
     std::int64_t m;      // global position of the key
     double multiplicity; // in the union over the branches
     double score;        // scale * Q[n] . K[m]
+    double p;            // multiplicity * exp(score - LSE)
 };
 
 // Everything a call keeps in its workspace.
@@ -278,58 +279,64 @@ template <class T> class Reference {
   private:
     using Statistic = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-    // A(n, h) with its scores, n being row i of the queries. Keys outside it are not even read.
-    std::int64_t attend(const annulus_tensor &q, const annulus_tensor &k, std::int64_t b, std::int32_t h,
-                        std::int64_t i) const {
+    // A(n, h), n being row i of the queries.
+    struct Row {
+        const Attended *begin, *end;
+        double lse; // -infinity where there are no keys
+    };
+
+    // Keys outside A(n, h) are not even read.
+    Row attend(const annulus_tensor &q, const annulus_tensor &k, std::int64_t b, std::int32_t h, std::int64_t i) const {
         const Window &keys = problem_.keys;
         const std::int64_t n = problem_.queries.start + i;
-        std::int64_t count = 0;
+        const auto zero_keys = static_cast<double>(definition_.zero_keys(n, h));
+        Attended *const begin = scratch_.keys, *end = begin;
+        double largest = zero_keys > 0 ? 0 : -std::numeric_limits<double>::infinity();
         for (std::int64_t m = keys.start; m < keys.end(); ++m)
-            if (const int multiplicity = definition_.multiplicity(n, m, h))
-                scratch_.keys[count++] = {m, static_cast<double>(multiplicity),
-                                          scale_ * dot(row<T>(q, b, i, h), key_row(k, b, m, h), problem_.head_dim)};
-        return count;
+            if (const int multiplicity = definition_.multiplicity(n, m, h)) {
+                const double score = scale_ * dot(row<T>(q, b, i, h), key_row(k, b, m, h), problem_.head_dim);
+                *end++ = {m, static_cast<double>(multiplicity), score, 0};
+                largest = std::max(largest, score);
+            }
+
+        // Subtracting the largest score keeps the exponentials in range; any finite shift gives the same result. The
+        // sum itself normalises them: beside a large score LSE has no digits left for the sum's logarithm.
+        const double shift = std::isfinite(largest) ? largest : 0;
+        double sum = zero_keys > 0 ? zero_keys * std::exp(-shift) : 0;
+        for (Attended *key = begin; key != end; ++key) {
+            key->p = key->multiplicity * std::exp(key->score - shift);
+            sum += key->p;
+        }
+        for (Attended *key = begin; key != end; ++key)
+            key->p /= sum;
+        return {begin, end, shift + std::log(sum)};
     }
 
     void forward_row(const ForwardTensors &t, std::int64_t b, std::int32_t h, std::int64_t i) const {
-        const Attended *begin = scratch_.keys, *end = begin + attend(t.q, t.k, b, h, i);
-        const auto zero_keys = static_cast<double>(definition_.zero_keys(problem_.queries.start + i, h));
-
-        // Subtracting the largest score keeps the exponentials in range; any finite shift gives the same result.
-        double largest = zero_keys > 0 ? 0 : -std::numeric_limits<double>::infinity();
-        for (const Attended *key = begin; key != end; ++key)
-            largest = std::max(largest, key->score);
-        const double shift = std::isfinite(largest) ? largest : 0;
-        double sum = zero_keys > 0 ? zero_keys * std::exp(-shift) : 0;
-        for (const Attended *key = begin; key != end; ++key)
-            sum += key->multiplicity * std::exp(key->score - shift);
-        const double lse = shift + std::log(sum); // -infinity where there are no keys
-
+        const auto [begin, end, lse] = attend(t.q, t.k, b, h, i);
         std::fill_n(scratch_.row, problem_.head_dim, 0.0);
         for (const Attended *key = begin; key != end; ++key)
-            add(scratch_.row, key->multiplicity * std::exp(key->score - lse), key_row(t.v, b, key->m, h),
-                problem_.head_dim);
+            add(scratch_.row, key->p, key_row(t.v, b, key->m, h), problem_.head_dim);
         store(row<T>(t.out, b, i, h), scratch_.row, problem_.head_dim);
         if (t.lse)
             *statistic<Statistic>(*t.lse, b, h, i) = static_cast<Statistic>(lse);
     }
 
-    // Writes dQ[n] and adds to dK and dV what query n gives.
+    // Writes dQ[n] and adds to dK and dV what query n gives. What the caller's LSE says is found anew from Q and K,
+    // without what rounding took from it.
     void backward_row(const BackwardTensors &t, std::int64_t b, std::int32_t h, std::int64_t i) const {
         const std::int32_t D = problem_.head_dim;
-        const Attended *begin = scratch_.keys, *end = begin + attend(t.q, t.k, b, h, i);
+        const Row attended = attend(t.q, t.k, b, h, i);
         const T *q = row<T>(t.q, b, i, h), *d_out = row<T>(t.d_out, b, i, h);
-        const double lse = *statistic<Statistic>(t.lse, b, h, i);
         const double d_lse = t.d_lse ? *statistic<Statistic>(*t.d_lse, b, h, i) : 0;
         const double delta = dot(d_out, row<T>(t.out, b, i, h), D);
 
         std::fill_n(scratch_.row, D, 0.0);
-        for (const Attended *key = begin; key != end; ++key) {
+        for (const Attended *key = attended.begin; key != attended.end; ++key) {
             const T *k = key_row(t.k, b, key->m, h), *v = key_row(t.v, b, key->m, h);
             const std::int64_t j = key->m - problem_.keys.start;
-            const double p = key->multiplicity * std::exp(key->score - lse);
-            const double d_s = p * (dot(d_out, v, D) - delta + d_lse) * scale_;
-            add(scratch_.d_v + j * D, p, d_out, D);
+            const double d_s = key->p * (dot(d_out, v, D) - delta + d_lse) * scale_;
+            add(scratch_.d_v + j * D, key->p, d_out, D);
             add(scratch_.row, d_s, k, D);
             add(scratch_.d_k + j * D, d_s, q, D);
         }

@@ -53,13 +53,16 @@ Results plain(const Problem &problem, const Inputs &inputs, annulus_dtype dtype)
                     weights.push_back(rounded(scale * dot(&inputs.q[row], &inputs.k[kv_row(m)], dim)));
                     greatest = std::max(greatest, weights.back());
                 }
-                double sum = keys.padding ? static_cast<double>(keys.padding) * std::exp(-greatest) : 0;
-                for (const double score : weights)
-                    sum += std::exp(score - greatest);
-                const double lse = greatest + std::log(sum);
-                results.lse[statistic] = lse;
+                // Normalised by the sum itself: at large scores LSE has no digits left for its logarithm.
+                const double shift = std::isfinite(greatest) ? greatest : 0;
+                double sum = keys.padding ? static_cast<double>(keys.padding) * std::exp(-shift) : 0;
+                for (double &weight : weights) {
+                    weight = std::exp(weight - shift);
+                    sum += weight;
+                }
+                results.lse[statistic] = shift + std::log(sum);
                 for (double &weight : weights)
-                    weight = rounded(std::exp(weight - lse));
+                    weight = rounded(weight / sum);
 
                 double *const out = &results.out[row];
                 for (std::size_t i = 0; i < weights.size(); ++i)
