@@ -32,7 +32,6 @@ void append(annulus_config &config, const std::vector<Branch> &added) {
     if (branches.size() + added.size() > max_branches)
         throw Error(ANNULUS_ERROR_ARGUMENT, "config has %zu branches and is to get %zu more; it may have %d",
                     branches.size(), added.size(), max_branches);
-    branches.reserve(branches.size() + added.size());
     branches.insert(branches.end(), added.begin(), added.end());
 }
 
