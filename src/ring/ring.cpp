@@ -69,7 +69,10 @@ std::uint64_t bytes_of_messages(const RingPlan &plan, std::vector<const Message 
     std::int64_t bytes = 0;
     for (const Round &round : plan.schedule().rounds())
         for (const Message *message : round.*messages)
-            bytes += 2 * bytes_of_rows(problem, message->total_rows(), dtype);
+            if (__builtin_add_overflow(bytes, 2 * bytes_of_rows(problem, message->total_rows(), dtype), &bytes))
+                throw Error(ANNULUS_ERROR_ARGUMENT,
+                            "the rows that rank %d would exchange with the others are more than 64 bits can count",
+                            plan.schedule().rank());
     return static_cast<std::uint64_t>(bytes);
 }
 
@@ -404,7 +407,10 @@ std::size_t ring_bytes(const RingPlan &plan, annulus_pass pass, const Engine &en
     for (const Round &round : plan.schedule().rounds())
         for (const Message *message : round.receives)
             most = std::max(most, engine.step_bytes(plan.remote(*message), pass, left));
-    return own_bytes(plan, pass) + most;
+    Workspace ledger;
+    book(ledger, plan, pass);
+    ledger.skip(most);
+    return ledger.used();
 }
 
 void ring_forward(const RingPlan &plan, const ForwardTensors &tensors, Workspace &workspace,
