@@ -154,8 +154,8 @@ typedef struct annulus_estimate {
  * branch: an index of the config, and pairs, flops and remote_bytes are that branch's share; or ANNULUS_ALL_BRANCHES.
  * ANNULUS_ERROR_ARGUMENT: a pointer is NULL, the context has no config, `branch` does not exist, a size is not known or
  * non-zero bytes follow what this version knows, or the problem is not legal. ANNULUS_ERROR_UNSUPPORTED: as
- * annulus_forward. ANNULUS_ERROR_MEMORY: a call needs more than the config's workspace limit. Time and memory grow with
- * the number of branches and heads, not with N. Since 0.1.0.
+ * annulus_forward. ANNULUS_ERROR_MEMORY: a call needs more than the config's workspace limit, or than any memory can
+ * hold. Time and memory grow with the number of branches and heads, not with N. Since 0.1.0.
  */
 ANNULUS_API annulus_status annulus_estimate_problem(annulus_context *context, const annulus_problem *problem,
                                                     int32_t branch, annulus_estimate *estimate);

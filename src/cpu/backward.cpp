@@ -41,7 +41,7 @@ template <class T> Gradients book_gradients(Workspace &workspace, const Plan &pl
     if (p.dtype == dtype)
         return tensors ? Gradients{tensors->d_q, tensors->d_k, tensors->d_v} : Gradients{};
     const auto copy = [&](std::int64_t n, std::int64_t heads) {
-        return packed(workspace.take<T>(p.batch * n * heads * p.head_dim), dtype, p.batch, n, heads, p.head_dim);
+        return packed(workspace.take<T>(p.batch, n, heads, p.head_dim), dtype, p.batch, n, heads, p.head_dim);
     };
     return {copy(p.queries.length, p.heads), copy(p.keys.length, p.kv_heads), copy(p.keys.length, p.kv_heads)};
 }
@@ -304,7 +304,8 @@ template <class T> std::size_t scratch_bytes(const Plan &plan) {
 template <class T> std::size_t backward_bytes(const Plan &plan, int threads) {
     Workspace ledger;
     book_gradients<T>(ledger, plan, nullptr);
-    return ledger.used() + static_cast<std::size_t>(threads) * scratch_bytes<T>(plan);
+    ledger.skip(scratch_bytes<T>(plan), threads);
+    return ledger.used();
 }
 
 namespace {
@@ -320,7 +321,7 @@ void add_gradients(const Plan &plan, const BackwardTensors &tensors, const Gradi
             threads, schedule.steps(), [&](std::int64_t) { return schedule.cells(); },
             [&](std::int64_t step, std::int64_t item, int worker) {
                 Workspace mine = workspace;
-                mine.skip(static_cast<std::size_t>(worker) * piece);
+                mine.skip(piece, worker);
                 const Scratch<T> scratch = book_scratch<T>(mine, plan);
                 CellBackward<T>(plan, tensors, gradients, scratch).run(branch, schedule, schedule.cell(step, item));
             });
@@ -355,7 +356,9 @@ template <class T> void backward(const Plan &plan, const BackwardTensors &tensor
 }
 
 template <class T> std::size_t backward_step_bytes(const Plan &plan, int threads) {
-    return static_cast<std::size_t>(threads) * scratch_bytes<T>(plan);
+    Workspace ledger;
+    ledger.skip(scratch_bytes<T>(plan), threads);
+    return ledger.used();
 }
 
 template <class T>

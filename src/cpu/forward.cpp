@@ -285,7 +285,9 @@ template <class T> std::size_t scratch_bytes(const Plan &plan) {
 } // namespace
 
 template <class T> std::size_t forward_bytes(const Plan &plan, int threads) {
-    return static_cast<std::size_t>(threads) * scratch_bytes<T>(plan);
+    Workspace ledger;
+    ledger.skip(scratch_bytes<T>(plan), threads);
+    return ledger.used();
 }
 
 namespace {
@@ -306,7 +308,7 @@ void for_each_block(const Plan &plan, const ForwardTensors &tensors, const Works
         Scratch<T> scratch{};
         if (workspace) {
             Workspace mine = *workspace;
-            mine.skip(static_cast<std::size_t>(worker) * piece);
+            mine.skip(piece, worker);
             scratch = book<T>(mine, plan);
         }
         const Window rows = intersect({problem.queries.start + block * length, length}, problem.queries);

@@ -104,13 +104,13 @@ Scratch book(Workspace &workspace, const Plan &plan, annulus_pass pass) {
     const Problem &problem = plan.problem();
     const auto branches = static_cast<std::int64_t>(plan.pattern().branches.size());
     Scratch scratch{};
-    scratch.segments = workspace.take<std::int64_t>(branches * problem.sequence_length);
-    scratch.residues = workspace.take<std::int64_t>(branches * problem.sequence_length);
+    scratch.segments = workspace.take<std::int64_t>(branches, problem.sequence_length);
+    scratch.residues = workspace.take<std::int64_t>(branches, problem.sequence_length);
     scratch.keys = workspace.take<Attended>(problem.keys.length);
     scratch.row = workspace.take<double>(problem.head_dim);
     if (pass == ANNULUS_PASS_BACKWARD) {
-        scratch.d_k = workspace.take<double>(problem.keys.length * problem.head_dim);
-        scratch.d_v = workspace.take<double>(problem.keys.length * problem.head_dim);
+        scratch.d_k = workspace.take<double>(problem.keys.length, problem.head_dim);
+        scratch.d_v = workspace.take<double>(problem.keys.length, problem.head_dim);
     }
     return scratch;
 }

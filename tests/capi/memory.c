@@ -191,13 +191,116 @@ static void a_thousand_cycles_leave_no_memory(void **state) {
         fail_msg("%zu bytes more in use than 1000 cycles ago", after - before);
 }
 
+/* The fixture's context with `branches` branches of the whole sequence on an engine. */
+static void set_branches(fixture *f, int branches, annulus_engine engine) {
+    annulus_config *config = NULL;
+    assert_ok(annulus_config_create(&config));
+    for (int i = 0; i < branches; ++i)
+        assert_ok(annulus_config_add_branch(config, 0, 1, NULL));
+    assert_ok(annulus_config_set_engine(config, engine));
+    assert_ok(annulus_context_set_config(f->context, config));
+    annulus_config_destroy(config);
+}
+
+/* One query at the end of `length` keys, which are all one row; B = H = G = 1. */
+static annulus_problem one_query_of(int64_t length) {
+    annulus_problem problem = ANNULUS_PROBLEM_INIT;
+    problem.heads = problem.kv_heads = problem.batch = problem.query_length = 1;
+    problem.head_dim = DIM;
+    problem.sequence_length = problem.key_length = length;
+    problem.query_start = length - 1;
+    return problem;
+}
+
+/* What `reference` keeps of every position in every branch is more than 64 bits can count. */
+static void sizes_beyond_any_memory(void **state) {
+    fixture *f = *state;
+    const struct {
+        int branches;
+        int64_t length;
+    } sizes[] = {{1000, 1152921504606847}, {1024, (int64_t)1 << 50}, {65536, ((int64_t)1 << 54) - 1}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; ++i) {
+        const annulus_problem problem = one_query_of(sizes[i].length);
+        annulus_window window = ANNULUS_WINDOW_INIT;
+        set_branches(f, sizes[i].branches, ANNULUS_ENGINE_REFERENCE);
+        for (int pass = ANNULUS_PASS_FORWARD; pass <= ANNULUS_PASS_BACKWARD; ++pass) {
+            uint64_t bytes = 77;
+            assert_refused(annulus_workspace_size(f->context, &problem, (annulus_pass)pass, &bytes),
+                           ANNULUS_ERROR_MEMORY, "workspace");
+            assert_int_equal(bytes, 77);
+        }
+        window.query_start = problem.query_start;
+        f->window = &window;
+        for (int t = 0; t < ARGUMENTS; ++t) {
+            const int is_key = t == K || t == V;
+            f->tensors[t].shape[0] = 1;
+            f->tensors[t].shape[1] = is_key ? sizes[i].length : 1;
+            f->tensors[t].shape[2] = 1;
+            if (is_key)
+                f->tensors[t].stride[1] = 0;
+        }
+        assert_call_refused(f, &forward_call, ANNULUS_ERROR_MEMORY, "workspace", "more than any memory");
+        restore(f);
+    }
+}
+
+/* Nor can 64 bits count what one rank with nearly all rows sends to a thousand with one each. */
+static void traffic_beyond_64_bits(void **state) {
+    fixture *f = *state;
+    enum { RANKS = 1024 };
+    const annulus_problem problem = one_query_of((int64_t)1 << 54);
+    int64_t lengths[RANKS];
+    for (int i = 0; i < RANKS; ++i)
+        lengths[i] = i == 0 ? problem.sequence_length - (RANKS - 1) : 1;
+    annulus_config *config = NULL;
+    assert_ok(annulus_config_create(&config));
+    assert_ok(annulus_config_add_branch(config, 0, 1, NULL));
+    const annulus_exchange exchanges[] = {ANNULUS_EXCHANGE_RING, ANNULUS_EXCHANGE_GATHER};
+    for (int i = 0; i < 2; ++i) {
+        annulus_rank_estimate estimate = ANNULUS_RANK_ESTIMATE_INIT;
+        assert_ok(annulus_config_set_exchange(config, exchanges[i]));
+        assert_ok(annulus_context_set_config(f->context, config));
+        assert_refused(annulus_estimate_rank(f->context, &problem, lengths, RANKS, 0, &estimate),
+                       i == 0 ? ANNULUS_ERROR_ARGUMENT : ANNULUS_ERROR_MEMORY, i == 0 ? "rows" : "workspace");
+        assert_int_equal(estimate.forward_sent_bytes, 0);
+        assert_ok(annulus_estimate_rank(f->context, &problem, lengths, RANKS, 1, &estimate));
+        assert_true(estimate.forward_received_bytes ==
+                    2 * sizeof(float) * DIM * (uint64_t)(problem.sequence_length - 1));
+    }
+    annulus_config_destroy(config);
+}
+
+/* A size that wraps around would be smaller than that of half the sequence. */
+static void workspace_grows_with_the_sequence(void **state) {
+    fixture *f = *state;
+    const annulus_engine engines[] = {ANNULUS_ENGINE_AUTO, ANNULUS_ENGINE_REFERENCE, ANNULUS_ENGINE_CPU};
+    for (int e = 0; e < 3; ++e) {
+        set_branches(f, 1000, engines[e]);
+        for (int pass = ANNULUS_PASS_FORWARD; pass <= ANNULUS_PASS_BACKWARD; ++pass) {
+            uint64_t least = 0;
+            for (int64_t length = 1; length < (int64_t)1 << 54; length = 2 * length + 1) {
+                annulus_problem problem = one_query_of(length);
+                problem.query_start = 0;
+                problem.query_length = length;
+                problem.dtype = ANNULUS_BFLOAT16;
+                uint64_t bytes = 0;
+                const annulus_status status = annulus_workspace_size(f->context, &problem, (annulus_pass)pass, &bytes);
+                if (status == ANNULUS_ERROR_MEMORY && engines[e] == ANNULUS_ENGINE_REFERENCE)
+                    break;
+                assert_ok(status);
+                assert_true(bytes >= least);
+                least = bytes;
+            }
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(workspace_to_the_byte),
-        TEST(estimate_announces_the_workspace),
-        TEST(workspace_limit_is_kept),
-        TEST(allocator_is_called_and_balanced),
-        TEST(a_thousand_cycles_leave_no_memory),
+        TEST(sizes_beyond_any_memory),           TEST(traffic_beyond_64_bits),
+        TEST(workspace_grows_with_the_sequence), TEST(workspace_to_the_byte),
+        TEST(estimate_announces_the_workspace),  TEST(workspace_limit_is_kept),
+        TEST(allocator_is_called_and_balanced),  TEST(a_thousand_cycles_leave_no_memory),
     };
     return RUN_TESTS(tests);
 }
