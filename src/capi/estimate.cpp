@@ -59,7 +59,11 @@ annulus_status annulus_estimate_problem(annulus_context *context, const annulus_
         result.gradient_bytes = row_bytes;
         result.forward_workspace_bytes = announced_bytes(*context, checked, ANNULUS_PASS_FORWARD);
         result.backward_workspace_bytes = announced_bytes(*context, checked, ANNULUS_PASS_BACKWARD);
-        result.remote_bytes = static_cast<std::uint64_t>(plan.remote_bytes(branch));
+        const double remote_bytes = plan.remote_bytes(branch);
+        if (remote_bytes >= 0x1p64)
+            throw Error(ANNULUS_ERROR_ARGUMENT,
+                        "the rows outside the key window that all branches want are more bytes than 64 bits can count");
+        result.remote_bytes = static_cast<std::uint64_t>(remote_bytes);
         result.plan_bytes = plan.bytes();
         write_sized(estimate, result);
     });

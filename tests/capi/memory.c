@@ -270,6 +270,20 @@ static void traffic_beyond_64_bits(void **state) {
     annulus_config_destroy(config);
 }
 
+/* Nor the rows that 65,536 branches, each for itself, want from elsewhere. */
+static void remote_rows_beyond_64_bits(void **state) {
+    fixture *f = *state;
+    annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
+    annulus_problem problem = one_query_of((int64_t)1 << 53);
+    problem.key_length = 1;
+    set_branches(f, 65536, ANNULUS_ENGINE_AUTO);
+    assert_refused(annulus_estimate_problem(f->context, &problem, ANNULUS_ALL_BRANCHES, &estimate),
+                   ANNULUS_ERROR_ARGUMENT, "rows");
+    assert_true(estimate.pairs == 0);
+    assert_ok(annulus_estimate_problem(f->context, &problem, 0, &estimate));
+    assert_true(estimate.remote_bytes == 2 * sizeof(float) * DIM * (uint64_t)(problem.sequence_length - 1));
+}
+
 /* A size that wraps around would be smaller than that of half the sequence. */
 static void workspace_grows_with_the_sequence(void **state) {
     fixture *f = *state;
@@ -297,10 +311,15 @@ static void workspace_grows_with_the_sequence(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(sizes_beyond_any_memory),           TEST(traffic_beyond_64_bits),
-        TEST(workspace_grows_with_the_sequence), TEST(workspace_to_the_byte),
-        TEST(estimate_announces_the_workspace),  TEST(workspace_limit_is_kept),
-        TEST(allocator_is_called_and_balanced),  TEST(a_thousand_cycles_leave_no_memory),
+        TEST(sizes_beyond_any_memory),
+        TEST(traffic_beyond_64_bits),
+        TEST(remote_rows_beyond_64_bits),
+        TEST(workspace_grows_with_the_sequence),
+        TEST(workspace_to_the_byte),
+        TEST(estimate_announces_the_workspace),
+        TEST(workspace_limit_is_kept),
+        TEST(allocator_is_called_and_balanced),
+        TEST(a_thousand_cycles_leave_no_memory),
     };
     return RUN_TESTS(tests);
 }
