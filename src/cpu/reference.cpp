@@ -282,7 +282,7 @@ template <class T> class Reference {
     // A(n, h), n being row i of the queries.
     struct Row {
         const Attended *begin, *end;
-        double lse; // -infinity where there are no keys
+        double lse; // -infinity where there are no keys, NaN where all have the score -infinity
     };
 
     // Keys outside A(n, h) are not even read.
@@ -309,7 +309,8 @@ template <class T> class Reference {
         }
         for (Attended *key = begin; key != end; ++key)
             key->p /= sum;
-        return {begin, end, shift + std::log(sum)};
+        const bool no_sum = sum == 0 && begin != end;
+        return {begin, end, no_sum ? std::numeric_limits<double>::quiet_NaN() : shift + std::log(sum)};
     }
 
     void forward_row(const ForwardTensors &t, std::int64_t b, std::int32_t h, std::int64_t i) const {
