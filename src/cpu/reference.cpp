@@ -301,7 +301,8 @@ template <class T> class Reference {
 
         // Subtracting the largest score keeps the exponentials in range; any finite shift gives the same result. The
         // sum itself normalises them: beside a large score LSE has no digits left for the sum's logarithm.
-        const double shift = std::isfinite(largest) ? largest : 0;
+        // Of scores that are all -infinity it leaves NaN.
+        const double shift = largest == std::numeric_limits<double>::infinity() ? 0 : largest;
         double sum = zero_keys > 0 ? zero_keys * std::exp(-shift) : 0;
         for (Attended *key = begin; key != end; ++key) {
             key->p = key->multiplicity * std::exp(key->score - shift);
@@ -309,8 +310,7 @@ template <class T> class Reference {
         }
         for (Attended *key = begin; key != end; ++key)
             key->p /= sum;
-        const bool no_sum = sum == 0 && begin != end;
-        return {begin, end, no_sum ? std::numeric_limits<double>::quiet_NaN() : shift + std::log(sum)};
+        return {begin, end, shift + std::log(sum)};
     }
 
     void forward_row(const ForwardTensors &t, std::int64_t b, std::int32_t h, std::int64_t i) const {

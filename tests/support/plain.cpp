@@ -54,7 +54,7 @@ Results plain(const Problem &problem, const Inputs &inputs, annulus_dtype dtype)
                     greatest = std::max(greatest, weights.back());
                 }
                 // Normalised by the sum itself: at large scores LSE has no digits left for its logarithm.
-                const double shift = std::isfinite(greatest) ? greatest : 0;
+                const double shift = greatest == std::numeric_limits<double>::infinity() ? 0 : greatest;
                 double sum = keys.padding ? static_cast<double>(keys.padding) * std::exp(-shift) : 0;
                 for (double &weight : weights) {
                     weight = std::exp(weight - shift);
