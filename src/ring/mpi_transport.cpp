@@ -6,11 +6,15 @@
 
 #include <mpi.h>
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <cstring>
+#include <ctime>
 #include <deque>
 #include <optional>
 #include <thread>
@@ -19,8 +23,9 @@ namespace annulus {
 
 namespace {
 
-// MPI counts in int.
-constexpr std::size_t max_piece = std::size_t{1} << 30;
+// Of the timeout, for giving up what was begun once a call has failed, and no more than that.
+constexpr double giving_up = 0.05;
+constexpr Transport::Seconds longest_giving_up{1};
 
 enum Tag { tag_batch, tag_gather };
 
@@ -54,6 +59,36 @@ class Pause {
     Deadline::Clock::time_point restless_until_ = Deadline::Clock::now() + std::chrono::milliseconds(1);
 };
 
+// Where a process that died was connected by TCP, Open MPI writes to its socket all the same: the thread's SIGPIPE would
+// end this process before it had its error. Held back here, around everything that has MPI send, it changes nothing of
+// the process.
+class PipeSignal {
+  public:
+    PipeSignal() {
+        sigemptyset(&pipe_);
+        sigaddset(&pipe_, SIGPIPE);
+        was_pending_ = is_pending();
+        pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
+    }
+    ~PipeSignal() {
+        const timespec at_once{};
+        if (!was_pending_ && is_pending())
+            sigtimedwait(&pipe_, nullptr, &at_once);
+        pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+    }
+    PipeSignal(const PipeSignal &) = delete;
+    PipeSignal &operator=(const PipeSignal &) = delete;
+
+  private:
+    static bool is_pending() {
+        sigset_t pending;
+        return sigpending(&pending) == 0 && sigismember(&pending, SIGPIPE) == 1;
+    }
+
+    sigset_t pipe_, before_;
+    bool was_pending_;
+};
+
 // A part of a transfer that is under way.
 struct Piece {
     MPI_Request request;
@@ -64,7 +99,7 @@ struct Piece {
 
 class MpiTransport final : public Transport {
   public:
-    explicit MpiTransport(MPI_Comm parent);
+    MpiTransport(MPI_Comm parent, std::size_t piece_bytes);
     ~MpiTransport() override;
 
     int size() const override { return size_; }
@@ -88,12 +123,14 @@ class MpiTransport final : public Transport {
 
     // Runs a call. Where it fails, the transport is broken and nothing is received any more.
     template <class Call> void guarded(Call call);
+    void listen() const;
     void start(Flight &flight, const Transfer &transfer, Tag tag, bool is_received);
     void complete(Flight &flight, const Deadline &deadline);
     void complete(Piece &piece, const Deadline &deadline);
     void check_abort() const;
     void cancel_receives() noexcept;
 
+    const std::size_t piece_bytes_;
     MPI_Comm comm_ = MPI_COMM_NULL;
     int size_ = 0, rank_ = 0;
     Seconds timeout_ = default_timeout;
@@ -102,7 +139,8 @@ class MpiTransport final : public Transport {
     std::deque<Flight> flights_; // of the batches that were begun, oldest first
 };
 
-MpiTransport::MpiTransport(MPI_Comm parent) {
+MpiTransport::MpiTransport(MPI_Comm parent, std::size_t piece_bytes) : piece_bytes_(piece_bytes) {
+    const PipeSignal held;
     check(MPI_Comm_dup(parent, &comm_), "MPI_Comm_dup");
     check(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
     check(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
@@ -113,6 +151,7 @@ MpiTransport::MpiTransport(MPI_Comm parent) {
 MpiTransport::~MpiTransport() {
     if (!is_running())
         return;
+    const PipeSignal held;
     const bool is_idle = flights_.empty() && !failure_ && !is_aborted_;
     cancel_receives();
     if (is_idle)
@@ -122,6 +161,7 @@ MpiTransport::~MpiTransport() {
 template <class Call> void MpiTransport::guarded(Call call) {
     if (failure_)
         throw *failure_;
+    const PipeSignal held;
     try {
         check_abort();
         call();
@@ -141,7 +181,7 @@ void MpiTransport::check_abort() const {
 // What cannot be cancelled at once is being received, and is waited for a little; sends cannot be cancelled, and what
 // they read is what the memory holds then.
 void MpiTransport::cancel_receives() noexcept {
-    const Deadline deadline(std::min(timeout_, Seconds(1)));
+    const Deadline deadline(std::min(timeout_ * giving_up, longest_giving_up));
     for (Flight &flight : flights_)
         for (Piece &piece : flight) {
             if (!piece.is_received || piece.request == MPI_REQUEST_NULL)
@@ -155,10 +195,17 @@ void MpiTransport::cancel_receives() noexcept {
     flights_.clear();
 }
 
+// Lets MPI hear of what came while the rank computed: Open MPI does not survive that it sends through a connection whose
+// other end is gone, if it does not know.
+void MpiTransport::listen() const {
+    int found = 0;
+    check(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, comm_, &found, MPI_STATUS_IGNORE), "MPI_Iprobe");
+}
+
 void MpiTransport::start(Flight &flight, const Transfer &transfer, Tag tag, bool is_received) {
-    for (std::size_t done = 0; done < transfer.bytes; done += max_piece) {
+    for (std::size_t done = 0; done < transfer.bytes; done += piece_bytes_) {
         void *const data = static_cast<std::byte *>(transfer.data) + done;
-        const int bytes = static_cast<int>(std::min(transfer.bytes - done, max_piece));
+        const int bytes = static_cast<int>(std::min(transfer.bytes - done, piece_bytes_));
         flight.push_back({MPI_REQUEST_NULL, transfer.peer, bytes, is_received});
         MPI_Request &request = flight.back().request;
         if (is_received)
@@ -197,6 +244,7 @@ void MpiTransport::complete(Flight &flight, const Deadline &deadline) {
 void MpiTransport::all_gather(const void *mine, void *all, std::size_t bytes) {
     const Deadline deadline(timeout_);
     guarded([&] {
+        listen();
         Flight &flight = flights_.emplace_back();
         const auto part = [&](int rank) { return static_cast<std::byte *>(all) + bytes * rank; };
         for (int peer = 0; peer < size_; ++peer)
@@ -213,6 +261,7 @@ void MpiTransport::all_gather(const void *mine, void *all, std::size_t bytes) {
 
 void MpiTransport::begin(const Batch &batch, Device &, void *) {
     guarded([&] {
+        listen();
         Flight &flight = flights_.emplace_back();
         for (const Transfer &receive : batch.receives)
             start(flight, receive, tag_batch, true);
@@ -231,13 +280,13 @@ void MpiTransport::finish(const Batch &, Device &, void *) {
 
 } // namespace
 
-std::unique_ptr<Transport> make_mpi_transport(const void *mpi_comm) {
+std::unique_ptr<Transport> make_mpi_transport(const void *mpi_comm, std::size_t piece_bytes) {
     if (!is_running())
         throw Error(ANNULUS_ERROR_ARGUMENT, "mpi_comm is used while MPI is not initialised, or is finalised already");
     const MPI_Comm comm = *static_cast<const MPI_Comm *>(mpi_comm);
     if (comm == MPI_COMM_NULL)
         throw Error(ANNULUS_ERROR_ARGUMENT, "mpi_comm points to MPI_COMM_NULL; it must point to a communicator");
-    return std::make_unique<MpiTransport>(comm);
+    return std::make_unique<MpiTransport>(comm, piece_bytes);
 }
 
 const char *mpi_description() noexcept {

@@ -4,7 +4,7 @@
 
 namespace annulus {
 
-std::unique_ptr<Transport> make_mpi_transport(const void *) {
+std::unique_ptr<Transport> make_mpi_transport(const void *, std::size_t) {
     throw Error(ANNULUS_ERROR_UNSUPPORTED, "there is no MPI: this annulus was built without it");
 }
 

@@ -66,6 +66,16 @@ TEST_F(Mpi, Exchanges) {
         check_exchanges(*transport_, device_, seed);
 }
 
+// Messages of more bytes than MPI counts, in small.
+TEST_F(Mpi, SendsInPieces) {
+    for (const std::size_t bytes : {1, 7, 1000}) {
+        const auto pieces = make_mpi_transport(&world_, bytes);
+        check_gathers(*pieces, 2);
+        for (unsigned seed = 0; seed < 2; ++seed)
+            check_exchanges(*pieces, device_, seed);
+    }
+}
+
 TEST_F(Mpi, GathersAndExchangesOfOtherCommunicators) {
     MPI_Comm backwards = MPI_COMM_NULL;
     MPI_Comm_split(MPI_COMM_WORLD, 0, -rank_, &backwards);

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// A process dies or stops in the midst of a call: the calls of the others fail in time, and what is left can be
+// destroyed. Under `mpirun --enable-recovery`, which lets the others live, with the word `killed` or `stopped`. Each of
+// them reports one case in TAP, without a number since they come in any order.
+#include "core/error.hpp"
+#include "cpu/cpu_device.hpp"
+#include "ring/mpi_transport.hpp"
+
+#include <mpi.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <string_view>
+#include <thread>
+#include <unistd.h>
+#include <vector>
+
+using namespace annulus;
+
+namespace {
+
+using Seconds = std::chrono::duration<double>;
+
+constexpr int lost = 1;
+constexpr Seconds timeout{1};
+constexpr Seconds most = 1.1 * timeout + Seconds(0.5); // half a second to be scheduled on a busy machine
+constexpr std::size_t small = 1 << 10, large = 1 << 22; // of the large, most waits for the receiver's help
+constexpr int messages = 8;
+
+// The library below may notice before the timeout.
+bool fails_in_time(const char *what, const std::function<void()> &call) {
+    const auto begin = std::chrono::steady_clock::now();
+    try {
+        call();
+    } catch (const Error &error) {
+        const Seconds taken = std::chrono::steady_clock::now() - begin;
+        std::printf("# %s, after %.3f s: %s\n", what, taken.count(), error.what());
+        return taken <= most &&
+               (error.status() == ANNULUS_ERROR_MPI || (error.status() == ANNULUS_ERROR_COMM && taken >= timeout));
+    }
+    return false;
+}
+
+std::unique_ptr<Transport> make_transport() {
+    const MPI_Comm world = MPI_COMM_WORLD;
+    auto transport = make_mpi_transport(&world);
+    transport->set_timeout(timeout);
+    return transport;
+}
+
+std::vector<pid_t> gather(Transport &transport) {
+    const pid_t mine = getpid();
+    std::vector<pid_t> all(transport.size());
+    transport.all_gather(&mine, all.data(), sizeof mine);
+    return all;
+}
+
+// Small messages and a large one, in the way that a rank has them.
+class Messages {
+  public:
+    void begin(Transport &transport, Device &device, const std::vector<int> &peers) {
+        for (const int peer : peers)
+            for (int i = 0; i < messages; ++i) {
+                const std::size_t bytes = i == 0 ? large : small;
+                batch_.sends.push_back({peer, &sent_.emplace_back(bytes).front(), bytes});
+                batch_.receives.push_back({peer, &received_.emplace_back(bytes).front(), bytes});
+            }
+        transport.begin(batch_, device, nullptr);
+    }
+    const Batch &batch() const { return batch_; }
+
+  private:
+    std::vector<std::vector<char>> sent_, received_;
+    Batch batch_;
+};
+
+} // namespace
+
+int main(int argc, char **argv) {
+    MPI_Init(&argc, &argv);
+    const bool is_killed = argc == 2 && std::string_view(argv[1]) == "killed";
+    // Those who wait for it, in calls of each kind.
+    auto gathering = make_transport(), exchanging = make_transport();
+    CpuDevice device;
+    const std::vector<pid_t> processes = gather(*gathering); // from here on all are connected
+    const int rank = gathering->rank(), size = gathering->size();
+    if (rank == 0) {
+        std::printf("1..%d\n", size - 1);
+        std::fflush(stdout);
+    }
+    Messages own;
+    if (rank == lost) {
+        std::vector<int> others;
+        for (int peer = 0; peer < size; ++peer)
+            if (peer != rank)
+                others.push_back(peer);
+        own.begin(*exchanging, device, others);
+        std::raise(is_killed ? SIGKILL : SIGSTOP);
+    }
+    // Nobody hears of it from MPI before the calls.
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    bool is_good = fails_in_time("exchange", [&] {
+        own.begin(*exchanging, device, {lost});
+        exchanging->finish(own.batch(), device, nullptr);
+    });
+    is_good = fails_in_time("gather", [&] { gather(*gathering); }) && is_good;
+    exchanging.reset();
+    gathering.reset();
+    std::printf("%s - rank %d\n", is_good ? "ok" : "not ok", rank);
+    std::fflush(stdout);
+    if (rank == 0 && !is_killed) {
+        std::this_thread::sleep_for(2 * most); // the others are at it
+        kill(processes[lost], SIGKILL);
+    }
+    _exit(0); // MPI_Finalize() would wait for the lost
+}
