@@ -12,9 +12,14 @@
 #include "core/tensor.hpp"
 #include "ring/agreement.hpp"
 
+#include <cstdint>
 #include <cstdio>
+#include <exception>
 #include <initializer_list>
 #include <new>
+#include <optional>
+#include <utility>
+#include <vector>
 
 using namespace annulus;
 
@@ -57,8 +62,9 @@ class PassCall {
         if (window)
             throw Error(ANNULUS_ERROR_UNSUPPORTED,
                         "window is not NULL; with several ranks the query rows of a rank are those of its shard");
-        const bool may_be_empty = !context_.shard_lengths.empty();
-        return context_.place_shard(annulus::check_inputs(q, k, v, nullptr, may_be_empty));
+        const Problem problem = annulus::check_inputs(q, k, v, nullptr, true);
+        context_.check_rows(problem.queries.length);
+        return problem;
     }
 
     // Checks where the tensors lie, each of which was checked for itself, and finds who computes it and the memory for
@@ -80,11 +86,10 @@ class PassCall {
             context_.sent_bytes = context_.received_bytes = 0;
             return;
         }
-        const RingPlan &plan = context_.ring_plan_for(problem);
-        const Service service(context_, plan, pass_, tensors);
-        const CallMemory memory(context_, service.workspace_bytes);
+        std::optional<Part> prepared;
+        prepare(prepared, problem, tensors);
+        const auto &[plan, service, memory] = *prepared;
         Workspace workspace(memory.data());
-        agree(plan, problem);
         together(plan, workspace,
                  RingResources{service.engine, service.resources, *context_.comm->transport, *context_.row_mover});
         context_.last_engine = service.engine.id;
@@ -93,24 +98,65 @@ class PassCall {
     }
 
   private:
-    bool can_speak() const {
-        const DeviceScope scope(*context_.device);
-        return context_.comm->transport->can_gather(*context_.device, context_.stream);
-    }
+    // What this rank needs for its part, once it knows the lengths of all shards.
+    struct Part {
+        const RingPlan &plan;
+        const Service service;
+        const CallMemory memory;
 
-    void agree(const RingPlan &plan, const Problem &problem) {
-        Transport &transport = *context_.comm->transport;
+        Part(annulus_context &context, const Problem &problem, const std::vector<std::int64_t> &lengths,
+             annulus_pass pass, const CallTensors &tensors)
+            : plan(context.ring_plan_for(problem, lengths)), service(context, plan, pass, tensors),
+              memory(context, service.workspace_bytes) {}
+    };
+
+    // Runs what tells the others of this rank.
+    template <class Speech> auto speak(const Speech &speech) {
         has_spoken_ = true;
-        if (!transport.can_gather(*context_.device, context_.stream))
-            return;
-        const annulus_config &config = context_.required_config();
         try {
-            annulus::agree(transport,
-                           {pass_, config.pattern, config.execution.exchange, problem, plan.schedule().shards()});
+            return speech(*context_.comm->transport);
         } catch (const std::bad_alloc &) { // before anything was sent
             has_spoken_ = false;
             throw;
         }
+    }
+
+    // Together with the other ranks. A rank gets ready for the lengths that it knows and tells its own, in one question
+    // to all. Where the others' turn out to be other ones, it gets ready for these, and there is a second question:
+    // whether all are.
+    void prepare(std::optional<Part> &part, const Problem &problem, const CallTensors &tensors) {
+        std::vector<std::int64_t> lengths = context_.known_lengths(problem.queries.length);
+        const bool are_set = !context_.shard_lengths.empty();
+        const bool can_ask = context_.comm->transport->can_gather(*context_.device, context_.stream);
+        if (lengths.empty() && !can_ask)
+            throw Error(ANNULUS_ERROR_UNSUPPORTED,
+                        "stream is being captured, while ranks cannot tell one another how many rows they have: make "
+                        "the same call once before, or set the lengths by annulus_context_set_shards()");
+        if (!lengths.empty())
+            try {
+                part.emplace(context_, problem, lengths, pass_, tensors);
+            } catch (const std::exception &) {
+                if (are_set || !can_ask)
+                    throw;
+                lengths.clear(); // they were those of the call before, and need not be those of this one
+            }
+        if (!can_ask)
+            return;
+        const annulus_config &config = context_.required_config();
+        Agreement agreement = speak([&](Transport &transport) {
+            return agree(transport, {pass_, config.pattern, config.execution.exchange, problem, lengths, are_set});
+        });
+        has_spoken_ = agreement.is_ready;
+        if (agreement.lengths != lengths)
+            part.emplace(context_, problem, agreement.lengths, pass_, tensors);
+        if (!agreement.is_ready)
+            speak([](Transport &transport) { confirm(transport); });
+        context_.agreed_lengths = std::move(agreement.lengths);
+    }
+
+    bool can_speak() const {
+        const DeviceScope scope(*context_.device);
+        return context_.comm->transport->can_gather(*context_.device, context_.stream);
     }
 
     void tell_others(const char *message) const {
@@ -120,7 +166,7 @@ class PassCall {
 
     annulus_context &context_;
     const annulus_pass pass_;
-    bool has_spoken_ = false;
+    bool has_spoken_ = false; // the others do not wait for a word of this rank
 };
 
 } // namespace

@@ -61,32 +61,35 @@ Resources annulus_context::resources() const {
             device.get()};
 }
 
-std::vector<std::int64_t> annulus_context::lengths_in(std::int64_t sequence_length) const {
-    if (!shard_lengths.empty())
-        return shard_lengths;
-    const int ranks = comm->transport->size();
-    return std::vector<std::int64_t>(static_cast<std::size_t>(ranks), sequence_length / ranks);
+void annulus_context::check_rows(std::int64_t rows) const {
+    if (shard_lengths.empty())
+        return;
+    const int rank = comm->transport->rank();
+    const std::int64_t length = shard_lengths[static_cast<std::size_t>(rank)];
+    if (rows != length)
+        throw Error(ANNULUS_ERROR_ARGUMENT, "shape[1] of q is %lld; the shard of rank %d has %lld rows",
+                    static_cast<long long>(rows), rank, static_cast<long long>(length));
 }
 
-Problem annulus_context::place_shard(Problem problem) const {
+std::vector<std::int64_t> annulus_context::known_lengths(std::int64_t rows) const {
+    const std::vector<std::int64_t> &known = shard_lengths.empty() ? agreed_lengths : shard_lengths;
+    const auto rank = static_cast<std::size_t>(comm->transport->rank());
+    return known.empty() || known[rank] != rows ? std::vector<std::int64_t>() : known;
+}
+
+const RingPlan &annulus_context::ring_plan_for(Problem problem, const std::vector<std::int64_t> &lengths) {
     const int rank = comm->transport->rank();
-    const std::int64_t rows = problem.queries.length;
-    std::int64_t whole = 0;
-    if (shard_lengths.empty()) {
-        if (__builtin_mul_overflow(rows, comm->transport->size(), &whole))
-            throw Error(ANNULUS_ERROR_ARGUMENT, "shape[1] of q is %lld; the sequence of all ranks does not fit 64 bits",
-                        static_cast<long long>(rows));
-    } else {
-        const std::int64_t length = shard_lengths[static_cast<std::size_t>(rank)];
-        if (rows != length)
-            throw Error(ANNULUS_ERROR_ARGUMENT, "shape[1] of q is %lld; the shard of rank %d has %lld rows",
-                        static_cast<long long>(rows), rank, static_cast<long long>(length));
-        whole = check_lengths(shard_lengths);
-    }
-    problem.sequence_length = whole;
-    problem.queries = problem.keys = make_shards(lengths_in(whole))[static_cast<std::size_t>(rank)];
+    const std::vector<Window> shards = make_shards(lengths);
+    problem.sequence_length = check_lengths(lengths);
+    problem.queries = problem.keys = shards[static_cast<std::size_t>(rank)];
     check_element_count(problem);
-    return problem;
+    if (!ring_plan || !(ring_plan->local().problem() == problem) || ring_plan->schedule().shards() != shards)
+        ring_plan.emplace(required_config().pattern, problem, shards, rank, required_config().execution.exchange);
+    return *ring_plan;
+}
+
+std::vector<std::int64_t> annulus_context::lengths_in(std::int64_t sequence_length) const {
+    return shard_lengths.empty() ? even_lengths(sequence_length, comm->transport->size()) : shard_lengths;
 }
 
 const Problem &annulus_context::check_shard(const Problem &problem) const {
@@ -98,16 +101,17 @@ const Problem &annulus_context::check_shard(const Problem &problem) const {
     const Window shard = make_shards(lengths)[static_cast<std::size_t>(comm->transport->rank())];
     if (problem.queries != shard || problem.keys != shard)
         throw Error(ANNULUS_ERROR_ARGUMENT,
-                    "the windows of problem are not this rank's shard, which starts at %lld and has %lld rows",
-                    static_cast<long long>(shard.start), static_cast<long long>(shard.length));
+                    "the windows of problem are not this rank's shard, which starts at %lld and has %lld rows%s",
+                    static_cast<long long>(shard.start), static_cast<long long>(shard.length),
+                    shard_lengths.empty() ? "; annulus_context_set_shards() sets others" : "");
     return problem;
 }
 
-const RingPlan &annulus_context::ring_plan_for(const Problem &problem) {
-    if (!ring_plan || !(ring_plan->local().problem() == problem))
-        ring_plan.emplace(required_config().pattern, problem, make_shards(lengths_in(problem.sequence_length)),
-                          comm->transport->rank(), required_config().execution.exchange);
-    return *ring_plan;
+std::vector<std::int64_t> annulus::even_lengths(std::int64_t sequence_length, std::int32_t ranks) {
+    std::vector<std::int64_t> lengths;
+    for (std::int32_t i = 0; i < ranks; ++i)
+        lengths.push_back(sequence_length / ranks + (i < sequence_length % ranks));
+    return lengths;
 }
 
 std::int64_t annulus::check_lengths(const std::vector<std::int64_t> &lengths) {
@@ -274,6 +278,7 @@ annulus_status annulus_context_set_comm(annulus_context *context, annulus_comm *
         target.comm = comm;
         target.row_mover = std::move(mover);
         target.shard_lengths.clear();
+        target.agreed_lengths.clear();
         target.ring_plan.reset();
     });
 }
@@ -291,7 +296,6 @@ annulus_status annulus_context_set_shards(annulus_context *context, const int64_
             check_lengths(copy);
         }
         target.shard_lengths = std::move(copy);
-        target.ring_plan.reset();
     });
 }
 

@@ -32,7 +32,8 @@ struct annulus_context {
 
     // With other ranks; it is the caller's.
     annulus_comm *comm = nullptr;
-    std::vector<std::int64_t> shard_lengths; // empty: all equal
+    std::vector<std::int64_t> shard_lengths;  // that were set; empty: none
+    std::vector<std::int64_t> agreed_lengths; // that the ranks last found; empty: none
     std::unique_ptr<annulus::RowMover> row_mover;
     std::optional<annulus::RingPlan> ring_plan; // of the last problem
     std::uint64_t sent_bytes = 0, received_bytes = 0;
@@ -44,20 +45,29 @@ struct annulus_context {
     // What its calls may use. Throws where no config was set.
     annulus::Resources resources() const;
 
-    // For a context with a communicator. The problem of a rank's tensors as part of the whole sequence. Throws where
-    // they are not the rank's shard.
-    annulus::Problem place_shard(annulus::Problem problem) const;
-    // A problem that is one of this rank's. Throws where its windows are not the rank's shard.
+    // For a context with a communicator. Throws where shards were set and this rank's has another number of rows.
+    void check_rows(std::int64_t rows) const;
+    // The lengths of all shards as far as they are known before a call where this rank has so many rows: those that
+    // were set, else those of the call before. Empty: they are not.
+    std::vector<std::int64_t> known_lengths(std::int64_t rows) const;
+    // The rank's plan under the config; the problem's windows and sequence length are not looked at.
+    const annulus::RingPlan &ring_plan_for(annulus::Problem problem, const std::vector<std::int64_t> &lengths);
+
+    // What is asked before a call, which knows of no other lengths than those that were set, or equal ones. Throws
+    // where the problem's windows are not the rank's shard.
     const annulus::Problem &check_shard(const annulus::Problem &problem) const;
-    // The rank's plan of such a problem under the config.
-    const annulus::RingPlan &ring_plan_for(const annulus::Problem &problem);
+    const annulus::RingPlan &ring_plan_for(const annulus::Problem &problem) {
+        return ring_plan_for(problem, lengths_in(problem.sequence_length));
+    }
 
   private:
-    // The ranks' lengths in a sequence.
     std::vector<std::int64_t> lengths_in(std::int64_t sequence_length) const;
 };
 
 namespace annulus {
+
+// The lengths of shards as equal as can be, the first ones longer.
+std::vector<std::int64_t> even_lengths(std::int64_t sequence_length, std::int32_t ranks);
 
 // The sum of shard lengths. Throws Error(ANNULUS_ERROR_ARGUMENT) where they are no shards.
 std::int64_t check_lengths(const std::vector<std::int64_t> &lengths);

@@ -26,14 +26,6 @@ std::size_t announced_bytes(annulus_context &context, const Problem &problem, an
     return Service(context, context.ring_plan_for(context.check_shard(problem)), pass).announced();
 }
 
-// The given lengths, or as equal ones as can be.
-std::vector<std::int64_t> lengths_of(const std::int64_t *lengths, std::int32_t ranks, std::int64_t sequence_length) {
-    std::vector<std::int64_t> result;
-    for (std::int32_t i = 0; i < ranks; ++i)
-        result.push_back(lengths ? lengths[i] : sequence_length / ranks + (i < sequence_length % ranks));
-    return result;
-}
-
 } // namespace
 
 annulus_status annulus_estimate_problem(annulus_context *context, const annulus_problem *problem, int32_t branch,
@@ -88,7 +80,8 @@ annulus_status annulus_estimate_rank(annulus_context *context, const annulus_pro
         check_between("rank", rank, 0, ranks - 1);
         annulus_rank_estimate result =
             read_sized("estimate", estimate, &annulus_rank_estimate::backward_received_bytes);
-        const std::vector<std::int64_t> all = lengths_of(lengths, ranks, checked.sequence_length);
+        const std::vector<std::int64_t> all = lengths ? std::vector<std::int64_t>(lengths, lengths + ranks)
+                                                      : even_lengths(checked.sequence_length, ranks);
         if (const std::int64_t sum = check_lengths(all); sum != checked.sequence_length)
             throw Error(ANNULUS_ERROR_ARGUMENT, "lengths add up to %lld; sequence_length of problem is %lld",
                         static_cast<long long>(sum), static_cast<long long>(checked.sequence_length));

@@ -53,12 +53,20 @@ struct Card {
     std::int32_t declines; // not 0: only the message counts
     std::int32_t pass, dtype, heads, kv_heads, head_dim, causal, padding_rule, exchange, branch_count;
     std::int64_t batch, rows;
-    std::uint64_t scale, shards;
+    std::int32_t lengths_are_set;
+    std::uint64_t scale, lengths; // those that the rank is ready for
     std::uint64_t branches[branch_hashes];
     char message[256];
 };
 
-Card card_of(const Intention &intention, int rank) {
+std::uint64_t hash_of(const std::vector<std::int64_t> &lengths) {
+    Hash hash;
+    for (const std::int64_t length : lengths)
+        hash.add(length);
+    return hash.value();
+}
+
+Card card_of(const Intention &intention) {
     const Pattern &pattern = intention.pattern;
     const Problem &problem = intention.problem;
     Card card{};
@@ -72,14 +80,13 @@ Card card_of(const Intention &intention, int rank) {
     card.exchange = intention.exchange;
     card.branch_count = static_cast<std::int32_t>(pattern.branches.size());
     card.batch = problem.batch;
-    card.rows = intention.shards[static_cast<std::size_t>(rank)].length;
-    Hash scale, shards;
+    card.rows = problem.queries.length;
+    card.lengths_are_set = intention.lengths_are_set;
+    card.lengths = hash_of(intention.lengths);
+    Hash scale;
     scale.add(pattern.scale.has_value());
     scale.add(pattern.scale.value_or(0));
     card.scale = scale.value();
-    for (const Window &shard : intention.shards)
-        shards.add(shard.length);
-    card.shards = shards.value();
     std::array<Hash, branch_hashes> branches;
     for (std::size_t i = 0; i < pattern.branches.size(); ++i)
         branches[std::min(i, branch_hashes - 1)].add(hash_of(pattern.branches[i]));
@@ -121,30 +128,55 @@ void compare(const Card &first, const Card &other, int rank) {
             throw Error(ANNULUS_ERROR_ARGUMENT,
                         "the ranks disagree: branch %zu%s of the config differs between ranks %d and 0", i,
                         i + 1 == branch_hashes ? " or a later one" : "", rank);
-    if (other.shards != first.shards)
-        throw Error(
-            ANNULUS_ERROR_ARGUMENT,
-            "the ranks disagree on the shards: rank %d has %lld rows and rank 0 %lld; unequal shards are set by "
-            "annulus_context_set_shards(), alike on all ranks",
-            rank, static_cast<long long>(other.rows), static_cast<long long>(first.rows));
+}
+
+// Throws where the ranks' rows are no sequence.
+void check_sequence(const std::vector<std::int64_t> &lengths) {
+    std::int64_t sum = 0;
+    for (const std::int64_t length : lengths)
+        if (__builtin_add_overflow(sum, length, &sum))
+            throw Error(ANNULUS_ERROR_ARGUMENT, "shape[1] of q is too large: the rows of all ranks do not fit 64 bits");
+    if (sum == 0)
+        throw Error(ANNULUS_ERROR_ARGUMENT, "shape[1] of q is 0 on all ranks; at least one must hold a row");
 }
 
 std::vector<Card> exchange_cards(Transport &transport, const Card &own) {
     static_assert(std::is_trivially_copyable_v<Card>);
     std::vector<Card> cards(static_cast<std::size_t>(transport.size()));
     transport.all_gather(&own, cards.data(), sizeof own);
+    for (std::size_t rank = 0; rank < cards.size(); ++rank)
+        if (cards[rank].declines)
+            throw Error(ANNULUS_ERROR_COMM, "rank %zu cannot do its part: %.255s", rank, cards[rank].message);
     return cards;
 }
 
 } // namespace
 
-void agree(Transport &transport, const Intention &intention) {
-    const std::vector<Card> cards = exchange_cards(transport, card_of(intention, transport.rank()));
-    for (std::size_t rank = 0; rank < cards.size(); ++rank)
-        if (cards[rank].declines)
-            throw Error(ANNULUS_ERROR_COMM, "rank %zu cannot do its part: %.255s", rank, cards[rank].message);
+Agreement agree(Transport &transport, const Intention &intention) {
+    // What needs memory comes before the others hear of this rank.
+    Agreement agreement{std::vector<std::int64_t>(static_cast<std::size_t>(transport.size())), true};
+    const std::vector<Card> cards = exchange_cards(transport, card_of(intention));
     for (std::size_t rank = 1; rank < cards.size(); ++rank)
         compare(cards.front(), cards[rank], static_cast<int>(rank));
+    std::ranges::transform(cards, agreement.lengths.begin(), &Card::rows);
+    check_sequence(agreement.lengths);
+    const std::uint64_t found = hash_of(agreement.lengths);
+    for (std::size_t rank = 0; rank < cards.size(); ++rank) {
+        if (cards[rank].lengths == found)
+            continue;
+        if (cards[rank].lengths_are_set)
+            throw Error(
+                ANNULUS_ERROR_ARGUMENT,
+                "the ranks disagree on the shards: those that rank %zu set by annulus_context_set_shards() are not "
+                "the rows of the ranks' tensors",
+                rank);
+        agreement.is_ready = false;
+    }
+    return agreement;
+}
+
+void confirm(Transport &transport) {
+    exchange_cards(transport, {});
 }
 
 void decline(Transport &transport, const char *message) noexcept {

@@ -59,9 +59,9 @@ class Pause {
     Deadline::Clock::time_point restless_until_ = Deadline::Clock::now() + std::chrono::milliseconds(1);
 };
 
-// Where a process that died was connected by TCP, Open MPI writes to its socket all the same: the thread's SIGPIPE would
-// end this process before it had its error. Held back here, around everything that has MPI send, it changes nothing of
-// the process.
+// Where a process that died was connected by TCP, Open MPI writes to its socket all the same: the thread's SIGPIPE
+// would end this process before it had its error. Held back here, around everything that has MPI send, it changes
+// nothing of the process.
 class PipeSignal {
   public:
     PipeSignal() {
@@ -195,8 +195,8 @@ void MpiTransport::cancel_receives() noexcept {
     flights_.clear();
 }
 
-// Lets MPI hear of what came while the rank computed: Open MPI does not survive that it sends through a connection whose
-// other end is gone, if it does not know.
+// Lets MPI hear of what came while the rank computed: Open MPI does not survive that it sends through a connection
+// whose other end is gone, if it does not know.
 void MpiTransport::listen() const {
     int found = 0;
     check(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, comm_, &found, MPI_STATUS_IGNORE), "MPI_Iprobe");

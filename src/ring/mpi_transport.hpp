@@ -9,8 +9,8 @@
 
 namespace annulus {
 
-// Over a duplicate of the MPI_Comm that `mpi_comm` points to. Collective. Transfers go in pieces of so many bytes, which
-// MPI counts in int; the same on all ranks.
+// Over a duplicate of the MPI_Comm that `mpi_comm` points to. Collective. Transfers go in pieces of so many bytes,
+// which MPI counts in int; the same on all ranks.
 std::unique_ptr<Transport> make_mpi_transport(const void *mpi_comm, std::size_t piece_bytes = std::size_t{1} << 30);
 
 // The MPI library that is in use, or "none". Static.

@@ -110,6 +110,16 @@ static void set_shards(void **state) {
         assert_ok(annulus_context_set_shards(f->context, (const int64_t[]){2, 5, 5}, RANKS));
         assert_refused(annulus_workspace_size(f->context, &problem, ANNULUS_PASS_FORWARD, &bytes), ARGUMENT, "problem");
     }
+    /* Where none are set: shards as equal as can be, the first ones longer, as annulus_estimate_rank() has them. */
+    annulus_rank_estimate estimate = ANNULUS_RANK_ESTIMATE_INIT;
+    assert_ok(annulus_context_set_shards(f->context, NULL, 0));
+    problem.sequence_length = LENGTH + 1;
+    assert_refused(annulus_workspace_size(f->context, &problem, ANNULUS_PASS_FORWARD, &bytes), ARGUMENT,
+                   "annulus_context_set_shards");
+    problem.query_length = problem.key_length = LENGTH / RANKS + 1;
+    assert_ok(annulus_workspace_size(f->context, &problem, ANNULUS_PASS_FORWARD, &bytes));
+    assert_ok(annulus_estimate_rank(f->context, &problem, NULL, RANKS, 0, &estimate));
+    assert_int_equal(bytes, estimate.forward_workspace_bytes);
     disconnect(f, comms);
     assert_ok(annulus_workspace_size(f->context, &whole, ANNULUS_PASS_FORWARD, &bytes));
 }

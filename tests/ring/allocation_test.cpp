@@ -22,11 +22,12 @@ struct Outcome {
     std::string message;
 };
 
-class FailingAllocations : public testing::TestWithParam<std::tuple<annulus_pass, annulus_exchange, int>> {
+class FailingAllocations : public testing::TestWithParam<std::tuple<annulus_pass, annulus_exchange, bool, int>> {
   protected:
     const annulus_pass pass_ = std::get<0>(GetParam());
     const annulus_exchange exchange_ = std::get<1>(GetParam());
-    const int failing_ = std::get<2>(GetParam());
+    const bool set_lengths_ = std::get<2>(GetParam());
+    const int failing_ = std::get<3>(GetParam());
 
     // Irregular messages both ways.
     const Problem problem_ = {.length = 24,
@@ -39,6 +40,7 @@ class FailingAllocations : public testing::TestWithParam<std::tuple<annulus_pass
         std::vector<Outcome> outcomes(ranks);
         RankOptions options;
         options.lengths = {11, 13};
+        options.set_lengths = set_lengths_;
         options.run.exchange = exchange_;
         options.timeout = 5;
         options.run.threads = 1;
@@ -89,15 +91,16 @@ TEST_P(FailingAllocations, OneByOne) {
 }
 
 std::string name_of(const testing::TestParamInfo<FailingAllocations::ParamType> &info) {
-    const auto [pass, exchange, rank] = info.param;
+    const auto [pass, exchange, set_lengths, rank] = info.param;
     return std::string(pass == ANNULUS_PASS_FORWARD ? "forward" : "backward") +
-           (exchange == ANNULUS_EXCHANGE_RING ? "_ring" : "_gather") + "_rank_" + std::to_string(rank);
+           (exchange == ANNULUS_EXCHANGE_RING ? "_ring" : "_gather") + (set_lengths ? "_set" : "_found") + "_rank_" +
+           std::to_string(rank);
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, FailingAllocations,
                          testing::Combine(testing::Values(ANNULUS_PASS_FORWARD, ANNULUS_PASS_BACKWARD),
                                           testing::Values(ANNULUS_EXCHANGE_RING, ANNULUS_EXCHANGE_GATHER),
-                                          testing::Range(0, ranks)),
+                                          testing::Bool(), testing::Range(0, ranks)),
                          name_of);
 
 } // namespace

@@ -54,7 +54,7 @@ struct Pointers {
 struct Part {
     Problem problem = small_problem();
     std::int64_t rows = small_problem().length / ranks;
-    std::vector<std::int64_t> lengths = {}; // empty: the default
+    std::vector<std::int64_t> lengths = {}; // empty: none are set
     annulus_exchange exchange = ANNULUS_EXCHANGE_AUTO;
     annulus_pass pass = ANNULUS_PASS_FORWARD;
     double timeout = 60;
@@ -208,13 +208,6 @@ std::vector<Otherwise> disagreements() {
         of_branch("first_head", [](BranchSpec &b) { b.first_head = 2; }),
         of_branch("head_count", [](BranchSpec &b) { b.head_count = 3; }),
         {"exchange", "exchange", [](Part &part, int) { part.exchange = ANNULUS_EXCHANGE_RING; }},
-        {"rows", "shards", [](Part &part, int) { part.rows = 9; }},
-        {"shards", "shards",
-         [](Part &part, int rank) { // its own is as long as the others think
-             part.lengths.assign(ranks, part.rows);
-             part.lengths[(rank + 1) % ranks] -= 1;
-             part.lengths[(rank + 2) % ranks] += 1;
-         }},
         {"pass", "annulus_forward() and rank 0 annulus_backward()",
          [](Part &part, int) {
              part.pass = part.pass == ANNULUS_PASS_FORWARD ? ANNULUS_PASS_BACKWARD : ANNULUS_PASS_FORWARD;
@@ -250,6 +243,48 @@ TEST_P(Disagreement, IsAnErrorOnAllRanks) {
 
 INSTANTIATE_TEST_SUITE_P(Fields, Disagreement, testing::ValuesIn(disagreements()), name_of);
 
+// What one rank sets must be what all have; its own rows are. The others set that, or nothing.
+TEST(Agreement, ChecksTheShardsThatWereSet) {
+    const std::vector<Comm> comms = make_local_comms(ranks);
+    for (const annulus_pass pass : passes)
+        for (int odd = 0; odd < ranks; ++odd)
+            for (const bool all : {false, true}) {
+                SCOPED_TRACE(testing::Message() << "pass " << pass << ", rank " << odd << ", all set " << all);
+                std::vector<Part> parts(ranks);
+                for (Part &part : parts) {
+                    part.pass = pass;
+                    if (all)
+                        part.lengths = {8, 8, 8};
+                }
+                parts[odd].lengths = {8, 8, 8};
+                parts[odd].lengths[(odd + 1) % ranks] -= 1;
+                parts[odd].lengths[(odd + 2) % ranks] += 1;
+                for (const Outcome &outcome : call_all(parts, comms)) {
+                    EXPECT_EQ(outcome.status, ANNULUS_ERROR_ARGUMENT) << outcome.message;
+                    EXPECT_TRUE(holds(outcome.message, "shards")) << outcome.message;
+                    EXPECT_TRUE(holds(outcome.message, "rank " + std::to_string(odd))) << outcome.message;
+                    EXPECT_TRUE(outcome.untouched);
+                }
+                expect_service(comms);
+            }
+}
+
+TEST(Agreement, RefusesASequenceOfNoRows) {
+    const std::vector<Comm> comms = make_local_comms(ranks);
+    for (const annulus_pass pass : passes) {
+        std::vector<Part> parts(ranks);
+        for (Part &part : parts) {
+            part.pass = pass;
+            part.rows = 0;
+        }
+        for (const Outcome &outcome : call_all(parts, comms)) {
+            EXPECT_EQ(outcome.status, ANNULUS_ERROR_ARGUMENT) << outcome.message;
+            EXPECT_TRUE(holds(outcome.message, "shape[1] of q is 0")) << outcome.message;
+        }
+        expect_service(comms);
+    }
+}
+
 TEST(Agreement, LooksAtEveryBranchOfMany) {
     const std::vector<Comm> comms = make_local_comms(ranks);
     for (const std::size_t branch : {0, 30, 31, 32, 44}) {
@@ -267,7 +302,7 @@ TEST(Agreement, LooksAtEveryBranchOfMany) {
     expect_service(comms);
 }
 
-// The default is as good as the same lengths, in words; engines, threads and what need not be the same may differ.
+// Lengths may be set or not; engines, threads and what need not be the same may differ.
 TEST(Agreement, DoesNotMindWhatDoesNotMatter) {
     const std::vector<Comm> comms = make_local_comms(ranks);
     std::vector<Part> parts(ranks);
@@ -320,11 +355,7 @@ std::vector<Otherwise> bad_parts() {
                          for (annulus_tensor *tensor : {&a.q, &a.k, &a.v})
                              tensor->shape[1] = std::numeric_limits<std::int64_t>::max() / 2;
                      }),
-        of_arguments("no_rows", "shape[1] of q",
-                     [](Call::Arguments &a, Pointers &) {
-                         for (annulus_tensor *tensor : {&a.q, &a.k, &a.v, &a.out})
-                             tensor->shape[1] = 0;
-                     }),
+        of_arguments("rows_of_lse", "lse", [](Call::Arguments &a, Pointers &) { a.lse.shape[2] = 0; }),
         of_arguments("overlap", "out", [](Call::Arguments &a, Pointers &) { a.out.data = a.d_q.data = a.q.data; }),
         {"window", "window",
          [](Part &part, int) { part.spoil = [](Call::Arguments &, Pointers &p) { p.window = &window; }; },
@@ -333,6 +364,7 @@ std::vector<Otherwise> bad_parts() {
         {"head_dim", "head dimension", [](Part &part, int) { part.problem.dim = 12; }, ANNULUS_ERROR_UNSUPPORTED},
         {"heads_of_a_branch", "branch 0",
          [](Part &part, int) {
+             part.lengths.assign(ranks, part.rows); // or the ranks compare configs first
              part.configure = [](annulus_config *config) { check(annulus_config_set_branch_heads(config, 0, 3, 2)); };
          }},
         {"reference", "reference",
@@ -406,6 +438,8 @@ TEST_P(BadPart, IsToldToTheOthers) {
 TEST_P(BadPart, OfSeveralRanks) {
     const std::vector<Comm> comms = make_local_comms(ranks);
     std::vector<Part> parts(ranks);
+    for (Part &part : parts) // or those who lack something for the lengths would learn of the others first
+        part.lengths = {8, 8, 8};
     parts[0].problem.batch = 1; // and nobody looks for other differences
     GetParam().change(parts[1], 1);
     parts[2].spoil = [](Call::Arguments &, Pointers &p) { p.v = nullptr; };

@@ -46,6 +46,7 @@ class World {
             SCOPED_TRACE(testing::Message() << testing::PrintToString(lengths) << " exchange " << exchange);
             RankOptions options;
             options.lengths = lengths;
+            options.set_lengths = exchange == ANNULUS_EXCHANGE_GATHER;
             options.run.exchange = exchange;
             options.run.threads = 1;
             const Results part = run_rank(problem, inputs, options, rank_, comm_.get());

@@ -33,6 +33,7 @@ class Expected {
                          << way.name << " " << testing::PrintToString(lengths) << " exchange " << exchange);
             RankOptions options;
             options.lengths = lengths;
+            options.set_lengths = exchange == ANNULUS_EXCHANGE_GATHER;
             options.run = way.run;
             options.run.exchange = exchange;
             options.places = way.places(ranks);

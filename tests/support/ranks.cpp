@@ -104,9 +104,7 @@ Context make_rank_context(const Problem &whole, const RankOptions &options, int 
     Context context = make_context(make_config(whole, options.run).get(), options.run.threads, options.place(rank));
     check(annulus_comm_set_timeout(comm, options.timeout));
     check(annulus_context_set_comm(context.get(), comm));
-    // The default needs no words.
-    if (std::adjacent_find(options.lengths.begin(), options.lengths.end(), std::not_equal_to<>()) !=
-        options.lengths.end())
+    if (options.set_lengths)
         check(annulus_context_set_shards(context.get(), options.lengths.data(), options.ranks()));
     return context;
 }
@@ -117,6 +115,8 @@ Results run_rank(const Problem &whole, const Inputs &inputs, const RankOptions &
     const annulus_problem sizes = shard_sizes(whole, start, length);
     RunOptions run = options.run;
     run.place = &options.place(rank);
+    // Before a call a context knows no other lengths than those that were set.
+    run.own_workspace &= options.set_lengths || options.lengths == even_lengths(whole.length, options.ranks());
     const bool empty = length == 0;
     if (empty) // the library serves nobody
         run.engine = ANNULUS_ENGINE_AUTO;

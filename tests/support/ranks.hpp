@@ -12,6 +12,7 @@ namespace annulus::test {
 
 struct RankOptions {
     std::vector<std::int64_t> lengths; // of the shards; one rank each
+    bool set_lengths = false;          // says them to the contexts; else the ranks find them
     double timeout = 60;               // seconds
     RunOptions run = {};
     std::vector<Place *> places = {}; // of the ranks; empty: all on run.place
