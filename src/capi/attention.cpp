@@ -88,10 +88,16 @@ class PassCall {
         }
         std::optional<Part> prepared;
         prepare(prepared, problem, tensors);
-        const auto &[plan, service, memory] = *prepared;
+        auto &[plan, service, memory] = *prepared;
         Workspace workspace(memory.data());
-        together(plan, workspace,
-                 RingResources{service.engine, service.resources, *context_.comm->transport, *context_.row_mover});
+        Transport &transport = *context_.comm->transport;
+        try {
+            together(plan, workspace, RingResources{service.engine, service.resources, transport, *context_.row_mover});
+        } catch (...) {
+            if (transport.holds_memory())
+                memory.leave();
+            throw;
+        }
         context_.last_engine = service.engine.id;
         context_.sent_bytes = plan.sent_bytes(pass_);
         context_.received_bytes = plan.received_bytes(pass_);
@@ -102,7 +108,7 @@ class PassCall {
     struct Part {
         const RingPlan &plan;
         const Service service;
-        const CallMemory memory;
+        CallMemory memory;
 
         Part(annulus_context &context, const Problem &problem, const std::vector<std::int64_t> &lengths,
              annulus_pass pass, const CallTensors &tensors)

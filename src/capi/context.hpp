@@ -83,6 +83,9 @@ class CallMemory {
 
     void *data() const { return data_; }
 
+    // Leaves the memory to whoever still uses it: it is not given back.
+    void leave() { data_ = nullptr; }
+
     // The bytes that the caller's workspace, which need not be aligned, must have.
     static std::size_t announced(std::size_t bytes);
     // What an engine may book so that no more than `limit` is announced; 0, no limit, stays 0.

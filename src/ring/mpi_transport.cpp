@@ -116,19 +116,20 @@ class MpiTransport final : public Transport {
     bool can_gather(Device &, void *) const override { return true; }
     void begin(const Batch &batch, Device &device, void *stream) override;
     void finish(const Batch &batch, Device &device, void *stream) override;
+    bool holds_memory() const override { return holds_memory_; }
     void abort() noexcept override { is_aborted_ = true; }
 
   private:
     using Flight = std::vector<Piece>;
 
-    // Runs a call. Where it fails, the transport is broken and nothing is received any more.
+    // Runs a call. Where it fails, the transport is broken and what was begun is given up.
     template <class Call> void guarded(Call call);
     void listen() const;
     void start(Flight &flight, const Transfer &transfer, Tag tag, bool is_received);
     void complete(Flight &flight, const Deadline &deadline);
     void complete(Piece &piece, const Deadline &deadline);
     void check_abort() const;
-    void cancel_receives() noexcept;
+    void give_up() noexcept;
 
     const std::size_t piece_bytes_;
     MPI_Comm comm_ = MPI_COMM_NULL;
@@ -136,6 +137,7 @@ class MpiTransport final : public Transport {
     Seconds timeout_ = default_timeout;
     std::optional<Error> failure_;
     std::atomic<bool> is_aborted_ = false;
+    bool holds_memory_ = false;
     std::deque<Flight> flights_; // of the batches that were begun, oldest first
 };
 
@@ -153,7 +155,7 @@ MpiTransport::~MpiTransport() {
         return;
     const PipeSignal held;
     const bool is_idle = flights_.empty() && !failure_ && !is_aborted_;
-    cancel_receives();
+    give_up();
     if (is_idle)
         MPI_Comm_free(&comm_);
 }
@@ -168,7 +170,7 @@ template <class Call> void MpiTransport::guarded(Call call) {
     } catch (const std::exception &error) {
         const auto *own = dynamic_cast<const Error *>(&error);
         failure_ = own ? *own : Error(ANNULUS_ERROR_COMM, "rank %d failed: %s", rank_, error.what());
-        cancel_receives();
+        give_up();
         throw;
     }
 }
@@ -178,19 +180,21 @@ void MpiTransport::check_abort() const {
         throw Error(ANNULUS_ERROR_COMM, "rank %d aborted the communicator", rank_);
 }
 
-// What cannot be cancelled at once is being received, and is waited for a little; sends cannot be cancelled, and what
-// they read is what the memory holds then.
-void MpiTransport::cancel_receives() noexcept {
+// A receive that cannot be cancelled at once is under way, and is waited for a little; sends cannot be cancelled.
+void MpiTransport::give_up() noexcept {
     const Deadline deadline(std::min(timeout_ * giving_up, longest_giving_up));
     for (Flight &flight : flights_)
         for (Piece &piece : flight) {
-            if (!piece.is_received || piece.request == MPI_REQUEST_NULL)
+            if (piece.request == MPI_REQUEST_NULL)
                 continue;
-            MPI_Cancel(&piece.request);
+            if (piece.is_received)
+                MPI_Cancel(&piece.request);
             int is_done = 0;
-            for (Pause pause; !is_done && !deadline.passed(); pause())
-                if (MPI_Test(&piece.request, &is_done, MPI_STATUS_IGNORE) != MPI_SUCCESS)
+            for (Pause pause;; pause())
+                if (MPI_Test(&piece.request, &is_done, MPI_STATUS_IGNORE) != MPI_SUCCESS || is_done ||
+                    !piece.is_received || deadline.passed())
                     break;
+            holds_memory_ |= !is_done;
         }
     flights_.clear();
 }

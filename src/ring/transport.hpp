@@ -52,6 +52,9 @@ class Transport {
     virtual void begin(const Batch &batch, Device &device, void *stream) = 0;
     virtual void finish(const Batch &batch, Device &device, void *stream) = 0;
 
+    // Whether messages of a call that failed may still read or write its memory, which must stay then.
+    virtual bool holds_memory() const { return false; }
+
     // Any thread.
     virtual void abort() noexcept = 0;
 };

@@ -108,6 +108,7 @@ int main(int argc, char **argv) {
         own.begin(*exchanging, device, {lost});
         exchanging->finish(own.batch(), device, nullptr);
     });
+    is_good = is_good && exchanging->holds_memory(); // of what the lost one does not take
     is_good = fails_in_time("gather", most, [&] { gather(*gathering); }) && is_good;
     exchanging.reset();
     gathering.reset();

@@ -2,6 +2,7 @@
 // Ranks that find out who holds how many rows: what they compute, what they ask one another, and what they do where
 // they cannot ask.
 #include "capi/comm.hpp"
+#include "core/error.hpp"
 #include "ring/local_transport.hpp"
 
 #include "support/compare.hpp"
@@ -9,6 +10,7 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,13 +20,14 @@ namespace {
 
 constexpr int ranks = 4;
 
-// A transport that counts what its rank asks the others, and that a test can keep from asking, as a capture does.
+// A transport that counts what its rank asks the others, that a test can keep from asking, as a capture does, and whose
+// messages a test can have fail and hold on to their memory.
 class Watched final : public annulus::Transport {
   public:
     explicit Watched(std::unique_ptr<annulus::Transport> transport) : transport_(std::move(transport)) {}
 
     int gathers = 0;
-    bool may_gather = true;
+    bool may_gather = true, is_broken = false;
 
     int size() const override { return transport_->size(); }
     int rank() const override { return transport_->rank(); }
@@ -40,7 +43,10 @@ class Watched final : public annulus::Transport {
     }
     void finish(const annulus::Batch &batch, annulus::Device &device, void *stream) override {
         transport_->finish(batch, device, stream);
+        if (is_broken)
+            throw annulus::Error(ANNULUS_ERROR_COMM, "broken");
     }
+    bool holds_memory() const override { return is_broken; }
     void abort() noexcept override { transport_->abort(); }
 
   private:
@@ -174,6 +180,42 @@ TEST_F(Shards, MustBeKnownWhereNobodyCanAsk) {
     for (const Context &context : contexts_)
         check(annulus_context_set_shards(context.get(), others.data(), ranks));
     EXPECT_EQ(gathers_of_calls(others), 0);
+}
+
+// Memory that the library below may still write to is not given back, else it is, whatever fails.
+TEST(Memory, OfAFailedCallStaysWhereItIsHeld) {
+    struct Memory {
+        std::vector<unsigned char> bytes = std::vector<unsigned char>(1 << 20);
+        int given = 0;
+    };
+    for (const bool is_broken : {false, true}) {
+        std::vector<std::unique_ptr<annulus::Transport>> ends = annulus::make_local_transports(2);
+        for_each_rank(2, [&](int rank) {
+            auto watched = std::make_unique<Watched>(std::move(ends[rank]));
+            watched->is_broken = is_broken;
+            const Comm comm(new annulus_comm{std::move(watched)});
+            RankOptions options;
+            options.lengths = {32, 32};
+            const Problem whole;
+            const Context context = make_rank_context(whole, options, rank, comm.get());
+            Memory memory;
+            annulus_allocator allocator = ANNULUS_ALLOCATOR_INIT;
+            allocator.user = &memory;
+            allocator.allocate = [](void *user, std::size_t bytes, std::size_t alignment, void *) {
+                Memory &of = *static_cast<Memory *>(user);
+                ++of.given;
+                void *data = of.bytes.data();
+                std::size_t space = of.bytes.size();
+                return std::align(alignment, bytes, data, space);
+            };
+            allocator.release = [](void *user, void *, std::size_t, void *) { --static_cast<Memory *>(user)->given; };
+            check(annulus_context_set_allocator(context.get(), &allocator));
+            const Problem shard = shard_problem(whole, 32);
+            EXPECT_EQ(Call(shard, random_inputs(shard, 1), host_place()).forward(context.get()),
+                      is_broken ? ANNULUS_ERROR_COMM : ANNULUS_OK);
+            EXPECT_EQ(memory.given, is_broken);
+        });
+    }
 }
 
 } // namespace
