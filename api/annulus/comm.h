@@ -4,18 +4,22 @@
  * results. What they compute together is what one rank would compute of the whole sequence, up to rounding.
  *
  * A communicator is one rank's end of the connection. A context that was given one makes annulus_forward() and
- * annulus_backward() collective: every rank calls, in the same order, with its own shard. Before a call computes, the
- * ranks compare config, dtype, heads, head dimension, batch and shards; where they differ every rank gets
- * ANNULUS_ERROR_ARGUMENT with a message that names the difference, and where one rank's own arguments are bad the
- * others get ANNULUS_ERROR_COMM with its message. Nothing is written then, and the communicator stays usable. So a call
- * waits for the other ranks to make theirs; on CUDA it does not wait for the tensors, but over NCCL for what the call
- * before it exchanges. While a stream is being captured into a CUDA graph, which only NCCL's communicators allow,
- * nothing is compared: make the same call once before, and destroy the graph before the communicator.
+ * annulus_backward() collective: every rank calls, in the same order, with its own shard. How many rows that is may
+ * differ from rank to rank and from call to call, and may be 0: then the shape is 0 there and data may be NULL.
+ *
+ * Before a call computes, the ranks tell one another how many rows they have and compare config, dtype, heads, head
+ * dimension and batch; where they differ every rank gets ANNULUS_ERROR_ARGUMENT with a message that names the
+ * difference, and where one rank's own arguments are bad the others get ANNULUS_ERROR_COMM with its message. Nothing is
+ * written then, and the communicator stays usable. So a call waits for the other ranks to make theirs; on CUDA it does
+ * not wait for the tensors, but over NCCL for what the call before it exchanges. Lengths that differ from those of the
+ * context's call before are told in one more message. While a stream is being captured into a CUDA graph, which only
+ * NCCL's communicators allow, nothing is told or compared: make the same call once before, or set the lengths by
+ * annulus_context_set_shards(), or the call is ANNULUS_ERROR_UNSUPPORTED. Destroy the graph before the communicator.
  *
  * A rank that dies, never calls or loses its connection makes the others' calls fail with ANNULUS_ERROR_COMM (or
- * ANNULUS_ERROR_NCCL, ANNULUS_ERROR_MPI where it is the library below that failed) within the timeout. From then on the
- * communicator is broken: further calls fail at once with the first message, and what is left is to destroy it and the
- * contexts that use it, which does not wait for anybody.
+ * ANNULUS_ERROR_NCCL, ANNULUS_ERROR_MPI where it is the library below that failed) within the timeout, or a tenth of it
+ * later where messages have to be given up. From then on the communicator is broken: further calls fail at once with
+ * the first message, and what is left is to destroy it and the contexts that use it, which does not wait for anybody.
  *
  *     local  ranks are threads of one process, each with a context on a CPU or on a GPU of its own: the fastest for
  *            GPUs of one process, whose rows are copied from GPU to GPU, or by way of the host where two GPUs have no
@@ -49,8 +53,18 @@ ANNULUS_API annulus_status annulus_comm_create_local(annulus_comm **comms, int32
  * Makes a communicator over the processes of an MPI communicator, in *comm. Collective over it. mpi_comm points to an
  * MPI_Comm of the MPI library that annulus was built with; annulus duplicates it, and MPI must be initialised until the
  * annulus communicator is destroyed. Only the calling thread calls MPI: MPI_THREAD_SINGLE is enough where it is the
- * main one. ANNULUS_ERROR_ARGUMENT: a pointer is NULL or MPI is not initialised. ANNULUS_ERROR_UNSUPPORTED: annulus was
- * built without MPI. ANNULUS_ERROR_MPI: an MPI call failed. Since 0.1.0.
+ * main one.
+ *
+ * What MPI does by itself when a process dies is not annulus's to change. Open MPI's mpirun ends all processes then,
+ * unless it is called with --enable-recovery; only with that do the others' calls return. They return late where Open
+ * MPI waits for mpirun to report a connection that broke, and the program should not go on using MPI: send and receive,
+ * or MPI_Finalize(), may wait for the dead process, and over TCP writing to it raises SIGPIPE, which annulus holds back
+ * during its own calls alone. Ending with _exit(), or MPI_Abort() to end all, is safe. Messages that MPI does not let
+ * annulus give up may use a failed call's memory as long as the program goes on calling MPI: what annulus or an
+ * allocator gave is not released, and a workspace of the caller must stay.
+ *
+ * ANNULUS_ERROR_ARGUMENT: a pointer is NULL or MPI is not initialised. ANNULUS_ERROR_UNSUPPORTED: annulus was built
+ * without MPI. ANNULUS_ERROR_MPI: an MPI call failed. Since 0.1.0.
  */
 ANNULUS_API annulus_status annulus_comm_create_mpi(annulus_comm **comm, const void *mpi_comm);
 
@@ -122,11 +136,17 @@ ANNULUS_API void annulus_comm_destroy(annulus_comm *comm);
 ANNULUS_API annulus_status annulus_context_set_comm(annulus_context *context, annulus_comm *comm);
 
 /*
- * Sets the shards: rank i holds lengths[i] >= 0 positions, behind those of rank i - 1. `count` is the number of ranks;
- * NULL with 0 goes back to the default, in which all ranks hold equally many. Every rank sets the same. In a call the
- * tensors of rank i have lengths[i] rows; where that is 0, their shape is 0 there and their data may be NULL.
- * ANNULUS_ERROR_ARGUMENT: context is NULL or has no communicator, count is not its size, a length is negative, or all
- * are 0. Since 0.1.0.
+ * Says how long the shards are: rank i holds lengths[i] >= 0 positions, behind those of rank i - 1. Calls need it only
+ * where a stream is being captured, since the ranks tell one another; else it is a check: a call is
+ * ANNULUS_ERROR_ARGUMENT on every rank where the ranks' tensors have other rows than some rank has set, or
+ * ANNULUS_ERROR_COMM on the others of a rank whose own tensors do not have what it has set.
+ *
+ * annulus_workspace_size() and annulus_estimate_problem() ask nobody: in a context with a communicator they answer for
+ * these lengths, and where none are set for shards as equal as can be, the first ones longer; windows that are not the
+ * rank's shard of those are ANNULUS_ERROR_ARGUMENT.
+ *
+ * `count` is the number of ranks; NULL with 0 takes the lengths back (default). ANNULUS_ERROR_ARGUMENT: context is NULL
+ * or has no communicator, count is not its size, a length is negative, or all are 0. Since 0.1.0.
  */
 ANNULUS_API annulus_status annulus_context_set_shards(annulus_context *context, const int64_t *lengths, int32_t count);
 

@@ -6,7 +6,8 @@
 A device with a config: what [`forward`](@ref) and [`backward`](@ref) work on. `device` is `:cpu` or `:cuda`, `index` its
 number as CUDA counts, from 0. `threads`: how many CPU threads a call may use; 0 is as many as the process may.
 
-`comm` is a [`Comm`](@ref), and `shards` how many positions each rank holds, `nothing` for equally many.
+`comm` is a [`Comm`](@ref), and `shards` how many positions each rank holds, which calls then check; `nothing`: each has
+what its arrays hold, of any lengths.
 
 One task at a time uses a context; several contexts work at the same time in several threads. It is destroyed by the
 garbage collector, or at once by `close(context)`.

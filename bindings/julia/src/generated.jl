@@ -555,8 +555,18 @@ end
 Makes a communicator over the processes of an MPI communicator, in \*comm. Collective over it. mpi_comm points to an
 MPI_Comm of the MPI library that annulus was built with; annulus duplicates it, and MPI must be initialised until the
 annulus communicator is destroyed. Only the calling thread calls MPI: MPI_THREAD_SINGLE is enough where it is the
-main one. ANNULUS_ERROR_ARGUMENT: a pointer is NULL or MPI is not initialised. ANNULUS_ERROR_UNSUPPORTED: annulus was
-built without MPI. ANNULUS_ERROR_MPI: an MPI call failed. Since 0.1.0.
+main one.
+
+What MPI does by itself when a process dies is not annulus's to change. Open MPI's mpirun ends all processes then,
+unless it is called with --enable-recovery; only with that do the others' calls return. They return late where Open
+MPI waits for mpirun to report a connection that broke, and the program should not go on using MPI: send and receive,
+or MPI_Finalize(), may wait for the dead process, and over TCP writing to it raises SIGPIPE, which annulus holds back
+during its own calls alone. Ending with _exit(), or MPI_Abort() to end all, is safe. Messages that MPI does not let
+annulus give up may use a failed call's memory as long as the program goes on calling MPI: what annulus or an
+allocator gave is not released, and a workspace of the caller must stay.
+
+ANNULUS_ERROR_ARGUMENT: a pointer is NULL or MPI is not initialised. ANNULUS_ERROR_UNSUPPORTED: annulus was built
+without MPI. ANNULUS_ERROR_MPI: an MPI call failed. Since 0.1.0.
 """ function annulus_comm_create_mpi(comm, mpi_comm)
     @library_call annulus_comm_create_mpi(comm::Ptr{Ptr{annulus_comm}}, mpi_comm::Ptr{Cvoid})::annulus_status
 end
@@ -642,11 +652,17 @@ kind. Since 0.1.0.
 end
 
 @doc raw"""
-Sets the shards: rank i holds lengths\[i\] >= 0 positions, behind those of rank i - 1. `count` is the number of ranks;
-NULL with 0 goes back to the default, in which all ranks hold equally many. Every rank sets the same. In a call the
-tensors of rank i have lengths\[i\] rows; where that is 0, their shape is 0 there and their data may be NULL.
-ANNULUS_ERROR_ARGUMENT: context is NULL or has no communicator, count is not its size, a length is negative, or all
-are 0. Since 0.1.0.
+Says how long the shards are: rank i holds lengths\[i\] >= 0 positions, behind those of rank i - 1. Calls need it only
+where a stream is being captured, since the ranks tell one another; else it is a check: a call is
+ANNULUS_ERROR_ARGUMENT on every rank where the ranks' tensors have other rows than some rank has set, or
+ANNULUS_ERROR_COMM on the others of a rank whose own tensors do not have what it has set.
+
+annulus_workspace_size() and annulus_estimate_problem() ask nobody: in a context with a communicator they answer for
+these lengths, and where none are set for shards as equal as can be, the first ones longer; windows that are not the
+rank's shard of those are ANNULUS_ERROR_ARGUMENT.
+
+`count` is the number of ranks; NULL with 0 takes the lengths back (default). ANNULUS_ERROR_ARGUMENT: context is NULL
+or has no communicator, count is not its size, a length is negative, or all are 0. Since 0.1.0.
 """ function annulus_context_set_shards(context, lengths, count)
     @library_call annulus_context_set_shards(context::Ptr{annulus_context}, lengths::Ptr{Int64}, count::Int32)::annulus_status
 end

@@ -102,7 +102,8 @@ class Context:
         stream of the library that q comes from.
     threads: how many CPU threads a call may use; 0: as many as the process may run on.
     comm: makes the calls collective over a communicator's ranks, each with its own shard of the sequence.
-    shards: the number of positions of each rank; None: all ranks hold equally many.
+    shards: the number of positions of each rank, which calls then check; None: each has what its arrays hold, of any
+        lengths. workspace_size() knows of no others than these, or equal ones.
 
     Calls from several threads wait for each other; contexts of their own let threads compute at the same time. The GIL
     is released while a call computes. On CUDA a call does not wait for the device. On a CPU Ctrl-C ends a call of the

@@ -274,7 +274,8 @@ def dilated_attention(
     process_group: each rank of this torch.distributed group holds a shard of the sequence in q, k, v and gets its shard
         of the result; gradients of q, k and v are those of the sum of all ranks' losses. Tensors are on a GPU each. An
         annulus.Comm does as well.
-    shards: how many positions each rank holds, or "gather" to ask the group at each call; None: equally many.
+    shards: how many positions each rank holds, as a check, or "gather" to ask the group at each call; None: each has
+        what its tensors hold, of any lengths, and nothing has to be said.
 
     Returns out [B, Nq, H, D] in q's dtype, with return_lse (out, lse). The gradient is the true derivative. It exists in
     reverse mode and once: backward(), torch.autograd.grad, torch.func.grad, vjp and jacrev give it, torch.func.vmap works

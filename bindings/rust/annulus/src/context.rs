@@ -192,8 +192,8 @@ impl Context {
         self.comm.as_ref()
     }
 
-    /// How many positions each rank holds, in the order of the sequence; None: all equally many. Every rank sets the
-    /// same.
+    /// How many positions each rank holds, in the order of the sequence, which calls then check; None: each has what
+    /// its tensors hold, of any lengths.
     pub fn set_shards(&mut self, lengths: Option<&[i64]>) -> Result<()> {
         let (data, count) = lengths.map_or((ptr::null(), 0), |lengths| (lengths.as_ptr(), lengths.len()));
         let count = i32::try_from(count).unwrap_or(i32::MAX);
