@@ -20,17 +20,14 @@ class Team {
 
     void run(int threads) {
         std::vector<std::thread> others;
-        {
-            // Held until the team is complete: who is first waits here for its size.
-            const std::lock_guard lock(mutex_);
-            try {
-                others.reserve(static_cast<std::size_t>(threads) - 1);
-                while (size_ < threads) {
-                    others.emplace_back([this, worker = size_] { take_part(worker); });
-                    ++size_;
-                }
-            } catch (...) { // out of threads or memory: go on with those that exist
+        try {
+            others.reserve(static_cast<std::size_t>(threads) - 1);
+            while (size_ < threads) {
+                const int worker = size_++; // before it starts: no phase ends without those that are counted
+                others.emplace_back([this, worker] { take_part(worker); });
             }
+        } catch (...) { // out of threads or memory: go on with those that exist
+            size_ = static_cast<int>(others.size()) + 1;
         }
         take_part(0);
         for (std::thread &thread : others)
@@ -39,7 +36,6 @@ class Team {
 
   private:
     void take_part(int worker) {
-        { const std::lock_guard complete(mutex_); }
         for (std::int64_t phase = 0; phase < phases_; ++phase) {
             const std::int64_t count = items_(phase);
             for (std::int64_t item = next_++; item < count; item = next_++)
@@ -68,7 +64,7 @@ class Team {
     std::atomic<std::int64_t> next_ = 0;
     std::mutex mutex_;
     std::condition_variable phase_ended_;
-    int size_ = 1;
+    std::atomic<int> size_ = 1; // final before worker 0, which starts the others, takes part
     int arrived_ = 0;
     std::int64_t phases_ended_ = 0;
 };
