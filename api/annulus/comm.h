@@ -21,6 +21,9 @@
  * later where messages have to be given up. From then on the communicator is broken: further calls fail at once with
  * the first message, and what is left is to destroy it and the contexts that use it, which does not wait for anybody.
  *
+ * A communicator belongs to the process that made it. In a forked child it can only be destroyed, or taken from a
+ * context by annulus_context_set_comm(); any other use is ANNULUS_ERROR_ARGUMENT.
+ *
  *     local  ranks are threads of one process, each with a context on a CPU or on a GPU of its own: the fastest for
  *            GPUs of one process, whose rows are copied from GPU to GPU, or by way of the host where two GPUs have no
  *            access to one another

@@ -4,6 +4,10 @@
  *
  * One thread at a time may use a context; different contexts may be used by different threads at the same time.
  *
+ * After fork() the child may use the parent's contexts on a CPU, each process its own copy, but for those that another
+ * thread was in a call with at that moment. These, and all contexts on CUDA devices, which do not survive a fork, can
+ * only be destroyed in the child, which gives nothing back: any other call is ANNULUS_ERROR_ARGUMENT and says why.
+ *
  * On a CUDA device annulus_forward() and annulus_backward() are ordered on the context's stream and do not wait for the
  * device: tensors and workspace must stay as they are until the stream has come past the call, and errors of the device
  * itself show up in a later call, of annulus or of CUDA. The calls may be captured into a CUDA graph; a workspace or

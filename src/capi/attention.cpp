@@ -38,7 +38,10 @@ void check_memory(const Device &device, std::initializer_list<NamedTensor> argum
 // A call of one pass.
 class PassCall {
   public:
-    PassCall(annulus_context &context, annulus_pass pass) : context_(context), pass_(pass) {}
+    PassCall(annulus_context *context, annulus_pass pass) : use_(context), context_(*context), pass_(pass) {
+        if (context_.comm)
+            check_process("the communicator of context", *context_.comm);
+    }
 
     // check() makes sure of the arguments and calls run(). Where other ranks take part they learn of it if this one
     // cannot.
@@ -170,6 +173,7 @@ class PassCall {
             decline(*context_.comm->transport, message);
     }
 
+    const ContextUse use_;
     annulus_context &context_;
     const annulus_pass pass_;
     bool has_spoken_ = false; // the others do not wait for a word of this rank
@@ -181,7 +185,7 @@ annulus_status annulus_forward(annulus_context *context, const annulus_tensor *q
                                const annulus_tensor *v, const annulus_tensor *out, const annulus_tensor *lse,
                                const annulus_window *window) {
     return guard([&] {
-        PassCall(required(context, "context"), ANNULUS_PASS_FORWARD).carry_out([&](PassCall &call) {
+        PassCall(context, ANNULUS_PASS_FORWARD).carry_out([&](PassCall &call) {
             required(q, "q");
             required(k, "k");
             required(v, "v");
@@ -208,7 +212,7 @@ annulus_status annulus_backward(annulus_context *context, const annulus_tensor *
                                 const annulus_tensor *d_out, const annulus_tensor *d_lse, const annulus_tensor *d_q,
                                 const annulus_tensor *d_k, const annulus_tensor *d_v, const annulus_window *window) {
     return guard([&] {
-        PassCall(required(context, "context"), ANNULUS_PASS_BACKWARD).carry_out([&](PassCall &call) {
+        PassCall(context, ANNULUS_PASS_BACKWARD).carry_out([&](PassCall &call) {
             required(q, "q");
             required(k, "k");
             required(v, "v");

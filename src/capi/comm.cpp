@@ -61,12 +61,9 @@ void hand_out(annulus_comm **comms, std::vector<std::unique_ptr<Transport>> ends
     std::ranges::transform(made, comms, [](std::unique_ptr<annulus_comm> &comm) { return comm.release(); });
 }
 
-Transport &transport_of(annulus_comm *comm) {
-    return *required(comm, "comm").transport;
-}
-
-const Transport &transport_of(const annulus_comm *comm) {
-    return *required(comm, "comm").transport;
+template <class Comm> auto &transport_of(Comm *comm) {
+    check_process("comm", required(comm, "comm"));
+    return *comm->transport;
 }
 
 // How many CUDA devices there are, at least 1. Throws where there are none, with the reason.
@@ -95,6 +92,13 @@ std::vector<int> checked_devices(const std::int32_t *devices, int ranks) {
 }
 
 } // namespace
+
+void annulus::check_process(const char *name, const annulus_comm &comm) {
+    if (comm.process != getpid())
+        throw Error(ANNULUS_ERROR_ARGUMENT,
+                    "%s was made by process %d, which this one was forked from; here it can only be destroyed", name,
+                    static_cast<int>(comm.process));
+}
 
 annulus_status annulus_comm_create_local(annulus_comm **comms, int32_t ranks) {
     return guard([&] {
@@ -175,5 +179,6 @@ annulus_status annulus_comm_abort(annulus_comm *comm) {
 }
 
 void annulus_comm_destroy(annulus_comm *comm) {
-    delete comm;
+    if (comm && comm->process == getpid()) // else it stays as the fork left it
+        delete comm;
 }

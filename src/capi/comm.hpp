@@ -6,6 +6,8 @@
 
 #include <annulus/comm.h>
 
+#include <unistd.h>
+
 #include <cstdint>
 #include <memory>
 
@@ -18,4 +20,12 @@ inline constexpr std::int32_t max_ranks = 4096;
 
 struct annulus_comm {
     std::unique_ptr<annulus::Transport> transport;
+    pid_t process = getpid(); // the one that made it, and the only one that can use it
 };
+
+namespace annulus {
+
+// Throws in a process that was forked from the one that made the communicator.
+void check_process(const char *name, const annulus_comm &comm);
+
+} // namespace annulus

@@ -11,6 +11,7 @@
 #include "engine/engine.hpp"
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <memory>
@@ -114,6 +115,30 @@ std::vector<std::int64_t> annulus::even_lengths(std::int64_t sequence_length, st
     return lengths;
 }
 
+namespace {
+
+bool usable_here(const annulus_context &context) {
+    const pid_t process = context.process;
+    return process == 0 || process == getpid();
+}
+
+} // namespace
+
+ContextUse::ContextUse(annulus_context *context) : context_(required(context, "context")), before_(context_.process) {
+    if (!usable_here(context_))
+        throw Error(ANNULUS_ERROR_ARGUMENT,
+                    context_.kind == ANNULUS_DEVICE_CPU
+                        ? "context was in a call of process %d when this one was forked; here it can only be destroyed"
+                        : "context was made by process %d, which this one was forked from; CUDA does not survive "
+                          "fork(), so here it can only be destroyed",
+                    static_cast<int>(before_));
+    context_.process = getpid();
+}
+
+ContextUse::~ContextUse() {
+    context_.process = before_;
+}
+
 std::int64_t annulus::check_lengths(const std::vector<std::int64_t> &lengths) {
     std::int64_t sum = 0;
     for (std::size_t i = 0; i < lengths.size(); ++i) {
@@ -191,17 +216,20 @@ annulus_status annulus_context_create(annulus_context **context, annulus_device 
         auto made = std::make_unique<annulus_context>();
         made->kind = device;
         made->device = make_device(device, index);
+        if (device == ANNULUS_DEVICE_CUDA)
+            made->process = getpid();
         *context = made.release();
     });
 }
 
 void annulus_context_destroy(annulus_context *context) {
-    delete context;
+    if (context && usable_here(*context)) // else it stays as the fork left it
+        delete context;
 }
 
 annulus_status annulus_context_set_config(annulus_context *context, const annulus_config *config) {
     return guard([&] {
-        required(context, "context");
+        const ContextUse use(context);
         annulus_config copy = required(config, "config");
         if (copy.pattern.branches.empty())
             throw Error(ANNULUS_ERROR_ARGUMENT, "config has no branch; it must have at least one");
@@ -214,7 +242,7 @@ annulus_status annulus_context_set_config(annulus_context *context, const annulu
 
 annulus_status annulus_context_set_stream(annulus_context *context, void *stream) {
     return guard([&] {
-        required(context, "context");
+        const ContextUse use(context);
         if (stream && context->kind == ANNULUS_DEVICE_CPU)
             throw Error(ANNULUS_ERROR_UNSUPPORTED, "stream is %p; it must be NULL on a CPU", stream);
         context->stream = stream;
@@ -223,7 +251,7 @@ annulus_status annulus_context_set_stream(annulus_context *context, void *stream
 
 annulus_status annulus_context_set_allocator(annulus_context *context, const annulus_allocator *allocator) {
     return guard([&] {
-        required(context, "context");
+        const ContextUse use(context);
         if (!allocator) {
             context->allocator.reset();
             return;
@@ -238,7 +266,7 @@ annulus_status annulus_context_set_allocator(annulus_context *context, const ann
 
 annulus_status annulus_context_set_workspace(annulus_context *context, void *workspace, size_t bytes) {
     return guard([&] {
-        required(context, "context");
+        const ContextUse use(context);
         if (!workspace && bytes != 0)
             throw Error(ANNULUS_ERROR_ARGUMENT, "workspace is NULL and bytes is %zu; it must be 0 then", bytes);
         if (bytes > UINTPTR_MAX - reinterpret_cast<std::uintptr_t>(workspace))
@@ -254,7 +282,7 @@ annulus_status annulus_context_set_workspace(annulus_context *context, void *wor
 
 annulus_status annulus_context_set_threads(annulus_context *context, int32_t threads) {
     return guard([&] {
-        required(context, "context");
+        const ContextUse use(context);
         check_between("threads", threads, 0, max_threads);
         context->threads = threads;
     });
@@ -269,9 +297,11 @@ annulus_status annulus_context_last_engine(const annulus_context *context, annul
 
 annulus_status annulus_context_set_comm(annulus_context *context, annulus_comm *comm) {
     return guard([&] {
-        annulus_context &target = required(context, "context");
+        const ContextUse use(context);
+        annulus_context &target = *context;
         std::unique_ptr<RowMover> mover;
         if (comm) {
+            check_process("comm", *comm);
             comm->transport->check_device(target.kind, target.device->index());
             mover = make_row_mover(target.kind);
         }
@@ -285,7 +315,8 @@ annulus_status annulus_context_set_comm(annulus_context *context, annulus_comm *
 
 annulus_status annulus_context_set_shards(annulus_context *context, const int64_t *lengths, int32_t count) {
     return guard([&] {
-        annulus_context &target = required(context, "context");
+        const ContextUse use(context);
+        annulus_context &target = *context;
         if (!target.comm)
             throw Error(ANNULUS_ERROR_ARGUMENT, "context has no communicator; annulus_context_set_comm() gives it one");
         std::vector<std::int64_t> copy;

@@ -10,6 +10,9 @@
 #include <annulus/comm.h>
 #include <annulus/context.h>
 
+#include <sys/types.h>
+
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -18,6 +21,9 @@
 
 struct annulus_context {
     annulus_device kind = ANNULUS_DEVICE_CPU;
+    // The only process that can use it, 0 for any: on a CUDA device the one that made it, on a CPU the one that is in a
+    // call with it. A forked child is another.
+    std::atomic<pid_t> process = 0;
     std::unique_ptr<annulus::Device> device;
     std::optional<annulus_config> config;
     void *stream = nullptr;
@@ -68,6 +74,19 @@ namespace annulus {
 
 // The lengths of shards as equal as can be, the first ones longer.
 std::vector<std::int64_t> even_lengths(std::int64_t sequence_length, std::int32_t ranks);
+
+// A call's use of a context. Throws where the handle is NULL or this process cannot use it.
+class ContextUse {
+  public:
+    explicit ContextUse(annulus_context *context);
+    ~ContextUse();
+    ContextUse(const ContextUse &) = delete;
+    ContextUse &operator=(const ContextUse &) = delete;
+
+  private:
+    annulus_context &context_;
+    pid_t before_;
+};
 
 // The sum of shard lengths. Throws Error(ANNULUS_ERROR_ARGUMENT) where they are no shards.
 std::int64_t check_lengths(const std::vector<std::int64_t> &lengths);

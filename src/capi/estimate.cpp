@@ -31,7 +31,8 @@ std::size_t announced_bytes(annulus_context &context, const Problem &problem, an
 annulus_status annulus_estimate_problem(annulus_context *context, const annulus_problem *problem, int32_t branch,
                                         annulus_estimate *estimate) {
     return guard([&] {
-        const annulus_config &config = required(context, "context").required_config();
+        const ContextUse use(context);
+        const annulus_config &config = context->required_config();
         const Problem checked = check_problem(problem);
         const auto branches = static_cast<std::int64_t>(config.pattern.branches.size());
         check_between("branch", branch, ANNULUS_ALL_BRANCHES, branches - 1);
@@ -64,7 +65,8 @@ annulus_status annulus_estimate_problem(annulus_context *context, const annulus_
 annulus_status annulus_workspace_size(annulus_context *context, const annulus_problem *problem, annulus_pass pass,
                                       uint64_t *bytes) {
     return guard([&] {
-        required(context, "context").required_config();
+        const ContextUse use(context);
+        context->required_config();
         check_enum("pass", pass, ANNULUS_PASS_FORWARD, ANNULUS_PASS_BACKWARD);
         required(bytes, "bytes");
         *bytes = announced_bytes(*context, check_problem(problem), pass);
@@ -74,7 +76,8 @@ annulus_status annulus_workspace_size(annulus_context *context, const annulus_pr
 annulus_status annulus_estimate_rank(annulus_context *context, const annulus_problem *problem, const int64_t *lengths,
                                      int32_t ranks, int32_t rank, annulus_rank_estimate *estimate) {
     return guard([&] {
-        const annulus_config &config = required(context, "context").required_config();
+        const ContextUse use(context);
+        const annulus_config &config = context->required_config();
         const Problem checked = check_problem(problem);
         check_between("ranks", ranks, 1, max_ranks);
         check_between("rank", rank, 0, ranks - 1);
