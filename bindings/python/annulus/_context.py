@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import os
 import threading
 import weakref
 from typing import Any, Callable, Iterable, Sequence, Tuple, Union
@@ -86,8 +87,33 @@ def _stream_address(stream: Any) -> int:
 _SHORT_CALL = 1 << 18
 
 
-def _destroy(handle: Any, lock: threading.Lock, comm: Comm | None) -> None:
-    if lock.acquire(blocking=False):
+class _Turn:
+    """Whose turn it is to use a context: a lock, which a forked child starts anew. The thread that held it is not there
+    to give it back; the library knows whether it was in a call."""
+
+    _all: weakref.WeakSet[_Turn] = weakref.WeakSet()
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self._all.add(self)
+
+    def __enter__(self) -> None:
+        self.lock.acquire()
+
+    def __exit__(self, *_: Any) -> None:
+        self.lock.release()
+
+    @classmethod
+    def _after_fork(cls) -> None:
+        for turn in cls._all:
+            turn.lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_Turn._after_fork)
+
+
+def _destroy(handle: Any, turn: _Turn, comm: Comm | None) -> None:
+    if turn.lock.acquire(blocking=False):
         _capi.annulus_context_destroy(handle)
     elif comm is not None:  # the interpreter exits while another thread computes: both stay
         comm._finalizer.detach()
@@ -127,8 +153,8 @@ class Context:
         kinds = {"cpu": _capi.ANNULUS_DEVICE_CPU, "cuda": _capi.ANNULUS_DEVICE_CUDA}
         handle = made(_capi.annulus_context_create(kinds[kind], number))
         self._handle = handle
-        self._lock = threading.Lock()
-        self._finalizer = weakref.finalize(self, _destroy, handle, self._lock, comm)
+        self._turn = _Turn()
+        self._finalizer = weakref.finalize(self, _destroy, handle, self._turn, comm)
         self.comm = comm
         self._workspace: Any = None
         check(_capi.annulus_context_set_config(handle, self.config._handle))
@@ -226,7 +252,7 @@ class Context:
         estimate = _capi.annulus_estimate()
         index = _capi.ANNULUS_ALL_BRANCHES if branch is None else branch
         sizes = _problem(length, heads, head_dim, **problem)
-        with self._lock:
+        with self._turn:
             check(_capi.annulus_estimate_problem(self._handle, sizes, index, estimate))
         return _read(Estimate, estimate)
 
@@ -246,7 +272,7 @@ class Context:
             raise ArgumentError(f"shards has {len(shards)} lengths; there are {ranks} ranks")
         estimate = _capi.annulus_rank_estimate()
         sizes = _problem(length, heads, head_dim, **problem)
-        with self._lock:
+        with self._turn:
             check(_capi.annulus_estimate_rank(self._handle, sizes, shards, ranks, rank, estimate))
         return _read(RankEstimate, estimate, exchange=_EXCHANGES[estimate.exchange])
 
@@ -254,7 +280,7 @@ class Context:
         """The bytes of memory that a call needs besides its tensors; arguments as estimate()."""
         which = _capi.ANNULUS_PASS_BACKWARD if backward else _capi.ANNULUS_PASS_FORWARD
         sizes = _problem(length, heads, head_dim, **problem)
-        with self._lock:
+        with self._turn:
             return made(_capi.annulus_workspace_size(self._handle, sizes, which))
 
     def set_workspace(self, memory: Any, bytes: int | None = None) -> None:
@@ -271,7 +297,7 @@ class Context:
             for length in view.shape:
                 size *= length
             address = view.address
-        with self._lock:
+        with self._turn:
             check(_capi.annulus_context_set_workspace(self._handle, address, size))
             self._workspace = memory
 
@@ -329,7 +355,7 @@ class Context:
             stream = like.library.stream(self._place[1])
 
         def call() -> Tuple[int, str]:
-            with self._lock:
+            with self._turn:
                 status = _capi.ANNULUS_OK
                 if stream != self._stream:
                     status = _capi.annulus_context_set_stream(self._handle, stream or None)
@@ -447,7 +473,7 @@ def cached_context(config: Config, place: Tuple[str, int]) -> Context:
         return Context(config, kind if kind == "cpu" else f"{kind}:{number}")
 
     context = _cache.get(_cache.contexts, (config._text, place), make)
-    if context._lock.locked():  # a call that was interrupted still computes
+    if context._turn.lock.locked():  # a call that was interrupted still computes
         del _cache.contexts[config._text, place]
         return cached_context(config, place)
     return context

@@ -53,6 +53,27 @@ threading.Thread(target=lambda: annulus.attention(q, q, q, [(0, 1)], engine=engi
 time.sleep(0.5)
 """
 
+# A child of a process in which another thread computes.
+FORKED = """
+import annulus, numpy, os, signal, threading, time, warnings
+warnings.simplefilter("ignore")
+q = numpy.zeros((1, 1000000, 2, 64), "float32")
+small = q[:, :64]
+busy, idle = annulus.Context([(0, 1)]), annulus.Context([(0, 1)])
+threading.Thread(target=lambda: busy.forward(q, q, q), daemon=True).start()
+time.sleep(0.5)
+child = os.fork()
+if child:
+    os.waitpid(child, 0)
+else:
+    signal.alarm(60)
+    idle.forward(small, small, small)
+    try:
+        busy.forward(small, small, small)
+    except annulus.ArgumentError as error:
+        print("forked" in str(error))
+"""
+
 
 def resident_bytes():
     with open("/proc/self/statm", encoding="ascii") as statm:
@@ -167,6 +188,9 @@ class ContextTest(unittest.TestCase):
         for engine in ("reference", "cpu"):
             with self.subTest(engine):
                 self.assert_prints(LEFT_ALONE % engine, "")
+
+    def test_fork_while_a_thread_computes(self):
+        self.assert_prints(FORKED, "True\n")
 
     def test_threads_option(self):
         for threads in (1, 2):
