@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// What may hang or crash is tried in a process of its own.
+#pragma once
+
+#include <functional>
+#include <string>
+
+namespace annulus::test {
+
+// Calls `work` in a forked child and returns what it returned: "" where all is well, else what is not. So is an
+// exception's message, and how the child ended where it gave no answer: by a signal, or not within `seconds`.
+std::string in_child(const std::function<std::string()> &work, unsigned seconds = 20);
+
+} // namespace annulus::test

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// Contexts and communicators in a forked child: what was in use in the parent, and what only the parent can use, is
+// refused at once and can be destroyed; the rest works.
+#include "support/compare.hpp"
+#include "support/ranks.hpp"
+#include "support/run.hpp"
+
+#include "faults/child.hpp"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <latch>
+#include <stdexcept>
+#include <string>
+#include <thread>
+
+namespace annulus::test {
+namespace {
+
+// Throws unless a call was refused as one that a child may not make.
+void expect_refused(const char *name, annulus_status status) {
+    if (status != ANNULUS_ERROR_ARGUMENT || std::string(annulus_last_error()).find("forked") == std::string::npos)
+        throw std::runtime_error(std::string(name) + ": " + annulus_status_name(status) + ": " + annulus_last_error());
+}
+
+bool identical(const Results &a, const Results &b) {
+    return a.out == b.out && a.lse == b.lse && a.d_q == b.d_q && a.d_k == b.d_k && a.d_v == b.d_v;
+}
+
+// Holds a call in its middle, where it asks for its workspace.
+class Gate {
+  public:
+    annulus_allocator allocator() { return {sizeof(annulus_allocator), &Gate::allocate, &Gate::release, this}; }
+    void wait_until_reached() { reached_.wait(); }
+    void open() { open_.count_down(); }
+
+  private:
+    static void *allocate(void *user, std::size_t bytes, std::size_t alignment, void *) {
+        Gate &gate = *static_cast<Gate *>(user);
+        gate.reached_.count_down();
+        gate.open_.wait();
+        return std::aligned_alloc(alignment, (bytes / alignment + 1) * alignment);
+    }
+    static void release(void *, void *memory, std::size_t, void *) { std::free(memory); }
+
+    std::latch reached_{1}, open_{1};
+};
+
+class Fork : public testing::Test {
+  protected:
+    const Problem problem_ = {.length = 331,
+                              .heads = 4,
+                              .dim = 24,
+                              .branches = {{.segment = 64}, {.dilation = 3, .query = ANNULUS_QUERY_RESIDUE}},
+                              .dtype = ANNULUS_FLOAT32};
+    const Inputs inputs_ = random_inputs(problem_, 1);
+    const Results wanted_ = run(problem_, inputs_, {.threads = 1});
+    const Config config_ = make_config(problem_, ANNULUS_ENGINE_CPU);
+
+    Context new_context() const { return make_context(config_.get(), 3); }
+
+    void expect_works(annulus_context *context) const {
+        if (!identical(run_on(context, sizes_of(problem_), problem_, inputs_, {.own_workspace = false}), wanted_))
+            throw std::runtime_error("wrong results");
+    }
+
+    // Every function that uses a context.
+    void expect_all_refused(annulus_context *context) const {
+        const Call call(problem_, inputs_, host_place());
+        const annulus_problem sizes = sizes_of(problem_);
+        std::uint64_t bytes = 0;
+        annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
+        annulus_rank_estimate rank_estimate = ANNULUS_RANK_ESTIMATE_INIT;
+        expect_refused("forward", call.forward(context));
+        expect_refused("backward", call.backward(context));
+        expect_refused("workspace_size", annulus_workspace_size(context, &sizes, ANNULUS_PASS_FORWARD, &bytes));
+        expect_refused("estimate_problem", annulus_estimate_problem(context, &sizes, ANNULUS_ALL_BRANCHES, &estimate));
+        expect_refused("estimate_rank", annulus_estimate_rank(context, &sizes, nullptr, 2, 0, &rank_estimate));
+        expect_refused("set_config", annulus_context_set_config(context, config_.get()));
+        expect_refused("set_stream", annulus_context_set_stream(context, nullptr));
+        expect_refused("set_allocator", annulus_context_set_allocator(context, nullptr));
+        expect_refused("set_workspace", annulus_context_set_workspace(context, nullptr, 0));
+        expect_refused("set_threads", annulus_context_set_threads(context, 1));
+        expect_refused("set_comm", annulus_context_set_comm(context, nullptr));
+        expect_refused("set_shards", annulus_context_set_shards(context, nullptr, 0));
+    }
+};
+
+TEST_F(Fork, ContextInUse) {
+    Gate gate;
+    const annulus_allocator allocator = gate.allocator();
+    const Context busy = new_context(), idle = new_context();
+    expect_works(idle.get());
+    check(annulus_context_set_allocator(busy.get(), &allocator));
+    std::jthread user([&] { expect_works(busy.get()); });
+    gate.wait_until_reached();
+    const std::string said = in_child([&] {
+        expect_all_refused(busy.get());
+        annulus_context_destroy(busy.get());
+        expect_works(idle.get());
+        annulus_context_destroy(idle.get());
+        expect_works(new_context().get());
+        return "";
+    });
+    EXPECT_EQ(said, "");
+    gate.open();
+    user.join();
+    expect_works(busy.get());
+}
+
+TEST_F(Fork, AtAnyMoment) {
+    const Context busy = new_context(), idle = new_context();
+    std::atomic<bool> stop = false;
+    std::jthread user([&] {
+        while (!stop)
+            expect_works(busy.get());
+    });
+    for (int i = 0; i < 40; ++i) {
+        std::this_thread::sleep_for(std::chrono::microseconds(997 * (i % 7)));
+        const std::string said = in_child([&] {
+            expect_works(idle.get());
+            Call call(problem_, inputs_, host_place());
+            const annulus_status status = call.forward(busy.get());
+            if (status != ANNULUS_OK)
+                expect_refused("forward", status);
+            else if (call.results(ANNULUS_PASS_FORWARD).out != wanted_.out)
+                throw std::runtime_error("wrong results");
+            annulus_context_destroy(busy.get());
+            return "";
+        });
+        EXPECT_EQ(said, "");
+    }
+    stop = true;
+}
+
+TEST_F(Fork, Communicators) {
+    const std::vector<Comm> comms = make_local_comms(2);
+    RankOptions options;
+    options.lengths = {165, 166};
+    const auto expect_rank_works = [&](int rank) { run_rank(problem_, inputs_, options, rank, comms[rank].get()); };
+    std::jthread first([&] { expect_rank_works(0); }); // waits for the other
+    const Context context = make_rank_context(problem_, options, 1, comms[1].get());
+    const std::string said = in_child([&] {
+        const Call call(shard_problem(problem_, 166), shard_inputs(problem_, inputs_, 165, 166), host_place());
+        expect_refused("forward", call.forward(context.get()));
+        expect_refused("set_comm", annulus_context_set_comm(context.get(), comms[0].get()));
+        for (const Comm &comm : comms) {
+            std::int32_t number = 0;
+            expect_refused("size", annulus_comm_size(comm.get(), &number));
+            expect_refused("rank", annulus_comm_rank(comm.get(), &number));
+            expect_refused("set_timeout", annulus_comm_set_timeout(comm.get(), 1));
+            expect_refused("abort", annulus_comm_abort(comm.get()));
+            annulus_comm_destroy(comm.get());
+        }
+        check(annulus_context_set_comm(context.get(), nullptr));
+        expect_works(context.get());
+        options.run.own_workspace = false;
+        run_ranks(problem_, inputs_, options); // with communicators of its own
+        return "";
+    });
+    EXPECT_EQ(said, "");
+    expect_rank_works(1);
+}
+
+TEST_F(Fork, ContextsOfCudaDevices) {
+    std::int32_t devices = 0;
+    check(annulus_device_count(ANNULUS_DEVICE_CUDA, &devices));
+    if (devices == 0)
+        GTEST_SKIP() << "no CUDA device";
+    annulus_context *context = nullptr;
+    check(annulus_context_create(&context, ANNULUS_DEVICE_CUDA, 0));
+    check(annulus_context_set_config(context, make_config(problem_, ANNULUS_ENGINE_AUTO).get()));
+    const std::string said = in_child([&] {
+        expect_all_refused(context);
+        annulus_context_destroy(context);
+        return "";
+    });
+    EXPECT_EQ(said, "");
+    annulus_context_destroy(context);
+}
+
+} // namespace
+} // namespace annulus::test
