@@ -13,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace annulus::cli {
@@ -83,9 +84,20 @@ class Inputs {
         q = tensor_of(q_);
         k = tensor_of(k_);
         v = tensor_of(v_);
+        for (const auto &[option, tensor] : {std::pair("--q", &q), std::pair("--k", &k)})
+            for (const int dimension : {2, 3})
+                if (!std::in_range<std::int32_t>(tensor->shape[dimension]))
+                    throw bad_input(std::string(option) + ": the array has " +
+                                    std::to_string(tensor->shape[dimension]) +
+                                    (dimension == 2 ? " heads" : " numbers a head") + "; 2147483647 are the most");
         if (!options.query_start && q.shape[1] != k.shape[1])
             throw bad_input("--q has " + std::to_string(q.shape[1]) + " rows and --k " + std::to_string(k.shape[1]) +
                             "; they must be equal, or --query-start given");
+    }
+
+    void check_unchanged() const {
+        for (const InputArray *array : {&q_, &k_, &v_})
+            array->check_unchanged();
     }
 
     // As it stands in the file of Q: with a batch or without.
@@ -337,6 +349,7 @@ void attend(const AttendOptions &options) {
                 results.make_memory(job.rows());
             rank.meet();
             compute(job, *place, rank, inputs, results);
+            inputs.check_unchanged();
         });
         ranks->collect([&](int rank) { return results.stretches(shard_of(tokens, rank, ranks->count())); });
         results.commit();
@@ -351,7 +364,15 @@ void add_attend_command(CLI::App &program) {
         "attend", "Compute O, and LSE, of Q, K and V in .npy files: [B, N, H, D], or [N, H, D] for one batch entry; "
                   "float64, float32, float16, or bfloat16 as ml_dtypes writes it.");
     const auto add_file = [&](const char *name, std::string &path, const char *help, bool required) {
-        command->add_option(name, path, help)->required(required)->type_name("FILE")->group("Files");
+        command->add_option(name, path, help)
+            ->required(required)
+            ->check([](const std::string &given) {
+                return given == "-"
+                           ? "'-' for standard input or output is not supported; give a file, one named - as ./-"
+                           : "";
+            })
+            ->type_name("FILE")
+            ->group("Files");
     };
     add_file("--q", options->q, "Queries, read", true);
     add_file("--k", options->k, "Keys [B, N, G, D], G dividing H, read", true);

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arrays in .npy files, mapped into memory: a file costs nothing before its numbers are used.
+// Arrays in .npy files, mapped into memory.
 #pragma once
 
+#include "input_file.hpp"
 #include "npy_header.hpp"
 #include "output_file.hpp"
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,15 +28,13 @@ class InputArray {
 
     void convert_to(annulus_dtype dtype);
 
-  private:
-    struct Unmap {
-        std::size_t bytes;
-        void operator()(std::byte *memory) const;
-    };
+    // Throws Failure with exit_bad_input where the file was changed since it was opened, unless a copy stands for it.
+    void check_unchanged() const;
 
+  private:
     std::string option_;
-    std::unique_ptr<std::byte, Unmap> file_; // the whole file
-    std::unique_ptr<std::byte[]> copy_;      // or the converted numbers
+    std::optional<InputFile> file_;
+    std::unique_ptr<std::byte[]> copy_; // or the converted numbers
     NpyHeader header_;
 };
 

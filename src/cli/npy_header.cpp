@@ -30,14 +30,14 @@ class DictionaryReader {
         while (!accept('}')) {
             const std::string_view key = quoted();
             expect(':');
-            if (key == "descr")
+            if (key == "descr" && !has_dtype_)
                 read_dtype();
-            else if (key == "fortran_order")
+            else if (key == "fortran_order" && !has_order_)
                 read_order();
-            else if (key == "shape")
+            else if (key == "shape" && !has_shape_)
                 read_shape();
             else
-                fail();
+                fail(); // unknown, or there for the second time
             if (!accept(',')) {
                 expect('}');
                 break;
@@ -132,10 +132,12 @@ class DictionaryReader {
     bool has_dtype_ = false, has_order_ = false, has_shape_ = false;
 };
 
+// Whatever is computed of the sizes then fits as well: strides, and the bytes of a part. An array without numbers may
+// have large sizes beside the 0, which counts as 1 here.
 void check_size(const NpyHeader &header) {
     std::int64_t bytes = annulus_dtype_bytes(header.dtype);
     for (const std::int64_t size : header.shape)
-        if (__builtin_mul_overflow(bytes, size, &bytes))
+        if (__builtin_mul_overflow(bytes, std::max<std::int64_t>(size, 1), &bytes))
             throw bad_input("the shape in the .npy header is too large");
 }
 

@@ -3,18 +3,12 @@
 
 #include "handles.hpp"
 
-#include <array>
-#include <atomic>
 #include <cerrno>
-#include <climits>
-#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <fcntl.h>
 #include <filesystem>
-#include <mutex>
 #include <random>
-#include <stdexcept>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -24,71 +18,21 @@ namespace annulus::cli {
 
 namespace {
 
-// The temporary files, where a signal handler can read them: a name is complete while `used` is set.
-struct Slot {
-    std::atomic<bool> used = false;
-    char name[PATH_MAX] = {};
-};
-std::array<Slot, 2> slots;
-static_assert(std::atomic<bool>::is_always_lock_free);
-
-void remove_all() {
-    for (const Slot &slot : slots)
-        if (slot.used)
-            unlink(slot.name);
-}
-
-extern "C" void remove_and_exit(int signal) {
-    remove_all();
-    _exit(128 + signal);
-}
-
-// The pages of a mapped file can no longer be read or written: it was cut short meanwhile, or its disk failed.
-extern "C" void remove_and_fail(int) {
-    remove_all();
-    constexpr char message[] = "annulus: a file could not be read or written any more while it was in use\n";
-    [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, message, sizeof message - 1);
-    _exit(exit_failed);
-}
-
-void handle(int signal, void (*handler)(int)) {
-    struct sigaction action {};
-    action.sa_handler = handler;
-    sigfillset(&action.sa_mask);
-    sigaction(signal, &action, nullptr);
-}
-
-void handle_signals() {
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
-        struct sigaction before {};
-        sigaction(signal, nullptr, &before);
-        if (before.sa_handler != SIG_IGN) // what our parent has us ignore stays ignored
-            handle(signal, remove_and_exit);
-    }
-    handle(SIGBUS, remove_and_fail);
-    handle(SIGXFSZ, SIG_IGN); // a limit on file sizes is then an error like any other
-}
-
-int take_slot(const std::string &name) {
-    for (std::size_t i = 0; i < slots.size(); ++i)
-        if (!slots[i].used && name.size() < sizeof slots[i].name) {
-            std::memcpy(slots[i].name, name.c_str(), name.size() + 1);
-            slots[i].used = true;
-            return static_cast<int>(i);
-        }
-    throw std::logic_error("more output files than slots");
-}
-
 // Whether the path that the user gave is to blame, and not the state of the machine.
 bool is_path_error(int error) {
     return error == ENOENT || error == ENOTDIR || error == EACCES || error == EPERM || error == EROFS ||
            error == ENAMETOOLONG || error == ELOOP;
 }
 
+// The system's own link to an open file.
+std::string link_to(const Descriptor &file) {
+    return "/proc/self/fd/" + std::to_string(file.get());
+}
+
 } // namespace
 
 OutputFile::OutputFile(std::string option, const std::string &path, std::size_t bytes)
-    : option_(std::move(option)), path_(path), bytes_(bytes) {
+    : option_(std::move(option)), path_(path) {
     if (path.empty())
         throw bad_input(option_ + ": the path is empty");
     std::error_code error;
@@ -100,62 +44,53 @@ OutputFile::OutputFile(std::string option, const std::string &path, std::size_t 
         fail(exit_bad_input, "cannot create", error.value());
     if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status))
         throw bad_input(option_ + ": '" + path + "' is no regular file");
-    try {
-        create();
-        reserve();
-    } catch (...) {
-        remove();
-        throw;
-    }
+    create();
+    reserve(bytes);
 }
 
-OutputFile::~OutputFile() {
-    remove();
-}
-
-// The name is noted for the signal handler before the file exists, so there is no moment when the file would be left.
 void OutputFile::create() {
-    static std::once_flag once;
-    std::call_once(once, handle_signals);
-    const std::string name = ".annulus-" + std::to_string(getpid()) + "-" + std::to_string(std::random_device()());
-    temporary_ = std::filesystem::path(path_).replace_filename(name);
-    slot_ = take_slot(temporary_);
-    file_ = open(temporary_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (file_ < 0)
+    const std::string directory = std::filesystem::path(path_).replace_filename(".");
+    file_ = Descriptor(open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0666));
+    if (file_ && access(link_to(file_).c_str(), F_OK) == 0) // what it is to be linked by
+        return;
+    set_temporary_name();
+    file_ = Descriptor(open(name_->path(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    if (!file_)
         fail(is_path_error(errno) ? exit_bad_input : exit_failed, "cannot create", errno);
 }
 
 // The blocks are there before the first byte is written through the mapping: a full disk is an error here, and not a
 // bus error later.
-void OutputFile::reserve() {
-    if (const int error = posix_fallocate(file_, 0, static_cast<off_t>(bytes_)))
+void OutputFile::reserve(std::size_t bytes) {
+    if (const int error = posix_fallocate(file_.get(), 0, static_cast<off_t>(bytes)))
         fail(exit_failed, "cannot write", error);
-    void *memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
-    if (memory == MAP_FAILED)
-        fail(exit_failed, "cannot map", errno);
-    data_ = static_cast<std::byte *>(memory);
+    mapping_.emplace(file_.get(), bytes, Mapping::Access::write, option_ + ": '" + path_ + "'");
 }
 
 void OutputFile::commit() {
     // What was written through a mapping has no other moment to report an error.
-    if (msync(data_, bytes_, MS_SYNC) != 0 || fsync(file_) != 0)
+    if (msync(mapping_->data(), mapping_->bytes(), MS_SYNC) != 0 || fsync(file_.get()) != 0)
         fail(exit_failed, "cannot write", errno);
-    if (std::rename(temporary_.c_str(), path_.c_str()) != 0)
+    if (!name_) {
+        if (link_as(path_.c_str()))
+            return;
+        if (errno != EEXIST)
+            fail(exit_failed, "cannot write", errno);
+        set_temporary_name(); // a link replaces no file, as renaming does
+        if (!link_as(name_->path()))
+            fail(exit_failed, "cannot write", errno);
+    }
+    if (std::rename(name_->path(), path_.c_str()) != 0)
         fail(exit_failed, "cannot write", errno);
-    slots[static_cast<std::size_t>(slot_)].used = false;
-    slot_ = -1;
 }
 
-void OutputFile::remove() noexcept {
-    if (data_)
-        munmap(data_, bytes_);
-    if (file_ >= 0)
-        close(file_);
-    if (slot_ >= 0) {
-        if (file_ >= 0)
-            unlink(temporary_.c_str());
-        slots[static_cast<std::size_t>(slot_)].used = false;
-    }
+void OutputFile::set_temporary_name() {
+    const std::string name = ".annulus-" + std::to_string(getpid()) + "-" + std::to_string(std::random_device()());
+    name_.emplace(std::filesystem::path(path_).replace_filename(name));
+}
+
+bool OutputFile::link_as(const char *name) const {
+    return linkat(AT_FDCWD, link_to(file_).c_str(), AT_FDCWD, name, AT_SYMLINK_FOLLOW) == 0;
 }
 
 void OutputFile::fail(int exit_code, const char *action, int error) const {

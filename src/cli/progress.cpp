@@ -13,7 +13,7 @@ Progress::Progress(double total) : terminal_(isatty(STDERR_FILENO) == 1), total_
 
 Progress::~Progress() {
     if (drawn_)
-        std::fputs("\r\x1b[K", stderr); // back to the first column, erase the line
+        std::fputs(erase_bar, stderr);
 }
 
 void Progress::advance(double work) {

@@ -7,6 +7,9 @@
 
 namespace annulus::cli {
 
+// To the first column of a terminal, and off with what is in the line.
+inline constexpr const char *erase_bar = "\r\x1b[K";
+
 class Progress {
   public:
     // `total` is the work in any unit.

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pieces of text and whole numbers, as options and file headers are made of.
+// Pieces of text and numbers, as options and file headers are made of, and the lines that errors are.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -14,5 +15,11 @@ std::vector<std::string_view> split(std::string_view text, char separator);
 
 // The whole number that all of `text` is, if it fits into int64.
 std::optional<std::int64_t> parse_integer(std::string_view text);
+
+// The number that all of `text` is, if it fits into double.
+std::optional<double> parse_real(std::string_view text);
+
+// An error is one line, whatever its text is made of.
+std::string error_line(std::string message);
 
 } // namespace annulus::cli

@@ -4,6 +4,7 @@
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import tempfile
 import unittest
@@ -32,6 +33,24 @@ def run_json(*arguments):
 
 def cuda_device_count():
     return next(row["count"] for row in run_json("info")["devices"] if row["kind"] == "cuda")
+
+
+def has_mpi():
+    return shutil.which("mpirun") and "MPI none" not in run_json("info")["build"]["build_info"]
+
+
+def mpirun_command(ranks):
+    return ["mpirun", "--oversubscribe", "--allow-run-as-root", "--bind-to", "none", "-n", str(ranks), PROGRAM]
+
+
+def in_namespace(mount):
+    """What stands before a command that is to see what `mount`, a line of the shell, has mounted."""
+    return ["unshare", "--map-root-user", "--mount", "sh", "-c", f'{mount} && exec "$@"', "sh"]
+
+
+def can_mount():
+    return shutil.which("unshare") and subprocess.run(
+        [*in_namespace("mount -t tmpfs none /mnt"), "true"], stderr=subprocess.DEVNULL, check=False).returncode == 0
 
 
 def round_to_bfloat16(values):

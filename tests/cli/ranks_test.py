@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several ranks: attend gives what one rank gives, and plan says what a run measures."""
 
-import shutil
 import subprocess
 import unittest
 
-from program import PROGRAM, ProgramTest, cuda_device_count, json, load, run, run_json
+from program import ProgramTest, cuda_device_count, has_mpi, json, load, mpirun_command, run, run_json
 import oracle
 import tap
 
@@ -21,15 +20,10 @@ PATTERNS = {
     "inside a shard": (["--branch", "1:1"], {"branches": [{"w": 1, "r": 1}]}),
 }
 UNIT = {"float64": 1e-13, "float32": 1e-5, "bfloat16": 2.0 ** -7}
-MPIRUN = ["mpirun", "--oversubscribe", "--allow-run-as-root", "--bind-to", "none", "-n"]
-
-
-def has_mpi():
-    return shutil.which("mpirun") and "MPI none" not in run_json("info")["build"]["build_info"]
 
 
 def mpirun(ranks, *arguments):
-    return subprocess.run([*MPIRUN, str(ranks), PROGRAM, *map(str, arguments)], stdout=subprocess.PIPE,
+    return subprocess.run([*mpirun_command(ranks), *map(str, arguments)], stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, text=True, check=False, timeout=120)
 
 

@@ -4,9 +4,10 @@
 import os
 import resource
 import struct
+import subprocess
 import unittest
 
-from program import ProgramTest, cuda_device_count, np, run, save
+from program import PROGRAM, ProgramTest, can_mount, cuda_device_count, in_namespace, np, run, save
 import tap
 
 BAD_OPTIONS = {
@@ -94,6 +95,12 @@ BAD_HEADERS = {
     "negative shape": ("{'descr': '<f4', 'fortran_order': False, 'shape': (-1, 9, 2, 8)}", "damaged"),
     "shape beyond 64 bits": ("{'descr': '<f4', 'fortran_order': False, 'shape': (4294967296, 4294967296, 2, 8)}",
                              "too large"),
+    "shape beyond 64 bits but for a zero": (
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (0, 4611686018427387904, 4611686018427387904, 8)}",
+        "too large"),
+    "zero after a shape beyond 64 bits": (
+        "{'descr': '<f8', 'fortran_order': False, 'shape': (4611686018427387904, 8, 0)}", "too large"),
+    "two shapes": ("{'descr': '<f4', 'fortran_order': False, 'shape': (1, 9), 'shape': (2, 8)}", "damaged"),
     "number beyond 64 bits": ("{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999,)}", "damaged"),
     "control characters in the dtype": ("{'descr': 'a\nb', 'fortran_order': False, 'shape': (1,)}", "dtype"),
 }
@@ -177,6 +184,39 @@ class RefusalTest(ProgramTest):
             self.path("v.npy").write_bytes(whole[:-missing])
             self.check("--branch", "8:1", says="truncated")
 
+    def test_bytes_after_the_array(self):
+        whole = self.path("v.npy").read_bytes()
+        for more in (1, 4, 9 * 2 * 8 * 4 + 128):
+            self.path("v.npy").write_bytes(whole + bytes(more))
+            self.check("--branch", "8:1", says=f" {more} byte")
+
+    def test_heads_beyond_32_bits(self):
+        """A file with a hole in the place of its numbers."""
+        for heads, dim in ((2 ** 32 + 2, 8), (2, 2 ** 32 + 8)):
+            for name in "qkv":
+                text = f"{{'descr': '<f2', 'fortran_order': False, 'shape': (1, 1, {heads}, {dim})}}"
+                self.path(name + ".npy").write_bytes(header(text.ljust(117)))  # the numbers begin at byte 128
+                with open(self.path(name + ".npy"), "ab") as file:
+                    try:
+                        file.truncate(file.tell() + 2 * heads * dim)
+                    except OSError as error:
+                        self.skipTest(f"needs files of 64 GiB: {error}")
+            self.check("--branch", "8:1", says=str(max(heads, dim)))
+
+    def test_minus_is_no_standard_stream(self):
+        arguments = self.attend_arguments("--lse", self.path("lse.npy"), "--branch", "8:1")
+        for option in ("--q", "--k", "--v", "--out", "--lse"):
+            with self.subTest(option):
+                changed = list(arguments)
+                changed[changed.index(option) + 1] = "-"
+                self.assert_refused(run(*changed, cwd=self.directory, stdin=subprocess.DEVNULL), says=f"{option}: ")
+                self.assertIn("./-", run(*changed, cwd=self.directory).stderr)
+                self.assert_untouched()
+        self.path("q.npy").rename(self.path("-"))
+        arguments[arguments.index("--q") + 1] = "./-"
+        result = run(*arguments, cwd=self.directory)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+
     def test_other_dtypes(self):
         for dtype in (">f4", "<i4", "<c8", "|b1", "|V4", "|S2", "<U1", [("x", "<f4")]):
             with self.subTest(dtype):
@@ -254,6 +294,27 @@ class RefusalTest(ProgramTest):
             resource.setrlimit(resource.RLIMIT_FSIZE, (500, 500))
 
         self.check("--branch", "8:1", exit_code=1, says="--out", preexec_fn=limit_file_size)
+
+    @unittest.skipUnless(can_mount(), "needs namespaces of its own")
+    def test_full_disk(self):
+        """The room for the outputs is taken before anything is computed: here all of it, of a file system of 64 KiB."""
+        disk = self.path("disk")
+        disk.mkdir()
+        self.before = sorted([*self.before, "disk"])
+        mounted = in_namespace(f"mount -t tmpfs -o size=64k none '{disk}'")
+        then_list = ["sh", "-c", f"\"$@\"; code=$?; ls -A '{disk}'; exit $code", "sh"]
+        for name in "qkv":
+            save(self.path(name + ".npy"), np.zeros((1, 1 << 18, 1, 8), np.float32))
+        for option, out, lse in (("--out", disk / "o.npy", self.path("lse.npy")),
+                                 ("--lse", self.path("o.npy"), disk / "lse.npy")):
+            with self.subTest(option):
+                arguments = self.attend_arguments("--branch", "0:1", "--engine", "reference", "--lse", lse)
+                arguments[arguments.index("--out") + 1] = out
+                result = subprocess.run([*mounted, *then_list, PROGRAM, *map(str, arguments)], check=False, text=True,
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
+                self.assert_refused(result, 1, says=f"{option}: ")
+                self.assertIn("No space left on device", result.stderr)
+                self.assert_untouched()
 
     def test_standard_output_that_cannot_be_written(self):
         with open("/dev/full", "w", encoding="ascii") as full:
