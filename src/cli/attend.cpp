@@ -380,7 +380,8 @@ void add_attend_command(CLI::App &program) {
     add_file("--out", options->out, "O, written once it is complete, in the dtype of the computation", true);
     add_file("--lse", options->lse, "LSE [B, H, N], written; float32, or float64 when O is", false);
     add_dtype_option(*command, options->dtype, "Convert the inputs to this dtype first");
-    command->add_option("--query-start", options->query_start, "Position of the first row of Q among those of K")
+    add_number<std::int64_t>(*command, "--query-start", options->query_start,
+                             "Position of the first row of Q among those of K")
         ->type_name("S");
     options->pattern.add_to(*command);
     options->execution.add_to(*command);

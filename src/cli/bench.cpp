@@ -374,7 +374,7 @@ void add_bench_command(CLI::App &program) {
         "is what the first call takes above its tensors: the rise of the process's memory (VmHWM), on a GPU what the "
         "call allocates and what it leaves on the device (handles, kernels' code). With several ranks, on 1/P of the "
         "CPU threads each or a GPU each, they are compared with one rank of the same kind, measured in turns.");
-    command->add_option("--repeats", options->repeats, "Timed calls of each case after a warm-up, 5 unless given")
+    add_number<int>(*command, "--repeats", options->repeats, "Timed calls of each case after a warm-up, 5 unless given")
         ->type_name("R");
     command->add_flag("--scaling", options->scaling, "Time a token at growing lengths up to 1,048,576 instead");
     options->problem.add_to(*command, false);

@@ -3,6 +3,7 @@
 #include "commands.hpp"
 #include "handles.hpp"
 #include "mpi_ranks.hpp"
+#include "text.hpp"
 
 #include <CLI/CLI.hpp>
 
@@ -12,21 +13,44 @@
 #include <exception>
 #include <new>
 #include <string>
+#include <vector>
 
 namespace annulus::cli {
 
 namespace {
 
-// An error is one line, whatever its text is made of. Processes that mpirun started fail together, and one says why.
-int report(int exit_code, std::string message) {
-    if (mpi_place().rank != 0)
-        return exit_code;
-    while (!message.empty() && message.back() == '\n')
-        message.pop_back();
-    for (std::size_t i = message.find('\n'); i != std::string::npos; i = message.find('\n', i))
-        message.replace(i, 1, "; ");
-    std::fprintf(stderr, "annulus: %s\n", message.c_str());
+// Processes that mpirun started fail together, and one says why.
+int report(int exit_code, const std::string &message) {
+    if (mpi_place().rank == 0)
+        std::fputs(error_line(message).c_str(), stderr);
     return exit_code;
+}
+
+// What a command takes, to be said where it was given something else.
+std::string takes(const CLI::App &command) {
+    std::string words;
+    const auto add = [&](const std::string &name) { words += (words.empty() ? " takes " : ", ") + name; };
+    for (const CLI::App *subcommand : command.get_subcommands({}))
+        add(subcommand->get_name());
+    for (const CLI::Option *option : command.get_options())
+        add(option->get_name());
+    return command.get_name() + words;
+}
+
+// What is wrong with the command line. A word that a command does not know comes first: an option that is missing may
+// be there, misspelt.
+std::string complaint(const CLI::App &program, const CLI::ParseError &error) {
+    if (dynamic_cast<const CLI::RequiredError *>(&error) || dynamic_cast<const CLI::ExtrasError *>(&error)) {
+        std::vector<const CLI::App *> given{&program};
+        for (const CLI::App *command : program.get_subcommands())
+            given.push_back(command);
+        for (const CLI::App *command : given)
+            if (const std::vector<std::string> unknown = command->remaining(); !unknown.empty())
+                return "'" + unknown.front() + "' is unknown; " + takes(*command);
+        if (given.size() == 1)
+            return "a command is missing; " + takes(program);
+    }
+    return error.what();
 }
 
 void run(CLI::App &program, int argc, char **argv) {
@@ -46,7 +70,7 @@ int run_and_report(int argc, char **argv) {
     } catch (const CLI::Success &request) { // --help, --version
         program.exit(request);
     } catch (const CLI::ParseError &error) {
-        return report(exit_bad_input, error.what());
+        return report(exit_bad_input, complaint(program, error));
     } catch (const Failure &failure) {
         return report(failure.exit_code(), failure.what());
     } catch (const std::bad_alloc &) {

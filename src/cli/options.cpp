@@ -151,7 +151,9 @@ void PatternOptions::add_to(CLI::App &command) {
         ->check(CLI::IsMember({"exact", "zero-keys"}))
         ->type_name("RULE")
         ->group(group);
-    command.add_option("--scale", scale, "Factor on Q.K, 1/sqrt(D) unless given")->type_name("X")->group(group);
+    add_number<double>(command, "--scale", scale, "Factor on Q.K, 1/sqrt(D) unless given")
+        ->type_name("X")
+        ->group(group);
 }
 
 Config PatternOptions::config(std::int32_t heads) const {
@@ -214,7 +216,8 @@ void ExecutionOptions::add_to(CLI::App &command) {
         ->check(CLI::IsMember(exchange_names()))
         ->type_name("NAME")
         ->group(group);
-    command.add_option("--threads", threads, "CPU threads; 0, the default, is all that the process may run on")
+    add_number<std::int32_t>(command, "--threads", threads,
+                             "CPU threads; 0, the default, is all that the process may run on")
         ->type_name("T")
         ->group(group);
     command.add_flag("--deterministic", deterministic, "Equal inputs give equal bits")->group(group);
@@ -237,19 +240,22 @@ int ExecutionOptions::thread_count() const {
 void ProblemOptions::add_to(CLI::App &command, bool required) {
     const std::string group = "Problem";
     const std::string need = required ? "" : ", for a case of your own";
-    command.add_option("--tokens", tokens, "N, the sequence length" + need)
+    add_number<std::int64_t>(command, "--tokens", tokens, "N, the sequence length" + need)
         ->required(required)
         ->type_name("N")
         ->group(group);
-    command.add_option("--heads", heads, "H, the query heads" + need)->required(required)->type_name("H")->group(group);
-    command.add_option("--kv-heads", kv_heads, "G, the key/value heads; 0, the default, is H")
+    add_number<std::int32_t>(command, "--heads", heads, "H, the query heads" + need)
+        ->required(required)
+        ->type_name("H")
+        ->group(group);
+    add_number<std::int32_t>(command, "--kv-heads", kv_heads, "G, the key/value heads; 0, the default, is H")
         ->type_name("G")
         ->group(group);
-    command.add_option("--head-dim", head_dim, "D, a multiple of 8 up to 256" + need)
+    add_number<std::int32_t>(command, "--head-dim", head_dim, "D, a multiple of 8 up to 256" + need)
         ->required(required)
         ->type_name("D")
         ->group(group);
-    command.add_option("--batch", batch, "B, 1 unless given")->type_name("B")->group(group);
+    add_number<std::int64_t>(command, "--batch", batch, "B, 1 unless given")->type_name("B")->group(group);
     add_dtype_option(command, dtype,
                      std::string("The tensors' dtype, float32 unless given") +
                          (required ? "" : "; on CUDA what is fast there"))
@@ -295,6 +301,22 @@ std::string exchange_name(annulus_exchange exchange) {
         return "gather";
     }
     return "auto";
+}
+
+std::int64_t whole_number(const std::string &option, const std::string &text, std::int64_t lowest,
+                          std::int64_t highest) {
+    const std::optional<std::int64_t> number = parse_integer(text);
+    if (!number || *number < lowest || *number > highest)
+        throw bad_input(option + " " + text + ": must be a whole number from " + std::to_string(lowest) + " to " +
+                        std::to_string(highest));
+    return *number;
+}
+
+double real_number(const std::string &option, const std::string &text) {
+    const std::optional<double> number = parse_real(text);
+    if (!number)
+        throw bad_input(option + " " + text + ": must be a decimal number in the range of double");
+    return *number;
 }
 
 CLI::Option *add_dtype_option(CLI::App &command, std::string &dtype, const std::string &help) {

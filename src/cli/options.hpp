@@ -6,7 +6,9 @@
 
 #include <CLI/CLI.hpp>
 
+#include <concepts>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -63,6 +65,24 @@ Context make_context(const PatternOptions &pattern, const ExecutionOptions &exec
 
 // What the user calls an exchange.
 std::string exchange_name(annulus_exchange exchange);
+
+// What is wrong with `text`, the value of an option, is thrown as Failure.
+std::int64_t whole_number(const std::string &option, const std::string &text, std::int64_t lowest,
+                          std::int64_t highest);
+double real_number(const std::string &option, const std::string &text);
+
+// An option that is a number in the range of its type, which `value` can be assigned.
+template <class Number, class Value>
+CLI::Option *add_number(CLI::App &command, const std::string &name, Value &value, const std::string &help) {
+    const auto set = [&value, name](const std::string &text) {
+        if constexpr (std::integral<Number>)
+            value = static_cast<Number>(
+                whole_number(name, text, std::numeric_limits<Number>::min(), std::numeric_limits<Number>::max()));
+        else
+            value = real_number(name, text);
+    };
+    return command.add_option_function<std::string>(name, set, help);
+}
 
 CLI::Option *add_dtype_option(CLI::App &command, std::string &dtype, const std::string &help);
 annulus_dtype dtype_of(const std::string &name);

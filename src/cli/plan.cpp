@@ -210,7 +210,9 @@ void add_plan_command(CLI::App &program) {
         "Say what N tokens on P ranks take, each rank holding an equal contiguous part: memory, bytes sent, FLOPs; and "
         "by branch FLOPs and the rows of K and V that other ranks hold. Computes nothing.");
     options->problem.add_to(*command, true);
-    command->add_option("--ranks", options->ranks, "P, 1 unless given")->type_name("P")->group("Problem");
+    add_number<std::int32_t>(*command, "--ranks", options->ranks, "P, 1 unless given")
+        ->type_name("P")
+        ->group("Problem");
     options->pattern.add_to(*command);
     options->execution.add_to(*command);
     add_format_option(*command, options->format);

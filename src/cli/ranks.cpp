@@ -35,14 +35,14 @@ std::optional<int> number_in_environment(const char *name) {
 
 void RankOptions::add_to(CLI::App &command) {
     const std::string group = "Ranks";
-    command
-        .add_option("--ranks", count,
-                    "Share the sequence among P ranks, 1 unless given: threads of this process, which divide the CPU "
-                    "threads among themselves, or on CUDA the P devices from that of --device on. Under mpirun every "
-                    "process is a rank")
+    add_number<std::int64_t>(
+        command, "--ranks", count,
+        "Share the sequence among P ranks, 1 unless given: threads of this process, which divide the CPU "
+        "threads among themselves, or on CUDA the P devices from that of --device on. Under mpirun every "
+        "process is a rank")
         ->type_name("P")
         ->group(group);
-    command.add_option("--timeout", timeout, "How long a rank waits for another, 300 unless given")
+    add_number<double>(command, "--timeout", timeout, "How long a rank waits for another, 300 unless given")
         ->type_name("SECONDS")
         ->group(group);
 }

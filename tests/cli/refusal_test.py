@@ -158,8 +158,54 @@ class RefusalTest(ProgramTest):
         self.assert_untouched()
 
     def test_no_command(self):
-        self.assert_refused(run())
-        self.assert_refused(run("divine"))
+        commands = "attend, plan, bench, info"
+        for arguments, says in (([], "command"), (["divine"], "'divine'"), (["--bogus"], "'--bogus'"),
+                                (["atend", "--q", "q.npy"], "'atend'"), (["--bogus", "info"], "'--bogus'")):
+            with self.subTest(arguments):
+                result = run(*arguments)
+                self.assert_refused(result, says=says)
+                self.assertIn(commands, result.stderr)
+
+    def test_words_that_a_command_does_not_know(self):
+        """They are told before options that are missing: a misspelt one is missing too."""
+        files = self.attend_arguments("--branch", "8:1")
+        for arguments, word, option in (
+                (["attend", "--bogus"], "--bogus", "--query-start"), ([*files, "--brnch", "8:1"], "--brnch", "--branch"),
+                ([*files, "stray"], "stray", "--branch"), (["attend", "--qq", "q.npy"], "--qq", "--q"),
+                (["plan", "--token", 5], "--token", "--tokens"), (["bench", "--ranks", 2, "--fast"], "--fast", "--weak"),
+                (["info", "plan"], "plan", "--format")):
+            with self.subTest(word):
+                result = run(*arguments)
+                self.assert_refused(result, says=f"'{word}'")
+                self.assertRegex(result.stderr, rf"\b{arguments[0]}\b.*{option}\b")
+        self.assert_untouched()
+
+    def test_numbers_that_are_none(self):
+        problem = {"--tokens": 64, "--heads": 1, "--head-dim": 8, "--branch": "8:1"}
+        for command, option, value, says in (
+                ("plan", "--tokens", "1e6", "whole number"), ("plan", "--tokens", "", "whole number"),
+                ("plan", "--tokens", "99999999999999999999", "9223372036854775807"),
+                ("plan", "--heads", "99999999999", "2147483647"), ("plan", "--heads", "0x10", "whole number"),
+                ("plan", "--head-dim", "8.0", "whole number"), ("plan", "--kv-heads", "one", "whole number"),
+                ("plan", "--batch", " 1", "whole number"), ("plan", "--ranks", "two", "whole number"),
+                ("plan", "--threads", "many", "whole number"), ("plan", "--scale", "big", "number"),
+                ("plan", "--scale", "1e999", "number"), ("bench", "--repeats", "x", "whole number"),
+                ("bench", "--ranks", "x", "whole number"), ("bench", "--timeout", "soon", "number")):
+            with self.subTest(option=option, value=value):
+                words = [part for pair in ({**problem, option: value}).items() for part in pair]
+                self.assert_refused(run(command, *words), says=f"{option} {value}: must be a")
+                self.assertIn(says, run(command, *words).stderr)
+        self.check("--branch", "8:1", "--query-start", "x", says="--query-start x: must be a whole number")
+
+    def test_problems_that_cannot_be(self):
+        problem = {"--tokens": 64, "--heads": 2, "--head-dim": 8, "--branch": "8:1"}
+        for option, value, says in (("--tokens", 0, "length"), ("--tokens", -5, "length"), ("--heads", 0, "heads"),
+                                    ("--heads", -1, "heads"), ("--kv-heads", -1, "heads"), ("--kv-heads", 3, "heads"),
+                                    ("--head-dim", 12, "head"), ("--batch", 0, "batch"), ("--ranks", 0, "--ranks"),
+                                    ("--threads", -1, "--threads")):
+            with self.subTest(option=option, value=value):
+                words = [part for pair in ({**problem, option: value}).items() for part in pair]
+                self.assert_refused(run("plan", *words), says=says)
 
     def test_directory_and_pipe_as_input(self):
         os.mkfifo(self.path("pipe"))
