@@ -6,6 +6,7 @@
 #include "cuda/fused/tensor_maps.hpp"
 
 #include <algorithm>
+#include <climits>
 #include <numbers>
 
 namespace annulus {
@@ -65,7 +66,7 @@ std::optional<SumParts> plan_sums(std::int64_t batches, int heads, std::size_t b
         return std::nullopt;
     if (most < heads)
         return SumParts{1, static_cast<int>(divide_up(heads, divide_up(heads, most)))};
-    return SumParts{static_cast<int>(std::min(batches, most / heads)), heads};
+    return SumParts{static_cast<int>(std::min<std::int64_t>({batches, most / heads, INT_MAX})), heads};
 }
 
 CurveMemory book_curve(Workspace &workspace, const Plan &plan, const std::vector<PlannedPass> &passes, bool of_keys) {
