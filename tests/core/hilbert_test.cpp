@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <ctime>
 #include <random>
 #include <vector>
 
@@ -161,6 +162,50 @@ TEST(Hilbert, AutomaticWidth) {
     }
     EXPECT_EQ(Curve::automatic_width(1'000'000'000'000), 1'000'000);
     EXPECT_EQ(Curve::automatic_width(999'999'999'989), 999'999'999'989);
+}
+
+// Numbers put together from known primes, whose divisors are all products of these.
+TEST(Hilbert, AutomaticWidthOfProductsOfPrimes) {
+    std::vector<std::int64_t> primes;
+    for (std::int64_t n = 2; n < 1 << 16; ++n)
+        if (std::all_of(primes.begin(), primes.end(), [&](std::int64_t p) { return p * p > n || n % p != 0; }))
+            primes.push_back(n);
+    std::mt19937_64 random(7);
+    for (int sample = 0; sample < 3000; ++sample) {
+        // Few large ones or many small ones, some of them several times.
+        const auto most = static_cast<std::size_t>(std::min<std::uint64_t>(2ULL << random() % 13, primes.size()));
+        std::int64_t length = 1;
+        std::vector<std::int64_t> divisors = {1};
+        while (true) {
+            const std::int64_t p = primes[random() % 4 == 0 ? most - 1 : random() % most];
+            if (length > INT64_MAX / p || divisors.size() > 4000)
+                break;
+            length *= p;
+            const std::size_t before = divisors.size();
+            for (std::size_t i = 0; i < before; ++i)
+                divisors.push_back(divisors[i] * p);
+        }
+        std::int64_t width = length;
+        for (const std::int64_t divisor : divisors)
+            if (divisor >= length / divisor + (length % divisor != 0))
+                width = std::min(width, divisor);
+        ASSERT_EQ(Curve::automatic_width(length), width) << length;
+    }
+}
+
+// What no short search finds: primes, products of two large ones, squares, numbers that look like primes to one base.
+TEST(Hilbert, AutomaticWidthOfHardNumbers) {
+    const std::clock_t start = std::clock();
+    const std::int64_t p = 2147483647, q = 2147483629, large = 9223372036854775783;
+    for (int i = 0; i < 64; ++i) {
+        ASSERT_EQ(Curve::automatic_width(large), large);
+        ASSERT_EQ(Curve::automatic_width(18014398509481951), 18014398509481951); // 2^54 - 33
+        ASSERT_EQ(Curve::automatic_width(p * q), p);
+        ASSERT_EQ(Curve::automatic_width(p * p), p);
+        ASSERT_EQ(Curve::automatic_width(2 * p * q), 2 * q);
+        ASSERT_EQ(Curve::automatic_width(3825123056546413051), 111737197441); // 149491 * 747451 * 34233211
+    }
+    EXPECT_LT(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC, 10); // minutes by division
 }
 
 } // namespace
