@@ -31,8 +31,8 @@ class Montgomery {
 
     std::uint64_t product(std::uint64_t a, std::uint64_t b) const {
         const Wide ab = Wide{a} * b;
-        const std::uint64_t high = ab >> 64, low = static_cast<std::uint64_t>(ab);
-        const std::uint64_t taken = Wide{low * inverse_} * n_ >> 64;
+        const auto high = static_cast<std::uint64_t>(ab >> 64), low = static_cast<std::uint64_t>(ab);
+        const auto taken = static_cast<std::uint64_t>(Wide{low * inverse_} * n_ >> 64);
         return high >= taken ? high - taken : high - taken + n_;
     }
 

@@ -7,14 +7,11 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <utility>
 
 namespace annulus {
 
 namespace {
-
-std::int64_t remainder(std::int64_t a, std::int64_t b) {
-    return (a % b + b) % b;
-}
 
 // Sum of floor(x / r) + 1 over 0 <= x < n: the pairs of n consecutive places, of which each sees the places of its own
 // residue up to itself.
@@ -26,34 +23,42 @@ double causal_sum(std::int64_t n, std::int64_t r) {
     return static_cast<double>(r) * q * (q - 1) / 2 + static_cast<double>(n % r) * q + static_cast<double>(n);
 }
 
-// How many x in [begin, end) have (x - first) mod r < count, for 0 <= count <= r.
-std::int64_t count_residues(std::int64_t begin, std::int64_t end, std::int64_t first, std::int64_t count,
-                            std::int64_t r) {
-    // Shifted by a multiple of r, so that both ends are not negative.
-    const std::int64_t shift = remainder(begin - first, r) - begin;
-    const auto below = [&](std::int64_t x) { return x / r * count + std::min(x % r, count); };
-    return begin < end ? below(end + shift) - below(begin + shift) : 0;
-}
-
-// Adds up value(s) over the segments first … last, where value may differ at a few segments and at the last of all but
-// is the same for all segments between two neighbouring ones of them.
-template <std::size_t n, class Value>
-double sum_over_segments(std::int64_t first, std::int64_t last, std::array<std::int64_t, n> special, Value value) {
+// Calls use(from, to) for the parts from … to of first … last: each special place alone, and what lies between.
+template <std::size_t n, class Use>
+void for_each_part(std::int64_t first, std::int64_t last, std::array<std::int64_t, n> special, Use use) {
     std::sort(special.begin(), special.end());
-    double sum = 0;
     std::int64_t next = first;
-    const auto advance = [&](std::int64_t end) { // the uniform segments next … end - 1
+    const auto advance = [&](std::int64_t end) { // next … end - 1
         if (next < end)
-            sum += static_cast<double>(end - next) * value(next);
+            use(next, end - 1);
         next = std::max(next, end);
     };
-    for (const std::int64_t s : special) {
-        if (s < next || s > last)
+    for (const std::int64_t place : special) {
+        if (place < next || place > last)
             continue;
-        advance(s);
-        advance(s + 1);
+        advance(place);
+        advance(place + 1);
     }
     advance(last + 1);
+}
+
+// Adds up value(i) over first … last, where value may be anything at a few special places and is linear between two
+// neighbouring ones of them.
+template <std::size_t n, class Value>
+double sum_of_linear(std::int64_t first, std::int64_t last, const std::array<std::int64_t, n> &special, Value value) {
+    double sum = 0;
+    for_each_part(first, last, special, [&](std::int64_t from, std::int64_t to) {
+        sum += from == to ? value(from) : static_cast<double>(to - from + 1) * (value(from) + value(to)) / 2;
+    });
+    return sum;
+}
+
+// The same where value is constant between them.
+template <std::size_t n, class Value>
+double sum_of_constant(std::int64_t first, std::int64_t last, const std::array<std::int64_t, n> &special, Value value) {
+    double sum = 0;
+    for_each_part(first, last, special,
+                  [&](std::int64_t from, std::int64_t to) { sum += static_cast<double>(to - from + 1) * value(from); });
     return sum;
 }
 
@@ -120,40 +125,89 @@ std::vector<HeadSet> BranchPlan::head_sets(std::int32_t first, std::int32_t last
     return sets;
 }
 
-double BranchPlan::pairs(std::int32_t head, const Window &queries) const {
-    if (!serves(head) || queries.length == 0)
+double BranchPlan::pairs(const Window &queries) const {
+    if (queries.length == 0)
         return 0;
-    const std::int64_t residue = phase(head), r = dilation_;
+    const std::int64_t r = dilation_;
     const std::int64_t first = segment_of(queries.start), last = segment_of(queries.end() - 1);
-    return sum_over_segments(first, last, std::array{first, last, segment_count() - 1}, [&](std::int64_t index) {
+    const std::vector<HeadSet> sets = head_sets(first_head_, first_head_ + head_count_);
+    return sum_of_constant(first, last, std::array{first, last, segment_count() - 1}, [&](std::int64_t index) {
         const Segment s = segment(index);
         const Window part = intersect(s.range, queries);
         const std::int64_t begin = part.start - s.range.start, end = begin + part.length;
-        const Progression keys = key_class(s, residue);
-        switch (query_rule_) {
-        case ANNULUS_QUERY_DILATED: {
-            const Progression own = clip(keys, begin, end);
-            const auto before = static_cast<double>(own.count ? (own.first - residue) / r : 0);
-            const auto count = static_cast<double>(own.count);
-            return causal_ ? count * (before + (count + 1) / 2) : count * static_cast<double>(keys.count);
+        const auto of_residue = [&](std::int64_t residue) -> double {
+            const Progression keys = key_class(s, residue);
+            switch (query_rule_) {
+            case ANNULUS_QUERY_DILATED: {
+                const Progression own = clip(keys, begin, end);
+                const auto before = static_cast<double>(own.count ? (own.first - residue) / r : 0);
+                const auto count = static_cast<double>(own.count);
+                return causal_ ? count * (before + (count + 1) / 2) : count * static_cast<double>(keys.count);
+            }
+            case ANNULUS_QUERY_RESIDUE: {
+                if (causal_)
+                    return causal_sum(end, r) - causal_sum(begin, r);
+                // Residues below L mod r have one key more than the others.
+                const std::int64_t shorter = s.range.length / r;
+                const std::int64_t longer = count_residues(begin, end, 0, s.range.length % r, r);
+                return static_cast<double>(part.length) * static_cast<double>(shorter) + static_cast<double>(longer);
+            }
+            case ANNULUS_QUERY_EVERY:
+                break;
+            }
+            return causal_ ? causal_sum(end - residue, r) - causal_sum(begin - residue, r)
+                           : static_cast<double>(part.length) * static_cast<double>(keys.count);
+        };
+        // From residue to residue a class changes its size, or a bound its place in the class, at these alone.
+        const std::array special{begin % r, end % r, s.range.length % r};
+        double pairs = 0;
+        for (const HeadSet &set : sets) {
+            // Under the query rule `residue` a head has all of them at once.
+            const std::int64_t residues = query_rule_ == ANNULUS_QUERY_RESIDUE ? 1 : set.residues;
+            pairs +=
+                set.heads * sum_of_linear(set.first_residue, set.first_residue + residues - 1, special, of_residue);
         }
-        case ANNULUS_QUERY_RESIDUE: {
-            if (causal_)
-                return causal_sum(end, r) - causal_sum(begin, r);
-            // Residues below L mod r have one key more than the others.
-            const std::int64_t shorter = s.range.length / r;
-            const std::int64_t longer = count_residues(begin, end, 0, s.range.length % r, r);
-            return static_cast<double>(part.length) * static_cast<double>(shorter) + static_cast<double>(longer);
-        }
-        case ANNULUS_QUERY_EVERY:
-            break;
-        }
-        return causal_ ? causal_sum(end - residue, r) - causal_sum(begin - residue, r)
-                       : static_cast<double>(part.length) * static_cast<double>(keys.count);
+        return pairs;
     });
 }
 
-double BranchPlan::remote_rows(std::int32_t kv_head, const Problem &problem) const {
+std::int64_t BranchPlan::count_group_residues(std::int32_t group, std::int64_t from, std::int64_t to) const {
+    const std::int64_t begin = first_head_, end = begin + head_count_;
+    const std::int64_t first_group = begin / group, last_group = (end - 1) / group,
+                       groups = last_group - first_group + 1;
+    if (query_rule_ == ANNULUS_QUERY_RESIDUE)
+        return groups * (to - from);
+    switch (phase_rule_) {
+    case ANNULUS_PHASE_BLOCK: {
+        // Heads of one residue lie in a row: each is counted with its first head, or the first in a group.
+        const std::int64_t row = block_heads(), rows = divide_up(head_count_, row);
+        const Progression starts = slice({begin, row, rows}, from, to);
+        const std::int64_t last_head = std::min(end, begin + std::min(to, rows) * row);
+        const Progression group_starts = clip({first_group * group, group, groups}, starts.first, last_head);
+        return starts.count == 0 ? 0 : starts.count + group_starts.count - intersect(starts, group_starts).count;
+    }
+    case ANNULUS_PHASE_INTERLEAVE: {
+        // After `dilation` heads of a group nothing new comes.
+        const auto of_heads = [&](std::int64_t first, std::int64_t last) {
+            return count_residues(first - begin, last - begin, from, to - from, dilation_);
+        };
+        if (group <= dilation_)
+            return of_heads(begin, end);
+        const auto of_group = [&](std::int64_t index) {
+            const std::int64_t first = std::max(begin, index * group);
+            return of_heads(first, std::min({end, (index + 1) * group, first + dilation_}));
+        };
+        return groups == 1 ? of_group(first_group)
+                           : of_group(first_group) + of_group(last_group) + (groups - 2) * (to - from);
+    }
+    case ANNULUS_PHASE_FIXED:
+        break;
+    }
+    const std::int64_t residue = fixed_residue_ % dilation_;
+    return from <= residue && residue < to ? groups : 0;
+}
+
+double BranchPlan::remote_rows(const Problem &problem) const {
     const Window &queries = problem.queries, &keys = problem.keys;
     if (queries.length == 0)
         return 0;
@@ -161,67 +215,58 @@ double BranchPlan::remote_rows(std::int32_t kv_head, const Problem &problem) con
     const std::int64_t first = segment_of(queries.start), last = segment_of(queries.end() - 1);
     const std::array special{first, last, segment_count() - 1, segment_of(keys.start), segment_of(keys.end())};
     const std::int64_t r = dilation_;
-
-    double rows = 0;
-    for (std::int32_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
-        // Heads that share their keys with an earlier head of the group want nothing more.
-        bool shared = !serves(head);
-        for (std::int32_t earlier = kv_head * group; earlier < head && !shared; ++earlier)
-            shared = uses(earlier, phase(head));
-        if (shared)
-            continue;
-        rows += sum_over_segments(first, last, special, [&](std::int64_t index) {
-            const Segment s = segment(index);
-            const Window part = intersect(s.range, queries);
-            const Window local = intersect(s.range, keys);
-            const std::int64_t begin = part.start - s.range.start, end = begin + part.length;
-            // Keys in [from, to) that are wanted when causality does not matter or cuts at `limit`.
-            std::int64_t limit = causal_ ? end : s.range.length;
-            const auto wanted = [&](std::int64_t from, std::int64_t to) -> std::int64_t {
-                to = std::min(to, limit);
-                if (query_rule_ == ANNULUS_QUERY_RESIDUE)
-                    return count_residues(from, to, begin, std::min(part.length, r), r);
-                return clip(key_class(s, phase(head)), from, to).count;
-            };
-            if (query_rule_ == ANNULUS_QUERY_DILATED) {
-                const Progression own = clip(key_class(s, phase(head)), begin, end);
-                if (own.count == 0)
-                    return 0.0;
-                if (causal_)
-                    limit = own[own.count - 1] + 1;
-            }
-            std::int64_t remote = wanted(0, s.range.length);
-            if (local.length)
-                remote -= wanted(local.start - s.range.start, local.end() - s.range.start);
-            return static_cast<double>(remote);
+    return sum_of_constant(first, last, special, [&](std::int64_t index) {
+        const Segment s = segment(index);
+        const Window part = intersect(s.range, queries);
+        const Window local = intersect(s.range, keys);
+        const std::int64_t begin = part.start - s.range.start, end = begin + part.length;
+        const std::int64_t local_begin = local.start - s.range.start, local_end = local_begin + local.length;
+        // Behind the last query of a class come none of its keys before `end`.
+        const std::int64_t limit = causal_ ? end : s.range.length;
+        // Rows that a group of heads wants outside `keys`, for count(from, to) keys in a part of the segment.
+        const auto remote = [&](auto count) {
+            const std::int64_t all = count(0, limit);
+            return static_cast<double>(local.length ? all - count(local_begin, std::min(local_end, limit)) : all);
+        };
+        if (query_rule_ == ANNULUS_QUERY_RESIDUE)
+            return static_cast<double>(count_group_residues(group, 0, 1)) *
+                   remote([&](std::int64_t from, std::int64_t to) {
+                       return count_residues(from, to, begin, std::min(part.length, r), r);
+                   });
+        double rows = 0;
+        const std::array ends{begin % r, end % r, s.range.length % r, local_begin % r, local_end % r};
+        for_each_part(0, r - 1, ends, [&](std::int64_t from, std::int64_t to) {
+            const std::int64_t users = count_group_residues(group, from, to + 1);
+            const Progression all = key_class(s, from);
+            if (users == 0 || (query_rule_ == ANNULUS_QUERY_DILATED && clip(all, begin, end).count == 0))
+                return;
+            rows += static_cast<double>(users) *
+                    remote([&](std::int64_t low, std::int64_t high) { return clip(all, low, high).count; });
         });
-    }
-    return rows;
+        return rows;
+    });
 }
 
-Plan::Plan(const Pattern &pattern, const Problem &problem)
-    : pattern_(pattern), problem_(problem),
-      scale_(pattern.scale ? *pattern.scale : 1 / std::sqrt(static_cast<double>(problem.head_dim))) {
-    branches_.reserve(pattern.branches.size());
+Plan::Plan(const Pattern &pattern, const Problem &problem) : problem_(problem) {
+    auto shape = std::make_shared<Shape>();
+    shape->pattern = pattern;
+    shape->scale = pattern.scale ? *pattern.scale : 1 / std::sqrt(static_cast<double>(problem.head_dim));
+    shape->branches.reserve(pattern.branches.size());
     for (const Branch &branch : pattern.branches)
-        branches_.emplace_back(branch, static_cast<std::int32_t>(branches_.size()), pattern, problem);
+        shape->branches.emplace_back(branch, static_cast<std::int32_t>(shape->branches.size()), pattern, problem);
+    shape_ = std::move(shape);
 }
 
 double Plan::pairs(std::int32_t branch) const {
     return sum_over_branches(branch, [&](const BranchPlan &plan) {
-        double pairs = 0;
-        for (std::int32_t head = 0; head < problem_.heads; ++head)
-            pairs += plan.pairs(head, problem_.queries);
-        return pairs * static_cast<double>(problem_.batch);
+        return plan.pairs(problem_.queries) * static_cast<double>(problem_.batch);
     });
 }
 
 double Plan::remote_bytes(std::int32_t branch) const {
     return sum_over_branches(branch, [&](const BranchPlan &plan) {
-        double rows = 0;
-        for (std::int32_t kv_head = 0; kv_head < problem_.kv_heads; ++kv_head)
-            rows += plan.remote_rows(kv_head, problem_);
-        return 2 * rows * static_cast<double>(problem_.batch) * problem_.head_dim * dtype_bytes(problem_.dtype);
+        return 2 * plan.remote_rows(problem_) * static_cast<double>(problem_.batch) * problem_.head_dim *
+               dtype_bytes(problem_.dtype);
     });
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A pattern meets a problem. Everything is closed form: a plan's size and the time to make it grow with the number of
-// branches, never with the sequence length.
+// A pattern meets a problem. Everything is closed form: a plan's size and the time to make it and to ask it grow with
+// the number of branches, never with the sequence length or the number of heads.
 //
 // A branch cuts the sequence into segments; inside a segment the places p = 0, 1, 2, … (along the segment's curve) fall
 // into classes p mod r. The keys of a query are one class of its segment: the arithmetic progression residue,
@@ -9,20 +9,17 @@
 
 #include "core/hilbert.hpp"
 #include "core/pattern.hpp"
+#include "core/progression.hpp"
 
 #include <annulus/attention.h>
 #include <annulus/tensor.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 namespace annulus {
-
-// a / b rounded up, for a >= 0 and b > 0, without overflow.
-constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) {
-    return a / b + (a % b != 0);
-}
 
 // The global positions start … start + length - 1.
 struct Window {
@@ -54,29 +51,6 @@ struct Problem {
     std::int64_t key_rows() const { return divide_up(keys.length, key_stride); }
 };
 
-// The places first, first + stride, … of a segment, `count` of them.
-struct Progression {
-    std::int64_t first = 0;
-    std::int64_t stride = 1;
-    std::int64_t count = 0;
-    constexpr std::int64_t operator[](std::int64_t j) const { return first + j * stride; }
-};
-
-// Elements from … to - 1 of a progression, as far as it has them.
-constexpr Progression slice(const Progression &p, std::int64_t from, std::int64_t to) {
-    to = std::min(to, p.count);
-    // Past the end an element may lie beyond 64 bits.
-    return from < to ? Progression{p[from], p.stride, to - from} : Progression{p.first, p.stride, 0};
-}
-
-// The part of a progression that lies in [begin, end).
-constexpr Progression clip(const Progression &p, std::int64_t begin, std::int64_t end) {
-    const auto index = [&](std::int64_t x) { // of the first place that is not below x
-        return x <= p.first ? 0 : std::min(p.count, divide_up(x - p.first, p.stride));
-    };
-    return slice(p, index(begin), index(end));
-}
-
 struct Segment {
     Window range; // global positions
     Curve curve;  // place -> position inside the segment
@@ -99,6 +73,11 @@ struct HeadSet {
     std::int64_t head_step = 1;
 };
 
+// The residues first, first + 1, … modulo the dilation, `count` of them.
+struct ResidueRange {
+    std::int64_t first = 0, count = 0;
+};
+
 class BranchPlan {
   public:
     BranchPlan(const Branch &branch, std::int32_t index, const Pattern &pattern, const Problem &problem);
@@ -115,6 +94,10 @@ class BranchPlan {
     std::vector<HeadSet> head_sets(std::int32_t first, std::int32_t last) const;
     // Whether a served head has keys of this residue (query rule `residue`: of every residue).
     constexpr bool uses(std::int32_t head, std::int64_t residue) const;
+    // The heads among first … last - 1 that do, in order.
+    constexpr Progression users(std::int64_t residue, std::int32_t first, std::int32_t last) const;
+    // The residues of which heads first … last - 1 have keys.
+    constexpr ResidueRange residues(std::int32_t first, std::int32_t last) const;
 
     constexpr std::int64_t segment_count() const;
     constexpr std::int64_t segment_of(std::int64_t position) const { return position / length_; }
@@ -134,13 +117,19 @@ class BranchPlan {
     // the search.
     constexpr bool has_keys(std::int32_t head, std::int64_t query, const Window &keys) const;
 
-    // (query, key) pairs of one head and batch entry, queries inside `queries`.
-    double pairs(std::int32_t head, const Window &queries) const;
-    // Key rows of one batch entry and key/value head, outside `keys`, that a query in `queries` attends to.
-    double remote_rows(std::int32_t kv_head, const Problem &problem) const;
+    // Of one batch entry, over the heads: (query, key) pairs, queries inside `queries`; and over the key/value heads:
+    // key rows outside the key window that a query in the query window attends to.
+    double pairs(const Window &queries) const;
+    double remote_rows(const Problem &problem) const;
 
   private:
     constexpr std::int64_t class_size(std::int64_t length, std::int64_t residue) const;
+    // Heads that share a residue under the phase rule `block`.
+    constexpr std::int64_t block_heads() const { return divide_up(head_count_, dilation_); }
+    // Served heads among first … last - 1, counted inside the head range.
+    constexpr Window served(std::int32_t first, std::int32_t last) const;
+    // How many (group of `group` heads, residue) there are with a residue in from … to - 1 that the group uses.
+    std::int64_t count_group_residues(std::int32_t group, std::int64_t from, std::int64_t to) const;
 
     std::int64_t length_;
     std::int64_t sequence_length_;
@@ -161,7 +150,7 @@ constexpr std::int64_t BranchPlan::phase(std::int32_t head) const {
     const std::int64_t h = head - first_head_;
     switch (phase_rule_) {
     case ANNULUS_PHASE_BLOCK:
-        return h / divide_up(head_count_, dilation_);
+        return h / block_heads();
     case ANNULUS_PHASE_INTERLEAVE:
         return h % dilation_;
     case ANNULUS_PHASE_FIXED:
@@ -172,6 +161,45 @@ constexpr std::int64_t BranchPlan::phase(std::int32_t head) const {
 
 constexpr bool BranchPlan::uses(std::int32_t head, std::int64_t residue) const {
     return serves(head) && (query_rule_ == ANNULUS_QUERY_RESIDUE || phase(head) == residue);
+}
+
+constexpr Window BranchPlan::served(std::int32_t first, std::int32_t last) const {
+    const Window asked{std::int64_t{first} - first_head_, std::max<std::int64_t>(0, std::int64_t{last} - first)};
+    return intersect(Window{0, head_count_}, asked);
+}
+
+constexpr Progression BranchPlan::users(std::int64_t residue, std::int32_t first, std::int32_t last) const {
+    const Window heads = served(first, last);
+    Progression users{0, 1, head_count_};
+    if (query_rule_ != ANNULUS_QUERY_RESIDUE) {
+        const bool block = phase_rule_ == ANNULUS_PHASE_BLOCK;
+        if (phase_rule_ == ANNULUS_PHASE_FIXED ? residue != fixed_residue_ % dilation_ : residue >= head_count_)
+            users.count = 0;
+        else if (block)
+            users = slice(users, residue * block_heads(), (residue + 1) * block_heads());
+        else if (phase_rule_ == ANNULUS_PHASE_INTERLEAVE)
+            users = {residue, dilation_, (head_count_ - 1 - residue) / dilation_ + 1};
+    }
+    users = clip(users, heads.start, heads.end());
+    users.first += first_head_;
+    return users;
+}
+
+constexpr ResidueRange BranchPlan::residues(std::int32_t first, std::int32_t last) const {
+    const Window heads = served(first, last);
+    if (heads.length == 0)
+        return {};
+    if (query_rule_ == ANNULUS_QUERY_RESIDUE)
+        return {0, dilation_};
+    switch (phase_rule_) {
+    case ANNULUS_PHASE_BLOCK:
+        return {heads.start / block_heads(), (heads.end() - 1) / block_heads() - heads.start / block_heads() + 1};
+    case ANNULUS_PHASE_INTERLEAVE:
+        return {heads.start % dilation_, std::min(heads.length, dilation_)};
+    case ANNULUS_PHASE_FIXED:
+        break;
+    }
+    return {fixed_residue_ % dilation_, 1};
 }
 
 constexpr std::int64_t BranchPlan::segment_count() const {
@@ -224,19 +252,22 @@ class Plan {
   public:
     // Throws Error(ANNULUS_ERROR_ARGUMENT) where the pattern does not fit the problem.
     Plan(const Pattern &pattern, const Problem &problem);
+    // The same pattern for other windows: shares all with `plan` but the problem.
+    Plan(const Plan &plan, const Problem &problem) : problem_(problem), shape_(plan.shape_) {}
 
-    const Pattern &pattern() const { return pattern_; }
+    const Pattern &pattern() const { return shape_->pattern; }
     const Problem &problem() const { return problem_; }
-    const std::vector<BranchPlan> &branches() const { return branches_; }
-    bool causal() const { return pattern_.causal; }
-    double scale() const { return scale_; }
+    const std::vector<BranchPlan> &branches() const { return shape_->branches; }
+    bool causal() const { return shape_->pattern.causal; }
+    double scale() const { return shape_->scale; }
     std::uint64_t bytes() const {
-        return sizeof *this + pattern_.branches.capacity() * sizeof(Branch) + branches_.capacity() * sizeof(BranchPlan);
+        return sizeof *this + sizeof *shape_ + shape_->pattern.branches.capacity() * sizeof(Branch) +
+               shape_->branches.capacity() * sizeof(BranchPlan);
     }
 
     // Whether a query attends to a real key in `keys`, in any branch.
     bool has_keys(std::int32_t head, std::int64_t query, const Window &keys) const {
-        return std::any_of(branches_.begin(), branches_.end(),
+        return std::any_of(branches().begin(), branches().end(),
                            [&](const BranchPlan &branch) { return branch.has_keys(head, query, keys); });
     }
 
@@ -246,19 +277,24 @@ class Plan {
     double remote_bytes(std::int32_t branch) const;
 
   private:
+    // What does not depend on windows.
+    struct Shape {
+        Pattern pattern;
+        double scale;
+        std::vector<BranchPlan> branches;
+    };
+
     template <class Value> double sum_over_branches(std::int32_t branch, Value value) const {
         if (branch != ANNULUS_ALL_BRANCHES)
-            return value(branches_[static_cast<std::size_t>(branch)]);
+            return value(branches()[static_cast<std::size_t>(branch)]);
         double sum = 0;
-        for (const BranchPlan &plan : branches_)
+        for (const BranchPlan &plan : branches())
             sum += value(plan);
         return sum;
     }
 
-    Pattern pattern_;
     Problem problem_;
-    double scale_;
-    std::vector<BranchPlan> branches_;
+    std::shared_ptr<const Shape> shape_;
 };
 
 } // namespace annulus

@@ -134,10 +134,7 @@ class Schedule {
         if (!branch_.serves(head))
             return -1;
         const std::int64_t phase = branch_.phase(head);
-        for (std::int32_t earlier = kv_head * group; earlier < head; ++earlier)
-            if (branch_.uses(earlier, phase))
-                return -1;
-        return phase;
+        return branch_.users(phase, kv_head * group, head).count == 0 ? phase : -1;
     }
 
   private:
@@ -166,9 +163,9 @@ template <class T> class CellBackward {
         if (plan_.causal() && segment.curve.is_linear() && segment.position(keys.first) > span.high)
             return;
         const std::int32_t group = plan_.problem().heads / plan_.problem().kv_heads;
-        for (std::int32_t head = cell.kv_head * group; head < (cell.kv_head + 1) * group; ++head)
-            if (branch.uses(head, residue))
-                run_head(cell.b, head, segment, keys, queries, span);
+        const Progression heads = branch.users(residue, cell.kv_head * group, (cell.kv_head + 1) * group);
+        for (std::int64_t j = 0; j < heads.count; ++j)
+            run_head(cell.b, static_cast<std::int32_t>(heads[j]), segment, keys, queries, span);
     }
 
   private:

@@ -49,7 +49,7 @@ RingPlan::RingPlan(const Pattern &pattern, const Problem &problem, const std::ve
                    annulus_exchange exchange)
     : local_(pattern, local_problem(problem, shards[static_cast<std::size_t>(rank)])),
       schedule_(local_, shards, rank, exchange), remote_(shards.size()) {
-    const Pattern of_remote = remote_pattern(pattern);
+    const Plan of_remote(remote_pattern(pattern), problem);
     for (const Round &round : schedule_.rounds())
         for (const Message *message : round.receives)
             remote_[static_cast<std::size_t>(message->from)].emplace(of_remote, remote_problem(problem, *message));

@@ -10,76 +10,6 @@ namespace annulus {
 
 namespace {
 
-__extension__ using Wide = __int128; // holds the product of two strides
-
-Wide remainder(Wide a, Wide b) {
-    return (a % b + b) % b;
-}
-
-bool contains(const Progression &p, std::int64_t x) {
-    return x >= p.first && (x - p.first) % p.stride == 0 && (x - p.first) / p.stride < p.count;
-}
-
-// The x in [0, m) with a x = 1 mod m, for coprime a and m.
-Wide inverse(Wide a, Wide m) {
-    Wide x = 1, next_x = 0, rest = remainder(a, m), next = m;
-    while (next != 0) {
-        const Wide quotient = rest / next;
-        rest = std::exchange(next, rest - quotient * next);
-        x = std::exchange(next_x, x - quotient * next_x);
-    }
-    return remainder(x, m);
-}
-
-// The elements that two progressions have in common: a progression again (Chinese remainder theorem).
-Progression intersect(const Progression &a, const Progression &b) {
-    const Progression none{};
-    if (a.count == 0 || b.count == 0)
-        return none;
-    if (a.count == 1)
-        return contains(b, a.first) ? a : none;
-    if (b.count == 1)
-        return contains(a, b.first) ? b : none;
-    const std::int64_t divisor = std::gcd(a.stride, b.stride), apart = b.first - a.first;
-    if (apart % divisor != 0)
-        return none;
-    const Wide steps = b.stride / divisor, period = Wide{a.stride} * steps;
-    const Wide steps_of_a = remainder(Wide{apart / divisor} * inverse(a.stride / divisor, steps), steps);
-    const std::int64_t begin = std::max(a.first, b.first), last = std::min(a[a.count - 1], b[b.count - 1]);
-    // The first common element that is not before `begin`, from any common one.
-    const Wide first = begin + remainder(a.first + a.stride * steps_of_a - begin, period);
-    if (first > last)
-        return none;
-    const auto count = static_cast<std::int64_t>((last - first) / period) + 1;
-    return {static_cast<std::int64_t>(first), count == 1 ? 1 : static_cast<std::int64_t>(period), count};
-}
-
-// Without those that lie inside another.
-std::vector<Progression> without_contained(std::vector<Progression> sets) {
-    std::sort(sets.begin(), sets.end(), [](const Progression &a, const Progression &b) { return a.count > b.count; });
-    std::vector<Progression> kept;
-    for (const Progression &set : sets)
-        if (set.count > 0 && std::none_of(kept.begin(), kept.end(), [&](const Progression &larger) {
-                return intersect(set, larger).count == set.count;
-            }))
-            kept.push_back(set);
-    return kept;
-}
-
-// Elements of the union: those of one set, and of the others without what they share with it.
-std::int64_t count_union(std::vector<Progression> sets) {
-    std::int64_t count = 0;
-    for (sets = without_contained(std::move(sets)); !sets.empty();) {
-        const Progression set = sets.back();
-        sets.pop_back();
-        std::vector<Progression> shared;
-        for (const Progression &other : sets)
-            shared.push_back(intersect(set, other));
-        count += set.count - count_union(std::move(shared));
-    }
-    return count;
-}
-
 // More than this many progressions of a head are counted row by row.
 constexpr std::size_t most_progressions = 32;
 
@@ -262,7 +192,8 @@ Message make_message(const Plan &plan, const std::vector<Window> &shards, int fr
         std::int64_t count = 0;
         if (wanted.is_complete) {
             const std::vector<Progression> sets = without_contained(wanted.rows);
-            count = count_union(sets);
+            std::int64_t terms = INT64_MAX;
+            count = *count_union(sets, terms);
             regular =
                 regular && (sets.empty() || (sets.size() == 1 && (count == 1 || sets[0].stride == message.stride)));
             message.firsts.push_back(sets.empty() ? 0 : sets[0].first);

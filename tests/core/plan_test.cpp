@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <ctime>
 #include <limits>
 #include <random>
 #include <set>
@@ -33,8 +34,6 @@ class RandomPlan : public testing::TestWithParam<int> {
 
     const Problem problem_;
     testing::ScopedTrace trace_{__FILE__, __LINE__, testing::Message() << problem_};
-    const Mask mask_{problem_};
-    const Plan plan_{pattern_of(problem_), plan_problem_of(problem_)};
 };
 
 TEST_P(RandomPlan, ClassesOfKeysAndQueriesAreThoseOfTheDefinition) {
@@ -78,25 +77,31 @@ TEST_P(RandomPlan, ClassesOfKeysAndQueriesAreThoseOfTheDefinition) {
     }
 }
 
-TEST_P(RandomPlan, PairsAreCounted) {
+void expect_pairs(const Problem &problem) {
+    const Mask mask(problem);
+    const Plan plan(pattern_of(problem), plan_problem_of(problem));
     double all = 0;
-    for (std::size_t i = 0; i < problem_.branches.size(); ++i) {
-        const BranchSpec &spec = problem_.branches[i];
-        const double estimate = plan_.pairs(static_cast<std::int32_t>(i));
+    for (std::size_t i = 0; i < problem.branches.size(); ++i) {
+        const BranchSpec &spec = problem.branches[i];
+        const double estimate = plan.pairs(static_cast<std::int32_t>(i));
         all += estimate;
         const bool hilbert = spec.order == ANNULUS_ORDER_HILBERT && spec.dilation > 1;
-        if (hilbert && (problem_.window || (problem_.causal && spec.query == ANNULUS_QUERY_EVERY)))
+        if (hilbert && (problem.window || (problem.causal && spec.query == ANNULUS_QUERY_EVERY)))
             continue; // positions are taken as evenly spread
         std::size_t counted = 0;
-        for (std::int64_t j = 0; j < problem_.query_length(); ++j)
-            for (std::int32_t h = 0; h < problem_.heads; ++h) {
+        for (std::int64_t j = 0; j < problem.query_length(); ++j)
+            for (std::int32_t h = 0; h < problem.heads; ++h) {
                 Mask::Keys keys;
-                mask_.add_keys(i, problem_.query_start() + j, h, keys);
+                mask.add_keys(i, problem.query_start() + j, h, keys);
                 counted += keys.positions.size();
             }
-        EXPECT_EQ(estimate, static_cast<double>(counted) * static_cast<double>(problem_.batch)) << "branch " << i;
+        EXPECT_EQ(estimate, static_cast<double>(counted) * static_cast<double>(problem.batch)) << "branch " << i;
     }
-    EXPECT_DOUBLE_EQ(plan_.pairs(ANNULUS_ALL_BRANCHES), all);
+    EXPECT_DOUBLE_EQ(plan.pairs(ANNULUS_ALL_BRANCHES), all);
+}
+
+TEST_P(RandomPlan, PairsAreCounted) {
+    expect_pairs(problem_);
 }
 
 TEST_P(RandomPlan, PairsOfWindowsAddUp) {
@@ -113,46 +118,131 @@ TEST_P(RandomPlan, PairsOfWindowsAddUp) {
     EXPECT_DOUBLE_EQ(sum, whole);
 }
 
-// Rows that a rank's queries want from others, where its key window is a part of the sequence.
-TEST_P(RandomPlan, RemoteRowsAreCounted) {
-    std::mt19937_64 generator(static_cast<std::uint64_t>(GetParam()));
+// What a rank's queries want from others, where its windows are parts of the sequence chosen by chance.
+void expect_remote_rows(const Problem &problem, std::uint64_t seed) {
+    std::mt19937_64 generator(seed);
     const auto number = [&](std::int64_t least, std::int64_t greatest) {
         return std::uniform_int_distribution<std::int64_t>(least, greatest)(generator);
     };
-    annulus::Problem shard = plan_problem_of(problem_);
-    shard.keys.start = number(0, problem_.length);
-    shard.keys.length = number(0, problem_.length - shard.keys.start);
-    shard.queries.start = number(0, problem_.length);
-    shard.queries.length = number(0, problem_.length - shard.queries.start);
-    const Plan plan(pattern_of(problem_), shard);
+    annulus::Problem shard = plan_problem_of(problem);
+    shard.keys.start = number(0, problem.length);
+    shard.keys.length = number(0, problem.length - shard.keys.start);
+    shard.queries.start = number(0, problem.length);
+    shard.queries.length = number(0, problem.length - shard.queries.start);
+    const Mask mask(problem);
+    const Plan plan(pattern_of(problem), shard);
     SCOPED_TRACE(testing::Message() << "queries " << shard.queries.start << " + " << shard.queries.length << ", keys "
                                     << shard.keys.start << " + " << shard.keys.length);
-    for (std::size_t i = 0; i < problem_.branches.size(); ++i) {
-        if (problem_.branches[i].order == ANNULUS_ORDER_HILBERT && problem_.branches[i].dilation > 1)
+    for (std::size_t i = 0; i < problem.branches.size(); ++i) {
+        if (problem.branches[i].order == ANNULUS_ORDER_HILBERT && problem.branches[i].dilation > 1)
             continue; // positions are taken as evenly spread
         std::size_t all_rows = 0;
-        for (std::int32_t kv_head = 0; kv_head < problem_.kv(); ++kv_head) {
+        for (std::int32_t kv_head = 0; kv_head < problem.kv(); ++kv_head) {
             std::set<std::int64_t> rows;
             for (std::int64_t n = shard.queries.start; n < shard.queries.end(); ++n)
-                for (std::int32_t h = 0; h < problem_.heads; ++h) {
+                for (std::int32_t h = 0; h < problem.heads; ++h) {
                     Mask::Keys keys;
-                    if (problem_.kv_head(h) == kv_head)
-                        mask_.add_keys(i, n, h, keys);
+                    if (problem.kv_head(h) == kv_head)
+                        mask.add_keys(i, n, h, keys);
                     for (const std::int64_t m : keys.positions)
                         if (m < shard.keys.start || m >= shard.keys.end())
                             rows.insert(m);
                 }
-            EXPECT_EQ(plan.branches()[i].remote_rows(kv_head, shard), static_cast<double>(rows.size()))
-                << "branch " << i << ", key/value head " << kv_head;
             all_rows += rows.size();
         }
-        const auto row_bytes = static_cast<double>(problem_.dim * annulus_dtype_bytes(problem_.dtype));
+        EXPECT_EQ(plan.branches()[i].remote_rows(shard), static_cast<double>(all_rows)) << "branch " << i;
+        const auto row_bytes = static_cast<double>(problem.dim * annulus_dtype_bytes(problem.dtype));
         EXPECT_DOUBLE_EQ(plan.remote_bytes(static_cast<std::int32_t>(i)),
-                         2 * static_cast<double>(all_rows) * row_bytes * static_cast<double>(problem_.batch));
+                         2 * static_cast<double>(all_rows) * row_bytes * static_cast<double>(problem.batch));
     }
 }
 
+TEST_P(RandomPlan, RemoteRowsAreCounted) {
+    expect_remote_rows(problem_, static_cast<std::uint64_t>(GetParam()));
+}
+
 INSTANTIATE_TEST_SUITE_P(Plan, RandomPlan, testing::Range(0, 150));
+
+// Many heads in groups of any size, of any of which a branch may serve a part, and dilations around their number.
+class RandomHeads : public testing::TestWithParam<int> {
+  protected:
+    RandomHeads() {
+        std::mt19937_64 generator(static_cast<std::uint64_t>(GetParam()));
+        const auto number = [&](std::int64_t least, std::int64_t greatest) {
+            return std::uniform_int_distribution<std::int64_t>(least, greatest)(generator);
+        };
+        problem_.length = number(1, 60);
+        problem_.kv_heads = static_cast<std::int32_t>(number(1, 6));
+        problem_.heads = problem_.kv_heads * static_cast<std::int32_t>(number(1, 16));
+        problem_.causal = number(0, 1) == 1;
+        if (number(0, 1) == 1) {
+            const std::int64_t start = number(0, problem_.length - 1);
+            problem_.window = QueryWindow{start, number(1, problem_.length - start)};
+        }
+        problem_.branches.clear();
+        for (int i = 0; i < 4; ++i) {
+            BranchSpec branch;
+            branch.segment = number(0, problem_.length + 5);
+            branch.dilation = number(0, 9) == 0 ? std::numeric_limits<std::int64_t>::max() - number(0, 1)
+                                                : number(1, number(0, 1) ? 8 : problem_.heads + 3);
+            branch.phase = static_cast<annulus_phase_rule>(number(1, 3));
+            branch.residue = branch.phase == ANNULUS_PHASE_FIXED ? number(0, 70) : 0;
+            branch.query = static_cast<annulus_query_rule>(number(1, 3));
+            if (number(0, 1)) {
+                branch.first_head = static_cast<std::int32_t>(number(0, problem_.heads - 1));
+                branch.head_count = static_cast<std::int32_t>(number(1, problem_.heads - branch.first_head));
+            }
+            problem_.branches.push_back(branch);
+        }
+    }
+
+    Problem problem_;
+};
+
+TEST_P(RandomHeads, PairsAndRemoteRowsAreCounted) {
+    SCOPED_TRACE(testing::Message() << problem_);
+    expect_pairs(problem_);
+    expect_remote_rows(problem_, static_cast<std::uint64_t>(GetParam()));
+}
+
+TEST_P(RandomHeads, UsersOfResiduesAreThoseOfTheDefinition) {
+    SCOPED_TRACE(testing::Message() << problem_);
+    const Mask mask(problem_);
+    const Plan plan(pattern_of(problem_), plan_problem_of(problem_));
+    for (std::size_t i = 0; i < problem_.branches.size(); ++i) {
+        const BranchPlan &branch = plan.branches()[i];
+        const bool has_all = branch.query_rule() == ANNULUS_QUERY_RESIDUE;
+        for (std::int32_t first = 0; first < problem_.heads; ++first)
+            for (std::int32_t last = first; last <= problem_.heads; ++last) {
+                std::set<std::int64_t> phases;
+                for (std::int32_t h = first; h < last; ++h)
+                    if (mask.serves(i, h))
+                        phases.insert(mask.phase(i, h));
+                const ResidueRange range = branch.residues(first, last);
+                std::set<std::int64_t> residues;
+                for (std::int64_t j = 0; j < range.count && !has_all; ++j)
+                    residues.insert(j < branch.dilation() - range.first ? range.first + j
+                                                                        : j - (branch.dilation() - range.first));
+                if (has_all)
+                    ASSERT_EQ(range.count, phases.empty() ? 0 : branch.dilation());
+                else
+                    ASSERT_EQ(residues, phases);
+                phases.insert({0, branch.dilation() / 2, branch.dilation() - 1});
+                for (const std::int64_t residue : phases) {
+                    std::vector<std::int64_t> wanted, got;
+                    for (std::int32_t h = first; h < last; ++h)
+                        if (mask.serves(i, h) && (has_all || mask.phase(i, h) == residue))
+                            wanted.push_back(h);
+                    const Progression users = branch.users(residue, first, last);
+                    for (std::int64_t j = 0; j < users.count; ++j)
+                        got.push_back(users[j]);
+                    ASSERT_EQ(got, wanted) << "branch " << i << ", residue " << residue;
+                }
+            }
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Plan, RandomHeads, testing::Range(0, 200));
 
 TEST(Progression, ClippedToARange) {
     for (std::int64_t first = 0; first < 4; ++first)
@@ -196,6 +286,31 @@ TEST(LargePlan, OfABillionPositions) {
     EXPECT_EQ(plan.branches().size(), 6U);
     EXPECT_LT(plan.bytes(), 1U << 20);
     EXPECT_EQ(plan.pairs(ANNULUS_ALL_BRANCHES), pairs);
+}
+
+// 65,536 heads that share one head of keys, each with a residue of its own, in 64 branches. Every residue has 2^4 keys
+// in a sequence of 2^20 positions.
+TEST(LargePlan, OfManyHeads) {
+    annulus::Problem problem;
+    problem.batch = 1;
+    problem.sequence_length = 1 << 20;
+    problem.heads = 1 << 16;
+    problem.kv_heads = 1;
+    problem.head_dim = 8;
+    problem.queries = {0, 1 << 20};
+    problem.keys = {0, 1 << 19};
+    for (const auto rule : {ANNULUS_PHASE_BLOCK, ANNULUS_PHASE_INTERLEAVE}) {
+        Pattern pattern;
+        Branch branch;
+        branch.dilation = 1 << 16;
+        branch.phase_rule = rule;
+        pattern.branches.assign(64, branch);
+        const std::clock_t start = std::clock();
+        const Plan plan(pattern, problem);
+        EXPECT_EQ(plan.pairs(ANNULUS_ALL_BRANCHES), 64. * (1 << 16) * 16 * 16);
+        EXPECT_EQ(plan.remote_bytes(ANNULUS_ALL_BRANCHES), 64. * (1 << 19) * 2 * 8 * 4);
+        EXPECT_LT(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC, 5); // ten minutes head by head
+    }
 }
 
 // Sizes at the end of 64 bits do not overflow.

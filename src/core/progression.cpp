@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/progression.hpp"
+
+#include <numeric>
+#include <utility>
+
+namespace annulus {
+
+namespace {
+
+__extension__ using Wide = __int128; // holds the product of two strides
+
+bool contains(const Progression &p, std::int64_t x) {
+    return x >= p.first && (x - p.first) % p.stride == 0 && (x - p.first) / p.stride < p.count;
+}
+
+// The x in [0, m) with a x = 1 mod m, for coprime a and m.
+std::int64_t inverse(std::int64_t a, std::int64_t m) {
+    std::int64_t x = 1, next_x = 0, rest = a % m, next = m; // |x| stays below m
+    while (next != 0) {
+        const std::int64_t quotient = rest / next;
+        rest = std::exchange(next, rest - quotient * next);
+        x = std::exchange(next_x, x - quotient * next_x);
+    }
+    return remainder(x, m);
+}
+
+// Adds `sign` times the elements of the union: those of one set, and those of the others without what they share with
+// it. False where the terms run out.
+bool add_union(std::vector<Progression> sets, std::int64_t sign, std::int64_t &count, std::int64_t &terms) {
+    terms -= static_cast<std::int64_t>(sets.size() * sets.size() / 2);
+    if (terms < 0)
+        return false;
+    for (sets = without_contained(std::move(sets)); !sets.empty();) {
+        const Progression set = sets.back();
+        sets.pop_back();
+        terms -= static_cast<std::int64_t>(sets.size());
+        if (terms < 0)
+            return false;
+        std::vector<Progression> shared;
+        for (const Progression &other : sets)
+            if (const Progression both = intersect(set, other); both.count > 0)
+                shared.push_back(both);
+        count += sign * set.count;
+        if (!shared.empty() && !add_union(std::move(shared), -sign, count, terms))
+            return false;
+    }
+    return true;
+}
+
+} // namespace
+
+Progression intersect(const Progression &a, const Progression &b) {
+    const Progression none{};
+    if (a.count == 0 || b.count == 0)
+        return none;
+    if (a.count == 1)
+        return contains(b, a.first) ? a : none;
+    if (b.count == 1)
+        return contains(a, b.first) ? b : none;
+    if (a.stride < b.stride)
+        return intersect(b, a);
+    const std::int64_t apart = b.first - a.first;
+    if (a.stride % b.stride == 0) // whole or not at all, but for the ends
+        return apart % b.stride == 0 ? clip(a, b.first, b[b.count - 1] + 1) : none;
+    const std::int64_t divisor = std::gcd(a.stride, b.stride);
+    if (apart % divisor != 0)
+        return none;
+    // The Chinese remainder theorem.
+    const std::int64_t steps = b.stride / divisor;
+    const Wide period = Wide{a.stride} * steps;
+    const Wide steps_of_a =
+        Wide{remainder(apart / divisor, steps)} * inverse(a.stride / divisor % steps, steps) % steps;
+    const std::int64_t begin = std::max(a.first, b.first), last = std::min(a[a.count - 1], b[b.count - 1]);
+    // The first common element that is not before `begin`, from any common one.
+    const Wide any = a.first + a.stride * steps_of_a - begin;
+    const Wide first = begin + (any % period + period) % period;
+    if (first > last)
+        return none;
+    const auto count = static_cast<std::int64_t>((last - first) / period) + 1;
+    return {static_cast<std::int64_t>(first), count == 1 ? 1 : static_cast<std::int64_t>(period), count};
+}
+
+std::vector<Progression> without_contained(std::vector<Progression> sets) {
+    std::sort(sets.begin(), sets.end(), [](const Progression &a, const Progression &b) { return a.count > b.count; });
+    std::vector<Progression> kept;
+    for (const Progression &set : sets)
+        if (set.count > 0 && std::none_of(kept.begin(), kept.end(), [&](const Progression &larger) {
+                return intersect(set, larger).count == set.count;
+            }))
+            kept.push_back(set);
+    return kept;
+}
+
+std::optional<std::int64_t> count_union(std::vector<Progression> sets, std::int64_t &terms) {
+    std::int64_t count = 0;
+    if (!add_union(std::move(sets), 1, count, terms))
+        return std::nullopt;
+    return count;
+}
+
+} // namespace annulus

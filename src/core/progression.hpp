@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Arithmetic progressions and residues, in closed form.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace annulus {
+
+// a / b rounded up, for a >= 0 and b > 0, without overflow.
+constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) {
+    return a / b + (a % b != 0);
+}
+
+// The residue of a in [0, b), for b > 0.
+constexpr std::int64_t remainder(std::int64_t a, std::int64_t b) {
+    const std::int64_t rest = a % b;
+    return rest < 0 ? rest + b : rest;
+}
+
+// The places first, first + stride, … of a segment, `count` of them.
+struct Progression {
+    std::int64_t first = 0;
+    std::int64_t stride = 1;
+    std::int64_t count = 0;
+    constexpr std::int64_t operator[](std::int64_t j) const { return first + j * stride; }
+    bool operator==(const Progression &) const = default;
+};
+
+// Elements from … to - 1 of a progression, as far as it has them.
+constexpr Progression slice(const Progression &p, std::int64_t from, std::int64_t to) {
+    to = std::min(to, p.count);
+    // Past the end an element may lie beyond 64 bits.
+    return from < to ? Progression{p[from], p.stride, to - from} : Progression{p.first, p.stride, 0};
+}
+
+// The part of a progression that lies in [begin, end).
+constexpr Progression clip(const Progression &p, std::int64_t begin, std::int64_t end) {
+    const auto index = [&](std::int64_t x) { // of the first place that is not below x
+        return x <= p.first ? 0 : std::min(p.count, divide_up(x - p.first, p.stride));
+    };
+    return slice(p, index(begin), index(end));
+}
+
+// How many x in [begin, end) have (x - first) mod r < count, for begin, first >= 0 and 0 <= count <= r.
+constexpr std::int64_t count_residues(std::int64_t begin, std::int64_t end, std::int64_t first, std::int64_t count,
+                                      std::int64_t r) {
+    if (begin >= end)
+        return 0;
+    // Whole rounds, and from `start` what is left: up to the end of a round, and on from 0.
+    const std::int64_t start = remainder(begin - first, r), left = (end - begin) % r, to_end = r - start;
+    return (end - begin) / r * count + std::clamp<std::int64_t>(count - start, 0, left) +
+           std::clamp<std::int64_t>(left - to_end, 0, count);
+}
+
+// The elements that two progressions have in common: a progression again.
+Progression intersect(const Progression &a, const Progression &b);
+
+// Without those that lie inside another, the longest first. Takes at most n^2 / 2 intersections for n progressions.
+std::vector<Progression> without_contained(std::vector<Progression> sets);
+
+// The elements of the union, by inclusion and exclusion: nothing where that takes more than `terms` intersections, from
+// which those it took are subtracted.
+std::optional<std::int64_t> count_union(std::vector<Progression> sets, std::int64_t &terms);
+
+} // namespace annulus
