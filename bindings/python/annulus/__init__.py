@@ -16,6 +16,7 @@ from typing import Any
 import numpy as _np
 
 from . import _capi
+from ._arguments import integer, pick
 from ._comm import Comm
 from ._config import Branch, Config
 from ._context import Context, Estimate, RankEstimate, Traffic, attention
@@ -52,9 +53,7 @@ def build_info() -> str:
 def device_count(kind: str = "cuda") -> int:
     """How many devices of a kind, "cpu" or "cuda", can be used on this machine."""
     kinds = {"cpu": _capi.ANNULUS_DEVICE_CPU, "cuda": _capi.ANNULUS_DEVICE_CUDA}
-    if kind not in kinds:
-        raise ArgumentError(f"kind is {kind!r}; it must be 'cpu' or 'cuda'")
-    return made(_capi.annulus_device_count(kinds[kind]))
+    return made(_capi.annulus_device_count(pick("kind", kind, kinds)))
 
 
 def hilbert_curve(length: int, width: int = 0) -> _np.ndarray:
@@ -63,7 +62,11 @@ def hilbert_curve(length: int, width: int = 0) -> _np.ndarray:
     width: the columns of the grid, a divisor of length; 0: the smallest one that is at least its square root. Returns
     int64 [length].
     """
-    positions = _np.empty(max(length, 0), _np.int64)
+    length, width = integer("length", length), integer("width", width)
+    try:
+        positions = _np.empty(max(length, 0), _np.int64)
+    except (MemoryError, ValueError):
+        raise OutOfMemoryError(f"length is {length}; there is no memory for so many positions") from None
     check(_capi.annulus_hilbert_curve(positions.__array_interface__["data"][0], length, width))
     return positions
 

@@ -116,12 +116,16 @@ _TORCH = Library("torch", _torch_empty, _torch_stream, _nothing)
 def torch_view(name: str, tensor: Any) -> View:
     dtype = _check_dtype(name, str(tensor.dtype).rpartition(".")[2])
     device = tensor.device
-    if device.type not in ("cpu", "cuda") or tensor.is_sparse:
+    if device.type not in ("cpu", "cuda"):
+        raise UnsupportedError(f"{name} is a tensor on {device}; it must be on the CPU or a CUDA device")
+    try:
+        address, strides = tensor.data_ptr(), tensor.stride()
+    except RuntimeError:  # a sparse one, or one that stands for others while PyTorch transforms a function
         raise UnsupportedError(
-            f"{name} is a tensor on {device}; only dense ones on the CPU or a CUDA device are possible"
-        )
+            f"{name} is a tensor of {tensor.layout} without memory of its own; it must be a plain dense one"
+        ) from None
     place = CPU if device.type == "cpu" else ("cuda", device.index)
-    return View(name, tensor.data_ptr(), dtype, tuple(tensor.shape), tensor.stride(), place, False, _TORCH, tensor)
+    return View(name, address, dtype, tuple(tensor.shape), strides, place, False, _TORCH, tensor)
 
 
 def _from_torch(name: str, tensor: Any) -> View:
@@ -303,11 +307,19 @@ def view(name: str, array: Any) -> View:
 def tensor(view: View, rank: int) -> Any:
     """The C API's tensor; of `rank` dimensions, of which a first one of length 1 may be left out."""
     shape, strides = view.shape, view.strides
+    check_rank(view.name, len(shape), rank)
     if len(shape) == rank - 1:
-        shape, strides = (1, *shape), (shape[0] * strides[0] if shape else 0, *strides)
-    if len(shape) > 4:
-        raise ArgumentError(f"{view.name} has {len(shape)} dimensions; it must have {rank}")
-    return _capi.annulus_tensor(view.address or None, DTYPES[view.dtype], shape, strides)
+        shape, strides = (1, *shape), (shape[0] * strides[0], *strides)
+    # An array without elements may have no address; NULL would be refused before its shape is.
+    address = view.address or (BYTES[view.dtype] if 0 in shape else None)
+    return _capi.annulus_tensor(address, DTYPES[view.dtype], shape, strides)
+
+
+def check_rank(name: str, found: int, rank: int = 4) -> None:
+    """Arrays of heads have 4 dimensions, those of the LSE 3; B may be left out."""
+    if found not in (rank - 1, rank):
+        axes = "[B, N, heads, D]" if rank == 4 else "[B, heads, N]"
+        raise ArgumentError(f"{name} has {found} dimensions; it must have {rank}, {axes}, or {rank - 1}, without B")
 
 
 def writable(view: View) -> View:

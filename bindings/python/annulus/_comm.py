@@ -7,9 +7,19 @@ import weakref
 from typing import Any, Sequence, Union
 
 from . import _capi
-from ._errors import check, made
+from ._arguments import integer, integers, number
+from ._errors import ArgumentError, check, made
 
 __all__ = ["Comm"]
+
+_NCCL_ID_BYTES = 128
+
+
+def _count(ranks: Any) -> int:
+    ranks = integer("ranks", ranks, 32)
+    if ranks < 1:
+        raise ArgumentError(f"ranks is {ranks}; it must be at least 1")
+    return ranks
 
 
 class Comm:
@@ -28,7 +38,7 @@ class Comm:
     @classmethod
     def local(cls, ranks: int) -> list[Comm]:
         """The ends of a communicator between `ranks` threads of this process; element i is rank i's."""
-        return [cls(end, "local") for end in made(_capi.annulus_comm_create_local(ranks))]
+        return [cls(end, "local") for end in made(_capi.annulus_comm_create_local(_count(ranks)))]
 
     @classmethod
     def mpi(cls, communicator: Any) -> Comm:
@@ -39,6 +49,10 @@ class Comm:
         if not isinstance(communicator, int):
             from mpi4py import MPI
 
+            if not isinstance(communicator, MPI.Comm):
+                raise ArgumentError(
+                    f"communicator is {communicator!r}; it must be one of mpi4py, or the address of an MPI_Comm"
+                )
             communicator = MPI._addressof(communicator)
         return cls(made(_capi.annulus_comm_create_mpi(communicator)), "mpi")
 
@@ -50,18 +64,25 @@ class Comm:
     @classmethod
     def from_nccl_id(cls, id: bytes, ranks: int, rank: int, device: int) -> Comm:
         """Rank `rank` of `ranks` over NCCL, on CUDA device number `device`. Collective: waits for the other ranks."""
-        return cls(made(_capi.annulus_comm_create_nccl(id, ranks, rank, device)), "nccl")
+        if not isinstance(id, bytes) or len(id) != _NCCL_ID_BYTES:
+            raise ArgumentError(
+                f"id is {id!r:.40}; it must be the {_NCCL_ID_BYTES} bytes that one rank's nccl_id() made"
+            )
+        numbers = _count(ranks), integer("rank", rank, 32), integer("device", device, 32)
+        return cls(made(_capi.annulus_comm_create_nccl(id, *numbers)), "nccl")
 
     @classmethod
     def nccl_devices(cls, devices: Union[int, Sequence[int]]) -> list[Comm]:
         """The ends over several CUDA devices of this process, each for a thread of its own: a number or a list."""
-        numbers = None if isinstance(devices, int) else list(devices)
-        ranks = devices if numbers is None else len(numbers)
+        numbers = None if isinstance(devices, int) else integers("devices", devices, 32)
+        ranks = _count(devices if numbers is None else len(numbers))
         return [cls(end, "nccl") for end in made(_capi.annulus_comm_create_nccl_devices(ranks, numbers))]
 
     @classmethod
     def from_nccl(cls, address: int) -> Comm:
         """Uses an existing ncclComm_t, such as cupy's NcclCommunicator.comm, which stays the caller's."""
+        if not isinstance(address, int):
+            raise ArgumentError(f"address is {address!r}; it must be an int, the address of an ncclComm_t")
         return cls(made(_capi.annulus_comm_create_from_nccl(address)), "nccl")
 
     @property
@@ -76,7 +97,7 @@ class Comm:
 
     def set_timeout(self, seconds: float) -> None:
         """How long a call waits for another rank before it fails with CommError: 300 seconds unless set."""
-        check(_capi.annulus_comm_set_timeout(self._handle, seconds))
+        check(_capi.annulus_comm_set_timeout(self._handle, number("seconds", seconds)))
 
     def abort(self) -> None:
         """Breaks the communicator: calls that wait in it, in any thread, raise CommError."""

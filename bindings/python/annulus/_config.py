@@ -11,6 +11,7 @@ import weakref
 from typing import Any, Callable, Iterable, Mapping, Sequence, Tuple, Union
 
 from . import _capi
+from ._arguments import flag, integer, integers, number, pick
 from ._errors import ArgumentError, check, made
 
 __all__ = ["Branch", "Config"]
@@ -36,22 +37,6 @@ def engine_names() -> list[str]:
     while (name := _capi.annulus_engine_name(len(names))) is not None:
         names.append(name)
     return names
-
-
-def _pick(name: str, value: Any, choices: Mapping[str, int]) -> int:
-    if isinstance(value, str) and value in choices:
-        return choices[value]
-    raise ArgumentError(f"{name} is {value!r}; it must be one of {', '.join(map(repr, choices))}")
-
-
-def _integer(name: str, value: Any) -> int:
-    try:
-        number = value.__index__()
-    except AttributeError:
-        raise ArgumentError(f"{name} is {value!r}; it must be an int") from None
-    if not -(2**63) <= number < 2**63:
-        raise ArgumentError(f"{name} is {number}; it does not fit 64 bits")
-    return number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,21 +65,23 @@ class Branch:
         def put(name: str, value: Any) -> None:
             object.__setattr__(self, name, value)
 
-        put("segment_length", _integer("segment_length", self.segment_length))
-        put("dilation", _integer("dilation", self.dilation))
-        put("grid_width", _integer("grid_width", self.grid_width))
-        if isinstance(self.phase, str):
-            _pick("phase", self.phase, _PHASES)
-        else:
-            put("phase", _integer("phase", self.phase))
-        _pick("query", self.query, _QUERIES)
-        _pick("order", self.order, _ORDERS)
+        put("segment_length", integer("segment_length", self.segment_length))
+        put("dilation", integer("dilation", self.dilation))
+        put("grid_width", integer("grid_width", self.grid_width))
+        if not isinstance(self.phase, str):
+            put("phase", integer("phase", self.phase))
+            if self.phase < 0:
+                raise ArgumentError(f"phase is {self.phase}; it must be at least 0")
+        elif self.phase not in _PHASES:
+            raise ArgumentError(f"phase is {self.phase!r}; it must be {', '.join(map(repr, _PHASES))} or an int")
+        pick("query", self.query, _QUERIES)
+        pick("order", self.order, _ORDERS)
         if self.heads is not None:
             try:
                 first, count = self.heads
             except (TypeError, ValueError):
                 raise ArgumentError(f"heads is {self.heads!r}; it must be (first, count) or None") from None
-            put("heads", (_integer("first head", first), _integer("head count", count)))
+            put("heads", (integer("first head", first, 32), integer("head count", count, 32)))
 
 
 BranchLike = Union[Branch, Tuple[int, int], Mapping[str, Any]]
@@ -116,19 +103,23 @@ def _branch(value: BranchLike) -> Branch:
     return Branch(segment_length, dilation)
 
 
-def _fits_int32(name: str, value: int) -> int:
-    if not -(2**31) <= value < 2**31:
-        raise ArgumentError(f"{name} is {value}; it does not fit 32 bits")
-    return value
+def listed(branches: Iterable[BranchLike]) -> Tuple[BranchLike, ...]:
+    """What was given for branches, as a tuple."""
+    try:
+        if isinstance(branches, (str, bytes, Mapping)):
+            raise TypeError
+        return tuple(branches)
+    except TypeError:
+        raise ArgumentError(
+            f"branches is {branches!r}; it must be a list of branches, such as [(2048, 1), (8192, 4)]: each a (segment "
+            "length, dilation), an annulus.Branch or a dict of its fields"
+        ) from None
 
 
 def _add_branch(handle: Any, branch: Branch) -> None:
     index = made(_capi.annulus_config_add_branch(handle, branch.segment_length, branch.dilation))
     if branch.heads is not None:
-        first, count = branch.heads
-        _fits_int32("first head", first)
-        _fits_int32("head count", count)
-        check(_capi.annulus_config_set_branch_heads(handle, index, first, count))
+        check(_capi.annulus_config_set_branch_heads(handle, index, *branch.heads))
     if isinstance(branch.phase, str):
         check(_capi.annulus_config_set_branch_phase(handle, index, _PHASES[branch.phase], 0))
     else:
@@ -139,7 +130,6 @@ def _add_branch(handle: Any, branch: Branch) -> None:
 
 # The C API's presets: a config may begin with one. Their arguments are integers or lists of integers.
 def _add_longnet(handle: Any, length: int, segment_ratio: int, dilation_ratio: int, count: int) -> None:
-    _fits_int32("count", count)
     check(_capi.annulus_config_add_longnet(handle, length, segment_ratio, dilation_ratio, count))
 
 
@@ -149,8 +139,11 @@ def _add_gigapath(handle: Any) -> None:
 
 def _add_head_groups(handle: Any, heads: int, lengths: Sequence[int], dilations: Sequence[int]) -> None:
     if len(lengths) != len(dilations):
-        raise ArgumentError(f"there are {len(lengths)} segment lengths and {len(dilations)} dilations")
-    _fits_int32("heads", heads)
+        raise ArgumentError(
+            f"segment_lengths has {len(lengths)} numbers and dilations {len(dilations)}; both need as many"
+        )
+    if heads >= 1 and not 1 <= len(lengths) <= heads:
+        raise ArgumentError(f"segment_lengths has {len(lengths)} numbers; it must have from 1 to {heads}, the heads")
     check(_capi.annulus_config_add_head_groups(handle, heads, len(lengths), lengths, dilations))
 
 
@@ -197,41 +190,41 @@ class Config:
         weakref.finalize(self, _capi.annulus_config_destroy, handle).atexit = False
         if _preset:
             _PRESETS[_preset[0]](handle, *_preset[1:])
-        try:
-            kept = tuple(map(_branch, branches))
-        except TypeError:
-            raise ArgumentError(f"branches is {branches!r}; it must be a list of branches") from None
+        kept = tuple(map(_branch, listed(branches)))
         for branch in kept:
             _add_branch(handle, branch)
         if not _capi.annulus_config_branch_count(handle):
             raise ArgumentError("branches is empty; at least one (segment length, dilation) is needed")
-        check(_capi.annulus_config_set_causal(handle, int(bool(causal))))
+        causal = flag("causal", causal)
+        check(_capi.annulus_config_set_causal(handle, int(causal)))
         if padding is None and not _preset:
             padding = "exact"
         if padding is not None:
-            check(_capi.annulus_config_set_padding_rule(handle, _pick("padding", padding, _PADDINGS)))
+            check(_capi.annulus_config_set_padding_rule(handle, pick("padding", padding, _PADDINGS)))
         if scale is not None:
-            scale = float(scale)
+            scale = number("scale", scale)
             check(_capi.annulus_config_set_scale(handle, scale))
         engines = {name: number for number, name in enumerate(engine_names())}
-        check(_capi.annulus_config_set_engine(handle, _pick("engine", engine, engines)))
-        check(_capi.annulus_config_set_deterministic(handle, int(bool(deterministic))))
-        check(_capi.annulus_config_set_allow_tf32(handle, int(bool(allow_tf32))))
-        limit = _integer("workspace_limit", workspace_limit)
+        check(_capi.annulus_config_set_engine(handle, pick("engine", engine, engines)))
+        deterministic = flag("deterministic", deterministic)
+        check(_capi.annulus_config_set_deterministic(handle, int(deterministic)))
+        allow_tf32 = flag("allow_tf32", allow_tf32)
+        check(_capi.annulus_config_set_allow_tf32(handle, int(allow_tf32)))
+        limit = integer("workspace_limit", workspace_limit)
         if limit < 0:
             raise ArgumentError(f"workspace_limit is {limit}; it must be at least 0")
         check(_capi.annulus_config_set_workspace_limit(handle, limit))
-        check(_capi.annulus_config_set_exchange(handle, _pick("exchange", exchange, _EXCHANGES)))
+        check(_capi.annulus_config_set_exchange(handle, pick("exchange", exchange, _EXCHANGES)))
         self._handle = handle
         # Everything there is to know, as plain data: what equality, hashing, pickling and compiled graphs go by.
         options = dict(
             branches=[list(dataclasses.astuple(branch)) for branch in kept],
-            causal=bool(causal),
+            causal=causal,
             padding=padding,
             scale=scale,
             engine=engine,
-            deterministic=bool(deterministic),
-            allow_tf32=bool(allow_tf32),
+            deterministic=deterministic,
+            allow_tf32=allow_tf32,
             workspace_limit=limit,
             exchange=exchange,
             _preset=_preset and list(_preset),
@@ -243,10 +236,13 @@ class Config:
         cls, segment_length: int, segment_ratio: int = 2, dilation_ratio: int = 2, count: int = 6, **options: Any
     ) -> Config:
         """LongNet's geometric series: `count` branches of segment_length * segment_ratio**i, dilation_ratio**i."""
-        numbers = dict(
-            segment_length=segment_length, segment_ratio=segment_ratio, dilation_ratio=dilation_ratio, count=count
-        )
-        return cls(_preset=["longnet", *(_integer(*item) for item in numbers.items())], **options)
+        numbers = [
+            integer("segment_length", segment_length),
+            integer("segment_ratio", segment_ratio),
+            integer("dilation_ratio", dilation_ratio),
+            integer("count", count, 32),
+        ]
+        return cls(_preset=["longnet", *numbers], **options)
 
     @classmethod
     def gigapath(cls, **options: Any) -> Config:
@@ -258,9 +254,8 @@ class Config:
         cls, heads: int, segment_lengths: Sequence[int], dilations: Sequence[int], **options: Any
     ) -> Config:
         """Branches that share the `heads` query heads out among themselves instead of each serving all."""
-        lengths = [_integer("a segment length", length) for length in segment_lengths]
-        rates = [_integer("a dilation", rate) for rate in dilations]
-        return cls(_preset=["head_groups", _integer("heads", heads), lengths, rates], **options)
+        lengths, rates = integers("segment_lengths", segment_lengths), integers("dilations", dilations)
+        return cls(_preset=["head_groups", integer("heads", heads, 32), lengths, rates], **options)
 
     def replace(self, **changes: Any) -> Config:
         """A config with some options changed, such as causal=True; branches= replaces the branches, of a preset too."""

@@ -11,9 +11,10 @@ import weakref
 from typing import Any, Callable, Iterable, Sequence, Tuple, Union
 
 from . import _arrays, _capi
+from ._arguments import integer, integers, pick
 from ._arrays import CPU, View
 from ._comm import Comm
-from ._config import BranchLike, Config, engine_names
+from ._config import BranchLike, Config, engine_names, listed
 from ._errors import ArgumentError, check, fail, made
 
 __all__ = ["Context", "Estimate", "RankEstimate", "Traffic", "attention"]
@@ -72,7 +73,7 @@ def _device(device: Any) -> Tuple[str, int]:
     if kind == "cpu" and not colon:
         return CPU
     if kind == "cuda" and (number.isdecimal() or not colon):
-        return "cuda", int(number or 0)
+        return "cuda", integer("the number in device", int(number or 0), 32)
     raise ArgumentError(f"device is {str(device)!r}; it must be 'cpu', 'cuda' or 'cuda:' with a number")
 
 
@@ -80,7 +81,11 @@ def _stream_address(stream: Any) -> int:
     """A CUDA stream, given as an address or as an object of PyTorch or CuPy, as an address."""
     for name in ("cuda_stream", "ptr"):
         stream = getattr(stream, name, stream)
-    return stream
+    if hasattr(stream, "__index__"):
+        return int(stream)
+    raise ArgumentError(
+        f"stream is {stream!r}; it must be the address of a CUDA stream, or an object of PyTorch or CuPy that has one"
+    )
 
 
 # A call on the CPU with fewer elements of q than this is over before anybody could interrupt it.
@@ -149,6 +154,11 @@ class Context:
     ) -> None:
         self.config = config if isinstance(config, Config) else Config(config)
         self._place = _device(device)
+        if not isinstance(comm, (Comm, type(None))):
+            raise ArgumentError(f"comm is {comm!r}; it must be an annulus.Comm, one rank's end of a communicator")
+        lengths = None if shards is None else integers("shards", shards)
+        if lengths is not None and comm is None:
+            raise ArgumentError(f"shards is {lengths}; it needs comm, the communicator whose ranks hold them")
         kind, number = self._place
         kinds = {"cpu": _capi.ANNULUS_DEVICE_CPU, "cuda": _capi.ANNULUS_DEVICE_CUDA}
         handle = made(_capi.annulus_context_create(kinds[kind], number))
@@ -158,15 +168,16 @@ class Context:
         self.comm = comm
         self._workspace: Any = None
         check(_capi.annulus_context_set_config(handle, self.config._handle))
-        check(_capi.annulus_context_set_threads(handle, threads))
+        check(_capi.annulus_context_set_threads(handle, integer("threads", threads, 32)))
         self._follow = stream is None
         self._stream = 0 if stream is None else _stream_address(stream)
         if stream is not None:
             check(_capi.annulus_context_set_stream(handle, self._stream or None))
         if comm is not None:
             check(_capi.annulus_context_set_comm(handle, comm._handle))
-        if shards is not None:
-            check(_capi.annulus_context_set_shards(handle, shards, len(shards)))
+        if lengths is not None:
+            _check_count(lengths, comm.size)
+            check(_capi.annulus_context_set_shards(handle, lengths, len(lengths)))
 
     @property
     def device(self) -> str:
@@ -250,7 +261,7 @@ class Context:
         key_start (0) and key_length (to the end).
         """
         estimate = _capi.annulus_estimate()
-        index = _capi.ANNULUS_ALL_BRANCHES if branch is None else branch
+        index = _capi.ANNULUS_ALL_BRANCHES if branch is None else integer("branch", branch, 32)
         sizes = _problem(length, heads, head_dim, **problem)
         with self._turn:
             check(_capi.annulus_estimate_problem(self._handle, sizes, index, estimate))
@@ -268,12 +279,14 @@ class Context:
         **problem: Any,
     ) -> RankEstimate:
         """What rank `rank` of `ranks` needs, sends and receives. shards: their lengths; None: as equal as can be."""
-        if shards is not None and len(shards) != ranks:
-            raise ArgumentError(f"shards has {len(shards)} lengths; there are {ranks} ranks")
+        ranks, rank = integer("ranks", ranks, 32), integer("rank", rank, 32)
+        lengths = None if shards is None else integers("shards", shards)
+        if lengths is not None:
+            _check_count(lengths, ranks)
         estimate = _capi.annulus_rank_estimate()
         sizes = _problem(length, heads, head_dim, **problem)
         with self._turn:
-            check(_capi.annulus_estimate_rank(self._handle, sizes, shards, ranks, rank, estimate))
+            check(_capi.annulus_estimate_rank(self._handle, sizes, lengths, ranks, rank, estimate))
         return _read(RankEstimate, estimate, exchange=_EXCHANGES[estimate.exchange])
 
     def workspace_size(self, length: int, heads: int, head_dim: int, *, backward: bool = False, **problem: Any) -> int:
@@ -286,8 +299,12 @@ class Context:
     def set_workspace(self, memory: Any, bytes: int | None = None) -> None:
         """Makes calls use this memory instead of allocating: a contiguous array on the context's device, or an address
         with `bytes`. None: allocate again. An array is kept until then."""
-        address, size = memory, bytes or 0
+        address, size = memory, 0 if bytes is None else integer("bytes", bytes)
+        if size < 0:
+            raise ArgumentError(f"bytes is {size}; it must be at least 0")
         if memory is not None and not isinstance(memory, int):
+            if bytes is not None:
+                raise ArgumentError(f"bytes is {size}; it goes with an address, an array has its own size")
             view = _arrays.writable(_arrays.view("workspace", memory))
             if view.device != self._place:
                 raise ArgumentError(f"workspace is on {view.device[0]}; the context is on {self.device}")
@@ -349,7 +366,12 @@ class Context:
         window = None
         if query_start is not None:
             window = _capi.annulus_window()
-            window.query_start = query_start
+            window.query_start = integer("query_start", query_start)
+        elif like.shape[-3] != others[0].shape[-3]:
+            raise ArgumentError(
+                f"q has {like.shape[-3]} rows and k has {others[0].shape[-3]}; they must have equally many, or q fewer "
+                "and query_start say where among k's its first row stands"
+            )
         stream = self._stream
         if self._follow and self._place != CPU:
             stream = like.library.stream(self._place[1])
@@ -405,6 +427,11 @@ class Context:
         return outcome[0]
 
 
+def _check_count(shards: Sequence[int], ranks: int) -> None:
+    if len(shards) != ranks:
+        raise ArgumentError(f"shards has {len(shards)} lengths; there are {ranks} ranks")
+
+
 def lse_dtype(dtype: str) -> str:
     return "float64" if dtype == "float64" else "float32"
 
@@ -423,19 +450,18 @@ def _problem(
     key_length: int | None = None,
 ) -> Any:
     problem = _capi.annulus_problem()
-    try:
-        problem.dtype = _arrays.DTYPES[dtype]
-    except KeyError:
-        raise ArgumentError(f"dtype is {dtype!r}; it must be one of {', '.join(map(repr, _arrays.DTYPES))}") from None
-    problem.heads = heads
-    problem.kv_heads = heads if kv_heads is None else kv_heads
-    problem.head_dim = head_dim
-    problem.batch = batch
+    problem.dtype = pick("dtype", dtype, _arrays.DTYPES)
+    problem.heads = integer("heads", heads, 32)
+    problem.kv_heads = problem.heads if kv_heads is None else integer("kv_heads", kv_heads, 32)
+    problem.head_dim = integer("head_dim", head_dim, 32)
+    problem.batch = integer("batch", batch)
+    length, query_start = integer("length", length), integer("query_start", query_start)
+    key_start = integer("key_start", key_start)
     problem.sequence_length = length
     problem.query_start = query_start
-    problem.query_length = length - query_start if query_length is None else query_length
+    problem.query_length = length - query_start if query_length is None else integer("query_length", query_length)
     problem.key_start = key_start
-    problem.key_length = length - key_start if key_length is None else key_length
+    problem.key_length = length - key_start if key_length is None else integer("key_length", key_length)
     return problem
 
 
@@ -485,9 +511,7 @@ def cached_config(branches: Union[Config, Iterable[BranchLike], None], options: 
         if options:
             raise ArgumentError(f"{', '.join(options)} beside a config; config.replace() changes its options")
         return branches
-    if branches is None:
-        raise ArgumentError("branches is None; it must be a list of (segment length, dilation), or an annulus.Config")
-    branches = tuple(branches)
+    branches = listed(branches)
     try:
         key = (branches, *options.items())
         hash(key)

@@ -270,8 +270,17 @@ class ArraysTest(unittest.TestCase):
         refused(annulus.ArgumentError, "q has dtype int64; it must be float64, float32", q.astype(int), k, v)
         refused(annulus.ArgumentError, "k has the other byte order", q, k.astype(k.dtype.newbyteorder()), v)
         refused(annulus.ArgumentError, r"dtype of k is 1 \(float64\)", q, k.astype(float), v)
-        refused(annulus.ArgumentError, r"rank of q is 2", q[0, 0], k, v)
+        refused(annulus.ArgumentError, r"q has 2 dimensions; it must have 4, \[B, N, heads, D\], or 3", q[0, 0], k, v)
+        refused(annulus.ArgumentError, "k has 1 dimensions; it must have 4", q, k[0, 0, 0], v)
         refused(annulus.ArgumentError, "q has 5 dimensions; it must have 4", q[None], k, v)
+        refused(
+            annulus.ArgumentError, r"lse has 1 dimensions; it must have 3, \[B, heads", q, k, v, lse=np.zeros(3, "f4")
+        )
+        refused(annulus.ArgumentError, "q has 9 rows and k has 83; .* query_start say where", q[:, :9], k, v)
+        refused(annulus.ArgumentError, "q has 83 rows and k has 9; .* query_start say where", q, k[:, :9], v[:, :9])
+        refused(annulus.ArgumentError, "query_start is '3'; it must be an int", q[:, :9], k, v, query_start="3")
+        refused(annulus.ArgumentError, "query_start is 1.5; it must be an int", q[:, :9], k, v, query_start=1.5)
+        refused(annulus.ArgumentError, "query_start of window is -1", q[:, :9], k, v, query_start=-1)
         refused(annulus.ArgumentError, r"stride\[3\] of v", q, k, v[..., ::-1].copy()[..., ::-1])
         refused(annulus.ArgumentError, r"stride\[3\] of q", np.asfortranarray(q), k, v)
         refused(annulus.ArgumentError, r"shape\[1\] of v", q, k, v[:, :50])
@@ -280,6 +289,7 @@ class ArraysTest(unittest.TestCase):
         refused(annulus.ArgumentError, "out overlaps|overlap", q, k, v, out=q)
         refused(annulus.UnsupportedError, r"shape\[3\] of q is 12", q[..., :12], k[..., :12], v[..., :12])
         refused(TypeError, "q is a list; it must be an array", q.tolist(), k, v)
+        refused(TypeError, "k is a NoneType; it must be an array", q, None, v)
         structured = np.zeros(SHAPE, [("a", "f4"), ("b", "i1")])["a"]
         refused(annulus.ArgumentError, "q has a stride of 5 bytes", structured, k, v)
 

@@ -88,6 +88,8 @@ class CommTest(unittest.TestCase):
             end = annulus.Comm.mpi(MPI.COMM_SELF)
         except annulus.UnsupportedError:
             self.skipTest("needs annulus with MPI")
+        with self.assertRaisesRegex(annulus.ArgumentError, "communicator is 'x'; it must be one of mpi4py"):
+            annulus.Comm.mpi("x")
         self.assertEqual((end.rank, end.size, end.kind), (0, 1, "mpi"))
         found = annulus.Context([(16, 1)], comm=end).forward(*ARRAYS[:3])[0]
         self.assertEqual(found.tobytes(), annulus.attention(*ARRAYS[:3], [(16, 1)]).tobytes())
@@ -112,11 +114,28 @@ class CommTest(unittest.TestCase):
             (annulus.ArgumentError, "ranks is 0", lambda: annulus.Comm.local(0)),
             (annulus.ArgumentError, "ranks is 5000", lambda: annulus.Comm.local(5000)),
             (annulus.ArgumentError, "seconds", lambda: end.set_timeout(0)),
-            (ValueError, "an NCCL id is 128 bytes", lambda: annulus.Comm.from_nccl_id(b"short", 2, 0, 0)),
-            (annulus.ArgumentError, "count is 2", lambda: annulus.Context([(16, 1)], comm=end, shards=[1, 2])),
+            (
+                annulus.ArgumentError,
+                "shards has 2 lengths",
+                lambda: annulus.Context([(16, 1)], comm=end, shards=[1, 2]),
+            ),
             (annulus.ArgumentError, "nccl_comm is NULL", lambda: annulus.Comm.from_nccl(0)),
             (annulus.ArgumentError, "mpi_comm is NULL", lambda: annulus.Comm.mpi(0)),
         ]
+        words = {
+            "ranks is -1; it must be at least 1": lambda: annulus.Comm.local(-1),
+            "ranks is '2'; it must be an int": lambda: annulus.Comm.local("2"),
+            "ranks is 1099511627776; it does not fit": lambda: annulus.Comm.local(2**40),
+            "seconds is 'x'; it must be a number": lambda: end.set_timeout("x"),
+            "seconds is None; it must be a number": lambda: end.set_timeout(None),
+            "id is b'short'; it must be the 128 bytes": lambda: annulus.Comm.from_nccl_id(b"short", 2, 0, 0),
+            "rank is None; it must be an int": lambda: annulus.Comm.from_nccl_id(bytes(128), 2, None, 0),
+            r"devices\[1\] is 'a'; it must be an int": lambda: annulus.Comm.nccl_devices([0, "a"]),
+            "devices is None; it must be a list": lambda: annulus.Comm.nccl_devices(None),
+            "ranks is 0; it must be at least 1": lambda: annulus.Comm.nccl_devices([]),
+            "address is 'x'; it must be an int": lambda: annulus.Comm.from_nccl("x"),
+        }
+        cases += [(annulus.ArgumentError, *case) for case in words.items()]
         if not annulus.device_count("cuda"):
             cases += [
                 (annulus.UnsupportedError, "", lambda: annulus.Comm.from_nccl_id(bytes(128), 2, 0, 0)),

@@ -115,7 +115,13 @@ class ConfigTest(unittest.TestCase):
     def test_refusals(self):
         cases = [
             ("branches is empty", lambda: annulus.Config([])),
-            ("branches is 3; it must be a list", lambda: annulus.Config(3)),
+            ("branches is 3; it must be a list of branches, such as", lambda: annulus.Config(3)),
+            ("branches is None; it must be a list", lambda: annulus.Config(None)),
+            ("branches is '16:1'; it must be a list", lambda: annulus.Config("16:1")),
+            ("branches is {'w': 1}; it must be a list", lambda: annulus.Config({"w": 1})),
+            (r"branches is Branch\(.*\); it must be a list", lambda: annulus.Config(annulus.Branch(16))),
+            ("branches is 3; it must be a list", lambda: annulus.attention(Q, K, V, 3)),
+            ("branches is None; it must be a list", lambda: annulus.attention(Q, K, V)),
             (r"a branch is \(1,\)", lambda: annulus.Config([(1,)])),
             ("a branch is 16", lambda: annulus.Config([16, 1])),
             ("a branch is {'w': 1}", lambda: annulus.Config([{"w": 1}])),
@@ -124,9 +130,23 @@ class ConfigTest(unittest.TestCase):
             ("segment_length is 1.5; it must be an int", lambda: annulus.Config([(1.5, 1)])),
             ("does not fit 64 bits", lambda: annulus.Config([(2**63, 1)])),
             (
-                "phase is 'spiral'; it must be one of 'block', 'interleave'",
+                "phase is 'spiral'; it must be 'block', 'interleave' or an int",
                 lambda: annulus.Branch(16, 2, phase="spiral"),
             ),
+            ("phase is -1; it must be at least 0", lambda: annulus.Branch(16, 2, phase=-1)),
+            ("dilation is .*; it must be an int", lambda: annulus.Config([(16, np.ones(2, int))])),
+            ("causal is 'no'; it must be True or False", lambda: annulus.Config([(16, 1)], causal="no")),
+            ("deterministic is None", lambda: annulus.Config([(16, 1)], deterministic=None)),
+            ("allow_tf32 is 2", lambda: annulus.Config([(16, 1)], allow_tf32=2)),
+            ("scale is '1'; it must be a number", lambda: annulus.Config([(16, 1)], scale="1")),
+            (r"scale is \[1\]; it must be a number", lambda: annulus.Config([(16, 1)], scale=[1])),
+            ("scale is 1000.*; it must be a number", lambda: annulus.Config([(16, 1)], scale=10**400)),
+            ("segment_length is '16'; it must be an int", lambda: annulus.Config.longnet("16")),
+            ("count is 1099511627776; it does not fit 32 bits", lambda: annulus.Config.longnet(16, count=2**40)),
+            ("segment_lengths is 16; it must be a list of int", lambda: annulus.Config.head_groups(4, 16, [1])),
+            ("dilations is '12'; it must be a list of int", lambda: annulus.Config.head_groups(4, [1, 2], "12")),
+            (r"dilations\[1\] is 1.5; it must be an int", lambda: annulus.Config.head_groups(4, [1, 2], [1, 1.5])),
+            ("segment_lengths has 0 numbers", lambda: annulus.Config.head_groups(4, [], [])),
             ("query is None", lambda: annulus.Branch(16, 2, query=None)),
             ("order is 'peano'", lambda: annulus.Branch(16, 2, order="peano")),
             (r"heads is 3; it must be \(first, count\)", lambda: annulus.Branch(16, 2, heads=3)),
@@ -141,8 +161,11 @@ class ConfigTest(unittest.TestCase):
             ("exchange is 'post'", lambda: annulus.Config([(16, 1)], exchange="post")),
             ("scale is nan", lambda: annulus.Config([(16, 1)], scale=float("nan"))),
             ("workspace_limit is -1", lambda: annulus.Config([(16, 1)], workspace_limit=-1)),
-            ("2 segment lengths and 1 dilations", lambda: annulus.Config.head_groups(4, [1, 2], [1])),
-            ("count is 5; it must be from 1 to 4", lambda: annulus.Config.head_groups(4, [1] * 5, [1] * 5)),
+            ("segment_lengths has 2 numbers and dilations 1", lambda: annulus.Config.head_groups(4, [1, 2], [1])),
+            (
+                "segment_lengths has 5 numbers; it must have from 1 to 4",
+                lambda: annulus.Config.head_groups(4, [1] * 5, [1] * 5),
+            ),
         ]
         for words, call in cases:
             with self.subTest(words):
@@ -161,12 +184,20 @@ class ConfigTest(unittest.TestCase):
             annulus.hilbert_curve(12, 5)
         with self.assertRaisesRegex(annulus.ArgumentError, "length"):
             annulus.hilbert_curve(-1)
+        with self.assertRaisesRegex(annulus.ArgumentError, "length is 1.5; it must be an int"):
+            annulus.hilbert_curve(1.5)
+        with self.assertRaisesRegex(annulus.ArgumentError, "width is '4'; it must be an int"):
+            annulus.hilbert_curve(12, "4")
+        with self.assertRaisesRegex(annulus.OutOfMemoryError, "length is 4611686018427387904; there is no memory"):
+            annulus.hilbert_curve(2**62)
 
     def test_version(self):
         self.assertIn(annulus.__version__, annulus.build_info())
         self.assertEqual(annulus.device_count("cpu"), 1)
         with self.assertRaisesRegex(annulus.ArgumentError, "kind is 'tpu'"):
             annulus.device_count("tpu")
+        with self.assertRaisesRegex(annulus.ArgumentError, r"kind is \['cpu'\]; it must be one of 'cpu', 'cuda'"):
+            annulus.device_count(["cpu"])
 
 
 if __name__ == "__main__":

@@ -238,8 +238,38 @@ class ContextTest(unittest.TestCase):
             (annulus.ArgumentError, "device is 'gpu'", lambda: annulus.Context([(16, 1)], "gpu")),
             (annulus.ArgumentError, "device is 'cpu:0'", lambda: annulus.Context([(16, 1)], "cpu:0")),
             (annulus.UnsupportedError, "stream", lambda: annulus.Context([(16, 1)], stream=1)),
-            (annulus.ArgumentError, "communicator", lambda: annulus.Context([(16, 1)], shards=[1])),
+            (annulus.UnsupportedError, "stream", lambda: annulus.Context([(16, 1)], stream=np.int64(1))),
         ]
+        words = {
+            "the number in device is 99999999999; it does not fit": lambda: annulus.Context(
+                [(16, 1)], "cuda:99999999999"
+            ),
+            "stream is 'x'; it must be the address": lambda: annulus.Context([(16, 1)], stream="x"),
+            "threads is None; it must be an int": lambda: annulus.Context([(16, 1)], threads=None),
+            "threads is 1.5; it must be an int": lambda: annulus.Context([(16, 1)], threads=1.5),
+            "threads is 1099511627776; it does not fit": lambda: annulus.Context([(16, 1)], threads=2**40),
+            "comm is 1; it must be an annulus.Comm": lambda: annulus.Context([(16, 1)], comm=1),
+            r"comm is \[.*; it must be an annulus.Comm": lambda: annulus.Context([(16, 1)], comm=annulus.Comm.local(1)),
+            r"shards is \[1\]; it needs comm, the communicator": lambda: annulus.Context([(16, 1)], shards=[1]),
+            "shards is 1; it must be a list of int": lambda: annulus.Context([(16, 1)], comm=end, shards=1),
+            "shards is 'x'; it must be a list of int": lambda: annulus.Context([(16, 1)], comm=end, shards="x"),
+            r"shards\[0\] is 1.5; it must be an int": lambda: annulus.Context([(16, 1)], comm=end, shards=[1.5]),
+            "q has 9 rows and k has 64": lambda: context.backward(Q[:, :9], K, V, Q[:, :9], lse[..., :9], Q[:, :9]),
+            "length is '64'; it must be an int": lambda: context.estimate("64", 2, 16),
+            "heads is 2.0; it must be an int": lambda: context.estimate(64, 2.0, 16),
+            "heads is 1099511627776; it does not fit 32": lambda: context.estimate(64, 2**40, 16),
+            "query_start is None; it must be an int": lambda: context.estimate(64, 2, 16, query_start=None),
+            "branch is 'a'; it must be an int": lambda: context.estimate(64, 2, 16, branch="a"),
+            r"dtype is \['float32'\]": lambda: context.estimate(64, 2, 16, dtype=["float32"]),
+            "head_dim is None; it must be an int": lambda: context.workspace_size(64, 2, None),
+            "rank is 0.5; it must be an int": lambda: context.estimate_rank(64, 2, 16, ranks=2, rank=0.5),
+            "shards is 64; it must be a list": lambda: context.estimate_rank(64, 2, 16, ranks=2, rank=0, shards=64),
+            "bytes is '8'; it must be an int": lambda: context.set_workspace(64, "8"),
+            "bytes is -8; it must be at least 0": lambda: context.set_workspace(64, -8),
+            "bytes is 8; it goes with an address": lambda: context.set_workspace(np.empty(8), 8),
+        }
+        end, context, lse = annulus.Comm.local(1)[0], annulus.Context([(16, 1)]), np.zeros((1, 2, 64), "float32")
+        cases += [(annulus.ArgumentError, *case) for case in words.items()]
         if not annulus.device_count("cuda"):
             cases.append((annulus.UnsupportedError, "CUDA", lambda: annulus.Context([(16, 1)], "cuda")))
         for error, words, call in cases:

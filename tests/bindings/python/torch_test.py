@@ -209,8 +209,48 @@ class FunctionTest(unittest.TestCase):
             dilated_attention(q, k.double(), v, BRANCHES)
         with self.assertRaisesRegex(annulus.ArgumentError, "dilation is 0"):
             dilated_attention(q, k, v, [(16, 0)])
-        with self.assertRaisesRegex(annulus.UnsupportedError, "meta"):
+        with self.assertRaisesRegex(annulus.UnsupportedError, "q is a tensor on meta; it must be on the CPU or"):
             annulus.attention(q.to("meta"), k, v, BRANCHES)
+        with self.assertRaisesRegex(
+            annulus.UnsupportedError, "k is a tensor of torch.sparse.* it must be a plain dense"
+        ):
+            annulus.attention(q, k.to_sparse(), v, BRANCHES)
+        with self.assertRaisesRegex(annulus.ArgumentError, r"shape\[1\] of q is 0"):
+            annulus.attention(q[:, :0], k[:, :0], v[:, :0], BRANCHES)
+        comm = annulus.Comm.local(1)[0]
+        cases = {
+            "q is a ndarray; it must be a torch.Tensor": ((q.numpy(), k, v), TypeError),
+            "k is a NoneType; it must be a torch.Tensor": ((q, None, v), TypeError),
+            "v is a list; it must be a torch.Tensor": ((q, k, [1.0]), TypeError),
+            "q is on meta; it must be on the CPU or": ((q.to("meta"), k, v), annulus.UnsupportedError),
+            "k is on meta; it must be on the CPU or": ((q, k.to("meta"), v), annulus.UnsupportedError),
+            "v is on meta; it must be on the CPU or": ((q, k, v.to("meta")), annulus.UnsupportedError),
+            "v is a sparse or nested tensor": ((q, k, v.to_sparse()), annulus.UnsupportedError),
+            "q has 2 dimensions; it must have 4": ((q[0, 0], k, v), annulus.ArgumentError),
+            "k has 5 dimensions; it must have 4": ((q, k[None], v), annulus.ArgumentError),
+            "q has 9 rows and k has 83; .*query_start": ((q[:, :9], k, v), annulus.ArgumentError),
+        }
+        for words, (tensors, error) in cases.items():
+            with self.subTest(words), self.assertRaisesRegex(error, words):
+                dilated_attention(*tensors, BRANCHES)
+        options = {
+            "query_start is '3'; it must be an int": {"query_start": "3"},
+            "query_start is 1.5; it must be an int": {"query_start": 1.5},
+            "causal is 'no'; it must be True or False": {"causal": "no"},
+            "scale is tensor.*; it must be a number": {"scale": torch.ones((), requires_grad=True)},
+            r"shards is \[83\]; it needs process_group": {"shards": [83]},
+            "process_group is 3; it must be a group of torch.distributed": {"process_group": 3},
+            "shards is 'x'; it must be None, 'gather' or": {"process_group": comm, "shards": "x"},
+            r"shards\[0\] is 83.5; it must be an int": {"process_group": comm, "shards": [83.5]},
+        }
+        for words, given in options.items():
+            with self.subTest(words), self.assertRaisesRegex(annulus.ArgumentError, words):
+                dilated_attention(q, k, v, BRANCHES, **given)
+        for branches in (16, "16:1", None):
+            with self.assertRaisesRegex(
+                annulus.ArgumentError, "branches is .*; it must be a list of branches, such as"
+            ):
+                dilated_attention(q, k, v, branches)
 
     @unittest.skipUnless(hasattr(torch.library, "custom_op"), "needs PyTorch 2.4")
     def test_operators(self):
@@ -382,6 +422,8 @@ class ModuleTest(unittest.TestCase):
         second.load_state_dict(first.state_dict())
         (x,) = rows(3, (2, 83, 64))
         self.assertTrue(torch.allclose(second(x.transpose(0, 1))[0].transpose(0, 1), first(x)[0], atol=1e-6))
+        for module in (first, second):
+            self.assertTrue(torch.allclose(module(x[0])[0], first(x)[0][0], atol=1e-6))
 
     def test_autocast_and_a_training_step(self):
         module = MultiheadDilatedAttention(64, 4, [16, 48], [1, 3], layer_norm=True)
@@ -428,6 +470,35 @@ class ModuleTest(unittest.TestCase):
         for error, words, call in cases:
             with self.subTest(words), self.assertRaisesRegex(error, words):
                 call()
+        module, y = MultiheadDilatedAttention(64, 4, [8], [1]), torch.zeros(1, 7, 64)
+        words = {
+            "segment_lengths is None; it must be a list": lambda: MultiheadDilatedAttention(64, 4, None, [1]),
+            "dilation_rates is 1; it must be a list": lambda: MultiheadDilatedAttention(64, 4, [8], 1),
+            r"segment_lengths\[0\] is 8.0; it must be an int": lambda: MultiheadDilatedAttention(64, 4, [8.0], [1]),
+            "embed_dim is '64'; it must be an int": lambda: MultiheadDilatedAttention("64", 4, [8], [1]),
+            "embed_dim is 0; it must be at least 1": lambda: MultiheadDilatedAttention(0, 4, [8], [1]),
+            "num_heads is 4.0; it must be an int": lambda: MultiheadDilatedAttention(64, 4.0, [8], [1]),
+            "kv_heads is '2'; it must be an int": lambda: MultiheadDilatedAttention(64, 4, [8], [1], kv_heads="2"),
+            "is_causal is 'no'; it must be True": lambda: MultiheadDilatedAttention(64, 4, [8], [1], is_causal="no"),
+            "here it is is_causal": lambda: MultiheadDilatedAttention(64, 4, [8], [1], causal=True),
+            "is_causal is 'no'; it must be True or False": lambda: module(x, is_causal="no"),
+            r"query has shape \[1, 8, 32\]; it must be \[B, N, 64\]": lambda: module(x[..., :32]),
+            r"key has shape \[1, 7, 64\]; .* same as query's, \[1, 8, 64\]": lambda: module(x, y),
+            r"value has shape \[64\]": lambda: module(x, x, x[0, 0]),
+            "segment_length of args is None": lambda: LongNetAttention.from_args(types.SimpleNamespace(), 64, 4),
+            "dilated_ratio of args is '1 2'": lambda: LongNetAttention.from_args(
+                types.SimpleNamespace(segment_length=[8, 16], dilated_ratio="1 2"), 64, 4
+            ),
+        }
+        for text, call in words.items():
+            with self.subTest(text), self.assertRaisesRegex(annulus.ArgumentError, text):
+                call()
+        with self.assertRaisesRegex(TypeError, "key is a ndarray; it must be a torch.Tensor"):
+            module(x, x.numpy())
+        with self.assertRaisesRegex(annulus.UnsupportedError, "query is on meta"):
+            module(x.to("meta"))
+        with self.assertRaisesRegex(annulus.UnsupportedError, r"parameters are on the device meta, .* to_empty\("):
+            MultiheadDilatedAttention(64, 4, [8], [1], device="meta")(x)
 
     def test_longnet_formula(self):
         """Outputs and the gradients of all parameters, where N is ragged and H no multiple of r."""
@@ -500,7 +571,6 @@ class ModuleTest(unittest.TestCase):
                 LongNetAttention.from_args(types.SimpleNamespace(**{**vars(args), name: True}), 64, 4)
         with self.assertRaisesRegex(annulus.UnsupportedError, "encoder_decoder_attention"):
             LongNetAttention.from_args(args, 64, 4, encoder_decoder_attention=True)
-
 
     def test_longnet_parameters_in_their_order(self):
         """What is saved by order, such as an optimizer's state, belongs to the same parameters here."""

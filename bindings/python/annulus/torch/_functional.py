@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from .._arguments import integer
+from .._arrays import check_rank
 from .._config import Branch, BranchLike, Config
 from .._context import cached_config, given
-from .._errors import UnsupportedError
+from .._errors import ArgumentError, UnsupportedError
 from . import _ranks
 
 # None before PyTorch 2.1, where nothing is compiled.
@@ -44,7 +46,6 @@ def _lse_like(q: Tensor) -> Tensor:
 def _forward(
     q: Tensor, k: Tensor, v: Tensor, config: str, query_start: Optional[int], ranks: int
 ) -> Tuple[Tensor, Tensor]:
-    _check_device(q)
     with torch.no_grad():
         out, lse = q.new_empty(q.shape), _lse_like(q)
         context = _ranks.context_of(config, q.device, ranks)
@@ -68,11 +69,6 @@ def _backward(
         d_out = torch.zeros_like(out) if d_out is None else _rows(d_out)
         context = _ranks.context_of(config, q.device, ranks)
         return context.backward(_rows(q), _rows(k), _rows(v), out, lse, d_out, d_lse=d_lse, query_start=query_start)
-
-
-def _check_device(q: Tensor) -> None:
-    if q.device.type not in ("cpu", "cuda"):
-        raise UnsupportedError(f"q is on {q.device}; only the CPU and CUDA devices are possible")
 
 
 def _make_operators() -> Tuple[Any, Any]:
@@ -101,8 +97,8 @@ _forward_pass, _backward_pass = _make_operators() if _have_operators else (_forw
 
 def _no_tangent(ctx: Any, *tangents: Any) -> Any:
     raise UnsupportedError(
-        "forward-mode derivatives (torch.func.jvp, jacfwd, linearize, torch.autograd.forward_ad) of dilated attention are "
-        "not possible; take first derivatives in reverse mode (backward(), torch.func.grad, vjp, jacrev)"
+        "forward-mode derivatives (torch.func.jvp, jacfwd, linearize, torch.autograd.forward_ad) of dilated attention "
+        "are not possible; take first derivatives in reverse mode (backward(), torch.func.grad, vjp, jacrev)"
     )
 
 
@@ -274,13 +270,13 @@ def dilated_attention(
     process_group: each rank of this torch.distributed group holds a shard of the sequence in q, k, v and gets its shard
         of the result; gradients of q, k and v are those of the sum of all ranks' losses. Tensors are on a GPU each. An
         annulus.Comm does as well.
-    shards: how many positions each rank holds, as a check, or "gather" to ask the group at each call; None: each has
-        what its tensors hold, of any lengths, and nothing has to be said.
+    shards: with process_group, how many positions each rank holds, as a check, or "gather" to ask the group at each
+        call; None: each has what its tensors hold, of any lengths, and nothing has to be said.
 
-    Returns out [B, Nq, H, D] in q's dtype, with return_lse (out, lse). The gradient is the true derivative. It exists in
-    reverse mode and once: backward(), torch.autograd.grad, torch.func.grad, vjp and jacrev give it, torch.func.vmap works
-    with and without them (the transforms of torch.func need PyTorch 2.0); forward mode (torch.func.jvp, jacfwd) and the
-    derivative of the gradient raise UnsupportedError. Under autocast q, k and v become autocast's dtype.
+    Returns out [B, Nq, H, D] in q's dtype, with return_lse (out, lse). The gradient is the true derivative. It exists
+    once and in reverse mode: backward(), torch.autograd.grad, torch.func.grad, vjp and jacrev give it, torch.func.vmap
+    works with and without them (torch.func from PyTorch 2.0 on); forward mode (torch.func.jvp, jacfwd) and derivatives
+    of the gradient raise UnsupportedError. Under autocast q, k and v become autocast's dtype.
     """
     options = given(
         causal=causal,
@@ -296,6 +292,26 @@ def dilated_attention(
     return (out, lse) if return_lse else out
 
 
+def check_tensor(name: str, tensor: Any) -> None:
+    if not isinstance(tensor, Tensor):
+        raise TypeError(
+            f"{name} is a {type(tensor).__name__}; it must be a torch.Tensor (annulus.attention() takes arrays of "
+            "other libraries)"
+        )
+    if tensor.device.type not in ("cpu", "cuda"):
+        raise UnsupportedError(f"{name} is on {tensor.device}; it must be on the CPU or a CUDA device")
+
+
+def _check(name: str, tensor: Any, q: Tensor) -> None:
+    """What operators and autograd would not refuse, or in words of their own."""
+    check_tensor(name, tensor)
+    if tensor.device != q.device:
+        raise ArgumentError(f"{name} is on {tensor.device}, q on {q.device}; they must be on the same device")
+    if tensor.layout != torch.strided or tensor.is_nested:
+        raise UnsupportedError(f"{name} is a sparse or nested tensor; it must be a plain dense one")
+    check_rank(name, tensor.dim())
+
+
 def attend(
     q: Tensor,
     k: Tensor,
@@ -306,5 +322,11 @@ def attend(
     shards: Union[Sequence[int], str, None] = None,
 ) -> Tuple[Tensor, Tensor]:
     """(out, lse) of dilated_attention() for the text of a config."""
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        _check(name, tensor, q)
+    if query_start is not None and not _compiling():  # where it may be a symbol
+        query_start = integer("query_start", query_start)
+    if process_group is None and shards is not None:
+        raise ArgumentError(f"shards is {shards!r}; it needs process_group, the ranks that hold them")
     ranks = 0 if process_group is None else _number_of(process_group, shards, q)
     return _attend(*_cast(q, k, v), config, query_start, ranks)

@@ -10,18 +10,19 @@ from typing import Any, Sequence, Tuple, Union
 import torch
 from torch import Tensor, nn
 
+from .._arguments import flag, integer, integers
 from .._config import Config
 from .._errors import ArgumentError, UnsupportedError
-from ._functional import attend
+from ._functional import attend, check_tensor
 
 
 def _branches(segment_lengths: Sequence[int], dilation_rates: Sequence[int]) -> list[Tuple[int, int]]:
-    if len(segment_lengths) != len(dilation_rates):
+    lengths, rates = integers("segment_lengths", segment_lengths), integers("dilation_rates", dilation_rates)
+    if len(lengths) != len(rates):
         raise ArgumentError(
-            f"there are {len(segment_lengths)} segment lengths and {len(dilation_rates)} dilation rates; "
-            "each branch has one of both"
+            f"there are {len(lengths)} segment lengths and {len(rates)} dilation rates; each branch has one of both"
         )
-    return list(zip(segment_lengths, dilation_rates))
+    return list(zip(lengths, rates))
 
 
 class MultiheadDilatedAttention(nn.Module):
@@ -34,7 +35,7 @@ class MultiheadDilatedAttention(nn.Module):
     dropout: must be 0: there is no dropout of attention weights.
     layer_norm: normalise before the output projection, as MAGNETO does (inner_attn_ln).
     is_causal: a position attends only to itself and those before it.
-    batch_first: inputs and outputs are [B, N, E]; otherwise [N, B, E].
+    batch_first: inputs and outputs are [B, N, E]; otherwise [N, B, E]. B may be left out.
     process_group, shards: sequence parallelism; each rank of the group passes and gets its shard of the sequence, see
         dilated_attention(). Gradients of the parameters are each rank's part: sum them over the group.
     options: of annulus.Config: padding, scale, engine, deterministic, allow_tf32, workspace_limit, exchange.
@@ -63,7 +64,12 @@ class MultiheadDilatedAttention(nn.Module):
         super().__init__()
         if dropout:
             raise UnsupportedError(f"dropout is {dropout}; it must be 0: annulus has no dropout of attention weights")
-        kv_heads = num_heads if kv_heads is None else kv_heads
+        if "causal" in options:
+            raise ArgumentError("causal is an option of annulus.Config; here it is is_causal")
+        embed_dim, num_heads = integer("embed_dim", embed_dim), integer("num_heads", num_heads)
+        kv_heads = num_heads if kv_heads is None else integer("kv_heads", kv_heads)
+        if embed_dim < 1:
+            raise ArgumentError(f"embed_dim is {embed_dim}; it must be at least 1")
         if num_heads < 1 or embed_dim % num_heads:
             raise ArgumentError(f"num_heads is {num_heads}; it must divide embed_dim, which is {embed_dim}")
         if kv_heads < 1 or num_heads % kv_heads:
@@ -76,7 +82,7 @@ class MultiheadDilatedAttention(nn.Module):
             raise UnsupportedError(
                 f"embed_dim / num_heads is {self.head_dim}; it must be a multiple of 8 from 8 to 256"
             )
-        self.is_causal = is_causal
+        self.is_causal = flag("is_causal", is_causal)
         self.batch_first = batch_first
         self.process_group = process_group
         self.shards = shards
@@ -121,12 +127,32 @@ class MultiheadDilatedAttention(nn.Module):
             )
         key = query if key is None else key
         value = key if value is None else value
-        return self._attend(query, key, value, self.is_causal if is_causal is None else is_causal), None
+        for name, rows in (("query", query), ("key", key), ("value", value)):
+            self._check(name, rows, query)
+        causal = self.is_causal if is_causal is None else flag("is_causal", is_causal)
+        return self._attend(query, key, value, causal), None
+
+    def _check(self, name: str, rows: Any, query: Tensor) -> None:
+        check_tensor(name, rows)
+        if rows.dim() not in (2, 3) or rows.shape[-1] != self.embed_dim or rows.shape != query.shape:
+            axes = "B, N" if self.batch_first else "N, B"
+            raise ArgumentError(
+                f"{name} has shape {list(rows.shape)}; it must be [{axes}, {self.embed_dim}], B may be left out, and "
+                f"the same as query's, {list(query.shape)}"
+            )
+        if any(parameter.is_meta for parameter in self.parameters()):
+            raise UnsupportedError(
+                "the module's parameters are on the device meta, where they have no values; to_empty(device=...) and "
+                "load_state_dict() or reset_parameters() give them some"
+            )
 
     def _heads(self, rows: Tensor, heads: int) -> Tensor:
         """[B, N, heads · D] (or [N, B, …]) as [B, N, heads, D], without a copy."""
-        rows = rows.unflatten(-1, (heads, self.head_dim))
-        return rows if self.batch_first else rows.transpose(0, 1)
+        return self._batch_first(rows.unflatten(-1, (heads, self.head_dim)))
+
+    def _batch_first(self, rows: Tensor) -> Tensor:
+        """[N, B, heads, D] with its first axes exchanged, and back again, where the module has B second."""
+        return rows if self.batch_first or rows.dim() < 4 else rows.transpose(0, 1)
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, causal: bool) -> Tensor:
         q = self._heads(self.q_proj(query), self.num_heads)
@@ -134,9 +160,7 @@ class MultiheadDilatedAttention(nn.Module):
         v = self._heads(self.v_proj(value), self.kv_heads)
         text = self._texts[1 if causal else 0]
         out, _ = attend(q, k, v, text, process_group=self.process_group, shards=self.shards)
-        if not self.batch_first:
-            out = out.transpose(0, 1)
-        out = out.flatten(-2)
+        out = self._batch_first(out).flatten(-2)
         if self.inner_attn_ln is not None:
             out = self.inner_attn_ln(out.to(self.inner_attn_ln.weight.dtype))  # under autocast they differ
         return self.out_proj(out)
@@ -146,11 +170,11 @@ class MultiheadDilatedAttention(nn.Module):
 
 
 class LongNetAttention(MultiheadDilatedAttention):
-    """The attention of LongNet's published code (torchscale's DilatedAttention): the same parameters, by name, shape and
-    order (k_proj, v_proj, q_proj, out_proj, and inner_attn_ln with subln), so that checkpoints and optimizers' states
-    load, and the same outputs, but where a dilation r does not divide its segment length w and the sequence has more than
-    w positions: there that code puts rows in wrong places, and the outputs here are those of LongNet's definition.
-    (Prov-GigaPath's fine-tuning script has such a branch, 23170:4: outputs differ from 23,170 tiles on.)
+    """The attention of LongNet's published code (torchscale's DilatedAttention): the same parameters, by name, shape
+    and order (k_proj, v_proj, q_proj, out_proj, and inner_attn_ln with subln), so that checkpoints and optimizers'
+    states load, and the same outputs, but where a dilation r does not divide its segment length w and the sequence has
+    more than w positions: there that code puts rows in wrong places, and the outputs here are those of LongNet's
+    definition. (Prov-GigaPath's fine-tuning script has such a branch, 23170:4: outputs differ from 23,170 tiles on.)
 
     segment_length, dilated_ratio: a list of each, as in that code's configuration.
     subln: normalise before the output projection. layernorm_eps: its epsilon.
@@ -207,6 +231,7 @@ class LongNetAttention(MultiheadDilatedAttention):
                 raise UnsupportedError(f"{name} of args is set; it is not supported")
         if encoder_decoder_attention:
             raise UnsupportedError("encoder_decoder_attention is set; only self-attention is supported")
+        lengths, rates = (_list(args, name) for name in ("segment_length", "dilated_ratio"))
         group = None
         if getattr(args, "seq_parallel", False):
             import torch.distributed as dist
@@ -215,8 +240,8 @@ class LongNetAttention(MultiheadDilatedAttention):
         return cls(
             embed_dim,
             num_heads,
-            _list(args.segment_length),
-            _list(args.dilated_ratio),
+            lengths,
+            rates,
             subln=subln and self_attention,
             layernorm_eps=getattr(args, "layernorm_eps", 1e-5),
             dropout=dropout,
@@ -255,5 +280,12 @@ class LongNetAttention(MultiheadDilatedAttention):
         return super().forward(query, key, value, is_causal)
 
 
-def _list(numbers: Union[str, Sequence[int]]) -> Sequence[int]:
-    return ast.literal_eval(numbers) if isinstance(numbers, str) else numbers
+def _list(args: Any, name: str) -> Sequence[int]:
+    """A list of numbers in a configuration, or a string of one."""
+    numbers = getattr(args, name, None)
+    if isinstance(numbers, str):
+        try:
+            numbers = ast.literal_eval(numbers)
+        except (SyntaxError, ValueError):
+            pass  # integers() refuses it
+    return integers(f"{name} of args", numbers)

@@ -12,6 +12,7 @@ from typing import Any, Optional, Sequence, Tuple, Union
 
 import torch
 
+from .._arguments import integers
 from .._comm import Comm
 from .._config import from_text
 from .._context import Context, cached_context
@@ -45,6 +46,11 @@ def _comm_of_group(group: Any, device: torch.device) -> Comm:
     """The NCCL communicator over a process group's ranks, made once for each device. Collective when it is made."""
     import torch.distributed as dist
 
+    if not isinstance(group, dist.ProcessGroup):
+        raise ArgumentError(
+            f"process_group is {group!r}; it must be a group of torch.distributed with this rank in it, or an "
+            "annulus.Comm"
+        )
     if device.type != "cuda":
         raise UnsupportedError(
             f"a process group with tensors on the {device.type}: ranks of torch.distributed need CUDA tensors, "
@@ -78,7 +84,7 @@ def number_of(group: Any, shards: Union[Sequence[int], str, None], q: torch.Tens
         if shards != "gather":
             raise ArgumentError(f"shards is {shards!r}; it must be None, 'gather' or the ranks' lengths")
         shards = _gathered(group, q.shape[-3])
-    lengths = None if shards is None else tuple(int(length) for length in shards)
+    lengths = None if shards is None else tuple(integers("shards", shards))
     # A communicator keeps its Ranks, by shards, as long as it lives itself.
     known = comm.__dict__.setdefault("_ranks", {})
     if lengths not in known:
