@@ -462,9 +462,9 @@ q, out, d_out  [B, Nq, H, D] inputs      d_q       [B, Nq, H, D] output       ls
 k, v           [B, N,  G, D] inputs      d_k, d_v  [B, N,  G, D] outputs      d_lse  [B, H, Nq] input, or NULL
 ```
 
-q, k, v, out and lse must be those of a forward call with the same config and window. Outputs are overwritten, not
-added to; with a window, d_k and d_v are the contribution of its query rows. Everything else as annulus_forward.
-Since 0.1.0.
+q, k, v, out and lse must be those of a forward call with the same config and window: an engine finds P with lse, as
+exactly as its dtype holds it, or anew from q and k, as `reference` does. Outputs are overwritten, not added to; with
+a window, d_k and d_v are the contribution of its query rows. Everything else as annulus_forward. Since 0.1.0.
 """ function annulus_backward(context, q, k, v, out, lse, d_out, d_lse, d_q, d_k, d_v, window)
     @library_call annulus_backward(context::Ptr{annulus_context}, q::Ptr{annulus_tensor}, k::Ptr{annulus_tensor}, v::Ptr{annulus_tensor}, out::Ptr{annulus_tensor}, lse::Ptr{annulus_tensor}, d_out::Ptr{annulus_tensor}, d_lse::Ptr{annulus_tensor}, d_q::Ptr{annulus_tensor}, d_k::Ptr{annulus_tensor}, d_v::Ptr{annulus_tensor}, window::Ptr{annulus_window})::annulus_status
 end
@@ -526,8 +526,8 @@ Estimates a problem under the context's config, in \*estimate.
 branch: an index of the config, and pairs, flops and remote_bytes are that branch's share; or ANNULUS_ALL_BRANCHES.
 ANNULUS_ERROR_ARGUMENT: a pointer is NULL, the context has no config, `branch` does not exist, a size is not known or
 non-zero bytes follow what this version knows, or the problem is not legal. ANNULUS_ERROR_UNSUPPORTED: as
-annulus_forward. ANNULUS_ERROR_MEMORY: a call needs more than the config's workspace limit. Time and memory grow with
-the number of branches and heads, not with N. Since 0.1.0.
+annulus_forward. ANNULUS_ERROR_MEMORY: a call needs more than the config's workspace limit, or than any memory can
+hold. Time and memory grow with the number of branches and heads, not with N. Since 0.1.0.
 """ function annulus_estimate_problem(context, problem, branch, estimate)
     @library_call annulus_estimate_problem(context::Ptr{annulus_context}, problem::Ptr{annulus_problem}, branch::Int32, estimate::Ptr{annulus_estimate})::annulus_status
 end

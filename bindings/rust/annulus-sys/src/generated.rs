@@ -589,9 +589,9 @@ extern "C" {
     /// k, v           [B, N,  G, D] inputs      d_k, d_v  [B, N,  G, D] outputs      d_lse  [B, H, Nq] input, or NULL
     /// ```
     ///
-    /// q, k, v, out and lse must be those of a forward call with the same config and window. Outputs are overwritten, not
-    /// added to; with a window, d_k and d_v are the contribution of its query rows. Everything else as annulus_forward.
-    /// Since 0.1.0.
+    /// q, k, v, out and lse must be those of a forward call with the same config and window: an engine finds P with lse, as
+    /// exactly as its dtype holds it, or anew from q and k, as `reference` does. Outputs are overwritten, not added to; with
+    /// a window, d_k and d_v are the contribution of its query rows. Everything else as annulus_forward. Since 0.1.0.
     pub fn annulus_backward(
         context: *mut annulus_context,
         q: *const annulus_tensor,
@@ -611,8 +611,8 @@ extern "C" {
     /// branch: an index of the config, and pairs, flops and remote_bytes are that branch's share; or ANNULUS_ALL_BRANCHES.
     /// ANNULUS_ERROR_ARGUMENT: a pointer is NULL, the context has no config, `branch` does not exist, a size is not known or
     /// non-zero bytes follow what this version knows, or the problem is not legal. ANNULUS_ERROR_UNSUPPORTED: as
-    /// annulus_forward. ANNULUS_ERROR_MEMORY: a call needs more than the config's workspace limit. Time and memory grow with
-    /// the number of branches and heads, not with N. Since 0.1.0.
+    /// annulus_forward. ANNULUS_ERROR_MEMORY: a call needs more than the config's workspace limit, or than any memory can
+    /// hold. Time and memory grow with the number of branches and heads, not with N. Since 0.1.0.
     pub fn annulus_estimate_problem(
         context: *mut annulus_context,
         problem: *const annulus_problem,
