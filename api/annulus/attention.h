@@ -13,7 +13,7 @@
  *
  * Where numbers reach the edge of that type (float32; in brackets float64) this holds. A score scale * Q.K is computed
  * with the factor last, and is off by no more than 2^-20 [2^-49] of scale * sum over d of |Q_d K_d|; O and LSE are
- * those of scores which are off by so much, up to rounding. Where a score reaches 2^30 [2^50], or a sum over |Q_d K_d|
+ * those of scores which are off by so much, up to rounding. Where a score reaches 2^26 [2^50], or a sum over |Q_d K_d|
  * or over V leaves the type's range, results of the row are right, infinite or NaN, but never another finite number; a
  * row all of whose keys have the score -infinity is NaN, and only a row without keys is 0. Backward finds
  * probabilities from LSE as it was rounded: they are off by |LSE| * 2^-23 [2^-52] of themselves, and where |LSE| is

@@ -4,14 +4,14 @@
 // The keys of a dilated class are rows n0, n0 + r, n0 + 2r, … of the caller's own tensor, so a class is a matrix whose
 // row pitch is r times the tensor's: nothing is gathered. Forward, for each launch of equal tiles:
 //
-//     S = scale log2(e) Q K^T        product
-//     m, l, P, O = softmax(S)        kernel, in place: P overwrites S, O is rescaled (scores.cu)
-//     O += P V                       product
+//     S = Q K^T                              product
+//     m, l, P, O = softmax(scale log2(e) S)  kernel, in place: P overwrites S, O is rescaled (scores.cu)
+//     O += P V                               product
 //
 // and O / l at the end of a block. Backward:
 //
-//     S = scale log2(e) Q K^T,  T = dO V^T
-//     P = 2^(S - LSE log2(e)),  dS = scale P (T - delta)
+//     S = Q K^T,  T = dO V^T
+//     P = 2^(log2(e) (scale S - LSE)),  dS = scale P (T - delta)
 //     dV += P^T dO,  dK += dS^T Q,  dQ += dS K
 //
 // O and the gradients of a block are summed in float32 in the workspace; where each row of the results is the matter of

@@ -21,10 +21,11 @@ cudaDataType_t cuda_type(annulus_dtype dtype) {
 } // namespace
 
 void multiply(const ProductType &type, std::int64_t count, std::int64_t rows, std::int64_t columns, std::int64_t inner,
-              float alpha, const Matrices &a, const Matrices &b, float beta, const Matrices &c) {
+              const Matrices &a, const Matrices &b, bool adds, const Matrices &c) {
     const cudaDataType_t input = cuda_type(type.dtype);
     const cublasComputeType_t compute =
         type.dtype == ANNULUS_FLOAT32 && type.allow_tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    const float alpha = 1, beta = adds ? 1.f : 0.f;
     // cuBLAS is column-major: the transposed product, with the factors exchanged.
     const auto operation = [](const Matrices &m) { return m.transposed ? CUBLAS_OP_T : CUBLAS_OP_N; };
     check(cublasGemmBatchedEx_64(type.handle, operation(b), operation(a), columns, rows, inner, &alpha, b.pointers,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batched matrix products through cuBLAS, C = alpha A B + beta C, on row-major matrices given by arrays of pointers in
+// Batched matrix products through cuBLAS, C = A B or C + A B, on row-major matrices given by arrays of pointers in
 // device memory. Row pitches are in elements.
 #pragma once
 
@@ -27,6 +27,6 @@ struct ProductType {
 
 // A is [rows, inner], B [inner, columns], C [rows, columns].
 void multiply(const ProductType &type, std::int64_t count, std::int64_t rows, std::int64_t columns, std::int64_t inner,
-              float alpha, const Matrices &a, const Matrices &b, float beta, const Matrices &c);
+              const Matrices &a, const Matrices &b, bool adds, const Matrices &c);
 
 } // namespace annulus

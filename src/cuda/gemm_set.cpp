@@ -222,9 +222,9 @@ Matrices SetLaunches::probabilities(Operand operand) const {
     return m;
 }
 
-void SetLaunches::multiply(std::int64_t rows, std::int64_t columns, std::int64_t inner, float alpha, const Matrices &a,
+void SetLaunches::multiply(std::int64_t rows, std::int64_t columns, std::int64_t inner, const Matrices &a,
                            const Matrices &b, bool adds, const Matrices &c) const {
-    annulus::multiply(lane_.product, tiles_, rows, columns, inner, alpha, a, b, adds ? 1.f : 0.f, c);
+    annulus::multiply(lane_.product, tiles_, rows, columns, inner, a, b, adds, c);
 }
 
 void SetLaunches::pack(bool of_keys, const PackedTensor &first, const PackedTensor &second) const {
@@ -273,6 +273,7 @@ void SetLaunches::launch() {
     score.key_positions = buffers_.key_positions;
     score.head_dim = d_;
     score.scores = buffers_.scores;
+    score.scale_log2 = static_cast<float>(call_.plan.scale() * std::numbers::log2e);
     if (call_.is_forward())
         launch_forward(score);
     else if (set_.keys > 0) // padding keys have no gradients
@@ -281,9 +282,8 @@ void SetLaunches::launch() {
 }
 
 void SetLaunches::launch_forward(const ScoreArguments &score) const {
-    const auto alpha = static_cast<float>(call_.plan.scale() * std::numbers::log2e);
     if (set_.keys > 0)
-        multiply(set_.queries, set_.keys, d_, alpha, input(operand_q, call_.q, false),
+        multiply(set_.queries, set_.keys, d_, input(operand_q, call_.q, false),
                  transposed(input(operand_k, call_.k, true)), false, scores(operand_scores));
     SoftmaxArguments a{};
     a.score = score;
@@ -297,7 +297,7 @@ void SetLaunches::launch_forward(const ScoreArguments &score) const {
     softmax(call_.plan.problem().dtype, a, lane_.stream);
     if (set_.keys == 0)
         return;
-    multiply(set_.queries, d_, set_.keys, 1, probabilities(operand_scores), input(operand_v, call_.v, true),
+    multiply(set_.queries, d_, set_.keys, probabilities(operand_scores), input(operand_v, call_.v, true),
              !packed_ && !a.fresh, product(operand_o, call_.out, false));
     if (packed_)
         add_packed(false, false, buffers_.o, lane_.memory.o);
@@ -307,9 +307,8 @@ void SetLaunches::launch_backward(const ScoreArguments &score) const {
     const Matrices q = input(operand_q, call_.q, false), k = input(operand_k, call_.k, true);
     const Matrices v = input(operand_v, call_.v, true);
     const Matrices d_out = input(operand_d_out, call_.d_out, false);
-    const auto alpha = static_cast<float>(call_.plan.scale() * std::numbers::log2e);
-    multiply(set_.queries, set_.keys, d_, alpha, q, transposed(k), false, scores(operand_scores));
-    multiply(set_.queries, set_.keys, d_, 1, d_out, transposed(v), false, scores(operand_d_scores));
+    multiply(set_.queries, set_.keys, d_, q, transposed(k), false, scores(operand_scores));
+    multiply(set_.queries, set_.keys, d_, d_out, transposed(v), false, scores(operand_d_scores));
     GradientArguments a{};
     a.score = score;
     a.d_scores = buffers_.d_scores;
@@ -327,15 +326,15 @@ void SetLaunches::launch_backward(const ScoreArguments &score) const {
     const Matrices p = probabilities(operand_scores), ds = probabilities(operand_d_scores);
     if (role_.key_results) {
         const bool adds = !packed_ && !overwrites_keys;
-        multiply(set_.keys, d_, set_.queries, 1, transposed(p), d_out, adds, product(operand_d_v, call_.d_v, true));
-        multiply(set_.keys, d_, set_.queries, 1, transposed(ds), q, adds, product(operand_d_k, call_.d_k, true));
+        multiply(set_.keys, d_, set_.queries, transposed(p), d_out, adds, product(operand_d_v, call_.d_v, true));
+        multiply(set_.keys, d_, set_.queries, transposed(ds), q, adds, product(operand_d_k, call_.d_k, true));
         if (packed_) {
             add_packed(true, overwrites_keys, buffers_.d_k, memory.d_k);
             add_packed(true, overwrites_keys, buffers_.d_v, memory.d_v);
         }
     }
     if (role_.query_results) {
-        multiply(set_.queries, d_, set_.keys, 1, ds, k, !packed_ && !overwrites_queries,
+        multiply(set_.queries, d_, set_.keys, ds, k, !packed_ && !overwrites_queries,
                  product(operand_o, call_.d_q, false));
         if (packed_)
             add_packed(false, overwrites_queries, buffers_.o, memory.o);

@@ -55,8 +55,8 @@ class SetLaunches {
     Matrices product(Operand operand, const DeviceRows &rows, bool of_keys) const;
     Matrices scores(Operand operand) const;
     Matrices probabilities(Operand operand) const;
-    void multiply(std::int64_t rows, std::int64_t columns, std::int64_t inner, float alpha, const Matrices &a,
-                  const Matrices &b, bool adds, const Matrices &c) const;
+    void multiply(std::int64_t rows, std::int64_t columns, std::int64_t inner, const Matrices &a, const Matrices &b,
+                  bool adds, const Matrices &c) const;
 
     void pack(bool of_keys, const PackedTensor &first, const PackedTensor &second) const;
     void add_packed(bool of_keys, bool overwrite, const float *rows, float *target) const;

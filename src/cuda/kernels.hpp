@@ -102,7 +102,8 @@ struct ScoreArguments {
     bool absent_rows;                                    // rows may be absent
     const std::int64_t *query_positions, *key_positions; // of packed tiles, else null: linear order
     std::int32_t head_dim;
-    float *scores;
+    float *scores;    // Q K^T
+    float scale_log2; // scale log2(e), their factor: cuBLAS may apply one to Q, which could overflow
 };
 
 // Running softmax: scores become probabilities (of the dtype, in the same place, at twice the pitch where it is half as

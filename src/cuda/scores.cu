@@ -49,13 +49,15 @@ template <int threads, int per_thread> struct RowValues {
 
     static __device__ int column(int i) { return (i / 4 * threads + RowThreads<threads>::rank()) * 4 + i % 4; }
 
-    // Reads whole groups of four: a row's pitch has room for them.
-    __device__ void load(const float *row, int count) {
+    // Reads whole groups of four, times `factor`: a row's pitch has room for them.
+    __device__ void load(const float *row, int count, float factor) {
 #pragma unroll
         for (int i = 0; i < per_thread; i += 4) {
             if (column(i) < count) {
                 const float4 four = *reinterpret_cast<const float4 *>(row + column(i));
-                x[i] = four.x, x[i + 1] = four.y, x[i + 2] = four.z, x[i + 3] = four.w;
+                // Rounded like this for good, or exponents would be of other scores than their maximum.
+                x[i] = __fmul_rn(four.x, factor), x[i + 1] = __fmul_rn(four.y, factor);
+                x[i + 2] = __fmul_rn(four.z, factor), x[i + 3] = __fmul_rn(four.w, factor);
             } else {
                 x[i] = x[i + 1] = x[i + 2] = x[i + 3] = 0;
             }
@@ -128,7 +130,7 @@ __global__ void __launch_bounds__(block_threads) softmax_kernel(const SoftmaxArg
     float *const scores = s.scores + row.index * s.pitch;
 
     RowValues<threads, per_thread> values;
-    values.load(scores, s.keys);
+    values.load(scores, s.keys, s.scale_log2);
     const bool by_position = s.key_positions && (s.masked || s.absent_rows);
     const std::int64_t *const key_positions =
         by_position ? s.key_positions + (row.item - s.items) * static_cast<std::int64_t>(s.keys) : nullptr;
@@ -208,8 +210,8 @@ __global__ void __launch_bounds__(block_threads) gradient_kernel(const GradientA
     float *const d_scores = a.d_scores + row.index * s.pitch;
 
     RowValues<threads, per_thread> p, ds;
-    p.load(scores, s.keys);
-    ds.load(d_scores, s.keys);
+    p.load(scores, s.keys, s.scale_log2);
+    ds.load(d_scores, s.keys, 1);
     const Tile &tile = row.item->tile;
     float lse = 0, delta = 0;
     if (row.present) {

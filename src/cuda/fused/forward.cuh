@@ -156,6 +156,10 @@ __device__ __forceinline__ void copy_queries(const ForwardPass &pass, ForwardSha
 
 // ---- Consumers.
 
+// Largest m, in units of log2, of which the difference to a score is rounded so little that 2^difference, which is
+// about 1 where the score is m, keeps all digits in float16.
+constexpr float largest_maximum = 1 << 27;
+
 // Two rows a thread: row lane / 4 of its warp's 16, and 8 further; each lane has a part of their sums.
 struct RunningSoftmax {
     float m[2], l[2];
@@ -484,6 +488,8 @@ template <class Traits> class Consumer {
             const int row = warp * 16 + lane / 4 + 8 * r;
             if (sum[r] == 0.f && row < unit.rows)
                 sum[r] = sum_of_none(sees_keys(tile, unit.position(row)));
+            else if (fabsf(softmax.m[r] * pass_.scale_log2) >= largest_maximum)
+                sum[r] = NAN;
         }
         if (pass_.has_nan)
             note_nonfinite(o, pass_.has_nan);
