@@ -35,22 +35,20 @@ Choice choose() {
     return {"baseline", &simd_baseline::float_kernels, &simd_baseline::double_kernels};
 }
 
-const Choice &choice() {
-    static const Choice chosen = choose();
-    return chosen;
-}
+// Made when the library is loaded: what a first call begins, a child forked in its middle would wait for.
+const Choice choice = choose();
 
 } // namespace
 
 template <> const VectorKernels<float> &vector_kernels<float>() {
-    return *choice().single_precision;
+    return *choice.single_precision;
 }
 template <> const VectorKernels<double> &vector_kernels<double>() {
-    return *choice().double_precision;
+    return *choice.double_precision;
 }
 
 const char *simd_name() {
-    return choice().name;
+    return choice.name;
 }
 
 } // namespace annulus
