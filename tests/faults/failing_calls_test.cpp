@@ -25,8 +25,8 @@ namespace annulus::test {
 namespace {
 
 constexpr int ranks = 2;
-constexpr std::int64_t length = 201;
-constexpr std::array<std::int64_t, ranks> lengths = {100, 101};
+constexpr std::int64_t length = 571; // more queries than a thread takes at a time
+constexpr std::array<std::int64_t, ranks> lengths = {30, 541};
 
 // What became of a row of calls, in memory that is there already.
 class Outcome {

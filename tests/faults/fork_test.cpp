@@ -51,10 +51,10 @@ class Gate {
 
 class Fork : public testing::Test {
   protected:
-    const Problem problem_ = {.length = 331,
+    const Problem problem_ = {.length = 571,
                               .heads = 4,
                               .dim = 24,
-                              .branches = {{.segment = 64}, {.dilation = 3, .query = ANNULUS_QUERY_RESIDUE}},
+                              .branches = {{}, {.dilation = 3, .query = ANNULUS_QUERY_RESIDUE}},
                               .dtype = ANNULUS_FLOAT32};
     const Inputs inputs_ = random_inputs(problem_, 1);
     const Results wanted_ = run(problem_, inputs_, {.threads = 1});
@@ -118,7 +118,7 @@ TEST_F(Fork, AtAnyMoment) {
         while (!stop)
             expect_works(busy.get());
     });
-    for (int i = 0; i < 40; ++i) {
+    for (int i = 0; i < 25; ++i) {
         std::this_thread::sleep_for(std::chrono::microseconds(997 * (i % 7)));
         const std::string said = in_child([&] {
             expect_works(idle.get());
@@ -139,12 +139,12 @@ TEST_F(Fork, AtAnyMoment) {
 TEST_F(Fork, Communicators) {
     const std::vector<Comm> comms = make_local_comms(2);
     RankOptions options;
-    options.lengths = {165, 166};
+    options.lengths = {200, 371};
     const auto expect_rank_works = [&](int rank) { run_rank(problem_, inputs_, options, rank, comms[rank].get()); };
     std::jthread first([&] { expect_rank_works(0); }); // waits for the other
     const Context context = make_rank_context(problem_, options, 1, comms[1].get());
     const std::string said = in_child([&] {
-        const Call call(shard_problem(problem_, 166), shard_inputs(problem_, inputs_, 165, 166), host_place());
+        const Call call(shard_problem(problem_, 371), shard_inputs(problem_, inputs_, 200, 371), host_place());
         expect_refused("forward", call.forward(context.get()));
         expect_refused("set_comm", annulus_context_set_comm(context.get(), comms[0].get()));
         for (const Comm &comm : comms) {
