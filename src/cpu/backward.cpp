@@ -215,8 +215,8 @@ template <class T> class CellBackward {
                 vector.gradient(s_.scores, s_.d_scores, seen, s_.lse + group, s_.delta + group,
                                 static_cast<T>(plan_.scale()));
                 if (masked) // afterwards: a query's LSE may be NaN, and that is not for the keys it does not see
-                    for (T *tile : {s_.scores, s_.d_scores})
-                        vector.mask(tile, seen, s_.key_positions, s_.query_positions + group, T{0});
+                    for (T *hidden : {s_.scores, s_.d_scores})
+                        vector.mask(hidden, seen, s_.key_positions, s_.query_positions + group, T{0});
                 const bool careful_q = masked && !q_finite, careful_k = masked && !k_finite;
                 add_to_keys(careful_q, seen, d_, columns, s_.scores, s_.d_out + offset, s_.d_v);
                 add_to_keys(careful_q, seen, d_, columns, s_.d_scores, s_.q + offset, s_.d_k);
