@@ -115,7 +115,7 @@ class PassCall {
 
         Part(annulus_context &context, const Problem &problem, const std::vector<std::int64_t> &lengths,
              annulus_pass pass, const CallTensors &tensors)
-            : plan(context.ring_plan_for(problem, lengths)), service(context, plan, pass, tensors),
+            : plan(context.ring_plan_for(problem, lengths, call_steps)), service(context, plan, pass, tensors),
               memory(context, service.workspace_bytes) {}
     };
 

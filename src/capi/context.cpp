@@ -78,14 +78,16 @@ std::vector<std::int64_t> annulus_context::known_lengths(std::int64_t rows) cons
     return known.empty() || known[rank] != rows ? std::vector<std::int64_t>() : known;
 }
 
-const RingPlan &annulus_context::ring_plan_for(Problem problem, const std::vector<std::int64_t> &lengths) {
+const RingPlan &annulus_context::ring_plan_for(Problem problem, const std::vector<std::int64_t> &lengths,
+                                               std::int64_t most_steps) {
     const int rank = comm->transport->rank();
     const std::vector<Window> shards = make_shards(lengths);
     problem.sequence_length = check_lengths(lengths);
     problem.queries = problem.keys = shards[static_cast<std::size_t>(rank)];
     check_element_count(problem);
     if (!ring_plan || !(ring_plan->local().problem() == problem) || ring_plan->schedule().shards() != shards)
-        ring_plan.emplace(required_config().pattern, problem, shards, rank, required_config().execution.exchange);
+        ring_plan.emplace(required_config().pattern, problem, shards, rank, required_config().execution.exchange,
+                          most_steps);
     return *ring_plan;
 }
 

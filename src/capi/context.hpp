@@ -56,14 +56,16 @@ struct annulus_context {
     // The lengths of all shards as far as they are known before a call where this rank has so many rows: those that
     // were set, else those of the call before. Empty: they are not.
     std::vector<std::int64_t> known_lengths(std::int64_t rows) const;
-    // The rank's plan under the config; the problem's windows and sequence length are not looked at.
-    const annulus::RingPlan &ring_plan_for(annulus::Problem problem, const std::vector<std::int64_t> &lengths);
+    // The rank's plan under the config, for no more than `most_steps` where it is not there yet; the problem's windows
+    // and sequence length are not looked at.
+    const annulus::RingPlan &ring_plan_for(annulus::Problem problem, const std::vector<std::int64_t> &lengths,
+                                           std::int64_t most_steps);
 
     // What is asked before a call, which knows of no other lengths than those that were set, or equal ones. Throws
     // where the problem's windows are not the rank's shard.
     const annulus::Problem &check_shard(const annulus::Problem &problem) const;
     const annulus::RingPlan &ring_plan_for(const annulus::Problem &problem) {
-        return ring_plan_for(problem, lengths_in(problem.sequence_length));
+        return ring_plan_for(problem, lengths_in(problem.sequence_length), annulus::estimate_steps);
     }
 
   private:

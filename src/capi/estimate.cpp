@@ -88,7 +88,7 @@ annulus_status annulus_estimate_rank(annulus_context *context, const annulus_pro
         if (const std::int64_t sum = check_lengths(all); sum != checked.sequence_length)
             throw Error(ANNULUS_ERROR_ARGUMENT, "lengths add up to %lld; sequence_length of problem is %lld",
                         static_cast<long long>(sum), static_cast<long long>(checked.sequence_length));
-        const RingPlan plan(config.pattern, checked, make_shards(all), rank, config.execution.exchange);
+        const RingPlan plan(config.pattern, checked, make_shards(all), rank, config.execution.exchange, estimate_steps);
         result.exchange = plan.schedule().exchange();
         result.forward_workspace_bytes = Service(*context, plan, ANNULUS_PASS_FORWARD).announced();
         result.backward_workspace_bytes = Service(*context, plan, ANNULUS_PASS_BACKWARD).announced();

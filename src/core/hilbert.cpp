@@ -2,12 +2,104 @@
 #include "core/hilbert.hpp"
 
 #include "core/divisors.hpp"
+#include "core/progression.hpp"
+
+#include <cstdlib>
 
 namespace annulus {
+
+namespace {
+
+// Collects the runs of a window of positions on the way down the curve's recursion.
+class RunFinder {
+  public:
+    RunFinder(std::int64_t width, std::int64_t from, std::int64_t to) : width_(width), from_(from), to_(to) {}
+
+    std::vector<Run> take() { return std::move(runs_); }
+
+    // A part whose first cell is the position `corner`, a step along its sides adding `along_major` and `along_minor`,
+    // and that the curve enters at step `index`.
+    void visit(const CurvePart &part, std::int64_t corner, std::int64_t along_major, std::int64_t along_minor,
+               std::int64_t index) {
+        const std::int64_t major_end = (part.major - 1) * along_major, minor_end = (part.minor - 1) * along_minor;
+        const std::int64_t lowest =
+            corner + std::min<std::int64_t>(0, major_end) + std::min<std::int64_t>(0, minor_end);
+        const std::int64_t highest =
+            corner + std::max<std::int64_t>(0, major_end) + std::max<std::int64_t>(0, minor_end);
+        if (lowest >= from_ && highest < to_)
+            return add({index, index + part.major * part.minor});
+        if (!meets_window(lowest, highest))
+            return;
+        if (part.is_line())
+            return add_line(corner, part.minor == 1 ? along_major : along_minor, part.major * part.minor, index);
+        if (part.is_long()) {
+            const std::int64_t first = part.even_half(part.major);
+            visit({first, part.minor, part.reversed}, corner, along_major, along_minor, index);
+            visit({part.major - first, part.minor, part.reversed}, corner + first * along_major, along_major,
+                  along_minor, index + first * part.minor);
+            return;
+        }
+        const std::int64_t up = part.even_half(part.minor), left = part.half(part.major), right = part.major - left;
+        visit({up, left, part.reversed}, corner, along_minor, along_major, index);
+        visit({part.major, part.minor - up, part.reversed}, corner + up * along_minor, along_major, along_minor,
+              index + up * left);
+        visit({up, right, part.reversed ^ 1}, corner + (part.major - 1) * along_major + (up - 1) * along_minor,
+              -along_minor, -along_major, index + up * left + part.major * (part.minor - up));
+    }
+
+  private:
+    // Whether the rectangle with these lowest and highest positions has one in the window.
+    bool meets_window(std::int64_t lowest, std::int64_t highest) const {
+        if (lowest >= from_ || highest < from_)
+            return lowest < to_ && highest >= from_;
+        // Its lowest that is not before the window: in the row where the window begins, or in the next.
+        const std::int64_t row_start = from_ - from_ % width_, column = lowest % width_;
+        const bool in_row = row_start + highest % width_ >= from_;
+        return (in_row ? std::max(from_, row_start + column) : row_start + width_ + column) < to_;
+    }
+
+    // A line of `cells` cells from `corner` on.
+    void add_line(std::int64_t corner, std::int64_t step, std::int64_t cells, std::int64_t index) {
+        // Of a line that is walked towards smaller positions, the same from its other end.
+        const std::int64_t stride = std::abs(step), first = step > 0 ? corner : corner + (cells - 1) * step;
+        const Progression inside = clip({first, stride, cells}, from_, to_);
+        if (inside.count == 0)
+            return;
+        const std::int64_t skipped = (inside.first - first) / stride;
+        const std::int64_t begin = index + (step > 0 ? skipped : cells - skipped - inside.count);
+        add({begin, begin + inside.count});
+    }
+
+    void add(const Run &run) {
+        if (!runs_.empty() && runs_.back().end == run.begin)
+            runs_.back().end = run.end;
+        else
+            runs_.push_back(run);
+    }
+
+    const std::int64_t width_, from_, to_;
+    std::vector<Run> runs_;
+};
+
+} // namespace
 
 std::int64_t Curve::automatic_width(std::int64_t length) {
     // The largest divisor that is at most sqrt(length) has the smallest one above it as its partner.
     return length / largest_divisor_to_root(length);
+}
+
+std::vector<Run> Curve::runs(std::int64_t from, std::int64_t to) const {
+    if (from >= to)
+        return {};
+    if (is_linear())
+        return {{from, to}};
+    const std::int64_t rows = length_ / width_;
+    std::int64_t along_major = 1, along_minor = width_;
+    if (!starts_along_rows(rows, width_))
+        std::swap(along_major, along_minor);
+    RunFinder finder(width_, from, to);
+    finder.visit({std::max(rows, width_), std::min(rows, width_)}, 0, along_major, along_minor, 0);
+    return finder.take();
 }
 
 } // namespace annulus

@@ -22,8 +22,16 @@
 #include <algorithm>
 #include <cstdint>
 #include <utility>
+#include <vector>
 
 namespace annulus {
+
+// Steps begin … end - 1 of a curve.
+struct Run {
+    std::int64_t begin, end;
+    std::int64_t length() const { return end - begin; }
+    bool operator==(const Run &) const = default;
+};
 
 class Curve {
   public:
@@ -45,6 +53,15 @@ class Curve {
     constexpr std::int64_t position(std::int64_t index) const;
     // The step at which the curve visits `position`: the inverse of position().
     constexpr std::int64_t index(std::int64_t position) const;
+
+    // The steps at which the curve is at the positions from … to - 1, as few runs in order. The window of positions is
+    // cut out of the grid along two rows, and what lies off these comes in whole parts: neither the runs nor the time
+    // to find them are more than some times border().
+    std::vector<Run> runs(std::int64_t from, std::int64_t to) const;
+    // Positions of the window from … to - 1 that may have neighbours outside it, or more.
+    std::int64_t border(std::int64_t from, std::int64_t to) const {
+        return is_linear() ? 1 : std::min(to - from, width_ > (to - from) / 2 ? to - from : 2 * width_);
+    }
 
   private:
     constexpr Curve(std::int64_t length, std::int64_t width) : length_(length), width_(width) {}

@@ -58,11 +58,11 @@ constexpr std::int64_t count_residues(std::int64_t begin, std::int64_t end, std:
 // The elements that two progressions have in common: a progression again.
 Progression intersect(const Progression &a, const Progression &b);
 
-// Without those that lie inside another, the longest first. Takes at most n^2 / 2 intersections for n progressions.
+// Without those that lie inside another, the longest first.
 std::vector<Progression> without_contained(std::vector<Progression> sets);
 
-// The elements of the union, by inclusion and exclusion: nothing where that takes more than `terms` intersections, from
-// which those it took are subtracted.
+// The elements of the union, by inclusion and exclusion: nothing where that takes more than `terms` intersections.
+// Those it took are subtracted from `terms`.
 std::optional<std::int64_t> count_union(std::vector<Progression> sets, std::int64_t &terms);
 
 } // namespace annulus

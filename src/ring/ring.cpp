@@ -46,9 +46,9 @@ std::int64_t bytes_of_rows(const Problem &problem, std::int64_t rows, annulus_dt
 } // namespace
 
 RingPlan::RingPlan(const Pattern &pattern, const Problem &problem, const std::vector<Window> &shards, int rank,
-                   annulus_exchange exchange)
+                   annulus_exchange exchange, std::int64_t most_steps)
     : local_(pattern, local_problem(problem, shards[static_cast<std::size_t>(rank)])),
-      schedule_(local_, shards, rank, exchange), remote_(shards.size()) {
+      schedule_(local_, shards, rank, exchange, most_steps), remote_(shards.size()) {
     const Plan of_remote(remote_pattern(pattern), problem);
     for (const Round &round : schedule_.rounds())
         for (const Message *message : round.receives)

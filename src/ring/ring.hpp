@@ -20,9 +20,9 @@ namespace annulus {
 // What one rank does for a problem: a function of pattern, problem and shards.
 class RingPlan {
   public:
-    // The problem's windows are not looked at.
+    // The problem's windows are not looked at. Throws as Schedule.
     RingPlan(const Pattern &pattern, const Problem &problem, const std::vector<Window> &shards, int rank,
-             annulus_exchange exchange);
+             annulus_exchange exchange, std::int64_t most_steps);
 
     // The rank's queries against its own keys.
     const Plan &local() const { return local_; }

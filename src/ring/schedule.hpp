@@ -17,16 +17,15 @@
 
 namespace annulus {
 
-// Whether query head `head` has a query in `queries` that attends to key m of another shard, in one branch.
-constexpr bool attends(const BranchPlan &branch, std::int32_t head, const Window &queries, std::int64_t key) {
-    if (!branch.serves(head))
-        return false;
+// Whether one of `heads` query heads has a query in `queries` that attends to key m of another shard, in one branch.
+constexpr bool attends(const BranchPlan &branch, std::int32_t first_head, std::int32_t heads, const Window &queries,
+                       std::int64_t key) {
     const Segment segment = branch.segment(branch.segment_of(key));
     const Window part = intersect(segment.range, queries);
     if (part.length == 0)
         return false;
     const std::int64_t r = branch.dilation(), residue = segment.place(key) % r;
-    if (branch.query_rule() != ANNULUS_QUERY_RESIDUE && residue != branch.phase(head))
+    if (branch.users(residue, first_head, first_head + heads).count == 0)
         return false;
     if (branch.query_rule() == ANNULUS_QUERY_EVERY)
         return true;
@@ -39,13 +38,12 @@ constexpr bool attends(const BranchPlan &branch, std::int32_t head, const Window
     return false;
 }
 
-// The same of any of `heads` query heads, in any branch.
+// The same in any branch.
 constexpr bool wants(const BranchPlan *branches, std::int32_t branch_count, std::int32_t first_head, std::int32_t heads,
                      const Window &queries, std::int64_t key) {
     for (std::int32_t i = 0; i < branch_count; ++i)
-        for (std::int32_t head = first_head; head < first_head + heads; ++head)
-            if (attends(branches[i], head, queries, key))
-                return true;
+        if (attends(branches[i], first_head, heads, queries, key))
+            return true;
     return false;
 }
 
@@ -83,7 +81,13 @@ template <class Use> void for_each_row(const Plan &plan, const Message &message,
             use(m);
 }
 
-// The message from one shard to another.
+// What planning may cost, in steps of some ten nanoseconds: a branch of a key/value head in a message, a class of rows
+// that is held against another, a position at the border of a shard in the Hilbert order, a row that is told by nothing
+// shorter. An estimate answers at once or not at all. A call's limit is there for what has no end: its steps of the
+// last kind are its rows to send and to receive, which take longer themselves.
+constexpr std::int64_t estimate_steps = std::int64_t{1} << 21, call_steps = std::int64_t{1} << 36;
+
+// The message from one shard to another, for which a call would plan.
 Message make_message(const Plan &plan, const std::vector<Window> &shards, int from, int to);
 
 // What happens between two computing steps: messages that this rank sends and receives.
@@ -95,8 +99,11 @@ struct Round {
 // receives from the rank t places before it, so that two buffers are enough. `gather` has all of them in one round.
 class Schedule {
   public:
-    // `plan` is of the whole sequence. Equal on all ranks: shards, plan and exchange.
-    Schedule(const Plan &plan, std::vector<Window> shards, int rank, annulus_exchange exchange);
+    // `plan` is of the whole sequence. Equal on all ranks: shards, plan and exchange. Throws
+    // Error(ANNULUS_ERROR_UNSUPPORTED) where the messages of this rank take more than `most_steps`. The exchange `auto`
+    // becomes `ring` where the choice takes more than estimate_steps.
+    Schedule(const Plan &plan, std::vector<Window> shards, int rank, annulus_exchange exchange,
+             std::int64_t most_steps);
     // Rounds point to its messages.
     Schedule(const Schedule &) = delete;
     Schedule &operator=(const Schedule &) = delete;

@@ -148,6 +148,74 @@ TEST(Hilbert, OneRowOrColumnIsLinear) {
     EXPECT_FALSE(Curve::hilbert(6, 3).is_linear());
 }
 
+// The runs of a window, found by following the curve.
+std::vector<annulus::Run> runs_by_walk(const std::vector<std::int64_t> &positions, std::int64_t from, std::int64_t to) {
+    std::vector<annulus::Run> runs;
+    for (std::int64_t p = 0; p < static_cast<std::int64_t>(positions.size()); ++p) {
+        if (positions[p] < from || positions[p] >= to)
+            continue;
+        if (runs.empty() || runs.back().end != p)
+            runs.push_back({p, p});
+        runs.back().end = p + 1;
+    }
+    return runs;
+}
+
+TEST(Hilbert, RunsOfWindows) {
+    std::mt19937_64 random(3);
+    const auto check = [&](const Curve &curve, std::int64_t from, std::int64_t to,
+                           const std::vector<std::int64_t> &positions) {
+        const std::vector<annulus::Run> runs = curve.runs(from, to);
+        ASSERT_EQ(runs, runs_by_walk(positions, from, to)) << "positions " << from << " to " << to;
+        ASSERT_LE(static_cast<std::int64_t>(runs.size()), curve.border(from, to));
+    };
+    for (std::int64_t rows = 1; rows <= 9; ++rows)
+        for (std::int64_t columns = 1; columns <= 9; ++columns) {
+            SCOPED_TRACE(testing::Message() << rows << " x " << columns);
+            const Curve curve = Curve::hilbert(rows * columns, columns);
+            const std::vector<std::int64_t> positions = walk(curve);
+            for (std::int64_t from = 0; from <= rows * columns; ++from)
+                for (std::int64_t to = from; to <= rows * columns; ++to)
+                    check(curve, from, to, positions);
+            if (HasFatalFailure())
+                return;
+        }
+    std::uniform_int_distribution<std::int64_t> any_side(1, 150);
+    for (int sample = 0; sample < 100; ++sample) {
+        const std::int64_t rows = any_side(random), columns = any_side(random);
+        SCOPED_TRACE(testing::Message() << rows << " x " << columns);
+        const Curve curve = Curve::hilbert(rows * columns, columns);
+        const std::vector<std::int64_t> positions = walk(curve);
+        std::uniform_int_distribution<std::int64_t> any(0, rows * columns);
+        for (int window = 0; window < 20; ++window) {
+            const auto [from, to] = std::minmax({any(random), any(random)});
+            check(curve, from, to, positions);
+        }
+        if (HasFatalFailure())
+            return;
+    }
+}
+
+// A square of 2^54 positions, of which no walk sees more than a little.
+TEST(Hilbert, RunsOfLargeCurves) {
+    constexpr std::int64_t side = std::int64_t{1} << 27, length = side * side;
+    const Curve curve = Curve::hilbert(length, side);
+    const std::clock_t start = std::clock();
+    EXPECT_EQ(curve.runs(0, length), (std::vector<annulus::Run>{{0, length}}));
+    for (const std::int64_t from : {std::int64_t{12345}, length / 3, length - 5000}) {
+        std::vector<std::int64_t> steps;
+        for (std::int64_t position = from; position < from + 1000; ++position)
+            steps.push_back(curve.index(position));
+        std::sort(steps.begin(), steps.end());
+        std::vector<std::int64_t> steps_of_runs;
+        for (const annulus::Run &run : curve.runs(from, from + 1000))
+            for (std::int64_t p = run.begin; p < run.end; ++p)
+                steps_of_runs.push_back(p);
+        EXPECT_EQ(steps_of_runs, steps);
+    }
+    EXPECT_LT(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC, 10);
+}
+
 TEST(Hilbert, AutomaticWidth) {
     for (std::int64_t length = 1; length <= 20000; ++length)
         ASSERT_EQ(Curve::automatic_width(length), hilbert_columns(length)) << length;

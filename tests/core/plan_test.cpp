@@ -244,24 +244,6 @@ TEST_P(RandomHeads, UsersOfResiduesAreThoseOfTheDefinition) {
 
 INSTANTIATE_TEST_SUITE_P(Plan, RandomHeads, testing::Range(0, 200));
 
-TEST(Progression, ClippedToARange) {
-    for (std::int64_t first = 0; first < 4; ++first)
-        for (std::int64_t stride = 1; stride < 4; ++stride)
-            for (std::int64_t count = 0; count < 5; ++count)
-                for (std::int64_t begin = 0; begin < 14; ++begin)
-                    for (std::int64_t end = begin; end < 16; ++end) {
-                        const Progression all = {first, stride, count};
-                        const Progression part = clip(all, begin, end);
-                        std::vector<std::int64_t> wanted, got;
-                        for (std::int64_t j = 0; j < all.count; ++j)
-                            if (all[j] >= begin && all[j] < end)
-                                wanted.push_back(all[j]);
-                        for (std::int64_t j = 0; j < part.count; ++j)
-                            got.push_back(part[j]);
-                        ASSERT_EQ(got, wanted);
-                    }
-}
-
 // A billion positions: the plan is small and counts what arithmetic says.
 TEST(LargePlan, OfABillionPositions) {
     constexpr std::int64_t length = std::int64_t{1} << 30;

@@ -4,6 +4,7 @@
 #include "ring/ring.hpp"
 #include "ring/schedule.hpp"
 
+#include "core/error.hpp"
 #include "support/mask.hpp"
 #include "support/plan.hpp"
 #include "support/random_problem.hpp"
@@ -155,7 +156,7 @@ void expect_schedules(const Problem &problem, const std::vector<Window> &shards,
     const int ranks = static_cast<int>(shards.size());
     std::deque<RingPlan> plans;
     for (int rank = 0; rank < ranks; ++rank)
-        plans.emplace_back(pattern_of(problem), plan_problem_of(problem), shards, rank, exchange);
+        plans.emplace_back(pattern_of(problem), plan_problem_of(problem), shards, rank, exchange, call_steps);
     const annulus_exchange chosen = plans.front().schedule().exchange();
     const annulus_exchange expected =
         exchange == ANNULUS_EXCHANGE_AUTO ? expected_exchange(plans.front().local(), shards) : exchange;
@@ -250,6 +251,29 @@ class Generator {
         return p;
     }
 
+    // Branches with most segments longer than a shard, half of them along the Hilbert curve.
+    Problem overlapping_problem() {
+        Problem p;
+        p.dim = 8;
+        p.length = number(100, 500);
+        p.kv_heads = static_cast<std::int32_t>(number(1, 3));
+        p.heads = p.kv_heads * static_cast<std::int32_t>(number(1, 9));
+        p.causal = chance(0.3);
+        p.branches.clear();
+        for (std::int64_t count = number(2, 6); count > 0; --count) {
+            BranchSpec b;
+            b.segment = chance(0.5) ? 0 : number(p.length / 3, p.length);
+            b.dilation = number(2, chance(0.7) ? 9 : 60);
+            b.phase = static_cast<annulus_phase_rule>(number(1, 3));
+            b.residue = b.phase == ANNULUS_PHASE_FIXED ? number(0, 40) : 0;
+            b.query = static_cast<annulus_query_rule>(number(1, 3));
+            if (chance(0.5))
+                b.order = ANNULUS_ORDER_HILBERT;
+            p.branches.push_back(b);
+        }
+        return p;
+    }
+
     std::vector<std::int64_t> lengths(std::int64_t length) {
         const int ranks = static_cast<int>(number(1, 9));
         if (chance(0.3))
@@ -322,6 +346,60 @@ TEST_P(Random, HostileProblems) {
         if (HasFailure())
             return;
     }
+}
+
+// Heads in large groups, along curves and lines, so that several branches want some of the same rows.
+TEST_P(Random, BranchesOnTopOfOneAnother) {
+    for (std::uint64_t i = 0; i < 20; ++i) {
+        Generator generator(1000 + 20 * GetParam() + i);
+        Problem problem = generator.overlapping_problem();
+        expect_schedules(problem, generator.lengths(problem.length));
+        if (HasFailure())
+            return;
+    }
+}
+
+// More ranks than rows are left to some of them; equal shards, as many programs have them.
+TEST_P(Random, ManyRanks) {
+    Generator generator(2000 + GetParam());
+    const Problem problem = generator.problem();
+    expect_schedules(problem, even_lengths(problem.length, 10 + 5 * static_cast<int>(GetParam())));
+}
+
+// With few steps a plan is the same or is refused.
+TEST_P(Random, PlansWithinSteps) {
+    int refused = 0, made = 0;
+    for (std::uint64_t i = 0; i < 20; ++i) {
+        Generator generator(3000 + 20 * GetParam() + i);
+        const Problem problem = generator.overlapping_problem();
+        SCOPED_TRACE(testing::Message() << problem);
+        const std::vector<Window> shards = make_shards(generator.lengths(problem.length));
+        const Plan plan(pattern_of(problem), plan_problem_of(problem));
+        const int rank = static_cast<int>(shards.size()) / 2;
+        const Schedule whole(plan, shards, rank, ANNULUS_EXCHANGE_RING, call_steps);
+        for (std::int64_t steps = 8; steps < 1 << 17; steps *= 4) {
+            try {
+                const Schedule limited(plan, shards, rank, ANNULUS_EXCHANGE_RING, steps);
+                ASSERT_EQ(limited.rounds().size(), whole.rounds().size());
+                for (std::size_t t = 0; t < whole.rounds().size(); ++t)
+                    for (auto messages : {&Round::sends, &Round::receives}) {
+                        const auto &got = limited.rounds()[t].*messages, &wanted = whole.rounds()[t].*messages;
+                        ASSERT_EQ(got.size(), wanted.size());
+                        for (std::size_t j = 0; j < got.size(); ++j)
+                            ASSERT_EQ(fields(*got[j]), fields(*wanted[j]));
+                    }
+                ++made;
+            } catch (const Error &error) {
+                ASSERT_EQ(error.status(), ANNULUS_ERROR_UNSUPPORTED);
+                ASSERT_NE(std::string(error.what()).find("more than " + std::to_string(steps) + " steps"),
+                          std::string::npos)
+                    << error.what();
+                ++refused;
+            }
+        }
+    }
+    EXPECT_GT(refused, 0);
+    EXPECT_GT(made, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, Random, testing::Range<std::uint64_t>(0, 10));
@@ -422,7 +500,7 @@ std::int64_t rows_on_all_ranks(const Problem &problem) {
     const Plan plan(pattern_of(problem), plan_problem_of(problem));
     std::int64_t total = 0;
     for (int rank = 0; rank < many_ranks; ++rank) {
-        const Schedule schedule(plan, shards, rank, ANNULUS_EXCHANGE_AUTO);
+        const Schedule schedule(plan, shards, rank, ANNULUS_EXCHANGE_AUTO, call_steps);
         for (const Round &round : schedule.rounds())
             for (const Message *message : round.sends)
                 total += message->total_rows();

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Estimates of what nobody could compute: they answer, or say what is too much, in a time that has nothing to do with
+ * the sizes. The deadlines are far from what they take; without bounds most of them would take from minutes to years.
+ */
+#include "fixture.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+enum { SECONDS_EACH = 5 }; /* of processor time */
+
+typedef struct sizes {
+    int64_t length;
+    int32_t heads, kv_heads, ranks; /* ranks 0: alone */
+} sizes;
+
+static annulus_problem problem_of(const sizes *s) {
+    annulus_problem problem = ANNULUS_PROBLEM_INIT;
+    problem.heads = s->heads;
+    problem.kv_heads = s->kv_heads;
+    problem.head_dim = 8;
+    problem.batch = 1;
+    problem.sequence_length = problem.query_length = problem.key_length = s->length;
+    return problem;
+}
+
+/* A context with these branches, in place of the fixture's. */
+static void use_branches(fixture *f, int count, int64_t (*segment)(int, int64_t), int64_t (*dilation)(int),
+                         int64_t length, annulus_phase_rule phase, annulus_query_rule query, annulus_order order,
+                         int causal) {
+    annulus_config *config = NULL;
+    assert_ok(annulus_config_create(&config));
+    for (int i = 0; i < count; ++i) {
+        int32_t branch;
+        assert_ok(annulus_config_add_branch(config, segment(i, length), dilation(i), &branch));
+        assert_ok(annulus_config_set_branch_phase(config, branch, phase, 0));
+        assert_ok(annulus_config_set_branch_query_rule(config, branch, query));
+        assert_ok(annulus_config_set_branch_order(config, branch, order, 0));
+    }
+    assert_ok(annulus_config_set_causal(config, causal));
+    assert_ok(annulus_context_set_config(f->context, config));
+    annulus_config_destroy(config);
+}
+
+/* Everything there is to ask of a problem. Fails where it takes too long or is refused without a reason; returns the
+ * status. */
+static annulus_status ask(const fixture *f, const sizes *s, const char *what) {
+    const annulus_problem problem = problem_of(s);
+    const clock_t start = clock();
+    annulus_status status;
+    if (s->ranks == 0) {
+        annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
+        uint64_t bytes = 0;
+        status = annulus_estimate_problem(f->context, &problem, ANNULUS_ALL_BRANCHES, &estimate);
+        if (status == ANNULUS_OK)
+            assert_ok(annulus_workspace_size(f->context, &problem, ANNULUS_PASS_FORWARD, &bytes));
+    } else {
+        annulus_rank_estimate estimate = ANNULUS_RANK_ESTIMATE_INIT;
+        status = annulus_estimate_rank(f->context, &problem, NULL, s->ranks, s->ranks / 2, &estimate);
+    }
+    const double seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
+    if (seconds > SECONDS_EACH)
+        fail_msg("%s: %g s", what, seconds);
+    if (status != ANNULUS_OK) {
+        if (status != ANNULUS_ERROR_UNSUPPORTED || s->ranks == 0)
+            fail_msg("%s: %s", what, annulus_last_error());
+        if (!strstr(annulus_last_error(), "steps"))
+            fail_msg("%s: '%s' does not say what is too much", what, annulus_last_error());
+    }
+    return status;
+}
+
+static int64_t halved_segment(int i, int64_t length) {
+    return i % 3 == 0 || length >> i <= i ? 0 : (length >> i) - i;
+}
+
+static int64_t odd_dilation(int i) {
+    return ((int64_t)1 << i % 50) + i;
+}
+
+/* 64 branches under all rules in both orders, with as long a sequence as the heads leave room for. */
+static void of_the_largest_problems(void **state) {
+    fixture *f = *state;
+    const sizes all[] = {
+        {(int64_t)1 << 54, 1, 1, 0},        {(int64_t)1 << 38, 65536, 65536, 0}, {(int64_t)1 << 38, 65536, 256, 0},
+        {(int64_t)1 << 38, 65536, 1, 0},    {(int64_t)1 << 54, 1, 1, 4096},      {(int64_t)1 << 38, 65536, 65536, 4096},
+        {(int64_t)1 << 38, 65536, 1, 4096},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; ++i)
+        for (int phase = ANNULUS_PHASE_BLOCK; phase <= ANNULUS_PHASE_FIXED; ++phase)
+            for (int query = ANNULUS_QUERY_DILATED; query <= ANNULUS_QUERY_EVERY; ++query)
+                for (int order = ANNULUS_ORDER_LINEAR; order <= ANNULUS_ORDER_HILBERT; ++order) {
+                    char what[100];
+                    snprintf(what, sizeof what, "2^38 or more positions %zu, phase %d, query %d, order %d", i, phase,
+                             query, order);
+                    use_branches(f, 64, halved_segment, odd_dilation, all[i].length, phase, query, order, i % 2 == 0);
+                    ask(f, &all[i], what);
+                }
+}
+
+static int64_t whole(int i, int64_t length) {
+    (void)i, (void)length;
+    return 0;
+}
+
+static int64_t four(int i) {
+    (void)i;
+    return 4;
+}
+
+/* A billion positions along one curve are planned by the borders between ranks; a length without divisors has a grid of
+ * one row. */
+static void along_long_curves(void **state) {
+    fixture *f = *state;
+    const sizes billion = {(int64_t)1 << 30, 4, 4, 8}, prime = {((int64_t)1 << 54) - 33, 1, 1, 0};
+    use_branches(f, 1, whole, four, 0, ANNULUS_PHASE_BLOCK, ANNULUS_QUERY_DILATED, ANNULUS_ORDER_HILBERT, 0);
+    assert_int_equal(ask(f, &billion, "a billion positions along a curve"), ANNULUS_OK);
+    assert_int_equal(ask(f, &prime, "a prime number of positions"), ANNULUS_OK);
+    const sizes largest = {(int64_t)1 << 54, 1, 1, 2};
+    assert_int_equal(ask(f, &largest, "2^54 positions along a curve"), ANNULUS_ERROR_UNSUPPORTED);
+    assert_non_null(strstr(annulus_last_error(), "branch 0 in the Hilbert order"));
+}
+
+static int64_t prime_dilation(int i) {
+    int64_t prime = 2;
+    for (; i >= 0; ++prime) {
+        int64_t divisor = 2;
+        while (prime % divisor != 0)
+            ++divisor;
+        i -= divisor == prime;
+    }
+    return prime - 1;
+}
+
+/* What several branches want of one another's rows. */
+static void of_coprime_dilations(void **state) {
+    fixture *f = *state;
+    use_branches(f, 32, whole, prime_dilation, 0, ANNULUS_PHASE_FIXED, ANNULUS_QUERY_DILATED, ANNULUS_ORDER_LINEAR, 0);
+    const sizes some = {1 << 22, 1, 1, 2}, too_many = {(int64_t)1 << 50, 1, 1, 2};
+    assert_int_equal(ask(f, &some, "32 prime dilations"), ANNULUS_OK);
+    assert_int_equal(ask(f, &too_many, "32 prime dilations of 2^50 positions"), ANNULUS_ERROR_UNSUPPORTED);
+    assert_non_null(strstr(annulus_last_error(), "one by one"));
+}
+
+/* LongNet's pattern on as many ranks as there may be. */
+static int64_t longnet_segment(int i, int64_t length) {
+    (void)length;
+    return (int64_t)1 << (11 + 2 * i);
+}
+
+static int64_t longnet_dilation(int i) {
+    return (int64_t)1 << 2 * i;
+}
+
+static void of_a_billion_tokens_on_4096_ranks(void **state) {
+    fixture *f = *state;
+    const sizes s = {(int64_t)1 << 30, 16, 16, 4096};
+    use_branches(f, 11, longnet_segment, longnet_dilation, 0, ANNULUS_PHASE_BLOCK, ANNULUS_QUERY_DILATED,
+                 ANNULUS_ORDER_LINEAR, 0);
+    assert_int_equal(ask(f, &s, "a billion tokens"), ANNULUS_OK);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(of_the_largest_problems),
+        TEST(along_long_curves),
+        TEST(of_coprime_dilations),
+        TEST(of_a_billion_tokens_on_4096_ranks),
+    };
+    return RUN_TESTS(tests);
+}
