@@ -15,7 +15,7 @@ class RunFinder {
   public:
     RunFinder(std::int64_t width, std::int64_t from, std::int64_t to) : width_(width), from_(from), to_(to) {}
 
-    std::vector<Run> take() { return std::move(runs_); }
+    std::vector<Interval> take() { return std::move(runs_); }
 
     // A part whose first cell is the position `corner`, a step along its sides adding `along_major` and `along_minor`,
     // and that the curve enters at step `index`.
@@ -70,7 +70,7 @@ class RunFinder {
         add({begin, begin + inside.count});
     }
 
-    void add(const Run &run) {
+    void add(const Interval &run) {
         if (!runs_.empty() && runs_.back().end == run.begin)
             runs_.back().end = run.end;
         else
@@ -78,7 +78,7 @@ class RunFinder {
     }
 
     const std::int64_t width_, from_, to_;
-    std::vector<Run> runs_;
+    std::vector<Interval> runs_;
 };
 
 } // namespace
@@ -88,7 +88,7 @@ std::int64_t Curve::automatic_width(std::int64_t length) {
     return length / largest_divisor_to_root(length);
 }
 
-std::vector<Run> Curve::runs(std::int64_t from, std::int64_t to) const {
+std::vector<Interval> Curve::runs(std::int64_t from, std::int64_t to) const {
     if (from >= to)
         return {};
     if (is_linear())

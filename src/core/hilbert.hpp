@@ -27,10 +27,10 @@
 namespace annulus {
 
 // Steps begin … end - 1 of a curve.
-struct Run {
+struct Interval {
     std::int64_t begin, end;
     std::int64_t length() const { return end - begin; }
-    bool operator==(const Run &) const = default;
+    bool operator==(const Interval &) const = default;
 };
 
 class Curve {
@@ -57,7 +57,7 @@ class Curve {
     // The steps at which the curve is at the positions from … to - 1, as few runs in order. The window of positions is
     // cut out of the grid along two rows, and what lies off these comes in whole parts: neither the runs nor the time
     // to find them are more than some times border().
-    std::vector<Run> runs(std::int64_t from, std::int64_t to) const;
+    std::vector<Interval> runs(std::int64_t from, std::int64_t to) const;
     // Positions of the window from … to - 1 that may have neighbours outside it, or more.
     std::int64_t border(std::int64_t from, std::int64_t to) const {
         return is_linear() ? 1 : std::min(to - from, width_ > (to - from) / 2 ? to - from : 2 * width_);

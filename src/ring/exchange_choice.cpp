@@ -33,7 +33,7 @@ std::vector<std::size_t> classify(const Plan &plan, const std::vector<Window> &s
             set_range(residues_asked(branch, part.start - segment.range.start, part.length), r, asked);
             intersect(branch.residues(0, plan.problem().heads), r, asked, used);
             key.insert(key.end(), {static_cast<std::int64_t>(i), static_cast<std::int64_t>(used.size())});
-            for (const Run &run : used)
+            for (const Interval &run : used)
                 key.insert(key.end(), {run.begin, run.end});
         }
         class_of_shard.push_back(classes.try_emplace(std::move(key), classes.size()).first->second);

@@ -80,7 +80,7 @@ std::int64_t MessageMaker::count_of_head(const std::vector<SharedBranch> &branch
         else
             intersect(used, shared.dilation(), part(message.to, shared, shared.queries).residues, wish.residues);
         key.insert(key.end(), {shared.index, static_cast<std::int64_t>(wish.residues.size())});
-        for (const Run &run : wish.residues)
+        for (const Interval &run : wish.residues)
             key.insert(key.end(), {run.begin, run.end});
         if (!wish.residues.empty())
             wishes.push_back(std::move(wish));
@@ -149,8 +149,8 @@ std::int64_t MessageMaker::count_new_rows(const Part &part, const std::vector<Wi
     const auto before = wishes.begin() + static_cast<std::ptrdiff_t>(index);
     const std::int64_t r = wish.shared->dilation();
     std::int64_t count = 0;
-    for (const Run &places : part.places)
-        for (const Run &residues : wish.residues)
+    for (const Interval &places : part.places)
+        for (const Interval &residues : wish.residues)
             for (std::int64_t place = places.begin; place < places.end;) {
                 const std::int64_t beyond = remainder(place - residues.begin, r);
                 if (beyond >= residues.length()) { // on to the next round
@@ -173,7 +173,7 @@ std::optional<std::int64_t> MessageMaker::count_lines(const std::vector<Wish> &w
     std::int64_t most = 0, classes = 0;
     for (const Wish &wish : wishes) {
         most = std::min(steps_.left(), most + product(wish.rows, wish_count));
-        for (const Run &run : wish.residues)
+        for (const Interval &run : wish.residues)
             classes += has_all(wish) ? 1 : std::min(run.length(), wish.rows);
     }
     if (product(classes, classes) / 2 > most)
@@ -184,7 +184,7 @@ std::optional<std::int64_t> MessageMaker::count_lines(const std::vector<Wish> &w
             rows.push_back({wish.shared->keys.start, 1, wish.shared->keys.length});
             continue;
         }
-        for (const Run &run : wish.residues)
+        for (const Interval &run : wish.residues)
             for (std::int64_t residue = run.begin; residue < run.end; ++residue)
                 rows.push_back(wish.shared->progression(residue));
     }
@@ -209,7 +209,7 @@ const MessageMaker::Part &MessageMaker::part(int of, const SharedBranch &shared,
                     "%d and %d: planning that takes more than %lld steps",
                     shared.index, static_cast<long long>(curve.width()), rank_, peer_,
                     static_cast<long long>(steps_.most()));
-    std::vector<Run> places = curve.runs(begin, end);
+    std::vector<Interval> places = curve.runs(begin, end);
     ResidueCounts counts(shared.dilation(), places);
     ResidueSet residues = counts.occurring();
     return parts.emplace(key, Part{std::move(places), std::move(counts), std::move(residues)}).first->second;

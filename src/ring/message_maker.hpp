@@ -27,7 +27,7 @@ class MessageMaker {
   private:
     // A shard's part of a segment, along the segment's order.
     struct Part {
-        std::vector<Run> places;
+        std::vector<Interval> places;
         ResidueCounts counts;
         ResidueSet residues; // that occur
     };

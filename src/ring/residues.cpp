@@ -29,20 +29,21 @@ void set_range(const ResidueRange &range, std::int64_t r, ResidueSet &set) {
 void intersect(const ResidueRange &range, std::int64_t r, const ResidueSet &set, ResidueSet &both) {
     both.clear();
     for_each_interval(range, r, [&](std::int64_t begin, std::int64_t end) {
-        auto it = std::partition_point(set.begin(), set.end(), [&](const Run &run) { return run.end <= begin; });
+        auto it = std::partition_point(set.begin(), set.end(), [&](const Interval &run) { return run.end <= begin; });
         for (; it != set.end() && it->begin < end; ++it)
             both.push_back({std::max(begin, it->begin), std::min(end, it->end)});
     });
 }
 
 bool contains(const ResidueSet &set, std::int64_t residue) {
-    const auto it = std::partition_point(set.begin(), set.end(), [&](const Run &run) { return run.end <= residue; });
+    const auto it =
+        std::partition_point(set.begin(), set.end(), [&](const Interval &run) { return run.end <= residue; });
     return it != set.end() && it->begin <= residue;
 }
 
-ResidueCounts::ResidueCounts(std::int64_t r, const std::vector<Run> &runs) : r_(r) {
+ResidueCounts::ResidueCounts(std::int64_t r, const std::vector<Interval> &runs) : r_(r) {
     std::vector<std::pair<std::int64_t, std::int64_t>> changes; // (residue, by how many more from it on)
-    for (const Run &run : runs) {
+    for (const Interval &run : runs) {
         rounds_ += run.length() / r;
         for_each_interval({run.begin % r, run.length() % r}, r, [&](std::int64_t begin, std::int64_t end) {
             changes.emplace_back(begin, 1);
@@ -65,7 +66,7 @@ ResidueCounts::ResidueCounts(std::int64_t r, const std::vector<Run> &runs) : r_(
 
 std::int64_t ResidueCounts::count(const ResidueSet &set) const {
     std::int64_t count = 0;
-    for (const Run &run : set)
+    for (const Interval &run : set)
         count += below(run.end) - below(run.begin);
     return count;
 }

@@ -11,7 +11,7 @@
 namespace annulus {
 
 // Intervals in order that do not overlap.
-using ResidueSet = std::vector<Run>;
+using ResidueSet = std::vector<Interval>;
 
 // Sets `set` to the residues of a range modulo r.
 void set_range(const ResidueRange &range, std::int64_t r, ResidueSet &set);
@@ -25,7 +25,7 @@ bool contains(const ResidueSet &set, std::int64_t residue);
 // more.
 class ResidueCounts {
   public:
-    ResidueCounts(std::int64_t r, const std::vector<Run> &runs);
+    ResidueCounts(std::int64_t r, const std::vector<Interval> &runs);
 
     // Places with these residues.
     std::int64_t count(const ResidueSet &set) const;

@@ -67,7 +67,7 @@ bool list_progressions(const std::vector<SharedBranch> &branches, const HeadGrou
             continue;
         }
         intersect(used, shared.dilation(), shared.asked, wanted);
-        for (const Run &run : wanted)
+        for (const Interval &run : wanted)
             for (std::int64_t residue = run.begin; residue < run.end; ++residue)
                 if (!add(shared.progression(residue)))
                     return false;
@@ -105,7 +105,7 @@ Window find_hull(const std::vector<SharedBranch> &branches, std::int32_t heads) 
             continue;
         }
         intersect(shared.branch->residues(0, heads), r, shared.asked, wanted);
-        for (const Run &run : wanted) { // each has a key
+        for (const Interval &run : wanted) { // each has a key
             const std::int64_t origin = shared.segment.range.start + run.begin;
             const std::int64_t begin = remainder(shared.keys.start - origin, r), end = remainder(last - origin, r);
             widen(shared.keys.start + (begin < run.length() ? 0 : r - begin),

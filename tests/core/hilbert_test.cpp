@@ -149,8 +149,9 @@ TEST(Hilbert, OneRowOrColumnIsLinear) {
 }
 
 // The runs of a window, found by following the curve.
-std::vector<annulus::Run> runs_by_walk(const std::vector<std::int64_t> &positions, std::int64_t from, std::int64_t to) {
-    std::vector<annulus::Run> runs;
+std::vector<annulus::Interval> runs_by_walk(const std::vector<std::int64_t> &positions, std::int64_t from,
+                                            std::int64_t to) {
+    std::vector<annulus::Interval> runs;
     for (std::int64_t p = 0; p < static_cast<std::int64_t>(positions.size()); ++p) {
         if (positions[p] < from || positions[p] >= to)
             continue;
@@ -165,7 +166,7 @@ TEST(Hilbert, RunsOfWindows) {
     std::mt19937_64 random(3);
     const auto check = [&](const Curve &curve, std::int64_t from, std::int64_t to,
                            const std::vector<std::int64_t> &positions) {
-        const std::vector<annulus::Run> runs = curve.runs(from, to);
+        const std::vector<annulus::Interval> runs = curve.runs(from, to);
         ASSERT_EQ(runs, runs_by_walk(positions, from, to)) << "positions " << from << " to " << to;
         ASSERT_LE(static_cast<std::int64_t>(runs.size()), curve.border(from, to));
     };
@@ -201,14 +202,14 @@ TEST(Hilbert, RunsOfLargeCurves) {
     constexpr std::int64_t side = std::int64_t{1} << 27, length = side * side;
     const Curve curve = Curve::hilbert(length, side);
     const std::clock_t start = std::clock();
-    EXPECT_EQ(curve.runs(0, length), (std::vector<annulus::Run>{{0, length}}));
+    EXPECT_EQ(curve.runs(0, length), (std::vector<annulus::Interval>{{0, length}}));
     for (const std::int64_t from : {std::int64_t{12345}, length / 3, length - 5000}) {
         std::vector<std::int64_t> steps;
         for (std::int64_t position = from; position < from + 1000; ++position)
             steps.push_back(curve.index(position));
         std::sort(steps.begin(), steps.end());
         std::vector<std::int64_t> steps_of_runs;
-        for (const annulus::Run &run : curve.runs(from, from + 1000))
+        for (const annulus::Interval &run : curve.runs(from, from + 1000))
             for (std::int64_t p = run.begin; p < run.end; ++p)
                 steps_of_runs.push_back(p);
         EXPECT_EQ(steps_of_runs, steps);
