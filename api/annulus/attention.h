@@ -154,8 +154,27 @@ typedef struct annulus_estimate {
  * branch: an index of the config, and pairs, flops and remote_bytes are that branch's share; or ANNULUS_ALL_BRANCHES.
  * ANNULUS_ERROR_ARGUMENT: a pointer is NULL, the context has no config, `branch` does not exist, a size is not known or
  * non-zero bytes follow what this version knows, or the problem is not legal. ANNULUS_ERROR_UNSUPPORTED: as
- * annulus_forward. ANNULUS_ERROR_MEMORY: a call needs more than the config's workspace limit, or than any memory can
- * hold. Time and memory grow with the number of branches and heads, not with N. Since 0.1.0.
+ * annulus_forward, or the plan of several ranks takes too many steps (below). ANNULUS_ERROR_MEMORY: a call needs more
+ * than the config's workspace limit, or than any memory can hold. Since 0.1.0.
+ *
+ * Time and memory grow with the number of branches, not with N or H: with 64 branches some hundredths of a second. Of
+ * several ranks a plan tells the rows of every message; estimates and workspace sizes answer within 2^21 steps (about
+ * a tenth of a second on one core) or not at all, with ANNULUS_ERROR_UNSUPPORTED and what is too much:
+ *
+ *   Ranks and heads: each key/value head of each message takes some steps for every branch whose segments reach over
+ *   the border of a shard. 4096 ranks with 32 heads and 11 branches are not too many.
+ *
+ *   The Hilbert order: about 4 steps for each column of the grid, for each rank in reach, in every branch of dilation
+ *   2 or more whose segments reach over the border of a shard. 2^30 positions on a square grid may lie on 8 ranks.
+ *
+ *   Rows of several branches: where branches in the Hilbert order want rows of the same part of a shard, the rows of
+ *   all but one are looked at one by one, at some steps each. Parts that one branch alone reaches do not count. In the
+ *   linear order it is the dilations without common divisors that count, where about a million products of these are
+ *   below the length of a shard.
+ *
+ * A call has no such limit (but one of 2^36 steps): it plans in time that grows with the rows that the rank sends and
+ * receives, which is less than it takes to move and compute with them. After it the plan is there, and
+ * annulus_workspace_size() answers.
  */
 ANNULUS_API annulus_status annulus_estimate_problem(annulus_context *context, const annulus_problem *problem,
                                                     int32_t branch, annulus_estimate *estimate);

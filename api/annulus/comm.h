@@ -189,7 +189,8 @@ typedef struct annulus_rank_estimate {
  * Estimates, in *estimate, the part of rank `rank` of `ranks` (at most 4096) in a problem under the context's config;
  * the context needs no communicator. lengths: `ranks` shard lengths that add up to the sequence length, or NULL for
  * shards as equal as can be, the first ones longer. The windows of the problem are not looked at. Errors as
- * annulus_estimate_problem(), and ANNULUS_ERROR_ARGUMENT where ranks, rank or lengths are not as above. Since 0.1.0.
+ * annulus_estimate_problem(), which says how large a plan may be, and ANNULUS_ERROR_ARGUMENT where ranks, rank or
+ * lengths are not as above. Since 0.1.0.
  */
 ANNULUS_API annulus_status annulus_estimate_rank(annulus_context *context, const annulus_problem *problem,
                                                  const int64_t *lengths, int32_t ranks, int32_t rank,

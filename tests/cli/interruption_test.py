@@ -166,7 +166,7 @@ class ChangedInputTest(JobTest):
             path.write_bytes(path.read_bytes())
 
         for name in "qkv":
-            save(self.path(name + ".npy"), np.zeros((1, 8191, 1, 8), np.float32))
+            save(self.path(name + ".npy"), np.zeros((1, 8203, 1, 8), np.float32))
         for change in (cut, write_anew):
             with self.subTest(change.__name__):
                 whole = self.path("k.npy").read_bytes()

@@ -122,7 +122,8 @@ pub const ANNULUS_ENGINE_FUSED: annulus_engine = 4;
 /// How a context with a communicator (comm.h) moves rows of K and V between ranks. Both send the same rows, those that
 /// some query of the receiver attends to, and give the same result. `auto` is `gather` where for no rank the rows of K
 /// and V take more memory than those of the longest shard, else `ring`; along the Hilbert order, and in some cases of
-/// the query rule `residue`, it counts a shard whole.
+/// the query rule `residue`, it counts a shard whole. Where it takes more than 2^21 steps (attention.h) to find that out,
+/// as it can with thousands of ranks of unequal shards, `auto` is `ring`.
 pub type annulus_exchange = c_int;
 pub const ANNULUS_EXCHANGE_AUTO: annulus_exchange = 0;
 /// in ranks - 1 hops: memory for the rows of two ranks at a time
@@ -611,8 +612,33 @@ extern "C" {
     /// branch: an index of the config, and pairs, flops and remote_bytes are that branch's share; or ANNULUS_ALL_BRANCHES.
     /// ANNULUS_ERROR_ARGUMENT: a pointer is NULL, the context has no config, `branch` does not exist, a size is not known or
     /// non-zero bytes follow what this version knows, or the problem is not legal. ANNULUS_ERROR_UNSUPPORTED: as
-    /// annulus_forward. ANNULUS_ERROR_MEMORY: a call needs more than the config's workspace limit, or than any memory can
-    /// hold. Time and memory grow with the number of branches and heads, not with N. Since 0.1.0.
+    /// annulus_forward, or the plan of several ranks takes too many steps (below). ANNULUS_ERROR_MEMORY: a call needs more
+    /// than the config's workspace limit, or than any memory can hold. Since 0.1.0.
+    ///
+    /// Time and memory grow with the number of branches, not with N or H: with 64 branches some hundredths of a second. Of
+    /// several ranks a plan tells the rows of every message; estimates and workspace sizes answer within 2^21 steps (about
+    /// a tenth of a second on one core) or not at all, with ANNULUS_ERROR_UNSUPPORTED and what is too much:
+    ///
+    /// ```text
+    /// Ranks and heads: each key/value head of each message takes some steps for every branch whose segments reach over
+    /// the border of a shard. 4096 ranks with 32 heads and 11 branches are not too many.
+    /// ```
+    ///
+    /// ```text
+    /// The Hilbert order: about 4 steps for each column of the grid, for each rank in reach, in every branch of dilation
+    /// 2 or more whose segments reach over the border of a shard. 2^30 positions on a square grid may lie on 8 ranks.
+    /// ```
+    ///
+    /// ```text
+    /// Rows of several branches: where branches in the Hilbert order want rows of the same part of a shard, the rows of
+    /// all but one are looked at one by one, at some steps each. Parts that one branch alone reaches do not count. In the
+    /// linear order it is the dilations without common divisors that count, where about a million products of these are
+    /// below the length of a shard.
+    /// ```
+    ///
+    /// A call has no such limit (but one of 2^36 steps): it plans in time that grows with the rows that the rank sends and
+    /// receives, which is less than it takes to move and compute with them. After it the plan is there, and
+    /// annulus_workspace_size() answers.
     pub fn annulus_estimate_problem(
         context: *mut annulus_context,
         problem: *const annulus_problem,
@@ -727,7 +753,8 @@ extern "C" {
     /// Estimates, in \*estimate, the part of rank `rank` of `ranks` (at most 4096) in a problem under the context's config;
     /// the context needs no communicator. lengths: `ranks` shard lengths that add up to the sequence length, or NULL for
     /// shards as equal as can be, the first ones longer. The windows of the problem are not looked at. Errors as
-    /// annulus_estimate_problem(), and ANNULUS_ERROR_ARGUMENT where ranks, rank or lengths are not as above. Since 0.1.0.
+    /// annulus_estimate_problem(), which says how large a plan may be, and ANNULUS_ERROR_ARGUMENT where ranks, rank or
+    /// lengths are not as above. Since 0.1.0.
     pub fn annulus_estimate_rank(
         context: *mut annulus_context,
         problem: *const annulus_problem,
