@@ -82,6 +82,8 @@ std::int64_t MessageMaker::count_of_head(const std::vector<SharedBranch> &branch
         key.insert(key.end(), {shared.index, static_cast<std::int64_t>(wish.residues.size())});
         for (const Interval &run : wish.residues)
             key.insert(key.end(), {run.begin, run.end});
+        if (!steps_.take(static_cast<std::int64_t>(wish.residues.size())))
+            refuse_heads();
         if (!wish.residues.empty())
             wishes.push_back(std::move(wish));
     }
@@ -122,8 +124,11 @@ std::int64_t MessageMaker::count_union_of(int from, std::vector<Wish> &wishes) {
 
 // The rows of wishes in a part of the keys, which they all reach.
 std::int64_t MessageMaker::count_union_in(const Window &window, int from, std::vector<Wish> wishes) {
-    for (Wish &wish : wishes)
+    for (Wish &wish : wishes) {
         wish.rows = part(from, *wish.shared, window).counts.count(wish.residues);
+        if (!steps_.take(static_cast<std::int64_t>(wish.residues.size())))
+            refuse_heads();
+    }
     // The most first: where rows are looked at one by one, these are not, and other ones are soon found among them.
     std::sort(wishes.begin(), wishes.end(), [](const Wish &a, const Wish &b) { return a.rows > b.rows; });
     if (wishes[0].rows == window.length)
@@ -150,29 +155,32 @@ std::int64_t MessageMaker::count_new_rows(const Part &part, const std::vector<Wi
     const std::int64_t r = wish.shared->dilation();
     std::int64_t count = 0;
     for (const Interval &places : part.places)
-        for (const Interval &residues : wish.residues)
-            for (std::int64_t place = places.begin; place < places.end;) {
-                const std::int64_t beyond = remainder(place - residues.begin, r);
-                if (beyond >= residues.length()) { // on to the next round
-                    if (r - beyond >= places.end - place)
-                        break;
-                    place += r - beyond;
-                    continue;
-                }
-                const std::int64_t position = wish.shared->segment.position(place++);
+        for (std::int64_t place = places.begin; place < places.end;) {
+            const std::int64_t residue = place % r, left = places.end - place;
+            const auto next = std::partition_point(wish.residues.begin(), wish.residues.end(),
+                                                   [&](const Interval &run) { return run.end <= residue; });
+            const bool is_last = next == wish.residues.end();
+            if (is_last || next->begin > residue) { // on to the next residue that is wanted, or to the next round
+                place += std::min(left, (is_last ? r : next->begin) - residue);
+                continue;
+            }
+            for (const std::int64_t end = place + std::min(left, next->end - residue); place < end; ++place) {
+                const std::int64_t position = wish.shared->segment.position(place);
                 count +=
                     std::none_of(wishes.begin(), before, [&](const Wish &earlier) { return earlier.wants(position); });
             }
+        }
     return count;
 }
 
-// The rows of wishes along lines, from their progressions; nothing where that takes longer than to look at them.
+// The rows of wishes along lines, from their progressions; nothing where that takes longer than to look at them, or
+// half of the steps that are left.
 std::optional<std::int64_t> MessageMaker::count_lines(const std::vector<Wish> &wishes) {
     const auto has_all = [](const Wish &wish) { return wish.rows == wish.shared->keys.length; };
     const auto wish_count = static_cast<std::int64_t>(wishes.size());
     std::int64_t most = 0, classes = 0;
     for (const Wish &wish : wishes) {
-        most = std::min(steps_.left(), most + product(wish.rows, wish_count));
+        most = std::min(steps_.left() / 2, most + product(wish.rows, wish_count));
         for (const Interval &run : wish.residues)
             classes += has_all(wish) ? 1 : std::min(run.length(), wish.rows);
     }
@@ -203,12 +211,15 @@ const MessageMaker::Part &MessageMaker::part(int of, const SharedBranch &shared,
     const Curve &curve = shared.segment.curve;
     const std::int64_t begin = window.start - shared.segment.range.start, end = begin + window.length;
     constexpr std::int64_t steps_of_position = 2;
-    if (!steps_.take(product(curve.border(begin, end), steps_of_position)))
+    if (!steps_.take(product(curve.border(begin, end), steps_of_position))) {
+        if (curve.is_linear())
+            refuse_heads();
         throw Error(ANNULUS_ERROR_UNSUPPORTED,
                     "branch %d in the Hilbert order, on a grid of %lld columns, goes over the border between ranks "
                     "%d and %d: planning that takes more than %lld steps",
                     shared.index, static_cast<long long>(curve.width()), rank_, peer_,
                     static_cast<long long>(steps_.most()));
+    }
     std::vector<Interval> places = curve.runs(begin, end);
     ResidueCounts counts(shared.dilation(), places);
     ResidueSet residues = counts.occurring();
