@@ -466,6 +466,23 @@ TEST(Schedule, NestedClassesAreRegular) {
     expect_schedules(problem, {128, 128});
 }
 
+// Neighbours in pairs of shards want 16 rows of each other, whose slots are 4 apart; all others want one. So a rank
+// receives 16 + 6 slots, where a shard has 64 positions. With segments of 4 shards it is 3 times 16, and 4.
+TEST(Schedule, WhatSharesNoSegmentWeighsLess) {
+    Problem problem = of_branches(512, {{.segment = 128, .dilation = 4, .phase = ANNULUS_PHASE_FIXED},
+                                        {.dilation = 64, .phase = ANNULUS_PHASE_FIXED}});
+    const std::vector<Window> shards = make_shards(even_lengths(512, 8));
+    const auto exchange = [&] {
+        const Plan plan(pattern_of(problem), plan_problem_of(problem));
+        return Schedule(plan, shards, 7, ANNULUS_EXCHANGE_AUTO, call_steps).exchange();
+    };
+    EXPECT_EQ(exchange(), ANNULUS_EXCHANGE_GATHER);
+    problem.branches[0].segment = 256;
+    EXPECT_EQ(exchange(), ANNULUS_EXCHANGE_GATHER);
+    problem.branches[0].segment = 512; // 7 times 16
+    EXPECT_EQ(exchange(), ANNULUS_EXCHANGE_RING);
+}
+
 // More classes of a head than are counted in closed form.
 TEST(Schedule, ManyClasses) {
     Problem problem = of_branches(200, {{.dilation = 37, .phase = ANNULUS_PHASE_INTERLEAVE},
