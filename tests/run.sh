@@ -15,21 +15,24 @@ build() {
     rm -rf "$directory"/meson-logs/testlog* "$directory"/*.xml # an earlier run's results must not be counted
 }
 
-# build_sanitized <directory> <sanitizers>. MPI's libraries and Python are not built for them.
+# build_sanitized <directory> <sanitizers> <option of meson setup>... MPI's libraries and Python are not built for them.
 build_sanitized() {
-    build "$1" -Dcli=disabled -Dcuda=disabled -Dmpi=disabled -Dpython=disabled -Db_lundef=false -Db_sanitize="$2"
+    directory=$1
+    sanitizers=$2
+    shift 2
+    build "$directory" "$@" -Dcuda=disabled -Dmpi=disabled -Dpython=disabled -Db_lundef=false -Db_sanitize="$sanitizers"
 }
 
 sh packaging/install.sh build cli mpi python rust abi test example
 build build/test -Dcli=enabled
-build_sanitized build/sanitize address,undefined
-build_sanitized build/threads thread
+build_sanitized build/sanitize address,undefined -Dcli=enabled
+build_sanitized build/threads thread -Dcli=disabled
 
 # A failing test is counted below; it does not keep the others from running.
 meson test -C build/test --no-rebuild || true
 ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 ANNULUS_TEST_QUICK=1 \
     meson test -C build/sanitize --no-rebuild --timeout-multiplier 4 --suite unit --suite capi --suite engines \
-    --suite ring || true
+    --suite ring --suite cli || true
 TSAN_OPTIONS=halt_on_error=1 ANNULUS_TEST_QUICK=1 \
     meson test -C build/threads --no-rebuild --timeout-multiplier 4 --suite ring --suite threads || true
 

@@ -17,6 +17,7 @@ except ImportError:
     tap.skip_all("needs NumPy")
 
 PROGRAM = os.environ["ANNULUS_PROGRAM"]
+SANITIZED = os.environ["ANNULUS_SANITIZERS"] != "none"
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 
 
