@@ -26,7 +26,7 @@
 
 namespace annulus {
 
-// Steps begin … end - 1 of a curve.
+// The numbers begin … end - 1: steps of a curve, residues.
 struct Interval {
     std::int64_t begin, end;
     std::int64_t length() const { return end - begin; }
