@@ -17,7 +17,7 @@ except ImportError:
     tap.skip_all("needs NumPy")
 
 PROGRAM = os.environ["ANNULUS_PROGRAM"]
-SANITIZED = os.environ["ANNULUS_SANITIZERS"] != "none"
+SANITIZED = os.environ.get("ANNULUS_SANITIZERS", "none") != "none"
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 
 

@@ -4,7 +4,7 @@
 import subprocess
 import unittest
 
-from program import ProgramTest, cuda_device_count, has_mpi, json, load, mpirun_command, run, run_json
+from program import SANITIZED, ProgramTest, cuda_device_count, has_mpi, json, load, mpirun_command, run, run_json
 import oracle
 import tap
 
@@ -60,6 +60,7 @@ class AttendTest(ProgramTest):
         self.assert_close(out, wanted_out, 1e-5)
         self.assert_close(lse, wanted_lse, 1e-5)
 
+    @unittest.skipIf(SANITIZED, "takes a minute under sanitizers")
     def test_parts_of_the_batch(self):
         shape = (3, 8192, 2, 64)
         self.assertGreater(shape[0] * 4 * 8192 ** 2 * 2 * 64 / 2, 5e10)  # more than a piece for each of two ranks
@@ -144,6 +145,7 @@ class MpiTest(ProgramTest):
 class BenchTest(ProgramTest):
     SIZES = ["--heads", 4, "--kv-heads", 2, "--head-dim", 16]
 
+    @unittest.skipIf(SANITIZED, "takes minutes under sanitizers")
     def test_plan_says_what_a_run_measures(self):
         for name, (options, _) in PATTERNS.items():
             for ranks, tokens, dtype in ((2, 128, "float32"), (4, 83, "bfloat16"), (5, 3, "float64")):

@@ -170,10 +170,10 @@ class RefusalTest(ProgramTest):
         """They are told before options that are missing: a misspelt one is missing too."""
         files = self.attend_arguments("--branch", "8:1")
         for arguments, word, option in (
-                (["attend", "--bogus"], "--bogus", "--query-start"), ([*files, "--brnch", "8:1"], "--brnch", "--branch"),
-                ([*files, "stray"], "stray", "--branch"), (["attend", "--qq", "q.npy"], "--qq", "--q"),
-                (["plan", "--token", 5], "--token", "--tokens"), (["bench", "--ranks", 2, "--fast"], "--fast", "--weak"),
-                (["info", "plan"], "plan", "--format")):
+                (["attend", "--bogus"], "--bogus", "--query-start"), ([*files, "stray"], "stray", "--branch"),
+                ([*files, "--brnch", "8:1"], "--brnch", "--branch"), (["attend", "--qq", "q.npy"], "--qq", "--q"),
+                (["bench", "--ranks", 2, "--fast"], "--fast", "--weak"), (["info", "plan"], "plan", "--format"),
+                (["plan", "--token", 5], "--token", "--tokens")):
             with self.subTest(word):
                 result = run(*arguments)
                 self.assert_refused(result, says=f"'{word}'")
