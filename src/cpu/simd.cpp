@@ -3,7 +3,7 @@
 
 namespace annulus {
 
-// One namespace for each set that the build compiled simd_kernels.cpp for.
+// One namespace for each set that the build compiled the kernels' sources for.
 #define ANNULUS_DECLARE_SET(set)                                                                                       \
     namespace set {                                                                                                    \
     extern const VectorKernels<float> float_kernels;                                                                   \
