@@ -3,14 +3,14 @@
 // Everything is checked before anything is written.
 #include <annulus/attention.h>
 
+#include "call/comm.hpp"
+#include "call/context.hpp"
+#include "call/service.hpp"
 #include "capi/argument.hpp"
-#include "capi/comm.hpp"
-#include "capi/context.hpp"
 #include "capi/guard.hpp"
 #include "capi/problem.hpp"
-#include "capi/service.hpp"
 #include "core/tensor.hpp"
-#include "ring/agreement.hpp"
+#include "ranks/agreement.hpp"
 
 #include <cstdint>
 #include <cstdio>

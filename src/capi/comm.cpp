@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // annulus/comm.h, but for what it declares of contexts.
-#include "capi/comm.hpp"
+#include "call/comm.hpp"
 
 #include "capi/argument.hpp"
 #include "capi/guard.hpp"
 #include "engine/device.hpp"
-#include "ring/deadline.hpp"
-#include "ring/local_transport.hpp"
-#include "ring/mpi_transport.hpp"
+#include "transport/deadline.hpp"
+#include "transport/local_transport.hpp"
+#include "transport/mpi_transport.hpp"
 #ifdef ANNULUS_HAVE_NCCL
-#include "ring/nccl_transport.hpp"
+#include "transport/nccl_transport.hpp"
 #endif
 
 #include <algorithm>

@@ -164,7 +164,8 @@ annulus_status annulus_config_set_scale(annulus_config *config, double scale) {
         const double magnitude = std::fabs(scale);
         if (magnitude != 0 && !(magnitude >= 1e-36 && magnitude <= 1e36))
             throw Error(ANNULUS_ERROR_ARGUMENT,
-                        "scale is %g; it must be 0 or of a magnitude from 1e-36 to 1e36, as float32 can hold it", scale);
+                        "scale is %g; it must be 0 or of a magnitude from 1e-36 to 1e36, as float32 can hold it",
+                        scale);
         config->pattern.scale = scale;
     });
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // annulus/context.h.
-#include "capi/context.hpp"
+#include "call/context.hpp"
 
+#include "call/comm.hpp"
 #include "capi/argument.hpp"
-#include "capi/comm.hpp"
 #include "capi/guard.hpp"
 #include "capi/problem.hpp"
 #include "capi/sized_struct.hpp"
@@ -301,11 +301,11 @@ annulus_status annulus_context_set_comm(annulus_context *context, annulus_comm *
     return guard([&] {
         const ContextUse use(context);
         annulus_context &target = *context;
-        std::unique_ptr<RowMover> mover;
+        std::unique_ptr<MessageCopier> mover;
         if (comm) {
             check_process("comm", *comm);
             comm->transport->check_device(target.kind, target.device->index());
-            mover = make_row_mover(target.kind);
+            mover = make_message_copier(target.kind);
         }
         target.comm = comm;
         target.row_mover = std::move(mover);

@@ -3,12 +3,12 @@
 #include <annulus/attention.h>
 #include <annulus/comm.h>
 
+#include "call/comm.hpp"
+#include "call/context.hpp"
+#include "call/service.hpp"
 #include "capi/argument.hpp"
-#include "capi/comm.hpp"
-#include "capi/context.hpp"
 #include "capi/guard.hpp"
 #include "capi/problem.hpp"
-#include "capi/service.hpp"
 #include "capi/sized_struct.hpp"
 #include "core/dtype_number.hpp"
 

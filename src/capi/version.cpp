@@ -2,9 +2,9 @@
 // annulus/version.h.
 #include <annulus/version.h>
 
-#include "cpu/simd.hpp"
+#include "cpu/simd/simd.hpp"
 #include "engine/device.hpp"
-#include "ring/mpi_transport.hpp"
+#include "transport/mpi_transport.hpp"
 
 #include <array>
 #include <cstdio>

@@ -5,7 +5,7 @@
 #include "core/error.hpp"
 #include "cpu/cpu_device.hpp"
 #ifdef ANNULUS_HAVE_CUDA
-#include "cuda/cuda_device.hpp"
+#include "cuda/device/cuda_device.hpp"
 #endif
 
 namespace annulus {

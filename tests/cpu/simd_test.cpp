@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The vector kernels of every instruction set that this machine has, not only of the one that it would choose, against
 // the same operations in float64.
-#include "cpu/simd.hpp"
+#include "cpu/simd/simd.hpp"
 
 #include "support/number.hpp"
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the gemm engine cuts a problem, as pure data and without a GPU: the tiles of all blocks visit each (query, key)
 // pair of the definition once, and tiles that run side by side share no row.
-#include "cuda/gemm_layout.hpp"
-#include "cuda/tiles.hpp"
+#include "cuda/gemm/layout.hpp"
+#include "cuda/gemm/tiles.hpp"
 #include "engine/engine.hpp"
 
 #include "support/mask.hpp"

@@ -478,7 +478,7 @@ INSTANTIATE_TEST_SUITE_P(Fused, Repeats, testing::ValuesIn(long_problems()), nam
 // ---- Kept dS
 
 // More than eight tiles of keys for each multiprocessor: none go by their length.
-TEST(KeptScores, OfManySegmentsAgreeWithCpu) {
+TEST(StoredDs, OfManySegmentsAgreeWithCpu) {
     for (const bool causal : {false, true}) {
         const Problem problem = {.length = 8192,
                                  .heads = 17,

@@ -3,9 +3,9 @@
 // for longer than it was told to.
 #include "core/error.hpp"
 #include "cuda/cuda_place.hpp"
-#include "cuda/nccl_library.hpp"
 #include "engine/device.hpp"
-#include "ring/nccl_transport.hpp"
+#include "transport/nccl_library.hpp"
+#include "transport/nccl_transport.hpp"
 
 #include <gtest/gtest.h>
 

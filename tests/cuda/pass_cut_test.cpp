@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // When the fused engine takes two passes for what one could do, as pure data and without a GPU.
-#include "cuda/fused/fused_launch.hpp"
-#include "cuda/fused/pass_cut.hpp"
+#include "cuda/fused/plan/branch_split.hpp"
+#include "cuda/fused/sm90/launch.hpp"
 
 #include "support/plan.hpp"
 
@@ -18,21 +18,21 @@ namespace {
 constexpr int multiprocessors = 132; // of an H200
 
 struct Kernel {
-    PassOf what;
-    PassShape shape;
+    GridOf what;
+    KernelShape shape;
 };
 
 std::vector<Kernel> kernels(std::int32_t dim) {
-    return {{PassOf::outputs, forward_shape(dim)},
-            {PassOf::query_gradients, backward_shape(ANNULUS_BFLOAT16, dim, Gradients::d_q)},
-            {PassOf::key_gradients, backward_shape(ANNULUS_BFLOAT16, dim, Gradients::d_k_and_d_v)}};
+    return {{GridOf::outputs, forward_shape(dim)},
+            {GridOf::query_gradients, backward_shape(ANNULUS_BFLOAT16, dim, Gradients::d_q)},
+            {GridOf::key_gradients, backward_shape(ANNULUS_BFLOAT16, dim, Gradients::d_k_and_d_v)}};
 }
 
 // As a device finds them that has been asked before.
-std::vector<PlannedPass> passes_of(const Problem &problem, const Kernel &kernel) {
+std::vector<PlannedGrid> passes_of(const Problem &problem, const Kernel &kernel) {
     const Plan plan(pattern_of(problem), plan_problem_of(problem));
     static PassCuts cuts;
-    std::vector<PlannedPass> passes;
+    std::vector<PlannedGrid> passes;
     std::size_t first_count = 0;
     for (int i = 0; i < 2; ++i) {
         passes = make_passes(plan, kernel.what, kernel.shape);
@@ -85,10 +85,10 @@ TEST(Cut, LongerSegmentsComeFirst) {
     for (const Problem &problem : {two, four, gigapath(200001), local_and_global(1 << 18)})
         for (const Kernel &kernel : kernels(problem.dim)) {
             const Plan plan(pattern_of(problem), plan_problem_of(problem));
-            const TilePass whole = make_passes(plan, kernel.what, kernel.shape).front().tiles;
-            const std::vector<PlannedPass> passes = passes_of(problem, kernel);
+            const TileGrid whole = make_passes(plan, kernel.what, kernel.shape).front().tiles;
+            const std::vector<PlannedGrid> passes = passes_of(problem, kernel);
             ASSERT_EQ(passes.size(), 2U) << problem;
-            const TilePass &others = passes[0].tiles, &last = passes[1].tiles;
+            const TileGrid &others = passes[0].tiles, &last = passes[1].tiles;
             EXPECT_TRUE(passes[0].leaves_sums);
             EXPECT_FALSE(passes[1].leaves_sums);
             EXPECT_TRUE(passes[1].is_complete);
@@ -110,7 +110,7 @@ TEST(Cut, LongerSegmentsComeFirst) {
 TEST(Cut, TakesAsManyAsTheReadmeSays) {
     const Problem slide = gigapath(70001);
     for (const Kernel &kernel : kernels(slide.dim))
-        EXPECT_EQ(passes_of(slide, kernel).size(), kernel.what == PassOf::key_gradients ? 1U : 2U);
+        EXPECT_EQ(passes_of(slide, kernel).size(), kernel.what == GridOf::key_gradients ? 1U : 2U);
     Problem sparse = problem_of(262144, 16, 64, {{.segment = 1024}, {.segment = 262144, .dilation = 64}});
     for (const bool causal : {false, true}) {
         sparse.causal = causal;
@@ -138,7 +138,7 @@ TEST(Cut, LosesNoBranch) {
                                                 {.dilation = dilation}});
             for (const Kernel &kernel : kernels(problem.dim)) {
                 std::set<std::pair<int, int>> found;
-                for (const PlannedPass &planned : passes_of(problem, kernel))
+                for (const PlannedGrid &planned : passes_of(problem, kernel))
                     for (int i = 0; i < planned.tiles.branch_count; ++i)
                         found.insert(
                             {planned.tiles.branches[i].length.value, planned.tiles.branches[i].dilation.value});
@@ -150,7 +150,7 @@ TEST(Cut, LosesNoBranch) {
 // The rows whose sums the last pass takes are those of the units of the other one.
 TEST(Cut, SumsAreOfTheRowsOfOthers) {
     const Problem problem = gigapath(200001);
-    const std::vector<PlannedPass> passes = passes_of(problem, kernels(problem.dim)[0]);
+    const std::vector<PlannedGrid> passes = passes_of(problem, kernels(problem.dim)[0]);
     ASSERT_EQ(passes.size(), 2U);
     const Plan plan(pattern_of(problem), plan_problem_of(problem));
     const auto first = plan.branches().size() - static_cast<std::size_t>(passes[0].tiles.branch_count);
@@ -176,7 +176,7 @@ TEST(Cut, LeavesWhatItCannotCut) {
         local_and_global(1 << 18, ANNULUS_QUERY_RESIDUE)};
     for (const Problem &problem : problems)
         for (const Kernel &kernel : kernels(problem.dim))
-            for (const PlannedPass &planned : passes_of(problem, kernel))
+            for (const PlannedGrid &planned : passes_of(problem, kernel))
                 EXPECT_FALSE(planned.leaves_sums) << problem;
 }
 

@@ -2,9 +2,9 @@
 // What the tiles of the fused kernels visit, found by a warp of the host: each (query, key) pair of the definition as
 // often as it says, whether by one pass or by one that is cut anywhere; the sums that the last of two passes takes are
 // those that the other has left; and the first step of several leaves sums where another step or rank adds to them.
-#include "cuda/fused/fused_launch.hpp"
-#include "cuda/fused/pass_cut.hpp"
-#include "cuda/fused/tile.cuh" // with host_warp/ for its warp-wide functions
+#include "cuda/fused/plan/branch_split.hpp"
+#include "cuda/fused/schedule/find_tile.cuh" // with host_warp/ for its warp-wide functions
+#include "cuda/fused/sm90/launch.hpp"
 
 #include "support/mask.hpp"
 #include "support/plan.hpp"
@@ -36,7 +36,7 @@ template <bool of_keys, int step, int units> class Search {
     bool finishes_rows = false; // of units: all or none of one have sums
 
     // Adds what a pass visits; returns the rows of its units.
-    std::set<Row> visit(const TilePass &pass) {
+    std::set<Row> visit(const TileGrid &pass) {
         alignas(TileSearch) std::byte memory[sizeof(TileSearch)] = {}; // as shared memory, nothing constructs it
         TileSearch &search = *reinterpret_cast<TileSearch *>(memory);
         UnitTile<units> tile{};
@@ -55,7 +55,7 @@ template <bool of_keys, int step, int units> class Search {
     }
 
   private:
-    void visit(const TilePass &pass, const UnitTile<units> &tile, std::set<Row> &rows) {
+    void visit(const TileGrid &pass, const UnitTile<units> &tile, std::set<Row> &rows) {
         for (int u = 0; u < units; ++u)
             for (int i = 0; i < tile.unit[u].rows; ++i) {
                 const Row row{tile.batch, tile.head, tile.unit[u].position(i)};
@@ -71,7 +71,7 @@ template <bool of_keys, int step, int units> class Search {
     }
 
     // As consumers do: steps from the last to the first, the first `full` of them without a mask.
-    static void visit(const TilePass &pass, const Run<units> &run, int u, int position,
+    static void visit(const TileGrid &pass, const Run<units> &run, int u, int position,
                       std::vector<std::int64_t> &met) {
         const int visible = pass.causal ? run.template visible<of_keys>(position) : run.count;
         EXPECT_LE(run.unit[u].steps, run.steps);
@@ -123,24 +123,24 @@ class Tiles : public testing::TestWithParam<int> {
     }
 
     // By all passes, for every head of Q that shares one of K.
-    template <class Search> static void visit(Search &search, TilePass pass, std::set<Row> *rows = nullptr) {
+    template <class Search> static void visit(Search &search, TileGrid pass, std::set<Row> *rows = nullptr) {
         for (int member = 0; member < pass.head_step; ++member, ++pass.first_head)
             for (const Row &row : search.visit(pass))
                 if (rows)
                     rows->insert(row);
     }
 
-    template <bool of_keys, int step, int units> void check(PassOf what) const {
+    template <bool of_keys, int step, int units> void check(GridOf what) const {
         SCOPED_TRACE(testing::Message() << problem_ << " " << static_cast<int>(what) << " of " << units);
         const Plan plan(pattern_of(problem_), plan_problem_of(problem_));
-        const PassShape shape{units, step};
-        const std::vector<PlannedPass> passes = make_passes(plan, what, shape);
+        const KernelShape shape{units, step};
+        const std::vector<PlannedGrid> passes = make_passes(plan, what, shape);
         Search<of_keys, step, units> search;
-        for (const PlannedPass &planned : passes)
+        for (const PlannedGrid &planned : passes)
             if (planned.tiles.unit_count > 0)
                 visit(search, planned.tiles);
         expect_same(search.met, wanted(of_keys));
-        if (what == PassOf::outputs && problem_.zero_keys && !problem_.causal) {
+        if (what == GridOf::outputs && problem_.zero_keys && !problem_.causal) {
             const Mask mask(problem_);
             for (const auto &[row, padding] : search.padding)
                 EXPECT_EQ(padding, mask.keys(std::get<2>(row), std::get<1>(row)).padding);
@@ -149,11 +149,11 @@ class Tiles : public testing::TestWithParam<int> {
             return;
         const int branches = passes.front().tiles.branch_count;
         for (int count = 1; count < branches; ++count) {
-            const std::optional<std::vector<PlannedPass>> cut = cut_after(count, passes.front(), plan, what, shape);
+            const std::optional<std::vector<PlannedGrid>> cut = cut_after(count, passes.front(), plan, what, shape);
             if (!cut)
                 continue;
             SCOPED_TRACE(testing::Message() << "cut after " << count);
-            const TilePass &others = cut->front().tiles, &last = cut->back().tiles;
+            const TileGrid &others = cut->front().tiles, &last = cut->back().tiles;
             Search<of_keys, step, units> both;
             std::set<Row> summed, rows;
             visit(both, others, &summed);
@@ -177,16 +177,16 @@ class Tiles : public testing::TestWithParam<int> {
 
     // A step of a rank whose shard is `shard`, over its own keys: each row that meets others has a sum, and none but
     // those whose segments leave the shard.
-    template <bool of_keys, int step, int units> void check_first_step(PassOf what, const Window &shard) const {
+    template <bool of_keys, int step, int units> void check_first_step(GridOf what, const Window &shard) const {
         SCOPED_TRACE(testing::Message() << problem_ << " " << static_cast<int>(what) << " from " << shard.start
                                         << ", so many: " << shard.length);
         annulus::Problem local = plan_problem_of(problem_);
         local.queries = local.keys = shard;
         const Plan plan(pattern_of(problem_), local);
-        const std::vector<PlannedPass> passes = make_passes(plan, what, {units, step});
+        const std::vector<PlannedGrid> passes = make_passes(plan, what, {units, step});
         if (passes.size() != 1) // then it finishes no rows
             return;
-        TilePass pass = passes.front().tiles;
+        TileGrid pass = passes.front().tiles;
         pass.summed = rows_with_more_runs(pass, what);
         Search<of_keys, step, units> search;
         search.finishes_rows = true;
@@ -225,18 +225,18 @@ TEST_P(Tiles, OfAFirstStepHaveSumsWhereOthersAddToThem) {
     problem_.window.reset();
     const std::int64_t third = problem_.length / 3;
     for (const Window &shard : {Window{0, third + 1}, Window{third, third + 1}, Window{problem_.length - 1, 1}}) {
-        check_first_step<false, 128, 3>(PassOf::outputs, shard);
-        check_first_step<false, 64, 3>(PassOf::query_gradients, shard);
-        check_first_step<true, 128, 2>(PassOf::key_gradients, shard);
+        check_first_step<false, 128, 3>(GridOf::outputs, shard);
+        check_first_step<false, 64, 3>(GridOf::query_gradients, shard);
+        check_first_step<true, 128, 2>(GridOf::key_gradients, shard);
     }
 }
 
 TEST_P(Tiles, VisitEachPairOnce) {
-    check<false, 128, 3>(PassOf::outputs);
-    check<false, 64, 3>(PassOf::query_gradients);
-    check<false, 32, 2>(PassOf::query_gradients);
-    check<true, 128, 2>(PassOf::key_gradients);
-    check<true, 64, 3>(PassOf::key_gradients);
+    check<false, 128, 3>(GridOf::outputs);
+    check<false, 64, 3>(GridOf::query_gradients);
+    check<false, 32, 2>(GridOf::query_gradients);
+    check<true, 128, 2>(GridOf::key_gradients);
+    check<true, 64, 3>(GridOf::key_gradients);
 }
 
 INSTANTIATE_TEST_SUITE_P(Fused, Tiles, testing::Range(0, 200));

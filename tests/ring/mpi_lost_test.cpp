@@ -4,7 +4,7 @@
 // them reports one case in TAP, without a number since they come in any order.
 #include "core/error.hpp"
 #include "cpu/cpu_device.hpp"
-#include "ring/mpi_transport.hpp"
+#include "transport/mpi_transport.hpp"
 
 #include <mpi.h>
 

@@ -2,8 +2,8 @@
 // The MPI transport, under mpirun: every process runs every test; what fails on any rank fails the first one's program.
 #include "core/error.hpp"
 #include "cpu/cpu_device.hpp"
-#include "ring/mpi_transport.hpp"
 #include "traffic.hpp"
+#include "transport/mpi_transport.hpp"
 
 #include <gtest/gtest.h>
 #include <mpi.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which rows of K and V go from rank to rank, against the definition: for random patterns and shards the messages hold
 // exactly the rows that some query of the receiver attends to. No transport takes part.
-#include "ring/ring.hpp"
-#include "ring/schedule.hpp"
+#include "ranks/rank_call.hpp"
+#include "ranks/schedule.hpp"
 
 #include "core/error.hpp"
 #include "support/mask.hpp"

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks that find out who holds how many rows: what they compute, what they ask one another, and what they do where
 // they cannot ask.
-#include "capi/comm.hpp"
+#include "call/comm.hpp"
 #include "core/error.hpp"
-#include "ring/local_transport.hpp"
+#include "transport/local_transport.hpp"
 
 #include "support/compare.hpp"
 #include "support/ranks.hpp"

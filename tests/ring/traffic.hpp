@@ -3,7 +3,7 @@
 // the others must have sent, which follows from the seed alone.
 #pragma once
 
-#include "ring/transport.hpp"
+#include "transport/transport.hpp"
 
 void check_gathers(annulus::Transport &transport, unsigned seed);
 

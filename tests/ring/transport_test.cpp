@@ -2,8 +2,8 @@
 // The local transport: what arrives, and how it fails. Ranks are threads.
 #include "core/error.hpp"
 #include "cpu/cpu_device.hpp"
-#include "ring/local_transport.hpp"
 #include "traffic.hpp"
+#include "transport/local_transport.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/fused/backward_run.hpp"
 
-#include "cuda/cuda_error.hpp"
+#include "cuda/device/cuda_error.hpp"
 #include "cuda/fused/fused_call.hpp"
-#include "cuda/fused/fused_launch.hpp"
-#include "cuda/fused/gradient_statistics.hpp"
-#include "cuda/fused/summed_rows.hpp"
+#include "cuda/fused/lse_delta.hpp"
+#include "cuda/fused/sm90/launch.hpp"
+#include "cuda/results/summed_rows.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace annulus {
 namespace {
 
 // The heads of Q that share one of K add up their gradients of it, one after the other.
-bool needs_key_sums(const Plan &plan, const BackwardPasses &passes) {
+bool needs_key_sums(const Plan &plan, const BackwardGrids &passes) {
     return needs_sums(passes.keys) || plan.problem().heads != plan.problem().kv_heads;
 }
 
@@ -26,7 +26,7 @@ std::int64_t launches_of_keys(const Plan &plan) {
 }
 
 // To rows of dK and dV the heads of Q that share one of K would still add.
-bool finishes_keys(const CudaCall &call, const BackwardPasses &passes) {
+bool finishes_keys(const CudaCall &call, const BackwardGrids &passes) {
     return call.heads_per_kv_head() == 1 && finishes_rows(call, passes.keys);
 }
 
@@ -34,11 +34,11 @@ bool finishes_keys(const CudaCall &call, const BackwardPasses &passes) {
 struct KeptParts {
     int batches, heads, segments;
     int all_segments;
-    KeptScores scores; // of one head and segment
+    StoredDs scores; // of one head and segment
 
     std::size_t bytes() const {
         return static_cast<std::size_t>(std::int64_t{batches} * heads * segments * scores.images_of_segment()) *
-               KeptScores::image_bytes;
+               StoredDs::image_bytes;
     }
     std::int64_t count(const Problem &problem) const {
         return divide_up(problem.batch, batches) * divide_up(problem.kv_heads, heads) *
@@ -48,12 +48,12 @@ struct KeptParts {
 
 // Images are whole where there is one branch, whose classes have a multiple of 64 members in each segment; all queries
 // and keys of the segments must be there.
-bool can_keep_scores(const Problem &problem, const BackwardPasses &passes) {
+bool can_keep_scores(const Problem &problem, const BackwardGrids &passes) {
     if (!keeps_scores(problem.head_dim) || passes.queries.size() != 1 || passes.keys.size() != 1 ||
         passes.keys.front().curve)
         return false;
-    const TilePass &tiles = passes.keys.front().tiles;
-    const PassBranch &branch = tiles.branches[0];
+    const TileGrid &tiles = passes.keys.front().tiles;
+    const GridBranch &branch = tiles.branches[0];
     const Window &window = problem.queries;
     const std::int64_t length = branch.length.value, whole = std::int64_t{unit_rows} * branch.dilation.value;
     return tiles.branch_count == 1 && branch.unit_rule != ANNULUS_QUERY_RESIDUE &&
@@ -64,11 +64,11 @@ bool can_keep_scores(const Problem &problem, const BackwardPasses &passes) {
 }
 
 // None where dS cannot be kept in so many bytes.
-std::optional<KeptParts> plan_kept_scores(const Problem &problem, const BackwardPasses &passes, std::size_t bytes) {
+std::optional<KeptParts> plan_kept_scores(const Problem &problem, const BackwardGrids &passes, std::size_t bytes) {
     if (!can_keep_scores(problem, passes))
         return std::nullopt;
-    const TilePass &tiles = passes.keys.front().tiles;
-    const PassBranch &branch = tiles.branches[0];
+    const TileGrid &tiles = passes.keys.front().tiles;
+    const GridBranch &branch = tiles.branches[0];
     KeptParts parts{1, 1, 1, tiles.blocks, {}};
     parts.scores.units_of_segment = branch.length.value / branch.dilation.value / unit_rows;
     parts.scores.causal = tiles.causal;
@@ -88,7 +88,7 @@ std::optional<KeptParts> plan_kept_scores(const Problem &problem, const Backward
 
 // Whether tiles that causality makes differ are so few for each multiprocessor that the longest ones must come first.
 // Where they are many, those of a segment stay together, whose rows the L2 then keeps.
-bool go_by_length(const TilePass &pass, int multiprocessors) {
+bool go_by_length(const TileGrid &pass, int multiprocessors) {
     return pass.causal && pass.tiles < 8 * static_cast<unsigned>(multiprocessors);
 }
 
@@ -105,7 +105,7 @@ struct BackwardMemory {
 };
 
 // All but what is kept of dS.
-BackwardMemory book_rest(Workspace &workspace, const Plan &plan, const BackwardPasses &passes, bool is_step) {
+BackwardMemory book_rest(Workspace &workspace, const Plan &plan, const BackwardGrids &passes, bool is_step) {
     BackwardMemory memory{};
     const Problem &problem = plan.problem();
     // First, where all steps of a call have what the first one finds.
@@ -125,7 +125,7 @@ BackwardMemory book_rest(Workspace &workspace, const Plan &plan, const BackwardP
     return memory;
 }
 
-BackwardMemory book(Workspace &workspace, const Plan &plan, const BackwardPasses &passes, const Resources &resources,
+BackwardMemory book(Workspace &workspace, const Plan &plan, const BackwardGrids &passes, const Resources &resources,
                     bool is_step) {
     const Problem &problem = plan.problem();
     BackwardMemory memory = book_rest(workspace, plan, passes, is_step);
@@ -193,7 +193,7 @@ class BackwardRun {
   private:
     const CudaCall &call_;
     const Problem &problem_;
-    const BackwardPasses passes_;
+    const BackwardGrids passes_;
     const BackwardMemory memory_;
     cudaStream_t const stream_;
     GradientSums sums_; // where gradients are added up; null: they are written at once
@@ -201,13 +201,13 @@ class BackwardRun {
     int *has_nan_ = nullptr;
     unsigned launches_ = 0;
 
-    static bool leaves_rows_out(const std::vector<PlannedPass> &passes) {
+    static bool leaves_rows_out(const std::vector<PlannedGrid> &passes) {
         return passes.empty() || !(passes.front().is_complete || is_cut(passes));
     }
 
-    BackwardPass common(const PlannedPass &planned, bool sets) const {
-        BackwardPass pass{};
-        static_cast<TilePass &>(pass) = planned.tiles;
+    BackwardParams common(const PlannedGrid &planned, bool sets) const {
+        BackwardParams pass{};
+        static_cast<TileGrid &>(pass) = planned.tiles;
         pass.all_heads = problem_.heads;
         pass.heads_of_kv_head = call_.heads_per_kv_head();
         pass.head_dim = problem_.head_dim;
@@ -221,7 +221,7 @@ class BackwardRun {
         return pass;
     }
 
-    void launch(Gradients what, BackwardPass &pass) {
+    void launch(Gradients what, BackwardParams &pass) {
         const float *const sums = what == Gradients::d_v ? pass.sum_d_values : pass.sum_d_scores;
         pass.skips_empty = sums && !pass.sets_sums;
         if (what != Gradients::d_q_of_kept_d_s)
@@ -258,10 +258,10 @@ class BackwardRun {
         return finishes_keys_;
     }
 
-    BackwardPass query_pass(const PlannedPass &planned, bool sets) const {
-        BackwardPass pass = common(planned, sets);
+    BackwardParams query_pass(const PlannedGrid &planned, bool sets) const {
+        BackwardParams pass = common(planned, sets);
         RunMatrices keys{call_.k, call_.v, problem_.key_rows(), problem_.kv_heads};
-        pass.unit_stride = Divisor(1);
+        pass.unit_stride = FastDivmod(1);
         if (planned.curve) {
             keys = follow_curve(call_, planned, memory_.query_curve, keys);
             pass.unit_order = memory_.query_curve.order;
@@ -275,14 +275,14 @@ class BackwardRun {
         pass.sum_d_scores = sums_.d_q;
         pass.sum_rows = static_cast<int>(problem_.queries.length);
         if (finishes_queries_)
-            finish_rows(pass, PassOf::query_gradients);
+            finish_rows(pass, GridOf::query_gradients);
         return pass;
     }
 
-    BackwardPass key_pass(const PlannedPass &planned, bool sets) const {
-        BackwardPass pass = common(planned, sets);
+    BackwardParams key_pass(const PlannedGrid &planned, bool sets) const {
+        BackwardParams pass = common(planned, sets);
         RunMatrices queries{call_.q, call_.d_out, problem_.queries.length, problem_.heads};
-        pass.unit_stride = Divisor(static_cast<int>(problem_.key_stride));
+        pass.unit_stride = FastDivmod(static_cast<int>(problem_.key_stride));
         if (planned.curve) {
             queries = follow_curve(call_, planned, memory_.key_curve, queries);
             pass.unit_order = memory_.key_curve.order;
@@ -306,24 +306,24 @@ class BackwardRun {
         pass.sum_d_values = sums_.d_v;
         pass.sum_rows = static_cast<int>(problem_.key_rows());
         if (finishes_keys_)
-            finish_rows(pass, PassOf::key_gradients);
+            finish_rows(pass, GridOf::key_gradients);
         return pass;
     }
 
     void find_query_gradients() {
         if (passes_.query_parts) {
-            const auto make_pass = [&](const PlannedPass &planned) {
-                BackwardPass pass = query_pass(planned, true);
+            const auto make_pass = [&](const PlannedGrid &planned) {
+                BackwardParams pass = query_pass(planned, true);
                 pass.sum_d_scores = memory_.part_sums;
                 return pass;
             };
             return for_cut(*passes_.query_parts, static_cast<int>(problem_.batch), problem_.heads,
                            make_pass(passes_.queries.front()), make_pass(passes_.queries.back()),
-                           [&](BackwardPass &pass) { launch(Gradients::d_q, pass); });
+                           [&](BackwardParams &pass) { launch(Gradients::d_q, pass); });
         }
         bool sets = prepare_query_gradients();
-        for (const PlannedPass &planned : passes_.queries) {
-            BackwardPass pass = query_pass(planned, sets);
+        for (const PlannedGrid &planned : passes_.queries) {
+            BackwardParams pass = query_pass(planned, sets);
             launch(Gradients::d_q, pass);
             sets = false;
         }
@@ -331,22 +331,22 @@ class BackwardRun {
 
     void find_key_gradients() {
         if (passes_.key_parts) { // no heads share those of K
-            const auto make_pass = [&](const PlannedPass &planned) {
-                BackwardPass pass = key_pass(planned, true);
+            const auto make_pass = [&](const PlannedGrid &planned) {
+                BackwardParams pass = key_pass(planned, true);
                 pass.sum_d_scores = memory_.part_sums;
                 pass.sum_d_values =
                     memory_.part_sums + passes_.key_parts->count() * problem_.key_rows() * problem_.head_dim;
                 return pass;
             };
             return for_cut(*passes_.key_parts, static_cast<int>(problem_.batch), problem_.heads,
-                           make_pass(passes_.keys.front()), make_pass(passes_.keys.back()), [&](BackwardPass &pass) {
+                           make_pass(passes_.keys.front()), make_pass(passes_.keys.back()), [&](BackwardParams &pass) {
                                for (const Gradients what : gradients_of_keys(problem_.head_dim))
                                    launch(what, pass);
                            });
         }
         bool sets = prepare_key_gradients();
-        for (const PlannedPass &planned : passes_.keys) {
-            BackwardPass pass = key_pass(planned, sets);
+        for (const PlannedGrid &planned : passes_.keys) {
+            BackwardParams pass = key_pass(planned, sets);
             for (pass.first_head = 0; pass.first_head < pass.head_step; ++pass.first_head) {
                 for (const Gradients what : gradients_of_keys(problem_.head_dim))
                     launch(what, pass);
@@ -358,8 +358,8 @@ class BackwardRun {
 
     void find_gradients_keeping_scores() {
         const KeptParts &parts = *memory_.kept;
-        BackwardPass queries = query_pass(passes_.queries.front(), prepare_query_gradients());
-        BackwardPass keys = key_pass(passes_.keys.front(), prepare_key_gradients());
+        BackwardParams queries = query_pass(passes_.queries.front(), prepare_query_gradients());
+        BackwardParams keys = key_pass(passes_.keys.front(), prepare_key_gradients());
         const bool sets = keys.sets_sums;
         const int first_segment = keys.first_block, heads = keys.heads.value, group = keys.head_step;
         const auto do_part = [&](int first_batch, int batches, int first_head, int part_heads, int segment,
@@ -381,8 +381,8 @@ class BackwardRun {
                 launch(Gradients::d_k_and_d_v_keeping_d_s, keys);
                 queries.kept = keys.kept;
                 queries.tiles =
-                    static_cast<unsigned>(divide_up(parts.scores.units_of_segment, KeptScores::units_of_tile) *
-                                          segments * part_heads * batches);
+                    static_cast<unsigned>(divide_up(parts.scores.units_of_segment, StoredDs::units_of_tile) * segments *
+                                          part_heads * batches);
                 queries.by_length = go_by_length(queries, call_.device.multiprocessors());
                 launch(Gradients::d_q_of_kept_d_s, queries);
             }
@@ -415,20 +415,20 @@ class BackwardRun {
 
 } // namespace
 
-BackwardPasses make_backward_passes(const Plan &plan, const Resources &resources, bool is_step) {
+BackwardGrids make_backward_passes(const Plan &plan, const Resources &resources, bool is_step) {
     const Problem &problem = plan.problem();
     const auto shape_of = [&](Gradients what) { return backward_shape(problem.dtype, problem.head_dim, what); };
-    const PassShape query_shape = shape_of(Gradients::d_q);
-    const PassShape key_shape = shape_of(gradients_of_keys(problem.head_dim).front());
-    const BackwardPasses whole{make_passes(plan, PassOf::query_gradients, query_shape),
-                               make_passes(plan, PassOf::key_gradients, key_shape), std::nullopt, std::nullopt};
+    const KernelShape query_shape = shape_of(Gradients::d_q);
+    const KernelShape key_shape = shape_of(gradients_of_keys(problem.head_dim).front());
+    const BackwardGrids whole{make_passes(plan, GridOf::query_gradients, query_shape),
+                              make_passes(plan, GridOf::key_gradients, key_shape), std::nullopt, std::nullopt};
     if (is_step)
         return whole;
-    BackwardPasses cut = whole;
-    cut_pass(cut.queries, plan, PassOf::query_gradients, query_shape, resources);
+    BackwardGrids cut = whole;
+    cut_pass(cut.queries, plan, GridOf::query_gradients, query_shape, resources);
     if (problem.heads == problem.kv_heads) // else the heads that share one of K add to its sums
-        cut_pass(cut.keys, plan, PassOf::key_gradients, key_shape, resources);
-    const auto bytes_of = [&](const BackwardPasses &passes) {
+        cut_pass(cut.keys, plan, GridOf::key_gradients, key_shape, resources);
+    const auto bytes_of = [&](const BackwardGrids &passes) {
         Workspace ledger;
         book(ledger, plan, passes, resources, is_step);
         return ledger.used();
@@ -436,7 +436,7 @@ BackwardPasses make_backward_passes(const Plan &plan, const Resources &resources
     const bool is_any_cut = is_cut(cut.queries) || is_cut(cut.keys);
     const std::size_t room = is_any_cut ? room_to_keep(resources, bytes_of(whole)) : 0;
     const std::size_t row_bytes = static_cast<std::size_t>(problem.head_dim) * sizeof(float);
-    const auto plan_parts = [&](std::vector<PlannedPass> &passes, const std::vector<PlannedPass> &uncut,
+    const auto plan_parts = [&](std::vector<PlannedGrid> &passes, const std::vector<PlannedGrid> &uncut,
                                 std::size_t bytes_of_head) {
         std::optional<SumParts> parts;
         if (is_cut(passes))
@@ -464,19 +464,19 @@ void run_backward(const CudaCall &call, Workspace &workspace) {
 
 void write_summed_gradients(const CudaCall &call) {
     const Problem &problem = call.plan.problem();
-    const BackwardPasses passes = make_backward_passes(call.plan, call.resources, true);
+    const BackwardGrids passes = make_backward_passes(call.plan, call.resources, true);
     GradientSums whole{call.sums->o, call.sums->d_k, call.sums->d_v};
-    const auto write = [&](PassOf what, const PlannedPass &planned, const float *sums, const DeviceRows &target) {
+    const auto write = [&](GridOf what, const PlannedGrid &planned, const float *sums, const DeviceRows &target) {
         const SummedRows summed = rows_with_more_runs(planned.tiles, what);
         write_summed_rows(problem.dtype, {call.whole(), summed, problem.head_dim, sums, target}, call.stream());
     };
     if (finishes_rows(call, passes.queries)) {
-        write(PassOf::query_gradients, passes.queries.front(), whole.d_q, call.d_q);
+        write(GridOf::query_gradients, passes.queries.front(), whole.d_q, call.d_q);
         whole.d_q = nullptr;
     }
     if (finishes_keys(call, passes)) {
-        write(PassOf::key_gradients, passes.keys.front(), whole.d_k, call.d_k);
-        write(PassOf::key_gradients, passes.keys.front(), whole.d_v, call.d_v);
+        write(GridOf::key_gradients, passes.keys.front(), whole.d_k, call.d_k);
+        write(GridOf::key_gradients, passes.keys.front(), whole.d_v, call.d_v);
         whole.d_k = nullptr;
     }
     write_gradients(problem.dtype,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/fused/curve_order.hpp"
 
-#include "cuda/device.cuh"
+#include "cuda/device/kernel_common.cuh"
 
 namespace annulus {
 

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "core/plan.hpp"
-#include "cuda/kernels.hpp"
+#include "cuda/gemm/kernels.hpp"
 
 #include <cuda_runtime_api.h>
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/fused/forward_run.hpp"
 
-#include "cuda/cuda_error.hpp"
+#include "cuda/device/cuda_error.hpp"
 #include "cuda/fused/fused_call.hpp"
-#include "cuda/fused/fused_launch.hpp"
+#include "cuda/fused/sm90/launch.hpp"
 
 #include <cstdint>
 
@@ -21,11 +21,11 @@ struct ForwardMemory {
 };
 
 // Whether the passes, of a call and not of a step, add to sums of its own.
-bool has_own_sums(const std::vector<PlannedPass> &passes, bool is_step) {
+bool has_own_sums(const std::vector<PlannedGrid> &passes, bool is_step) {
     return !is_step && needs_sums(passes);
 }
 
-ForwardMemory book(Workspace &workspace, const Plan &plan, const ForwardPasses &passes, bool is_step) {
+ForwardMemory book(Workspace &workspace, const Plan &plan, const ForwardGrids &passes, bool is_step) {
     ForwardMemory memory{};
     const Problem &problem = plan.problem();
     memory.branches = book_branches(workspace, plan);
@@ -40,7 +40,7 @@ ForwardMemory book(Workspace &workspace, const Plan &plan, const ForwardPasses &
     return memory;
 }
 
-std::size_t bytes_of(const Plan &plan, const ForwardPasses &passes, bool is_step) {
+std::size_t bytes_of(const Plan &plan, const ForwardGrids &passes, bool is_step) {
     Workspace ledger;
     book(ledger, plan, passes, is_step);
     return ledger.used();
@@ -60,14 +60,14 @@ void clear(const CudaCall &call, bool finishes_rows, float2 *state, float *o, cu
 
 } // namespace
 
-ForwardPasses make_forward_passes(const Plan &plan, const Resources &resources, bool is_step) {
+ForwardGrids make_forward_passes(const Plan &plan, const Resources &resources, bool is_step) {
     const Problem &problem = plan.problem();
-    const PassShape shape = forward_shape(problem.head_dim);
-    const ForwardPasses whole{make_passes(plan, PassOf::outputs, shape), std::nullopt};
+    const KernelShape shape = forward_shape(problem.head_dim);
+    const ForwardGrids whole{make_passes(plan, GridOf::outputs, shape), std::nullopt};
     if (is_step)
         return whole;
-    ForwardPasses cut = whole;
-    cut_pass(cut.passes, plan, PassOf::outputs, shape, resources);
+    ForwardGrids cut = whole;
+    cut_pass(cut.passes, plan, GridOf::outputs, shape, resources);
     if (!is_cut(cut.passes))
         return whole;
     const auto bytes_of_head = static_cast<std::size_t>(problem.queries.length) *
@@ -89,8 +89,8 @@ void run_forward(const CudaCall &call, Workspace &workspace) {
     const Problem &problem = plan.problem();
     cudaStream_t const stream = call.stream();
     const bool is_step = call.sums.has_value();
-    const ForwardPasses planned = make_forward_passes(plan, call.resources, is_step);
-    const std::vector<PlannedPass> &passes = planned.passes;
+    const ForwardGrids planned = make_forward_passes(plan, call.resources, is_step);
+    const std::vector<PlannedGrid> &passes = planned.passes;
     const int step = forward_shape(problem.head_dim).step;
     const ForwardMemory memory = book(workspace, plan, planned, is_step);
     if (problem.batch * problem.queries.length == 0)
@@ -108,9 +108,9 @@ void run_forward(const CudaCall &call, Workspace &workspace) {
     }
     int *const has_nan = plan.causal() ? reinterpret_cast<int *>(memory.control + memory.control_count - 1) : nullptr;
     unsigned launches = 0;
-    const auto make_pass = [&](const PlannedPass &of_branches) {
-        ForwardPass pass{};
-        static_cast<TilePass &>(pass) = of_branches.tiles;
+    const auto make_pass = [&](const PlannedGrid &of_branches) {
+        ForwardParams pass{};
+        static_cast<TileGrid &>(pass) = of_branches.tiles;
         RunMatrices keys{call.k, call.v, problem.key_rows(), problem.kv_heads};
         if (of_branches.curve) {
             keys = follow_curve(call, of_branches, memory.curve, keys);
@@ -133,7 +133,7 @@ void run_forward(const CudaCall &call, Workspace &workspace) {
         pass.has_nan = has_nan;
         return pass;
     };
-    const auto launch = [&](ForwardPass &pass) {
+    const auto launch = [&](ForwardParams &pass) {
         pass.next_tile = memory.control + launches++;
         launch_forward(problem.dtype, pass, call.device.multiprocessors(), stream);
     };
@@ -141,12 +141,12 @@ void run_forward(const CudaCall &call, Workspace &workspace) {
         for_cut(*planned.parts, static_cast<int>(problem.batch), problem.heads, make_pass(passes.front()),
                 make_pass(passes.back()), launch);
     } else {
-        for (const PlannedPass &of_branches : passes) {
-            ForwardPass pass = make_pass(of_branches);
+        for (const PlannedGrid &of_branches : passes) {
+            ForwardParams pass = make_pass(of_branches);
             pass.sets_sums = sets;
             pass.skips_empty = o && !sets && !pass.zero_keys;
             if (finishes)
-                finish_rows(pass, PassOf::outputs);
+                finish_rows(pass, GridOf::outputs);
             launch(pass);
             sets = false;
         }

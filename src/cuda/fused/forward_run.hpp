@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/workspace.hpp"
-#include "cuda/cuda_call.hpp"
+#include "cuda/device/cuda_call.hpp"
 #include "cuda/fused/fused_call.hpp"
 
 #include <cstddef>
@@ -11,18 +11,18 @@
 
 namespace annulus {
 
-struct ForwardPasses {
-    std::vector<PlannedPass> passes;
+struct ForwardGrids {
+    std::vector<PlannedGrid> passes;
     std::optional<SumParts> parts; // if the pass was cut
 };
 // Of a call, whose pass may be cut, or of a step of one.
-ForwardPasses make_forward_passes(const Plan &plan, const Resources &resources, bool is_step);
+ForwardGrids make_forward_passes(const Plan &plan, const Resources &resources, bool is_step);
 
 // Bytes of workspace of a call, or of a step of one.
 std::size_t forward_bytes(const Plan &plan, const Resources &resources, bool is_step);
 
-// Runs all passes; with `call.sums` into these, but for rows that the first step finishes, else into the call's tensors,
-// by way of sums of its own where it needs any.
+// Runs all passes; with `call.sums` into these, but for rows that the first step finishes, else into the call's
+// tensors, by way of sums of its own where it needs any.
 void run_forward(const CudaCall &call, Workspace &workspace);
 
 } // namespace annulus

@@ -3,7 +3,7 @@
 
 #include "core/dtype_number.hpp"
 #include "cuda/fused/curve_order.hpp"
-#include "cuda/fused/tensor_maps.hpp"
+#include "cuda/fused/plan/tensor_maps.hpp"
 
 #include <algorithm>
 #include <climits>
@@ -32,21 +32,21 @@ void store_branches(const CudaCall &call, BranchPlan *target) {
         store_branches(branches.data(), static_cast<std::int32_t>(branches.size()), target, call.stream());
 }
 
-void cut_pass(std::vector<PlannedPass> &passes, const Plan &plan, PassOf what, const PassShape &shape,
+void cut_pass(std::vector<PlannedGrid> &passes, const Plan &plan, GridOf what, const KernelShape &shape,
               const Resources &resources) {
     CudaDevice &device = cuda_device(resources);
     device.pass_cuts().cut(passes, plan, what, shape, device.multiprocessors());
 }
 
-bool is_cut(const std::vector<PlannedPass> &passes) {
+bool is_cut(const std::vector<PlannedGrid> &passes) {
     return !passes.empty() && passes.front().leaves_sums;
 }
 
-bool finishes_rows(const CudaCall &call, const std::vector<PlannedPass> &passes) {
+bool finishes_rows(const CudaCall &call, const std::vector<PlannedGrid> &passes) {
     return call.sums && call.sums->first && passes.size() == 1 && !passes.front().curve;
 }
 
-bool needs_sums(const std::vector<PlannedPass> &passes) {
+bool needs_sums(const std::vector<PlannedGrid> &passes) {
     return !is_cut(passes) && (passes.size() > 1 || (!passes.empty() && passes.front().curve));
 }
 
@@ -55,7 +55,7 @@ std::size_t room_to_keep(const Resources &resources, std::size_t used) {
     return limit == 0 ? usual_kept_bytes : std::max(limit, used) - used;
 }
 
-std::int64_t launches_of(const std::vector<PlannedPass> &passes, const std::optional<SumParts> &parts,
+std::int64_t launches_of(const std::vector<PlannedGrid> &passes, const std::optional<SumParts> &parts,
                          std::int64_t batches, int heads) {
     return static_cast<std::int64_t>(passes.size()) * (parts ? parts->parts(batches, heads) : 1);
 }
@@ -69,10 +69,10 @@ std::optional<SumParts> plan_sums(std::int64_t batches, int heads, std::size_t b
     return SumParts{static_cast<int>(std::min<std::int64_t>({batches, most / heads, INT_MAX})), heads};
 }
 
-CurveMemory book_curve(Workspace &workspace, const Plan &plan, const std::vector<PlannedPass> &passes, bool of_keys) {
+CurveMemory book_curve(Workspace &workspace, const Plan &plan, const std::vector<PlannedGrid> &passes, bool of_keys) {
     const Problem &problem = plan.problem();
     std::int64_t longest = 0;
-    for (const PlannedPass &planned : passes)
+    for (const PlannedGrid &planned : passes)
         longest = std::max(longest, planned.window.length);
     const std::int64_t heads = of_keys ? problem.heads : problem.kv_heads;
     const std::int64_t bytes = problem.batch * longest * heads * problem.head_dim * dtype_bytes(problem.dtype);
@@ -87,7 +87,7 @@ CurveMemory book_curve(Workspace &workspace, const Plan &plan, const std::vector
     return memory;
 }
 
-void set_run_maps(const CudaCall &call, const TilePass &tiles, const RunMatrices &runs, int step,
+void set_run_maps(const CudaCall &call, const TileGrid &tiles, const RunMatrices &runs, int step,
                   CUtensorMap *score_maps, CUtensorMap *value_maps) {
     const Problem &problem = call.plan.problem();
     for (int i = 0; i < tiles.stride_count; ++i) {
@@ -105,7 +105,7 @@ void set_run_maps(const CudaCall &call, const TilePass &tiles, const RunMatrices
     }
 }
 
-RunMatrices follow_curve(const CudaCall &call, const PlannedPass &planned, const CurveMemory &memory,
+RunMatrices follow_curve(const CudaCall &call, const PlannedGrid &planned, const CurveMemory &memory,
                          const RunMatrices &runs) {
     const Problem &problem = call.plan.problem();
     const Window &window = planned.window;

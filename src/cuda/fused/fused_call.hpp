@@ -3,8 +3,8 @@
 #pragma once
 
 #include "core/workspace.hpp"
-#include "cuda/cuda_call.hpp"
-#include "cuda/fused/pass_plan.hpp"
+#include "cuda/device/cuda_call.hpp"
+#include "cuda/fused/plan/launch_plan.hpp"
 
 #include <cuda.h>
 
@@ -26,16 +26,16 @@ BranchPlan *book_branches(Workspace &workspace, const Plan &plan);
 void store_branches(const CudaCall &call, BranchPlan *target);
 
 // As PassCuts::cut().
-void cut_pass(std::vector<PlannedPass> &passes, const Plan &plan, PassOf what, const PassShape &shape,
+void cut_pass(std::vector<PlannedGrid> &passes, const Plan &plan, GridOf what, const KernelShape &shape,
               const Resources &resources);
-bool is_cut(const std::vector<PlannedPass> &passes);
+bool is_cut(const std::vector<PlannedGrid> &passes);
 
 // Passes along a curve, and several ones that are not cut, add to sums of all rows.
-bool needs_sums(const std::vector<PlannedPass> &passes);
+bool needs_sums(const std::vector<PlannedGrid> &passes);
 
 // Whether `call` is the first of several steps and finishes rows that meet nothing but its own keys or queries, as one
 // pass in linear order can.
-bool finishes_rows(const CudaCall &call, const std::vector<PlannedPass> &passes);
+bool finishes_rows(const CudaCall &call, const std::vector<PlannedGrid> &passes);
 
 // What is kept in memory between two kernels, if the workspace limit leaves that much: enough for tiles to fill a GPU.
 constexpr std::size_t usual_kept_bytes = std::size_t{5} << 28;
@@ -52,7 +52,7 @@ struct SumParts {
     }
 };
 // How often `passes` over so many batch entries and heads are launched; in parts, if they are cut.
-std::int64_t launches_of(const std::vector<PlannedPass> &passes, const std::optional<SumParts> &parts,
+std::int64_t launches_of(const std::vector<PlannedGrid> &passes, const std::optional<SumParts> &parts,
                          std::int64_t batches, int heads);
 // None where there is no room for one head.
 std::optional<SumParts> plan_sums(std::int64_t batches, int heads, std::size_t bytes_of_head, std::size_t room);
@@ -80,7 +80,7 @@ void for_cut(const SumParts &parts, int batches, int heads, const Pass &others, 
 }
 
 // Has a pass, all that the first step has of its results, finish rows.
-template <class Pass> void finish_rows(Pass &pass, PassOf what) {
+template <class Pass> void finish_rows(Pass &pass, GridOf what) {
     pass.finishes_rows = true;
     pass.summed = rows_with_more_runs(pass, what);
 }
@@ -91,7 +91,7 @@ struct CurveMemory {
     void *scores, *values;   // [B, window, heads, D] of the runs
     float *lse_log2, *delta; // [B, H, window], where runs are of queries
 };
-CurveMemory book_curve(Workspace &workspace, const Plan &plan, const std::vector<PlannedPass> &passes, bool of_keys);
+CurveMemory book_curve(Workspace &workspace, const Plan &plan, const std::vector<PlannedGrid> &passes, bool of_keys);
 
 // The tensor maps of runs, two matrices with `heads` heads of `rows` rows each, for boxes of `step` rows.
 struct RunMatrices {
@@ -99,11 +99,11 @@ struct RunMatrices {
     std::int64_t rows;
     std::int32_t heads;
 };
-void set_run_maps(const CudaCall &call, const TilePass &tiles, const RunMatrices &runs, int step,
+void set_run_maps(const CudaCall &call, const TileGrid &tiles, const RunMatrices &runs, int step,
                   CUtensorMap *score_maps, CUtensorMap *value_maps);
 
 // Finds the order of a pass along a curve, and copies the rows of its runs in that order.
-RunMatrices follow_curve(const CudaCall &call, const PlannedPass &planned, const CurveMemory &memory,
+RunMatrices follow_curve(const CudaCall &call, const PlannedGrid &planned, const CurveMemory &memory,
                          const RunMatrices &runs);
 
 } // namespace annulus

@@ -1,0 +1,389 @@
+// SPDX-License-Identifier: Apache-2.0
+// Backward on the CPU. Branch by branch; in a branch the keys of a class of a segment are touched by the queries of
+// that class only, so (batch entry, key/value head, segment, class) are units that share no row of a gradient. Inside a
+// unit key chunks meet query chunks in steps: in one step no two cells have a key chunk or a query chunk in common, and
+// a step begins when the one before it has ended. So cells add into dQ, dK and dV without locks, and every sum has one
+// order whatever the number of threads.
+//
+// With P recomputed from LSE and delta = O . dO - dLSE: dV = P^T dO, dS = scale P (dO V^T - delta), dQ = dS K,
+// dK = dS^T Q.
+#include "core/softmax_limits.hpp"
+#include "cpu/blocked/passes.hpp"
+#include "cpu/blocked/tile.hpp"
+#include "cpu/parallel.hpp"
+
+#include <cmath>
+#include <limits>
+#include <numbers>
+
+namespace annulus {
+
+namespace {
+
+// Keys in a cell; its queries are one query_tile.
+constexpr std::int64_t key_chunk = 2 * query_tile;
+
+// The gradients in the type of accumulation: the caller's own tensors where they have that type, else copies.
+struct Gradients {
+    annulus_tensor q, k, v;
+};
+
+template <class T> constexpr annulus_dtype accumulation_dtype = sizeof(T) == 8 ? ANNULUS_FLOAT64 : ANNULUS_FLOAT32;
+
+annulus_tensor packed(void *data, annulus_dtype dtype, std::int64_t b, std::int64_t n, std::int64_t heads,
+                      std::int64_t d) {
+    return {data, dtype, 4, {b, n, heads, d}, {n * heads * d, heads * d, d, 1}};
+}
+
+template <class T> Gradients book_gradients(Workspace &workspace, const Plan &plan, const BackwardTensors *tensors) {
+    const Problem &p = plan.problem();
+    const annulus_dtype dtype = accumulation_dtype<T>;
+    if (p.dtype == dtype)
+        return tensors ? Gradients{tensors->d_q, tensors->d_k, tensors->d_v} : Gradients{};
+    const auto copy = [&](std::int64_t n, std::int64_t heads) {
+        return packed(workspace.take<T>(p.batch, n, heads, p.head_dim), dtype, p.batch, n, heads, p.head_dim);
+    };
+    return {copy(p.queries.length, p.heads), copy(p.keys.length, p.kv_heads), copy(p.keys.length, p.kv_heads)};
+}
+
+template <class T> struct Scratch {
+    // A tile of queries.
+    T *q, *d_out;                  // [query_tile, D]
+    T *q_t, *d_out_t;              // the same transposed
+    T *d_q;                        // [query_tile, D]
+    T *lse, *delta;                // [query_tile]
+    std::int64_t *query_positions; // [query_tile]
+    // A tile of keys.
+    T *k, *v, *d_k, *d_v;        // [key_tile, D]
+    T *scores, *d_scores;        // [key_tile, lanes]
+    std::int64_t *key_positions; // [key_tile]
+};
+
+template <class T> Scratch<T> book_scratch(Workspace &workspace, const Plan &plan) {
+    const std::int64_t d = plan.problem().head_dim, keys = key_tile(plan.problem().head_dim);
+    Scratch<T> s;
+    for (T **tile : {&s.q, &s.d_out, &s.q_t, &s.d_out_t, &s.d_q})
+        *tile = workspace.take<T>(query_tile * d);
+    for (T **row : {&s.lse, &s.delta})
+        *row = workspace.take<T>(query_tile);
+    s.query_positions = workspace.take<std::int64_t>(query_tile);
+    for (T **tile : {&s.k, &s.v, &s.d_k, &s.d_v})
+        *tile = workspace.take<T>(keys * d);
+    for (T **tile : {&s.scores, &s.d_scores})
+        *tile = workspace.take<T>(keys * lanes);
+    s.key_positions = workspace.take<std::int64_t>(keys);
+    return s;
+}
+
+// How the cells of a branch are counted. Unit u is (batch entry, key/value head, segment, slot); a slot is a residue
+// under the query rule `residue`, else a head of the group standing for the residue that it uses.
+class Schedule {
+  public:
+    Schedule(const Plan &plan, const BranchPlan &branch) : problem_(plan.problem()), branch_(branch) {
+        const Window &queries = problem_.queries;
+        first_segment_ = branch.segment_of(queries.start);
+        segments_ = branch.segment_of(queries.end() - 1) - first_segment_ + 1;
+        const std::int64_t length = branch.segment_length();
+        const bool by_residue = branch.query_rule() == ANNULUS_QUERY_RESIDUE;
+        slots_ = by_residue ? std::min(branch.dilation(), length) : problem_.heads / problem_.kv_heads;
+        // Residue 0 has the most keys and queries; only along a line can the queries in the window be told beforehand.
+        std::int64_t query_rows = 0;
+        for (const Segment &segment : {branch.segment(0), branch.segment(branch.segment_count() - 1)}) {
+            const Progression all = branch.query_class(segment, 0);
+            const std::int64_t in_window = divide_up(queries.length, all.stride) + 1;
+            query_rows = std::max(query_rows, segment.curve.is_linear() ? std::min(all.count, in_window) : all.count);
+        }
+        query_chunks_ = divide_up(query_rows, query_tile);
+        const Progression keys = branch.key_class(branch.segment(0), 0);
+        const std::int64_t in_window = divide_up(problem_.keys.length, keys.stride) + 1;
+        key_chunks_ =
+            divide_up(branch.segment(0).curve.is_linear() ? std::min(keys.count, in_window) : keys.count, key_chunk);
+    }
+
+    std::int64_t steps() const { return std::max(query_chunks_, key_chunks_); }
+    std::int64_t cells() const { return problem_.batch * problem_.kv_heads * segments_ * slots_ * key_chunks_; }
+
+    struct Cell {
+        std::int64_t b;
+        std::int32_t kv_head;
+        std::int64_t segment, slot, key_chunk, query_chunk;
+    };
+    // Cell number `index` of a step. In it key chunk i meets query chunk (i q + step) mod steps, q being the query
+    // chunks to a key chunk: different i meet different query chunks.
+    Cell cell(std::int64_t step, std::int64_t index) const {
+        Cell c{};
+        c.key_chunk = index % key_chunks_;
+        index /= key_chunks_;
+        c.slot = index % slots_;
+        index /= slots_;
+        c.segment = first_segment_ + index % segments_;
+        index /= segments_;
+        c.kv_head = static_cast<std::int32_t>(index % problem_.kv_heads);
+        c.b = index / problem_.kv_heads;
+        const std::int64_t spread = std::max<std::int64_t>(1, query_chunks_ / key_chunks_);
+        c.query_chunk = (c.key_chunk * spread + step) % steps();
+        return c;
+    }
+
+    // The residue of a slot, or -1 where an earlier head of the group stands for it or the head is not served.
+    std::int64_t residue(std::int32_t kv_head, std::int64_t slot) const {
+        if (branch_.query_rule() == ANNULUS_QUERY_RESIDUE)
+            return slot;
+        const std::int32_t group = problem_.heads / problem_.kv_heads;
+        const std::int32_t head = kv_head * group + static_cast<std::int32_t>(slot);
+        if (!branch_.serves(head))
+            return -1;
+        const std::int64_t phase = branch_.phase(head);
+        return branch_.users(phase, kv_head * group, head).count == 0 ? phase : -1;
+    }
+
+  private:
+    const Problem &problem_;
+    const BranchPlan &branch_;
+    std::int64_t first_segment_, segments_, slots_, query_chunks_, key_chunks_;
+};
+
+template <class T> class CellBackward {
+  public:
+    CellBackward(const Plan &plan, const BackwardTensors &tensors, const Gradients &gradients,
+                 const Scratch<T> &scratch)
+        : plan_(plan), tensors_(tensors), gradients_(gradients), s_(scratch), d_(plan.problem().head_dim) {}
+
+    void run(const BranchPlan &branch, const Schedule &schedule, const Schedule::Cell &cell) const {
+        const std::int64_t residue = schedule.residue(cell.kv_head, cell.slot);
+        if (residue < 0)
+            return;
+        const Segment segment = branch.segment(cell.segment);
+        const Progression all_keys = clip(segment, branch.key_class(segment, residue), plan_.problem().keys);
+        const Progression keys = slice(all_keys, cell.key_chunk * key_chunk, (cell.key_chunk + 1) * key_chunk);
+        const int queries = find_queries(branch, segment, residue, cell.query_chunk);
+        if (keys.count == 0 || queries == 0)
+            return;
+        const Span span = span_of(s_.query_positions, queries);
+        if (plan_.causal() && segment.curve.is_linear() && segment.position(keys.first) > span.high)
+            return;
+        const std::int32_t group = plan_.problem().heads / plan_.problem().kv_heads;
+        const Progression heads = branch.users(residue, cell.kv_head * group, (cell.kv_head + 1) * group);
+        for (std::int64_t j = 0; j < heads.count; ++j)
+            run_head(cell.b, static_cast<std::int32_t>(heads[j]), segment, keys, queries, span);
+    }
+
+  private:
+    // Fills s_.query_positions with a chunk of the class's queries that are in the window; returns their number.
+    int find_queries(const BranchPlan &branch, const Segment &segment, std::int64_t residue, std::int64_t index) const {
+        const Window &window = plan_.problem().queries;
+        const Progression queries = slice(clip(segment, branch.query_class(segment, residue), window),
+                                          index * query_tile, (index + 1) * query_tile);
+        return fill_positions(segment, queries, 0, queries.count, window, s_.query_positions);
+    }
+
+    void run_head(std::int64_t b, std::int32_t head, const Segment &segment, const Progression &keys, int queries,
+                  const Span &query_span) const {
+        const VectorKernels<T> &vector = vector_kernels<T>();
+        const Problem &problem = plan_.problem();
+        const std::int32_t kv_head = problem.kv_head(head);
+        const bool q_finite = load_queries(b, head, queries);
+        const HeadRows k(tensors_.k, b, kv_head, problem.keys.start, problem.key_stride);
+        const HeadRows v(tensors_.v, b, kv_head, problem.keys.start, problem.key_stride);
+        const HeadRows d_k(gradients_.k, b, kv_head, problem.keys.start, problem.key_stride);
+        const HeadRows d_v(gradients_.v, b, kv_head, problem.keys.start, problem.key_stride);
+        const auto scale_log2 = static_cast<T>(plan_.scale() * std::numbers::log2e);
+        const bool causal = plan_.causal();
+        const int tile = key_tile(problem.head_dim);
+        for (std::int64_t from = 0; from < keys.count; from += tile) {
+            const int n = fill_positions(segment, keys, from, std::min<std::int64_t>(tile, keys.count - from),
+                                         problem.keys, s_.key_positions);
+            if (n == 0)
+                continue;
+            const Span span = span_of(s_.key_positions, n);
+            if (causal && span.low > query_span.high)
+                continue;
+            const bool k_finite = load_tile(k, s_.key_positions, n, d_, s_.k);
+            load_tile(v, s_.key_positions, n, d_, s_.v);
+            std::fill_n(s_.d_k, n * d_, T{0});
+            std::fill_n(s_.d_v, n * d_, T{0});
+            for (int group = 0; group < queries; group += lanes) {
+                const int columns = std::min(lanes, queries - group);
+                const Span own = span_of(s_.query_positions + group, columns);
+                if (causal && span.low > own.high)
+                    continue;
+                const bool masked = causal && span.high > own.low;
+                const int seen = masked ? visible_keys(segment, s_.key_positions, n, own.high) : n;
+                const int offset = group * d_;
+                score_tile(seen, d_, s_.k, s_.q_t + offset, scale_log2, s_.scores);
+                score_tile(seen, d_, s_.v, s_.d_out_t + offset, T{1}, s_.d_scores);
+                vector.gradient(s_.scores, s_.d_scores, seen, s_.lse + group, s_.delta + group,
+                                static_cast<T>(plan_.scale()));
+                if (masked) // afterwards: a query's LSE may be NaN, and that is not for the keys it does not see
+                    for (T *hidden : {s_.scores, s_.d_scores})
+                        vector.mask(hidden, seen, s_.key_positions, s_.query_positions + group, T{0});
+                const bool careful_q = masked && !q_finite, careful_k = masked && !k_finite;
+                add_to_keys(careful_q, seen, d_, columns, s_.scores, s_.d_out + offset, s_.d_v);
+                add_to_keys(careful_q, seen, d_, columns, s_.d_scores, s_.q + offset, s_.d_k);
+                add_to_queries(careful_k, columns, d_, seen, s_.d_scores, s_.k, s_.d_q + offset);
+            }
+            add_tile(s_.d_k, s_.key_positions, n, d_k);
+            add_tile(s_.d_v, s_.key_positions, n, d_v);
+        }
+        add_tile(s_.d_q, s_.query_positions, queries, HeadRows(gradients_.q, b, head, problem.queries.start));
+    }
+
+    // Brings the tile's Q, dO, LSE and delta together. Returns whether Q and dO are finite.
+    bool load_queries(std::int64_t b, std::int32_t head, int count) const {
+        const VectorKernels<T> &vector = vector_kernels<T>();
+        const std::int64_t start = plan_.problem().queries.start;
+        const HeadRows out(tensors_.out, b, head, start);
+        bool finite = load_tile(HeadRows(tensors_.q, b, head, start), s_.query_positions, count, d_, s_.q);
+        finite &= load_tile(HeadRows(tensors_.d_out, b, head, start), s_.query_positions, count, d_, s_.d_out);
+        T *o = s_.d_q; // free until the first product
+        load_tile(out, s_.query_positions, count, d_, o);
+        for (int i = 0; i < count; ++i) {
+            const std::int64_t row = s_.query_positions[i] - start;
+            const T lse = usable_lse(*statistic<T>(tensors_.lse, b, head, row));
+            // A query without keys has no probabilities: 2^(S - infinity) is 0.
+            s_.lse[i] = lse == -std::numeric_limits<T>::infinity() ? -lse : lse * static_cast<T>(std::numbers::log2e);
+            s_.delta[i] = vector.dot(o + i * d_, s_.d_out + i * d_, d_);
+            if (tensors_.d_lse)
+                s_.delta[i] -= *statistic<T>(*tensors_.d_lse, b, head, row);
+        }
+        transpose_tile(s_.q, count, d_, s_.q_t);
+        transpose_tile(s_.d_out, count, d_, s_.d_out_t);
+        std::fill_n(s_.d_q, count * d_, T{0});
+        return finite;
+    }
+
+    void add_tile(const T *tile, const std::int64_t *positions, int count, const HeadRows &rows) const {
+        for (int i = 0; i < count; ++i)
+            vector_kernels<T>().add(static_cast<T *>(rows[positions[i]]), tile + i * d_, d_);
+    }
+
+    const Plan &plan_;
+    const BackwardTensors &tensors_;
+    const Gradients &gradients_;
+    const Scratch<T> &s_;
+    int d_;
+};
+
+// Calls work(b, n, head) for every row of a [B, N, heads, D] tensor, a few thousand to an item.
+template <class Work> void for_each_row(const annulus_tensor &tensor, int threads, Work work) {
+    constexpr std::int64_t rows_an_item = 4096;
+    const std::int64_t n = tensor.shape[1], heads = tensor.shape[2], rows = tensor.shape[0] * n * heads;
+    parallel_for(threads, divide_up(rows, rows_an_item), [&](std::int64_t item, int) {
+        for (std::int64_t i = item * rows_an_item; i < std::min(rows, (item + 1) * rows_an_item); ++i)
+            work(i / heads / n, i / heads % n, i % heads);
+    });
+}
+
+template <class T> void set_to_zero(const annulus_tensor &tensor, int threads) {
+    for_each_row(tensor, threads, [&](std::int64_t b, std::int64_t n, std::int64_t head) {
+        std::fill_n(row<T>(tensor, b, n, head), tensor.shape[3], T{0});
+    });
+}
+
+// Rounds a gradient into the caller's tensor, where the two are not the same.
+template <class T> void write(const annulus_tensor &gradient, const annulus_tensor &target, int threads) {
+    if (gradient.data == target.data)
+        return;
+    for_each_row(gradient, threads, [&](std::int64_t b, std::int64_t n, std::int64_t head) {
+        vector_kernels<T>().store_row(target.dtype, row<T>(gradient, b, n, head), T{1},
+                                      static_cast<int>(target.shape[3]), HeadRows(target, b, head, 0)[n]);
+    });
+}
+
+template <class T> std::size_t scratch_bytes(const Plan &plan) {
+    Workspace ledger;
+    book_scratch<T>(ledger, plan);
+    return ledger.used();
+}
+
+} // namespace
+
+template <class T> std::size_t backward_bytes(const Plan &plan, int threads) {
+    Workspace ledger;
+    book_gradients<T>(ledger, plan, nullptr);
+    ledger.skip(scratch_bytes<T>(plan), threads);
+    return ledger.used();
+}
+
+namespace {
+
+// Adds what the plan's keys give to the gradients.
+template <class T>
+void add_gradients(const Plan &plan, const BackwardTensors &tensors, const Gradients &gradients, Workspace &workspace,
+                   int threads) {
+    const std::size_t piece = scratch_bytes<T>(plan);
+    for (const BranchPlan &branch : plan.branches()) {
+        const Schedule schedule(plan, branch);
+        parallel_phases(
+            threads, schedule.steps(), [&](std::int64_t) { return schedule.cells(); },
+            [&](std::int64_t step, std::int64_t item, int worker) {
+                Workspace mine = workspace;
+                mine.skip(piece, worker);
+                const Scratch<T> scratch = book_scratch<T>(mine, plan);
+                CellBackward<T>(plan, tensors, gradients, scratch).run(branch, schedule, schedule.cell(step, item));
+            });
+    }
+}
+
+template <class T> void write_gradients(const Gradients &gradients, const BackwardTensors &tensors, int threads) {
+    write<T>(gradients.q, tensors.d_q, threads);
+    write<T>(gradients.k, tensors.d_k, threads);
+    write<T>(gradients.v, tensors.d_v, threads);
+}
+
+// The sums of a step, whose rows lie head by head.
+template <class T> Gradients gradients_of(const Plan &plan, const BackwardSums &sums) {
+    const Problem &p = plan.problem();
+    const auto tensor = [&](void *data, std::int64_t n, std::int64_t heads) {
+        const std::int64_t d = p.head_dim;
+        return annulus_tensor{data, accumulation_dtype<T>, 4, {p.batch, n, heads, d}, {heads * n * d, d, n * d, 1}};
+    };
+    return {tensor(sums.d_q, p.queries.length, p.heads), tensor(sums.d_k, p.key_rows(), p.kv_heads),
+            tensor(sums.d_v, p.key_rows(), p.kv_heads)};
+}
+
+} // namespace
+
+template <class T> void backward(const Plan &plan, const BackwardTensors &tensors, Workspace &workspace, int threads) {
+    const Gradients gradients = book_gradients<T>(workspace, plan, &tensors);
+    for (const annulus_tensor *gradient : {&gradients.q, &gradients.k, &gradients.v})
+        set_to_zero<T>(*gradient, threads);
+    add_gradients<T>(plan, tensors, gradients, workspace, threads);
+    write_gradients<T>(gradients, tensors, threads);
+}
+
+template <class T> std::size_t backward_step_bytes(const Plan &plan, int threads) {
+    Workspace ledger;
+    ledger.skip(scratch_bytes<T>(plan), threads);
+    return ledger.used();
+}
+
+template <class T>
+void backward_step(const Plan &plan, const BackwardTensors &tensors, const BackwardSums &sums, bool first,
+                   Workspace &workspace, int threads) {
+    const Gradients gradients = gradients_of<T>(plan, sums);
+    if (first)
+        set_to_zero<T>(gradients.q, threads);
+    set_to_zero<T>(gradients.k, threads);
+    set_to_zero<T>(gradients.v, threads);
+    add_gradients<T>(plan, tensors, gradients, workspace, threads);
+}
+
+template <class T>
+void finish_backward(const Plan &plan, const BackwardTensors &tensors, const BackwardSums &sums, int threads) {
+    write_gradients<T>(gradients_of<T>(plan, sums), tensors, threads);
+}
+
+template std::size_t backward_bytes<float>(const Plan &, int);
+template std::size_t backward_bytes<double>(const Plan &, int);
+template void backward<float>(const Plan &, const BackwardTensors &, Workspace &, int);
+template void backward<double>(const Plan &, const BackwardTensors &, Workspace &, int);
+template std::size_t backward_step_bytes<float>(const Plan &, int);
+template std::size_t backward_step_bytes<double>(const Plan &, int);
+template void backward_step<float>(const Plan &, const BackwardTensors &, const BackwardSums &, bool, Workspace &, int);
+template void backward_step<double>(const Plan &, const BackwardTensors &, const BackwardSums &, bool, Workspace &,
+                                    int);
+template void finish_backward<float>(const Plan &, const BackwardTensors &, const BackwardSums &, int);
+template void finish_backward<double>(const Plan &, const BackwardTensors &, const BackwardSums &, int);
+
+} // namespace annulus

@@ -1,0 +1,357 @@
+// SPDX-License-Identifier: Apache-2.0
+// Forward on the CPU. The queries of one batch entry and head are cut into blocks of consecutive positions; a block
+// goes through all branches with one running softmax (m, l, unnormalised O) and writes O and LSE once. So the memory it
+// needs is that of a few blocks, whatever N is, and blocks run on any thread with the same bits.
+//
+// With S in units of log2 the running softmax over key tiles is: m' = max(m, S), P = 2^(S - m'), l' = l 2^(m - m') +
+// sum P, O' = O 2^(m - m') + P V; at the end O / l and LSE = (m + log2 l) ln 2 (Milakov and Gimelshein 2018,
+// arXiv:1805.02867).
+#include "cpu/blocked/passes.hpp"
+#include "cpu/blocked/tile.hpp"
+#include "cpu/parallel.hpp"
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numbers>
+
+namespace annulus {
+
+namespace {
+
+// Positions in a block. A branch of dilation r works on 1/r of them at a time, so sparse branches ask for long blocks;
+// the bound keeps the block's O in a cache of a few megabytes. Never so long that few blocks are left to share among
+// threads. A power of two that depends on the whole sequence alone: cutting a job into query windows at multiples of
+// the longest block changes no bit.
+std::int64_t block_length(const Plan &plan) {
+    constexpr std::int64_t longest = 16384, enough_blocks = 64;
+    std::int64_t dilation = 1;
+    for (const BranchPlan &branch : plan.branches())
+        if (branch.query_rule() != ANNULUS_QUERY_EVERY)
+            dilation = std::max(dilation, std::min(branch.dilation(), longest));
+    const Problem &problem = plan.problem();
+    auto length =
+        static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(std::min(longest, query_tile * dilation))));
+    while (length > query_tile &&
+           divide_up(problem.sequence_length, length) * problem.batch * problem.heads < enough_blocks)
+        length /= 2;
+    return length;
+}
+
+template <class T> struct Scratch {
+    // The block.
+    T *o;                  // [block, D]
+    T *m;                  // [block]
+    T *l;                  // [block]
+    std::int64_t *places;  // [block], of the positions along the curve of the branch at hand
+    std::int64_t *members; // [block], positions of the queries of one class
+    // A tile of its queries.
+    T *rows;       // [query_tile, D]
+    T *q;          // the same transposed
+    T *tile_o;     // [query_tile, D]
+    T *tile_m;     // [query_tile]
+    T *tile_l;     // [query_tile]
+    T *correction; // [lanes]
+    // A tile of keys.
+    T *k, *v;                        // [key_tile, D]
+    T *scores;                       // [key_tile, lanes]
+    std::int64_t *key_positions;     // [key_tile]
+    std::int64_t *masking_positions; // [lanes]
+};
+
+template <class T> Scratch<T> book(Workspace &workspace, const Plan &plan) {
+    const std::int64_t block = block_length(plan);
+    const std::int64_t d = plan.problem().head_dim, keys = key_tile(plan.problem().head_dim);
+    Scratch<T> s;
+    s.o = workspace.take<T>(block * d);
+    s.m = workspace.take<T>(block);
+    s.l = workspace.take<T>(block);
+    s.places = workspace.take<std::int64_t>(block);
+    s.members = workspace.take<std::int64_t>(block);
+    s.rows = workspace.take<T>(query_tile * d);
+    s.q = workspace.take<T>(query_tile * d);
+    s.tile_o = workspace.take<T>(query_tile * d);
+    s.tile_m = workspace.take<T>(query_tile);
+    s.tile_l = workspace.take<T>(query_tile);
+    s.correction = workspace.take<T>(lanes);
+    s.k = workspace.take<T>(keys * d);
+    s.v = workspace.take<T>(keys * d);
+    s.scores = workspace.take<T>(keys * lanes);
+    s.key_positions = workspace.take<std::int64_t>(keys);
+    s.masking_positions = workspace.take<std::int64_t>(lanes);
+    return s;
+}
+
+template <class T> class BlockForward {
+  public:
+    BlockForward(const Plan &plan, const ForwardTensors &tensors, const Scratch<T> &scratch)
+        : plan_(plan), tensors_(tensors), s_(scratch), d_(plan.problem().head_dim) {}
+
+    // The block of a batch entry and head.
+    struct Head {
+        std::int64_t b;
+        std::int32_t head;
+        Window block;
+    };
+
+    // Keeps the block's sums where several steps meet them.
+    void use_sums(const Head &at, const ForwardSums &sums) {
+        const Problem &problem = plan_.problem();
+        const std::int64_t rows = problem.batch * problem.heads * problem.queries.length;
+        const std::int64_t row =
+            (at.b * problem.heads + at.head) * problem.queries.length + at.block.start - problem.queries.start;
+        s_.o = static_cast<T *>(sums.o) + row * d_;
+        s_.m = static_cast<T *>(sums.statistics) + row;
+        s_.l = s_.m + rows;
+    }
+
+    void clear(const Head &at) const {
+        // O needs no value where l is 0.
+        std::fill_n(s_.m, at.block.length, -std::numeric_limits<T>::infinity());
+        std::fill_n(s_.l, at.block.length, T{0});
+    }
+
+    void run(const Head &at) const {
+        for (const BranchPlan &branch : plan_.branches())
+            if (branch.serves(at.head))
+                for (std::int64_t i = branch.segment_of(at.block.start); i <= branch.segment_of(at.block.end() - 1);
+                     ++i)
+                    run_segment(at, branch, branch.segment(i));
+    }
+
+    // From the sums of all keys, which lie in `keys`.
+    void write(const Head &at, const Window &keys) const {
+        const HeadRows out(tensors_.out, at.b, at.head, plan_.problem().queries.start);
+        for (std::int64_t i = 0; i < at.block.length; ++i) {
+            const std::int64_t position = at.block.start + i;
+            const bool no_sum = s_.l[i] == T{0};
+            const bool empty = no_sum && !plan_.has_keys(at.head, position, keys);
+            // A row all of whose keys have the score -infinity is not one without keys.
+            const T sum = no_sum ? std::numeric_limits<T>::quiet_NaN() : s_.l[i];
+            if (empty) // 0 in every dtype
+                std::memset(out[position], 0, static_cast<std::size_t>(d_ * dtype_bytes(out.dtype())));
+            else
+                vector_kernels<T>().store_row(out.dtype(), s_.o + i * d_, T{1} / sum, d_, out[position]);
+            if (tensors_.lse)
+                *statistic<T>(*tensors_.lse, at.b, at.head, position - plan_.problem().queries.start) =
+                    empty ? -std::numeric_limits<T>::infinity()
+                          : (s_.m[i] + std::log2(sum)) * static_cast<T>(std::numbers::ln2);
+        }
+    }
+
+  private:
+    void run_segment(const Head &at, const BranchPlan &branch, const Segment &segment) const {
+        const Window part = intersect(segment.range, at.block);
+        if (!segment.curve.is_linear())
+            for (std::int64_t i = 0; i < part.length; ++i)
+                s_.places[i] = segment.place(part.start + i);
+        if (branch.query_rule() != ANNULUS_QUERY_RESIDUE) {
+            run_class(at, branch, segment, part, branch.phase(at.head));
+            return;
+        }
+        const std::int64_t r = branch.dilation();
+        if (segment.curve.is_linear()) { // only the residues that occur in the part
+            const std::int64_t first = segment.place(part.start);
+            for (std::int64_t i = 0; i < std::min(r, part.length); ++i)
+                run_class(at, branch, segment, part, (first + i) % r);
+        } else {
+            for (std::int64_t residue = 0; residue < std::min(r, segment.range.length); ++residue)
+                run_class(at, branch, segment, part, residue);
+        }
+    }
+
+    // The queries of a class inside `part` against the keys of the class.
+    void run_class(const Head &at, const BranchPlan &branch, const Segment &segment, const Window &part,
+                   std::int64_t residue) const {
+        const Progression queries = branch.query_class(segment, residue);
+        std::int64_t count = 0;
+        if (segment.curve.is_linear()) {
+            const std::int64_t begin = part.start - segment.range.start;
+            const Progression own = clip(queries, begin, begin + part.length);
+            for (; count < own.count; ++count)
+                s_.members[count] = segment.range.start + own[count];
+        } else {
+            for (std::int64_t i = 0; i < part.length; ++i)
+                if (s_.places[i] % queries.stride == queries.first)
+                    s_.members[count++] = part.start + i;
+        }
+        const Progression keys = clip(segment, branch.key_class(segment, residue), plan_.problem().keys);
+        const std::int64_t padding = branch.padding_keys(segment, residue);
+        for (std::int64_t i = 0; i < count; i += query_tile)
+            run_tile(at, segment, keys, padding, s_.members + i,
+                     static_cast<int>(std::min<std::int64_t>(query_tile, count - i)));
+    }
+
+    void run_tile(const Head &at, const Segment &segment, const Progression &keys, std::int64_t padding,
+                  const std::int64_t *queries, int count) const {
+        const VectorKernels<T> &vector = vector_kernels<T>();
+        load_tile(HeadRows(tensors_.q, at.b, at.head, plan_.problem().queries.start), queries, count, d_, s_.rows);
+        transpose_tile(s_.rows, count, d_, s_.q);
+        load_state(at, queries, count);
+        if (padding)
+            add_zero_keys(padding, count);
+
+        const std::int32_t kv_head = plan_.problem().kv_head(at.head);
+        const Problem &problem = plan_.problem();
+        const HeadRows k(tensors_.k, at.b, kv_head, problem.keys.start, problem.key_stride);
+        const HeadRows v(tensors_.v, at.b, kv_head, problem.keys.start, problem.key_stride);
+        const auto scale_log2 = static_cast<T>(plan_.scale() * std::numbers::log2e);
+        const bool causal = plan_.causal();
+        const std::int64_t last_query = queries[count - 1]; // they ascend
+        const std::int64_t key_count = causal && segment.curve.is_linear()
+                                           ? clip(keys, 0, last_query - segment.range.start + 1).count
+                                           : keys.count;
+        const int tile = key_tile(plan_.problem().head_dim);
+        for (std::int64_t from = 0; from < key_count; from += tile) {
+            const int n = fill_positions(segment, keys, from, std::min<std::int64_t>(tile, key_count - from),
+                                         problem.keys, s_.key_positions);
+            if (n == 0)
+                continue;
+            const Span span = span_of(s_.key_positions, n);
+            if (causal && span.low > last_query)
+                continue;
+            load_tile(k, s_.key_positions, n, d_, s_.k);
+            const bool v_finite = load_tile(v, s_.key_positions, n, d_, s_.v);
+            for (int group = 0; group < count; group += lanes) {
+                const int columns = std::min(lanes, count - group);
+                const std::int64_t last = queries[group + columns - 1];
+                if (causal && span.low > last)
+                    continue;
+                const bool masked = causal && span.high > queries[group];
+                const int seen = masked ? visible_keys(segment, s_.key_positions, n, last) : n;
+                score_tile(seen, d_, s_.k, s_.q + group * d_, scale_log2, s_.scores);
+                if (masked) {
+                    std::copy_n(queries + group, columns, s_.masking_positions);
+                    vector.mask(s_.scores, seen, s_.key_positions, s_.masking_positions,
+                                -std::numeric_limits<T>::infinity());
+                }
+                T *o = s_.tile_o + group * d_;
+                if (vector.softmax(s_.scores, seen, s_.tile_m + group, s_.tile_l + group, s_.correction))
+                    for (int c = 0; c < columns; ++c)
+                        if (s_.correction[c] != T{1})
+                            vector.scale(o + c * d_, s_.correction[c], d_);
+                add_to_queries(masked && !v_finite, columns, d_, seen, s_.scores, s_.v, o);
+            }
+        }
+        store_state(at, queries, count);
+    }
+
+    // The tile's rows of the running state are brought together, and put back when its keys are done.
+    void load_state(const Head &at, const std::int64_t *queries, int count) const {
+        for (int i = 0; i < count; ++i) {
+            const std::int64_t row = queries[i] - at.block.start;
+            if (s_.l[row] == T{0})
+                std::fill_n(s_.tile_o + i * d_, d_, T{0});
+            else
+                std::copy_n(s_.o + row * d_, d_, s_.tile_o + i * d_);
+            s_.tile_m[i] = s_.m[row];
+            s_.tile_l[i] = s_.l[row];
+        }
+    }
+
+    void store_state(const Head &at, const std::int64_t *queries, int count) const {
+        for (int i = 0; i < count; ++i) {
+            const std::int64_t row = queries[i] - at.block.start;
+            std::copy_n(s_.tile_o + i * d_, d_, s_.o + row * d_);
+            s_.m[row] = s_.tile_m[i];
+            s_.l[row] = s_.tile_l[i];
+        }
+    }
+
+    // `padding` keys of score 0 and value 0.
+    void add_zero_keys(std::int64_t padding, int count) const {
+        for (int i = 0; i < count; ++i) {
+            const T m = std::max(s_.tile_m[i], T{0});
+            const T correction = std::exp2(s_.tile_m[i] - m);
+            s_.tile_l[i] = s_.tile_l[i] * correction + static_cast<T>(padding) * std::exp2(-m);
+            s_.tile_m[i] = m;
+            vector_kernels<T>().scale(s_.tile_o + i * d_, correction, d_);
+        }
+    }
+
+    const Plan &plan_;
+    const ForwardTensors &tensors_;
+    Scratch<T> s_;
+    int d_;
+};
+
+template <class T> std::size_t scratch_bytes(const Plan &plan) {
+    Workspace ledger;
+    book<T>(ledger, plan);
+    return ledger.used();
+}
+
+} // namespace
+
+template <class T> std::size_t forward_bytes(const Plan &plan, int threads) {
+    Workspace ledger;
+    ledger.skip(scratch_bytes<T>(plan), threads);
+    return ledger.used();
+}
+
+namespace {
+
+// Calls work(BlockForward, Head) for every block. Without a workspace the blocks have no scratch memory.
+template <class T, class Work>
+void for_each_block(const Plan &plan, const ForwardTensors &tensors, const Workspace *workspace, int threads,
+                    Work work) {
+    const Problem &problem = plan.problem();
+    const std::int64_t length = block_length(plan);
+    const std::int64_t blocks = divide_up(problem.queries.length, length);
+    const std::size_t piece = scratch_bytes<T>(plan);
+    // Late blocks first: under causality they are the long ones.
+    parallel_for(threads, blocks * problem.batch * problem.heads, [&](std::int64_t item, int worker) {
+        const auto head = static_cast<std::int32_t>(item % problem.heads);
+        const std::int64_t b = item / problem.heads % problem.batch;
+        const std::int64_t block = blocks - 1 - item / problem.heads / problem.batch;
+        Scratch<T> scratch{};
+        if (workspace) {
+            Workspace mine = *workspace;
+            mine.skip(piece, worker);
+            scratch = book<T>(mine, plan);
+        }
+        const Window rows = intersect({problem.queries.start + block * length, length}, problem.queries);
+        work(BlockForward<T>(plan, tensors, scratch), typename BlockForward<T>::Head{b, head, rows});
+    });
+}
+
+} // namespace
+
+template <class T> void forward(const Plan &plan, const ForwardTensors &tensors, Workspace &workspace, int threads) {
+    for_each_block<T>(plan, tensors, &workspace, threads, [&](const BlockForward<T> &block, const auto &at) {
+        block.clear(at);
+        block.run(at);
+        block.write(at, plan.problem().keys);
+    });
+}
+
+template <class T>
+void forward_step(const Plan &plan, const ForwardTensors &tensors, const ForwardSums &sums, bool first,
+                  Workspace &workspace, int threads) {
+    for_each_block<T>(plan, tensors, &workspace, threads, [&](BlockForward<T> block, const auto &at) {
+        block.use_sums(at, sums);
+        if (first)
+            block.clear(at);
+        block.run(at);
+    });
+}
+
+template <class T>
+void finish_forward(const Plan &plan, const ForwardTensors &tensors, const ForwardSums &sums, int threads) {
+    for_each_block<T>(plan, tensors, nullptr, threads, [&](BlockForward<T> block, const auto &at) {
+        block.use_sums(at, sums);
+        block.write(at, {0, plan.problem().sequence_length}); // the steps' keys are those of all ranks
+    });
+}
+
+template std::size_t forward_bytes<float>(const Plan &, int);
+template std::size_t forward_bytes<double>(const Plan &, int);
+template void forward<float>(const Plan &, const ForwardTensors &, Workspace &, int);
+template void forward<double>(const Plan &, const ForwardTensors &, Workspace &, int);
+template void forward_step<float>(const Plan &, const ForwardTensors &, const ForwardSums &, bool, Workspace &, int);
+template void forward_step<double>(const Plan &, const ForwardTensors &, const ForwardSums &, bool, Workspace &, int);
+template void finish_forward<float>(const Plan &, const ForwardTensors &, const ForwardSums &, int);
+template void finish_forward<double>(const Plan &, const ForwardTensors &, const ForwardSums &, int);
+
+} // namespace annulus

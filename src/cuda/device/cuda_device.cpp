@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/device/cuda_device.hpp"
+
+#include "core/workspace.hpp"
+#include "cuda/device/cuda_error.hpp"
+
+#include <cstdint>
+#include <cstdio>
+
+namespace annulus {
+
+// The driver aligns every allocation to at least as much.
+static_assert(Workspace::alignment <= 256);
+
+CurrentDevice::CurrentDevice(int index) noexcept : error_(cudaGetDevice(&previous_)) {
+    if (error_ != cudaSuccess || previous_ == index)
+        return;
+    error_ = cudaSetDevice(index);
+    changed_ = error_ == cudaSuccess;
+}
+
+CurrentDevice::~CurrentDevice() {
+    if (changed_)
+        cudaSetDevice(previous_);
+}
+
+template <class Owner, class Create, class... Arguments>
+void CudaDevice::make(Owner &owner, const char *what, Create create, Arguments... arguments) {
+    typename Owner::pointer handle;
+    check(create(&handle, arguments...), what);
+    owner.reset(handle);
+}
+
+namespace {
+
+int attribute(cudaDeviceAttr which, int index) {
+    int value = 0;
+    check(cudaDeviceGetAttribute(&value, which, index), "cudaDeviceGetAttribute");
+    return value;
+}
+
+} // namespace
+
+CudaDevice::Lane::Lane() {
+    make(stream, "cudaStreamCreateWithFlags", cudaStreamCreateWithFlags, cudaStreamNonBlocking);
+    make(done, "cudaEventCreateWithFlags", cudaEventCreateWithFlags, cudaEventDisableTiming);
+    make(blas, "cublasCreate", cublasCreate_v2);
+    check(cublasSetStream(blas.get(), stream.get()), "cublasSetStream");
+    // Sums stay float32 where a product is split.
+    constexpr int math = CUBLAS_DEFAULT_MATH | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
+    check(cublasSetMathMode(blas.get(), static_cast<cublasMath_t>(math)), "cublasSetMathMode");
+}
+
+CudaDevice::DeviceResources::DeviceResources(int index) {
+    make(forked, "cudaEventCreateWithFlags", cudaEventCreateWithFlags, cudaEventDisableTiming);
+    // First, so that what others wait for is sent while this rank's own work fills the device.
+    comm = make_stream();
+    if (attribute(cudaDevAttrMemoryPoolsSupported, index) == 0)
+        return;
+    cudaMemPoolProps properties{};
+    properties.allocType = cudaMemAllocationTypePinned;
+    properties.location.type = cudaMemLocationTypeDevice;
+    properties.location.id = index;
+    make(pool, "cudaMemPoolCreate", cudaMemPoolCreate, &properties);
+    // The next call wants the memory again: none goes back to the system before the pool does.
+    std::uint64_t threshold = UINT64_MAX;
+    check(cudaMemPoolSetAttribute(pool.get(), cudaMemPoolAttrReleaseThreshold, &threshold), "cudaMemPoolSetAttribute");
+}
+
+CudaDevice::CudaDevice(int index) : index_(index) {
+    const CurrentDevice current(index);
+    check(current.error(), "cudaSetDevice");
+    compute_capability_ =
+        10 * attribute(cudaDevAttrComputeCapabilityMajor, index) + attribute(cudaDevAttrComputeCapabilityMinor, index);
+    multiprocessors_ = attribute(cudaDevAttrMultiProcessorCount, index);
+    resources_ = std::make_unique<DeviceResources>(index);
+}
+
+CudaDevice::~CudaDevice() {
+    const CurrentDevice current(index_);
+    resources_.reset();
+}
+
+void *CudaDevice::allocate(std::size_t bytes, void *stream) {
+    if (!resources_->pool)
+        throw Error(ANNULUS_ERROR_UNSUPPORTED,
+                    "CUDA device %d has no memory pools; a context on it must have a workspace or an allocator",
+                    index_);
+    void *memory = nullptr;
+    const cudaError_t error =
+        cudaMallocFromPoolAsync(&memory, bytes, resources_->pool.get(), static_cast<cudaStream_t>(stream));
+    if (error == cudaErrorMemoryAllocation) {
+        cudaGetLastError();
+        throw Error(ANNULUS_ERROR_MEMORY, "CUDA device %d has no memory for a workspace of %zu bytes", index_, bytes);
+    }
+    check(error, "cudaMallocFromPoolAsync");
+    return memory;
+}
+
+void CudaDevice::release(void *memory, void *stream) noexcept {
+    if (cudaFreeAsync(memory, static_cast<cudaStream_t>(stream)) != cudaSuccess)
+        cudaGetLastError();
+}
+
+void CudaDevice::check_memory(const char *name, const void *pointer) const {
+    cudaPointerAttributes attributes{};
+    check(cudaPointerGetAttributes(&attributes, pointer), "cudaPointerGetAttributes");
+    if (attributes.type == cudaMemoryTypeManaged ||
+        (attributes.type == cudaMemoryTypeDevice && attributes.device == index_))
+        return;
+    if (attributes.type == cudaMemoryTypeDevice)
+        throw Error(ANNULUS_ERROR_ARGUMENT, "%s is %p in memory of CUDA device %d; it must be memory of CUDA device %d",
+                    name, pointer, attributes.device, index_);
+    throw Error(ANNULUS_ERROR_ARGUMENT, "%s is %p in host memory; it must be memory of CUDA device %d", name, pointer,
+                index_);
+}
+
+void CudaDevice::enter() {
+    current_.emplace(index_);
+    const cudaError_t error = current_->error();
+    if (error == cudaSuccess)
+        return;
+    current_.reset();
+    check(error, "cudaSetDevice");
+}
+
+void CudaDevice::leave() noexcept {
+    current_.reset();
+}
+
+void *CudaDevice::record(void *stream) {
+    Event &event = resources_->events[next_event_++ % resources_->events.size()];
+    if (!event)
+        make(event, "cudaEventCreateWithFlags", cudaEventCreateWithFlags, cudaEventDisableTiming);
+    check(cudaEventRecord(event.get(), static_cast<cudaStream_t>(stream)), "cudaEventRecord");
+    return event.get();
+}
+
+void CudaDevice::wait(void *stream, void *event) {
+    check(cudaStreamWaitEvent(static_cast<cudaStream_t>(stream), static_cast<cudaEvent_t>(event), 0),
+          "cudaStreamWaitEvent");
+}
+
+// The driver copies between devices whatever cudaMalloc() returned, but from a pool directly only where it is mapped.
+void CudaDevice::admit_peers() {
+    if (admits_peers_ || !resources_->pool)
+        return;
+    int count = 0;
+    check(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
+    for (int peer = 0; peer < count; ++peer) {
+        int can = 0;
+        if (peer != index_)
+            check(cudaDeviceCanAccessPeer(&can, peer, index_), "cudaDeviceCanAccessPeer");
+        if (can == 0)
+            continue;
+        cudaMemAccessDesc access{};
+        access.location.type = cudaMemLocationTypeDevice;
+        access.location.id = peer;
+        access.flags = cudaMemAccessFlagsProtReadWrite;
+        check(cudaMemPoolSetAccess(resources_->pool.get(), &access, 1), "cudaMemPoolSetAccess");
+    }
+    admits_peers_ = true;
+}
+
+// Between devices as the runtime asks for it of those that have no access to one another.
+void CudaDevice::copy(void *to, const void *from, std::size_t bytes, void *stream) {
+    const auto cuda_stream = static_cast<cudaStream_t>(stream);
+    cudaPointerAttributes source{};
+    check(cudaPointerGetAttributes(&source, from), "cudaPointerGetAttributes");
+    if (source.type == cudaMemoryTypeDevice && source.device != index_)
+        check(cudaMemcpyPeerAsync(to, index_, from, source.device, bytes, cuda_stream), "cudaMemcpyPeerAsync");
+    else
+        check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cuda_stream), "cudaMemcpyAsync");
+}
+
+bool CudaDevice::is_capturing(void *stream) const {
+    cudaStreamCaptureStatus status{};
+    check(cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status), "cudaStreamIsCapturing");
+    return status != cudaStreamCaptureStatusNone;
+}
+
+void CudaDevice::fork(cudaStream_t stream) {
+    check(cudaEventRecord(resources_->forked.get(), stream), "cudaEventRecord");
+    for (const Lane &lane : resources_->lane)
+        check(cudaStreamWaitEvent(lane.stream.get(), resources_->forked.get(), 0), "cudaStreamWaitEvent");
+}
+
+void CudaDevice::join(cudaStream_t stream) {
+    // All lanes, whatever becomes of one: memory that they use may be given back after this.
+    cudaError_t first = cudaSuccess;
+    const auto note = [&](cudaError_t error) { first = first == cudaSuccess ? error : first; };
+    for (const Lane &lane : resources_->lane) {
+        note(cudaEventRecord(lane.done.get(), lane.stream.get()));
+        note(cudaStreamWaitEvent(stream, lane.done.get(), 0));
+    }
+    check(first, "cudaStreamWaitEvent");
+}
+
+namespace {
+
+// What the runtime says of the number of devices; `count` is 0 where it fails.
+cudaError_t count_devices(int &count) {
+    const cudaError_t error = cudaGetDeviceCount(&count);
+    if (error == cudaSuccess)
+        return count > 0 ? cudaSuccess : cudaErrorNoDevice;
+    cudaGetLastError();
+    count = 0;
+    return error;
+}
+
+// The runtime calls a driver that is not there too old.
+bool driver_is_missing() {
+    int version = 0;
+    return cudaDriverGetVersion(&version) == cudaSuccess && version == 0;
+}
+
+} // namespace
+
+const char *cuda_versions() noexcept {
+    static const auto text = []() noexcept {
+        int runtime = 0, driver = 0;
+        cudaRuntimeGetVersion(&runtime);
+        cudaDriverGetVersion(&driver);
+        std::array<char, 64> line{};
+        std::snprintf(line.data(), line.size(), driver != 0 ? "%d.%d (driver for %d.%d)" : "%d.%d (no driver)",
+                      runtime / 1000, runtime % 1000 / 10, driver / 1000, driver % 1000 / 10);
+        return line;
+    }();
+    return text.data();
+}
+
+int cuda_device_count() {
+    int count = 0;
+    count_devices(count);
+    return count;
+}
+
+std::unique_ptr<Device> make_cuda_device(int index) {
+    int count = 0;
+    if (const cudaError_t error = count_devices(count); error != cudaSuccess)
+        throw Error(ANNULUS_ERROR_UNSUPPORTED, "there is no CUDA device: %s",
+                    driver_is_missing() ? "no CUDA driver is installed" : cudaGetErrorString(error));
+    return std::make_unique<CudaDevice>(index);
+}
+
+} // namespace annulus

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// A CUDA device as a context uses it: memory from a pool of its own, and lanes, internal streams with a cuBLAS handle
+// each, on which independent parts of a call run side by side.
+#pragma once
+
+#include "cuda/device/cuda_handle.hpp"
+#include "cuda/fused/plan/branch_split.hpp"
+#include "cuda/fused/plan/tensor_maps.hpp"
+#include "engine/device.hpp"
+
+#include <cublas_v2.h>
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <memory>
+#include <optional>
+
+namespace annulus {
+
+class CudaDevice : public Device {
+  public:
+    static constexpr int lanes = 2;
+
+    explicit CudaDevice(int index);
+    // Waits for the device's work, as cuBLAS does when a handle goes.
+    ~CudaDevice() override;
+
+    void *allocate(std::size_t bytes, void *stream) override;
+    void release(void *memory, void *stream) noexcept override;
+    void check_memory(const char *name, const void *pointer) const override;
+    void enter() override;
+    void leave() noexcept override;
+    int index() const override { return index_; }
+    void *comm_stream() override { return resources_->comm.get(); }
+    void *record(void *stream) override;
+    void wait(void *stream, void *event) override;
+    void admit_peers() override;
+    void copy(void *to, const void *from, std::size_t bytes, void *stream) override;
+    bool is_capturing(void *stream) const override;
+
+    int compute_capability() const { return compute_capability_; } // 10 * major + minor
+    int multiprocessors() const { return multiprocessors_; }
+    TensorMaps &tensor_maps() { return tensor_maps_; }
+    PassCuts &pass_cuts() { return pass_cuts_; }
+
+    cudaStream_t stream(int lane) const { return resources_->lane[static_cast<std::size_t>(lane)].stream.get(); }
+    // Bound to the lane's stream.
+    cublasHandle_t blas(int lane) const { return resources_->lane[static_cast<std::size_t>(lane)].blas.get(); }
+
+    // What the lanes do after fork() comes after what `stream` was given before it; what `stream` does after join()
+    // comes after what the lanes were given before it. Legal while `stream` is being captured.
+    void fork(cudaStream_t stream);
+    void join(cudaStream_t stream);
+
+  private:
+    struct Lane {
+        Stream stream;
+        Event done;
+        Owned<cublasHandle_t, cublasDestroy_v2> blas;
+        Lane();
+    };
+    // What is made and destroyed while the device is current.
+    struct DeviceResources {
+        Owned<cudaMemPool_t, cudaMemPoolDestroy> pool; // null where the device has no pools
+        Event forked;
+        std::array<Lane, lanes> lane;
+        Stream comm;
+        std::array<Event, 128> events; // made when they are first recorded
+        explicit DeviceResources(int index);
+    };
+
+    template <class Owner, class Create, class... Arguments>
+    static void make(Owner &owner, const char *what, Create create, Arguments... arguments);
+
+    int index_;
+    int compute_capability_ = 0;
+    int multiprocessors_ = 0;
+    std::unique_ptr<DeviceResources> resources_;
+    TensorMaps tensor_maps_;
+    PassCuts pass_cuts_;
+    std::size_t next_event_ = 0;
+    bool admits_peers_ = false;
+    std::optional<CurrentDevice> current_; // between enter() and leave()
+};
+
+// The versions of CUDA's runtime and of the driver, for people. Static.
+const char *cuda_versions() noexcept;
+int cuda_device_count();
+// As make_device().
+std::unique_ptr<Device> make_cuda_device(int index);
+
+} // namespace annulus

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a unit's results, in the registers of a warpgroup as products leave them, to rows of a tensor. A warp has 16 of
+// the unit's rows, which it writes without the others.
+#pragma once
+
+#include "cuda/device/warp.cuh"
+#include "cuda/fused/schedule/tile_grid.hpp"
+#include "cuda/fused/sm90/tma.cuh"
+
+#include <cstdint>
+
+namespace annulus {
+
+template <int count> __device__ __forceinline__ void note_nonfinite(const float (&x)[count], int *has_nan) {
+    float zero = 0;
+#pragma unroll
+    for (const float &element : x)
+        zero += element * 0.f;
+    if (zero != 0.f)
+        *has_nan = 1;
+}
+
+// Row r of the thread's two becomes factor times itself and factor_of_sums times `sums`.
+template <int count>
+__device__ __forceinline__ void add_sums(float (&x)[count], int r, float factor, float factor_of_sums,
+                                         const float *sums, int columns) {
+#pragma unroll
+    for (int i = 0; i < count / 4; ++i) {
+        const int column = 8 * i + 2 * (thread_of_warpgroup() % 4);
+        if (column >= columns)
+            break;
+        const float2 two = *reinterpret_cast<const float2 *>(sums + column);
+        float *const own = x + 4 * i + 2 * r;
+        own[0] = fmaf(own[0], factor, two.x * factor_of_sums);
+        own[1] = fmaf(own[1], factor, two.y * factor_of_sums);
+    }
+}
+
+// To shared memory: pairs of elements of the dtype.
+template <int count>
+__device__ __forceinline__ void stage_pairs(std::uint32_t staging, const std::uint32_t (&pairs)[count]) {
+    const int thread = thread_of_warpgroup(), lane = thread % warp_threads, warp = thread / warp_threads;
+#pragma unroll
+    for (int i = 0; i < count / 4; ++i)
+        store_matrices(staging + swizzled_offset(unit_rows, warp * 16 + lane % 16, 2 * i + lane / 16), pairs[4 * i],
+                       pairs[4 * i + 1], pairs[4 * i + 2], pairs[4 * i + 3]);
+}
+
+// To shared memory, in the dtype: `first` times the thread's first row, `second` times the one 8 further.
+template <class Element, int count>
+__device__ __forceinline__ void stage_rows(std::uint32_t staging, const float (&x)[count], float first, float second) {
+    std::uint32_t pairs[count / 2];
+#pragma unroll
+    for (int i = 0; i < count / 2; ++i) {
+        const float factor = i % 2 ? second : first;
+        pairs[i] = pack_two<Element>(x[2 * i] * factor, x[2 * i + 1] * factor);
+    }
+    stage_pairs(staging, pairs);
+    __syncwarp();
+}
+
+// From there to the first `columns` columns of rows row_at(0), …, row_at(rows - 1).
+template <class Element, int most_columns, class RowAt>
+__device__ __forceinline__ void store_rows(std::uint32_t staging, int rows, int columns, const RowAt &row_at) {
+    const int thread = thread_of_warpgroup(), lane = thread % warp_threads, warp = thread / warp_threads;
+    constexpr int parts = most_columns / 8;
+#pragma unroll
+    for (int i = 0; i < parts / 2; ++i) {
+        const int row = warp * 16 + (lane + i * warp_threads) / parts, part = (lane + i * warp_threads) % parts;
+        const uint4 sixteen_bytes = load_16_bytes(staging + swizzled_offset(unit_rows, row, part));
+        if (row < rows && part * 8 < columns)
+            *reinterpret_cast<uint4 *>(static_cast<Element *>(row_at(row)) + part * 8) = sixteen_bytes;
+    }
+}
+
+} // namespace annulus

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/fused/plan/branch_split.hpp"
+
+#include "cuda/fused/schedule/cell.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <optional>
+
+namespace annulus {
+
+namespace {
+
+// Times are in rows of a step in which all units of a tile take part. By a fit to times on an H200 (notes.md): what a
+// pass takes beside its tiles, a tile beside its steps, and a unit that waits for the others of its tile, as a part of
+// what it would take with them.
+constexpr double rows_of_pass = 4000, rows_of_tile = 512, cost_of_waiting = 0.75;
+constexpr double least_rows = 3 * rows_of_pass; // of a pass that is worth a thought
+constexpr double least_gain = 0.05;
+
+// Of the units of a cell that are in the same class.
+struct UnitsOfClass {
+    std::int64_t met; // rows of runs
+    int units;
+    unsigned branches; // a bit for each that they take part in
+};
+
+// The time that a pass takes, in rows as above, from a look at some of its cells. Of tiles only what counts is found as
+// in tile.cuh; causality is taken to halve all of it.
+class PassTime {
+  public:
+    PassTime(const TileGrid &pass, const KernelShape &shape) : pass_(pass), shape_(shape) {
+        const std::int64_t heads = pass.heads.value, blocks = pass.blocks;
+        const int samples = static_cast<int>(std::min<std::int64_t>(most_samples, heads * blocks));
+        for (int i = 0; i < samples; ++i) // of each as evenly as can be (Roberts, 2018)
+            visit_block(sample(i, 0.7548776662466927, heads) * pass.head_step, sample(i, 0.5698402909980532, blocks));
+        all_ *= static_cast<double>(heads * blocks) / samples * pass.batches * (pass.causal ? 0.5 : 1);
+    }
+
+    double on(int multiprocessors) const { return all_ / multiprocessors + rows_of_pass; }
+
+  private:
+    using UnitCounts = std::array<int, most_branches>; // that take part in each branch
+    static constexpr int most_samples = 12;
+
+    static int sample(int i, double step, std::int64_t all) {
+        const double x = 0.5 + i * step;
+        return static_cast<int>((x - std::floor(x)) * static_cast<double>(all));
+    }
+
+    const TileGrid &pass_;
+    const KernelShape &shape_;
+    double all_ = 0; // tiles
+    // Of the cell at hand, and of its tile.
+    std::vector<CellBranch> branches_, branches_of_tile_;
+    std::vector<UnitsOfClass> classes_;
+
+    void visit_block(int head, int block) {
+        const int block_start = (pass_.first_block + block) * pass_.block_length;
+        const int block_end = std::min(block_start + pass_.block_length, pass_.sequence_length);
+        for (int start = block_start, end; start < block_end; start = end) {
+            end = block_end;
+            branches_.clear();
+            for (int i = 0; i < pass_.branch_count; ++i) {
+                branches_.emplace_back(pass_, pass_.branches[i], head, start);
+                end = std::min(end, branches_.back().end);
+            }
+            visit_cell(std::max(start, pass_.unit_start), std::min(end, pass_.unit_start + pass_.unit_count));
+        }
+    }
+
+    void visit_cell(int start, int end) {
+        classes_.clear();
+        const auto add = [&](int residue, const FastDivmod &modulus, unsigned members) {
+            const int rows = Members(start, end, residue, modulus).count;
+            std::int64_t met = 0;
+            for (int i = 0; i < pass_.branch_count; ++i)
+                if (members >> i & 1)
+                    met += rows_of(branches_[i], i, branches_[i].start, branches_[i].end);
+            if (members)
+                classes_.push_back({met, static_cast<int>(divide_up(rows, unit_rows)), members});
+        };
+        if (pass_.branch_count == 1)
+            add(branches_[0].unit_residue, unit_divisor(0), branches_[0].serves);
+        else
+            for_each_class(0, 0, add);
+        std::ranges::stable_sort(classes_, std::greater(), &UnitsOfClass::met);
+
+        // Tiles within a class are alike; others have the end of one and what follows.
+        int units = 0;
+        unsigned taking = 0;
+        UnitCounts of_branch{};
+        const auto put = [&](const UnitsOfClass &of_class, int count) {
+            if (count == 0)
+                return;
+            units += count;
+            taking |= of_class.branches;
+            for (std::size_t i = 0; i < branches_.size(); ++i)
+                of_branch[i] += (of_class.branches >> i & 1) * count;
+        };
+        const auto finish = [&](int tiles) {
+            if (units > 0)
+                visit_tile(taking, of_branch, tiles);
+            units = 0;
+            taking = 0;
+            of_branch = {};
+        };
+        for (const UnitsOfClass &of_class : classes_) {
+            int left = of_class.units;
+            const int before = std::min(left, (shape_.units - units) % shape_.units);
+            put(of_class, before);
+            left -= before;
+            if (units == shape_.units)
+                finish(1);
+            if (const int tiles = left / shape_.units; tiles > 0) {
+                put(of_class, shape_.units);
+                finish(tiles);
+            }
+            put(of_class, left % shape_.units);
+        }
+        finish(1);
+    }
+
+    // use(residue, modulus, branches) for each class of units.
+    template <class Use> void for_each_class(int level, int residue, const Use &use) const {
+        const FastDivmod &modulus = pass_.levels[level];
+        unsigned members = 0;
+        for (int i = 0; i < pass_.branch_count; ++i) {
+            const CellBranch &branch = branches_[i];
+            if (!branch.serves)
+                continue;
+            if (branch.unit_dilation <= modulus.value) {
+                members |= static_cast<unsigned>(unit_divisor(i).remainder(residue) == branch.unit_residue) << i;
+            } else if (modulus.remainder(branch.unit_residue) == residue) { // it has parts
+                for (int part = residue; part < pass_.levels[level + 1].value; part += modulus.value)
+                    for_each_class(level + 1, part, use);
+                return;
+            }
+        }
+        use(residue, modulus, members);
+    }
+
+    // So many units take part in each branch.
+    void visit_tile(unsigned taking, const UnitCounts &units, int tiles) {
+        std::vector<CellBranch> &branches = branches_of_tile_;
+        branches = branches_;
+        for (std::size_t i = 0; i < branches.size(); ++i)
+            for (std::size_t j = 0; j < i; ++j)
+                if ((taking >> i & 1) && (taking >> j & 1))
+                    branches[i].try_parent(pass_, static_cast<int>(j), branches[j]);
+        double rows = rows_of_tile;
+        for (std::size_t i = 0; i < branches.size(); ++i) {
+            if (!(taking >> i & 1))
+                continue;
+            const CellBranch &branch = branches[i];
+            int largest = branch.run_dilation;
+            for (std::size_t j = i + 1; j < branches.size(); ++j)
+                if (branches[j].ancestors >> i & 1)
+                    largest = std::max(largest, branches[j].run_dilation);
+            const int splits = splits_of_period(largest / branch.run_dilation);
+            const auto visit = [&](int start, int end) {
+                const std::int64_t met = rows_of(branch, static_cast<int>(i), start, end);
+                const std::int64_t steps =
+                    divide_up(met, std::int64_t{splits} * shape_.step) * std::min<std::int64_t>(splits, met);
+                const double busy = static_cast<double>(units[i]) / shape_.units;
+                rows += static_cast<double>(steps * shape_.step) * (busy + cost_of_waiting * (1 - busy));
+            };
+            if (branch.parent < 0) {
+                visit(branch.start, branch.end);
+            } else {
+                visit(branch.start, branches[branch.parent].start);
+                visit(branches[branch.parent].end, branch.end);
+            }
+        }
+        all_ += rows * tiles;
+    }
+
+    const FastDivmod &unit_divisor(int branch) const {
+        static constexpr FastDivmod one(1);
+        return branches_[branch].unit_dilation == 1 ? one : pass_.branches[branch].dilation;
+    }
+
+    int rows_of(const CellBranch &branch, int index, int start, int end) const {
+        const int from = std::max(start, pass_.run_start), to = std::min(end, pass_.run_start + pass_.run_count);
+        return from < to ? Members(from, to, branch.run_residue, pass_.branches[index].run_dilation).count : 0;
+    }
+};
+
+// How many of the least dilated branches it is best to cut off; 0: none.
+int find_cut(const PlannedGrid &whole, const Plan &plan, GridOf what, const KernelShape &shape, int multiprocessors) {
+    const int branches = whole.tiles.branch_count;
+    const double rows_of_whole = PassTime(whole.tiles, shape).on(multiprocessors);
+    if (rows_of_whole < least_rows)
+        return 0;
+    int best = 0;
+    double least = (1 - least_gain) * rows_of_whole;
+    for (int count = 1; count < branches; ++count) {
+        const std::optional<std::vector<PlannedGrid>> cut = cut_after(count, whole, plan, what, shape);
+        if (!cut)
+            continue;
+        const double rows = PassTime(cut->front().tiles, shape).on(multiprocessors) +
+                            PassTime(cut->back().tiles, shape).on(multiprocessors);
+        if (rows < least) {
+            least = rows;
+            best = count;
+        }
+    }
+    return best;
+}
+
+} // namespace
+
+std::optional<std::vector<PlannedGrid>> cut_after(int less_dilated, const PlannedGrid &whole, const Plan &plan,
+                                                  GridOf what, const KernelShape &shape) {
+    const int branches = whole.tiles.branch_count;
+    std::optional<PlannedGrid> others = pass_over(whole, less_dilated, branches - less_dilated, plan, what, shape);
+    std::optional<PlannedGrid> last = pass_over(whole, 0, less_dilated, plan, what, shape);
+    if (!others || !last || !last->is_complete)
+        return std::nullopt;
+    others->leaves_sums = true;
+    SummedRows &summed = last->tiles.summed;
+    std::ranges::copy(others->tiles.branches, summed.branches);
+    summed.branch_count = others->tiles.branch_count; // the window is empty
+    return std::vector{*others, *last};
+}
+
+int PassCuts::find(const PlannedGrid &whole, const Plan &plan, GridOf what, const KernelShape &shape,
+                   int multiprocessors) {
+    const auto *const end = entries_.begin() + count_;
+    const auto *const found = std::find_if(
+        entries_.cbegin(), end, [&](const Entry &entry) { return entry.shape == shape && entry.whole == whole.tiles; });
+    if (found != end)
+        return found->less_dilated;
+    const int less_dilated = find_cut(whole, plan, what, shape, multiprocessors);
+    entries_[next_] = {whole.tiles, shape, less_dilated};
+    count_ = std::max(count_, next_ + 1);
+    next_ = (next_ + 1) % entries_.size();
+    return less_dilated;
+}
+
+void PassCuts::cut(std::vector<PlannedGrid> &passes, const Plan &plan, GridOf what, const KernelShape &shape,
+                   int multiprocessors) {
+    if (passes.size() != 1)
+        return;
+    const PlannedGrid whole = passes.front();
+    if (!whole.is_complete || whole.tiles.branch_count < 2 || whole.tiles.has_residue_classes ||
+        whole.tiles.unit_count == 0)
+        return;
+    const int less_dilated = find(whole, plan, what, shape, multiprocessors);
+    if (less_dilated > 0)
+        passes = *cut_after(less_dilated, whole, plan, what, shape);
+}
+
+} // namespace annulus

@@ -1,0 +1,407 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/fused/plan/launch_plan.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <numbers>
+#include <optional>
+#include <span>
+#include <utility>
+
+namespace annulus {
+
+namespace {
+
+std::span<const GridBranch> branches_of(const TileGrid &pass) {
+    return {pass.branches, static_cast<std::size_t>(pass.branch_count)};
+}
+
+constexpr std::int64_t too_many_tiles = std::int64_t{1} << 31;
+
+GridBranch make_branch(const Plan &plan, std::size_t index, GridOf what) {
+    const Branch &branch = plan.pattern().branches[index];
+    const BranchPlan &of_plan = plan.branches()[index];
+    GridBranch result{};
+    const int dilation = static_cast<int>(of_plan.dilation());
+    result.length = FastDivmod(static_cast<int>(of_plan.segment_length()));
+    result.dilation = FastDivmod(dilation);
+    result.first_head = branch.first_head;
+    result.head_count = of_plan.head_count();
+    // Where there is one class, all is said.
+    result.unit_rule = dilation == 1 ? ANNULUS_QUERY_EVERY : branch.query_rule;
+    result.run_dilation = result.dilation;
+    if (what == GridOf::key_gradients && result.unit_rule == ANNULUS_QUERY_EVERY) {
+        result.unit_rule = dilation == 1 ? ANNULUS_QUERY_EVERY : ANNULUS_QUERY_DILATED;
+        result.run_dilation = FastDivmod(1);
+    }
+    switch (branch.phase_rule) {
+    case ANNULUS_PHASE_BLOCK:
+        result.heads_of_phase = FastDivmod(static_cast<int>(divide_up(result.head_count, dilation)));
+        break;
+    case ANNULUS_PHASE_INTERLEAVE:
+        result.heads_of_phase = FastDivmod(1);
+        break;
+    case ANNULUS_PHASE_FIXED:
+        result.heads_of_phase = FastDivmod(std::numeric_limits<int>::max());
+        result.first_phase = static_cast<int>(branch.fixed_residue % dilation);
+        break;
+    }
+    return result;
+}
+
+int smallest_prime_factor(int x) {
+    for (int p = 2; p <= x / p; ++p)
+        if (x % p == 0)
+            return p;
+    return x;
+}
+
+// Whether units fall into classes by their own residue in the branch.
+bool divides_units(const GridBranch &branch) {
+    return branch.unit_rule != ANNULUS_QUERY_EVERY;
+}
+
+// Sets the levels, and says how many classes a cell may have at most; none where that would take too long to find out.
+std::optional<int> set_levels(TileGrid &pass) {
+    const std::span<const GridBranch> branches = branches_of(pass);
+    if (pass.has_residue_classes || pass.branch_count == 1)
+        return 1;
+    int classes = 1, visits = 1, level = 0, modulus = 1;
+    pass.levels[0] = FastDivmod(1);
+    for (;;) {
+        const auto is_finer = [&](const GridBranch &branch) {
+            return divides_units(branch) && branch.dilation.value > modulus;
+        };
+        const auto next = std::find_if(branches.begin(), branches.end(), is_finer);
+        if (next == branches.end())
+            return classes;
+        const int parts = smallest_prime_factor(next->dilation.value / modulus);
+        const int divided =
+            static_cast<int>(std::min<std::ptrdiff_t>(modulus, std::count_if(next, branches.end(), is_finer)));
+        visits += divided * parts;
+        classes += divided * (parts - 1);
+        if (classes > most_classes || visits > 3 * most_classes)
+            return std::nullopt;
+        modulus *= parts;
+        pass.levels[++level] = FastDivmod(modulus);
+    }
+}
+
+// The pass with one more branch, which is not less dilated than those it has, nor shorter than one equally dilated; or
+// none.
+std::optional<TileGrid> with_branch(TileGrid pass, const GridBranch &branch) {
+    if (pass.branch_count == most_branches)
+        return std::nullopt;
+    if (pass.branch_count > 0 && branch.dilation.value % pass.branches[pass.branch_count - 1].dilation.value != 0)
+        return std::nullopt;
+    const auto has_rule = [&](annulus_query_rule rule) {
+        return std::ranges::any_of(branches_of(pass), [&](const GridBranch &other) { return other.unit_rule == rule; });
+    };
+    if (branch.unit_rule == ANNULUS_QUERY_RESIDUE) {
+        if (has_rule(ANNULUS_QUERY_DILATED))
+            return std::nullopt;
+        pass.has_residue_classes = true;
+        pass.residue_classes = branch.dilation;
+    } else if (branch.unit_rule == ANNULUS_QUERY_DILATED && has_rule(ANNULUS_QUERY_RESIDUE)) {
+        return std::nullopt;
+    }
+    pass.branches[pass.branch_count++] = branch;
+    if (!set_levels(pass))
+        return std::nullopt;
+    return pass;
+}
+
+// What merging branches of up to `ratio` times the dilation comes to.
+class Merging {
+  public:
+    Merging(const TileGrid &pass, int ratio) : pass_(pass), ratio_(ratio) {}
+
+    // The strides of the runs, in positions.
+    std::vector<int> strides() const {
+        std::vector<int> result;
+        for (int i = 0; i < pass_.branch_count; ++i)
+            for (int j = i; j < pass_.branch_count; ++j)
+                if (j == i || merges(i, j))
+                    result.push_back(dilation(i) * splits_of_period(period(i, j)));
+        std::sort(result.begin(), result.end());
+        result.erase(std::unique(result.begin(), result.end()), result.end());
+        return result;
+    }
+
+    // At most, of a tile: a branch that is merged has keys left and right of those that it does not visit.
+    int runs() const {
+        int sum = 0;
+        for (int i = 0; i < pass_.branch_count; ++i) {
+            const bool may_merge = i > 0 && merges(i - 1, i);
+            const int merged = may_merge ? (pass_.causal ? 1 : 2) * most_splits(i, dilation(i - 1)) : 0;
+            sum += std::max(merged, most_splits(i, dilation(i)));
+        }
+        return sum;
+    }
+
+    // Of a query that takes part in all branches, where their segments and classes are nested.
+    std::int64_t steps(int step) const {
+        std::int64_t sum = 0;
+        int root = 0;
+        for (int i = 0; i < pass_.branch_count; ++i) {
+            const bool is_merged = i > 0 && merges(root, i);
+            if (!is_merged)
+                root = i;
+            const int sides = is_merged && !pass_.causal ? 2 : 1;
+            const int parts = sides * most_splits(i, dilation(root));
+            const int positions = pass_.branches[i].length.value - (is_merged ? pass_.branches[i - 1].length.value : 0);
+            sum += parts * divide_up(std::max(positions, 0), std::int64_t{dilation(i)} * parts * step);
+        }
+        return sum;
+    }
+
+  private:
+    int dilation(int i) const { return pass_.branches[i].run_dilation.value; }
+    int period(int i, int j) const { return dilation(j) / dilation(i); }
+    bool merges(int i, int j) const { return ratio_ > 0 && period(i, j) <= ratio_; }
+    // Of the runs of branch i, where branches are merged up to `ratio` times the dilation `root`.
+    int most_splits(int i, int root) const {
+        int most = 1;
+        for (int j = i + 1; j < pass_.branch_count; ++j)
+            if (ratio_ > 0 && dilation(j) / root <= ratio_)
+                most = std::max(most, splits_of_period(period(i, j)));
+        return most;
+    }
+
+    const TileGrid &pass_;
+    const int ratio_;
+};
+
+void set_merging(TileGrid &pass, int step, std::int64_t rows_of_runs) {
+    const auto fits = [&](const Merging &merging) {
+        return merging.runs() <= most_runs && merging.strides().size() <= most_strides;
+    };
+    const bool may_merge = std::ranges::all_of(
+        branches_of(pass), [](const GridBranch &branch) { return branch.run_dilation.value == branch.dilation.value; });
+    for (const int ratio : {8, 16, 32}) {
+        const Merging merging(pass, ratio);
+        if (may_merge && fits(merging) && merging.steps(step) < Merging(pass, pass.merged_ratio).steps(step))
+            pass.merged_ratio = ratio;
+    }
+    for (const int stride : Merging(pass, pass.merged_ratio).strides()) {
+        // Where rows are those that a branch left, another one may have a single row: any stride will do.
+        const FastDivmod of_rows(pass.run_stride.remainder(stride) == 0 ? pass.run_stride.quotient(stride) : 1);
+        const std::span<const FastDivmod> found(pass.strides, static_cast<std::size_t>(pass.stride_count));
+        if (std::ranges::any_of(found, [&](const FastDivmod &other) { return other.value == of_rows.value; }))
+            continue;
+        pass.strides[pass.stride_count] = of_rows;
+        pass.longer_residues[pass.stride_count++] = of_rows.remainder(static_cast<int>(rows_of_runs));
+    }
+}
+
+void set_grid(TileGrid &pass, int units) {
+    const std::span<const GridBranch> branches = branches_of(pass);
+    const auto length_of = [](const GridBranch &branch) { return branch.length.value; };
+    const int length = length_of(std::ranges::min(branches, {}, length_of));
+    const int longest = length_of(std::ranges::max(branches, {}, length_of));
+    pass.block_length = length;
+    pass.first_block = pass.unit_start / length;
+    pass.blocks = (pass.unit_start + pass.unit_count - 1) / length - pass.first_block + 1;
+    // A head's runs of a section are read together.
+    const int blocks_of_section = std::min(pass.blocks, static_cast<int>(divide_up(longest, length)));
+    pass.blocks_of_section = FastDivmod(blocks_of_section);
+    pass.sections = FastDivmod(static_cast<int>(divide_up(pass.blocks, blocks_of_section)));
+    // Each branch whose segments do not end with those of the shortest may cut a block once.
+    pass.cells_of_block =
+        FastDivmod(1 + static_cast<int>(std::ranges::count_if(branches, [&](const GridBranch &branch) {
+                       return branch.length.value % length != 0 && branch.length.value < pass.sequence_length;
+                   })));
+    const std::int64_t rows = std::min(length, pass.unit_count);
+    std::int64_t tiles_of_cell;
+    if (pass.has_residue_classes) {
+        const std::int64_t units_of_class = divide_up(divide_up(rows, pass.residue_classes.value), unit_rows);
+        pass.tiles_of_class = FastDivmod(static_cast<int>(divide_up(units_of_class, units)));
+        tiles_of_cell = std::int64_t{pass.tiles_of_class.value} * pass.residue_classes.value;
+    } else {
+        const std::int64_t classes = *set_levels(pass);
+        std::int64_t members = 0;
+        for (const GridBranch &branch : branches)
+            members += divides_units(branch) ? divide_up(rows, branch.dilation.value) : rows;
+        const std::int64_t units_of_cell = (std::min(rows, members) + classes * (unit_rows - 1)) / unit_rows;
+        tiles_of_cell = divide_up(units_of_cell, units);
+    }
+    tiles_of_cell = std::min(tiles_of_cell, too_many_tiles - 1);
+    pass.tiles_of_cell = FastDivmod(static_cast<int>(tiles_of_cell));
+    std::int64_t tiles = tiles_of_cell;
+    for (const int count :
+         {pass.cells_of_block.value, blocks_of_section, pass.sections.value, pass.heads.value, pass.batches})
+        tiles = std::min(too_many_tiles, tiles * count);
+    pass.tiles = static_cast<unsigned>(tiles);
+}
+
+// An order other than the linear one makes a difference.
+bool is_curved(const Branch &branch, const BranchPlan &plan) {
+    const auto is_linear = [&](std::int64_t segment) { return plan.segment(segment).curve.is_linear(); };
+    return branch.order != ANNULUS_ORDER_LINEAR && plan.dilation() > 1 &&
+           !(is_linear(0) && is_linear(plan.segment_count() - 1));
+}
+
+// Whether a segment of the branch has both queries and keys of the problem.
+bool has_pairs(const BranchPlan &branch, const Problem &problem) {
+    if (problem.queries.length == 0 || problem.keys.length == 0)
+        return false;
+    return branch.segment_of(problem.queries.start) <= branch.segment_of(problem.keys.end() - 1) &&
+           branch.segment_of(problem.keys.start) <= branch.segment_of(problem.queries.end() - 1);
+}
+
+bool cuts_segment(const BranchPlan &branch, const Window &window) {
+    const Window last = branch.segment(branch.segment_of(window.end() - 1)).range;
+    return window.start % branch.segment_length() != 0 || window.end() != last.end();
+}
+
+bool is_complete(const TileGrid &pass, int heads) {
+    for (int head = 0; head < heads; ++head)
+        if (std::ranges::none_of(branches_of(pass), [&](const GridBranch &branch) {
+                return branch.serves(head) && branch.unit_rule != ANNULUS_QUERY_DILATED;
+            }))
+            return false;
+    return true;
+}
+
+TileGrid pass_without_branches(const Plan &plan, GridOf what) {
+    const Problem &problem = plan.problem();
+    const bool of_keys = what == GridOf::key_gradients;
+    const Window &units = of_keys ? problem.keys : problem.queries, &runs = of_keys ? problem.queries : problem.keys;
+    TileGrid pass{};
+    pass.causal = plan.causal();
+    pass.zero_keys =
+        what == GridOf::outputs && plan.pattern().padding_rule == ANNULUS_PADDING_ZERO_KEYS && !plan.causal();
+    pass.sequence_length = static_cast<int>(problem.sequence_length);
+    pass.unit_start = static_cast<int>(units.start);
+    pass.unit_count = static_cast<int>(units.length);
+    pass.run_start = static_cast<int>(runs.start);
+    pass.run_count = static_cast<int>(runs.length);
+    pass.run_stride = FastDivmod(of_keys ? 1 : static_cast<int>(problem.key_stride));
+    pass.batches = static_cast<int>(problem.batch);
+    pass.heads = FastDivmod(of_keys ? problem.kv_heads : problem.heads);
+    pass.head_step = of_keys ? problem.heads / problem.kv_heads : 1;
+    return pass;
+}
+
+// All but the branches.
+void finish(PlannedGrid &planned, const Plan &plan, GridOf what, const KernelShape &shape) {
+    const Problem &problem = plan.problem();
+    TileGrid &pass = planned.tiles;
+    const std::int64_t rows_of_runs = what == GridOf::key_gradients ? problem.queries.length : problem.key_rows();
+    set_merging(pass, shape.step, planned.curve ? planned.window.length : rows_of_runs);
+    if (pass.unit_count > 0)
+        set_grid(pass, shape.units);
+    // Rows of keys may stand for several positions, of which one has queries at the most.
+    const bool rows_are_positions = what != GridOf::key_gradients || problem.key_stride == 1;
+    planned.is_complete = !planned.curve && rows_are_positions && is_complete(pass, problem.heads);
+}
+
+} // namespace
+
+std::vector<PlannedGrid> make_passes(const Plan &plan, GridOf what, const KernelShape &shape) {
+    const Problem &problem = plan.problem();
+    const TileGrid empty = pass_without_branches(plan, what);
+    std::vector<GridBranch> linear;
+    std::vector<PlannedGrid> passes, curved;
+    for (std::size_t i = 0; i < plan.branches().size(); ++i) {
+        const BranchPlan &branch = plan.branches()[i];
+        if (!empty.zero_keys && !has_pairs(branch, problem))
+            continue;
+        if (!is_curved(plan.pattern().branches[i], branch)) {
+            linear.push_back(make_branch(plan, i, what));
+        } else if (has_pairs(branch, problem)) {
+            curved.push_back({*with_branch(empty, make_branch(plan, i, what)), false, &branch,
+                              intersect(problem.queries, problem.keys)});
+            TileGrid &pass = curved.back().tiles;
+            const Window &window = curved.back().window;
+            pass.unit_start = pass.run_start = static_cast<int>(window.start);
+            pass.unit_count = pass.run_count = static_cast<int>(window.length);
+        }
+    }
+    std::stable_sort(linear.begin(), linear.end(), [](const GridBranch &a, const GridBranch &b) {
+        return std::pair(a.dilation.value, a.length.value) < std::pair(b.dilation.value, b.length.value);
+    });
+    for (const GridBranch &branch : linear) {
+        const bool taken = std::any_of(passes.begin(), passes.end(), [&](PlannedGrid &planned) {
+            const std::optional<TileGrid> more = with_branch(planned.tiles, branch);
+            if (more)
+                planned.tiles = *more;
+            return more.has_value();
+        });
+        if (!taken)
+            passes.push_back({*with_branch(empty, branch), false});
+    }
+    passes.insert(passes.end(), curved.begin(), curved.end());
+
+    for (PlannedGrid &planned : passes)
+        finish(planned, plan, what, shape);
+    return passes;
+}
+
+std::optional<PlannedGrid> pass_over(const PlannedGrid &planned, int first, int count, const Plan &plan, GridOf what,
+                                     const KernelShape &shape) {
+    PlannedGrid result{pass_without_branches(plan, what), false};
+    for (const GridBranch &branch : branches_of(planned.tiles).subspan(first, count)) {
+        const std::optional<TileGrid> more = with_branch(result.tiles, branch);
+        if (!more)
+            return std::nullopt;
+        result.tiles = *more;
+    }
+    finish(result, plan, what, shape);
+    if (result.tiles.tiles >= too_many_tiles)
+        return std::nullopt;
+    return result;
+}
+
+void restrict_heads(TileGrid &tiles, int first_batch, int batches, int first_head, int heads) {
+    tiles.tiles =
+        tiles.tiles / static_cast<unsigned>(tiles.heads.value * tiles.batches) * static_cast<unsigned>(heads * batches);
+    tiles.first_batch = first_batch;
+    tiles.batches = batches;
+    tiles.first_head = first_head;
+    tiles.heads = FastDivmod(heads);
+}
+
+void restrict_pass(TileGrid &tiles, const PassPart &part) {
+    restrict_heads(tiles, part.first_batch, part.batches, part.first_head, part.heads);
+    tiles.first_block = part.first_segment;
+    tiles.blocks = part.segments;
+    tiles.sections = FastDivmod(part.segments); // of one block each
+    tiles.tiles = static_cast<unsigned>(tiles.tiles_of_cell.value) * static_cast<unsigned>(part.segments) *
+                  static_cast<unsigned>(part.heads) * static_cast<unsigned>(part.batches);
+}
+
+SummedRows rows_with_more_runs(const TileGrid &pass, GridOf what) {
+    SummedRows rows{};
+    std::ranges::copy(branches_of(pass), rows.branches);
+    rows.branch_count = pass.branch_count;
+    const int run_end = pass.run_start + pass.run_count;
+    const bool has_next = run_end < pass.sequence_length;
+    // Under causality queries meet nothing after them, keys nothing before them.
+    const bool of_keys = what == GridOf::key_gradients;
+    rows.window_start = pass.causal && of_keys ? 0 : pass.run_start;
+    rows.window_end = !has_next || (pass.causal && !of_keys) ? std::numeric_limits<int>::max() : run_end;
+    return rows;
+}
+
+const char *curve_refusal(const Plan &plan) {
+    const Problem &problem = plan.problem();
+    for (std::size_t i = 0; i < plan.branches().size(); ++i) {
+        const BranchPlan &branch = plan.branches()[i];
+        if (!is_curved(plan.pattern().branches[i], branch) || !has_pairs(branch, problem))
+            continue;
+        if (cuts_segment(branch, problem.queries) || cuts_segment(branch, problem.keys))
+            return "a window or shard cuts a segment in Hilbert order";
+        if (plan.causal() && branch.query_rule() == ANNULUS_QUERY_EVERY)
+            return "it has no causality in Hilbert order for the query rule every";
+    }
+    return nullptr;
+}
+
+bool has_too_many_tiles(const std::vector<PlannedGrid> &passes) {
+    return std::any_of(passes.begin(), passes.end(),
+                       [](const PlannedGrid &planned) { return planned.tiles.tiles >= too_many_tiles; });
+}
+
+} // namespace annulus

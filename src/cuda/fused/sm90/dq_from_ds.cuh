@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+// dQ = scale dS K from the dS that a kernel over units of keys has kept (backward.cuh), for the only branch of a plan.
+//
+// Grid. As many blocks as the GPU has multiprocessors; each takes every so many tiles. A tile is four units of 64
+// queries, neighbours in a class; two consumers have two of them each and go through the units of keys, whose images of
+// dS lie next to one another for the four.
+//
+// Roles. One thread of warpgroup 0 copies; warpgroups 1 and 2 compute. Shared memory: stages of four images and 64 rows
+// of K, filled by copies and emptied by the consumers; a unit of dQ for each consumer on its way out.
+#pragma once
+
+#include "cuda/device/warp.cuh"
+#include "cuda/fused/math/store_rows.cuh"
+#include "cuda/fused/sm90/backward_traits.hpp"
+#include "cuda/fused/sm90/mbarrier.cuh"
+#include "cuda/fused/sm90/tma.cuh"
+#include "cuda/fused/sm90/wgmma.cuh"
+
+#include <cstdint>
+#include <type_traits>
+
+namespace annulus {
+
+template <class Element_, int head_dim_> struct KeptScoreTraits {
+    using Element = Element_;
+    static constexpr int head_dim = head_dim_;
+    static constexpr int chunks = (head_dim + 63) / 64;
+    static constexpr int consumers = 2, units_of_consumer = 2, units = StoredDs::units_of_tile;
+    static_assert(units == consumers * units_of_consumer);
+    using Registers = WarpgroupRegisters<consumers>;
+    static constexpr int threads = Registers::threads;
+    static constexpr int stages = 4;
+    static constexpr int unit_bytes = unit_rows * chunks * swizzled_row_bytes;
+    // Whose tensor maps of K it uses.
+    static_assert(BackwardTraits<Element, head_dim, Gradients::d_q>::step == unit_rows);
+};
+
+template <class Traits> struct KeptScoreShared {
+    struct Stage {
+        std::uint8_t d_s[Traits::units][StoredDs::image_bytes];
+        std::uint8_t keys[Traits::unit_bytes];
+    } stages[Traits::stages];
+    std::uint8_t staging[Traits::consumers][Traits::unit_bytes];
+    Mbarrier full[Traits::stages], empty[Traits::stages];
+};
+
+struct KeptTile {
+    int batch, head, segment;
+    int first, stride;           // position of the class's first query of the segment
+    int first_unit, units, keys; // of queries from there on; how many units the class has; how many are met
+
+    // False where the branch does not serve the head.
+    __device__ __forceinline__ bool find(const BackwardParams &pass, int units_of_tile, int id) {
+        const StoredDs &kept = pass.kept;
+        const GridBranch &branch = pass.branches[0];
+        const int groups = quotient_up(kept.units_of_segment, units_of_tile);
+        const int all_segments = kept.segments * kept.heads * kept.batches;
+        const int group = groups - 1 - (pass.by_length ? id / all_segments : id % groups);
+        id = pass.by_length ? id % all_segments : id / groups;
+        segment = kept.first_segment + id % kept.segments;
+        id /= kept.segments;
+        head = kept.first_head + id % kept.heads * kept.head_step;
+        batch = kept.first_batch + id / kept.heads;
+        if (!branch.serves(head))
+            return false;
+        const int start = segment * branch.length.value;
+        stride = branch.dilation.value;
+        first = start + branch.phase(head);
+        units = (min(branch.length.value, pass.sequence_length - start) / stride) / unit_rows;
+        first_unit = group * units_of_tile;
+        keys = pass.causal ? min(units, first_unit + units_of_tile) : units;
+        return first_unit < units;
+    }
+};
+
+// use(tile) for the tiles of this block, by turns from either end, so that all blocks have as much to do.
+template <class Traits, class Use>
+__device__ __forceinline__ void for_each_kept_tile(const BackwardParams &pass, Use use) {
+    for (unsigned first = 0, turn = 0; first < pass.tiles; first += gridDim.x, ++turn) {
+        const unsigned id = first + (turn % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
+        if (KeptTile tile; id < pass.tiles && tile.find(pass, Traits::units, static_cast<int>(id)))
+            use(tile);
+    }
+}
+
+template <class Traits>
+__device__ __forceinline__ void copy_kept(const BackwardParams &pass, KeptScoreShared<Traits> &shared) {
+    PipelineState<Traits::stages> place;
+    for_each_kept_tile<Traits>(pass, [&](const KeptTile &tile) {
+        const int units = min(Traits::units, tile.units - tile.first_unit);
+        const int row = tile.first - pass.run_start, residue = row % tile.stride, index = row / tile.stride;
+        for (int keys = 0; keys < tile.keys; ++keys, ++place.count) {
+            auto &stage = shared.stages[place.slot()];
+            Mbarrier &full = shared.full[place.slot()];
+            shared.empty[place.slot()].wait(place.parity_to_fill());
+            const int hidden = pass.causal ? max(keys - tile.first_unit, 0) : 0; // units
+            const unsigned bytes = (units - hidden) * StoredDs::image_bytes;
+            full.arrive_expecting(bytes + Traits::unit_bytes);
+            copy_bytes(shared_address(stage.d_s[hidden]),
+                       pass.kept.image(tile.batch, tile.head, tile.segment, keys) +
+                           (tile.first_unit + hidden) * StoredDs::image_bytes,
+                       bytes, full);
+#pragma unroll
+            for (int chunk = 0; chunk < Traits::chunks; ++chunk)
+                // Rows of whole classes: all residues have as many, whose map is the second of the stride's.
+                copy_box(shared_address(stage.keys) + chunk * unit_rows * swizzled_row_bytes, pass.run_scores[1], full,
+                         chunk * 64, index + keys * unit_rows, residue, tile.head / pass.heads_of_kv_head, tile.batch);
+        }
+    });
+}
+
+template <class Traits> class KeptScoreConsumer {
+  public:
+    __device__ __forceinline__ KeptScoreConsumer(const BackwardParams &pass, KeptScoreShared<Traits> &shared, int index)
+        : pass_(pass), shared_(shared), index_(index) {}
+
+    __device__ __forceinline__ void run() {
+        for_each_kept_tile<Traits>(pass_, [&](const KeptTile &tile) { find_d_q(tile); });
+    }
+
+  private:
+    using Element = typename Traits::Element;
+    static constexpr int columns = Traits::head_dim;
+
+    __device__ __forceinline__ void find_d_q(const KeptTile &tile) {
+        const int unit = tile.first_unit + index_ * Traits::units_of_consumer;
+        const std::uint32_t stages = shared_address(shared_.stages);
+        const std::uint32_t left = operand_start(stages + index_ * Traits::units_of_consumer * StoredDs::image_bytes);
+        const std::uint32_t right =
+            operand_start(stages + Traits::units * StoredDs::image_bytes, unit_rows * swizzled_row_bytes);
+        float x[columns / 2], y[columns / 2];
+#pragma unroll
+        for (int i = 0; i < columns / 2; ++i)
+            x[i] = y[i] = 0;
+        const auto take_step = [&](auto use) {
+            const int slot = place_.slot();
+            shared_.full[slot].wait(place_.parity_to_empty());
+            const std::uint32_t distance = slot * (sizeof(typename KeptScoreShared<Traits>::Stage) / 16);
+            use(left + distance, right + distance);
+            if (thread_of_warpgroup() == 0)
+                shared_.empty[slot].arrive();
+            ++place_.count;
+        };
+        const auto multiply = [&](auto has_first, std::uint32_t left_of_step, std::uint32_t right_of_step) {
+            pin(x);
+            pin(y);
+            begin_products();
+#pragma unroll
+            for (int i = 0; i < unit_rows / 16; ++i) {
+                const std::uint32_t step = i * 16 * swizzled_row_bytes / 16;
+                if constexpr (decltype(has_first)::value)
+                    ProductOfColumns<Element, columns>::run(x, operand(left_of_step + step),
+                                                            operand(right_of_step + step));
+                ProductOfColumns<Element, columns>::run(y, operand(left_of_step + StoredDs::image_bytes / 16 + step),
+                                                        operand(right_of_step + step));
+            }
+            commit_products();
+            wait_for_products<0>();
+            pin(x);
+            pin(y);
+        };
+        // Under causality the first of the two units sees the keys up to its own, the second one more.
+        const int all = uniform(tile.keys), of_first = pass_.causal ? min(all, unit + 1) : all;
+        int keys = 0;
+#pragma unroll 1
+        for (; keys < of_first; ++keys)
+            take_step([&](auto... starts) { multiply(std::true_type{}, starts...); });
+        if (keys < all) {
+            take_step([&](auto... starts) { multiply(std::false_type{}, starts...); });
+            ++keys;
+        }
+        for (; keys < all; ++keys) // the whole warpgroup must have seen a stage before it is given back
+            take_step([&](auto...) { sync_warpgroup(); });
+        write(tile, unit, x);
+        write(tile, unit + 1, y);
+    }
+
+    __device__ __forceinline__ void sync_warpgroup() const {
+        sync_threads(1 + index_, warpgroup_threads);
+    }
+
+    __device__ __forceinline__ void write(const KeptTile &tile, int unit, const float (&x)[columns / 2]) {
+        if (unit >= tile.units)
+            return;
+        if (pass_.has_nan)
+            note_nonfinite(x, pass_.has_nan);
+        const std::uint32_t staging = shared_address(shared_.staging[index_]);
+        __syncwarp(); // the unit before is out
+        stage_rows<Element>(staging, x, pass_.scale, pass_.scale);
+        const PassRows &rows = pass_.d_scores;
+        const std::int64_t distance = tile.stride * rows.row;
+        Element *const row_0 = static_cast<Element *>(rows.data) + tile.batch * rows.batch + tile.head * rows.head +
+                               (tile.first - rows.start) * rows.row + unit * unit_rows * distance;
+        store_rows<Element, columns>(staging, unit_rows, pass_.head_dim,
+                                     [&](int row) { return row_0 + row * distance; });
+    }
+
+    const BackwardParams &pass_;
+    KeptScoreShared<Traits> &shared_;
+    const int index_;
+    PipelineState<Traits::stages> place_;
+};
+
+template <class Traits>
+__global__ void __launch_bounds__(Traits::threads, 1) kept_score_kernel(const __grid_constant__ BackwardParams pass) {
+    extern __shared__ __align__(1024) std::uint8_t memory[];
+    KeptScoreShared<Traits> &shared = *reinterpret_cast<KeptScoreShared<Traits> *>(memory);
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < Traits::stages; ++i) {
+            shared.full[i].init(1);
+            shared.empty[i].init(Traits::consumers);
+        }
+        publish_barriers();
+    }
+    __syncthreads();
+    const int warpgroup = uniform(static_cast<int>(threadIdx.x) / warpgroup_threads);
+    if (warpgroup == 0) {
+        shrink_registers<Traits::Registers::feeder>();
+        if (threadIdx.x == 0)
+            copy_kept(pass, shared);
+    } else {
+        grow_registers<Traits::Registers::consumer>();
+        KeptScoreConsumer<Traits>(pass, shared, warpgroup - 1).run();
+    }
+}
+
+} // namespace annulus

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels of one head dimension, ANNULUS_HEAD_DIM.
+#include "cuda/fused/sm90/forward.cuh"
+
+#include "cuda/fused/sm90/kernel_launch.hpp"
+#include "cuda/fused/sm90/launch.hpp"
+
+namespace annulus {
+
+namespace {
+
+template <class Element> void launch(const ForwardParams &pass, int multiprocessors, cudaStream_t stream) {
+    using Traits = ForwardTraits<Element, ANNULUS_HEAD_DIM>;
+    launch_pass<Traits, ForwardShared<Traits>>("fused forward", forward_kernel<Traits>, pass, multiprocessors, stream);
+}
+
+} // namespace
+
+template <>
+void launch_forward_of<ANNULUS_HEAD_DIM>(annulus_dtype dtype, const ForwardParams &pass, int multiprocessors,
+                                         cudaStream_t stream) {
+    if (dtype == ANNULUS_BFLOAT16)
+        launch<__nv_bfloat16>(pass, multiprocessors, stream);
+    else
+        launch<__half>(pass, multiprocessors, stream);
+}
+
+} // namespace annulus

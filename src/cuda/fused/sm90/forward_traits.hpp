@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// The constants of the fused forward kernel for an element type and a head dimension. Each choice was measured;
+// notes.md tells what else was tried.
+#pragma once
+
+#include "cuda/fused/sm90/warpgroup_registers.hpp"
+
+namespace annulus {
+
+// The head dimensions that kernels exist for (and meson.build compiles); another one takes the next larger.
+inline constexpr int fused_head_dims[] = {32, 48, 64, 80, 96, 128, 192, 256};
+
+template <class Element_, int head_dim_> struct ForwardTraits {
+    using Element = Element_;
+    static constexpr int head_dim = head_dim_;
+    static constexpr int chunks = (head_dim + 63) / 64; // of 64 columns, of a row in shared memory
+
+    // Warpgroups that compute, a unit of 64 queries each; and one that feeds them.
+    static constexpr int consumers = head_dim <= 128 ? 3 : 2;
+    using Registers = WarpgroupRegisters<consumers>;
+    static constexpr int threads = Registers::threads;
+    // Whether Q K^T of a step is computed beside the softmax and P V of the step before.
+    static constexpr bool overlaps = head_dim <= 64 || head_dim > 128;
+    // Whether consumers take turns at issuing products.
+    static constexpr bool takes_turns = overlaps;
+    // Whether O is rescaled only if a maximum of the warp's rows has moved.
+    static constexpr bool skips_rescaling = head_dim > 64;
+
+    static constexpr int step = head_dim <= 128 ? 128 : 64; // keys
+    static constexpr int stages = head_dim <= 64 ? 4 : 2;   // of K and of V
+    static constexpr int query_slots = head_dim <= 192 ? 2 : 1;
+
+    static constexpr int unit_bytes = 64 * chunks * 128;
+    static constexpr int stage_bytes = step * chunks * 128;
+};
+
+} // namespace annulus

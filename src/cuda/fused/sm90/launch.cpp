@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a head dimension to the kernels that serve it.
+#include "cuda/fused/sm90/launch.hpp"
+
+#include "cuda/fused/sm90/backward_traits.hpp"
+#include "cuda/fused/sm90/forward_traits.hpp"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstddef>
+#include <iterator>
+#include <utility>
+
+namespace annulus {
+
+namespace {
+
+// use(std::integral_constant) with the smallest of the kernels' head dimensions that is large enough.
+template <class Use, std::size_t... indices>
+void with_head_dim(int head_dim, Use use, std::index_sequence<indices...>) {
+    bool done = false;
+    const auto try_one = [&](auto candidate) {
+        if (!done && head_dim <= candidate.value) {
+            done = true;
+            use(candidate);
+        }
+    };
+    (try_one(std::integral_constant<int, fused_head_dims[indices]>{}), ...);
+}
+
+template <class Use> void with_head_dim(int head_dim, Use use) {
+    with_head_dim(head_dim, use, std::make_index_sequence<std::size(fused_head_dims)>{});
+}
+
+} // namespace
+
+KernelShape forward_shape(int head_dim) {
+    KernelShape shape{};
+    with_head_dim(head_dim, [&](auto dim) {
+        using Traits = ForwardTraits<__nv_bfloat16, dim.value>;
+        shape = {Traits::consumers, Traits::step};
+    });
+    return shape;
+}
+
+KernelShape backward_shape(annulus_dtype dtype, int head_dim, Gradients what) {
+    KernelShape shape{};
+    with_head_dim(head_dim, [&](auto dim) {
+        const auto set = [&](auto traits) { shape = {decltype(traits)::consumers, decltype(traits)::step}; };
+        const auto set_of = [&](auto element) {
+            if (what == Gradients::d_q)
+                set(BackwardTraits<decltype(element), dim.value, Gradients::d_q>());
+            else
+                set(BackwardTraits<decltype(element), dim.value, Gradients::d_k>());
+        };
+        if (dtype == ANNULUS_BFLOAT16)
+            set_of(__nv_bfloat16());
+        else
+            set_of(__half());
+    });
+    return shape;
+}
+
+std::span<const Gradients> gradients_of_keys(int head_dim) {
+    static constexpr Gradients together[] = {Gradients::d_k_and_d_v}, apart[] = {Gradients::d_k, Gradients::d_v};
+    if (head_dim <= most_columns_of_both)
+        return together;
+    return apart;
+}
+
+void launch_forward(annulus_dtype dtype, const ForwardParams &pass, int multiprocessors, cudaStream_t stream) {
+    with_head_dim(pass.head_dim, [&](auto dim) { launch_forward_of<dim.value>(dtype, pass, multiprocessors, stream); });
+}
+
+void launch_backward(annulus_dtype dtype, Gradients what, const BackwardParams &pass, int multiprocessors,
+                     cudaStream_t stream) {
+    with_head_dim(pass.head_dim,
+                  [&](auto dim) { launch_backward_of<dim.value>(dtype, what, pass, multiprocessors, stream); });
+}
+
+} // namespace annulus

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// Barriers in shared memory that count arrivals and bytes (mbarrier), and the numbered barriers of a block.
+#pragma once
+
+#include <cstdint>
+
+namespace annulus {
+
+// The 32-bit address that instructions on shared memory take.
+__device__ __forceinline__ std::uint32_t shared_address(const void *pointer) {
+    return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+// Phases alternate between parity 0 and 1. One thread sets the barrier up; publish_barriers() and __syncthreads() come
+// before its first use.
+struct alignas(8) Mbarrier {
+    std::uint64_t state;
+
+    __device__ __forceinline__ void init(unsigned arrivals) {
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(this)), "r"(arrivals));
+    }
+    __device__ __forceinline__ void arrive() {
+        asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(this)) : "memory");
+    }
+    // Arrives; the phase ends when besides all arrivals so many bytes have been copied.
+    __device__ __forceinline__ void arrive_expecting(unsigned bytes) {
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(this)), "r"(bytes)
+                     : "memory");
+    }
+    // Arrives as soon as this thread's copies of a few bytes (copy.cuh) are done.
+    __device__ __forceinline__ void arrive_after_copies() {
+        asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(this)) : "memory");
+    }
+    // Whether the phase of this parity has ended.
+    __device__ __forceinline__ bool has_ended(unsigned parity) const {
+        std::uint32_t done;
+        asm volatile("{\n.reg .pred p;\n"
+                     "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+                     "selp.b32 %0, 1, 0, p;\n}\n"
+                     : "=r"(done)
+                     : "r"(shared_address(this)), "r"(parity)
+                     : "memory");
+        return done;
+    }
+    // Until the phase of this parity has ended.
+    __device__ __forceinline__ void wait(unsigned parity) const {
+        const std::uint32_t address = shared_address(this);
+        std::uint32_t done;
+        do {
+            asm volatile("{\n.reg .pred p;\n"
+                         "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+                         "selp.b32 %0, 1, 0, p;\n}\n"
+                         : "=r"(done)
+                         : "r"(address), "r"(parity)
+                         : "memory");
+        } while (!done);
+    }
+};
+
+__device__ __forceinline__ void publish_barriers() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+// The place in a ring of `slots` that is filled, and emptied, for the count-th time.
+template <int slots> struct PipelineState {
+    static_assert((slots & (slots - 1)) == 0);
+    unsigned count = 0;
+
+    __device__ __forceinline__ int slot() const { return static_cast<int>(count % slots); }
+    // What one who fills waits for on an `empty` barrier, and one who empties on a `full` one.
+    __device__ __forceinline__ unsigned parity_to_fill() const { return ~(count / slots) & 1; }
+    __device__ __forceinline__ unsigned parity_to_empty() const { return count / slots & 1; }
+};
+
+// Numbered barrier `id` (0 is __syncthreads) of `threads` threads.
+__device__ __forceinline__ void sync_threads(int id, int threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+__device__ __forceinline__ void arrive_threads(int id, int threads) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+} // namespace annulus

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the feeding warpgroups of the fused kernels have in common: finding tiles.
+#pragma once
+
+#include "cuda/fused/schedule/find_tile.cuh"
+#include "cuda/fused/sm90/mbarrier.cuh"
+
+namespace annulus {
+
+constexpr int tile_slots = 2;
+
+// One warp: which tiles are next. The first ones by the block's index: blocks look for them all at once, and which of
+// them a counter would give a long one is chance. The others from a counter, as slots become free. use(place in the
+// ring) for each.
+template <class Shared, class Use>
+__device__ __forceinline__ void find_tiles(const TileGrid &pass, Shared &shared, const Use &use) {
+    const int lane = static_cast<int>(threadIdx.x) % warp_threads;
+    shared.search.start(lane);
+    unsigned found = 0;
+    const auto next = [&] {
+        const unsigned round = found++;
+        if (round < tile_slots)
+            return blockIdx.x + round * gridDim.x;
+        unsigned taken = 0;
+        if (lane == 0)
+            taken = atomicAdd(pass.next_tile, 1);
+        return tile_slots * gridDim.x + __shfl_sync(~0u, taken, 0);
+    };
+    for (PipelineState<tile_slots> at;; ++at.count) {
+        shared.tile_empty[at.slot()].wait(at.parity_to_fill());
+        UnitTile<Shared::units> &tile = shared.tiles[at.slot()];
+        unsigned id = next();
+        while (id < pass.tiles && !find_tile<Shared::of_keys, Shared::step>(pass, shared.search, id, tile))
+            id = next();
+        const bool is_last = id >= pass.tiles;
+        if (lane == 0) {
+            if (is_last)
+                tile.runs = -1;
+            shared.tile_full[at.slot()].arrive();
+        }
+        if (is_last)
+            return;
+        use(at);
+    }
+}
+
+} // namespace annulus

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/gemm/lane.hpp"
+
+#include "cuda/device/cuda_error.hpp"
+
+namespace annulus {
+
+namespace {
+
+LaneContext make_context(const CudaCall &call, const GemmLayout &layout, const GemmMemory &memory, int index) {
+    const LaneMemory &own = memory.lanes[static_cast<std::size_t>(index)];
+    const cublasHandle_t blas = call.device.blas(index);
+    check(cublasSetWorkspace(blas, own.blas, layout.blas_bytes), "cublasSetWorkspace");
+    return {call,
+            layout,
+            memory.branches,
+            own,
+            call.device.stream(index),
+            {blas, call.plan.problem().dtype, call.resources.allow_tf32}};
+}
+
+} // namespace
+
+Lane::Lane(const CudaCall &call, const GemmLayout &layout, const GemmMemory &memory, int index)
+    : index_(index), context_(make_context(call, layout, memory, index)) {}
+
+void Lane::start(const BlockGrid &grid) {
+    grid_ = &grid;
+    next_block_ = index_;
+}
+
+bool Lane::step() {
+    if (!block_) {
+        if (next_block_ >= grid_->count())
+            return false;
+        begin_block();
+        return true;
+    }
+    while (!launches_ || launches_->is_done()) {
+        if (next_set_ < sets_.size()) {
+            begin_set();
+        } else if (next_part_ < parts_.size()) {
+            begin_part();
+        } else {
+            finish_block();
+            return true;
+        }
+    }
+    launches_->launch();
+    return true;
+}
+
+void Lane::begin_block() {
+    const CudaCall &call = context_.call;
+    const LaneMemory &memory = context_.memory;
+    block_ = grid_->block(call.plan, next_block_);
+    next_block_ += context_.layout.lanes;
+    parts_.clear();
+    next_part_ = 0;
+    // Backward, the heads of a group add to the same rows of dK and dV: one after the other.
+    const std::int32_t group = call.heads_per_kv_head();
+    const std::int32_t heads = call.is_forward() || group == 1 ? block_->heads : 1;
+    for (std::size_t branch = 0; branch < call.plan.branches().size(); ++branch)
+        for (std::int32_t h = 0; h < block_->heads; h += heads)
+            parts_.push_back({branch, block_->first_head + h, heads});
+
+    sums_are_set_ = false;
+    sums_block_ = *block_;
+    if (context_.layout.results == Results::direct) {
+        clear_unreached_rows();
+        return;
+    }
+    if (call.sums) {
+        sums_block_ = call.whole();
+        // Of the first step of forward only the state is set, and says that O holds nothing.
+        sums_are_set_ = !call.is_forward() || !call.sums->first;
+        return;
+    }
+    if (memory.has_nan)
+        check(cudaMemsetAsync(memory.has_nan, 0, sizeof(int), context_.stream), "cudaMemsetAsync");
+    const std::int64_t query_rows = block_->batches * block_->heads * block_->queries.length;
+    const std::int64_t key_rows = block_->batches * (block_->heads / group) * block_->keys.length;
+    if (call.is_forward()) {
+        if (query_rows > 0)
+            fill_state(memory.state, query_rows, empty_state(), context_.stream);
+        return;
+    }
+    if (first_branch_reaches_all_rows())
+        return;
+    sums_are_set_ = true;
+    const auto clear = [&](float *sums, std::int64_t rows) {
+        const auto bytes = static_cast<std::size_t>(rows * call.head_dim()) * sizeof(float);
+        check(cudaMemsetAsync(sums, 0, bytes, context_.stream), "cudaMemsetAsync");
+    };
+    if (grid_->query_results)
+        clear(memory.o, query_rows);
+    if (grid_->key_results) {
+        clear(memory.d_k, key_rows);
+        clear(memory.d_v, key_rows);
+    }
+}
+
+// Without a state no tile writes the rows that the only branch does not reach. Telling them apart costs more than
+// clearing all.
+void Lane::clear_unreached_rows() const {
+    const CudaCall &call = context_.call;
+    const BranchPlan &branch = call.plan.branches().front();
+    if (branch.dilation() == 1 && branch.head_count() == call.plan.problem().heads)
+        return;
+    const auto clear = [&](const DeviceRows &rows, const DeviceRows &lse) {
+        clear_outputs(call.plan.problem().dtype, {*block_, call.head_dim(), rows, lse}, context_.stream);
+    };
+    if (call.is_forward()) {
+        clear(call.out, call.lse);
+        return;
+    }
+    clear(call.d_q, {});
+    clear(call.d_k, {});
+    clear(call.d_v, {});
+}
+
+// Backward: whether each row of the block's gradients is first reached by one tile of the first branch, which then may
+// overwrite it.
+bool Lane::first_branch_reaches_all_rows() const {
+    const BranchPlan &branch = context_.call.plan.branches().front();
+    return grid_->query_results && grid_->key_results && block_->queries == block_->keys &&
+           context_.call.heads_per_kv_head() == 1 && branch.segment_length() <= context_.layout.tile &&
+           branch.dilation() == 1 && branch.serves(block_->first_head) &&
+           branch.serves(block_->first_head + block_->heads - 1);
+}
+
+void Lane::begin_part() {
+    const Part &part = parts_[next_part_++];
+    Block block = *block_;
+    block.first_head = part.first_head;
+    block.heads = part.heads;
+    sets_ = make_tiles(context_.call.plan, context_.call.plan.branches()[part.branch], block, context_.layout.tile);
+    next_set_ = 0;
+}
+
+void Lane::begin_set() {
+    const bool is_first = parts_[next_part_ - 1].branch == 0;
+    const SetRole role{grid_->query_results, grid_->key_results, is_first && !sums_are_set_};
+    launches_.emplace(context_, sums_block_, sets_[next_set_++], role);
+}
+
+void Lane::finish_block() {
+    const CudaCall &call = context_.call;
+    const LaneMemory &memory = context_.memory;
+    const Block block = *block_;
+    block_.reset();
+    launches_.reset();
+    if (!context_.layout.has_state())
+        return;
+    const annulus_dtype dtype = call.plan.problem().dtype;
+    const RowContext rows = call.row_context(context_.branches, memory.has_nan);
+    if (call.is_forward()) {
+        write_outputs(dtype, {block, memory.state, memory.o, call.out, call.lse, rows}, context_.stream);
+        return;
+    }
+    const GradientSums sums{grid_->query_results ? memory.o : nullptr, grid_->key_results ? memory.d_k : nullptr,
+                            memory.d_v};
+    const GradientOutputArguments outputs{block, sums, call.d_q, call.d_k, call.d_v, rows};
+    write_gradients(dtype, outputs, context_.stream);
+    if (memory.has_nan)
+        repair_gradients(dtype, outputs, grid_->query_results, grid_->key_results, context_.stream);
+}
+
+} // namespace annulus

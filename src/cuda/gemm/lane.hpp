@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// A lane's way through its blocks, one launch at a time, so that lanes can take turns.
+#pragma once
+
+#include "cuda/gemm/set.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace annulus {
+
+class Lane {
+  public:
+    Lane(const CudaCall &call, const GemmLayout &layout, const GemmMemory &memory, int index);
+
+    // The blocks of a grid that are this lane's.
+    void start(const BlockGrid &grid);
+    // Launches what comes next; false when nothing is left.
+    bool step();
+
+    // Launches hold references into the lane.
+    Lane(const Lane &) = delete;
+    Lane &operator=(const Lane &) = delete;
+
+  private:
+    // Tiles that are made at a time: those of a branch, and of heads whose tiles may run side by side.
+    struct Part {
+        std::size_t branch;
+        std::int32_t first_head, heads;
+    };
+
+    void begin_block();
+    void clear_unreached_rows() const;
+    bool first_branch_reaches_all_rows() const;
+    void begin_part();
+    void begin_set();
+    void finish_block();
+
+    const int index_;
+    const LaneContext context_;
+
+    const BlockGrid *grid_ = nullptr;
+    std::int64_t next_block_ = 0;
+    std::optional<Block> block_; // at work
+    Block sums_block_;           // whose sums the block adds to
+    bool sums_are_set_ = false;  // and tiles must add to them
+    std::vector<Part> parts_;
+    std::size_t next_part_ = 0;
+    std::vector<TileSet> sets_; // of the part at work
+    std::size_t next_set_ = 0;
+    std::optional<SetLaunches> launches_; // of the set at work
+};
+
+} // namespace annulus

@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/gemm/set.hpp"
+
+#include "core/dtype_number.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <numbers>
+
+namespace annulus {
+
+namespace {
+
+Matrices transposed(Matrices m) {
+    m.transposed = true;
+    return m;
+}
+
+// Whole score pitches of rows, the others absent, so that cuBLAS finds all sizes to be multiples of 16 bytes.
+TileSet rounded_up(TileSet set) {
+    const auto round = [&](std::int32_t &rows) {
+        const auto more = static_cast<std::int32_t>(score_pitch(rows));
+        set.absent_rows = set.absent_rows || more != rows;
+        rows = more;
+    };
+    round(set.queries);
+    round(set.keys);
+    return set;
+}
+
+// Tiles of a launch, at most `most`, for float32. cuBLAS gives the products with head_dim columns to thread blocks of
+// about 64 x 64, one at a time on a multiprocessor, and a last round that few of them have work in takes as long as a
+// full one. A few tiles less are worth it where they save a good part of a round; the other products and kernels want
+// many.
+std::int64_t tiles_of_full_rounds(std::int64_t most, std::int64_t rows, std::int64_t columns, int multiprocessors) {
+    const std::int64_t blocks = divide_up(rows, 64) * divide_up(columns, 64); // of a tile
+    const auto share_of_work = [&](std::int64_t tiles) {
+        const std::int64_t rounds = divide_up(tiles * blocks, multiprocessors);
+        return static_cast<double>(tiles * blocks) / static_cast<double>(rounds * multiprocessors);
+    };
+    constexpr double worth_it = 1.2;
+    std::int64_t best = most;
+    for (std::int64_t tiles = most - 1; tiles >= divide_up(4 * most, 5); --tiles)
+        if (share_of_work(tiles) > share_of_work(best))
+            best = tiles;
+    return share_of_work(best) > worth_it * share_of_work(most) ? best : most;
+}
+
+} // namespace
+
+SetLaunches::SetLaunches(const LaneContext &lane, const Block &block, const TileSet &set, const SetRole &role)
+    : lane_(lane), call_(lane.call), block_(block), role_(role), d_(call_.head_dim()),
+      element_(dtype_bytes(call_.plan.problem().dtype)), packed_(!call_.input_matrices || needs_packing(set)),
+      present_queries_(set.queries), present_keys_(set.keys), set_(packed_ ? rounded_up(set) : set) {
+    const std::int64_t bytes = tile_bytes(call_.plan.problem(), call_.pass, set_.queries, set_.keys, packed_);
+    const auto available = static_cast<std::int64_t>(lane.layout.score_bytes);
+    tiles_at_once_ = std::clamp<std::int64_t>(bytes > 0 ? available / bytes : lane.layout.tiles, 1,
+                                              std::min(lane.layout.tiles, set_.count()));
+    if (call_.plan.problem().dtype == ANNULUS_FLOAT32 && tiles_at_once_ < set_.count())
+        tiles_at_once_ = tiles_of_full_rounds(tiles_at_once_, set_.queries, d_, call_.device.multiprocessors());
+    buffers_ = take_buffers();
+}
+
+// All stay aligned to 16 bytes: rows are multiples of 8 elements or floats.
+SetLaunches::Buffers SetLaunches::take_buffers() const {
+    std::byte *next = lane_.memory.scores;
+    const auto bytes = [&](std::int64_t count) {
+        std::byte *const taken = next;
+        next += count;
+        return taken;
+    };
+    const auto floats = [&](std::int64_t count) { return reinterpret_cast<float *>(bytes(count * 4)); };
+    const auto positions = [&](std::int64_t count) { return reinterpret_cast<std::int64_t *>(bytes(count * 8)); };
+
+    const bool backward = !call_.is_forward();
+    const std::int64_t queries = tiles_at_once_ * set_.queries, keys = tiles_at_once_ * set_.keys;
+    Buffers b{};
+    b.scores = floats(queries * score_pitch(set_.keys));
+    if (backward)
+        b.d_scores = floats(queries * score_pitch(set_.keys));
+    if (!packed_)
+        return b;
+    b.q = bytes(queries * d_ * element_);
+    b.k = bytes(keys * d_ * element_);
+    b.v = bytes(keys * d_ * element_);
+    b.o = floats(queries * d_);
+    if (backward) {
+        b.d_out = bytes(queries * d_ * element_);
+        b.d_k = floats(keys * d_);
+        b.d_v = floats(keys * d_);
+    }
+    b.query_positions = positions(queries);
+    b.key_positions = positions(keys);
+    return b;
+}
+
+namespace {
+
+// The address where head 0 of batch entry 0 would be, which need not be inside the memory.
+char *before(const void *base, std::int64_t bytes) {
+    return reinterpret_cast<char *>(reinterpret_cast<std::uintptr_t>(base) - static_cast<std::uintptr_t>(bytes));
+}
+
+} // namespace
+
+OperandAddress SetLaunches::caller_rows(const DeviceRows &rows, bool of_keys) const {
+    return {static_cast<char *>(rows.data),
+            rows.batch * element_,
+            rows.head * element_,
+            rows.row * element_,
+            0,
+            rows.start,
+            rows.stride,
+            of_keys};
+}
+
+// Rows of the block's own float32 sums.
+OperandAddress SetLaunches::block_rows(float *sums, bool of_keys) const {
+    const Window &window = this->window(of_keys);
+    const std::int32_t group = of_keys ? call_.heads_per_kv_head() : 1;
+    const std::int64_t stride = this->stride(of_keys), row = d_ * 4, head = row * divide_up(window.length, stride),
+                       batch = head * (block_.heads / group);
+    return {before(sums, block_.first_head / group * head + block_.first_batch * batch),
+            batch,
+            head,
+            row,
+            0,
+            window.start,
+            stride,
+            of_keys};
+}
+
+// Rows that lie tile by tile in the score memory.
+OperandAddress SetLaunches::packed_rows(void *rows, std::int64_t element_bytes, bool of_keys) const {
+    return {static_cast<char *>(rows), 0, 0, 0, this->rows(of_keys) * d_ * element_bytes, 0, 1, of_keys};
+}
+
+void SetLaunches::write_items_from(std::int64_t first) {
+    const GemmLayout &layout = lane_.layout;
+    const LaneMemory &memory = lane_.memory;
+    ItemArguments a{};
+    a.set = set_;
+    a.first = first;
+    // Whole launches, as many as there is room for.
+    a.count = std::min(set_.count() - first, layout.tiles / tiles_at_once_ * tiles_at_once_);
+    a.per_launch = tiles_at_once_;
+    a.heads_per_kv_head = call_.heads_per_kv_head();
+    a.block = block_;
+    a.key_stride = stride(true);
+    a.items = memory.items;
+    a.pointers = memory.pointers;
+    a.capacity = layout.tiles;
+
+    const auto input = [&](std::byte *packed, const DeviceRows &rows, bool of_keys) {
+        return packed_ ? packed_rows(packed, element_, of_keys) : caller_rows(rows, of_keys);
+    };
+    const auto product = [&](float *packed, const DeviceRows &rows, float *sums, bool of_keys) {
+        if (packed_)
+            return packed_rows(packed, 4, of_keys);
+        return layout.results == Results::direct ? caller_rows(rows, of_keys) : block_rows(sums, of_keys);
+    };
+    const auto matrix = [&](float *scores) {
+        OperandAddress address;
+        address.base = reinterpret_cast<char *>(scores);
+        address.slot = set_.queries * score_pitch(set_.keys) * 4;
+        return address;
+    };
+    const Buffers &b = buffers_;
+    a.operands[operand_q] = input(b.q, call_.q, false);
+    a.operands[operand_k] = input(b.k, call_.k, true);
+    a.operands[operand_v] = input(b.v, call_.v, true);
+    a.operands[operand_scores] = matrix(b.scores);
+    a.operands[operand_o] = product(b.o, call_.is_forward() ? call_.out : call_.d_q, memory.o, false);
+    if (!call_.is_forward()) {
+        a.operands[operand_d_out] = input(b.d_out, call_.d_out, false);
+        a.operands[operand_d_scores] = matrix(b.d_scores);
+        a.operands[operand_d_k] = product(b.d_k, call_.d_k, memory.d_k, true);
+        a.operands[operand_d_v] = product(b.d_v, call_.d_v, memory.d_v, true);
+    }
+    write_items(a, lane_.stream);
+    items_first_ = first;
+    items_end_ = first + a.count;
+}
+
+void *const *SetLaunches::pointers_of(Operand operand) const {
+    return lane_.memory.pointers + operand * lane_.layout.tiles + (next_tile_ - items_first_);
+}
+
+// From one row of a tile to the next, in rows of the tensor; of a single row there is none, however large the stride.
+std::int64_t SetLaunches::step(bool of_keys) const {
+    if (rows(of_keys) == 1)
+        return 0;
+    return (of_keys ? set_.key_stride : set_.query_stride) / stride(of_keys);
+}
+
+// Rows of the caller's tensor along the tile, or their packed copy.
+Matrices SetLaunches::input(Operand operand, const DeviceRows &rows, bool of_keys) const {
+    return {pointers_of(operand), packed_ ? d_ : std::max<std::int64_t>(rows.row * step(of_keys), d_)};
+}
+
+// Where results go: the caller's rows, packed ones, or the block's sums.
+Matrices SetLaunches::product(Operand operand, const DeviceRows &rows, bool of_keys) const {
+    Matrices m = input(operand, rows, of_keys);
+    if (lane_.layout.results == Results::direct)
+        return m;
+    m.is_float32 = true;
+    m.pitch = packed_ ? d_ : std::max<std::int64_t>(d_ * step(of_keys), d_);
+    return m;
+}
+
+Matrices SetLaunches::scores(Operand operand) const {
+    Matrices m{pointers_of(operand), score_pitch(set_.keys)};
+    m.is_float32 = true;
+    return m;
+}
+
+// They lie where the scores were: rows begin where they began.
+Matrices SetLaunches::probabilities(Operand operand) const {
+    Matrices m = scores(operand);
+    m.is_float32 = false;
+    m.pitch = m.pitch * 4 / element_;
+    return m;
+}
+
+void SetLaunches::multiply(std::int64_t rows, std::int64_t columns, std::int64_t inner, const Matrices &a,
+                           const Matrices &b, bool adds, const Matrices &c) const {
+    annulus::multiply(lane_.product, tiles_, rows, columns, inner, a, b, adds, c);
+}
+
+void SetLaunches::pack(bool of_keys, const PackedTensor &first, const PackedTensor &second) const {
+    PackArguments a{};
+    a.items = items();
+    a.tiles = tiles_;
+    a.heads_per_kv_head = call_.heads_per_kv_head();
+    a.head_dim = d_;
+    a.curve = set_.curve;
+    a.of_keys = of_keys;
+    a.count = rows(of_keys);
+    a.present = of_keys ? present_keys_ : present_queries_;
+    a.stride = of_keys ? set_.key_stride : set_.query_stride;
+    a.window = window(of_keys);
+    a.tensors = {first, second};
+    a.positions = positions(of_keys);
+    pack_rows(call_.plan.problem().dtype, a, lane_.stream);
+}
+
+void SetLaunches::add_packed(bool of_keys, bool overwrite, const float *rows, float *target) const {
+    add_rows({items(), tiles_, this->rows(of_keys), d_, of_keys, overwrite, block_.keys.start, stride(true),
+              positions(of_keys), rows, target},
+             lane_.stream);
+}
+
+void SetLaunches::launch() {
+    if (next_tile_ >= items_end_)
+        write_items_from(next_tile_);
+    tiles_ = std::min(tiles_at_once_, items_end_ - next_tile_);
+    if (packed_) {
+        pack(false, {call_.q, buffers_.q}, {call_.d_out, buffers_.d_out});
+        if (set_.keys > 0)
+            pack(true, {call_.k, buffers_.k}, {call_.v, buffers_.v});
+    }
+    ScoreArguments score{};
+    score.items = items();
+    score.tiles = tiles_;
+    score.queries = set_.queries;
+    score.keys = set_.keys;
+    score.pitch = static_cast<std::int32_t>(score_pitch(set_.keys));
+    score.query_stride = set_.query_stride;
+    score.key_stride = set_.key_stride;
+    score.masked = set_.masked;
+    score.absent_rows = set_.absent_rows;
+    score.query_positions = buffers_.query_positions;
+    score.key_positions = buffers_.key_positions;
+    score.head_dim = d_;
+    score.scores = buffers_.scores;
+    score.scale_log2 = static_cast<float>(call_.plan.scale() * std::numbers::log2e);
+    if (call_.is_forward())
+        launch_forward(score);
+    else if (set_.keys > 0) // padding keys have no gradients
+        launch_backward(score);
+    next_tile_ += tiles_;
+}
+
+void SetLaunches::launch_forward(const ScoreArguments &score) const {
+    if (set_.keys > 0)
+        multiply(set_.queries, set_.keys, d_, input(operand_q, call_.q, false),
+                 transposed(input(operand_k, call_.k, true)), false, scores(operand_scores));
+    SoftmaxArguments a{};
+    a.score = score;
+    a.padding_keys = static_cast<float>(set_.padding_keys);
+    // Packed products are added, so their rows must hold something.
+    a.fresh = role_.first && set_.covers_queries && !packed_ && set_.keys > 0;
+    a.state = lane_.memory.state;
+    a.o = lane_.memory.o;
+    a.complete = lane_.layout.results == Results::direct;
+    a.lse = call_.lse;
+    softmax(call_.plan.problem().dtype, a, lane_.stream);
+    if (set_.keys == 0)
+        return;
+    multiply(set_.queries, d_, set_.keys, probabilities(operand_scores), input(operand_v, call_.v, true),
+             !packed_ && !a.fresh, product(operand_o, call_.out, false));
+    if (packed_)
+        add_packed(false, false, buffers_.o, lane_.memory.o);
+}
+
+void SetLaunches::launch_backward(const ScoreArguments &score) const {
+    const Matrices q = input(operand_q, call_.q, false), k = input(operand_k, call_.k, true);
+    const Matrices v = input(operand_v, call_.v, true);
+    const Matrices d_out = input(operand_d_out, call_.d_out, false);
+    multiply(set_.queries, set_.keys, d_, q, transposed(k), false, scores(operand_scores));
+    multiply(set_.queries, set_.keys, d_, d_out, transposed(v), false, scores(operand_d_scores));
+    GradientArguments a{};
+    a.score = score;
+    a.d_scores = buffers_.d_scores;
+    a.wants_probabilities = role_.key_results;
+    a.scale = static_cast<float>(call_.plan.scale());
+    a.out = call_.out;
+    a.d_out = call_.d_out;
+    a.lse = call_.lse;
+    a.d_lse = call_.d_lse;
+    score_gradients(call_.plan.problem().dtype, a, lane_.stream);
+
+    const LaneMemory &memory = lane_.memory;
+    const bool overwrites_keys = role_.first && set_.covers_keys;
+    const bool overwrites_queries = role_.first && set_.covers_queries;
+    const Matrices p = probabilities(operand_scores), ds = probabilities(operand_d_scores);
+    if (role_.key_results) {
+        const bool adds = !packed_ && !overwrites_keys;
+        multiply(set_.keys, d_, set_.queries, transposed(p), d_out, adds, product(operand_d_v, call_.d_v, true));
+        multiply(set_.keys, d_, set_.queries, transposed(ds), q, adds, product(operand_d_k, call_.d_k, true));
+        if (packed_) {
+            add_packed(true, overwrites_keys, buffers_.d_k, memory.d_k);
+            add_packed(true, overwrites_keys, buffers_.d_v, memory.d_v);
+        }
+    }
+    if (role_.query_results) {
+        multiply(set_.queries, d_, set_.keys, ds, k, !packed_ && !overwrites_queries,
+                 product(operand_o, call_.d_q, false));
+        if (packed_)
+            add_packed(false, overwrites_queries, buffers_.o, memory.o);
+    }
+}
+
+} // namespace annulus

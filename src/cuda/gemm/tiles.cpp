@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/gemm/tiles.hpp"
+
+#include <algorithm>
+#include <array>
+
+namespace annulus {
+
+namespace {
+
+// Tiles begin at multiples of this inside a class, so that only a class's last tile has an odd size.
+constexpr std::int64_t row_alignment = 64;
+// Queries of a tile that causality cuts: the fewer, the less of what is computed is hidden; but so many that the tiles
+// of a set have at least `set_queries` together.
+constexpr std::int64_t diagonal_queries = 256, set_queries = 4096;
+
+// n rows in pieces of at most `tile`, all equal but the last.
+std::int64_t piece_length(std::int64_t n, std::int64_t tile) {
+    if (n <= tile)
+        return std::max<std::int64_t>(n, 1);
+    const std::int64_t even = divide_up(n, divide_up(n, tile));
+    return std::min(tile, divide_up(even, row_alignment) * row_alignment);
+}
+
+// The classes of equal size of some segments and heads, cut into tiles.
+class ClassTiles {
+  public:
+    ClassTiles(const TileSet &base, const Progression &queries, const Progression &keys, bool causal,
+               std::vector<TileSet> &out)
+        : base_(base), queries_(queries), keys_(keys), causal_(causal), linear_(base.curve.is_linear()), out_(out) {}
+
+    // Step o meets piece a of the queries with piece a + o of the keys, cyclically over the longer side: tiles of one
+    // step share neither queries nor keys.
+    void cut(std::int64_t tile) {
+        // Under causality equal pieces of both sides make equal tiles along the diagonal.
+        const bool diagonal = causal_ && linear_;
+        query_piece_ = piece_length(diagonal ? std::max(queries_.count, keys_.count) : queries_.count, tile);
+        key_piece_ = diagonal && keys_.count > tile ? query_piece_ : piece_length(keys_.count, tile);
+        const std::int64_t query_pieces = divide_up(queries_.count, query_piece_);
+        const std::int64_t key_pieces = std::max<std::int64_t>(1, divide_up(keys_.count, key_piece_));
+        has_one_key_piece_ = key_pieces == 1;
+        const std::int64_t width = std::min(query_pieces, key_pieces);
+        for (std::int64_t step = 0; step < std::max(query_pieces, key_pieces); ++step) {
+            for (std::int64_t i = 0; i < width; ++i)
+                if (query_pieces >= key_pieces)
+                    add((i + step) % query_pieces, i);
+                else
+                    add(i, (i + step) % key_pieces);
+            flush();
+        }
+    }
+
+  private:
+    struct Pair {
+        std::int64_t query, query_count; // elements of the progressions
+        std::int64_t key, key_count;
+        bool cut;            // causality cuts it
+        std::int64_t offset; // place of the first query from the first key's, where cut
+        std::int64_t padding;
+        bool same_shape(const Pair &p) const {
+            return query_count == p.query_count && key_count == p.key_count && cut == p.cut && offset == p.offset &&
+                   padding == p.padding;
+        }
+    };
+
+    // Keys of the class that query i sees.
+    std::int64_t visible(std::int64_t i) const {
+        if (!causal_ || !linear_)
+            return keys_.count;
+        const std::int64_t place = queries_[i];
+        return place < keys_.first ? 0 : std::min(keys_.count, (place - keys_.first) / keys_.stride + 1);
+    }
+
+    void add(std::int64_t query_piece, std::int64_t key_piece) {
+        Pair pair{};
+        pair.query = query_piece * query_piece_;
+        pair.query_count = std::min(query_piece_, queries_.count - pair.query);
+        pair.key = key_piece * key_piece_;
+        pair.key_count = std::min(key_piece_, keys_.count - pair.key);
+        pair.padding = key_piece == 0 ? base_.padding_keys : 0;
+        if (pair.key_count <= 0 && pair.padding == 0)
+            return;
+        if (visible(pair.query + pair.query_count - 1) <= pair.key && pair.padding == 0)
+            return;
+        pair.cut = causal_ && (!linear_ || visible(pair.query) < pair.key + pair.key_count);
+        pair.offset = pair.cut && linear_ ? queries_[pair.query] - keys_[pair.key] : 0;
+        if (run_ > 0 && (!pair.same_shape(first_) || pair.query != last_.query + query_piece_ ||
+                         pair.key != last_.key + key_piece_))
+            flush();
+        if (run_ == 0)
+            first_ = pair;
+        last_ = pair;
+        ++run_;
+    }
+
+    // The pairs of equal shape so far, as one set; cut ones in slices of their queries, each with the keys it sees.
+    void flush() {
+        if (run_ == 0)
+            return;
+        TileSet set = base_;
+        set.query_stride = queries_.stride;
+        set.key_stride = keys_.stride;
+        set.padding_keys = first_.padding;
+        set.first_key = keys_[first_.key];
+        set.steps = run_;
+        set.query_step = query_piece_ * queries_.stride;
+        set.key_step = key_piece_ * keys_.stride;
+        std::int64_t slice = first_.query_count;
+        if (first_.cut && linear_)
+            slice = std::max(diagonal_queries,
+                             divide_up(divide_up(set_queries, set.count()), row_alignment) * row_alignment);
+        // From the last on: it sees the most keys.
+        const std::int64_t last = (first_.query_count - 1) / slice * slice;
+        for (std::int64_t from = last; from >= 0; from -= slice) {
+            const std::int64_t count = std::min(slice, first_.query_count - from);
+            const std::int64_t query = first_.query + from;
+            const std::int64_t keys = std::min(first_.key_count, visible(query + count - 1) - first_.key);
+            if (keys <= 0 && first_.padding == 0)
+                continue;
+            set.queries = static_cast<std::int32_t>(count);
+            set.keys = static_cast<std::int32_t>(std::max<std::int64_t>(0, keys));
+            set.masked = first_.cut && (!linear_ || visible(query) < first_.key + keys);
+            set.covers_queries = has_one_key_piece_;
+            set.covers_keys = from == last && first_.query_count == queries_.count && keys == keys_.count;
+            set.first_query = queries_[query];
+            out_.push_back(set);
+        }
+        run_ = 0;
+    }
+
+    const TileSet &base_;
+    const Progression &queries_, &keys_;
+    const bool causal_, linear_;
+    std::vector<TileSet> &out_;
+    std::int64_t query_piece_ = 1, key_piece_ = 1;
+    bool has_one_key_piece_ = false;
+    Pair first_{}, last_{};
+    std::int64_t run_ = 0;
+};
+
+class BranchTiles {
+  public:
+    BranchTiles(const Plan &plan, const BranchPlan &branch, const Block &block, std::int64_t tile)
+        : plan_(plan), branch_(branch), block_(block), tile_(tile) {}
+
+    std::vector<TileSet> make() {
+        const Window both = intersect(span_of_segments(block_.queries), span_of_segments(block_.keys));
+        if (both.length == 0)
+            return {};
+        const std::int64_t first = branch_.segment_of(both.start), last = branch_.segment_of(both.end() - 1);
+        // Full segments inside both windows are alike; others stand alone.
+        const std::int64_t full_end =
+            std::min({block_.queries.end(), block_.keys.end(), plan_.problem().sequence_length}) /
+            branch_.segment_length();
+        for (std::int64_t i = first; i <= last;) {
+            const std::int64_t alike = is_whole(i) ? std::max<std::int64_t>(1, full_end - i) : 1;
+            add_segments(branch_.segment(i), alike);
+            i += alike;
+        }
+        return std::move(out_);
+    }
+
+  private:
+    // The positions of all segments that a window touches.
+    Window span_of_segments(const Window &window) const {
+        if (window.length == 0)
+            return {};
+        const Window first = branch_.segment(branch_.segment_of(window.start)).range;
+        const Window last = branch_.segment(branch_.segment_of(window.end() - 1)).range;
+        return {first.start, last.end() - first.start};
+    }
+
+    bool is_whole(std::int64_t index) const {
+        const Window range = branch_.segment(index).range;
+        return intersect(range, block_.queries) == range && intersect(range, block_.keys) == range;
+    }
+
+    // Places of a segment inside a window. Along a curve a window is no range of places: rows outside it are left out
+    // one by one, when the tiles are packed.
+    static Window places(const Segment &segment, const Window &window) {
+        if (!segment.curve.is_linear())
+            return {0, segment.range.length};
+        const Window part = intersect(segment.range, window);
+        return {part.start - segment.range.start, part.length};
+    }
+
+    void add_segments(const Segment &segment, std::int64_t count) {
+        const Window queries = places(segment, block_.queries), keys = places(segment, block_.keys);
+        if (queries.length == 0)
+            return;
+        TileSet base;
+        base.segment_start = segment.range.start;
+        base.segments = count;
+        base.segment_length = segment.range.length;
+        base.curve = segment.curve;
+        base.absent_rows = !segment.curve.is_linear() && (intersect(segment.range, block_.queries) != segment.range ||
+                                                          intersect(segment.range, block_.keys) != segment.range);
+        base.first_batch = block_.first_batch;
+        base.batches = block_.batches;
+        for (const HeadSet &set : branch_.head_sets(block_.first_head, block_.first_head + block_.heads))
+            add_residues(base, segment, set, queries, keys);
+    }
+
+    // Splits the residues where the size of their classes, or the place from the residue to their first row, changes.
+    void add_residues(const TileSet &base, const Segment &segment, const HeadSet &set, const Window &queries,
+                      const Window &keys) {
+        const std::int64_t r = branch_.dilation();
+        const std::int64_t begin = set.first_residue, end = begin + set.residues;
+        const bool every = branch_.query_rule() == ANNULUS_QUERY_EVERY;
+        std::array<std::int64_t, 6> cuts{queries.start % r, queries.end() % r,        keys.start % r,
+                                         keys.end() % r,    segment.range.length % r, end};
+        std::sort(cuts.begin(), cuts.end());
+        std::int64_t from = begin;
+        const auto add_until = [&](std::int64_t to) {
+            HeadSet part = set;
+            part.first_residue = from;
+            part.residues = to - from;
+            part.first_head = static_cast<std::int32_t>(set.first_head + (from - begin) * set.head_step_residue);
+            add_classes(base, segment, part, queries, keys);
+            from = to;
+        };
+        // With the rule `every` the queries do not move with the residue.
+        while (every && from < end)
+            add_until(from + 1);
+        for (const std::int64_t cut : cuts)
+            if (cut > from && cut <= end)
+                add_until(cut);
+    }
+
+    void add_classes(TileSet base, const Segment &segment, const HeadSet &set, const Window &queries,
+                     const Window &keys) {
+        const std::int64_t residue = set.first_residue;
+        const Progression query_rows = clip(branch_.query_class(segment, residue), queries.start, queries.end());
+        const Progression key_rows = clip(branch_.key_class(segment, residue), keys.start, keys.end());
+        base.padding_keys = branch_.padding_keys(segment, residue);
+        if (query_rows.count == 0 || (key_rows.count == 0 && base.padding_keys == 0))
+            return;
+        base.head = set;
+        ClassTiles(base, query_rows, key_rows, plan_.causal(), out_).cut(tile_);
+    }
+
+    const Plan &plan_;
+    const BranchPlan &branch_;
+    const Block &block_;
+    const std::int64_t tile_;
+    std::vector<TileSet> out_;
+};
+
+} // namespace
+
+std::vector<TileSet> make_tiles(const Plan &plan, const BranchPlan &branch, const Block &block, std::int64_t tile) {
+    return BranchTiles(plan, branch, block, tile).make();
+}
+
+} // namespace annulus

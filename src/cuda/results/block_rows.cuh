@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// For kernels that write rows of a block to the caller's tensors, four columns a thread.
+#pragma once
+
+#include "cuda/device/kernel_common.cuh"
+
+#include <algorithm>
+#include <cstdint>
+
+namespace annulus {
+
+// Rows of a block, [batches, heads, window]: of the queries, or of the keys.
+struct BlockRows {
+    std::int64_t first_batch, batches;
+    std::int32_t first_head, heads;
+    Window window;
+
+    std::int64_t count() const { return batches * heads * window.length; }
+};
+
+inline BlockRows query_rows(const Block &block) {
+    return {block.first_batch, block.batches, block.first_head, block.heads, block.queries};
+}
+
+inline BlockRows key_rows(const Block &block, std::int32_t heads_per_kv_head) {
+    return {block.first_batch, block.batches, block.first_head / heads_per_kv_head, block.heads / heads_per_kv_head,
+            block.keys};
+}
+
+// Row `row` of the window in layer `layer`, a batch entry and head.
+struct BlockRow {
+    std::int64_t index, batch, position;
+    std::int32_t head;
+
+    __device__ BlockRow(const BlockRows &rows, std::int64_t row, std::int64_t layer)
+        : index(layer * rows.window.length + row), batch(rows.first_batch + layer / rows.heads),
+          position(rows.window.start + row), head(static_cast<std::int32_t>(rows.first_head + layer % rows.heads)) {}
+};
+
+constexpr std::int64_t most_layers = 65535; // of a grid
+
+inline dim3 grid_of(const BlockRows &rows, int rows_of_warp) {
+    return {grid_for(rows.window.length, block_threads / 32 * rows_of_warp).x,
+            static_cast<unsigned>(std::min(most_layers, rows.batches * rows.heads))};
+}
+
+// Calls use(row, first of four columns) for the thread's part of the rows that are wanted, if wants(row). A warp has so
+// many rows, up to 32, of which each lane asks for one.
+template <int rows_of_warp, class Wants, class Use>
+__device__ void for_four_columns(const BlockRows &rows, int columns, Wants wants, Use use) {
+    const int lane = static_cast<int>(threadIdx.x) % 32, parts = columns / 4; // of a row
+    const std::int64_t warp = static_cast<std::int64_t>(blockIdx.x) * (block_threads / 32) + threadIdx.x / 32;
+    const std::int64_t first = warp * rows_of_warp;
+    const auto count = static_cast<int>(min(std::int64_t{rows_of_warp}, rows.window.length - first));
+    for (std::int64_t layer = blockIdx.y; layer < rows.batches * rows.heads; layer += gridDim.y) {
+        const unsigned wanted = __ballot_sync(~0u, lane < count && wants(BlockRow(rows, first + lane, layer)));
+        if (wanted == 0)
+            continue;
+        int row = lane / parts, part = lane % parts;
+#pragma unroll 4
+        for (int i = lane; i < rows_of_warp * parts; i += 32) {
+            if (wanted >> row & 1)
+                use(BlockRow(rows, first + row, layer), 4 * part);
+            row += 32 / parts;
+            part += 32 % parts;
+            if (part >= parts) {
+                part -= parts;
+                ++row;
+            }
+        }
+    }
+}
+
+// Whether every row begins at a multiple of `bytes`, a power of two.
+template <class T> bool begin_at_multiples(const DeviceRows &rows, std::size_t bytes) {
+    const auto strides = static_cast<std::uintptr_t>(rows.batch | rows.row | rows.head) * sizeof(T);
+    return (strides | reinterpret_cast<std::uintptr_t>(rows.data)) % bytes == 0;
+}
+
+// Whether four neighbours of every row can be written at once.
+template <class T> bool fours_are_aligned(const DeviceRows &rows) {
+    return begin_at_multiples<T>(rows, 4 * sizeof(T));
+}
+
+template <class T> __device__ void write_four(const float4 &values, T *target, bool aligned) {
+    const Four<T> four{
+        {from_float<T>(values.x), from_float<T>(values.y), from_float<T>(values.z), from_float<T>(values.w)}};
+    if (aligned)
+        *reinterpret_cast<Four<T> *>(target) = four;
+    else
+        for (int i = 0; i < 4; ++i)
+            target[i] = four.x[i];
+}
+
+// Infinities of opposite signs are noted too: the row is then looked at for nothing.
+__device__ inline void note_nan(const float4 &four, int *has_nan) {
+    if (has_nan && isnan(four.x + four.y + four.z + four.w))
+        *has_nan = 1;
+}
+
+// Four columns of a row of sums [B, heads, rows, D], to the caller's.
+template <class T>
+__device__ void write_sum(const float *sums, const DeviceRows &target, const BlockRow &row, int columns, int column,
+                          int *has_nan, bool aligned) {
+    const float4 four = __ldg(reinterpret_cast<const float4 *>(sums + row.index * columns + column));
+    note_nan(four, has_nan);
+    write_four(four, row_at<T>(target, row.batch, row.head, row.position) + column, aligned);
+}
+
+} // namespace annulus

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows computed one by one, by a warp, from the definition.
+//
+// Causality hides keys by probabilities that are 0, and 0 times an infinity or NaN in a hidden row is NaN in a matrix
+// product: such a row would reach queries that do not attend to it. So the columns of a result that are NaN are
+// computed again here over the visible rows alone. That takes as long as a plain loop over the row's pairs, unless the
+// row attends to a NaN: it is done when all these columns are NaN again.
+#pragma once
+
+#include "core/softmax_limits.hpp"
+#include "cuda/device/kernel_common.cuh"
+
+namespace annulus {
+
+constexpr int most_columns = 256 / 32; // of a lane
+
+// The columns of a row that a lane holds: lane, lane + 32, …
+struct LaneRow {
+    float x[most_columns] = {};
+
+    static __device__ int lane() { return static_cast<int>(threadIdx.x) % 32; }
+
+    template <class T> static __device__ LaneRow load(const T *row, int columns) {
+        LaneRow values;
+        for (int i = 0; i < most_columns; ++i)
+            if (lane() + 32 * i < columns)
+                values.x[i] = to_float(row[lane() + 32 * i]);
+        return values;
+    }
+    __device__ void add(float factor, const LaneRow &row) {
+        for (int i = 0; i < most_columns; ++i)
+            x[i] += factor * row.x[i];
+    }
+    __device__ float dot(const LaneRow &row) const {
+        float sum = 0;
+        for (int i = 0; i < most_columns; ++i)
+            sum += x[i] * row.x[i];
+        for (int step = 16; step > 0; step /= 2)
+            sum += __shfl_xor_sync(~0u, sum, step);
+        return sum;
+    }
+    // Writes some of the columns.
+    template <class T, class Columns> __device__ void store(T *row, const Columns &columns) const {
+        for (int i = 0; i < most_columns; ++i)
+            if (columns.has(i))
+                row[lane() + 32 * i] = from_float<T>(x[i]);
+    }
+};
+
+// The columns of a row that are NaN; each lane knows of its own.
+class NonfiniteColumns {
+  public:
+    explicit __device__ NonfiniteColumns(const LaneRow &row) {
+        for (int i = 0; i < most_columns; ++i)
+            own_ |= static_cast<unsigned>(isnan(row.x[i])) << i;
+    }
+    __device__ bool has(int i) const { return (own_ >> i & 1) != 0; }
+    // Of the whole warp.
+    __device__ bool any() const { return __any_sync(~0u, own_ != 0); }
+    // Whether all of these are NaN in another row, too.
+    __device__ bool are_nan_in(const LaneRow &row) const {
+        return __all_sync(~0u, (own_ & ~NonfiniteColumns(row).own_) == 0);
+    }
+
+  private:
+    unsigned own_ = 0;
+};
+
+// use(key position) for the keys that a query sees, until it returns false.
+template <class Use> __device__ void for_each_key(const RowContext &c, std::int32_t head, std::int64_t query, Use use) {
+    for (int i = 0; i < c.branch_count; ++i) {
+        const BranchPlan &branch = c.branches[i];
+        if (!branch.serves(head))
+            continue;
+        const Segment segment = branch.segment(branch.segment_of(query));
+        const std::int64_t own = segment.place(query) % branch.dilation();
+        const std::int64_t residue = branch.query_rule() == ANNULUS_QUERY_RESIDUE ? own : branch.phase(head);
+        if (branch.query_rule() == ANNULUS_QUERY_DILATED && own != residue)
+            continue;
+        const Progression keys = branch.key_class(segment, residue);
+        for (std::int64_t j = 0; j < keys.count; ++j) {
+            const std::int64_t key = segment.position(keys[j]);
+            if (key <= query && key >= c.keys.start && key < c.keys.end() && !use(key))
+                return;
+        }
+    }
+}
+
+// use(query position) for the queries of a head that see a key, until it returns false.
+template <class Use> __device__ void for_each_query(const RowContext &c, std::int32_t head, std::int64_t key, Use use) {
+    for (int i = 0; i < c.branch_count; ++i) {
+        const BranchPlan &branch = c.branches[i];
+        if (!branch.serves(head))
+            continue;
+        const Segment segment = branch.segment(branch.segment_of(key));
+        const std::int64_t residue = segment.place(key) % branch.dilation();
+        if (!branch.uses(head, residue))
+            continue;
+        const Progression queries = branch.query_class(segment, residue);
+        for (std::int64_t j = 0; j < queries.count; ++j) {
+            const std::int64_t query = segment.position(queries[j]);
+            if (query >= key && query >= c.queries.start && query < c.queries.end() && !use(query))
+                return;
+        }
+    }
+}
+
+// log2 of a row's sum of 2^score.
+template <class T>
+__device__ float log2_sum_of_row(const RowContext &c, std::int64_t batch, std::int32_t head, std::int64_t query) {
+    const std::int32_t kv_head = head / c.heads_per_kv_head;
+    const LaneRow q = LaneRow::load(row_at<T>(c.q, batch, head, query), c.head_dim);
+    float most = -INFINITY, sum = 0;
+    for_each_key(c, head, query, [&](std::int64_t key) {
+        const LaneRow k = LaneRow::load(row_at<T>(c.k, batch, kv_head, key), c.head_dim);
+        const float score = q.dot(k) * c.scale * log2_e, before = most;
+        most = fmaxf(most, score);
+        sum = sum * exp2f(before - most) + exp2f(score - most);
+        return true;
+    });
+    return most + log2f(sum);
+}
+
+// Columns of O of a row from its softmax statistics, in units of log2.
+template <class T>
+__device__ LaneRow output_row(const RowContext &c, std::int64_t batch, std::int32_t head, std::int64_t query,
+                              float log2_sum, const NonfiniteColumns &wanted) {
+    const std::int32_t kv_head = head / c.heads_per_kv_head;
+    const LaneRow q = LaneRow::load(row_at<T>(c.q, batch, head, query), c.head_dim);
+    LaneRow o;
+    for_each_key(c, head, query, [&](std::int64_t key) {
+        const LaneRow k = LaneRow::load(row_at<T>(c.k, batch, kv_head, key), c.head_dim);
+        const LaneRow v = LaneRow::load(row_at<T>(c.v, batch, kv_head, key), c.head_dim);
+        o.add(exp2f(q.dot(k) * c.scale * log2_e - log2_sum), v);
+        return !wanted.are_nan_in(o);
+    });
+    return o;
+}
+
+// What backward knows of a query.
+template <class T> struct QueryRow {
+    LaneRow q, d_out;
+    float log2_sum, delta;
+
+    __device__ QueryRow(const RowContext &c, std::int64_t batch, std::int32_t head, std::int64_t query)
+        : q(LaneRow::load(row_at<T>(c.q, batch, head, query), c.head_dim)),
+          d_out(LaneRow::load(row_at<T>(c.d_out, batch, head, query), c.head_dim)),
+          log2_sum(usable_lse(*row_at<float>(c.lse, batch, head, query)) * log2_e),
+          delta(d_out.dot(LaneRow::load(row_at<T>(c.out, batch, head, query), c.head_dim))) {
+        if (c.d_lse.data)
+            delta -= *row_at<float>(c.d_lse, batch, head, query);
+    }
+    // P and dS of a key.
+    __device__ float2 gradients(const RowContext &c, const LaneRow &k, const LaneRow &v) const {
+        const float p = exp2f(q.dot(k) * c.scale * log2_e - log2_sum);
+        return {p, p * (d_out.dot(v) - delta) * c.scale};
+    }
+};
+
+template <class T>
+__device__ LaneRow query_gradient_row(const RowContext &c, std::int64_t batch, std::int32_t head, std::int64_t query,
+                                      const NonfiniteColumns &wanted) {
+    const std::int32_t kv_head = head / c.heads_per_kv_head;
+    const QueryRow<T> row(c, batch, head, query);
+    LaneRow d_q;
+    if (row.log2_sum == -INFINITY)
+        return d_q;
+    for_each_key(c, head, query, [&](std::int64_t key) {
+        const LaneRow k = LaneRow::load(row_at<T>(c.k, batch, kv_head, key), c.head_dim);
+        const LaneRow v = LaneRow::load(row_at<T>(c.v, batch, kv_head, key), c.head_dim);
+        d_q.add(row.gradients(c, k, v).y, k);
+        return !wanted.are_nan_in(d_q);
+    });
+    return d_q;
+}
+
+template <class T>
+__device__ void key_gradient_rows(const RowContext &c, std::int64_t batch, std::int32_t kv_head, std::int64_t key,
+                                  const NonfiniteColumns &wanted_k, const NonfiniteColumns &wanted_v, LaneRow &d_k,
+                                  LaneRow &d_v) {
+    const LaneRow k = LaneRow::load(row_at<T>(c.k, batch, kv_head, key), c.head_dim);
+    const LaneRow v = LaneRow::load(row_at<T>(c.v, batch, kv_head, key), c.head_dim);
+    d_k = d_v = {};
+    for (int i = 0; i < c.heads_per_kv_head; ++i) {
+        const std::int32_t head = kv_head * c.heads_per_kv_head + i;
+        for_each_query(c, head, key, [&](std::int64_t query) {
+            const QueryRow<T> row(c, batch, head, query);
+            if (row.log2_sum == -INFINITY)
+                return true;
+            const float2 gradients = row.gradients(c, k, v);
+            d_v.add(gradients.x, row.d_out);
+            d_k.add(gradients.y, row.q);
+            return !(wanted_k.are_nan_in(d_k) && wanted_v.are_nan_in(d_v));
+        });
+    }
+}
+
+} // namespace annulus

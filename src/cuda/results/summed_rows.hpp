@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "cuda/fused/schedule/tile_grid.hpp"
+#include "cuda/gemm/kernels.hpp"
+
+#include <annulus/tensor.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace annulus {
+
+struct SummedRowsArguments {
+    Block block; // whose queries and keys are the same positions and heads
+    SummedRows summed;
+    std::int32_t head_dim;
+    const float *sums; // [B, H, rows, D]
+    DeviceRows target;
+};
+// Writes the rows that have sums to the caller's tensor, of bfloat16 or float16.
+void write_summed_rows(annulus_dtype dtype, const SummedRowsArguments &arguments, cudaStream_t stream);
+
+} // namespace annulus

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ranks/agreement.hpp"
+
+#include "core/dtype_number.hpp"
+#include "core/error.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <type_traits>
+
+namespace annulus {
+
+namespace {
+
+// FNV-1a: to tell values apart, not to withstand anybody.
+class Hash {
+  public:
+    template <class T> void add(const T &value) {
+        static_assert(std::is_integral_v<T> || std::is_enum_v<T> || std::is_floating_point_v<T>);
+        std::array<unsigned char, sizeof value> bytes;
+        std::memcpy(bytes.data(), &value, sizeof value);
+        for (const unsigned char byte : bytes)
+            value_ = (value_ ^ byte) * 0x100000001b3;
+    }
+    std::uint64_t value() const { return value_; }
+
+  private:
+    std::uint64_t value_ = 0xcbf29ce484222325;
+};
+
+std::uint64_t hash_of(const Branch &branch) {
+    Hash hash;
+    hash.add(branch.segment_length);
+    hash.add(branch.dilation);
+    hash.add(branch.first_head);
+    hash.add(branch.head_count);
+    hash.add(branch.phase_rule);
+    hash.add(branch.fixed_residue);
+    hash.add(branch.query_rule);
+    hash.add(branch.order);
+    hash.add(branch.grid_width);
+    return hash.value();
+}
+
+// Branches that a card tells apart; the last entry stands for all that follow.
+constexpr std::size_t branch_hashes = 32;
+
+// What the ranks show one another: plain numbers, the same in every build.
+struct Card {
+    std::int32_t declines; // not 0: only the message counts
+    std::int32_t pass, dtype, heads, kv_heads, head_dim, causal, padding_rule, exchange, branch_count;
+    std::int64_t batch, rows;
+    std::int32_t lengths_are_set;
+    std::uint64_t scale, lengths; // those that the rank is ready for
+    std::uint64_t branches[branch_hashes];
+    char message[256];
+};
+
+std::uint64_t hash_of(const std::vector<std::int64_t> &lengths) {
+    Hash hash;
+    for (const std::int64_t length : lengths)
+        hash.add(length);
+    return hash.value();
+}
+
+Card card_of(const Intention &intention) {
+    const Pattern &pattern = intention.pattern;
+    const Problem &problem = intention.problem;
+    Card card{};
+    card.pass = intention.pass;
+    card.dtype = problem.dtype;
+    card.heads = problem.heads;
+    card.kv_heads = problem.kv_heads;
+    card.head_dim = problem.head_dim;
+    card.causal = pattern.causal;
+    card.padding_rule = pattern.padding_rule;
+    card.exchange = intention.exchange;
+    card.branch_count = static_cast<std::int32_t>(pattern.branches.size());
+    card.batch = problem.batch;
+    card.rows = problem.queries.length;
+    card.lengths_are_set = intention.lengths_are_set;
+    card.lengths = hash_of(intention.lengths);
+    Hash scale;
+    scale.add(pattern.scale.has_value());
+    scale.add(pattern.scale.value_or(0));
+    card.scale = scale.value();
+    std::array<Hash, branch_hashes> branches;
+    for (std::size_t i = 0; i < pattern.branches.size(); ++i)
+        branches[std::min(i, branch_hashes - 1)].add(hash_of(pattern.branches[i]));
+    for (std::size_t i = 0; i < branch_hashes; ++i)
+        card.branches[i] = branches[i].value();
+    return card;
+}
+
+const char *pass_name(std::int64_t pass) {
+    return pass == ANNULUS_PASS_FORWARD ? "annulus_forward()" : "annulus_backward()";
+}
+
+// Throws where the cards of rank 0 and of another are not the same.
+void compare(const Card &first, const Card &other, int rank) {
+    const auto differ = [&](const char *what, std::int64_t theirs, std::int64_t ours) {
+        if (theirs != ours)
+            throw Error(ANNULUS_ERROR_ARGUMENT, "the ranks disagree: %s is %lld on rank %d and %lld on rank 0", what,
+                        static_cast<long long>(theirs), rank, static_cast<long long>(ours));
+    };
+    if (other.pass != first.pass)
+        throw Error(ANNULUS_ERROR_ARGUMENT, "the ranks disagree: rank %d calls %s and rank 0 %s", rank,
+                    pass_name(other.pass), pass_name(first.pass));
+    if (other.dtype != first.dtype)
+        throw Error(ANNULUS_ERROR_ARGUMENT, "the ranks disagree: the dtype is %s on rank %d and %s on rank 0",
+                    dtype_name(other.dtype), rank, dtype_name(first.dtype));
+    differ("the number of query heads", other.heads, first.heads);
+    differ("the number of key/value heads", other.kv_heads, first.kv_heads);
+    differ("the head dimension", other.head_dim, first.head_dim);
+    differ("the batch", other.batch, first.batch);
+    differ("the config's number of branches", other.branch_count, first.branch_count);
+    differ("causal of the config", other.causal, first.causal);
+    differ("the padding rule of the config", other.padding_rule, first.padding_rule);
+    differ("the exchange of the config", other.exchange, first.exchange);
+    if (other.scale != first.scale)
+        throw Error(ANNULUS_ERROR_ARGUMENT,
+                    "the ranks disagree: the scale of the config differs between ranks %d and 0", rank);
+    for (std::size_t i = 0; i < branch_hashes; ++i)
+        if (other.branches[i] != first.branches[i])
+            throw Error(ANNULUS_ERROR_ARGUMENT,
+                        "the ranks disagree: branch %zu%s of the config differs between ranks %d and 0", i,
+                        i + 1 == branch_hashes ? " or a later one" : "", rank);
+}
+
+// Throws where the ranks' rows are no sequence.
+void check_sequence(const std::vector<std::int64_t> &lengths) {
+    std::int64_t sum = 0;
+    for (const std::int64_t length : lengths)
+        if (__builtin_add_overflow(sum, length, &sum))
+            throw Error(ANNULUS_ERROR_ARGUMENT, "shape[1] of q is too large: the rows of all ranks do not fit 64 bits");
+    if (sum == 0)
+        throw Error(ANNULUS_ERROR_ARGUMENT, "shape[1] of q is 0 on all ranks; at least one must hold a row");
+}
+
+std::vector<Card> exchange_cards(Transport &transport, const Card &own) {
+    static_assert(std::is_trivially_copyable_v<Card>);
+    std::vector<Card> cards(static_cast<std::size_t>(transport.size()));
+    transport.all_gather(&own, cards.data(), sizeof own);
+    for (std::size_t rank = 0; rank < cards.size(); ++rank)
+        if (cards[rank].declines)
+            throw Error(ANNULUS_ERROR_COMM, "rank %zu cannot do its part: %.255s", rank, cards[rank].message);
+    return cards;
+}
+
+} // namespace
+
+Agreement agree(Transport &transport, const Intention &intention) {
+    // What needs memory comes before the others hear of this rank.
+    Agreement agreement{std::vector<std::int64_t>(static_cast<std::size_t>(transport.size())), true};
+    const std::vector<Card> cards = exchange_cards(transport, card_of(intention));
+    for (std::size_t rank = 1; rank < cards.size(); ++rank)
+        compare(cards.front(), cards[rank], static_cast<int>(rank));
+    std::ranges::transform(cards, agreement.lengths.begin(), &Card::rows);
+    check_sequence(agreement.lengths);
+    const std::uint64_t found = hash_of(agreement.lengths);
+    for (std::size_t rank = 0; rank < cards.size(); ++rank) {
+        if (cards[rank].lengths == found)
+            continue;
+        if (cards[rank].lengths_are_set)
+            throw Error(
+                ANNULUS_ERROR_ARGUMENT,
+                "the ranks disagree on the shards: those that rank %zu set by annulus_context_set_shards() are not "
+                "the rows of the ranks' tensors",
+                rank);
+        agreement.is_ready = false;
+    }
+    return agreement;
+}
+
+void confirm(Transport &transport) {
+    exchange_cards(transport, {});
+}
+
+void decline(Transport &transport, const char *message) noexcept {
+    Card card{};
+    card.declines = 1;
+    std::strncpy(card.message, message, sizeof card.message - 1);
+    try {
+        exchange_cards(transport, card);
+    } catch (...) { // the rank reports what it declined for
+    }
+}
+
+} // namespace annulus

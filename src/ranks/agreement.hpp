@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether all ranks are about to do the same, and how the sequence is shared among them.
+#pragma once
+
+#include "core/pattern.hpp"
+#include "core/plan.hpp"
+#include "transport/transport.hpp"
+
+#include <annulus/attention.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace annulus {
+
+// What a rank is about to do.
+struct Intention {
+    annulus_pass pass;
+    const Pattern &pattern;
+    annulus_exchange exchange;
+    const Problem &problem;                   // its query rows are the rank's own; where they lie does not matter
+    const std::vector<std::int64_t> &lengths; // of the shards that the rank is ready for; empty: it knows of none yet
+    bool lengths_are_set;                     // by the caller: the shards must be these
+};
+
+struct Agreement {
+    std::vector<std::int64_t> lengths; // of all ranks' shards
+    bool is_ready;                     // all ranks are ready for these
+};
+
+// Collective. Throws on every rank, with the same message but for who speaks, where two ranks intend different things,
+// or where there are no such shards: Error(ANNULUS_ERROR_ARGUMENT).
+Agreement agree(Transport &transport, const Intention &intention);
+
+// Collective, after an agreement for which not all ranks were ready: now they are.
+void confirm(Transport &transport);
+
+// Collective with the others' agree() or confirm(), for a rank that cannot do its part: they throw
+// Error(ANNULUS_ERROR_COMM) with the message. Throws nothing of its own.
+void decline(Transport &transport, const char *message) noexcept;
+
+} // namespace annulus

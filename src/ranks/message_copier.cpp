@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ranks/message_copier.hpp"
+
+namespace annulus {
+
+RowTable book_table(Workspace &workspace, const Plan &plan, const Message &message) {
+    const auto heads = static_cast<std::int64_t>(message.rows.size());
+    RowTable table{};
+    table.prefix = workspace.take<std::int64_t>(heads + 1);
+    if (message.is_regular()) {
+        table.firsts = workspace.take<std::int64_t>(heads);
+    } else {
+        table.positions = workspace.take<std::int64_t>(message.total_rows());
+        table.branches =
+            workspace.take<std::byte>(static_cast<std::int64_t>(plan.branches().size() * sizeof(BranchPlan)));
+    }
+    return table;
+}
+
+std::unique_ptr<MessageCopier> make_message_copier([[maybe_unused]] annulus_device device) {
+#ifdef ANNULUS_HAVE_CUDA
+    if (device == ANNULUS_DEVICE_CUDA)
+        return make_cuda_message_copier();
+#endif
+    return make_cpu_message_copier();
+}
+
+} // namespace annulus

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Moving the rows of a message between tensors and the wire, on the device of a context.
+#pragma once
+
+#include "core/workspace.hpp"
+#include "engine/device.hpp"
+#include "ranks/schedule.hpp"
+
+#include <annulus/tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace annulus {
+
+// Where the rows of a message stand on the wire and in the sequence, in the device's memory: row prefix[g] + j of a
+// batch entry is the j-th wanted row of kv head g.
+struct RowTable {
+    std::int64_t *prefix;    // [G + 1]
+    std::int64_t *firsts;    // [G], of a regular message
+    std::int64_t *positions; // [total rows], of another
+    std::byte *branches;     // room for the plan's branches, of another
+};
+
+// Rows of a [batch, …, D] tensor: position m of kv head g and batch entry b begins at element
+// b * batch + g * head + (m - start) / stride * row.
+struct RowView {
+    void *data = nullptr;
+    std::int64_t batch = 0, head = 0, row = 0;
+    std::int64_t start = 0, stride = 1;
+};
+
+// The rows of a message in a tensor and on the wire, [batch, total rows, D].
+struct RowMove {
+    const Message *message;
+    RowTable table;
+    annulus_dtype dtype;
+    std::int64_t batches;
+    std::int32_t head_dim;
+    RowView rows;
+    void *wire;
+};
+
+class MessageCopier {
+  public:
+    virtual ~MessageCopier() = default;
+
+    // Fills a table, of the plan that the message was made from.
+    virtual void fill(const RowTable &table, const Plan &plan, const Message &message, void *stream) = 0;
+    // wire = rows; rows = wire; rows += wire.
+    virtual void pack(const RowMove &move, void *stream) = 0;
+    virtual void unpack(const RowMove &move, void *stream) = 0;
+    virtual void add(const RowMove &move, void *stream) = 0;
+};
+
+RowTable book_table(Workspace &workspace, const Plan &plan, const Message &message);
+
+std::unique_ptr<MessageCopier> make_message_copier(annulus_device device);
+
+// Those of the devices, defined in their rooms.
+std::unique_ptr<MessageCopier> make_cpu_message_copier();
+std::unique_ptr<MessageCopier> make_cuda_message_copier(); // only with CUDA
+
+} // namespace annulus

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ranks/shared_rows.hpp"
+
+#include <numeric>
+#include <utility>
+
+namespace annulus {
+
+ResidueRange residues_asked(const BranchPlan &branch, std::int64_t place, std::int64_t queries) {
+    const std::int64_t r = branch.dilation();
+    if (branch.query_rule() == ANNULUS_QUERY_EVERY || queries >= r)
+        return {0, r};
+    return {place % r, queries};
+}
+
+std::vector<SharedBranch> shared_branches(const Plan &plan, const Window &keys, const Window &queries, Steps &steps) {
+    std::vector<SharedBranch> all;
+    if (keys.length == 0 || queries.length == 0 || (plan.causal() && keys.start > queries.start))
+        return all;
+    const std::int64_t nearest = keys.start < queries.start ? keys.end() - 1 : keys.start;
+    for (std::size_t i = 0; i < plan.branches().size(); ++i) {
+        const BranchPlan &branch = plan.branches()[i];
+        // If there is one, it has the sender's position that is nearest to the receiver.
+        const Segment segment = branch.segment(branch.segment_of(nearest));
+        const Window &range = segment.range;
+        const Window part = intersect(range, queries);
+        if (part.length == 0)
+            continue;
+        SharedBranch shared{static_cast<std::int32_t>(i), &branch, segment, intersect(range, keys), part};
+        if (shared.is_linear()) {
+            const std::int64_t r = branch.dilation();
+            ResidueSet present;
+            set_range({(shared.keys.start - range.start) % r, std::min(shared.keys.length, r)}, r, present);
+            const ResidueRange asked = residues_asked(branch, part.start - range.start, part.length);
+            intersect(asked, r, present, shared.asked);
+        }
+        all.push_back(std::move(shared));
+    }
+    constexpr std::size_t steps_of_shared = 4;
+    steps.take(static_cast<std::int64_t>(plan.branches().size() + steps_of_shared * all.size()));
+    return all;
+}
+
+HeadGroup heads_of(const Plan &plan, std::int32_t kv_head) {
+    const std::int32_t group = plan.problem().heads / plan.problem().kv_heads;
+    return {kv_head * group, (kv_head + 1) * group};
+}
+
+bool list_progressions(const std::vector<SharedBranch> &branches, const HeadGroup &heads,
+                       std::vector<Progression> &rows) {
+    rows.clear();
+    ResidueSet wanted;
+    const auto add = [&](const Progression &progression) {
+        if (std::find(rows.begin(), rows.end(), progression) == rows.end())
+            rows.push_back(progression);
+        return rows.size() <= most_progressions;
+    };
+    for (const SharedBranch &shared : branches) {
+        const ResidueRange used = shared.branch->residues(heads.first, heads.last);
+        if (used.count == 0)
+            continue;
+        if (!shared.has_progressions())
+            return false;
+        if (shared.asks_all()) {
+            if (!add({shared.keys.start, 1, shared.keys.length}))
+                return false;
+            continue;
+        }
+        intersect(used, shared.dilation(), shared.asked, wanted);
+        for (const Interval &run : wanted)
+            for (std::int64_t residue = run.begin; residue < run.end; ++residue)
+                if (!add(shared.progression(residue)))
+                    return false;
+    }
+    return true;
+}
+
+namespace {
+
+// How far apart rows are at least, as a divisor of all distances between them; 0: there is one.
+std::int64_t common_stride(const std::vector<Progression> &rows) {
+    std::int64_t stride = 0;
+    for (const Progression &p : rows) {
+        stride = std::gcd(stride, p.first - rows.front().first);
+        if (p.count > 1)
+            stride = std::gcd(stride, p.stride);
+    }
+    return stride;
+}
+
+// The positions from the first row that any head wants to the last; in the Hilbert order, and where too many residues
+// are asked for, all keys.
+Window find_hull(const std::vector<SharedBranch> &branches, std::int32_t heads) {
+    Window hull;
+    const auto widen = [&](std::int64_t first, std::int64_t last) {
+        const std::int64_t start = hull.length ? std::min(hull.start, first) : first;
+        const std::int64_t end = hull.length ? std::max(hull.end(), last + 1) : last + 1;
+        hull = {start, end - start};
+    };
+    ResidueSet wanted;
+    for (const SharedBranch &shared : branches) {
+        const std::int64_t r = shared.dilation(), last = shared.keys.end() - 1;
+        if (!shared.has_progressions() || shared.asks_all()) {
+            widen(shared.keys.start, last);
+            continue;
+        }
+        intersect(shared.branch->residues(0, heads), r, shared.asked, wanted);
+        for (const Interval &run : wanted) { // each has a key
+            const std::int64_t origin = shared.segment.range.start + run.begin;
+            const std::int64_t begin = remainder(shared.keys.start - origin, r), end = remainder(last - origin, r);
+            widen(shared.keys.start + (begin < run.length() ? 0 : r - begin),
+                  last - (end < run.length() ? 0 : end - run.length() + 1));
+        }
+    }
+    return hull;
+}
+
+} // namespace
+
+std::optional<Outline> make_outline(const Plan &plan, const std::vector<SharedBranch> &branches, Steps &steps) {
+    Outline outline{find_hull(branches, plan.problem().heads)};
+    std::int64_t stride = 0;
+    std::vector<Progression> rows;
+    for (std::int32_t kv_head = 0; outline.keys.length > 0 && stride != 1 && kv_head < plan.problem().kv_heads;
+         ++kv_head) {
+        const bool is_listed = list_progressions(branches, heads_of(plan, kv_head), rows);
+        if (!steps.take(static_cast<std::int64_t>(branches.size() + rows.size())))
+            return std::nullopt;
+        stride = is_listed ? std::gcd(stride, common_stride(rows)) : 1;
+    }
+    if (steps.ran_out())
+        return std::nullopt;
+    outline.stride = stride == 0 ? std::max<std::int64_t>(1, outline.keys.length) : stride;
+    return outline;
+}
+
+} // namespace annulus

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// What two shards have to do with each other: in each branch that has a segment with both, what the queries of one
+// (the receiver) want of the keys of the other (the sender), told without a look at each row where that can be.
+#pragma once
+
+#include "core/plan.hpp"
+#include "ranks/residues.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace annulus {
+
+// What is left of the steps that planning may take.
+class Steps {
+  public:
+    explicit Steps(std::int64_t most) : most_(most), left_(most) {}
+
+    // False, and nothing left, where there are not as many.
+    bool take(std::int64_t steps) {
+        left_ = steps <= left_ ? left_ - steps : -1;
+        return left_ >= 0;
+    }
+    bool ran_out() const { return left_ < 0; }
+    std::int64_t left() const { return std::max<std::int64_t>(0, left_); }
+    std::int64_t most() const { return most_; }
+
+  private:
+    std::int64_t most_, left_;
+};
+
+// a b for numbers of steps, of which 2^61 and more are all the same.
+constexpr std::int64_t product(std::int64_t a, std::int64_t b) {
+    constexpr std::int64_t most = std::int64_t{1} << 61;
+    return a != 0 && b > most / a ? most : a * b;
+}
+
+// Progressions to which the rows of a head are taken apart: more tell nothing of how far apart rows lie.
+constexpr std::size_t most_progressions = 32;
+
+// The segment of a branch that the shards have in common, and their parts of it.
+struct SharedBranch {
+    std::int32_t index;
+    const BranchPlan *branch;
+    Segment segment;
+    Window keys, queries;
+    // In the linear order: residues that occur among the keys and that some query asks for.
+    ResidueSet asked = {};
+
+    bool is_linear() const { return segment.curve.is_linear(); }
+    std::int64_t dilation() const { return branch->dilation(); }
+    bool is_by_residue() const { return branch->query_rule() == ANNULUS_QUERY_RESIDUE; }
+    // Every key is asked for.
+    bool asks_all() const { return is_by_residue() && queries.length >= dilation(); }
+    // Whether the rows that a head wants are few progressions for each of its residues.
+    bool has_progressions() const {
+        return is_linear() &&
+               (!is_by_residue() || asks_all() || queries.length <= static_cast<std::int64_t>(most_progressions));
+    }
+    Progression progression(std::int64_t residue) const {
+        const std::int64_t origin = segment.range.start;
+        Progression places = clip(branch->key_class(segment, residue), keys.start - origin, keys.end() - origin);
+        places.first += origin;
+        return places;
+    }
+};
+
+// Those of all branches that have one.
+std::vector<SharedBranch> shared_branches(const Plan &plan, const Window &keys, const Window &queries, Steps &steps);
+
+// Residues of the keys for which queries ask that lie one after the other from a place on.
+ResidueRange residues_asked(const BranchPlan &branch, std::int64_t place, std::int64_t queries);
+
+// Heads first … last - 1 share a key/value head.
+struct HeadGroup {
+    std::int32_t first, last;
+};
+HeadGroup heads_of(const Plan &plan, std::int32_t kv_head);
+
+// Whether the rows of a key/value head are a few progressions: lists these, all different.
+bool list_progressions(const std::vector<SharedBranch> &branches, const HeadGroup &heads,
+                       std::vector<Progression> &rows);
+
+// A message without its rows. Where these are no progressions there may be none.
+struct Outline {
+    Window keys;
+    std::int64_t stride = 1;
+    std::int64_t slots() const { return divide_up(keys.length, stride); }
+};
+
+// Nothing where the steps have run out.
+std::optional<Outline> make_outline(const Plan &plan, const std::vector<SharedBranch> &branches, Steps &steps);
+
+} // namespace annulus

@@ -1,0 +1,375 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/local_transport.hpp"
+
+#include "core/error.hpp"
+#include "transport/deadline.hpp"
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+namespace annulus {
+
+namespace {
+
+// Memory that one rank offers to another. Events are null on a CPU.
+struct Post {
+    const void *data;
+    std::size_t bytes;
+    void *written; // the event after which it may be read
+    bool acknowledged = false;
+    void *read = nullptr; // the event after which it may be written again; belongs to the reader's device
+};
+
+// The posts from one rank to another, oldest first, numbered from 0. The receiver takes them in order; the sender
+// retires them in the same order once they are acknowledged.
+struct Queue {
+    std::deque<Post> posts;
+    std::uint64_t taken = 0, retired = 0;
+
+    bool has_untaken() const { return taken < retired + posts.size(); }
+    Post &next() { return posts[static_cast<std::size_t>(taken - retired)]; }
+};
+
+// What the ends of a communicator share. A condition that already holds is never failed by what happens later: a rank
+// that has done its part may leave while others still wake up to do theirs.
+class Hub {
+  public:
+    explicit Hub(int ranks) : seats_(ranks) {}
+
+    int size() const { return static_cast<int>(seats_.size()); }
+
+    // The first device that is named decides for all.
+    void check_kind(annulus_device device);
+    // Throws the first error where there was one.
+    void check_whole();
+
+    void all_gather(int rank, const void *mine, void *all, std::size_t bytes, const Deadline &deadline);
+
+    void offer(int rank, const std::vector<Transfer> &sends, void *written);
+    // Returns whether the sender has to wait for an event of this rank's device.
+    bool receive(int rank, const Transfer &receive, Device &device, void *stream, const Deadline &deadline);
+    void await_acknowledgement(int rank, const Transfer &send, Device &device, void *stream, const Deadline &deadline);
+    // Until the sender no longer needs events of this rank's device.
+    void await_retirement(int rank, int sender, const Deadline &deadline);
+
+    // Breaks the hub where it is whole.
+    void fail(int rank, const char *what);
+    // What is due when a call of a broken hub fails: afterwards the rank's memory may go.
+    void settle(int rank, Device &device, void *stream);
+    void abort(int rank);
+    void leave(int rank);
+
+  private:
+    using Lock = std::unique_lock<std::mutex>;
+
+    struct Seat {
+        std::condition_variable wake; // the rank's thread waits here
+        bool departed = false;
+        bool gathering = false; // has given its bytes to the gather and not yet read those of the others
+        int readers = 0;        // copies from this rank's memory that are under way
+    };
+
+    // A copy from a rank's memory, without the lock.
+    class Reading {
+      public:
+        Reading(Hub &hub, Lock &lock, int from) : hub_(hub), lock_(lock), from_(from) {
+            ++hub_.seats_[from_].readers;
+            lock_.unlock();
+        }
+        ~Reading() {
+            lock_.lock();
+            --hub_.seats_[from_].readers;
+            hub_.seats_[from_].wake.notify_all();
+        }
+        Reading(const Reading &) = delete;
+        Reading &operator=(const Reading &) = delete;
+
+      private:
+        Hub &hub_;
+        Lock &lock_;
+        int from_;
+    };
+
+    // Waits until ready(); awaited() is the rank that could make it so.
+    template <class Ready, class Awaited>
+    void wait(Lock &lock, int rank, const Deadline &deadline, Ready ready, Awaited awaited);
+    // A rank that the gather waits for, one that has left before others.
+    int first_gathering(bool gathering) const;
+    void wait_for_readers(Lock &lock, int rank);
+    void break_with(const Error &error);
+    [[noreturn]] void break_and_throw(const Error &error);
+
+    std::mutex mutex_;
+    std::optional<Error> failure_;
+    std::optional<annulus_device> kind_;
+    std::vector<Seat> seats_;
+    std::map<std::pair<int, int>, Queue> queues_; // by sender and receiver
+
+    // The gather: full when all ranks have given their bytes, free again when all have read.
+    std::vector<std::byte> gathered_;
+    std::uint64_t full_gathers_ = 0;
+    int givers_ = 0, readers_ = 0;
+    std::size_t gather_bytes_ = 0;
+};
+
+void Hub::check_kind(annulus_device device) {
+    const Lock lock(mutex_);
+    if (!kind_)
+        kind_ = device;
+    if (*kind_ != device)
+        throw Error(ANNULUS_ERROR_ARGUMENT, "comm is used with %s by another context; it cannot be used with %s",
+                    device_name(*kind_), device_name(device));
+}
+
+void Hub::check_whole() {
+    const Lock lock(mutex_);
+    if (failure_)
+        throw *failure_;
+}
+
+void Hub::break_with(const Error &error) {
+    if (!failure_)
+        failure_ = error;
+    for (Seat &seat : seats_)
+        seat.wake.notify_all();
+}
+
+void Hub::break_and_throw(const Error &error) {
+    break_with(error);
+    throw *failure_;
+}
+
+template <class Ready, class Awaited>
+void Hub::wait(Lock &lock, int rank, const Deadline &deadline, Ready ready, Awaited awaited) {
+    while (!ready()) {
+        if (failure_)
+            throw *failure_;
+        const int other = awaited();
+        if (seats_[other].departed)
+            break_and_throw(Error(ANNULUS_ERROR_COMM, "rank %d destroyed its end of the communicator", other));
+        if (deadline.passed())
+            break_and_throw(Error(ANNULUS_ERROR_COMM, "rank %d did not come within %g s", other, deadline.seconds()));
+        seats_[rank].wake.wait_until(lock, deadline.time());
+    }
+}
+
+int Hub::first_gathering(bool gathering) const {
+    int first = size();
+    for (int rank = size() - 1; rank >= 0; --rank)
+        if (seats_[rank].gathering == gathering &&
+            (first == size() || seats_[rank].departed || !seats_[first].departed))
+            first = rank;
+    return first;
+}
+
+void Hub::all_gather(int rank, const void *mine, void *all, std::size_t bytes, const Deadline &deadline) {
+    Lock lock(mutex_);
+    if (failure_)
+        throw *failure_;
+    wait(
+        lock, rank, deadline, [&] { return readers_ == 0; }, [&] { return first_gathering(true); });
+    if (givers_ == 0) {
+        gather_bytes_ = bytes;
+        gathered_.resize(bytes * seats_.size());
+    }
+    if (bytes != gather_bytes_)
+        break_and_throw(Error(ANNULUS_ERROR_INTERNAL, "a defect in annulus: rank %d gathers %zu bytes, others %zu",
+                              rank, bytes, gather_bytes_));
+    std::copy_n(static_cast<const std::byte *>(mine), bytes, gathered_.data() + bytes * rank);
+    seats_[rank].gathering = true;
+    const std::uint64_t before = full_gathers_;
+    if (++givers_ == size()) {
+        givers_ = 0;
+        readers_ = size();
+        ++full_gathers_;
+        for (Seat &seat : seats_)
+            seat.wake.notify_all();
+    }
+    wait(
+        lock, rank, deadline, [&] { return full_gathers_ != before; }, [&] { return first_gathering(false); });
+    std::copy(gathered_.begin(), gathered_.end(), static_cast<std::byte *>(all));
+    seats_[rank].gathering = false;
+    if (--readers_ == 0)
+        for (Seat &seat : seats_)
+            seat.wake.notify_all();
+}
+
+void Hub::offer(int rank, const std::vector<Transfer> &sends, void *written) {
+    const Lock lock(mutex_);
+    for (const Transfer &send : sends) {
+        queues_[{rank, send.peer}].posts.push_back({send.data, send.bytes, written});
+        seats_[send.peer].wake.notify_all();
+    }
+}
+
+bool Hub::receive(int rank, const Transfer &receive, Device &device, void *stream, const Deadline &deadline) {
+    Lock lock(mutex_);
+    Queue &queue = queues_[{receive.peer, rank}];
+    // A broken hub's posts are not read: their owners may have been told.
+    wait(
+        lock, rank, deadline, [&] { return queue.has_untaken() && !failure_ && !seats_[receive.peer].departed; },
+        [&] { return receive.peer; });
+    Post &post = queue.next(); // stays where it is until it is acknowledged
+    if (post.bytes != receive.bytes)
+        break_and_throw(Error(ANNULUS_ERROR_INTERNAL,
+                              "a defect in annulus: rank %d sends %zu bytes where rank %d receives %zu", receive.peer,
+                              post.bytes, rank, receive.bytes));
+    ++queue.taken;
+    post.read = [&] {
+        const Reading reading(*this, lock, receive.peer);
+        device.wait(stream, post.written);
+        device.copy(receive.data, post.data, post.bytes, stream);
+        return device.record(stream);
+    }();
+    post.acknowledged = true;
+    seats_[receive.peer].wake.notify_all();
+    return post.read != nullptr;
+}
+
+void Hub::await_acknowledgement(int rank, const Transfer &send, Device &device, void *stream,
+                                const Deadline &deadline) {
+    Lock lock(mutex_);
+    Queue &queue = queues_[{rank, send.peer}];
+    wait(
+        lock, rank, deadline, [&] { return queue.posts.front().acknowledged; }, [&] { return send.peer; });
+    if (void *const read = queue.posts.front().read)
+        device.wait(stream, read);
+    queue.posts.pop_front();
+    ++queue.retired;
+    seats_[send.peer].wake.notify_all();
+}
+
+void Hub::await_retirement(int rank, int sender, const Deadline &deadline) {
+    Lock lock(mutex_);
+    const Queue &queue = queues_[{sender, rank}];
+    wait(
+        lock, rank, deadline, [&] { return queue.retired == queue.taken; }, [&] { return sender; });
+}
+
+void Hub::fail(int rank, const char *what) {
+    const Lock lock(mutex_);
+    if (!failure_)
+        break_with(Error(ANNULUS_ERROR_COMM, "rank %d failed: %s", rank, what));
+}
+
+void Hub::wait_for_readers(Lock &lock, int rank) {
+    Seat &seat = seats_[rank];
+    seat.wake.wait(lock, [&] { return seat.readers == 0; });
+}
+
+void Hub::settle(int rank, Device &device, void *stream) {
+    Lock lock(mutex_);
+    wait_for_readers(lock, rank);
+    for (auto &[ranks, queue] : queues_)
+        for (Post &post : queue.posts) {
+            // Those who read here: the rank's stream waits for them as far as their events are still there. What was
+            // read elsewhere: the rank's events may go with its device from now on.
+            if (post.read && ranks.first == rank)
+                try {
+                    device.wait(stream, post.read);
+                } catch (const Error &) { // the call fails already
+                }
+            if (ranks.first == rank || ranks.second == rank)
+                post.read = nullptr;
+        }
+}
+
+void Hub::abort(int rank) {
+    Lock lock(mutex_);
+    break_with(Error(ANNULUS_ERROR_COMM, "rank %d aborted the communicator", rank));
+    wait_for_readers(lock, rank);
+}
+
+void Hub::leave(int rank) {
+    Lock lock(mutex_);
+    seats_[rank].departed = true;
+    for (Seat &seat : seats_)
+        seat.wake.notify_all();
+    wait_for_readers(lock, rank);
+}
+
+class LocalTransport final : public Transport {
+  public:
+    LocalTransport(std::shared_ptr<Hub> hub, int rank) : hub_(std::move(hub)), rank_(rank) {}
+    ~LocalTransport() override { hub_->leave(rank_); }
+
+    int size() const override { return hub_->size(); }
+    int rank() const override { return rank_; }
+    void check_device(annulus_device device, int) const override { hub_->check_kind(device); }
+    void set_timeout(Seconds timeout) override { timeout_ = timeout; }
+
+    void all_gather(const void *mine, void *all, std::size_t bytes) override {
+        hub_->all_gather(rank_, mine, all, bytes, Deadline(timeout_));
+    }
+
+    bool can_gather(Device &device, void *stream) const override { return !device.is_capturing(stream); }
+
+    void begin(const Batch &batch, Device &device, void *stream) override;
+    void finish(const Batch &batch, Device &device, void *stream) override;
+
+    void abort() noexcept override { hub_->abort(rank_); }
+
+  private:
+    // Runs a part of a batch. Where it fails, nobody touches the rank's memory any more.
+    template <class Part> void guarded(Device &device, void *stream, Part part);
+
+    std::shared_ptr<Hub> hub_;
+    int rank_;
+    Seconds timeout_ = default_timeout;
+};
+
+template <class Part> void LocalTransport::guarded(Device &device, void *stream, Part part) {
+    try {
+        hub_->check_whole();
+        part();
+    } catch (const std::exception &error) {
+        hub_->fail(rank_, error.what());
+        hub_->settle(rank_, device, stream);
+        throw;
+    }
+}
+
+void LocalTransport::begin(const Batch &batch, Device &device, void *stream) {
+    if (device.is_capturing(stream))
+        throw Error(ANNULUS_ERROR_UNSUPPORTED,
+                    "stream is being captured; a local communicator cannot be used then, one of NCCL can");
+    guarded(device, stream, [&] {
+        if (batch.sends.empty())
+            return;
+        device.admit_peers();
+        hub_->offer(rank_, batch.sends, device.record(stream));
+    });
+}
+
+void LocalTransport::finish(const Batch &batch, Device &device, void *stream) {
+    const Deadline deadline(timeout_);
+    guarded(device, stream, [&] {
+        bool events = false;
+        for (const Transfer &receive : batch.receives)
+            events |= hub_->receive(rank_, receive, device, stream, deadline);
+        for (const Transfer &send : batch.sends)
+            hub_->await_acknowledgement(rank_, send, device, stream, deadline);
+        if (!events)
+            return;
+        for (const Transfer &receive : batch.receives)
+            hub_->await_retirement(rank_, receive.peer, deadline);
+    });
+}
+
+} // namespace
+
+std::vector<std::unique_ptr<Transport>> make_local_transports(int ranks) {
+    const auto hub = std::make_shared<Hub>(ranks);
+    std::vector<std::unique_ptr<Transport>> ends;
+    for (int rank = 0; rank < ranks; ++rank)
+        ends.push_back(std::make_unique<LocalTransport>(hub, rank));
+    return ends;
+}
+
+} // namespace annulus
