@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What stands behind the context handle, and where the memory of a call comes from.
+// What stands behind the context handle.
 #pragma once
 
+#include "call/prepared_calls.hpp"
 #include "core/pattern.hpp"
 #include "core/plan.hpp"
 #include "engine/engine.hpp"
-#include "ranks/rank_call.hpp"
+#include "ranks/message_copier.hpp"
 
 #include <annulus/comm.h>
 #include <annulus/context.h>
@@ -33,49 +34,50 @@ struct annulus_context {
     int threads = 0; // 0: as many as the process may run on
     annulus_engine last_engine = ANNULUS_ENGINE_AUTO;
 
-    // The plan of the last problem, kept for the next call.
-    std::optional<annulus::Plan> plan;
+    // Under the config, and with ranks under the communicator.
+    annulus::PreparedCalls calls;
 
     // With other ranks; it is the caller's.
     annulus_comm *comm = nullptr;
     std::vector<std::int64_t> shard_lengths;  // that were set; empty: none
     std::vector<std::int64_t> agreed_lengths; // that the ranks last found; empty: none
-    std::unique_ptr<annulus::MessageCopier> row_mover;
-    std::optional<annulus::RingPlan> ring_plan; // of the last problem
+    std::unique_ptr<annulus::MessageCopier> message_copier;
     std::uint64_t sent_bytes = 0, received_bytes = 0;
 
     // Throws where no config was set.
     const annulus_config &required_config() const;
-    // The plan of a problem under the config.
-    const annulus::Plan &plan_for(const annulus::Problem &problem);
-    // What its calls may use. Throws where no config was set.
-    annulus::Resources resources() const;
+    // How its calls are chosen, and what they may use. Throws where no config was set.
+    annulus::CallSetting setting() const;
+    // The plan of a problem under the config, with its calls.
+    annulus::WholeCalls &whole_calls(const annulus::Problem &problem);
+    // The rank's plan and calls, planned in no more than `most_steps` where they are not there yet; the problem's
+    // windows and sequence length are not looked at.
+    annulus::RankCalls &rank_calls(annulus::Problem problem, const std::vector<std::int64_t> &lengths,
+                                   std::int64_t most_steps);
 
     // For a context with a communicator. Throws where shards were set and this rank's has another number of rows.
     void check_rows(std::int64_t rows) const;
     // The lengths of all shards as far as they are known before a call where this rank has so many rows: those that
     // were set, else those of the call before. Empty: they are not.
     std::vector<std::int64_t> known_lengths(std::int64_t rows) const;
-    // The rank's plan under the config, for no more than `most_steps` where it is not there yet; the problem's windows
-    // and sequence length are not looked at.
-    const annulus::RingPlan &ring_plan_for(annulus::Problem problem, const std::vector<std::int64_t> &lengths,
-                                           std::int64_t most_steps);
-
-    // What is asked before a call, which knows of no other lengths than those that were set, or equal ones. Throws
-    // where the problem's windows are not the rank's shard.
-    const annulus::Problem &check_shard(const annulus::Problem &problem) const;
-    const annulus::RingPlan &ring_plan_for(const annulus::Problem &problem) {
-        return ring_plan_for(problem, lengths_in(problem.sequence_length), annulus::estimate_steps);
-    }
-
-  private:
+    // As equal as can be, where none were set.
     std::vector<std::int64_t> lengths_in(std::int64_t sequence_length) const;
+    // Throws unless the problem's windows are this rank's shard.
+    const annulus::Problem &check_shard(const annulus::Problem &problem) const;
 };
 
 namespace annulus {
 
+inline constexpr int max_threads = 1024;
+
 // The lengths of shards as equal as can be, the first ones longer.
 std::vector<std::int64_t> even_lengths(std::int64_t sequence_length, std::int32_t ranks);
+
+// The sum of shard lengths. Throws Error(ANNULUS_ERROR_ARGUMENT) where they are no shards.
+std::int64_t check_lengths(const std::vector<std::int64_t> &lengths);
+
+// Whether this process may use the context.
+bool usable_here(const annulus_context &context);
 
 // A call's use of a context. Throws where the handle is NULL or this process cannot use it.
 class ContextUse {
@@ -88,34 +90,6 @@ class ContextUse {
   private:
     annulus_context &context_;
     pid_t before_;
-};
-
-// The sum of shard lengths. Throws Error(ANNULUS_ERROR_ARGUMENT) where they are no shards.
-std::int64_t check_lengths(const std::vector<std::int64_t> &lengths);
-
-// The workspace of one call, aligned as the ledger asks for: from the caller's workspace, else its allocator, else the
-// device. Given back, in the stream's order, when the call ends; lives inside a DeviceScope.
-class CallMemory {
-  public:
-    CallMemory(const annulus_context &context, std::size_t bytes);
-    ~CallMemory();
-    CallMemory(const CallMemory &) = delete;
-    CallMemory &operator=(const CallMemory &) = delete;
-
-    void *data() const { return data_; }
-
-    // Leaves the memory to whoever still uses it: it is not given back.
-    void leave() { data_ = nullptr; }
-
-    // The bytes that the caller's workspace, which need not be aligned, must have.
-    static std::size_t announced(std::size_t bytes);
-    // What an engine may book so that no more than `limit` is announced; 0, no limit, stays 0.
-    static std::uint64_t bookable(std::uint64_t limit);
-
-  private:
-    const annulus_context &context_;
-    std::size_t bytes_;
-    void *data_ = nullptr;
 };
 
 } // namespace annulus

@@ -2,8 +2,8 @@
 // annulus/comm.h, but for what it declares of contexts.
 #include "call/comm.hpp"
 
-#include "capi/argument.hpp"
 #include "capi/guard.hpp"
+#include "core/argument.hpp"
 #include "engine/device.hpp"
 #include "transport/deadline.hpp"
 #include "transport/local_transport.hpp"
@@ -92,13 +92,6 @@ std::vector<int> checked_devices(const std::int32_t *devices, int ranks) {
 }
 
 } // namespace
-
-void annulus::check_process(const char *name, const annulus_comm &comm) {
-    if (comm.process != getpid())
-        throw Error(ANNULUS_ERROR_ARGUMENT,
-                    "%s was made by process %d, which this one was forked from; here it can only be destroyed", name,
-                    static_cast<int>(comm.process));
-}
 
 annulus_status annulus_comm_create_local(annulus_comm **comms, int32_t ranks) {
     return guard([&] {

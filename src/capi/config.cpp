@@ -2,8 +2,8 @@
 // annulus/config.h: checks of every value on its own. What depends on a problem is checked where a plan is made.
 #include <annulus/config.h>
 
-#include "capi/argument.hpp"
 #include "capi/guard.hpp"
+#include "core/argument.hpp"
 #include "core/pattern.hpp"
 #include "engine/engine.hpp"
 

@@ -3,13 +3,13 @@
 #include <annulus/attention.h>
 #include <annulus/comm.h>
 
+#include "call/call_memory.hpp"
 #include "call/comm.hpp"
 #include "call/context.hpp"
-#include "call/service.hpp"
-#include "capi/argument.hpp"
 #include "capi/guard.hpp"
 #include "capi/problem.hpp"
 #include "capi/sized_struct.hpp"
+#include "core/argument.hpp"
 #include "core/dtype_number.hpp"
 
 #include <cstdint>
@@ -19,11 +19,18 @@ using namespace annulus;
 
 namespace {
 
+// What a caller must provide for the chosen call.
+template <class Calls> std::size_t announced_bytes(Calls &calls, annulus_pass pass, const CallSetting &setting) {
+    return CallMemory::announced(calls.choose(pass, nullptr, setting).call.workspace_bytes());
+}
+
 // The workspace of a call of the context, with its ranks if it has any.
 std::size_t announced_bytes(annulus_context &context, const Problem &problem, annulus_pass pass) {
     if (!context.comm)
-        return Service(context, context.plan_for(problem), pass).announced();
-    return Service(context, context.ring_plan_for(context.check_shard(problem)), pass).announced();
+        return announced_bytes(context.whole_calls(problem), pass, context.setting());
+    const std::vector<std::int64_t> lengths = context.lengths_in(problem.sequence_length);
+    return announced_bytes(context.rank_calls(context.check_shard(problem), lengths, estimate_steps), pass,
+                           context.setting());
 }
 
 } // namespace
@@ -38,7 +45,7 @@ annulus_status annulus_estimate_problem(annulus_context *context, const annulus_
         check_between("branch", branch, ANNULUS_ALL_BRANCHES, branches - 1);
         annulus_estimate result = read_sized("estimate", estimate, &annulus_estimate::plan_bytes);
 
-        const Plan &plan = context->plan_for(checked);
+        const Plan &plan = context->whole_calls(checked).plan();
         const std::int64_t query_elements = checked.batch * checked.queries.length * checked.heads * checked.head_dim;
         const std::int64_t key_elements = checked.batch * checked.keys.length * checked.kv_heads * checked.head_dim;
         const auto row_bytes =
@@ -88,10 +95,11 @@ annulus_status annulus_estimate_rank(annulus_context *context, const annulus_pro
         if (const std::int64_t sum = check_lengths(all); sum != checked.sequence_length)
             throw Error(ANNULUS_ERROR_ARGUMENT, "lengths add up to %lld; sequence_length of problem is %lld",
                         static_cast<long long>(sum), static_cast<long long>(checked.sequence_length));
-        const RingPlan plan(config.pattern, checked, make_shards(all), rank, config.execution.exchange, estimate_steps);
+        RankCalls calls(config.pattern, checked, make_shards(all), rank, config.execution.exchange, estimate_steps);
+        const RankPlan &plan = calls.plan();
         result.exchange = plan.schedule().exchange();
-        result.forward_workspace_bytes = Service(*context, plan, ANNULUS_PASS_FORWARD).announced();
-        result.backward_workspace_bytes = Service(*context, plan, ANNULUS_PASS_BACKWARD).announced();
+        result.forward_workspace_bytes = announced_bytes(calls, ANNULUS_PASS_FORWARD, context->setting());
+        result.backward_workspace_bytes = announced_bytes(calls, ANNULUS_PASS_BACKWARD, context->setting());
         result.forward_sent_bytes = plan.sent_bytes(ANNULUS_PASS_FORWARD);
         result.forward_received_bytes = plan.received_bytes(ANNULUS_PASS_FORWARD);
         result.backward_sent_bytes = plan.sent_bytes(ANNULUS_PASS_BACKWARD);

@@ -2,8 +2,8 @@
 // annulus/hilbert.h.
 #include <annulus/hilbert.h>
 
-#include "capi/argument.hpp"
 #include "capi/guard.hpp"
+#include "core/argument.hpp"
 #include "core/hilbert.hpp"
 
 using namespace annulus;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "capi/problem.hpp"
 
-#include "capi/argument.hpp"
 #include "capi/sized_struct.hpp"
+#include "core/argument.hpp"
 #include "core/dtype_number.hpp"
 
 #include <cstdint>
@@ -29,19 +29,6 @@ void check_head_groups(const char *name, std::int64_t kv_heads, std::int64_t hea
 }
 
 } // namespace
-
-void check_element_count(const Problem &problem) {
-    constexpr std::int64_t most = std::int64_t{1} << 57;
-    std::int64_t elements = problem.batch;
-    for (const std::int64_t size :
-         {problem.sequence_length, std::int64_t{problem.heads}, std::int64_t{problem.head_dim}})
-        if (__builtin_mul_overflow(elements, size, &elements) || elements > most)
-            throw Error(ANNULUS_ERROR_ARGUMENT,
-                        "batch %lld, sequence length %lld, heads %d and head dimension %d together are too large: "
-                        "2^57 elements are the limit",
-                        static_cast<long long>(problem.batch), static_cast<long long>(problem.sequence_length),
-                        problem.heads, problem.head_dim);
-}
 
 namespace {
 

@@ -22,8 +22,4 @@ void check_statistic(const Problem &problem, const NamedTensor &argument);
 
 Problem check_problem(const annulus_problem *argument);
 
-// With no more elements in a whole tensor, the bytes of all tensors, gradients and float64 copies together fit into 64
-// bits, and whoever computes sizes of a checked problem need not think of overflow.
-void check_element_count(const Problem &problem);
-
 } // namespace annulus

@@ -3,7 +3,7 @@
 // has a shorter or a longer one.
 #pragma once
 
-#include "capi/argument.hpp"
+#include "core/argument.hpp"
 #include "core/error.hpp"
 
 #include <algorithm>

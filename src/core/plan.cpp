@@ -11,6 +11,19 @@
 
 namespace annulus {
 
+void check_element_count(const Problem &problem) {
+    constexpr std::int64_t most = std::int64_t{1} << 57;
+    std::int64_t elements = problem.batch;
+    for (const std::int64_t size :
+         {problem.sequence_length, std::int64_t{problem.heads}, std::int64_t{problem.head_dim}})
+        if (__builtin_mul_overflow(elements, size, &elements) || elements > most)
+            throw Error(ANNULUS_ERROR_ARGUMENT,
+                        "batch %lld, sequence length %lld, heads %d and head dimension %d together are too large: "
+                        "2^57 elements are the limit",
+                        static_cast<long long>(problem.batch), static_cast<long long>(problem.sequence_length),
+                        problem.heads, problem.head_dim);
+}
+
 namespace {
 
 // Sum of floor(x / r) + 1 over 0 <= x < n: the pairs of n consecutive places, of which each sees the places of its own
@@ -91,27 +104,32 @@ BranchPlan::BranchPlan(const Branch &branch, std::int32_t index, const Pattern &
     last_curve_ = make_curve(branch, order_, sequence_length_ - (segment_count() - 1) * length_);
 }
 
-std::vector<HeadSet> BranchPlan::head_sets(std::int32_t first, std::int32_t last) const {
+HeadSets BranchPlan::head_sets(std::int32_t first, std::int32_t last) const {
     const std::int64_t a = std::max(first, first_head_) - first_head_;
     const std::int64_t b = std::min(last, first_head_ + head_count_) - first_head_;
     if (a >= b)
         return {};
     const auto head = [&](std::int64_t h) { return static_cast<std::int32_t>(first_head_ + h); };
     const auto count = [](std::int64_t n) { return static_cast<std::int32_t>(n); };
+    const auto one = [](const HeadSet &set) {
+        HeadSets sets;
+        sets.add(set);
+        return sets;
+    };
     if (query_rule_ == ANNULUS_QUERY_RESIDUE)
-        return {{head(a), 0, dilation_, count(b - a), 0, 1}};
+        return one({head(a), 0, dilation_, count(b - a), 0, 1});
     if (phase_rule_ == ANNULUS_PHASE_FIXED)
-        return {{head(a), fixed_residue_ % dilation_, 1, count(b - a), 0, 1}};
+        return one({head(a), fixed_residue_ % dilation_, 1, count(b - a), 0, 1});
     // Heads lie in rows of equal length: a row shares a residue (block), or goes through all of them (interleave).
     const bool block = phase_rule_ == ANNULUS_PHASE_BLOCK;
     const std::int64_t length = block ? divide_up(head_count_, dilation_) : dilation_;
-    std::vector<HeadSet> sets;
+    HeadSets sets;
     const auto add = [&](std::int64_t row, std::int64_t rows, std::int64_t from, std::int64_t to) {
         if (rows <= 0 || from >= to)
             return;
         const std::int32_t first_of_set = head(row * length + from);
-        sets.push_back(block ? HeadSet{first_of_set, row, rows, count(to - from), length, 1}
-                             : HeadSet{first_of_set, from, to - from, count(rows), 1, length});
+        sets.add(block ? HeadSet{first_of_set, row, rows, count(to - from), length, 1}
+                       : HeadSet{first_of_set, from, to - from, count(rows), 1, length});
     };
     const std::int64_t row = a / length, last_row = (b - 1) / length;
     if (row == last_row) {
@@ -130,7 +148,7 @@ double BranchPlan::pairs(const Window &queries) const {
         return 0;
     const std::int64_t r = dilation_;
     const std::int64_t first = segment_of(queries.start), last = segment_of(queries.end() - 1);
-    const std::vector<HeadSet> sets = head_sets(first_head_, first_head_ + head_count_);
+    const HeadSets sets = head_sets(first_head_, first_head_ + head_count_);
     return sum_of_constant(first, last, std::array{first, last, segment_count() - 1}, [&](std::int64_t index) {
         const Segment s = segment(index);
         const Window part = intersect(s.range, queries);

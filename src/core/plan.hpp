@@ -15,6 +15,8 @@
 #include <annulus/tensor.h>
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -51,6 +53,11 @@ struct Problem {
     std::int64_t key_rows() const { return divide_up(keys.length, key_stride); }
 };
 
+// With no more elements in a whole tensor, the bytes of all tensors, gradients and float64 copies together fit into 64
+// bits, and whoever computes sizes of a checked problem need not think of overflow. Throws
+// Error(ANNULUS_ERROR_ARGUMENT).
+void check_element_count(const Problem &problem);
+
 struct Segment {
     Window range; // global positions
     Curve curve;  // place -> position inside the segment
@@ -73,6 +80,18 @@ struct HeadSet {
     std::int64_t head_step = 1;
 };
 
+// Up to three of them.
+class HeadSets {
+  public:
+    void add(const HeadSet &set) { sets_[count_++] = set; }
+    const HeadSet *begin() const { return sets_.data(); }
+    const HeadSet *end() const { return sets_.data() + count_; }
+
+  private:
+    std::array<HeadSet, 3> sets_;
+    std::size_t count_ = 0;
+};
+
 // The residues first, first + 1, … modulo the dilation, `count` of them.
 struct ResidueRange {
     std::int64_t first = 0, count = 0;
@@ -91,7 +110,7 @@ class BranchPlan {
     constexpr std::int64_t phase(std::int32_t head) const;
     // Heads first … last - 1, as far as the branch serves them, as at most three sets. Under the query rule `residue`
     // every head has all residues.
-    std::vector<HeadSet> head_sets(std::int32_t first, std::int32_t last) const;
+    HeadSets head_sets(std::int32_t first, std::int32_t last) const;
     // Whether a served head has keys of this residue (query rule `residue`: of every residue).
     constexpr bool uses(std::int32_t head, std::int64_t residue) const;
     // The heads among first … last - 1 that do, in order.

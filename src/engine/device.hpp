@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a context owes its engine of the device it stands on: memory, and being the current one during a call.
+// What a context owes its engine of the device it stands on: memory, being the current one during a call, and on a GPU
+// streams.
 #pragma once
 
 #include <annulus/context.h>
@@ -8,6 +9,25 @@
 #include <memory>
 
 namespace annulus {
+
+// The streams of a device whose work goes on while the host does something else. All are cudaStream_t, all events
+// cudaEvent_t.
+class DeviceStreams {
+  public:
+    virtual ~DeviceStreams() = default;
+
+    // A stream for what is sent and received beside the call's own work.
+    virtual void *comm_stream() = 0;
+    // The end of what `stream` was given so far. Any thread may wait for it until 128 more have been recorded.
+    virtual void *record(void *stream) = 0;
+    // What `stream` is given after this comes after `event`, which may be of another device of the process.
+    virtual void wait(void *stream, void *event) = 0;
+    // Lets those other devices of the process that have access copy directly from what Device::allocate() returned and
+    // will return.
+    virtual void admit_peers() = 0;
+    // Whether the stream is being captured into a graph.
+    virtual bool is_capturing(void *stream) const = 0;
+};
 
 // One per context.
 class Device {
@@ -30,21 +50,11 @@ class Device {
     // The device's number among those of its kind.
     virtual int index() const { return 0; }
 
-    // What follows is of streams, which a CPU has none of: null, and all is done when a function returns.
-
-    // A stream for what is sent and received beside the call's own work.
-    virtual void *comm_stream() { return nullptr; }
-    // The end of what `stream` was given so far. Any thread may wait for it until 128 more have been recorded.
-    virtual void *record(void *) { return nullptr; }
-    // What `stream` is given after this comes after `event`, which may be of another device of the process.
-    virtual void wait(void *, void *) {}
-    // Lets those other devices of the process that have access copy directly from what allocate() returned and will
-    // return.
-    virtual void admit_peers() {}
-    // From memory of any device of the same kind.
+    // From memory of any device of the same kind; on a CPU at once.
     virtual void copy(void *to, const void *from, std::size_t bytes, void *stream) = 0;
-    // Whether the stream is being captured into a graph.
-    virtual bool is_capturing(void *) const { return false; }
+
+    // Null on a CPU: all is done when a function returns.
+    virtual DeviceStreams *streams() { return nullptr; }
 };
 
 // Around everything that touches the device on behalf of a public call.
@@ -59,12 +69,21 @@ class DeviceScope {
     Device &device_;
 };
 
+// Whether `stream` of a device is being captured into a graph.
+bool is_capturing(Device &device, void *stream);
+
 // How many devices of a kind this build can use on this machine.
 int device_count(annulus_device device);
 
 // Device `index`, which is below device_count(). Throws Error(ANNULUS_ERROR_UNSUPPORTED) with the reason where there is
 // no device of the kind.
 std::unique_ptr<Device> make_device(annulus_device device, int index);
+
+// What the kinds of devices answer to these, defined in their rooms.
+std::unique_ptr<Device> make_cpu_device();
+int cuda_device_count();                             // only with CUDA
+std::unique_ptr<Device> make_cuda_device(int index); // only with CUDA
+const char *cuda_versions() noexcept;                // only with CUDA
 
 // The version of CUDA that is in use, or "none". Static.
 const char *cuda_description() noexcept;

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an engine owes: say whether it can, say how much memory it takes, do it.
+// What an engine owes: prepare a call once, so that it can run again and again.
 #pragma once
 
 #include "core/pattern.hpp"
 #include "core/plan.hpp"
-#include "core/workspace.hpp"
 #include "engine/device.hpp"
 
 #include <annulus/config.h>
@@ -13,79 +12,81 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <span>
 
 namespace annulus {
 
-// Checked tensors of one call. `lse` is null in forward when it is not wanted; `d_lse` may be null.
-struct ForwardTensors {
-    annulus_tensor q, k, v, out;
-    const annulus_tensor *lse;
-};
-
-struct BackwardTensors {
-    annulus_tensor q, k, v, out, lse, d_out;
-    const annulus_tensor *d_lse;
-    annulus_tensor d_q, d_k, d_v;
-};
-
-// The tensors of a call that is about to be made; neither if there is none yet.
+// Checked tensors of one call. Forward has those of the first line; its `lse` is null where LSE is not wanted.
+// Backward has all; `d_lse` may be null.
 struct CallTensors {
-    const ForwardTensors *forward = nullptr;
-    const BackwardTensors *backward = nullptr;
+    annulus_tensor q, k, v, out;
+    const annulus_tensor *lse = nullptr;
+    annulus_tensor d_out{};
+    const annulus_tensor *d_lse = nullptr;
+    annulus_tensor d_q{}, d_k{}, d_v{};
 };
 
-// A pass may take several steps, each with a part of the keys. What it has of its results meanwhile is of the type of
-// accumulation: float64 for float64 tensors, else float32.
-struct ForwardSums {
-    void *o;          // [B, H, Nq, D], not normalised
-    void *statistics; // [B, H, Nq, 2], in a form of the engine's own
+// Which part of a call an engine prepares. A rank's call has several parts: its queries against its own keys, then
+// against the keys of other ranks, some at a time. What they have of the results meanwhile are partial results.
+enum class CallPart {
+    whole,     // all keys that there are; no partial results
+    own_keys,  // the keys at the queries' own positions; the first part to run: sets the partial results
+    other_keys // keys elsewhere; adds to the partial results
 };
 
-struct BackwardSums {
-    void *d_q;       // [B, H, Nq, D]
-    void *d_k, *d_v; // [B, G, rows, D], of the step's keys
+// Of the type of accumulation: float64 for float64 tensors, else float32.
+struct PartialResults {
+    void *o = nullptr;             // forward: [B, H, Nq, D], not normalised
+    void *softmax_state = nullptr; // forward: [B, H, Nq, 2], in a form of the engine's own
+    void *d_q = nullptr;           // backward: [B, H, Nq, D]
+    void *d_k = nullptr;           // backward: [B, G, rows, D], of the part's own keys
+    void *d_v = nullptr;           // the same
 };
 
 // What a call may use, from the context and its config.
-struct Resources {
-    int threads;
-    std::uint64_t workspace_limit; // bytes; 0: the engine's own choice
-    bool allow_tf32;
-    void *stream; // null on a CPU; on CUDA a cudaStream_t
-    Device *device;
+struct Limits {
+    int threads = 1;                   // of a CPU
+    std::uint64_t workspace_limit = 0; // bytes; 0: the engine's own choice
+    bool allow_tf32 = false;
+    bool operator==(const Limits &) const = default;
+};
+
+// A pass of a plan, or a part of it, with all decisions made. Allocates nothing on the host when it runs again. Used by
+// one thread at a time.
+class PreparedCall {
+  public:
+    virtual ~PreparedCall() = default;
+
+    // Bytes of workspace that run() uses. Above a limit that is set, the call fails.
+    virtual std::size_t workspace_bytes() const = 0;
+    // Why it cannot take these tensors; null if it can.
+    virtual const char *tensor_refusal(const CallTensors &) const { return nullptr; }
+
+    // The plan's windows are those of the tensors. `workspace` is aligned to Workspace::alignment; all parts of a call
+    // have the same one, in which nobody else writes meanwhile. `stream` is null on a CPU; on CUDA a cudaStream_t.
+    //
+    // Of a part, K and V are those of its keys; d_k and d_v of the partial results are set, d_q and forward's are set
+    // by own_keys and added to by the others. The part with own_keys may write rows of the outputs to which no other
+    // part and no other rank adds.
+    virtual void run(const CallTensors &tensors, const PartialResults &partial, void *workspace, void *stream) = 0;
+    // Of the part with own_keys, when all have run: from the partial results, those of its own keys, to the outputs
+    // that it has not written.
+    virtual void finish(const CallTensors &tensors, const PartialResults &partial, void *stream);
+};
+
+// What an engine answers: a call, or the reason why it cannot serve the plan. Static text.
+struct Preparation {
+    std::unique_ptr<PreparedCall> call;
+    const char *refusal = nullptr;
 };
 
 struct Engine {
     annulus_engine id;
     annulus_device device;
-    // Why the engine cannot serve the plan, or null when it can.
-    const char *(*refusal)(const Plan &plan, annulus_pass pass, const Resources &resources);
-    // The same of the tensors of a call whose plan it can serve. Null: it takes all tensors.
-    const char *(*tensor_refusal)(const CallTensors &tensors);
-    // Bytes of workspace that forward or backward books. Above a limit that is set, the call fails.
-    std::size_t (*workspace_bytes)(const Plan &plan, annulus_pass pass, const Resources &resources);
-    // The problem's windows are those of the tensors. Neither allocates; `workspace` is as large as was asked for.
-    void (*forward)(const Plan &plan, const ForwardTensors &tensors, Workspace &workspace, const Resources &resources);
-    void (*backward)(const Plan &plan, const BackwardTensors &tensors, Workspace &workspace,
-                     const Resources &resources);
-
-    // The same in steps; null where the engine has none. The plan's keys are those of the step, its queries always the
-    // same. The first step's keys are the positions of the queries; those of the others lie outside them. All steps of
-    // a call have the same workspace, in which nobody else writes meanwhile.
-    std::size_t (*step_bytes)(const Plan &plan, annulus_pass pass, const Resources &resources);
-    // Adds the step's keys to the sums, which the first step sets. It may write the outputs, too, of queries that
-    // attend to its own keys alone. Of the tensors the other steps use the inputs only.
-    void (*forward_step)(const Plan &plan, const ForwardTensors &tensors, const ForwardSums &sums, bool first,
-                         Workspace &workspace, const Resources &resources);
-    // Sets d_k and d_v, adds to d_q, which the first step sets. As above, the first step may write rows of the outputs
-    // to which no other step and no other rank adds.
-    void (*backward_step)(const Plan &plan, const BackwardTensors &tensors, const BackwardSums &sums, bool first,
-                          Workspace &workspace, const Resources &resources);
-    // From the sums, those of the first step's keys, to the outputs that it has not written.
-    void (*finish_forward)(const Plan &plan, const ForwardTensors &tensors, const ForwardSums &sums,
-                           const Resources &resources);
-    void (*finish_backward)(const Plan &plan, const BackwardTensors &tensors, const BackwardSums &sums,
-                            const Resources &resources);
+    bool has_parts; // else it computes whole calls only
+    // `device`, one of the engine's kind, outlives the call.
+    Preparation (*prepare)(const Plan &plan, annulus_pass pass, CallPart part, Device &device, const Limits &limits);
 };
 
 // The engines' entries, defined in their own rooms.
@@ -94,14 +95,11 @@ extern const Engine cpu_engine;
 extern const Engine gemm_engine;  // only with CUDA
 extern const Engine fused_engine; // only with CUDA for Hopper
 
-// The engine for a plan and, in a call, its tensors: the one asked for, or for `auto` the first of the device that
-// supports them, on a GPU the first within the workspace limit where there is one. Throws
-// Error(ANNULUS_ERROR_UNSUPPORTED) with the reason.
-const Engine &choose_engine(annulus_device device, annulus_engine wanted, const Plan &plan, annulus_pass pass,
-                            const CallTensors &tensors, const Resources &resources);
+// Those of this build in the order in which `auto` tries them.
+std::span<const Engine *const> all_engines();
 
-// Throws unless `engine` can run on `device` at all.
-void check_engine_device(annulus_device device, annulus_engine engine);
+// Throws Error(ANNULUS_ERROR_UNSUPPORTED) where this build has no such engine for the device.
+const Engine &find_engine(annulus_device device, annulus_engine id);
 
 const char *engine_name(annulus_engine engine);
 

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engines in the order in which `auto` tries them.
+// The engines and the kinds of devices that this build has.
+#include "core/error.hpp"
+#include "engine/device.hpp"
 #include "engine/engine.hpp"
 
-#include "core/error.hpp"
+#include <stdexcept>
 
 namespace annulus {
 
@@ -20,55 +22,17 @@ const Engine *const engines[] = {
     &reference_engine,
 };
 
+} // namespace
+
+std::span<const Engine *const> all_engines() {
+    return engines;
+}
+
 const Engine &find_engine(annulus_device device, annulus_engine id) {
     for (const Engine *engine : engines)
         if (engine->id == id && engine->device == device)
             return *engine;
     throw Error(ANNULUS_ERROR_UNSUPPORTED, "this build has no engine %s for %s", engine_name(id), device_name(device));
-}
-
-const char *refusal_of(const Engine &engine, const Plan &plan, annulus_pass pass, const CallTensors &tensors,
-                       const Resources &resources) {
-    const char *reason = engine.refusal(plan, pass, resources);
-    return !reason && engine.tensor_refusal ? engine.tensor_refusal(tensors) : reason;
-}
-
-bool fits_into_limit(const Engine &engine, const Plan &plan, annulus_pass pass, const Resources &resources) {
-    const std::uint64_t limit = resources.workspace_limit;
-    return limit == 0 || engine.workspace_bytes(plan, pass, resources) <= limit;
-}
-
-} // namespace
-
-const Engine &choose_engine(annulus_device device, annulus_engine wanted, const Plan &plan, annulus_pass pass,
-                            const CallTensors &tensors, const Resources &resources) {
-    if (wanted != ANNULUS_ENGINE_AUTO) {
-        const Engine &engine = find_engine(device, wanted);
-        if (const char *reason = refusal_of(engine, plan, pass, tensors, resources))
-            throw Error(ANNULUS_ERROR_UNSUPPORTED, "engine %s cannot do this: %s", engine_name(wanted), reason);
-        return engine;
-    }
-    const char *last_reason = nullptr; // of the engine that can do most
-    const Engine *too_large = nullptr; // the last on a GPU that needs more workspace than the limit
-    for (const Engine *engine : engines) {
-        if (engine->device != device)
-            continue;
-        last_reason = refusal_of(*engine, plan, pass, tensors, resources);
-        if (last_reason)
-            continue;
-        if (device == ANNULUS_DEVICE_CPU || fits_into_limit(*engine, plan, pass, resources))
-            return *engine;
-        too_large = engine;
-    }
-    if (too_large)
-        return *too_large;
-    throw Error(ANNULUS_ERROR_UNSUPPORTED, "no engine can do this on %s: %s", device_name(device),
-                last_reason ? last_reason : "this build has none for it");
-}
-
-void check_engine_device(annulus_device device, annulus_engine engine) {
-    if (engine != ANNULUS_ENGINE_AUTO)
-        find_engine(device, engine);
 }
 
 const char *engine_name(annulus_engine engine) {
@@ -85,6 +49,47 @@ const char *engine_name(annulus_engine engine) {
         return "fused";
     }
     return nullptr;
+}
+
+void PreparedCall::finish(const CallTensors &, const PartialResults &, void *) {
+    throw std::logic_error("a whole call has nothing to finish");
+}
+
+bool is_capturing(Device &device, void *stream) {
+    const DeviceStreams *const streams = device.streams();
+    return streams && streams->is_capturing(stream);
+}
+
+int device_count(annulus_device device) {
+    if (device == ANNULUS_DEVICE_CPU)
+        return 1;
+#ifdef ANNULUS_HAVE_CUDA
+    return cuda_device_count();
+#else
+    return 0;
+#endif
+}
+
+std::unique_ptr<Device> make_device(annulus_device device, [[maybe_unused]] int index) {
+    if (device == ANNULUS_DEVICE_CPU)
+        return make_cpu_device();
+#ifdef ANNULUS_HAVE_CUDA
+    return make_cuda_device(index);
+#else
+    throw Error(ANNULUS_ERROR_UNSUPPORTED, "there is no CUDA device: this annulus was built without CUDA");
+#endif
+}
+
+const char *cuda_description() noexcept {
+#ifdef ANNULUS_HAVE_CUDA
+    return cuda_versions();
+#else
+    return "none";
+#endif
+}
+
+const char *device_name(annulus_device device) {
+    return device == ANNULUS_DEVICE_CPU ? "the CPU" : "a CUDA device";
 }
 
 } // namespace annulus

@@ -4,58 +4,50 @@
 // to their owners, who add them up in the order of the hops: the same bits every time.
 #pragma once
 
-#include "core/plan.hpp"
 #include "engine/engine.hpp"
 #include "ranks/message_copier.hpp"
-#include "ranks/schedule.hpp"
+#include "ranks/rank_memory.hpp"
+#include "ranks/rank_plan.hpp"
 #include "transport/transport.hpp"
 
 #include <cstddef>
-#include <cstdint>
-#include <optional>
+#include <memory>
 #include <vector>
 
 namespace annulus {
 
-// What one rank does for a problem: a function of pattern, problem and shards.
-class RingPlan {
+// One rank's part of a call, prepared once. Used by one thread at a time.
+class RankCall {
   public:
-    // The problem's windows are not looked at. Throws as Schedule.
-    RingPlan(const Pattern &pattern, const Problem &problem, const std::vector<Window> &shards, int rank,
-             annulus_exchange exchange, std::int64_t most_steps);
+    // `plan` and `device` outlive it.
+    RankCall(const RankPlan &plan, annulus_pass pass, const Engine &engine, Device &device, const Limits &limits);
 
-    // The rank's queries against its own keys.
-    const Plan &local() const { return local_; }
-    // The rank's queries against the keys of a message. None of them is hidden, and padding keys are the local step's.
-    const Plan &remote(const Message &message) const { return *remote_[static_cast<std::size_t>(message.from)]; }
-    const Schedule &schedule() const { return schedule_; }
-    // Whether the rank sends or receives anything.
-    bool communicates() const;
+    // Why the engine cannot serve the rank, or cannot take its tensors; null if it can. Rows that arrive from other
+    // ranks suit every engine.
+    const char *refusal() const { return refusal_; }
+    const char *tensor_refusal(const CallTensors &tensors) const;
 
-    std::uint64_t sent_bytes(annulus_pass pass) const;
-    std::uint64_t received_bytes(annulus_pass pass) const;
+    // Within the limit where the engine can keep it.
+    std::size_t workspace_bytes() const { return bytes_; }
+
+    // The tensors are those of the rank's shard; where the shard is empty they are not touched.
+    void run(const CallTensors &tensors, void *workspace, void *stream, Transport &transport, MessageCopier &copier);
 
   private:
-    Plan local_;
-    Schedule schedule_;
-    std::vector<std::optional<Plan>> remote_; // of each rank that sends something
+    class Run;
+
+    void prepare(const Plan &plan, CallPart part, const Engine &engine, const Limits &limits);
+
+    const RankPlan &plan_;
+    const annulus_pass pass_;
+    Device &device_;
+    // Of the whole call, where the rank does not communicate; else with its own keys, then with those of each message,
+    // round by round. None where the shard is empty.
+    std::vector<std::unique_ptr<PreparedCall>> parts_;
+    const char *refusal_ = nullptr;
+    std::size_t bytes_ = 0, own_bytes_ = 0; // in all; of those what no part uses
+    RankMemory memory_;
+    std::vector<Batch> batches_, returns_; // of each round
 };
-
-// What a call computes and communicates with.
-struct RingResources {
-    const Engine &engine;
-    const Resources &resources;
-    Transport &transport;
-    MessageCopier &mover;
-};
-
-// Bytes of workspace; within the resources' limit where the engine can keep it.
-std::size_t ring_bytes(const RingPlan &plan, annulus_pass pass, const Engine &engine, const Resources &resources);
-
-// The tensors are those of the rank's shard; where the shard is empty they are not touched.
-void ring_forward(const RingPlan &plan, const ForwardTensors &tensors, Workspace &workspace,
-                  const RingResources &resources);
-void ring_backward(const RingPlan &plan, const BackwardTensors &tensors, Workspace &workspace,
-                   const RingResources &resources);
 
 } // namespace annulus

@@ -223,9 +223,11 @@ bool Hub::receive(int rank, const Transfer &receive, Device &device, void *strea
     ++queue.taken;
     post.read = [&] {
         const Reading reading(*this, lock, receive.peer);
-        device.wait(stream, post.written);
+        DeviceStreams *const streams = device.streams();
+        if (streams)
+            streams->wait(stream, post.written);
         device.copy(receive.data, post.data, post.bytes, stream);
-        return device.record(stream);
+        return streams ? streams->record(stream) : nullptr;
     }();
     post.acknowledged = true;
     seats_[receive.peer].wake.notify_all();
@@ -239,7 +241,7 @@ void Hub::await_acknowledgement(int rank, const Transfer &send, Device &device, 
     wait(
         lock, rank, deadline, [&] { return queue.posts.front().acknowledged; }, [&] { return send.peer; });
     if (void *const read = queue.posts.front().read)
-        device.wait(stream, read);
+        device.streams()->wait(stream, read);
     queue.posts.pop_front();
     ++queue.retired;
     seats_[send.peer].wake.notify_all();
@@ -272,7 +274,7 @@ void Hub::settle(int rank, Device &device, void *stream) {
             // read elsewhere: the rank's events may go with its device from now on.
             if (post.read && ranks.first == rank)
                 try {
-                    device.wait(stream, post.read);
+                    device.streams()->wait(stream, post.read);
                 } catch (const Error &) { // the call fails already
                 }
             if (ranks.first == rank || ranks.second == rank)
@@ -308,7 +310,7 @@ class LocalTransport final : public Transport {
         hub_->all_gather(rank_, mine, all, bytes, Deadline(timeout_));
     }
 
-    bool can_gather(Device &device, void *stream) const override { return !device.is_capturing(stream); }
+    bool can_gather(Device &device, void *stream) const override { return !is_capturing(device, stream); }
 
     void begin(const Batch &batch, Device &device, void *stream) override;
     void finish(const Batch &batch, Device &device, void *stream) override;
@@ -336,14 +338,18 @@ template <class Part> void LocalTransport::guarded(Device &device, void *stream,
 }
 
 void LocalTransport::begin(const Batch &batch, Device &device, void *stream) {
-    if (device.is_capturing(stream))
+    if (is_capturing(device, stream))
         throw Error(ANNULUS_ERROR_UNSUPPORTED,
                     "stream is being captured; a local communicator cannot be used then, one of NCCL can");
     guarded(device, stream, [&] {
         if (batch.sends.empty())
             return;
-        device.admit_peers();
-        hub_->offer(rank_, batch.sends, device.record(stream));
+        void *written = nullptr;
+        if (DeviceStreams *const streams = device.streams()) {
+            streams->admit_peers();
+            written = streams->record(stream);
+        }
+        hub_->offer(rank_, batch.sends, written);
     });
 }
 

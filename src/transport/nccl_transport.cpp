@@ -98,7 +98,7 @@ class NcclTransport final : public Transport {
     void set_timeout(Seconds timeout) override { timeout_ = timeout; }
 
     void all_gather(const void *mine, void *all, std::size_t bytes) override;
-    bool can_gather(Device &device, void *stream) const override { return !device.is_capturing(stream); }
+    bool can_gather(Device &device, void *stream) const override { return !is_capturing(device, stream); }
 
     void begin(const Batch &batch, Device &device, void *stream) override;
     void finish(const Batch &batch, Device &device, void *stream) override;
@@ -334,7 +334,7 @@ void NcclTransport::begin(const Batch &batch, Device &device, void *stream) {
     run([&] {
         // In a graph, events tell nothing of when it will run.
         std::optional<Work> work;
-        if (!device.is_capturing(stream)) {
+        if (!is_capturing(device, stream)) {
             work.emplace();
             check(cudaEventRecord(work->begun.get(), cuda_stream), "cudaEventRecord");
         }

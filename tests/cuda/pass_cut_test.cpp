@@ -28,19 +28,11 @@ std::vector<Kernel> kernels(std::int32_t dim) {
             {GridOf::key_gradients, backward_shape(ANNULUS_BFLOAT16, dim, Gradients::d_k_and_d_v)}};
 }
 
-// As a device finds them that has been asked before.
+// One grid, or two where it is better.
 std::vector<PlannedGrid> passes_of(const Problem &problem, const Kernel &kernel) {
     const Plan plan(pattern_of(problem), plan_problem_of(problem));
-    static PassCuts cuts;
-    std::vector<PlannedGrid> passes;
-    std::size_t first_count = 0;
-    for (int i = 0; i < 2; ++i) {
-        passes = make_passes(plan, kernel.what, kernel.shape);
-        cuts.cut(passes, plan, kernel.what, kernel.shape, multiprocessors);
-        first_count = i == 0 ? passes.size() : first_count;
-    }
-    EXPECT_EQ(passes.size(), first_count) << problem;
-    return passes;
+    const std::vector<PlannedGrid> grids = make_grids(plan, kernel.what, kernel.shape);
+    return split_branches(grids, plan, kernel.what, kernel.shape, multiprocessors).value_or(grids);
 }
 
 Problem problem_of(std::int64_t length, std::int32_t heads, std::int32_t dim, const std::vector<BranchSpec> &branches) {
@@ -85,12 +77,10 @@ TEST(Cut, LongerSegmentsComeFirst) {
     for (const Problem &problem : {two, four, gigapath(200001), local_and_global(1 << 18)})
         for (const Kernel &kernel : kernels(problem.dim)) {
             const Plan plan(pattern_of(problem), plan_problem_of(problem));
-            const TileGrid whole = make_passes(plan, kernel.what, kernel.shape).front().tiles;
+            const TileGrid whole = make_grids(plan, kernel.what, kernel.shape).front().tiles;
             const std::vector<PlannedGrid> passes = passes_of(problem, kernel);
             ASSERT_EQ(passes.size(), 2U) << problem;
             const TileGrid &others = passes[0].tiles, &last = passes[1].tiles;
-            EXPECT_TRUE(passes[0].leaves_sums);
-            EXPECT_FALSE(passes[1].leaves_sums);
             EXPECT_TRUE(passes[1].is_complete);
             EXPECT_GT(others.tiles, 0U);
             EXPECT_GT(last.tiles, 0U);
@@ -175,9 +165,11 @@ TEST(Cut, LeavesWhatItCannotCut) {
         problem_of(1 << 18, 8, 64, {{.segment = 256, .dilation = 2}, {.dilation = 64}}),
         local_and_global(1 << 18, ANNULUS_QUERY_RESIDUE)};
     for (const Problem &problem : problems)
-        for (const Kernel &kernel : kernels(problem.dim))
-            for (const PlannedGrid &planned : passes_of(problem, kernel))
-                EXPECT_FALSE(planned.leaves_sums) << problem;
+        for (const Kernel &kernel : kernels(problem.dim)) {
+            const Plan plan(pattern_of(problem), plan_problem_of(problem));
+            const std::vector<PlannedGrid> grids = make_grids(plan, kernel.what, kernel.shape);
+            EXPECT_FALSE(split_branches(grids, plan, kernel.what, kernel.shape, multiprocessors)) << problem;
+        }
 }
 
 TEST(Cut, TakesOneWithoutQueries) {

@@ -134,7 +134,7 @@ class Tiles : public testing::TestWithParam<int> {
         SCOPED_TRACE(testing::Message() << problem_ << " " << static_cast<int>(what) << " of " << units);
         const Plan plan(pattern_of(problem_), plan_problem_of(problem_));
         const KernelShape shape{units, step};
-        const std::vector<PlannedGrid> passes = make_passes(plan, what, shape);
+        const std::vector<PlannedGrid> passes = make_grids(plan, what, shape);
         Search<of_keys, step, units> search;
         for (const PlannedGrid &planned : passes)
             if (planned.tiles.unit_count > 0)
@@ -149,7 +149,7 @@ class Tiles : public testing::TestWithParam<int> {
             return;
         const int branches = passes.front().tiles.branch_count;
         for (int count = 1; count < branches; ++count) {
-            const std::optional<std::vector<PlannedGrid>> cut = cut_after(count, passes.front(), plan, what, shape);
+            const std::optional<std::vector<PlannedGrid>> cut = split_after(count, passes.front(), plan, what, shape);
             if (!cut)
                 continue;
             SCOPED_TRACE(testing::Message() << "cut after " << count);
@@ -183,7 +183,7 @@ class Tiles : public testing::TestWithParam<int> {
         annulus::Problem local = plan_problem_of(problem_);
         local.queries = local.keys = shard;
         const Plan plan(pattern_of(problem_), local);
-        const std::vector<PlannedGrid> passes = make_passes(plan, what, {units, step});
+        const std::vector<PlannedGrid> passes = make_grids(plan, what, {units, step});
         if (passes.size() != 1) // then it finishes no rows
             return;
         TileGrid pass = passes.front().tiles;

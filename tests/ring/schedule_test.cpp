@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which rows of K and V go from rank to rank, against the definition: for random patterns and shards the messages hold
 // exactly the rows that some query of the receiver attends to. No transport takes part.
-#include "ranks/rank_call.hpp"
+#include "ranks/rank_plan.hpp"
 #include "ranks/schedule.hpp"
 
 #include "core/error.hpp"
@@ -154,7 +154,7 @@ annulus_exchange expected_exchange(const Plan &plan, const std::vector<Window> &
 void expect_schedules(const Problem &problem, const std::vector<Window> &shards, annulus_exchange exchange,
                       const Wanted &wanted) {
     const int ranks = static_cast<int>(shards.size());
-    std::deque<RingPlan> plans;
+    std::deque<RankPlan> plans;
     for (int rank = 0; rank < ranks; ++rank)
         plans.emplace_back(pattern_of(problem), plan_problem_of(problem), shards, rank, exchange, call_steps);
     const annulus_exchange chosen = plans.front().schedule().exchange();

@@ -107,7 +107,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, LocalTransport, testing::Values(1, 2, 3, 8), tes
 
 // An event is a number of its device's. Waiting for one of a device that is gone, or reading before its writer was
 // waited for, is what CUDA would forgive least.
-class EventDevice : public CpuDevice {
+class EventDevice : public CpuDevice, public DeviceStreams {
   public:
     explicit EventDevice(std::atomic<int> &mistakes) : mistakes_(mistakes) {}
 
@@ -116,6 +116,11 @@ class EventDevice : public CpuDevice {
         for (int &event : events_)
             living.erase(&event);
     }
+
+    DeviceStreams *streams() override { return this; }
+    void *comm_stream() override { return nullptr; }
+    void admit_peers() override {}
+    bool is_capturing(void *) const override { return false; }
 
     void *record(void *) override {
         const std::lock_guard lock(mutex);
@@ -393,7 +398,12 @@ TEST(LocalTransportFailure, NothingIsReadAfterAnAbort) {
     });
 }
 
-class CapturingDevice : public CpuDevice {
+class CapturingDevice : public CpuDevice, public DeviceStreams {
+    DeviceStreams *streams() override { return this; }
+    void *comm_stream() override { return nullptr; }
+    void *record(void *) override { return nullptr; }
+    void wait(void *, void *) override {}
+    void admit_peers() override {}
     bool is_capturing(void *) const override { return true; }
 };
 

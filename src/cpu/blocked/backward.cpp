@@ -8,6 +8,7 @@
 // With P recomputed from LSE and delta = O . dO - dLSE: dV = P^T dO, dS = scale P (dO V^T - delta), dQ = dS K,
 // dK = dS^T Q.
 #include "core/softmax_limits.hpp"
+#include "core/workspace.hpp"
 #include "cpu/blocked/passes.hpp"
 #include "cpu/blocked/tile.hpp"
 #include "cpu/parallel.hpp"
@@ -35,7 +36,7 @@ annulus_tensor packed(void *data, annulus_dtype dtype, std::int64_t b, std::int6
     return {data, dtype, 4, {b, n, heads, d}, {n * heads * d, heads * d, d, 1}};
 }
 
-template <class T> Gradients book_gradients(Workspace &workspace, const Plan &plan, const BackwardTensors *tensors) {
+template <class T> Gradients book_gradients(Workspace &workspace, const Plan &plan, const CallTensors *tensors) {
     const Problem &p = plan.problem();
     const annulus_dtype dtype = accumulation_dtype<T>;
     if (p.dtype == dtype)
@@ -145,8 +146,7 @@ class Schedule {
 
 template <class T> class CellBackward {
   public:
-    CellBackward(const Plan &plan, const BackwardTensors &tensors, const Gradients &gradients,
-                 const Scratch<T> &scratch)
+    CellBackward(const Plan &plan, const CallTensors &tensors, const Gradients &gradients, const Scratch<T> &scratch)
         : plan_(plan), tensors_(tensors), gradients_(gradients), s_(scratch), d_(plan.problem().head_dim) {}
 
     void run(const BranchPlan &branch, const Schedule &schedule, const Schedule::Cell &cell) const {
@@ -239,7 +239,7 @@ template <class T> class CellBackward {
         load_tile(out, s_.query_positions, count, d_, o);
         for (int i = 0; i < count; ++i) {
             const std::int64_t row = s_.query_positions[i] - start;
-            const T lse = usable_lse(*statistic<T>(tensors_.lse, b, head, row));
+            const T lse = usable_lse(*statistic<T>(*tensors_.lse, b, head, row));
             // A query without keys has no probabilities: 2^(S - infinity) is 0.
             s_.lse[i] = lse == -std::numeric_limits<T>::infinity() ? -lse : lse * static_cast<T>(std::numbers::log2e);
             s_.delta[i] = vector.dot(o + i * d_, s_.d_out + i * d_, d_);
@@ -258,7 +258,7 @@ template <class T> class CellBackward {
     }
 
     const Plan &plan_;
-    const BackwardTensors &tensors_;
+    const CallTensors &tensors_;
     const Gradients &gradients_;
     const Scratch<T> &s_;
     int d_;
@@ -298,18 +298,11 @@ template <class T> std::size_t scratch_bytes(const Plan &plan) {
 
 } // namespace
 
-template <class T> std::size_t backward_bytes(const Plan &plan, int threads) {
-    Workspace ledger;
-    book_gradients<T>(ledger, plan, nullptr);
-    ledger.skip(scratch_bytes<T>(plan), threads);
-    return ledger.used();
-}
-
 namespace {
 
 // Adds what the plan's keys give to the gradients.
 template <class T>
-void add_gradients(const Plan &plan, const BackwardTensors &tensors, const Gradients &gradients, Workspace &workspace,
+void add_gradients(const Plan &plan, const CallTensors &tensors, const Gradients &gradients, const Workspace &workspace,
                    int threads) {
     const std::size_t piece = scratch_bytes<T>(plan);
     for (const BranchPlan &branch : plan.branches()) {
@@ -325,65 +318,58 @@ void add_gradients(const Plan &plan, const BackwardTensors &tensors, const Gradi
     }
 }
 
-template <class T> void write_gradients(const Gradients &gradients, const BackwardTensors &tensors, int threads) {
+template <class T> void write_gradients(const Gradients &gradients, const CallTensors &tensors, int threads) {
     write<T>(gradients.q, tensors.d_q, threads);
     write<T>(gradients.k, tensors.d_k, threads);
     write<T>(gradients.v, tensors.d_v, threads);
 }
 
-// The sums of a step, whose rows lie head by head.
-template <class T> Gradients gradients_of(const Plan &plan, const BackwardSums &sums) {
+// Partial results, whose rows lie head by head.
+template <class T> Gradients gradients_of(const Plan &plan, const PartialResults &partial) {
     const Problem &p = plan.problem();
     const auto tensor = [&](void *data, std::int64_t n, std::int64_t heads) {
         const std::int64_t d = p.head_dim;
         return annulus_tensor{data, accumulation_dtype<T>, 4, {p.batch, n, heads, d}, {heads * n * d, d, n * d, 1}};
     };
-    return {tensor(sums.d_q, p.queries.length, p.heads), tensor(sums.d_k, p.key_rows(), p.kv_heads),
-            tensor(sums.d_v, p.key_rows(), p.kv_heads)};
+    return {tensor(partial.d_q, p.queries.length, p.heads), tensor(partial.d_k, p.key_rows(), p.kv_heads),
+            tensor(partial.d_v, p.key_rows(), p.kv_heads)};
 }
 
 } // namespace
 
-template <class T> void backward(const Plan &plan, const BackwardTensors &tensors, Workspace &workspace, int threads) {
-    const Gradients gradients = book_gradients<T>(workspace, plan, &tensors);
-    for (const annulus_tensor *gradient : {&gradients.q, &gradients.k, &gradients.v})
-        set_to_zero<T>(*gradient, threads);
-    add_gradients<T>(plan, tensors, gradients, workspace, threads);
-    write_gradients<T>(gradients, tensors, threads);
-}
-
-template <class T> std::size_t backward_step_bytes(const Plan &plan, int threads) {
+template <class T> std::size_t backward_bytes(const Plan &plan, CallPart part, int threads) {
     Workspace ledger;
+    if (part == CallPart::whole)
+        book_gradients<T>(ledger, plan, nullptr);
     ledger.skip(scratch_bytes<T>(plan), threads);
     return ledger.used();
 }
 
 template <class T>
-void backward_step(const Plan &plan, const BackwardTensors &tensors, const BackwardSums &sums, bool first,
-                   Workspace &workspace, int threads) {
-    const Gradients gradients = gradients_of<T>(plan, sums);
-    if (first)
+void backward(const Plan &plan, CallPart part, const CallTensors &tensors, const PartialResults &partial, void *memory,
+              int threads) {
+    Workspace workspace(memory);
+    const Gradients gradients =
+        part == CallPart::whole ? book_gradients<T>(workspace, plan, &tensors) : gradients_of<T>(plan, partial);
+    if (part != CallPart::other_keys)
         set_to_zero<T>(gradients.q, threads);
     set_to_zero<T>(gradients.k, threads);
     set_to_zero<T>(gradients.v, threads);
     add_gradients<T>(plan, tensors, gradients, workspace, threads);
+    if (part == CallPart::whole)
+        write_gradients<T>(gradients, tensors, threads);
 }
 
 template <class T>
-void finish_backward(const Plan &plan, const BackwardTensors &tensors, const BackwardSums &sums, int threads) {
-    write_gradients<T>(gradients_of<T>(plan, sums), tensors, threads);
+void finish_backward(const Plan &plan, const CallTensors &tensors, const PartialResults &partial, int threads) {
+    write_gradients<T>(gradients_of<T>(plan, partial), tensors, threads);
 }
 
-template std::size_t backward_bytes<float>(const Plan &, int);
-template std::size_t backward_bytes<double>(const Plan &, int);
-template void backward<float>(const Plan &, const BackwardTensors &, Workspace &, int);
-template void backward<double>(const Plan &, const BackwardTensors &, Workspace &, int);
-template std::size_t backward_step_bytes<float>(const Plan &, int);
-template std::size_t backward_step_bytes<double>(const Plan &, int);
-template void backward_step<float>(const Plan &, const BackwardTensors &, const BackwardSums &, bool, Workspace &, int);
-template void backward_step<double>(const Plan &, const BackwardTensors &, const BackwardSums &, bool, Workspace &,
-                                    int);
-template void finish_backward<float>(const Plan &, const BackwardTensors &, const BackwardSums &, int);
-template void finish_backward<double>(const Plan &, const BackwardTensors &, const BackwardSums &, int);
+template std::size_t backward_bytes<float>(const Plan &, CallPart, int);
+template std::size_t backward_bytes<double>(const Plan &, CallPart, int);
+template void backward<float>(const Plan &, CallPart, const CallTensors &, const PartialResults &, void *, int);
+template void backward<double>(const Plan &, CallPart, const CallTensors &, const PartialResults &, void *, int);
+template void finish_backward<float>(const Plan &, const CallTensors &, const PartialResults &, int);
+template void finish_backward<double>(const Plan &, const CallTensors &, const PartialResults &, int);
 
 } // namespace annulus

@@ -6,6 +6,7 @@
 // With S in units of log2 the running softmax over key tiles is: m' = max(m, S), P = 2^(S - m'), l' = l 2^(m - m') +
 // sum P, O' = O 2^(m - m') + P V; at the end O / l and LSE = (m + log2 l) ln 2 (Milakov and Gimelshein 2018,
 // arXiv:1805.02867).
+#include "core/workspace.hpp"
 #include "cpu/blocked/passes.hpp"
 #include "cpu/blocked/tile.hpp"
 #include "cpu/parallel.hpp"
@@ -85,7 +86,7 @@ template <class T> Scratch<T> book(Workspace &workspace, const Plan &plan) {
 
 template <class T> class BlockForward {
   public:
-    BlockForward(const Plan &plan, const ForwardTensors &tensors, const Scratch<T> &scratch)
+    BlockForward(const Plan &plan, const CallTensors &tensors, const Scratch<T> &scratch)
         : plan_(plan), tensors_(tensors), s_(scratch), d_(plan.problem().head_dim) {}
 
     // The block of a batch entry and head.
@@ -95,14 +96,14 @@ template <class T> class BlockForward {
         Window block;
     };
 
-    // Keeps the block's sums where several steps meet them.
-    void use_sums(const Head &at, const ForwardSums &sums) {
+    // Keeps the block's state where the parts of a call meet.
+    void use_partial_results(const Head &at, const PartialResults &partial) {
         const Problem &problem = plan_.problem();
         const std::int64_t rows = problem.batch * problem.heads * problem.queries.length;
         const std::int64_t row =
             (at.b * problem.heads + at.head) * problem.queries.length + at.block.start - problem.queries.start;
-        s_.o = static_cast<T *>(sums.o) + row * d_;
-        s_.m = static_cast<T *>(sums.statistics) + row;
+        s_.o = static_cast<T *>(partial.o) + row * d_;
+        s_.m = static_cast<T *>(partial.softmax_state) + row;
         s_.l = s_.m + rows;
     }
 
@@ -120,7 +121,7 @@ template <class T> class BlockForward {
                     run_segment(at, branch, branch.segment(i));
     }
 
-    // From the sums of all keys, which lie in `keys`.
+    // From the state after all keys, which lie in `keys`.
     void write(const Head &at, const Window &keys) const {
         const HeadRows out(tensors_.out, at.b, at.head, plan_.problem().queries.start);
         for (std::int64_t i = 0; i < at.block.length; ++i) {
@@ -271,7 +272,7 @@ template <class T> class BlockForward {
     }
 
     const Plan &plan_;
-    const ForwardTensors &tensors_;
+    const CallTensors &tensors_;
     Scratch<T> s_;
     int d_;
 };
@@ -294,8 +295,7 @@ namespace {
 
 // Calls work(BlockForward, Head) for every block. Without a workspace the blocks have no scratch memory.
 template <class T, class Work>
-void for_each_block(const Plan &plan, const ForwardTensors &tensors, const Workspace *workspace, int threads,
-                    Work work) {
+void for_each_block(const Plan &plan, const CallTensors &tensors, void *workspace, int threads, Work work) {
     const Problem &problem = plan.problem();
     const std::int64_t length = block_length(plan);
     const std::int64_t blocks = divide_up(problem.queries.length, length);
@@ -307,7 +307,7 @@ void for_each_block(const Plan &plan, const ForwardTensors &tensors, const Works
         const std::int64_t block = blocks - 1 - item / problem.heads / problem.batch;
         Scratch<T> scratch{};
         if (workspace) {
-            Workspace mine = *workspace;
+            Workspace mine(workspace);
             mine.skip(piece, worker);
             scratch = book<T>(mine, plan);
         }
@@ -318,40 +318,33 @@ void for_each_block(const Plan &plan, const ForwardTensors &tensors, const Works
 
 } // namespace
 
-template <class T> void forward(const Plan &plan, const ForwardTensors &tensors, Workspace &workspace, int threads) {
-    for_each_block<T>(plan, tensors, &workspace, threads, [&](const BlockForward<T> &block, const auto &at) {
-        block.clear(at);
-        block.run(at);
-        block.write(at, plan.problem().keys);
-    });
-}
-
 template <class T>
-void forward_step(const Plan &plan, const ForwardTensors &tensors, const ForwardSums &sums, bool first,
-                  Workspace &workspace, int threads) {
-    for_each_block<T>(plan, tensors, &workspace, threads, [&](BlockForward<T> block, const auto &at) {
-        block.use_sums(at, sums);
-        if (first)
+void forward(const Plan &plan, CallPart part, const CallTensors &tensors, const PartialResults &partial,
+             void *workspace, int threads) {
+    for_each_block<T>(plan, tensors, workspace, threads, [&](BlockForward<T> block, const auto &at) {
+        if (part != CallPart::whole)
+            block.use_partial_results(at, partial);
+        if (part != CallPart::other_keys)
             block.clear(at);
         block.run(at);
+        if (part == CallPart::whole)
+            block.write(at, plan.problem().keys);
     });
 }
 
 template <class T>
-void finish_forward(const Plan &plan, const ForwardTensors &tensors, const ForwardSums &sums, int threads) {
+void finish_forward(const Plan &plan, const CallTensors &tensors, const PartialResults &partial, int threads) {
     for_each_block<T>(plan, tensors, nullptr, threads, [&](BlockForward<T> block, const auto &at) {
-        block.use_sums(at, sums);
-        block.write(at, {0, plan.problem().sequence_length}); // the steps' keys are those of all ranks
+        block.use_partial_results(at, partial);
+        block.write(at, {0, plan.problem().sequence_length}); // the parts' keys are those of all ranks
     });
 }
 
 template std::size_t forward_bytes<float>(const Plan &, int);
 template std::size_t forward_bytes<double>(const Plan &, int);
-template void forward<float>(const Plan &, const ForwardTensors &, Workspace &, int);
-template void forward<double>(const Plan &, const ForwardTensors &, Workspace &, int);
-template void forward_step<float>(const Plan &, const ForwardTensors &, const ForwardSums &, bool, Workspace &, int);
-template void forward_step<double>(const Plan &, const ForwardTensors &, const ForwardSums &, bool, Workspace &, int);
-template void finish_forward<float>(const Plan &, const ForwardTensors &, const ForwardSums &, int);
-template void finish_forward<double>(const Plan &, const ForwardTensors &, const ForwardSums &, int);
+template void forward<float>(const Plan &, CallPart, const CallTensors &, const PartialResults &, void *, int);
+template void forward<double>(const Plan &, CallPart, const CallTensors &, const PartialResults &, void *, int);
+template void finish_forward<float>(const Plan &, const CallTensors &, const PartialResults &, int);
+template void finish_forward<double>(const Plan &, const CallTensors &, const PartialResults &, int);
 
 } // namespace annulus

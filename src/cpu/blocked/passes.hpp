@@ -1,28 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two passes of the CPU engine, by type of accumulation.
+// The two passes of the CPU engine, by type of accumulation. Each books its workspace, once to know the size and once
+// to carve it. Of a part of a call they add to the partial results, and finish_… writes these to the outputs.
 #pragma once
 
 #include "core/plan.hpp"
-#include "core/workspace.hpp"
 #include "engine/engine.hpp"
+
+#include <cstddef>
 
 namespace annulus {
 
-// Each pass books its workspace with book_…, once to know the size and once to carve it.
-template <class T> void forward(const Plan &plan, const ForwardTensors &tensors, Workspace &workspace, int threads);
-template <class T> void backward(const Plan &plan, const BackwardTensors &tensors, Workspace &workspace, int threads);
-template <class T>
-void forward_step(const Plan &plan, const ForwardTensors &tensors, const ForwardSums &sums, bool first,
-                  Workspace &workspace, int threads);
-template <class T>
-void finish_forward(const Plan &plan, const ForwardTensors &tensors, const ForwardSums &sums, int threads);
-template <class T>
-void backward_step(const Plan &plan, const BackwardTensors &tensors, const BackwardSums &sums, bool first,
-                   Workspace &workspace, int threads);
-template <class T>
-void finish_backward(const Plan &plan, const BackwardTensors &tensors, const BackwardSums &sums, int threads);
 template <class T> std::size_t forward_bytes(const Plan &plan, int threads);
-template <class T> std::size_t backward_bytes(const Plan &plan, int threads);
-template <class T> std::size_t backward_step_bytes(const Plan &plan, int threads);
+template <class T>
+void forward(const Plan &plan, CallPart part, const CallTensors &tensors, const PartialResults &partial,
+             void *workspace, int threads);
+template <class T>
+void finish_forward(const Plan &plan, const CallTensors &tensors, const PartialResults &partial, int threads);
+
+template <class T> std::size_t backward_bytes(const Plan &plan, CallPart part, int threads);
+template <class T>
+void backward(const Plan &plan, CallPart part, const CallTensors &tensors, const PartialResults &partial,
+              void *workspace, int threads);
+template <class T>
+void finish_backward(const Plan &plan, const CallTensors &tensors, const PartialResults &partial, int threads);
 
 } // namespace annulus

@@ -4,6 +4,7 @@
 // it.
 #include "core/dtype.hpp"
 #include "core/tensor.hpp"
+#include "core/workspace.hpp"
 #include "engine/engine.hpp"
 
 #include <algorithm>
@@ -253,14 +254,14 @@ template <class T> class Reference {
         definition_.fill();
     }
 
-    void forward(const ForwardTensors &t) const {
+    void forward(const CallTensors &t) const {
         for (std::int64_t b = 0; b < problem_.batch; ++b)
             for (std::int32_t h = 0; h < problem_.heads; ++h)
                 for (std::int64_t i = 0; i < problem_.queries.length; ++i)
                     forward_row(t, b, h, i);
     }
 
-    void backward(const BackwardTensors &t) const {
+    void backward(const CallTensors &t) const {
         const std::int32_t D = problem_.head_dim, group = problem_.heads / problem_.kv_heads;
         for (std::int64_t b = 0; b < problem_.batch; ++b)
             for (std::int32_t g = 0; g < problem_.kv_heads; ++g) {
@@ -313,7 +314,7 @@ template <class T> class Reference {
         return {begin, end, shift + std::log(sum)};
     }
 
-    void forward_row(const ForwardTensors &t, std::int64_t b, std::int32_t h, std::int64_t i) const {
+    void forward_row(const CallTensors &t, std::int64_t b, std::int32_t h, std::int64_t i) const {
         const auto [begin, end, lse] = attend(t.q, t.k, b, h, i);
         std::fill_n(scratch_.row, problem_.head_dim, 0.0);
         for (const Attended *key = begin; key != end; ++key)
@@ -325,7 +326,7 @@ template <class T> class Reference {
 
     // Writes dQ[n] and adds to dK and dV what query n gives. What the caller's LSE says is found anew from Q and K,
     // without what rounding took from it.
-    void backward_row(const BackwardTensors &t, std::int64_t b, std::int32_t h, std::int64_t i) const {
+    void backward_row(const CallTensors &t, std::int64_t b, std::int32_t h, std::int64_t i) const {
         const std::int32_t D = problem_.head_dim;
         const Row attended = attend(t.q, t.k, b, h, i);
         const T *q = row<T>(t.q, b, i, h), *d_out = row<T>(t.d_out, b, i, h);
@@ -371,37 +372,38 @@ template <class Run> void with_reference(const Plan &plan, Workspace &workspace,
     }
 }
 
-const char *refusal(const Plan &, annulus_pass, const Resources &) {
-    return nullptr;
-}
+class ReferenceCall final : public PreparedCall {
+  public:
+    ReferenceCall(const Plan &plan, annulus_pass pass) : plan_(plan), pass_(pass) {
+        Workspace ledger;
+        book(ledger, plan, pass);
+        bytes_ = ledger.used();
+    }
 
-std::size_t workspace_bytes(const Plan &plan, annulus_pass pass, const Resources &) {
-    Workspace ledger;
-    book(ledger, plan, pass);
-    return ledger.used();
-}
+    std::size_t workspace_bytes() const override { return bytes_; }
 
-void forward(const Plan &plan, const ForwardTensors &tensors, Workspace &workspace, const Resources &) {
-    with_reference(plan, workspace, ANNULUS_PASS_FORWARD, [&](const auto &reference) { reference.forward(tensors); });
-}
+    void run(const CallTensors &tensors, const PartialResults &, void *memory, void *) override {
+        Workspace workspace(memory);
+        with_reference(plan_, workspace, pass_, [&](const auto &reference) {
+            if (pass_ == ANNULUS_PASS_FORWARD)
+                reference.forward(tensors);
+            else
+                reference.backward(tensors);
+        });
+    }
 
-void backward(const Plan &plan, const BackwardTensors &tensors, Workspace &workspace, const Resources &) {
-    with_reference(plan, workspace, ANNULUS_PASS_BACKWARD, [&](const auto &reference) { reference.backward(tensors); });
+  private:
+    const Plan plan_;
+    const annulus_pass pass_;
+    std::size_t bytes_;
+};
+
+Preparation prepare(const Plan &plan, annulus_pass pass, CallPart, Device &, const Limits &) {
+    return {std::make_unique<ReferenceCall>(plan, pass)};
 }
 
 } // namespace
 
-const Engine reference_engine{ANNULUS_ENGINE_REFERENCE,
-                              ANNULUS_DEVICE_CPU,
-                              refusal,
-                              nullptr,
-                              workspace_bytes,
-                              forward,
-                              backward,
-                              nullptr,
-                              nullptr,
-                              nullptr,
-                              nullptr,
-                              nullptr};
+const Engine reference_engine{ANNULUS_ENGINE_REFERENCE, ANNULUS_DEVICE_CPU, false, prepare};
 
 } // namespace annulus

@@ -4,8 +4,6 @@
 #pragma once
 
 #include "cuda/device/cuda_handle.hpp"
-#include "cuda/fused/plan/branch_split.hpp"
-#include "cuda/fused/plan/tensor_maps.hpp"
 #include "engine/device.hpp"
 
 #include <cublas_v2.h>
@@ -17,7 +15,7 @@
 
 namespace annulus {
 
-class CudaDevice : public Device {
+class CudaDevice final : public Device, public DeviceStreams {
   public:
     static constexpr int lanes = 2;
 
@@ -31,17 +29,17 @@ class CudaDevice : public Device {
     void enter() override;
     void leave() noexcept override;
     int index() const override { return index_; }
+    void copy(void *to, const void *from, std::size_t bytes, void *stream) override;
+    DeviceStreams *streams() override { return this; }
+
     void *comm_stream() override { return resources_->comm.get(); }
     void *record(void *stream) override;
     void wait(void *stream, void *event) override;
     void admit_peers() override;
-    void copy(void *to, const void *from, std::size_t bytes, void *stream) override;
     bool is_capturing(void *stream) const override;
 
     int compute_capability() const { return compute_capability_; } // 10 * major + minor
     int multiprocessors() const { return multiprocessors_; }
-    TensorMaps &tensor_maps() { return tensor_maps_; }
-    PassCuts &pass_cuts() { return pass_cuts_; }
 
     cudaStream_t stream(int lane) const { return resources_->lane[static_cast<std::size_t>(lane)].stream.get(); }
     // Bound to the lane's stream.
@@ -76,17 +74,14 @@ class CudaDevice : public Device {
     int compute_capability_ = 0;
     int multiprocessors_ = 0;
     std::unique_ptr<DeviceResources> resources_;
-    TensorMaps tensor_maps_;
-    PassCuts pass_cuts_;
     std::size_t next_event_ = 0;
     bool admits_peers_ = false;
     std::optional<CurrentDevice> current_; // between enter() and leave()
 };
 
-// The versions of CUDA's runtime and of the driver, for people. Static.
-const char *cuda_versions() noexcept;
-int cuda_device_count();
-// As make_device().
-std::unique_ptr<Device> make_cuda_device(int index);
+// That of a context on CUDA.
+inline CudaDevice &cuda_device(Device &device) {
+    return static_cast<CudaDevice &>(device);
+}
 
 } // namespace annulus

@@ -2,9 +2,11 @@
 // What the kernels share: the dtypes on the device, rows of tensors, launches.
 #pragma once
 
+#include "core/progression.hpp"
 #include "cuda/device/cuda_error.hpp"
-#include "cuda/gemm/kernels.hpp"
+#include "cuda/device/device_rows.hpp"
 
+#include <annulus/tensor.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "core/plan.hpp"
-#include "cuda/gemm/kernels.hpp"
+#include "cuda/device/device_rows.hpp"
 
 #include <cuda_runtime_api.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "cuda/gemm/kernels.hpp"
+#include "cuda/device/device_rows.hpp"
 
 #include <annulus/tensor.h>
 #include <cuda_runtime_api.h>

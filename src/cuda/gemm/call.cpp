@@ -12,8 +12,7 @@ GemmMemory book(Workspace &workspace, const Plan &plan, annulus_pass pass, const
         return workspace.take<std::byte>(static_cast<std::int64_t>(bytes));
     };
     GemmMemory memory{};
-    if (plan.causal())
-        memory.branches = reinterpret_cast<BranchPlan *>(take_bytes(plan.branches().size() * sizeof(BranchPlan)));
+    memory.branches = book_branches(workspace, plan);
     for (std::size_t i = 0; i < static_cast<std::size_t>(layout.lanes); ++i) {
         LaneMemory &lane = memory.lanes[i];
         if (layout.has_state()) {
@@ -29,11 +28,31 @@ GemmMemory book(Workspace &workspace, const Plan &plan, annulus_pass pass, const
         lane.items = workspace.take<TileItem>(layout.tiles);
         lane.pointers = workspace.take<void *>(operand_count * layout.tiles);
         if (plan.causal() && layout.has_state())
-            lane.has_nan = workspace.take<int>(1);
+            lane.has_nonfinite = workspace.take<int>(1);
         lane.scores = take_bytes(layout.score_bytes);
         lane.blas = take_bytes(layout.blas_bytes);
     }
     return memory;
+}
+
+namespace {
+
+constexpr std::uint64_t default_workspace = std::uint64_t{256} << 20;
+
+} // namespace
+
+GemmLayout layout_within(const Plan &plan, annulus_pass pass, std::uint64_t limit, Results results) {
+    const std::uint64_t most = limit ? limit : default_workspace;
+    GemmLayout layout = make_layout(plan, pass, most, CudaDevice::lanes, results);
+    if (booked_bytes(plan, pass, layout) > most)
+        return make_layout(plan, pass, 0, CudaDevice::lanes, results);
+    return layout;
+}
+
+std::size_t booked_bytes(const Plan &plan, annulus_pass pass, const GemmLayout &layout) {
+    Workspace ledger;
+    book(ledger, plan, pass, layout);
+    return ledger.used();
 }
 
 } // namespace annulus

@@ -3,24 +3,28 @@
 #pragma once
 
 #include "core/workspace.hpp"
-#include "cuda/device/cuda_call.hpp"
+#include "cuda/gemm/kernels.hpp"
 #include "cuda/gemm/layout.hpp"
 #include "cuda/gemm/product.hpp"
+#include "cuda/results/cuda_call.hpp"
+#include "engine/engine.hpp"
 
 #include <annulus/attention.h>
 
 #include <array>
+#include <cstddef>
+#include <cstdint>
 
 namespace annulus {
 
-// Bytes and pieces of the workspace. All memory of a lane is its own, but for the sums of a call in steps.
+// Bytes and pieces of the workspace. All memory of a lane is its own, but for the partial results of a part of a call.
 struct LaneMemory {
-    float2 *state;    // [query_rows], forward
-    float *o;         // [query_rows, D]: O, or dQ
-    float *d_k, *d_v; // [key_rows, D]
-    TileItem *items;  // [tiles]
-    void **pointers;  // [operand_count, tiles]
-    int *has_nan;     // causal with a state, else null; see RowContext
+    float2 *state;      // [query_rows], forward
+    float *o;           // [query_rows, D]: O, or dQ
+    float *d_k, *d_v;   // [key_rows, D]
+    TileItem *items;    // [tiles]
+    void **pointers;    // [operand_count, tiles]
+    int *has_nonfinite; // causal with a state, else null; see RowContext
     std::byte *scores;
     std::byte *blas;
 };
@@ -32,11 +36,26 @@ struct GemmMemory {
 
 GemmMemory book(Workspace &workspace, const Plan &plan, annulus_pass pass, const GemmLayout &layout);
 
+// A layout of at most the limit in bytes, 0 being the engine's own, or else the smallest; and what it books.
+GemmLayout layout_within(const Plan &plan, annulus_pass pass, std::uint64_t limit, Results results);
+std::size_t booked_bytes(const Plan &plan, annulus_pass pass, const GemmLayout &layout);
+
+// A call while it runs.
+struct GemmRun {
+    const CudaCall &call;
+    annulus_pass pass;
+    CallPart part;
+    bool inputs_are_matrices; // to cuBLAS
+    bool allow_tf32;
+    const GemmLayout &layout;
+    GemmMemory memory;
+
+    bool is_forward() const { return pass == ANNULUS_PASS_FORWARD; }
+};
+
 // What a lane works with.
 struct LaneContext {
-    const CudaCall &call;
-    const GemmLayout &layout;
-    const BranchPlan *branches;
+    const GemmRun &run;
     const LaneMemory &memory;
     cudaStream_t stream;
     ProductType product;

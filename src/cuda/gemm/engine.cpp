@@ -5,7 +5,7 @@
 // row pitch is r times the tensor's: nothing is gathered. Forward, for each launch of equal tiles:
 //
 //     S = Q K^T                              product
-//     m, l, P, O = softmax(scale log2(e) S)  kernel, in place: P overwrites S, O is rescaled (scores.cu)
+//     m, l, P, O = softmax(scale log2(e) S)  kernel, in place: P overwrites S, O is rescaled (softmax.cu)
 //     O += P V                               product
 //
 // and O / l at the end of a block. Backward:
@@ -19,9 +19,10 @@
 // matrix (an order along a curve, strides or addresses that cuBLAS does not take) are packed first and their products
 // added row by row.
 //
-// Blocks (gemm_layout.hpp) are independent. Two lanes, each a stream with a block of its own, keep the GPU busy while
+// Blocks (layout.hpp) are independent. Two lanes, each a stream with a block of its own, keep the GPU busy while
 // one of them starts or drains a kernel.
 #include "engine/engine.hpp"
+#include "core/dtype_number.hpp"
 #include "core/error.hpp"
 #include "cuda/device/cuda_error.hpp"
 #include "cuda/gemm/call.hpp"
@@ -30,49 +31,31 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <initializer_list>
+#include <memory>
 #include <optional>
-#include <vector>
 
 namespace annulus {
 
 namespace {
 
-constexpr std::uint64_t default_workspace = std::uint64_t{256} << 20;
-
-std::size_t booked_bytes(const Plan &plan, annulus_pass pass, const GemmLayout &layout) {
-    Workspace ledger;
-    book(ledger, plan, pass, layout);
-    return ledger.used();
-}
-
-// A layout of at most the limit, or else the smallest.
-GemmLayout layout_for(const Plan &plan, annulus_pass pass, const Resources &resources, Results results) {
-    const std::uint64_t limit = resources.workspace_limit ? resources.workspace_limit : default_workspace;
-    GemmLayout layout = make_layout(plan, pass, limit, CudaDevice::lanes, results);
-    if (booked_bytes(plan, pass, layout) > limit)
-        return make_layout(plan, pass, 0, CudaDevice::lanes, results);
-    return layout;
-}
-
-const char *refusal(const Plan &plan, annulus_pass, const Resources &resources) {
+const char *refusal(const Plan &plan, const CudaDevice &device) {
     if (plan.problem().dtype == ANNULUS_FLOAT64)
         return "it has no float64; the CPU engines have";
-    const CudaDevice &device = cuda_device(resources);
     if (plan.problem().dtype == ANNULUS_BFLOAT16 && device.compute_capability() < 80)
         return "bfloat16 products need a GPU of compute capability 8.0 or higher; float16 runs on this one";
     return nullptr;
 }
 
-// What the tensors will be like is not known yet.
-std::size_t workspace_bytes(const Plan &plan, annulus_pass pass, const Resources &resources) {
-    std::size_t most = 0;
-    for (const Results results : {Results::in_state, Results::direct})
-        most = std::max(most, booked_bytes(plan, pass, layout_for(plan, pass, resources, results)));
-    return most;
-}
-
-std::size_t step_bytes(const Plan &plan, annulus_pass pass, const Resources &resources) {
-    return booked_bytes(plan, pass, layout_for(plan, pass, resources, Results::in_sums));
+// Whether each progression of a tensor's rows is a matrix to cuBLAS: rows begin at multiples of 16 bytes and do not
+// overlap.
+bool are_matrices(std::initializer_list<const annulus_tensor *> tensors) {
+    return std::all_of(tensors.begin(), tensors.end(), [](const annulus_tensor *tensor) {
+        const std::int64_t unit = 16 / dtype_bytes(tensor->dtype);
+        const auto is_aligned = [&](int i) { return tensor->shape[i] == 1 || tensor->stride[i] % unit == 0; };
+        return reinterpret_cast<std::uintptr_t>(tensor->data) % 16 == 0 && is_aligned(0) && is_aligned(1) &&
+               is_aligned(2) && (tensor->shape[1] == 1 || tensor->stride[1] >= tensor->shape[3]);
+    });
 }
 
 // From the fork of the lanes to their join, which comes in any case: the workspace must not be given back under them.
@@ -100,117 +83,129 @@ class LanesAtWork {
     bool joined_ = false;
 };
 
-// What a step of a call finds in the sums.
-void prepare_sums(const CudaCall &call) {
-    const Problem &problem = call.plan.problem();
-    const StepSums &sums = *call.sums;
-    const std::int64_t query_rows = problem.batch * problem.heads * problem.queries.length;
-    const std::int64_t key_rows = problem.batch * problem.kv_heads * problem.key_rows();
-    if (call.is_forward()) {
-        if (sums.first)
-            fill_state(sums.state, query_rows, empty_state(), call.stream());
-        return;
+class GemmCall final : public PreparedCall {
+  public:
+    GemmCall(const Plan &plan, annulus_pass pass, CallPart part, CudaDevice &device, const Limits &limits)
+        : plan_(plan), pass_(pass), part_(part), device_(device), allow_tf32_(limits.allow_tf32),
+          of_any_(layout_within(plan, pass, limits.workspace_limit,
+                                part == CallPart::whole ? Results::in_state : Results::in_sums)),
+          bytes_(booked_bytes(plan, pass, of_any_)) {
+        if (part != CallPart::whole)
+            return;
+        of_matrices_ = layout_within(plan, pass, limits.workspace_limit, Results::direct);
+        bytes_ = std::max(bytes_, booked_bytes(plan, pass, *of_matrices_));
     }
-    if (sums.first)
-        call.clear_sums(sums.o, query_rows);
-    call.clear_sums(sums.d_k, key_rows);
-    call.clear_sums(sums.d_v, key_rows);
-}
 
-// Of the first step, the only one in which keys are hidden: before the others add to its sums.
-void repair(const CudaCall &call, const BranchPlan *branches) {
-    const annulus_dtype dtype = call.plan.problem().dtype;
-    const StepSums &sums = *call.sums;
-    const RowContext rows = call.row_context(branches, nullptr);
-    if (call.is_forward())
-        repair_sums(dtype, {call.whole(), sums.state, sums.o, {}, {}, rows}, call.stream());
-    else
-        repair_gradient_sums(dtype, {call.whole(), {sums.o, sums.d_k, sums.d_v}, {}, {}, {}, rows}, call.stream());
-}
+    // What the tensors will be like is not known yet.
+    std::size_t workspace_bytes() const override { return bytes_; }
 
-void run(const CudaCall &call, Workspace &workspace) {
-    const bool matrices = call.input_matrices && call.output_matrices;
-    const GemmLayout layout =
-        layout_for(call.plan, call.pass, call.resources,
-                   call.sums ? Results::in_sums : (matrices ? Results::direct : Results::in_state));
-    GemmMemory memory = book(workspace, call.plan, call.pass, layout);
-    cudaStream_t const stream = call.stream();
-    const std::vector<BranchPlan> &branches = call.plan.branches();
-    if (memory.branches)
-        store_branches(branches.data(), static_cast<std::int32_t>(branches.size()), memory.branches, stream);
-    if (call.sums) {
-        prepare_sums(call);
-        for (LaneMemory &lane : memory.lanes) {
-            lane.state = call.sums->state;
-            lane.o = call.sums->o;
-            lane.d_k = call.sums->d_k;
-            lane.d_v = call.sums->d_v;
+    void run(const CallTensors &tensors, const PartialResults &partial, void *workspace, void *stream) override {
+        const CudaCall call(plan_, device_, tensors, partial, stream);
+        const bool forward = pass_ == ANNULUS_PASS_FORWARD;
+        const bool inputs = forward ? are_matrices({&tensors.q, &tensors.k, &tensors.v})
+                                    : are_matrices({&tensors.q, &tensors.k, &tensors.v, &tensors.d_out});
+        const bool outputs =
+            forward ? are_matrices({&tensors.out}) : are_matrices({&tensors.d_q, &tensors.d_k, &tensors.d_v});
+        GemmRun run{
+            call, pass_, part_, inputs, allow_tf32_, of_matrices_ && inputs && outputs ? *of_matrices_ : of_any_, {}};
+        Workspace ledger(workspace);
+        run.memory = book(ledger, plan_, pass_, run.layout);
+        store_branches(call, run.memory.branches);
+        if (part_ != CallPart::whole)
+            use_partial_sums(run);
+        run_lanes(run);
+        if (part_ == CallPart::own_keys && plan_.causal())
+            recompute_partial_sums(run);
+    }
+
+    void finish(const CallTensors &tensors, const PartialResults &partial, void *stream) override {
+        const CudaCall call(plan_, device_, tensors, partial, stream);
+        const RowContext rows = call.row_context(nullptr, nullptr);
+        if (pass_ == ANNULUS_PASS_FORWARD)
+            write_outputs(call.problem().dtype,
+                          {call.whole(), call.partial.state, call.partial.o, call.out, call.lse, rows}, call.stream);
+        else
+            write_gradients(call.problem().dtype,
+                            {call.whole(), call.partial.gradients, call.d_q, call.d_k, call.d_v, rows}, call.stream);
+    }
+
+  private:
+    // All lanes add to the partial results, which the own keys' part sets.
+    void use_partial_sums(GemmRun &run) const {
+        const CudaCall &call = run.call;
+        const Problem &problem = call.problem();
+        const auto &[state, o, gradients] = call.partial;
+        const bool first = part_ == CallPart::own_keys;
+        const std::int64_t query_rows = problem.batch * problem.heads * problem.queries.length;
+        const std::int64_t key_rows = problem.batch * problem.kv_heads * problem.key_rows();
+        if (run.is_forward()) {
+            if (first)
+                fill_state(state, query_rows, empty_state(), call.stream);
+        } else {
+            if (first)
+                call.clear_sums(gradients.d_q, query_rows);
+            call.clear_sums(gradients.d_k, key_rows);
+            call.clear_sums(gradients.d_v, key_rows);
+        }
+        for (LaneMemory &lane : run.memory.lanes) {
+            lane.state = state;
+            lane.o = run.is_forward() ? o : gradients.d_q;
+            lane.d_k = gradients.d_k;
+            lane.d_v = gradients.d_v;
         }
     }
-    LanesAtWork at_work(call.device, stream);
-    std::array<std::optional<Lane>, CudaDevice::lanes> lanes;
-    for (int i = 0; i < layout.lanes; ++i)
-        lanes[static_cast<std::size_t>(i)].emplace(call, layout, memory, i);
-    for (const BlockGrid &grid : layout.grids) {
-        for (std::optional<Lane> &lane : lanes)
-            if (lane)
-                lane->start(grid);
-        // In turns, so that no lane's queue runs dry while another's is filled.
-        for (bool busy = true; busy;) {
-            busy = false;
+
+    void run_lanes(const GemmRun &run) {
+        LanesAtWork at_work(device_, run.call.stream);
+        std::array<std::optional<Lane>, CudaDevice::lanes> lanes;
+        for (int i = 0; i < run.layout.lanes; ++i)
+            lanes[static_cast<std::size_t>(i)].emplace(run, i, lists_[static_cast<std::size_t>(i)]);
+        for (const BlockGrid &grid : run.layout.grids) {
             for (std::optional<Lane> &lane : lanes)
-                busy = (lane && lane->step()) || busy;
+                if (lane)
+                    lane->start(grid);
+            // In turns, so that no lane's queue runs dry while another's is filled.
+            for (bool busy = true; busy;) {
+                busy = false;
+                for (std::optional<Lane> &lane : lanes)
+                    busy = (lane && lane->step()) || busy;
+            }
         }
+        at_work.join();
     }
-    at_work.join();
-    if (call.sums && call.sums->first && call.plan.causal())
-        repair(call, memory.branches);
-}
 
-void forward(const Plan &plan, const ForwardTensors &tensors, Workspace &workspace, const Resources &resources) {
-    run(CudaCall(plan, tensors, resources), workspace);
-}
+    // With the own keys, the only ones of which some are hidden: before the others add to the sums.
+    void recompute_partial_sums(const GemmRun &run) const {
+        const CudaCall &call = run.call;
+        const RowContext rows = call.row_context(run.memory.branches, nullptr);
+        if (run.is_forward())
+            recompute_partial_outputs(call.problem().dtype,
+                                      {call.whole(), call.partial.state, call.partial.o, {}, {}, rows}, call.stream);
+        else
+            recompute_partial_gradients(call.problem().dtype, {call.whole(), call.partial.gradients, {}, {}, {}, rows},
+                                        call.stream);
+    }
 
-void backward(const Plan &plan, const BackwardTensors &tensors, Workspace &workspace, const Resources &resources) {
-    run(CudaCall(plan, tensors, resources), workspace);
-}
+    const Plan plan_;
+    const annulus_pass pass_;
+    const CallPart part_;
+    CudaDevice &device_;
+    const bool allow_tf32_;
+    const GemmLayout of_any_;               // tensors
+    std::optional<GemmLayout> of_matrices_; // of a whole call, for tensors that are matrices to cuBLAS
+    std::size_t bytes_;
+    std::array<LaneLists, CudaDevice::lanes> lists_;
+};
 
-void forward_step(const Plan &plan, const ForwardTensors &tensors, const ForwardSums &sums, bool first,
-                  Workspace &workspace, const Resources &resources) {
-    run(CudaCall(plan, tensors, resources, sums, first), workspace);
-}
-
-void backward_step(const Plan &plan, const BackwardTensors &tensors, const BackwardSums &sums, bool first,
-                   Workspace &workspace, const Resources &resources) {
-    run(CudaCall(plan, tensors, resources, sums, first), workspace);
-}
-
-void finish_forward(const Plan &plan, const ForwardTensors &tensors, const ForwardSums &sums,
-                    const Resources &resources) {
-    const CudaCall call(plan, tensors, resources);
-    write_outputs(plan.problem().dtype,
-                  {call.whole(), static_cast<const float2 *>(sums.statistics), static_cast<float *>(sums.o), call.out,
-                   call.lse, call.row_context(nullptr, nullptr)},
-                  call.stream());
-}
-
-void finish_backward(const Plan &plan, const BackwardTensors &tensors, const BackwardSums &sums,
-                     const Resources &resources) {
-    const CudaCall call(plan, tensors, resources, sums, false);
-    write_gradients(plan.problem().dtype,
-                    {call.whole(),
-                     {call.sums->o, call.sums->d_k, call.sums->d_v},
-                     call.d_q,
-                     call.d_k,
-                     call.d_v,
-                     call.row_context(nullptr, nullptr)},
-                    call.stream());
+Preparation prepare(const Plan &plan, annulus_pass pass, CallPart part, Device &of_context, const Limits &limits) {
+    CudaDevice &device = cuda_device(of_context);
+    if (const char *reason = refusal(plan, device))
+        return {nullptr, reason};
+    return {std::make_unique<GemmCall>(plan, pass, part, device, limits)};
 }
 
 } // namespace
 
-const Engine gemm_engine = {
-    ANNULUS_ENGINE_GEMM, ANNULUS_DEVICE_CUDA, refusal,       nullptr,        workspace_bytes, forward, backward,
-    step_bytes,          forward_step,        backward_step, finish_forward, finish_backward};
+const Engine gemm_engine{ANNULUS_ENGINE_GEMM, ANNULUS_DEVICE_CUDA, true, prepare};
 
 } // namespace annulus

@@ -6,6 +6,7 @@
 // behind the largest score by `lazy_maximum`: 2^lazy_maximum is far from overflow, and O is rescaled less often.
 #pragma once
 
+#include "cuda/device/device_rows.hpp"
 #include "cuda/gemm/tiles.hpp"
 #include "cuda/results/softmax_state.hpp"
 
@@ -16,14 +17,6 @@
 #include <cstdint>
 
 namespace annulus {
-
-// A caller's [B, rows, heads, D] tensor, or a [B, heads, rows] statistic: element strides, the position of row 0, and
-// how many positions there are to a row.
-struct DeviceRows {
-    void *data = nullptr;
-    std::int64_t batch = 0, row = 0, head = 0;
-    std::int64_t start = 0, stride = 1;
-};
 
 // Of one tile of a launch: where its rows are.
 struct TileItem {
@@ -143,62 +136,5 @@ struct AddArguments {
     float *target;
 };
 void add_rows(const AddArguments &arguments, cudaStream_t stream);
-
-void fill_state(float2 *state, std::int64_t rows, float2 value, cudaStream_t stream);
-
-// What the results of a row depend on, for those rows that must be computed one by one (repair.cuh).
-struct RowContext {
-    const BranchPlan *branches;
-    std::int32_t branch_count;
-    int *has_nan; // 0 before; becomes 1 where a row must be computed again. Null: none is noted
-    std::int32_t heads_per_kv_head, head_dim;
-    float scale;
-    Window queries, keys;
-    DeviceRows q, k, v, out, d_out, lse, d_lse;
-};
-
-// Copies branches to device memory, through kernel arguments: a captured graph keeps them.
-void store_branches(const BranchPlan *branches, std::int32_t count, BranchPlan *target, cudaStream_t stream);
-
-// From the state of a block to the caller's O and LSE, but for finished rows.
-struct OutputArguments {
-    Block block;
-    const float2 *state;
-    float *o;
-    DeviceRows out, lse; // lse.data may be null
-    RowContext context;
-};
-void write_outputs(annulus_dtype dtype, const OutputArguments &arguments, cudaStream_t stream);
-// Computes again those rows of the caller's O that have a NaN, if there are any; with a state, of finished rows.
-void repair_outputs(annulus_dtype dtype, const OutputArguments &arguments, cudaStream_t stream);
-// Computes again, in `o`, those of its rows that have a NaN; without `has_nan` it looks at all of them.
-void repair_sums(annulus_dtype dtype, const OutputArguments &arguments, cudaStream_t stream);
-
-// Zeros in the caller's rows of a block's queries, and -inf in their LSE. Without a state keys have the windows and
-// heads of queries: it clears the rows of dK and dV as well.
-struct ClearArguments {
-    Block block;
-    std::int32_t head_dim;
-    DeviceRows rows, lse; // lse.data may be null
-};
-void clear_outputs(annulus_dtype dtype, const ClearArguments &arguments, cudaStream_t stream);
-
-// From a block's float32 gradients to the caller's; a null pointer for dQ or dK leaves that side out.
-struct GradientSums {
-    float *d_q, *d_k, *d_v;
-};
-
-struct GradientOutputArguments {
-    Block block;
-    GradientSums sums;
-    DeviceRows d_q, d_k, d_v;
-    RowContext context;
-};
-void write_gradients(annulus_dtype dtype, const GradientOutputArguments &arguments, cudaStream_t stream);
-// Computes again those rows of the caller's gradients that have a NaN, if there are any.
-void repair_gradients(annulus_dtype dtype, const GradientOutputArguments &arguments, bool of_queries, bool of_keys,
-                      cudaStream_t stream);
-// As repair_sums(): in the sums.
-void repair_gradient_sums(annulus_dtype dtype, const GradientOutputArguments &arguments, cudaStream_t stream);
 
 } // namespace annulus

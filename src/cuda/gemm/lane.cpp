@@ -7,22 +7,20 @@ namespace annulus {
 
 namespace {
 
-LaneContext make_context(const CudaCall &call, const GemmLayout &layout, const GemmMemory &memory, int index) {
-    const LaneMemory &own = memory.lanes[static_cast<std::size_t>(index)];
-    const cublasHandle_t blas = call.device.blas(index);
-    check(cublasSetWorkspace(blas, own.blas, layout.blas_bytes), "cublasSetWorkspace");
-    return {call,
-            layout,
-            memory.branches,
-            own,
-            call.device.stream(index),
-            {blas, call.plan.problem().dtype, call.resources.allow_tf32}};
+LaneContext make_context(const GemmRun &run, int index) {
+    const LaneMemory &own = run.memory.lanes[static_cast<std::size_t>(index)];
+    const cublasHandle_t blas = run.call.device.blas(index);
+    check(cublasSetWorkspace(blas, own.blas, run.layout.blas_bytes), "cublasSetWorkspace");
+    return {run, own, run.call.device.stream(index), {blas, run.call.problem().dtype, run.allow_tf32}};
 }
 
 } // namespace
 
-Lane::Lane(const CudaCall &call, const GemmLayout &layout, const GemmMemory &memory, int index)
-    : index_(index), context_(make_context(call, layout, memory, index)) {}
+Lane::Lane(const GemmRun &run, int index, LaneLists &lists)
+    : index_(index), context_(make_context(run, index)), lists_(lists) {
+    lists_.parts.clear();
+    lists_.sets.clear();
+}
 
 void Lane::start(const BlockGrid &grid) {
     grid_ = &grid;
@@ -37,9 +35,9 @@ bool Lane::step() {
         return true;
     }
     while (!launches_ || launches_->is_done()) {
-        if (next_set_ < sets_.size()) {
+        if (next_set_ < lists_.sets.size()) {
             begin_set();
-        } else if (next_part_ < parts_.size()) {
+        } else if (next_part_ < lists_.parts.size()) {
             begin_part();
         } else {
             finish_block();
@@ -51,36 +49,36 @@ bool Lane::step() {
 }
 
 void Lane::begin_block() {
-    const CudaCall &call = context_.call;
+    const CudaCall &call = context_.run.call;
     const LaneMemory &memory = context_.memory;
     block_ = grid_->block(call.plan, next_block_);
-    next_block_ += context_.layout.lanes;
-    parts_.clear();
+    next_block_ += context_.run.layout.lanes;
+    lists_.parts.clear();
     next_part_ = 0;
     // Backward, the heads of a group add to the same rows of dK and dV: one after the other.
     const std::int32_t group = call.heads_per_kv_head();
-    const std::int32_t heads = call.is_forward() || group == 1 ? block_->heads : 1;
+    const std::int32_t heads = context_.run.is_forward() || group == 1 ? block_->heads : 1;
     for (std::size_t branch = 0; branch < call.plan.branches().size(); ++branch)
         for (std::int32_t h = 0; h < block_->heads; h += heads)
-            parts_.push_back({branch, block_->first_head + h, heads});
+            lists_.parts.push_back({branch, block_->first_head + h, heads});
 
     sums_are_set_ = false;
     sums_block_ = *block_;
-    if (context_.layout.results == Results::direct) {
+    if (context_.run.layout.results == Results::direct) {
         clear_unreached_rows();
         return;
     }
-    if (call.sums) {
+    if (const CallPart part = context_.run.part; part != CallPart::whole) {
         sums_block_ = call.whole();
-        // Of the first step of forward only the state is set, and says that O holds nothing.
-        sums_are_set_ = !call.is_forward() || !call.sums->first;
+        // With the own keys only the state is set in forward, and says that O holds nothing.
+        sums_are_set_ = !context_.run.is_forward() || part != CallPart::own_keys;
         return;
     }
-    if (memory.has_nan)
-        check(cudaMemsetAsync(memory.has_nan, 0, sizeof(int), context_.stream), "cudaMemsetAsync");
+    if (memory.has_nonfinite)
+        check(cudaMemsetAsync(memory.has_nonfinite, 0, sizeof(int), context_.stream), "cudaMemsetAsync");
     const std::int64_t query_rows = block_->batches * block_->heads * block_->queries.length;
     const std::int64_t key_rows = block_->batches * (block_->heads / group) * block_->keys.length;
-    if (call.is_forward()) {
+    if (context_.run.is_forward()) {
         if (query_rows > 0)
             fill_state(memory.state, query_rows, empty_state(), context_.stream);
         return;
@@ -103,14 +101,14 @@ void Lane::begin_block() {
 // Without a state no tile writes the rows that the only branch does not reach. Telling them apart costs more than
 // clearing all.
 void Lane::clear_unreached_rows() const {
-    const CudaCall &call = context_.call;
+    const CudaCall &call = context_.run.call;
     const BranchPlan &branch = call.plan.branches().front();
-    if (branch.dilation() == 1 && branch.head_count() == call.plan.problem().heads)
+    if (branch.dilation() == 1 && branch.head_count() == call.problem().heads)
         return;
     const auto clear = [&](const DeviceRows &rows, const DeviceRows &lse) {
-        clear_outputs(call.plan.problem().dtype, {*block_, call.head_dim(), rows, lse}, context_.stream);
+        clear_outputs(call.problem().dtype, {*block_, call.head_dim(), rows, lse}, context_.stream);
     };
-    if (call.is_forward()) {
+    if (context_.run.is_forward()) {
         clear(call.out, call.lse);
         return;
     }
@@ -122,48 +120,53 @@ void Lane::clear_unreached_rows() const {
 // Backward: whether each row of the block's gradients is first reached by one tile of the first branch, which then may
 // overwrite it.
 bool Lane::first_branch_reaches_all_rows() const {
-    const BranchPlan &branch = context_.call.plan.branches().front();
+    const BranchPlan &branch = context_.run.call.plan.branches().front();
     return grid_->query_results && grid_->key_results && block_->queries == block_->keys &&
-           context_.call.heads_per_kv_head() == 1 && branch.segment_length() <= context_.layout.tile &&
+           context_.run.call.heads_per_kv_head() == 1 && branch.segment_length() <= context_.run.layout.tile &&
            branch.dilation() == 1 && branch.serves(block_->first_head) &&
            branch.serves(block_->first_head + block_->heads - 1);
 }
 
 void Lane::begin_part() {
-    const Part &part = parts_[next_part_++];
+    const TilePart &part = lists_.parts[next_part_++];
     Block block = *block_;
     block.first_head = part.first_head;
     block.heads = part.heads;
-    sets_ = make_tiles(context_.call.plan, context_.call.plan.branches()[part.branch], block, context_.layout.tile);
+    lists_.sets.clear();
+    make_tiles(context_.run.call.plan, context_.run.call.plan.branches()[part.branch], block, context_.run.layout.tile,
+               lists_.sets);
     next_set_ = 0;
 }
 
 void Lane::begin_set() {
-    const bool is_first = parts_[next_part_ - 1].branch == 0;
+    const bool is_first = lists_.parts[next_part_ - 1].branch == 0;
     const SetRole role{grid_->query_results, grid_->key_results, is_first && !sums_are_set_};
-    launches_.emplace(context_, sums_block_, sets_[next_set_++], role);
+    launches_.emplace(context_, sums_block_, lists_.sets[next_set_++], role);
 }
 
 void Lane::finish_block() {
-    const CudaCall &call = context_.call;
+    const CudaCall &call = context_.run.call;
     const LaneMemory &memory = context_.memory;
     const Block block = *block_;
     block_.reset();
     launches_.reset();
-    if (!context_.layout.has_state())
+    if (!context_.run.layout.has_state())
         return;
-    const annulus_dtype dtype = call.plan.problem().dtype;
-    const RowContext rows = call.row_context(context_.branches, memory.has_nan);
-    if (call.is_forward()) {
-        write_outputs(dtype, {block, memory.state, memory.o, call.out, call.lse, rows}, context_.stream);
+    const annulus_dtype dtype = call.problem().dtype;
+    const RowContext rows = call.row_context(context_.run.memory.branches, memory.has_nonfinite);
+    if (context_.run.is_forward()) {
+        const OutputArguments outputs{block, memory.state, memory.o, call.out, call.lse, rows};
+        write_outputs(dtype, outputs, context_.stream);
+        if (memory.has_nonfinite)
+            recompute_summed_outputs(dtype, outputs, context_.stream);
         return;
     }
     const GradientSums sums{grid_->query_results ? memory.o : nullptr, grid_->key_results ? memory.d_k : nullptr,
                             memory.d_v};
     const GradientOutputArguments outputs{block, sums, call.d_q, call.d_k, call.d_v, rows};
     write_gradients(dtype, outputs, context_.stream);
-    if (memory.has_nan)
-        repair_gradients(dtype, outputs, grid_->query_results, grid_->key_results, context_.stream);
+    if (memory.has_nonfinite)
+        recompute_gradients(dtype, outputs, grid_->query_results, grid_->key_results, context_.stream);
 }
 
 } // namespace annulus

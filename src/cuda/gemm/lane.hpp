@@ -11,9 +11,21 @@
 
 namespace annulus {
 
+// Tiles that are made at a time: those of a branch, and of heads whose tiles may run side by side.
+struct TilePart {
+    std::size_t branch;
+    std::int32_t first_head, heads;
+};
+
+// What a lane lists on its way, kept from call to call: the second one allocates nothing.
+struct LaneLists {
+    std::vector<TilePart> parts; // of a block
+    std::vector<TileSet> sets;   // of a part
+};
+
 class Lane {
   public:
-    Lane(const CudaCall &call, const GemmLayout &layout, const GemmMemory &memory, int index);
+    Lane(const GemmRun &run, int index, LaneLists &lists);
 
     // The blocks of a grid that are this lane's.
     void start(const BlockGrid &grid);
@@ -25,12 +37,6 @@ class Lane {
     Lane &operator=(const Lane &) = delete;
 
   private:
-    // Tiles that are made at a time: those of a branch, and of heads whose tiles may run side by side.
-    struct Part {
-        std::size_t branch;
-        std::int32_t first_head, heads;
-    };
-
     void begin_block();
     void clear_unreached_rows() const;
     bool first_branch_reaches_all_rows() const;
@@ -46,10 +52,8 @@ class Lane {
     std::optional<Block> block_; // at work
     Block sums_block_;           // whose sums the block adds to
     bool sums_are_set_ = false;  // and tiles must add to them
-    std::vector<Part> parts_;
-    std::size_t next_part_ = 0;
-    std::vector<TileSet> sets_; // of the part at work
-    std::size_t next_set_ = 0;
+    LaneLists &lists_;           // of the block and the part at work
+    std::size_t next_part_ = 0, next_set_ = 0;
     std::optional<SetLaunches> launches_; // of the set at work
 };
 

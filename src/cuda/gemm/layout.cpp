@@ -255,7 +255,8 @@ bool can_be_direct(const Plan &plan, annulus_pass pass, std::int64_t tile) {
     if (pass == ANNULUS_PASS_BACKWARD && (problem.heads != problem.kv_heads || !(problem.queries == problem.keys)))
         return false;
     const Block whole{0, problem.batch, 0, problem.heads, problem.queries, problem.keys};
-    const std::vector<TileSet> sets = make_tiles(plan, branch, whole, tile);
+    std::vector<TileSet> sets;
+    make_tiles(plan, branch, whole, tile, sets);
     return std::all_of(sets.begin(), sets.end(),
                        [](const TileSet &set) { return set.covers_queries && !needs_packing(set); });
 }

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kernels that move rows and addresses about: items and pointers of tiles, packing, adding packed rows to the state.
 #include "cuda/device/kernel_common.cuh"
-
-#include <algorithm>
+#include "cuda/gemm/kernels.hpp"
 
 namespace annulus {
 
@@ -85,7 +84,7 @@ template <class T> __global__ void __launch_bounds__(block_threads) pack_kernel(
 
 // Four columns a thread.
 __global__ void add_kernel(const AddArguments a) {
-    // A launch has few enough rows (gemm_layout.cpp) for 32 bits.
+    // A launch has few enough rows (layout.cpp) for 32 bits.
     const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
     const unsigned fours = static_cast<unsigned>(a.head_dim) / 4; // of a row
     const unsigned row = i / fours;
@@ -103,24 +102,6 @@ __global__ void add_kernel(const AddArguments a) {
         sum = {sum.x + four.x, sum.y + four.y, sum.z + four.z, sum.w + four.w};
 }
 
-__global__ void fill_kernel(float2 *state, std::int64_t rows, float2 value) {
-    const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-    if (i < rows)
-        state[i] = value;
-}
-
-// Few enough for the 4 KiB of a kernel's arguments.
-constexpr int branches_at_once = 16;
-struct SomeBranches {
-    alignas(BranchPlan) std::byte bytes[branches_at_once * sizeof(BranchPlan)];
-};
-static_assert(std::is_trivially_copyable_v<BranchPlan> && sizeof(SomeBranches) < 4000);
-
-__global__ void store_kernel(const SomeBranches some, std::byte *target, int bytes) {
-    for (int i = static_cast<int>(threadIdx.x); i < bytes; i += static_cast<int>(blockDim.x))
-        target[i] = some.bytes[i];
-}
-
 } // namespace
 
 void write_items(const ItemArguments &a, cudaStream_t stream) {
@@ -135,19 +116,6 @@ void pack_rows(annulus_dtype dtype, const PackArguments &a, cudaStream_t stream)
 
 void add_rows(const AddArguments &a, cudaStream_t stream) {
     launch("add_rows", add_kernel, grid_for(a.tiles * a.count * (a.head_dim / 4), block_threads), stream, a);
-}
-
-void fill_state(float2 *state, std::int64_t rows, float2 value, cudaStream_t stream) {
-    launch("fill_state", fill_kernel, grid_for(rows, block_threads), stream, state, rows, value);
-}
-
-void store_branches(const BranchPlan *branches, std::int32_t count, BranchPlan *target, cudaStream_t stream) {
-    for (std::int32_t first = 0; first < count; first += branches_at_once) {
-        const int bytes = std::min(branches_at_once, count - first) * static_cast<int>(sizeof(BranchPlan));
-        SomeBranches some;
-        std::copy_n(reinterpret_cast<const std::byte *>(branches + first), bytes, some.bytes);
-        launch("store_branches", store_kernel, 1, stream, some, reinterpret_cast<std::byte *>(target + first), bytes);
-    }
 }
 
 } // namespace annulus

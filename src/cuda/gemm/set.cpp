@@ -49,14 +49,14 @@ std::int64_t tiles_of_full_rounds(std::int64_t most, std::int64_t rows, std::int
 } // namespace
 
 SetLaunches::SetLaunches(const LaneContext &lane, const Block &block, const TileSet &set, const SetRole &role)
-    : lane_(lane), call_(lane.call), block_(block), role_(role), d_(call_.head_dim()),
-      element_(dtype_bytes(call_.plan.problem().dtype)), packed_(!call_.input_matrices || needs_packing(set)),
+    : lane_(lane), run_(lane.run), call_(lane.run.call), block_(block), role_(role), d_(call_.head_dim()),
+      element_(dtype_bytes(call_.problem().dtype)), packed_(!run_.inputs_are_matrices || needs_packing(set)),
       present_queries_(set.queries), present_keys_(set.keys), set_(packed_ ? rounded_up(set) : set) {
-    const std::int64_t bytes = tile_bytes(call_.plan.problem(), call_.pass, set_.queries, set_.keys, packed_);
-    const auto available = static_cast<std::int64_t>(lane.layout.score_bytes);
-    tiles_at_once_ = std::clamp<std::int64_t>(bytes > 0 ? available / bytes : lane.layout.tiles, 1,
-                                              std::min(lane.layout.tiles, set_.count()));
-    if (call_.plan.problem().dtype == ANNULUS_FLOAT32 && tiles_at_once_ < set_.count())
+    const std::int64_t bytes = tile_bytes(call_.problem(), run_.pass, set_.queries, set_.keys, packed_);
+    const auto available = static_cast<std::int64_t>(run_.layout.score_bytes);
+    tiles_at_once_ = std::clamp<std::int64_t>(bytes > 0 ? available / bytes : run_.layout.tiles, 1,
+                                              std::min(run_.layout.tiles, set_.count()));
+    if (call_.problem().dtype == ANNULUS_FLOAT32 && tiles_at_once_ < set_.count())
         tiles_at_once_ = tiles_of_full_rounds(tiles_at_once_, set_.queries, d_, call_.device.multiprocessors());
     buffers_ = take_buffers();
 }
@@ -72,7 +72,7 @@ SetLaunches::Buffers SetLaunches::take_buffers() const {
     const auto floats = [&](std::int64_t count) { return reinterpret_cast<float *>(bytes(count * 4)); };
     const auto positions = [&](std::int64_t count) { return reinterpret_cast<std::int64_t *>(bytes(count * 8)); };
 
-    const bool backward = !call_.is_forward();
+    const bool backward = !run_.is_forward();
     const std::int64_t queries = tiles_at_once_ * set_.queries, keys = tiles_at_once_ * set_.keys;
     Buffers b{};
     b.scores = floats(queries * score_pitch(set_.keys));
@@ -136,7 +136,7 @@ OperandAddress SetLaunches::packed_rows(void *rows, std::int64_t element_bytes, 
 }
 
 void SetLaunches::write_items_from(std::int64_t first) {
-    const GemmLayout &layout = lane_.layout;
+    const GemmLayout &layout = run_.layout;
     const LaneMemory &memory = lane_.memory;
     ItemArguments a{};
     a.set = set_;
@@ -170,8 +170,8 @@ void SetLaunches::write_items_from(std::int64_t first) {
     a.operands[operand_k] = input(b.k, call_.k, true);
     a.operands[operand_v] = input(b.v, call_.v, true);
     a.operands[operand_scores] = matrix(b.scores);
-    a.operands[operand_o] = product(b.o, call_.is_forward() ? call_.out : call_.d_q, memory.o, false);
-    if (!call_.is_forward()) {
+    a.operands[operand_o] = product(b.o, run_.is_forward() ? call_.out : call_.d_q, memory.o, false);
+    if (!run_.is_forward()) {
         a.operands[operand_d_out] = input(b.d_out, call_.d_out, false);
         a.operands[operand_d_scores] = matrix(b.d_scores);
         a.operands[operand_d_k] = product(b.d_k, call_.d_k, memory.d_k, true);
@@ -183,7 +183,7 @@ void SetLaunches::write_items_from(std::int64_t first) {
 }
 
 void *const *SetLaunches::pointers_of(Operand operand) const {
-    return lane_.memory.pointers + operand * lane_.layout.tiles + (next_tile_ - items_first_);
+    return lane_.memory.pointers + operand * run_.layout.tiles + (next_tile_ - items_first_);
 }
 
 // From one row of a tile to the next, in rows of the tensor; of a single row there is none, however large the stride.
@@ -201,7 +201,7 @@ Matrices SetLaunches::input(Operand operand, const DeviceRows &rows, bool of_key
 // Where results go: the caller's rows, packed ones, or the block's sums.
 Matrices SetLaunches::product(Operand operand, const DeviceRows &rows, bool of_keys) const {
     Matrices m = input(operand, rows, of_keys);
-    if (lane_.layout.results == Results::direct)
+    if (run_.layout.results == Results::direct)
         return m;
     m.is_float32 = true;
     m.pitch = packed_ ? d_ : std::max<std::int64_t>(d_ * step(of_keys), d_);
@@ -241,7 +241,7 @@ void SetLaunches::pack(bool of_keys, const PackedTensor &first, const PackedTens
     a.window = window(of_keys);
     a.tensors = {first, second};
     a.positions = positions(of_keys);
-    pack_rows(call_.plan.problem().dtype, a, lane_.stream);
+    pack_rows(call_.problem().dtype, a, lane_.stream);
 }
 
 void SetLaunches::add_packed(bool of_keys, bool overwrite, const float *rows, float *target) const {
@@ -274,7 +274,7 @@ void SetLaunches::launch() {
     score.head_dim = d_;
     score.scores = buffers_.scores;
     score.scale_log2 = static_cast<float>(call_.plan.scale() * std::numbers::log2e);
-    if (call_.is_forward())
+    if (run_.is_forward())
         launch_forward(score);
     else if (set_.keys > 0) // padding keys have no gradients
         launch_backward(score);
@@ -292,9 +292,9 @@ void SetLaunches::launch_forward(const ScoreArguments &score) const {
     a.fresh = role_.first && set_.covers_queries && !packed_ && set_.keys > 0;
     a.state = lane_.memory.state;
     a.o = lane_.memory.o;
-    a.complete = lane_.layout.results == Results::direct;
+    a.complete = run_.layout.results == Results::direct;
     a.lse = call_.lse;
-    softmax(call_.plan.problem().dtype, a, lane_.stream);
+    softmax(call_.problem().dtype, a, lane_.stream);
     if (set_.keys == 0)
         return;
     multiply(set_.queries, d_, set_.keys, probabilities(operand_scores), input(operand_v, call_.v, true),
@@ -318,7 +318,7 @@ void SetLaunches::launch_backward(const ScoreArguments &score) const {
     a.d_out = call_.d_out;
     a.lse = call_.lse;
     a.d_lse = call_.d_lse;
-    score_gradients(call_.plan.problem().dtype, a, lane_.stream);
+    score_gradients(call_.problem().dtype, a, lane_.stream);
 
     const LaneMemory &memory = lane_.memory;
     const bool overwrites_keys = role_.first && set_.covers_keys;

@@ -64,6 +64,7 @@ class SetLaunches {
     void launch_backward(const ScoreArguments &score) const;
 
     const LaneContext &lane_;
+    const GemmRun &run_;
     const CudaCall &call_;
     const Block &block_;
     const SetRole role_;

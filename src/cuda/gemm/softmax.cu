@@ -3,6 +3,7 @@
 // writing, in place.
 #include "core/softmax_limits.hpp"
 #include "cuda/device/kernel_common.cuh"
+#include "cuda/gemm/kernels.hpp"
 
 namespace annulus {
 

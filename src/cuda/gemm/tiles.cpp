@@ -140,13 +140,14 @@ class ClassTiles {
 
 class BranchTiles {
   public:
-    BranchTiles(const Plan &plan, const BranchPlan &branch, const Block &block, std::int64_t tile)
-        : plan_(plan), branch_(branch), block_(block), tile_(tile) {}
+    BranchTiles(const Plan &plan, const BranchPlan &branch, const Block &block, std::int64_t tile,
+                std::vector<TileSet> &out)
+        : plan_(plan), branch_(branch), block_(block), tile_(tile), out_(out) {}
 
-    std::vector<TileSet> make() {
+    void make() {
         const Window both = intersect(span_of_segments(block_.queries), span_of_segments(block_.keys));
         if (both.length == 0)
-            return {};
+            return;
         const std::int64_t first = branch_.segment_of(both.start), last = branch_.segment_of(both.end() - 1);
         // Full segments inside both windows are alike; others stand alone.
         const std::int64_t full_end =
@@ -157,7 +158,6 @@ class BranchTiles {
             add_segments(branch_.segment(i), alike);
             i += alike;
         }
-        return std::move(out_);
     }
 
   private:
@@ -243,13 +243,14 @@ class BranchTiles {
     const BranchPlan &branch_;
     const Block &block_;
     const std::int64_t tile_;
-    std::vector<TileSet> out_;
+    std::vector<TileSet> &out_;
 };
 
 } // namespace
 
-std::vector<TileSet> make_tiles(const Plan &plan, const BranchPlan &branch, const Block &block, std::int64_t tile) {
-    return BranchTiles(plan, branch, block, tile).make();
+void make_tiles(const Plan &plan, const BranchPlan &branch, const Block &block, std::int64_t tile,
+                std::vector<TileSet> &sets) {
+    BranchTiles(plan, branch, block, tile, sets).make();
 }
 
 } // namespace annulus

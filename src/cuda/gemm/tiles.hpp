@@ -6,18 +6,12 @@
 #pragma once
 
 #include "core/plan.hpp"
+#include "cuda/results/results.hpp"
 
 #include <cstdint>
 #include <vector>
 
 namespace annulus {
-
-// What a worker takes on: heads and batch entries, with the queries and the keys it may touch.
-struct Block {
-    std::int64_t first_batch = 0, batches = 0;
-    std::int32_t first_head = 0, heads = 0;
-    Window queries, keys;
-};
 
 // Tile (b, s, k, j, d): batch entry first_batch + b, segment s places further, residue k further, the head of (k, j),
 // and d steps along the class. In one set no two tiles share a query of a head or a key of a head.
@@ -70,8 +64,9 @@ constexpr Tile tile_at(const TileSet &set, std::int64_t i) {
         set.first_key + residue + step * set.key_step};
 }
 
-// The sets of a block for one branch, in the order in which they must run; inside a set tiles may run side by side.
-// Tiles have at most `tile` queries and keys.
-std::vector<TileSet> make_tiles(const Plan &plan, const BranchPlan &branch, const Block &block, std::int64_t tile);
+// Appends the sets of a block for one branch, in the order in which they must run; inside a set tiles may run side by
+// side. Tiles have at most `tile` queries and keys.
+void make_tiles(const Plan &plan, const BranchPlan &branch, const Block &block, std::int64_t tile,
+                std::vector<TileSet> &sets);
 
 } // namespace annulus

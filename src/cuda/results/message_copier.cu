@@ -2,6 +2,7 @@
 // The ring's rows on a GPU.
 #include "core/dtype_number.hpp"
 #include "cuda/device/kernel_common.cuh"
+#include "cuda/results/results.hpp"
 #include "ranks/message_copier.hpp"
 
 #include <algorithm>

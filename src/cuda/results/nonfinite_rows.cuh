@@ -9,6 +9,7 @@
 
 #include "core/softmax_limits.hpp"
 #include "cuda/device/kernel_common.cuh"
+#include "cuda/results/results.hpp"
 
 namespace annulus {
 

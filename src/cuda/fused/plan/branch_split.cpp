@@ -189,8 +189,8 @@ class PassTime {
     }
 };
 
-// How many of the least dilated branches it is best to cut off; 0: none.
-int find_cut(const PlannedGrid &whole, const Plan &plan, GridOf what, const KernelShape &shape, int multiprocessors) {
+// How many of the least dilated branches it is best to split off; 0: none.
+int find_split(const PlannedGrid &whole, const Plan &plan, GridOf what, const KernelShape &shape, int multiprocessors) {
     const int branches = whole.tiles.branch_count;
     const double rows_of_whole = PassTime(whole.tiles, shape).on(multiprocessors);
     if (rows_of_whole < least_rows)
@@ -198,7 +198,7 @@ int find_cut(const PlannedGrid &whole, const Plan &plan, GridOf what, const Kern
     int best = 0;
     double least = (1 - least_gain) * rows_of_whole;
     for (int count = 1; count < branches; ++count) {
-        const std::optional<std::vector<PlannedGrid>> cut = cut_after(count, whole, plan, what, shape);
+        const std::optional<std::vector<PlannedGrid>> cut = split_after(count, whole, plan, what, shape);
         if (!cut)
             continue;
         const double rows = PassTime(cut->front().tiles, shape).on(multiprocessors) +
@@ -213,45 +213,31 @@ int find_cut(const PlannedGrid &whole, const Plan &plan, GridOf what, const Kern
 
 } // namespace
 
-std::optional<std::vector<PlannedGrid>> cut_after(int less_dilated, const PlannedGrid &whole, const Plan &plan,
-                                                  GridOf what, const KernelShape &shape) {
+std::optional<std::vector<PlannedGrid>> split_after(int less_dilated, const PlannedGrid &whole, const Plan &plan,
+                                                    GridOf what, const KernelShape &shape) {
     const int branches = whole.tiles.branch_count;
-    std::optional<PlannedGrid> others = pass_over(whole, less_dilated, branches - less_dilated, plan, what, shape);
-    std::optional<PlannedGrid> last = pass_over(whole, 0, less_dilated, plan, what, shape);
+    std::optional<PlannedGrid> others = grid_over(whole, less_dilated, branches - less_dilated, plan, what, shape);
+    std::optional<PlannedGrid> last = grid_over(whole, 0, less_dilated, plan, what, shape);
     if (!others || !last || !last->is_complete)
         return std::nullopt;
-    others->leaves_sums = true;
     SummedRows &summed = last->tiles.summed;
     std::ranges::copy(others->tiles.branches, summed.branches);
     summed.branch_count = others->tiles.branch_count; // the window is empty
     return std::vector{*others, *last};
 }
 
-int PassCuts::find(const PlannedGrid &whole, const Plan &plan, GridOf what, const KernelShape &shape,
-                   int multiprocessors) {
-    const auto *const end = entries_.begin() + count_;
-    const auto *const found = std::find_if(
-        entries_.cbegin(), end, [&](const Entry &entry) { return entry.shape == shape && entry.whole == whole.tiles; });
-    if (found != end)
-        return found->less_dilated;
-    const int less_dilated = find_cut(whole, plan, what, shape, multiprocessors);
-    entries_[next_] = {whole.tiles, shape, less_dilated};
-    count_ = std::max(count_, next_ + 1);
-    next_ = (next_ + 1) % entries_.size();
-    return less_dilated;
-}
-
-void PassCuts::cut(std::vector<PlannedGrid> &passes, const Plan &plan, GridOf what, const KernelShape &shape,
-                   int multiprocessors) {
-    if (passes.size() != 1)
-        return;
-    const PlannedGrid whole = passes.front();
+std::optional<std::vector<PlannedGrid>> split_branches(const std::vector<PlannedGrid> &grids, const Plan &plan,
+                                                       GridOf what, const KernelShape &shape, int multiprocessors) {
+    if (grids.size() != 1)
+        return std::nullopt;
+    const PlannedGrid &whole = grids.front();
     if (!whole.is_complete || whole.tiles.branch_count < 2 || whole.tiles.has_residue_classes ||
         whole.tiles.unit_count == 0)
-        return;
-    const int less_dilated = find(whole, plan, what, shape, multiprocessors);
-    if (less_dilated > 0)
-        passes = *cut_after(less_dilated, whole, plan, what, shape);
+        return std::nullopt;
+    const int less_dilated = find_split(whole, plan, what, shape, multiprocessors);
+    if (less_dilated == 0)
+        return std::nullopt;
+    return split_after(less_dilated, whole, plan, what, shape);
 }
 
 } // namespace annulus

@@ -7,36 +7,20 @@
 
 #include "cuda/fused/plan/launch_plan.hpp"
 
-#include <array>
-#include <cstddef>
 #include <optional>
 #include <vector>
 
 namespace annulus {
 
-// A pass of linear order, without classes of residues, in two: after its `less_dilated` least dilated branches. None
-// where that cannot be: either would be no pass, or the one over these branches leaves rows out.
-std::optional<std::vector<PlannedGrid>> cut_after(int less_dilated, const PlannedGrid &whole, const Plan &plan,
-                                                  GridOf what, const KernelShape &shape);
+// A grid of linear order, without classes of residues, as two: over all but its `less_dilated` least dilated branches,
+// which leaves partial results of its rows, and over these, which adds them. None where that cannot be: either would be
+// no grid, or the second leaves rows out.
+std::optional<std::vector<PlannedGrid>> split_after(int less_dilated, const PlannedGrid &whole, const Plan &plan,
+                                                    GridOf what, const KernelShape &shape);
 
-// Where passes are cut on a device, kept from call to call: to find out takes longer than all other planning.
-class PassCuts {
-  public:
-    // Cuts the only one of `passes` in two, if that is expected to save time on the device's multiprocessors. Kernels
-    // of the same shape take the same time, whatever they compute.
-    void cut(std::vector<PlannedGrid> &passes, const Plan &plan, GridOf what, const KernelShape &shape,
-             int multiprocessors);
-
-  private:
-    struct Entry {
-        TileGrid whole;
-        KernelShape shape;
-        int less_dilated; // as find_cut() found
-    };
-    int find(const PlannedGrid &whole, const Plan &plan, GridOf what, const KernelShape &shape, int multiprocessors);
-
-    std::array<Entry, 16> entries_;
-    std::size_t count_ = 0, next_ = 0;
-};
+// The only one of `grids` in two, if that is expected to save time on so many multiprocessors; else none. Kernels of
+// the same shape take the same time, whatever they compute.
+std::optional<std::vector<PlannedGrid>> split_branches(const std::vector<PlannedGrid> &grids, const Plan &plan,
+                                                       GridOf what, const KernelShape &shape, int multiprocessors);
 
 } // namespace annulus

@@ -299,7 +299,7 @@ void finish(PlannedGrid &planned, const Plan &plan, GridOf what, const KernelSha
 
 } // namespace
 
-std::vector<PlannedGrid> make_passes(const Plan &plan, GridOf what, const KernelShape &shape) {
+std::vector<PlannedGrid> make_grids(const Plan &plan, GridOf what, const KernelShape &shape) {
     const Problem &problem = plan.problem();
     const TileGrid empty = pass_without_branches(plan, what);
     std::vector<GridBranch> linear;
@@ -339,7 +339,7 @@ std::vector<PlannedGrid> make_passes(const Plan &plan, GridOf what, const Kernel
     return passes;
 }
 
-std::optional<PlannedGrid> pass_over(const PlannedGrid &planned, int first, int count, const Plan &plan, GridOf what,
+std::optional<PlannedGrid> grid_over(const PlannedGrid &planned, int first, int count, const Plan &plan, GridOf what,
                                      const KernelShape &shape) {
     PlannedGrid result{pass_without_branches(plan, what), false};
     for (const GridBranch &branch : branches_of(planned.tiles).subspan(first, count)) {
@@ -354,22 +354,20 @@ std::optional<PlannedGrid> pass_over(const PlannedGrid &planned, int first, int 
     return result;
 }
 
-void restrict_heads(TileGrid &tiles, int first_batch, int batches, int first_head, int heads) {
-    tiles.tiles =
-        tiles.tiles / static_cast<unsigned>(tiles.heads.value * tiles.batches) * static_cast<unsigned>(heads * batches);
-    tiles.first_batch = first_batch;
-    tiles.batches = batches;
-    tiles.first_head = first_head;
-    tiles.heads = FastDivmod(heads);
-}
-
-void restrict_pass(TileGrid &tiles, const PassPart &part) {
-    restrict_heads(tiles, part.first_batch, part.batches, part.first_head, part.heads);
+void restrict_grid(TileGrid &tiles, const GridPart &part) {
+    const auto count = [](int value) { return static_cast<unsigned>(value); };
+    const unsigned before = count(tiles.heads.value * tiles.batches), heads = count(part.heads * part.batches);
+    tiles.tiles = tiles.tiles / before * heads;
+    tiles.first_batch = part.first_batch;
+    tiles.batches = part.batches;
+    tiles.first_head = part.first_head;
+    tiles.heads = FastDivmod(part.heads);
+    if (part.segments == 0)
+        return;
     tiles.first_block = part.first_segment;
     tiles.blocks = part.segments;
     tiles.sections = FastDivmod(part.segments); // of one block each
-    tiles.tiles = static_cast<unsigned>(tiles.tiles_of_cell.value) * static_cast<unsigned>(part.segments) *
-                  static_cast<unsigned>(part.heads) * static_cast<unsigned>(part.batches);
+    tiles.tiles = count(tiles.tiles_of_cell.value) * count(part.segments) * heads;
 }
 
 SummedRows rows_with_more_runs(const TileGrid &pass, GridOf what) {
@@ -399,8 +397,8 @@ const char *curve_refusal(const Plan &plan) {
     return nullptr;
 }
 
-bool has_too_many_tiles(const std::vector<PlannedGrid> &passes) {
-    return std::any_of(passes.begin(), passes.end(),
+bool has_too_many_tiles(const std::vector<PlannedGrid> &grids) {
+    return std::any_of(grids.begin(), grids.end(),
                        [](const PlannedGrid &planned) { return planned.tiles.tiles >= too_many_tiles; });
 }
 

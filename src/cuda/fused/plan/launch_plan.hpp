@@ -27,28 +27,26 @@ struct PlannedGrid {
     // else null; and the window of the numbers.
     const BranchPlan *curve = nullptr;
     Window window{};
-    bool leaves_sums = false; // of its rows, for the next pass to add (pass_cut.hpp)
 };
 
 // The plan's positions and dilations are below position_limit. Branches of a pass have dilations that divide one
 // another, and do not mix the query rules `dilated` and `residue`. Those in an order along a curve come last, a pass
 // each. Branches that have no pairs are left out: most of them where the keys are those of another rank. The result
 // points into the plan.
-std::vector<PlannedGrid> make_passes(const Plan &plan, GridOf what, const KernelShape &shape);
+std::vector<PlannedGrid> make_grids(const Plan &plan, GridOf what, const KernelShape &shape);
 
 // The pass over `count` branches of another one, from its `first` on; none where that would be more classes of units
 // than one pass takes, which fewer branches may come to as well.
-std::optional<PlannedGrid> pass_over(const PlannedGrid &planned, int first, int count, const Plan &plan, GridOf what,
+std::optional<PlannedGrid> grid_over(const PlannedGrid &planned, int first, int count, const Plan &plan, GridOf what,
                                      const KernelShape &shape);
 
-// Leaves of a pass some batch entries and heads.
-void restrict_heads(TileGrid &tiles, int first_batch, int batches, int first_head, int heads);
-
-// Leaves of a pass over a single branch some batch entries, heads and segments.
-struct PassPart {
-    int first_batch, batches, first_head, heads, first_segment, segments;
+// Some batch entries and heads of a grid; of one over a single branch also some segments, or all (0).
+struct GridPart {
+    int first_batch, batches, first_head, heads;
+    int first_segment = 0, segments = 0;
 };
-void restrict_pass(TileGrid &tiles, const PassPart &part);
+// Leaves of a grid a part.
+void restrict_grid(TileGrid &tiles, const GridPart &part);
 
 // Of the rows of units those that may meet rows of the other side beyond those of the pass.
 SummedRows rows_with_more_runs(const TileGrid &pass, GridOf what);
@@ -57,6 +55,6 @@ SummedRows rows_with_more_runs(const TileGrid &pass, GridOf what);
 const char *curve_refusal(const Plan &plan);
 
 // Tiles of a pass may be too many for their 32-bit numbers.
-bool has_too_many_tiles(const std::vector<PlannedGrid> &passes);
+bool has_too_many_tiles(const std::vector<PlannedGrid> &grids);
 
 } // namespace annulus

@@ -1,41 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensor maps of the caller's K and V, kept from call to call.
+// The tensor maps by which a grid's kernel copies the rows of its ranges.
 #pragma once
+
+#include "core/plan.hpp"
+#include "cuda/device/device_rows.hpp"
+#include "cuda/fused/schedule/tile_grid.hpp"
 
 #include <annulus/tensor.h>
 #include <cuda.h>
 
-#include <array>
-#include <cstddef>
 #include <cstdint>
 
 namespace annulus {
 
-// Rows residue, residue + stride, … of [batch, row, head, column]; element strides.
-struct MapKey {
-    const void *data;
-    annulus_dtype dtype;
-    std::int64_t columns, heads, batches;
-    std::int64_t rows, residues; // of each residue, and how many of these
-    std::int64_t row_stride, head_stride, batch_stride;
-    std::int64_t dilation;
-    std::int64_t box_rows;
-    bool operator==(const MapKey &) const = default;
+// A matrix whose rows the ranges of a grid are made of: `heads` heads of `rows` rows each.
+struct RangeMatrix {
+    DeviceRows rows;
+    std::int64_t count = 0;
+    std::int32_t heads = 0;
 };
 
-class TensorMaps {
+// The maps of one matrix, two for each stride of the grid (TileGrid), in a kernel's parameters. They are encoded when
+// the matrix has other strides than the one before; where it only lies elsewhere, they get its address.
+class RangeMaps {
   public:
     // Dimensions (column, row of a residue, residue, head, batch); a box is 64 columns and box_rows rows, with 128-byte
-    // swizzle and zeros beyond the tensor's end. Throws Error(ANNULUS_ERROR_CUDA).
-    const CUtensorMap &get(const MapKey &key);
+    // swizzle and zeros beyond the matrix's end. `maps` are the same every time. Throws Error(ANNULUS_ERROR_CUDA).
+    void bind(const RangeMatrix &matrix, const TileGrid &tiles, const Problem &problem, int box_rows,
+              CUtensorMap *maps);
 
   private:
-    struct Entry {
-        MapKey key{};
-        CUtensorMap map;
-    };
-    std::array<Entry, 128> entries_;
-    std::size_t count_ = 0, next_ = 0;
+    DeviceRows bound_; // data is null before the first time
 };
 
 } // namespace annulus

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cuda/fused/schedule/tile_grid.hpp"
-#include "cuda/gemm/kernels.hpp"
+#include "cuda/results/results.hpp"
 
 #include <annulus/tensor.h>
 #include <cuda_runtime_api.h>

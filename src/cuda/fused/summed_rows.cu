@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cuda/results/summed_rows.hpp"
+#include "cuda/fused/summed_rows.hpp"
 
 #include "cuda/results/block_rows.cuh"
 

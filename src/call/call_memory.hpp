@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the workspace of a call comes from.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+struct annulus_context;
+
+namespace annulus {
+
+// The workspace of one call, aligned as the ledger asks for: from the caller's workspace, else its allocator, else the
+// device. Given back, in the stream's order, when the call ends; lives inside a DeviceScope.
+class CallMemory {
+  public:
+    CallMemory(const annulus_context &context, std::size_t bytes);
+    ~CallMemory();
+    CallMemory(const CallMemory &) = delete;
+    CallMemory &operator=(const CallMemory &) = delete;
+
+    void *data() const { return data_; }
+
+    // Leaves the memory to whoever still uses it: it is not given back.
+    void leave() { data_ = nullptr; }
+
+    // The bytes that the caller's workspace, which need not be aligned, must have.
+    static std::size_t announced(std::size_t bytes);
+    // What an engine may book so that no more than `limit` is announced; 0, no limit, stays 0.
+    static std::uint64_t bookable(std::uint64_t limit);
+
+  private:
+    const annulus_context &context_;
+    std::size_t bytes_;
+    void *data_ = nullptr;
+};
+
+} // namespace annulus

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "call/context.hpp"
+
+#include "call/call_memory.hpp"
+#include "call/comm.hpp"
+#include "core/argument.hpp"
+#include "core/error.hpp"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <thread>
+
+using namespace annulus;
+
+namespace {
+
+int thread_count(int wanted) {
+    if (wanted > 0)
+        return wanted;
+    cpu_set_t allowed;
+    const int count = sched_getaffinity(0, sizeof allowed, &allowed) == 0
+                          ? CPU_COUNT(&allowed)
+                          : static_cast<int>(std::thread::hardware_concurrency());
+    return std::clamp(count, 1, max_threads);
+}
+
+} // namespace
+
+const annulus_config &annulus_context::required_config() const {
+    if (!config)
+        throw Error(ANNULUS_ERROR_ARGUMENT, "context has no config; annulus_context_set_config() gives it one");
+    return *config;
+}
+
+CallSetting annulus_context::setting() const {
+    const Execution &execution = required_config().execution;
+    const Limits limits{kind == ANNULUS_DEVICE_CPU ? thread_count(threads) : 1,
+                        CallMemory::bookable(execution.workspace_limit), execution.allow_tf32};
+    return {kind, *device, execution.engine, limits, execution.workspace_limit};
+}
+
+WholeCalls &annulus_context::whole_calls(const Problem &problem) {
+    return calls.whole.get({problem, setting().limits},
+                           [&] { return std::make_unique<WholeCalls>(required_config().pattern, problem); });
+}
+
+void annulus_context::check_rows(std::int64_t rows) const {
+    if (shard_lengths.empty())
+        return;
+    const int rank = comm->transport->rank();
+    const std::int64_t length = shard_lengths[static_cast<std::size_t>(rank)];
+    if (rows != length)
+        throw Error(ANNULUS_ERROR_ARGUMENT, "shape[1] of q is %lld; the shard of rank %d has %lld rows",
+                    static_cast<long long>(rows), rank, static_cast<long long>(length));
+}
+
+std::vector<std::int64_t> annulus_context::known_lengths(std::int64_t rows) const {
+    const std::vector<std::int64_t> &known = shard_lengths.empty() ? agreed_lengths : shard_lengths;
+    const auto rank = static_cast<std::size_t>(comm->transport->rank());
+    return known.empty() || known[rank] != rows ? std::vector<std::int64_t>() : known;
+}
+
+RankCalls &annulus_context::rank_calls(Problem problem, const std::vector<std::int64_t> &lengths,
+                                       std::int64_t most_steps) {
+    const int rank = comm->transport->rank();
+    const std::vector<Window> shards = make_shards(lengths);
+    problem.sequence_length = check_lengths(lengths);
+    problem.queries = problem.keys = shards[static_cast<std::size_t>(rank)];
+    check_element_count(problem);
+    return calls.of_ranks.get({problem, lengths, setting().limits}, [&] {
+        const annulus_config &own = required_config();
+        return std::make_unique<RankCalls>(own.pattern, problem, shards, rank, own.execution.exchange, most_steps);
+    });
+}
+
+std::vector<std::int64_t> annulus_context::lengths_in(std::int64_t sequence_length) const {
+    return shard_lengths.empty() ? even_lengths(sequence_length, comm->transport->size()) : shard_lengths;
+}
+
+const Problem &annulus_context::check_shard(const Problem &problem) const {
+    const std::vector<std::int64_t> lengths = lengths_in(problem.sequence_length);
+    if (const std::int64_t sum = check_lengths(lengths); sum != problem.sequence_length)
+        throw Error(ANNULUS_ERROR_ARGUMENT,
+                    "sequence_length of problem is %lld; the shards of all ranks have %lld rows",
+                    static_cast<long long>(problem.sequence_length), static_cast<long long>(sum));
+    const Window shard = make_shards(lengths)[static_cast<std::size_t>(comm->transport->rank())];
+    if (problem.queries != shard || problem.keys != shard)
+        throw Error(ANNULUS_ERROR_ARGUMENT,
+                    "the windows of problem are not this rank's shard, which starts at %lld and has %lld rows%s",
+                    static_cast<long long>(shard.start), static_cast<long long>(shard.length),
+                    shard_lengths.empty() ? "; annulus_context_set_shards() sets others" : "");
+    return problem;
+}
+
+std::vector<std::int64_t> annulus::even_lengths(std::int64_t sequence_length, std::int32_t ranks) {
+    std::vector<std::int64_t> lengths;
+    for (std::int32_t i = 0; i < ranks; ++i)
+        lengths.push_back(sequence_length / ranks + (i < sequence_length % ranks));
+    return lengths;
+}
+
+bool annulus::usable_here(const annulus_context &context) {
+    const pid_t process = context.process;
+    return process == 0 || process == getpid();
+}
+
+ContextUse::ContextUse(annulus_context *context) : context_(required(context, "context")), before_(context_.process) {
+    if (!usable_here(context_))
+        throw Error(ANNULUS_ERROR_ARGUMENT,
+                    context_.kind == ANNULUS_DEVICE_CPU
+                        ? "context was in a call of process %d when this one was forked; here it can only be destroyed"
+                        : "context was made by process %d, which this one was forked from; CUDA does not survive "
+                          "fork(), so here it can only be destroyed",
+                    static_cast<int>(before_));
+    context_.process = getpid();
+}
+
+ContextUse::~ContextUse() {
+    context_.process = before_;
+}
+
+std::int64_t annulus::check_lengths(const std::vector<std::int64_t> &lengths) {
+    std::int64_t sum = 0;
+    for (std::size_t i = 0; i < lengths.size(); ++i) {
+        const auto length = static_cast<long long>(lengths[i]);
+        if (length < 0)
+            throw Error(ANNULUS_ERROR_ARGUMENT, "lengths[%zu] is %lld; it must be at least 0", i, length);
+        if (__builtin_add_overflow(sum, lengths[i], &sum))
+            throw Error(ANNULUS_ERROR_ARGUMENT, "lengths[%zu] is %lld; the sum of all does not fit 64 bits", i, length);
+    }
+    if (sum == 0)
+        throw Error(ANNULUS_ERROR_ARGUMENT, "all lengths are 0; at least one rank must hold a row");
+    return sum;
+}

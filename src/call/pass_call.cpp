@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "call/pass_call.hpp"
+
+#include "call/comm.hpp"
+#include "core/tensor.hpp"
+#include "ranks/agreement.hpp"
+#include "transport/transport.hpp"
+
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <initializer_list>
+#include <utility>
+#include <vector>
+
+namespace annulus {
+
+namespace {
+
+using Tensors = std::initializer_list<NamedTensor>;
+
+void check_memory(const Device &device, const Tensors &arguments) {
+    for (const NamedTensor &argument : arguments) {
+        if (!argument.tensor || is_empty(*argument.tensor))
+            continue;
+        char name[32];
+        std::snprintf(name, sizeof name, "data of %s", argument.name);
+        device.check_memory(name, argument.tensor->data);
+    }
+}
+
+// Use(inputs, outputs) of a pass.
+template <class Use> void with_names(annulus_pass pass, const CallTensors &t, const Use &use) {
+    if (pass == ANNULUS_PASS_FORWARD)
+        use(Tensors{{"q", &t.q}, {"k", &t.k}, {"v", &t.v}}, Tensors{{"out", &t.out}, {"lse", t.lse}});
+    else
+        use(Tensors{{"q", &t.q},
+                    {"k", &t.k},
+                    {"v", &t.v},
+                    {"out", &t.out},
+                    {"lse", t.lse},
+                    {"d_out", &t.d_out},
+                    {"d_lse", t.d_lse}},
+            Tensors{{"d_q", &t.d_q}, {"d_k", &t.d_k}, {"d_v", &t.d_v}});
+}
+
+} // namespace
+
+PassCall::PassCall(annulus_context *context, annulus_pass pass) : use_(context), context_(*context), pass_(pass) {
+    if (context_.comm)
+        check_process("the communicator of context", *context_.comm);
+}
+
+void PassCall::run(const CheckedCall &call) {
+    with_names(pass_, call.tensors, [&](const Tensors &inputs, const Tensors &outputs) {
+        check_overlap(inputs, outputs);
+        const DeviceScope scope(*context_.device);
+        check_memory(*context_.device, inputs);
+        check_memory(*context_.device, outputs);
+        if (context_.comm)
+            run_with_others(call);
+        else
+            run_alone(call);
+    });
+}
+
+void PassCall::run_alone(const CheckedCall &call) {
+    WholeCalls &calls = context_.whole_calls(call.problem);
+    const auto [prepared, engine] = calls.choose(pass_, &call.tensors, context_.setting());
+    const CallMemory memory(context_, prepared.workspace_bytes());
+    prepared.run(call.tensors, memory.data(), context_.stream);
+    context_.last_engine = engine.id;
+    context_.sent_bytes = context_.received_bytes = 0;
+}
+
+// What this rank needs for its part, once it knows the lengths of all shards.
+struct PassCall::RankPart {
+    RankCalls &calls;
+    const ChosenCall<RankCall> chosen;
+    CallMemory memory;
+
+    RankPart(annulus_context &context, const CheckedCall &call, const std::vector<std::int64_t> &lengths,
+             annulus_pass pass)
+        : calls(context.rank_calls(call.problem, lengths, call_steps)),
+          chosen(calls.choose(pass, &call.tensors, context.setting())), memory(context, chosen.call.workspace_bytes()) {
+    }
+};
+
+void PassCall::run_with_others(const CheckedCall &call) {
+    std::optional<RankPart> ready;
+    get_ready(ready, call);
+    auto &[calls, chosen, memory] = *ready;
+    Transport &transport = *context_.comm->transport;
+    try {
+        chosen.call.run(call.tensors, memory.data(), context_.stream, transport, *context_.message_copier);
+    } catch (...) {
+        if (transport.holds_memory())
+            memory.leave();
+        throw;
+    }
+    context_.last_engine = chosen.engine.id;
+    context_.sent_bytes = calls.plan().sent_bytes(pass_);
+    context_.received_bytes = calls.plan().received_bytes(pass_);
+}
+
+template <class Speech> auto PassCall::speak(const Speech &speech) {
+    has_spoken_ = true;
+    try {
+        return speech(*context_.comm->transport);
+    } catch (const std::bad_alloc &) { // before anything was sent
+        has_spoken_ = false;
+        throw;
+    }
+}
+
+void PassCall::get_ready(std::optional<RankPart> &part, const CheckedCall &call) {
+    std::vector<std::int64_t> lengths = context_.known_lengths(call.problem.queries.length);
+    const bool are_set = !context_.shard_lengths.empty();
+    const bool can_ask = context_.comm->transport->can_gather(*context_.device, context_.stream);
+    if (lengths.empty() && !can_ask)
+        throw Error(ANNULUS_ERROR_UNSUPPORTED,
+                    "stream is being captured, while ranks cannot tell one another how many rows they have: make "
+                    "the same call once before, or set the lengths by annulus_context_set_shards()");
+    if (!lengths.empty())
+        try {
+            part.emplace(context_, call, lengths, pass_);
+        } catch (const std::exception &) {
+            if (are_set || !can_ask)
+                throw;
+            lengths.clear(); // they were those of the call before, and need not be those of this one
+        }
+    if (!can_ask)
+        return;
+    const annulus_config &config = context_.required_config();
+    Agreement agreement = speak([&](Transport &transport) {
+        return agree(transport, {pass_, config.pattern, config.execution.exchange, call.problem, lengths, are_set});
+    });
+    has_spoken_ = agreement.is_ready;
+    if (agreement.lengths != lengths)
+        part.emplace(context_, call, agreement.lengths, pass_);
+    if (!agreement.is_ready)
+        speak([](Transport &transport) { confirm(transport); });
+    context_.agreed_lengths = std::move(agreement.lengths);
+}
+
+bool PassCall::can_speak() const {
+    const DeviceScope scope(*context_.device);
+    return context_.comm->transport->can_gather(*context_.device, context_.stream);
+}
+
+void PassCall::tell_others(const char *message) const {
+    if (context_.comm && !has_spoken_ && can_speak())
+        decline(*context_.comm->transport, message);
+}
+
+} // namespace annulus

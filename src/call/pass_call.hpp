@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// A call of one pass, from checked arguments to the engine that computes it; with other ranks by agreement with them.
+#pragma once
+
+#include "call/call_memory.hpp"
+#include "call/context.hpp"
+#include "core/error.hpp"
+#include "core/plan.hpp"
+#include "engine/engine.hpp"
+
+#include <annulus/attention.h>
+
+#include <new>
+#include <optional>
+
+namespace annulus {
+
+// What the caller's arguments say, checked each for itself.
+struct CheckedCall {
+    Problem problem;
+    CallTensors tensors;
+};
+
+class PassCall {
+  public:
+    // Throws where this process can use the context or its communicator no more.
+    PassCall(annulus_context *context, annulus_pass pass);
+
+    const annulus_context &context() const { return context_; }
+
+    // Runs what check(), with the context's config there, says of the arguments. Everything is checked before anything
+    // is written. Where other ranks take part they learn of it if this one cannot.
+    template <class Check> void carry_out(const Check &check) {
+        try {
+            context_.required_config();
+            run(check());
+        } catch (const Error &error) {
+            tell_others(error.what());
+            throw;
+        } catch (const std::bad_alloc &) {
+            tell_others("out of memory");
+            throw;
+        }
+    }
+
+  private:
+    struct RankPart;
+
+    void run(const CheckedCall &call);
+    void run_alone(const CheckedCall &call);
+    void run_with_others(const CheckedCall &call);
+    // Together with the other ranks. A rank gets ready for the lengths that it knows and tells its own, in one question
+    // to all. Where the others' turn out to be other ones, it gets ready for these, and there is a second question:
+    // whether all are.
+    void get_ready(std::optional<RankPart> &part, const CheckedCall &call);
+    // Runs what tells the others of this rank.
+    template <class Speech> auto speak(const Speech &speech);
+    bool can_speak() const;
+    void tell_others(const char *message) const;
+
+    const ContextUse use_;
+    annulus_context &context_;
+    const annulus_pass pass_;
+    bool has_spoken_ = false; // the others do not wait for a word of this rank
+};
+
+} // namespace annulus

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "call/prepared_calls.hpp"
+
+#include "call/call_memory.hpp"
+#include "core/error.hpp"
+
+namespace annulus {
+
+template <class CallPlan, class Call>
+Call &PlannedCalls<CallPlan, Call>::call(annulus_pass pass, std::size_t engine, const CallSetting &setting) {
+    std::unique_ptr<Call> &call = calls_[pass == ANNULUS_PASS_BACKWARD][engine];
+    if (!call) {
+        call = std::make_unique<Call>(plan_, pass, *all_engines()[engine], setting.device, setting.limits);
+        ++prepared_;
+    }
+    return *call;
+}
+
+template <class CallPlan, class Call>
+const char *PlannedCalls<CallPlan, Call>::refusal(annulus_pass pass, std::size_t engine, const CallTensors *tensors,
+                                                  const CallSetting &setting) {
+    const Call &prepared = call(pass, engine, setting);
+    const char *const reason = prepared.refusal();
+    return reason || !tensors ? reason : prepared.tensor_refusal(*tensors);
+}
+
+template <class CallPlan, class Call>
+ChosenCall<Call> PlannedCalls<CallPlan, Call>::find(annulus_pass pass, const CallTensors *tensors,
+                                                    const CallSetting &setting) {
+    const std::span<const Engine *const> engines = all_engines();
+    const bool any = setting.engine == ANNULUS_ENGINE_AUTO;
+    if (!any)
+        find_engine(setting.kind, setting.engine);
+    const char *last_reason = "this build has none for it"; // of the engine that can do most
+    std::size_t too_large = engines.size();                 // the last on a GPU that needs more than the limit
+    for (std::size_t i = 0; i < engines.size(); ++i) {
+        const Engine &engine = *engines[i];
+        if (engine.device != setting.kind || (!any && engine.id != setting.engine))
+            continue;
+        if (const char *const reason = refusal(pass, i, tensors, setting)) {
+            if (!any)
+                throw Error(ANNULUS_ERROR_UNSUPPORTED, "engine %s cannot do this: %s", engine_name(engine.id), reason);
+            last_reason = reason;
+            continue;
+        }
+        Call &able = call(pass, i, setting);
+        const std::uint64_t limit = setting.limits.workspace_limit;
+        if (!any || setting.kind == ANNULUS_DEVICE_CPU || limit == 0 || able.workspace_bytes() <= limit)
+            return {able, engine};
+        too_large = i;
+    }
+    if (too_large < engines.size())
+        return {call(pass, too_large, setting), *engines[too_large]};
+    throw Error(ANNULUS_ERROR_UNSUPPORTED, "no engine can do this on %s: %s", device_name(setting.kind), last_reason);
+}
+
+template <class CallPlan, class Call>
+ChosenCall<Call> PlannedCalls<CallPlan, Call>::choose(annulus_pass pass, const CallTensors *tensors,
+                                                      const CallSetting &setting) {
+    const ChosenCall<Call> chosen = find(pass, tensors, setting);
+    const std::size_t announced = CallMemory::announced(chosen.call.workspace_bytes());
+    if (setting.announced_limit != 0 && announced > setting.announced_limit)
+        throw Error(ANNULUS_ERROR_MEMORY,
+                    "engine %s needs %zu bytes of workspace for this; the config's workspace limit is %llu",
+                    engine_name(chosen.engine.id), announced, static_cast<unsigned long long>(setting.announced_limit));
+    return chosen;
+}
+
+template class PlannedCalls<Plan, WholeCall>;
+template class PlannedCalls<RankPlan, RankCall>;
+
+} // namespace annulus

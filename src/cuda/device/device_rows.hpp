@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// The caller's tensors as kernels see them.
+#pragma once
+
+#include <cstdint>
+
+namespace annulus {
+
+// A caller's [B, rows, heads, D] tensor, or a [B, heads, rows] statistic: element strides, the position of row 0, and
+// how many positions there are to a row.
+struct DeviceRows {
+    void *data = nullptr;
+    std::int64_t batch = 0, row = 0, head = 0;
+    std::int64_t start = 0, stride = 1;
+};
+
+} // namespace annulus

@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/device/cuda_error.hpp"
+#include "cuda/fused/call.hpp"
+#include "cuda/fused/lse_delta.hpp"
+#include "cuda/fused/plan/backward_plan.hpp"
+#include "cuda/fused/sm90/launch.hpp"
+#include "cuda/fused/summed_rows.hpp"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace annulus {
+
+namespace {
+
+class FusedBackward final : public PreparedCall {
+  public:
+    FusedBackward(const Plan &plan, CallPart part, CudaDevice &device, BackwardPlan backward)
+        : plan_(plan), part_(part), device_(device), backward_(std::move(backward)),
+          bytes_(backward_bytes(plan_, backward_)) {
+        for (const Side side : {Side::queries, Side::keys})
+            for (const PlannedGrid &planned : backward_.of(side).grids)
+                grids_of(side).push_back({side == Side::queries ? query_params(planned) : key_params(planned), {}, {}});
+    }
+
+    std::size_t workspace_bytes() const override { return bytes_; }
+
+    const char *tensor_refusal(const CallTensors &t) const override {
+        return fused_tensor_refusal({&t.q, &t.k, &t.v, &t.out, &t.d_out, &t.d_q, &t.d_k, &t.d_v},
+                                    {&t.q, &t.k, &t.v, &t.d_out});
+    }
+
+    void run(const CallTensors &tensors, const PartialResults &partial, void *workspace, void *stream) override {
+        const CudaCall call(plan_, device_, tensors, partial, stream);
+        Workspace ledger(workspace);
+        const BackwardMemory memory = book_backward(ledger, plan_, backward_);
+        store_branches(call, memory.branches);
+        check(cudaMemsetAsync(memory.counters, 0, memory.control_bytes, call.stream), "cudaMemsetAsync");
+        bind(call, memory);
+        unsigned *next_counter = memory.counters;
+        for (const BackwardStep &step : backward_.steps) {
+            if (step.action == BackwardAction::find_gradients)
+                find_gradients(step, memory, next_counter++, call.stream);
+            else
+                take(step, call, memory);
+        }
+    }
+
+    // Rows of a side that the own keys' part has finished are written already.
+    void finish(const CallTensors &tensors, const PartialResults &partial, void *stream) override {
+        const CudaCall call(plan_, device_, tensors, partial, stream);
+        const Problem &problem = call.problem();
+        GradientSums all = call.partial.gradients;
+        const auto write = [&](Side side, GridOf what, const float *sums, const DeviceRows &target) {
+            const SummedRows rows = rows_with_more_runs(backward_.of(side).grids.front().tiles, what);
+            write_summed_rows(problem.dtype, {call.whole(), rows, problem.head_dim, sums, target}, call.stream);
+        };
+        if (backward_.queries.finishes)
+            write(Side::queries, GridOf::query_gradients, std::exchange(all.d_q, nullptr), call.d_q);
+        if (backward_.keys.finishes) {
+            write(Side::keys, GridOf::key_gradients, std::exchange(all.d_k, nullptr), call.d_k);
+            write(Side::keys, GridOf::key_gradients, all.d_v, call.d_v);
+        }
+        write_gradients(problem.dtype,
+                        {call.whole(), all, call.d_q, call.d_k, call.d_v, call.row_context(nullptr, nullptr)},
+                        call.stream);
+    }
+
+  private:
+    struct BoundGrid {
+        BackwardParams params;
+        RangeMaps scores, values;
+    };
+    std::vector<BoundGrid> &grids_of(Side side) { return side == Side::queries ? queries_ : keys_; }
+    const std::vector<BoundGrid> &grids_of(Side side) const { return side == Side::queries ? queries_ : keys_; }
+
+    // ---- All that does not depend on where things lie.
+
+    BackwardParams common_params(const PlannedGrid &planned) const {
+        const Problem &problem = plan_.problem();
+        BackwardParams params{};
+        static_cast<TileGrid &>(params) = planned.tiles;
+        params.all_heads = problem.heads;
+        params.heads_of_kv_head = problem.heads / problem.kv_heads;
+        params.head_dim = problem.head_dim;
+        params.scale = static_cast<float>(plan_.scale());
+        params.scale_log2 = scale_log2(plan_);
+        params.statistic_rows = static_cast<int>(problem.queries.length);
+        return params;
+    }
+
+    BackwardParams query_params(const PlannedGrid &planned) const {
+        const Problem &problem = plan_.problem();
+        BackwardParams params = common_params(planned);
+        params.unit_stride = FastDivmod(1);
+        params.sum_rows = static_cast<int>(problem.queries.length);
+        if (planned.curve)
+            params.unit_offset = static_cast<int>(planned.window.start - problem.queries.start);
+        if (backward_.queries.finishes)
+            params.summed = rows_with_more_runs(planned.tiles, GridOf::query_gradients);
+        return params;
+    }
+
+    BackwardParams key_params(const PlannedGrid &planned) const {
+        const Problem &problem = plan_.problem();
+        BackwardParams params = common_params(planned);
+        params.unit_stride = FastDivmod(static_cast<int>(problem.key_stride));
+        params.sum_rows = static_cast<int>(problem.key_rows());
+        if (planned.curve) {
+            params.unit_offset = static_cast<int>(planned.window.start - problem.keys.start);
+            params.statistic_rows = static_cast<int>(planned.window.length);
+        }
+        if (backward_.keys.finishes)
+            params.summed = rows_with_more_runs(planned.tiles, GridOf::key_gradients);
+        return params;
+    }
+
+    // ---- Where things lie in a call.
+
+    static RangeMatrices ranges_of(Side side, const CudaCall &call) {
+        const Problem &p = call.problem();
+        if (side == Side::queries)
+            return {{call.k, p.key_rows(), p.kv_heads}, {call.v, p.key_rows(), p.kv_heads}};
+        return {{call.q, p.queries.length, p.heads}, {call.d_out, p.queries.length, p.heads}};
+    }
+
+    // The partial results of a side: of a call's part, of the call itself, or of some heads of it at a time.
+    GradientSums partial_of(Side side, const CudaCall &call, const BackwardMemory &memory) const {
+        const Problem &problem = call.problem();
+        if (part_ != CallPart::whole)
+            return call.partial.gradients;
+        const SideGrids &grids = backward_.of(side);
+        if (!grids.parts)
+            return memory.partial;
+        float *const sums = memory.part_sums;
+        return {sums, sums, sums + grids.parts->count() * problem.key_rows() * problem.head_dim};
+    }
+
+    void bind(const CudaCall &call, const BackwardMemory &memory) {
+        const Problem &problem = call.problem();
+        for (const Side side : {Side::queries, Side::keys}) {
+            const bool of_queries = side == Side::queries;
+            const Gradients kernel = of_queries ? Gradients::d_q : gradients_of_keys(problem.head_dim).front();
+            const int box_rows = backward_shape(problem.dtype, problem.head_dim, kernel).step;
+            const CurveMemory &curve = memory.curve_of(side);
+            const GradientSums partial = partial_of(side, call, memory);
+            std::vector<BoundGrid> &grids = grids_of(side);
+            for (std::size_t i = 0; i < grids.size(); ++i) {
+                auto &[params, scores, values] = grids[i];
+                const PlannedGrid &planned = backward_.of(side).grids[i];
+                const RangeMatrices ranges = matrices_of(planned, ranges_of(side, call), curve, problem);
+                scores.bind(ranges.scores, params, problem, box_rows, params.run_scores);
+                values.bind(ranges.values, params, problem, box_rows, params.run_values);
+                const bool is_packed = planned.curve && !of_queries;
+                params.lse_log2 = is_packed ? curve.lse_log2 : memory.lse_log2;
+                params.delta = is_packed ? curve.delta : memory.delta;
+                params.unit_order = planned.curve ? curve.order : nullptr;
+                params.unit_scores = pass_rows(of_queries ? call.q : call.k);
+                params.unit_values = pass_rows(of_queries ? call.d_out : call.v);
+                params.d_scores = pass_rows(of_queries ? call.d_q : call.d_k);
+                params.d_values = pass_rows(of_queries ? DeviceRows{} : call.d_v);
+                params.sum_d_scores = of_queries ? partial.d_q : partial.d_k;
+                params.sum_d_values = of_queries ? nullptr : partial.d_v;
+                params.has_nan = memory.has_nonfinite;
+            }
+        }
+    }
+
+    // ---- Steps.
+
+    void find_gradients(const BackwardStep &step, const BackwardMemory &memory, unsigned *counter,
+                        cudaStream_t stream) const {
+        const Launch &launch = step.launch;
+        BackwardParams params = grids_of(step.side)[launch.grid].params;
+        const bool multiplies_ds = step.what == Gradients::d_q_of_kept_d_s;
+        if (launch.part && !multiplies_ds)
+            restrict_grid(params, *launch.part);
+        if (multiplies_ds || step.what == Gradients::d_k_and_d_v_keeping_d_s)
+            use_stored_ds(*launch.part, memory, params, multiplies_ds);
+        set_destination(params, launch.destination);
+        params.first_sum = launch.first_partial_row;
+        params.skips_empty = launch.destination == Destination::add_to_partial;
+        params.next_tile = counter;
+        launch_backward(plan_.problem().dtype, step.what, params, device_.multiprocessors(), stream);
+    }
+
+    void use_stored_ds(const GridPart &part, const BackwardMemory &memory, BackwardParams &params,
+                       bool multiplies_ds) const {
+        StoredDs &stored = params.kept;
+        stored = backward_.stored->of_segment;
+        stored.images = memory.stored_ds;
+        stored.first_batch = part.first_batch;
+        stored.batches = part.batches;
+        stored.first_head = part.first_head;
+        stored.head_step = params.heads_of_kv_head;
+        stored.heads = part.heads;
+        stored.first_segment = part.first_segment;
+        stored.segments = part.segments;
+        if (multiplies_ds)
+            params.tiles = static_cast<unsigned>(divide_up(stored.units_of_segment, StoredDs::units_of_tile) *
+                                                 part.segments * part.heads * part.batches);
+        params.by_length = go_by_length(params, device_.multiprocessors());
+    }
+
+    void take(const BackwardStep &step, const CudaCall &call, const BackwardMemory &memory) const {
+        const Problem &problem = call.problem();
+        const bool of_queries = step.side == Side::queries;
+        switch (step.action) {
+        case BackwardAction::find_lse_delta:
+            return find_statistics(problem.dtype,
+                                   {call.out, call.d_out, call.lse, call.d_lse, problem.batch, problem.queries.length,
+                                    problem.heads, problem.head_dim, memory.lse_log2, memory.delta},
+                                   call.stream);
+        case BackwardAction::clear_gradients:
+            return clear(step.side, call);
+        case BackwardAction::clear_partial: {
+            const GradientSums partial = partial_of(step.side, call, memory);
+            if (of_queries)
+                return call.clear_sums(partial.d_q, problem.batch * problem.heads * problem.queries.length);
+            for (float *const sums : {partial.d_k, partial.d_v})
+                call.clear_sums(sums, problem.batch * problem.kv_heads * problem.key_rows());
+            return;
+        }
+        case BackwardAction::order_rows:
+            return order(step, call, memory);
+        case BackwardAction::write_gradients:
+            return write_gradients(problem.dtype, outputs(call, memory), call.stream);
+        case BackwardAction::recompute_gradients:
+            return recompute_gradients(problem.dtype, outputs(call, memory), of_queries, !of_queries, call.stream);
+        case BackwardAction::recompute_partial:
+            return recompute_partial_gradients(problem.dtype, outputs(call, memory), call.stream);
+        case BackwardAction::find_gradients:
+            break;
+        }
+    }
+
+    static void clear(Side side, const CudaCall &call) {
+        const auto clear_rows = [&](const Block &block, const DeviceRows &rows) {
+            clear_outputs(call.problem().dtype, {block, call.head_dim(), rows, {}}, call.stream);
+        };
+        if (side == Side::queries)
+            return clear_rows(call.whole(), call.d_q);
+        Block keys = call.whole(); // as many heads as those of queries
+        keys.queries = keys.keys;
+        clear_rows(keys, call.d_k);
+        clear_rows(keys, call.d_v);
+    }
+
+    void order(const BackwardStep &step, const CudaCall &call, const BackwardMemory &memory) const {
+        const Problem &problem = call.problem();
+        const PlannedGrid &planned = backward_.of(step.side).grids[step.launch.grid];
+        const CurveMemory &curve = memory.curve_of(step.side);
+        order_rows(call, planned, ranges_of(step.side, call), curve);
+        if (step.side == Side::keys)
+            pack_statistics({curve.order, planned.window.start - problem.queries.start, planned.window.length,
+                             problem.batch * problem.heads, problem.queries.length},
+                            memory.lse_log2, memory.delta, curve.lse_log2, curve.delta, call.stream);
+    }
+
+    GradientOutputArguments outputs(const CudaCall &call, const BackwardMemory &memory) const {
+        return {call.whole(), part_ == CallPart::whole ? memory.partial : call.partial.gradients,
+                call.d_q,     call.d_k,
+                call.d_v,     call.row_context(memory.branches, memory.has_nonfinite)};
+    }
+
+    const Plan plan_;
+    const CallPart part_;
+    CudaDevice &device_;
+    const BackwardPlan backward_;
+    const std::size_t bytes_;
+    std::vector<BoundGrid> queries_, keys_;
+};
+
+} // namespace
+
+Preparation prepare_fused_backward(const Plan &plan, CallPart part, CudaDevice &device, const Limits &limits) {
+    BackwardGrids grids = make_backward_grids(plan);
+    if (has_too_many_tiles(grids.queries) || has_too_many_tiles(grids.keys))
+        return {nullptr, too_many_tiles_refusal};
+    BackwardPlan backward =
+        plan_backward(plan, part, std::move(grids), device.multiprocessors(), limits.workspace_limit);
+    return {std::make_unique<FusedBackward>(plan, part, device, std::move(backward))};
+}
+
+} // namespace annulus

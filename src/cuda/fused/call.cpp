@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/fused/call.hpp"
+
+#include "cuda/fused/curve_order.hpp"
+
+#include <cstdint>
+#include <numbers>
+
+namespace annulus {
+
+const char *fused_tensor_refusal(std::initializer_list<const annulus_tensor *> tensors,
+                                 std::initializer_list<const annulus_tensor *> mapped) {
+    for (const annulus_tensor *tensor : tensors) {
+        if (reinterpret_cast<std::uintptr_t>(tensor->data) % 16 != 0)
+            return "a tensor's address is no multiple of 16 bytes";
+        for (int i = 0; i < 3; ++i)
+            if (tensor->shape[i] > 1 && tensor->stride[i] % 8 != 0)
+                return "rows of a tensor do not begin at multiples of 16 bytes";
+    }
+    // Rows that tensor maps copy are less than 2^40 bytes apart.
+    for (const annulus_tensor *tensor : mapped)
+        for (int i = 0; i < 3 && tensor->shape[1] > 0; ++i)
+            if (tensor->shape[i] > 1 && (tensor->stride[i] <= 0 || tensor->stride[i] >= std::int64_t{1} << 39))
+                return "a stride of an input is 0, or 2^40 bytes or more";
+    return nullptr;
+}
+
+float scale_log2(const Plan &plan) {
+    return static_cast<float>(plan.scale() * std::numbers::log2e);
+}
+
+PassRows pass_rows(const DeviceRows &rows) {
+    return {rows.data, rows.batch, rows.row, rows.head, static_cast<int>(rows.start)};
+}
+
+RangeMatrices matrices_of(const PlannedGrid &planned, const RangeMatrices &matrices, const CurveMemory &memory,
+                          const Problem &problem) {
+    if (!planned.curve)
+        return matrices;
+    const auto ordered = [&](const RangeMatrix &matrix, void *data) {
+        const std::int64_t row = std::int64_t{matrix.heads} * problem.head_dim, length = planned.window.length;
+        return RangeMatrix{{data, length * row, row, problem.head_dim, planned.window.start}, length, matrix.heads};
+    };
+    return {ordered(matrices.scores, memory.scores), ordered(matrices.values, memory.values)};
+}
+
+void order_rows(const CudaCall &call, const PlannedGrid &planned, const RangeMatrices &matrices,
+                const CurveMemory &memory) {
+    const Problem &problem = call.problem();
+    find_curve_order(*planned.curve, planned.window, memory.residues, memory.order, call.stream);
+    const auto pack = [&](const RangeMatrix &matrix, void *target) {
+        pack_in_order(matrix.rows, planned.window, memory.order, problem.batch, matrix.heads, problem.head_dim, target,
+                      call.stream);
+    };
+    pack(matrices.scores, memory.scores);
+    pack(matrices.values, memory.values);
+}
+
+} // namespace annulus

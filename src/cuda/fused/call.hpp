@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// The calls of the fused engine, prepared; and what their two passes have in common.
+#pragma once
+
+#include "core/plan.hpp"
+#include "cuda/device/cuda_device.hpp"
+#include "cuda/fused/plan/curve_memory.hpp"
+#include "cuda/fused/plan/launch_plan.hpp"
+#include "cuda/fused/plan/tensor_maps.hpp"
+#include "cuda/fused/schedule/destination.hpp"
+#include "cuda/results/cuda_call.hpp"
+#include "engine/engine.hpp"
+
+#include <initializer_list>
+
+namespace annulus {
+
+// Answers of Engine::prepare() for a plan that the kernels can take.
+Preparation prepare_fused_forward(const Plan &plan, CallPart part, CudaDevice &device, const Limits &limits);
+Preparation prepare_fused_backward(const Plan &plan, CallPart part, CudaDevice &device, const Limits &limits);
+
+inline constexpr const char *too_many_tiles_refusal = "there are too many small segments";
+
+// Whether kernels can read and write the tensors: of `mapped`, inputs, rows are copied by tensor maps.
+const char *fused_tensor_refusal(std::initializer_list<const annulus_tensor *> tensors,
+                                 std::initializer_list<const annulus_tensor *> mapped);
+
+// scale log2(e), as the kernels have it.
+float scale_log2(const Plan &plan);
+
+PassRows pass_rows(const DeviceRows &rows);
+
+// Two matrices with the rows of a grid's ranges: K and V, or Q and dO.
+struct RangeMatrices {
+    RangeMatrix scores, values;
+};
+// Those of a grid: these, or along a curve their copies in its order.
+RangeMatrices matrices_of(const PlannedGrid &planned, const RangeMatrices &matrices, const CurveMemory &memory,
+                          const Problem &problem);
+// Finds the order of a grid along a curve, and copies the rows of its ranges in that order.
+void order_rows(const CudaCall &call, const PlannedGrid &planned, const RangeMatrices &matrices,
+                const CurveMemory &memory);
+
+// TEMPORARY
+template <class Params> void set_destination(Params &params, Destination destination) {
+    params.sets_sums = destination == Destination::set_partial || destination == Destination::outputs_or_partial ||
+                       destination == Destination::outputs_with_partial;
+    params.takes_sums = destination == Destination::outputs_with_partial;
+    params.finishes_rows = destination == Destination::outputs_or_partial;
+    if (destination == Destination::outputs) {
+        if constexpr (requires { params.sum_o; })
+            params.sum_o = nullptr;
+        else
+            params.sum_d_scores = params.sum_d_values = nullptr;
+    }
+}
+
+} // namespace annulus

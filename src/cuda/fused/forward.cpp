@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/device/cuda_error.hpp"
+#include "cuda/fused/call.hpp"
+#include "cuda/fused/plan/forward_plan.hpp"
+#include "cuda/fused/sm90/launch.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace annulus {
+
+namespace {
+
+class FusedForward final : public PreparedCall {
+  public:
+    FusedForward(const Plan &plan, CallPart part, CudaDevice &device, ForwardPlan forward)
+        : plan_(plan), part_(part), device_(device), forward_(std::move(forward)),
+          bytes_(forward_bytes(plan_, forward_)), maps_(forward_.grids.size()) {
+        for (const PlannedGrid &planned : forward_.grids)
+            params_.push_back(params_of(planned));
+    }
+
+    std::size_t workspace_bytes() const override { return bytes_; }
+
+    const char *tensor_refusal(const CallTensors &t) const override {
+        return fused_tensor_refusal({&t.q, &t.k, &t.v, &t.out}, {&t.k, &t.v});
+    }
+
+    void run(const CallTensors &tensors, const PartialResults &partial, void *workspace, void *stream) override {
+        const Problem &problem = plan_.problem();
+        if (problem.batch * problem.queries.length == 0)
+            return;
+        const CudaCall call(plan_, device_, tensors, partial, stream);
+        Workspace ledger(workspace);
+        const ForwardMemory memory = book_forward(ledger, plan_, forward_);
+        store_branches(call, memory.branches);
+        check(cudaMemsetAsync(memory.counters, 0, memory.control_bytes, call.stream), "cudaMemsetAsync");
+        bind(call, memory);
+        unsigned *next_counter = memory.counters;
+        for (const ForwardStep &step : forward_.steps) {
+            if (step.action == ForwardAction::attend)
+                attend(step.launch, next_counter++, call.stream);
+            else
+                take(step, call, memory);
+        }
+    }
+
+    void finish(const CallTensors &tensors, const PartialResults &partial, void *stream) override {
+        const CudaCall call(plan_, device_, tensors, partial, stream);
+        write_outputs(call.problem().dtype, outputs(call, call.partial.state, call.partial.o, {}), call.stream);
+    }
+
+  private:
+    // All that does not depend on where things lie.
+    ForwardParams params_of(const PlannedGrid &planned) const {
+        const Problem &problem = plan_.problem();
+        ForwardParams params{};
+        static_cast<TileGrid &>(params) = planned.tiles;
+        if (finishes_rows(part_, forward_.grids))
+            params.summed = rows_with_more_runs(planned.tiles, GridOf::outputs);
+        if (planned.curve) // rows of Q and of partial results are those of the call's window
+            params.query_offset = static_cast<int>(planned.window.start - problem.queries.start);
+        params.heads_of_kv_head = problem.heads / problem.kv_heads;
+        params.head_dim = problem.head_dim;
+        params.scale_log2 = scale_log2(plan_);
+        params.inverse_scale_log2 = 1 / params.scale_log2;
+        params.all_heads = problem.heads;
+        params.sum_rows = static_cast<int>(problem.queries.length);
+        return params;
+    }
+
+    static RangeMatrices keys(const CudaCall &call) {
+        const Problem &problem = call.problem();
+        return {{call.k, problem.key_rows(), problem.kv_heads}, {call.v, problem.key_rows(), problem.kv_heads}};
+    }
+
+    // Where things lie in this call.
+    void bind(const CudaCall &call, const ForwardMemory &memory) {
+        const Problem &problem = call.problem();
+        const int box_rows = forward_shape(problem.head_dim).step;
+        const bool is_whole = part_ == CallPart::whole;
+        for (std::size_t i = 0; i < params_.size(); ++i) {
+            ForwardParams &params = params_[i];
+            const PlannedGrid &planned = forward_.grids[i];
+            const RangeMatrices matrices = matrices_of(planned, keys(call), memory.curve, problem);
+            maps_[i].k.bind(matrices.scores, params, problem, box_rows, params.k);
+            maps_[i].v.bind(matrices.values, params, problem, box_rows, params.v);
+            params.query_order = planned.curve ? memory.curve.order : nullptr;
+            params.q = pass_rows(call.q);
+            params.out = pass_rows(call.out);
+            params.lse = pass_rows(call.lse);
+            params.sum_o = is_whole ? memory.o : call.partial.o;
+            params.sum_state = is_whole ? memory.state : call.partial.state;
+            params.has_nan = memory.has_nonfinite;
+        }
+    }
+
+    void attend(const Launch &launch, unsigned *counter, cudaStream_t stream) const {
+        ForwardParams params = params_[launch.grid];
+        if (launch.part)
+            restrict_grid(params, *launch.part);
+        set_destination(params, launch.destination);
+        params.first_sum = launch.first_partial_row;
+        params.skips_empty = launch.destination == Destination::add_to_partial && !params.zero_keys;
+        params.next_tile = counter;
+        launch_forward(plan_.problem().dtype, params, device_.multiprocessors(), stream);
+    }
+
+    void take(const ForwardStep &step, const CudaCall &call, const ForwardMemory &memory) const {
+        const Problem &problem = call.problem();
+        const bool is_whole = part_ == CallPart::whole;
+        float2 *const state = is_whole ? memory.state : call.partial.state;
+        float *const o = is_whole ? memory.o : call.partial.o;
+        const std::int64_t rows = problem.batch * problem.heads * problem.queries.length;
+        switch (step.action) {
+        case ForwardAction::clear_outputs:
+            return clear_outputs(problem.dtype, {call.whole(), problem.head_dim, call.out, call.lse}, call.stream);
+        case ForwardAction::clear_partial:
+            fill_state(state, rows, empty_state(), call.stream);
+            return call.clear_sums(o, rows);
+        case ForwardAction::mark_finished:
+            return fill_state(state, rows, finished_state(), call.stream);
+        case ForwardAction::order_rows:
+            return order_rows(call, forward_.grids[step.launch.grid], keys(call), memory.curve);
+        case ForwardAction::write_outputs:
+            return write_outputs(problem.dtype, outputs(call, state, o, memory), call.stream);
+        case ForwardAction::recompute_summed_outputs:
+            return recompute_summed_outputs(problem.dtype, outputs(call, state, o, memory), call.stream);
+        case ForwardAction::recompute_outputs: // of a whole call all rows, of a part those that it has finished
+            return recompute_outputs(problem.dtype, outputs(call, is_whole ? nullptr : state, o, memory), call.stream);
+        case ForwardAction::recompute_partial_outputs:
+            return recompute_partial_outputs(problem.dtype, outputs(call, state, o, memory), call.stream);
+        case ForwardAction::attend:
+            break;
+        }
+    }
+
+    static OutputArguments outputs(const CudaCall &call, const float2 *state, float *o, const ForwardMemory &memory) {
+        return {call.whole(), state, o, call.out, call.lse, call.row_context(memory.branches, memory.has_nonfinite)};
+    }
+
+    struct KeyMaps {
+        RangeMaps k, v;
+    };
+
+    const Plan plan_;
+    const CallPart part_;
+    CudaDevice &device_;
+    const ForwardPlan forward_;
+    const std::size_t bytes_;
+    std::vector<ForwardParams> params_; // of each grid
+    std::vector<KeyMaps> maps_;
+};
+
+} // namespace
+
+Preparation prepare_fused_forward(const Plan &plan, CallPart part, CudaDevice &device, const Limits &limits) {
+    std::vector<PlannedGrid> grids = make_grids(plan, GridOf::outputs, forward_shape(plan.problem().head_dim));
+    if (has_too_many_tiles(grids))
+        return {nullptr, too_many_tiles_refusal};
+    ForwardPlan forward = plan_forward(plan, part, std::move(grids), device.multiprocessors(), limits.workspace_limit);
+    return {std::make_unique<FusedForward>(plan, part, device, std::move(forward))};
+}
+
+} // namespace annulus

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/fused/plan/backward_plan.hpp"
+
+#include "cuda/fused/plan/branch_split.hpp"
+#include "cuda/fused/sm90/launch.hpp"
+#include "cuda/results/cuda_call.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace annulus {
+
+namespace {
+
+KernelShape shape_of(const Problem &problem, Side side) {
+    const Gradients what = side == Side::queries ? Gradients::d_q : gradients_of_keys(problem.head_dim).front();
+    return backward_shape(problem.dtype, problem.head_dim, what);
+}
+
+// Writes the steps of a plan.
+class StepWriter {
+  public:
+    StepWriter(const Plan &plan, CallPart part, BackwardPlan &result)
+        : plan_(plan), problem_(plan.problem()), part_(part), result_(result) {}
+
+    void write() {
+        if (part_ != CallPart::other_keys)
+            add({BackwardAction::find_lse_delta});
+        if (result_.stored) {
+            write_stored_ds();
+        } else {
+            write_query_gradients();
+            write_key_gradients();
+        }
+        write_end();
+    }
+
+  private:
+    void add(const BackwardStep &step) { result_.steps.push_back(step); }
+
+    void launch(Side side, Gradients what, const Launch &launch) {
+        add({BackwardAction::find_gradients, side, launch, what});
+    }
+    void launch_of_keys(const Launch &of_keys) {
+        for (const Gradients what : gradients_of_keys(problem_.head_dim))
+            launch(Side::keys, what, of_keys);
+    }
+
+    bool has_partial(const SideGrids &side) const { return part_ != CallPart::whole || side.has_own_partial; }
+
+    // Where a side's launches leave rows out: zeros for these. Whether the first launch sets its rows.
+    bool prepare(Side which) {
+        const SideGrids &side = result_.of(which);
+        // Gradients of other keys than the own are set by each part.
+        const bool sets = part_ != CallPart::other_keys || which == Side::keys;
+        if (!sets || (!side.grids.empty() && (side.grids.front().is_complete || side.parts)))
+            return sets;
+        const bool in_partial = has_partial(side) && !side.finishes;
+        add({in_partial ? BackwardAction::clear_partial : BackwardAction::clear_gradients, which});
+        return side.finishes;
+    }
+
+    void order(Side which, std::size_t grid) {
+        if (result_.of(which).grids[grid].curve)
+            add({BackwardAction::order_rows, which, {grid, {}, {}}});
+    }
+
+    Destination destination(const SideGrids &side, bool sets) const {
+        return next_destination(has_partial(side), side.finishes, sets);
+    }
+
+    void write_query_gradients() {
+        const SideGrids &side = result_.queries;
+        if (side.parts)
+            return for_split(*side.parts, batches(), problem_.heads, problem_.queries.length,
+                             [&](const Launch &part) { launch(Side::queries, Gradients::d_q, part); });
+        bool sets = prepare(Side::queries);
+        for (std::size_t i = 0; i < side.grids.size(); ++i) {
+            order(Side::queries, i);
+            launch(Side::queries, Gradients::d_q, {i, {}, destination(side, sets)});
+            sets = false;
+        }
+    }
+
+    // The heads of Q that share one of K add up their gradients of it, one after the other.
+    void write_key_gradients() {
+        const SideGrids &side = result_.keys;
+        if (side.parts) // no heads share those of K
+            return for_split(*side.parts, batches(), problem_.heads, problem_.key_rows(),
+                             [&](const Launch &part) { launch_of_keys(part); });
+        bool sets = prepare(Side::keys);
+        for (std::size_t i = 0; i < side.grids.size(); ++i) {
+            order(Side::keys, i);
+            for (int member = 0; member < group(); ++member) {
+                launch_of_keys({i, GridPart{0, batches(), member, problem_.kv_heads}, destination(side, sets)});
+                sets = false;
+            }
+        }
+    }
+
+    void write_stored_ds() {
+        const StoredDsParts &parts = *result_.stored;
+        prepare(Side::queries);
+        const bool sets = prepare(Side::keys);
+        const int first_segment = result_.keys.grids.front().tiles.first_block;
+        const auto write_part = [&](const GridPart &part) {
+            for (int member = 0; member < group(); ++member) {
+                GridPart own = part;
+                own.first_head = part.first_head * group() + member;
+                launch(Side::keys, Gradients::d_k_and_d_v_keeping_d_s,
+                       {0, own, destination(result_.keys, sets && member == 0)});
+                launch(Side::queries, Gradients::d_q_of_kept_d_s, {0, own, Destination::outputs});
+            }
+        };
+        for_parts(batches(), parts.batches, [&](int first_batch, int part_batches) {
+            for_parts(problem_.kv_heads, parts.heads, [&](int first_head, int heads) {
+                for_parts(parts.all_segments, parts.segments, [&](int segment, int segments) {
+                    write_part({first_batch, part_batches, first_head, heads, first_segment + segment, segments});
+                });
+            });
+        });
+    }
+
+    // From partial results of its own to the caller's tensors, and rows that a hidden NaN or infinity has reached.
+    void write_end() {
+        if (result_.queries.has_own_partial || result_.keys.has_own_partial)
+            add({BackwardAction::write_gradients});
+        if (!plan_.causal() || part_ == CallPart::other_keys)
+            return;
+        // Rows that are not where they are looked for are unset there, and stay unused.
+        if (part_ == CallPart::own_keys)
+            add({BackwardAction::recompute_partial});
+        for (const Side side : {Side::queries, Side::keys})
+            if (part_ == CallPart::whole || result_.of(side).finishes)
+                add({BackwardAction::recompute_gradients, side});
+    }
+
+    int batches() const { return static_cast<int>(problem_.batch); }
+    int group() const { return problem_.heads / problem_.kv_heads; }
+
+    const Plan &plan_;
+    const Problem &problem_;
+    const CallPart part_;
+    BackwardPlan &result_;
+};
+
+void write_steps(const Plan &plan, CallPart part, BackwardPlan &result) {
+    result.steps.clear();
+    StepWriter(plan, part, result).write();
+}
+
+// Without split branches and stored dS.
+BackwardPlan plan_grids(const Plan &plan, CallPart part, BackwardGrids grids) {
+    const Problem &problem = plan.problem();
+    const bool is_whole = part == CallPart::whole, shares_keys = problem.heads != problem.kv_heads;
+    BackwardPlan result;
+    result.queries = {std::move(grids.queries)};
+    result.keys = {std::move(grids.keys)};
+    for (SideGrids *side : {&result.queries, &result.keys}) {
+        side->has_own_partial = is_whole && share_partial_results(side->grids);
+        side->finishes = finishes_rows(part, side->grids);
+    }
+    if (shares_keys) {
+        result.keys.has_own_partial = is_whole;
+        result.keys.finishes = false; // the heads that share one of K would still add to rows
+    }
+    write_steps(plan, part, result);
+    return result;
+}
+
+// With dS stored, if there is room for it.
+void try_storing_ds(const Plan &plan, std::uint64_t limit, BackwardPlan &result) {
+    const std::size_t used = backward_bytes(plan, result);
+    BackwardPlan storing = result;
+    storing.stored = plan_stored_ds(plan.problem(), result.queries.grids, result.keys.grids, room_to_keep(limit, used));
+    if (!storing.stored)
+        return;
+    write_steps(plan, CallPart::whole, storing);
+    if (limit == 0 || backward_bytes(plan, storing) <= limit) // counters may be what is too much
+        result = std::move(storing);
+}
+
+// With the branches of one or both sides split, if there is room for partial results.
+bool try_splitting(const Plan &plan, int multiprocessors, std::uint64_t limit, BackwardPlan &result) {
+    const Problem &problem = plan.problem();
+    const std::size_t used = backward_bytes(plan, result);
+    const std::size_t room = room_to_keep(limit, used), row_bytes = problem.head_dim * sizeof(float);
+    BackwardPlan splitting = result;
+    const auto split = [&](Side which, SideGrids &side, std::size_t bytes_of_head) {
+        const GridOf what = which == Side::queries ? GridOf::query_gradients : GridOf::key_gradients;
+        std::optional<std::vector<PlannedGrid>> grids =
+            split_branches(side.grids, plan, what, shape_of(problem, which), multiprocessors);
+        if (!grids)
+            return;
+        side.parts = parts_within(problem.batch, problem.heads, bytes_of_head, room);
+        if (side.parts)
+            side.grids = *std::move(grids);
+    };
+    split(Side::queries, splitting.queries, static_cast<std::size_t>(problem.queries.length) * row_bytes);
+    if (problem.heads == problem.kv_heads) // else the heads that share one of K add to its partial results
+        split(Side::keys, splitting.keys, 2 * static_cast<std::size_t>(problem.key_rows()) * row_bytes);
+    if (!splitting.queries.parts && !splitting.keys.parts)
+        return false;
+    write_steps(plan, CallPart::whole, splitting);
+    if (limit != 0 && backward_bytes(plan, splitting) > limit) // counters may be what is too much
+        return false;
+    result = std::move(splitting);
+    return true;
+}
+
+} // namespace
+
+BackwardGrids make_backward_grids(const Plan &plan) {
+    const Problem &problem = plan.problem();
+    return {make_grids(plan, GridOf::query_gradients, shape_of(problem, Side::queries)),
+            make_grids(plan, GridOf::key_gradients, shape_of(problem, Side::keys))};
+}
+
+BackwardPlan plan_backward(const Plan &plan, CallPart part, BackwardGrids grids, int multiprocessors,
+                           std::uint64_t limit) {
+    BackwardPlan result = plan_grids(plan, part, std::move(grids));
+    if (part == CallPart::whole && !try_splitting(plan, multiprocessors, limit, result))
+        try_storing_ds(plan, limit, result);
+    return result;
+}
+
+BackwardMemory book_backward(Workspace &workspace, const Plan &plan, const BackwardPlan &backward) {
+    BackwardMemory memory{};
+    const Problem &problem = plan.problem();
+    const std::int64_t rows = problem.batch * problem.heads * problem.queries.length, d = problem.head_dim;
+    // First, where all parts of a call have what the one with the own keys finds.
+    memory.lse_log2 = workspace.take<float>(rows);
+    memory.delta = workspace.take<float>(rows);
+    memory.branches = book_branches(workspace, plan);
+    if (backward.queries.has_own_partial)
+        memory.partial.d_q = workspace.take<float>(rows, d);
+    if (backward.keys.has_own_partial) {
+        memory.partial.d_k = workspace.take<float>(problem.batch, problem.kv_heads, problem.key_rows(), d);
+        memory.partial.d_v = workspace.take<float>(problem.batch, problem.kv_heads, problem.key_rows(), d);
+    }
+    memory.query_curve = book_curve(workspace, plan, backward.queries.grids, false);
+    memory.key_curve = book_curve(workspace, plan, backward.keys.grids, true);
+    const std::int64_t launches =
+        std::ranges::count(backward.steps, BackwardAction::find_gradients, &BackwardStep::action);
+    memory.counters = workspace.take<unsigned>(launches + 1);
+    memory.control_bytes = static_cast<std::size_t>(launches + 1) * sizeof(unsigned);
+    if (plan.causal())
+        memory.has_nonfinite = reinterpret_cast<int *>(memory.counters + launches);
+    if (backward.stored)
+        memory.stored_ds = workspace.take<std::uint8_t>(static_cast<std::int64_t>(backward.stored->bytes()));
+    const std::int64_t of_queries =
+        backward.queries.parts ? backward.queries.parts->count() * problem.queries.length : 0;
+    const std::int64_t of_keys = backward.keys.parts ? 2 * backward.keys.parts->count() * problem.key_rows() : 0;
+    memory.part_sums = workspace.take<float>(std::max(of_queries, of_keys), d);
+    return memory;
+}
+
+std::size_t backward_bytes(const Plan &plan, const BackwardPlan &backward) {
+    Workspace ledger;
+    book_backward(ledger, plan, backward);
+    return ledger.used();
+}
+
+} // namespace annulus

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// A backward call of the fused engine as a list of what is to be done, in order; and its workspace. Pure data.
+#pragma once
+
+#include "core/workspace.hpp"
+#include "cuda/fused/plan/curve_memory.hpp"
+#include "cuda/fused/plan/launch.hpp"
+#include "cuda/fused/plan/stored_ds_plan.hpp"
+#include "cuda/fused/sm90/backward_params.hpp"
+#include "cuda/results/results.hpp"
+#include "engine/engine.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace annulus {
+
+// What belongs to the gradients of queries, and what to those of keys.
+enum class Side { queries, keys };
+
+enum class BackwardAction {
+    find_lse_delta,
+    clear_gradients,     // of a side: zeros in the caller's tensors
+    clear_partial,       // of a side: zeros in its partial results
+    order_rows,          // of a side, along the curve of the launch's grid
+    find_gradients,      // the launch
+    write_gradients,     // from the call's own partial results
+    recompute_gradients, // of a side: rows that met NaN or infinity, in the caller's tensors
+    recompute_partial,   // the same in the partial results of both sides
+};
+
+struct BackwardStep {
+    BackwardAction action;
+    Side side = Side::queries;
+    Launch launch{}; // of find_gradients; of order_rows the grid alone
+    Gradients what = Gradients::d_q;
+};
+
+// The grids over the rows of one side.
+struct SideGrids {
+    std::vector<PlannedGrid> grids;
+    std::optional<HeadParts> parts; // of partial results, where the branches are split between two grids
+    bool has_own_partial = false;   // partial results of all rows in the workspace, not the call's
+    bool finishes = false;          // rows that meet nothing but the call's own keys or queries
+};
+
+struct BackwardPlan {
+    SideGrids queries, keys;
+    std::optional<StoredDsParts> stored; // dS kept between two kernels
+    std::vector<BackwardStep> steps;
+
+    const SideGrids &of(Side side) const { return side == Side::queries ? queries : keys; }
+};
+
+// What make_grids() says of both sides.
+struct BackwardGrids {
+    std::vector<PlannedGrid> queries, keys;
+};
+BackwardGrids make_backward_grids(const Plan &plan);
+
+// Of a whole call, whose branches may be split and whose dS may be stored where the limit in bytes (0: none) leaves
+// room for it, or of a part.
+BackwardPlan plan_backward(const Plan &plan, CallPart part, BackwardGrids grids, int multiprocessors,
+                           std::uint64_t limit);
+
+struct BackwardMemory {
+    float *lse_log2, *delta;   // [B, H, queries]
+    BranchPlan *branches;      // causal, else null
+    unsigned *counters;        // of tiles taken, for each launch
+    int *has_nonfinite;        // causal: whether a result is NaN or infinite
+    std::size_t control_bytes; // of both, to be zeros
+    GradientSums partial;      // of the call's own
+    CurveMemory query_curve, key_curve;
+    std::uint8_t *stored_ds;
+    float *part_sums; // of split grids, of some heads at a time: dQ; or dK, and dV
+
+    const CurveMemory &curve_of(Side side) const { return side == Side::queries ? query_curve : key_curve; }
+};
+BackwardMemory book_backward(Workspace &workspace, const Plan &plan, const BackwardPlan &backward);
+std::size_t backward_bytes(const Plan &plan, const BackwardPlan &backward);
+
+} // namespace annulus

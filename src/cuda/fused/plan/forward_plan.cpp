@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/fused/plan/forward_plan.hpp"
+
+#include "cuda/fused/plan/branch_split.hpp"
+#include "cuda/fused/sm90/launch.hpp"
+#include "cuda/results/cuda_call.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace annulus {
+
+namespace {
+
+// Rows that causality hides are computed with all the same, and NaN or infinity in them must not get through.
+void add_recomputing(std::vector<ForwardStep> &steps, const Plan &plan, ForwardAction action) {
+    if (plan.causal())
+        steps.push_back({action});
+}
+
+ForwardPlan plan_grids(const Plan &plan, CallPart part, std::vector<PlannedGrid> grids) {
+    ForwardPlan result;
+    result.grids = std::move(grids);
+    result.has_own_partial = part == CallPart::whole && share_partial_results(result.grids);
+    const bool has_partial = part != CallPart::whole || result.has_own_partial;
+    const bool finishes = finishes_rows(part, result.grids);
+    bool sets = part != CallPart::other_keys; // the next launch sets its rows
+    std::vector<ForwardStep> &steps = result.steps;
+    if (sets && (result.grids.empty() || !result.grids.front().is_complete)) {
+        if (!has_partial || finishes)
+            steps.push_back({ForwardAction::clear_outputs});
+        if (has_partial)
+            steps.push_back({finishes ? ForwardAction::mark_finished : ForwardAction::clear_partial});
+        sets = finishes;
+    }
+    for (std::size_t i = 0; i < result.grids.size(); ++i) {
+        if (result.grids[i].curve)
+            steps.push_back({ForwardAction::order_rows, {i, {}, {}}});
+        steps.push_back({ForwardAction::attend, {i, {}, next_destination(has_partial, finishes, sets)}});
+        sets = false;
+    }
+    if (result.has_own_partial) {
+        steps.push_back({ForwardAction::write_outputs});
+        add_recomputing(steps, plan, ForwardAction::recompute_summed_outputs);
+    } else if (!has_partial || finishes) {
+        add_recomputing(steps, plan, ForwardAction::recompute_outputs);
+    }
+    if (part == CallPart::own_keys)
+        add_recomputing(steps, plan, ForwardAction::recompute_partial_outputs);
+    return result;
+}
+
+ForwardPlan plan_split(const Plan &plan, std::vector<PlannedGrid> grids, const HeadParts &parts) {
+    const Problem &problem = plan.problem();
+    ForwardPlan result;
+    result.grids = std::move(grids);
+    result.parts = parts;
+    for_split(parts, static_cast<int>(problem.batch), problem.heads, problem.queries.length, [&](const Launch &launch) {
+        result.steps.push_back({ForwardAction::attend, launch});
+    });
+    add_recomputing(result.steps, plan, ForwardAction::recompute_outputs);
+    return result;
+}
+
+} // namespace
+
+ForwardPlan plan_forward(const Plan &plan, CallPart part, std::vector<PlannedGrid> grids, int multiprocessors,
+                         std::uint64_t limit) {
+    const Problem &problem = plan.problem();
+    std::optional<std::vector<PlannedGrid>> split;
+    if (part == CallPart::whole)
+        split = split_branches(grids, plan, GridOf::outputs, forward_shape(problem.head_dim), multiprocessors);
+    ForwardPlan result = plan_grids(plan, part, std::move(grids));
+    if (!split)
+        return result;
+    const auto bytes_of_head = static_cast<std::size_t>(problem.queries.length) *
+                               (sizeof(float2) + static_cast<std::size_t>(problem.head_dim) * sizeof(float));
+    const std::optional<HeadParts> parts =
+        parts_within(problem.batch, problem.heads, bytes_of_head, room_to_keep(limit, forward_bytes(plan, result)));
+    if (!parts)
+        return result;
+    ForwardPlan in_parts = plan_split(plan, *std::move(split), *parts);
+    // Counters may be what is too much.
+    return limit != 0 && forward_bytes(plan, in_parts) > limit ? result : in_parts;
+}
+
+ForwardMemory book_forward(Workspace &workspace, const Plan &plan, const ForwardPlan &forward) {
+    ForwardMemory memory{};
+    const Problem &problem = plan.problem();
+    memory.branches = book_branches(workspace, plan);
+    const std::int64_t launches = std::ranges::count(forward.steps, ForwardAction::attend, &ForwardStep::action);
+    memory.counters = workspace.take<unsigned>(launches + 1);
+    memory.control_bytes = static_cast<std::size_t>(launches + 1) * sizeof(unsigned);
+    if (plan.causal())
+        memory.has_nonfinite = reinterpret_cast<int *>(memory.counters + launches);
+    if (forward.parts || forward.has_own_partial) {
+        const std::int64_t heads = forward.parts ? forward.parts->count() : problem.batch * problem.heads;
+        memory.state = workspace.take<float2>(heads * problem.queries.length);
+        memory.o = workspace.take<float>(heads * problem.queries.length * problem.head_dim);
+    }
+    memory.curve = book_curve(workspace, plan, forward.grids, false);
+    return memory;
+}
+
+std::size_t forward_bytes(const Plan &plan, const ForwardPlan &forward) {
+    Workspace ledger;
+    book_forward(ledger, plan, forward);
+    return ledger.used();
+}
+
+} // namespace annulus

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/fused/plan/launch.hpp"
+
+#include <algorithm>
+#include <climits>
+
+namespace annulus {
+
+bool share_partial_results(const std::vector<PlannedGrid> &grids) {
+    return grids.size() > 1 || (!grids.empty() && grids.front().curve);
+}
+
+bool finishes_rows(CallPart part, const std::vector<PlannedGrid> &grids) {
+    return part == CallPart::own_keys && grids.size() == 1 && !grids.front().curve;
+}
+
+Destination next_destination(bool has_partial, bool finishes, bool sets) {
+    if (!has_partial)
+        return Destination::outputs;
+    if (finishes)
+        return Destination::outputs_or_partial;
+    return sets ? Destination::set_partial : Destination::add_to_partial;
+}
+
+std::optional<HeadParts> parts_within(std::int64_t batches, int heads, std::size_t bytes_of_head, std::size_t room) {
+    const auto most = static_cast<std::int64_t>(room / std::max<std::size_t>(bytes_of_head, 1));
+    if (most == 0)
+        return std::nullopt;
+    if (most < heads)
+        return HeadParts{1, static_cast<int>(divide_up(heads, divide_up(heads, most)))};
+    return HeadParts{static_cast<int>(std::min<std::int64_t>({batches, most / heads, INT_MAX})), heads};
+}
+
+std::size_t room_to_keep(std::uint64_t limit, std::size_t used) {
+    return limit == 0 ? usual_kept_bytes : std::max<std::size_t>(limit, used) - used;
+}
+
+} // namespace annulus

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// When dS is kept between the kernel of keys, which computes it, and a kernel that multiplies it for dQ: in parts that
+// fit into memory.
+#pragma once
+
+#include "core/plan.hpp"
+#include "cuda/fused/plan/launch_plan.hpp"
+#include "cuda/fused/sm90/backward_params.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace annulus {
+
+// So many batch entries, heads of K and segments at a time.
+struct StoredDsParts {
+    int batches, heads, segments;
+    int all_segments;
+    StoredDs of_segment; // of one head
+
+    std::size_t bytes() const;
+};
+
+// None where dS cannot be kept in so many bytes, or would not be images of 64 by 64: these are whole where there is one
+// branch, whose classes have a multiple of 64 members in each segment; all queries and keys of the segments must be
+// there.
+std::optional<StoredDsParts> plan_stored_ds(const Problem &problem, const std::vector<PlannedGrid> &queries,
+                                            const std::vector<PlannedGrid> &keys, std::size_t bytes);
+
+// Whether tiles that causality makes differ are so few for each multiprocessor that the longest ones must come first.
+// Where they are many, those of a segment stay together, whose rows the L2 then keeps.
+bool go_by_length(const TileGrid &tiles, int multiprocessors);
+
+} // namespace annulus

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/results/cuda_call.hpp"
+
+#include "core/workspace.hpp"
+#include "cuda/device/cuda_error.hpp"
+
+#include <cstddef>
+
+namespace annulus {
+
+namespace {
+
+DeviceRows rows_of(const annulus_tensor &tensor, const Window &window, std::int64_t stride = 1) {
+    // The stride of a single row may be anything.
+    return {tensor.data,      tensor.stride[0], tensor.shape[1] == 1 ? 0 : tensor.stride[1],
+            tensor.stride[2], window.start,     stride};
+}
+
+DeviceRows statistic_of(const annulus_tensor *tensor, const Window &window) {
+    if (!tensor)
+        return {};
+    return {tensor->data, tensor->stride[0], tensor->stride[2], tensor->stride[1], window.start};
+}
+
+} // namespace
+
+CudaCall::CudaCall(const Plan &of_plan, CudaDevice &of_device, const CallTensors &t, const PartialResults &results,
+                   void *of_stream)
+    : plan(of_plan), device(of_device), stream(static_cast<cudaStream_t>(of_stream)),
+      q(rows_of(t.q, plan.problem().queries)), k(rows_of(t.k, plan.problem().keys, plan.problem().key_stride)),
+      v(rows_of(t.v, plan.problem().keys, plan.problem().key_stride)), out(rows_of(t.out, plan.problem().queries)),
+      lse(statistic_of(t.lse, plan.problem().queries)), d_out(rows_of(t.d_out, plan.problem().queries)),
+      d_lse(statistic_of(t.d_lse, plan.problem().queries)), d_q(rows_of(t.d_q, plan.problem().queries)),
+      d_k(rows_of(t.d_k, plan.problem().keys)),
+      d_v(rows_of(t.d_v, plan.problem().keys)), partial{static_cast<float2 *>(results.softmax_state),
+                                                        static_cast<float *>(results.o),
+                                                        {static_cast<float *>(results.d_q),
+                                                         static_cast<float *>(results.d_k),
+                                                         static_cast<float *>(results.d_v)}} {}
+
+RowContext CudaCall::row_context(const BranchPlan *branches, int *has_nonfinite) const {
+    return {branches,
+            static_cast<std::int32_t>(plan.branches().size()),
+            has_nonfinite,
+            heads_per_kv_head(),
+            head_dim(),
+            static_cast<float>(plan.scale()),
+            plan.problem().queries,
+            plan.problem().keys,
+            q,
+            k,
+            v,
+            out,
+            d_out,
+            lse,
+            d_lse};
+}
+
+void CudaCall::clear_sums(float *target, std::int64_t rows) const {
+    const auto bytes = static_cast<std::size_t>(rows * head_dim()) * sizeof(float);
+    check(cudaMemsetAsync(target, 0, bytes, stream), "cudaMemsetAsync");
+}
+
+BranchPlan *book_branches(Workspace &workspace, const Plan &plan) {
+    if (!plan.causal())
+        return nullptr;
+    return reinterpret_cast<BranchPlan *>(
+        workspace.take<std::byte>(static_cast<std::int64_t>(plan.branches().size() * sizeof(BranchPlan))));
+}
+
+void store_branches(const CudaCall &call, BranchPlan *target) {
+    const std::vector<BranchPlan> &branches = call.plan.branches();
+    if (target)
+        store_branches(branches.data(), static_cast<std::int32_t>(branches.size()), target, call.stream);
+}
+
+} // namespace annulus

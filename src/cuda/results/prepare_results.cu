@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// What results are before an engine's kernels run: softmax states without keys, rows of zeros; and the branches, for
+// rows that are computed again.
+#include "cuda/results/block_rows.cuh"
+
+#include <algorithm>
+#include <type_traits>
+
+namespace annulus {
+
+namespace {
+
+__global__ void fill_kernel(float2 *state, std::int64_t rows, float2 value) {
+    const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (i < rows)
+        state[i] = value;
+}
+
+constexpr int cleared_rows = 16; // of a block
+
+// All heads of some rows, which are neighbours in memory, in parts of a row that are written at once.
+template <class T, class Part>
+__global__ void __launch_bounds__(block_threads)
+    clear_outputs_kernel(const ClearArguments a, const BlockRows rows, unsigned parts) {
+    const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * cleared_rows;
+    const std::int64_t last = min(first + cleared_rows, rows.window.length);
+    for (std::int64_t batch = blockIdx.y; batch < rows.batches; batch += gridDim.y)
+        for (std::int64_t row = first; row < last; ++row)
+            for (unsigned i = threadIdx.x; i < std::int64_t{rows.heads} * parts; i += block_threads) {
+                const auto head = rows.first_head + static_cast<std::int32_t>(i / parts);
+                const std::int64_t position = rows.window.start + row;
+                T *const target = row_at<T>(a.rows, rows.first_batch + batch, head, position);
+                reinterpret_cast<Part *>(target)[i % parts] = Part{};
+                if (a.lse.data && i % parts == 0)
+                    *row_at<float>(a.lse, rows.first_batch + batch, head, position) = -INFINITY;
+            }
+}
+
+// Few enough for the 4 KiB of a kernel's arguments.
+constexpr int branches_at_once = 16;
+struct SomeBranches {
+    alignas(BranchPlan) std::byte bytes[branches_at_once * sizeof(BranchPlan)];
+};
+static_assert(std::is_trivially_copyable_v<BranchPlan> && sizeof(SomeBranches) < 4000);
+
+__global__ void store_kernel(const SomeBranches some, std::byte *target, int bytes) {
+    for (int i = static_cast<int>(threadIdx.x); i < bytes; i += static_cast<int>(blockDim.x))
+        target[i] = some.bytes[i];
+}
+
+} // namespace
+
+void fill_state(float2 *state, std::int64_t rows, float2 value, cudaStream_t stream) {
+    launch("fill_state", fill_kernel, grid_for(rows, block_threads), stream, state, rows, value);
+}
+
+void clear_outputs(annulus_dtype dtype, const ClearArguments &a, cudaStream_t stream) {
+    const BlockRows rows = query_rows(a.block);
+    if (rows.count() == 0)
+        return;
+    const dim3 grid(grid_for(rows.window.length, cleared_rows).x,
+                    static_cast<unsigned>(std::min(most_layers, rows.batches)));
+    with_dtype(dtype, [&](auto type) {
+        using T = decltype(type);
+        const auto clear = [&](auto part) {
+            using Part = decltype(part);
+            const auto parts = static_cast<unsigned>(a.head_dim * sizeof(T) / sizeof(Part));
+            launch("clear_outputs", clear_outputs_kernel<T, Part>, grid, stream, a, rows, parts);
+        };
+        if (begin_at_multiples<T>(a.rows, sizeof(uint4)))
+            clear(uint4{});
+        else
+            clear(T{});
+    });
+}
+
+void store_branches(const BranchPlan *branches, std::int32_t count, BranchPlan *target, cudaStream_t stream) {
+    for (std::int32_t first = 0; first < count; first += branches_at_once) {
+        const int bytes = std::min(branches_at_once, count - first) * static_cast<int>(sizeof(BranchPlan));
+        SomeBranches some;
+        std::copy_n(reinterpret_cast<const std::byte *>(branches + first), bytes, some.bytes);
+        launch("store_branches", store_kernel, 1, stream, some, reinterpret_cast<std::byte *>(target + first), bytes);
+    }
+}
+
+} // namespace annulus

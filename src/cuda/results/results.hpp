@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// From float32 results to the caller's tensors, for every engine on a GPU. All run on `stream`, none synchronises.
+//
+// A block's state, its O and its gradients lie [batch, head, position of its window]. The softmax state is in units of
+// log2 (softmax_state.hpp); O is not normalised.
+#pragma once
+
+#include "core/plan.hpp"
+#include "cuda/device/device_rows.hpp"
+#include "cuda/results/softmax_state.hpp"
+
+#include <annulus/tensor.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace annulus {
+
+// A part of a problem: heads and batch entries, with the queries and the keys that are touched.
+struct Block {
+    std::int64_t first_batch = 0, batches = 0;
+    std::int32_t first_head = 0, heads = 0;
+    Window queries, keys;
+};
+
+// Sets all rows of a softmax state.
+void fill_state(float2 *state, std::int64_t rows, float2 value, cudaStream_t stream);
+
+// Copies branches to device memory, through kernel arguments: a captured graph keeps them.
+void store_branches(const BranchPlan *branches, std::int32_t count, BranchPlan *target, cudaStream_t stream);
+
+// What the results of a row depend on, for those rows that must be computed one by one (nonfinite_rows.cuh).
+struct RowContext {
+    const BranchPlan *branches;
+    std::int32_t branch_count;
+    int *has_nonfinite; // 0 before; becomes 1 where a row must be computed again. Null: none is noted
+    std::int32_t heads_per_kv_head, head_dim;
+    float scale;
+    Window queries, keys;
+    DeviceRows q, k, v, out, d_out, lse, d_lse;
+};
+
+// From the state of a block to the caller's O and LSE, but for finished rows.
+struct OutputArguments {
+    Block block;
+    const float2 *state;
+    float *o;
+    DeviceRows out, lse; // lse.data may be null
+    RowContext context;
+};
+void write_outputs(annulus_dtype dtype, const OutputArguments &arguments, cudaStream_t stream);
+// Compute again those rows that have a NaN, if there are any: in the caller's O, with a state of finished rows only;
+// in the caller's O where the row of `o` that it was written from has one; in `o` itself, where without `has_nonfinite`
+// all rows are looked at.
+void recompute_outputs(annulus_dtype dtype, const OutputArguments &arguments, cudaStream_t stream);
+void recompute_summed_outputs(annulus_dtype dtype, const OutputArguments &arguments, cudaStream_t stream);
+void recompute_partial_outputs(annulus_dtype dtype, const OutputArguments &arguments, cudaStream_t stream);
+
+// Zeros in the caller's rows of a block's queries, and -inf in their LSE. Without a state keys have the windows and
+// heads of queries: it clears the rows of dK and dV as well.
+struct ClearArguments {
+    Block block;
+    std::int32_t head_dim;
+    DeviceRows rows, lse; // lse.data may be null
+};
+void clear_outputs(annulus_dtype dtype, const ClearArguments &arguments, cudaStream_t stream);
+
+// From a block's float32 gradients to the caller's; a null pointer for dQ or dK leaves that side out.
+struct GradientSums {
+    float *d_q, *d_k, *d_v;
+};
+
+struct GradientOutputArguments {
+    Block block;
+    GradientSums sums;
+    DeviceRows d_q, d_k, d_v;
+    RowContext context;
+};
+void write_gradients(annulus_dtype dtype, const GradientOutputArguments &arguments, cudaStream_t stream);
+// The same for the caller's gradients, and for the sums.
+void recompute_gradients(annulus_dtype dtype, const GradientOutputArguments &arguments, bool of_queries, bool of_keys,
+                         cudaStream_t stream);
+void recompute_partial_gradients(annulus_dtype dtype, const GradientOutputArguments &arguments, cudaStream_t stream);
+
+} // namespace annulus

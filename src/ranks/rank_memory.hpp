@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// The memory of a rank's call: partial results, rows of other ranks where they are computed with, rows on the wire.
+#pragma once
+
+#include "core/workspace.hpp"
+#include "engine/engine.hpp"
+#include "ranks/message_copier.hpp"
+#include "ranks/rank_plan.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace annulus {
+
+// Rows of two tensors, one behind the other.
+struct RowPair {
+    std::byte *memory = nullptr;
+    std::int64_t bytes = 0; // of one tensor
+    std::byte *first() const { return memory; }
+    std::byte *second() const { return memory + bytes; }
+};
+
+// A message on the wire.
+struct WireBuffer {
+    const Message *message = nullptr;
+    RowTable table{};
+    RowPair wire;
+};
+
+// A message where it is computed with, by slots; a full one arrives there straight from the wire.
+struct ReceiveSlots {
+    const Message *message = nullptr;
+    RowPair rows;      // K and V
+    RowPair gradients; // dK and dV, backward
+};
+
+// Rounds that follow one another share theirs.
+struct RoundMemory {
+    std::vector<WireBuffer> leaving, arriving;   // K and V of sends, and of receives that are not full
+    std::vector<ReceiveSlots> received;          // of receives
+    std::vector<WireBuffer> returning, returned; // dK and dV of receives that are not full, and of sends
+};
+
+struct RankMemory {
+    PartialResults own; // of the rank's queries; backward also dK and dV of its own keys
+    RowPair own_key_gradients;
+    std::vector<RoundMemory> rounds;
+
+    // Books all of it anew. Allocates nothing on the host the second time.
+    void book(Workspace &workspace, const RankPlan &plan, annulus_pass pass);
+    // The partial results of the part with these keys.
+    PartialResults partial_results(const ReceiveSlots &slots) const;
+};
+
+} // namespace annulus

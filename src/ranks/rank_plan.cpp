@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ranks/rank_plan.hpp"
+
+#include "core/dtype_number.hpp"
+#include "core/error.hpp"
+
+#include <algorithm>
+
+namespace annulus {
+
+namespace {
+
+Problem local_problem(Problem problem, const Window &shard) {
+    problem.queries = problem.keys = shard;
+    problem.key_stride = 1;
+    return problem;
+}
+
+Problem remote_problem(Problem problem, const Message &message) {
+    problem.queries = message.queries;
+    problem.keys = message.keys;
+    problem.key_stride = message.stride;
+    return problem;
+}
+
+Pattern remote_pattern(Pattern pattern) {
+    pattern.causal = false;
+    pattern.padding_rule = ANNULUS_PADDING_EXACT;
+    return pattern;
+}
+
+} // namespace
+
+std::int64_t bytes_of_rows(const Problem &problem, std::int64_t rows, annulus_dtype dtype) {
+    return problem.batch * rows * problem.head_dim * dtype_bytes(dtype);
+}
+
+RankPlan::RankPlan(const Pattern &pattern, const Problem &problem, const std::vector<Window> &shards, int rank,
+                   annulus_exchange exchange, std::int64_t most_steps)
+    : local_(pattern, local_problem(problem, shards[static_cast<std::size_t>(rank)])),
+      schedule_(local_, shards, rank, exchange, most_steps), remote_(shards.size()) {
+    const Plan of_remote(remote_pattern(pattern), problem);
+    for (const Round &round : schedule_.rounds())
+        for (const Message *message : round.receives)
+            remote_[static_cast<std::size_t>(message->from)].emplace(of_remote, remote_problem(problem, *message));
+}
+
+bool RankPlan::communicates() const {
+    return std::any_of(schedule_.rounds().begin(), schedule_.rounds().end(),
+                       [](const Round &round) { return !round.sends.empty() || !round.receives.empty(); });
+}
+
+namespace {
+
+// Two tensors of rows each way: K and V, and backward dK and dV of the accumulation's type the other way.
+std::uint64_t bytes_of_messages(const RankPlan &plan, std::vector<const Message *> Round::*messages, bool gradients) {
+    const Problem &problem = plan.local().problem();
+    const annulus_dtype dtype = gradients ? sum_dtype(problem.dtype) : problem.dtype;
+    std::int64_t bytes = 0;
+    for (const Round &round : plan.schedule().rounds())
+        for (const Message *message : round.*messages)
+            if (__builtin_add_overflow(bytes, 2 * bytes_of_rows(problem, message->total_rows(), dtype), &bytes))
+                throw Error(ANNULUS_ERROR_ARGUMENT,
+                            "the rows that rank %d would exchange with the others are more than 64 bits can count",
+                            plan.schedule().rank());
+    return static_cast<std::uint64_t>(bytes);
+}
+
+} // namespace
+
+std::uint64_t RankPlan::sent_bytes(annulus_pass pass) const {
+    return bytes_of_messages(*this, &Round::sends, false) +
+           (pass == ANNULUS_PASS_BACKWARD ? bytes_of_messages(*this, &Round::receives, true) : 0);
+}
+
+std::uint64_t RankPlan::received_bytes(annulus_pass pass) const {
+    return bytes_of_messages(*this, &Round::receives, false) +
+           (pass == ANNULUS_PASS_BACKWARD ? bytes_of_messages(*this, &Round::sends, true) : 0);
+}
+
+} // namespace annulus

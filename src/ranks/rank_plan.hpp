@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// What one rank does for a problem: its queries meet the keys of its own shard, and those rows of other shards that
+// they attend to.
+#pragma once
+
+#include "core/plan.hpp"
+#include "ranks/schedule.hpp"
+
+#include <annulus/attention.h>
+#include <annulus/config.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace annulus {
+
+// A function of pattern, problem and shards.
+class RankPlan {
+  public:
+    // The problem's windows are not looked at. Throws as Schedule.
+    RankPlan(const Pattern &pattern, const Problem &problem, const std::vector<Window> &shards, int rank,
+             annulus_exchange exchange, std::int64_t most_steps);
+
+    // The rank's queries against its own keys.
+    const Plan &local() const { return local_; }
+    // The rank's queries against the keys of a message. None of them is hidden, and padding keys are with the own keys.
+    const Plan &remote(const Message &message) const { return *remote_[static_cast<std::size_t>(message.from)]; }
+    const Schedule &schedule() const { return schedule_; }
+    // Whether the rank sends or receives anything.
+    bool communicates() const;
+
+    std::uint64_t sent_bytes(annulus_pass pass) const;
+    std::uint64_t received_bytes(annulus_pass pass) const;
+
+  private:
+    Plan local_;
+    Schedule schedule_;
+    std::vector<std::optional<Plan>> remote_; // of each rank that sends something
+};
+
+// Bytes of some rows of one tensor, of all batch entries.
+std::int64_t bytes_of_rows(const Problem &problem, std::int64_t rows, annulus_dtype dtype);
+
+} // namespace annulus
