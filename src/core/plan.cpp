@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/plan.hpp"
 
+#include "core/class_pairs.hpp"
 #include "core/dtype_number.hpp"
 #include "core/error.hpp"
 
@@ -26,14 +27,26 @@ void check_element_count(const Problem &problem) {
 
 namespace {
 
-// Sum of floor(x / r) + 1 over 0 <= x < n: the pairs of n consecutive places, of which each sees the places of its own
-// residue up to itself.
+// Sum of floor(x / r) + 1 over 0 <= x < n: the pairs of n consecutive places with the places 0, r, 2 r, … up to each.
 double causal_sum(std::int64_t n, std::int64_t r) {
     if (n <= 0)
         return 0;
     const std::int64_t rounds = n / r;
     const auto q = static_cast<double>(rounds);
     return static_cast<double>(r) * q * (q - 1) / 2 + static_cast<double>(n % r) * q + static_cast<double>(n);
+}
+
+// The (query, key) pairs of a class and the queries at places begin … end - 1, the order being taken for a line.
+double count_pairs(const ClassPair &pair, std::int64_t begin, std::int64_t end, bool causal) {
+    const Progression queries = clip(pair.queries, begin, end), &keys = pair.keys;
+    const auto count = static_cast<double>(queries.count);
+    if (!causal)
+        return count * static_cast<double>(keys.count);
+    if (queries.stride == keys.stride) // a query sees the keys before it, and its own
+        return queries.count
+                   ? count * (static_cast<double>((queries.first - keys.first) / keys.stride) + (count + 1) / 2)
+                   : 0;
+    return causal_sum(end - keys.first, keys.stride) - causal_sum(begin - keys.first, keys.stride);
 }
 
 // Calls use(from, to) for the parts from … to of first … last: each special place alone, and what lies between.
@@ -75,23 +88,40 @@ double sum_of_constant(std::int64_t first, std::int64_t last, const std::array<s
     return sum;
 }
 
+// How many heads of `heads` that follow one another share a phase.
+std::int64_t heads_of_phase(const Branch &branch, std::int32_t heads) {
+    switch (branch.phase_rule) {
+    case ANNULUS_PHASE_BLOCK:
+        return divide_up(heads, branch.dilation);
+    case ANNULUS_PHASE_INTERLEAVE:
+        return 1;
+    case ANNULUS_PHASE_FIXED:
+        break;
+    }
+    return heads;
+}
+
 std::int64_t grid_width(const Branch &branch, std::int64_t length) {
     return branch.grid_width && length % branch.grid_width == 0 ? branch.grid_width : Curve::automatic_width(length);
 }
 
-Curve make_curve(const Branch &branch, annulus_order order, std::int64_t length) {
-    return order == ANNULUS_ORDER_LINEAR ? Curve::linear(length) : Curve::hilbert(length, grid_width(branch, length));
+Curve make_curve(const Branch &branch, std::int64_t length) {
+    // With dilation 1 every position is kept, whatever the order.
+    return branch.order == ANNULUS_ORDER_LINEAR || branch.dilation == 1
+               ? Curve::linear(length)
+               : Curve::hilbert(length, grid_width(branch, length));
 }
 
 } // namespace
 
 BranchPlan::BranchPlan(const Branch &branch, std::int32_t index, const Pattern &pattern, const Problem &problem)
     : length_(problem.sequence_length), sequence_length_(problem.sequence_length), dilation_(branch.dilation),
-      first_head_(branch.first_head), head_count_(branch.head_count ? branch.head_count : problem.heads),
-      phase_rule_(branch.phase_rule), fixed_residue_(branch.fixed_residue), query_rule_(branch.query_rule),
-      // With dilation 1 every position is kept, whatever the order.
-      order_(branch.dilation == 1 ? ANNULUS_ORDER_LINEAR : branch.order),
-      zero_keys_(pattern.padding_rule == ANNULUS_PADDING_ZERO_KEYS && !pattern.causal), causal_(pattern.causal) {
+      query_stride_(branch.query_rule == ANNULUS_QUERY_EVERY ? 1 : branch.dilation), first_head_(branch.first_head),
+      head_count_(branch.head_count ? branch.head_count : problem.heads),
+      first_phase_(branch.phase_rule == ANNULUS_PHASE_FIXED ? branch.fixed_residue % branch.dilation : 0),
+      heads_of_phase_(annulus::heads_of_phase(branch, head_count_)),
+      has_all_residues_(branch.query_rule == ANNULUS_QUERY_RESIDUE),
+      has_zero_keys_(pattern.padding_rule == ANNULUS_PADDING_ZERO_KEYS && !pattern.causal), causal_(pattern.causal) {
     if (static_cast<std::int64_t>(first_head_) + head_count_ > problem.heads)
         throw Error(ANNULUS_ERROR_ARGUMENT, "branch %d serves heads %d to %lld, but q has %d heads", index, first_head_,
                     static_cast<long long>(first_head_) + head_count_ - 1, problem.heads);
@@ -100,8 +130,8 @@ BranchPlan::BranchPlan(const Branch &branch, std::int32_t index, const Pattern &
         throw Error(ANNULUS_ERROR_ARGUMENT, "grid_width of branch %d is %lld; it must divide the segment length %lld",
                     index, static_cast<long long>(branch.grid_width), static_cast<long long>(whole));
     length_ = std::min(whole, sequence_length_);
-    curve_ = make_curve(branch, order_, length_);
-    last_curve_ = make_curve(branch, order_, sequence_length_ - (segment_count() - 1) * length_);
+    curve_ = make_curve(branch, length_);
+    last_curve_ = make_curve(branch, sequence_length_ - (segment_count() - 1) * length_);
 }
 
 HeadSets BranchPlan::head_sets(std::int32_t first, std::int32_t last) const {
@@ -111,25 +141,20 @@ HeadSets BranchPlan::head_sets(std::int32_t first, std::int32_t last) const {
         return {};
     const auto head = [&](std::int64_t h) { return static_cast<std::int32_t>(first_head_ + h); };
     const auto count = [](std::int64_t n) { return static_cast<std::int32_t>(n); };
-    const auto one = [](const HeadSet &set) {
-        HeadSets sets;
-        sets.add(set);
-        return sets;
-    };
-    if (query_rule_ == ANNULUS_QUERY_RESIDUE)
-        return one({head(a), 0, dilation_, count(b - a), 0, 1});
-    if (phase_rule_ == ANNULUS_PHASE_FIXED)
-        return one({head(a), fixed_residue_ % dilation_, 1, count(b - a), 0, 1});
-    // Heads lie in rows of equal length: a row shares a residue (block), or goes through all of them (interleave).
-    const bool block = phase_rule_ == ANNULUS_PHASE_BLOCK;
-    const std::int64_t length = block ? divide_up(head_count_, dilation_) : dilation_;
     HeadSets sets;
+    if (has_all_residues_) {
+        sets.add({head(a), 0, dilation_, count(b - a), 0, 1});
+        return sets;
+    }
+    // Heads lie in rows of equal length: a row shares a residue, or goes through all of them.
+    const bool shares = heads_of_phase_ > 1;
+    const std::int64_t length = shares ? heads_of_phase_ : dilation_;
     const auto add = [&](std::int64_t row, std::int64_t rows, std::int64_t from, std::int64_t to) {
         if (rows <= 0 || from >= to)
             return;
         const std::int32_t first_of_set = head(row * length + from);
-        sets.add(block ? HeadSet{first_of_set, row, rows, count(to - from), length, 1}
-                       : HeadSet{first_of_set, from, to - from, count(rows), 1, length});
+        sets.add(shares ? HeadSet{first_of_set, first_phase_ + row, rows, count(to - from), length, 1}
+                        : HeadSet{first_of_set, first_phase_ + from, to - from, count(rows), 1, length});
     };
     const std::int64_t row = a / length, last_row = (b - 1) / length;
     if (row == last_row) {
@@ -153,38 +178,15 @@ double BranchPlan::pairs(const Window &queries) const {
         const Segment s = segment(index);
         const Window part = intersect(s.range, queries);
         const std::int64_t begin = part.start - s.range.start, end = begin + part.length;
-        const auto of_residue = [&](std::int64_t residue) -> double {
-            const Progression keys = key_class(s, residue);
-            switch (query_rule_) {
-            case ANNULUS_QUERY_DILATED: {
-                const Progression own = clip(keys, begin, end);
-                const auto before = static_cast<double>(own.count ? (own.first - residue) / r : 0);
-                const auto count = static_cast<double>(own.count);
-                return causal_ ? count * (before + (count + 1) / 2) : count * static_cast<double>(keys.count);
-            }
-            case ANNULUS_QUERY_RESIDUE: {
-                if (causal_)
-                    return causal_sum(end, r) - causal_sum(begin, r);
-                // Residues below L mod r have one key more than the others.
-                const std::int64_t shorter = s.range.length / r;
-                const std::int64_t longer = count_residues(begin, end, 0, s.range.length % r, r);
-                return static_cast<double>(part.length) * static_cast<double>(shorter) + static_cast<double>(longer);
-            }
-            case ANNULUS_QUERY_EVERY:
-                break;
-            }
-            return causal_ ? causal_sum(end - residue, r) - causal_sum(begin - residue, r)
-                           : static_cast<double>(part.length) * static_cast<double>(keys.count);
+        const auto of_residue = [&](std::int64_t residue) {
+            return count_pairs(class_pair(*this, s, residue), begin, end, causal_);
         };
         // From residue to residue a class changes its size, or a bound its place in the class, at these alone.
         const std::array special{begin % r, end % r, s.range.length % r};
         double pairs = 0;
-        for (const HeadSet &set : sets) {
-            // Under the query rule `residue` a head has all of them at once.
-            const std::int64_t residues = query_rule_ == ANNULUS_QUERY_RESIDUE ? 1 : set.residues;
+        for (const HeadSet &set : sets)
             pairs +=
-                set.heads * sum_of_linear(set.first_residue, set.first_residue + residues - 1, special, of_residue);
-        }
+                set.heads * sum_of_linear(set.first_residue, set.first_residue + set.residues - 1, special, of_residue);
         return pairs;
     });
 }
@@ -193,36 +195,30 @@ std::int64_t BranchPlan::count_group_residues(std::int32_t group, std::int64_t f
     const std::int64_t begin = first_head_, end = begin + head_count_;
     const std::int64_t first_group = begin / group, last_group = (end - 1) / group,
                        groups = last_group - first_group + 1;
-    if (query_rule_ == ANNULUS_QUERY_RESIDUE)
+    if (has_all_residues_)
         return groups * (to - from);
-    switch (phase_rule_) {
-    case ANNULUS_PHASE_BLOCK: {
+    from = std::max<std::int64_t>(0, from - first_phase_);
+    to = std::max<std::int64_t>(0, to - first_phase_);
+    if (heads_of_phase_ > 1) {
         // Heads of one residue lie in a row: each is counted with its first head, or the first in a group.
-        const std::int64_t row = block_heads(), rows = divide_up(head_count_, row);
+        const std::int64_t row = heads_of_phase_, rows = divide_up(head_count_, row);
         const Progression starts = slice({begin, row, rows}, from, to);
         const std::int64_t last_head = std::min(end, begin + std::min(to, rows) * row);
         const Progression group_starts = clip({first_group * group, group, groups}, starts.first, last_head);
         return starts.count == 0 ? 0 : starts.count + group_starts.count - intersect(starts, group_starts).count;
     }
-    case ANNULUS_PHASE_INTERLEAVE: {
-        // After `dilation` heads of a group nothing new comes.
-        const auto of_heads = [&](std::int64_t first, std::int64_t last) {
-            return count_residues(first - begin, last - begin, from, to - from, dilation_);
-        };
-        if (group <= dilation_)
-            return of_heads(begin, end);
-        const auto of_group = [&](std::int64_t index) {
-            const std::int64_t first = std::max(begin, index * group);
-            return of_heads(first, std::min({end, (index + 1) * group, first + dilation_}));
-        };
-        return groups == 1 ? of_group(first_group)
-                           : of_group(first_group) + of_group(last_group) + (groups - 2) * (to - from);
-    }
-    case ANNULUS_PHASE_FIXED:
-        break;
-    }
-    const std::int64_t residue = fixed_residue_ % dilation_;
-    return from <= residue && residue < to ? groups : 0;
+    // After `dilation` heads of a group nothing new comes.
+    const auto of_heads = [&](std::int64_t first, std::int64_t last) {
+        return count_residues(first - begin, last - begin, from, to - from, dilation_);
+    };
+    if (group <= dilation_)
+        return of_heads(begin, end);
+    const auto of_group = [&](std::int64_t index) {
+        const std::int64_t first = std::max(begin, index * group);
+        return of_heads(first, std::min({end, (index + 1) * group, first + dilation_}));
+    };
+    return groups == 1 ? of_group(first_group)
+                       : of_group(first_group) + of_group(last_group) + (groups - 2) * (to - from);
 }
 
 double BranchPlan::remote_rows(const Problem &problem) const {
@@ -246,20 +242,14 @@ double BranchPlan::remote_rows(const Problem &problem) const {
             const std::int64_t all = count(0, limit);
             return static_cast<double>(local.length ? all - count(local_begin, std::min(local_end, limit)) : all);
         };
-        if (query_rule_ == ANNULUS_QUERY_RESIDUE)
-            return static_cast<double>(count_group_residues(group, 0, 1)) *
-                   remote([&](std::int64_t from, std::int64_t to) {
-                       return count_residues(from, to, begin, std::min(part.length, r), r);
-                   });
         double rows = 0;
         const std::array ends{begin % r, end % r, s.range.length % r, local_begin % r, local_end % r};
         for_each_part(0, r - 1, ends, [&](std::int64_t from, std::int64_t to) {
-            const std::int64_t users = count_group_residues(group, from, to + 1);
-            const Progression all = key_class(s, from);
-            if (users == 0 || (query_rule_ == ANNULUS_QUERY_DILATED && clip(all, begin, end).count == 0))
+            const ClassPair pair = class_pair(*this, s, from);
+            if (clip(pair.queries, begin, end).count == 0)
                 return;
-            rows += static_cast<double>(users) *
-                    remote([&](std::int64_t low, std::int64_t high) { return clip(all, low, high).count; });
+            rows += static_cast<double>(count_group_residues(group, from, to + 1)) *
+                    remote([&](std::int64_t low, std::int64_t high) { return clip(pair.keys, low, high).count; });
         });
         return rows;
     });

@@ -4,7 +4,7 @@
 //
 // A branch cuts the sequence into segments; inside a segment the places p = 0, 1, 2, … (along the segment's curve) fall
 // into classes p mod r. The keys of a query are one class of its segment: the arithmetic progression residue,
-// residue + r, residue + 2r, … of places.
+// residue + r, residue + 2r, … of places. Who their queries are stands in class_pairs.hpp.
 #pragma once
 
 #include "core/hilbert.hpp"
@@ -102,18 +102,28 @@ class BranchPlan {
     BranchPlan(const Branch &branch, std::int32_t index, const Pattern &pattern, const Problem &problem);
 
     constexpr std::int64_t dilation() const { return dilation_; }
-    constexpr annulus_query_rule query_rule() const { return query_rule_; }
+    // From one query of a class of keys to the next, in places: the dilation, where the class has its own places as
+    // queries; 1, where all places of the segment query each class (query rule `every`).
+    constexpr std::int64_t query_stride() const { return query_stride_; }
+    // A head has all residues (query rule `residue`), else its phase alone.
+    constexpr bool has_all_residues() const { return has_all_residues_; }
+    // Classes of fewer keys than the largest have padding keys in their place.
+    constexpr bool has_zero_keys() const { return has_zero_keys_; }
+    constexpr bool causal() const { return causal_; }
 
     constexpr bool serves(std::int32_t head) const { return head >= first_head_ && head < first_head_ + head_count_; }
+    constexpr std::int32_t first_head() const { return first_head_; }
     constexpr std::int32_t head_count() const { return head_count_; }
-    // The residue phi of a served head under the phase rule.
-    constexpr std::int64_t phase(std::int32_t head) const;
-    // Heads first … last - 1, as far as the branch serves them, as at most three sets. Under the query rule `residue`
-    // every head has all residues.
+    // The residue phi of a served head under the phase rule: so many heads that follow one another share it, and the
+    // next ones have the next, modulo the dilation.
+    constexpr std::int64_t phase(std::int32_t head) const {
+        return first_phase_ + (head - first_head_) / heads_of_phase_ % dilation_;
+    }
+    constexpr std::int64_t first_phase() const { return first_phase_; }
+    constexpr std::int64_t heads_of_phase() const { return heads_of_phase_; }
+    // Heads first … last - 1, as far as the branch serves them, as at most three sets.
     HeadSets head_sets(std::int32_t first, std::int32_t last) const;
-    // Whether a served head has keys of this residue (query rule `residue`: of every residue).
-    constexpr bool uses(std::int32_t head, std::int64_t residue) const;
-    // The heads among first … last - 1 that do, in order.
+    // The heads among first … last - 1 that have keys of this residue, in order.
     constexpr Progression users(std::int64_t residue, std::int32_t first, std::int32_t last) const;
     // The residues of which heads first … last - 1 have keys.
     constexpr ResidueRange residues(std::int32_t first, std::int32_t last) const;
@@ -121,20 +131,12 @@ class BranchPlan {
     constexpr std::int64_t segment_count() const;
     constexpr std::int64_t segment_of(std::int64_t position) const { return position / length_; }
     constexpr Segment segment(std::int64_t index) const;
+    constexpr Segment segment_at(std::int64_t position) const { return segment(segment_of(position)); }
     // Length of every segment but the last.
     constexpr std::int64_t segment_length() const { return length_; }
 
     // Members of the largest class.
     constexpr std::int64_t largest_class() const { return divide_up(length_, dilation_); }
-    // The keys of a residue, and the queries that attend to them, as places of a segment.
-    constexpr Progression key_class(const Segment &segment, std::int64_t residue) const;
-    constexpr Progression query_class(const Segment &segment, std::int64_t residue) const;
-    // Keys of score 0 and value 0 that a query sees besides the real ones (padding rule zero_keys).
-    constexpr std::int64_t padding_keys(const Segment &segment, std::int64_t residue) const;
-
-    // Whether a query attends to a real key in `keys`. Closed form along a line; along a curve the first such key ends
-    // the search.
-    constexpr bool has_keys(std::int32_t head, std::int64_t query, const Window &keys) const;
 
     // Of one batch entry, over the heads: (query, key) pairs, queries inside `queries`; and over the key/value heads:
     // key rows outside the key window that a query in the query window attends to.
@@ -142,9 +144,6 @@ class BranchPlan {
     double remote_rows(const Problem &problem) const;
 
   private:
-    constexpr std::int64_t class_size(std::int64_t length, std::int64_t residue) const;
-    // Heads that share a residue under the phase rule `block`.
-    constexpr std::int64_t block_heads() const { return divide_up(head_count_, dilation_); }
     // Served heads among first … last - 1, counted inside the head range.
     constexpr Window served(std::int32_t first, std::int32_t last) const;
     // How many (group of `group` heads, residue) there are with a residue in from … to - 1 that the group uses.
@@ -153,34 +152,17 @@ class BranchPlan {
     std::int64_t length_;
     std::int64_t sequence_length_;
     std::int64_t dilation_;
+    std::int64_t query_stride_;
     std::int32_t first_head_;
     std::int32_t head_count_;
-    annulus_phase_rule phase_rule_;
-    std::int64_t fixed_residue_;
-    annulus_query_rule query_rule_;
-    annulus_order order_;
-    bool zero_keys_;
+    std::int64_t first_phase_ = 0;
+    std::int64_t heads_of_phase_ = 1;
+    bool has_all_residues_;
+    bool has_zero_keys_;
     bool causal_;
     Curve curve_;      // of a full segment
     Curve last_curve_; // of the last segment
 };
-
-constexpr std::int64_t BranchPlan::phase(std::int32_t head) const {
-    const std::int64_t h = head - first_head_;
-    switch (phase_rule_) {
-    case ANNULUS_PHASE_BLOCK:
-        return h / block_heads();
-    case ANNULUS_PHASE_INTERLEAVE:
-        return h % dilation_;
-    case ANNULUS_PHASE_FIXED:
-        break;
-    }
-    return fixed_residue_ % dilation_;
-}
-
-constexpr bool BranchPlan::uses(std::int32_t head, std::int64_t residue) const {
-    return serves(head) && (query_rule_ == ANNULUS_QUERY_RESIDUE || phase(head) == residue);
-}
 
 constexpr Window BranchPlan::served(std::int32_t first, std::int32_t last) const {
     const Window asked{std::int64_t{first} - first_head_, std::max<std::int64_t>(0, std::int64_t{last} - first)};
@@ -190,14 +172,14 @@ constexpr Window BranchPlan::served(std::int32_t first, std::int32_t last) const
 constexpr Progression BranchPlan::users(std::int64_t residue, std::int32_t first, std::int32_t last) const {
     const Window heads = served(first, last);
     Progression users{0, 1, head_count_};
-    if (query_rule_ != ANNULUS_QUERY_RESIDUE) {
-        const bool block = phase_rule_ == ANNULUS_PHASE_BLOCK;
-        if (phase_rule_ == ANNULUS_PHASE_FIXED ? residue != fixed_residue_ % dilation_ : residue >= head_count_)
+    if (!has_all_residues_) {
+        const std::int64_t row = residue - first_phase_; // of heads that share a residue
+        if (row < 0 || row >= head_count_)
             users.count = 0;
-        else if (block)
-            users = slice(users, residue * block_heads(), (residue + 1) * block_heads());
-        else if (phase_rule_ == ANNULUS_PHASE_INTERLEAVE)
-            users = {residue, dilation_, (head_count_ - 1 - residue) / dilation_ + 1};
+        else if (heads_of_phase_ == 1)
+            users = {row, dilation_, (head_count_ - 1 - row) / dilation_ + 1};
+        else
+            users = slice(users, row * heads_of_phase_, (row + 1) * heads_of_phase_);
     }
     users = clip(users, heads.start, heads.end());
     users.first += first_head_;
@@ -208,17 +190,10 @@ constexpr ResidueRange BranchPlan::residues(std::int32_t first, std::int32_t las
     const Window heads = served(first, last);
     if (heads.length == 0)
         return {};
-    if (query_rule_ == ANNULUS_QUERY_RESIDUE)
+    if (has_all_residues_)
         return {0, dilation_};
-    switch (phase_rule_) {
-    case ANNULUS_PHASE_BLOCK:
-        return {heads.start / block_heads(), (heads.end() - 1) / block_heads() - heads.start / block_heads() + 1};
-    case ANNULUS_PHASE_INTERLEAVE:
-        return {heads.start % dilation_, std::min(heads.length, dilation_)};
-    case ANNULUS_PHASE_FIXED:
-        break;
-    }
-    return {fixed_residue_ % dilation_, 1};
+    const std::int64_t row = heads.start / heads_of_phase_, last_row = (heads.end() - 1) / heads_of_phase_;
+    return {first_phase_ + row % dilation_, std::min(last_row - row + 1, dilation_)};
 }
 
 constexpr std::int64_t BranchPlan::segment_count() const {
@@ -229,42 +204,6 @@ constexpr Segment BranchPlan::segment(std::int64_t index) const {
     const bool last = index == segment_count() - 1;
     const Curve &curve = last ? last_curve_ : curve_;
     return {{index * length_, curve.length()}, curve};
-}
-
-constexpr std::int64_t BranchPlan::class_size(std::int64_t length, std::int64_t residue) const {
-    return residue < length ? (length - 1 - residue) / dilation_ + 1 : 0;
-}
-
-constexpr Progression BranchPlan::key_class(const Segment &segment, std::int64_t residue) const {
-    return {residue, dilation_, class_size(segment.range.length, residue)};
-}
-
-constexpr Progression BranchPlan::query_class(const Segment &segment, std::int64_t residue) const {
-    if (query_rule_ == ANNULUS_QUERY_EVERY)
-        return {0, 1, segment.range.length};
-    return key_class(segment, residue);
-}
-
-constexpr std::int64_t BranchPlan::padding_keys(const Segment &segment, std::int64_t residue) const {
-    return zero_keys_ ? largest_class() - class_size(segment.range.length, residue) : 0;
-}
-
-constexpr bool BranchPlan::has_keys(std::int32_t head, std::int64_t query, const Window &keys) const {
-    if (!serves(head))
-        return false;
-    const Segment own = segment(segment_of(query));
-    const std::int64_t query_residue = own.place(query) % dilation_;
-    const std::int64_t residue = query_rule_ == ANNULUS_QUERY_RESIDUE ? query_residue : phase(head);
-    if (query_rule_ == ANNULUS_QUERY_DILATED && query_residue != residue)
-        return false;
-    const std::int64_t end = causal_ ? std::min(keys.end(), query + 1) : keys.end();
-    const Progression places = key_class(own, residue);
-    if (own.curve.is_linear())
-        return clip(places, keys.start - own.range.start, end - own.range.start).count > 0;
-    for (std::int64_t i = 0; i < places.count; ++i)
-        if (const std::int64_t key = own.position(places[i]); key >= keys.start && key < end)
-            return true;
-    return false;
 }
 
 class Plan {
@@ -282,12 +221,6 @@ class Plan {
     std::uint64_t bytes() const {
         return sizeof *this + sizeof *shape_ + shape_->pattern.branches.capacity() * sizeof(Branch) +
                shape_->branches.capacity() * sizeof(BranchPlan);
-    }
-
-    // Whether a query attends to a real key in `keys`, in any branch.
-    bool has_keys(std::int32_t head, std::int64_t query, const Window &keys) const {
-        return std::any_of(branches().begin(), branches().end(),
-                           [&](const BranchPlan &branch) { return branch.has_keys(head, query, keys); });
     }
 
     // Over batch and heads, of one branch or of ANNULUS_ALL_BRANCHES together: (query, key) pairs, and bytes of the K

@@ -10,10 +10,6 @@ namespace {
 
 __extension__ using Wide = __int128; // holds the product of two strides
 
-bool contains(const Progression &p, std::int64_t x) {
-    return x >= p.first && (x - p.first) % p.stride == 0 && (x - p.first) / p.stride < p.count;
-}
-
 bool is_contained(const Progression &set, const Progression &in) {
     return contains(in, set.first) &&
            (set.count == 1 || (set.stride % in.stride == 0 && contains(in, set[set.count - 1])));

@@ -29,6 +29,15 @@ struct Progression {
     bool operator==(const Progression &) const = default;
 };
 
+constexpr bool contains(const Progression &p, std::int64_t x) {
+    return x >= p.first && (x - p.first) % p.stride == 0 && (x - p.first) / p.stride < p.count;
+}
+
+// The index of the first element that is not below x; the count, where there is none.
+constexpr std::int64_t first_from(const Progression &p, std::int64_t x) {
+    return x <= p.first ? 0 : std::min(p.count, divide_up(x - p.first, p.stride));
+}
+
 // Elements from … to - 1 of a progression, as far as it has them.
 constexpr Progression slice(const Progression &p, std::int64_t from, std::int64_t to) {
     to = std::min(to, p.count);
@@ -38,10 +47,7 @@ constexpr Progression slice(const Progression &p, std::int64_t from, std::int64_
 
 // The part of a progression that lies in [begin, end).
 constexpr Progression clip(const Progression &p, std::int64_t begin, std::int64_t end) {
-    const auto index = [&](std::int64_t x) { // of the first place that is not below x
-        return x <= p.first ? 0 : std::min(p.count, divide_up(x - p.first, p.stride));
-    };
-    return slice(p, index(begin), index(end));
+    return slice(p, first_from(p, begin), first_from(p, end));
 }
 
 // How many x in [begin, end) have (x - first) mod r < count, for begin, first >= 0 and 0 <= count <= r.

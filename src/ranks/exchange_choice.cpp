@@ -30,7 +30,7 @@ std::vector<std::size_t> classify(const Plan &plan, const std::vector<Window> &s
             if (!segment.curve.is_linear())
                 continue; // counts whole
             const Window part = intersect(segment.range, shard);
-            set_range(residues_asked(branch, part.start - segment.range.start, part.length), r, asked);
+            set_range(residues_of_queries(branch, part.start - segment.range.start, part.length), r, asked);
             intersect(branch.residues(0, plan.problem().heads), r, asked, used);
             key.insert(key.end(), {static_cast<std::int64_t>(i), static_cast<std::int64_t>(used.size())});
             for (const Interval &run : used)

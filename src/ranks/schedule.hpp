@@ -8,7 +8,7 @@
 // a whole: all of the one lies before all of the other.
 #pragma once
 
-#include "core/plan.hpp"
+#include "core/class_pairs.hpp"
 
 #include <annulus/config.h>
 
@@ -20,22 +20,9 @@ namespace annulus {
 // Whether one of `heads` query heads has a query in `queries` that attends to key m of another shard, in one branch.
 constexpr bool attends(const BranchPlan &branch, std::int32_t first_head, std::int32_t heads, const Window &queries,
                        std::int64_t key) {
-    const Segment segment = branch.segment(branch.segment_of(key));
-    const Window part = intersect(segment.range, queries);
-    if (part.length == 0)
-        return false;
-    const std::int64_t r = branch.dilation(), residue = segment.place(key) % r;
-    if (branch.users(residue, first_head, first_head + heads).count == 0)
-        return false;
-    if (branch.query_rule() == ANNULUS_QUERY_EVERY)
-        return true;
-    const std::int64_t begin = (part.start - segment.range.start) % r;
-    if (segment.curve.is_linear())
-        return (residue >= begin ? residue - begin : r - begin + residue) < part.length;
-    for (std::int64_t n = part.start; n < part.end(); ++n)
-        if (segment.place(n) % r == residue)
-            return true;
-    return false;
+    const Segment segment = branch.segment_at(key);
+    return intersect(segment.range, queries).length > 0 &&
+           has_row_in(segment, pair_of_key(branch, segment, first_head, first_head + heads, key).queries, queries);
 }
 
 // The same in any branch.

@@ -6,22 +6,15 @@
 
 namespace annulus {
 
-ResidueRange residues_asked(const BranchPlan &branch, std::int64_t place, std::int64_t queries) {
-    const std::int64_t r = branch.dilation();
-    if (branch.query_rule() == ANNULUS_QUERY_EVERY || queries >= r)
-        return {0, r};
-    return {place % r, queries};
-}
-
 std::vector<SharedBranch> shared_branches(const Plan &plan, const Window &keys, const Window &queries, Steps &steps) {
     std::vector<SharedBranch> all;
-    if (keys.length == 0 || queries.length == 0 || (plan.causal() && keys.start > queries.start))
+    if (queries.length == 0 || seen_keys(plan.causal(), queries.end() - 1, keys).length == 0)
         return all;
     const std::int64_t nearest = keys.start < queries.start ? keys.end() - 1 : keys.start;
     for (std::size_t i = 0; i < plan.branches().size(); ++i) {
         const BranchPlan &branch = plan.branches()[i];
         // If there is one, it has the sender's position that is nearest to the receiver.
-        const Segment segment = branch.segment(branch.segment_of(nearest));
+        const Segment segment = branch.segment_at(nearest);
         const Window &range = segment.range;
         const Window part = intersect(range, queries);
         if (part.length == 0)
@@ -31,7 +24,7 @@ std::vector<SharedBranch> shared_branches(const Plan &plan, const Window &keys, 
             const std::int64_t r = branch.dilation();
             ResidueSet present;
             set_range({(shared.keys.start - range.start) % r, std::min(shared.keys.length, r)}, r, present);
-            const ResidueRange asked = residues_asked(branch, part.start - range.start, part.length);
+            const ResidueRange asked = residues_of_queries(branch, part.start - range.start, part.length);
             intersect(asked, r, present, shared.asked);
         }
         all.push_back(std::move(shared));

@@ -3,7 +3,7 @@
 // (the receiver) want of the keys of the other (the sender), told without a look at each row where that can be.
 #pragma once
 
-#include "core/plan.hpp"
+#include "core/class_pairs.hpp"
 #include "ranks/residues.hpp"
 
 #include <algorithm>
@@ -52,27 +52,22 @@ struct SharedBranch {
 
     bool is_linear() const { return segment.curve.is_linear(); }
     std::int64_t dilation() const { return branch->dilation(); }
-    bool is_by_residue() const { return branch->query_rule() == ANNULUS_QUERY_RESIDUE; }
     // Every key is asked for.
-    bool asks_all() const { return is_by_residue() && queries.length >= dilation(); }
+    bool asks_all() const { return branch->has_all_residues() && queries.length >= dilation(); }
     // Whether the rows that a head wants are few progressions for each of its residues.
     bool has_progressions() const {
-        return is_linear() &&
-               (!is_by_residue() || asks_all() || queries.length <= static_cast<std::int64_t>(most_progressions));
+        return is_linear() && (!branch->has_all_residues() || asks_all() ||
+                               queries.length <= static_cast<std::int64_t>(most_progressions));
     }
     Progression progression(std::int64_t residue) const {
-        const std::int64_t origin = segment.range.start;
-        Progression places = clip(branch->key_class(segment, residue), keys.start - origin, keys.end() - origin);
-        places.first += origin;
-        return places;
+        Progression rows = clip(segment, class_pair(*branch, segment, residue).keys, keys);
+        rows.first += segment.range.start;
+        return rows;
     }
 };
 
 // Those of all branches that have one.
 std::vector<SharedBranch> shared_branches(const Plan &plan, const Window &keys, const Window &queries, Steps &steps);
-
-// Residues of the keys for which queries ask that lie one after the other from a place on.
-ResidueRange residues_asked(const BranchPlan &branch, std::int64_t place, std::int64_t queries);
 
 // Heads first … last - 1 share a key/value head.
 struct HeadGroup {

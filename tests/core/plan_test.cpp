@@ -19,14 +19,6 @@
 namespace annulus::test {
 namespace {
 
-std::vector<std::int64_t> positions_of(const Segment &segment, const Progression &places) {
-    std::vector<std::int64_t> positions;
-    for (std::int64_t j = 0; j < places.count; ++j)
-        positions.push_back(segment.position(places[j]));
-    std::sort(positions.begin(), positions.end());
-    return positions;
-}
-
 // One problem out of many, printed where it fails.
 class RandomPlan : public testing::TestWithParam<int> {
   protected:
@@ -36,16 +28,13 @@ class RandomPlan : public testing::TestWithParam<int> {
     testing::ScopedTrace trace_{__FILE__, __LINE__, testing::Message() << problem_};
 };
 
-TEST_P(RandomPlan, ClassesOfKeysAndQueriesAreThoseOfTheDefinition) {
-    // Causality is no property of classes.
-    Problem acausal = problem_;
-    acausal.causal = false;
-    const Mask mask(acausal);
-    const Plan plan(pattern_of(acausal), plan_problem_of(acausal));
+TEST_P(RandomPlan, SegmentsPlacesAndPhasesAreThoseOfTheDefinition) {
+    const Mask mask(problem_);
+    const Plan plan(pattern_of(problem_), plan_problem_of(problem_));
     for (std::size_t i = 0; i < problem_.branches.size(); ++i) {
         const BranchPlan &branch = plan.branches()[i];
         for (std::int64_t n = 0; n < problem_.length; ++n) {
-            const Segment segment = branch.segment(branch.segment_of(n));
+            const Segment segment = branch.segment_at(n);
             const Mask::Segment wanted_segment = mask.segment_of(i, n);
             ASSERT_EQ(segment.range.start, wanted_segment.start);
             ASSERT_EQ(segment.range.length, wanted_segment.length);
@@ -54,24 +43,11 @@ TEST_P(RandomPlan, ClassesOfKeysAndQueriesAreThoseOfTheDefinition) {
                 ASSERT_EQ(segment.place(n), mask.place(i, n));
                 ASSERT_EQ(segment.position(mask.place(i, n)), n);
             }
-            for (std::int32_t h = 0; h < problem_.heads; ++h) {
-                ASSERT_EQ(branch.serves(h), mask.serves(i, h));
-                if (!branch.serves(h))
-                    continue;
+        }
+        for (std::int32_t h = 0; h < problem_.heads; ++h) {
+            ASSERT_EQ(branch.serves(h), mask.serves(i, h));
+            if (branch.serves(h)) {
                 ASSERT_EQ(branch.phase(h), mask.phase(i, h));
-                const bool own_residue = branch.query_rule() == ANNULUS_QUERY_RESIDUE;
-                const std::int64_t residue = own_residue ? segment.place(n) % branch.dilation() : branch.phase(h);
-                ASSERT_TRUE(branch.uses(h, residue));
-                Mask::Keys keys;
-                mask.add_keys(i, n, h, keys);
-                const std::vector<std::int64_t> queries = positions_of(segment, branch.query_class(segment, residue));
-                const bool attends = std::binary_search(queries.begin(), queries.end(), n);
-                ASSERT_EQ(attends, own_residue || branch.query_rule() == ANNULUS_QUERY_EVERY ||
-                                       mask.place(i, n) % branch.dilation() == residue);
-                if (attends) {
-                    ASSERT_EQ(positions_of(segment, branch.key_class(segment, residue)), keys.positions);
-                    ASSERT_EQ(branch.padding_keys(segment, residue), keys.padding);
-                }
             }
         }
     }
@@ -211,7 +187,7 @@ TEST_P(RandomHeads, UsersOfResiduesAreThoseOfTheDefinition) {
     const Plan plan(pattern_of(problem_), plan_problem_of(problem_));
     for (std::size_t i = 0; i < problem_.branches.size(); ++i) {
         const BranchPlan &branch = plan.branches()[i];
-        const bool has_all = branch.query_rule() == ANNULUS_QUERY_RESIDUE;
+        const bool has_all = problem_.branches[i].query == ANNULUS_QUERY_RESIDUE;
         for (std::int32_t first = 0; first < problem_.heads; ++first)
             for (std::int32_t last = first; last <= problem_.heads; ++last) {
                 std::set<std::int64_t> phases;

@@ -7,6 +7,7 @@
 //
 // With P recomputed from LSE and delta = O . dO - dLSE: dV = P^T dO, dS = scale P (dO V^T - delta), dQ = dS K,
 // dK = dS^T Q.
+#include "core/class_pairs.hpp"
 #include "core/softmax_limits.hpp"
 #include "core/workspace.hpp"
 #include "cpu/blocked/passes.hpp"
@@ -76,26 +77,25 @@ template <class T> Scratch<T> book_scratch(Workspace &workspace, const Plan &pla
     return s;
 }
 
-// How the cells of a branch are counted. Unit u is (batch entry, key/value head, segment, slot); a slot is a residue
-// under the query rule `residue`, else a head of the group standing for the residue that it uses.
+// How the cells of a branch are counted. Unit u is (batch entry, key/value head, segment, slot); a slot is one of the
+// residues that the group of heads has.
 class Schedule {
   public:
     Schedule(const Plan &plan, const BranchPlan &branch) : problem_(plan.problem()), branch_(branch) {
         const Window &queries = problem_.queries;
         first_segment_ = branch.segment_of(queries.start);
         segments_ = branch.segment_of(queries.end() - 1) - first_segment_ + 1;
-        const std::int64_t length = branch.segment_length();
-        const bool by_residue = branch.query_rule() == ANNULUS_QUERY_RESIDUE;
-        slots_ = by_residue ? std::min(branch.dilation(), length) : problem_.heads / problem_.kv_heads;
+        group_ = problem_.heads / problem_.kv_heads;
+        slots_ = std::min(branch.dilation(), branch.has_all_residues() ? branch.segment_length() : group_);
         // Residue 0 has the most keys and queries; only along a line can the queries in the window be told beforehand.
         std::int64_t query_rows = 0;
         for (const Segment &segment : {branch.segment(0), branch.segment(branch.segment_count() - 1)}) {
-            const Progression all = branch.query_class(segment, 0);
+            const Progression all = class_pair(branch, segment, 0).queries;
             const std::int64_t in_window = divide_up(queries.length, all.stride) + 1;
             query_rows = std::max(query_rows, segment.curve.is_linear() ? std::min(all.count, in_window) : all.count);
         }
         query_chunks_ = divide_up(query_rows, query_tile);
-        const Progression keys = branch.key_class(branch.segment(0), 0);
+        const Progression keys = class_pair(branch, branch.segment(0), 0).keys;
         const std::int64_t in_window = divide_up(problem_.keys.length, keys.stride) + 1;
         key_chunks_ =
             divide_up(branch.segment(0).curve.is_linear() ? std::min(keys.count, in_window) : keys.count, key_chunk);
@@ -126,21 +126,16 @@ class Schedule {
         return c;
     }
 
-    // The residue of a slot, or -1 where an earlier head of the group stands for it or the head is not served.
+    // The residue of a slot, or -1 where the group has fewer.
     std::int64_t residue(std::int32_t kv_head, std::int64_t slot) const {
-        if (branch_.query_rule() == ANNULUS_QUERY_RESIDUE)
-            return slot;
-        const std::int32_t group = problem_.heads / problem_.kv_heads;
-        const std::int32_t head = kv_head * group + static_cast<std::int32_t>(slot);
-        if (!branch_.serves(head))
-            return -1;
-        const std::int64_t phase = branch_.phase(head);
-        return branch_.users(phase, kv_head * group, head).count == 0 ? phase : -1;
+        const ResidueRange own = branch_.residues(kv_head * group_, (kv_head + 1) * group_);
+        return slot < own.count ? (own.first + slot) % branch_.dilation() : -1;
     }
 
   private:
     const Problem &problem_;
     const BranchPlan &branch_;
+    std::int32_t group_;
     std::int64_t first_segment_, segments_, slots_, query_chunks_, key_chunks_;
 };
 
@@ -154,9 +149,10 @@ template <class T> class CellBackward {
         if (residue < 0)
             return;
         const Segment segment = branch.segment(cell.segment);
-        const Progression all_keys = clip(segment, branch.key_class(segment, residue), plan_.problem().keys);
-        const Progression keys = slice(all_keys, cell.key_chunk * key_chunk, (cell.key_chunk + 1) * key_chunk);
-        const int queries = find_queries(branch, segment, residue, cell.query_chunk);
+        const ClassPair pair =
+            clip(class_pair(branch, segment, residue), plan_.problem().queries, plan_.problem().keys);
+        const Progression keys = slice(pair.keys, cell.key_chunk * key_chunk, (cell.key_chunk + 1) * key_chunk);
+        const int queries = find_queries(pair, cell.query_chunk);
         if (keys.count == 0 || queries == 0)
             return;
         const Span span = span_of(s_.query_positions, queries);
@@ -169,12 +165,10 @@ template <class T> class CellBackward {
     }
 
   private:
-    // Fills s_.query_positions with a chunk of the class's queries that are in the window; returns their number.
-    int find_queries(const BranchPlan &branch, const Segment &segment, std::int64_t residue, std::int64_t index) const {
-        const Window &window = plan_.problem().queries;
-        const Progression queries = slice(clip(segment, branch.query_class(segment, residue), window),
-                                          index * query_tile, (index + 1) * query_tile);
-        return fill_positions(segment, queries, 0, queries.count, window, s_.query_positions);
+    // Fills s_.query_positions with a chunk of the pair's queries that are in the window; returns their number.
+    int find_queries(const ClassPair &pair, std::int64_t index) const {
+        const Progression queries = slice(pair.queries, index * query_tile, (index + 1) * query_tile);
+        return fill_positions(pair.segment, queries, 0, queries.count, plan_.problem().queries, s_.query_positions);
     }
 
     void run_head(std::int64_t b, std::int32_t head, const Segment &segment, const Progression &keys, int queries,

@@ -6,6 +6,7 @@
 // With S in units of log2 the running softmax over key tiles is: m' = max(m, S), P = 2^(S - m'), l' = l 2^(m - m') +
 // sum P, O' = O 2^(m - m') + P V; at the end O / l and LSE = (m + log2 l) ln 2 (Milakov and Gimelshein 2018,
 // arXiv:1805.02867).
+#include "core/class_pairs.hpp"
 #include "core/workspace.hpp"
 #include "cpu/blocked/passes.hpp"
 #include "cpu/blocked/tile.hpp"
@@ -29,8 +30,7 @@ std::int64_t block_length(const Plan &plan) {
     constexpr std::int64_t longest = 16384, enough_blocks = 64;
     std::int64_t dilation = 1;
     for (const BranchPlan &branch : plan.branches())
-        if (branch.query_rule() != ANNULUS_QUERY_EVERY)
-            dilation = std::max(dilation, std::min(branch.dilation(), longest));
+        dilation = std::max(dilation, std::min(branch.query_stride(), longest));
     const Problem &problem = plan.problem();
     auto length =
         static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(std::min(longest, query_tile * dilation))));
@@ -127,7 +127,7 @@ template <class T> class BlockForward {
         for (std::int64_t i = 0; i < at.block.length; ++i) {
             const std::int64_t position = at.block.start + i;
             const bool no_sum = s_.l[i] == T{0};
-            const bool empty = no_sum && !plan_.has_keys(at.head, position, keys);
+            const bool empty = no_sum && !has_keys(plan_, at.head, position, keys);
             // A row all of whose keys have the score -infinity is not one without keys.
             const T sum = no_sum ? std::numeric_limits<T>::quiet_NaN() : s_.l[i];
             if (empty) // 0 in every dtype
@@ -147,51 +147,33 @@ template <class T> class BlockForward {
         if (!segment.curve.is_linear())
             for (std::int64_t i = 0; i < part.length; ++i)
                 s_.places[i] = segment.place(part.start + i);
-        if (branch.query_rule() != ANNULUS_QUERY_RESIDUE) {
-            run_class(at, branch, segment, part, branch.phase(at.head));
-            return;
-        }
-        const std::int64_t r = branch.dilation();
-        if (segment.curve.is_linear()) { // only the residues that occur in the part
-            const std::int64_t first = segment.place(part.start);
-            for (std::int64_t i = 0; i < std::min(r, part.length); ++i)
-                run_class(at, branch, segment, part, (first + i) % r);
-        } else {
-            for (std::int64_t residue = 0; residue < std::min(r, segment.range.length); ++residue)
-                run_class(at, branch, segment, part, residue);
-        }
+        for_each_class_pair(branch, at.head, segment, part, plan_.problem().keys,
+                            [&](const ClassPair &pair) { run_pair(at, part, pair); });
     }
 
-    // The queries of a class inside `part` against the keys of the class.
-    void run_class(const Head &at, const BranchPlan &branch, const Segment &segment, const Window &part,
-                   std::int64_t residue) const {
-        const Progression queries = branch.query_class(segment, residue);
+    // The queries of a pair inside `part` against its keys.
+    void run_pair(const Head &at, const Window &part, const ClassPair &pair) const {
         std::int64_t count = 0;
-        if (segment.curve.is_linear()) {
-            const std::int64_t begin = part.start - segment.range.start;
-            const Progression own = clip(queries, begin, begin + part.length);
-            for (; count < own.count; ++count)
-                s_.members[count] = segment.range.start + own[count];
+        if (pair.segment.curve.is_linear()) {
+            for (; count < pair.queries.count; ++count)
+                s_.members[count] = pair.segment.range.start + pair.queries[count];
         } else {
             for (std::int64_t i = 0; i < part.length; ++i)
-                if (s_.places[i] % queries.stride == queries.first)
+                if (contains(pair.queries, s_.places[i]))
                     s_.members[count++] = part.start + i;
         }
-        const Progression keys = clip(segment, branch.key_class(segment, residue), plan_.problem().keys);
-        const std::int64_t padding = branch.padding_keys(segment, residue);
         for (std::int64_t i = 0; i < count; i += query_tile)
-            run_tile(at, segment, keys, padding, s_.members + i,
-                     static_cast<int>(std::min<std::int64_t>(query_tile, count - i)));
+            run_tile(at, pair, s_.members + i, static_cast<int>(std::min<std::int64_t>(query_tile, count - i)));
     }
 
-    void run_tile(const Head &at, const Segment &segment, const Progression &keys, std::int64_t padding,
-                  const std::int64_t *queries, int count) const {
+    void run_tile(const Head &at, const ClassPair &pair, const std::int64_t *queries, int count) const {
+        const Segment &segment = pair.segment;
         const VectorKernels<T> &vector = vector_kernels<T>();
         load_tile(HeadRows(tensors_.q, at.b, at.head, plan_.problem().queries.start), queries, count, d_, s_.rows);
         transpose_tile(s_.rows, count, d_, s_.q);
         load_state(at, queries, count);
-        if (padding)
-            add_zero_keys(padding, count);
+        if (pair.padding_keys)
+            add_zero_keys(pair.padding_keys, count);
 
         const std::int32_t kv_head = plan_.problem().kv_head(at.head);
         const Problem &problem = plan_.problem();
@@ -200,12 +182,10 @@ template <class T> class BlockForward {
         const auto scale_log2 = static_cast<T>(plan_.scale() * std::numbers::log2e);
         const bool causal = plan_.causal();
         const std::int64_t last_query = queries[count - 1]; // they ascend
-        const std::int64_t key_count = causal && segment.curve.is_linear()
-                                           ? clip(keys, 0, last_query - segment.range.start + 1).count
-                                           : keys.count;
+        const std::int64_t key_count = clip(segment, pair.keys, seen_keys(causal, last_query, problem.keys)).count;
         const int tile = key_tile(plan_.problem().head_dim);
         for (std::int64_t from = 0; from < key_count; from += tile) {
-            const int n = fill_positions(segment, keys, from, std::min<std::int64_t>(tile, key_count - from),
+            const int n = fill_positions(segment, pair.keys, from, std::min<std::int64_t>(tile, key_count - from),
                                          problem.keys, s_.key_positions);
             if (n == 0)
                 continue;

@@ -104,13 +104,6 @@ inline Span span_of(const std::int64_t *positions, int count) {
     return {*low, *high};
 }
 
-// The places of a progression that may lie in a window: along a line they do.
-inline Progression clip(const Segment &segment, const Progression &places, const Window &window) {
-    return segment.curve.is_linear()
-               ? clip(places, window.start - segment.range.start, window.end() - segment.range.start)
-               : places;
-}
-
 // Global positions of the places from … from + count - 1 of a progression, as far as they lie in the window. Returns
 // their number.
 inline int fill_positions(const Segment &segment, const Progression &places, std::int64_t from, std::int64_t count,

@@ -125,8 +125,7 @@ class LayoutMaker {
         for (const BranchPlan &branch : plan.branches()) {
             const std::int64_t members = branch.largest_class();
             most_keys_ = std::max(most_keys_, members);
-            most_queries_ =
-                std::max(most_queries_, branch.query_rule() == ANNULUS_QUERY_EVERY ? branch.segment_length() : members);
+            most_queries_ = std::max(most_queries_, divide_up(branch.segment_length(), branch.query_stride()));
             longest_segment_ = std::max(longest_segment_, branch.segment_length());
         }
     }
@@ -250,7 +249,7 @@ bool can_be_direct(const Plan &plan, annulus_pass pass, std::int64_t tile) {
     const Problem &problem = plan.problem();
     const BranchPlan &branch = plan.branches().front();
     if (plan.branches().size() > 1 || plan.causal() || branch.largest_class() > tile ||
-        (branch.dilation() > 1 && branch.query_rule() != ANNULUS_QUERY_DILATED))
+        (branch.dilation() > 1 && (branch.has_all_residues() || branch.query_stride() != branch.dilation())))
         return false;
     if (pass == ANNULUS_PASS_BACKWARD && (problem.heads != problem.kv_heads || !(problem.queries == problem.keys)))
         return false;

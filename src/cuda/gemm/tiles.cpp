@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/gemm/tiles.hpp"
 
+#include "core/class_pairs.hpp"
+
 #include <algorithm>
 #include <array>
 
@@ -165,8 +167,8 @@ class BranchTiles {
     Window span_of_segments(const Window &window) const {
         if (window.length == 0)
             return {};
-        const Window first = branch_.segment(branch_.segment_of(window.start)).range;
-        const Window last = branch_.segment(branch_.segment_of(window.end() - 1)).range;
+        const Window first = branch_.segment_at(window.start).range;
+        const Window last = branch_.segment_at(window.end() - 1).range;
         return {first.start, last.end() - first.start};
     }
 
@@ -206,7 +208,7 @@ class BranchTiles {
                       const Window &keys) {
         const std::int64_t r = branch_.dilation();
         const std::int64_t begin = set.first_residue, end = begin + set.residues;
-        const bool every = branch_.query_rule() == ANNULUS_QUERY_EVERY;
+        const bool queries_stay = branch_.query_stride() != r; // when the residue moves
         std::array<std::int64_t, 6> cuts{queries.start % r, queries.end() % r,        keys.start % r,
                                          keys.end() % r,    segment.range.length % r, end};
         std::sort(cuts.begin(), cuts.end());
@@ -216,27 +218,23 @@ class BranchTiles {
             part.first_residue = from;
             part.residues = to - from;
             part.first_head = static_cast<std::int32_t>(set.first_head + (from - begin) * set.head_step_residue);
-            add_classes(base, segment, part, queries, keys);
+            add_classes(base, segment, part);
             from = to;
         };
-        // With the rule `every` the queries do not move with the residue.
-        while (every && from < end)
+        while (queries_stay && from < end)
             add_until(from + 1);
         for (const std::int64_t cut : cuts)
             if (cut > from && cut <= end)
                 add_until(cut);
     }
 
-    void add_classes(TileSet base, const Segment &segment, const HeadSet &set, const Window &queries,
-                     const Window &keys) {
-        const std::int64_t residue = set.first_residue;
-        const Progression query_rows = clip(branch_.query_class(segment, residue), queries.start, queries.end());
-        const Progression key_rows = clip(branch_.key_class(segment, residue), keys.start, keys.end());
-        base.padding_keys = branch_.padding_keys(segment, residue);
-        if (query_rows.count == 0 || (key_rows.count == 0 && base.padding_keys == 0))
+    void add_classes(TileSet base, const Segment &segment, const HeadSet &set) {
+        const ClassPair pair = clip(class_pair(branch_, segment, set.first_residue), block_.queries, block_.keys);
+        if (pair.queries.count == 0 || (pair.keys.count == 0 && pair.padding_keys == 0))
             return;
+        base.padding_keys = pair.padding_keys;
         base.head = set;
-        ClassTiles(base, query_rows, key_rows, plan_.causal(), out_).cut(tile_);
+        ClassTiles(base, pair.queries, pair.keys, plan_.causal(), out_).cut(tile_);
     }
 
     const Plan &plan_;

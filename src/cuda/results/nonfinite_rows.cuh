@@ -7,6 +7,7 @@
 // row attends to a NaN: it is done when all these columns are NaN again.
 #pragma once
 
+#include "core/class_pairs.hpp"
 #include "core/softmax_limits.hpp"
 #include "cuda/device/kernel_common.cuh"
 #include "cuda/results/results.hpp"
@@ -71,19 +72,9 @@ class NonfiniteColumns {
 template <class Use> __device__ void for_each_key(const RowContext &c, std::int32_t head, std::int64_t query, Use use) {
     for (int i = 0; i < c.branch_count; ++i) {
         const BranchPlan &branch = c.branches[i];
-        if (!branch.serves(head))
-            continue;
-        const Segment segment = branch.segment(branch.segment_of(query));
-        const std::int64_t own = segment.place(query) % branch.dilation();
-        const std::int64_t residue = branch.query_rule() == ANNULUS_QUERY_RESIDUE ? own : branch.phase(head);
-        if (branch.query_rule() == ANNULUS_QUERY_DILATED && own != residue)
-            continue;
-        const Progression keys = branch.key_class(segment, residue);
-        for (std::int64_t j = 0; j < keys.count; ++j) {
-            const std::int64_t key = segment.position(keys[j]);
-            if (key <= query && key >= c.keys.start && key < c.keys.end() && !use(key))
-                return;
-        }
+        const ClassPair pair = pair_of_query(branch, head, query);
+        if (!for_each_position(pair.segment, pair.keys, seen_keys(branch.causal(), query, c.keys), use))
+            return;
     }
 }
 
@@ -91,18 +82,9 @@ template <class Use> __device__ void for_each_key(const RowContext &c, std::int3
 template <class Use> __device__ void for_each_query(const RowContext &c, std::int32_t head, std::int64_t key, Use use) {
     for (int i = 0; i < c.branch_count; ++i) {
         const BranchPlan &branch = c.branches[i];
-        if (!branch.serves(head))
-            continue;
-        const Segment segment = branch.segment(branch.segment_of(key));
-        const std::int64_t residue = segment.place(key) % branch.dilation();
-        if (!branch.uses(head, residue))
-            continue;
-        const Progression queries = branch.query_class(segment, residue);
-        for (std::int64_t j = 0; j < queries.count; ++j) {
-            const std::int64_t query = segment.position(queries[j]);
-            if (query >= key && query >= c.queries.start && query < c.queries.end() && !use(query))
-                return;
-        }
+        const ClassPair pair = pair_of_key(branch, branch.segment_at(key), head, head + 1, key);
+        if (!for_each_position(pair.segment, pair.queries, seeing_queries(branch.causal(), key, c.queries), use))
+            return;
     }
 }
 

@@ -19,34 +19,22 @@ std::span<const GridBranch> branches_of(const TileGrid &pass) {
 
 constexpr std::int64_t too_many_tiles = std::int64_t{1} << 31;
 
-GridBranch make_branch(const Plan &plan, std::size_t index, GridOf what) {
-    const Branch &branch = plan.pattern().branches[index];
-    const BranchPlan &of_plan = plan.branches()[index];
+GridBranch make_branch(const BranchPlan &branch, GridOf what) {
+    const bool of_keys = what == GridOf::key_gradients;
+    const std::int64_t unit_stride = of_keys ? branch.dilation() : branch.query_stride();
+    const std::int64_t run_stride = of_keys ? branch.query_stride() : branch.dilation();
     GridBranch result{};
-    const int dilation = static_cast<int>(of_plan.dilation());
-    result.length = FastDivmod(static_cast<int>(of_plan.segment_length()));
-    result.dilation = FastDivmod(dilation);
-    result.first_head = branch.first_head;
-    result.head_count = of_plan.head_count();
-    // Where there is one class, all is said.
-    result.unit_rule = dilation == 1 ? ANNULUS_QUERY_EVERY : branch.query_rule;
-    result.run_dilation = result.dilation;
-    if (what == GridOf::key_gradients && result.unit_rule == ANNULUS_QUERY_EVERY) {
-        result.unit_rule = dilation == 1 ? ANNULUS_QUERY_EVERY : ANNULUS_QUERY_DILATED;
-        result.run_dilation = FastDivmod(1);
-    }
-    switch (branch.phase_rule) {
-    case ANNULUS_PHASE_BLOCK:
-        result.heads_of_phase = FastDivmod(static_cast<int>(divide_up(result.head_count, dilation)));
-        break;
-    case ANNULUS_PHASE_INTERLEAVE:
-        result.heads_of_phase = FastDivmod(1);
-        break;
-    case ANNULUS_PHASE_FIXED:
-        result.heads_of_phase = FastDivmod(std::numeric_limits<int>::max());
-        result.first_phase = static_cast<int>(branch.fixed_residue % dilation);
-        break;
-    }
+    result.length = FastDivmod(static_cast<int>(branch.segment_length()));
+    result.dilation = FastDivmod(static_cast<int>(branch.dilation()));
+    result.run_dilation = FastDivmod(static_cast<int>(run_stride));
+    result.first_head = branch.first_head();
+    result.head_count = branch.head_count();
+    result.heads_of_phase = FastDivmod(static_cast<int>(branch.heads_of_phase()));
+    result.first_phase = static_cast<int>(branch.first_phase());
+    if (unit_stride == 1)
+        result.unit_rule = ANNULUS_QUERY_EVERY;
+    else
+        result.unit_rule = branch.has_all_residues() ? ANNULUS_QUERY_RESIDUE : ANNULUS_QUERY_DILATED;
     return result;
 }
 
@@ -309,9 +297,9 @@ std::vector<PlannedGrid> make_grids(const Plan &plan, GridOf what, const KernelS
         if (!empty.zero_keys && !has_pairs(branch, problem))
             continue;
         if (!is_curved(plan.pattern().branches[i], branch)) {
-            linear.push_back(make_branch(plan, i, what));
+            linear.push_back(make_branch(branch, what));
         } else if (has_pairs(branch, problem)) {
-            curved.push_back({*with_branch(empty, make_branch(plan, i, what)), false, &branch,
+            curved.push_back({*with_branch(empty, make_branch(branch, what)), false, &branch,
                               intersect(problem.queries, problem.keys)});
             TileGrid &pass = curved.back().tiles;
             const Window &window = curved.back().window;
@@ -391,7 +379,7 @@ const char *curve_refusal(const Plan &plan) {
             continue;
         if (cuts_segment(branch, problem.queries) || cuts_segment(branch, problem.keys))
             return "a window or shard cuts a segment in Hilbert order";
-        if (plan.causal() && branch.query_rule() == ANNULUS_QUERY_EVERY)
+        if (plan.causal() && branch.query_stride() != branch.dilation())
             return "it has no causality in Hilbert order for the query rule every";
     }
     return nullptr;
