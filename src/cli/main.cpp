@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The annulus program. Exit codes: 0 done, 1 failed (memory, disk), 2 bad options or files, 128 + n ended by signal n.
-#include "commands.hpp"
-#include "handles.hpp"
-#include "mpi_ranks.hpp"
-#include "text.hpp"
+#include "cli/commands/commands.hpp"
+#include "cli/ranks/mpi_place.hpp"
+#include "cli/report/failure.hpp"
+#include "cli/report/text.hpp"
+
+#include <annulus/annulus.h>
 
 #include <CLI/CLI.hpp>
 

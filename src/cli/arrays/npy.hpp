@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Arrays in .npy files, mapped into memory.
+#pragma once
+
+#include "cli/arrays/input_file.hpp"
+#include "cli/arrays/npy_header.hpp"
+#include "cli/arrays/output_file.hpp"
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace annulus::cli {
+
+// An array to read: the file's own pages, or a copy once it was converted.
+class InputArray {
+  public:
+    // `option` is what messages call the file by. Throws Failure with exit_bad_input unless the file holds an array.
+    InputArray(std::string option, const std::string &path);
+
+    const std::string &option() const { return option_; }
+    annulus_dtype dtype() const { return header_.dtype; }
+    const std::vector<std::int64_t> &shape() const { return header_.shape; }
+    // Aligned to the element's size. The library takes inputs and outputs by one type of pointer; do not write.
+    void *data() const;
+
+    void convert_to(annulus_dtype dtype);
+
+    // Throws Failure with exit_bad_input where the file was changed since it was opened, unless a copy stands for it.
+    void check_unchanged() const;
+
+  private:
+    std::string option_;
+    std::optional<InputFile> file_;
+    std::unique_ptr<std::byte[]> copy_; // or the converted numbers
+    NpyHeader header_;
+};
+
+// An array to write. It appears under its name with commit().
+class OutputArray {
+  public:
+    OutputArray(const std::string &option, const std::string &path, annulus_dtype dtype,
+                const std::vector<std::int64_t> &shape);
+
+    void *data() const { return file_.data() + data_offset_; }
+    const std::string &path() const { return file_.path(); }
+    void commit() { file_.commit(); }
+
+  private:
+    std::size_t data_offset_;
+    OutputFile file_;
+};
+
+} // namespace annulus::cli

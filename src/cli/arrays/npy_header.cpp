@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/arrays/npy_header.hpp"
+
+#include "cli/report/failure.hpp"
+#include "cli/report/text.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+namespace annulus::cli {
+
+namespace {
+
+constexpr std::string_view magic = "\x93NUMPY";
+
+constexpr std::pair<std::string_view, annulus_dtype> descriptors[] = {{"<f8", ANNULUS_FLOAT64},
+                                                                      {"<f4", ANNULUS_FLOAT32},
+                                                                      {"<f2", ANNULUS_FLOAT16},
+                                                                      {"<V2", ANNULUS_BFLOAT16},
+                                                                      {"|V2", ANNULUS_BFLOAT16}};
+
+// Reads the Python dictionary of a header.
+class DictionaryReader {
+  public:
+    explicit DictionaryReader(std::string_view text) : rest_(text) {}
+
+    NpyHeader read() {
+        expect('{');
+        while (!accept('}')) {
+            const std::string_view key = quoted();
+            expect(':');
+            if (key == "descr" && !has_dtype_)
+                read_dtype();
+            else if (key == "fortran_order" && !has_order_)
+                read_order();
+            else if (key == "shape" && !has_shape_)
+                read_shape();
+            else
+                fail(); // unknown, or there for the second time
+            if (!accept(',')) {
+                expect('}');
+                break;
+            }
+        }
+        if (!has_dtype_ || !has_order_ || !has_shape_)
+            fail();
+        return std::move(header_);
+    }
+
+  private:
+    [[noreturn]] static void fail() { throw bad_input("the .npy header is damaged"); }
+
+    void skip_space() { rest_.remove_prefix(std::min(rest_.find_first_not_of(" \t\n"), rest_.size())); }
+
+    bool accept(char c) {
+        skip_space();
+        if (!rest_.starts_with(c))
+            return false;
+        rest_.remove_prefix(1);
+        return true;
+    }
+
+    void expect(char c) {
+        if (!accept(c))
+            fail();
+    }
+
+    bool accept_word(std::string_view word) {
+        skip_space();
+        if (!rest_.starts_with(word))
+            return false;
+        rest_.remove_prefix(word.size());
+        return true;
+    }
+
+    std::string_view quoted() {
+        skip_space();
+        if (rest_.empty() || (rest_[0] != '\'' && rest_[0] != '"'))
+            fail();
+        const std::size_t end = rest_.find(rest_[0], 1);
+        if (end == std::string_view::npos)
+            fail();
+        const std::string_view text = rest_.substr(1, end - 1);
+        rest_.remove_prefix(end + 1);
+        return text;
+    }
+
+    void read_dtype() {
+        constexpr const char *accepted = "must be little-endian float64, float32, float16 or ml_dtypes' bfloat16";
+        skip_space();
+        if (rest_.starts_with('['))
+            throw bad_input(std::string("the dtype is structured; it ") + accepted);
+        const std::string_view descriptor = quoted();
+        for (const auto &[text, dtype] : descriptors)
+            if (text == descriptor) {
+                header_.dtype = dtype;
+                has_dtype_ = true;
+                return;
+            }
+        throw bad_input("the dtype is '" + std::string(descriptor) + "'; it " + accepted);
+    }
+
+    void read_order() {
+        if (accept_word("True"))
+            throw bad_input("the array is in Fortran order; save numpy.ascontiguousarray() of it");
+        if (!accept_word("False"))
+            fail();
+        has_order_ = true;
+    }
+
+    void read_shape() {
+        expect('(');
+        while (!accept(')')) {
+            skip_space();
+            const std::size_t digits = std::min(rest_.find_first_not_of("0123456789"), rest_.size());
+            const std::optional<std::int64_t> size = parse_integer(rest_.substr(0, digits));
+            if (!size)
+                fail();
+            header_.shape.push_back(*size);
+            rest_.remove_prefix(digits);
+            if (!accept(',')) {
+                expect(')');
+                break;
+            }
+        }
+        has_shape_ = true;
+    }
+
+    std::string_view rest_;
+    NpyHeader header_;
+    bool has_dtype_ = false, has_order_ = false, has_shape_ = false;
+};
+
+// Whatever is computed of the sizes then fits as well: strides, and the bytes of a part. An array without numbers may
+// have large sizes beside the 0, which counts as 1 here.
+void check_size(const NpyHeader &header) {
+    std::int64_t bytes = annulus_dtype_bytes(header.dtype);
+    for (const std::int64_t size : header.shape)
+        if (__builtin_mul_overflow(bytes, std::max<std::int64_t>(size, 1), &bytes))
+            throw bad_input("the shape in the .npy header is too large");
+}
+
+} // namespace
+
+std::size_t NpyHeader::count() const {
+    std::size_t count = 1;
+    for (const std::int64_t size : shape)
+        count *= static_cast<std::size_t>(size);
+    return count;
+}
+
+std::size_t NpyHeader::data_bytes() const {
+    return count() * static_cast<std::size_t>(annulus_dtype_bytes(dtype));
+}
+
+NpyHeader parse_npy_header(std::string_view file) {
+    if (!file.starts_with(magic))
+        throw bad_input("not a .npy file");
+    const std::size_t version_end = magic.size() + 2;
+    const unsigned char version = file.size() < version_end ? 0 : static_cast<unsigned char>(file[magic.size()]);
+    const std::size_t length_bytes = version == 1 ? 2 : 4;
+    if (file.size() < version_end + length_bytes)
+        throw bad_input("truncated inside the .npy header");
+    if (version < 1 || version > 3)
+        throw bad_input("version " + std::to_string(version) + " of the .npy format; 1 to 3 are known");
+    std::size_t length = 0;
+    for (std::size_t i = length_bytes; i-- > 0;)
+        length = length << 8 | static_cast<unsigned char>(file[version_end + i]);
+    const std::size_t begin = version_end + length_bytes;
+    if (file.size() - begin < length)
+        throw bad_input("truncated inside the .npy header");
+
+    NpyHeader header = DictionaryReader(file.substr(begin, length)).read();
+    header.data_offset = begin + length;
+    check_size(header);
+    return header;
+}
+
+std::string format_npy_header(annulus_dtype dtype, const std::vector<std::int64_t> &shape) {
+    std::string dictionary = "{'descr': '";
+    for (const auto &[text, value] : descriptors)
+        if (value == dtype) {
+            dictionary += text;
+            break;
+        }
+    dictionary += "', 'fortran_order': False, 'shape': (";
+    for (std::size_t i = 0; i < shape.size(); ++i)
+        dictionary += (i ? ", " : "") + std::to_string(shape[i]);
+    dictionary += shape.size() == 1 ? ",), }" : "), }";
+
+    const std::size_t before = magic.size() + 4;
+    dictionary.append(63 - (before + dictionary.size()) % 64, ' ');
+    dictionary += '\n';
+    std::string header(magic);
+    header += {'\x01', '\x00', static_cast<char>(dictionary.size() & 0xFF), static_cast<char>(dictionary.size() >> 8)};
+    return header + dictionary;
+}
+
+} // namespace annulus::cli

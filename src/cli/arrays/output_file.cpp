@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/arrays/output_file.hpp"
+
+#include "cli/report/failure.hpp"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fcntl.h>
+#include <filesystem>
+#include <random>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <utility>
+
+namespace annulus::cli {
+
+namespace {
+
+// Whether the path that the user gave is to blame, and not the state of the machine.
+bool is_path_error(int error) {
+    return error == ENOENT || error == ENOTDIR || error == EACCES || error == EPERM || error == EROFS ||
+           error == ENAMETOOLONG || error == ELOOP;
+}
+
+// The system's own link to an open file.
+std::string link_to(const Descriptor &file) {
+    return "/proc/self/fd/" + std::to_string(file.get());
+}
+
+} // namespace
+
+OutputFile::OutputFile(std::string option, const std::string &path, std::size_t bytes)
+    : option_(std::move(option)), path_(path) {
+    if (path.empty())
+        throw bad_input(option_ + ": the path is empty");
+    std::error_code error;
+    const std::filesystem::path resolved = std::filesystem::weakly_canonical(path, error);
+    if (!error)
+        path_ = resolved;
+    const std::filesystem::file_status status = std::filesystem::status(path_, error);
+    if (!std::filesystem::status_known(status))
+        fail(exit_bad_input, "cannot create", error.value());
+    if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status))
+        throw bad_input(option_ + ": '" + path + "' is no regular file");
+    create();
+    reserve(bytes);
+}
+
+void OutputFile::create() {
+    const std::string directory = std::filesystem::path(path_).replace_filename(".");
+    file_ = Descriptor(open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0666));
+    if (file_ && access(link_to(file_).c_str(), F_OK) == 0) // what it is to be linked by
+        return;
+    set_temporary_name();
+    file_ = Descriptor(open(name_->path(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    if (!file_)
+        fail(is_path_error(errno) ? exit_bad_input : exit_failed, "cannot create", errno);
+}
+
+// The blocks are there before the first byte is written through the mapping: a full disk is an error here, and not a
+// bus error later.
+void OutputFile::reserve(std::size_t bytes) {
+    if (const int error = posix_fallocate(file_.get(), 0, static_cast<off_t>(bytes)))
+        fail(exit_failed, "cannot write", error);
+    mapping_.emplace(file_.get(), bytes, Mapping::Access::write, option_ + ": '" + path_ + "'");
+}
+
+void OutputFile::commit() {
+    // What was written through a mapping has no other moment to report an error.
+    if (msync(mapping_->data(), mapping_->bytes(), MS_SYNC) != 0 || fsync(file_.get()) != 0)
+        fail(exit_failed, "cannot write", errno);
+    if (!name_) {
+        if (link_as(path_.c_str()))
+            return;
+        if (errno != EEXIST)
+            fail(exit_failed, "cannot write", errno);
+        set_temporary_name(); // a link replaces no file, as renaming does
+        if (!link_as(name_->path()))
+            fail(exit_failed, "cannot write", errno);
+    }
+    if (std::rename(name_->path(), path_.c_str()) != 0)
+        fail(exit_failed, "cannot write", errno);
+}
+
+void OutputFile::set_temporary_name() {
+    const std::string name = ".annulus-" + std::to_string(getpid()) + "-" + std::to_string(std::random_device()());
+    name_.emplace(std::filesystem::path(path_).replace_filename(name));
+}
+
+bool OutputFile::link_as(const char *name) const {
+    return linkat(AT_FDCWD, link_to(file_).c_str(), AT_FDCWD, name, AT_SYMLINK_FOLLOW) == 0;
+}
+
+void OutputFile::fail(int exit_code, const char *action, int error) const {
+    throw Failure(exit_code, option_ + ": " + action + " '" + path_ + "': " + std::strerror(error));
+}
+
+} // namespace annulus::cli

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+// annulus attend: forward on arrays in .npy files.
+#include "cli/arrays/host_tensor.hpp"
+#include "cli/arrays/npy.hpp"
+#include "cli/commands/attend_arrays.hpp"
+#include "cli/commands/commands.hpp"
+#include "cli/commands/context.hpp"
+#include "cli/commands/problem_options.hpp"
+#include "cli/devices/memory.hpp"
+#include "cli/devices/mirror.hpp"
+#include "cli/ranks/mpi_place.hpp"
+#include "cli/ranks/ranks.hpp"
+#include "cli/report/number_option.hpp"
+#include "cli/report/progress.hpp"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace annulus::cli {
+
+namespace {
+
+struct AttendOptions {
+    AttendFiles files;
+    PatternOptions pattern;
+    ExecutionOptions execution;
+    RankOptions ranks;
+};
+
+// The arrays of one call.
+struct Call {
+    annulus_tensor q, k, v, out;
+    std::optional<annulus_tensor> lse;
+};
+
+// How a rank's part is done in pieces: parts of the batch or, of a rank that is alone, of the query rows of one batch
+// entry.
+class Job {
+  public:
+    // Refuses sizes that cannot be, before any output exists. Forward checks the rest.
+    Job(const Context &context, Memory &memory, const Rank &rank, const Inputs &inputs, std::int64_t query_start)
+        : context_(context.get()), memory_(memory), rank_(rank), query_start_(query_start),
+          rows_(shard_of(inputs.q.shape[1], rank.index, rank.count)), batch_(inputs.q.shape[0]) {
+        const Memory::Piece piece = memory.piece(); // long enough to cost nothing, short enough for a bar to move
+        const double entry_flops = check_and_estimate(inputs.q, inputs.k) / static_cast<double>(batch_);
+        if (rank.comm || entry_flops <= piece.flops) {
+            const auto entries = static_cast<std::int64_t>(
+                std::clamp(piece.flops / std::max(entry_flops, 1.0), 1.0, static_cast<double>(batch_)));
+            batch_step_ = std::ranges::min(rank.gather(entries));
+            row_step_ = rows_.length;
+        } else {
+            const double rows = piece.flops / entry_flops * static_cast<double>(rows_.length);
+            batch_step_ = 1;
+            row_step_ = (static_cast<std::int64_t>(rows) / piece.rows + 1) * piece.rows;
+        }
+    }
+
+    const Shard &rows() const { return rows_; }
+
+    void run(const Call &call) const {
+        std::optional<Progress> progress;
+        if (rank_.index == 0)
+            progress.emplace(static_cast<double>(batch_) * static_cast<double>(rows_.length));
+        for (std::int64_t b = 0; b < batch_; b += batch_step_)
+            for (std::int64_t n = 0; n == 0 || n < rows_.length; n += std::max<std::int64_t>(row_step_, 1)) {
+                const std::int64_t entries = std::min(batch_step_, batch_ - b);
+                const std::int64_t rows = std::min(row_step_, rows_.length - n);
+                run_piece(call, b, entries, n, rows);
+                memory_.finish();
+                if (progress)
+                    progress->advance(static_cast<double>(entries) * static_cast<double>(rows));
+            }
+    }
+
+  private:
+    double check_and_estimate(const annulus_tensor &q, const annulus_tensor &k) const {
+        if (k.shape[1] - q.shape[1] < query_start_ || query_start_ < 0)
+            throw bad_input("--query-start " + std::to_string(query_start_) + ": the " + std::to_string(q.shape[1]) +
+                            " rows of --q must then lie within the " + std::to_string(k.shape[1]) + " rows of --k");
+        annulus_problem problem = ANNULUS_PROBLEM_INIT;
+        problem.dtype = q.dtype;
+        problem.heads = static_cast<std::int32_t>(q.shape[2]);
+        problem.kv_heads = static_cast<std::int32_t>(k.shape[2]);
+        problem.head_dim = static_cast<std::int32_t>(q.shape[3]);
+        problem.batch = q.shape[0];
+        problem.sequence_length = k.shape[1];
+        problem.query_start = query_start_ + rows_.start;
+        problem.query_length = rows_.length;
+        problem.key_start = rank_.comm ? rows_.start : 0;
+        problem.key_length = rank_.comm ? rows_.length : k.shape[1];
+        annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
+        check(annulus_estimate_problem(context_, &problem, ANNULUS_ALL_BRANCHES, &estimate));
+        return estimate.forward_flops;
+    }
+
+    void run_piece(const Call &call, std::int64_t b, std::int64_t entries, std::int64_t n, std::int64_t rows) const {
+        const auto query_piece = [&](const annulus_tensor &t) { return slice(slice(t, 0, b, entries), 1, n, rows); };
+        const annulus_tensor q = query_piece(call.q), out = query_piece(call.out);
+        const annulus_tensor k = slice(call.k, 0, b, entries), v = slice(call.v, 0, b, entries);
+        annulus_tensor lse{};
+        if (call.lse)
+            lse = slice(slice(*call.lse, 0, b, entries), 2, n, rows);
+        annulus_window window = ANNULUS_WINDOW_INIT;
+        window.query_start = query_start_ + n;
+        check(annulus_forward(context_, &q, &k, &v, &out, call.lse ? &lse : nullptr, rank_.comm ? nullptr : &window));
+    }
+
+    annulus_context *context_;
+    Memory &memory_;
+    const Rank &rank_;
+    std::int64_t query_start_;
+    Shard rows_; // of Q
+    std::int64_t batch_;
+    std::int64_t batch_step_, row_step_;
+};
+
+// What a rank does: from its rows of the inputs to its rows of the results.
+void compute(const Job &job, Memory &memory, const Rank &rank, const Inputs &inputs, const Results &results) {
+    const auto rows_of = [&](const annulus_tensor &t) {
+        return rank.comm ? slice(t, 1, job.rows().start, job.rows().length) : t;
+    };
+    Mirror q(memory, rows_of(inputs.q)), k(memory, rows_of(inputs.k)), v(memory, rows_of(inputs.v));
+    Mirror out(memory, results.out(job.rows()));
+    std::optional<Mirror> lse;
+    if (const std::optional<annulus_tensor> host = results.lse(job.rows()))
+        lse.emplace(memory, *host);
+    for (Mirror *input : {&q, &k, &v})
+        input->copy_in();
+    rank.meet(); // from here on nothing but calls of the library, which tell the other ranks of their failures
+    job.run({q.tensor(), k.tensor(), v.tensor(), out.tensor(), lse ? std::optional(lse->tensor()) : std::nullopt});
+    out.copy_out();
+    if (lse)
+        lse->copy_out();
+}
+
+void attend(const AttendOptions &options) {
+    if (options.files.query_start && (options.ranks.count || mpi_place().count > 1))
+        throw bad_input("--query-start: several ranks share the rows of --q out as those of --k; without ranks a part "
+                        "of the rows can be computed");
+    const std::unique_ptr<Ranks> ranks = make_ranks(options.ranks, options.execution);
+    ranks->in_each_process([&] {
+        const Inputs inputs(options.files);
+        Results results(options.files, inputs);
+        const std::int64_t tokens = inputs.q.shape[1];
+        ranks->run([&](const Rank &rank) {
+            const std::unique_ptr<Memory> memory = make_memory(rank.execution.device, rank.execution.thread_count());
+            const Context context =
+                make_context(options.pattern, rank.execution, static_cast<std::int32_t>(inputs.q.shape[2]));
+            memory->order(context.get());
+            rank.join(context.get(), tokens);
+            const Job job(context, *memory, rank, inputs, options.files.query_start.value_or(0));
+            rank.meet(); // no rank refuses
+            if (rank.index == 0)
+                results.make_files();
+            else if (!ranks->lead())
+                results.hold(job.rows());
+            rank.meet();
+            compute(job, *memory, rank, inputs, results);
+            inputs.check_unchanged();
+        });
+        ranks->collect([&](int rank) { return results.stretches(shard_of(tokens, rank, ranks->count())); });
+        results.commit();
+    });
+}
+
+} // namespace
+
+void add_attend_command(CLI::App &program) {
+    auto options = std::make_shared<AttendOptions>();
+    CLI::App *command = program.add_subcommand(
+        "attend", "Compute O, and LSE, of Q, K and V in .npy files: [B, N, H, D], or [N, H, D] for one batch entry; "
+                  "float64, float32, float16, or bfloat16 as ml_dtypes writes it.");
+    const auto add_file = [&](const char *name, std::string &path, const char *help, bool required) {
+        command->add_option(name, path, help)
+            ->required(required)
+            ->check([](const std::string &given) {
+                return given == "-"
+                           ? "'-' for standard input or output is not supported; give a file, one named - as ./-"
+                           : "";
+            })
+            ->type_name("FILE")
+            ->group("Files");
+    };
+    add_file("--q", options->files.q, "Queries, read", true);
+    add_file("--k", options->files.k, "Keys [B, N, G, D], G dividing H, read", true);
+    add_file("--v", options->files.v, "Values [B, N, G, D], read", true);
+    add_file("--out", options->files.out, "O, written once it is complete, in the dtype of the computation", true);
+    add_file("--lse", options->files.lse, "LSE [B, H, N], written; float32, or float64 when O is", false);
+    add_dtype_option(*command, options->files.dtype, "Convert the inputs to this dtype first");
+    add_number<std::int64_t>(*command, "--query-start", options->files.query_start,
+                             "Position of the first row of Q among those of K")
+        ->type_name("S");
+    options->pattern.add_to(*command);
+    options->execution.add_to(*command);
+    options->ranks.add_to(*command);
+    command->callback([options] { attend(*options); });
+}
+
+} // namespace annulus::cli

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/commands/attend_arrays.hpp"
+
+#include "cli/commands/problem_options.hpp"
+#include "cli/report/failure.hpp"
+
+#include <utility>
+
+namespace annulus::cli {
+
+namespace {
+
+Shape with_batch(const InputArray &array) {
+    Shape shape = array.shape();
+    if (shape.size() == 3)
+        shape.insert(shape.begin(), 1);
+    return shape;
+}
+
+annulus_tensor tensor_of(const InputArray &array) {
+    return view(array.data(), array.dtype(), with_batch(array));
+}
+
+std::string text(const Shape &shape) {
+    std::string result;
+    for (const std::int64_t size : shape)
+        result += (result.empty() ? "[" : ", ") + std::to_string(size);
+    return result + "]";
+}
+
+// What pieces of the arrays would hide from the library; it checks the rest.
+void check_inputs(const InputArray &q, const InputArray &k, const InputArray &v) {
+    for (const InputArray *array : {&q, &k, &v}) {
+        const std::size_t rank = array->shape().size();
+        if (rank != 3 && rank != 4)
+            throw bad_input(array->option() + ": the array has " + std::to_string(rank) +
+                            " dimensions; it must have 4, [B, N, H, D], or 3, [N, H, D]");
+        if (rank != q.shape().size())
+            throw bad_input(array->option() + ": the array has " + std::to_string(rank) +
+                            " dimensions and that of --q " + std::to_string(q.shape().size()) + "; they must be equal");
+        if (array->dtype() != q.dtype())
+            throw bad_input(array->option() + ": the dtype is " + annulus_dtype_name(array->dtype()) +
+                            " and that of --q " + annulus_dtype_name(q.dtype()) +
+                            "; they must be equal, or --dtype given");
+    }
+    const Shape &of_q = q.shape(), &of_k = k.shape();
+    const bool same_batch = of_q.size() == 3 || of_q[0] == of_k[0];
+    if (!same_batch || of_q.back() != of_k.back())
+        throw bad_input("--k: the shape is " + text(of_k) + " and that of --q " + text(of_q) + "; " +
+                        (same_batch ? "the last" : "the first") + " dimensions must be equal");
+    if (v.shape() != of_k)
+        throw bad_input("--v: the shape is " + text(v.shape()) + " and that of --k " + text(of_k) +
+                        "; they must be equal");
+}
+
+} // namespace
+
+Inputs::Inputs(const AttendFiles &files) : q_("--q", files.q), k_("--k", files.k), v_("--v", files.v) {
+    if (!files.dtype.empty())
+        for (InputArray *array : {&q_, &k_, &v_})
+            if (const annulus_dtype dtype = dtype_of(files.dtype); array->dtype() != dtype)
+                array->convert_to(dtype);
+    check_inputs(q_, k_, v_);
+    q = tensor_of(q_);
+    k = tensor_of(k_);
+    v = tensor_of(v_);
+    for (const auto &[option, tensor] : {std::pair("--q", &q), std::pair("--k", &k)})
+        for (const int dimension : {2, 3})
+            if (!std::in_range<std::int32_t>(tensor->shape[dimension]))
+                throw bad_input(std::string(option) + ": the array has " + std::to_string(tensor->shape[dimension]) +
+                                (dimension == 2 ? " heads" : " numbers a head") + "; 2147483647 are the most");
+    if (!files.query_start && q.shape[1] != k.shape[1])
+        throw bad_input("--q has " + std::to_string(q.shape[1]) + " rows and --k " + std::to_string(k.shape[1]) +
+                        "; they must be equal, or --query-start given");
+}
+
+void Inputs::check_unchanged() const {
+    for (const InputArray *array : {&q_, &k_, &v_})
+        array->check_unchanged();
+}
+
+Results::Results(const AttendFiles &files, const Inputs &inputs)
+    : files_(files), inputs_(inputs),
+      lse_dtype_(inputs.q.dtype == ANNULUS_FLOAT64 ? ANNULUS_FLOAT64 : ANNULUS_FLOAT32) {}
+
+void Results::make_files() {
+    const Shape shape = inputs_.shape_of_q();
+    out_file_.emplace("--out", files_.out, inputs_.q.dtype, shape);
+    set_tensors(out_file_->data(), nullptr, inputs_.q.shape[1]);
+    if (!lse_)
+        return;
+    const Shape lse_shape = shape_of(*lse_);
+    lse_file_.emplace("--lse", files_.lse, lse_dtype_,
+                      shape.size() == 4 ? lse_shape : Shape(lse_shape.begin() + 1, lse_shape.end()));
+    if (lse_file_->path() == out_file_->path())
+        throw bad_input("--lse: '" + files_.lse + "' is the file of --out");
+    lse_->data = lse_file_->data();
+}
+
+void Results::hold(const Shard &rows) {
+    start_ = rows.start;
+    set_tensors(nullptr, nullptr, rows.length);
+    out_memory_.resize(bytes_of(out_));
+    out_.data = out_memory_.data();
+    if (!lse_)
+        return;
+    lse_memory_.resize(bytes_of(*lse_));
+    lse_->data = lse_memory_.data();
+}
+
+annulus_tensor Results::out(const Shard &rows) const {
+    return slice(out_, 1, rows.start - start_, rows.length);
+}
+
+std::optional<annulus_tensor> Results::lse(const Shard &rows) const {
+    return lse_ ? std::optional(slice(*lse_, 2, rows.start - start_, rows.length)) : std::nullopt;
+}
+
+std::vector<Stretch> Results::stretches(const Shard &rows) const {
+    std::vector<Stretch> all;
+    const auto add = [&](const annulus_tensor &part) {
+        const std::vector<Stretch> more = stretches_of(part);
+        all.insert(all.end(), more.begin(), more.end());
+    };
+    for (std::int64_t b = 0; b < out_.shape[0]; ++b) {
+        add(slice(out(rows), 0, b, 1));
+        for (std::int64_t h = 0; lse_ && h < lse_->shape[1]; ++h)
+            add(slice(slice(*lse(rows), 0, b, 1), 1, h, 1));
+    }
+    return all;
+}
+
+void Results::commit() {
+    for (std::optional<OutputArray> *file : {&out_file_, &lse_file_})
+        if (*file)
+            (*file)->commit();
+}
+
+void Results::set_tensors(void *out, void *lse, std::int64_t rows) {
+    const annulus_tensor &q = inputs_.q;
+    out_ = view(out, q.dtype, {q.shape[0], rows, q.shape[2], q.shape[3]});
+    if (!files_.lse.empty())
+        lse_ = view(lse, lse_dtype_, {q.shape[0], q.shape[2], rows});
+}
+
+} // namespace annulus::cli

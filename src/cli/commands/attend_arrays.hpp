@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// The arrays of `annulus attend`: its inputs as files hold them, and where its results go.
+#pragma once
+
+#include "cli/arrays/host_tensor.hpp"
+#include "cli/arrays/npy.hpp"
+#include "cli/ranks/shard.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace annulus::cli {
+
+// What the user says of them.
+struct AttendFiles {
+    std::string q, k, v, out, lse; // paths; no LSE where empty
+    std::string dtype;             // to convert the inputs to; empty: none
+    std::optional<std::int64_t> query_start;
+};
+
+// The inputs, which each process maps whole.
+class Inputs {
+  public:
+    explicit Inputs(const AttendFiles &files);
+
+    void check_unchanged() const;
+
+    // As it stands in the file of Q: with a batch or without.
+    const Shape &shape_of_q() const { return q_.shape(); }
+
+    annulus_tensor q, k, v; // with a batch
+
+  private:
+    InputArray q_, k_, v_;
+};
+
+// O and LSE: whole, in files, in the process of rank 0; in any other the rows of its own rank, in memory.
+class Results {
+  public:
+    Results(const AttendFiles &files, const Inputs &inputs);
+
+    void make_files();
+    void hold(const Shard &rows);
+
+    // The rows of a shard.
+    annulus_tensor out(const Shard &rows) const;
+    std::optional<annulus_tensor> lse(const Shard &rows) const;
+    // In the same pieces in every process: a batch entry of O, a head of a batch entry of LSE.
+    std::vector<Stretch> stretches(const Shard &rows) const;
+
+    // Gives the files, if they are here, their names.
+    void commit();
+
+  private:
+    void set_tensors(void *out, void *lse, std::int64_t rows);
+
+    const AttendFiles &files_;
+    const Inputs &inputs_;
+    annulus_dtype lse_dtype_;
+    std::optional<OutputArray> out_file_, lse_file_;
+    std::vector<std::byte> out_memory_, lse_memory_;
+    annulus_tensor out_{};
+    std::optional<annulus_tensor> lse_;
+    std::int64_t start_ = 0; // the position of their first row
+};
+
+} // namespace annulus::cli

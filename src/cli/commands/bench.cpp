@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+// annulus bench: how fast, beside the rates of the hardware's own matrix product, and of its copies on a GPU, measured
+// in the same run.
+#include "cli/commands/bench_case.hpp"
+#include "cli/commands/bench_cases.hpp"
+#include "cli/commands/bench_ranks.hpp"
+#include "cli/commands/bench_scaling.hpp"
+#include "cli/commands/commands.hpp"
+#include "cli/commands/context.hpp"
+#include "cli/commands/machine_facts.hpp"
+#include "cli/commands/problem_options.hpp"
+#include "cli/devices/memory.hpp"
+#include "cli/ranks/ranks.hpp"
+#include "cli/report/number_option.hpp"
+#include "cli/report/progress.hpp"
+#include "cli/report/report.hpp"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace annulus::cli {
+
+namespace {
+
+struct BenchOptions {
+    ProblemOptions problem; // of a case of the user's own; tokens 0: the cases below
+    PatternOptions pattern;
+    ExecutionOptions execution;
+    int repeats = 5;
+    bool scaling = false;
+    RankOptions ranks;
+    bool weak = false;
+    std::string format = "text";
+};
+
+struct Line {
+    std::string name;
+    double tokens;
+    Measurement measurement;
+};
+
+std::vector<Cell> case_row(const Line &line, const char *pass, const PassTimes &times) {
+    const double seconds = times.seconds.median(), rate = times.flops / seconds;
+    return {text_cell(line.name),
+            text_cell(pass),
+            count_cell(static_cast<std::int64_t>(line.tokens)),
+            scaled_cell(rate, "FLOP/s"),
+            real_cell(rate / line.measurement.product_rates.median(), 2),
+            seconds_cell(seconds),
+            seconds_cell(times.seconds.min()),
+            seconds_cell(times.seconds.max()),
+            scaled_cell(line.tokens / seconds, "/s"),
+            bytes_cell(times.workspace_bytes),
+            times.measured_peak_bytes ? bytes_cell(*times.measured_peak_bytes) : missing_cell()};
+}
+
+Table case_table(const std::vector<Line> &lines, const Yardstick &product) {
+    Table table{"cases",
+                "Cases: median times; " + product.name + " took turns with each case's calls",
+                {{"case", "case"},
+                 {"pass", "pass"},
+                 {"tokens", "tokens"},
+                 {"flops_per_second", "rate"},
+                 {"share_of_" + product.name, "of " + product.name},
+                 {"seconds", "time"},
+                 {"seconds_min", "fastest"},
+                 {"seconds_max", "slowest"},
+                 {"tokens_per_second", "tokens"},
+                 {"workspace_bytes", "workspace"},
+                 {"measured_peak_bytes", "measured peak"}},
+                {}};
+    for (const Line &line : lines) {
+        table.rows.push_back(case_row(line, "forward", line.measurement.forward));
+        table.rows.push_back(case_row(line, "backward", line.measurement.backward));
+    }
+    return table;
+}
+
+// What planning costs when no plan is kept: every problem is another one.
+Facts planning_facts() {
+    const Context context = make_context(preset_of("longnet:2048,2,2,6"), {}, 16);
+    annulus_problem problem = problem_of(1'000'000'000, 16, 128, "float32").problem();
+    Sample seconds;
+    std::uint64_t plan_bytes = 0;
+    for (int i = 0; i < 100; ++i) {
+        annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
+        problem.key_length = problem.query_length = ++problem.sequence_length;
+        seconds.add(seconds_of(
+            [&] { check(annulus_estimate_problem(context.get(), &problem, ANNULUS_ALL_BRANCHES, &estimate)); }));
+        plan_bytes = std::max(plan_bytes, estimate.plan_bytes);
+    }
+    return {"planning",
+            "Planning 1,000,000,000 tokens, 6 branches, 16 heads",
+            {{{"seconds", "time, median"}, seconds_cell(seconds.median())},
+             {{"seconds_min", "fastest"}, seconds_cell(seconds.min())},
+             {{"seconds_max", "slowest"}, seconds_cell(seconds.max())},
+             {{"problems", "problems, all distinct"}, count_cell(static_cast<std::int64_t>(seconds.size()))},
+             {{"plan_bytes", "plan"}, bytes_cell(plan_bytes)}}};
+}
+
+void bench_cases(const BenchOptions &options, const std::vector<BenchCase> &cases, Memory &memory, Report &report) {
+    std::vector<Yardstick> yardsticks =
+        memory.yardsticks(dtype_of(options.problem.dtype), options.execution.allow_tf32);
+    Progress progress(static_cast<double>(cases.size()));
+    std::vector<Line> lines;
+    for (const BenchCase &bench_case : cases) {
+        Run run(bench_case, Rank{.execution = options.execution}, memory);
+        const double tokens = static_cast<double>(bench_case.problem.tokens) * static_cast<double>(run.problem().batch);
+        lines.push_back({bench_case.name, tokens, measure(run, options.repeats, yardsticks, memory)});
+        progress.advance(1);
+    }
+    report.add(machine_facts(options.repeats, memory, yardsticks));
+    report.add(case_table(lines, yardsticks.front()));
+}
+
+bool is_custom(const BenchOptions &options) {
+    return options.problem.tokens || options.problem.heads || options.problem.head_dim || !options.pattern.empty();
+}
+
+bool on_cpu(const BenchOptions &options) {
+    return options.execution.device.kind == ANNULUS_DEVICE_CPU;
+}
+
+std::vector<BenchCase> cases_of(const BenchOptions &options) {
+    if (is_custom(options))
+        return {custom_case(options.problem, options.pattern)};
+    return on_cpu(options) ? cpu_cases(options.problem.dtype) : cuda_cases(options.problem.dtype);
+}
+
+void bench_one_rank(BenchOptions options) {
+    const std::unique_ptr<Memory> memory = make_memory(options.execution.device, options.execution.thread_count());
+    if (options.problem.dtype.empty())
+        options.problem.dtype = annulus_dtype_name(memory->fast_dtype());
+    Report report;
+    if (options.scaling) {
+        const Scaling cpu_scaling = {{65536, 131072, 262144, 524288, 1048576}, 1, false, 262144};
+        const Scaling cuda_scaling = {{131072, 262144, 524288, 1048576}, 8, true, 1048576};
+        bench_scaling(on_cpu(options) ? cpu_scaling : cuda_scaling, options.problem.dtype, options.execution,
+                      options.repeats, *memory, report);
+    } else {
+        bench_cases(options, cases_of(options), *memory, report);
+        if (!is_custom(options))
+            report.add(planning_facts());
+    }
+    report.print(options.format);
+}
+
+void bench_several_ranks(const BenchOptions &options, Ranks &ranks) {
+    std::vector<RanksLine> lines;
+    Report report;
+    ranks.run([&](const Rank &rank) {
+        const std::unique_ptr<Memory> memory = make_memory(rank.execution.device, rank.execution.thread_count());
+        BenchOptions own = options;
+        if (own.problem.dtype.empty())
+            own.problem.dtype = annulus_dtype_name(memory->fast_dtype());
+        const std::vector<RanksLine> measured =
+            measure_over_ranks(cases_of(own), rank, *memory, options.repeats, options.weak);
+        if (rank.index != 0)
+            return;
+        lines = measured;
+        report.add(machine_facts(options.repeats, *memory, {}));
+    });
+    if (!ranks.lead())
+        return;
+    report.add(speed_table(lines, options.weak));
+    report.add(rank_table(lines));
+    report.print(options.format);
+}
+
+void bench(const BenchOptions &options) {
+    if (options.repeats < 1)
+        throw bad_input("--repeats " + std::to_string(options.repeats) + ": must be at least 1");
+    if (is_custom(options) && options.scaling)
+        throw bad_input("--scaling has a problem and a pattern of its own");
+    const std::unique_ptr<Ranks> ranks = make_ranks(options.ranks, options.execution);
+    ranks->in_each_process([&] {
+        if (ranks->count() > 1 && options.scaling)
+            throw bad_input("--scaling is for one rank");
+        if (ranks->count() == 1 && options.weak)
+            throw bad_input("--weak compares several ranks with one: give --ranks");
+        if (ranks->count() > 1)
+            bench_several_ranks(options, *ranks);
+        else
+            bench_one_rank(options);
+    });
+}
+
+} // namespace
+
+void add_bench_command(CLI::App &program) {
+    auto options = std::make_shared<BenchOptions>();
+    CLI::App *command = program.add_subcommand(
+        "bench",
+        "Time forward and backward on random data beside OpenBLAS's sgemm, on a GPU beside cuBLAS's product of the "
+        "same dtype: a set of cases, or one of your own. 'workspace' is what the library announces; 'measured peak' "
+        "is what the first call takes above its tensors: the rise of the process's memory (VmHWM), on a GPU what the "
+        "call allocates and what it leaves on the device (handles, kernels' code). With several ranks, on 1/P of the "
+        "CPU threads each or a GPU each, they are compared with one rank of the same kind, measured in turns.");
+    add_number<int>(*command, "--repeats", options->repeats, "Timed calls of each case after a warm-up, 5 unless given")
+        ->type_name("R");
+    command->add_flag("--scaling", options->scaling, "Time a token at growing lengths up to 1,048,576 instead");
+    options->problem.add_to(*command, false);
+    options->pattern.add_to(*command);
+    options->execution.add_to(*command);
+    options->ranks.add_to(*command);
+    command
+        ->add_flag("--weak", options->weak,
+                   "The tokens are those of each rank, and one rank computes as many; else it computes all")
+        ->group("Ranks");
+    add_format_option(*command, options->format);
+    command->callback([options] { bench(*options); });
+}
+
+} // namespace annulus::cli

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/commands/bench_case.hpp"
+
+#include <algorithm>
+
+namespace annulus::cli {
+
+Run::Run(const BenchCase &bench_case, const Rank &rank, Memory &memory)
+    : memory_(memory), context_(make_context(bench_case.pattern, rank.execution, bench_case.problem.heads)),
+      problem_(bench_case.problem.problem()), numbers_(problem_.dtype) {
+    memory.order(context_.get());
+    const Shard shard = shard_of(problem_.sequence_length, rank.index, rank.count);
+    problem_.query_start = problem_.key_start = shard.start;
+    problem_.query_length = problem_.key_length = shard.length;
+    rank.join(context_.get(), problem_.sequence_length);
+    check(annulus_estimate_problem(context_.get(), &problem_, ANNULUS_ALL_BRANCHES, &estimate_));
+    const std::int64_t n = shard.length;
+    q_ = make_rows(n, problem_.heads, true);
+    k_ = make_rows(n, problem_.kv_heads, true);
+    v_ = make_rows(n, problem_.kv_heads, true);
+    out_ = make_rows(n, problem_.heads, false);
+    lse_ = make_tensor(problem_.dtype == ANNULUS_FLOAT64 ? ANNULUS_FLOAT64 : ANNULUS_FLOAT32,
+                       {problem_.batch, problem_.heads, n}, false);
+}
+
+void Run::add_gradients() {
+    const std::int64_t n = problem_.query_length;
+    d_out_ = make_rows(n, problem_.heads, true);
+    d_q_ = make_rows(n, problem_.heads, false);
+    d_k_ = make_rows(n, problem_.kv_heads, false);
+    d_v_ = make_rows(n, problem_.kv_heads, false);
+}
+
+void Run::forward() {
+    check(annulus_forward(context_.get(), &q_, &k_, &v_, &out_, &lse_, nullptr));
+}
+
+void Run::backward() {
+    check(
+        annulus_backward(context_.get(), &q_, &k_, &v_, &out_, &lse_, &d_out_, nullptr, &d_q_, &d_k_, &d_v_, nullptr));
+}
+
+annulus_tensor Run::make_rows(std::int64_t length, std::int32_t heads, bool random) {
+    return make_tensor(problem_.dtype, {problem_.batch, length, heads, problem_.head_dim}, random);
+}
+
+annulus_tensor Run::make_tensor(annulus_dtype dtype, std::initializer_list<std::int64_t> shape, bool random) {
+    annulus_tensor tensor{};
+    tensor.dtype = dtype;
+    tensor.rank = static_cast<std::int32_t>(shape.size());
+    std::copy(shape.begin(), shape.end(), tensor.shape);
+    std::int64_t count = 1;
+    for (std::int32_t i = tensor.rank; i-- > 0; count *= tensor.shape[i])
+        tensor.stride[i] = count;
+    allocations_.push_back(
+        memory_.allocate(static_cast<std::size_t>(count) * static_cast<std::size_t>(annulus_dtype_bytes(dtype))));
+    tensor.data = allocations_.back().get();
+    if (random)
+        numbers_.fill(memory_, allocations_.back().get(), count);
+    return tensor;
+}
+
+Measurement measure(Run &run, int repeats, std::vector<Yardstick> &yardsticks, Memory &memory) {
+    const auto forward = [&] { run.forward(); };
+    const auto backward = [&] { run.backward(); };
+    const auto measure_yardsticks = [&](Sample &product_rates) {
+        product_rates.add(measure(yardsticks.front(), memory));
+        for (std::size_t i = 1; i < yardsticks.size(); ++i)
+            measure(yardsticks[i], memory);
+    };
+    const annulus_estimate &estimate = run.estimate();
+    Measurement result;
+    result.forward.flops = estimate.forward_flops;
+    result.forward.workspace_bytes = estimate.forward_workspace_bytes;
+    result.forward.measured_peak_bytes = memory.peak_bytes_of(run.context(), forward);
+    run.add_gradients();
+    result.backward.flops = estimate.backward_flops;
+    result.backward.workspace_bytes = estimate.backward_workspace_bytes;
+    result.backward.measured_peak_bytes = memory.peak_bytes_of(run.context(), backward);
+    for (int i = 0; i < memory.warm_up_rounds(); ++i) {
+        forward();
+        backward();
+    }
+    for (int i = 0; i < repeats; ++i) {
+        measure_yardsticks(result.product_rates);
+        result.forward.seconds.add(memory.seconds_of(forward));
+        result.backward.seconds.add(memory.seconds_of(backward));
+    }
+    measure_yardsticks(result.product_rates);
+    return result;
+}
+
+} // namespace annulus::cli

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// One problem on random data, timed.
+#pragma once
+
+#include "cli/commands/context.hpp"
+#include "cli/commands/problem_options.hpp"
+#include "cli/devices/memory.hpp"
+#include "cli/devices/random_numbers.hpp"
+#include "cli/devices/sample.hpp"
+#include "cli/ranks/ranks.hpp"
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace annulus::cli {
+
+struct BenchCase {
+    std::string name;
+    ProblemOptions problem;
+    PatternOptions pattern;
+};
+
+struct PassTimes {
+    Sample seconds;
+    double flops = 0;
+    std::uint64_t workspace_bytes = 0;                // as announced
+    std::optional<std::uint64_t> measured_peak_bytes; // above the tensors; none where the system does not tell
+};
+
+struct Measurement {
+    PassTimes forward, backward;
+    Sample product_rates; // of the matrix product, taken in turns with the passes
+};
+
+// The tensors of a problem, or of a rank's shard of it, and the calls on them.
+class Run {
+  public:
+    Run(const BenchCase &bench_case, const Rank &rank, Memory &memory);
+
+    annulus_context *context() const { return context_.get(); }
+    const annulus_problem &problem() const { return problem_; } // its windows are the shard
+    const annulus_estimate &estimate() const { return estimate_; }
+    void forward();
+    void add_gradients(); // the tensors of backward
+    void backward();      // after forward and add_gradients
+
+  private:
+    annulus_tensor make_tensor(annulus_dtype dtype, std::initializer_list<std::int64_t> shape, bool random);
+    annulus_tensor make_rows(std::int64_t length, std::int32_t heads, bool random);
+
+    Memory &memory_;
+    Context context_;
+    annulus_problem problem_;
+    annulus_estimate estimate_ = ANNULUS_ESTIMATE_INIT;
+    RandomNumbers numbers_;
+    std::vector<Allocation> allocations_;
+    annulus_tensor q_, k_, v_, out_, lse_;
+    annulus_tensor d_out_{}, d_q_{}, d_k_{}, d_v_{};
+};
+
+// Warms up, then times `repeats` rounds of forward, backward and the yardsticks, of which the first is the product.
+Measurement measure(Run &run, int repeats, std::vector<Yardstick> &yardsticks, Memory &memory);
+
+} // namespace annulus::cli

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/commands/bench_ranks.hpp"
+
+#include "cli/report/progress.hpp"
+
+#include <algorithm>
+#include <memory>
+#include <new>
+
+namespace annulus::cli {
+
+namespace {
+
+using Pass = void (Run::*)();
+
+// The FLOPs of a whole problem, whatever a single rank's workspace for it may be.
+annulus_estimate flops_of(const BenchCase &bench_case, const Rank &rank) {
+    ExecutionOptions unlimited = rank.execution;
+    unlimited.workspace_limit = 0;
+    const Context context = make_context(bench_case.pattern, unlimited, bench_case.problem.heads);
+    const annulus_problem problem = bench_case.problem.problem();
+    annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
+    check(annulus_estimate_problem(context.get(), &problem, ANNULUS_ALL_BRANCHES, &estimate));
+    return estimate;
+}
+
+annulus_exchange exchange_of(const BenchCase &bench_case, const Rank &rank, annulus_context *context) {
+    const annulus_problem problem = bench_case.problem.problem();
+    annulus_rank_estimate estimate = ANNULUS_RANK_ESTIMATE_INIT;
+    check(annulus_estimate_rank(context, &problem, nullptr, rank.count, rank.index, &estimate));
+    return estimate.exchange;
+}
+
+// One case, on the rank that the thread is.
+class RanksMeasurement {
+  public:
+    RanksMeasurement(const BenchCase &shared, const BenchCase &alone, const Rank &rank, Memory &memory)
+        : rank_(rank), memory_(memory), alone_case_(alone), shared_(shared, rank, memory) {
+        line_.name = shared.name;
+        line_.tokens = static_cast<double>(shared.problem.tokens) * static_cast<double>(shared.problem.batch);
+        line_.exchange = exchange_of(shared, rank, shared_.context());
+        const annulus_estimate all = flops_of(shared, rank), one = flops_of(alone, rank);
+        line_.forward.flops = all.forward_flops;
+        line_.forward.one_rank_flops = one.forward_flops;
+        line_.backward.flops = all.backward_flops;
+        line_.backward.one_rank_flops = one.backward_flops;
+    }
+
+    RanksLine measure(int repeats) {
+        line_.forward.costs = costs_of(&Run::forward, ANNULUS_PASS_FORWARD);
+        shared_.add_gradients();
+        line_.backward.costs = costs_of(&Run::backward, ANNULUS_PASS_BACKWARD);
+        for (int i = 0; i < memory_.warm_up_rounds(); ++i) {
+            shared_.forward();
+            shared_.backward();
+        }
+        make_alone();
+        for (int i = 0; i < repeats; ++i) {
+            time_alone(&Run::forward, line_.forward.one_rank_seconds);
+            time_shared(&Run::forward, line_.forward.seconds);
+            time_alone(&Run::backward, line_.backward.one_rank_seconds);
+            time_shared(&Run::backward, line_.backward.seconds);
+        }
+        return line_;
+    }
+
+  private:
+    // The first call of a pass, and what it takes.
+    std::vector<RankCost> costs_of(Pass pass, annulus_pass id) {
+        RankCost cost{};
+        cost.rows = shared_.problem().query_length;
+        check(annulus_workspace_size(shared_.context(), &shared_.problem(), id, &cost.workspace_bytes));
+        rank_.meet();
+        const auto call = [&] { (shared_.*pass)(); };
+        if (memory_.is_host() && !rank_.has_process) { // the system tells of processes alone
+            call();
+        } else if (const std::optional<std::uint64_t> peak = memory_.peak_bytes_of(shared_.context(), call)) {
+            cost.peak_is_known = true;
+            cost.peak_bytes = *peak;
+        }
+        annulus_traffic traffic = ANNULUS_TRAFFIC_INIT;
+        check(annulus_context_last_traffic(shared_.context(), &traffic));
+        cost.sent_bytes = traffic.sent_bytes;
+        cost.received_bytes = traffic.received_bytes;
+        return rank_.gather(cost);
+    }
+
+    // The ranks together can hold what one cannot: then there is nothing to compare with.
+    void make_alone() {
+        if (rank_.index != 0)
+            return;
+        try {
+            Rank alone;
+            alone.execution = rank_.execution;
+            alone_ = std::make_unique<Run>(alone_case_, alone, memory_);
+            alone_->add_gradients();
+            for (int i = 0; i <= memory_.warm_up_rounds(); ++i) {
+                alone_->forward();
+                alone_->backward();
+            }
+            memory_.finish();
+        } catch (const Failure &) {
+            alone_.reset();
+        } catch (const std::bad_alloc &) {
+            alone_.reset();
+        }
+    }
+
+    void time_alone(Pass pass, Sample &seconds) {
+        rank_.meet();
+        if (alone_)
+            seconds.add(memory_.seconds_of([&] { ((*alone_).*pass)(); }));
+        rank_.meet(); // the others wait
+    }
+
+    void time_shared(Pass pass, Sample &seconds) {
+        rank_.meet(); // once more: those who have waited long are awake now
+        seconds.add(std::ranges::max(rank_.gather(memory_.seconds_of([&] { (shared_.*pass)(); }))));
+    }
+
+    const Rank &rank_;
+    Memory &memory_;
+    const BenchCase &alone_case_;
+    Run shared_;
+    std::unique_ptr<Run> alone_; // in rank 0
+    RanksLine line_;
+};
+
+std::optional<std::uint64_t> largest_peak(const RanksPass &pass) {
+    std::uint64_t largest = 0;
+    for (const RankCost &cost : pass.costs) {
+        if (!cost.peak_is_known)
+            return std::nullopt;
+        largest = std::max(largest, cost.peak_bytes);
+    }
+    return largest;
+}
+
+std::uint64_t largest(const RanksPass &pass, std::uint64_t RankCost::*bytes) {
+    std::uint64_t result = 0;
+    for (const RankCost &cost : pass.costs)
+        result = std::max(result, cost.*bytes);
+    return result;
+}
+
+Cell peak_cell(const std::optional<std::uint64_t> &bytes) {
+    return bytes ? bytes_cell(*bytes) : missing_cell();
+}
+
+std::vector<Cell> speed_row(const RanksLine &line, const char *name, const RanksPass &pass) {
+    const auto ranks = static_cast<double>(pass.costs.size());
+    const double seconds = pass.seconds.median(), rate = pass.flops / seconds;
+    std::vector<Cell> row = {text_cell(line.name),
+                             text_cell(name),
+                             count_cell(static_cast<std::int64_t>(line.tokens)),
+                             count_cell(static_cast<std::int64_t>(pass.costs.size())),
+                             text_cell(exchange_name(line.exchange)),
+                             scaled_cell(rate, "FLOP/s"),
+                             scaled_cell(rate / ranks, "FLOP/s"),
+                             seconds_cell(seconds),
+                             seconds_cell(pass.seconds.min()),
+                             seconds_cell(pass.seconds.max())};
+    if (pass.one_rank_seconds.size() > 0) {
+        const double alone = pass.one_rank_seconds.median(), alone_rate = pass.one_rank_flops / alone;
+        row.insert(row.end(), {seconds_cell(alone), scaled_cell(alone_rate, "FLOP/s"), real_cell(rate / alone_rate, 2),
+                               real_cell(rate / ranks / alone_rate, 3)});
+    } else {
+        row.insert(row.end(), 4, missing_cell());
+    }
+    row.insert(row.end(), {bytes_cell(largest(pass, &RankCost::workspace_bytes)), peak_cell(largest_peak(pass)),
+                           bytes_cell(largest(pass, &RankCost::sent_bytes)),
+                           bytes_cell(largest(pass, &RankCost::received_bytes))});
+    return row;
+}
+
+} // namespace
+
+std::vector<RanksLine> measure_over_ranks(const std::vector<BenchCase> &cases, const Rank &rank, Memory &memory,
+                                          int repeats, bool weak) {
+    std::vector<RanksLine> lines;
+    std::optional<Progress> progress;
+    if (rank.index == 0)
+        progress.emplace(static_cast<double>(cases.size()));
+    for (const BenchCase &alone : cases) {
+        BenchCase shared = alone;
+        if (weak && __builtin_mul_overflow(shared.problem.tokens, rank.count, &shared.problem.tokens))
+            throw bad_input("--tokens " + std::to_string(alone.problem.tokens) + ": too many for each of " +
+                            std::to_string(rank.count) + " ranks");
+        lines.push_back(RanksMeasurement(shared, alone, rank, memory).measure(repeats));
+        if (progress)
+            progress->advance(1);
+    }
+    return lines;
+}
+
+Table speed_table(const std::vector<RanksLine> &lines, bool weak) {
+    Table table{"cases",
+                std::string("Cases: median times of the slowest rank, in turns with one rank ") +
+                    (weak ? "on as many tokens as each has" : "on all tokens") + "; bytes of the rank with the most",
+                {{"case", "case"},
+                 {"pass", "pass"},
+                 {"tokens", "tokens"},
+                 {"ranks", "ranks"},
+                 {"exchange", "exchange"},
+                 {"flops_per_second", "rate"},
+                 {"flops_per_second_per_rank", "a rank"},
+                 {"seconds", "time"},
+                 {"seconds_min", "fastest"},
+                 {"seconds_max", "slowest"},
+                 {"one_rank_seconds", "one rank's time"},
+                 {"one_rank_flops_per_second", "one rank's rate"},
+                 {"speed_up", "speed-up"},
+                 {"efficiency", "efficiency"},
+                 {"workspace_bytes", "workspace"},
+                 {"measured_peak_bytes", "measured peak"},
+                 {"sent_bytes", "sent"},
+                 {"received_bytes", "received"}},
+                {}};
+    for (const RanksLine &line : lines) {
+        table.rows.push_back(speed_row(line, "forward", line.forward));
+        table.rows.push_back(speed_row(line, "backward", line.backward));
+    }
+    return table;
+}
+
+Table rank_table(const std::vector<RanksLine> &lines) {
+    Table table{"ranks",
+                "Ranks",
+                {{"case", "case"},
+                 {"pass", "pass"},
+                 {"rank", "rank"},
+                 {"rows", "rows"},
+                 {"workspace_bytes", "workspace"},
+                 {"measured_peak_bytes", "measured peak"},
+                 {"sent_bytes", "sent"},
+                 {"received_bytes", "received"}},
+                {}};
+    const auto add = [&](const RanksLine &line, const char *name, const RanksPass &pass) {
+        for (std::size_t i = 0; i < pass.costs.size(); ++i) {
+            const RankCost &cost = pass.costs[i];
+            table.rows.push_back({text_cell(line.name), text_cell(name), count_cell(static_cast<std::int64_t>(i)),
+                                  count_cell(cost.rows), bytes_cell(cost.workspace_bytes),
+                                  peak_cell(cost.peak_is_known ? std::optional(cost.peak_bytes) : std::nullopt),
+                                  bytes_cell(cost.sent_bytes), bytes_cell(cost.received_bytes)});
+        }
+    };
+    for (const RanksLine &line : lines) {
+        add(line, "forward", line.forward);
+        add(line, "backward", line.backward);
+    }
+    return table;
+}
+
+} // namespace annulus::cli

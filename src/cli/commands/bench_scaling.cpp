@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/commands/bench_scaling.hpp"
+
+#include "cli/commands/bench_case.hpp"
+#include "cli/commands/bench_cases.hpp"
+#include "cli/commands/machine_facts.hpp"
+#include "cli/report/progress.hpp"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+namespace annulus::cli {
+
+namespace {
+
+Table scaling_table(const std::string &key, const std::string &title, const Scaling &scaling,
+                    const std::vector<PassTimes> &times, const Yardstick &product) {
+    Table table{key,
+                title,
+                {{"tokens", "tokens"},
+                 {"seconds_per_token", "a token"},
+                 {"relative", "to the shortest"},
+                 {"seconds", "time"},
+                 {"seconds_min", "fastest"},
+                 {"seconds_max", "slowest"},
+                 {"share_of_" + product.name, "of " + product.name},
+                 {"workspace_bytes", "workspace"}},
+                {}};
+    const double first = times[0].seconds.median() / static_cast<double>(scaling.lengths[0]);
+    for (std::size_t j = 0; j < times.size(); ++j) {
+        const Sample &seconds = times[j].seconds;
+        const double median = seconds.median(), each = median / static_cast<double>(scaling.lengths[j]);
+        table.rows.push_back({count_cell(scaling.lengths[j]), seconds_cell(each), real_cell(each / first, 3),
+                              seconds_cell(median), seconds_cell(seconds.min()), seconds_cell(seconds.max()),
+                              real_cell(times[j].flops / median / product.rates.median(), 2),
+                              bytes_cell(times[j].workspace_bytes)});
+    }
+    return table;
+}
+
+} // namespace
+
+// The lengths take turns, and short ones are done several times in
+// a row, so that what else the machine does hits all of them alike.
+void bench_scaling(const Scaling &scaling, const std::string &dtype, const ExecutionOptions &execution, int repeats,
+                   Memory &memory, Report &report) {
+    const std::vector<std::string> branches = {"4096:1", "16384:4"};
+    std::vector<Yardstick> yardsticks = memory.yardsticks(dtype_of(dtype), execution.allow_tf32);
+    const auto measure_yardsticks = [&] {
+        for (Yardstick &yardstick : yardsticks)
+            measure(yardstick, memory);
+    };
+    std::vector<std::unique_ptr<Run>> runs;
+    std::vector<PassTimes> forward, backward;
+    for (const std::int64_t length : scaling.lengths) {
+        runs.push_back(std::make_unique<Run>(
+            BenchCase{"", problem_of(length, scaling.heads, 64, dtype), branches_of(branches, false)},
+            Rank{.execution = execution}, memory));
+        const annulus_estimate &estimate = runs.back()->estimate();
+        forward.push_back({{}, estimate.forward_flops, estimate.forward_workspace_bytes, {}});
+        backward.push_back({{}, estimate.backward_flops, estimate.backward_workspace_bytes, {}});
+    }
+    runs.front()->forward(); // warms up
+    if (scaling.backward)
+        for (const auto &run : runs) {
+            run->forward();
+            run->add_gradients();
+            run->backward();
+        }
+
+    Progress progress(repeats * static_cast<double>(runs.size()));
+    for (int i = 0; i < repeats; ++i)
+        for (std::size_t j = 0; j < runs.size(); ++j) {
+            const std::int64_t calls = std::max<std::int64_t>(scaling.tokens_in_a_row / scaling.lengths[j], 1);
+            const auto time = [&](PassTimes &times, void (Run::*pass)()) {
+                times.seconds.add(memory.seconds_of([&] {
+                    for (std::int64_t call = 0; call < calls; ++call)
+                        ((*runs[j]).*pass)();
+                }) / static_cast<double>(calls));
+            };
+            measure_yardsticks();
+            time(forward[j], &Run::forward);
+            if (scaling.backward)
+                time(backward[j], &Run::backward);
+            progress.advance(1);
+        }
+    measure_yardsticks();
+
+    const std::string what =
+        ", 4096:1 and 16384:4" + sizes_text(problem_of(0, scaling.heads, 64, dtype)) + ", median time of a token";
+    report.add(machine_facts(repeats, memory, yardsticks));
+    report.add(scaling_table("scaling", "Scaling: forward" + what, scaling, forward, yardsticks.front()));
+    if (scaling.backward)
+        report.add(
+            scaling_table("scaling_backward", "Scaling: backward" + what, scaling, backward, yardsticks.front()));
+}
+
+} // namespace annulus::cli

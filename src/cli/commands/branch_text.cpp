@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/commands/branch_text.hpp"
+
+#include "cli/devices/handles.hpp"
+#include "cli/report/text.hpp"
+
+#include <limits>
+#include <utility>
+
+namespace annulus::cli {
+
+namespace {
+
+template <class Enum> using Name = std::pair<std::string_view, Enum>;
+
+constexpr Name<annulus_phase_rule> phase_names[] = {{"block", ANNULUS_PHASE_BLOCK},
+                                                    {"interleave", ANNULUS_PHASE_INTERLEAVE}};
+constexpr Name<annulus_query_rule> query_names[] = {
+    {"dilated", ANNULUS_QUERY_DILATED}, {"residue", ANNULUS_QUERY_RESIDUE}, {"every", ANNULUS_QUERY_EVERY}};
+constexpr Name<annulus_order> order_names[] = {{"linear", ANNULUS_ORDER_LINEAR}, {"hilbert", ANNULUS_ORDER_HILBERT}};
+
+class Parser {
+  public:
+    explicit Parser(const std::string &text) { branch_.text = text; }
+
+    BranchText run() {
+        const std::vector<std::string_view> parts = split(branch_.text, ',');
+        const std::vector<std::string_view> lengths = split(parts[0], ':');
+        if (lengths.size() != 2)
+            fail(parts[0], "W:R, a segment length and a dilation");
+        branch_.segment_length = number(lengths[0], "a segment length (0 is the whole sequence)", 0);
+        branch_.dilation = number(lengths[1], "a dilation", 1);
+        for (std::size_t i = 1; i < parts.size(); ++i)
+            property(parts[i]);
+        return std::move(branch_);
+    }
+
+  private:
+    [[noreturn]] void fail(std::string_view part, const std::string &expected) const {
+        throw bad_input("--branch " + branch_.text + ": '" + std::string(part) + "' is not " + expected);
+    }
+
+    std::int64_t number(std::string_view text, const std::string &what, std::int64_t minimum,
+                        std::int64_t maximum = std::numeric_limits<std::int64_t>::max()) const {
+        const std::optional<std::int64_t> value = parse_integer(text);
+        if (!value || *value < minimum || *value > maximum)
+            fail(text, what + ", a whole number >= " + std::to_string(minimum));
+        return *value;
+    }
+
+    template <class Enum, std::size_t count>
+    Enum choice(std::string_view text, const Name<Enum> (&names)[count], const char *expected) const {
+        for (const auto &[name, value] : names)
+            if (name == text)
+                return value;
+        fail(text, expected);
+    }
+
+    void property(std::string_view part) {
+        const std::size_t equals = part.find('=');
+        if (equals == std::string_view::npos)
+            fail(part, "a property=value");
+        const std::string_view name = part.substr(0, equals);
+        const std::string_view value = part.substr(equals + 1);
+        if (name == "heads")
+            branch_.heads = heads(value);
+        else if (name == "phase")
+            branch_.phase = phase(value);
+        else if (name == "query")
+            branch_.query_rule = choice(value, query_names, "a query rule: dilated, residue or every");
+        else if (name == "order")
+            branch_.order = choice(value, order_names, "an order: linear or hilbert");
+        else if (name == "width")
+            branch_.grid_width = number(value, "a grid width", 0);
+        else
+            fail(name, "a property: heads, phase, query, order or width");
+    }
+
+    BranchText::Heads heads(std::string_view text) const {
+        constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max() - 1;
+        const std::vector<std::string_view> ends = split(text, '-');
+        if (ends.size() > 2)
+            fail(text, "a head or a range of heads like 0-7");
+        const std::int64_t first = number(ends.front(), "a head", 0, most);
+        const std::int64_t last = number(ends.back(), "the last head of the range", first, most);
+        return {static_cast<std::int32_t>(first), static_cast<std::int32_t>(last - first + 1)};
+    }
+
+    BranchText::Phase phase(std::string_view text) const {
+        constexpr std::string_view fixed = "fixed:";
+        if (text.starts_with(fixed))
+            return {ANNULUS_PHASE_FIXED, number(text.substr(fixed.size()), "a residue", 0)};
+        return {choice(text, phase_names, "a phase rule: block, interleave or fixed:X"), 0};
+    }
+
+    BranchText branch_;
+};
+
+} // namespace
+
+BranchText parse_branch(const std::string &text) {
+    return Parser(text).run();
+}
+
+void apply_properties(annulus_config *config, std::int32_t index, const BranchText &branch) {
+    const std::string subject = "--branch " + branch.text;
+    if (branch.heads)
+        check(annulus_config_set_branch_heads(config, index, branch.heads->first, branch.heads->count), subject);
+    if (branch.phase)
+        check(annulus_config_set_branch_phase(config, index, branch.phase->rule, branch.phase->residue), subject);
+    if (branch.query_rule)
+        check(annulus_config_set_branch_query_rule(config, index, *branch.query_rule), subject);
+    if (branch.order || branch.grid_width)
+        check(annulus_config_set_branch_order(config, index, branch.order.value_or(ANNULUS_ORDER_LINEAR),
+                                              branch.grid_width),
+              subject);
+}
+
+} // namespace annulus::cli

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// The context that a command computes with.
+#pragma once
+
+#include "cli/commands/pattern_options.hpp"
+#include "cli/devices/execution_options.hpp"
+#include "cli/devices/handles.hpp"
+
+#include <cstdint>
+
+namespace annulus::cli {
+
+// For problems of `heads` query heads.
+Context make_context(const PatternOptions &pattern, const ExecutionOptions &execution, std::int32_t heads);
+
+} // namespace annulus::cli

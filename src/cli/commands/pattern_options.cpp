@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/commands/pattern_options.hpp"
+
+#include "cli/commands/branch_text.hpp"
+#include "cli/report/number_option.hpp"
+#include "cli/report/text.hpp"
+
+#include <array>
+#include <limits>
+
+namespace annulus::cli {
+
+namespace {
+
+constexpr std::string_view longnet_prefix = "longnet:";
+
+struct LongNet {
+    std::int64_t segment_length, segment_ratio, dilation_ratio;
+    std::int32_t count;
+};
+
+LongNet parse_longnet(const std::string &preset) {
+    std::array<std::int64_t, 4> numbers{};
+    const std::vector<std::string_view> parts = split(std::string_view(preset).substr(longnet_prefix.size()), ',');
+    bool legal = parts.size() == numbers.size();
+    for (std::size_t i = 0; legal && i < numbers.size(); ++i) {
+        const std::optional<std::int64_t> number = parse_integer(parts[i]);
+        legal = number && *number >= 1;
+        numbers[i] = number.value_or(0);
+    }
+    if (!legal || numbers[3] > std::numeric_limits<std::int32_t>::max())
+        throw bad_input("--preset " + preset + ": must be longnet:W,SEGMENT_RATIO,DILATION_RATIO,COUNT, all >= 1");
+    return {numbers[0], numbers[1], numbers[2], static_cast<std::int32_t>(numbers[3])};
+}
+
+void add_preset(annulus_config *config, const std::string &preset) {
+    const std::string subject = "--preset " + preset;
+    if (preset == "gigapath") {
+        check(annulus_config_add_gigapath(config), subject);
+    } else if (preset.starts_with(longnet_prefix)) {
+        const LongNet p = parse_longnet(preset);
+        check(annulus_config_add_longnet(config, p.segment_length, p.segment_ratio, p.dilation_ratio, p.count),
+              subject);
+    } else {
+        throw bad_input(subject + ": must be gigapath or longnet:W,SEGMENT_RATIO,DILATION_RATIO,COUNT");
+    }
+}
+
+// In a legal preset no number overflows: the config took it.
+void append_labels(std::vector<std::string> &labels, const std::string &preset) {
+    if (preset == "gigapath") {
+        for (const char *label : {"1024:1", "5792:2", "32768:4", "185363:8", "1048576:16"})
+            labels.emplace_back(label);
+        return;
+    }
+    const LongNet p = parse_longnet(preset);
+    std::int64_t segment_length = p.segment_length, dilation = 1;
+    for (std::int32_t i = 0; i < p.count; ++i) {
+        labels.push_back(std::to_string(segment_length) + ":" + std::to_string(dilation));
+        if (i + 1 < p.count) {
+            segment_length *= p.segment_ratio;
+            dilation *= p.dilation_ratio;
+        }
+    }
+}
+
+void add_head_groups(annulus_config *config, std::int32_t heads, const std::vector<BranchText> &branches) {
+    std::vector<std::int64_t> segment_lengths, dilations;
+    for (const BranchText &branch : branches) {
+        if (branch.heads || branch.phase)
+            throw bad_input("--branch " + branch.text + ": --head-groups gives each branch its heads and phase");
+        segment_lengths.push_back(branch.segment_length);
+        dilations.push_back(branch.dilation);
+    }
+    check(annulus_config_add_head_groups(config, heads, static_cast<std::int32_t>(branches.size()),
+                                         segment_lengths.data(), dilations.data()),
+          "--head-groups");
+}
+
+} // namespace
+
+void PatternOptions::add_to(CLI::App &command) {
+    const std::string group = "Pattern";
+    command
+        .add_option(
+            "--branch", branches,
+            std::string("A branch: segments of W positions (0: the whole sequence), every R-th kept. Repeatable. ") +
+                branch_syntax)
+        ->type_name("W:R[,...]")
+        ->allow_extra_args(false)
+        ->group(group);
+    command
+        .add_option("--preset", presets,
+                    "Branches of a known model, before those of --branch: gigapath, or LongNet's series "
+                    "longnet:W,SEGMENT_RATIO,DILATION_RATIO,COUNT")
+        ->type_name("NAME")
+        ->allow_extra_args(false)
+        ->group(group);
+    command.add_flag("--head-groups", head_groups, "Share the heads out among the branches of --branch")->group(group);
+    command.add_flag("--causal", causal, "Attend only to positions up to the query's own")->group(group);
+    command
+        .add_option("--padding", padding,
+                    "Keys in the slots that short segments leave empty: none (exact), or keys of score 0 as LongNet's "
+                    "published code has (zero-keys)")
+        ->check(CLI::IsMember({"exact", "zero-keys"}))
+        ->type_name("RULE")
+        ->group(group);
+    add_number<double>(command, "--scale", scale, "Factor on Q.K, 1/sqrt(D) unless given")
+        ->type_name("X")
+        ->group(group);
+}
+
+Config PatternOptions::config(std::int32_t heads) const {
+    if (empty())
+        throw bad_input("no pattern: give --branch or --preset");
+    if (head_groups && (branches.empty() || !presets.empty()))
+        throw bad_input("--head-groups shares the heads out among branches of --branch alone");
+    std::vector<BranchText> parsed;
+    for (const std::string &branch : branches)
+        parsed.push_back(parse_branch(branch));
+
+    Config config = make_config();
+    for (const std::string &preset : presets)
+        add_preset(config.get(), preset);
+    const std::int32_t first = annulus_config_branch_count(config.get());
+    if (head_groups)
+        add_head_groups(config.get(), heads, parsed);
+    else
+        for (const BranchText &branch : parsed)
+            check(annulus_config_add_branch(config.get(), branch.segment_length, branch.dilation, nullptr),
+                  "--branch " + branch.text);
+    for (std::size_t i = 0; i < parsed.size(); ++i)
+        apply_properties(config.get(), first + static_cast<std::int32_t>(i), parsed[i]);
+
+    // A preset may have set these; what the user says comes last.
+    if (causal)
+        check(annulus_config_set_causal(config.get(), 1));
+    if (!padding.empty())
+        check(annulus_config_set_padding_rule(config.get(),
+                                              padding == "exact" ? ANNULUS_PADDING_EXACT : ANNULUS_PADDING_ZERO_KEYS));
+    if (scale)
+        check(annulus_config_set_scale(config.get(), *scale), "--scale");
+    return config;
+}
+
+std::vector<std::string> PatternOptions::labels() const {
+    std::vector<std::string> labels;
+    for (const std::string &preset : presets)
+        append_labels(labels, preset);
+    labels.insert(labels.end(), branches.begin(), branches.end());
+    return labels;
+}
+
+} // namespace annulus::cli

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// The options that say which keys a query attends to.
+#pragma once
+
+#include "cli/devices/handles.hpp"
+
+#include <CLI/CLI.hpp>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace annulus::cli {
+
+struct PatternOptions {
+    std::vector<std::string> presets;
+    std::vector<std::string> branches;
+    bool head_groups = false;
+    bool causal = false;
+    std::string padding;
+    std::optional<double> scale;
+
+    void add_to(CLI::App &command);
+    bool empty() const { return presets.empty() && branches.empty(); }
+    // The pattern for problems of `heads` query heads.
+    Config config(std::int32_t heads) const;
+    // What the user would call each branch of the config.
+    std::vector<std::string> labels() const;
+};
+
+} // namespace annulus::cli

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/commands/problem_options.hpp"
+
+#include "cli/report/failure.hpp"
+#include "cli/report/number_option.hpp"
+
+#include <vector>
+
+namespace annulus::cli {
+
+namespace {
+
+constexpr annulus_dtype dtypes[] = {ANNULUS_FLOAT64, ANNULUS_FLOAT32, ANNULUS_BFLOAT16, ANNULUS_FLOAT16};
+
+} // namespace
+
+void ProblemOptions::add_to(CLI::App &command, bool required) {
+    const std::string group = "Problem";
+    const std::string need = required ? "" : ", for a case of your own";
+    add_number<std::int64_t>(command, "--tokens", tokens, "N, the sequence length" + need)
+        ->required(required)
+        ->type_name("N")
+        ->group(group);
+    add_number<std::int32_t>(command, "--heads", heads, "H, the query heads" + need)
+        ->required(required)
+        ->type_name("H")
+        ->group(group);
+    add_number<std::int32_t>(command, "--kv-heads", kv_heads, "G, the key/value heads; 0, the default, is H")
+        ->type_name("G")
+        ->group(group);
+    add_number<std::int32_t>(command, "--head-dim", head_dim, "D, a multiple of 8 up to 256" + need)
+        ->required(required)
+        ->type_name("D")
+        ->group(group);
+    add_number<std::int64_t>(command, "--batch", batch, "B, 1 unless given")->type_name("B")->group(group);
+    add_dtype_option(command, dtype,
+                     std::string("The tensors' dtype, float32 unless given") +
+                         (required ? "" : "; on CUDA what is fast there"))
+        ->group(group);
+}
+
+annulus_problem ProblemOptions::problem() const {
+    annulus_problem problem = ANNULUS_PROBLEM_INIT;
+    problem.dtype = dtype.empty() ? ANNULUS_FLOAT32 : dtype_of(dtype);
+    problem.heads = heads;
+    problem.kv_heads = kv_heads ? kv_heads : heads;
+    problem.head_dim = head_dim;
+    problem.batch = batch;
+    problem.sequence_length = problem.query_length = problem.key_length = tokens;
+    return problem;
+}
+
+CLI::Option *add_dtype_option(CLI::App &command, std::string &dtype, const std::string &help) {
+    std::vector<std::string> names;
+    for (const annulus_dtype value : dtypes)
+        names.emplace_back(annulus_dtype_name(value));
+    return command.add_option("--dtype", dtype, help)->check(CLI::IsMember(names))->type_name("NAME");
+}
+
+annulus_dtype dtype_of(const std::string &name) {
+    for (const annulus_dtype value : dtypes)
+        if (name == annulus_dtype_name(value))
+            return value;
+    throw bad_input("--dtype: unknown '" + name + "'");
+}
+
+} // namespace annulus::cli

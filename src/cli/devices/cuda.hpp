@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the program does with CUDA by itself. A build without CUDA has no_cuda.cpp instead of cuda_*.cpp.
+#pragma once
+
+#include "cli/devices/memory.hpp"
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace annulus::cli {
+
+struct CudaDevice {
+    std::string name;
+    int major, minor; // compute capability
+    std::uint64_t memory_bytes;
+};
+
+// The first `count` devices.
+std::vector<CudaDevice> cuda_devices(int count);
+
+// A device that the library can use.
+std::unique_ptr<Memory> make_cuda_memory(int index);
+
+} // namespace annulus::cli

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/devices/execution_options.hpp"
+
+#include "cli/report/number_option.hpp"
+#include "cli/report/text.hpp"
+
+#include <limits>
+#include <optional>
+#include <sched.h>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace annulus::cli {
+
+namespace {
+
+std::vector<std::string> engine_names() {
+    std::vector<std::string> names;
+    while (const char *name = annulus_engine_name(static_cast<annulus_engine>(names.size())))
+        names.emplace_back(name);
+    return names;
+}
+
+// The first is what there is where nothing is said.
+constexpr std::pair<annulus_exchange, const char *> exchanges[] = {
+    {ANNULUS_EXCHANGE_AUTO, "auto"}, {ANNULUS_EXCHANGE_RING, "ring"}, {ANNULUS_EXCHANGE_GATHER, "gather"}};
+
+std::vector<std::string> exchange_names() {
+    std::vector<std::string> names;
+    for (const auto &[exchange, name] : exchanges)
+        names.emplace_back(name);
+    return names;
+}
+
+DeviceChoice parse_device(const std::string &text) {
+    constexpr std::string_view cuda = "cuda:";
+    if (text == "cpu")
+        return {ANNULUS_DEVICE_CPU, 0};
+    if (text == "cuda")
+        return {ANNULUS_DEVICE_CUDA, 0};
+    if (text.starts_with(cuda)) {
+        const std::optional<std::int64_t> index = parse_integer(std::string_view(text).substr(cuda.size()));
+        if (index && *index >= 0 && *index <= std::numeric_limits<std::int32_t>::max())
+            return {ANNULUS_DEVICE_CUDA, static_cast<std::int32_t>(*index)};
+    }
+    throw bad_input("--device " + text + ": must be cpu, cuda, or cuda:I with a device's number I, counted from 0");
+}
+
+std::uint64_t parse_bytes(const std::string &text) {
+    constexpr std::string_view units = "KMGT"; // powers of 1024
+    std::string_view digits = text;
+    std::size_t shift = 0;
+    if (const std::size_t unit = digits.empty() ? units.npos : units.find(digits.back()); unit != units.npos) {
+        digits.remove_suffix(1);
+        shift = 10 * (unit + 1);
+    }
+    const std::optional<std::int64_t> number = parse_integer(digits);
+    if (!number || *number < 0 || *number > std::numeric_limits<std::int64_t>::max() >> shift)
+        throw bad_input("--workspace-limit " + text + ": must be a number of bytes, or one of K, M, G or T after it");
+    return static_cast<std::uint64_t>(*number) << shift;
+}
+
+} // namespace
+
+void ExecutionOptions::add_to(CLI::App &command) {
+    const std::string group = "Execution";
+    command
+        .add_option_function<std::string>(
+            "--device", [this](const std::string &text) { device = parse_device(text); },
+            "Where: cpu (default), cuda, or cuda:I, the I-th CUDA device, counted from 0")
+        ->type_name("NAME")
+        ->group(group);
+    command.add_option("--engine", engine, "Who computes (auto unless given)")
+        ->check(CLI::IsMember(engine_names()))
+        ->type_name("NAME")
+        ->group(group);
+    command
+        .add_option("--exchange", exchange,
+                    "How ranks send rows of K and V: in a ring, or gathered at once, which is faster and holds more of "
+                    "them at a time; auto, the default, gathers where they take no more than a rank's own rows")
+        ->check(CLI::IsMember(exchange_names()))
+        ->type_name("NAME")
+        ->group(group);
+    add_number<std::int32_t>(command, "--threads", threads,
+                             "CPU threads; 0, the default, is all that the process may run on")
+        ->type_name("T")
+        ->group(group);
+    command.add_flag("--deterministic", deterministic, "Equal inputs give equal bits")->group(group);
+    command.add_flag("--tf32", allow_tf32, "Products of float32 numbers may be TF32")->group(group);
+    command
+        .add_option_function<std::string>(
+            "--workspace-limit", [this](const std::string &text) { workspace_limit = parse_bytes(text); },
+            "The most workspace a call may take, such as 256M; 0, the default, is the engine's own choice")
+        ->type_name("BYTES")
+        ->group(group);
+}
+
+void ExecutionOptions::apply_to(annulus_config *config) const {
+    const std::vector<std::string> engines = engine_names();
+    for (std::size_t i = 0; i < engines.size(); ++i)
+        if (engines[i] == engine)
+            check(annulus_config_set_engine(config, static_cast<annulus_engine>(i)), "--engine");
+    for (const auto &[value, name] : exchanges)
+        if (exchange == name)
+            check(annulus_config_set_exchange(config, value), "--exchange");
+    check(annulus_config_set_deterministic(config, deterministic));
+    check(annulus_config_set_allow_tf32(config, allow_tf32));
+    check(annulus_config_set_workspace_limit(config, workspace_limit), "--workspace-limit");
+}
+
+int ExecutionOptions::thread_count() const {
+    cpu_set_t set;
+    if (threads > 0)
+        return threads;
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+std::string exchange_name(annulus_exchange exchange) {
+    for (const auto &[value, name] : exchanges)
+        if (value == exchange)
+            return name;
+    return exchanges[0].second;
+}
+
+} // namespace annulus::cli

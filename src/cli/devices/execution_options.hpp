@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// The options that say where and how a command computes.
+#pragma once
+
+#include "cli/devices/handles.hpp"
+
+#include <CLI/CLI.hpp>
+
+#include <cstdint>
+#include <string>
+
+namespace annulus::cli {
+
+struct ExecutionOptions {
+    DeviceChoice device;
+    std::string engine;
+    std::string exchange;
+    std::int32_t threads = 0;
+    bool deterministic = false;
+    bool allow_tf32 = false;
+    std::uint64_t workspace_limit = 0; // bytes; 0: the engine's own choice
+
+    void add_to(CLI::App &command);
+    // Tells the config all but the device and the threads, which are a context's.
+    void apply_to(annulus_config *config) const;
+    // The threads that computing takes: those asked for, or as many as the process may run on.
+    int thread_count() const;
+};
+
+// What the user calls an exchange.
+std::string exchange_name(annulus_exchange exchange);
+
+} // namespace annulus::cli

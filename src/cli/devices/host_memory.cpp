@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/devices/host_memory.hpp"
+
+#include "cli/devices/sgemm_yardstick.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <limits>
+#include <malloc.h>
+
+namespace annulus::cli {
+
+namespace {
+
+// A field of /proc/self/status in bytes, such as VmHWM, the most memory the process has had.
+std::optional<std::uint64_t> memory_status(const std::string &field) {
+    std::ifstream status("/proc/self/status");
+    std::string name;
+    std::uint64_t kibibytes = 0;
+    while (status >> name) {
+        if (name == field + ":")
+            return status >> kibibytes ? std::optional(kibibytes * 1024) : std::nullopt;
+        status.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
+    }
+    return std::nullopt;
+}
+
+class HostMemory : public Memory {
+  public:
+    explicit HostMemory(int threads) : threads_(threads) {}
+
+    Allocation allocate(std::size_t bytes) override { return {new std::byte[bytes](), {this}}; }
+
+    bool is_host() const override { return true; }
+
+    void copy_in(void *to, const void *from_host, std::size_t bytes) override { std::memcpy(to, from_host, bytes); }
+    void copy_out(void *to_host, const void *from, std::size_t bytes) override { std::memcpy(to_host, from, bytes); }
+
+    void order(annulus_context *) override {}
+    void finish() override {}
+
+    double seconds_of(const Work &work) override { return cli::seconds_of(work); }
+
+    // How far the process's memory rises. What earlier work freed is given back to the system first, and the high-water
+    // mark lowered to the present use.
+    std::optional<std::uint64_t> peak_bytes_of(annulus_context *, const Work &work) override {
+        malloc_trim(0);
+        const bool reset = static_cast<bool>(std::ofstream("/proc/self/clear_refs") << "5" << std::flush);
+        const std::optional<std::uint64_t> before = memory_status("VmRSS");
+        work();
+        const std::optional<std::uint64_t> peak = memory_status("VmHWM");
+        if (!reset || !before || !peak)
+            return std::nullopt;
+        return *peak - std::min(*peak, *before);
+    }
+
+    int warm_up_rounds() const override { return 0; }
+
+    // The CPU engine computes the same bits for windows cut at multiples of 16384 rows.
+    Piece piece() const override { return {5e10 * threads_, std::int64_t{16384} * threads_}; }
+
+    annulus_dtype fast_dtype() const override { return ANNULUS_FLOAT32; }
+
+    std::vector<Yardstick> yardsticks(annulus_dtype, bool) override { return {sgemm_yardstick(threads_)}; }
+
+    Facts::Fact fact() const override { return {{"threads", "threads"}, count_cell(threads_)}; }
+
+  protected:
+    void release(std::byte *data) noexcept override { delete[] data; }
+
+  private:
+    int threads_;
+};
+
+} // namespace
+
+std::unique_ptr<Memory> make_host_memory(int threads) {
+    return std::make_unique<HostMemory>(threads);
+}
+
+} // namespace annulus::cli

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// Data for benchmarks: numbers of the standard normal distribution.
+#pragma once
+
+#include "cli/devices/memory.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace annulus::cli {
+
+class RandomNumbers {
+  public:
+    explicit RandomNumbers(annulus_dtype dtype);
+
+    // Fills a part of the memory with the next `count` numbers. They repeat after some millions, a prime number of
+    // them, so that the rows of a tensor all differ.
+    void fill(Memory &memory, std::byte *data, std::int64_t count);
+
+  private:
+    std::size_t element_;
+    std::vector<std::byte> block_;
+    std::size_t next_ = 0; // byte of the block
+};
+
+} // namespace annulus::cli

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/devices/sgemm_yardstick.hpp"
+
+#include "cli/report/failure.hpp"
+
+#include <dlfcn.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace annulus::cli {
+
+namespace {
+
+constexpr int size = 2048; // of the square matrices
+
+struct Product {
+    std::vector<float> a, b, c;
+};
+
+// Loaded when it is asked for: OpenBLAS starts threads and takes address space where it is loaded, and no other command
+// needs it. Never closed, since its threads run its code.
+class OpenBlas {
+  public:
+    OpenBlas() {
+        constexpr const char *name = "libopenblas.so.0";
+        void *const library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+        if (!library)
+            throw Failure(exit_failed, std::string("bench compares with the sgemm of OpenBLAS, and ") + name +
+                                           " cannot be loaded: " + dlerror());
+        find(library, threads, "openblas_get_num_threads");
+        find(library, set_threads, "openblas_set_num_threads");
+        find(library, sgemm, "cblas_sgemm");
+    }
+
+    int (*threads)();
+    void (*set_threads)(int count);
+    void (*sgemm)(int order, int transposed_a, int transposed_b, int m, int n, int k, float alpha, const float *a,
+                  int lda, const float *b, int ldb, float beta, float *c, int ldc);
+    // CBLAS's numbers.
+    static constexpr int row_major = 101, not_transposed = 111;
+
+  private:
+    template <class Function> static void find(void *library, Function &function, const char *name) {
+        void *const symbol = dlsym(library, name);
+        if (!symbol)
+            throw Failure(exit_failed, std::string("bench: the OpenBLAS of this machine has no ") + name);
+        std::memcpy(&function, &symbol, sizeof function);
+    }
+};
+
+// Each product on one thread: the threads of OpenBLAS's own would go on spinning for a while after theirs, and take
+// that time from what is measured next.
+void multiply(const OpenBlas &blas, std::vector<Product> &products) {
+    const int before = blas.threads();
+    blas.set_threads(1);
+    {
+        std::vector<std::jthread> team;
+        team.reserve(products.size());
+        for (Product &product : products)
+            team.emplace_back([&] {
+                blas.sgemm(OpenBlas::row_major, OpenBlas::not_transposed, OpenBlas::not_transposed, size, size, size,
+                           1.0F, product.a.data(), size, product.b.data(), size, 0.0F, product.c.data(), size);
+            });
+    }
+    blas.set_threads(before);
+}
+
+} // namespace
+
+Yardstick sgemm_yardstick(int threads) {
+    const OpenBlas blas;
+    const std::vector<float> matrix(static_cast<std::size_t>(size) * size, 0.5F);
+    const auto products =
+        std::make_shared<std::vector<Product>>(static_cast<std::size_t>(threads), Product{matrix, matrix, matrix});
+    const std::string n = std::to_string(size);
+    return {"sgemm",
+            n + " x " + n + " x " + n + ", one on each of " + std::to_string(threads) +
+                (threads == 1 ? " thread" : " threads"),
+            Yardstick::flops,
+            2.0 * size * size * size * threads,
+            [blas, products] { multiply(blas, *products); },
+            {}};
+}
+
+} // namespace annulus::cli

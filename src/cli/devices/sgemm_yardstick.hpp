@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CPU's own rate: large single-precision matrix products by OpenBLAS, one on each thread of the benchmark.
+#pragma once
+
+#include "cli/devices/yardstick.hpp"
+
+namespace annulus::cli {
+
+Yardstick sgemm_yardstick(int threads);
+
+} // namespace annulus::cli

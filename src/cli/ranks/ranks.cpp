@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/ranks/ranks.hpp"
+
+#include "cli/ranks/mpi_place.hpp"
+#include "cli/ranks/mpi_ranks.hpp"
+#include "cli/ranks/thread_ranks.hpp"
+#include "cli/report/failure.hpp"
+#include "cli/report/number_option.hpp"
+
+#include <algorithm>
+#include <string>
+
+namespace annulus::cli {
+
+namespace {
+
+class OneRank final : public Ranks {
+  public:
+    explicit OneRank(const ExecutionOptions &execution) { rank_.execution = execution; }
+
+    int count() const override { return 1; }
+    void run(const std::function<void(const Rank &)> &work) override { work(rank_); }
+
+  private:
+    Rank rank_;
+};
+
+} // namespace
+
+void RankOptions::add_to(CLI::App &command) {
+    const std::string group = "Ranks";
+    add_number<std::int64_t>(
+        command, "--ranks", count,
+        "Share the sequence among P ranks, 1 unless given: threads of this process, which divide the CPU "
+        "threads among themselves, or on CUDA the P devices from that of --device on. Under mpirun every "
+        "process is a rank")
+        ->type_name("P")
+        ->group(group);
+    add_number<double>(command, "--timeout", timeout, "How long a rank waits for another, 300 unless given")
+        ->type_name("SECONDS")
+        ->group(group);
+}
+
+void Rank::join(annulus_context *context, std::int64_t tokens) const {
+    if (!comm)
+        return;
+    std::vector<std::int64_t> lengths;
+    for (int i = 0; i < count; ++i)
+        lengths.push_back(shard_of(tokens, i, count).length);
+    check(annulus_context_set_comm(context, comm), "--ranks");
+    check(annulus_context_set_shards(context, lengths.data(), count));
+}
+
+std::unique_ptr<Ranks> make_ranks(const RankOptions &options, const ExecutionOptions &execution) {
+    const std::int64_t count = options.count.value_or(1);
+    if (count < 1 || count > max_ranks)
+        throw bad_input("--ranks " + std::to_string(count) + ": must be from 1 to " + std::to_string(max_ranks));
+    if (const int processes = mpi_place().count; processes > 1) {
+        if (options.count && count != processes)
+            throw bad_input("--ranks " + std::to_string(count) + ": mpirun started " + std::to_string(processes) +
+                            " processes, each of which is a rank");
+        return make_mpi_ranks(options, execution);
+    }
+    if (count > 1)
+        return make_thread_ranks(static_cast<int>(count), options, execution);
+    return std::make_unique<OneRank>(execution);
+}
+
+} // namespace annulus::cli

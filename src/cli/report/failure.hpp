@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// What ends the program before its work is done, and the exit codes.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+namespace annulus::cli {
+
+inline constexpr int exit_failed = 1;
+inline constexpr int exit_bad_input = 2;
+
+// What ends the program: one line for the user, and the exit code.
+class Failure : public std::runtime_error {
+  public:
+    Failure(int exit_code, const std::string &message) : std::runtime_error(message), exit_code_(exit_code) {}
+    int exit_code() const noexcept { return exit_code_; }
+
+  private:
+    int exit_code_;
+};
+
+// A failure of what connects the ranks. It may have its cause in the failure of another rank, whose message says more.
+class ConnectionFailure : public Failure {
+  public:
+    explicit ConnectionFailure(const std::string &message) : Failure(exit_failed, message) {}
+};
+
+inline Failure bad_input(const std::string &message) {
+    return Failure(exit_bad_input, message);
+}
+
+} // namespace annulus::cli

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/report/text.hpp"
+
+#include <charconv>
+#include <system_error>
+
+namespace annulus::cli {
+
+std::vector<std::string_view> split(std::string_view text, char separator) {
+    std::vector<std::string_view> parts;
+    for (;;) {
+        const std::size_t end = text.find(separator);
+        parts.push_back(text.substr(0, end));
+        if (end == std::string_view::npos)
+            return parts;
+        text.remove_prefix(end + 1);
+    }
+}
+
+namespace {
+
+template <class Number> std::optional<Number> parse(std::string_view text) {
+    Number value = 0;
+    const char *end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data(), end, value);
+    if (error != std::errc() || stop != end)
+        return std::nullopt;
+    return value;
+}
+
+} // namespace
+
+std::optional<std::int64_t> parse_integer(std::string_view text) {
+    return parse<std::int64_t>(text);
+}
+
+std::optional<double> parse_real(std::string_view text) {
+    return parse<double>(text);
+}
+
+std::string error_line(std::string message) {
+    while (message.ends_with('\n'))
+        message.pop_back();
+    for (std::size_t i = message.find('\n'); i != std::string::npos; i = message.find('\n', i))
+        message.replace(i, 1, "; ");
+    return "annulus: " + message + "\n";
+}
+
+} // namespace annulus::cli
