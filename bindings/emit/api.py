@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the API: the tree that `swig -xml` writes, and beside it the headers."""
+
+import pathlib
+import re
+import subprocess
+import tempfile
+import xml.etree.ElementTree as ElementTree
+
+from .declarations import Constant, EmitError, Enum, Field, Function, Opaque, Struct
+from .headers import Headers, trailing
+
+
+def attributes(element):
+    return {each.get("name"): each.get("value") for each in element.findall("attributelist/attribute")}
+
+
+def read_enum(element, headers):
+    name = attributes(element)["name"]
+    body = headers.inside(rf"^typedef enum {name}")
+    items = []
+    for item in map(attributes, element.findall("enumitem")):
+        value = item.get("enumvalue")
+        if value is None or not value.isdigit():
+            raise EmitError(f"{item['name']} has the value {value!r}, not a plain number")
+        items.append(Constant(item["name"], trailing(body, rf"\b{item['name']}\s*=\s*\d+,?"), int(value)))
+    return Enum(name, headers.before(rf"^typedef enum {name}\b"), items)
+
+
+def read_struct(element, headers):
+    name = attributes(element)["name"]
+    body = headers.inside(rf"^typedef struct {name}")
+    fields = []
+    for field in map(attributes, element.findall("cdecl")):
+        type_name = field["decl"] + field["type"]
+        fields.append(Field(field["name"], trailing(body, rf"\b{field['name']}(?:\[\d+\])?;"), type_name))
+    initial = headers.initial(name)
+    if initial is not None:
+        if len(initial) != len(fields):
+            raise EmitError(f"{name.upper()}_INIT has {len(initial)} values for {len(fields)} fields")
+        for field, value in zip(fields, initial):
+            field.initial = value
+    return Struct(name, headers.before(rf"^typedef struct {name}\b"), fields)
+
+
+def read_function(element, headers):
+    found = attributes(element)
+    name = found["name"]
+    result = re.fullmatch(r"f\(.*\)\.(.*)", found["decl"])[1] + found["type"]
+    parameters = []
+    for parameter in map(attributes, element.findall("attributelist/parmlist/parm")):
+        if parameter["type"] != "void":
+            parameters.append((parameter["name"], parameter["type"]))
+    return Function(name, headers.before(rf"^ANNULUS_API\s[^;(]*?\b{name}\("), result, parameters)
+
+
+def read_constant(element, headers):
+    found = attributes(element)
+    name, value = found["name"], found["value"]
+    if found["type"] != "int" or not re.fullmatch(r"[0-9()*+-]+", value):
+        raise EmitError(f"{name} is {value!r} of type {found['type']}, not a plain number")
+    return Constant(name, headers.before(rf"^#define {name}\b"), eval(value))
+
+
+def read_header(include, headers):
+    """The declarations of one header, in its order."""
+    declarations, structs = [], set()
+    for element in include:
+        found = attributes(element)
+        kind = found.get("kind")
+        if element.tag == "attributelist":
+            continue
+        if element.tag == "enum":
+            declarations.append(read_enum(element, headers))
+            structs.add(f"enum {found['name']}")
+        elif element.tag == "class" and kind == "struct":
+            declarations.append(read_struct(element, headers))
+            structs.add(f"struct {found['name']}")
+        elif element.tag == "constant":
+            declarations.append(read_constant(element, headers))
+        elif element.tag == "cdecl" and kind == "function":
+            declarations.append(read_function(element, headers))
+        elif element.tag == "cdecl" and kind == "typedef" and found["type"] in structs:
+            pass  # of the struct or enum that has just been read
+        elif element.tag == "cdecl" and kind == "typedef" and found["type"] == f"struct {found['name']}":
+            declarations.append(Opaque(found["name"], headers.before(rf"^typedef struct {found['name']}\b")))
+        else:
+            raise EmitError(f"{element.tag} {found.get('name')} of kind {kind} is not known here")
+    return declarations
+
+
+def read_api(swig, api, interface):
+    """The declarations of the headers in api/annulus, which the SWIG interface includes."""
+    headers = Headers(api / "annulus")
+    with tempfile.TemporaryDirectory() as directory:
+        output = pathlib.Path(directory) / "annulus.xml"
+        command = [swig, "-xml", f"-I{api}", "-o", output, interface]
+        subprocess.run(command, check=True)
+        tree = ElementTree.parse(output).getroot()
+    declarations = []
+    for include in tree.iter("include"):
+        if pathlib.Path(attributes(include)["name"]).parent == api / "annulus":
+            declarations += read_header(include, headers)
+    found = {each.name for each in declarations if isinstance(each, Function)}
+    if found != headers.functions():
+        raise EmitError(f"annulus.i and the headers differ in {sorted(found ^ headers.functions())}")
+    return declarations

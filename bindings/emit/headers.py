@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What SWIG leaves out of the headers: the comments, and the initial values of structs."""
+
+import re
+
+from .declarations import EmitError
+
+
+class Headers:
+    """The text of the public headers, searched for what SWIG's tree leaves out."""
+
+    def __init__(self, directory):
+        paths = [path for path in sorted(directory.glob("*.h")) if path.name != "annulus.h"]
+        self.text = "\n".join(path.read_text(encoding="utf-8") for path in paths)
+
+    def functions(self):
+        return set(re.findall(r"^ANNULUS_API\s[^;(]*?(\w+)\(", self.text, re.MULTILINE))
+
+    def _only(self, pattern):
+        found = list(re.finditer(pattern, self.text, re.MULTILINE))
+        if len(found) != 1:
+            raise EmitError(f"{pattern!r} stands {len(found)} times in the headers, not once")
+        return found[0]
+
+    def before(self, pattern):
+        """The comment that ends on the line before the declaration, or ''."""
+        above = self.text[: self._only(pattern).start()]
+        if not above.endswith("*/\n"):
+            return ""
+        return plain_comment(above[above.rindex("/*") :])
+
+    def inside(self, opening):
+        """The text between the braces of a struct or an enum."""
+        start = self._only(opening + r"\s*\{").end()
+        return self.text[start : self.text.index("}", start)]
+
+    def initial(self, struct):
+        """What the struct's INIT macro sets its fields to, as C's words; or None where there is no macro."""
+        macro = re.escape(struct.upper() + "_INIT")
+        if not re.search(rf"^#define {macro}\b", self.text, re.MULTILINE):
+            return None
+        body = self._only(rf"^#define {macro}\s*\\\n\s*\{{([^}}]*)\}}$")[1]
+        return [value.strip() for value in body.split(",")]
+
+
+def plain_comment(text):
+    """A C comment's words without the stars."""
+    lines = [re.sub(r"^\s*/?\*+/? ?|\s*\*/$", "", line).rstrip() for line in text.strip().splitlines()]
+    return "\n".join(lines).strip("\n")
+
+
+def trailing(body, pattern):
+    """The comment behind an item on its line, or ''."""
+    found = re.search(pattern + r"[ \t]*(/\*.*?\*/)", body, re.DOTALL)
+    return " ".join(plain_comment(found[1]).split()) if found else ""

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The words of comments as Markdown."""
+
+import re
+
+
+def paragraphs(text):
+    """(is_table, lines) of each paragraph; tables and formulas are those that are indented throughout."""
+    for block in re.split(r"\n\s*\n", text):
+        lines = block.splitlines()
+        if all(line.startswith("  ") for line in lines):
+            indent = min(len(line) - len(line.lstrip()) for line in lines)
+            yield True, [line[indent:] for line in lines]
+        else:
+            yield False, [line.strip() for line in lines]
+
+
+def escaped(line):
+    """A line of prose with a backslash before what Markdown would take for a link, emphasis, a tag or a quotation."""
+    return re.sub(r"([\[\]]|\*(?=\S)|<(?=\w)|^>)", r"\\\1", line)
+
+
+def markdown(text):
+    """A comment's words as lines of Markdown."""
+    result = []
+    for is_table, lines in paragraphs(text):
+        result += [""] if result else []
+        result += ["```text", *lines, "```"] if is_table else [escaped(line) for line in lines]
+    return result
