@@ -32,8 +32,8 @@ build_sanitized build/threads thread -Dcli=disabled
 meson test -C build/test --no-rebuild || true
 ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 ANNULUS_TEST_QUICK=1 \
     meson test -C build/sanitize --no-rebuild --timeout-multiplier 4 --suite unit --suite capi --suite engines \
-    --suite ring --suite cli || true
+    --suite ranks --suite cli || true
 TSAN_OPTIONS=halt_on_error=1 ANNULUS_TEST_QUICK=1 \
-    meson test -C build/threads --no-rebuild --timeout-multiplier 4 --suite ring --suite threads || true
+    meson test -C build/threads --no-rebuild --timeout-multiplier 4 --suite ranks --suite threads || true
 
 exec python3 tests/count.py build/test build/sanitize build/threads

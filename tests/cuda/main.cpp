@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Skips the whole program where there is no CUDA device or, with ONLY_CAPABILITY, where the first is of another compute
 // capability than that.
-#include "cuda/cuda_place.hpp"
+#include "cuda/cuda_memory.hpp"
 
 #include <annulus/annulus.h>
 

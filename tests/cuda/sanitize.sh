@@ -29,16 +29,19 @@ graph='*Graph*float16*'
 sanitize memcheck gemm_table "$table"
 sanitize memcheck gemm_context "$graph"
 # Ranks on one GPU, which have their kernels in common: rows of closed form and listed ones, unaligned ones.
-ring='Rules/Table*interleave_residue_linear*:Named/Table*/*dim_48*:Seeds/Random*/1?'
-CUDA_VISIBLE_DEVICES=0 sanitize memcheck gemm_ring "$ring"
+ranks='Rules/Table*interleave_residue_linear*:Named/Table*/*dim_48*:Seeds/Random*/1?'
+CUDA_VISIBLE_DEVICES=0 sanitize memcheck gemm_ranks "$ranks"
 if [ -x "$programs/fused_table" ] && "$programs/fused_table" --gtest_filter=-'*' >/dev/null; then
     sanitize memcheck fused_table "$table"
     patterns='Fused/Patterns*/*hilbert_and_linear*:Fused/Patterns*/*whole_units*'
-    sanitize memcheck fused "Auto.*:Fused/Sizes*/length_129_*:$patterns:Fused/Graph*/dilations*:Fused/Cut.NeedsNoLse/four_*"
+    sanitize memcheck fused_limits 'Auto.*'
+    sanitize memcheck fused_patterns "Fused/Sizes*/length_129_*:$patterns"
+    sanitize memcheck fused_launches 'Fused/Graph*/dilations*'
+    sanitize memcheck fused_split 'Fused/Split.NeedsNoLse/four_*'
 fi
 # In float32 alone: the tool breaks down over cuBLAS's tensor core kernels, and ours are the same for every dtype.
 for tool in racecheck synccheck; do
-    CUDA_VISIBLE_DEVICES=0 sanitize $tool gemm_ring 'Rules/Table*interleave_residue_linear*float32' \
+    CUDA_VISIBLE_DEVICES=0 sanitize $tool gemm_ranks 'Rules/Table*interleave_residue_linear*float32' \
         --kernel-name kns=annulus
     sanitize $tool gemm_table "$(printf %s "$table" | sed 's/:/float32:/g; s/$/float32/')" --kernel-name kns=annulus
 done

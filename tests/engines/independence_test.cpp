@@ -155,14 +155,14 @@ TEST_P(EveryDtype, OneTensorForQAndKAndVAndOneEntryForTheBatch) {
 
     Tensor rows = Tensor::rows(Layout::rows, problem.dtype, 1, problem.length, {problem.heads}, problem.dim)[0];
     rows.assign(std::vector<double>(inputs.q.begin(), inputs.q.begin() + static_cast<std::ptrdiff_t>(entry)));
-    Copies copies(*options_.place, options_.aligned);
+    Copies copies(*options_.memory, options_.aligned);
     annulus_tensor shared = copies.view(rows);
     shared.shape[0] = problem.batch;
     shared.stride[0] = 0;
-    Call call(problem, inputs, *options_.place, options_.aligned);
+    Call call(problem, inputs, *options_.memory, options_.aligned);
     call.arguments.q = call.arguments.k = call.arguments.v = shared;
     const Config config = make_config(problem, options_);
-    const Context context = make_context(config.get(), options_.threads, *options_.place);
+    const Context context = make_context(config.get(), options_.threads, *options_.memory);
     const annulus_status status = call.forward(context.get());
     if (status == ANNULUS_ERROR_UNSUPPORTED && options_.refusal)
         GTEST_SKIP() << annulus_last_error();

@@ -57,7 +57,7 @@ struct Mode {
 
 // Rows of Q, K and V with the results of the calls on them. Calls write to `arguments`.
 struct Rows {
-    Rows(const Problem &problem, const Inputs &values) : call(problem, values, host_place()), inputs(values) {}
+    Rows(const Problem &problem, const Inputs &values) : call(problem, values, host_memory()), inputs(values) {}
     bool are_untouched(std::initializer_list<const annulus_tensor *> outputs) const {
         return std::all_of(outputs.begin(), outputs.end(), [](const annulus_tensor *output) {
             std::int64_t bytes = annulus_dtype_bytes(output->dtype);

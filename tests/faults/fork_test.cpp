@@ -69,7 +69,7 @@ class Fork : public testing::Test {
 
     // Every function that uses a context.
     void expect_all_refused(annulus_context *context) const {
-        const Call call(problem_, inputs_, host_place());
+        const Call call(problem_, inputs_, host_memory());
         const annulus_problem sizes = sizes_of(problem_);
         std::uint64_t bytes = 0;
         annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
@@ -122,7 +122,7 @@ TEST_F(Fork, AtAnyMoment) {
         std::this_thread::sleep_for(std::chrono::microseconds(997 * (i % 7)));
         const std::string said = in_child([&] {
             expect_works(idle.get());
-            Call call(problem_, inputs_, host_place());
+            Call call(problem_, inputs_, host_memory());
             const annulus_status status = call.forward(busy.get());
             if (status != ANNULUS_OK)
                 expect_refused("forward", status);
@@ -144,7 +144,7 @@ TEST_F(Fork, Communicators) {
     std::jthread first([&] { expect_rank_works(0); }); // waits for the other
     const Context context = make_rank_context(problem_, options, 1, comms[1].get());
     const std::string said = in_child([&] {
-        const Call call(shard_problem(problem_, 371), shard_inputs(problem_, inputs_, 200, 371), host_place());
+        const Call call(shard_problem(problem_, 371), shard_inputs(problem_, inputs_, 200, 371), host_memory());
         expect_refused("forward", call.forward(context.get()));
         expect_refused("set_comm", annulus_context_set_comm(context.get(), comms[0].get()));
         for (const Comm &comm : comms) {

@@ -86,7 +86,7 @@ class User {
   public:
     User(const Inputs &inputs, const Results &exact)
         : inputs_(inputs), exact_(exact), config_(make_config(problem, ANNULUS_ENGINE_CPU)),
-          call_(problem, inputs, host_place()) {}
+          call_(problem, inputs, host_memory()) {}
 
     // Both passes on a context, which is made where there is none yet; goes no further where memory is refused.
     void use() {

@@ -69,11 +69,11 @@ Config make_config(const Problem &problem, annulus_engine engine) {
     return config;
 }
 
-Context make_context(const annulus_config *config, int threads, Place &place) {
+Context make_context(const annulus_config *config, int threads, Memory &memory) {
     annulus_context *raw = nullptr;
-    check(annulus_context_create(&raw, place.device(), place.index()));
+    check(annulus_context_create(&raw, memory.device(), memory.index()));
     Context context(raw);
-    check(annulus_context_set_stream(raw, place.stream()));
+    check(annulus_context_set_stream(raw, memory.stream()));
     check(annulus_context_set_config(raw, config));
     check(annulus_context_set_threads(raw, threads));
     return context;

@@ -2,7 +2,7 @@
 // A problem of attention as the tests write it down: a pattern, sizes, a dtype and a layout.
 #pragma once
 
-#include "support/place.hpp"
+#include "support/memory.hpp"
 #include "support/tensors.hpp"
 
 #include <annulus/annulus.h>
@@ -79,7 +79,7 @@ using Context = std::unique_ptr<annulus_context, ContextDeleter>;
 void check(annulus_status status);
 
 Config make_config(const Problem &problem, annulus_engine engine);
-Context make_context(const annulus_config *config, int threads, Place &place = host_place());
+Context make_context(const annulus_config *config, int threads, Memory &memory = host_memory());
 annulus_problem sizes_of(const Problem &problem);
 
 } // namespace annulus::test

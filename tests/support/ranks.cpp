@@ -101,7 +101,7 @@ annulus_problem shard_sizes(const Problem &whole, std::int64_t start, std::int64
 }
 
 Context make_rank_context(const Problem &whole, const RankOptions &options, int rank, annulus_comm *comm) {
-    Context context = make_context(make_config(whole, options.run).get(), options.run.threads, options.place(rank));
+    Context context = make_context(make_config(whole, options.run).get(), options.run.threads, options.memory(rank));
     check(annulus_comm_set_timeout(comm, options.timeout));
     check(annulus_context_set_comm(context.get(), comm));
     if (options.set_lengths)
@@ -114,7 +114,7 @@ Results run_rank(const Problem &whole, const Inputs &inputs, const RankOptions &
     const std::int64_t start = start_of(options, rank), length = options.lengths[static_cast<std::size_t>(rank)];
     const annulus_problem sizes = shard_sizes(whole, start, length);
     RunOptions run = options.run;
-    run.place = &options.place(rank);
+    run.memory = &options.memory(rank);
     // Before a call a context knows no other lengths than those that were set.
     run.own_workspace &= options.set_lengths || options.lengths == even_lengths(whole.length, options.ranks());
     const bool empty = length == 0;

@@ -15,10 +15,12 @@ struct RankOptions {
     bool set_lengths = false;          // says them to the contexts; else the ranks find them
     double timeout = 60;               // seconds
     RunOptions run = {};
-    std::vector<Place *> places = {}; // of the ranks; empty: all on run.place
+    std::vector<Memory *> memories = {}; // of the ranks; empty: all in run.memory
 
     int ranks() const { return static_cast<int>(lengths.size()); }
-    Place &place(int rank) const { return places.empty() ? *run.place : *places[static_cast<std::size_t>(rank)]; }
+    Memory &memory(int rank) const {
+        return memories.empty() ? *run.memory : *memories[static_cast<std::size_t>(rank)];
+    }
 };
 
 struct CommDeleter {

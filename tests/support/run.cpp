@@ -14,22 +14,22 @@ namespace {
 // The workspace that the library asks for, to the byte, at an odd address, between guards; all NaN.
 class WatchedWorkspace {
   public:
-    WatchedWorkspace(Place &place, annulus_context *context, const annulus_problem &sizes, annulus_pass pass,
+    WatchedWorkspace(Memory &memory, annulus_context *context, const annulus_problem &sizes, annulus_pass pass,
                      std::uint64_t limit)
-        : place_(place) {
+        : memory_(memory) {
         check(annulus_workspace_size(context, &sizes, pass, &bytes_));
         if (limit && bytes_ > limit)
             throw std::runtime_error("the library asks for a workspace of " + std::to_string(bytes_) +
                                      " bytes; the limit is " + std::to_string(limit));
-        memory_ = allocate(place, 2 * guard + bytes_);
-        place.fill(memory_.get(), 0xFF, 2 * guard + bytes_);
+        allocation_ = allocate(memory, 2 * guard + bytes_);
+        memory.fill(allocation_.get(), 0xFF, 2 * guard + bytes_);
         check(annulus_context_set_workspace(context, address() + guard, bytes_));
     }
 
     void expect_guards_intact() const {
         for (const std::size_t offset : {std::size_t{0}, static_cast<std::size_t>(guard + bytes_)}) {
             std::array<unsigned char, guard> now;
-            place_.download(now.data(), address() + offset, guard);
+            memory_.download(now.data(), address() + offset, guard);
             if (std::any_of(now.begin(), now.end(), [](unsigned char byte) { return byte != 0xFF; }))
                 throw std::runtime_error("written outside the workspace");
         }
@@ -38,11 +38,11 @@ class WatchedWorkspace {
   private:
     static constexpr std::size_t guard = 65;
 
-    unsigned char *address() const { return static_cast<unsigned char *>(memory_.get()); }
+    unsigned char *address() const { return static_cast<unsigned char *>(allocation_.get()); }
 
-    Place &place_;
+    Memory &memory_;
     std::uint64_t bytes_ = 0;
-    PlaceMemory memory_;
+    Allocation allocation_;
 };
 
 void expect_served_by(annulus_engine engine, annulus_context *context) {
@@ -106,9 +106,9 @@ Inputs random_inputs(const Problem &problem, std::uint64_t seed, bool with_d_lse
     return inputs;
 }
 
-Call::Call(const Problem &problem, const Inputs &inputs, Place &place, bool aligned)
+Call::Call(const Problem &problem, const Inputs &inputs, Memory &memory, bool aligned)
     : problem_(problem), window_(ANNULUS_WINDOW_INIT), qkv_(make_qkv(problem)), gradients_(make_qkv(problem)),
-      copies_(place, aligned) {
+      copies_(memory, aligned) {
     window_.query_start = problem.query_start();
     for (int i = 0; i < 2; ++i) {
         outs_.push_back(make_rows(problem, problem.query_length(), {problem.heads})[0]);
@@ -221,12 +221,12 @@ void raise_limit(annulus_context *context, const Problem &problem, RunOptions &o
 
 Results run_on(annulus_context *context, const annulus_problem &sizes, const Problem &problem, const Inputs &inputs,
                const RunOptions &options) {
-    Place &place = *options.place;
-    Call call(problem, inputs, place, options.aligned);
+    Memory &memory = *options.memory;
+    Call call(problem, inputs, memory, options.aligned);
     const auto results_of = [&](annulus_pass pass, annulus_status (Call::*compute)(annulus_context *) const) {
         std::optional<WatchedWorkspace> workspace;
         if (options.own_workspace)
-            workspace.emplace(place, context, sizes, pass, options.workspace_limit);
+            workspace.emplace(memory, context, sizes, pass, options.workspace_limit);
         check((call.*compute)(context));
         if (workspace)
             workspace->expect_guards_intact();
@@ -247,7 +247,7 @@ Results run_on(annulus_context *context, const annulus_problem &sizes, const Pro
 Results run(const Problem &problem, const Inputs &inputs, const RunOptions &given) {
     RunOptions options = given;
     const Config config = make_config(problem, options);
-    const Context context = make_context(config.get(), options.threads, *options.place);
+    const Context context = make_context(config.get(), options.threads, *options.memory);
     if (options.raise_limit)
         raise_limit(context.get(), problem, options);
     return run_on(context.get(), sizes_of(problem), problem, inputs, options);

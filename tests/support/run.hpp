@@ -3,7 +3,7 @@
 // before, guards, gaps and inputs must be as they were after.
 #pragma once
 
-#include "support/place.hpp"
+#include "support/memory.hpp"
 #include "support/problem.hpp"
 
 #include <cstdint>
@@ -25,11 +25,11 @@ struct Results {
 // Normally distributed values.
 Inputs random_inputs(const Problem &problem, std::uint64_t seed, bool with_d_lse = true);
 
-// One problem's tensors on a place, and the calls on them.
+// One problem's tensors in a memory, and the calls on them.
 class Call {
   public:
     // aligned: as Copies takes it.
-    Call(const Problem &problem, const Inputs &inputs, Place &place, bool aligned = false);
+    Call(const Problem &problem, const Inputs &inputs, Memory &memory, bool aligned = false);
 
     // New values in the inputs, NaN in the outputs.
     void reset(const Inputs &inputs);
@@ -66,7 +66,7 @@ struct RunOptions {
     const char *(*refusal)(const Problem &problem) = nullptr;
     int threads = 2;
     bool backward = true;
-    Place *place = &host_place();
+    Memory *memory = &host_memory();
     bool aligned = false;
     bool own_workspace = true; // exactly what the library asks for, watched; else the context allocates
     std::uint64_t workspace_limit = 0;

@@ -34,27 +34,28 @@ annulus_tensor make_view(void *data, annulus_dtype dtype, std::vector<std::int64
 } // namespace
 
 // The guard keeps the elements aligned to their size and to nothing more.
-Memory::Memory(std::size_t elements, std::size_t element_bytes)
+GuardedMemory::GuardedMemory(std::size_t elements, std::size_t element_bytes)
     : guard_(128 + element_bytes), bytes_(2 * guard_ + elements * element_bytes, 0xFF), element_(bytes_.size()) {}
 
-void Memory::watch(const annulus_tensor &view) {
+void GuardedMemory::watch(const annulus_tensor &view) {
     for_each_element(view, [&](const unsigned char *address) {
         std::fill_n(element_.begin() + (address - bytes_.data()), bytes_of(view.dtype), true);
     });
 }
 
-bool Memory::intact() const {
+bool GuardedMemory::intact() const {
     for (std::size_t i = 0; i < bytes_.size(); ++i)
         if (!element_[i] && bytes_[i] != 0xFF)
             return false;
     return true;
 }
 
-void Memory::poison() {
+void GuardedMemory::poison() {
     std::fill(bytes_.begin(), bytes_.end(), static_cast<unsigned char>(0xFF));
 }
 
-Tensor::Tensor(std::shared_ptr<Memory> memory, const annulus_tensor &view) : memory_(std::move(memory)), view_(view) {
+Tensor::Tensor(std::shared_ptr<GuardedMemory> memory, const annulus_tensor &view)
+    : memory_(std::move(memory)), view_(view) {
     memory_->watch(view_);
 }
 
@@ -63,11 +64,11 @@ std::vector<Tensor> Tensor::rows(Layout layout, annulus_dtype dtype, std::int64_
     const std::int64_t all_heads = std::accumulate(heads.begin(), heads.end(), std::int64_t{0});
     const std::size_t element_bytes = bytes_of(dtype);
     std::vector<Tensor> tensors;
-    std::shared_ptr<Memory> shared;
+    std::shared_ptr<GuardedMemory> shared;
     std::int64_t head_in_shared = 0;
     for (const std::int64_t h : heads) {
         const auto make = [&](std::int64_t elements, std::vector<std::int64_t> stride) {
-            auto memory = std::make_shared<Memory>(elements, element_bytes);
+            auto memory = std::make_shared<GuardedMemory>(elements, element_bytes);
             tensors.push_back(
                 Tensor(memory, make_view(memory->data(), dtype, {batch, length, h, dim}, std::move(stride))));
         };
@@ -87,7 +88,7 @@ std::vector<Tensor> Tensor::rows(Layout layout, annulus_dtype dtype, std::int64_
         }
         case Layout::packed: {
             if (!shared)
-                shared = std::make_shared<Memory>(batch * length * all_heads * dim, element_bytes);
+                shared = std::make_shared<GuardedMemory>(batch * length * all_heads * dim, element_bytes);
             auto *data = static_cast<unsigned char *>(shared->data()) + head_in_shared * dim * element_bytes;
             tensors.push_back(Tensor(shared, make_view(data, dtype, {batch, length, h, dim},
                                                        {length * all_heads * dim, all_heads * dim, dim, 1})));
@@ -106,7 +107,7 @@ Tensor Tensor::statistics(Layout layout, annulus_dtype dtype, std::int64_t batch
     const std::int64_t position = dense ? 1 : 2 * heads + 1;
     const std::int64_t head = dense ? length : 2;
     const std::int64_t entry = dense ? heads * length : length * position + 3;
-    auto memory = std::make_shared<Memory>(batch * entry, bytes_of(dtype));
+    auto memory = std::make_shared<GuardedMemory>(batch * entry, bytes_of(dtype));
     return Tensor(memory, make_view(memory->data(), dtype, {batch, heads, length}, {entry, head, position}));
 }
 

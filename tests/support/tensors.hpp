@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tensors in memory whose every other byte is watched: guards around the elements and the gaps between them hold 0xFF,
-// a NaN in every dtype. Reading a gap shows in the result, writing one shows in Memory::intact().
+// a NaN in every dtype. Reading a gap shows in the result, writing one shows in GuardedMemory::intact().
 #pragma once
 
 #include "support/number.hpp"
@@ -22,9 +22,9 @@ enum class Layout {
     packed,      // tensors that are made together share rows of one [B, N, all heads, D] buffer
 };
 
-class Memory {
+class GuardedMemory {
   public:
-    explicit Memory(std::size_t elements, std::size_t element_bytes);
+    explicit GuardedMemory(std::size_t elements, std::size_t element_bytes);
 
     void *data() { return bytes_.data() + guard_; }
     // Notes that the elements of `view` are to be written; every other byte is watched.
@@ -57,16 +57,16 @@ class Tensor {
                              std::int64_t length);
 
     const annulus_tensor &view() const { return view_; }
-    Memory &memory() const { return *memory_; }
+    GuardedMemory &memory() const { return *memory_; }
 
     // The elements in the order of the shape.
     std::vector<double> values() const;
     void assign(const std::vector<double> &values);
 
   private:
-    Tensor(std::shared_ptr<Memory> memory, const annulus_tensor &view);
+    Tensor(std::shared_ptr<GuardedMemory> memory, const annulus_tensor &view);
 
-    std::shared_ptr<Memory> memory_;
+    std::shared_ptr<GuardedMemory> memory_;
     annulus_tensor view_;
 };
 

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `fused` refuses, by its dtypes, its rows and its workspace, and that `auto` has `gemm` do that; and what it does
+// not refuse.
+#include "cuda/fused/calls.hpp"
+
+#include "support/compare.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+namespace annulus::test {
+namespace {
+
+Problem small_problem() {
+    return {.length = 300,
+            .heads = 2,
+            .dim = 64,
+            .branches = {{.segment = 100}, {.dilation = 3}},
+            .causal = true,
+            .dtype = ANNULUS_BFLOAT16};
+}
+
+TEST(Auto, IsFused) {
+    for (const annulus_dtype dtype : subject_dtypes()) {
+        Problem problem = small_problem();
+        problem.dtype = dtype;
+        const Inputs inputs = random_inputs(problem, 1);
+        const Context context = context_for(problem, ANNULUS_ENGINE_AUTO);
+        Call call(problem, inputs, device_memory(), true);
+        check(call.forward(context.get()));
+        EXPECT_EQ(last_engine(context), ANNULUS_ENGINE_FUSED);
+        check(call.backward(context.get()));
+        EXPECT_EQ(last_engine(context), ANNULUS_ENGINE_FUSED);
+        expect_agreement(problem, inputs, call.results(), run_exact(problem, inputs));
+    }
+}
+
+// A pass that `fused` refuses, and `auto` has done by `gemm`.
+void expect_gemm_instead(const Problem &problem, Call &call, annulus_pass pass, const std::string &reason) {
+    const Results before = call.results(pass);
+    expect_refused(compute(call, pass, context_for(problem, ANNULUS_ENGINE_FUSED)), ANNULUS_ERROR_UNSUPPORTED, reason);
+    expect_identical(call.results(pass), before);
+    const Context automatic = context_for(problem, ANNULUS_ENGINE_AUTO);
+    check(compute(call, pass, automatic));
+    EXPECT_EQ(last_engine(automatic), ANNULUS_ENGINE_GEMM);
+}
+
+// Both passes, with rows as the problem's layout has them.
+void expect_gemm_instead(const Problem &problem, const std::string &reason) {
+    const Inputs inputs = random_inputs(problem, 1);
+    Call call(problem, inputs, device_memory(), true);
+    for (const annulus_pass pass : passes)
+        expect_gemm_instead(problem, call, pass, reason);
+    expect_agreement(problem, inputs, call.results(), run_exact(problem, inputs));
+}
+
+// Whatever problem of the table the tests skip for the engine's sake.
+class Refused : public testing::TestWithParam<NamedProblem> {};
+
+TEST_P(Refused, IsDoneByGemm) {
+    expect_gemm_instead(GetParam().problem, "engine fused cannot do this");
+}
+
+std::vector<NamedProblem> refused_problems() {
+    std::vector<NamedProblem> problems = named_problems();
+    for (const NamedProblem &named : rule_combinations())
+        problems.push_back(named);
+    std::erase_if(problems, [](const NamedProblem &named) { return !subject().refusal_of(named.problem); });
+    return with_dtypes(up_to(small_work, problems), {ANNULUS_BFLOAT16});
+}
+
+INSTANTIATE_TEST_SUITE_P(Fused, Refused, testing::ValuesIn(refused_problems()), name_of_problem);
+
+TEST(Auto, IsGemmWithoutAPositiveScale) {
+    for (const double scale : {0.0, -0.25}) {
+        Problem problem = small_problem();
+        problem.scale = scale;
+        expect_gemm_instead(problem, "scale");
+    }
+}
+
+TEST(Auto, IsGemmForFloat32) {
+    Problem problem = small_problem();
+    problem.dtype = ANNULUS_FLOAT32;
+    expect_gemm_instead(problem, "bfloat16");
+}
+
+TEST(Auto, IsGemmForRowsWithGaps) {
+    Problem problem = small_problem();
+    problem.layout = Layout::gaps;
+    expect_gemm_instead(problem, "16 bytes");
+}
+
+// Each of the tensors in its turn.
+TEST(Auto, IsGemmForOneTensorThatIsNotAligned) {
+    using Arguments = Call::Arguments;
+    const std::vector<TensorOfCall> of_forward = {
+        {"q", &Arguments::q}, {"k", &Arguments::k}, {"v", &Arguments::v}, {"out", &Arguments::out}};
+    std::vector<TensorOfCall> of_backward = of_forward;
+    for (const TensorOfCall &more : {TensorOfCall{"d_out", &Arguments::d_out},
+                                     {"d_q", &Arguments::d_q},
+                                     {"d_k", &Arguments::d_k},
+                                     {"d_v", &Arguments::d_v}})
+        of_backward.push_back(more);
+    const Problem problem = small_problem();
+    const Inputs inputs = random_inputs(problem, 1);
+    const Context automatic = context_for(problem, ANNULUS_ENGINE_AUTO);
+    for (const annulus_pass pass : passes)
+        for (const auto &[name, tensor] : pass == ANNULUS_PASS_FORWARD ? of_forward : of_backward) {
+            SCOPED_TRACE(testing::Message() << name << " of pass " << pass);
+            Call odd(problem, inputs, device_memory(), false), call(problem, inputs, device_memory(), true);
+            std::swap(odd.arguments.*tensor, call.arguments.*tensor);
+            check(call.forward(automatic.get())); // what backward needs
+            expect_gemm_instead(problem, call, pass, "16 bytes");
+        }
+}
+
+// The rows that a pass has copied by tensor maps. Backward, those are all inputs but O.
+TEST(Auto, IsGemmForOneEntryForTheBatch) {
+    struct Input {
+        const char *name;
+        annulus_tensor Call::Arguments::*tensor;
+        std::vector<double> Inputs::*values;
+        bool of_forward;
+    };
+    Problem problem = small_problem();
+    problem.batch = 3;
+    for (const Input &input : {Input{"q", &Call::Arguments::q, &Inputs::q, false},
+                               {"k", &Call::Arguments::k, &Inputs::k, true},
+                               {"v", &Call::Arguments::v, &Inputs::v, true},
+                               {"d_out", &Call::Arguments::d_out, &Inputs::d_out, false}}) {
+        SCOPED_TRACE(input.name);
+        Inputs inputs = random_inputs(problem, 1);
+        std::vector<double> &values = inputs.*input.values;
+        const std::size_t entry = values.size() / 3;
+        for (std::size_t i = entry; i < values.size(); ++i)
+            values[i] = values[i - entry];
+        Call call(problem, inputs, device_memory(), true);
+        (call.arguments.*input.tensor).stride[0] = 0;
+        if (input.of_forward)
+            expect_gemm_instead(problem, call, ANNULUS_PASS_FORWARD, "stride");
+        else
+            check(call.forward(context_for(problem, ANNULUS_ENGINE_FUSED).get()));
+        expect_gemm_instead(problem, call, ANNULUS_PASS_BACKWARD, "stride");
+        expect_agreement(problem, inputs, call.results(), run_exact(problem, inputs));
+    }
+}
+
+TEST(Auto, IsFusedWhereverStatisticsLie) {
+    const Problem problem = small_problem();
+    const Inputs inputs = random_inputs(problem, 1);
+    for (const auto tensor : {&Call::Arguments::lse, &Call::Arguments::d_lse}) {
+        Call odd(problem, inputs, device_memory(), false), call(problem, inputs, device_memory(), true);
+        std::swap(odd.arguments.*tensor, call.arguments.*tensor);
+        const Context context = context_for(problem, ANNULUS_ENGINE_AUTO);
+        for (const annulus_pass pass : passes) {
+            check(compute(call, pass, context));
+            EXPECT_EQ(last_engine(context), ANNULUS_ENGINE_FUSED);
+        }
+        Results results = call.results();
+        if (tensor == &Call::Arguments::lse)
+            results.lse = odd.results(ANNULUS_PASS_FORWARD).lse;
+        expect_agreement(problem, inputs, results, run_exact(problem, inputs));
+    }
+}
+
+// What was announced for the problem is fused's; the message says what gemm needs.
+TEST(Auto, SaysWhatWorkspaceOtherTensorsNeed) {
+    const Problem problem = small_problem();
+    const annulus_problem sizes = sizes_of(problem);
+    for (const annulus_pass pass : passes) {
+        SCOPED_TRACE(testing::Message() << "pass " << pass);
+        const auto workspace_size = [&](annulus_engine engine) {
+            std::uint64_t bytes = 0;
+            check(annulus_workspace_size(context_for(problem, engine).get(), &sizes, pass, &bytes));
+            return bytes;
+        };
+        const std::uint64_t announced = workspace_size(ANNULUS_ENGINE_AUTO);
+        const std::uint64_t of_gemm = workspace_size(ANNULUS_ENGINE_GEMM);
+        EXPECT_EQ(announced, workspace_size(ANNULUS_ENGINE_FUSED));
+        ASSERT_LT(announced, of_gemm);
+        const Context context = context_for(problem, ANNULUS_ENGINE_AUTO);
+        const Allocation workspace = allocate(device_memory(), of_gemm);
+        check(annulus_context_set_workspace(context.get(), workspace.get(), std::max<std::uint64_t>(announced, 1)));
+        const Call odd(problem, random_inputs(problem, 1), device_memory(), false);
+        expect_refused(compute(odd, pass, context), ANNULUS_ERROR_MEMORY, std::to_string(of_gemm));
+        check(annulus_context_set_workspace(context.get(), workspace.get(), of_gemm));
+        check(compute(odd, pass, context));
+        EXPECT_EQ(last_engine(context), ANNULUS_ENGINE_GEMM);
+    }
+}
+
+// Too small for sums in float32: of O where there are two passes, of dK and dV where heads share keys.
+TEST(Auto, IsGemmWhereTheLimitIsTooSmall) {
+    constexpr std::uint64_t limit = std::uint64_t{64} << 20;
+    const Problem two_passes = {.length = 100'000,
+                                .heads = 8,
+                                .dim = 64,
+                                .branches = {{.segment = 1024, .dilation = 2}, {.segment = 4096, .dilation = 3}},
+                                .dtype = ANNULUS_BFLOAT16};
+    Problem grouped = two_passes;
+    grouped.kv_heads = 2;
+    grouped.branches = {{.segment = 1024}, {.segment = 4096, .dilation = 2}};
+    const auto expect_gemm = [&](const Problem &problem, annulus_pass pass) {
+        const annulus_problem sizes = sizes_of(problem);
+        RunOptions options = subject();
+        std::uint64_t bytes = 0;
+        const auto workspace_size = [&] {
+            const Context context = make_context(make_config(problem, options).get(), 0, device_memory());
+            return annulus_workspace_size(context.get(), &sizes, pass, &bytes);
+        };
+        check(workspace_size());
+        EXPECT_GT(bytes, limit);
+        options.workspace_limit = limit;
+        expect_refused(workspace_size(), ANNULUS_ERROR_MEMORY, std::to_string(bytes));
+        options.engine = ANNULUS_ENGINE_AUTO;
+        check(workspace_size());
+        EXPECT_LE(bytes, limit);
+    };
+    expect_gemm(two_passes, ANNULUS_PASS_FORWARD);
+    expect_gemm(grouped, ANNULUS_PASS_BACKWARD);
+}
+
+TEST(Forced, HasALongestSequence) {
+    Problem problem = small_problem();
+    problem.length = std::int64_t{1} << 31;
+    const annulus_problem sizes = sizes_of(problem);
+    for (const annulus_pass pass : passes) {
+        std::uint64_t bytes = 0;
+        expect_refused(annulus_workspace_size(context_for(problem, ANNULUS_ENGINE_FUSED).get(), &sizes, pass, &bytes),
+                       ANNULUS_ERROR_UNSUPPORTED, "fused");
+        check(annulus_workspace_size(context_for(problem, ANNULUS_ENGINE_AUTO).get(), &sizes, pass, &bytes));
+    }
+}
+
+} // namespace
+} // namespace annulus::test

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// The problems that several programs of the engine `fused` compute, in its dtypes.
+#pragma once
+
+#include "engines/table.hpp"
+
+#include <vector>
+
+namespace annulus::test {
+
+// Rules, dilations, head ranges and windows that the kernels treat apart; each of them also causal and with zero keys.
+std::vector<NamedProblem> patterns();
+
+// With sums in the workspace, of several passes, of orders along a curve, of heads that share keys; and without.
+std::vector<NamedProblem> some_patterns();
+
+// Some units of a cell meet far more keys than the others.
+std::vector<NamedProblem> split_problems();
+
+} // namespace annulus::test

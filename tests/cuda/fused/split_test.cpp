@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// `fused` where it splits its work: branches into two launches, and dS that is stored some heads at a time.
+#include "cuda/fused/calls.hpp"
+#include "cuda/fused/problems.hpp"
+
+#include "support/compare.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+namespace annulus::test {
+namespace {
+
+// ---- Stored dS
+
+// More than eight tiles of keys for each multiprocessor: none go by their length.
+TEST(StoredDs, OfManySegmentsAgreeWithCpu) {
+    for (const bool causal : {false, true}) {
+        const Problem problem = {.length = 8192,
+                                 .heads = 17,
+                                 .dim = 72,
+                                 .branches = {{.segment = 128}},
+                                 .causal = causal,
+                                 .dtype = ANNULUS_BFLOAT16};
+        SCOPED_TRACE(testing::Message() << problem);
+        const Inputs inputs = random_inputs(problem, 1);
+        expect_agreement_with_cpu(problem, inputs, run(problem, inputs, subject()));
+    }
+}
+
+// ---- Branches of two launches
+
+class Split : public testing::TestWithParam<NamedProblem> {
+  protected:
+    const Problem &problem_ = GetParam().problem;
+    const Inputs inputs_ = random_inputs(problem_, 1);
+
+    // Of the forward pass: the first of two leaves sums of some heads.
+    static std::uint64_t forward_bytes(const Problem &problem, std::uint64_t limit) {
+        RunOptions options = subject();
+        options.workspace_limit = limit;
+        const Context context = make_context(make_config(problem, options).get(), 0, device_memory());
+        const annulus_problem sizes = sizes_of(problem);
+        std::uint64_t bytes = 0;
+        check(annulus_workspace_size(context.get(), &sizes, ANNULUS_PASS_FORWARD, &bytes));
+        return bytes;
+    }
+    static bool is_split(const Problem &problem, std::uint64_t limit) {
+        return forward_bytes(problem, limit) >=
+               static_cast<std::uint64_t>(problem.query_length() * problem.dim) * sizeof(float);
+    }
+};
+
+TEST_P(Split, AgreesWithCpu) {
+    ASSERT_TRUE(is_split(problem_, 0));
+    const Results results = run(problem_, inputs_, subject());
+    expect_agreement_with_cpu(problem_, inputs_, results);
+    for (int i = 0; i < 3; ++i)
+        expect_identical(run(problem_, inputs_, subject()), results);
+}
+
+TEST_P(Split, NeedsNoLse) {
+    ASSERT_TRUE(is_split(problem_, 0));
+    Call call(problem_, inputs_, device_memory(), true);
+    const Context context = context_for(problem_, ANNULUS_ENGINE_FUSED);
+    check(call.forward(context.get()));
+    const Results with_lse = call.results(ANNULUS_PASS_FORWARD);
+    call.reset(inputs_);
+    const Call::Arguments &a = call.arguments;
+    check(annulus_forward(context.get(), &a.q, &a.k, &a.v, &a.out, nullptr, call.window_or_null()));
+    Results without_lse = call.results(ANNULUS_PASS_FORWARD);
+    without_lse.lse = with_lse.lse;
+    expect_identical(without_lse, with_lse);
+}
+
+// dK and dV of fewer heads at a time than O.
+TEST_P(Split, IsTheSameSomeHeadsAtATime) {
+    RunOptions options = subject();
+    const std::uint64_t all = forward_bytes(problem_, 0);
+    options.workspace_limit = all / 4 * 3;
+    ASSERT_TRUE(is_split(problem_, options.workspace_limit));
+    ASSERT_LT(forward_bytes(problem_, options.workspace_limit), all);
+    expect_identical(run(problem_, inputs_, options), run(problem_, inputs_, subject()));
+}
+
+TEST_P(Split, IsOnePassWhereTheLimitIsTooSmall) {
+    RunOptions options = subject();
+    options.backward = false;
+    options.workspace_limit = 4096;
+    ASSERT_FALSE(is_split(problem_, options.workspace_limit));
+    expect_agreement_with_cpu(problem_, inputs_, run(problem_, inputs_, options));
+}
+
+TEST_P(Split, NonfiniteRowsReachWhatTheyReachOnCpu) {
+    Inputs inputs = inputs_;
+    const std::int64_t row = problem_.kv() * problem_.dim;
+    for (const std::int64_t position : {1, 4096})
+        std::fill_n(inputs.k.begin() + position * row, row, std::numeric_limits<double>::quiet_NaN());
+    std::fill_n(inputs.v.begin() + 301 * row, row, std::numeric_limits<double>::infinity());
+    Problem exact = problem_;
+    exact.dtype = ANNULUS_FLOAT64;
+    const Results got = run(problem_, inputs, subject());
+    const Results wanted = run(exact, inputs, {.engine = ANNULUS_ENGINE_CPU, .threads = 0});
+    for (const auto tensor : {&Results::out, &Results::d_q, &Results::d_k, &Results::d_v}) {
+        std::int64_t nonfinite = 0;
+        for (std::size_t i = 0; i < (got.*tensor).size(); ++i) {
+            nonfinite += !std::isfinite((wanted.*tensor)[i]);
+            ASSERT_EQ(std::isfinite((got.*tensor)[i]), std::isfinite((wanted.*tensor)[i])) << "element " << i;
+        }
+        EXPECT_GT(nonfinite, 0);
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Fused, Split, testing::ValuesIn(split_problems()), name_of_problem);
+
+} // namespace
+} // namespace annulus::test

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engines/subject.hpp"
+
+#include "cuda/cuda_memory.hpp"
+
+#include <algorithm>
+
+namespace annulus::test {
+
+namespace {
+
+bool cuts_segment(const Problem &problem, const BranchSpec &branch) {
+    const std::int64_t segment = branch.segment ? std::min(branch.segment, problem.length) : problem.length;
+    const std::int64_t end = problem.query_start() + problem.query_length();
+    return problem.query_start() % segment != 0 || (end % segment != 0 && end != problem.length);
+}
+
+const char *refusal(const Problem &problem) {
+    if (problem.scale_or_default() <= 0)
+        return "the engine takes positive scales only";
+    if (problem.layout == Layout::gaps)
+        return "the engine takes rows at multiples of 16 bytes only";
+    for (const BranchSpec &branch : problem.branches) {
+        if (branch.dilation >= std::int64_t{1} << 30)
+            return "the engine takes dilations below 2^30 only";
+        if (branch.order == ANNULUS_ORDER_LINEAR || branch.dilation == 1)
+            continue;
+        if (cuts_segment(problem, branch))
+            return "the engine takes whole segments along a curve only";
+        if (problem.causal && branch.query == ANNULUS_QUERY_EVERY)
+            return "the engine has no causality along a curve for the query rule every";
+    }
+    return nullptr;
+}
+
+} // namespace
+
+RunOptions subject() {
+    static CudaMemory memory;
+    return {.engine = ANNULUS_ENGINE_FUSED, .refusal = refusal, .memory = &memory, .aligned = true};
+}
+
+// Also with memory from the context's own pool.
+std::vector<RunOptions> subject_ways() {
+    static CudaMemory legacy(CudaMemory::Order::legacy_stream);
+    RunOptions pool = subject();
+    pool.memory = &legacy;
+    pool.own_workspace = false;
+    pool.deterministic = true;
+    return {subject(), pool};
+}
+
+std::vector<annulus_dtype> subject_dtypes() {
+    return {ANNULUS_BFLOAT16, ANNULUS_FLOAT16};
+}
+
+} // namespace annulus::test

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// What ranks do that disagree: an error on all of them, and the communicator serves the next call.
+#include "ranks/callers.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace annulus::test {
+namespace {
+
+Otherwise of_problem(const std::string &name, const std::string &words, const std::function<void(Problem &)> &change) {
+    return {name, words, [change](Part &part, int) { change(part.problem); }};
+}
+
+Otherwise of_branch(const std::string &name, const std::function<void(BranchSpec &)> &change) {
+    return of_problem(name, "branch 1 ", [change](Problem &problem) { change(problem.branches[1]); });
+}
+
+std::vector<Otherwise> disagreements() {
+    return {
+        of_problem("dtype", "dtype", [](Problem &p) { p.dtype = ANNULUS_FLOAT64; }),
+        of_problem("dtype_of_the_same_size", "dtype", [](Problem &p) { p.dtype = ANNULUS_BFLOAT16; }),
+        of_problem("heads", "query heads", [](Problem &p) { p.heads = 8; }),
+        of_problem("kv_heads", "key/value heads", [](Problem &p) { p.kv_heads = 4; }),
+        of_problem("head_dim", "head dimension", [](Problem &p) { p.dim = 16; }),
+        of_problem("batch", "batch", [](Problem &p) { p.batch = 1; }),
+        of_problem("causal", "causal", [](Problem &p) { p.causal = true; }),
+        of_problem("padding", "padding", [](Problem &p) { p.zero_keys = true; }),
+        of_problem("scale", "scale", [](Problem &p) { p.scale = 0.5; }),
+        of_problem("more_branches", "branches", [](Problem &p) { p.branches.emplace_back(); }),
+        of_problem("fewer_branches", "branches", [](Problem &p) { p.branches.pop_back(); }),
+        of_branch("segment_length", [](BranchSpec &b) { b.segment = 8; }),
+        of_branch("dilation", [](BranchSpec &b) { b.dilation = 4; }),
+        of_branch("phase_rule", [](BranchSpec &b) { b.phase = ANNULUS_PHASE_INTERLEAVE, b.residue = 0; }),
+        of_branch("residue", [](BranchSpec &b) { b.residue = 2; }),
+        of_branch("query_rule", [](BranchSpec &b) { b.query = ANNULUS_QUERY_DILATED; }),
+        of_branch("order", [](BranchSpec &b) { b.order = ANNULUS_ORDER_LINEAR, b.width = 0; }),
+        of_branch("grid_width", [](BranchSpec &b) { b.width = 3; }),
+        of_branch("first_head", [](BranchSpec &b) { b.first_head = 2; }),
+        of_branch("head_count", [](BranchSpec &b) { b.head_count = 3; }),
+        {"exchange", "exchange", [](Part &part, int) { part.exchange = ANNULUS_EXCHANGE_RING; }},
+        {"pass", "annulus_forward() and rank 0 annulus_backward()",
+         [](Part &part, int) {
+             part.pass = part.pass == ANNULUS_PASS_FORWARD ? ANNULUS_PASS_BACKWARD : ANNULUS_PASS_FORWARD;
+         }},
+    };
+}
+
+class Disagreement : public testing::TestWithParam<Otherwise> {};
+
+TEST_P(Disagreement, IsAnErrorOnAllRanks) {
+    const std::vector<Comm> comms = make_local_comms(ranks);
+    for (const annulus_pass pass : passes)
+        for (int odd = 0; odd < ranks; ++odd) {
+            SCOPED_TRACE(testing::Message() << "pass " << pass << ", rank " << odd << " differs");
+            std::vector<Part> parts(ranks);
+            for (Part &part : parts)
+                part.pass = pass;
+            GetParam().change(parts[odd], odd);
+            std::string words = GetParam().words;
+            if (GetParam().name == "pass" && parts[0].pass == ANNULUS_PASS_FORWARD)
+                words = "annulus_backward() and rank 0 annulus_forward()";
+            for (const Outcome &outcome : call_all(parts, comms)) {
+                EXPECT_EQ(outcome.status, ANNULUS_ERROR_ARGUMENT) << outcome.message;
+                EXPECT_TRUE(holds(outcome.message, words)) << outcome.message;
+                EXPECT_TRUE(holds(outcome.message, "rank " + std::to_string(odd ? odd : 1)) ||
+                            holds(outcome.message, "ranks " + std::to_string(odd ? odd : 1)))
+                    << outcome.message;
+                EXPECT_TRUE(outcome.untouched);
+            }
+            expect_service(comms);
+        }
+}
+
+INSTANTIATE_TEST_SUITE_P(Fields, Disagreement, testing::ValuesIn(disagreements()), name_of);
+
+// What one rank sets must be what all have; its own rows are. The others set that, or nothing.
+TEST(Agreement, ChecksTheShardsThatWereSet) {
+    const std::vector<Comm> comms = make_local_comms(ranks);
+    for (const annulus_pass pass : passes)
+        for (int odd = 0; odd < ranks; ++odd)
+            for (const bool all : {false, true}) {
+                SCOPED_TRACE(testing::Message() << "pass " << pass << ", rank " << odd << ", all set " << all);
+                std::vector<Part> parts(ranks);
+                for (Part &part : parts) {
+                    part.pass = pass;
+                    if (all)
+                        part.lengths = {8, 8, 8};
+                }
+                parts[odd].lengths = {8, 8, 8};
+                parts[odd].lengths[(odd + 1) % ranks] -= 1;
+                parts[odd].lengths[(odd + 2) % ranks] += 1;
+                for (const Outcome &outcome : call_all(parts, comms)) {
+                    EXPECT_EQ(outcome.status, ANNULUS_ERROR_ARGUMENT) << outcome.message;
+                    EXPECT_TRUE(holds(outcome.message, "shards")) << outcome.message;
+                    EXPECT_TRUE(holds(outcome.message, "rank " + std::to_string(odd))) << outcome.message;
+                    EXPECT_TRUE(outcome.untouched);
+                }
+                expect_service(comms);
+            }
+}
+
+TEST(Agreement, RefusesASequenceOfNoRows) {
+    const std::vector<Comm> comms = make_local_comms(ranks);
+    for (const annulus_pass pass : passes) {
+        std::vector<Part> parts(ranks);
+        for (Part &part : parts) {
+            part.pass = pass;
+            part.rows = 0;
+        }
+        for (const Outcome &outcome : call_all(parts, comms)) {
+            EXPECT_EQ(outcome.status, ANNULUS_ERROR_ARGUMENT) << outcome.message;
+            EXPECT_TRUE(holds(outcome.message, "shape[1] of q is 0")) << outcome.message;
+        }
+        expect_service(comms);
+    }
+}
+
+TEST(Agreement, LooksAtEveryBranchOfMany) {
+    const std::vector<Comm> comms = make_local_comms(ranks);
+    for (const std::size_t branch : {0, 30, 31, 32, 44}) {
+        std::vector<Part> parts(ranks);
+        for (Part &part : parts)
+            part.problem.branches.assign(45, BranchSpec{});
+        parts[1].problem.branches[branch].dilation = 2;
+        for (const Outcome &outcome : call_all(parts, comms)) {
+            EXPECT_EQ(outcome.status, ANNULUS_ERROR_ARGUMENT);
+            const std::string name = "branch " + std::to_string(std::min<std::size_t>(branch, 31));
+            EXPECT_TRUE(holds(outcome.message, name + (branch < 31 ? " " : " or a later one"))) << outcome.message;
+            EXPECT_TRUE(outcome.untouched);
+        }
+    }
+    expect_service(comms);
+}
+
+// Lengths may be set or not; engines, threads and what need not be the same may differ.
+TEST(Agreement, DoesNotMindWhatDoesNotMatter) {
+    const std::vector<Comm> comms = make_local_comms(ranks);
+    std::vector<Part> parts(ranks);
+    parts[1].lengths = {8, 8, 8};
+    parts[1].prepare = [](annulus_context *context) { check(annulus_context_set_threads(context, 3)); };
+    parts[2].configure = [](annulus_config *config) {
+        check(annulus_config_set_engine(config, ANNULUS_ENGINE_CPU));
+        check(annulus_config_set_deterministic(config, 1));
+        check(annulus_config_set_allow_tf32(config, 1));
+        check(annulus_config_set_workspace_limit(config, 1 << 20));
+    };
+    for (const annulus_pass pass : passes) {
+        for (Part &part : parts)
+            part.pass = pass;
+        for (const Outcome &outcome : call_all(parts, comms)) {
+            EXPECT_EQ(outcome.status, ANNULUS_OK) << outcome.message;
+            EXPECT_FALSE(outcome.untouched);
+        }
+    }
+}
+
+} // namespace
+} // namespace annulus::test

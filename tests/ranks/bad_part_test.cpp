@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// What ranks do where the arguments of one are bad: it has its own message, the others learn of it, and the
+// communicator serves the next call.
+#include "ranks/callers.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace annulus::test {
+namespace {
+
+void *no_memory(void *, std::size_t, std::size_t, void *) {
+    return nullptr;
+}
+void nothing_to_release(void *, void *, std::size_t, void *) {}
+
+Otherwise of_arguments(const std::string &name, const std::string &words,
+                       const std::function<void(Call::Arguments &, Pointers &)> &spoil) {
+    return {name, words, [spoil](Part &part, int) { part.spoil = spoil; }};
+}
+
+std::vector<Otherwise> bad_parts() {
+    static char byte;
+    static const annulus_window window = ANNULUS_WINDOW_INIT;
+    return {
+        of_arguments("stride", "q", [](Call::Arguments &a, Pointers &) { a.q.stride[3] = 2; }),
+        of_arguments("null_k", "k is NULL", [](Call::Arguments &, Pointers &p) { p.k = nullptr; }),
+        of_arguments("null_out", "out is NULL", [](Call::Arguments &, Pointers &p) { p.out = nullptr; }),
+        of_arguments("null_data", "v", [](Call::Arguments &a, Pointers &) { a.v.data = nullptr; }),
+        of_arguments("dtype", "dtype",
+                     [](Call::Arguments &a, Pointers &) {
+                         const int none = 9;
+                         std::memcpy(&a.q.dtype, &none, sizeof none);
+                     }),
+        of_arguments("shape_of_v", "shape", [](Call::Arguments &a, Pointers &) { a.v.shape[1] = 7; }),
+        of_arguments("too_long", "",
+                     [](Call::Arguments &a, Pointers &) {
+                         for (annulus_tensor *tensor : {&a.q, &a.k, &a.v})
+                             tensor->shape[1] = std::numeric_limits<std::int64_t>::max() / 2;
+                     }),
+        of_arguments("rows_of_lse", "lse", [](Call::Arguments &a, Pointers &) { a.lse.shape[2] = 0; }),
+        of_arguments("overlap", "out", [](Call::Arguments &a, Pointers &) { a.out.data = a.d_q.data = a.q.data; }),
+        {"window", "window",
+         [](Part &part, int) { part.spoil = [](Call::Arguments &, Pointers &p) { p.window = &window; }; },
+         ANNULUS_ERROR_UNSUPPORTED},
+        {"no_config", "config", [](Part &part, int) { part.has_config = false; }},
+        {"head_dim", "head dimension", [](Part &part, int) { part.problem.dim = 12; }, ANNULUS_ERROR_UNSUPPORTED},
+        {"heads_of_a_branch", "branch 0",
+         [](Part &part, int) {
+             part.lengths.assign(ranks, part.rows); // or the ranks compare configs first
+             part.configure = [](annulus_config *config) { check(annulus_config_set_branch_heads(config, 0, 3, 2)); };
+         }},
+        {"reference", "reference",
+         [](Part &part, int) {
+             part.configure = [](annulus_config *config) {
+                 check(annulus_config_set_engine(config, ANNULUS_ENGINE_REFERENCE));
+             };
+         },
+         ANNULUS_ERROR_UNSUPPORTED},
+        {"rows", "rows", [](Part &part, int) { part.lengths.assign(ranks, part.rows + 1); }},
+        {"workspace", "workspace",
+         [](Part &part, int) {
+             part.prepare = [](annulus_context *context) { check(annulus_context_set_workspace(context, &byte, 1)); };
+         },
+         ANNULUS_ERROR_MEMORY},
+        {"workspace_limit", "limit",
+         [](Part &part, int) {
+             part.configure = [](annulus_config *config) { check(annulus_config_set_workspace_limit(config, 1)); };
+         },
+         ANNULUS_ERROR_MEMORY},
+        {"allocator", "allocator",
+         [](Part &part, int) {
+             part.prepare = [](annulus_context *context) {
+                 annulus_allocator allocator = ANNULUS_ALLOCATOR_INIT;
+                 allocator.allocate = no_memory;
+                 allocator.release = nothing_to_release;
+                 check(annulus_context_set_allocator(context, &allocator));
+             };
+         },
+         ANNULUS_ERROR_MEMORY},
+    };
+}
+
+// The others learn who cannot do its part, and why.
+void expect_told(const Outcome &outcome, int rank, const Outcome &bad) {
+    EXPECT_EQ(outcome.status, ANNULUS_ERROR_COMM) << outcome.message;
+    EXPECT_TRUE(holds(outcome.message, "rank " + std::to_string(rank) + " ")) << outcome.message;
+    EXPECT_TRUE(holds(outcome.message, bad.message.substr(0, 255))) << outcome.message;
+    EXPECT_TRUE(outcome.untouched);
+}
+
+class BadPart : public testing::TestWithParam<Otherwise> {
+  protected:
+    void expect_own_message(const Outcome &outcome) {
+        EXPECT_EQ(outcome.status, GetParam().status) << outcome.message;
+        EXPECT_TRUE(holds(outcome.message, GetParam().words)) << outcome.message;
+        EXPECT_TRUE(outcome.untouched);
+    }
+};
+
+TEST_P(BadPart, IsToldToTheOthers) {
+    const std::vector<Comm> comms = make_local_comms(ranks);
+    for (const annulus_pass pass : passes)
+        for (int odd = 0; odd < ranks; ++odd) {
+            SCOPED_TRACE(testing::Message() << "pass " << pass << ", bad rank " << odd);
+            std::vector<Part> parts(ranks);
+            for (Part &part : parts)
+                part.pass = pass;
+            GetParam().change(parts[odd], odd);
+            const std::vector<Outcome> outcomes = call_all(parts, comms);
+            for (int rank = 0; rank < ranks; ++rank)
+                if (rank == odd)
+                    expect_own_message(outcomes[rank]);
+                else
+                    expect_told(outcomes[rank], odd, outcomes[odd]);
+            expect_service(comms);
+        }
+}
+
+// Each has its own message; who has none gets that of the first.
+TEST_P(BadPart, OfSeveralRanks) {
+    const std::vector<Comm> comms = make_local_comms(ranks);
+    std::vector<Part> parts(ranks);
+    for (Part &part : parts) // or those who lack something for the lengths would learn of the others first
+        part.lengths = {8, 8, 8};
+    parts[0].problem.batch = 1; // and nobody looks for other differences
+    GetParam().change(parts[1], 1);
+    parts[2].spoil = [](Call::Arguments &, Pointers &p) { p.v = nullptr; };
+    std::vector<Outcome> outcomes = call_all(parts, comms);
+    expect_told(outcomes[0], 1, outcomes[1]);
+    expect_own_message(outcomes[1]);
+    EXPECT_EQ(outcomes[2].status, ANNULUS_ERROR_ARGUMENT);
+    EXPECT_EQ(outcomes[2].message, "v is NULL");
+    for (int rank = 0; rank < ranks; ++rank) {
+        parts[rank] = {};
+        GetParam().change(parts[rank], rank);
+    }
+    for (const Outcome &outcome : call_all(parts, comms))
+        expect_own_message(outcome);
+    expect_service(comms);
+}
+
+INSTANTIATE_TEST_SUITE_P(Arguments, BadPart, testing::ValuesIn(bad_parts()), name_of);
+
+} // namespace
+} // namespace annulus::test

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ranks/ranks_subject.hpp"
+
+namespace annulus::test {
+
+std::vector<RanksWay> ranks_ways() {
+    static std::vector<Comm> comms;
+    return {{"local",
+             {.engine = ANNULUS_ENGINE_CPU, .threads = 1},
+             {1, 2, 3, 4, 8},
+             [](int ranks) -> const std::vector<Comm> & { return comms = make_local_comms(ranks); },
+             [](int) { return std::vector<Memory *>(); }}};
+}
+
+std::vector<annulus_dtype> ranks_rule_dtypes() {
+    return {ANNULUS_FLOAT32};
+}
+
+std::vector<annulus_dtype> ranks_dtypes() {
+    return {ANNULUS_FLOAT64, ANNULUS_BFLOAT16};
+}
+
+} // namespace annulus::test

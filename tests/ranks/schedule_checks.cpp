@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ranks/schedule_checks.hpp"
+
+#include "ranks/rank_plan.hpp"
+#include "support/mask.hpp"
+#include "support/plan.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <deque>
+#include <set>
+#include <string>
+#include <utility>
+
+namespace annulus::test {
+namespace {
+
+using Rows = std::vector<std::int64_t>; // positions, ascending
+
+// Shards and what each needs of the others, position by position.
+class Wanted {
+  public:
+    Wanted(const Problem &problem, const std::vector<Window> &shards) : problem_(problem), shards_(shards) {
+        const Mask mask(problem);
+        for (const Window &shard : shards) {
+            std::vector<std::vector<bool>> &attended = attended_.emplace_back(
+                problem.kv(), std::vector<bool>(static_cast<std::size_t>(problem.length), false));
+            for (std::int64_t n = shard.start; n < shard.end(); ++n)
+                for (std::int32_t head = 0; head < problem.heads; ++head)
+                    for (const std::int64_t m : mask.keys(n, head).positions)
+                        attended[problem.kv_head(head)][m] = true;
+        }
+    }
+
+    // Rows of `from`, of a key/value head, that a query of `to` attends to.
+    Rows rows(int from, int to, std::int32_t kv_head) const {
+        Rows rows;
+        for (std::int64_t m = shards_[from].start; m < shards_[from].end(); ++m)
+            if (from != to && attended_[to][kv_head][m])
+                rows.push_back(m);
+        return rows;
+    }
+
+    std::int64_t count(int from, int to) const {
+        std::int64_t count = 0;
+        for (std::int32_t kv_head = 0; kv_head < problem_.kv(); ++kv_head)
+            count += static_cast<std::int64_t>(rows(from, to, kv_head).size());
+        return count;
+    }
+
+  private:
+    const Problem &problem_;
+    const std::vector<Window> &shards_;
+    std::vector<std::vector<std::vector<bool>>> attended_; // [receiver][kv head][position]
+};
+
+Rows rows_of(const Plan &plan, const Message &message, std::int32_t kv_head) {
+    Rows rows;
+    for_each_row(plan, message, kv_head, [&](std::int64_t m) { rows.push_back(m); });
+    return rows;
+}
+
+// The slots are wide enough for their promise: rows of a head stand in different ones, and as they stand in the
+// sequence a whole number of slots apart.
+void expect_slots(const Message &message, const Rows &rows) {
+    ASSERT_GE(message.stride, 1);
+    std::int64_t previous = -1;
+    for (const std::int64_t m : rows) {
+        ASSERT_GE(m, message.keys.start);
+        ASSERT_LT(m, message.keys.end());
+        const std::int64_t slot = (m - message.keys.start) / message.stride;
+        ASSERT_GT(slot, previous);
+        ASSERT_LT(slot, message.slots());
+        ASSERT_EQ((m - rows.front()) % message.stride, 0);
+        previous = slot;
+    }
+}
+
+void expect_message(const Plan &plan, const Message &message, const Wanted &wanted, int from, int to) {
+    ASSERT_EQ(message.from, from);
+    ASSERT_EQ(message.to, to);
+    std::int64_t total = 0;
+    bool full = true;
+    for (std::int32_t g = 0; g < plan.problem().kv_heads; ++g) {
+        SCOPED_TRACE(testing::Message() << "key/value head " << g);
+        const Rows rows = wanted.rows(from, to, g);
+        total += static_cast<std::int64_t>(rows.size());
+        if (message.empty()) {
+            ASSERT_EQ(rows, Rows());
+            continue;
+        }
+        ASSERT_EQ(rows_of(plan, message, g), rows);
+        ASSERT_EQ(message.rows.size(), plan.problem().kv_heads);
+        ASSERT_EQ(message.rows[g], rows.size());
+        expect_slots(message, rows);
+        full = full && static_cast<std::int64_t>(rows.size()) == message.slots();
+        if (message.is_regular()) {
+            ASSERT_EQ(message.firsts.size(), plan.problem().kv_heads);
+            for (std::size_t j = 0; j < rows.size(); ++j)
+                ASSERT_EQ(rows[j], message.firsts[g] + static_cast<std::int64_t>(j) * message.stride);
+        }
+    }
+    // A message without rows does not exist.
+    ASSERT_EQ(message.empty(), total == 0);
+    if (message.empty())
+        return;
+    ASSERT_EQ(message.total_rows(), total);
+    ASSERT_EQ(message.is_full(), full);
+}
+
+// Whether the library can tell what is wanted without a look at each row.
+bool is_closed_form(const Problem &problem) {
+    return std::all_of(problem.branches.begin(), problem.branches.end(), [](const BranchSpec &branch) {
+        return branch.order == ANNULUS_ORDER_LINEAR && branch.query != ANNULUS_QUERY_RESIDUE;
+    });
+}
+
+// What `auto` comes to, from api/annulus/config.h: gather where no rank has to hold more rows than the longest shard.
+annulus_exchange expected_exchange(const Plan &plan, const std::vector<Window> &shards) {
+    std::int64_t longest = 0, most = 0;
+    for (const Window &shard : shards)
+        longest = std::max(longest, shard.length);
+    const int ranks = static_cast<int>(shards.size());
+    for (int to = 0; to < ranks; ++to) {
+        std::int64_t slots = 0;
+        for (int from = 0; from < ranks; ++from)
+            slots += make_message(plan, shards, from, to).slots();
+        most = std::max(most, slots);
+    }
+    return most <= longest ? ANNULUS_EXCHANGE_GATHER : ANNULUS_EXCHANGE_RING;
+}
+
+// The messages of all ranks are those that the definition asks for, each told alike by sender and receiver, in rounds
+// that fit together.
+void expect_schedules(const Problem &problem, const std::vector<Window> &shards, annulus_exchange exchange,
+                      const Wanted &wanted) {
+    const int ranks = static_cast<int>(shards.size());
+    std::deque<RankPlan> plans;
+    for (int rank = 0; rank < ranks; ++rank)
+        plans.emplace_back(pattern_of(problem), plan_problem_of(problem), shards, rank, exchange, call_steps);
+    const annulus_exchange chosen = plans.front().schedule().exchange();
+    const annulus_exchange expected =
+        exchange == ANNULUS_EXCHANGE_AUTO ? expected_exchange(plans.front().local(), shards) : exchange;
+    // Rows that would have to be counted one by one may be taken for more than they are, never for less.
+    const bool taken_for_more = !is_closed_form(problem) && chosen == ANNULUS_EXCHANGE_RING;
+    ASSERT_TRUE(chosen == expected || taken_for_more) << "exchange " << chosen;
+    const bool ring = chosen == ANNULUS_EXCHANGE_RING;
+    const std::size_t rounds = ring ? ranks - 1 : ranks > 1;
+
+    std::set<std::pair<int, int>> seen;
+    for (int rank = 0; rank < ranks; ++rank) {
+        const Schedule &schedule = plans[rank].schedule();
+        SCOPED_TRACE(testing::Message() << "rank " << rank);
+        ASSERT_EQ(schedule.rank(), rank);
+        ASSERT_EQ(schedule.exchange(), chosen);
+        ASSERT_EQ(schedule.shards(), shards);
+        ASSERT_EQ(schedule.rounds().size(), rounds);
+        std::int64_t sent = 0, received = 0;
+        for (std::size_t i = 0; i < rounds; ++i) {
+            const int hop = static_cast<int>(i) + 1;
+            const Round &round = schedule.rounds()[i];
+            for (const Message *message : round.receives) {
+                ASSERT_EQ(message->to, rank);
+                received += message->total_rows();
+            }
+            for (const Message *message : round.sends) {
+                const int to = message->to;
+                SCOPED_TRACE(testing::Message() << "to rank " << to);
+                ASSERT_TRUE(!ring || to == (rank + hop) % ranks);
+                ASSERT_TRUE(seen.emplace(rank, to).second);
+                expect_message(plans[rank].local(), *message, wanted, rank, to);
+                sent += message->total_rows();
+                // The receiver has the same in the same round.
+                const std::vector<const Message *> &there = plans[to].schedule().rounds()[i].receives;
+                const auto other = std::find_if(there.begin(), there.end(),
+                                                [&](const Message *candidate) { return candidate->from == rank; });
+                ASSERT_NE(other, there.end());
+                ASSERT_EQ(fields(**other), fields(*message));
+                for (std::int32_t g = 0; g < problem.kv(); ++g)
+                    ASSERT_EQ(rows_of(plans[to].local(), **other, g), rows_of(plans[rank].local(), *message, g));
+            }
+        }
+        std::int64_t wanted_of_it = 0, wanted_by_it = 0;
+        for (int other = 0; other < ranks; ++other) {
+            wanted_of_it += wanted.count(rank, other);
+            wanted_by_it += wanted.count(other, rank);
+        }
+        ASSERT_EQ(sent, wanted_of_it);
+        ASSERT_EQ(received, wanted_by_it);
+        const auto bytes = [&](std::int64_t rows, annulus_dtype dtype) {
+            return static_cast<std::uint64_t>(2 * problem.batch * rows * problem.dim) * bytes_of(dtype);
+        };
+        const annulus_dtype sums = statistics_dtype(problem.dtype);
+        ASSERT_EQ(plans[rank].sent_bytes(ANNULUS_PASS_FORWARD), bytes(sent, problem.dtype));
+        ASSERT_EQ(plans[rank].received_bytes(ANNULUS_PASS_FORWARD), bytes(received, problem.dtype));
+        ASSERT_EQ(plans[rank].sent_bytes(ANNULUS_PASS_BACKWARD), bytes(sent, problem.dtype) + bytes(received, sums));
+        ASSERT_EQ(plans[rank].received_bytes(ANNULUS_PASS_BACKWARD),
+                  bytes(received, problem.dtype) + bytes(sent, sums));
+        ASSERT_EQ(plans[rank].communicates(), sent + received > 0);
+    }
+}
+
+} // namespace
+
+void expect_schedules(const Problem &problem, const std::vector<std::int64_t> &lengths) {
+    SCOPED_TRACE(testing::Message() << problem << "shards " << testing::PrintToString(lengths));
+    const std::vector<Window> shards = make_shards(lengths);
+    const Wanted wanted(problem, shards);
+    for (const annulus_exchange exchange : {ANNULUS_EXCHANGE_AUTO, ANNULUS_EXCHANGE_RING, ANNULUS_EXCHANGE_GATHER}) {
+        expect_schedules(problem, shards, exchange, wanted);
+        if (testing::Test::HasFailure())
+            return;
+    }
+}
+
+} // namespace annulus::test

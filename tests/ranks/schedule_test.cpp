@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+// The schedules of patterns whose messages are known beforehand. No transport takes part.
+#include "ranks/schedule_checks.hpp"
+
+#include "ranks/rank_plan.hpp"
+#include "support/plan.hpp"
+#include "support/ranks.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace annulus::test {
+namespace {
+
+Problem of_branches(std::int64_t length, std::vector<BranchSpec> branches, bool causal = false) {
+    Problem problem;
+    problem.length = length;
+    problem.branches = std::move(branches);
+    problem.causal = causal;
+    return problem;
+}
+
+std::vector<Message> messages_of(const Problem &problem, const std::vector<std::int64_t> &lengths) {
+    const Plan plan(pattern_of(problem), plan_problem_of(problem));
+    const std::vector<Window> shards = make_shards(lengths);
+    std::vector<Message> messages;
+    for (int from = 0; from < static_cast<int>(lengths.size()); ++from)
+        for (int to = 0; to < static_cast<int>(lengths.size()); ++to)
+            messages.push_back(make_message(plan, shards, from, to));
+    return messages;
+}
+
+TEST(Schedule, SegmentsInsideShardsSendNothing) {
+    const Problem problem = of_branches(
+        96, {{.segment = 8}, {.segment = 16, .dilation = 3, .query = ANNULUS_QUERY_EVERY}, {.segment = 24}});
+    for (const Message &message : messages_of(problem, {48, 0, 48}))
+        EXPECT_TRUE(message.empty());
+    expect_schedules(problem, {48, 0, 48});
+}
+
+TEST(Schedule, CausalSendsNothingBack) {
+    for (const annulus_query_rule rule : {ANNULUS_QUERY_DILATED, ANNULUS_QUERY_RESIDUE, ANNULUS_QUERY_EVERY}) {
+        const Problem problem = of_branches(60, {{.dilation = 2, .query = rule}}, true);
+        for (const Message &message : messages_of(problem, {10, 20, 1, 29}))
+            EXPECT_EQ(message.empty(), message.from >= message.to);
+        expect_schedules(problem, {10, 20, 1, 29});
+    }
+}
+
+// One branch alone: slots are those of the dilation, and the message needs no table.
+TEST(Schedule, OneBranchIsRegularAndFull) {
+    Problem problem = of_branches(210, {{.dilation = 5, .phase = ANNULUS_PHASE_FIXED, .residue = 3}});
+    for (const Message &message : messages_of(problem, {70, 70, 70})) {
+        if (message.from == message.to)
+            continue;
+        EXPECT_EQ(message.stride, 5);
+        EXPECT_EQ(message.slots(), 14);
+        EXPECT_TRUE(message.is_regular());
+        EXPECT_TRUE(message.is_full());
+    }
+}
+
+// A class of one branch that lies inside another's adds nothing.
+TEST(Schedule, NestedClassesAreRegular) {
+    Problem problem = of_branches(256, {{.dilation = 4, .phase = ANNULUS_PHASE_FIXED, .residue = 2},
+                                        {.dilation = 16, .phase = ANNULUS_PHASE_FIXED, .residue = 6},
+                                        {.dilation = 64, .phase = ANNULUS_PHASE_FIXED, .residue = 18}});
+    for (const Message &message : messages_of(problem, {128, 128})) {
+        if (message.from == message.to)
+            continue;
+        EXPECT_TRUE(message.is_regular());
+        EXPECT_EQ(message.total_rows(), 2 * 32);
+    }
+    expect_schedules(problem, {128, 128});
+}
+
+// Neighbours in pairs of shards want 16 rows of each other, whose slots are 4 apart; all others want one. So a rank
+// receives 16 + 6 slots, where a shard has 64 positions. With segments of 4 shards it is 3 times 16, and 4.
+TEST(Schedule, WhatSharesNoSegmentWeighsLess) {
+    Problem problem = of_branches(512, {{.segment = 128, .dilation = 4, .phase = ANNULUS_PHASE_FIXED},
+                                        {.dilation = 64, .phase = ANNULUS_PHASE_FIXED}});
+    const std::vector<Window> shards = make_shards(even_lengths(512, 8));
+    const auto exchange = [&] {
+        const Plan plan(pattern_of(problem), plan_problem_of(problem));
+        return Schedule(plan, shards, 7, ANNULUS_EXCHANGE_AUTO, call_steps).exchange();
+    };
+    EXPECT_EQ(exchange(), ANNULUS_EXCHANGE_GATHER);
+    problem.branches[0].segment = 256;
+    EXPECT_EQ(exchange(), ANNULUS_EXCHANGE_GATHER);
+    problem.branches[0].segment = 512; // 7 times 16
+    EXPECT_EQ(exchange(), ANNULUS_EXCHANGE_RING);
+}
+
+// More classes of a head than are counted in closed form.
+TEST(Schedule, ManyClasses) {
+    Problem problem = of_branches(200, {{.dilation = 37, .phase = ANNULUS_PHASE_INTERLEAVE},
+                                        {.dilation = 41, .phase = ANNULUS_PHASE_INTERLEAVE}});
+    problem.heads = 40;
+    problem.kv_heads = 1;
+    for (const std::int64_t first : {1, 31, 32, 33, 100})
+        expect_schedules(problem, {first, 200 - first});
+    problem.branches = {{.dilation = 60, .query = ANNULUS_QUERY_RESIDUE}};
+    for (const std::int64_t first : {1, 31, 32, 33, 59, 60, 61})
+        expect_schedules(problem, {first, 200 - first});
+}
+
+// Dilations at the end of what 64 bits hold: only places before the first repetition count.
+TEST(Schedule, DilationsOfSixtyThreeBits) {
+    for (const annulus_query_rule rule : {ANNULUS_QUERY_DILATED, ANNULUS_QUERY_RESIDUE, ANNULUS_QUERY_EVERY})
+        for (const std::int64_t residue : {0, 5, 20, 39, 40}) {
+            const BranchSpec huge = {
+                .dilation = int64_max, .phase = ANNULUS_PHASE_FIXED, .residue = residue, .query = rule};
+            expect_schedules(of_branches(40, {huge}), {7, 3, 30});
+            // Beside a Hilbert branch rows are looked for one by one.
+            expect_schedules(of_branches(40, {huge, {.dilation = 3, .order = ANNULUS_ORDER_HILBERT}}), {7, 3, 30});
+        }
+}
+
+// A billion tokens on 64 ranks, counted by hand below.
+constexpr std::int64_t billion = std::int64_t{1} << 30;
+constexpr int many_ranks = 64;
+
+std::int64_t rows_on_all_ranks(const Problem &problem) {
+    const std::vector<Window> shards = make_shards(even_lengths(problem.length, many_ranks));
+    const Plan plan(pattern_of(problem), plan_problem_of(problem));
+    std::int64_t total = 0;
+    for (int rank = 0; rank < many_ranks; ++rank) {
+        const Schedule schedule(plan, shards, rank, ANNULUS_EXCHANGE_AUTO, call_steps);
+        for (const Round &round : schedule.rounds())
+            for (const Message *message : round.sends)
+                total += message->total_rows();
+    }
+    return total;
+}
+
+// w = 2^11, 2^13, …, 2^31 and r = 1, 4, …, 2^20, 16 heads with residues 0 … 15 where r >= 16. A shard has 2^24
+// positions, so w up to 2^23 stays inside. Where two shards share a segment of 2^25, 2^27, 2^29 or 2^31 positions (and
+// no shorter one) every head wants 2^10, 2^8, 2^6 or 2^4 rows: the classes of the longer segments are inside those of
+// the shorter. Per rank and head: 1 * 2^10 + 6 * 2^8 + 24 * 2^6 + 32 * 2^4 = 4608.
+TEST(ABillionTokens, LongNet) {
+    Problem problem = of_branches(billion, {});
+    problem.heads = 16;
+    for (int i = 0; i <= 10; ++i)
+        problem.branches.push_back(
+            {.segment = std::int64_t{1} << (11 + 2 * i), .dilation = std::int64_t{1} << (2 * i)});
+    EXPECT_EQ(rows_on_all_ranks(problem), 64 * 16 * 4608);
+    problem.causal = true;
+    EXPECT_EQ(rows_on_all_ranks(problem), 64 * 16 * 4608 / 2);
+}
+
+// The multiples of two primes: 1074 each below 2^30, of which they share 0 alone; each goes to 63 ranks.
+TEST(ABillionTokens, CoprimeDilations) {
+    Problem problem = of_branches(billion, {{.dilation = 1000003, .phase = ANNULUS_PHASE_FIXED},
+                                            {.dilation = 999983, .phase = ANNULUS_PHASE_FIXED}});
+    problem.heads = 1;
+    EXPECT_EQ(rows_on_all_ranks(problem), 63 * (1074 + 1074 - 1));
+    // Multiples of 3 or 5 in all of it, by inclusion and exclusion: 357913942 + 214748365 - 71582789.
+    problem.branches = {{.dilation = 3, .phase = ANNULUS_PHASE_FIXED}, {.dilation = 5, .phase = ANNULUS_PHASE_FIXED}};
+    EXPECT_EQ(rows_on_all_ranks(problem), std::int64_t{63} * (357913942 + 214748365 - 71582789));
+}
+
+TEST(Shards, StandBehindOneAnother) {
+    const std::vector<Window> shards = make_shards({3, 0, 5});
+    EXPECT_EQ(shards, (std::vector<Window>{{0, 3}, {3, 0}, {3, 5}}));
+}
+
+} // namespace
+} // namespace annulus::test

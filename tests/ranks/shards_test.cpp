@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks that find out who holds how many rows: what they compute, what they ask one another, and what they do where
+// they cannot ask.
+#include "call/comm.hpp"
+#include "core/error.hpp"
+#include "transport/local_transport.hpp"
+
+#include "support/compare.hpp"
+#include "support/ranks.hpp"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace annulus::test {
+namespace {
+
+constexpr int ranks = 4;
+
+// A transport that counts what its rank asks the others, that a test can keep from asking, as a capture does, and whose
+// messages a test can have fail and hold on to their memory.
+class Watched final : public annulus::Transport {
+  public:
+    explicit Watched(std::unique_ptr<annulus::Transport> transport) : transport_(std::move(transport)) {}
+
+    int gathers = 0;
+    bool may_gather = true, is_broken = false;
+
+    int size() const override { return transport_->size(); }
+    int rank() const override { return transport_->rank(); }
+    void check_device(annulus_device device, int index) const override { transport_->check_device(device, index); }
+    void set_timeout(Seconds timeout) override { transport_->set_timeout(timeout); }
+    void all_gather(const void *mine, void *all, std::size_t bytes) override {
+        ++gathers;
+        transport_->all_gather(mine, all, bytes);
+    }
+    bool can_gather(annulus::Device &, void *) const override { return may_gather; }
+    void begin(const annulus::Batch &batch, annulus::Device &device, void *stream) override {
+        transport_->begin(batch, device, stream);
+    }
+    void finish(const annulus::Batch &batch, annulus::Device &device, void *stream) override {
+        transport_->finish(batch, device, stream);
+        if (is_broken)
+            throw annulus::Error(ANNULUS_ERROR_COMM, "broken");
+    }
+    bool holds_memory() const override { return is_broken; }
+    void abort() noexcept override { transport_->abort(); }
+
+  private:
+    const std::unique_ptr<annulus::Transport> transport_;
+};
+
+class Shards : public testing::Test {
+  protected:
+    Shards() {
+        for (std::unique_ptr<annulus::Transport> &end : annulus::make_local_transports(ranks)) {
+            auto watched = std::make_unique<Watched>(std::move(end));
+            watched_.push_back(watched.get());
+            comms_.emplace_back(new annulus_comm{std::move(watched)});
+        }
+        RankOptions options;
+        options.lengths.resize(ranks);
+        options.run.threads = 1;
+        for (int rank = 0; rank < ranks; ++rank)
+            contexts_.push_back(make_rank_context(problem_, options, rank, comms_[rank].get()));
+    }
+
+    // Forward and backward on the contexts, against one rank. Returns how often each rank asked the others.
+    int gathers_of_calls(const std::vector<std::int64_t> &lengths) {
+        SCOPED_TRACE(testing::PrintToString(lengths));
+        Problem whole = problem_;
+        whole.length = 0;
+        std::vector<std::int64_t> starts;
+        for (const std::int64_t length : lengths) {
+            starts.push_back(whole.length);
+            whole.length += length;
+        }
+        const Inputs inputs = random_inputs(whole, 1);
+        const Results wanted = run(whole, inputs, {.threads = 1});
+        for_each_rank(ranks, [&](int rank) {
+            watched_[rank]->gathers = 0;
+            const std::int64_t start = starts[rank], length = lengths[rank];
+            RunOptions options;
+            options.engine = ANNULUS_ENGINE_AUTO; // nobody serves an empty shard
+            options.own_workspace = false;
+            const Results part =
+                run_on(contexts_[rank].get(), shard_sizes(whole, start, length), shard_problem(whole, length),
+                       shard_inputs(whole, inputs, start, length), options);
+            expect_near(part, shard_results(whole, wanted, start, length), tolerance_of(whole.dtype));
+        });
+        for (const Watched *watched : watched_)
+            EXPECT_EQ(watched->gathers, watched_[0]->gathers);
+        return watched_[0]->gathers;
+    }
+
+    annulus_status forward(int rank, std::int64_t length) {
+        const Problem shard = shard_problem(problem_, length);
+        return Call(shard, random_inputs(shard, 1), host_memory()).forward(contexts_[rank].get());
+    }
+
+    const Problem problem_ = {.branches = {{.segment = 7}, {.dilation = 3, .query = ANNULUS_QUERY_EVERY}},
+                              .dtype = ANNULUS_FLOAT32};
+    std::vector<Watched *> watched_;
+    std::vector<Comm> comms_;
+    std::vector<Context> contexts_;
+};
+
+// The lengths of the call before are asked for again along with the rest; new ones take a second question in the call
+// that brings them.
+TEST_F(Shards, AreFoundOnce) {
+    EXPECT_EQ(gathers_of_calls({2, 1, 1, 1}), 3); // forward and backward
+    EXPECT_EQ(gathers_of_calls({2, 1, 1, 1}), 2);
+    EXPECT_EQ(gathers_of_calls({2, 1, 1, 9}), 3); // new to those who have as many as before, too
+    EXPECT_EQ(gathers_of_calls({0, 11, 0, 30}), 3);
+    EXPECT_EQ(gathers_of_calls({0, 11, 0, 30}), 2);
+    EXPECT_EQ(gathers_of_calls({8, 8, 8, 8}), 3);
+    EXPECT_EQ(gathers_of_calls({0, 0, 0, 5}), 3);
+    EXPECT_EQ(gathers_of_calls({8, 8, 8, 8}), 3);
+}
+
+TEST_F(Shards, ThatAreSetNeedNoQuestion) {
+    const std::vector<std::int64_t> lengths = {2, 1, 0, 1};
+    for (const Context &context : contexts_)
+        check(annulus_context_set_shards(context.get(), lengths.data(), ranks));
+    EXPECT_EQ(gathers_of_calls(lengths), 2);
+    check(annulus_context_set_shards(contexts_[1].get(), nullptr, 0)); // it knows them from the call before
+    EXPECT_EQ(gathers_of_calls(lengths), 2);
+    for (const Context &context : contexts_)
+        check(annulus_context_set_shards(context.get(), nullptr, 0));
+    EXPECT_EQ(gathers_of_calls({1, 1, 1, 2}), 3);
+}
+
+// A context that is new, or that was given the communicator anew, knows nothing of what the others do.
+TEST_F(Shards, OneRankDoesNotKnowAnyMore) {
+    EXPECT_EQ(gathers_of_calls({2, 1, 1, 1}), 3);
+    check(annulus_context_set_comm(contexts_[2].get(), comms_[2].get()));
+    EXPECT_EQ(gathers_of_calls({2, 1, 1, 1}), 3);
+    EXPECT_EQ(gathers_of_calls({2, 1, 1, 1}), 2);
+}
+
+// What a rank expects may be what it has no memory for, and the ranks may have less: that is no error.
+TEST_F(Shards, WhatWasExpectedAndCannotBeDone) {
+    EXPECT_EQ(gathers_of_calls({5, 100, 5, 5}), 3);
+    const annulus_problem sizes = sizes_of(shard_problem(problem_, 20));
+    const std::vector<std::int64_t> lengths(ranks, 5);
+    annulus_rank_estimate estimate = ANNULUS_RANK_ESTIMATE_INIT;
+    check(annulus_estimate_rank(contexts_[0].get(), &sizes, lengths.data(), ranks, 0, &estimate));
+    std::vector<unsigned char> memory(estimate.backward_workspace_bytes);
+    check(annulus_context_set_workspace(contexts_[0].get(), memory.data(), memory.size()));
+    EXPECT_EQ(gathers_of_calls(lengths), 3);
+    EXPECT_EQ(gathers_of_calls(lengths), 2);
+}
+
+// Where the ranks cannot ask, as in a capture, they go by what they know.
+TEST_F(Shards, MustBeKnownWhereNobodyCanAsk) {
+    const auto let_gather = [&](bool may_gather) {
+        for (Watched *watched : watched_)
+            watched->may_gather = may_gather;
+    };
+    const std::vector<std::int64_t> lengths = {3, 0, 1, 1};
+    const auto expect_refusal = [&](std::int64_t length) {
+        EXPECT_EQ(forward(0, length), ANNULUS_ERROR_UNSUPPORTED);
+        const std::string message = annulus_last_error();
+        for (const char *words : {"captured", "once before", "annulus_context_set_shards()"})
+            EXPECT_NE(message.find(words), std::string::npos) << message;
+    };
+    let_gather(false);
+    expect_refusal(3);
+    let_gather(true);
+    EXPECT_EQ(gathers_of_calls(lengths), 3);
+    let_gather(false);
+    EXPECT_EQ(gathers_of_calls(lengths), 0);
+    expect_refusal(4);
+    EXPECT_EQ(gathers_of_calls(lengths), 0);
+    // Other lengths, that were set.
+    const std::vector<std::int64_t> others = {4, 4, 0, 1};
+    for (const Context &context : contexts_)
+        check(annulus_context_set_shards(context.get(), others.data(), ranks));
+    EXPECT_EQ(gathers_of_calls(others), 0);
+}
+
+// Memory that the library below may still write to is not given back, else it is, whatever fails.
+TEST(Memory, OfAFailedCallStaysWhereItIsHeld) {
+    struct Memory {
+        std::vector<unsigned char> bytes = std::vector<unsigned char>(1 << 20);
+        int given = 0;
+    };
+    for (const bool is_broken : {false, true}) {
+        std::vector<std::unique_ptr<annulus::Transport>> ends = annulus::make_local_transports(2);
+        for_each_rank(2, [&](int rank) {
+            auto watched = std::make_unique<Watched>(std::move(ends[rank]));
+            watched->is_broken = is_broken;
+            const Comm comm(new annulus_comm{std::move(watched)});
+            RankOptions options;
+            options.lengths = {32, 32};
+            const Problem whole;
+            const Context context = make_rank_context(whole, options, rank, comm.get());
+            Memory memory;
+            annulus_allocator allocator = ANNULUS_ALLOCATOR_INIT;
+            allocator.user = &memory;
+            allocator.allocate = [](void *user, std::size_t bytes, std::size_t alignment, void *) {
+                Memory &of = *static_cast<Memory *>(user);
+                ++of.given;
+                void *data = of.bytes.data();
+                std::size_t space = of.bytes.size();
+                return std::align(alignment, bytes, data, space);
+            };
+            allocator.release = [](void *user, void *, std::size_t, void *) { --static_cast<Memory *>(user)->given; };
+            check(annulus_context_set_allocator(context.get(), &allocator));
+            const Problem shard = shard_problem(whole, 32);
+            EXPECT_EQ(Call(shard, random_inputs(shard, 1), host_memory()).forward(context.get()),
+                      is_broken ? ANNULUS_ERROR_COMM : ANNULUS_OK);
+            EXPECT_EQ(memory.given, is_broken);
+        });
+    }
+}
+
+} // namespace
+} // namespace annulus::test

@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: Apache-2.0
+// What results of several ranks must not depend on, what a context with ranks may be used for besides, and what memory
+// it takes.
+#include "engines/table.hpp"
+
+#include "support/compare.hpp"
+#include "support/mask.hpp"
+#include "support/ranks.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace annulus::test {
+namespace {
+
+constexpr annulus_exchange exchanges[] = {ANNULUS_EXCHANGE_RING, ANNULUS_EXCHANGE_GATHER};
+constexpr annulus_dtype dtypes[] = {ANNULUS_FLOAT64, ANNULUS_FLOAT32, ANNULUS_BFLOAT16, ANNULUS_FLOAT16};
+
+RankOptions options_of(const std::vector<std::int64_t> &lengths, annulus_exchange exchange, int threads = 1) {
+    RankOptions options;
+    options.lengths = lengths;
+    options.run.exchange = exchange;
+    options.run.threads = threads;
+    return options;
+}
+
+std::int64_t start_of(const std::vector<std::int64_t> &lengths, int rank) {
+    return std::accumulate(lengths.begin(), lengths.begin() + rank, std::int64_t{0});
+}
+
+class EveryDtype : public testing::TestWithParam<annulus_dtype> {
+  protected:
+    const std::vector<std::int64_t> lengths_ = {70, 0, 130, 131}; // of mixed_problem()
+
+    Problem problem(bool causal) const {
+        Problem problem = mixed_problem(GetParam());
+        problem.causal = causal;
+        return problem;
+    }
+};
+
+// From run to run, whatever the threads, and ring or gather.
+TEST_P(EveryDtype, BitsAreTheSameEveryTime) {
+    for (const bool causal : {false, true}) {
+        const Problem whole = problem(causal);
+        ASSERT_EQ(whole.length, 331);
+        const Inputs inputs = random_inputs(whole, 1);
+        const Results first = run_ranks(whole, inputs, options_of(lengths_, ANNULUS_EXCHANGE_RING));
+        for (const annulus_exchange exchange : exchanges)
+            for (const int threads : {1, 1, 2, 5}) {
+                SCOPED_TRACE(testing::Message() << "exchange " << exchange << ", threads " << threads);
+                expect_identical(run_ranks(whole, inputs, options_of(lengths_, exchange, threads)), first);
+            }
+    }
+}
+
+// Nothing of d_lse, d_lse of zeros on all ranks, and both at the same time are the same.
+TEST_P(EveryDtype, SomeRanksHaveNoGradientOfLse) {
+    const Problem whole = problem(false);
+    Inputs inputs = random_inputs(whole, 2);
+    std::fill(inputs.d_lse.begin(), inputs.d_lse.end(), 0);
+    Inputs without = inputs;
+    without.d_lse.clear();
+    for (const annulus_exchange exchange : exchanges) {
+        const RankOptions options = options_of(lengths_, exchange);
+        const std::vector<Comm> comms = make_local_comms(options.ranks());
+        const Results wanted = run_ranks(whole, inputs, options, comms);
+        expect_identical(run_ranks(whole, without, options, comms), wanted);
+        for_each_rank(options.ranks(), [&](int rank) {
+            const Results part = run_rank(whole, rank % 2 ? inputs : without, options, rank, comms[rank].get());
+            expect_identical(part, shard_results(whole, wanted, start_of(lengths_, rank), lengths_[rank]));
+        });
+    }
+}
+
+TEST_P(EveryDtype, SomeRanksDoNotAskForLse) {
+    const Problem whole = problem(true);
+    const Inputs inputs = random_inputs(whole, 3);
+    for (const annulus_exchange exchange : exchanges) {
+        const RankOptions options = options_of(lengths_, exchange);
+        const std::vector<Comm> comms = make_local_comms(options.ranks());
+        const Results wanted = run_ranks(whole, inputs, options, comms);
+        for_each_rank(options.ranks(), [&](int rank) {
+            const std::int64_t start = start_of(lengths_, rank);
+            const Context context = make_rank_context(whole, options, rank, comms[rank].get());
+            Call call(shard_problem(whole, lengths_[rank]), shard_inputs(whole, inputs, start, lengths_[rank]),
+                      host_memory());
+            const Call::Arguments &a = call.arguments;
+            check(annulus_forward(context.get(), &a.q, &a.k, &a.v, &a.out, rank % 2 ? &a.lse : nullptr, nullptr));
+            const Results results = call.results(ANNULUS_PASS_FORWARD);
+            const Results of_rank = shard_results(whole, wanted, start, lengths_[rank]);
+            expect_identical("out", results.out, of_rank.out);
+            if (rank % 2)
+                expect_identical("lse", results.lse, of_rank.lse);
+        });
+    }
+}
+
+std::string name_of(const testing::TestParamInfo<annulus_dtype> &info) {
+    return annulus_dtype_name(info.param);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, EveryDtype, testing::ValuesIn(dtypes), name_of);
+
+// ---- NaN and infinity in a row of a shard.
+
+using Rows = std::set<std::pair<std::int64_t, std::int32_t>>; // (position, head)
+
+class Nonfinite : public testing::TestWithParam<std::tuple<annulus_exchange, bool, double>> {
+  protected:
+    const double value_ = std::get<2>(GetParam());
+    // Shards inside segments, segments inside shards, and neither.
+    const Problem problem_ = {
+        .length = 120,
+        .heads = 4,
+        .kv_heads = 2,
+        .branches = {{.segment = 50},
+                     {.segment = 100, .dilation = 3, .query = ANNULUS_QUERY_EVERY},
+                     {.dilation = 5, .query = ANNULUS_QUERY_RESIDUE, .order = ANNULUS_ORDER_HILBERT}},
+        .causal = std::get<1>(GetParam()),
+        .dtype = ANNULUS_FLOAT32};
+    const RankOptions options_ = options_of({30, 33, 0, 57}, std::get<0>(GetParam()));
+    const Mask mask_{problem_};
+    const Inputs inputs_ = random_inputs(problem_, 1);
+    const Results clean_ = run_ranks(problem_, inputs_, options_);
+
+    static constexpr std::int32_t kv_head = 1;
+
+    Rows queries_of(std::int64_t key) const {
+        Rows rows;
+        for (std::int64_t n = 0; n < problem_.length; ++n)
+            for (std::int32_t head = 0; head < problem_.heads; ++head)
+                if (problem_.kv_head(head) == kv_head) {
+                    const std::vector<std::int64_t> keys = mask_.keys(n, head).positions;
+                    if (std::find(keys.begin(), keys.end(), key) != keys.end())
+                        rows.emplace(n, head);
+                }
+        return rows;
+    }
+    Rows keys_of(const Rows &queries) const {
+        Rows rows;
+        for (const auto &[n, head] : queries)
+            for (const std::int64_t m : mask_.keys(n, head).positions)
+                rows.emplace(m, kv_head);
+        return rows;
+    }
+
+    // Rows of [length, heads, dim] outside `reached` are as in the clean run; a NaN shows in all of those inside.
+    void expect_reached(const char *name, const std::vector<double> &got, const std::vector<double> &clean,
+                        std::int32_t heads, const Rows &reached) const {
+        for (std::size_t i = 0; i < got.size(); ++i) {
+            const auto row = static_cast<std::int64_t>(i) / problem_.dim;
+            const std::pair<std::int64_t, std::int32_t> place(row / heads, static_cast<std::int32_t>(row % heads));
+            if (!reached.contains(place))
+                ASSERT_NEAR(got[i], clean[i], 2e-6 * (1 + std::fabs(clean[i])))
+                    << name << " of position " << place.first << ", head " << place.second;
+            else
+                ASSERT_TRUE(!std::isnan(value_) || std::isnan(got[i]))
+                    << name << " of position " << place.first << ", head " << place.second;
+        }
+    }
+
+    void expect_only_where_attended(std::vector<double> Inputs::*tensor) const {
+        for (const std::int64_t position : {0, 29, 30, 45, 62, 63, 100, 119}) {
+            SCOPED_TRACE(testing::Message() << "position " << position);
+            Inputs inputs = inputs_;
+            std::vector<double> &values = inputs.*tensor;
+            const auto first = values.begin() + (position * problem_.kv() + kv_head) * problem_.dim;
+            std::fill(first, first + problem_.dim, value_);
+            const Results results = run_ranks(problem_, inputs, options_);
+            const Rows queries = queries_of(position), keys = keys_of(queries);
+            expect_reached("out", results.out, clean_.out, problem_.heads, queries);
+            expect_reached("d_q", results.d_q, clean_.d_q, problem_.heads, queries);
+            expect_reached("d_k", results.d_k, clean_.d_k, problem_.kv(), keys);
+            if (tensor == &Inputs::k)
+                expect_reached("d_v", results.d_v, clean_.d_v, problem_.kv(), keys);
+            else
+                expect_reached("d_v", results.d_v, clean_.d_v, problem_.kv(), {});
+        }
+    }
+};
+
+TEST_P(Nonfinite, KeyRowReachesItsQueries) {
+    expect_only_where_attended(&Inputs::k);
+}
+
+TEST_P(Nonfinite, ValueRowReachesItsQueries) {
+    expect_only_where_attended(&Inputs::v);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, Nonfinite,
+                         testing::Combine(testing::ValuesIn(exchanges), testing::Bool(),
+                                          testing::Values(std::numeric_limits<double>::quiet_NaN(),
+                                                          std::numeric_limits<double>::infinity(),
+                                                          -std::numeric_limits<double>::infinity())));
+
+// ---- Contexts and communicators.
+
+TEST(Contexts, ComputeAloneAgain) {
+    const Problem whole = mixed_problem(ANNULUS_FLOAT32);
+    const Inputs inputs = random_inputs(whole, 1);
+    const RankOptions options = options_of(even_lengths(whole.length, 3), ANNULUS_EXCHANGE_RING);
+    const Results alone = run(whole, inputs, options.run);
+    const std::vector<Comm> comms = make_local_comms(3);
+    for_each_rank(3, [&](int rank) {
+        const Context context = make_rank_context(whole, options, rank, comms[rank].get());
+        for (int turn = 0; turn < 2; ++turn) {
+            const std::int64_t start = start_of(options.lengths, rank);
+            const std::int64_t length = options.lengths[rank];
+            run_on(context.get(), shard_sizes(whole, start, length), shard_problem(whole, length),
+                   shard_inputs(whole, inputs, start, length), options.run);
+            annulus_traffic traffic = ANNULUS_TRAFFIC_INIT;
+            check(annulus_context_last_traffic(context.get(), &traffic));
+            EXPECT_GT(traffic.sent_bytes + traffic.received_bytes, 0U);
+
+            check(annulus_context_set_comm(context.get(), nullptr));
+            expect_identical(run_on(context.get(), sizes_of(whole), whole, inputs, options.run), alone);
+            check(annulus_context_last_traffic(context.get(), &traffic));
+            EXPECT_EQ(traffic.sent_bytes, 0U);
+            EXPECT_EQ(traffic.received_bytes, 0U);
+
+            check(annulus_context_set_comm(context.get(), comms[rank].get()));
+            check(annulus_context_set_shards(context.get(), options.lengths.data(), options.ranks()));
+        }
+    });
+}
+
+// Each rank has several contexts, which take turns; one of them changes its problem, config and shards.
+TEST(Contexts, ShareACommunicatorInOrder) {
+    const int ranks = 3;
+    const Problem problems[] = {mixed_problem(ANNULUS_FLOAT32),
+                                mixed_problem(ANNULUS_FLOAT64),
+                                {.length = 50, .branches = {{.dilation = 3}}, .dtype = ANNULUS_BFLOAT16}};
+    std::vector<Inputs> inputs;
+    std::vector<Results> exact;
+    for (const Problem &problem : problems) {
+        inputs.push_back(random_inputs(problem, 1));
+        exact.push_back(run_exact(problem, inputs.back()));
+    }
+    const std::vector<Comm> comms = make_local_comms(ranks);
+    // [context][rank]
+    std::vector<std::vector<Context>> contexts(std::size(problems));
+    for (std::size_t i = 0; i < std::size(problems); ++i)
+        for (int rank = 0; rank < ranks; ++rank)
+            contexts[i].push_back(
+                make_rank_context(problems[i], options_of(even_lengths(problems[i].length, ranks), exchanges[i % 2]),
+                                  rank, comms[rank].get()));
+    for_each_rank(ranks, [&](int rank) {
+        for (const std::size_t i : {0, 1, 2, 1, 0, 0, 2}) {
+            const Problem &problem = problems[i];
+            // Other shards each time.
+            const std::vector<std::int64_t> lengths = random_lengths(problem.length, ranks, i);
+            annulus_context *const context = contexts[i][rank].get();
+            check(annulus_context_set_shards(context, lengths.data(), ranks));
+            const std::int64_t start = start_of(lengths, rank);
+            RunOptions options;
+            options.engine = ANNULUS_ENGINE_AUTO;
+            const Results results =
+                run_on(context, shard_sizes(problem, start, lengths[rank]), shard_problem(problem, lengths[rank]),
+                       shard_inputs(problem, inputs[i], start, lengths[rank]), options);
+            const Results wanted = shard_results(problem, exact[i], start, lengths[rank]);
+            if (problem.dtype != ANNULUS_BFLOAT16)
+                expect_near(results, wanted, tolerance_of(problem.dtype));
+        }
+    });
+}
+
+TEST(Contexts, ComeAndGo) {
+    const Problem whole = {.length = 40, .branches = {{}, {.dilation = 3}}, .dtype = ANNULUS_FLOAT32};
+    const Inputs inputs = random_inputs(whole, 1);
+    const Results wanted = run(whole, inputs);
+    for (int cycle = 0; cycle < 20; ++cycle)
+        expect_near(run_ranks(whole, inputs, options_of(even_lengths(40, 4), exchanges[cycle % 2])), wanted,
+                    tolerance_of(whole.dtype));
+    // Ends that nobody uses.
+    for (int cycle = 0; cycle < 20; ++cycle)
+        make_local_comms(4);
+}
+
+// ---- Memory.
+
+TEST(Workspace, IsWhatACallNeedsToTheByte) {
+    const Problem whole = mixed_problem(ANNULUS_FLOAT32);
+    const Inputs inputs = random_inputs(whole, 1);
+    const std::vector<std::int64_t> lengths = even_lengths(whole.length, 3);
+    for (const annulus_exchange exchange : exchanges)
+        for (const annulus_pass pass : {ANNULUS_PASS_FORWARD, ANNULUS_PASS_BACKWARD}) {
+            const RankOptions options = options_of(lengths, exchange);
+            const std::vector<Comm> comms = make_local_comms(3);
+            for_each_rank(3, [&](int rank) {
+                const std::int64_t start = start_of(lengths, rank);
+                const annulus_problem sizes = shard_sizes(whole, start, lengths[rank]);
+                const Context context = make_rank_context(whole, options, rank, comms[rank].get());
+                std::uint64_t bytes = 0;
+                check(annulus_workspace_size(context.get(), &sizes, pass, &bytes));
+                annulus_rank_estimate estimate = ANNULUS_RANK_ESTIMATE_INIT;
+                check(annulus_estimate_rank(context.get(), &sizes, lengths.data(), 3, rank, &estimate));
+                EXPECT_EQ(bytes, pass == ANNULUS_PASS_FORWARD ? estimate.forward_workspace_bytes
+                                                              : estimate.backward_workspace_bytes);
+                // One byte less, at the address that leaves most of it to alignment, is too little on rank 1.
+                std::vector<unsigned char> memory(bytes + 256);
+                unsigned char *odd = memory.data();
+                while (reinterpret_cast<std::uintptr_t>(odd) % 256 != 1)
+                    ++odd;
+                check(annulus_context_set_workspace(context.get(), odd, bytes - (rank == 1)));
+                const Call call(shard_problem(whole, lengths[rank]), shard_inputs(whole, inputs, start, lengths[rank]),
+                                host_memory());
+                const annulus_status status =
+                    pass == ANNULUS_PASS_FORWARD ? call.forward(context.get()) : call.backward(context.get());
+                EXPECT_EQ(status, rank == 1 ? ANNULUS_ERROR_MEMORY : ANNULUS_ERROR_COMM) << annulus_last_error();
+                check(annulus_context_set_workspace(context.get(), odd, bytes));
+                check(pass == ANNULUS_PASS_FORWARD ? call.forward(context.get()) : call.backward(context.get()));
+            });
+        }
+}
+
+// A million tokens of a LongNet. A ring's memory halves with twice the ranks, but for what a step of the engine takes:
+// an eighth more is allowed. In a gather's the rows that the queries attend to do not become fewer.
+TEST(Workspace, ShrinksWithTheNumberOfRanks) {
+    Problem whole;
+    whole.length = 1 << 20;
+    whole.heads = 8;
+    whole.dim = 64;
+    whole.dtype = ANNULUS_FLOAT32;
+    whole.branches.clear();
+    for (int i = 0; i < 6; ++i)
+        whole.branches.push_back({.segment = std::int64_t{2048} << (2 * i), .dilation = std::int64_t{1} << (2 * i)});
+    const annulus_problem sizes = sizes_of(whole);
+    for (const annulus_exchange exchange : {ANNULUS_EXCHANGE_AUTO, ANNULUS_EXCHANGE_RING, ANNULUS_EXCHANGE_GATHER}) {
+        const Config config = make_config(whole, ANNULUS_ENGINE_CPU);
+        check(annulus_config_set_exchange(config.get(), exchange));
+        const Context context = make_context(config.get(), 1);
+        double forward = 0, backward = 0;
+        for (int ranks = 2; ranks <= 32; ranks *= 2) {
+            annulus_rank_estimate most = ANNULUS_RANK_ESTIMATE_INIT;
+            for (int rank = 0; rank < ranks; ++rank) {
+                annulus_rank_estimate estimate = ANNULUS_RANK_ESTIMATE_INIT;
+                check(annulus_estimate_rank(context.get(), &sizes, nullptr, ranks, rank, &estimate));
+                most.forward_workspace_bytes = std::max(most.forward_workspace_bytes, estimate.forward_workspace_bytes);
+                most.backward_workspace_bytes =
+                    std::max(most.backward_workspace_bytes, estimate.backward_workspace_bytes);
+            }
+            const auto now_forward = static_cast<double>(most.forward_workspace_bytes);
+            const auto now_backward = static_cast<double>(most.backward_workspace_bytes);
+            if (ranks > 2) {
+                const double share = exchange == ANNULUS_EXCHANGE_RING ? 0.5625 : 0.9;
+                EXPECT_LT(now_forward, forward * share) << ranks << " ranks, exchange " << exchange;
+                EXPECT_LT(now_backward, backward * share) << ranks << " ranks, exchange " << exchange;
+            }
+            forward = now_forward;
+            backward = now_backward;
+        }
+    }
+}
+
+} // namespace
+} // namespace annulus::test

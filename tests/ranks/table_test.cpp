@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// Several ranks, as threads, against one: the reference engine on the whole sequence in float64.
+#include "engines/table.hpp"
+#include "ranks/ranks_subject.hpp"
+
+#include "support/compare.hpp"
+#include "support/random_problem.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+namespace annulus::test {
+
+void PrintTo(const NamedProblem &named, std::ostream *out) {
+    *out << named.problem;
+}
+
+namespace {
+
+class Expected {
+  public:
+    Expected(const Problem &problem, std::uint64_t seed)
+        : problem_(problem), inputs_(random_inputs(problem, seed)), exact_(run_exact(problem, inputs_)),
+          low_(plain_if_half(problem, inputs_)) {}
+
+    void expect_of(const RanksWay &way, const std::vector<std::int64_t> &lengths) const {
+        const int ranks = static_cast<int>(lengths.size());
+        for (const annulus_exchange exchange : {ANNULUS_EXCHANGE_RING, ANNULUS_EXCHANGE_GATHER}) {
+            SCOPED_TRACE(testing::Message()
+                         << way.name << " " << testing::PrintToString(lengths) << " exchange " << exchange);
+            RankOptions options;
+            options.lengths = lengths;
+            options.set_lengths = exchange == ANNULUS_EXCHANGE_GATHER;
+            options.run = way.run;
+            options.run.exchange = exchange;
+            options.memories = way.memories(ranks);
+            expect_agreement(problem_, run_ranks(problem_, inputs_, options, way.comms(ranks)), exact_, low_);
+        }
+    }
+
+  private:
+    const Problem &problem_;
+    const Inputs inputs_;
+    const Results exact_, low_;
+};
+
+class Table : public testing::TestWithParam<NamedProblem> {};
+
+TEST_P(Table, RanksAgreeWithOne) {
+    const Problem &problem = GetParam().problem;
+    const std::vector<RanksWay> ways = ranks_ways();
+    if (const char *reason = ways.front().run.refusal_of(problem))
+        GTEST_SKIP() << reason;
+    const Expected expected(problem, 1);
+    for (const RanksWay &way : ways)
+        for (const int ranks : way.rank_counts) {
+            expected.expect_of(way, even_lengths(problem.length, ranks));
+            if (ranks > 1)
+                expected.expect_of(way, random_lengths(problem.length, ranks, 1));
+        }
+}
+
+// Without query windows, which ranks have no use for.
+std::vector<NamedProblem> table(const std::vector<NamedProblem> &problems, const std::vector<annulus_dtype> &dtypes) {
+    std::vector<NamedProblem> all = with_dtypes(up_to(quick() ? 1e6 : small_work, problems), dtypes);
+    std::erase_if(all, [](const NamedProblem &named) { return named.problem.window.has_value(); });
+    return all;
+}
+
+std::string name_of(const testing::TestParamInfo<NamedProblem> &info) {
+    return info.param.name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Rules, Table, testing::ValuesIn(table(rule_combinations(), ranks_rule_dtypes())), name_of);
+INSTANTIATE_TEST_SUITE_P(Named, Table, testing::ValuesIn(table(named_problems(), ranks_dtypes())), name_of);
+
+// What is added in the order of arrival would differ now and then.
+TEST(Ranks, GiveTheSameBitsEveryTime) {
+    const std::vector<RanksWay> ways = ranks_ways();
+    Problem problem = taken(mixed_problem(ranks_dtypes().back()), ways.front().run);
+    problem.causal = false;
+    const Inputs inputs = random_inputs(problem, 7);
+    for (const RanksWay &way : ways)
+        for (const annulus_exchange exchange : {ANNULUS_EXCHANGE_RING, ANNULUS_EXCHANGE_GATHER}) {
+            const int ranks = way.rank_counts.back();
+            RankOptions options;
+            options.lengths = random_lengths(problem.length, ranks, 7);
+            options.run = way.run;
+            options.run.exchange = exchange;
+            options.memories = way.memories(ranks);
+            const Results first = run_ranks(problem, inputs, options, way.comms(ranks));
+            for (int i = 0; i < 10; ++i)
+                expect_identical(run_ranks(problem, inputs, options, way.comms(ranks)), first);
+        }
+}
+
+class Random : public testing::TestWithParam<int> {};
+
+TEST_P(Random, RanksAgreeWithOne) {
+    const auto seed = static_cast<std::uint64_t>(GetParam());
+    Problem problem = random_problem(seed);
+    problem.window.reset();
+    const std::vector<annulus_dtype> dtypes = ranks_dtypes();
+    if (std::find(dtypes.begin(), dtypes.end(), problem.dtype) == dtypes.end())
+        problem.dtype = dtypes[seed % dtypes.size()];
+    const std::vector<RanksWay> ways = ranks_ways();
+    problem = taken(problem, ways.front().run);
+    SCOPED_TRACE(testing::Message() << problem);
+    const Expected expected(problem, seed);
+    for (const RanksWay &way : ways) {
+        const int ranks = way.rank_counts[seed % way.rank_counts.size()];
+        expected.expect_of(way, random_lengths(problem.length, ranks, seed));
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, Random, testing::Range(0, quick() ? 40 : 300));
+
+} // namespace
+} // namespace annulus::test
