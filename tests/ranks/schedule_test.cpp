@@ -16,11 +16,7 @@ namespace annulus::test {
 namespace {
 
 Problem of_branches(std::int64_t length, std::vector<BranchSpec> branches, bool causal = false) {
-    Problem problem;
-    problem.length = length;
-    problem.branches = std::move(branches);
-    problem.causal = causal;
-    return problem;
+    return {.length = length, .branches = std::move(branches), .causal = causal};
 }
 
 std::vector<Message> messages_of(const Problem &problem, const std::vector<std::int64_t> &lengths) {

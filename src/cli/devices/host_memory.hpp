@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// The memory of the host.
 #pragma once
 
 #include "cli/devices/memory.hpp"
