@@ -4,7 +4,6 @@
 #include "ranks/schedule_checks.hpp"
 
 #include "core/error.hpp"
-#include "ranks/rank_plan.hpp"
 #include "support/plan.hpp"
 #include "support/random_problem.hpp"
 #include "support/ranks.hpp"

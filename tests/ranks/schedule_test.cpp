@@ -2,7 +2,6 @@
 // The schedules of patterns whose messages are known beforehand. No transport takes part.
 #include "ranks/schedule_checks.hpp"
 
-#include "ranks/rank_plan.hpp"
 #include "support/plan.hpp"
 #include "support/ranks.hpp"
 

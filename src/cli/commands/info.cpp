@@ -42,9 +42,10 @@ void info(const std::string &format) {
                  {"memory_bytes", "memory"}},
                 {}};
     for (const CudaDevice &device : cuda_devices(cuda_count))
-        table.rows.push_back({text_cell("cuda:" + std::to_string(table.rows.size())), text_cell(device.name),
-                              text_cell(std::to_string(device.major) + "." + std::to_string(device.minor)),
-                              bytes_cell(device.memory_bytes)});
+        table.rows.push_back(
+            {text_cell(device_name({ANNULUS_DEVICE_CUDA, static_cast<std::int32_t>(table.rows.size())})),
+             text_cell(device.name), text_cell(std::to_string(device.major) + "." + std::to_string(device.minor)),
+             bytes_cell(device.memory_bytes)});
     if (!table.rows.empty())
         report.add(table);
     report.print(format);

@@ -3,6 +3,10 @@
 
 namespace annulus::cli {
 
+std::string device_name(const DeviceChoice &device) {
+    return device.kind == ANNULUS_DEVICE_CPU ? "cpu" : "cuda:" + std::to_string(device.index);
+}
+
 void check(annulus_status status, const std::string &subject) {
     if (status == ANNULUS_OK)
         return;
@@ -21,9 +25,7 @@ Config make_config() {
 
 Context create_context(const DeviceChoice &device) {
     annulus_context *context = nullptr;
-    const bool cpu = device.kind == ANNULUS_DEVICE_CPU;
-    check(annulus_context_create(&context, device.kind, device.index),
-          cpu ? "--device cpu" : "--device cuda:" + std::to_string(device.index));
+    check(annulus_context_create(&context, device.kind, device.index), "--device " + device_name(device));
     return Context(context);
 }
 

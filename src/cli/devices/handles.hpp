@@ -18,6 +18,9 @@ struct DeviceChoice {
     std::int32_t index = 0;
 };
 
+// As the option --device takes it.
+std::string device_name(const DeviceChoice &device);
+
 // Throws the library's message unless `status` is ANNULUS_OK. `subject`, if any, is what the user wrote.
 void check(annulus_status status, const std::string &subject = {});
 
