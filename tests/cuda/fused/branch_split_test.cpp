@@ -68,7 +68,7 @@ TEST(Cut, LeavesWhatFillsItsTiles) {
             EXPECT_EQ(passes_of(problem, kernel).size(), 1U) << problem;
 }
 
-// Those that tests on GPUs compute (fused_test.cpp), and some that are larger.
+// Those that tests on GPUs compute (split_test.cpp), and some that are larger.
 TEST(Cut, LongerSegmentsComeFirst) {
     const Problem two = problem_of(20001, 8, 128, {{.segment = 200}, {.dilation = 8}, {.dilation = 16}});
     const Problem four = problem_of(
