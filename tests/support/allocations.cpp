@@ -13,7 +13,7 @@ namespace {
 
 constexpr long never = std::numeric_limits<long>::max();
 
-thread_local long served_before_failure = never;
+thread_local long served_before_failure = never, made = 0;
 std::atomic<long> live{0};
 
 void *allocate(std::size_t bytes, std::size_t alignment) noexcept {
@@ -21,6 +21,7 @@ void *allocate(std::size_t bytes, std::size_t alignment) noexcept {
         served_before_failure = never;
         return nullptr;
     }
+    ++made;
     alignment = std::max(alignment, alignof(std::max_align_t));
     void *const memory = std::aligned_alloc(alignment, (bytes / alignment + 1) * alignment);
     live += memory != nullptr;
@@ -46,6 +47,10 @@ void fail_allocation_after(long served) {
 
 void fail_no_allocation() {
     served_before_failure = never;
+}
+
+long allocations_made() {
+    return made;
 }
 
 long live_allocations() {

@@ -10,6 +10,9 @@ void fail_allocation_after(long served);
 // Takes that back.
 void fail_no_allocation();
 
+// By this thread so far.
+long allocations_made();
+
 // Of all threads.
 long live_allocations();
 

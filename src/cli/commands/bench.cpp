@@ -3,6 +3,7 @@
 // in the same run.
 #include "cli/commands/bench_case.hpp"
 #include "cli/commands/bench_cases.hpp"
+#include "cli/commands/bench_host.hpp"
 #include "cli/commands/bench_ranks.hpp"
 #include "cli/commands/bench_scaling.hpp"
 #include "cli/commands/commands.hpp"
@@ -141,8 +142,11 @@ void bench_one_rank(BenchOptions options) {
                       options.repeats, *memory, report);
     } else {
         bench_cases(options, cases_of(options), *memory, report);
-        if (!is_custom(options))
+        if (!is_custom(options)) {
             report.add(planning_facts());
+            if (!on_cpu(options))
+                report.add(host_time_table(options.problem.dtype, options.execution, *memory));
+        }
     }
     report.print(options.format);
 }
