@@ -80,8 +80,7 @@ constexpr Window seeing_queries(bool causal, std::int64_t key, const Window &que
 constexpr ClassPair class_pair(const BranchPlan &branch, const Segment &segment, std::int64_t residue) {
     const std::int64_t length = segment.range.length, r = branch.dilation();
     const Progression keys{residue, r, residue < length ? (length - 1 - residue) / r + 1 : 0};
-    const bool is_own_class = branch.query_stride() == r;
-    return {segment, is_own_class ? keys : Progression{0, 1, length}, keys,
+    return {segment, branch.queries_are_class() ? keys : Progression{0, branch.query_stride(), length}, keys,
             branch.has_zero_keys() ? branch.largest_class() - keys.count : 0};
 }
 
@@ -107,7 +106,7 @@ constexpr ClassPair pair_of_key(const BranchPlan &branch, const Segment &segment
 // The residues of whose pairs there is a query among `count` places that follow one another.
 constexpr ResidueRange residues_of_queries(const BranchPlan &branch, std::int64_t place, std::int64_t count) {
     const std::int64_t r = branch.dilation();
-    return branch.query_stride() == r ? ResidueRange{place % r, std::min(count, r)} : ResidueRange{0, r};
+    return branch.queries_are_class() ? ResidueRange{place % r, std::min(count, r)} : ResidueRange{0, r};
 }
 
 // Calls use(pair) for the pairs of a head in a segment that may have queries in a window, clipped to it and to a window

@@ -102,9 +102,10 @@ class BranchPlan {
     BranchPlan(const Branch &branch, std::int32_t index, const Pattern &pattern, const Problem &problem);
 
     constexpr std::int64_t dilation() const { return dilation_; }
-    // From one query of a class of keys to the next, in places: the dilation, where the class has its own places as
-    // queries; 1, where all places of the segment query each class (query rule `every`).
+    // From one query of a class of keys to the next, in places: the dilation, where its queries are the class itself;
+    // 1, where they are all places of the segment (query rule `every`).
     constexpr std::int64_t query_stride() const { return query_stride_; }
+    constexpr bool queries_are_class() const { return query_stride_ == dilation_; }
     // A head has all residues (query rule `residue`), else its phase alone.
     constexpr bool has_all_residues() const { return has_all_residues_; }
     // Classes of fewer keys than the largest have padding keys in their place.

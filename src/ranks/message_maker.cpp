@@ -75,7 +75,7 @@ std::int64_t MessageMaker::count_of_head(const std::vector<SharedBranch> &branch
         Wish wish{&shared, {}};
         if (shared.is_linear())
             intersect(used, shared.dilation(), shared.asked, wish.residues);
-        else if (shared.branch->query_stride() != shared.dilation())
+        else if (!shared.branch->queries_are_class())
             set_range(used, shared.dilation(), wish.residues);
         else
             intersect(used, shared.dilation(), part(message.to, shared, shared.queries).residues, wish.residues);

@@ -205,7 +205,7 @@ TEST(LargePairs, OfTheLargestSegmentsAndDilations) {
     Problem problem;
     problem.length = 100;
     for (const auto rule : {ANNULUS_QUERY_DILATED, ANNULUS_QUERY_RESIDUE, ANNULUS_QUERY_EVERY}) {
-        problem.branches[0] = {.segment = most, .dilation = most, .query = rule};
+        problem.branches = {{.segment = most, .dilation = most, .query = rule}};
         const Plan plan(pattern_of(problem), plan_problem_of(problem));
         const BranchPlan &branch = plan.branches()[0];
         for (std::int64_t n = 0; n < problem.length; ++n) {

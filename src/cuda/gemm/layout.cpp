@@ -123,8 +123,7 @@ class LayoutMaker {
         budget_ = std::max<std::int64_t>(0, share - static_cast<std::int64_t>(layout_.blas_bytes) -
                                                 layout_.tiles * item_bytes);
         for (const BranchPlan &branch : plan.branches()) {
-            const std::int64_t members = branch.largest_class();
-            most_keys_ = std::max(most_keys_, members);
+            most_keys_ = std::max(most_keys_, branch.largest_class());
             most_queries_ = std::max(most_queries_, divide_up(branch.segment_length(), branch.query_stride()));
             longest_segment_ = std::max(longest_segment_, branch.segment_length());
         }
@@ -249,7 +248,7 @@ bool can_be_direct(const Plan &plan, annulus_pass pass, std::int64_t tile) {
     const Problem &problem = plan.problem();
     const BranchPlan &branch = plan.branches().front();
     if (plan.branches().size() > 1 || plan.causal() || branch.largest_class() > tile ||
-        (branch.dilation() > 1 && (branch.has_all_residues() || branch.query_stride() != branch.dilation())))
+        (branch.dilation() > 1 && (branch.has_all_residues() || !branch.queries_are_class())))
         return false;
     if (pass == ANNULUS_PASS_BACKWARD && (problem.heads != problem.kv_heads || !(problem.queries == problem.keys)))
         return false;

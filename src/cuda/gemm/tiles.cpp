@@ -208,7 +208,7 @@ class BranchTiles {
                       const Window &keys) {
         const std::int64_t r = branch_.dilation();
         const std::int64_t begin = set.first_residue, end = begin + set.residues;
-        const bool queries_stay = branch_.query_stride() != r; // when the residue moves
+        const bool queries_stay = !branch_.queries_are_class(); // when the residue moves
         std::array<std::int64_t, 6> cuts{queries.start % r, queries.end() % r,        keys.start % r,
                                          keys.end() % r,    segment.range.length % r, end};
         std::sort(cuts.begin(), cuts.end());

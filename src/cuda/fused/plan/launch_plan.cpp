@@ -379,7 +379,7 @@ const char *curve_refusal(const Plan &plan) {
             continue;
         if (cuts_segment(branch, problem.queries) || cuts_segment(branch, problem.keys))
             return "a window or shard cuts a segment in Hilbert order";
-        if (plan.causal() && branch.query_stride() != branch.dilation())
+        if (plan.causal() && !branch.queries_are_class())
             return "it has no causality in Hilbert order for the query rule every";
     }
     return nullptr;
