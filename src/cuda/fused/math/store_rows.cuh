@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a unit's results, in the registers of a warpgroup as products leave them, to rows of a tensor. A warp has 16 of
-// the unit's rows, which it writes without the others.
+// From a unit's results, in registers as products leave them, to rows of a tensor. A warp has 16 of the unit's rows,
+// which it writes without the others.
 #pragma once
 
-#include "cuda/device/warp.cuh"
+#include "cuda/fused/math/fragment.cuh"
+#include "cuda/fused/math/shared_rows.cuh"
 #include "cuda/fused/schedule/tile_grid.hpp"
-#include "cuda/fused/sm90/tma.cuh"
 
 #include <cstdint>
 
 namespace annulus {
 
+// Sets `has_nan` to 1 if an element is NaN or infinite.
 template <int count> __device__ __forceinline__ void note_nonfinite(const float (&x)[count], int *has_nan) {
     float zero = 0;
 #pragma unroll
-    for (const float &element : x)
-        zero += element * 0.f;
+    for (int i = 0; i < count; ++i)
+        zero += x[i] * 0.f;
     if (zero != 0.f)
         *has_nan = 1;
 }
@@ -26,7 +27,7 @@ __device__ __forceinline__ void add_sums(float (&x)[count], int r, float factor,
                                          const float *sums, int columns) {
 #pragma unroll
     for (int i = 0; i < count / 4; ++i) {
-        const int column = 8 * i + 2 * (thread_of_warpgroup() % 4);
+        const int column = 8 * i + FragmentThread().column();
         if (column >= columns)
             break;
         const float2 two = *reinterpret_cast<const float2 *>(sums + column);
@@ -39,7 +40,8 @@ __device__ __forceinline__ void add_sums(float (&x)[count], int r, float factor,
 // To shared memory: pairs of elements of the dtype.
 template <int count>
 __device__ __forceinline__ void stage_pairs(std::uint32_t staging, const std::uint32_t (&pairs)[count]) {
-    const int thread = thread_of_warpgroup(), lane = thread % warp_threads, warp = thread / warp_threads;
+    const FragmentThread own;
+    const int lane = own.lane(), warp = own.warp();
 #pragma unroll
     for (int i = 0; i < count / 4; ++i)
         store_matrices(staging + swizzled_offset(unit_rows, warp * 16 + lane % 16, 2 * i + lane / 16), pairs[4 * i],
@@ -62,7 +64,8 @@ __device__ __forceinline__ void stage_rows(std::uint32_t staging, const float (&
 // From there to the first `columns` columns of rows row_at(0), …, row_at(rows - 1).
 template <class Element, int most_columns, class RowAt>
 __device__ __forceinline__ void store_rows(std::uint32_t staging, int rows, int columns, const RowAt &row_at) {
-    const int thread = thread_of_warpgroup(), lane = thread % warp_threads, warp = thread / warp_threads;
+    const FragmentThread own;
+    const int lane = own.lane(), warp = own.warp();
     constexpr int parts = most_columns / 8;
 #pragma unroll
     for (int i = 0; i < parts / 2; ++i) {

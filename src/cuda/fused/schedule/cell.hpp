@@ -20,13 +20,13 @@ struct CellBranch {
     std::uint8_t ancestors; // a bit each
     int root_dilation;      // of the last of them, or its own
 
-    constexpr CellBranch(const TileGrid &pass, const GridBranch &branch, int head, int position) {
+    constexpr CellBranch(const TileGrid &grid, const GridBranch &branch, int head, int position) {
         serves = branch.serves(head);
         unit_rule = branch.unit_rule;
         unit_dilation = unit_rule == ANNULUS_QUERY_EVERY ? 1 : branch.dilation.value;
         run_dilation = branch.run_dilation.value;
         start = position - branch.length.remainder(position);
-        end = start + branch.length.value < pass.sequence_length ? start + branch.length.value : pass.sequence_length;
+        end = start + branch.length.value < grid.sequence_length ? start + branch.length.value : grid.sequence_length;
         const int residue = branch.dilation.remainder(start + (serves ? branch.phase(head) : 0));
         unit_residue = unit_dilation == 1 ? 0 : residue;
         run_residue = run_dilation == 1 ? 0 : residue;
@@ -43,9 +43,9 @@ struct CellBranch {
     }
 
     // Makes `other`, branch `index` of the pass, which comes before this one, its parent if it can be.
-    constexpr void try_parent(const TileGrid &pass, int index, const CellBranch &other) {
-        if (!has_runs_in(other, pass.branches[index].run_dilation) ||
-            run_dilation > static_cast<std::int64_t>(pass.merged_ratio) * other.root_dilation)
+    constexpr void try_parent(const TileGrid &grid, int index, const CellBranch &other) {
+        if (!has_runs_in(other, grid.branches[index].run_dilation) ||
+            run_dilation > static_cast<std::int64_t>(grid.merged_ratio) * other.root_dilation)
             return;
         parent = static_cast<std::int8_t>(index);
         ancestors = static_cast<std::uint8_t>(other.ancestors | 1u << index);

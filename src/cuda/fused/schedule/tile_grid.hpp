@@ -81,6 +81,10 @@ struct PassRows {
     void *data;
     std::int64_t batch, row, head;
     int start;
+
+    constexpr std::int64_t offset(int b, int h, int position) const {
+        return b * batch + h * head + static_cast<std::int64_t>(position - start) * row;
+    }
 };
 
 struct TileGrid {

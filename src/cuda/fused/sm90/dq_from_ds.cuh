@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// dQ = scale dS K from the dS that a kernel over units of keys has kept (backward.cuh), for the only branch of a plan.
+// dQ = scale dS K from the dS that a kernel over units of keys has stored (backward.cuh), for the only branch of a
+// plan.
 //
 // Grid. As many blocks as the GPU has multiprocessors; each takes every so many tiles. A tile is four units of 64
 // queries, neighbours in a class; two consumers have two of them each and go through the units of keys, whose images of
@@ -13,6 +14,7 @@
 #include "cuda/fused/math/store_rows.cuh"
 #include "cuda/fused/sm90/backward_traits.hpp"
 #include "cuda/fused/sm90/mbarrier.cuh"
+#include "cuda/fused/sm90/setmaxnreg.cuh"
 #include "cuda/fused/sm90/tma.cuh"
 #include "cuda/fused/sm90/wgmma.cuh"
 
@@ -21,7 +23,7 @@
 
 namespace annulus {
 
-template <class Element_, int head_dim_> struct KeptScoreTraits {
+template <class Element_, int head_dim_> struct DqFromDsTraits {
     using Element = Element_;
     static constexpr int head_dim = head_dim_;
     static constexpr int chunks = (head_dim + 63) / 64;
@@ -35,7 +37,7 @@ template <class Element_, int head_dim_> struct KeptScoreTraits {
     static_assert(BackwardTraits<Element, head_dim, Gradients::d_q>::step == unit_rows);
 };
 
-template <class Traits> struct KeptScoreShared {
+template <class Traits> struct DqFromDsShared {
     struct Stage {
         std::uint8_t d_s[Traits::units][StoredDs::image_bytes];
         std::uint8_t keys[Traits::unit_bytes];
@@ -44,90 +46,92 @@ template <class Traits> struct KeptScoreShared {
     Mbarrier full[Traits::stages], empty[Traits::stages];
 };
 
-struct KeptTile {
+struct StoredTile {
     int batch, head, segment;
     int first, stride;           // position of the class's first query of the segment
     int first_unit, units, keys; // of queries from there on; how many units the class has; how many are met
 
     // False where the branch does not serve the head.
-    __device__ __forceinline__ bool find(const BackwardParams &pass, int units_of_tile, int id) {
-        const StoredDs &kept = pass.kept;
-        const GridBranch &branch = pass.branches[0];
-        const int groups = quotient_up(kept.units_of_segment, units_of_tile);
-        const int all_segments = kept.segments * kept.heads * kept.batches;
-        const int group = groups - 1 - (pass.by_length ? id / all_segments : id % groups);
-        id = pass.by_length ? id % all_segments : id / groups;
-        segment = kept.first_segment + id % kept.segments;
-        id /= kept.segments;
-        head = kept.first_head + id % kept.heads * kept.head_step;
-        batch = kept.first_batch + id / kept.heads;
+    __device__ __forceinline__ bool find(const BackwardParams &params, int units_of_tile, int id) {
+        const StoredDs &stored = params.kept;
+        const GridBranch &branch = params.branches[0];
+        const int groups = quotient_up(stored.units_of_segment, units_of_tile);
+        const int all_segments = stored.segments * stored.heads * stored.batches;
+        const int group = groups - 1 - (params.by_length ? id / all_segments : id % groups);
+        id = params.by_length ? id % all_segments : id / groups;
+        segment = stored.first_segment + id % stored.segments;
+        id /= stored.segments;
+        head = stored.first_head + id % stored.heads * stored.head_step;
+        batch = stored.first_batch + id / stored.heads;
         if (!branch.serves(head))
             return false;
         const int start = segment * branch.length.value;
         stride = branch.dilation.value;
         first = start + branch.phase(head);
-        units = (min(branch.length.value, pass.sequence_length - start) / stride) / unit_rows;
+        units = (min(branch.length.value, params.sequence_length - start) / stride) / unit_rows;
         first_unit = group * units_of_tile;
-        keys = pass.causal ? min(units, first_unit + units_of_tile) : units;
+        keys = params.causal ? min(units, first_unit + units_of_tile) : units;
         return first_unit < units;
     }
 };
 
 // use(tile) for the tiles of this block, by turns from either end, so that all blocks have as much to do.
 template <class Traits, class Use>
-__device__ __forceinline__ void for_each_kept_tile(const BackwardParams &pass, Use use) {
-    for (unsigned first = 0, turn = 0; first < pass.tiles; first += gridDim.x, ++turn) {
+__device__ __forceinline__ void for_each_stored_tile(const BackwardParams &params, Use use) {
+    for (unsigned first = 0, turn = 0; first < params.tiles; first += gridDim.x, ++turn) {
         const unsigned id = first + (turn % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
-        if (KeptTile tile; id < pass.tiles && tile.find(pass, Traits::units, static_cast<int>(id)))
+        if (StoredTile tile; id < params.tiles && tile.find(params, Traits::units, static_cast<int>(id)))
             use(tile);
     }
 }
 
 template <class Traits>
-__device__ __forceinline__ void copy_kept(const BackwardParams &pass, KeptScoreShared<Traits> &shared) {
+__device__ __forceinline__ void copy_stored(const BackwardParams &params, DqFromDsShared<Traits> &shared) {
     PipelineState<Traits::stages> place;
-    for_each_kept_tile<Traits>(pass, [&](const KeptTile &tile) {
+    for_each_stored_tile<Traits>(params, [&](const StoredTile &tile) {
         const int units = min(Traits::units, tile.units - tile.first_unit);
-        const int row = tile.first - pass.run_start, residue = row % tile.stride, index = row / tile.stride;
+        const int row = tile.first - params.run_start, residue = row % tile.stride, index = row / tile.stride;
         for (int keys = 0; keys < tile.keys; ++keys, ++place.count) {
             auto &stage = shared.stages[place.slot()];
             Mbarrier &full = shared.full[place.slot()];
             shared.empty[place.slot()].wait(place.parity_to_fill());
-            const int hidden = pass.causal ? max(keys - tile.first_unit, 0) : 0; // units
+            const int hidden = params.causal ? max(keys - tile.first_unit, 0) : 0; // units
             const unsigned bytes = (units - hidden) * StoredDs::image_bytes;
             full.arrive_expecting(bytes + Traits::unit_bytes);
-            copy_bytes(shared_address(stage.d_s[hidden]),
-                       pass.kept.image(tile.batch, tile.head, tile.segment, keys) +
-                           (tile.first_unit + hidden) * StoredDs::image_bytes,
-                       bytes, full);
+            bulk_load(shared_address(stage.d_s[hidden]),
+                      params.kept.image(tile.batch, tile.head, tile.segment, keys) +
+                          (tile.first_unit + hidden) * StoredDs::image_bytes,
+                      bytes, full);
 #pragma unroll
             for (int chunk = 0; chunk < Traits::chunks; ++chunk)
                 // Rows of whole classes: all residues have as many, whose map is the second of the stride's.
-                copy_box(shared_address(stage.keys) + chunk * unit_rows * swizzled_row_bytes, pass.run_scores[1], full,
-                         chunk * 64, index + keys * unit_rows, residue, tile.head / pass.heads_of_kv_head, tile.batch);
+                tma_load(shared_address(stage.keys) + chunk * unit_rows * swizzled_row_bytes, params.run_scores[1],
+                         full, chunk * 64, index + keys * unit_rows, residue, tile.head / params.heads_of_kv_head,
+                         tile.batch);
         }
     });
 }
 
-template <class Traits> class KeptScoreConsumer {
+template <class Traits> class DqFromDsConsumer {
   public:
-    __device__ __forceinline__ KeptScoreConsumer(const BackwardParams &pass, KeptScoreShared<Traits> &shared, int index)
-        : pass_(pass), shared_(shared), index_(index) {}
+    __device__ __forceinline__ DqFromDsConsumer(const BackwardParams &params, DqFromDsShared<Traits> &shared, int index)
+        : params_(params), shared_(shared), index_(index) {}
 
     __device__ __forceinline__ void run() {
-        for_each_kept_tile<Traits>(pass_, [&](const KeptTile &tile) { find_d_q(tile); });
+        for_each_stored_tile<Traits>(params_, [&](const StoredTile &tile) { find_d_q(tile); });
     }
 
   private:
     using Element = typename Traits::Element;
     static constexpr int columns = Traits::head_dim;
 
-    __device__ __forceinline__ void find_d_q(const KeptTile &tile) {
+    __device__ __forceinline__ void find_d_q(const StoredTile &tile) {
         const int unit = tile.first_unit + index_ * Traits::units_of_consumer;
         const std::uint32_t stages = shared_address(shared_.stages);
-        const std::uint32_t left = operand_start(stages + index_ * Traits::units_of_consumer * StoredDs::image_bytes);
+        const std::uint32_t left =
+            smem_descriptor_start(stages + index_ * Traits::units_of_consumer * StoredDs::image_bytes);
         const std::uint32_t right =
-            operand_start(stages + Traits::units * StoredDs::image_bytes, unit_rows * swizzled_row_bytes);
+            smem_descriptor_start(stages + Traits::units * StoredDs::image_bytes, unit_rows * swizzled_row_bytes);
         float x[columns / 2], y[columns / 2];
 #pragma unroll
         for (int i = 0; i < columns / 2; ++i)
@@ -135,32 +139,33 @@ template <class Traits> class KeptScoreConsumer {
         const auto take_step = [&](auto use) {
             const int slot = place_.slot();
             shared_.full[slot].wait(place_.parity_to_empty());
-            const std::uint32_t distance = slot * (sizeof(typename KeptScoreShared<Traits>::Stage) / 16);
+            const std::uint32_t distance = slot * (sizeof(typename DqFromDsShared<Traits>::Stage) / 16);
             use(left + distance, right + distance);
             if (thread_of_warpgroup() == 0)
                 shared_.empty[slot].arrive();
             ++place_.count;
         };
         const auto multiply = [&](auto has_first, std::uint32_t left_of_step, std::uint32_t right_of_step) {
-            pin(x);
-            pin(y);
-            begin_products();
+            fence_registers(x);
+            fence_registers(y);
+            wgmma_fence();
 #pragma unroll
             for (int i = 0; i < unit_rows / 16; ++i) {
                 const std::uint32_t step = i * 16 * swizzled_row_bytes / 16;
                 if constexpr (decltype(has_first)::value)
-                    ProductOfColumns<Element, columns>::run(x, operand(left_of_step + step),
-                                                            operand(right_of_step + step));
-                ProductOfColumns<Element, columns>::run(y, operand(left_of_step + StoredDs::image_bytes / 16 + step),
-                                                        operand(right_of_step + step));
+                    WgmmaSsMnMajor<Element, columns>::run(x, smem_descriptor(left_of_step + step),
+                                                          smem_descriptor(right_of_step + step));
+                WgmmaSsMnMajor<Element, columns>::run(y,
+                                                      smem_descriptor(left_of_step + StoredDs::image_bytes / 16 + step),
+                                                      smem_descriptor(right_of_step + step));
             }
-            commit_products();
-            wait_for_products<0>();
-            pin(x);
-            pin(y);
+            wgmma_commit();
+            wgmma_wait<0>();
+            fence_registers(x);
+            fence_registers(y);
         };
         // Under causality the first of the two units sees the keys up to its own, the second one more.
-        const int all = uniform(tile.keys), of_first = pass_.causal ? min(all, unit + 1) : all;
+        const int all = uniform(tile.keys), of_first = params_.causal ? min(all, unit + 1) : all;
         int keys = 0;
 #pragma unroll 1
         for (; keys < of_first; ++keys)
@@ -170,41 +175,37 @@ template <class Traits> class KeptScoreConsumer {
             ++keys;
         }
         for (; keys < all; ++keys) // the whole warpgroup must have seen a stage before it is given back
-            take_step([&](auto...) { sync_warpgroup(); });
+            take_step([&](auto...) { sync_warpgroup(index_); });
         write(tile, unit, x);
         write(tile, unit + 1, y);
     }
 
-    __device__ __forceinline__ void sync_warpgroup() const {
-        sync_threads(1 + index_, warpgroup_threads);
-    }
-
-    __device__ __forceinline__ void write(const KeptTile &tile, int unit, const float (&x)[columns / 2]) {
+    __device__ __forceinline__ void write(const StoredTile &tile, int unit, const float (&x)[columns / 2]) {
         if (unit >= tile.units)
             return;
-        if (pass_.has_nan)
-            note_nonfinite(x, pass_.has_nan);
+        if (params_.has_nan)
+            note_nonfinite(x, params_.has_nan);
         const std::uint32_t staging = shared_address(shared_.staging[index_]);
         __syncwarp(); // the unit before is out
-        stage_rows<Element>(staging, x, pass_.scale, pass_.scale);
-        const PassRows &rows = pass_.d_scores;
+        stage_rows<Element>(staging, x, params_.scale, params_.scale);
+        const PassRows &rows = params_.d_scores;
         const std::int64_t distance = tile.stride * rows.row;
         Element *const row_0 = static_cast<Element *>(rows.data) + tile.batch * rows.batch + tile.head * rows.head +
                                (tile.first - rows.start) * rows.row + unit * unit_rows * distance;
-        store_rows<Element, columns>(staging, unit_rows, pass_.head_dim,
+        store_rows<Element, columns>(staging, unit_rows, params_.head_dim,
                                      [&](int row) { return row_0 + row * distance; });
     }
 
-    const BackwardParams &pass_;
-    KeptScoreShared<Traits> &shared_;
+    const BackwardParams &params_;
+    DqFromDsShared<Traits> &shared_;
     const int index_;
     PipelineState<Traits::stages> place_;
 };
 
 template <class Traits>
-__global__ void __launch_bounds__(Traits::threads, 1) kept_score_kernel(const __grid_constant__ BackwardParams pass) {
+__global__ void __launch_bounds__(Traits::threads, 1) dq_from_ds_kernel(const __grid_constant__ BackwardParams params) {
     extern __shared__ __align__(1024) std::uint8_t memory[];
-    KeptScoreShared<Traits> &shared = *reinterpret_cast<KeptScoreShared<Traits> *>(memory);
+    DqFromDsShared<Traits> &shared = *reinterpret_cast<DqFromDsShared<Traits> *>(memory);
     if (threadIdx.x == 0) {
         for (int i = 0; i < Traits::stages; ++i) {
             shared.full[i].init(1);
@@ -217,10 +218,10 @@ __global__ void __launch_bounds__(Traits::threads, 1) kept_score_kernel(const __
     if (warpgroup == 0) {
         shrink_registers<Traits::Registers::feeder>();
         if (threadIdx.x == 0)
-            copy_kept(pass, shared);
+            copy_stored(params, shared);
     } else {
         grow_registers<Traits::Registers::consumer>();
-        KeptScoreConsumer<Traits>(pass, shared, warpgroup - 1).run();
+        DqFromDsConsumer<Traits>(params, shared, warpgroup - 1).run();
     }
 }
 

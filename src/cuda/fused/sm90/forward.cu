@@ -9,20 +9,21 @@ namespace annulus {
 
 namespace {
 
-template <class Element> void launch(const ForwardParams &pass, int multiprocessors, cudaStream_t stream) {
+template <class Element> void launch(const ForwardParams &params, int multiprocessors, cudaStream_t stream) {
     using Traits = ForwardTraits<Element, ANNULUS_HEAD_DIM>;
-    launch_pass<Traits, ForwardShared<Traits>>("fused forward", forward_kernel<Traits>, pass, multiprocessors, stream);
+    launch_kernel<Traits, ForwardShared<Traits>>("fused forward", forward_kernel<Traits>, params, multiprocessors,
+                                                 stream);
 }
 
 } // namespace
 
 template <>
-void launch_forward_of<ANNULUS_HEAD_DIM>(annulus_dtype dtype, const ForwardParams &pass, int multiprocessors,
+void launch_forward_of<ANNULUS_HEAD_DIM>(annulus_dtype dtype, const ForwardParams &params, int multiprocessors,
                                          cudaStream_t stream) {
     if (dtype == ANNULUS_BFLOAT16)
-        launch<__nv_bfloat16>(pass, multiprocessors, stream);
+        launch<__nv_bfloat16>(params, multiprocessors, stream);
     else
-        launch<__half>(pass, multiprocessors, stream);
+        launch<__half>(params, multiprocessors, stream);
 }
 
 } // namespace annulus

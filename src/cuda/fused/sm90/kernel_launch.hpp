@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Launching a kernel whose shared memory is larger than what a kernel has by default.
 #pragma once
 
 #include "cuda/device/cuda_error.hpp"
@@ -7,10 +8,11 @@
 
 namespace annulus {
 
-// Runs a kernel on a pass, with a block of Traits::threads threads and a Shared for each multiprocessor. Throws
+// Runs a kernel, with a block of Traits::threads threads and a Shared for each multiprocessor. Throws
 // Error(ANNULUS_ERROR_CUDA), with `what` in it.
-template <class Traits, class Shared, class Pass>
-void launch_pass(const char *what, void (*kernel)(Pass), const Pass &pass, int multiprocessors, cudaStream_t stream) {
+template <class Traits, class Shared, class Params>
+void launch_kernel(const char *what, void (*kernel)(Params), const Params &params, int multiprocessors,
+                   cudaStream_t stream) {
     constexpr int bytes = static_cast<int>(sizeof(Shared));
     static_assert(bytes <= 227 * 1024);
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "cudaFuncSetAttribute");
@@ -19,7 +21,7 @@ void launch_pass(const char *what, void (*kernel)(Pass), const Pass &pass, int m
     config.blockDim = Traits::threads;
     config.dynamicSmemBytes = bytes;
     config.stream = stream;
-    check(cudaLaunchKernelEx(&config, kernel, pass), what);
+    check(cudaLaunchKernelEx(&config, kernel, params), what);
 }
 
 } // namespace annulus

@@ -69,14 +69,15 @@ std::span<const Gradients> gradients_of_keys(int head_dim) {
     return apart;
 }
 
-void launch_forward(annulus_dtype dtype, const ForwardParams &pass, int multiprocessors, cudaStream_t stream) {
-    with_head_dim(pass.head_dim, [&](auto dim) { launch_forward_of<dim.value>(dtype, pass, multiprocessors, stream); });
+void launch_forward(annulus_dtype dtype, const ForwardParams &params, int multiprocessors, cudaStream_t stream) {
+    with_head_dim(params.head_dim,
+                  [&](auto dim) { launch_forward_of<dim.value>(dtype, params, multiprocessors, stream); });
 }
 
-void launch_backward(annulus_dtype dtype, Gradients what, const BackwardParams &pass, int multiprocessors,
+void launch_backward(annulus_dtype dtype, Gradients what, const BackwardParams &params, int multiprocessors,
                      cudaStream_t stream) {
-    with_head_dim(pass.head_dim,
-                  [&](auto dim) { launch_backward_of<dim.value>(dtype, what, pass, multiprocessors, stream); });
+    with_head_dim(params.head_dim,
+                  [&](auto dim) { launch_backward_of<dim.value>(dtype, what, params, multiprocessors, stream); });
 }
 
 } // namespace annulus

@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Barriers in shared memory that count arrivals and bytes (mbarrier), and the numbered barriers of a block.
+// Barriers in shared memory that count arrivals and bytes (mbarrier), and the rings that they guard.
 #pragma once
+
+#include "cuda/fused/math/shared_rows.cuh"
 
 #include <cstdint>
 
 namespace annulus {
-
-// The 32-bit address that instructions on shared memory take.
-__device__ __forceinline__ std::uint32_t shared_address(const void *pointer) {
-    return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
-}
 
 // Phases alternate between parity 0 and 1. One thread sets the barrier up; publish_barriers() and __syncthreads() come
 // before its first use.
@@ -27,8 +24,8 @@ struct alignas(8) Mbarrier {
         asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(this)), "r"(bytes)
                      : "memory");
     }
-    // Arrives as soon as this thread's copies of a few bytes (copy.cuh) are done.
-    __device__ __forceinline__ void arrive_after_copies() {
+    // Arrives as soon as this thread's cp.async copies are done.
+    __device__ __forceinline__ void arrive_after_cp_async() {
         asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(this)) : "memory");
     }
     // Whether the phase of this parity has ended.
@@ -71,14 +68,5 @@ template <int slots> struct PipelineState {
     __device__ __forceinline__ unsigned parity_to_fill() const { return ~(count / slots) & 1; }
     __device__ __forceinline__ unsigned parity_to_empty() const { return count / slots & 1; }
 };
-
-// Numbered barrier `id` (0 is __syncthreads) of `threads` threads.
-__device__ __forceinline__ void sync_threads(int id, int threads) {
-    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-
-__device__ __forceinline__ void arrive_threads(int id, int threads) {
-    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
 
 } // namespace annulus

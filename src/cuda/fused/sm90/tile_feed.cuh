@@ -13,7 +13,7 @@ constexpr int tile_slots = 2;
 // them a counter would give a long one is chance. The others from a counter, as slots become free. use(place in the
 // ring) for each.
 template <class Shared, class Use>
-__device__ __forceinline__ void find_tiles(const TileGrid &pass, Shared &shared, const Use &use) {
+__device__ __forceinline__ void find_tiles(const TileGrid &grid, Shared &shared, const Use &use) {
     const int lane = static_cast<int>(threadIdx.x) % warp_threads;
     shared.search.start(lane);
     unsigned found = 0;
@@ -23,16 +23,16 @@ __device__ __forceinline__ void find_tiles(const TileGrid &pass, Shared &shared,
             return blockIdx.x + round * gridDim.x;
         unsigned taken = 0;
         if (lane == 0)
-            taken = atomicAdd(pass.next_tile, 1);
+            taken = atomicAdd(grid.next_tile, 1);
         return tile_slots * gridDim.x + __shfl_sync(~0u, taken, 0);
     };
     for (PipelineState<tile_slots> at;; ++at.count) {
         shared.tile_empty[at.slot()].wait(at.parity_to_fill());
         UnitTile<Shared::units> &tile = shared.tiles[at.slot()];
         unsigned id = next();
-        while (id < pass.tiles && !find_tile<Shared::of_keys, Shared::step>(pass, shared.search, id, tile))
+        while (id < grid.tiles && !find_tile<Shared::of_keys, Shared::step>(grid, shared.search, id, tile))
             id = next();
-        const bool is_last = id >= pass.tiles;
+        const bool is_last = id >= grid.tiles;
         if (lane == 0) {
             if (is_last)
                 tile.runs = -1;

@@ -3,7 +3,7 @@
 // accumulators in registers. Lane l of warp w holds, in d[4 i + 2 r + e], row 16 w + l / 4 + 8 r and column
 // 8 i + 2 (l % 4) + e.
 //
-// Operands in shared memory are tiles of 64 columns with 128-byte swizzle (copy.cuh).
+// Operands in shared memory are chunks of 64 columns with 128-byte swizzle (shared_rows.cuh).
 #pragma once
 
 #include <cuda_bf16.h>
@@ -14,45 +14,45 @@
 namespace annulus {
 
 // Where an operand begins, low half: that which changes. Addresses advance in it by bytes / 16. `lbo` is the distance
-// of 64-column tiles of an operand that is read across its rows, else unused.
-__device__ __forceinline__ std::uint32_t operand_start(std::uint32_t address, std::uint32_t lbo = 0) {
+// of 64-column chunks of an operand that is read across its rows, else unused.
+__device__ __forceinline__ std::uint32_t smem_descriptor_start(std::uint32_t address, std::uint32_t lbo = 0) {
     return (address & 0x3ffff) >> 4 | lbo >> 4 << 16;
 }
 // High half: 8 rows are 1024 bytes; 128-byte swizzle.
-__device__ __forceinline__ std::uint64_t operand(std::uint32_t start) {
+__device__ __forceinline__ std::uint64_t smem_descriptor(std::uint32_t start) {
     return std::uint64_t{1u << 30 | 1024 >> 4} << 32 | start;
 }
 
 // Before the first product, and after registers that products use were written.
-__device__ __forceinline__ void begin_products() {
+__device__ __forceinline__ void wgmma_fence() {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
-__device__ __forceinline__ void commit_products() {
+__device__ __forceinline__ void wgmma_commit() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 // Until no more than `pending` committed groups are at work.
-template <int pending> __device__ __forceinline__ void wait_for_products() {
+template <int pending> __device__ __forceinline__ void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
 }
 
 // Registers that products in flight read or write: the compiler must not have moved them past here.
-template <int count> __device__ __forceinline__ void pin(float (&x)[count]) {
+template <int count> __device__ __forceinline__ void fence_registers(float (&x)[count]) {
 #pragma unroll
     for (int i = 0; i < count; ++i)
         asm volatile("" : "+f"(x[i])::"memory");
 }
-template <int count> __device__ __forceinline__ void pin(std::uint32_t (&x)[count]) {
+template <int count> __device__ __forceinline__ void fence_registers(std::uint32_t (&x)[count]) {
 #pragma unroll
     for (int i = 0; i < count; ++i)
         asm volatile("" : "+r"(x[i])::"memory");
 }
 
 // d = A B^T, or d += A B^T with `add`: A [64, 16] and B [columns, 16] in shared memory, both along their rows.
-template <class Element, int columns> struct ProductOfRows;
+template <class Element, int columns> struct WgmmaSsKMajor;
 // d += A B: A [64, 16] in registers, B [16, columns] in shared memory, read across its rows.
-template <class Element, int columns> struct ProductWithColumns;
+template <class Element, int columns> struct WgmmaRsMnMajor;
 // d += A^T B: A [16, 64] and B [16, columns] in shared memory, both read across their rows.
-template <class Element, int columns> struct ProductOfColumns;
+template <class Element, int columns> struct WgmmaSsMnMajor;
 
 // The operands of an instruction: accumulators %0, %1, … and the others behind them.
 #define ANNULUS_NAMES_4(t) "%" t "0, %" t "1, %" t "2, %" t "3"
@@ -88,8 +88,8 @@ template <class Element, int columns> struct ProductOfColumns;
 #define ANNULUS_ACCUMULATORS_128(i) ANNULUS_ACCUMULATORS_64(i), ANNULUS_ACCUMULATORS_64((i) + 64)
 
 // n columns in c = n / 2 accumulators of a lane; the operands behind them are named by their numbers.
-#define ANNULUS_PRODUCT_OF_ROWS(type, ptx, n, c, a, b, p)                                                              \
-    template <> struct ProductOfRows<type, n> {                                                                        \
+#define ANNULUS_WGMMA_SS_K_MAJOR(type, ptx, n, c, a, b, p)                                                             \
+    template <> struct WgmmaSsKMajor<type, n> {                                                                        \
         static __device__ __forceinline__ void run(float (&d)[c], std::uint64_t rows, std::uint64_t columns,           \
                                                    bool add) {                                                         \
             asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " p ", 0;\n"                                                \
@@ -99,8 +99,8 @@ template <class Element, int columns> struct ProductOfColumns;
                          : "l"(rows), "l"(columns), "r"(static_cast<int>(add)));                                       \
         }                                                                                                              \
     };
-#define ANNULUS_PRODUCT_WITH_COLUMNS(type, ptx, n, c, a0, a1, a2, a3, b)                                               \
-    template <> struct ProductWithColumns<type, n> {                                                                   \
+#define ANNULUS_WGMMA_RS_MN_MAJOR(type, ptx, n, c, a0, a1, a2, a3, b)                                                  \
+    template <> struct WgmmaRsMnMajor<type, n> {                                                                       \
         static __device__ __forceinline__ void run(float (&d)[c], const std::uint32_t *a, std::uint64_t columns) {     \
             asm volatile("{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"                                                    \
                          "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." ptx "." ptx " {" ANNULUS_NAMES_##c          \
@@ -109,8 +109,8 @@ template <class Element, int columns> struct ProductOfColumns;
                          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(columns));                                  \
         }                                                                                                              \
     };
-#define ANNULUS_PRODUCT_OF_COLUMNS(type, ptx, n, c, a, b)                                                              \
-    template <> struct ProductOfColumns<type, n> {                                                                     \
+#define ANNULUS_WGMMA_SS_MN_MAJOR(type, ptx, n, c, a, b)                                                               \
+    template <> struct WgmmaSsMnMajor<type, n> {                                                                       \
         static __device__ __forceinline__ void run(float (&d)[c], std::uint64_t rows, std::uint64_t columns) {         \
             asm volatile("{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"                                                    \
                          "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." ptx "." ptx " {" ANNULUS_NAMES_##c          \
@@ -119,23 +119,23 @@ template <class Element, int columns> struct ProductOfColumns;
                          : "l"(rows), "l"(columns));                                                                   \
         }                                                                                                              \
     };
-#define ANNULUS_PRODUCTS(type, ptx)                                                                                    \
-    ANNULUS_PRODUCT_OF_COLUMNS(type, ptx, 80, 40, "%40", "%41")                                                        \
-    ANNULUS_PRODUCT_OF_COLUMNS(type, ptx, 96, 48, "%48", "%49")                                                        \
-    ANNULUS_PRODUCT_OF_COLUMNS(type, ptx, 128, 64, "%64", "%65")                                                       \
-    ANNULUS_PRODUCT_OF_ROWS(type, ptx, 32, 16, "%16", "%17", "%18")                                                    \
-    ANNULUS_PRODUCT_OF_ROWS(type, ptx, 64, 32, "%32", "%33", "%34")                                                    \
-    ANNULUS_PRODUCT_OF_ROWS(type, ptx, 128, 64, "%64", "%65", "%66")                                                   \
-    ANNULUS_PRODUCT_WITH_COLUMNS(type, ptx, 32, 16, "%16", "%17", "%18", "%19", "%20")                                 \
-    ANNULUS_PRODUCT_WITH_COLUMNS(type, ptx, 48, 24, "%24", "%25", "%26", "%27", "%28")                                 \
-    ANNULUS_PRODUCT_WITH_COLUMNS(type, ptx, 64, 32, "%32", "%33", "%34", "%35", "%36")                                 \
-    ANNULUS_PRODUCT_WITH_COLUMNS(type, ptx, 80, 40, "%40", "%41", "%42", "%43", "%44")                                 \
-    ANNULUS_PRODUCT_WITH_COLUMNS(type, ptx, 96, 48, "%48", "%49", "%50", "%51", "%52")                                 \
-    ANNULUS_PRODUCT_WITH_COLUMNS(type, ptx, 128, 64, "%64", "%65", "%66", "%67", "%68")                                \
-    ANNULUS_PRODUCT_WITH_COLUMNS(type, ptx, 192, 96, "%96", "%97", "%98", "%99", "%100")                               \
-    ANNULUS_PRODUCT_WITH_COLUMNS(type, ptx, 256, 128, "%128", "%129", "%130", "%131", "%132")
+#define ANNULUS_WGMMA(type, ptx)                                                                                       \
+    ANNULUS_WGMMA_SS_MN_MAJOR(type, ptx, 80, 40, "%40", "%41")                                                         \
+    ANNULUS_WGMMA_SS_MN_MAJOR(type, ptx, 96, 48, "%48", "%49")                                                         \
+    ANNULUS_WGMMA_SS_MN_MAJOR(type, ptx, 128, 64, "%64", "%65")                                                        \
+    ANNULUS_WGMMA_SS_K_MAJOR(type, ptx, 32, 16, "%16", "%17", "%18")                                                   \
+    ANNULUS_WGMMA_SS_K_MAJOR(type, ptx, 64, 32, "%32", "%33", "%34")                                                   \
+    ANNULUS_WGMMA_SS_K_MAJOR(type, ptx, 128, 64, "%64", "%65", "%66")                                                  \
+    ANNULUS_WGMMA_RS_MN_MAJOR(type, ptx, 32, 16, "%16", "%17", "%18", "%19", "%20")                                    \
+    ANNULUS_WGMMA_RS_MN_MAJOR(type, ptx, 48, 24, "%24", "%25", "%26", "%27", "%28")                                    \
+    ANNULUS_WGMMA_RS_MN_MAJOR(type, ptx, 64, 32, "%32", "%33", "%34", "%35", "%36")                                    \
+    ANNULUS_WGMMA_RS_MN_MAJOR(type, ptx, 80, 40, "%40", "%41", "%42", "%43", "%44")                                    \
+    ANNULUS_WGMMA_RS_MN_MAJOR(type, ptx, 96, 48, "%48", "%49", "%50", "%51", "%52")                                    \
+    ANNULUS_WGMMA_RS_MN_MAJOR(type, ptx, 128, 64, "%64", "%65", "%66", "%67", "%68")                                   \
+    ANNULUS_WGMMA_RS_MN_MAJOR(type, ptx, 192, 96, "%96", "%97", "%98", "%99", "%100")                                  \
+    ANNULUS_WGMMA_RS_MN_MAJOR(type, ptx, 256, 128, "%128", "%129", "%130", "%131", "%132")
 
-ANNULUS_PRODUCTS(__nv_bfloat16, "bf16")
-ANNULUS_PRODUCTS(__half, "f16")
+ANNULUS_WGMMA(__nv_bfloat16, "bf16")
+ANNULUS_WGMMA(__half, "f16")
 
 } // namespace annulus

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a unit does with its gradients once it has met all rows of a tile: they are written, or added to sums.
+#pragma once
+
+#include "cuda/fused/math/backward_work.hpp"
+#include "cuda/fused/math/store_rows.cuh"
+#include "cuda/fused/schedule/tile.cuh"
+
+#include <cstdint>
+
+namespace annulus {
+
+// Of a unit of queries or, with `of_keys`, of keys.
+template <class Element, int columns, bool of_keys, int units> class BackwardEpilogue {
+  public:
+    __device__ __forceinline__ BackwardEpilogue(const BackwardWork &work, const UnitTile<units> &tile, const Unit &unit)
+        : work_(work), tile_(tile), unit_(unit) {}
+
+    // `factor` times x goes to `rows`, by way of `staging` in shared memory, or to `sums`.
+    __device__ __forceinline__ void write(float (&x)[columns / 2], float factor, std::uint32_t staging,
+                                          const PassRows &rows, float *sums) const {
+#pragma unroll
+        for (int i = 0; i < count; ++i)
+            x[i] *= factor;
+        const int head = of_keys ? tile_.head / work_.heads_of_kv_head : tile_.head;
+        if (work_.has_nan)
+            note_nonfinite(x, work_.has_nan);
+        const bool is_finished = work_.finishes_rows && !work_.summed.has(tile_.head, unit_.first);
+        if (sums && !work_.takes_sums && !is_finished)
+            return add_to_sums(head, x, sums);
+        if (work_.takes_sums)
+            take_sums(x, sums + sum_row(head) * work_.head_dim);
+        write_rows(head, x, staging, rows);
+    }
+
+  private:
+    static constexpr int count = columns / 2;
+
+    __device__ __forceinline__ void write_rows(int head, const float (&x)[count], std::uint32_t staging,
+                                               const PassRows &rows) const {
+        Element *const row_0 = static_cast<Element *>(rows.data) + tile_.batch * rows.batch + head * rows.head;
+        const auto row_at = [&](int row) { return row_0 + work_.unit_row(unit_.position(row)) * rows.row; };
+        stage_rows<Element>(staging, x, 1.f, 1.f);
+        store_rows<Element, columns>(staging, unit_.rows, work_.head_dim, row_at);
+    }
+
+    // The first row of a head in the sums.
+    __device__ __forceinline__ std::int64_t sum_row(int head) const {
+        const int heads = of_keys ? work_.all_heads / work_.heads_of_kv_head : work_.all_heads;
+        return (std::int64_t{tile_.batch} * heads + head) * work_.sum_rows - work_.first_sum;
+    }
+
+    // Adds what the pass before has left of the rows.
+    __device__ __forceinline__ void take_sums(float (&x)[count], const float *sums) const {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            const int row = FragmentThread().row(r);
+            if (row < unit_.rows && work_.summed.has(tile_.head, unit_.position(row)))
+                add_sums<count>(x, r, 1, 1, sums + std::int64_t{work_.unit_row(unit_.position(row))} * work_.head_dim,
+                                work_.head_dim);
+        }
+    }
+
+    __device__ __forceinline__ void add_to_sums(int head, const float (&x)[count], float *sums) const {
+        const std::int64_t first = sum_row(head);
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            const int row = FragmentThread().row(r);
+            if (row >= unit_.rows)
+                continue;
+            const std::int64_t index = first + work_.unit_row(unit_.position(row));
+            float2 *const of_row = reinterpret_cast<float2 *>(sums + index * work_.head_dim);
+#pragma unroll
+            for (int i = 0; i < count / 4; ++i) {
+                const int column = 8 * i + FragmentThread().column();
+                if (column >= work_.head_dim)
+                    break;
+                float2 two{x[4 * i + 2 * r], x[4 * i + 2 * r + 1]};
+                if (!work_.sets_sums) {
+                    const float2 before = of_row[column / 2];
+                    two = {before.x + two.x, before.y + two.y};
+                }
+                of_row[column / 2] = two;
+            }
+        }
+    }
+
+    const BackwardWork &work_;
+    const UnitTile<units> &tile_;
+    const Unit &unit_;
+};
+
+} // namespace annulus

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a unit of queries does with its O and softmax once it has met all keys of a tile: O and LSE are written, or
+// added to sums.
+#pragma once
+
+#include "cuda/fused/math/forward_work.hpp"
+#include "cuda/fused/math/softmax.cuh"
+#include "cuda/fused/math/store_rows.cuh"
+#include "cuda/fused/schedule/tile.cuh"
+
+#include <cmath>
+#include <cstdint>
+#include <numbers>
+
+namespace annulus {
+
+// Of unit `index` of a tile, which the warpgroup of this number computes; rows are staged at an address in shared
+// memory.
+template <class Element, int head_dim, int units> class ForwardEpilogue {
+  public:
+    __device__ __forceinline__ ForwardEpilogue(const ForwardWork &work, const UnitTile<units> &tile, int index,
+                                               std::uint32_t staging)
+        : work_(work), tile_(tile), unit_(tile.unit[index]), batch_(tile.batch), head_(tile.head), index_(index),
+          staging_(staging) {}
+
+    __device__ __forceinline__ void write(float (&o)[head_dim / 2], const RunningSoftmax &softmax) {
+        float sum[2];
+        find_sums(softmax, sum);
+        if (work_.has_nan)
+            note_nonfinite(o, work_.has_nan);
+        const bool is_finished = work_.finishes_rows && !work_.summed.has(head_, unit_.first);
+        if (work_.sum_o && !work_.takes_sums && !is_finished)
+            add_to_sums(o, softmax, sum);
+        else
+            write_outputs(o, softmax, sum);
+    }
+
+  private:
+    static constexpr int count = head_dim / 2;
+
+    // l of the thread's rows: of a row that has met no key that counts sum_of_none(), and NaN where a score is too
+    // large for its differences to others to be right.
+    __device__ __forceinline__ void find_sums(const RunningSoftmax &softmax, float (&sum)[2]) const {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            sum[r] = sum_of_row(softmax.l[r]);
+            const int row = at_.row(r);
+            if (sum[r] == 0.f && row < unit_.rows)
+                sum[r] = sum_of_none(tile_.sees_runs(work_, index_, unit_.position(row)));
+            else if (fabsf(softmax.m[r] * work_.scale_log2) >= largest_maximum)
+                sum[r] = NAN;
+        }
+    }
+
+    __device__ __forceinline__ void write_outputs(float (&o)[count], const RunningSoftmax &softmax, float (&sum)[2]) {
+        Element *const out = static_cast<Element *>(work_.out.data) + work_.out.offset(batch_, head_, unit_.first);
+        const std::int64_t row_distance = unit_.stride * work_.out.row;
+        const auto row_at = [&](int row) { return out + row * row_distance; };
+        float top[2], inverse[2];
+#pragma unroll
+        for (int r = 0; r < 2; ++r)
+            top[r] = softmax.m[r] * work_.scale_log2;
+        if (work_.takes_sums)
+            take_sums(o, top, sum);
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            inverse[r] = sum[r] == 0.f ? inverse_sum(sum[r]) : __frcp_rn(sum[r]);
+            const int row = at_.row(r);
+            if (work_.lse.data && at_.lane() % 4 == 0 && row < unit_.rows)
+                static_cast<float *>(work_.lse.data)[work_.lse.offset(batch_, head_, unit_.position(row))] =
+                    sum[r] == 0.f ? inverse[r] - INFINITY : (top[r] + __log2f(sum[r])) * std::numbers::ln2_v<float>;
+        }
+        sync_warpgroup(index_); // no warp's products read Q any more
+        stage_rows<Element>(staging_, o, inverse[0], inverse[1]);
+        store_rows<Element, head_dim>(staging_, unit_.rows, work_.head_dim, row_at);
+        const int row = at_.warp() * 16 + at_.lane();
+        if (work_.finishes_rows && at_.lane() < 16 && row < unit_.rows)
+            work_.sum_state[sum_row(row)] = finished_state();
+    }
+
+    // O, its maximum and its sum with those that the pass before has left, of other keys.
+    __device__ __forceinline__ void take_sums(float (&o)[count], float (&top)[2], float (&sum)[2]) const {
+        const FragmentThread at;
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            const int row = at.row(r);
+            if (row >= unit_.rows || !work_.summed.has(head_, unit_.position(row)))
+                continue;
+            const std::int64_t index = sum_row(row);
+            const float2 before = work_.sum_state[index];
+            const float own = sum[r] == 0.f ? -INFINITY : top[r];
+            if (before.y == 0.f) { // no key that counts; of NaN alone the maximum is - infinity, too
+                if (sum[r] == 0.f)
+                    sum[r] = sum_of_none(std::signbit(sum[r]) || std::signbit(before.y));
+                continue;
+            }
+            top[r] = fmaxf(before.x, own);
+            const float factor = exp2f(own - top[r]), factor_before = exp2f(before.x - top[r]);
+            sum[r] = sum[r] * factor + before.y * factor_before;
+            add_sums<count>(o, r, factor, factor_before, work_.sum_o + index * work_.head_dim, work_.head_dim);
+        }
+    }
+
+    // O and (m, l) are added to those of other keys: with M the larger m, 2^(m - M) O + 2^(m' - M) O'.
+    __device__ __forceinline__ void add_to_sums(const float (&o)[count], const RunningSoftmax &softmax,
+                                                const float (&sum)[2]) {
+        std::int64_t index[2];
+        float2 before[2];
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            index[r] = sum_row(at_.row(r));
+            before[r] = work_.sets_sums ? float2{-INFINITY, 0} : work_.sum_state[index[r]];
+        }
+        __syncwarp(); // all four lanes of a row have read what one of them overwrites
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            // Of a row that sees no key O may be NaN all the same: 0 times infinities of hidden rows.
+            const bool has_keys = sum[r] != 0.f;
+            if (at_.row(r) >= unit_.rows || !(has_keys || std::signbit(sum[r]) || work_.sets_sums))
+                continue;
+            const float own_m = has_keys ? softmax.m[r] * work_.scale_log2 : -INFINITY;
+            const float m = fmaxf(before[r].x, own_m);
+            const float own_factor = own_m == -INFINITY ? 0.f : exp2f(own_m - m);
+            const float factor = before[r].x == -INFINITY ? 0.f : exp2f(before[r].x - m);
+            float2 *const sums = reinterpret_cast<float2 *>(work_.sum_o + index[r] * work_.head_dim);
+#pragma unroll
+            for (int i = 0; i < count / 4; ++i) {
+                const int column = 8 * i + 2 * (at_.lane() % 4);
+                if (column >= work_.head_dim)
+                    break;
+                float2 two{0, 0};
+                if (has_keys)
+                    two = {o[4 * i + 2 * r] * own_factor, o[4 * i + 2 * r + 1] * own_factor};
+                if (!work_.sets_sums) {
+                    const float2 old = sums[column / 2];
+                    two = {fmaf(old.x, factor, two.x), fmaf(old.y, factor, two.y)};
+                }
+                sums[column / 2] = two;
+            }
+            if (at_.lane() % 4 == 0) {
+                const float all = before[r].y * factor + sum[r] * own_factor;
+                work_.sum_state[index[r]] = {
+                    m, all == 0.f ? sum_of_none(std::signbit(before[r].y) || std::signbit(sum[r])) : all};
+            }
+        }
+    }
+
+    __device__ __forceinline__ std::int64_t sum_row(int row) const {
+        return (std::int64_t{batch_} * work_.all_heads + head_) * work_.sum_rows - work_.first_sum +
+               work_.query_row(unit_.position(row));
+    }
+
+    const ForwardWork &work_;
+    const UnitTile<units> &tile_;
+    const Unit &unit_;
+    const int batch_, head_;
+    const int index_;
+    const std::uint32_t staging_;
+    const FragmentThread at_;
+};
+
+} // namespace annulus

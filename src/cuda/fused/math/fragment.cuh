@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a thread holds of a product of 64 rows, which four warps compute, 16 rows each: rows lane / 4 and lane / 4 + 8
+// of its warp's, and of every eight columns columns 2 (lane % 4) and the next one. Element d[4 i + 2 r + e] is that of
+// its row r of two and of column 8 i + 2 (lane % 4) + e. wgmma and mma.sync.m16n8k16 have this in common.
+#pragma once
+
+#include "cuda/device/warp.cuh"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+namespace annulus {
+
+// Where the thread's elements are. Made where they are asked for, not once: addresses that depend on a thread's number
+// would be kept in registers.
+struct FragmentThread {
+    int thread = thread_of_warpgroup();
+
+    __device__ __forceinline__ int lane() const { return thread % warp_threads; }
+    __device__ __forceinline__ int warp() const { return thread / warp_threads; }
+    // Row r of the thread's two.
+    __device__ __forceinline__ int row(int r) const { return warp() * 16 + lane() / 4 + 8 * r; }
+    // The first of its two columns of eight.
+    __device__ __forceinline__ int column() const { return 2 * (thread % 4); }
+};
+
+template <int count> __device__ __forceinline__ void clear(float (&x)[count]) {
+#pragma unroll
+    for (int i = 0; i < count; ++i)
+        x[i] = 0;
+}
+
+// 2^x, results below the normal numbers are 0.
+__device__ __forceinline__ float exp2_fast(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// log2(x) for normal numbers.
+__device__ __forceinline__ float log2_fast(float x) {
+    float y;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// Two neighbours, rounded to nearest, `first` in the lower half.
+template <class Element> __device__ __forceinline__ std::uint32_t pack_two(float first, float second);
+template <> __device__ __forceinline__ std::uint32_t pack_two<__nv_bfloat16>(float first, float second) {
+    std::uint32_t two;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(second), "f"(first));
+    return two;
+}
+template <> __device__ __forceinline__ std::uint32_t pack_two<__half>(float first, float second) {
+    std::uint32_t two;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(second), "f"(first));
+    return two;
+}
+
+template <class Element> __device__ __forceinline__ float2 unpack_two(std::uint32_t two);
+template <> __device__ __forceinline__ float2 unpack_two<__nv_bfloat16>(std::uint32_t two) {
+    return {__uint_as_float(two << 16), __uint_as_float(two & 0xffff0000)};
+}
+template <> __device__ __forceinline__ float2 unpack_two<__half>(std::uint32_t two) {
+    float2 x; // volatile: where it is written, or it would be done early for many at once, which takes registers
+    asm volatile("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %2;\ncvt.f32.f16 %0, low;\ncvt.f32.f16 %1, high;\n}\n"
+                 : "=f"(x.x), "=f"(x.y)
+                 : "r"(two));
+    return x;
+}
+
+// The operand of a product that pairs of columns of `x` are.
+template <class Element, int count>
+__device__ __forceinline__ void pack(std::uint32_t (&packed)[count / 2], const float (&x)[count]) {
+#pragma unroll
+    for (int i = 0; i < count / 2; ++i)
+        packed[i] = pack_two<Element>(x[2 * i], x[2 * i + 1]);
+}
+
+// Over the four lanes that hold a row.
+__device__ __forceinline__ float max_of_row(float x) {
+    x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
+    return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+}
+__device__ __forceinline__ float sum_of_row(float x) {
+    x += __shfl_xor_sync(~0u, x, 1);
+    return x + __shfl_xor_sync(~0u, x, 2);
+}
+
+} // namespace annulus

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// Probabilities and gradients of scores of backward, from the LSE and delta of queries. Rows of a fragment are those of
+// a unit, columns those of a run: a query's numbers belong to a row or, where units are of keys, to a column.
+#pragma once
+
+#include "cuda/fused/math/fragment.cuh"
+#include "cuda/fused/math/shared_rows.cuh"
+
+namespace annulus {
+
+// LSE or delta of the thread's two rows.
+struct RowStatistic {
+    float of_row[2];
+
+    // Of the elements from i on, two columns of two rows.
+    __device__ __forceinline__ float4 at(int) const { return {of_row[0], of_row[0], of_row[1], of_row[1]}; }
+};
+
+// LSE or delta of the thread's columns, in shared memory.
+struct ColumnStatistic {
+    const float *first;
+
+    __device__ __forceinline__ float4 at(int i) const {
+        const float2 two = load_8_bytes(shared_address(first + 2 * i));
+        return {two.x, two.y, two.x, two.y};
+    }
+};
+
+// S becomes P. With `hides`, the mask's scores become 0.
+template <bool hides, int count, class Mask, class Statistic>
+__device__ __forceinline__ void find_probabilities(float (&s)[count], float scale_log2, const float (&weight)[2],
+                                                   const Statistic &lse_log2, const Mask &mask) {
+#pragma unroll
+    for (int i = 0; i < count; i += 4) {
+        const float4 lse = lse_log2.at(i);
+        const float shift[4] = {weight[0] - lse.x, weight[1] - lse.y, weight[0] - lse.z, weight[1] - lse.w};
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+            const float x = exp2_fast(fmaf(s[i + e], scale_log2, shift[e]));
+            s[i + e] = hides && mask.is_hidden(i + e) ? 0.f : x;
+        }
+    }
+}
+
+// store(first of two columns, their dS) for dP and P, of which p_at(first of two columns) is two.
+template <bool hides, int count, class PAt, class Mask, class Statistic, class Store>
+__device__ __forceinline__ void find_d_s(const float (&d_p)[count], const PAt &p_at, const Statistic &delta_of,
+                                         const Mask &mask, const Store &store) {
+#pragma unroll
+    for (int i = 0; i < count; i += 4) {
+        const float4 delta = delta_of.at(i);
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            const int j = i + 2 * r;
+            float2 two = p_at(j);
+            two = {two.x * (d_p[j] - (r ? delta.z : delta.x)), two.y * (d_p[j + 1] - (r ? delta.w : delta.y))};
+            if constexpr (hides) // a hidden row's dP may be anything
+                two = {mask.is_hidden(j) ? 0.f : two.x, mask.is_hidden(j + 1) ? 0.f : two.y};
+            store(j, two);
+        }
+    }
+}
+
+} // namespace annulus

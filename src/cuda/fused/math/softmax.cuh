@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// The running softmax of Milakov and Gimelshein (2018), of the rows that a thread holds.
+#pragma once
+
+#include "cuda/fused/math/fragment.cuh"
+
+#include <cmath>
+
+namespace annulus {
+
+// Largest m, in units of log2, of which the difference to a score is rounded so little that 2^difference, which is
+// about 1 where the score is m, keeps all digits in float16.
+constexpr float largest_maximum = 1 << 27;
+
+// Two rows a thread: row lane / 4 of its warp's 16, and 8 further; each lane has a part of their sums.
+struct RunningSoftmax {
+    float m[2], l[2];
+    float scale[2] = {1, 1}; // of O by the last step
+
+    __device__ __forceinline__ explicit RunningSoftmax(float padding_keys) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            m[r] = padding_keys > 0 ? 0 : -INFINITY;
+            l[r] = threadIdx.x % 4 == 0 ? padding_keys : 0;
+        }
+    }
+
+    // Scores become probabilities. `weight` is log2 of the multiplicity of the lane's two columns of eight. With
+    // `may_be_hidden`, a row may have met no key yet.
+    template <bool may_be_hidden, int count>
+    __device__ __forceinline__ void step(float (&s)[count], float c, float inverse_c, const float (&weight)[2]) {
+        float before[2];
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            float most[2] = {s[2 * r], s[2 * r + 1]};
+#pragma unroll
+            for (int i = 4; i < count; i += 4)
+#pragma unroll
+                for (int e = 0; e < 2; ++e)
+                    most[e] = fmaxf(most[e], s[i + 2 * r + e]);
+            before[r] = m[r];
+            m[r] = max_of_row(
+                fmaxf(before[r], fmaxf(fmaf(weight[0], inverse_c, most[0]), fmaf(weight[1], inverse_c, most[1]))));
+        }
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            const float top = may_be_hidden && m[r] == -INFINITY ? 0.f : m[r];
+            scale[r] = exp2_fast((before[r] - top) * c);
+            l[r] *= scale[r];
+            const float shift[2] = {fmaf(-top, c, weight[0]), fmaf(-top, c, weight[1])};
+#pragma unroll
+            for (int i = 0; i < count; i += 4)
+#pragma unroll
+                for (int e = 0; e < 2; ++e) {
+                    float &x = s[i + 2 * r + e];
+                    x = exp2_fast(fmaf(x, c, shift[e]));
+                    l[r] += x;
+                }
+        }
+    }
+
+    template <bool unless_one, int count> __device__ __forceinline__ void rescale(float (&o)[count]) const {
+        if (unless_one && !__any_sync(~0u, scale[0] != 1.f || scale[1] != 1.f))
+            return;
+#pragma unroll
+        for (int i = 0; i < count; ++i)
+            o[i] *= scale[i >> 1 & 1];
+    }
+};
+
+} // namespace annulus

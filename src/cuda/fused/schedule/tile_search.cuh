@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the warp that finds tiles keeps in shared memory for itself.
+#pragma once
+
+#include "cuda/device/warp.cuh"
+#include "cuda/fused/schedule/cell.hpp"
+
+#include <cstdint>
+
+namespace annulus {
+
+// A class of units.
+struct UnitClass {
+    int residue; // modulo grid.levels[level]
+    std::uint8_t level;
+    std::uint8_t branches; // a bit for each that they take part in
+};
+
+static_assert(most_branches <= 8, "ancestors, branches of classes, and multiplicities of four bits");
+struct TileSearch {
+    CellBranch branches[most_branches];
+    // The classes that were found last, and for which dilations and residues of units: most tiles have the same ones as
+    // the tile before.
+    UnitClass classes[most_classes];
+    int class_count;
+    int dilations[most_branches], residues[most_branches];
+
+    __device__ __forceinline__ void start(int lane) {
+        if (lane < most_branches)
+            dilations[lane] = -1;
+        __syncwarp();
+    }
+};
+
+} // namespace annulus

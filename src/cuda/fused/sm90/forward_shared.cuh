@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shared memory of the fused forward kernel; forward.cuh tells who fills and who empties what.
+#pragma once
+
+#include "cuda/fused/schedule/tile.cuh"
+#include "cuda/fused/schedule/tile_search.cuh"
+#include "cuda/fused/sm90/mbarrier.cuh"
+#include "cuda/fused/sm90/tile_feed.cuh"
+
+#include <cstdint>
+
+namespace annulus {
+
+template <class Traits> struct ForwardShared {
+    static constexpr bool of_keys = false;
+    static constexpr int units = Traits::consumers, step = Traits::step;
+    std::uint8_t queries[Traits::query_slots][Traits::consumers * Traits::unit_bytes];
+    std::uint8_t k[Traits::stages][Traits::stage_bytes];
+    std::uint8_t v[Traits::stages][Traits::stage_bytes];
+    UnitTile<Traits::consumers> tiles[tile_slots];
+    TileSearch search;
+    Mbarrier tile_full[tile_slots], tile_empty[tile_slots];
+    Mbarrier query_full[Traits::query_slots], query_empty[Traits::query_slots];
+    Mbarrier k_full[Traits::stages], k_empty[Traits::stages], v_full[Traits::stages], v_empty[Traits::stages];
+
+    __device__ __forceinline__ void init_barriers() {
+        constexpr int consumer_warps = Traits::consumers * warpgroup_threads / warp_threads;
+        for (int i = 0; i < tile_slots; ++i) {
+            tile_full[i].init(1);
+            tile_empty[i].init(consumer_warps + 3);
+        }
+        for (int i = 0; i < Traits::query_slots; ++i) {
+            query_full[i].init(2);
+            query_empty[i].init(consumer_warps);
+        }
+        for (int i = 0; i < Traits::stages; ++i) {
+            k_full[i].init(1);
+            v_full[i].init(1);
+            k_empty[i].init(Traits::consumers);
+            v_empty[i].init(Traits::consumers);
+        }
+        publish_barriers();
+    }
+};
+
+} // namespace annulus
