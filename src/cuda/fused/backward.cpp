@@ -55,7 +55,7 @@ class FusedBackward final : public PreparedCall {
         const Problem &problem = call.problem();
         GradientSums all = call.partial.gradients;
         const auto write = [&](Side side, GridOf what, const float *sums, const DeviceRows &target) {
-            const SummedRows rows = rows_with_more_runs(backward_.of(side).grids.front().tiles, what);
+            const PartialRows rows = rows_with_more_runs(backward_.of(side).grids.front().tiles, what);
             write_summed_rows(problem.dtype, {call.whole(), rows, problem.head_dim, sums, target}, call.stream);
         };
         if (backward_.queries.finishes)
@@ -96,11 +96,11 @@ class FusedBackward final : public PreparedCall {
         const Problem &problem = plan_.problem();
         BackwardParams params = common_params(planned);
         params.unit_stride = FastDivmod(1);
-        params.sum_rows = static_cast<int>(problem.queries.length);
+        params.partial_rows = static_cast<int>(problem.queries.length);
         if (planned.curve)
             params.unit_offset = static_cast<int>(planned.window.start - problem.queries.start);
         if (backward_.queries.finishes)
-            params.summed = rows_with_more_runs(planned.tiles, GridOf::query_gradients);
+            params.rows_with_partial = rows_with_more_runs(planned.tiles, GridOf::query_gradients);
         return params;
     }
 
@@ -108,13 +108,13 @@ class FusedBackward final : public PreparedCall {
         const Problem &problem = plan_.problem();
         BackwardParams params = common_params(planned);
         params.unit_stride = FastDivmod(static_cast<int>(problem.key_stride));
-        params.sum_rows = static_cast<int>(problem.key_rows());
+        params.partial_rows = static_cast<int>(problem.key_rows());
         if (planned.curve) {
             params.unit_offset = static_cast<int>(planned.window.start - problem.keys.start);
             params.statistic_rows = static_cast<int>(planned.window.length);
         }
         if (backward_.keys.finishes)
-            params.summed = rows_with_more_runs(planned.tiles, GridOf::key_gradients);
+            params.rows_with_partial = rows_with_more_runs(planned.tiles, GridOf::key_gradients);
         return params;
     }
 
@@ -162,8 +162,8 @@ class FusedBackward final : public PreparedCall {
                 params.unit_values = pass_rows(of_queries ? call.d_out : call.v);
                 params.d_scores = pass_rows(of_queries ? call.d_q : call.d_k);
                 params.d_values = pass_rows(of_queries ? DeviceRows{} : call.d_v);
-                params.sum_d_scores = of_queries ? partial.d_q : partial.d_k;
-                params.sum_d_values = of_queries ? nullptr : partial.d_v;
+                params.partial_d_scores = of_queries ? partial.d_q : partial.d_k;
+                params.partial_d_values = of_queries ? nullptr : partial.d_v;
                 params.has_nan = memory.has_nonfinite;
             }
         }
@@ -180,8 +180,8 @@ class FusedBackward final : public PreparedCall {
             restrict_grid(params, *launch.part);
         if (multiplies_ds || step.what == Gradients::d_k_and_d_v_keeping_d_s)
             use_stored_ds(*launch.part, memory, params, multiplies_ds);
-        set_destination(params, launch.destination);
-        params.first_sum = launch.first_partial_row;
+        params.destination = launch.destination;
+        params.first_partial_row = launch.first_partial_row;
         params.skips_empty = launch.destination == Destination::add_to_partial;
         params.next_tile = counter;
         launch_backward(plan_.problem().dtype, step.what, params, device_.multiprocessors(), stream);

@@ -7,7 +7,6 @@
 #include "cuda/fused/plan/curve_memory.hpp"
 #include "cuda/fused/plan/launch_plan.hpp"
 #include "cuda/fused/plan/tensor_maps.hpp"
-#include "cuda/fused/schedule/destination.hpp"
 #include "cuda/results/cuda_call.hpp"
 #include "engine/engine.hpp"
 
@@ -40,19 +39,5 @@ RangeMatrices matrices_of(const PlannedGrid &planned, const RangeMatrices &matri
 // Finds the order of a grid along a curve, and copies the rows of its ranges in that order.
 void order_rows(const CudaCall &call, const PlannedGrid &planned, const RangeMatrices &matrices,
                 const CurveMemory &memory);
-
-// TEMPORARY
-template <class Params> void set_destination(Params &params, Destination destination) {
-    params.sets_sums = destination == Destination::set_partial || destination == Destination::outputs_or_partial ||
-                       destination == Destination::outputs_with_partial;
-    params.takes_sums = destination == Destination::outputs_with_partial;
-    params.finishes_rows = destination == Destination::outputs_or_partial;
-    if (destination == Destination::outputs) {
-        if constexpr (requires { params.sum_o; })
-            params.sum_o = nullptr;
-        else
-            params.sum_d_scores = params.sum_d_values = nullptr;
-    }
-}
 
 } // namespace annulus

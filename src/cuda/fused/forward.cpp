@@ -59,7 +59,7 @@ class FusedForward final : public PreparedCall {
         ForwardParams params{};
         static_cast<TileGrid &>(params) = planned.tiles;
         if (finishes_rows(part_, forward_.grids))
-            params.summed = rows_with_more_runs(planned.tiles, GridOf::outputs);
+            params.rows_with_partial = rows_with_more_runs(planned.tiles, GridOf::outputs);
         if (planned.curve) // rows of Q and of partial results are those of the call's window
             params.query_offset = static_cast<int>(planned.window.start - problem.queries.start);
         params.heads_of_kv_head = problem.heads / problem.kv_heads;
@@ -67,7 +67,7 @@ class FusedForward final : public PreparedCall {
         params.scale_log2 = scale_log2(plan_);
         params.inverse_scale_log2 = 1 / params.scale_log2;
         params.all_heads = problem.heads;
-        params.sum_rows = static_cast<int>(problem.queries.length);
+        params.partial_rows = static_cast<int>(problem.queries.length);
         return params;
     }
 
@@ -91,8 +91,8 @@ class FusedForward final : public PreparedCall {
             params.q = pass_rows(call.q);
             params.out = pass_rows(call.out);
             params.lse = pass_rows(call.lse);
-            params.sum_o = is_whole ? memory.o : call.partial.o;
-            params.sum_state = is_whole ? memory.state : call.partial.state;
+            params.partial_o = is_whole ? memory.o : call.partial.o;
+            params.partial_state = is_whole ? memory.state : call.partial.state;
             params.has_nan = memory.has_nonfinite;
         }
     }
@@ -101,8 +101,8 @@ class FusedForward final : public PreparedCall {
         ForwardParams params = params_[launch.grid];
         if (launch.part)
             restrict_grid(params, *launch.part);
-        set_destination(params, launch.destination);
-        params.first_sum = launch.first_partial_row;
+        params.destination = launch.destination;
+        params.first_partial_row = launch.first_partial_row;
         params.skips_empty = launch.destination == Destination::add_to_partial && !params.zero_keys;
         params.next_tile = counter;
         launch_forward(plan_.problem().dtype, params, device_.multiprocessors(), stream);

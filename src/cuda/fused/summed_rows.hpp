@@ -13,7 +13,7 @@ namespace annulus {
 
 struct SummedRowsArguments {
     Block block; // whose queries and keys are the same positions and heads
-    SummedRows summed;
+    PartialRows summed;
     std::int32_t head_dim;
     const float *sums; // [B, H, rows, D]
     DeviceRows target;

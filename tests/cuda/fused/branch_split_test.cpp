@@ -89,10 +89,10 @@ TEST(Cut, LongerSegmentsComeFirst) {
                 const bool is_last = i < last.branch_count;
                 EXPECT_EQ(is_last ? last.branches[i] : others.branches[i - last.branch_count], whole.branches[i]);
             }
-            ASSERT_EQ(last.summed.branch_count, others.branch_count);
+            ASSERT_EQ(last.rows_with_partial.branch_count, others.branch_count);
             for (int i = 0; i < others.branch_count; ++i)
-                EXPECT_EQ(last.summed.branches[i], others.branches[i]);
-            EXPECT_EQ(others.summed.branch_count, 0);
+                EXPECT_EQ(last.rows_with_partial.branches[i], others.branches[i]);
+            EXPECT_EQ(others.rows_with_partial.branch_count, 0);
         }
 }
 
@@ -153,7 +153,7 @@ TEST(Cut, SumsAreOfTheRowsOfOthers) {
                 const std::int64_t phase = head / ((problem.heads + dilation - 1) / dilation);
                 takes_part |= (position - start) % dilation == phase % dilation;
             }
-            EXPECT_EQ(passes[1].tiles.summed.has(head, static_cast<int>(position)), takes_part)
+            EXPECT_EQ(passes[1].tiles.rows_with_partial.has(head, static_cast<int>(position)), takes_part)
                 << position << " " << head;
         }
 }

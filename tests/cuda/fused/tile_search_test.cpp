@@ -62,8 +62,8 @@ template <bool of_keys, int step, int units> class Search {
                 EXPECT_TRUE(rows.insert(row).second) << "a row of two units: " << std::get<2>(row);
                 padding[row] += tile.unit[u].padding_keys;
                 if (finishes_rows) {
-                    EXPECT_EQ(pass.summed.has(tile.head, std::get<2>(row)),
-                              pass.summed.has(tile.head, tile.unit[u].first));
+                    EXPECT_EQ(pass.rows_with_partial.has(tile.head, std::get<2>(row)),
+                              pass.rows_with_partial.has(tile.head, tile.unit[u].first));
                 }
                 for (int r = 0; r < tile.runs; ++r)
                     visit(pass, tile.run[r], u, std::get<2>(row), met[row]);
@@ -161,7 +161,7 @@ class Tiles : public testing::TestWithParam<int> {
             expect_same(both.met, wanted(of_keys));
             std::set<Row> taken;
             for (const Row &row : rows)
-                if (last.summed.has(std::get<1>(row), std::get<2>(row)))
+                if (last.rows_with_partial.has(std::get<1>(row), std::get<2>(row)))
                     taken.insert(row);
             EXPECT_TRUE(taken == summed) << taken.size() << " of " << summed.size();
         }
@@ -187,7 +187,7 @@ class Tiles : public testing::TestWithParam<int> {
         if (passes.size() != 1) // then it finishes no rows
             return;
         TileGrid pass = passes.front().tiles;
-        pass.summed = rows_with_more_runs(pass, what);
+        pass.rows_with_partial = rows_with_more_runs(pass, what);
         Search<of_keys, step, units> search;
         search.finishes_rows = true;
         std::set<Row> rows;
@@ -196,7 +196,7 @@ class Tiles : public testing::TestWithParam<int> {
         const Mask mask(problem_);
         for (int h = 0; h < problem_.heads; ++h)
             for (int i = static_cast<int>(shard.start); i < shard.end(); ++i) {
-                const bool has_sum = pass.summed.has(h, i);
+                const bool has_sum = pass.rows_with_partial.has(h, i);
                 bool leaves_shard = false;
                 for (std::size_t b = 0; b < problem_.branches.size(); ++b) {
                     const Mask::Segment segment = mask.segment_of(b, i);

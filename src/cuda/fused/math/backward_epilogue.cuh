@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a unit does with its gradients once it has met all rows of a tile: they are written, or added to sums.
+// What a unit does with its gradients once it has met all rows of a tile: they are written, or become partial results.
 #pragma once
 
 #include "cuda/fused/math/backward_work.hpp"
@@ -16,20 +16,19 @@ template <class Element, int columns, bool of_keys, int units> class BackwardEpi
     __device__ __forceinline__ BackwardEpilogue(const BackwardWork &work, const UnitTile<units> &tile, const Unit &unit)
         : work_(work), tile_(tile), unit_(unit) {}
 
-    // `factor` times x goes to `rows`, by way of `staging` in shared memory, or to `sums`.
+    // `factor` times x goes to `rows`, by way of `staging` in shared memory, or to `partial`.
     __device__ __forceinline__ void write(float (&x)[columns / 2], float factor, std::uint32_t staging,
-                                          const PassRows &rows, float *sums) const {
+                                          const PassRows &rows, float *partial) const {
 #pragma unroll
         for (int i = 0; i < count; ++i)
             x[i] *= factor;
         const int head = of_keys ? tile_.head / work_.heads_of_kv_head : tile_.head;
         if (work_.has_nan)
             note_nonfinite(x, work_.has_nan);
-        const bool is_finished = work_.finishes_rows && !work_.summed.has(tile_.head, unit_.first);
-        if (sums && !work_.takes_sums && !is_finished)
-            return add_to_sums(head, x, sums);
-        if (work_.takes_sums)
-            take_sums(x, sums + sum_row(head) * work_.head_dim);
+        if (is_partial(work_, tile_.head, unit_.first))
+            return add_to_partial(head, x, partial);
+        if (work_.destination == Destination::outputs_with_partial)
+            take_partial(x, partial + partial_row(head) * work_.head_dim);
         write_rows(head, x, staging, rows);
     }
 
@@ -44,39 +43,40 @@ template <class Element, int columns, bool of_keys, int units> class BackwardEpi
         store_rows<Element, columns>(staging, unit_.rows, work_.head_dim, row_at);
     }
 
-    // The first row of a head in the sums.
-    __device__ __forceinline__ std::int64_t sum_row(int head) const {
+    // The first row of a head in partial results.
+    __device__ __forceinline__ std::int64_t partial_row(int head) const {
         const int heads = of_keys ? work_.all_heads / work_.heads_of_kv_head : work_.all_heads;
-        return (std::int64_t{tile_.batch} * heads + head) * work_.sum_rows - work_.first_sum;
+        return (std::int64_t{tile_.batch} * heads + head) * work_.partial_rows - work_.first_partial_row;
     }
 
-    // Adds what the pass before has left of the rows.
-    __device__ __forceinline__ void take_sums(float (&x)[count], const float *sums) const {
+    // Adds the partial results of the rows that have them.
+    __device__ __forceinline__ void take_partial(float (&x)[count], const float *partial) const {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             const int row = FragmentThread().row(r);
-            if (row < unit_.rows && work_.summed.has(tile_.head, unit_.position(row)))
-                add_sums<count>(x, r, 1, 1, sums + std::int64_t{work_.unit_row(unit_.position(row))} * work_.head_dim,
-                                work_.head_dim);
+            if (row < unit_.rows && work_.rows_with_partial.has(tile_.head, unit_.position(row)))
+                add_partial<count>(x, r, 1, 1,
+                                   partial + std::int64_t{work_.unit_row(unit_.position(row))} * work_.head_dim,
+                                   work_.head_dim);
         }
     }
 
-    __device__ __forceinline__ void add_to_sums(int head, const float (&x)[count], float *sums) const {
-        const std::int64_t first = sum_row(head);
+    __device__ __forceinline__ void add_to_partial(int head, const float (&x)[count], float *partial) const {
+        const std::int64_t first = partial_row(head);
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             const int row = FragmentThread().row(r);
             if (row >= unit_.rows)
                 continue;
             const std::int64_t index = first + work_.unit_row(unit_.position(row));
-            float2 *const of_row = reinterpret_cast<float2 *>(sums + index * work_.head_dim);
+            float2 *const of_row = reinterpret_cast<float2 *>(partial + index * work_.head_dim);
 #pragma unroll
             for (int i = 0; i < count / 4; ++i) {
                 const int column = 8 * i + FragmentThread().column();
                 if (column >= work_.head_dim)
                     break;
                 float2 two{x[4 * i + 2 * r], x[4 * i + 2 * r + 1]};
-                if (!work_.sets_sums) {
+                if (work_.destination == Destination::add_to_partial) {
                     const float2 before = of_row[column / 2];
                     two = {before.x + two.x, before.y + two.y};
                 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a unit of queries does with its O and softmax once it has met all keys of a tile: O and LSE are written, or
-// added to sums.
+// become partial results.
 #pragma once
 
 #include "cuda/fused/math/forward_work.hpp"
@@ -28,9 +28,8 @@ template <class Element, int head_dim, int units> class ForwardEpilogue {
         find_sums(softmax, sum);
         if (work_.has_nan)
             note_nonfinite(o, work_.has_nan);
-        const bool is_finished = work_.finishes_rows && !work_.summed.has(head_, unit_.first);
-        if (work_.sum_o && !work_.takes_sums && !is_finished)
-            add_to_sums(o, softmax, sum);
+        if (is_partial(work_, head_, unit_.first))
+            add_to_partial(o, softmax, sum);
         else
             write_outputs(o, softmax, sum);
     }
@@ -60,8 +59,8 @@ template <class Element, int head_dim, int units> class ForwardEpilogue {
 #pragma unroll
         for (int r = 0; r < 2; ++r)
             top[r] = softmax.m[r] * work_.scale_log2;
-        if (work_.takes_sums)
-            take_sums(o, top, sum);
+        if (work_.destination == Destination::outputs_with_partial)
+            take_partial(o, top, sum);
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             inverse[r] = sum[r] == 0.f ? inverse_sum(sum[r]) : __frcp_rn(sum[r]);
@@ -74,20 +73,20 @@ template <class Element, int head_dim, int units> class ForwardEpilogue {
         stage_rows<Element>(staging_, o, inverse[0], inverse[1]);
         store_rows<Element, head_dim>(staging_, unit_.rows, work_.head_dim, row_at);
         const int row = at_.warp() * 16 + at_.lane();
-        if (work_.finishes_rows && at_.lane() < 16 && row < unit_.rows)
-            work_.sum_state[sum_row(row)] = finished_state();
+        if (work_.destination == Destination::outputs_or_partial && at_.lane() < 16 && row < unit_.rows)
+            work_.partial_state[partial_row(row)] = finished_state();
     }
 
-    // O, its maximum and its sum with those that the pass before has left, of other keys.
-    __device__ __forceinline__ void take_sums(float (&o)[count], float (&top)[2], float (&sum)[2]) const {
+    // O, its maximum and its sum with the partial results of other keys.
+    __device__ __forceinline__ void take_partial(float (&o)[count], float (&top)[2], float (&sum)[2]) const {
         const FragmentThread at;
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             const int row = at.row(r);
-            if (row >= unit_.rows || !work_.summed.has(head_, unit_.position(row)))
+            if (row >= unit_.rows || !work_.rows_with_partial.has(head_, unit_.position(row)))
                 continue;
-            const std::int64_t index = sum_row(row);
-            const float2 before = work_.sum_state[index];
+            const std::int64_t index = partial_row(row);
+            const float2 before = work_.partial_state[index];
             const float own = sum[r] == 0.f ? -INFINITY : top[r];
             if (before.y == 0.f) { // no key that counts; of NaN alone the maximum is - infinity, too
                 if (sum[r] == 0.f)
@@ -97,32 +96,33 @@ template <class Element, int head_dim, int units> class ForwardEpilogue {
             top[r] = fmaxf(before.x, own);
             const float factor = exp2f(own - top[r]), factor_before = exp2f(before.x - top[r]);
             sum[r] = sum[r] * factor + before.y * factor_before;
-            add_sums<count>(o, r, factor, factor_before, work_.sum_o + index * work_.head_dim, work_.head_dim);
+            add_partial<count>(o, r, factor, factor_before, work_.partial_o + index * work_.head_dim, work_.head_dim);
         }
     }
 
-    // O and (m, l) are added to those of other keys: with M the larger m, 2^(m - M) O + 2^(m' - M) O'.
-    __device__ __forceinline__ void add_to_sums(const float (&o)[count], const RunningSoftmax &softmax,
-                                                const float (&sum)[2]) {
+    // O and (m, l) are set, or added to those of other keys: with M the larger m, 2^(m - M) O + 2^(m' - M) O'.
+    __device__ __forceinline__ void add_to_partial(const float (&o)[count], const RunningSoftmax &softmax,
+                                                   const float (&sum)[2]) {
+        const bool adds = work_.destination == Destination::add_to_partial;
         std::int64_t index[2];
         float2 before[2];
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            index[r] = sum_row(at_.row(r));
-            before[r] = work_.sets_sums ? float2{-INFINITY, 0} : work_.sum_state[index[r]];
+            index[r] = partial_row(at_.row(r));
+            before[r] = adds ? work_.partial_state[index[r]] : float2{-INFINITY, 0};
         }
         __syncwarp(); // all four lanes of a row have read what one of them overwrites
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             // Of a row that sees no key O may be NaN all the same: 0 times infinities of hidden rows.
             const bool has_keys = sum[r] != 0.f;
-            if (at_.row(r) >= unit_.rows || !(has_keys || std::signbit(sum[r]) || work_.sets_sums))
+            if (at_.row(r) >= unit_.rows || !(has_keys || std::signbit(sum[r]) || !adds))
                 continue;
             const float own_m = has_keys ? softmax.m[r] * work_.scale_log2 : -INFINITY;
             const float m = fmaxf(before[r].x, own_m);
             const float own_factor = own_m == -INFINITY ? 0.f : exp2f(own_m - m);
             const float factor = before[r].x == -INFINITY ? 0.f : exp2f(before[r].x - m);
-            float2 *const sums = reinterpret_cast<float2 *>(work_.sum_o + index[r] * work_.head_dim);
+            float2 *const partial = reinterpret_cast<float2 *>(work_.partial_o + index[r] * work_.head_dim);
 #pragma unroll
             for (int i = 0; i < count / 4; ++i) {
                 const int column = 8 * i + 2 * (at_.lane() % 4);
@@ -131,22 +131,22 @@ template <class Element, int head_dim, int units> class ForwardEpilogue {
                 float2 two{0, 0};
                 if (has_keys)
                     two = {o[4 * i + 2 * r] * own_factor, o[4 * i + 2 * r + 1] * own_factor};
-                if (!work_.sets_sums) {
-                    const float2 old = sums[column / 2];
+                if (adds) {
+                    const float2 old = partial[column / 2];
                     two = {fmaf(old.x, factor, two.x), fmaf(old.y, factor, two.y)};
                 }
-                sums[column / 2] = two;
+                partial[column / 2] = two;
             }
             if (at_.lane() % 4 == 0) {
                 const float all = before[r].y * factor + sum[r] * own_factor;
-                work_.sum_state[index[r]] = {
+                work_.partial_state[index[r]] = {
                     m, all == 0.f ? sum_of_none(std::signbit(before[r].y) || std::signbit(sum[r])) : all};
             }
         }
     }
 
-    __device__ __forceinline__ std::int64_t sum_row(int row) const {
-        return (std::int64_t{batch_} * work_.all_heads + head_) * work_.sum_rows - work_.first_sum +
+    __device__ __forceinline__ std::int64_t partial_row(int row) const {
+        return (std::int64_t{batch_} * work_.all_heads + head_) * work_.partial_rows - work_.first_partial_row +
                work_.query_row(unit_.position(row));
     }
 

@@ -5,6 +5,7 @@
 
 #include "cuda/fused/math/fragment.cuh"
 #include "cuda/fused/math/shared_rows.cuh"
+#include "cuda/fused/schedule/destination.hpp"
 #include "cuda/fused/schedule/tile_grid.hpp"
 
 #include <cstdint>
@@ -21,19 +22,26 @@ template <int count> __device__ __forceinline__ void note_nonfinite(const float 
         *has_nan = 1;
 }
 
-// Row r of the thread's two becomes factor times itself and factor_of_sums times `sums`.
+// Whether the results of a unit are partial, by its first row: a unit's rows take part in the same branches, so that
+// all or none of them have partial results.
+template <class Work> __device__ __forceinline__ bool is_partial(const Work &work, int head, int first_row) {
+    return work.destination == Destination::set_partial || work.destination == Destination::add_to_partial ||
+           (work.destination == Destination::outputs_or_partial && work.rows_with_partial.has(head, first_row));
+}
+
+// Row r of the thread's two becomes factor times itself and factor_of_partial times `partial`.
 template <int count>
-__device__ __forceinline__ void add_sums(float (&x)[count], int r, float factor, float factor_of_sums,
-                                         const float *sums, int columns) {
+__device__ __forceinline__ void add_partial(float (&x)[count], int r, float factor, float factor_of_partial,
+                                            const float *partial, int columns) {
 #pragma unroll
     for (int i = 0; i < count / 4; ++i) {
         const int column = 8 * i + FragmentThread().column();
         if (column >= columns)
             break;
-        const float2 two = *reinterpret_cast<const float2 *>(sums + column);
+        const float2 two = *reinterpret_cast<const float2 *>(partial + column);
         float *const own = x + 4 * i + 2 * r;
-        own[0] = fmaf(own[0], factor, two.x * factor_of_sums);
-        own[1] = fmaf(own[1], factor, two.y * factor_of_sums);
+        own[0] = fmaf(own[0], factor, two.x * factor_of_partial);
+        own[1] = fmaf(own[1], factor, two.y * factor_of_partial);
     }
 }
 

@@ -220,7 +220,7 @@ std::optional<std::vector<PlannedGrid>> split_after(int less_dilated, const Plan
     std::optional<PlannedGrid> last = grid_over(whole, 0, less_dilated, plan, what, shape);
     if (!others || !last || !last->is_complete)
         return std::nullopt;
-    SummedRows &summed = last->tiles.summed;
+    PartialRows &summed = last->tiles.rows_with_partial;
     std::ranges::copy(others->tiles.branches, summed.branches);
     summed.branch_count = others->tiles.branch_count; // the window is empty
     return std::vector{*others, *last};

@@ -358,8 +358,8 @@ void restrict_grid(TileGrid &tiles, const GridPart &part) {
     tiles.tiles = count(tiles.tiles_of_cell.value) * count(part.segments) * heads;
 }
 
-SummedRows rows_with_more_runs(const TileGrid &pass, GridOf what) {
-    SummedRows rows{};
+PartialRows rows_with_more_runs(const TileGrid &pass, GridOf what) {
+    PartialRows rows{};
     std::ranges::copy(branches_of(pass), rows.branches);
     rows.branch_count = pass.branch_count;
     const int run_end = pass.run_start + pass.run_count;

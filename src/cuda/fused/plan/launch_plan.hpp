@@ -49,7 +49,7 @@ struct GridPart {
 void restrict_grid(TileGrid &tiles, const GridPart &part);
 
 // Of the rows of units those that may meet rows of the other side beyond those of the pass.
-SummedRows rows_with_more_runs(const TileGrid &pass, GridOf what);
+PartialRows rows_with_more_runs(const TileGrid &pass, GridOf what);
 
 // Why the passes cannot do a plan that has an order along a curve; null if they can.
 const char *curve_refusal(const Plan &plan);

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the results of a launch go.
+// Where a launch puts its results. Partial results are float32 sums over some keys or queries, which other launches add
+// to: of forward O, unnormalised, and (m, l) in units of log2; of backward gradients.
 #pragma once
 
 namespace annulus {
 
-// Partial results are float32: forward the unnormalised O with (m, l) in units of log2, backward sums of gradients.
 enum class Destination {
-    outputs,              // rows of the caller's tensors
-    set_partial,          // partial results of all rows
-    add_to_partial,       // the same, added to what there is
-    outputs_with_partial, // rows of the caller's tensors; those that have partial results add them first
-    outputs_or_partial    // rows that other parts of the call add to: set_partial; all others: outputs, and finished
+    outputs,        // rows of the caller's tensors
+    set_partial,    // partial results, of all rows
+    add_to_partial, // partial results, of all rows, to be added to those that are there
+    // Rows of the caller's tensors; those of TileGrid::rows_with_partial have their partial results added first.
+    outputs_with_partial,
+    // Partial results of the rows of TileGrid::rows_with_partial. The others, which meet nothing else, are written to
+    // the caller's tensors at once; forward writes finished_state() for them.
+    outputs_or_partial,
 };
 
 } // namespace annulus

@@ -9,6 +9,7 @@
 // unit, whose runs are, for each branch, one progression of rows. A tile is some units of a cell and head.
 #pragma once
 
+#include "cuda/fused/schedule/destination.hpp"
 #include "cuda/fused/schedule/fast_divmod.hpp"
 
 #include <annulus/config.h>
@@ -56,14 +57,14 @@ struct GridBranch {
     }
 };
 
-// Of the rows of units those that have sums of several passes or steps: that take part in one of these branches, in a
-// segment which is not within a window.
-struct SummedRows {
+// Of the rows of units those that have partial results: that take part in one of these branches, in a segment which is
+// not within a window.
+struct PartialRows {
     GridBranch branches[most_branches];
     int branch_count;
     int window_start, window_end; // positions
 
-    bool operator==(const SummedRows &) const = default;
+    bool operator==(const PartialRows &) const = default;
     constexpr bool has(int head, int position) const {
         for (int i = 0; i < branch_count; ++i) {
             const GridBranch &branch = branches[i];
@@ -118,9 +119,9 @@ struct TileGrid {
     // the same for all blocks.
     bool by_length;
     bool skips_empty; // tiles whose units meet nothing are left out
-    // Rows that the pass before has left sums of, to be added to those of this one (pass_cut.hpp); or those that this
-    // pass, the first step of a call, leaves sums of, since they meet more than its runs (rows_with_more_runs()).
-    SummedRows summed;
+    // Destination::outputs_with_partial: rows of which the launch before has set partial results (branch_split.hpp).
+    // Destination::outputs_or_partial: rows that meet more than the launch's runs (rows_with_more_runs()).
+    PartialRows rows_with_partial;
 
     int sequence_length, unit_start, unit_count, run_start, run_count;
     FastDivmod run_stride; // positions to a row

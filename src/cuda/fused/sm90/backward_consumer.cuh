@@ -103,9 +103,9 @@ template <class Traits> class BackwardConsumer {
         sync_warpgroup(own_unit()); // no warp's products read the unit's rows any more
         const BackwardEpilogue<Element, columns, Traits::of_keys, Traits::consumers> epilogue(params_, tile, unit);
         if constexpr (Traits::has_d_scores)
-            epilogue.write(x.d_scores, params_.scale, own_rows, params_.d_scores, params_.sum_d_scores);
+            epilogue.write(x.d_scores, params_.scale, own_rows, params_.d_scores, params_.partial_d_scores);
         if constexpr (Traits::has_d_values)
-            epilogue.write(x.d_values, 1.f, own_value_rows, params_.d_values, params_.sum_d_values);
+            epilogue.write(x.d_values, 1.f, own_value_rows, params_.d_values, params_.partial_d_values);
     }
 
     // The steps of a run, one after the other.
