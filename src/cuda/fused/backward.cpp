@@ -55,7 +55,7 @@ class FusedBackward final : public PreparedCall {
         const Problem &problem = call.problem();
         GradientSums all = call.partial.gradients;
         const auto write = [&](Side side, GridOf what, const float *sums, const DeviceRows &target) {
-            const PartialRows rows = rows_with_more_runs(backward_.of(side).grids.front().tiles, what);
+            const PartialRows rows = rows_with_more_ranges(backward_.of(side).grids.front().tiles, what);
             write_summed_rows(problem.dtype, {call.whole(), rows, problem.head_dim, sums, target}, call.stream);
         };
         if (backward_.queries.finishes)
@@ -95,26 +95,26 @@ class FusedBackward final : public PreparedCall {
     BackwardParams query_params(const PlannedGrid &planned) const {
         const Problem &problem = plan_.problem();
         BackwardParams params = common_params(planned);
-        params.unit_stride = FastDivmod(1);
+        params.row_stride = FastDivmod(1);
         params.partial_rows = static_cast<int>(problem.queries.length);
         if (planned.curve)
-            params.unit_offset = static_cast<int>(planned.window.start - problem.queries.start);
+            params.row_offset = static_cast<int>(planned.window.start - problem.queries.start);
         if (backward_.queries.finishes)
-            params.rows_with_partial = rows_with_more_runs(planned.tiles, GridOf::query_gradients);
+            params.rows_with_partial = rows_with_more_ranges(planned.tiles, GridOf::query_gradients);
         return params;
     }
 
     BackwardParams key_params(const PlannedGrid &planned) const {
         const Problem &problem = plan_.problem();
         BackwardParams params = common_params(planned);
-        params.unit_stride = FastDivmod(static_cast<int>(problem.key_stride));
+        params.row_stride = FastDivmod(static_cast<int>(problem.key_stride));
         params.partial_rows = static_cast<int>(problem.key_rows());
         if (planned.curve) {
-            params.unit_offset = static_cast<int>(planned.window.start - problem.keys.start);
+            params.row_offset = static_cast<int>(planned.window.start - problem.keys.start);
             params.statistic_rows = static_cast<int>(planned.window.length);
         }
         if (backward_.keys.finishes)
-            params.rows_with_partial = rows_with_more_runs(planned.tiles, GridOf::key_gradients);
+            params.rows_with_partial = rows_with_more_ranges(planned.tiles, GridOf::key_gradients);
         return params;
     }
 
@@ -144,7 +144,7 @@ class FusedBackward final : public PreparedCall {
         for (const Side side : {Side::queries, Side::keys}) {
             const bool of_queries = side == Side::queries;
             const Gradients kernel = of_queries ? Gradients::d_q : gradients_of_keys(problem.head_dim).front();
-            const int box_rows = backward_shape(problem.dtype, problem.head_dim, kernel).step;
+            const int box_rows = backward_shape(problem.dtype, problem.head_dim, kernel).range_block_rows;
             const CurveMemory &curve = memory.curve_of(side);
             const GradientSums partial = partial_of(side, call, memory);
             std::vector<BoundGrid> &grids = grids_of(side);
@@ -152,14 +152,14 @@ class FusedBackward final : public PreparedCall {
                 auto &[params, scores, values] = grids[i];
                 const PlannedGrid &planned = backward_.of(side).grids[i];
                 const RangeMatrices ranges = matrices_of(planned, ranges_of(side, call), curve, problem);
-                scores.bind(ranges.scores, params, problem, box_rows, params.run_scores);
-                values.bind(ranges.values, params, problem, box_rows, params.run_values);
+                scores.bind(ranges.scores, params, problem, box_rows, params.range_scores);
+                values.bind(ranges.values, params, problem, box_rows, params.range_values);
                 const bool is_packed = planned.curve && !of_queries;
                 params.lse_log2 = is_packed ? curve.lse_log2 : memory.lse_log2;
                 params.delta = is_packed ? curve.delta : memory.delta;
-                params.unit_order = planned.curve ? curve.order : nullptr;
-                params.unit_scores = pass_rows(of_queries ? call.q : call.k);
-                params.unit_values = pass_rows(of_queries ? call.d_out : call.v);
+                params.row_order = planned.curve ? curve.order : nullptr;
+                params.row_scores = pass_rows(of_queries ? call.q : call.k);
+                params.row_values = pass_rows(of_queries ? call.d_out : call.v);
                 params.d_scores = pass_rows(of_queries ? call.d_q : call.d_k);
                 params.d_values = pass_rows(of_queries ? DeviceRows{} : call.d_v);
                 params.partial_d_scores = of_queries ? partial.d_q : partial.d_k;
@@ -175,10 +175,10 @@ class FusedBackward final : public PreparedCall {
                         cudaStream_t stream) const {
         const Launch &launch = step.launch;
         BackwardParams params = grids_of(step.side)[launch.grid].params;
-        const bool multiplies_ds = step.what == Gradients::d_q_of_kept_d_s;
+        const bool multiplies_ds = step.what == Gradients::d_q_of_stored_d_s;
         if (launch.part && !multiplies_ds)
             restrict_grid(params, *launch.part);
-        if (multiplies_ds || step.what == Gradients::d_k_and_d_v_keeping_d_s)
+        if (multiplies_ds || step.what == Gradients::d_k_and_d_v_storing_d_s)
             use_stored_ds(*launch.part, memory, params, multiplies_ds);
         params.destination = launch.destination;
         params.first_partial_row = launch.first_partial_row;
@@ -200,7 +200,7 @@ class FusedBackward final : public PreparedCall {
         stored.first_segment = part.first_segment;
         stored.segments = part.segments;
         if (multiplies_ds)
-            params.tiles = static_cast<unsigned>(divide_up(stored.units_of_segment, StoredDs::units_of_tile) *
+            params.tiles = static_cast<unsigned>(divide_up(stored.row_blocks_of_segment, StoredDs::row_blocks_of_tile) *
                                                  part.segments * part.heads * part.batches);
         params.by_length = go_by_length(params, device_.multiprocessors());
     }

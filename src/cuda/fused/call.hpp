@@ -27,7 +27,7 @@ const char *fused_tensor_refusal(std::initializer_list<const annulus_tensor *> t
 // scale log2(e), as the kernels have it.
 float scale_log2(const Plan &plan);
 
-PassRows pass_rows(const DeviceRows &rows);
+TensorRows pass_rows(const DeviceRows &rows);
 
 // Two matrices with the rows of a grid's ranges: K and V, or Q and dO.
 struct RangeMatrices {

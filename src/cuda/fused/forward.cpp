@@ -59,7 +59,7 @@ class FusedForward final : public PreparedCall {
         ForwardParams params{};
         static_cast<TileGrid &>(params) = planned.tiles;
         if (finishes_rows(part_, forward_.grids))
-            params.rows_with_partial = rows_with_more_runs(planned.tiles, GridOf::outputs);
+            params.rows_with_partial = rows_with_more_ranges(planned.tiles, GridOf::outputs);
         if (planned.curve) // rows of Q and of partial results are those of the call's window
             params.query_offset = static_cast<int>(planned.window.start - problem.queries.start);
         params.heads_of_kv_head = problem.heads / problem.kv_heads;
@@ -79,7 +79,7 @@ class FusedForward final : public PreparedCall {
     // Where things lie in this call.
     void bind(const CudaCall &call, const ForwardMemory &memory) {
         const Problem &problem = call.problem();
-        const int box_rows = forward_shape(problem.head_dim).step;
+        const int box_rows = forward_shape(problem.head_dim).range_block_rows;
         const bool is_whole = part_ == CallPart::whole;
         for (std::size_t i = 0; i < params_.size(); ++i) {
             ForwardParams &params = params_[i];

@@ -28,24 +28,24 @@ namespace {
 // By batch entry, head and position.
 using Row = std::tuple<int, int, int>;
 
-template <bool of_keys, int step, int units> class Search {
+template <bool of_keys, int range_block_rows, int row_blocks> class Search {
   public:
-    // Of each row of units, the rows of the other side that it meets, and the padding keys.
+    // Of each row of row blocks, the rows of the other side that it meets, and the padding keys.
     std::map<Row, std::vector<std::int64_t>> met;
     std::map<Row, double> padding;
-    bool finishes_rows = false; // of units: all or none of one have sums
+    bool finishes_rows = false; // of row blocks: all or none of one have sums
 
-    // Adds what a pass visits; returns the rows of its units.
+    // Adds what a pass visits; returns the rows of its row blocks.
     std::set<Row> visit(const TileGrid &pass) {
         alignas(TileSearch) std::byte memory[sizeof(TileSearch)] = {}; // as shared memory, nothing constructs it
         TileSearch &search = *reinterpret_cast<TileSearch *>(memory);
-        UnitTile<units> tile{};
+        Tile<row_blocks> tile{};
         std::set<Row> rows;
         HostWarp::run([&] {
             const int lane = HostWarp::current()->lane();
             search.start(lane);
             for (unsigned id = 0; id < pass.tiles; ++id) {
-                const bool is_found = find_tile<of_keys, step>(pass, search, id, tile);
+                const bool is_found = find_tile<of_keys, range_block_rows>(pass, search, id, tile);
                 if (is_found && lane == 0)
                     visit(pass, tile, rows);
                 __syncwarp();
@@ -55,36 +55,37 @@ template <bool of_keys, int step, int units> class Search {
     }
 
   private:
-    void visit(const TileGrid &pass, const UnitTile<units> &tile, std::set<Row> &rows) {
-        for (int u = 0; u < units; ++u)
-            for (int i = 0; i < tile.unit[u].rows; ++i) {
-                const Row row{tile.batch, tile.head, tile.unit[u].position(i)};
-                EXPECT_TRUE(rows.insert(row).second) << "a row of two units: " << std::get<2>(row);
-                padding[row] += tile.unit[u].padding_keys;
+    void visit(const TileGrid &pass, const Tile<row_blocks> &tile, std::set<Row> &rows) {
+        for (int u = 0; u < row_blocks; ++u)
+            for (int i = 0; i < tile.row_block[u].rows; ++i) {
+                const Row row{tile.batch, tile.head, tile.row_block[u].position(i)};
+                EXPECT_TRUE(rows.insert(row).second) << "a row of two row blocks: " << std::get<2>(row);
+                padding[row] += tile.row_block[u].padding_keys;
                 if (finishes_rows) {
                     EXPECT_EQ(pass.rows_with_partial.has(tile.head, std::get<2>(row)),
-                              pass.rows_with_partial.has(tile.head, tile.unit[u].first));
+                              pass.rows_with_partial.has(tile.head, tile.row_block[u].first));
                 }
-                for (int r = 0; r < tile.runs; ++r)
-                    visit(pass, tile.run[r], u, std::get<2>(row), met[row]);
+                for (int r = 0; r < tile.ranges; ++r)
+                    visit(pass, tile.range[r], u, std::get<2>(row), met[row]);
             }
     }
 
-    // As consumers do: steps from the last to the first, the first `full` of them without a mask.
-    static void visit(const TileGrid &pass, const Run<units> &run, int u, int position,
+    // As consumers do: blocks from the last to the first, the first `full_blocks` of them without a mask.
+    static void visit(const TileGrid &pass, const Range<row_blocks> &range, int u, int position,
                       std::vector<std::int64_t> &met) {
-        const int visible = pass.causal ? run.template visible<of_keys>(position) : run.count;
-        EXPECT_LE(run.unit[u].steps, run.steps);
-        for (int at = run.unit[u].steps - 1; at >= 0; --at)
-            for (int column = 0; column < step; ++column) {
-                const int index = of_keys ? run.count - (at + 1) * step + column : at * step + column;
-                const int from_start = of_keys ? run.count - 1 - index : index; // of the end that steps count from
-                if (at >= run.unit[u].full && from_start >= visible)
+        const int visible = pass.causal ? range.template visible<of_keys>(position) : range.count;
+        EXPECT_LE(range.part[u].blocks, range.blocks);
+        for (int at = range.part[u].blocks - 1; at >= 0; --at)
+            for (int column = 0; column < range_block_rows; ++column) {
+                const int index =
+                    of_keys ? range.count - (at + 1) * range_block_rows + column : at * range_block_rows + column;
+                const int from_start = of_keys ? range.count - 1 - index : index; // of the end that blocks count from
+                if (at >= range.part[u].full_blocks && from_start >= visible)
                     continue;
                 EXPECT_LT(from_start, visible);
-                const int pair = run.unit[u].multiplicities[column % multiplicity_period / 2];
+                const int pair = range.part[u].multiplicities[column % multiplicity_period / 2];
                 for (int count = column % 2 ? pair / 16 : pair % 16; count > 0; --count)
-                    met.push_back(run.first + std::int64_t{index} * run.stride);
+                    met.push_back(range.first + std::int64_t{index} * range.stride);
             }
     }
 };
@@ -130,14 +131,14 @@ class Tiles : public testing::TestWithParam<int> {
                     rows->insert(row);
     }
 
-    template <bool of_keys, int step, int units> void check(GridOf what) const {
-        SCOPED_TRACE(testing::Message() << problem_ << " " << static_cast<int>(what) << " of " << units);
+    template <bool of_keys, int range_block_rows, int row_blocks> void check(GridOf what) const {
+        SCOPED_TRACE(testing::Message() << problem_ << " " << static_cast<int>(what) << " of " << row_blocks);
         const Plan plan(pattern_of(problem_), plan_problem_of(problem_));
-        const KernelShape shape{units, step};
+        const KernelShape shape{row_blocks, range_block_rows};
         const std::vector<PlannedGrid> passes = make_grids(plan, what, shape);
-        Search<of_keys, step, units> search;
+        Search<of_keys, range_block_rows, row_blocks> search;
         for (const PlannedGrid &planned : passes)
-            if (planned.tiles.unit_count > 0)
+            if (planned.tiles.row_count > 0)
                 visit(search, planned.tiles);
         expect_same(search.met, wanted(of_keys));
         if (what == GridOf::outputs && problem_.zero_keys && !problem_.causal) {
@@ -154,7 +155,7 @@ class Tiles : public testing::TestWithParam<int> {
                 continue;
             SCOPED_TRACE(testing::Message() << "cut after " << count);
             const TileGrid &others = cut->front().tiles, &last = cut->back().tiles;
-            Search<of_keys, step, units> both;
+            Search<of_keys, range_block_rows, row_blocks> both;
             std::set<Row> summed, rows;
             visit(both, others, &summed);
             visit(both, last, &rows);
@@ -177,18 +178,19 @@ class Tiles : public testing::TestWithParam<int> {
 
     // A step of a rank whose shard is `shard`, over its own keys: each row that meets others has a sum, and none but
     // those whose segments leave the shard.
-    template <bool of_keys, int step, int units> void check_first_step(GridOf what, const Window &shard) const {
+    template <bool of_keys, int range_block_rows, int row_blocks>
+    void check_first_step(GridOf what, const Window &shard) const {
         SCOPED_TRACE(testing::Message() << problem_ << " " << static_cast<int>(what) << " from " << shard.start
                                         << ", so many: " << shard.length);
         annulus::Problem local = plan_problem_of(problem_);
         local.queries = local.keys = shard;
         const Plan plan(pattern_of(problem_), local);
-        const std::vector<PlannedGrid> passes = make_grids(plan, what, {units, step});
+        const std::vector<PlannedGrid> passes = make_grids(plan, what, {row_blocks, range_block_rows});
         if (passes.size() != 1) // then it finishes no rows
             return;
         TileGrid pass = passes.front().tiles;
-        pass.rows_with_partial = rows_with_more_runs(pass, what);
-        Search<of_keys, step, units> search;
+        pass.rows_with_partial = rows_with_more_ranges(pass, what);
+        Search<of_keys, range_block_rows, row_blocks> search;
         search.finishes_rows = true;
         std::set<Row> rows;
         visit(search, pass, &rows);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a unit does with its gradients once it has met all rows of a tile: they are written, or become partial results.
+// What a row block does with its gradients once it has met all rows of a tile: they are written, or become partial
+// results.
 #pragma once
 
 #include "cuda/fused/math/backward_work.hpp"
@@ -10,22 +11,23 @@
 
 namespace annulus {
 
-// Of a unit of queries or, with `of_keys`, of keys.
-template <class Element, int columns, bool of_keys, int units> class BackwardEpilogue {
+// Of a row block of queries or, with `of_keys`, of keys.
+template <class Element, int columns, bool of_keys, int row_blocks> class BackwardEpilogue {
   public:
-    __device__ __forceinline__ BackwardEpilogue(const BackwardWork &work, const UnitTile<units> &tile, const Unit &unit)
-        : work_(work), tile_(tile), unit_(unit) {}
+    __device__ __forceinline__ BackwardEpilogue(const BackwardWork &work, const Tile<row_blocks> &tile,
+                                                const RowBlock &row_block)
+        : work_(work), tile_(tile), row_block_(row_block) {}
 
     // `factor` times x goes to `rows`, by way of `staging` in shared memory, or to `partial`.
     __device__ __forceinline__ void write(float (&x)[columns / 2], float factor, std::uint32_t staging,
-                                          const PassRows &rows, float *partial) const {
+                                          const TensorRows &rows, float *partial) const {
 #pragma unroll
         for (int i = 0; i < count; ++i)
             x[i] *= factor;
         const int head = of_keys ? tile_.head / work_.heads_of_kv_head : tile_.head;
         if (work_.has_nan)
             note_nonfinite(x, work_.has_nan);
-        if (is_partial(work_, tile_.head, unit_.first))
+        if (is_partial(work_, tile_.head, row_block_.first))
             return add_to_partial(head, x, partial);
         if (work_.destination == Destination::outputs_with_partial)
             take_partial(x, partial + partial_row(head) * work_.head_dim);
@@ -36,11 +38,11 @@ template <class Element, int columns, bool of_keys, int units> class BackwardEpi
     static constexpr int count = columns / 2;
 
     __device__ __forceinline__ void write_rows(int head, const float (&x)[count], std::uint32_t staging,
-                                               const PassRows &rows) const {
+                                               const TensorRows &rows) const {
         Element *const row_0 = static_cast<Element *>(rows.data) + tile_.batch * rows.batch + head * rows.head;
-        const auto row_at = [&](int row) { return row_0 + work_.unit_row(unit_.position(row)) * rows.row; };
+        const auto row_at = [&](int row) { return row_0 + work_.row_of(row_block_.position(row)) * rows.row; };
         stage_rows<Element>(staging, x, 1.f, 1.f);
-        store_rows<Element, columns>(staging, unit_.rows, work_.head_dim, row_at);
+        store_rows<Element, columns>(staging, row_block_.rows, work_.head_dim, row_at);
     }
 
     // The first row of a head in partial results.
@@ -54,9 +56,9 @@ template <class Element, int columns, bool of_keys, int units> class BackwardEpi
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             const int row = FragmentThread().row(r);
-            if (row < unit_.rows && work_.rows_with_partial.has(tile_.head, unit_.position(row)))
+            if (row < row_block_.rows && work_.rows_with_partial.has(tile_.head, row_block_.position(row)))
                 add_partial<count>(x, r, 1, 1,
-                                   partial + std::int64_t{work_.unit_row(unit_.position(row))} * work_.head_dim,
+                                   partial + std::int64_t{work_.row_of(row_block_.position(row))} * work_.head_dim,
                                    work_.head_dim);
         }
     }
@@ -66,9 +68,9 @@ template <class Element, int columns, bool of_keys, int units> class BackwardEpi
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             const int row = FragmentThread().row(r);
-            if (row >= unit_.rows)
+            if (row >= row_block_.rows)
                 continue;
-            const std::int64_t index = first + work_.unit_row(unit_.position(row));
+            const std::int64_t index = first + work_.row_of(row_block_.position(row));
             float2 *const of_row = reinterpret_cast<float2 *>(partial + index * work_.head_dim);
 #pragma unroll
             for (int i = 0; i < count / 4; ++i) {
@@ -86,8 +88,8 @@ template <class Element, int columns, bool of_keys, int units> class BackwardEpi
     }
 
     const BackwardWork &work_;
-    const UnitTile<units> &tile_;
-    const Unit &unit_;
+    const Tile<row_blocks> &tile_;
+    const RowBlock &row_block_;
 };
 
 } // namespace annulus

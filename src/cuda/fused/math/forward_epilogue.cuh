@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a unit of queries does with its O and softmax once it has met all keys of a tile: O and LSE are written, or
+// What a row block of queries does with its O and softmax once it has met all keys of a tile: O and LSE are written, or
 // become partial results.
 #pragma once
 
@@ -14,21 +14,21 @@
 
 namespace annulus {
 
-// Of unit `index` of a tile, which the warpgroup of this number computes; rows are staged at an address in shared
+// Of row block `index` of a tile, which the warpgroup of this number computes; rows are staged at an address in shared
 // memory.
-template <class Element, int head_dim, int units> class ForwardEpilogue {
+template <class Element, int head_dim, int row_blocks> class ForwardEpilogue {
   public:
-    __device__ __forceinline__ ForwardEpilogue(const ForwardWork &work, const UnitTile<units> &tile, int index,
+    __device__ __forceinline__ ForwardEpilogue(const ForwardWork &work, const Tile<row_blocks> &tile, int index,
                                                std::uint32_t staging)
-        : work_(work), tile_(tile), unit_(tile.unit[index]), batch_(tile.batch), head_(tile.head), index_(index),
-          staging_(staging) {}
+        : work_(work), tile_(tile), row_block_(tile.row_block[index]), batch_(tile.batch), head_(tile.head),
+          index_(index), staging_(staging) {}
 
     __device__ __forceinline__ void write(float (&o)[head_dim / 2], const RunningSoftmax &softmax) {
         float sum[2];
         find_sums(softmax, sum);
         if (work_.has_nan)
             note_nonfinite(o, work_.has_nan);
-        if (is_partial(work_, head_, unit_.first))
+        if (is_partial(work_, head_, row_block_.first))
             add_to_partial(o, softmax, sum);
         else
             write_outputs(o, softmax, sum);
@@ -44,16 +44,16 @@ template <class Element, int head_dim, int units> class ForwardEpilogue {
         for (int r = 0; r < 2; ++r) {
             sum[r] = sum_of_row(softmax.l[r]);
             const int row = at_.row(r);
-            if (sum[r] == 0.f && row < unit_.rows)
-                sum[r] = sum_of_none(tile_.sees_runs(work_, index_, unit_.position(row)));
+            if (sum[r] == 0.f && row < row_block_.rows)
+                sum[r] = sum_of_none(tile_.sees_keys(work_, index_, row_block_.position(row)));
             else if (fabsf(softmax.m[r] * work_.scale_log2) >= largest_maximum)
                 sum[r] = NAN;
         }
     }
 
     __device__ __forceinline__ void write_outputs(float (&o)[count], const RunningSoftmax &softmax, float (&sum)[2]) {
-        Element *const out = static_cast<Element *>(work_.out.data) + work_.out.offset(batch_, head_, unit_.first);
-        const std::int64_t row_distance = unit_.stride * work_.out.row;
+        Element *const out = static_cast<Element *>(work_.out.data) + work_.out.offset(batch_, head_, row_block_.first);
+        const std::int64_t row_distance = row_block_.stride * work_.out.row;
         const auto row_at = [&](int row) { return out + row * row_distance; };
         float top[2], inverse[2];
 #pragma unroll
@@ -65,15 +65,15 @@ template <class Element, int head_dim, int units> class ForwardEpilogue {
         for (int r = 0; r < 2; ++r) {
             inverse[r] = sum[r] == 0.f ? inverse_sum(sum[r]) : __frcp_rn(sum[r]);
             const int row = at_.row(r);
-            if (work_.lse.data && at_.lane() % 4 == 0 && row < unit_.rows)
-                static_cast<float *>(work_.lse.data)[work_.lse.offset(batch_, head_, unit_.position(row))] =
+            if (work_.lse.data && at_.lane() % 4 == 0 && row < row_block_.rows)
+                static_cast<float *>(work_.lse.data)[work_.lse.offset(batch_, head_, row_block_.position(row))] =
                     sum[r] == 0.f ? inverse[r] - INFINITY : (top[r] + __log2f(sum[r])) * std::numbers::ln2_v<float>;
         }
         sync_warpgroup(index_); // no warp's products read Q any more
         stage_rows<Element>(staging_, o, inverse[0], inverse[1]);
-        store_rows<Element, head_dim>(staging_, unit_.rows, work_.head_dim, row_at);
+        store_rows<Element, head_dim>(staging_, row_block_.rows, work_.head_dim, row_at);
         const int row = at_.warp() * 16 + at_.lane();
-        if (work_.destination == Destination::outputs_or_partial && at_.lane() < 16 && row < unit_.rows)
+        if (work_.destination == Destination::outputs_or_partial && at_.lane() < 16 && row < row_block_.rows)
             work_.partial_state[partial_row(row)] = finished_state();
     }
 
@@ -83,7 +83,7 @@ template <class Element, int head_dim, int units> class ForwardEpilogue {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             const int row = at.row(r);
-            if (row >= unit_.rows || !work_.rows_with_partial.has(head_, unit_.position(row)))
+            if (row >= row_block_.rows || !work_.rows_with_partial.has(head_, row_block_.position(row)))
                 continue;
             const std::int64_t index = partial_row(row);
             const float2 before = work_.partial_state[index];
@@ -116,7 +116,7 @@ template <class Element, int head_dim, int units> class ForwardEpilogue {
         for (int r = 0; r < 2; ++r) {
             // Of a row that sees no key O may be NaN all the same: 0 times infinities of hidden rows.
             const bool has_keys = sum[r] != 0.f;
-            if (at_.row(r) >= unit_.rows || !(has_keys || std::signbit(sum[r]) || !adds))
+            if (at_.row(r) >= row_block_.rows || !(has_keys || std::signbit(sum[r]) || !adds))
                 continue;
             const float own_m = has_keys ? softmax.m[r] * work_.scale_log2 : -INFINITY;
             const float m = fmaxf(before[r].x, own_m);
@@ -147,12 +147,12 @@ template <class Element, int head_dim, int units> class ForwardEpilogue {
 
     __device__ __forceinline__ std::int64_t partial_row(int row) const {
         return (std::int64_t{batch_} * work_.all_heads + head_) * work_.partial_rows - work_.first_partial_row +
-               work_.query_row(unit_.position(row));
+               work_.query_row(row_block_.position(row));
     }
 
     const ForwardWork &work_;
-    const UnitTile<units> &tile_;
-    const Unit &unit_;
+    const Tile<row_blocks> &tile_;
+    const RowBlock &row_block_;
     const int batch_, head_;
     const int index_;
     const std::uint32_t staging_;

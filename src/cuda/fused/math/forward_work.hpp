@@ -11,25 +11,25 @@
 
 namespace annulus {
 
-// Units are of queries, runs of keys.
+// Row blocks are of queries, ranges of keys.
 struct ForwardWork : TileGrid {
     int heads_of_kv_head, head_dim;
     float scale_log2, inverse_scale_log2; // scale log2(e), above 0
-    PassRows q;
-    // Where queries and keys have numbers other than their positions (curve_order.hpp): the index, from unit_start, of
-    // the position with number unit_start + i; results are then partial. Else null.
+    TensorRows q;
+    // Where queries and keys have numbers other than their positions (curve_order.hpp): the index, from row_start, of
+    // the position with number row_start + i; results are then partial. Else null.
     const int *query_order;
-    int query_offset; // of unit_start, in the rows of Q and of partial results
+    int query_offset; // of row_start, in the rows of Q and of partial results
 
     // The row of a query in Q and in partial results.
     constexpr int query_row(int number) const {
-        const int index = number - unit_start;
+        const int index = number - row_start;
         return (query_order ? query_order[index] : index) + query_offset;
     }
 
     // Results, of queries that have keys: O and LSE (which may be null) of the dtype, or partial results.
     Destination destination;
-    PassRows out, lse;
+    TensorRows out, lse;
     float *partial_o;               // [B, H, queries, D], or null
     float2 *partial_state;          // [B, H, queries]
     int all_heads, partial_rows;    // heads and rows of the whole

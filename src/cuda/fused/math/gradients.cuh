@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Probabilities and gradients of scores of backward, from the LSE and delta of queries. Rows of a fragment are those of
-// a unit, columns those of a run: a query's numbers belong to a row or, where units are of keys, to a column.
+// a row block, columns those of a range: a query's numbers belong to a row or, where row blocks are of keys, to a
+// column.
 #pragma once
 
 #include "cuda/fused/math/fragment.cuh"

@@ -9,29 +9,31 @@
 
 namespace annulus {
 
-// Which of a thread's scores in a step are hidden: those behind the rows that are seen, from the end of the run that
-// steps count from.
-template <bool of_keys, int step> struct Mask {
+// Which of a thread's scores in a block are hidden: those behind the rows that are seen, from the end of the range that
+// blocks count from.
+template <bool of_keys, int range_block_rows> struct Mask {
     int column;  // of the thread's first element
     int seen[2]; // for each of its two rows, so many columns
 
     __device__ __forceinline__ bool is_hidden(int i) const {
         const int own = column + 8 * (i / 4) + i % 2;
-        return of_keys ? own < step - seen[i / 2 % 2] : own >= seen[i / 2 % 2];
+        return of_keys ? own < range_block_rows - seen[i / 2 % 2] : own >= seen[i / 2 % 2];
     }
 };
 
 // Keys that the thread's rows do not see get no probability.
-template <int step> __device__ __forceinline__ void hide(float (&s)[step / 2], const Mask<false, step> &mask) {
+template <int range_block_rows>
+__device__ __forceinline__ void hide(float (&s)[range_block_rows / 2], const Mask<false, range_block_rows> &mask) {
 #pragma unroll
-    for (int i = 0; i < step / 2; ++i)
+    for (int i = 0; i < range_block_rows / 2; ++i)
         if (mask.is_hidden(i))
             s[i] = -INFINITY;
 }
 
-// log2 of the multiplicities of the thread's two columns of eight, `column` the first of them, in a unit's run.
+// log2 of the multiplicities of the thread's two columns of eight, `column` the first of them, in a row block's range.
 template <class Log2>
-__device__ __forceinline__ void load_weights(const UnitRun &own, int column, float (&weight)[2], const Log2 &log2_of) {
+__device__ __forceinline__ void load_weights(const RangePart &own, int column, float (&weight)[2],
+                                             const Log2 &log2_of) {
     const int two = own.multiplicities[column / 2];
     weight[0] = log2_of(static_cast<float>(two % 16));
     weight[1] = log2_of(static_cast<float>(two / 16));

@@ -12,7 +12,7 @@ __device__ __forceinline__ std::uint32_t shared_address(const void *pointer) {
 }
 
 // Rows of 64 16-bit columns, 128 bytes, lie one after the other, those of further columns behind `rows` of them; the
-// 16-byte parts of a row are permuted (the copy unit's 128-byte swizzle). Where part `part` of a row of columns begins.
+// 16-byte parts of a row are permuted (the 128-byte swizzle of TMA). Where part `part` of a row of columns begins.
 constexpr int swizzled_row_bytes = 128;
 __device__ __forceinline__ int swizzled_offset(int rows, int row, int part) {
     return (part >> 3) * rows * swizzled_row_bytes + row * swizzled_row_bytes + (((part & 7) ^ (row & 7)) << 4);

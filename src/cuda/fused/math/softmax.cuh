@@ -15,7 +15,7 @@ constexpr float largest_maximum = 1 << 27;
 // Two rows a thread: row lane / 4 of its warp's 16, and 8 further; each lane has a part of their sums.
 struct RunningSoftmax {
     float m[2], l[2];
-    float scale[2] = {1, 1}; // of O by the last step
+    float scale[2] = {1, 1}; // of O by the last update
 
     __device__ __forceinline__ explicit RunningSoftmax(float padding_keys) {
 #pragma unroll
@@ -28,7 +28,7 @@ struct RunningSoftmax {
     // Scores become probabilities. `weight` is log2 of the multiplicity of the lane's two columns of eight. With
     // `may_be_hidden`, a row may have met no key yet.
     template <bool may_be_hidden, int count>
-    __device__ __forceinline__ void step(float (&s)[count], float c, float inverse_c, const float (&weight)[2]) {
+    __device__ __forceinline__ void update(float (&s)[count], float c, float inverse_c, const float (&weight)[2]) {
         float before[2];
 #pragma unroll
         for (int r = 0; r < 2; ++r) {

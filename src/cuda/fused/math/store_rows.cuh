@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a unit's results, in registers as products leave them, to rows of a tensor. A warp has 16 of the unit's rows,
-// which it writes without the others.
+// From a row block's results, in registers as products leave them, to rows of a tensor. A warp has 16 of the row
+// block's rows, which it writes without the others.
 #pragma once
 
 #include "cuda/fused/math/fragment.cuh"
@@ -22,8 +22,8 @@ template <int count> __device__ __forceinline__ void note_nonfinite(const float 
         *has_nan = 1;
 }
 
-// Whether the results of a unit are partial, by its first row: a unit's rows take part in the same branches, so that
-// all or none of them have partial results.
+// Whether the results of a row block are partial, by its first row: a row block's rows take part in the same branches,
+// so that all or none of them have partial results.
 template <class Work> __device__ __forceinline__ bool is_partial(const Work &work, int head, int first_row) {
     return work.destination == Destination::set_partial || work.destination == Destination::add_to_partial ||
            (work.destination == Destination::outputs_or_partial && work.rows_with_partial.has(head, first_row));
@@ -52,8 +52,8 @@ __device__ __forceinline__ void stage_pairs(std::uint32_t staging, const std::ui
     const int lane = own.lane(), warp = own.warp();
 #pragma unroll
     for (int i = 0; i < count / 4; ++i)
-        store_matrices(staging + swizzled_offset(unit_rows, warp * 16 + lane % 16, 2 * i + lane / 16), pairs[4 * i],
-                       pairs[4 * i + 1], pairs[4 * i + 2], pairs[4 * i + 3]);
+        store_matrices(staging + swizzled_offset(row_block_rows, warp * 16 + lane % 16, 2 * i + lane / 16),
+                       pairs[4 * i], pairs[4 * i + 1], pairs[4 * i + 2], pairs[4 * i + 3]);
 }
 
 // To shared memory, in the dtype: `first` times the thread's first row, `second` times the one 8 further.
@@ -78,7 +78,7 @@ __device__ __forceinline__ void store_rows(std::uint32_t staging, int rows, int 
 #pragma unroll
     for (int i = 0; i < parts / 2; ++i) {
         const int row = warp * 16 + (lane + i * warp_threads) / parts, part = (lane + i * warp_threads) % parts;
-        const uint4 sixteen_bytes = load_16_bytes(staging + swizzled_offset(unit_rows, row, part));
+        const uint4 sixteen_bytes = load_16_bytes(staging + swizzled_offset(row_block_rows, row, part));
         if (row < rows && part * 8 < columns)
             *reinterpret_cast<uint4 *>(static_cast<Element *>(row_at(row)) + part * 8) = sixteen_bytes;
     }

@@ -102,14 +102,14 @@ class StepWriter {
         const StoredDsParts &parts = *result_.stored;
         prepare(Side::queries);
         const bool sets = prepare(Side::keys);
-        const int first_segment = result_.keys.grids.front().tiles.first_block;
+        const int first_segment = result_.keys.grids.front().tiles.first_segment;
         const auto write_part = [&](const GridPart &part) {
             for (int member = 0; member < group(); ++member) {
                 GridPart own = part;
                 own.first_head = part.first_head * group() + member;
-                launch(Side::keys, Gradients::d_k_and_d_v_keeping_d_s,
+                launch(Side::keys, Gradients::d_k_and_d_v_storing_d_s,
                        {0, own, destination(result_.keys, sets && member == 0)});
-                launch(Side::queries, Gradients::d_q_of_kept_d_s, {0, own, Destination::outputs});
+                launch(Side::queries, Gradients::d_q_of_stored_d_s, {0, own, Destination::outputs});
             }
         };
         for_parts(batches(), parts.batches, [&](int first_batch, int part_batches) {

@@ -33,7 +33,7 @@ struct UnitsOfClass {
 class PassTime {
   public:
     PassTime(const TileGrid &pass, const KernelShape &shape) : pass_(pass), shape_(shape) {
-        const std::int64_t heads = pass.heads.value, blocks = pass.blocks;
+        const std::int64_t heads = pass.heads.value, blocks = pass.segments;
         const int samples = static_cast<int>(std::min<std::int64_t>(most_samples, heads * blocks));
         for (int i = 0; i < samples; ++i) // of each as evenly as can be (Roberts, 2018)
             visit_block(sample(i, 0.7548776662466927, heads) * pass.head_step, sample(i, 0.5698402909980532, blocks));
@@ -59,8 +59,8 @@ class PassTime {
     std::vector<UnitsOfClass> classes_;
 
     void visit_block(int head, int block) {
-        const int block_start = (pass_.first_block + block) * pass_.block_length;
-        const int block_end = std::min(block_start + pass_.block_length, pass_.sequence_length);
+        const int block_start = (pass_.first_segment + block) * pass_.segment_length;
+        const int block_end = std::min(block_start + pass_.segment_length, pass_.sequence_length);
         for (int start = block_start, end; start < block_end; start = end) {
             end = block_end;
             branches_.clear();
@@ -68,7 +68,7 @@ class PassTime {
                 branches_.emplace_back(pass_, pass_.branches[i], head, start);
                 end = std::min(end, branches_.back().end);
             }
-            visit_cell(std::max(start, pass_.unit_start), std::min(end, pass_.unit_start + pass_.unit_count));
+            visit_cell(std::max(start, pass_.row_start), std::min(end, pass_.row_start + pass_.row_count));
         }
     }
 
@@ -81,10 +81,10 @@ class PassTime {
                 if (members >> i & 1)
                     met += rows_of(branches_[i], i, branches_[i].start, branches_[i].end);
             if (members)
-                classes_.push_back({met, static_cast<int>(divide_up(rows, unit_rows)), members});
+                classes_.push_back({met, static_cast<int>(divide_up(rows, row_block_rows)), members});
         };
         if (pass_.branch_count == 1)
-            add(branches_[0].unit_residue, unit_divisor(0), branches_[0].serves);
+            add(branches_[0].row_residue, unit_divisor(0), branches_[0].serves);
         else
             for_each_class(0, 0, add);
         std::ranges::stable_sort(classes_, std::greater(), &UnitsOfClass::met);
@@ -110,16 +110,16 @@ class PassTime {
         };
         for (const UnitsOfClass &of_class : classes_) {
             int left = of_class.units;
-            const int before = std::min(left, (shape_.units - units) % shape_.units);
+            const int before = std::min(left, (shape_.row_blocks - units) % shape_.row_blocks);
             put(of_class, before);
             left -= before;
-            if (units == shape_.units)
+            if (units == shape_.row_blocks)
                 finish(1);
-            if (const int tiles = left / shape_.units; tiles > 0) {
-                put(of_class, shape_.units);
+            if (const int tiles = left / shape_.row_blocks; tiles > 0) {
+                put(of_class, shape_.row_blocks);
                 finish(tiles);
             }
-            put(of_class, left % shape_.units);
+            put(of_class, left % shape_.row_blocks);
         }
         finish(1);
     }
@@ -132,9 +132,9 @@ class PassTime {
             const CellBranch &branch = branches_[i];
             if (!branch.serves)
                 continue;
-            if (branch.unit_dilation <= modulus.value) {
-                members |= static_cast<unsigned>(unit_divisor(i).remainder(residue) == branch.unit_residue) << i;
-            } else if (modulus.remainder(branch.unit_residue) == residue) { // it has parts
+            if (branch.row_dilation <= modulus.value) {
+                members |= static_cast<unsigned>(unit_divisor(i).remainder(residue) == branch.row_residue) << i;
+            } else if (modulus.remainder(branch.row_residue) == residue) { // it has parts
                 for (int part = residue; part < pass_.levels[level + 1].value; part += modulus.value)
                     for_each_class(level + 1, part, use);
                 return;
@@ -156,17 +156,17 @@ class PassTime {
             if (!(taking >> i & 1))
                 continue;
             const CellBranch &branch = branches[i];
-            int largest = branch.run_dilation;
+            int largest = branch.range_dilation;
             for (std::size_t j = i + 1; j < branches.size(); ++j)
                 if (branches[j].ancestors >> i & 1)
-                    largest = std::max(largest, branches[j].run_dilation);
-            const int splits = splits_of_period(largest / branch.run_dilation);
+                    largest = std::max(largest, branches[j].range_dilation);
+            const int splits = splits_of_period(largest / branch.range_dilation);
             const auto visit = [&](int start, int end) {
                 const std::int64_t met = rows_of(branch, static_cast<int>(i), start, end);
-                const std::int64_t steps =
-                    divide_up(met, std::int64_t{splits} * shape_.step) * std::min<std::int64_t>(splits, met);
-                const double busy = static_cast<double>(units[i]) / shape_.units;
-                rows += static_cast<double>(steps * shape_.step) * (busy + cost_of_waiting * (1 - busy));
+                const std::int64_t steps = divide_up(met, std::int64_t{splits} * shape_.range_block_rows) *
+                                           std::min<std::int64_t>(splits, met);
+                const double busy = static_cast<double>(units[i]) / shape_.row_blocks;
+                rows += static_cast<double>(steps * shape_.range_block_rows) * (busy + cost_of_waiting * (1 - busy));
             };
             if (branch.parent < 0) {
                 visit(branch.start, branch.end);
@@ -180,12 +180,12 @@ class PassTime {
 
     const FastDivmod &unit_divisor(int branch) const {
         static constexpr FastDivmod one(1);
-        return branches_[branch].unit_dilation == 1 ? one : pass_.branches[branch].dilation;
+        return branches_[branch].row_dilation == 1 ? one : pass_.branches[branch].dilation;
     }
 
     int rows_of(const CellBranch &branch, int index, int start, int end) const {
-        const int from = std::max(start, pass_.run_start), to = std::min(end, pass_.run_start + pass_.run_count);
-        return from < to ? Members(from, to, branch.run_residue, pass_.branches[index].run_dilation).count : 0;
+        const int from = std::max(start, pass_.range_start), to = std::min(end, pass_.range_start + pass_.range_count);
+        return from < to ? Members(from, to, branch.range_residue, pass_.branches[index].range_dilation).count : 0;
     }
 };
 
@@ -232,7 +232,7 @@ std::optional<std::vector<PlannedGrid>> split_branches(const std::vector<Planned
         return std::nullopt;
     const PlannedGrid &whole = grids.front();
     if (!whole.is_complete || whole.tiles.branch_count < 2 || whole.tiles.has_residue_classes ||
-        whole.tiles.unit_count == 0)
+        whole.tiles.row_count == 0)
         return std::nullopt;
     const int less_dilated = find_split(whole, plan, what, shape, multiprocessors);
     if (less_dilated == 0)

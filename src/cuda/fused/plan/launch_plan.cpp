@@ -21,20 +21,20 @@ constexpr std::int64_t too_many_tiles = std::int64_t{1} << 31;
 
 GridBranch make_branch(const BranchPlan &branch, GridOf what) {
     const bool of_keys = what == GridOf::key_gradients;
-    const std::int64_t unit_stride = of_keys ? branch.dilation() : branch.query_stride();
-    const std::int64_t run_stride = of_keys ? branch.query_stride() : branch.dilation();
+    const std::int64_t row_stride = of_keys ? branch.dilation() : branch.query_stride();
+    const std::int64_t range_stride = of_keys ? branch.query_stride() : branch.dilation();
     GridBranch result{};
     result.length = FastDivmod(static_cast<int>(branch.segment_length()));
     result.dilation = FastDivmod(static_cast<int>(branch.dilation()));
-    result.run_dilation = FastDivmod(static_cast<int>(run_stride));
+    result.range_dilation = FastDivmod(static_cast<int>(range_stride));
     result.first_head = branch.first_head();
     result.head_count = branch.head_count();
     result.heads_of_phase = FastDivmod(static_cast<int>(branch.heads_of_phase()));
     result.first_phase = static_cast<int>(branch.first_phase());
-    if (unit_stride == 1)
-        result.unit_rule = ANNULUS_QUERY_EVERY;
+    if (row_stride == 1)
+        result.row_rule = ANNULUS_QUERY_EVERY;
     else
-        result.unit_rule = branch.has_all_residues() ? ANNULUS_QUERY_RESIDUE : ANNULUS_QUERY_DILATED;
+        result.row_rule = branch.has_all_residues() ? ANNULUS_QUERY_RESIDUE : ANNULUS_QUERY_DILATED;
     return result;
 }
 
@@ -47,7 +47,7 @@ int smallest_prime_factor(int x) {
 
 // Whether units fall into classes by their own residue in the branch.
 bool divides_units(const GridBranch &branch) {
-    return branch.unit_rule != ANNULUS_QUERY_EVERY;
+    return branch.row_rule != ANNULUS_QUERY_EVERY;
 }
 
 // Sets the levels, and says how many classes a cell may have at most; none where that would take too long to find out.
@@ -84,14 +84,14 @@ std::optional<TileGrid> with_branch(TileGrid pass, const GridBranch &branch) {
     if (pass.branch_count > 0 && branch.dilation.value % pass.branches[pass.branch_count - 1].dilation.value != 0)
         return std::nullopt;
     const auto has_rule = [&](annulus_query_rule rule) {
-        return std::ranges::any_of(branches_of(pass), [&](const GridBranch &other) { return other.unit_rule == rule; });
+        return std::ranges::any_of(branches_of(pass), [&](const GridBranch &other) { return other.row_rule == rule; });
     };
-    if (branch.unit_rule == ANNULUS_QUERY_RESIDUE) {
+    if (branch.row_rule == ANNULUS_QUERY_RESIDUE) {
         if (has_rule(ANNULUS_QUERY_DILATED))
             return std::nullopt;
         pass.has_residue_classes = true;
         pass.residue_classes = branch.dilation;
-    } else if (branch.unit_rule == ANNULUS_QUERY_DILATED && has_rule(ANNULUS_QUERY_RESIDUE)) {
+    } else if (branch.row_rule == ANNULUS_QUERY_DILATED && has_rule(ANNULUS_QUERY_RESIDUE)) {
         return std::nullopt;
     }
     pass.branches[pass.branch_count++] = branch;
@@ -145,7 +145,7 @@ class Merging {
     }
 
   private:
-    int dilation(int i) const { return pass_.branches[i].run_dilation.value; }
+    int dilation(int i) const { return pass_.branches[i].range_dilation.value; }
     int period(int i, int j) const { return dilation(j) / dilation(i); }
     bool merges(int i, int j) const { return ratio_ > 0 && period(i, j) <= ratio_; }
     // Of the runs of branch i, where branches are merged up to `ratio` times the dilation `root`.
@@ -163,10 +163,11 @@ class Merging {
 
 void set_merging(TileGrid &pass, int step, std::int64_t rows_of_runs) {
     const auto fits = [&](const Merging &merging) {
-        return merging.runs() <= most_runs && merging.strides().size() <= most_strides;
+        return merging.runs() <= most_ranges && merging.strides().size() <= most_strides;
     };
-    const bool may_merge = std::ranges::all_of(
-        branches_of(pass), [](const GridBranch &branch) { return branch.run_dilation.value == branch.dilation.value; });
+    const bool may_merge = std::ranges::all_of(branches_of(pass), [](const GridBranch &branch) {
+        return branch.range_dilation.value == branch.dilation.value;
+    });
     for (const int ratio : {8, 16, 32}) {
         const Merging merging(pass, ratio);
         if (may_merge && fits(merging) && merging.steps(step) < Merging(pass, pass.merged_ratio).steps(step))
@@ -174,7 +175,7 @@ void set_merging(TileGrid &pass, int step, std::int64_t rows_of_runs) {
     }
     for (const int stride : Merging(pass, pass.merged_ratio).strides()) {
         // Where rows are those that a branch left, another one may have a single row: any stride will do.
-        const FastDivmod of_rows(pass.run_stride.remainder(stride) == 0 ? pass.run_stride.quotient(stride) : 1);
+        const FastDivmod of_rows(pass.range_stride.remainder(stride) == 0 ? pass.range_stride.quotient(stride) : 1);
         const std::span<const FastDivmod> found(pass.strides, static_cast<std::size_t>(pass.stride_count));
         if (std::ranges::any_of(found, [&](const FastDivmod &other) { return other.value == of_rows.value; }))
             continue;
@@ -188,22 +189,22 @@ void set_grid(TileGrid &pass, int units) {
     const auto length_of = [](const GridBranch &branch) { return branch.length.value; };
     const int length = length_of(std::ranges::min(branches, {}, length_of));
     const int longest = length_of(std::ranges::max(branches, {}, length_of));
-    pass.block_length = length;
-    pass.first_block = pass.unit_start / length;
-    pass.blocks = (pass.unit_start + pass.unit_count - 1) / length - pass.first_block + 1;
+    pass.segment_length = length;
+    pass.first_segment = pass.row_start / length;
+    pass.segments = (pass.row_start + pass.row_count - 1) / length - pass.first_segment + 1;
     // A head's runs of a section are read together.
-    const int blocks_of_section = std::min(pass.blocks, static_cast<int>(divide_up(longest, length)));
-    pass.blocks_of_section = FastDivmod(blocks_of_section);
-    pass.sections = FastDivmod(static_cast<int>(divide_up(pass.blocks, blocks_of_section)));
+    const int segments_of_section = std::min(pass.segments, static_cast<int>(divide_up(longest, length)));
+    pass.segments_of_section = FastDivmod(segments_of_section);
+    pass.sections = FastDivmod(static_cast<int>(divide_up(pass.segments, segments_of_section)));
     // Each branch whose segments do not end with those of the shortest may cut a block once.
-    pass.cells_of_block =
+    pass.cells_of_segment =
         FastDivmod(1 + static_cast<int>(std::ranges::count_if(branches, [&](const GridBranch &branch) {
                        return branch.length.value % length != 0 && branch.length.value < pass.sequence_length;
                    })));
-    const std::int64_t rows = std::min(length, pass.unit_count);
+    const std::int64_t rows = std::min(length, pass.row_count);
     std::int64_t tiles_of_cell;
     if (pass.has_residue_classes) {
-        const std::int64_t units_of_class = divide_up(divide_up(rows, pass.residue_classes.value), unit_rows);
+        const std::int64_t units_of_class = divide_up(divide_up(rows, pass.residue_classes.value), row_block_rows);
         pass.tiles_of_class = FastDivmod(static_cast<int>(divide_up(units_of_class, units)));
         tiles_of_cell = std::int64_t{pass.tiles_of_class.value} * pass.residue_classes.value;
     } else {
@@ -211,14 +212,14 @@ void set_grid(TileGrid &pass, int units) {
         std::int64_t members = 0;
         for (const GridBranch &branch : branches)
             members += divides_units(branch) ? divide_up(rows, branch.dilation.value) : rows;
-        const std::int64_t units_of_cell = (std::min(rows, members) + classes * (unit_rows - 1)) / unit_rows;
+        const std::int64_t units_of_cell = (std::min(rows, members) + classes * (row_block_rows - 1)) / row_block_rows;
         tiles_of_cell = divide_up(units_of_cell, units);
     }
     tiles_of_cell = std::min(tiles_of_cell, too_many_tiles - 1);
     pass.tiles_of_cell = FastDivmod(static_cast<int>(tiles_of_cell));
     std::int64_t tiles = tiles_of_cell;
     for (const int count :
-         {pass.cells_of_block.value, blocks_of_section, pass.sections.value, pass.heads.value, pass.batches})
+         {pass.cells_of_segment.value, segments_of_section, pass.sections.value, pass.heads.value, pass.batches})
         tiles = std::min(too_many_tiles, tiles * count);
     pass.tiles = static_cast<unsigned>(tiles);
 }
@@ -246,7 +247,7 @@ bool cuts_segment(const BranchPlan &branch, const Window &window) {
 bool is_complete(const TileGrid &pass, int heads) {
     for (int head = 0; head < heads; ++head)
         if (std::ranges::none_of(branches_of(pass), [&](const GridBranch &branch) {
-                return branch.serves(head) && branch.unit_rule != ANNULUS_QUERY_DILATED;
+                return branch.serves(head) && branch.row_rule != ANNULUS_QUERY_DILATED;
             }))
             return false;
     return true;
@@ -261,11 +262,11 @@ TileGrid pass_without_branches(const Plan &plan, GridOf what) {
     pass.zero_keys =
         what == GridOf::outputs && plan.pattern().padding_rule == ANNULUS_PADDING_ZERO_KEYS && !plan.causal();
     pass.sequence_length = static_cast<int>(problem.sequence_length);
-    pass.unit_start = static_cast<int>(units.start);
-    pass.unit_count = static_cast<int>(units.length);
-    pass.run_start = static_cast<int>(runs.start);
-    pass.run_count = static_cast<int>(runs.length);
-    pass.run_stride = FastDivmod(of_keys ? 1 : static_cast<int>(problem.key_stride));
+    pass.row_start = static_cast<int>(units.start);
+    pass.row_count = static_cast<int>(units.length);
+    pass.range_start = static_cast<int>(runs.start);
+    pass.range_count = static_cast<int>(runs.length);
+    pass.range_stride = FastDivmod(of_keys ? 1 : static_cast<int>(problem.key_stride));
     pass.batches = static_cast<int>(problem.batch);
     pass.heads = FastDivmod(of_keys ? problem.kv_heads : problem.heads);
     pass.head_step = of_keys ? problem.heads / problem.kv_heads : 1;
@@ -277,9 +278,9 @@ void finish(PlannedGrid &planned, const Plan &plan, GridOf what, const KernelSha
     const Problem &problem = plan.problem();
     TileGrid &pass = planned.tiles;
     const std::int64_t rows_of_runs = what == GridOf::key_gradients ? problem.queries.length : problem.key_rows();
-    set_merging(pass, shape.step, planned.curve ? planned.window.length : rows_of_runs);
-    if (pass.unit_count > 0)
-        set_grid(pass, shape.units);
+    set_merging(pass, shape.range_block_rows, planned.curve ? planned.window.length : rows_of_runs);
+    if (pass.row_count > 0)
+        set_grid(pass, shape.row_blocks);
     // Rows of keys may stand for several positions, of which one has queries at the most.
     const bool rows_are_positions = what != GridOf::key_gradients || problem.key_stride == 1;
     planned.is_complete = !planned.curve && rows_are_positions && is_complete(pass, problem.heads);
@@ -303,8 +304,8 @@ std::vector<PlannedGrid> make_grids(const Plan &plan, GridOf what, const KernelS
                               intersect(problem.queries, problem.keys)});
             TileGrid &pass = curved.back().tiles;
             const Window &window = curved.back().window;
-            pass.unit_start = pass.run_start = static_cast<int>(window.start);
-            pass.unit_count = pass.run_count = static_cast<int>(window.length);
+            pass.row_start = pass.range_start = static_cast<int>(window.start);
+            pass.row_count = pass.range_count = static_cast<int>(window.length);
         }
     }
     std::stable_sort(linear.begin(), linear.end(), [](const GridBranch &a, const GridBranch &b) {
@@ -352,21 +353,21 @@ void restrict_grid(TileGrid &tiles, const GridPart &part) {
     tiles.heads = FastDivmod(part.heads);
     if (part.segments == 0)
         return;
-    tiles.first_block = part.first_segment;
-    tiles.blocks = part.segments;
+    tiles.first_segment = part.first_segment;
+    tiles.segments = part.segments;
     tiles.sections = FastDivmod(part.segments); // of one block each
     tiles.tiles = count(tiles.tiles_of_cell.value) * count(part.segments) * heads;
 }
 
-PartialRows rows_with_more_runs(const TileGrid &pass, GridOf what) {
+PartialRows rows_with_more_ranges(const TileGrid &pass, GridOf what) {
     PartialRows rows{};
     std::ranges::copy(branches_of(pass), rows.branches);
     rows.branch_count = pass.branch_count;
-    const int run_end = pass.run_start + pass.run_count;
+    const int run_end = pass.range_start + pass.range_count;
     const bool has_next = run_end < pass.sequence_length;
     // Under causality queries meet nothing after them, keys nothing before them.
     const bool of_keys = what == GridOf::key_gradients;
-    rows.window_start = pass.causal && of_keys ? 0 : pass.run_start;
+    rows.window_start = pass.causal && of_keys ? 0 : pass.range_start;
     rows.window_end = !has_next || (pass.causal && !of_keys) ? std::numeric_limits<int>::max() : run_end;
     return rows;
 }

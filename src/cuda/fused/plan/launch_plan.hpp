@@ -15,8 +15,8 @@ enum class GridOf { outputs, query_gradients, key_gradients };
 
 // What the host must know of a kernel.
 struct KernelShape {
-    int units; // of a tile
-    int step;  // rows of a run
+    int row_blocks;       // of a tile
+    int range_block_rows; // of a range
     bool operator==(const KernelShape &) const = default;
 };
 
@@ -49,7 +49,7 @@ struct GridPart {
 void restrict_grid(TileGrid &tiles, const GridPart &part);
 
 // Of the rows of units those that may meet rows of the other side beyond those of the pass.
-PartialRows rows_with_more_runs(const TileGrid &pass, GridOf what);
+PartialRows rows_with_more_ranges(const TileGrid &pass, GridOf what);
 
 // Why the passes cannot do a plan that has an order along a curve; null if they can.
 const char *curve_refusal(const Plan &plan);

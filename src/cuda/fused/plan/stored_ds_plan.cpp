@@ -14,14 +14,14 @@ namespace {
 
 bool can_store_ds(const Problem &problem, const std::vector<PlannedGrid> &queries,
                   const std::vector<PlannedGrid> &keys) {
-    if (!keeps_scores(problem.head_dim) || queries.size() != 1 || keys.size() != 1 || keys.front().curve)
+    if (!stores_d_s(problem.head_dim) || queries.size() != 1 || keys.size() != 1 || keys.front().curve)
         return false;
     const TileGrid &tiles = keys.front().tiles;
     const GridBranch &branch = tiles.branches[0];
     const Window &window = problem.queries;
-    const std::int64_t length = branch.length.value, whole = std::int64_t{unit_rows} * branch.dilation.value;
-    return tiles.branch_count == 1 && branch.unit_rule != ANNULUS_QUERY_RESIDUE &&
-           branch.run_dilation.value == branch.dilation.value && window.start == problem.keys.start &&
+    const std::int64_t length = branch.length.value, whole = std::int64_t{row_block_rows} * branch.dilation.value;
+    return tiles.branch_count == 1 && branch.row_rule != ANNULUS_QUERY_RESIDUE &&
+           branch.range_dilation.value == branch.dilation.value && window.start == problem.keys.start &&
            window.length == problem.keys.length && problem.key_stride == 1 && window.start % length == 0 &&
            (window.end() % length == 0 || window.end() == problem.sequence_length) && length % whole == 0 &&
            window.length % whole == 0;
@@ -35,8 +35,8 @@ std::optional<StoredDsParts> plan_stored_ds(const Problem &problem, const std::v
         return std::nullopt;
     const TileGrid &tiles = keys.front().tiles;
     const GridBranch &branch = tiles.branches[0];
-    StoredDsParts parts{1, 1, 1, tiles.blocks, {}};
-    parts.of_segment.units_of_segment = branch.length.value / branch.dilation.value / unit_rows;
+    StoredDsParts parts{1, 1, 1, tiles.segments, {}};
+    parts.of_segment.row_blocks_of_segment = branch.length.value / branch.dilation.value / row_block_rows;
     parts.of_segment.causal = tiles.causal;
     std::int64_t room = static_cast<std::int64_t>(bytes / parts.bytes());
     if (room == 0)

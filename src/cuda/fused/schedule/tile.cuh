@@ -10,7 +10,7 @@
 namespace annulus {
 
 // Positions first, first + stride, …: `rows` of them. None: nothing to compute and nothing to write.
-struct Unit {
+struct RowBlock {
     int first, stride, rows;
     unsigned branches; // a bit for each that they take part in
     float padding_keys;
@@ -19,20 +19,22 @@ struct Unit {
     __device__ __forceinline__ int position(int i) const { return first + stride * min(i, rows - 1); }
 };
 
-// What a unit has of a run: the first `steps` steps, of which the first `full` hide nothing from any row.
-struct UnitRun {
-    int steps, full;
-    // Of columns 2 i and 2 i + 1 of a step, modulo the period: four bits each.
+// What a row block has of a range: the first `blocks` blocks, of which the first `full_blocks` hide nothing from any
+// row.
+struct RangePart {
+    int blocks, full_blocks;
+    // Of columns 2 i and 2 i + 1 of a block, modulo the period: four bits each.
     std::uint8_t multiplicities[multiplicity_period / 2];
 };
 
-// Positions first, first + stride, …: `count` of them, of which some unit sees those of the first `steps` steps. They
-// are visited from the last step to the first. Steps count from the first key, but from the last query: causality then
-// lets a row see the first so many in either case. Columns of a step are always in the order of positions.
-template <int units> struct Run {
-    int first, stride, count, steps;
+// Positions first, first + stride, …: `count` of them, of which some row block sees those of the first `blocks` blocks.
+// They are visited from the last block to the first. Blocks count from the first key, but from the last query:
+// causality then lets a row see the first so many in either case. Columns of a block are always in the order of
+// positions.
+template <int row_blocks> struct Range {
+    int first, stride, count, blocks;
     int map, residue, index; // where the first row is: tensor map, and its coordinates
-    UnitRun unit[units];
+    RangePart part[row_blocks];
 
     // How many are visible to a row of the other side, under causality.
     template <bool of_keys> __device__ __forceinline__ int visible(int position) const {
@@ -42,25 +44,25 @@ template <int units> struct Run {
     }
 };
 
-template <int units> struct UnitTile {
+template <int row_blocks> struct Tile {
     int batch, head;
-    int runs; // -1: no tile any more
-    Unit unit[units];
-    Run<units> run[most_runs];
+    int ranges; // -1: no tile any more
+    RowBlock row_block[row_blocks];
+    Range<row_blocks> range[most_ranges];
 
-    // Whether unit u, of queries, sees a key from one of its positions.
-    __device__ __forceinline__ bool sees_runs(const TileGrid &grid, int u, int position) const {
+    // Whether row block u, of queries, sees a key from one of its positions.
+    __device__ __forceinline__ bool sees_keys(const TileGrid &grid, int u, int position) const {
         bool sees = false;
-        for (int i = 0; i < runs && !sees; ++i)
-            sees = run[i].unit[u].steps > 0 && (!grid.causal || run[i].template visible<false>(position) > 0);
+        for (int i = 0; i < ranges && !sees; ++i)
+            sees = range[i].part[u].blocks > 0 && (!grid.causal || range[i].template visible<false>(position) > 0);
         return sees;
     }
-    // Whether unit u meets any row.
+    // Whether row block u meets any row.
     __device__ __forceinline__ bool meets_any(int u) const {
         bool any = false;
 #pragma unroll 1
-        for (int i = 0; i < runs; ++i)
-            any |= run[i].unit[u].steps > 0;
+        for (int i = 0; i < ranges; ++i)
+            any |= range[i].part[u].blocks > 0;
         return any;
     }
 };

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tiles of a pass of the fused kernels in closed form: branches, windows and the grid, in 32 bits.
+// The tiles of a launch of the fused kernels in closed form: branches, windows and the grid, in 32 bits.
 //
-// A pass computes something of each row of one side, in units of 64: of queries (O, dQ), or of keys (dK, dV). The rows
-// of the other side that a unit meets come in runs.
+// A launch computes something of each row of one side, in row blocks of 64: of queries (O, dQ), or of keys (dK, dV).
+// The rows of the other side that a row block meets come in ranges, and these in blocks of as many rows as a kernel
+// takes at once.
 //
-// The rows of a cell, a range of positions in which every branch has one segment, fall into classes modulo the
+// The rows of a cell, an interval of positions in which every branch has one segment, fall into classes modulo the
 // dilations; the rows of a class take part in the same branches. So 64 rows of a class are one progression of rows, a
-// unit, whose runs are, for each branch, one progression of rows. A tile is some units of a cell and head.
+// row block, whose ranges are, for each branch, one progression of rows. A tile is some row blocks of a cell and head.
 #pragma once
 
 #include "cuda/fused/schedule/destination.hpp"
@@ -18,15 +19,15 @@
 
 namespace annulus {
 
-constexpr int most_branches = 8; // of a pass
-constexpr int most_strides = 8;  // of a run's rows
+constexpr int most_branches = 8; // of a launch
+constexpr int most_strides = 8;  // of a range's rows
 constexpr int most_levels = 31;  // between a dilation of 1 and one of 2^30
-constexpr int most_classes = 32; // of the units of a cell and head
-constexpr int most_runs = 16;    // of a tile
-constexpr int unit_rows = 64;
-constexpr int multiplicity_period = 8; // of rows of a run
+constexpr int most_classes = 32; // of the row blocks of a cell and head
+constexpr int most_ranges = 16;  // of a tile
+constexpr int row_block_rows = 64;
+constexpr int multiplicity_period = 8; // of rows of a range
 
-// Into how many runs rows are split that are visited for branches of up to `period` times their dilation.
+// Into how many ranges rows are split that are visited for branches of up to `period` times their dilation.
 constexpr int splits_of_period(int period) {
     const int power_of_two = period & -period;
     return period / (power_of_two < multiplicity_period ? power_of_two : multiplicity_period);
@@ -37,12 +38,12 @@ constexpr std::int64_t position_limit = std::int64_t{1} << 30;
 
 struct GridBranch {
     FastDivmod length, dilation;
-    FastDivmod run_dilation; // 1 where units of a class meet all rows of a segment, else the dilation
+    FastDivmod range_dilation; // 1 where row blocks of a class meet all rows of a segment, else the dilation
     int first_head, head_count;
     FastDivmod heads_of_phase;
     int first_phase;
-    // Which rows units are made of: every one, those of the head's class, or of each class to meet that class.
-    annulus_query_rule unit_rule;
+    // Which rows row blocks are made of: every one, those of the head's class, or of each class to meet that class.
+    annulus_query_rule row_rule;
 
     bool operator==(const GridBranch &) const = default;
     constexpr bool serves(int head) const { return head >= first_head && head < first_head + head_count; }
@@ -50,15 +51,15 @@ struct GridBranch {
     constexpr int phase(int head) const {
         return first_phase + dilation.remainder(heads_of_phase.quotient(head - first_head));
     }
-    // Whether the row at this position, in the segment from `start` on, is one of a unit.
-    constexpr bool has_unit(int head, int position, int start) const {
-        return unit_rule != ANNULUS_QUERY_DILATED ||
+    // Whether the row at this position, in the segment from `start` on, is one of a row block.
+    constexpr bool has_row(int head, int position, int start) const {
+        return row_rule != ANNULUS_QUERY_DILATED ||
                dilation.remainder(position) == dilation.remainder(start + phase(head));
     }
 };
 
-// Of the rows of units those that have partial results: that take part in one of these branches, in a segment which is
-// not within a window.
+// The rows that have partial results: that take part in one of these branches, in a segment
+// which is not within a window.
 struct PartialRows {
     GridBranch branches[most_branches];
     int branch_count;
@@ -70,7 +71,7 @@ struct PartialRows {
             const GridBranch &branch = branches[i];
             const int start = position - branch.length.remainder(position), end = start + branch.length.value;
             if ((start < window_start || end > window_end) && branch.serves(head) &&
-                branch.has_unit(head, position, start))
+                branch.has_row(head, position, start))
                 return true;
         }
         return false;
@@ -78,7 +79,7 @@ struct PartialRows {
 };
 
 // Row 0 is that of position `start`; strides in elements.
-struct PassRows {
+struct TensorRows {
     void *data;
     std::int64_t batch, row, head;
     int start;
@@ -89,44 +90,46 @@ struct PassRows {
 };
 
 struct TileGrid {
-    // For each stride of a run's rows two tensor maps: of the residues below rows modulo stride, and of the others,
+    // For each stride of a range's rows two tensor maps: of the residues below rows modulo stride, and of the others,
     // which have a row less.
     FastDivmod strides[most_strides];
     int longer_residues[most_strides]; // rows modulo stride
     int stride_count;
 
-    // By dilation, then by length. Each dilation divides the next; those that divide units into classes are levels.
+    // By dilation, then by length. Each dilation divides the next; those that divide row blocks into classes are
+    // levels.
     GridBranch branches[most_branches];
     int branch_count;
     FastDivmod levels[most_levels]; // 1, …, the largest dilation; each divides the next
-    // Unit rule `residue`: the largest dilation, every class of which is one of units.
+    // Row rule `residue`: the largest dilation, every class of which is one of row blocks.
     FastDivmod residue_classes;
     bool has_residue_classes;
-    // Branches of up to so many times the dilation of the first of a chain are merged (tile.cuh): of two, the one that
-    // has the other's runs in its segment visits them, with their multiplicity. 0: each branch visits all its runs.
+    // Branches of up to so many times the dilation of the first of a chain are merged (find_ranges.cuh): of two, the
+    // one that has the other's ranges in its segment visits them, with their multiplicity. 0: each branch visits all
+    // its ranges.
     int merged_ratio;
     bool causal, zero_keys;
 
-    // Tile ids count, from the fastest: tiles of a cell (by_length: these last), cells of a block, blocks of a section,
-    // heads, sections, batch. Blocks are the segments of a branch with the shortest ones; those of others may cut them
-    // into cells.
+    // Tile ids count, from the fastest: tiles of a cell (by_length: these last), cells of a segment, segments of a
+    // section, heads, sections, batch. Segments are those of a branch with the shortest ones; those of others may cut
+    // them into cells.
     unsigned tiles;
-    FastDivmod tiles_of_cell, cells_of_block, blocks_of_section, heads, sections;
+    FastDivmod tiles_of_cell, cells_of_segment, segments_of_section, heads, sections;
     int first_head, head_step; // of the heads of Q that the numbers stand for
     FastDivmod tiles_of_class; // with residue_classes
-    int block_length, first_block, blocks;
-    // Of kept dS (backward_run.cpp): first the longest tile of each cell, then the next ones, so that few tiles come to
-    // the same for all blocks.
+    int segment_length, first_segment, segments;
+    // Of stored dS (backward_run.cpp): first the longest tile of each cell, then the next ones, so that few tiles come
+    // to the same for all CTAs.
     bool by_length;
-    bool skips_empty; // tiles whose units meet nothing are left out
+    bool skips_empty; // tiles whose row blocks meet nothing are left out
     // Destination::outputs_with_partial: rows of which the launch before has set partial results (branch_split.hpp).
-    // Destination::outputs_or_partial: rows that meet more than the launch's runs (rows_with_more_runs()).
+    // Destination::outputs_or_partial: rows that meet more than the launch's ranges (rows_with_more_ranges()).
     PartialRows rows_with_partial;
 
-    int sequence_length, unit_start, unit_count, run_start, run_count;
-    FastDivmod run_stride; // positions to a row
+    int sequence_length, row_start, row_count, range_start, range_count;
+    FastDivmod range_stride; // positions to a row
     int first_batch, batches;
-    unsigned *next_tile; // 0 before; how many tiles were taken beyond those that blocks have by their index
+    unsigned *next_tile; // 0 before; how many tiles were taken beyond those that CTAs have by their index
 
     bool operator==(const TileGrid &) const = default;
 };

@@ -9,8 +9,8 @@
 
 namespace annulus {
 
-// A class of units.
-struct UnitClass {
+// A class of row blocks.
+struct RowClass {
     int residue; // modulo grid.levels[level]
     std::uint8_t level;
     std::uint8_t branches; // a bit for each that they take part in
@@ -19,9 +19,9 @@ struct UnitClass {
 static_assert(most_branches <= 8, "ancestors, branches of classes, and multiplicities of four bits");
 struct TileSearch {
     CellBranch branches[most_branches];
-    // The classes that were found last, and for which dilations and residues of units: most tiles have the same ones as
-    // the tile before.
-    UnitClass classes[most_classes];
+    // The classes that were found last, and for which dilations and residues of row blocks: most tiles have the same
+    // ones as the tile before.
+    RowClass classes[most_classes];
     int class_count;
     int dilations[most_branches], residues[most_branches];
 

@@ -21,11 +21,11 @@ template <class Element>
 void launch(Gradients what, const BackwardParams &params, int multiprocessors, cudaStream_t stream) {
     if (what == Gradients::d_q)
         return launch<Element, Gradients::d_q>(params, multiprocessors, stream);
-    if constexpr (keeps_scores(ANNULUS_HEAD_DIM))
+    if constexpr (stores_d_s(ANNULUS_HEAD_DIM))
         switch (what) {
-        case Gradients::d_k_and_d_v_keeping_d_s:
-            return launch<Element, Gradients::d_k_and_d_v_keeping_d_s>(params, multiprocessors, stream);
-        case Gradients::d_q_of_kept_d_s: {
+        case Gradients::d_k_and_d_v_storing_d_s:
+            return launch<Element, Gradients::d_k_and_d_v_storing_d_s>(params, multiprocessors, stream);
+        case Gradients::d_q_of_stored_d_s: {
             using Traits = DqFromDsTraits<Element, ANNULUS_HEAD_DIM>;
             return launch_kernel<Traits, DqFromDsShared<Traits>>("fused backward", dq_from_ds_kernel<Traits>, params,
                                                                  multiprocessors, stream);

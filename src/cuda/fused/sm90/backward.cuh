@@ -7,31 +7,31 @@
 //     P = 2^(c S + log2(w) - LSE log2(e)),   dP = dO V^T,   dS = P (dP - delta)
 //     dQ = scale dS K,   dK = scale dS^T Q,   dV = P^T dO
 //
-// One kernel text, once with units of queries and runs of keys (dQ) and once the other way round (dK and dV; above 128
-// columns apart from one another). The score rows of a unit are those of Q, or K, its value rows those of dO, or V; of
-// a run the other ones. In these terms either kernel computes, transposed or not,
+// One kernel text, once with row blocks of queries and ranges of keys (dQ) and once the other way round (dK and dV;
+// above 128 columns apart from one another). The score rows of a row block are those of Q, or K, its value rows those
+// of dO, or V; of a range the other ones. In these terms either kernel computes, transposed or not,
 //
-//     S = unit scores . run scores^T,   dP = unit values . run values^T
-//     d(unit scores) = scale dS run scores,   d(unit values) = P run values
+//     S = row scores . range scores^T,   dP = row values . range values^T
+//     d(row scores) = scale dS range scores,   d(row values) = P range values
 //
 // P and dS stay in registers, where they are operands of the last products. S and dP are computed by both kernels: the
-// price of sums that no two blocks share, so that nothing is added by atomics and every run gives the same bits. For a
-// plan of one branch with 64 < D <= 128 the kernel of keys writes dS to memory as well, and dq_from_ds.cuh makes dQ of
-// it.
+// price of sums that no two CTAs share, so that nothing is added by atomics and every call gives the same bits. For
+// a plan of one branch with 64 < D <= 128 the kernel of keys writes dS to memory as well, and dq_from_ds.cuh makes dQ
+// of it.
 //
-// Grid and tiles as in forward.cuh. Roles: of the feeding warpgroup warp 0 copies the rows of runs by tensor maps, warp
-// 1 finds tiles, warp 2 copies the score rows of units and warp 3 their value rows; where units are of keys, warp 1
-// copies these (or 2, if dS is kept; for dV alone none) and warp 3 the statistics of runs.
+// Grid and tiles as in forward.cuh. Roles: of the feeding warpgroup warp 0 copies the rows of ranges by tensor maps,
+// warp 1 finds tiles, warp 2 copies the score rows of row blocks and warp 3 their value rows; where row blocks are of
+// keys, warp 1 copies these (or 2, if dS is stored; for dV alone none) and warp 3 the statistics of ranges.
 //
 // Shared memory, for each barrier who fills and who empties:
 //
-//     units_rows[unit_slots]  units x 64 rows of both  unit_full: their warps  unit_empty: consumers' warps
-//     run_rows[stages]        `step` rows of both      run_full: copies        run_empty: consumers
-//     lse_log2, delta[…]      of queries               with their rows
-//     d_s[units]              an image on its way out: a warp's rows by the warp itself
-//     tiles[2]                what is to be done       tile_full: warp 1       tile_empty: all other warps
+//     own_rows[row_block_slots]  row blocks of both  row_block_full: their warps  row_block_empty: consumers' warps
+//     range_rows[stages]         a block of both     range_full: copies           range_empty: consumers
+//     lse_log2, delta[…]         of queries          with their rows
+//     d_s[row blocks]            an image on its way out: a warp's rows by the warp itself
+//     tiles[2]                   what is to be done  tile_full: warp 1            tile_empty: all other warps
 //
-// Rings are never reset. A consumer stages results in its part of the unit's slot before it gives that back. Named
+// Rings are never reset. A consumer stages results in its part of the row block's slot before it gives that back. Named
 // barriers 1, 2, … are those of one consumer each.
 #pragma once
 
@@ -60,18 +60,18 @@ __global__ void __launch_bounds__(Traits::threads, 1) backward_kernel(const __gr
         shrink_registers<Traits::Registers::feeder>();
         if (warp == 0) {
             if (threadIdx.x == 0)
-                copy_runs(params, shared);
+                copy_ranges(params, shared);
         } else if (warp == 1) {
             find_tiles(params, shared, [&](const PipelineState<tile_slots> &at) {
                 if constexpr (Traits::of_keys && Traits::has_d_scores && !Traits::keeps_d_s)
-                    copy_rows_of_units<Traits, false>(params, shared, at);
+                    copy_rows_of_row_blocks<Traits, false>(params, shared, at);
             });
         } else if (warp == 2) {
-            copy_units<Traits, true>(params, shared);
+            copy_row_blocks<Traits, true>(params, shared);
         } else if constexpr (Traits::of_keys) {
             copy_statistics(params, shared);
         } else {
-            copy_units<Traits, false>(params, shared);
+            copy_row_blocks<Traits, false>(params, shared);
         }
     } else {
         grow_registers<Traits::Registers::consumer>();

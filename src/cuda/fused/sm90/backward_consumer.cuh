@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The warpgroups of the fused backward kernels that compute, a unit of 64 rows each.
+// The warpgroups of the fused backward kernels that compute, a row block of 64 rows each.
 #pragma once
 
 #include "cuda/device/warp.cuh"
@@ -17,21 +17,22 @@ namespace annulus {
 
 template <class Traits> class BackwardConsumer {
   public:
-    __device__ __forceinline__ BackwardConsumer(const BackwardParams &params, BackwardShared<Traits> &shared, int unit)
-        : params_(params), shared_(shared), unit_(unit) {}
+    __device__ __forceinline__ BackwardConsumer(const BackwardParams &params, BackwardShared<Traits> &shared,
+                                                int row_block)
+        : params_(params), shared_(shared), row_block_(row_block) {}
 
     __device__ __forceinline__ void run() {
         for (PipelineState<tile_slots> at;; ++at.count) {
-            const PipelineState<Traits::unit_slots> slot{at.count};
+            const PipelineState<Traits::row_block_slots> slot{at.count};
             shared_.tile_full[at.slot()].wait(at.parity_to_empty());
-            const Tile &tile = shared_.tiles[at.slot()];
-            if (tile.runs < 0)
+            const OwnTile &tile = shared_.tiles[at.slot()];
+            if (tile.ranges < 0)
                 break;
-            shared_.unit_full[slot.slot()].wait(slot.parity_to_empty());
+            shared_.row_block_full[slot.slot()].wait(slot.parity_to_empty());
             find_gradients(tile, slot.slot());
             __syncwarp();
             if (thread_of_warpgroup() % warp_threads == 0) {
-                shared_.unit_empty[slot.slot()].arrive();
+                shared_.row_block_empty[slot.slot()].arrive();
                 shared_.tile_empty[at.slot()].arrive();
             }
         }
@@ -41,112 +42,115 @@ template <class Traits> class BackwardConsumer {
 
   private:
     using Element = typename Traits::Element;
-    using Tile = UnitTile<Traits::consumers>;
-    using TileRun = Run<Traits::consumers>;
-    static constexpr int step = Traits::step;
+    using OwnTile = Tile<Traits::consumers>;
+    using OwnRange = Range<Traits::consumers>;
+    static constexpr int range_block_rows = Traits::range_block_rows;
     static constexpr int columns = Traits::head_dim;
-    static constexpr int units_bytes = Traits::consumers * Traits::unit_bytes;
+    static constexpr int row_blocks_bytes = Traits::consumers * Traits::row_block_bytes;
     static constexpr std::uint32_t to_values = Traits::stage_bytes / 16, stage_distance = 2 * to_values;
-    using StepMask = Mask<Traits::of_keys, step>;
+    using BlockMask = Mask<Traits::of_keys, range_block_rows>;
 
     // What a thread holds during a tile.
     struct Registers {
-        // Descriptors: of the unit's rows, and of the first stage's, which are read along their rows and across them.
+        // Descriptors: of the row block's rows, and of the first stage's, which are read along their rows and across
+        // them.
         const std::uint32_t own_scores, own_values, scores, values;
-        const int slot; // of the unit
+        const int slot; // of the row block
         float d_scores[Traits::has_d_scores ? columns / 2 : 1], d_values[Traits::has_d_values ? columns / 2 : 1];
-        float s[step / 2], d_p[Traits::has_d_scores ? step / 2 : 1];
-        std::uint32_t p[step / 4], d_s[Traits::has_d_scores ? step / 4 : 1];
-        // Kept where steps overlap, which leaves registers for them.
+        float s[range_block_rows / 2], d_p[Traits::has_d_scores ? range_block_rows / 2 : 1];
+        std::uint32_t p[range_block_rows / 4], d_s[Traits::has_d_scores ? range_block_rows / 4 : 1];
+        // Kept where blocks overlap, which leaves registers for them.
         float weight[2];
         RowStatistic lse_log2, delta;
-        // Where steps overlap: dS of the step before, whose rows come one stage before the one at hand.
+        // Where blocks overlap: dS of the block before, whose rows come one stage before the one at hand.
         bool has_pending = false;
 
         __device__ __forceinline__ Registers(BackwardShared<Traits> &shared, std::uint32_t own_rows,
-                                             std::uint32_t own_value_rows, int unit_slot)
+                                             std::uint32_t own_value_rows, int row_block_slot)
             : own_scores(smem_descriptor_start(own_rows)), own_values(smem_descriptor_start(own_value_rows)),
-              scores(smem_descriptor_start(shared_address(shared.run_rows[0].scores), step * swizzled_row_bytes)),
-              values(scores + to_values), slot(unit_slot) {
+              scores(smem_descriptor_start(shared_address(shared.range_rows[0].scores),
+                                           range_block_rows * swizzled_row_bytes)),
+              values(scores + to_values), slot(row_block_slot) {
             clear(d_scores);
             clear(d_values);
         }
     };
 
-    __device__ __forceinline__ void find_gradients(const Tile &tile, int slot) {
-        const Unit &unit = tile.unit[own_unit()];
-        const std::uint32_t own_rows = shared_address(shared_.units_rows[slot].scores) + unit_ * Traits::unit_bytes;
-        const std::uint32_t own_value_rows = Traits::has_d_scores ? own_rows + units_bytes : own_rows;
+    __device__ __forceinline__ void find_gradients(const OwnTile &tile, int slot) {
+        const RowBlock &row_block = tile.row_block[own_row_block()];
+        const std::uint32_t own_rows =
+            shared_address(shared_.own_rows[slot].scores) + row_block_ * Traits::row_block_bytes;
+        const std::uint32_t own_value_rows = Traits::has_d_scores ? own_rows + row_blocks_bytes : own_rows;
         Registers x(shared_, own_rows, own_value_rows, slot);
         if constexpr (Traits::overlaps) {
             x.lse_log2 = load_rows(shared_.lse_log2[slot]);
             x.delta = load_rows(shared_.delta[slot]);
         }
-        if (Traits::keeps_d_s && uniform(tile.runs) > 0 && uniform(unit.rows) > 0)
+        if (Traits::keeps_d_s && uniform(tile.ranges) > 0 && uniform(row_block.rows) > 0)
             find_images(tile);
         // Bounds of loops that the compiler knows to be uniform: it then takes the stage for uniform, too, and
         // addresses of operands need not pass through vector registers.
-        const int runs = uniform(tile.runs);
-        for (int i = 0; i < runs; ++i) {
-            const TileRun &run = tile.run[i];
-            const UnitRun &own = run.unit[own_unit()];
-            const int full = uniform(own.full), steps = uniform(own.steps), all_steps = uniform(run.steps);
+        const int ranges = uniform(tile.ranges);
+        for (int i = 0; i < ranges; ++i) {
+            const OwnRange &range = tile.range[i];
+            const RangePart &own = range.part[own_row_block()];
+            const int full = uniform(own.full_blocks), blocks = uniform(own.blocks), all_blocks = uniform(range.blocks);
             if constexpr (Traits::overlaps)
-                meet_overlapped(x, unit, run, full, steps, all_steps);
+                meet_overlapped(x, row_block, range, full, blocks, all_blocks);
             else
-                meet(x, unit, run, full, steps, all_steps);
+                meet(x, row_block, range, full, blocks, all_blocks);
         }
         if constexpr (Traits::overlaps)
             finish_pending(x);
-        if (unit.rows == 0 || (params_.skips_empty && !tile.meets_any(own_unit())))
+        if (row_block.rows == 0 || (params_.skips_empty && !tile.meets_any(own_row_block())))
             return;
-        sync_warpgroup(own_unit()); // no warp's products read the unit's rows any more
-        const BackwardEpilogue<Element, columns, Traits::of_keys, Traits::consumers> epilogue(params_, tile, unit);
+        sync_warpgroup(own_row_block()); // no warp's products read the row block's rows any more
+        const BackwardEpilogue<Element, columns, Traits::of_keys, Traits::consumers> epilogue(params_, tile, row_block);
         if constexpr (Traits::has_d_scores)
             epilogue.write(x.d_scores, params_.scale, own_rows, params_.d_scores, params_.partial_d_scores);
         if constexpr (Traits::has_d_values)
             epilogue.write(x.d_values, 1.f, own_value_rows, params_.d_values, params_.partial_d_values);
     }
 
-    // The steps of a run, one after the other.
-    __device__ __forceinline__ void meet(Registers &x, const Unit &unit, const TileRun &run, int full, int steps,
-                                         int all_steps) {
-        sit_out(all_steps - steps);
-        int at = steps - 1;
+    // The blocks of a range, one after the other.
+    __device__ __forceinline__ void meet(Registers &x, const RowBlock &row_block, const OwnRange &range, int full,
+                                         int blocks, int all_blocks) {
+        sit_out(all_blocks - blocks);
+        int at = blocks - 1;
 #pragma unroll 1
         for (; at >= full; --at)
-            take_step<true>(x, unit, run, at);
+            take_block<true>(x, row_block, range, at);
 #pragma unroll 1
         for (; at >= 0; --at)
-            take_step<false>(x, unit, run, at);
+            take_block<false>(x, row_block, range, at);
     }
 
     template <bool hides>
-    __device__ __forceinline__ void take_step(Registers &x, const Unit &unit, const TileRun &run, int at) {
+    __device__ __forceinline__ void take_block(Registers &x, const RowBlock &row_block, const OwnRange &range, int at) {
         const int stage = stage_.slot();
         start_products(x);
-        const StepMask mask = find_mask<hides>(unit, run, at);
+        const BlockMask mask = find_mask<hides>(row_block, range, at);
         wgmma_wait<Traits::has_d_scores>();
         fence_registers(x.s);
-        find_p<hides>(x, mask, run, stage);
+        find_p<hides>(x, mask, range, stage);
         if constexpr (Traits::has_d_values)
             pack<Element>(x.p, x.s);
         if constexpr (hides)
-            clear_others(run.count - at * step, stage);
+            clear_others(range.count - at * range_block_rows, stage);
         if constexpr (Traits::has_d_scores) {
             wgmma_wait<0>();
             fence_registers(x.d_p);
         }
         if constexpr (Traits::has_d_values)
-            add_product<Element, columns, step>(x.d_values, x.p, x.values + stage * stage_distance);
+            add_product<Element, columns, range_block_rows>(x.d_values, x.p, x.values + stage * stage_distance);
         if constexpr (Traits::has_d_scores) {
             find_d_s_of<hides>(x, mask, stage,
                                [&](int j, const float2 &two) { x.d_s[j / 2] = pack_two<Element>(two.x, two.y); });
             if constexpr (Traits::keeps_d_s)
                 stage_d_s(x.d_s);
-            add_product<Element, columns, step>(x.d_scores, x.d_s, x.scores + stage * stage_distance);
+            add_product<Element, columns, range_block_rows>(x.d_scores, x.d_s, x.scores + stage * stage_distance);
             if constexpr (Traits::keeps_d_s)
-                store_d_s(run.count / step - 1 - at);
+                store_d_s(range.count / range_block_rows - 1 - at);
         }
         wgmma_wait<0>();
         if constexpr (Traits::has_d_values) {
@@ -161,40 +165,42 @@ template <class Traits> class BackwardConsumer {
         ++stage_.count;
     }
 
-    // Units of queries: the last product of a step comes with the first ones of the next.
-    __device__ __forceinline__ void meet_overlapped(Registers &x, const Unit &unit, const TileRun &run, int full,
-                                                    int steps, int all_steps) {
-        int at = steps - 1;
-        load_weights(run, FragmentThread().column(), x.weight);
-        if (steps < all_steps) {
+    // Row blocks of queries: the last product of a block comes with the first ones of the next.
+    __device__ __forceinline__ void meet_overlapped(Registers &x, const RowBlock &row_block, const OwnRange &range,
+                                                    int full, int blocks, int all_blocks) {
+        int at = blocks - 1;
+        load_weights(range, FragmentThread().column(), x.weight);
+        if (blocks < all_blocks) {
             finish_pending(x);
-            sit_out(all_steps - steps);
+            sit_out(all_blocks - blocks);
         }
         if (at < 0)
             return;
         if (!x.has_pending) {
-            take_overlapped_step<true, true>(x, unit, run, at--);
+            take_overlapped_block<true, true>(x, row_block, range, at--);
             x.has_pending = true;
         }
 #pragma unroll 1
         for (; at >= full; --at)
-            take_overlapped_step<true, false>(x, unit, run, at);
+            take_overlapped_block<true, false>(x, row_block, range, at);
 #pragma unroll 1
         for (; at >= 0; --at)
-            take_overlapped_step<false, false>(x, unit, run, at);
+            take_overlapped_block<false, false>(x, row_block, range, at);
     }
 
     template <bool hides, bool is_first>
-    __device__ __forceinline__ void take_overlapped_step(Registers &x, const Unit &unit, const TileRun &run, int at) {
+    __device__ __forceinline__ void take_overlapped_block(Registers &x, const RowBlock &row_block,
+                                                          const OwnRange &range, int at) {
         constexpr int pending_products = is_first ? 0 : 1;
         const int stage = stage_.slot();
         start_products(x);
         if constexpr (!is_first)
-            add_product<Element, columns, step>(x.d_scores, x.d_s, x.scores + pending_stage() * stage_distance);
-        const StepMask mask = find_mask<hides>(unit, run, at);
+            add_product<Element, columns, range_block_rows>(x.d_scores, x.d_s,
+                                                            x.scores + pending_stage() * stage_distance);
+        const BlockMask mask = find_mask<hides>(row_block, range, at);
         wgmma_wait<pending_products + 1>();
         fence_registers(x.s);
-        find_p<hides>(x, mask, run, stage);
+        find_p<hides>(x, mask, range, stage);
         wgmma_wait<pending_products>();
         fence_registers(x.d_p);
         find_d_s_of<hides>(x, mask, stage, [&](int j, const float2 &two) {
@@ -204,7 +210,7 @@ template <class Traits> class BackwardConsumer {
         if constexpr (!is_first)
             end_pending(x);
         if constexpr (hides)
-            clear_others(run.count - at * step, stage);
+            clear_others(range.count - at * range_block_rows, stage);
         pack<Element>(x.d_s, x.d_p);
         ++stage_.count;
     }
@@ -221,7 +227,7 @@ template <class Traits> class BackwardConsumer {
     __device__ __forceinline__ void finish_pending(Registers &x) {
         if (!x.has_pending)
             return;
-        add_product<Element, columns, step>(x.d_scores, x.d_s, x.scores + pending_stage() * stage_distance);
+        add_product<Element, columns, range_block_rows>(x.d_scores, x.d_s, x.scores + pending_stage() * stage_distance);
         end_pending(x);
         x.has_pending = false;
     }
@@ -229,35 +235,37 @@ template <class Traits> class BackwardConsumer {
     // S, and dP.
     __device__ __forceinline__ void start_products(Registers &x) {
         const int stage = stage_.slot();
-        wait_for_run();
-        multiply_rows<Element, columns, step>(x.s, x.own_scores, x.scores + stage * stage_distance);
+        wait_for_block();
+        multiply_rows<Element, columns, range_block_rows>(x.s, x.own_scores, x.scores + stage * stage_distance);
         if constexpr (Traits::has_d_scores)
-            multiply_rows<Element, columns, step>(x.d_p, x.own_values, x.values + stage * stage_distance);
+            multiply_rows<Element, columns, range_block_rows>(x.d_p, x.own_values, x.values + stage * stage_distance);
         look_ahead();
     }
 
-    // Of step `at` of a run.
+    // Of block `at` of a range.
     template <bool hides>
-    __device__ __forceinline__ StepMask find_mask(const Unit &unit, const TileRun &run, int at) const {
-        StepMask mask{FragmentThread().column(), {}};
+    __device__ __forceinline__ BlockMask find_mask(const RowBlock &row_block, const OwnRange &range, int at) const {
+        BlockMask mask{FragmentThread().column(), {}};
         if constexpr (hides)
 #pragma unroll
             for (int r = 0; r < 2; ++r)
                 mask.seen[r] =
-                    (params_.causal ? run.template visible<Traits::of_keys>(unit.position(FragmentThread().row(r)))
-                                    : run.count) -
-                    at * step;
+                    (params_.causal
+                         ? range.template visible<Traits::of_keys>(row_block.position(FragmentThread().row(r)))
+                         : range.count) -
+                    at * range_block_rows;
         return mask;
     }
 
     // S becomes P.
     template <bool hides>
-    __device__ __forceinline__ void find_p(Registers &x, const StepMask &mask, const TileRun &run, int stage) const {
+    __device__ __forceinline__ void find_p(Registers &x, const BlockMask &mask, const OwnRange &range,
+                                           int stage) const {
         if constexpr (Traits::overlaps) {
             find_probabilities<hides>(x.s, params_.scale_log2, x.weight, x.lse_log2, mask);
         } else {
             float weight[2];
-            load_weights(run, mask.column, weight);
+            load_weights(range, mask.column, weight);
             find_probabilities<hides>(x.s, params_.scale_log2, weight,
                                       load_statistic(shared_.lse_log2, x.slot, mask, stage), mask);
         }
@@ -265,7 +273,7 @@ template <class Traits> class BackwardConsumer {
 
     // store(first of two columns, their dS) for P and dP.
     template <bool hides, class Store>
-    __device__ __forceinline__ void find_d_s_of(const Registers &x, const StepMask &mask, int stage,
+    __device__ __forceinline__ void find_d_s_of(const Registers &x, const BlockMask &mask, int stage,
                                                 const Store &store) const {
         const auto p_at = [&](int j) {
             if constexpr (Traits::rounds_first)
@@ -279,10 +287,10 @@ template <class Traits> class BackwardConsumer {
             find_d_s<hides>(x.d_p, p_at, load_statistic(shared_.delta, x.slot, mask, stage), mask, store);
     }
 
-    // LSE or delta of the queries of a step or, for units of queries, of the thread's rows.
+    // LSE or delta of the queries of a block or, for row blocks of queries, of the thread's rows.
     template <int slots, int rows>
     __device__ __forceinline__ static auto load_statistic(const float (&statistic)[slots][rows], int slot,
-                                                          const StepMask &mask, int stage) {
+                                                          const BlockMask &mask, int stage) {
         if constexpr (Traits::of_keys)
             return ColumnStatistic{&statistic[stage][mask.column]};
         else
@@ -292,101 +300,103 @@ template <class Traits> class BackwardConsumer {
         RowStatistic rows;
 #pragma unroll
         for (int r = 0; r < 2; ++r)
-            rows.of_row[r] = statistic[own_unit() * unit_rows + FragmentThread().row(r)];
+            rows.of_row[r] = statistic[own_row_block() * row_block_rows + FragmentThread().row(r)];
         return rows;
     }
-    __device__ __forceinline__ static void load_weights(const TileRun &run, int column, float (&weight)[2]) {
-        annulus::load_weights(run.unit[own_unit()], column, weight, [](float count) { return log2_fast(count); });
+    __device__ __forceinline__ static void load_weights(const OwnRange &range, int column, float (&weight)[2]) {
+        annulus::load_weights(range.part[own_row_block()], column, weight,
+                              [](float count) { return log2_fast(count); });
     }
 
-    // unit_ where it need not be uniform. Asked for anew, like the thread's number: what depends on it would be kept in
-    // registers.
-    __device__ __forceinline__ static int own_unit() {
+    // row_block_ where it need not be uniform. Asked for anew, like the thread's number: what depends on it would be
+    // kept in registers.
+    __device__ __forceinline__ static int own_row_block() {
         return warpgroup_of_thread() - 1;
     }
 
-    // Where a step has but `present` rows of the run, the others are rows of other segments or classes: their
+    // Where a block has but `present` rows of the range, the others are rows of other segments or classes: their
     // probabilities are 0, but their elements may be infinite.
     __device__ __forceinline__ void clear_others(int present, int stage) {
-        if (present >= step)
+        if (present >= range_block_rows)
             return;
-        const int first = Traits::of_keys ? 0 : present, last = Traits::of_keys ? step - present : step;
-        const std::uint32_t targets[2] = {shared_address(shared_.run_rows[stage].scores),
-                                          shared_address(shared_.run_rows[stage].values)};
+        const int first = Traits::of_keys ? 0 : present,
+                  last = Traits::of_keys ? range_block_rows - present : range_block_rows;
+        const std::uint32_t targets[2] = {shared_address(shared_.range_rows[stage].scores),
+                                          shared_address(shared_.range_rows[stage].values)};
         for (int i = first * 8 + thread_of_warpgroup(); i < last * 8; i += warpgroup_threads)
 #pragma unroll
             for (int chunk = 0; chunk < Traits::chunks; ++chunk)
 #pragma unroll
                 for (const std::uint32_t target : targets)
-                    store_16_bytes(target + chunk * step * swizzled_row_bytes + i * 16, uint4{});
+                    store_16_bytes(target + chunk * range_block_rows * swizzled_row_bytes + i * 16, uint4{});
         fence_async_proxy();
-        sync_warpgroup(own_unit());
+        sync_warpgroup(own_row_block());
     }
 
-    // Where the images of the unit begin. Keys and queries are the same positions.
-    __device__ __forceinline__ void find_images(const Tile &tile) {
-        const TileRun &run = tile.run[0];
-        const int keys = (tile.unit[own_unit()].first - run.first) / run.stride / unit_rows;
-        const int segment = params_.branches[0].length.quotient(run.first);
+    // Where the images of the row block begin. Keys and queries are the same positions.
+    __device__ __forceinline__ void find_images(const OwnTile &tile) {
+        const OwnRange &range = tile.range[0];
+        const int keys = (tile.row_block[own_row_block()].first - range.first) / range.stride / row_block_rows;
+        const int segment = params_.branches[0].length.quotient(range.first);
         if (thread_of_warpgroup() == 0)
-            shared_.images[own_unit()] = params_.kept.image(tile.batch, tile.head, segment, keys);
-        sync_warpgroup(own_unit());
+            shared_.images[own_row_block()] = params_.kept.image(tile.batch, tile.head, segment, keys);
+        sync_warpgroup(own_row_block());
     }
 
-    // A step is an image, a warp's 16 rows are next to one another. dS stays in registers, too, for the product that
+    // A block is an image, a warp's 16 rows are next to one another. dS stays in registers, too, for the product that
     // reads it.
-    __device__ __forceinline__ void stage_d_s(const std::uint32_t (&d_s)[step / 4]) const {
-        static_assert(step == unit_rows);
+    __device__ __forceinline__ void stage_d_s(const std::uint32_t (&d_s)[range_block_rows / 4]) const {
+        static_assert(range_block_rows == row_block_rows);
         if (thread_of_warpgroup() % warp_threads == 0)
             bulk_store_wait_read();
         __syncwarp();
-        stage_pairs(shared_address(shared_.d_s[own_unit()]), d_s);
+        stage_pairs(shared_address(shared_.d_s[own_row_block()]), d_s);
     }
     // Once the product has been issued, beside which the fence and the copy then come.
     __device__ __forceinline__ void store_d_s(int queries) const {
         const int lane = thread_of_warpgroup() % warp_threads;
         const int warp = uniform(thread_of_warpgroup() / warp_threads);
-        const std::uint32_t image = shared_address(shared_.d_s[unit_]);
+        const std::uint32_t image = shared_address(shared_.d_s[row_block_]);
         fence_async_proxy();
         __syncwarp();
         constexpr int bytes = StoredDs::image_bytes / 4;
         if (lane == 0)
-            bulk_store(shared_.images[unit_] + (queries * 4 + warp) * bytes, image + warp * bytes, bytes);
+            bulk_store(shared_.images[row_block_] + (queries * 4 + warp) * bytes, image + warp * bytes, bytes);
     }
 
-    // For the rows of the step at hand. Asking takes a while, so that it is done a step before: after waiting for that
-    // one, since the phase before the one asked for must have been seen to end.
-    __device__ __forceinline__ void wait_for_run() const {
+    // For the rows of the block at hand. Asking takes a while, so that it is done a block before: after waiting for
+    // that one, since the phase before the one asked for must have been seen to end.
+    __device__ __forceinline__ void wait_for_block() const {
         if (!is_full_)
-            shared_.run_full[stage_.slot()].wait(stage_.parity_to_empty());
+            shared_.range_full[stage_.slot()].wait(stage_.parity_to_empty());
     }
     __device__ __forceinline__ void look_ahead() {
         const PipelineState<Traits::stages> next{stage_.count + 1};
-        is_full_ = shared_.run_full[next.slot()].has_ended(next.parity_to_empty());
+        is_full_ = shared_.range_full[next.slot()].has_ended(next.parity_to_empty());
     }
 
     __device__ __forceinline__ void release(int stage) const {
         if (thread_of_warpgroup() == 0)
-            shared_.run_empty[stage].arrive();
+            shared_.range_empty[stage].arrive();
     }
 
-    // Steps of the tile that are none of this unit's. The whole warpgroup must have seen a barrier's phase before the
-    // stage is released: a warp left two phases behind would wait for a parity that came and went.
-    __device__ __forceinline__ void sit_out(int steps) {
-        for (; steps > 0; --steps, ++stage_.count) {
+    // Blocks of the tile that this row block does not meet. The whole warpgroup must have seen a barrier's phase before
+    // the stage is released: a warp left two phases behind would wait for a parity that came and went.
+    __device__ __forceinline__ void sit_out(int blocks) {
+        for (; blocks > 0; --blocks, ++stage_.count) {
             const int stage = stage_.slot();
-            wait_for_run();
+            wait_for_block();
             look_ahead();
-            sync_warpgroup(own_unit());
+            sync_warpgroup(own_row_block());
             release(stage);
         }
     }
 
     const BackwardParams &params_;
     BackwardShared<Traits> &shared_;
-    const int unit_; // of the tile
+    const int row_block_; // of the tile
     PipelineState<Traits::stages> stage_;
-    bool is_full_ = false; // the stage at hand, as looked up a step before
+    bool is_full_ = false; // the stage at hand, as looked up a block before
 };
 
 } // namespace annulus

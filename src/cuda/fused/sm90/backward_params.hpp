@@ -9,45 +9,46 @@
 
 namespace annulus {
 
-// What a kernel computes. Units of the first are of queries, of the next ones of keys. The last two are a pair: one
-// keeps dS, which the other (kept_scores.cuh) only has to multiply.
-enum class Gradients { d_q, d_k_and_d_v, d_k, d_v, d_k_and_d_v_keeping_d_s, d_q_of_kept_d_s };
+// What a kernel computes. Row blocks of the first are of queries, of the next ones of keys. The last two are a pair:
+// one stores dS, which the other (dq_from_ds.cuh) only has to multiply.
+enum class Gradients { d_q, d_k_and_d_v, d_k, d_v, d_k_and_d_v_storing_d_s, d_q_of_stored_d_s };
 
-// Above this, the gradients of a unit's K and V together are too many registers: a kernel for each.
+// Above this, the gradients of a row block's K and V together are too many registers: a kernel for each.
 inline constexpr int most_columns_of_both = 128;
 
-// Whether there are kernels that keep dS instead of computing it twice: below 65 columns two products take less time
+// Whether there are kernels that store dS instead of computing it twice: below 65 columns two products take less time
 // than writing and reading their result.
-constexpr bool keeps_scores(int head_dim) {
+constexpr bool stores_d_s(int head_dim) {
     return head_dim > 64 && head_dim <= most_columns_of_both;
 }
 
-// dS of the only branch of some heads and segments in images: blocks of 64 keys and 64 queries, rows of keys as in
-// shared memory. For each batch entry, head, segment and unit of keys one image for each unit of queries, under
-// causality for those from the same number on.
+// dS of the only branch of some heads and segments in images: of 64 keys and 64 queries each, rows of keys as in
+// shared memory. For each batch entry, head, segment and row block of keys one image for each row block of queries,
+// under causality for those from the same number on.
 struct StoredDs {
     std::uint8_t *images;
     int first_batch, batches, first_head, head_step, heads, first_segment, segments;
-    int units_of_segment; // at most
+    int row_blocks_of_segment; // at most
     bool causal;
 
-    static constexpr int image_bytes = unit_rows * unit_rows * 2;
-    static constexpr int units_of_tile = 4; // of queries, of the kernel that multiplies
+    static constexpr int image_bytes = row_block_rows * row_block_rows * 2;
+    static constexpr int row_blocks_of_tile = 4; // of queries, of the kernel that multiplies
 
     __host__ __device__ std::int64_t images_of_segment() const {
-        return std::int64_t{units_of_segment} * (causal ? units_of_segment + 1 : 2 * units_of_segment) / 2;
+        return std::int64_t{row_blocks_of_segment} * (causal ? row_blocks_of_segment + 1 : 2 * row_blocks_of_segment) /
+               2;
     }
-    // Where that of the first unit of queries is, or would be.
+    // Where that of the first row block of queries is, or would be.
     __device__ __forceinline__ std::uint8_t *image(int batch, int head, int segment, int keys) const {
         std::int64_t index = std::int64_t{batch - first_batch} * heads + (head - first_head) / head_step;
         index = (index * segments + segment - first_segment) * images_of_segment();
-        index += std::int64_t{keys} * units_of_segment - (causal ? std::int64_t{keys} * (keys + 1) / 2 : 0);
+        index += std::int64_t{keys} * row_blocks_of_segment - (causal ? std::int64_t{keys} * (keys + 1) / 2 : 0);
         return images + index * image_bytes;
     }
 };
 
 struct BackwardParams : BackwardWork {
-    CUtensorMap run_scores[2 * most_strides], run_values[2 * most_strides];
+    CUtensorMap range_scores[2 * most_strides], range_values[2 * most_strides];
     StoredDs kept;
 };
 

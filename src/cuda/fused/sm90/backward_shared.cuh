@@ -14,41 +14,41 @@ namespace annulus {
 
 template <class Traits> struct BackwardShared {
     static constexpr bool of_keys = Traits::of_keys;
-    static constexpr int units = Traits::consumers, step = Traits::step;
+    static constexpr int row_blocks = Traits::consumers, range_block_rows = Traits::range_block_rows;
 
-    // For dV alone the value rows of units are not needed.
-    struct Units {
-        std::uint8_t scores[units * Traits::unit_bytes],
-            values[Traits::has_d_scores ? units * Traits::unit_bytes : 1024];
-    } units_rows[Traits::unit_slots];
-    struct RunRows {
+    // For dV alone the value rows of row blocks are not needed.
+    struct RowBlocks {
+        std::uint8_t scores[row_blocks * Traits::row_block_bytes],
+            values[Traits::has_d_scores ? row_blocks * Traits::row_block_bytes : 1024];
+    } own_rows[Traits::row_block_slots];
+    struct RangeRows {
         std::uint8_t scores[Traits::stage_bytes], values[Traits::stage_bytes];
-    } run_rows[Traits::stages];
-    std::uint8_t d_s[Traits::keeps_d_s ? units : 1][Traits::keeps_d_s ? StoredDs::image_bytes : 1024];
-    std::uint8_t *images[units]; // in global memory
-    // Of queries: those of a stage, or of a tile's units.
-    static constexpr int statistic_slots = of_keys ? Traits::stages : Traits::unit_slots;
-    static constexpr int statistics = of_keys ? step : units * unit_rows;
+    } range_rows[Traits::stages];
+    std::uint8_t d_s[Traits::keeps_d_s ? row_blocks : 1][Traits::keeps_d_s ? StoredDs::image_bytes : 1024];
+    std::uint8_t *images[row_blocks]; // in global memory
+    // Of queries: those of a stage, or of a tile's row blocks.
+    static constexpr int statistic_slots = of_keys ? Traits::stages : Traits::row_block_slots;
+    static constexpr int statistics = of_keys ? range_block_rows : row_blocks * row_block_rows;
     float lse_log2[statistic_slots][statistics], delta[statistic_slots][statistics];
-    UnitTile<units> tiles[tile_slots];
+    Tile<row_blocks> tiles[tile_slots];
     TileSearch search;
     Mbarrier tile_full[tile_slots], tile_empty[tile_slots];
-    Mbarrier unit_full[Traits::unit_slots], unit_empty[Traits::unit_slots];
-    Mbarrier run_full[Traits::stages], run_empty[Traits::stages];
+    Mbarrier row_block_full[Traits::row_block_slots], row_block_empty[Traits::row_block_slots];
+    Mbarrier range_full[Traits::stages], range_empty[Traits::stages];
 
     __device__ __forceinline__ void init_barriers() {
-        constexpr int consumer_warps = units * warpgroup_threads / warp_threads;
+        constexpr int consumer_warps = row_blocks * warpgroup_threads / warp_threads;
         for (int i = 0; i < tile_slots; ++i) {
             tile_full[i].init(1);
             tile_empty[i].init(consumer_warps + 3);
         }
-        for (int i = 0; i < Traits::unit_slots; ++i) {
-            unit_full[i].init(Traits::has_d_scores ? 2 : 1);
-            unit_empty[i].init(consumer_warps);
+        for (int i = 0; i < Traits::row_block_slots; ++i) {
+            row_block_full[i].init(Traits::has_d_scores ? 2 : 1);
+            row_block_empty[i].init(consumer_warps);
         }
         for (int i = 0; i < Traits::stages; ++i) {
-            run_full[i].init(1 + (of_keys ? warp_threads : 0));
-            run_empty[i].init(units);
+            range_full[i].init(1 + (of_keys ? warp_threads : 0));
+            range_empty[i].init(row_blocks);
         }
         publish_barriers();
     }

@@ -18,28 +18,28 @@ template <class Element_, int head_dim_, Gradients what> struct BackwardTraits {
     static constexpr bool of_keys = what != Gradients::d_q;
     static constexpr bool has_d_scores = what != Gradients::d_v; // and so gradients of probabilities
     static constexpr bool has_d_values = what != Gradients::d_q && what != Gradients::d_k;
-    static constexpr bool keeps_d_s = what == Gradients::d_k_and_d_v_keeping_d_s;
+    static constexpr bool keeps_d_s = what == Gradients::d_k_and_d_v_storing_d_s;
     static constexpr int chunks = (head_dim + 63) / 64; // of 64 columns, of a row in shared memory
 
-    // Few columns leave room for twice the rows of a run; not so in float16, whose probabilities take registers to be
+    // Few columns leave room for twice the rows of a range; not so in float16, whose probabilities take registers to be
     // read again.
-    static constexpr bool has_long_steps = of_keys && head_dim <= 64 && std::is_same_v<Element, __nv_bfloat16>;
-    // Warpgroups that compute, a unit of 64 rows each; and one that feeds them.
-    static constexpr int consumers = (head_dim <= 64 && !has_long_steps) || (!of_keys && head_dim <= 128) ? 3 : 2;
+    static constexpr bool has_long_blocks = of_keys && head_dim <= 64 && std::is_same_v<Element, __nv_bfloat16>;
+    // Warpgroups that compute, a row block of 64 rows each; and one that feeds them.
+    static constexpr int consumers = (head_dim <= 64 && !has_long_blocks) || (!of_keys && head_dim <= 128) ? 3 : 2;
     using Registers = WarpgroupRegisters<consumers>;
     static constexpr int threads = Registers::threads;
-    // Whether the last product of a step is computed beside the exponentials of the next. There are registers left,
-    // then, for what is the same in every step of a run or tile.
+    // Whether the last product of a block is computed beside the exponentials of the next. There are registers left,
+    // then, for what is the same in every block of a range or tile.
     static constexpr bool overlaps = !of_keys && head_dim <= 64;
     // Whether gradients of scores are computed from probabilities of the dtype, for fewer registers.
     static constexpr bool rounds_first = has_d_scores && has_d_values;
 
-    static constexpr int step = has_long_steps ? 128 : head_dim <= 192 ? 64 : 32; // rows of a run
+    static constexpr int range_block_rows = has_long_blocks ? 128 : head_dim <= 192 ? 64 : 32;
     static constexpr int stages = head_dim <= 64 ? 4 : 2;
-    static constexpr int unit_slots = head_dim <= 64 || (consumers == 2 && head_dim <= 128) ? 2 : 1;
+    static constexpr int row_block_slots = head_dim <= 64 || (consumers == 2 && head_dim <= 128) ? 2 : 1;
 
-    static constexpr int unit_bytes = 64 * chunks * 128;
-    static constexpr int stage_bytes = step * chunks * 128;
+    static constexpr int row_block_bytes = 64 * chunks * 128;
+    static constexpr int stage_bytes = range_block_rows * chunks * 128;
 };
 
 } // namespace annulus

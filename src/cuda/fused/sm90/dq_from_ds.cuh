@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// dQ = scale dS K from the dS that a kernel over units of keys has stored (backward.cuh), for the only branch of a
+// dQ = scale dS K from the dS that a kernel over row blocks of keys has stored (backward.cuh), for the only branch of a
 // plan.
 //
-// Grid. As many blocks as the GPU has multiprocessors; each takes every so many tiles. A tile is four units of 64
-// queries, neighbours in a class; two consumers have two of them each and go through the units of keys, whose images of
-// dS lie next to one another for the four.
+// Grid. As many CTAs as the GPU has multiprocessors; each takes every so many tiles. A tile is four row blocks of 64
+// queries, neighbours in a class; two consumers have two of them each and go through the row blocks of keys, whose
+// images of dS lie next to one another for the four.
 //
 // Roles. One thread of warpgroup 0 copies; warpgroups 1 and 2 compute. Shared memory: stages of four images and 64 rows
-// of K, filled by copies and emptied by the consumers; a unit of dQ for each consumer on its way out.
+// of K, filled by copies and emptied by the consumers; a row block of dQ for each consumer on its way out.
 #pragma once
 
 #include "cuda/device/warp.cuh"
@@ -27,35 +27,36 @@ template <class Element_, int head_dim_> struct DqFromDsTraits {
     using Element = Element_;
     static constexpr int head_dim = head_dim_;
     static constexpr int chunks = (head_dim + 63) / 64;
-    static constexpr int consumers = 2, units_of_consumer = 2, units = StoredDs::units_of_tile;
-    static_assert(units == consumers * units_of_consumer);
+    static constexpr int consumers = 2, row_blocks_of_consumer = 2, row_blocks = StoredDs::row_blocks_of_tile;
+    static_assert(row_blocks == consumers * row_blocks_of_consumer);
     using Registers = WarpgroupRegisters<consumers>;
     static constexpr int threads = Registers::threads;
     static constexpr int stages = 4;
-    static constexpr int unit_bytes = unit_rows * chunks * swizzled_row_bytes;
+    static constexpr int row_block_bytes = row_block_rows * chunks * swizzled_row_bytes;
     // Whose tensor maps of K it uses.
-    static_assert(BackwardTraits<Element, head_dim, Gradients::d_q>::step == unit_rows);
+    static_assert(BackwardTraits<Element, head_dim, Gradients::d_q>::range_block_rows == row_block_rows);
 };
 
 template <class Traits> struct DqFromDsShared {
     struct Stage {
-        std::uint8_t d_s[Traits::units][StoredDs::image_bytes];
-        std::uint8_t keys[Traits::unit_bytes];
+        std::uint8_t d_s[Traits::row_blocks][StoredDs::image_bytes];
+        std::uint8_t keys[Traits::row_block_bytes];
     } stages[Traits::stages];
-    std::uint8_t staging[Traits::consumers][Traits::unit_bytes];
+    std::uint8_t staging[Traits::consumers][Traits::row_block_bytes];
     Mbarrier full[Traits::stages], empty[Traits::stages];
 };
 
 struct StoredTile {
     int batch, head, segment;
-    int first, stride;           // position of the class's first query of the segment
-    int first_unit, units, keys; // of queries from there on; how many units the class has; how many are met
+    int first, stride; // position of the class's first query of the segment
+    int first_row_block, row_blocks,
+        keys; // of queries from there on; how many row blocks the class has; how many are met
 
     // False where the branch does not serve the head.
-    __device__ __forceinline__ bool find(const BackwardParams &params, int units_of_tile, int id) {
+    __device__ __forceinline__ bool find(const BackwardParams &params, int row_blocks_of_tile, int id) {
         const StoredDs &stored = params.kept;
         const GridBranch &branch = params.branches[0];
-        const int groups = quotient_up(stored.units_of_segment, units_of_tile);
+        const int groups = quotient_up(stored.row_blocks_of_segment, row_blocks_of_tile);
         const int all_segments = stored.segments * stored.heads * stored.batches;
         const int group = groups - 1 - (params.by_length ? id / all_segments : id % groups);
         id = params.by_length ? id % all_segments : id / groups;
@@ -68,19 +69,19 @@ struct StoredTile {
         const int start = segment * branch.length.value;
         stride = branch.dilation.value;
         first = start + branch.phase(head);
-        units = (min(branch.length.value, params.sequence_length - start) / stride) / unit_rows;
-        first_unit = group * units_of_tile;
-        keys = params.causal ? min(units, first_unit + units_of_tile) : units;
-        return first_unit < units;
+        row_blocks = (min(branch.length.value, params.sequence_length - start) / stride) / row_block_rows;
+        first_row_block = group * row_blocks_of_tile;
+        keys = params.causal ? min(row_blocks, first_row_block + row_blocks_of_tile) : row_blocks;
+        return first_row_block < row_blocks;
     }
 };
 
-// use(tile) for the tiles of this block, by turns from either end, so that all blocks have as much to do.
+// use(tile) for the tiles of this CTA, by turns from either end, so that all CTAs have as much to do.
 template <class Traits, class Use>
 __device__ __forceinline__ void for_each_stored_tile(const BackwardParams &params, Use use) {
     for (unsigned first = 0, turn = 0; first < params.tiles; first += gridDim.x, ++turn) {
         const unsigned id = first + (turn % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
-        if (StoredTile tile; id < params.tiles && tile.find(params, Traits::units, static_cast<int>(id)))
+        if (StoredTile tile; id < params.tiles && tile.find(params, Traits::row_blocks, static_cast<int>(id)))
             use(tile);
     }
 }
@@ -89,25 +90,25 @@ template <class Traits>
 __device__ __forceinline__ void copy_stored(const BackwardParams &params, DqFromDsShared<Traits> &shared) {
     PipelineState<Traits::stages> place;
     for_each_stored_tile<Traits>(params, [&](const StoredTile &tile) {
-        const int units = min(Traits::units, tile.units - tile.first_unit);
-        const int row = tile.first - params.run_start, residue = row % tile.stride, index = row / tile.stride;
+        const int row_blocks = min(Traits::row_blocks, tile.row_blocks - tile.first_row_block);
+        const int row = tile.first - params.range_start, residue = row % tile.stride, index = row / tile.stride;
         for (int keys = 0; keys < tile.keys; ++keys, ++place.count) {
             auto &stage = shared.stages[place.slot()];
             Mbarrier &full = shared.full[place.slot()];
             shared.empty[place.slot()].wait(place.parity_to_fill());
-            const int hidden = params.causal ? max(keys - tile.first_unit, 0) : 0; // units
-            const unsigned bytes = (units - hidden) * StoredDs::image_bytes;
-            full.arrive_expecting(bytes + Traits::unit_bytes);
+            const int hidden = params.causal ? max(keys - tile.first_row_block, 0) : 0; // row blocks
+            const unsigned bytes = (row_blocks - hidden) * StoredDs::image_bytes;
+            full.arrive_expecting(bytes + Traits::row_block_bytes);
             bulk_load(shared_address(stage.d_s[hidden]),
                       params.kept.image(tile.batch, tile.head, tile.segment, keys) +
-                          (tile.first_unit + hidden) * StoredDs::image_bytes,
+                          (tile.first_row_block + hidden) * StoredDs::image_bytes,
                       bytes, full);
 #pragma unroll
             for (int chunk = 0; chunk < Traits::chunks; ++chunk)
                 // Rows of whole classes: all residues have as many, whose map is the second of the stride's.
-                tma_load(shared_address(stage.keys) + chunk * unit_rows * swizzled_row_bytes, params.run_scores[1],
-                         full, chunk * 64, index + keys * unit_rows, residue, tile.head / params.heads_of_kv_head,
-                         tile.batch);
+                tma_load(shared_address(stage.keys) + chunk * row_block_rows * swizzled_row_bytes,
+                         params.range_scores[1], full, chunk * 64, index + keys * row_block_rows, residue,
+                         tile.head / params.heads_of_kv_head, tile.batch);
         }
     });
 }
@@ -126,17 +127,17 @@ template <class Traits> class DqFromDsConsumer {
     static constexpr int columns = Traits::head_dim;
 
     __device__ __forceinline__ void find_d_q(const StoredTile &tile) {
-        const int unit = tile.first_unit + index_ * Traits::units_of_consumer;
+        const int row_block = tile.first_row_block + index_ * Traits::row_blocks_of_consumer;
         const std::uint32_t stages = shared_address(shared_.stages);
         const std::uint32_t left =
-            smem_descriptor_start(stages + index_ * Traits::units_of_consumer * StoredDs::image_bytes);
-        const std::uint32_t right =
-            smem_descriptor_start(stages + Traits::units * StoredDs::image_bytes, unit_rows * swizzled_row_bytes);
+            smem_descriptor_start(stages + index_ * Traits::row_blocks_of_consumer * StoredDs::image_bytes);
+        const std::uint32_t right = smem_descriptor_start(stages + Traits::row_blocks * StoredDs::image_bytes,
+                                                          row_block_rows * swizzled_row_bytes);
         float x[columns / 2], y[columns / 2];
 #pragma unroll
         for (int i = 0; i < columns / 2; ++i)
             x[i] = y[i] = 0;
-        const auto take_step = [&](auto use) {
+        const auto take_block = [&](auto use) {
             const int slot = place_.slot();
             shared_.full[slot].wait(place_.parity_to_empty());
             const std::uint32_t distance = slot * (sizeof(typename DqFromDsShared<Traits>::Stage) / 16);
@@ -145,54 +146,54 @@ template <class Traits> class DqFromDsConsumer {
                 shared_.empty[slot].arrive();
             ++place_.count;
         };
-        const auto multiply = [&](auto has_first, std::uint32_t left_of_step, std::uint32_t right_of_step) {
+        const auto multiply = [&](auto has_first, std::uint32_t left_of_block, std::uint32_t right_of_block) {
             fence_registers(x);
             fence_registers(y);
             wgmma_fence();
 #pragma unroll
-            for (int i = 0; i < unit_rows / 16; ++i) {
-                const std::uint32_t step = i * 16 * swizzled_row_bytes / 16;
+            for (int i = 0; i < row_block_rows / 16; ++i) {
+                const std::uint32_t offset = i * 16 * swizzled_row_bytes / 16;
                 if constexpr (decltype(has_first)::value)
-                    WgmmaSsMnMajor<Element, columns>::run(x, smem_descriptor(left_of_step + step),
-                                                          smem_descriptor(right_of_step + step));
-                WgmmaSsMnMajor<Element, columns>::run(y,
-                                                      smem_descriptor(left_of_step + StoredDs::image_bytes / 16 + step),
-                                                      smem_descriptor(right_of_step + step));
+                    WgmmaSsMnMajor<Element, columns>::run(x, smem_descriptor(left_of_block + offset),
+                                                          smem_descriptor(right_of_block + offset));
+                WgmmaSsMnMajor<Element, columns>::run(
+                    y, smem_descriptor(left_of_block + StoredDs::image_bytes / 16 + offset),
+                    smem_descriptor(right_of_block + offset));
             }
             wgmma_commit();
             wgmma_wait<0>();
             fence_registers(x);
             fence_registers(y);
         };
-        // Under causality the first of the two units sees the keys up to its own, the second one more.
-        const int all = uniform(tile.keys), of_first = params_.causal ? min(all, unit + 1) : all;
+        // Under causality the first of the two row blocks sees the keys up to its own, the second one more.
+        const int all = uniform(tile.keys), of_first = params_.causal ? min(all, row_block + 1) : all;
         int keys = 0;
 #pragma unroll 1
         for (; keys < of_first; ++keys)
-            take_step([&](auto... starts) { multiply(std::true_type{}, starts...); });
+            take_block([&](auto... starts) { multiply(std::true_type{}, starts...); });
         if (keys < all) {
-            take_step([&](auto... starts) { multiply(std::false_type{}, starts...); });
+            take_block([&](auto... starts) { multiply(std::false_type{}, starts...); });
             ++keys;
         }
         for (; keys < all; ++keys) // the whole warpgroup must have seen a stage before it is given back
-            take_step([&](auto...) { sync_warpgroup(index_); });
-        write(tile, unit, x);
-        write(tile, unit + 1, y);
+            take_block([&](auto...) { sync_warpgroup(index_); });
+        write(tile, row_block, x);
+        write(tile, row_block + 1, y);
     }
 
-    __device__ __forceinline__ void write(const StoredTile &tile, int unit, const float (&x)[columns / 2]) {
-        if (unit >= tile.units)
+    __device__ __forceinline__ void write(const StoredTile &tile, int row_block, const float (&x)[columns / 2]) {
+        if (row_block >= tile.row_blocks)
             return;
         if (params_.has_nan)
             note_nonfinite(x, params_.has_nan);
         const std::uint32_t staging = shared_address(shared_.staging[index_]);
-        __syncwarp(); // the unit before is out
+        __syncwarp(); // the row block before is out
         stage_rows<Element>(staging, x, params_.scale, params_.scale);
-        const PassRows &rows = params_.d_scores;
+        const TensorRows &rows = params_.d_scores;
         const std::int64_t distance = tile.stride * rows.row;
         Element *const row_0 = static_cast<Element *>(rows.data) + tile.batch * rows.batch + tile.head * rows.head +
-                               (tile.first - rows.start) * rows.row + unit * unit_rows * distance;
-        store_rows<Element, columns>(staging, unit_rows, params_.head_dim,
+                               (tile.first - rows.start) * rows.row + row_block * row_block_rows * distance;
+        store_rows<Element, columns>(staging, row_block_rows, params_.head_dim,
                                      [&](int row) { return row_0 + row * distance; });
     }
 

@@ -1,25 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fused forward kernel: attention of all branches in one pass, for sm_90a.
+// The fused forward kernel: attention of all branches in one launch, for sm_90a.
 //
 // For each query, with S = Q K^T over the keys of all its branches, c = scale log2(e) and the multiplicity w of a key:
 //
 //     m = max(S + log2(w) / c),   l = sum 2^(c S + log2(w) - c m),   O = sum 2^(c S + log2(w) - c m) V / l
 //     LSE = (c m + log2(l)) / log2(e)
 //
-// by the running softmax of Milakov and Gimelshein (2018): a step takes some more keys, and O and l are rescaled where
-// m moves.
+// by the running softmax of Milakov and Gimelshein (2018): with each block of keys O and l are rescaled where m moves.
 //
-// Grid. As many blocks as the GPU has multiprocessors; each takes tiles (find_tile.cuh) until there are none left, the
+// Words. A row block is 64 queries, the rows that a warpgroup computes; a range the keys of a branch that it meets, one
+// progression; a block so many keys of a range as a stage holds (schedule/).
+//
+// Grid. As many CTAs as the GPU has multiprocessors; each takes tiles (find_tile.cuh) until there are none left, the
 // first two by its index, the others from a counter.
 //
 // Roles. Warpgroup 0 feeds: its warp 0 copies K and V by tensor maps, warp 1 finds tiles, warps 2 and 3 copy Q. The
-// other warpgroups compute, a unit of 64 queries each.
+// other warpgroups compute, a row block of 64 queries each.
 //
 // Shared memory, for each barrier who fills and who empties:
 //
-//     queries[query_slots]   units x 64 rows of Q      query_full: warps 2, 3     query_empty: consumers' warps
-//     k, v[stages]           `step` rows of K, of V    k_full, v_full: copies     k_empty, v_empty: consumers
-//     tiles[2]               what is to be done        tile_full: warp 1          tile_empty: all other warps
+//     queries[query_slots]   row blocks of Q        query_full: warps 2, 3     query_empty: consumers' warps
+//     k, v[stages]           a block of K, of V     k_full, v_full: copies     k_empty, v_empty: consumers
+//     tiles[2]               what is to be done     tile_full: warp 1          tile_empty: all other warps
 //
 // Rings are never reset. A consumer stages O in its part of the queries' slot before it gives that back.
 #pragma once

@@ -13,11 +13,11 @@ namespace annulus {
 
 template <class Traits> struct ForwardShared {
     static constexpr bool of_keys = false;
-    static constexpr int units = Traits::consumers, step = Traits::step;
-    std::uint8_t queries[Traits::query_slots][Traits::consumers * Traits::unit_bytes];
+    static constexpr int row_blocks = Traits::consumers, range_block_rows = Traits::range_block_rows;
+    std::uint8_t queries[Traits::query_slots][Traits::consumers * Traits::row_block_bytes];
     std::uint8_t k[Traits::stages][Traits::stage_bytes];
     std::uint8_t v[Traits::stages][Traits::stage_bytes];
-    UnitTile<Traits::consumers> tiles[tile_slots];
+    Tile<Traits::consumers> tiles[tile_slots];
     TileSearch search;
     Mbarrier tile_full[tile_slots], tile_empty[tile_slots];
     Mbarrier query_full[Traits::query_slots], query_empty[Traits::query_slots];

@@ -15,23 +15,23 @@ template <class Element_, int head_dim_> struct ForwardTraits {
     static constexpr int head_dim = head_dim_;
     static constexpr int chunks = (head_dim + 63) / 64; // of 64 columns, of a row in shared memory
 
-    // Warpgroups that compute, a unit of 64 queries each; and one that feeds them.
+    // Warpgroups that compute, a row block of 64 queries each; and one that feeds them.
     static constexpr int consumers = head_dim <= 128 ? 3 : 2;
     using Registers = WarpgroupRegisters<consumers>;
     static constexpr int threads = Registers::threads;
-    // Whether Q K^T of a step is computed beside the softmax and P V of the step before.
+    // Whether Q K^T of a block is computed beside the softmax and P V of the block before.
     static constexpr bool overlaps = head_dim <= 64 || head_dim > 128;
     // Whether consumers take turns at issuing products.
     static constexpr bool takes_turns = overlaps;
     // Whether O is rescaled only if a maximum of the warp's rows has moved.
     static constexpr bool skips_rescaling = head_dim > 64;
 
-    static constexpr int step = head_dim <= 128 ? 128 : 64; // keys
-    static constexpr int stages = head_dim <= 64 ? 4 : 2;   // of K and of V
+    static constexpr int range_block_rows = head_dim <= 128 ? 128 : 64; // keys
+    static constexpr int stages = head_dim <= 64 ? 4 : 2;               // of K and of V
     static constexpr int query_slots = head_dim <= 192 ? 2 : 1;
 
-    static constexpr int unit_bytes = 64 * chunks * 128;
-    static constexpr int stage_bytes = step * chunks * 128;
+    static constexpr int row_block_bytes = 64 * chunks * 128;
+    static constexpr int stage_bytes = range_block_rows * chunks * 128;
 };
 
 } // namespace annulus

@@ -8,7 +8,7 @@
 
 namespace annulus {
 
-// Runs a kernel, with a block of Traits::threads threads and a Shared for each multiprocessor. Throws
+// Ranges a kernel, with a CTA of Traits::threads threads and a Shared for each multiprocessor. Throws
 // Error(ANNULUS_ERROR_CUDA), with `what` in it.
 template <class Traits, class Shared, class Params>
 void launch_kernel(const char *what, void (*kernel)(Params), const Params &params, int multiprocessors,

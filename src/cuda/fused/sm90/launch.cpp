@@ -39,7 +39,7 @@ KernelShape forward_shape(int head_dim) {
     KernelShape shape{};
     with_head_dim(head_dim, [&](auto dim) {
         using Traits = ForwardTraits<__nv_bfloat16, dim.value>;
-        shape = {Traits::consumers, Traits::step};
+        shape = {Traits::consumers, Traits::range_block_rows};
     });
     return shape;
 }
@@ -47,7 +47,9 @@ KernelShape forward_shape(int head_dim) {
 KernelShape backward_shape(annulus_dtype dtype, int head_dim, Gradients what) {
     KernelShape shape{};
     with_head_dim(head_dim, [&](auto dim) {
-        const auto set = [&](auto traits) { shape = {decltype(traits)::consumers, decltype(traits)::step}; };
+        const auto set = [&](auto traits) {
+            shape = {decltype(traits)::consumers, decltype(traits)::range_block_rows};
+        };
         const auto set_of = [&](auto element) {
             if (what == Gradients::d_q)
                 set(BackwardTraits<decltype(element), dim.value, Gradients::d_q>());

@@ -18,7 +18,7 @@ KernelShape backward_shape(annulus_dtype dtype, int head_dim, Gradients what);
 // The kernels that compute the gradients of keys between them; their shapes are the same.
 std::span<const Gradients> gradients_of_keys(int head_dim);
 
-// Run a kernel on as many blocks as the device has multiprocessors. `dtype` is bfloat16 or float16.
+// Run a kernel on as many CTAs as the device has multiprocessors. `dtype` is bfloat16 or float16.
 void launch_forward(annulus_dtype dtype, const ForwardParams &params, int multiprocessors, cudaStream_t stream);
 void launch_backward(annulus_dtype dtype, Gradients what, const BackwardParams &params, int multiprocessors,
                      cudaStream_t stream);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The products of a step, each one group of wgmma instructions. Operands in shared memory are given by the low half of
+// The products of a block, each one group of wgmma instructions. Operands in shared memory are given by the low half of
 // their descriptors.
 #pragma once
 
@@ -19,7 +19,7 @@ __device__ __forceinline__ void multiply_rows(float (&result)[rows / 2], std::ui
 #pragma unroll
     for (int i = 0; i < columns / 16; ++i)
         WgmmaSsKMajor<Element, rows>::run(
-            result, smem_descriptor(a + ((i / 4) * unit_rows * swizzled_row_bytes + i % 4 * 32) / 16),
+            result, smem_descriptor(a + ((i / 4) * row_block_rows * swizzled_row_bytes + i % 4 * 32) / 16),
             smem_descriptor(b + ((i / 4) * rows * swizzled_row_bytes + i % 4 * 32) / 16), i != 0);
     wgmma_commit();
 }

@@ -9,7 +9,7 @@ namespace annulus {
 
 constexpr int tile_slots = 2;
 
-// One warp: which tiles are next. The first ones by the block's index: blocks look for them all at once, and which of
+// One warp: which tiles are next. The first ones by the CTA's index: CTAs look for them all at once, and which of
 // them a counter would give a long one is chance. The others from a counter, as slots become free. use(place in the
 // ring) for each.
 template <class Shared, class Use>
@@ -28,14 +28,14 @@ __device__ __forceinline__ void find_tiles(const TileGrid &grid, Shared &shared,
     };
     for (PipelineState<tile_slots> at;; ++at.count) {
         shared.tile_empty[at.slot()].wait(at.parity_to_fill());
-        UnitTile<Shared::units> &tile = shared.tiles[at.slot()];
+        Tile<Shared::row_blocks> &tile = shared.tiles[at.slot()];
         unsigned id = next();
-        while (id < grid.tiles && !find_tile<Shared::of_keys, Shared::step>(grid, shared.search, id, tile))
+        while (id < grid.tiles && !find_tile<Shared::of_keys, Shared::range_block_rows>(grid, shared.search, id, tile))
             id = next();
         const bool is_last = id >= grid.tiles;
         if (lane == 0) {
             if (is_last)
-                tile.runs = -1;
+                tile.ranges = -1;
             shared.tile_full[at.slot()].arrive();
         }
         if (is_last)

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The units of a tile.
+// The row blocks of a tile.
 //
-// Classes of unit rows are the leaves of a tree: modulo levels[0] = 1 all positions are one class; a class falls apart
-// modulo the next level while some branch has a part of it. Only classes that take part in a branch are kept, one a
-// lane; ordered by the number of rows that they meet, the longest first, their units follow one another, and a tile
-// takes the next few.
+// Classes of row block rows are the leaves of a tree: modulo levels[0] = 1 all positions are one class; a class falls
+// apart modulo the next level while some branch has a part of it. Only classes that take part in a branch are kept, one
+// a lane; ordered by the number of rows that they meet, the longest first, their row blocks follow one another, and a
+// tile takes the next few.
 #pragma once
 
 #include "cuda/device/warp.cuh"
@@ -15,11 +15,11 @@
 
 namespace annulus {
 
-// The classes of the units of a cell.
+// The classes of the row blocks of a cell.
 __device__ __forceinline__ void find_classes(const TileGrid &grid, TileSearch &search, int lane) {
     const bool is_branch = lane < grid.branch_count, serves = is_branch && search.branches[lane].serves;
-    const int own_dilation = serves ? search.branches[lane].unit_dilation : 0;
-    const int own_residue = serves ? search.branches[lane].unit_residue : 0;
+    const int own_dilation = serves ? search.branches[lane].row_dilation : 0;
+    const int own_residue = serves ? search.branches[lane].row_residue : 0;
     if (__all_sync(~0u, !is_branch || (search.dilations[lane] == own_dilation && search.residues[lane] == own_residue)))
         return;
     if (is_branch) {
@@ -57,10 +57,10 @@ __device__ __forceinline__ void find_classes(const TileGrid &grid, TileSearch &s
     __syncwarp();
 }
 
-// Fills in the units of tile `index` of a cell; returns the union of their branches, 0 if there is no such tile.
-template <bool of_keys, int units>
-__device__ __forceinline__ unsigned find_units(const TileGrid &grid, TileSearch &search, int lane, int index,
-                                               int cell_start, int cell_end, UnitTile<units> &tile) {
+// Fills in the row blocks of tile `index` of a cell; returns the union of their branches, 0 if there is no such tile.
+template <bool of_keys, int row_blocks>
+__device__ __forceinline__ unsigned find_row_blocks(const TileGrid &grid, TileSearch &search, int lane, int index,
+                                                    int cell_start, int cell_end, Tile<row_blocks> &tile) {
     const bool is_branch = lane < grid.branch_count;
     const unsigned serving = __ballot_sync(~0u, is_branch && search.branches[lane].serves);
     // Of the lane's class.
@@ -72,16 +72,16 @@ __device__ __forceinline__ unsigned find_units(const TileGrid &grid, TileSearch 
         residue = grid.tiles_of_class.quotient(index);
         modulus = grid.residue_classes;
         index = grid.tiles_of_class.remainder(index);
-        if (is_branch && search.branches[lane].unit_rule == ANNULUS_QUERY_RESIDUE)
-            search.branches[lane].run_residue = grid.branches[lane].dilation.remainder(residue);
+        if (is_branch && search.branches[lane].row_rule == ANNULUS_QUERY_RESIDUE)
+            search.branches[lane].range_residue = grid.branches[lane].dilation.remainder(residue);
         __syncwarp();
     } else if (grid.branch_count == 1) {
-        residue = search.branches[0].unit_residue;
-        modulus = search.branches[0].unit_dilation > 1 ? grid.branches[0].dilation : FastDivmod(1);
+        residue = search.branches[0].row_residue;
+        modulus = search.branches[0].row_dilation > 1 ? grid.branches[0].dilation : FastDivmod(1);
     } else {
         find_classes(grid, search, lane);
         classes = search.class_count;
-        const UnitClass &of_lane = search.classes[lane < classes ? lane : 0];
+        const RowClass &of_lane = search.classes[lane < classes ? lane : 0];
         residue = of_lane.residue;
         modulus = grid.levels[of_lane.level];
         own_branches = of_lane.branches;
@@ -89,40 +89,40 @@ __device__ __forceinline__ unsigned find_units(const TileGrid &grid, TileSearch 
     if (lane >= classes)
         own_branches = 0;
     const Members rows(cell_start, cell_end, residue, modulus);
-    const int own_units = own_branches ? quotient_up(rows.count, unit_rows) : 0;
-    if (index * units >= __reduce_add_sync(~0u, own_units))
+    const int own_row_blocks = own_branches ? quotient_up(rows.count, row_block_rows) : 0;
+    if (index * row_blocks >= __reduce_add_sync(~0u, own_row_blocks))
         return 0;
 
-    unsigned met = 0; // rows of runs; only to order classes: it may wrap around
+    unsigned met = 0; // rows of ranges; only to order classes: it may wrap around
     float padding_keys = 0;
     for (unsigned left = own_branches; left; left &= left - 1) {
         const CellBranch &branch = search.branches[__ffs(left) - 1];
         const GridBranch &of_grid = grid.branches[__ffs(left) - 1];
-        const int count = Members(branch.start, branch.end, branch.run_residue, of_grid.run_dilation).count;
+        const int count = Members(branch.start, branch.end, branch.range_residue, of_grid.range_dilation).count;
         met += count;
         if (grid.zero_keys)
-            padding_keys += of_grid.run_dilation.quotient(of_grid.length.value - 1) + 1 - count;
+            padding_keys += of_grid.range_dilation.quotient(of_grid.length.value - 1) + 1 - count;
     }
-    int before = 0; // units of classes that meet more
+    int before = 0; // row blocks of classes that meet more
     for (int i = 0; i < classes; ++i) {
         const unsigned other_met = __shfl_sync(~0u, met, i);
-        const int other_units = __shfl_sync(~0u, own_units, i);
-        before += other_met > met || (other_met == met && i < lane) ? other_units : 0;
+        const int other_row_blocks = __shfl_sync(~0u, own_row_blocks, i);
+        before += other_met > met || (other_met == met && i < lane) ? other_row_blocks : 0;
     }
 
     unsigned all = 0;
 #pragma unroll
-    for (int i = 0; i < units; ++i) {
-        const int place = index * units + i - before;
-        const bool is_owner = place >= 0 && place < own_units;
+    for (int i = 0; i < row_blocks; ++i) {
+        const int place = index * row_blocks + i - before;
+        const bool is_owner = place >= 0 && place < own_row_blocks;
         const unsigned owner = __ballot_sync(~0u, is_owner);
         if (is_owner) {
             // The longest first: later queries see more keys, earlier keys are seen by more queries.
-            const int j = (grid.causal && !of_keys ? own_units - 1 - place : place) * unit_rows;
-            tile.unit[i] = {rows.first + j * modulus.value, modulus.value, min(unit_rows, rows.count - j), own_branches,
-                            padding_keys};
+            const int j = (grid.causal && !of_keys ? own_row_blocks - 1 - place : place) * row_block_rows;
+            tile.row_block[i] = {rows.first + j * modulus.value, modulus.value, min(row_block_rows, rows.count - j),
+                                 own_branches, padding_keys};
         } else if (!owner && lane == 0) {
-            tile.unit[i] = {0, 0, 0, 0, 0};
+            tile.row_block[i] = {0, 0, 0, 0, 0};
         }
         if (owner)
             all |= __shfl_sync(~0u, own_branches, __ffs(owner) - 1);

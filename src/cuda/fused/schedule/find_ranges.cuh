@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ranges of a tile: the rows of the other side that its row blocks meet, each once.
+//
+// Merging. Where the ranges of branch b, as far as they lie in the segment of branch a, belong to ranges of branch a
+// (and its row blocks take part in a), b does not visit them: a does, with the multiplicity in which they count. Such
+// an a is the parent of b; b visits what lies left and right of the parent's segment. How often a row counts depends on
+// its position modulo the largest dilation of those below a; a range is split until that is a period of at most 8 rows,
+// which a thread's columns of scores have as well.
+//
+// An example. Branch a has segments of 4 and dilation 1, branch b segments of 16 and dilation 2; 16 positions, without
+// causality. In the cell of positions 4 to 7 queries 4 and 6 are a row block, which takes part in both. In branch a
+// they meet keys 4, 5, 6, 7, in branch b keys 0, 2, …, 14. Keys 4 and 6 are keys of both, so that a is b's parent, and
+// there are three ranges:
+//
+//     a             4, 5, 6, 7        with multiplicities 2, 1, 2, 1
+//     b, left       0, 2              with multiplicity 1
+//     b, right      8, 10, 12, 14     with multiplicity 1
+//
+// If the dilation of b were 3, query 6 would be the one of both, and of the keys 4, 5, 6, 7 only 6 counted twice. Such
+// multiplicities have a period of 3, which columns of eight have not. So the range of a is split in three of stride 3,
+// each of one multiplicity: 4, 7 and 5 with 1, 6 with 2.
+#pragma once
+
+#include "cuda/device/warp.cuh"
+#include "cuda/fused/schedule/tile.cuh"
+#include "cuda/fused/schedule/tile_search.cuh"
+
+#include <cstdint>
+
+namespace annulus {
+
+// Finds the parents among the branches `taking`.
+__device__ __forceinline__ void find_parents(const TileGrid &grid, TileSearch &search, int lane, unsigned taking) {
+    for (unsigned left = taking; left; left &= left - 1) {
+        const int i = __ffs(left) - 1;
+        const CellBranch &other = search.branches[i];
+        if (lane > i && (taking >> lane & 1))
+            search.branches[lane].try_parent(grid, i, other);
+        __syncwarp();
+    }
+}
+
+// How often a position of a range of branch b counts for a row block: once, and once more in each of the branches
+// `below` b that have the position and the row block.
+__device__ __forceinline__ int multiplicity_of(const TileGrid &grid, const TileSearch &search, unsigned below,
+                                               unsigned branches_of_row_block, int position) {
+    int multiplicity = 1;
+    for (unsigned others = below; others; others &= others - 1) {
+        const int other = __ffs(others) - 1;
+        multiplicity += (branches_of_row_block & others & -others) &&
+                        grid.branches[other].range_dilation.remainder(position) == search.branches[other].range_residue;
+    }
+    return multiplicity;
+}
+
+// What a row block that takes part in the range's branch has of it.
+template <bool of_keys, int range_block_rows, int row_blocks>
+__device__ __forceinline__ void find_blocks(const TileGrid &grid, const Range<row_blocks> &range,
+                                            const RowBlock &row_block, int &blocks, int &full) {
+    const int last = row_block.position(row_block.rows - 1);
+    const int most = grid.causal ? range.template visible<of_keys>(of_keys ? row_block.first : last) : range.count;
+    const int least = grid.causal ? range.template visible<of_keys>(of_keys ? last : row_block.first) : range.count;
+    blocks = quotient_up(most, range_block_rows);
+    full = least / range_block_rows;
+}
+
+// Writes a range and where its first row is: in which tensor map, and at which coordinates. `own_stride` is that of the
+// lane-th pair of maps.
+template <int row_blocks>
+__device__ __forceinline__ void write_range(const TileGrid &grid, int lane, int own_stride,
+                                            const Range<row_blocks> &range, Range<row_blocks> &target) {
+    const int row = grid.range_stride.quotient(range.first - grid.range_start);
+    // Where rows are those that a branch left, another one may have a single row.
+    const bool has_stride = grid.range_stride.remainder(range.stride) == 0;
+    const int row_stride = has_stride ? grid.range_stride.quotient(range.stride) : 1;
+    const int map = __ffs(__ballot_sync(~0u, own_stride == row_stride)) - 1;
+    const int residue = grid.strides[map].remainder(row);
+    if (lane == 0) {
+        target.first = range.first;
+        target.stride = range.stride;
+        target.count = range.count;
+        target.blocks = range.blocks;
+        target.residue = residue;
+        target.index = grid.strides[map].quotient(row);
+        target.map = 2 * map + (residue >= grid.longer_residues[map]);
+    }
+}
+
+// Appends a range of branch b, whose multiplicities are those of branches `below`, if a row block sees some of it.
+template <bool of_keys, int range_block_rows, int row_blocks>
+__device__ __forceinline__ void add_range(const TileGrid &grid, const TileSearch &search, int lane, int b,
+                                          unsigned below, int own_stride, Range<row_blocks> range,
+                                          Tile<row_blocks> &tile, int &ranges) {
+    // Lane 8 u + j: row block u, column j.
+    const int u = min(lane / multiplicity_period, row_blocks - 1), j = lane % multiplicity_period;
+    const RowBlock &row_block = tile.row_block[u];
+    const unsigned place = of_keys ? (range.count + j) % multiplicity_period : j;
+    // Beyond the range it may be anything.
+    const int position =
+        static_cast<int>(static_cast<unsigned>(range.first) + place * static_cast<unsigned>(range.stride));
+    const int multiplicity = multiplicity_of(grid, search, below, row_block.branches, position);
+    int blocks = 0, full = 0;
+    if (row_block.branches >> b & 1)
+        find_blocks<of_keys, range_block_rows>(grid, range, row_block, blocks, full);
+    range.blocks = __reduce_max_sync(~0u, blocks);
+    if (range.blocks == 0)
+        return;
+    Range<row_blocks> &target = tile.range[ranges++];
+    const int of_next = __shfl_down_sync(~0u, multiplicity, 1);
+    if (lane < row_blocks * multiplicity_period && j % 2 == 0) {
+        target.part[u].multiplicities[j / 2] = static_cast<std::uint8_t>(multiplicity | of_next << 4);
+        target.part[u].blocks = blocks;
+        target.part[u].full_blocks = full;
+    }
+    write_range(grid, lane, own_stride, range, target);
+}
+
+// Fills in the ranges of a tile whose row blocks take part in the branches `taking`; returns how many.
+template <bool of_keys, int range_block_rows, int row_blocks>
+__device__ __forceinline__ int find_ranges(const TileGrid &grid, const TileSearch &search, int lane, unsigned taking,
+                                           Tile<row_blocks> &tile) {
+    const int own_stride = lane < grid.stride_count ? grid.strides[lane].value : 0;
+    int ranges = 0;
+    for (unsigned left = taking; left; left &= left - 1) {
+        const int b = __ffs(left) - 1;
+        const CellBranch &branch = search.branches[b];
+        const int dilation = branch.range_dilation, parent = branch.parent;
+        const bool counts_here = (taking >> lane & 1) && (search.branches[lane % most_branches].ancestors >> b & 1);
+        const unsigned below = __ballot_sync(~0u, counts_here);
+        const FastDivmod &of_grid = grid.branches[b].range_dilation;
+        const int period = of_grid.quotient(
+            __reduce_max_sync(~0u, counts_here ? search.branches[lane % most_branches].range_dilation : dilation));
+        const int splits = splits_of_period(period);
+        // Under causality queries meet nothing right of their own segment, keys nothing left of it.
+        const int first_side = of_keys && parent >= 0 && grid.causal,
+                  last_side = parent >= 0 && (of_keys || !grid.causal);
+        for (int side = first_side; side <= last_side; ++side) {
+            const int from = max(side == 0 ? branch.start : search.branches[parent].end, grid.range_start);
+            const int to = min(side == 0 && parent >= 0 ? search.branches[parent].start : branch.end,
+                               grid.range_start + grid.range_count);
+            const Members rows(from, to, branch.range_residue, of_grid);
+            for (int split = 0; split < min(splits, rows.count); ++split) {
+                Range<row_blocks> range;
+                range.first = rows.first + split * dilation;
+                range.stride = splits * dilation;
+                range.count = splits == 1 ? rows.count : (rows.count - 1 - split) / splits + 1;
+                add_range<of_keys, range_block_rows>(grid, search, lane, b, below, own_stride, range, tile, ranges);
+            }
+        }
+    }
+    if (lane == 0)
+        tile.ranges = ranges;
+    return ranges;
+}
+
+} // namespace annulus
