@@ -36,12 +36,23 @@ __device__ __forceinline__ void store_16_bytes(std::uint32_t address, const uint
                  : "memory");
 }
 
-// Four 8 x 8 matrices of 16-bit elements; `address` is that of row lane % 8 of matrix lane / 8.
+// Four 8 x 8 matrices of 16-bit elements; `address` is that of row lane % 8 of matrix lane / 8, and a lane has columns
+// 2 (lane % 4) and the next one of row lane / 4 of each.
 __device__ __forceinline__ void store_matrices(std::uint32_t address, std::uint32_t a, std::uint32_t b, std::uint32_t c,
                                                std::uint32_t d) {
+#if __CUDA_ARCH__ >= 900
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b),
                  "r"(c), "r"(d)
                  : "memory");
+#else
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const std::uint32_t pairs[4] = {a, b, c, d};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const std::uint32_t row = __shfl_sync(~0u, address, 8 * i + lane / 4);
+        asm volatile("st.shared.b32 [%0], %1;" ::"r"(row + lane % 4 * 4), "r"(pairs[i]) : "memory");
+    }
+#endif
 }
 
 } // namespace annulus
