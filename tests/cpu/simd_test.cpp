@@ -191,18 +191,18 @@ TEST_P(Simd, ProductsOfTiles) {
 TEST_P(Simd, MaskHidesLaterKeys) {
     on_both_types([]<class T>(const VectorKernels<T> &kernels, annulus_dtype) {
         constexpr int keys = 9;
-        std::vector<T> scores = random_values<T>(keys * lanes, 1, 1);
-        scores[lanes] = static_cast<T>(nan); // key 1, query 0: masked like any other
+        std::vector<T> scores = random_values<T>(keys * group_columns, 1, 1);
+        scores[group_columns] = static_cast<T>(nan); // key 1, query 0: masked like any other
         const std::vector<T> before = scores;
-        std::int64_t key_positions[keys], query_positions[lanes];
+        std::int64_t key_positions[keys], query_positions[group_columns];
         for (int key = 0; key < keys; ++key)
             key_positions[key] = (std::int64_t{1} << 40) + 3 * key;
-        for (int c = 0; c < lanes; ++c)
+        for (int c = 0; c < group_columns; ++c)
             query_positions[c] = (std::int64_t{1} << 40) + c;
         for (const T value : {static_cast<T>(-infinity), T{0}}) {
             kernels.mask(scores.data(), keys, key_positions, query_positions, value);
-            for (int i = 0; i < keys * lanes; ++i)
-                ASSERT_EQ(scores[i], 3 * (i / lanes) > i % lanes ? value : before[i]);
+            for (int i = 0; i < keys * group_columns; ++i)
+                ASSERT_EQ(scores[i], 3 * (i / group_columns) > i % group_columns ? value : before[i]);
         }
     });
 }
@@ -210,23 +210,23 @@ TEST_P(Simd, MaskHidesLaterKeys) {
 TEST_P(Simd, RunningSoftmax) {
     on_both_types([]<class T>(const VectorKernels<T> &kernels, annulus_dtype dtype) {
         const double unit = rounding_unit(dtype);
-        std::vector<T> m(lanes, static_cast<T>(-infinity)), l(lanes, T{0}), correction(lanes);
-        std::vector<double> all_scores[lanes];
+        std::vector<T> m(group_columns, static_cast<T>(-infinity)), l(group_columns, T{0}), correction(group_columns);
+        std::vector<double> all_scores[group_columns];
         unsigned seed = 0;
         for (const int keys : {1, 3, 4, 17, 64}) {
-            std::vector<T> scores = random_values<T>(keys * lanes, 20, ++seed);
+            std::vector<T> scores = random_values<T>(keys * group_columns, 20, ++seed);
             for (int key = 0; key < keys; ++key) {
-                scores[key * lanes] = static_cast<T>(-infinity);                                // never a key
-                scores[key * lanes + 1] = keys < 4 ? static_cast<T>(-infinity) : T{1};          // none at first
-                scores[key * lanes + 2] = keys < 4 ? T{1} : static_cast<T>(-infinity);          // none any more
-                scores[key * lanes + 3] = static_cast<T>(dtype == ANNULUS_FLOAT32 ? 5e3 : 5e5); // far from 0
+                scores[key * group_columns] = static_cast<T>(-infinity);                                // never a key
+                scores[key * group_columns + 1] = keys < 4 ? static_cast<T>(-infinity) : T{1};          // none at first
+                scores[key * group_columns + 2] = keys < 4 ? T{1} : static_cast<T>(-infinity);          // none any more
+                scores[key * group_columns + 3] = static_cast<T>(dtype == ANNULUS_FLOAT32 ? 5e3 : 5e5); // far from 0
             }
             const std::vector<T> given = scores, m_before = m;
             const bool moved = kernels.softmax(scores.data(), keys, m.data(), l.data(), correction.data());
             bool any_correction = false;
-            for (int c = 0; c < lanes; ++c) {
+            for (int c = 0; c < group_columns; ++c) {
                 for (int key = 0; key < keys; ++key)
-                    all_scores[c].push_back(given[key * lanes + c]);
+                    all_scores[c].push_back(given[key * group_columns + c]);
                 const double greatest = *std::max_element(all_scores[c].begin(), all_scores[c].end());
                 const double base = greatest == -infinity ? 0 : greatest;
                 double sum = 0;
@@ -243,10 +243,10 @@ TEST_P(Simd, RunningSoftmax) {
                 ASSERT_TRUE(near_power(correction[c], m_before[c])) << correction[c];
                 any_correction |= correction[c] != T{1};
                 for (int key = 0; key < keys; ++key) {
-                    const double score = given[key * lanes + c];
-                    ASSERT_TRUE(near_power(scores[key * lanes + c], score)) << scores[key * lanes + c];
+                    const double score = given[key * group_columns + c];
+                    ASSERT_TRUE(near_power(scores[key * group_columns + c], score)) << scores[key * group_columns + c];
                     if (score == -infinity) {
-                        ASSERT_EQ(scores[key * lanes + c], T{0});
+                        ASSERT_EQ(scores[key * group_columns + c], T{0});
                     }
                 }
             }
@@ -259,16 +259,16 @@ TEST_P(Simd, Gradient) {
     on_both_types([]<class T>(const VectorKernels<T> &kernels, annulus_dtype dtype) {
         constexpr int keys = 13;
         const double tolerance = 16 * rounding_unit(dtype);
-        std::vector<T> scores = random_values<T>(keys * lanes, 5, 1), d_p = random_values<T>(keys * lanes, 3, 2);
-        std::vector<T> lse = random_values<T>(lanes, 5, 3), delta = random_values<T>(lanes, 3, 4);
+        std::vector<T> scores = random_values<T>(keys * group_columns, 5, 1), d_p = random_values<T>(keys * group_columns, 3, 2);
+        std::vector<T> lse = random_values<T>(group_columns, 5, 3), delta = random_values<T>(group_columns, 3, 4);
         scores[3] = static_cast<T>(-infinity);
         lse[1] = delta[1] = static_cast<T>(nan);
         lse[2] = static_cast<T>(infinity); // a query without keys
         d_p[2] = static_cast<T>(nan);
         const std::vector<T> s = scores, d = d_p;
         kernels.gradient(scores.data(), d_p.data(), keys, lse.data(), delta.data(), T{0.25});
-        for (int i = 0; i < keys * lanes; ++i) {
-            const int c = i % lanes;
+        for (int i = 0; i < keys * group_columns; ++i) {
+            const int c = i % group_columns;
             if (std::isinf(s[i]) || c == 2) {
                 ASSERT_EQ(scores[i], T{0});
                 ASSERT_EQ(d_p[i], T{0});

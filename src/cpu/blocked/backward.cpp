@@ -57,7 +57,7 @@ template <class T> struct Scratch {
     std::int64_t *query_positions; // [query_tile]
     // A tile of keys.
     T *k, *v, *d_k, *d_v;        // [key_tile, D]
-    T *scores, *d_scores;        // [key_tile, lanes]
+    T *scores, *d_scores;        // [key_tile, group_columns]
     std::int64_t *key_positions; // [key_tile]
 };
 
@@ -72,7 +72,7 @@ template <class T> Scratch<T> book_scratch(Workspace &workspace, const Plan &pla
     for (T **tile : {&s.k, &s.v, &s.d_k, &s.d_v})
         *tile = workspace.take<T>(keys * d);
     for (T **tile : {&s.scores, &s.d_scores})
-        *tile = workspace.take<T>(keys * lanes);
+        *tile = workspace.take<T>(keys * group_columns);
     s.key_positions = workspace.take<std::int64_t>(keys);
     return s;
 }
@@ -196,8 +196,8 @@ template <class T> class CellBackward {
             load_tile(v, s_.key_positions, n, d_, s_.v);
             std::fill_n(s_.d_k, n * d_, T{0});
             std::fill_n(s_.d_v, n * d_, T{0});
-            for (int group = 0; group < queries; group += lanes) {
-                const int columns = std::min(lanes, queries - group);
+            for (int group = 0; group < queries; group += group_columns) {
+                const int columns = std::min(group_columns, queries - group);
                 const Span own = span_of(s_.query_positions + group, columns);
                 if (causal && span.low > own.high)
                     continue;

@@ -53,12 +53,12 @@ template <class T> struct Scratch {
     T *tile_o;     // [query_tile, D]
     T *tile_m;     // [query_tile]
     T *tile_l;     // [query_tile]
-    T *correction; // [lanes]
+    T *correction; // [group_columns]
     // A tile of keys.
     T *k, *v;                        // [key_tile, D]
-    T *scores;                       // [key_tile, lanes]
+    T *scores;                       // [key_tile, group_columns]
     std::int64_t *key_positions;     // [key_tile]
-    std::int64_t *masking_positions; // [lanes]
+    std::int64_t *masking_positions; // [group_columns]
 };
 
 template <class T> Scratch<T> book(Workspace &workspace, const Plan &plan) {
@@ -75,12 +75,12 @@ template <class T> Scratch<T> book(Workspace &workspace, const Plan &plan) {
     s.tile_o = workspace.take<T>(query_tile * d);
     s.tile_m = workspace.take<T>(query_tile);
     s.tile_l = workspace.take<T>(query_tile);
-    s.correction = workspace.take<T>(lanes);
+    s.correction = workspace.take<T>(group_columns);
     s.k = workspace.take<T>(keys * d);
     s.v = workspace.take<T>(keys * d);
-    s.scores = workspace.take<T>(keys * lanes);
+    s.scores = workspace.take<T>(keys * group_columns);
     s.key_positions = workspace.take<std::int64_t>(keys);
-    s.masking_positions = workspace.take<std::int64_t>(lanes);
+    s.masking_positions = workspace.take<std::int64_t>(group_columns);
     return s;
 }
 
@@ -194,8 +194,8 @@ template <class T> class BlockForward {
                 continue;
             load_tile(k, s_.key_positions, n, d_, s_.k);
             const bool v_finite = load_tile(v, s_.key_positions, n, d_, s_.v);
-            for (int group = 0; group < count; group += lanes) {
-                const int columns = std::min(lanes, count - group);
+            for (int group = 0; group < count; group += group_columns) {
+                const int columns = std::min(group_columns, count - group);
                 const std::int64_t last = queries[group + columns - 1];
                 if (causal && span.low > last)
                     continue;

@@ -15,7 +15,7 @@
 namespace annulus {
 
 // Query rows worked on at a time.
-inline constexpr int query_tile = 16 * lanes;
+inline constexpr int query_tile = 16 * group_columns;
 
 // Key rows worked on at a time: as many as the caches next to a core hold of K and V.
 inline int key_tile(std::int32_t head_dim) {
@@ -51,24 +51,25 @@ template <class T> bool load_tile(const HeadRows &rows, const std::int64_t *posi
     return finite;
 }
 
-// Writes tile [count, d] as groups of `lanes` columns, [group][d][lanes]; columns beyond count are zero.
+// Writes tile [count, d] as groups of `group_columns` columns, [group][d][group_columns]; columns beyond count are
+// zero.
 template <class T> void transpose_tile(const T *tile, int count, int d, T *transposed) {
-    for (int group = 0; group * lanes < count; ++group) {
-        const int columns = std::min(lanes, count - group * lanes);
-        const T *source = tile + static_cast<std::int64_t>(group) * lanes * d;
-        T *target = transposed + static_cast<std::int64_t>(group) * lanes * d;
+    for (int group = 0; group * group_columns < count; ++group) {
+        const int columns = std::min(group_columns, count - group * group_columns);
+        const T *source = tile + static_cast<std::int64_t>(group) * group_columns * d;
+        T *target = transposed + static_cast<std::int64_t>(group) * group_columns * d;
         for (int e = 0; e < d; ++e) {
             for (int c = 0; c < columns; ++c)
-                target[e * lanes + c] = source[c * d + e];
-            std::fill(target + e * lanes + columns, target + (e + 1) * lanes, T{0});
+                target[e * group_columns + c] = source[c * d + e];
+            std::fill(target + e * group_columns + columns, target + (e + 1) * group_columns, T{0});
         }
     }
 }
 
-// S[keys, lanes] = factor * rows Q^T, of rows [keys, d] with a group of transposed queries. A factor of Q beforehand
-// could overflow where the product does not.
+// S[keys, group_columns] = factor * rows Q^T, of rows [keys, d] with a group of transposed queries. A factor of Q
+// beforehand could overflow where the product does not.
 template <class T> void score_tile(int keys, int d, const T *rows, const T *transposed, T factor, T *scores) {
-    vector_kernels<T>().multiply({keys, lanes, d, rows, d, 1, transposed, scores, false, factor});
+    vector_kernels<T>().multiply({keys, group_columns, d, rows, d, 1, transposed, scores, false, factor});
 }
 
 // The product with `adds`, but where an element of A is 0 the row of B is left out: 0 times NaN or infinity must not
@@ -83,15 +84,15 @@ template <class T> void add_product_skipping_zeros(const TileProduct<T> &x) {
         }
 }
 
-// C[keys, d] += A B, of A [keys, lanes] and B [columns, d].
+// C[keys, d] += A B, of A [keys, group_columns] and B [columns, d].
 template <class T> void add_to_keys(bool careful, int keys, int d, int columns, const T *a, const T *b, T *c) {
-    const TileProduct<T> product{keys, d, columns, a, lanes, 1, b, c, true};
+    const TileProduct<T> product{keys, d, columns, a, group_columns, 1, b, c, true};
     careful ? add_product_skipping_zeros(product) : vector_kernels<T>().multiply(product);
 }
 
-// C[columns, d] += A^T B, of A [keys, lanes] and B [keys, d].
+// C[columns, d] += A^T B, of A [keys, group_columns] and B [keys, d].
 template <class T> void add_to_queries(bool careful, int columns, int d, int keys, const T *a, const T *b, T *c) {
-    const TileProduct<T> product{columns, d, keys, a, 1, lanes, b, c, true};
+    const TileProduct<T> product{columns, d, keys, a, 1, group_columns, b, c, true};
     careful ? add_product_skipping_zeros(product) : vector_kernels<T>().multiply(product);
 }
 

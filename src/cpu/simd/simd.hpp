@@ -3,8 +3,8 @@
 // (simd_kernels.cpp). Both sources are compiled for several instruction sets; the best one this machine has is chosen
 // once. All of it runs on the thread that calls, allocates nothing and keeps no state.
 //
-// Scores are kept transposed, S[key][query], `lanes` queries wide: a softmax over keys then runs down the columns and
-// needs no sum across a vector. Scores and maxima are in units of log2: P = 2^(S - m).
+// Scores are kept transposed, S[key][query], `group_columns` queries wide: a softmax over keys then runs down the
+// columns and needs no sum across a vector. Scores and maxima are in units of log2: P = 2^(S - m).
 #pragma once
 
 #include <annulus/tensor.h>
@@ -14,7 +14,7 @@
 namespace annulus {
 
 // Queries in a tile of scores.
-inline constexpr int lanes = 32;
+inline constexpr int group_columns = 32;
 
 // Row-major C[m, n] = factor * A B, or with `adds` C + A B; n is a multiple of 8. Element (i, k) of A is
 // a[i * a_row + k * a_column]; B is [k, n] and C is [m, n], both packed.

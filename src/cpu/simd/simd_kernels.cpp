@@ -39,9 +39,9 @@ template <class V> inline V maximum(V a, V b) {
     return a > b ? a : b;
 }
 
-// The `lanes` queries of a row of scores, as vectors.
+// The `group_columns` queries of a row of scores, as vectors.
 template <class T> struct Row {
-    static constexpr int count = lanes / width<T>;
+    static constexpr int count = group_columns / width<T>;
     Vector<T> v[count];
 };
 
@@ -66,19 +66,20 @@ template <class T> bool softmax(T *scores, int keys, T *m, T *l, T *correction) 
     Row<T> best = old_maximum;
     int key = 0;
     for (; key + 4 <= keys; key += 4) {
-        const T *s = scores + key * lanes;
+        const T *s = scores + key * group_columns;
 #pragma GCC unroll 16
         for (int i = 0; i < count; ++i) {
             const T *column = s + i * width<T>;
-            const Vector<T> a = maximum(load<Vector<T>>(column), load<Vector<T>>(column + lanes));
-            const Vector<T> b = maximum(load<Vector<T>>(column + 2 * lanes), load<Vector<T>>(column + 3 * lanes));
+            const Vector<T> a = maximum(load<Vector<T>>(column), load<Vector<T>>(column + group_columns));
+            const Vector<T> b =
+                maximum(load<Vector<T>>(column + 2 * group_columns), load<Vector<T>>(column + 3 * group_columns));
             best.v[i] = maximum(maximum(a, b), best.v[i]);
         }
     }
     for (; key < keys; ++key)
 #pragma GCC unroll 16
         for (int i = 0; i < count; ++i)
-            best.v[i] = maximum(load<Vector<T>>(scores + key * lanes + i * width<T>), best.v[i]);
+            best.v[i] = maximum(load<Vector<T>>(scores + key * group_columns + i * width<T>), best.v[i]);
 
     // Where no key was seen yet the maximum is -infinity, and subtracting it from itself would give NaN.
     Row<T> base, sum;
@@ -94,7 +95,7 @@ template <class T> bool softmax(T *scores, int keys, T *m, T *l, T *correction) 
     store_lanes(m, best);
 
     for (key = 0; key < keys; ++key) {
-        T *s = scores + key * lanes;
+        T *s = scores + key * group_columns;
 #pragma GCC unroll 16
         for (int i = 0; i < count; ++i) {
             const Vector<T> p = exp2<T>(load<Vector<T>>(s + i * width<T>) - base.v[i]);
@@ -113,8 +114,8 @@ template <class T> void gradient(T *scores, T *d_probability, int keys, const T 
     const Row<T> row_lse = load_lanes(lse);
     const Row<T> row_delta = load_lanes(delta);
     for (int key = 0; key < keys; ++key) {
-        T *s = scores + key * lanes;
-        T *d = d_probability + key * lanes;
+        T *s = scores + key * group_columns;
+        T *d = d_probability + key * group_columns;
 #pragma GCC unroll 16
         for (int i = 0; i < Row<T>::count; ++i) {
             const Vector<T> p = exp2<T>(load<Vector<T>>(s + i * width<T>) - row_lse.v[i]);
@@ -128,8 +129,9 @@ template <class T> void gradient(T *scores, T *d_probability, int keys, const T 
 template <class T>
 void mask(T *scores, int keys, const std::int64_t *key_position, const std::int64_t *query_position, T value) {
     for (int key = 0; key < keys; ++key)
-        for (int c = 0; c < lanes; ++c)
-            scores[key * lanes + c] = key_position[key] > query_position[c] ? value : scores[key * lanes + c];
+        for (int c = 0; c < group_columns; ++c)
+            scores[key * group_columns + c] =
+                key_position[key] > query_position[c] ? value : scores[key * group_columns + c];
 }
 
 template <class T> void add(T *target, const T *source, int n) {

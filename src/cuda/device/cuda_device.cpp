@@ -41,7 +41,7 @@ int attribute(cudaDeviceAttr which, int index) {
 
 } // namespace
 
-CudaDevice::Lane::Lane() {
+CudaDevice::SideStream::SideStream() {
     make(stream, "cudaStreamCreateWithFlags", cudaStreamCreateWithFlags, cudaStreamNonBlocking);
     make(done, "cudaEventCreateWithFlags", cudaEventCreateWithFlags, cudaEventDisableTiming);
     make(blas, "cublasCreate", cublasCreate_v2);
@@ -181,17 +181,17 @@ bool CudaDevice::is_capturing(void *stream) const {
 
 void CudaDevice::fork(cudaStream_t stream) {
     check(cudaEventRecord(resources_->forked.get(), stream), "cudaEventRecord");
-    for (const Lane &lane : resources_->lane)
-        check(cudaStreamWaitEvent(lane.stream.get(), resources_->forked.get(), 0), "cudaStreamWaitEvent");
+    for (const SideStream &side : resources_->side)
+        check(cudaStreamWaitEvent(side.stream.get(), resources_->forked.get(), 0), "cudaStreamWaitEvent");
 }
 
 void CudaDevice::join(cudaStream_t stream) {
-    // All lanes, whatever becomes of one: memory that they use may be given back after this.
+    // All side streams, whatever becomes of one: memory that they use may be given back after this.
     cudaError_t first = cudaSuccess;
     const auto note = [&](cudaError_t error) { first = first == cudaSuccess ? error : first; };
-    for (const Lane &lane : resources_->lane) {
-        note(cudaEventRecord(lane.done.get(), lane.stream.get()));
-        note(cudaStreamWaitEvent(stream, lane.done.get(), 0));
+    for (const SideStream &side : resources_->side) {
+        note(cudaEventRecord(side.done.get(), side.stream.get()));
+        note(cudaStreamWaitEvent(stream, side.done.get(), 0));
     }
     check(first, "cudaStreamWaitEvent");
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A CUDA device as a context uses it: memory from a pool of its own, and lanes, internal streams with a cuBLAS handle
-// each, on which independent parts of a call run side by side.
+// A CUDA device as a context uses it: memory from a pool of its own, and side streams, internal ones with a cuBLAS
+// handle each, on which independent parts of a call run side by side.
 #pragma once
 
 #include "cuda/device/cuda_handle.hpp"
@@ -17,7 +17,7 @@ namespace annulus {
 
 class CudaDevice final : public Device, public DeviceStreams {
   public:
-    static constexpr int lanes = 2;
+    static constexpr int side_streams = 2;
 
     explicit CudaDevice(int index);
     // Waits for the device's work, as cuBLAS does when a handle goes.
@@ -41,27 +41,27 @@ class CudaDevice final : public Device, public DeviceStreams {
     int compute_capability() const { return compute_capability_; } // 10 * major + minor
     int multiprocessors() const { return multiprocessors_; }
 
-    cudaStream_t stream(int lane) const { return resources_->lane[static_cast<std::size_t>(lane)].stream.get(); }
-    // Bound to the lane's stream.
-    cublasHandle_t blas(int lane) const { return resources_->lane[static_cast<std::size_t>(lane)].blas.get(); }
+    cudaStream_t stream(int side) const { return resources_->side[static_cast<std::size_t>(side)].stream.get(); }
+    // Bound to its stream.
+    cublasHandle_t blas(int side) const { return resources_->side[static_cast<std::size_t>(side)].blas.get(); }
 
-    // What the lanes do after fork() comes after what `stream` was given before it; what `stream` does after join()
-    // comes after what the lanes were given before it. Legal while `stream` is being captured.
+    // What the side streams do after fork() comes after what `stream` was given before it; what `stream` does after
+    // join() comes after what the side streams were given before it. Legal while `stream` is being captured.
     void fork(cudaStream_t stream);
     void join(cudaStream_t stream);
 
   private:
-    struct Lane {
+    struct SideStream {
         Stream stream;
         Event done;
         Owned<cublasHandle_t, cublasDestroy_v2> blas;
-        Lane();
+        SideStream();
     };
     // What is made and destroyed while the device is current.
     struct DeviceResources {
         Owned<cudaMemPool_t, cudaMemPoolDestroy> pool; // null where the device has no pools
         Event forked;
-        std::array<Lane, lanes> lane;
+        std::array<SideStream, side_streams> side;
         Stream comm;
         std::array<Event, 128> events; // made when they are first recorded
         explicit DeviceResources(int index);

@@ -2,9 +2,9 @@
 #include "cuda/device/cuda_error.hpp"
 #include "cuda/fused/call.hpp"
 #include "cuda/fused/lse_delta.hpp"
+#include "cuda/fused/partial_rows.hpp"
 #include "cuda/fused/plan/backward_plan.hpp"
-#include "cuda/fused/sm90/launch.hpp"
-#include "cuda/fused/summed_rows.hpp"
+#include "cuda/fused/sm90/kernels.hpp"
 
 #include <array>
 #include <cstddef>
@@ -40,6 +40,7 @@ class FusedBackward final : public PreparedCall {
         store_branches(call, memory.branches);
         check(cudaMemsetAsync(memory.counters, 0, memory.control_bytes, call.stream), "cudaMemsetAsync");
         bind(call, memory);
+        find_kernels();
         unsigned *next_counter = memory.counters;
         for (const BackwardStep &step : backward_.steps) {
             if (step.action == BackwardAction::find_gradients)
@@ -56,7 +57,7 @@ class FusedBackward final : public PreparedCall {
         GradientSums all = call.partial.gradients;
         const auto write = [&](Side side, GridOf what, const float *sums, const DeviceRows &target) {
             const PartialRows rows = rows_with_more_ranges(backward_.of(side).grids.front().tiles, what);
-            write_summed_rows(problem.dtype, {call.whole(), rows, problem.head_dim, sums, target}, call.stream);
+            write_partial_rows(problem.dtype, {call.whole(), rows, problem.head_dim, sums, target}, call.stream);
         };
         if (backward_.queries.finishes)
             write(Side::queries, GridOf::query_gradients, std::exchange(all.d_q, nullptr), call.d_q);
@@ -164,12 +165,20 @@ class FusedBackward final : public PreparedCall {
                 params.d_values = pass_rows(of_queries ? DeviceRows{} : call.d_v);
                 params.partial_d_scores = of_queries ? partial.d_q : partial.d_k;
                 params.partial_d_values = of_queries ? nullptr : partial.d_v;
-                params.has_nan = memory.has_nonfinite;
+                params.has_nonfinite = memory.has_nonfinite;
             }
         }
     }
 
     // ---- Steps.
+
+    // When the first call runs: then the device is the current one.
+    void find_kernels() {
+        for (const BackwardStep &step : backward_.steps)
+            if (Kernel<BackwardParams> &kernel = kernels_[static_cast<std::size_t>(step.what)];
+                step.action == BackwardAction::find_gradients && !kernel.function)
+                kernel = find_backward_kernel(plan_.problem().dtype, plan_.problem().head_dim, step.what);
+    }
 
     void find_gradients(const BackwardStep &step, const BackwardMemory &memory, unsigned *counter,
                         cudaStream_t stream) const {
@@ -184,7 +193,7 @@ class FusedBackward final : public PreparedCall {
         params.first_partial_row = launch.first_partial_row;
         params.skips_empty = launch.destination == Destination::add_to_partial;
         params.next_tile = counter;
-        launch_backward(plan_.problem().dtype, step.what, params, device_.multiprocessors(), stream);
+        kernels_[static_cast<std::size_t>(step.what)].launch(params, device_.multiprocessors(), stream);
     }
 
     void use_stored_ds(const GridPart &part, const BackwardMemory &memory, BackwardParams &params,
@@ -210,10 +219,10 @@ class FusedBackward final : public PreparedCall {
         const bool of_queries = step.side == Side::queries;
         switch (step.action) {
         case BackwardAction::find_lse_delta:
-            return find_statistics(problem.dtype,
-                                   {call.out, call.d_out, call.lse, call.d_lse, problem.batch, problem.queries.length,
-                                    problem.heads, problem.head_dim, memory.lse_log2, memory.delta},
-                                   call.stream);
+            return find_lse_delta(problem.dtype,
+                                  {call.out, call.d_out, call.lse, call.d_lse, problem.batch, problem.queries.length,
+                                   problem.heads, problem.head_dim, memory.lse_log2, memory.delta},
+                                  call.stream);
         case BackwardAction::clear_gradients:
             return clear(step.side, call);
         case BackwardAction::clear_partial: {
@@ -255,9 +264,9 @@ class FusedBackward final : public PreparedCall {
         const CurveMemory &curve = memory.curve_of(step.side);
         order_rows(call, planned, ranges_of(step.side, call), curve);
         if (step.side == Side::keys)
-            pack_statistics({curve.order, planned.window.start - problem.queries.start, planned.window.length,
-                             problem.batch * problem.heads, problem.queries.length},
-                            memory.lse_log2, memory.delta, curve.lse_log2, curve.delta, call.stream);
+            pack_lse_delta({curve.order, planned.window.start - problem.queries.start, planned.window.length,
+                            problem.batch * problem.heads, problem.queries.length},
+                           memory.lse_log2, memory.delta, curve.lse_log2, curve.delta, call.stream);
     }
 
     GradientOutputArguments outputs(const CudaCall &call, const BackwardMemory &memory) const {
@@ -272,6 +281,7 @@ class FusedBackward final : public PreparedCall {
     const BackwardPlan backward_;
     const std::size_t bytes_;
     std::vector<BoundGrid> queries_, keys_;
+    std::array<Kernel<BackwardParams>, gradients_count> kernels_; // by Gradients
 };
 
 } // namespace

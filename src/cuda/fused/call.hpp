@@ -5,7 +5,7 @@
 #include "core/plan.hpp"
 #include "cuda/device/cuda_device.hpp"
 #include "cuda/fused/plan/curve_memory.hpp"
-#include "cuda/fused/plan/launch_plan.hpp"
+#include "cuda/fused/plan/grids.hpp"
 #include "cuda/fused/plan/tensor_maps.hpp"
 #include "cuda/results/cuda_call.hpp"
 #include "engine/engine.hpp"

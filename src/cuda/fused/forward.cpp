@@ -2,7 +2,7 @@
 #include "cuda/device/cuda_error.hpp"
 #include "cuda/fused/call.hpp"
 #include "cuda/fused/plan/forward_plan.hpp"
-#include "cuda/fused/sm90/launch.hpp"
+#include "cuda/fused/sm90/kernels.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -38,6 +38,8 @@ class FusedForward final : public PreparedCall {
         store_branches(call, memory.branches);
         check(cudaMemsetAsync(memory.counters, 0, memory.control_bytes, call.stream), "cudaMemsetAsync");
         bind(call, memory);
+        if (!kernel_.function) // now the device is the current one
+            kernel_ = find_forward_kernel(problem.dtype, problem.head_dim);
         unsigned *next_counter = memory.counters;
         for (const ForwardStep &step : forward_.steps) {
             if (step.action == ForwardAction::attend)
@@ -93,7 +95,7 @@ class FusedForward final : public PreparedCall {
             params.lse = pass_rows(call.lse);
             params.partial_o = is_whole ? memory.o : call.partial.o;
             params.partial_state = is_whole ? memory.state : call.partial.state;
-            params.has_nan = memory.has_nonfinite;
+            params.has_nonfinite = memory.has_nonfinite;
         }
     }
 
@@ -105,7 +107,7 @@ class FusedForward final : public PreparedCall {
         params.first_partial_row = launch.first_partial_row;
         params.skips_empty = launch.destination == Destination::add_to_partial && !params.zero_keys;
         params.next_tile = counter;
-        launch_forward(plan_.problem().dtype, params, device_.multiprocessors(), stream);
+        kernel_.launch(params, device_.multiprocessors(), stream);
     }
 
     void take(const ForwardStep &step, const CudaCall &call, const ForwardMemory &memory) const {
@@ -152,6 +154,7 @@ class FusedForward final : public PreparedCall {
     const std::size_t bytes_;
     std::vector<ForwardParams> params_; // of each grid
     std::vector<KeyMaps> maps_;
+    Kernel<ForwardParams> kernel_;
 };
 
 } // namespace

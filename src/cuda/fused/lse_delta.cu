@@ -22,7 +22,7 @@ template <class T> __device__ float dot(const uint4 &x, const uint4 &y, float su
     return sum;
 }
 
-template <class T> __global__ void __launch_bounds__(block_threads) statistic_kernel(const StatisticArguments a) {
+template <class T> __global__ void __launch_bounds__(block_threads) lse_delta_kernel(const LseDeltaArguments a) {
     __shared__ float lse[block_heads][block_queries], sums[block_heads][block_queries];
     const auto head_groups = static_cast<unsigned>(divide_up(a.heads, block_heads));
     const auto query_groups = static_cast<unsigned>(divide_up(a.queries, block_queries));
@@ -76,8 +76,8 @@ template <class T> __global__ void __launch_bounds__(block_threads) statistic_ke
 }
 
 __global__ void __launch_bounds__(block_threads)
-    pack_statistics_kernel(const StatisticOrder order, const float *lse_log2, const float *delta,
-                           float *packed_lse_log2, float *packed_delta) {
+    pack_lse_delta_kernel(const LseDeltaOrder order, const float *lse_log2, const float *delta, float *packed_lse_log2,
+                          float *packed_delta) {
     const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * block_threads + threadIdx.x;
     if (i >= order.rows * order.window)
         return;
@@ -88,18 +88,18 @@ __global__ void __launch_bounds__(block_threads)
 
 } // namespace
 
-void find_statistics(annulus_dtype dtype, const StatisticArguments &a, cudaStream_t stream) {
+void find_lse_delta(annulus_dtype dtype, const LseDeltaArguments &a, cudaStream_t stream) {
     const std::int64_t blocks = a.batches * divide_up(a.queries, block_queries) * divide_up(a.heads, block_heads);
     const dim3 grid = grid_for(blocks, 1);
     if (dtype == ANNULUS_BFLOAT16)
-        launch("find_statistics", statistic_kernel<__nv_bfloat16>, grid, stream, a);
+        launch("find_lse_delta", lse_delta_kernel<__nv_bfloat16>, grid, stream, a);
     else
-        launch("find_statistics", statistic_kernel<__half>, grid, stream, a);
+        launch("find_lse_delta", lse_delta_kernel<__half>, grid, stream, a);
 }
 
-void pack_statistics(const StatisticOrder &order, const float *lse_log2, const float *delta, float *packed_lse_log2,
-                     float *packed_delta, cudaStream_t stream) {
-    launch("pack_statistics", pack_statistics_kernel, grid_for(order.rows * order.window, block_threads), stream, order,
+void pack_lse_delta(const LseDeltaOrder &order, const float *lse_log2, const float *delta, float *packed_lse_log2,
+                    float *packed_delta, cudaStream_t stream) {
+    launch("pack_lse_delta", pack_lse_delta_kernel, grid_for(order.rows * order.window, block_threads), stream, order,
            lse_log2, delta, packed_lse_log2, packed_delta);
 }
 

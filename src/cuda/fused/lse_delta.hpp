@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// What gradients need to know of each query beside its rows.
 #pragma once
 
 #include "cuda/device/device_rows.hpp"
@@ -13,21 +14,21 @@ namespace annulus {
 // What gradients need to know of each query: LSE log2(e), or infinity of one without keys, so that its probabilities
 // are 0; and delta = O . dO - dLSE. Both [B, H, queries]. `out` and `d_out`, of 16-bit elements, have rows that begin
 // at multiples of 16 bytes; d_lse.data may be null.
-struct StatisticArguments {
+struct LseDeltaArguments {
     DeviceRows out, d_out, lse, d_lse;
     std::int64_t batches, queries;
     std::int32_t heads, head_dim;
     float *lse_log2, *delta;
 };
-void find_statistics(annulus_dtype dtype, const StatisticArguments &arguments, cudaStream_t stream);
+void find_lse_delta(annulus_dtype dtype, const LseDeltaArguments &arguments, cudaStream_t stream);
 
 // Copies both to target [B, H, window] in an order: number i of the window is that of query first + order[i].
-struct StatisticOrder {
+struct LseDeltaOrder {
     const int *order;
     std::int64_t first, window;
     std::int64_t rows, queries; // B H; of each of them
 };
-void pack_statistics(const StatisticOrder &order, const float *lse_log2, const float *delta, float *packed_lse_log2,
-                     float *packed_delta, cudaStream_t stream);
+void pack_lse_delta(const LseDeltaOrder &order, const float *lse_log2, const float *delta, float *packed_lse_log2,
+                    float *packed_delta, cudaStream_t stream);
 
 } // namespace annulus

@@ -13,24 +13,24 @@ GemmMemory book(Workspace &workspace, const Plan &plan, annulus_pass pass, const
     };
     GemmMemory memory{};
     memory.branches = book_branches(workspace, plan);
-    for (std::size_t i = 0; i < static_cast<std::size_t>(layout.lanes); ++i) {
-        LaneMemory &lane = memory.lanes[i];
+    for (std::size_t i = 0; i < static_cast<std::size_t>(layout.workers); ++i) {
+        WorkerMemory &worker = memory.workers[i];
         if (layout.has_state()) {
             if (pass == ANNULUS_PASS_FORWARD)
-                lane.state = workspace.take<float2>(layout.query_rows);
+                worker.state = workspace.take<float2>(layout.query_rows);
             // Blocks of queries and blocks of keys follow one another.
             const std::int64_t o = layout.query_rows * d, d_kv = layout.key_rows * d;
             const bool apart = layout.grids.size() > 1;
-            lane.o = workspace.take<float>(apart ? std::max(o, 2 * d_kv) : o + 2 * d_kv);
-            lane.d_k = lane.o + (apart ? 0 : o);
-            lane.d_v = lane.d_k + d_kv;
+            worker.o = workspace.take<float>(apart ? std::max(o, 2 * d_kv) : o + 2 * d_kv);
+            worker.d_k = worker.o + (apart ? 0 : o);
+            worker.d_v = worker.d_k + d_kv;
         }
-        lane.items = workspace.take<TileItem>(layout.tiles);
-        lane.pointers = workspace.take<void *>(operand_count * layout.tiles);
+        worker.items = workspace.take<TileItem>(layout.tiles);
+        worker.pointers = workspace.take<void *>(operand_count * layout.tiles);
         if (plan.causal() && layout.has_state())
-            lane.has_nonfinite = workspace.take<int>(1);
-        lane.scores = take_bytes(layout.score_bytes);
-        lane.blas = take_bytes(layout.blas_bytes);
+            worker.has_nonfinite = workspace.take<int>(1);
+        worker.scores = take_bytes(layout.score_bytes);
+        worker.blas = take_bytes(layout.blas_bytes);
     }
     return memory;
 }
@@ -43,9 +43,9 @@ constexpr std::uint64_t default_workspace = std::uint64_t{256} << 20;
 
 GemmLayout layout_within(const Plan &plan, annulus_pass pass, std::uint64_t limit, Results results) {
     const std::uint64_t most = limit ? limit : default_workspace;
-    GemmLayout layout = make_layout(plan, pass, most, CudaDevice::lanes, results);
+    GemmLayout layout = make_layout(plan, pass, most, CudaDevice::side_streams, results);
     if (booked_bytes(plan, pass, layout) > most)
-        return make_layout(plan, pass, 0, CudaDevice::lanes, results);
+        return make_layout(plan, pass, 0, CudaDevice::side_streams, results);
     return layout;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the parts of a call of the gemm engine share: the workspace in pieces, a lane's stream.
+// What the parts of a call of the gemm engine share: the workspace in pieces, a worker's stream.
 #pragma once
 
 #include "core/workspace.hpp"
@@ -17,8 +17,9 @@
 
 namespace annulus {
 
-// Bytes and pieces of the workspace. All memory of a lane is its own, but for the partial results of a part of a call.
-struct LaneMemory {
+// Bytes and pieces of the workspace. All memory of a worker is its own, but for the partial results of a part of a
+// call.
+struct WorkerMemory {
     float2 *state;      // [query_rows], forward
     float *o;           // [query_rows, D]: O, or dQ
     float *d_k, *d_v;   // [key_rows, D]
@@ -31,7 +32,7 @@ struct LaneMemory {
 
 struct GemmMemory {
     BranchPlan *branches; // [branches], causal
-    std::array<LaneMemory, CudaDevice::lanes> lanes;
+    std::array<WorkerMemory, CudaDevice::side_streams> workers;
 };
 
 GemmMemory book(Workspace &workspace, const Plan &plan, annulus_pass pass, const GemmLayout &layout);
@@ -53,10 +54,10 @@ struct GemmRun {
     bool is_forward() const { return pass == ANNULUS_PASS_FORWARD; }
 };
 
-// What a lane works with.
-struct LaneContext {
+// What a worker works with.
+struct WorkerContext {
     const GemmRun &run;
-    const LaneMemory &memory;
+    const WorkerMemory &memory;
     cudaStream_t stream;
     ProductType product;
 };

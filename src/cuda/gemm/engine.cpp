@@ -19,14 +19,14 @@
 // matrix (an order along a curve, strides or addresses that cuBLAS does not take) are packed first and their products
 // added row by row.
 //
-// Blocks (layout.hpp) are independent. Two lanes, each a stream with a block of its own, keep the GPU busy while
+// Blocks (layout.hpp) are independent. Two workers, each a stream with a block of its own, keep the GPU busy while
 // one of them starts or drains a kernel.
 #include "engine/engine.hpp"
 #include "core/dtype_number.hpp"
 #include "core/error.hpp"
 #include "cuda/device/cuda_error.hpp"
 #include "cuda/gemm/call.hpp"
-#include "cuda/gemm/lane.hpp"
+#include "cuda/gemm/worker.hpp"
 
 #include <algorithm>
 #include <array>
@@ -58,11 +58,11 @@ bool are_matrices(std::initializer_list<const annulus_tensor *> tensors) {
     });
 }
 
-// From the fork of the lanes to their join, which comes in any case: the workspace must not be given back under them.
-class LanesAtWork {
+// From the fork of the workers to their join, which comes in any case: the workspace must not be given back under them.
+class WorkersAtWork {
   public:
-    LanesAtWork(CudaDevice &device, cudaStream_t stream) : device_(device), stream_(stream) { device.fork(stream); }
-    ~LanesAtWork() {
+    WorkersAtWork(CudaDevice &device, cudaStream_t stream) : device_(device), stream_(stream) { device.fork(stream); }
+    ~WorkersAtWork() {
         if (joined_)
             return;
         try {
@@ -70,8 +70,8 @@ class LanesAtWork {
         } catch (const Error &) { // the error that brought us here is the one to report
         }
     }
-    LanesAtWork(const LanesAtWork &) = delete;
-    LanesAtWork &operator=(const LanesAtWork &) = delete;
+    WorkersAtWork(const WorkersAtWork &) = delete;
+    WorkersAtWork &operator=(const WorkersAtWork &) = delete;
     void join() {
         joined_ = true;
         device_.join(stream_);
@@ -113,7 +113,7 @@ class GemmCall final : public PreparedCall {
         store_branches(call, run.memory.branches);
         if (part_ != CallPart::whole)
             use_partial_sums(run);
-        run_lanes(run);
+        run_workers(run);
         if (part_ == CallPart::own_keys && plan_.causal())
             recompute_partial_sums(run);
     }
@@ -130,7 +130,7 @@ class GemmCall final : public PreparedCall {
     }
 
   private:
-    // All lanes add to the partial results, which the own keys' part sets.
+    // All workers add to the partial results, which the own keys' part sets.
     void use_partial_sums(GemmRun &run) const {
         const CudaCall &call = run.call;
         const Problem &problem = call.problem();
@@ -147,28 +147,28 @@ class GemmCall final : public PreparedCall {
             call.clear_sums(gradients.d_k, key_rows);
             call.clear_sums(gradients.d_v, key_rows);
         }
-        for (LaneMemory &lane : run.memory.lanes) {
-            lane.state = state;
-            lane.o = run.is_forward() ? o : gradients.d_q;
-            lane.d_k = gradients.d_k;
-            lane.d_v = gradients.d_v;
+        for (WorkerMemory &worker : run.memory.workers) {
+            worker.state = state;
+            worker.o = run.is_forward() ? o : gradients.d_q;
+            worker.d_k = gradients.d_k;
+            worker.d_v = gradients.d_v;
         }
     }
 
-    void run_lanes(const GemmRun &run) {
-        LanesAtWork at_work(device_, run.call.stream);
-        std::array<std::optional<Lane>, CudaDevice::lanes> lanes;
-        for (int i = 0; i < run.layout.lanes; ++i)
-            lanes[static_cast<std::size_t>(i)].emplace(run, i, lists_[static_cast<std::size_t>(i)]);
+    void run_workers(const GemmRun &run) {
+        WorkersAtWork at_work(device_, run.call.stream);
+        std::array<std::optional<Worker>, CudaDevice::side_streams> workers;
+        for (int i = 0; i < run.layout.workers; ++i)
+            workers[static_cast<std::size_t>(i)].emplace(run, i, lists_[static_cast<std::size_t>(i)]);
         for (const BlockGrid &grid : run.layout.grids) {
-            for (std::optional<Lane> &lane : lanes)
-                if (lane)
-                    lane->start(grid);
-            // In turns, so that no lane's queue runs dry while another's is filled.
+            for (std::optional<Worker> &worker : workers)
+                if (worker)
+                    worker->start(grid);
+            // In turns, so that no worker's queue runs dry while another's is filled.
             for (bool busy = true; busy;) {
                 busy = false;
-                for (std::optional<Lane> &lane : lanes)
-                    busy = (lane && lane->step()) || busy;
+                for (std::optional<Worker> &worker : workers)
+                    busy = (worker && worker->step()) || busy;
             }
         }
         at_work.join();
@@ -194,7 +194,7 @@ class GemmCall final : public PreparedCall {
     const GemmLayout of_any_;               // tensors
     std::optional<GemmLayout> of_matrices_; // of a whole call, for tensors that are matrices to cuBLAS
     std::size_t bytes_;
-    std::array<LaneLists, CudaDevice::lanes> lists_;
+    std::array<WorkerLists, CudaDevice::side_streams> lists_;
 };
 
 Preparation prepare(const Plan &plan, annulus_pass pass, CallPart part, Device &of_context, const Limits &limits) {

@@ -12,9 +12,9 @@ namespace {
 
 constexpr std::int64_t largest_tile = 2048, smallest_tile = 64;
 constexpr std::int64_t shortest_window = 64;
-// A lane with less than this does more launches than it saves by running beside another.
-constexpr std::int64_t least_lane_bytes = std::int64_t{16} << 20;
-// Of a lane's memory, what the state gets where it could use more.
+// A worker with less than this does more launches than it saves by running beside another.
+constexpr std::int64_t least_worker_bytes = std::int64_t{16} << 20;
+// Of a worker's memory, what the state gets where it could use more.
 constexpr double state_share = 0.4, causal_state_share = 0.6;
 
 std::int64_t query_row_bytes(const Plan &plan, annulus_pass pass) {
@@ -48,7 +48,7 @@ std::int64_t window_length(const Plan &plan, std::int64_t most) {
 
 // Fills a grid whose blocks may have `rows` (batch entry, head, position) triples, heads in whole multiples of `group`.
 BlockGrid make_grid(const Plan &plan, const Window &positions, std::int64_t window, std::int64_t rows,
-                    std::int32_t group, int lanes) {
+                    std::int32_t group, int workers) {
     const Problem &problem = plan.problem();
     BlockGrid grid;
     grid.window = window;
@@ -62,14 +62,14 @@ BlockGrid make_grid(const Plan &plan, const Window &positions, std::int64_t wind
         groups_at_once < groups
             ? 1
             : std::clamp<std::int64_t>(rows / std::max<std::int64_t>(1, length * problem.heads), 1, problem.batch);
-    // As many blocks as lanes where the problem allows, and all blocks of about one size.
+    // As many blocks as workers where the problem allows, and all blocks of about one size.
     std::int64_t head_blocks = divide_up(groups, groups_at_once),
                  batch_blocks = divide_up(problem.batch, batches_at_once);
     const auto even = [&](std::int64_t blocks, std::int64_t others, std::int64_t most) {
-        return std::min(most, divide_up(blocks * others, lanes) * lanes / std::max<std::int64_t>(1, others));
+        return std::min(most, divide_up(blocks * others, workers) * workers / std::max<std::int64_t>(1, others));
     };
     head_blocks = std::max(head_blocks, even(head_blocks, batch_blocks * grid.windows, groups));
-    if (head_blocks * batch_blocks * grid.windows < lanes)
+    if (head_blocks * batch_blocks * grid.windows < workers)
         batch_blocks = std::max(batch_blocks, even(batch_blocks, head_blocks * grid.windows, problem.batch));
     grid.heads = static_cast<std::int32_t>(divide_up(groups, head_blocks) * group);
     grid.head_blocks = static_cast<std::int32_t>(divide_up(problem.heads, grid.heads));
@@ -109,15 +109,15 @@ std::int64_t tile_bytes(const Problem &problem, annulus_pass pass, std::int64_t 
 
 namespace {
 
-// A layout with a given number of lanes.
+// A layout with a given number of workers.
 class LayoutMaker {
   public:
-    LayoutMaker(const Plan &plan, annulus_pass pass, std::int64_t available, int lanes, Results results)
+    LayoutMaker(const Plan &plan, annulus_pass pass, std::int64_t available, int workers, Results results)
         : plan_(plan), problem_(plan.problem()), pass_(pass), forward_(pass == ANNULUS_PASS_FORWARD),
           group_(forward_ ? 1 : problem_.heads / problem_.kv_heads) {
         layout_.results = results;
-        layout_.lanes = lanes;
-        const std::int64_t share = available / lanes;
+        layout_.workers = workers;
+        const std::int64_t share = available / workers;
         layout_.blas_bytes = static_cast<std::size_t>(std::clamp<std::int64_t>(share / 32, 1 << 16, 1 << 22));
         layout_.tiles = std::clamp<std::int64_t>(share / (16 * item_bytes), 64, 4096);
         budget_ = std::max<std::int64_t>(0, share - static_cast<std::int64_t>(layout_.blas_bytes) -
@@ -166,7 +166,7 @@ class LayoutMaker {
             layout_.has_state() ? fitting_window(positions, row_bytes) : problem_.sequence_length;
         const std::int64_t rows_that_fit = layout_.has_state() ? state_budget(row_bytes) / row_bytes * group_
                                                                : std::numeric_limits<std::int64_t>::max();
-        BlockGrid grid = make_grid(plan_, positions, window, rows_that_fit, group_, layout_.lanes);
+        BlockGrid grid = make_grid(plan_, positions, window, rows_that_fit, group_, layout_.workers);
         grid.query_results = queries;
         grid.key_results = keys;
         const std::int64_t rows = grid.batches * std::min(window, positions.length);
@@ -193,7 +193,7 @@ class LayoutMaker {
         std::int64_t most_blocks = 1;
         for (const BlockGrid &grid : layout_.grids)
             most_blocks = std::max(most_blocks, grid.count());
-        layout_.lanes = static_cast<int>(std::min<std::int64_t>(most_blocks, layout_.lanes));
+        layout_.workers = static_cast<int>(std::min<std::int64_t>(most_blocks, layout_.workers));
     }
 
     // Score matrices: no more than the largest block can use at a time, no less than one tile of the largest kind.
@@ -221,7 +221,7 @@ class LayoutMaker {
     const bool forward_;
     const std::int32_t group_; // heads that share a block's gradients of keys
     GemmLayout layout_;
-    std::int64_t budget_ = 0; // of a lane, for state and scores
+    std::int64_t budget_ = 0; // of a worker, for state and scores
     // The largest class and segment.
     std::int64_t most_queries_ = 1, most_keys_ = 1, longest_segment_ = 1;
 };
@@ -243,7 +243,7 @@ bool needs_packing(const TileSet &set) {
 namespace {
 
 // Whether each row of the results is the matter of one tile that needs no packing. Not under causality, where sums have
-// to be looked at (repair.cuh).
+// to be looked at (recompute_nonfinite.cu).
 bool can_be_direct(const Plan &plan, annulus_pass pass, std::int64_t tile) {
     const Problem &problem = plan.problem();
     const BranchPlan &branch = plan.branches().front();
@@ -259,31 +259,31 @@ bool can_be_direct(const Plan &plan, annulus_pass pass, std::int64_t tile) {
                        [](const TileSet &set) { return set.covers_queries && !needs_packing(set); });
 }
 
-GemmLayout best_layout(const Plan &plan, annulus_pass pass, std::int64_t available, int most_lanes, Results results) {
+GemmLayout best_layout(const Plan &plan, annulus_pass pass, std::int64_t available, int most_workers, Results results) {
     GemmLayout single = LayoutMaker(plan, pass, available, 1, results).make();
     // float32 products are bound by arithmetic, and the larger a launch the better.
-    if (available / most_lanes < least_lane_bytes || plan.problem().dtype == ANNULUS_FLOAT32)
+    if (available / most_workers < least_worker_bytes || plan.problem().dtype == ANNULUS_FLOAT32)
         return single;
-    GemmLayout layout = LayoutMaker(plan, pass, available, most_lanes, results).make();
-    // Rather one lane than all scores twice, or small tiles, or a share for a lane that has nothing to do.
-    const bool better = layout.lanes == 1 || single.grids.size() < layout.grids.size() ||
+    GemmLayout layout = LayoutMaker(plan, pass, available, most_workers, results).make();
+    // Rather one worker than all scores twice, or small tiles, or a share for a worker that has nothing to do.
+    const bool better = layout.workers == 1 || single.grids.size() < layout.grids.size() ||
                         (single.grids.size() == layout.grids.size() && single.tile > layout.tile);
     return better ? single : layout;
 }
 
 } // namespace
 
-GemmLayout make_layout(const Plan &plan, annulus_pass pass, std::uint64_t limit, int most_lanes, Results results) {
+GemmLayout make_layout(const Plan &plan, annulus_pass pass, std::uint64_t limit, int most_workers, Results results) {
     // Under causality the workspace has a copy of the branches.
     const auto copied = static_cast<std::int64_t>(plan.causal() ? plan.branches().size() * sizeof(BranchPlan) : 0);
     const std::int64_t available = std::max<std::int64_t>(
         0, static_cast<std::int64_t>(std::min<std::uint64_t>(limit, std::uint64_t{1} << 60)) - copied);
     if (results == Results::direct && can_be_direct(plan, pass, largest_tile)) {
-        GemmLayout layout = best_layout(plan, pass, available, most_lanes, Results::direct);
+        GemmLayout layout = best_layout(plan, pass, available, most_workers, Results::direct);
         if (can_be_direct(plan, pass, layout.tile))
             return layout;
     }
-    return best_layout(plan, pass, available, most_lanes,
+    return best_layout(plan, pass, available, most_workers,
                        results == Results::in_sums ? Results::in_sums : Results::in_state);
 }
 

@@ -41,15 +41,15 @@ struct GemmLayout {
     // Direct only where each row of the results is the matter of one tile, whose products are the results.
     Results results = Results::in_state;
     std::vector<BlockGrid> grids;              // run one after the other
-    int lanes = 1;                             // blocks at work at the same time
+    int workers = 1;                           // blocks at work at the same time
     std::int64_t tile = 0;                     // most queries and keys of a tile
     std::int64_t query_rows = 0, key_rows = 0; // of the largest block's state
     std::int64_t tiles = 0;                    // most tiles with items at a time
-    std::size_t score_bytes = 0;               // of a lane: score matrices and packed rows
-    std::size_t blas_bytes = 0;                // of a lane: cuBLAS's own workspace
+    std::size_t score_bytes = 0;               // of a worker: score matrices and packed rows
+    std::size_t blas_bytes = 0;                // of a worker: cuBLAS's own workspace
 
     bool has_state() const { return results == Results::in_state; }
-    // Of a lane. Grids follow one another and use the same memory.
+    // Of a worker. Grids follow one another and use the same memory.
     std::int64_t state_bytes(const Plan &plan, annulus_pass pass) const;
 };
 
@@ -70,6 +70,6 @@ bool needs_packing(const TileSet &set);
 
 // Aims at `limit` bytes for everything; where that is too little, the smallest layout. `direct` is a permission, of
 // tensors that are matrices to cuBLAS.
-GemmLayout make_layout(const Plan &plan, annulus_pass pass, std::uint64_t limit, int most_lanes, Results results);
+GemmLayout make_layout(const Plan &plan, annulus_pass pass, std::uint64_t limit, int most_workers, Results results);
 
 } // namespace annulus

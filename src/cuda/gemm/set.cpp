@@ -48,8 +48,8 @@ std::int64_t tiles_of_full_rounds(std::int64_t most, std::int64_t rows, std::int
 
 } // namespace
 
-SetLaunches::SetLaunches(const LaneContext &lane, const Block &block, const TileSet &set, const SetRole &role)
-    : lane_(lane), run_(lane.run), call_(lane.run.call), block_(block), role_(role), d_(call_.head_dim()),
+SetLaunches::SetLaunches(const WorkerContext &worker, const Block &block, const TileSet &set, const SetRole &role)
+    : worker_(worker), run_(worker.run), call_(worker.run.call), block_(block), role_(role), d_(call_.head_dim()),
       element_(dtype_bytes(call_.problem().dtype)), packed_(!run_.inputs_are_matrices || needs_packing(set)),
       present_queries_(set.queries), present_keys_(set.keys), set_(packed_ ? rounded_up(set) : set) {
     const std::int64_t bytes = tile_bytes(call_.problem(), run_.pass, set_.queries, set_.keys, packed_);
@@ -63,7 +63,7 @@ SetLaunches::SetLaunches(const LaneContext &lane, const Block &block, const Tile
 
 // All stay aligned to 16 bytes: rows are multiples of 8 elements or floats.
 SetLaunches::Buffers SetLaunches::take_buffers() const {
-    std::byte *next = lane_.memory.scores;
+    std::byte *next = worker_.memory.scores;
     const auto bytes = [&](std::int64_t count) {
         std::byte *const taken = next;
         next += count;
@@ -137,7 +137,7 @@ OperandAddress SetLaunches::packed_rows(void *rows, std::int64_t element_bytes, 
 
 void SetLaunches::write_items_from(std::int64_t first) {
     const GemmLayout &layout = run_.layout;
-    const LaneMemory &memory = lane_.memory;
+    const WorkerMemory &memory = worker_.memory;
     ItemArguments a{};
     a.set = set_;
     a.first = first;
@@ -177,13 +177,13 @@ void SetLaunches::write_items_from(std::int64_t first) {
         a.operands[operand_d_k] = product(b.d_k, call_.d_k, memory.d_k, true);
         a.operands[operand_d_v] = product(b.d_v, call_.d_v, memory.d_v, true);
     }
-    write_items(a, lane_.stream);
+    write_items(a, worker_.stream);
     items_first_ = first;
     items_end_ = first + a.count;
 }
 
 void *const *SetLaunches::pointers_of(Operand operand) const {
-    return lane_.memory.pointers + operand * run_.layout.tiles + (next_tile_ - items_first_);
+    return worker_.memory.pointers + operand * run_.layout.tiles + (next_tile_ - items_first_);
 }
 
 // From one row of a tile to the next, in rows of the tensor; of a single row there is none, however large the stride.
@@ -224,7 +224,7 @@ Matrices SetLaunches::probabilities(Operand operand) const {
 
 void SetLaunches::multiply(std::int64_t rows, std::int64_t columns, std::int64_t inner, const Matrices &a,
                            const Matrices &b, bool adds, const Matrices &c) const {
-    annulus::multiply(lane_.product, tiles_, rows, columns, inner, a, b, adds, c);
+    annulus::multiply(worker_.product, tiles_, rows, columns, inner, a, b, adds, c);
 }
 
 void SetLaunches::pack(bool of_keys, const PackedTensor &first, const PackedTensor &second) const {
@@ -241,13 +241,13 @@ void SetLaunches::pack(bool of_keys, const PackedTensor &first, const PackedTens
     a.window = window(of_keys);
     a.tensors = {first, second};
     a.positions = positions(of_keys);
-    pack_rows(call_.problem().dtype, a, lane_.stream);
+    pack_rows(call_.problem().dtype, a, worker_.stream);
 }
 
 void SetLaunches::add_packed(bool of_keys, bool overwrite, const float *rows, float *target) const {
     add_rows({items(), tiles_, this->rows(of_keys), d_, of_keys, overwrite, block_.keys.start, stride(true),
               positions(of_keys), rows, target},
-             lane_.stream);
+             worker_.stream);
 }
 
 void SetLaunches::launch() {
@@ -290,17 +290,17 @@ void SetLaunches::launch_forward(const ScoreArguments &score) const {
     a.padding_keys = static_cast<float>(set_.padding_keys);
     // Packed products are added, so their rows must hold something.
     a.fresh = role_.first && set_.covers_queries && !packed_ && set_.keys > 0;
-    a.state = lane_.memory.state;
-    a.o = lane_.memory.o;
+    a.state = worker_.memory.state;
+    a.o = worker_.memory.o;
     a.complete = run_.layout.results == Results::direct;
     a.lse = call_.lse;
-    softmax(call_.problem().dtype, a, lane_.stream);
+    softmax(call_.problem().dtype, a, worker_.stream);
     if (set_.keys == 0)
         return;
     multiply(set_.queries, d_, set_.keys, probabilities(operand_scores), input(operand_v, call_.v, true),
              !packed_ && !a.fresh, product(operand_o, call_.out, false));
     if (packed_)
-        add_packed(false, false, buffers_.o, lane_.memory.o);
+        add_packed(false, false, buffers_.o, worker_.memory.o);
 }
 
 void SetLaunches::launch_backward(const ScoreArguments &score) const {
@@ -318,9 +318,9 @@ void SetLaunches::launch_backward(const ScoreArguments &score) const {
     a.d_out = call_.d_out;
     a.lse = call_.lse;
     a.d_lse = call_.d_lse;
-    score_gradients(call_.problem().dtype, a, lane_.stream);
+    score_gradients(call_.problem().dtype, a, worker_.stream);
 
-    const LaneMemory &memory = lane_.memory;
+    const WorkerMemory &memory = worker_.memory;
     const bool overwrites_keys = role_.first && set_.covers_keys;
     const bool overwrites_queries = role_.first && set_.covers_queries;
     const Matrices p = probabilities(operand_scores), ds = probabilities(operand_d_scores);

@@ -18,14 +18,14 @@ struct SetRole {
 class SetLaunches {
   public:
     // `block` is the one whose sums the tiles add to.
-    SetLaunches(const LaneContext &lane, const Block &block, const TileSet &set, const SetRole &role);
+    SetLaunches(const WorkerContext &worker, const Block &block, const TileSet &set, const SetRole &role);
 
     bool is_done() const { return next_tile_ == set_.count(); }
     // Launches the next tiles.
     void launch();
 
   private:
-    // Where things lie in the lane's score memory.
+    // Where things lie in the worker's score memory.
     struct Buffers {
         float *scores, *d_scores;
         // Packed tiles: inputs, products, and the positions of rows.
@@ -41,7 +41,7 @@ class SetLaunches {
     std::int64_t stride(bool of_keys) const { return of_keys ? call_.plan.problem().key_stride : 1; }
     std::int64_t *positions(bool of_keys) const { return of_keys ? buffers_.key_positions : buffers_.query_positions; }
     // Of the launch at hand.
-    const TileItem *items() const { return lane_.memory.items + (next_tile_ - items_first_); }
+    const TileItem *items() const { return worker_.memory.items + (next_tile_ - items_first_); }
 
     Buffers take_buffers() const;
     void write_items_from(std::int64_t first);
@@ -63,7 +63,7 @@ class SetLaunches {
     void launch_forward(const ScoreArguments &score) const;
     void launch_backward(const ScoreArguments &score) const;
 
-    const LaneContext &lane_;
+    const WorkerContext &worker_;
     const GemmRun &run_;
     const CudaCall &call_;
     const Block &block_;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // When the fused engine takes two passes for what one could do, as pure data and without a GPU.
 #include "cuda/fused/plan/branch_split.hpp"
-#include "cuda/fused/sm90/launch.hpp"
+#include "cuda/fused/sm90/kernels.hpp"
 
 #include "support/plan.hpp"
 

@@ -4,7 +4,7 @@
 // those that the other has left; and the first step of several leaves sums where another step or rank adds to them.
 #include "cuda/fused/plan/branch_split.hpp"
 #include "cuda/fused/schedule/find_tile.cuh" // with host_warp/ for its warp-wide functions
-#include "cuda/fused/sm90/launch.hpp"
+#include "cuda/fused/sm90/kernels.hpp"
 
 #include "support/mask.hpp"
 #include "support/plan.hpp"

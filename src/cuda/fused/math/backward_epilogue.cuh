@@ -25,8 +25,8 @@ template <class Element, int columns, bool of_keys, int row_blocks> class Backwa
         for (int i = 0; i < count; ++i)
             x[i] *= factor;
         const int head = of_keys ? tile_.head / work_.heads_of_kv_head : tile_.head;
-        if (work_.has_nan)
-            note_nonfinite(x, work_.has_nan);
+        if (work_.has_nonfinite)
+            note_nonfinite(x, work_.has_nonfinite);
         if (is_partial(work_, tile_.head, row_block_.first))
             return add_to_partial(head, x, partial);
         if (work_.destination == Destination::outputs_with_partial)

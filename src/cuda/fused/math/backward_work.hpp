@@ -33,7 +33,7 @@ struct BackwardWork : TileGrid {
     float *partial_d_scores, *partial_d_values;
     int partial_rows;
     std::int64_t first_partial_row; // row of the first partial result, of all heads one after the other
-    int *has_nan;                   // causal; becomes 1 where a result is NaN or infinity. Else null
+    int *has_nonfinite;             // causal; becomes 1 where a result is NaN or infinity. Else null
 
     // The row of a row block in its tensors and in partial results.
     constexpr int row_of(int number) const {

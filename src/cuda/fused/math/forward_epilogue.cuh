@@ -26,8 +26,8 @@ template <class Element, int head_dim, int row_blocks> class ForwardEpilogue {
     __device__ __forceinline__ void write(float (&o)[head_dim / 2], const RunningSoftmax &softmax) {
         float sum[2];
         find_sums(softmax, sum);
-        if (work_.has_nan)
-            note_nonfinite(o, work_.has_nan);
+        if (work_.has_nonfinite)
+            note_nonfinite(o, work_.has_nonfinite);
         if (is_partial(work_, head_, row_block_.first))
             add_to_partial(o, softmax, sum);
         else

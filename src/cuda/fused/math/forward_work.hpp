@@ -34,7 +34,7 @@ struct ForwardWork : TileGrid {
     float2 *partial_state;          // [B, H, queries]
     int all_heads, partial_rows;    // heads and rows of the whole
     std::int64_t first_partial_row; // row of the first partial result, of all heads one after the other
-    int *has_nan;                   // causal; becomes 1 where O or a partial result is NaN or infinity. Else null
+    int *has_nonfinite;             // causal; becomes 1 where O or a partial result is NaN or infinity. Else null
 };
 
 } // namespace annulus

@@ -12,14 +12,14 @@
 
 namespace annulus {
 
-// Sets `has_nan` to 1 if an element is NaN or infinite.
-template <int count> __device__ __forceinline__ void note_nonfinite(const float (&x)[count], int *has_nan) {
+// Sets `has_nonfinite` to 1 if an element is NaN or infinite.
+template <int count> __device__ __forceinline__ void note_nonfinite(const float (&x)[count], int *has_nonfinite) {
     float zero = 0;
 #pragma unroll
     for (int i = 0; i < count; ++i)
         zero += x[i] * 0.f;
     if (zero != 0.f)
-        *has_nan = 1;
+        *has_nonfinite = 1;
 }
 
 // Whether the results of a row block are partial, by its first row: a row block's rows take part in the same branches,

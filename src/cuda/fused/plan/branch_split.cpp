@@ -14,36 +14,36 @@ namespace annulus {
 
 namespace {
 
-// Times are in rows of a step in which all units of a tile take part. By a fit to times on an H200 (notes.md): what a
-// pass takes beside its tiles, a tile beside its steps, and a unit that waits for the others of its tile, as a part of
-// what it would take with them.
-constexpr double rows_of_pass = 4000, rows_of_tile = 512, cost_of_waiting = 0.75;
-constexpr double least_rows = 3 * rows_of_pass; // of a pass that is worth a thought
+// Times are in rows of a step in which all row blocks of a tile take part. By a fit to times on an H200 (notes.md):
+// what a grid takes beside its tiles, a tile beside its steps, and a row block that waits for the others of its tile,
+// as a part of what it would take with them.
+constexpr double rows_of_launch = 4000, rows_of_tile = 512, cost_of_waiting = 0.75;
+constexpr double least_rows = 3 * rows_of_launch; // of a grid that is worth a thought
 constexpr double least_gain = 0.05;
 
-// Of the units of a cell that are in the same class.
-struct UnitsOfClass {
-    std::int64_t met; // rows of runs
-    int units;
+// Of the row blocks of a cell that are in the same class.
+struct RowBlocksOfClass {
+    std::int64_t met; // rows of ranges
+    int row_blocks;
     unsigned branches; // a bit for each that they take part in
 };
 
-// The time that a pass takes, in rows as above, from a look at some of its cells. Of tiles only what counts is found as
-// in tile.cuh; causality is taken to halve all of it.
-class PassTime {
+// The time that a grid takes, in rows as above, from a look at some of its cells. Of tiles only what counts is found as
+// in find_ranges.cuh; causality is taken to halve all of it.
+class GridTime {
   public:
-    PassTime(const TileGrid &pass, const KernelShape &shape) : pass_(pass), shape_(shape) {
-        const std::int64_t heads = pass.heads.value, blocks = pass.segments;
+    GridTime(const TileGrid &grid, const KernelShape &shape) : grid_(grid), shape_(shape) {
+        const std::int64_t heads = grid.heads.value, blocks = grid.segments;
         const int samples = static_cast<int>(std::min<std::int64_t>(most_samples, heads * blocks));
         for (int i = 0; i < samples; ++i) // of each as evenly as can be (Roberts, 2018)
-            visit_block(sample(i, 0.7548776662466927, heads) * pass.head_step, sample(i, 0.5698402909980532, blocks));
-        all_ *= static_cast<double>(heads * blocks) / samples * pass.batches * (pass.causal ? 0.5 : 1);
+            visit_block(sample(i, 0.7548776662466927, heads) * grid.head_step, sample(i, 0.5698402909980532, blocks));
+        all_ *= static_cast<double>(heads * blocks) / samples * grid.batches * (grid.causal ? 0.5 : 1);
     }
 
-    double on(int multiprocessors) const { return all_ / multiprocessors + rows_of_pass; }
+    double on(int multiprocessors) const { return all_ / multiprocessors + rows_of_launch; }
 
   private:
-    using UnitCounts = std::array<int, most_branches>; // that take part in each branch
+    using RowBlockCounts = std::array<int, most_branches>; // that take part in each branch
     static constexpr int most_samples = 12;
 
     static int sample(int i, double step, std::int64_t all) {
@@ -51,24 +51,24 @@ class PassTime {
         return static_cast<int>((x - std::floor(x)) * static_cast<double>(all));
     }
 
-    const TileGrid &pass_;
+    const TileGrid &grid_;
     const KernelShape &shape_;
     double all_ = 0; // tiles
     // Of the cell at hand, and of its tile.
     std::vector<CellBranch> branches_, branches_of_tile_;
-    std::vector<UnitsOfClass> classes_;
+    std::vector<RowBlocksOfClass> classes_;
 
     void visit_block(int head, int block) {
-        const int block_start = (pass_.first_segment + block) * pass_.segment_length;
-        const int block_end = std::min(block_start + pass_.segment_length, pass_.sequence_length);
+        const int block_start = (grid_.first_segment + block) * grid_.segment_length;
+        const int block_end = std::min(block_start + grid_.segment_length, grid_.sequence_length);
         for (int start = block_start, end; start < block_end; start = end) {
             end = block_end;
             branches_.clear();
-            for (int i = 0; i < pass_.branch_count; ++i) {
-                branches_.emplace_back(pass_, pass_.branches[i], head, start);
+            for (int i = 0; i < grid_.branch_count; ++i) {
+                branches_.emplace_back(grid_, grid_.branches[i], head, start);
                 end = std::min(end, branches_.back().end);
             }
-            visit_cell(std::max(start, pass_.row_start), std::min(end, pass_.row_start + pass_.row_count));
+            visit_cell(std::max(start, grid_.row_start), std::min(end, grid_.row_start + grid_.row_count));
         }
     }
 
@@ -77,43 +77,43 @@ class PassTime {
         const auto add = [&](int residue, const FastDivmod &modulus, unsigned members) {
             const int rows = Members(start, end, residue, modulus).count;
             std::int64_t met = 0;
-            for (int i = 0; i < pass_.branch_count; ++i)
+            for (int i = 0; i < grid_.branch_count; ++i)
                 if (members >> i & 1)
                     met += rows_of(branches_[i], i, branches_[i].start, branches_[i].end);
             if (members)
                 classes_.push_back({met, static_cast<int>(divide_up(rows, row_block_rows)), members});
         };
-        if (pass_.branch_count == 1)
-            add(branches_[0].row_residue, unit_divisor(0), branches_[0].serves);
+        if (grid_.branch_count == 1)
+            add(branches_[0].row_residue, row_divisor(0), branches_[0].serves);
         else
             for_each_class(0, 0, add);
-        std::ranges::stable_sort(classes_, std::greater(), &UnitsOfClass::met);
+        std::ranges::stable_sort(classes_, std::greater(), &RowBlocksOfClass::met);
 
         // Tiles within a class are alike; others have the end of one and what follows.
-        int units = 0;
+        int row_blocks = 0;
         unsigned taking = 0;
-        UnitCounts of_branch{};
-        const auto put = [&](const UnitsOfClass &of_class, int count) {
+        RowBlockCounts of_branch{};
+        const auto put = [&](const RowBlocksOfClass &of_class, int count) {
             if (count == 0)
                 return;
-            units += count;
+            row_blocks += count;
             taking |= of_class.branches;
             for (std::size_t i = 0; i < branches_.size(); ++i)
                 of_branch[i] += (of_class.branches >> i & 1) * count;
         };
         const auto finish = [&](int tiles) {
-            if (units > 0)
+            if (row_blocks > 0)
                 visit_tile(taking, of_branch, tiles);
-            units = 0;
+            row_blocks = 0;
             taking = 0;
             of_branch = {};
         };
-        for (const UnitsOfClass &of_class : classes_) {
-            int left = of_class.units;
-            const int before = std::min(left, (shape_.row_blocks - units) % shape_.row_blocks);
+        for (const RowBlocksOfClass &of_class : classes_) {
+            int left = of_class.row_blocks;
+            const int before = std::min(left, (shape_.row_blocks - row_blocks) % shape_.row_blocks);
             put(of_class, before);
             left -= before;
-            if (units == shape_.row_blocks)
+            if (row_blocks == shape_.row_blocks)
                 finish(1);
             if (const int tiles = left / shape_.row_blocks; tiles > 0) {
                 put(of_class, shape_.row_blocks);
@@ -124,18 +124,18 @@ class PassTime {
         finish(1);
     }
 
-    // use(residue, modulus, branches) for each class of units.
+    // use(residue, modulus, branches) for each class of row blocks.
     template <class Use> void for_each_class(int level, int residue, const Use &use) const {
-        const FastDivmod &modulus = pass_.levels[level];
+        const FastDivmod &modulus = grid_.levels[level];
         unsigned members = 0;
-        for (int i = 0; i < pass_.branch_count; ++i) {
+        for (int i = 0; i < grid_.branch_count; ++i) {
             const CellBranch &branch = branches_[i];
             if (!branch.serves)
                 continue;
             if (branch.row_dilation <= modulus.value) {
-                members |= static_cast<unsigned>(unit_divisor(i).remainder(residue) == branch.row_residue) << i;
+                members |= static_cast<unsigned>(row_divisor(i).remainder(residue) == branch.row_residue) << i;
             } else if (modulus.remainder(branch.row_residue) == residue) { // it has parts
-                for (int part = residue; part < pass_.levels[level + 1].value; part += modulus.value)
+                for (int part = residue; part < grid_.levels[level + 1].value; part += modulus.value)
                     for_each_class(level + 1, part, use);
                 return;
             }
@@ -143,14 +143,14 @@ class PassTime {
         use(residue, modulus, members);
     }
 
-    // So many units take part in each branch.
-    void visit_tile(unsigned taking, const UnitCounts &units, int tiles) {
+    // So many row blocks take part in each branch.
+    void visit_tile(unsigned taking, const RowBlockCounts &row_blocks, int tiles) {
         std::vector<CellBranch> &branches = branches_of_tile_;
         branches = branches_;
         for (std::size_t i = 0; i < branches.size(); ++i)
             for (std::size_t j = 0; j < i; ++j)
                 if ((taking >> i & 1) && (taking >> j & 1))
-                    branches[i].try_parent(pass_, static_cast<int>(j), branches[j]);
+                    branches[i].try_parent(grid_, static_cast<int>(j), branches[j]);
         double rows = rows_of_tile;
         for (std::size_t i = 0; i < branches.size(); ++i) {
             if (!(taking >> i & 1))
@@ -165,7 +165,7 @@ class PassTime {
                 const std::int64_t met = rows_of(branch, static_cast<int>(i), start, end);
                 const std::int64_t steps = divide_up(met, std::int64_t{splits} * shape_.range_block_rows) *
                                            std::min<std::int64_t>(splits, met);
-                const double busy = static_cast<double>(units[i]) / shape_.row_blocks;
+                const double busy = static_cast<double>(row_blocks[i]) / shape_.row_blocks;
                 rows += static_cast<double>(steps * shape_.range_block_rows) * (busy + cost_of_waiting * (1 - busy));
             };
             if (branch.parent < 0) {
@@ -178,21 +178,21 @@ class PassTime {
         all_ += rows * tiles;
     }
 
-    const FastDivmod &unit_divisor(int branch) const {
+    const FastDivmod &row_divisor(int branch) const {
         static constexpr FastDivmod one(1);
-        return branches_[branch].row_dilation == 1 ? one : pass_.branches[branch].dilation;
+        return branches_[branch].row_dilation == 1 ? one : grid_.branches[branch].dilation;
     }
 
     int rows_of(const CellBranch &branch, int index, int start, int end) const {
-        const int from = std::max(start, pass_.range_start), to = std::min(end, pass_.range_start + pass_.range_count);
-        return from < to ? Members(from, to, branch.range_residue, pass_.branches[index].range_dilation).count : 0;
+        const int from = std::max(start, grid_.range_start), to = std::min(end, grid_.range_start + grid_.range_count);
+        return from < to ? Members(from, to, branch.range_residue, grid_.branches[index].range_dilation).count : 0;
     }
 };
 
 // How many of the least dilated branches it is best to split off; 0: none.
 int find_split(const PlannedGrid &whole, const Plan &plan, GridOf what, const KernelShape &shape, int multiprocessors) {
     const int branches = whole.tiles.branch_count;
-    const double rows_of_whole = PassTime(whole.tiles, shape).on(multiprocessors);
+    const double rows_of_whole = GridTime(whole.tiles, shape).on(multiprocessors);
     if (rows_of_whole < least_rows)
         return 0;
     int best = 0;
@@ -201,8 +201,8 @@ int find_split(const PlannedGrid &whole, const Plan &plan, GridOf what, const Ke
         const std::optional<std::vector<PlannedGrid>> cut = split_after(count, whole, plan, what, shape);
         if (!cut)
             continue;
-        const double rows = PassTime(cut->front().tiles, shape).on(multiprocessors) +
-                            PassTime(cut->back().tiles, shape).on(multiprocessors);
+        const double rows = GridTime(cut->front().tiles, shape).on(multiprocessors) +
+                            GridTime(cut->back().tiles, shape).on(multiprocessors);
         if (rows < least) {
             least = rows;
             best = count;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// One pass over all branches visits keys of nested branches once. But its cells are as short as the shortest segments:
-// where a few units of a cell meet many times the keys of the others, these wait in most steps of their tile. Then two
-// passes can take less time: one over the more dilated branches, with longer cells, which leaves float32 sums of its
+// One grid over all branches visits keys of nested branches once. But its cells are as short as the shortest segments:
+// where a few row blocks of a cell meet many times the keys of the others, these wait in most steps of their tile. Then
+// two grids can take less time: one over the more dilated branches, with longer cells, which leaves float32 sums of its
 // rows, and one over the others, which adds these to its own and writes all rows.
 #pragma once
 
-#include "cuda/fused/plan/launch_plan.hpp"
+#include "cuda/fused/plan/grids.hpp"
 
 #include <optional>
 #include <vector>

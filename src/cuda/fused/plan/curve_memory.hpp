@@ -4,7 +4,7 @@
 
 #include "core/plan.hpp"
 #include "core/workspace.hpp"
-#include "cuda/fused/plan/launch_plan.hpp"
+#include "cuda/fused/plan/grids.hpp"
 
 #include <vector>
 

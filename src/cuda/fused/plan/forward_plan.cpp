@@ -2,7 +2,7 @@
 #include "cuda/fused/plan/forward_plan.hpp"
 
 #include "cuda/fused/plan/branch_split.hpp"
-#include "cuda/fused/sm90/launch.hpp"
+#include "cuda/fused/sm90/kernels.hpp"
 #include "cuda/results/cuda_call.hpp"
 
 #include <algorithm>

@@ -3,7 +3,7 @@
 // results go.
 #pragma once
 
-#include "cuda/fused/plan/launch_plan.hpp"
+#include "cuda/fused/plan/grids.hpp"
 #include "cuda/fused/schedule/destination.hpp"
 #include "engine/engine.hpp"
 

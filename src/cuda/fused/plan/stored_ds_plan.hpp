@@ -4,7 +4,7 @@
 #pragma once
 
 #include "core/plan.hpp"
-#include "cuda/fused/plan/launch_plan.hpp"
+#include "cuda/fused/plan/grids.hpp"
 #include "cuda/fused/sm90/backward_params.hpp"
 
 #include <cstddef>

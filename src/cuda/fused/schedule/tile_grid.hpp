@@ -118,8 +118,8 @@ struct TileGrid {
     int first_head, head_step; // of the heads of Q that the numbers stand for
     FastDivmod tiles_of_class; // with residue_classes
     int segment_length, first_segment, segments;
-    // Of stored dS (backward_run.cpp): first the longest tile of each cell, then the next ones, so that few tiles come
-    // to the same for all CTAs.
+    // Of stored dS (stored_ds_plan.hpp): first the longest tile of each cell, then the next ones, so that few tiles
+    // come to the same for all CTAs.
     bool by_length;
     bool skips_empty; // tiles whose row blocks meet nothing are left out
     // Destination::outputs_with_partial: rows of which the launch before has set partial results (branch_split.hpp).

@@ -12,6 +12,7 @@ namespace annulus {
 // What a kernel computes. Row blocks of the first are of queries, of the next ones of keys. The last two are a pair:
 // one stores dS, which the other (dq_from_ds.cuh) only has to multiply.
 enum class Gradients { d_q, d_k_and_d_v, d_k, d_v, d_k_and_d_v_storing_d_s, d_q_of_stored_d_s };
+inline constexpr int gradients_count = 6;
 
 // Above this, the gradients of a row block's K and V together are too many registers: a kernel for each.
 inline constexpr int most_columns_of_both = 128;

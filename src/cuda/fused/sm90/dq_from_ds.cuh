@@ -184,8 +184,8 @@ template <class Traits> class DqFromDsConsumer {
     __device__ __forceinline__ void write(const StoredTile &tile, int row_block, const float (&x)[columns / 2]) {
         if (row_block >= tile.row_blocks)
             return;
-        if (params_.has_nan)
-            note_nonfinite(x, params_.has_nan);
+        if (params_.has_nonfinite)
+            note_nonfinite(x, params_.has_nonfinite);
         const std::uint32_t staging = shared_address(shared_.staging[index_]);
         __syncwarp(); // the row block before is out
         stage_rows<Element>(staging, x, params_.scale, params_.scale);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cuda/fused/plan/launch_plan.hpp"
+#include "cuda/fused/plan/grids.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -13,8 +13,8 @@ namespace annulus {
 
 namespace {
 
-std::span<const GridBranch> branches_of(const TileGrid &pass) {
-    return {pass.branches, static_cast<std::size_t>(pass.branch_count)};
+std::span<const GridBranch> branches_of(const TileGrid &grid) {
+    return {grid.branches, static_cast<std::size_t>(grid.branch_count)};
 }
 
 constexpr std::int64_t too_many_tiles = std::int64_t{1} << 31;
@@ -45,21 +45,21 @@ int smallest_prime_factor(int x) {
     return x;
 }
 
-// Whether units fall into classes by their own residue in the branch.
-bool divides_units(const GridBranch &branch) {
+// Whether row blocks fall into classes by their own residue in the branch.
+bool divides_rows(const GridBranch &branch) {
     return branch.row_rule != ANNULUS_QUERY_EVERY;
 }
 
 // Sets the levels, and says how many classes a cell may have at most; none where that would take too long to find out.
-std::optional<int> set_levels(TileGrid &pass) {
-    const std::span<const GridBranch> branches = branches_of(pass);
-    if (pass.has_residue_classes || pass.branch_count == 1)
+std::optional<int> set_levels(TileGrid &grid) {
+    const std::span<const GridBranch> branches = branches_of(grid);
+    if (grid.has_residue_classes || grid.branch_count == 1)
         return 1;
     int classes = 1, visits = 1, level = 0, modulus = 1;
-    pass.levels[0] = FastDivmod(1);
+    grid.levels[0] = FastDivmod(1);
     for (;;) {
         const auto is_finer = [&](const GridBranch &branch) {
-            return divides_units(branch) && branch.dilation.value > modulus;
+            return divides_rows(branch) && branch.dilation.value > modulus;
         };
         const auto next = std::find_if(branches.begin(), branches.end(), is_finer);
         if (next == branches.end())
@@ -72,44 +72,44 @@ std::optional<int> set_levels(TileGrid &pass) {
         if (classes > most_classes || visits > 3 * most_classes)
             return std::nullopt;
         modulus *= parts;
-        pass.levels[++level] = FastDivmod(modulus);
+        grid.levels[++level] = FastDivmod(modulus);
     }
 }
 
-// The pass with one more branch, which is not less dilated than those it has, nor shorter than one equally dilated; or
+// The grid with one more branch, which is not less dilated than those it has, nor shorter than one equally dilated; or
 // none.
-std::optional<TileGrid> with_branch(TileGrid pass, const GridBranch &branch) {
-    if (pass.branch_count == most_branches)
+std::optional<TileGrid> with_branch(TileGrid grid, const GridBranch &branch) {
+    if (grid.branch_count == most_branches)
         return std::nullopt;
-    if (pass.branch_count > 0 && branch.dilation.value % pass.branches[pass.branch_count - 1].dilation.value != 0)
+    if (grid.branch_count > 0 && branch.dilation.value % grid.branches[grid.branch_count - 1].dilation.value != 0)
         return std::nullopt;
     const auto has_rule = [&](annulus_query_rule rule) {
-        return std::ranges::any_of(branches_of(pass), [&](const GridBranch &other) { return other.row_rule == rule; });
+        return std::ranges::any_of(branches_of(grid), [&](const GridBranch &other) { return other.row_rule == rule; });
     };
     if (branch.row_rule == ANNULUS_QUERY_RESIDUE) {
         if (has_rule(ANNULUS_QUERY_DILATED))
             return std::nullopt;
-        pass.has_residue_classes = true;
-        pass.residue_classes = branch.dilation;
+        grid.has_residue_classes = true;
+        grid.residue_classes = branch.dilation;
     } else if (branch.row_rule == ANNULUS_QUERY_DILATED && has_rule(ANNULUS_QUERY_RESIDUE)) {
         return std::nullopt;
     }
-    pass.branches[pass.branch_count++] = branch;
-    if (!set_levels(pass))
+    grid.branches[grid.branch_count++] = branch;
+    if (!set_levels(grid))
         return std::nullopt;
-    return pass;
+    return grid;
 }
 
 // What merging branches of up to `ratio` times the dilation comes to.
 class Merging {
   public:
-    Merging(const TileGrid &pass, int ratio) : pass_(pass), ratio_(ratio) {}
+    Merging(const TileGrid &grid, int ratio) : grid_(grid), ratio_(ratio) {}
 
-    // The strides of the runs, in positions.
+    // The strides of the ranges, in positions.
     std::vector<int> strides() const {
         std::vector<int> result;
-        for (int i = 0; i < pass_.branch_count; ++i)
-            for (int j = i; j < pass_.branch_count; ++j)
+        for (int i = 0; i < grid_.branch_count; ++i)
+            for (int j = i; j < grid_.branch_count; ++j)
                 if (j == i || merges(i, j))
                     result.push_back(dilation(i) * splits_of_period(period(i, j)));
         std::sort(result.begin(), result.end());
@@ -118,11 +118,11 @@ class Merging {
     }
 
     // At most, of a tile: a branch that is merged has keys left and right of those that it does not visit.
-    int runs() const {
+    int ranges() const {
         int sum = 0;
-        for (int i = 0; i < pass_.branch_count; ++i) {
+        for (int i = 0; i < grid_.branch_count; ++i) {
             const bool may_merge = i > 0 && merges(i - 1, i);
-            const int merged = may_merge ? (pass_.causal ? 1 : 2) * most_splits(i, dilation(i - 1)) : 0;
+            const int merged = may_merge ? (grid_.causal ? 1 : 2) * most_splits(i, dilation(i - 1)) : 0;
             sum += std::max(merged, most_splits(i, dilation(i)));
         }
         return sum;
@@ -132,96 +132,97 @@ class Merging {
     std::int64_t steps(int step) const {
         std::int64_t sum = 0;
         int root = 0;
-        for (int i = 0; i < pass_.branch_count; ++i) {
+        for (int i = 0; i < grid_.branch_count; ++i) {
             const bool is_merged = i > 0 && merges(root, i);
             if (!is_merged)
                 root = i;
-            const int sides = is_merged && !pass_.causal ? 2 : 1;
+            const int sides = is_merged && !grid_.causal ? 2 : 1;
             const int parts = sides * most_splits(i, dilation(root));
-            const int positions = pass_.branches[i].length.value - (is_merged ? pass_.branches[i - 1].length.value : 0);
+            const int positions = grid_.branches[i].length.value - (is_merged ? grid_.branches[i - 1].length.value : 0);
             sum += parts * divide_up(std::max(positions, 0), std::int64_t{dilation(i)} * parts * step);
         }
         return sum;
     }
 
   private:
-    int dilation(int i) const { return pass_.branches[i].range_dilation.value; }
+    int dilation(int i) const { return grid_.branches[i].range_dilation.value; }
     int period(int i, int j) const { return dilation(j) / dilation(i); }
     bool merges(int i, int j) const { return ratio_ > 0 && period(i, j) <= ratio_; }
-    // Of the runs of branch i, where branches are merged up to `ratio` times the dilation `root`.
+    // Of the ranges of branch i, where branches are merged up to `ratio` times the dilation `root`.
     int most_splits(int i, int root) const {
         int most = 1;
-        for (int j = i + 1; j < pass_.branch_count; ++j)
+        for (int j = i + 1; j < grid_.branch_count; ++j)
             if (ratio_ > 0 && dilation(j) / root <= ratio_)
                 most = std::max(most, splits_of_period(period(i, j)));
         return most;
     }
 
-    const TileGrid &pass_;
+    const TileGrid &grid_;
     const int ratio_;
 };
 
-void set_merging(TileGrid &pass, int step, std::int64_t rows_of_runs) {
+void set_merging(TileGrid &grid, int step, std::int64_t rows_of_ranges) {
     const auto fits = [&](const Merging &merging) {
-        return merging.runs() <= most_ranges && merging.strides().size() <= most_strides;
+        return merging.ranges() <= most_ranges && merging.strides().size() <= most_strides;
     };
-    const bool may_merge = std::ranges::all_of(branches_of(pass), [](const GridBranch &branch) {
+    const bool may_merge = std::ranges::all_of(branches_of(grid), [](const GridBranch &branch) {
         return branch.range_dilation.value == branch.dilation.value;
     });
     for (const int ratio : {8, 16, 32}) {
-        const Merging merging(pass, ratio);
-        if (may_merge && fits(merging) && merging.steps(step) < Merging(pass, pass.merged_ratio).steps(step))
-            pass.merged_ratio = ratio;
+        const Merging merging(grid, ratio);
+        if (may_merge && fits(merging) && merging.steps(step) < Merging(grid, grid.merged_ratio).steps(step))
+            grid.merged_ratio = ratio;
     }
-    for (const int stride : Merging(pass, pass.merged_ratio).strides()) {
+    for (const int stride : Merging(grid, grid.merged_ratio).strides()) {
         // Where rows are those that a branch left, another one may have a single row: any stride will do.
-        const FastDivmod of_rows(pass.range_stride.remainder(stride) == 0 ? pass.range_stride.quotient(stride) : 1);
-        const std::span<const FastDivmod> found(pass.strides, static_cast<std::size_t>(pass.stride_count));
+        const FastDivmod of_rows(grid.range_stride.remainder(stride) == 0 ? grid.range_stride.quotient(stride) : 1);
+        const std::span<const FastDivmod> found(grid.strides, static_cast<std::size_t>(grid.stride_count));
         if (std::ranges::any_of(found, [&](const FastDivmod &other) { return other.value == of_rows.value; }))
             continue;
-        pass.strides[pass.stride_count] = of_rows;
-        pass.longer_residues[pass.stride_count++] = of_rows.remainder(static_cast<int>(rows_of_runs));
+        grid.strides[grid.stride_count] = of_rows;
+        grid.longer_residues[grid.stride_count++] = of_rows.remainder(static_cast<int>(rows_of_ranges));
     }
 }
 
-void set_grid(TileGrid &pass, int units) {
-    const std::span<const GridBranch> branches = branches_of(pass);
+void set_grid(TileGrid &grid, int row_blocks) {
+    const std::span<const GridBranch> branches = branches_of(grid);
     const auto length_of = [](const GridBranch &branch) { return branch.length.value; };
     const int length = length_of(std::ranges::min(branches, {}, length_of));
     const int longest = length_of(std::ranges::max(branches, {}, length_of));
-    pass.segment_length = length;
-    pass.first_segment = pass.row_start / length;
-    pass.segments = (pass.row_start + pass.row_count - 1) / length - pass.first_segment + 1;
-    // A head's runs of a section are read together.
-    const int segments_of_section = std::min(pass.segments, static_cast<int>(divide_up(longest, length)));
-    pass.segments_of_section = FastDivmod(segments_of_section);
-    pass.sections = FastDivmod(static_cast<int>(divide_up(pass.segments, segments_of_section)));
+    grid.segment_length = length;
+    grid.first_segment = grid.row_start / length;
+    grid.segments = (grid.row_start + grid.row_count - 1) / length - grid.first_segment + 1;
+    // A head's ranges of a section are read together.
+    const int segments_of_section = std::min(grid.segments, static_cast<int>(divide_up(longest, length)));
+    grid.segments_of_section = FastDivmod(segments_of_section);
+    grid.sections = FastDivmod(static_cast<int>(divide_up(grid.segments, segments_of_section)));
     // Each branch whose segments do not end with those of the shortest may cut a block once.
-    pass.cells_of_segment =
+    grid.cells_of_segment =
         FastDivmod(1 + static_cast<int>(std::ranges::count_if(branches, [&](const GridBranch &branch) {
-                       return branch.length.value % length != 0 && branch.length.value < pass.sequence_length;
+                       return branch.length.value % length != 0 && branch.length.value < grid.sequence_length;
                    })));
-    const std::int64_t rows = std::min(length, pass.row_count);
+    const std::int64_t rows = std::min(length, grid.row_count);
     std::int64_t tiles_of_cell;
-    if (pass.has_residue_classes) {
-        const std::int64_t units_of_class = divide_up(divide_up(rows, pass.residue_classes.value), row_block_rows);
-        pass.tiles_of_class = FastDivmod(static_cast<int>(divide_up(units_of_class, units)));
-        tiles_of_cell = std::int64_t{pass.tiles_of_class.value} * pass.residue_classes.value;
+    if (grid.has_residue_classes) {
+        const std::int64_t row_blocks_of_class = divide_up(divide_up(rows, grid.residue_classes.value), row_block_rows);
+        grid.tiles_of_class = FastDivmod(static_cast<int>(divide_up(row_blocks_of_class, row_blocks)));
+        tiles_of_cell = std::int64_t{grid.tiles_of_class.value} * grid.residue_classes.value;
     } else {
-        const std::int64_t classes = *set_levels(pass);
+        const std::int64_t classes = *set_levels(grid);
         std::int64_t members = 0;
         for (const GridBranch &branch : branches)
-            members += divides_units(branch) ? divide_up(rows, branch.dilation.value) : rows;
-        const std::int64_t units_of_cell = (std::min(rows, members) + classes * (row_block_rows - 1)) / row_block_rows;
-        tiles_of_cell = divide_up(units_of_cell, units);
+            members += divides_rows(branch) ? divide_up(rows, branch.dilation.value) : rows;
+        const std::int64_t row_blocks_of_cell =
+            (std::min(rows, members) + classes * (row_block_rows - 1)) / row_block_rows;
+        tiles_of_cell = divide_up(row_blocks_of_cell, row_blocks);
     }
     tiles_of_cell = std::min(tiles_of_cell, too_many_tiles - 1);
-    pass.tiles_of_cell = FastDivmod(static_cast<int>(tiles_of_cell));
+    grid.tiles_of_cell = FastDivmod(static_cast<int>(tiles_of_cell));
     std::int64_t tiles = tiles_of_cell;
     for (const int count :
-         {pass.cells_of_segment.value, segments_of_section, pass.sections.value, pass.heads.value, pass.batches})
+         {grid.cells_of_segment.value, segments_of_section, grid.sections.value, grid.heads.value, grid.batches})
         tiles = std::min(too_many_tiles, tiles * count);
-    pass.tiles = static_cast<unsigned>(tiles);
+    grid.tiles = static_cast<unsigned>(tiles);
 }
 
 // An order other than the linear one makes a difference.
@@ -244,55 +245,55 @@ bool cuts_segment(const BranchPlan &branch, const Window &window) {
     return window.start % branch.segment_length() != 0 || window.end() != last.end();
 }
 
-bool is_complete(const TileGrid &pass, int heads) {
+bool is_complete(const TileGrid &grid, int heads) {
     for (int head = 0; head < heads; ++head)
-        if (std::ranges::none_of(branches_of(pass), [&](const GridBranch &branch) {
+        if (std::ranges::none_of(branches_of(grid), [&](const GridBranch &branch) {
                 return branch.serves(head) && branch.row_rule != ANNULUS_QUERY_DILATED;
             }))
             return false;
     return true;
 }
 
-TileGrid pass_without_branches(const Plan &plan, GridOf what) {
+TileGrid grid_without_branches(const Plan &plan, GridOf what) {
     const Problem &problem = plan.problem();
     const bool of_keys = what == GridOf::key_gradients;
-    const Window &units = of_keys ? problem.keys : problem.queries, &runs = of_keys ? problem.queries : problem.keys;
-    TileGrid pass{};
-    pass.causal = plan.causal();
-    pass.zero_keys =
+    const Window &rows = of_keys ? problem.keys : problem.queries, &ranges = of_keys ? problem.queries : problem.keys;
+    TileGrid grid{};
+    grid.causal = plan.causal();
+    grid.zero_keys =
         what == GridOf::outputs && plan.pattern().padding_rule == ANNULUS_PADDING_ZERO_KEYS && !plan.causal();
-    pass.sequence_length = static_cast<int>(problem.sequence_length);
-    pass.row_start = static_cast<int>(units.start);
-    pass.row_count = static_cast<int>(units.length);
-    pass.range_start = static_cast<int>(runs.start);
-    pass.range_count = static_cast<int>(runs.length);
-    pass.range_stride = FastDivmod(of_keys ? 1 : static_cast<int>(problem.key_stride));
-    pass.batches = static_cast<int>(problem.batch);
-    pass.heads = FastDivmod(of_keys ? problem.kv_heads : problem.heads);
-    pass.head_step = of_keys ? problem.heads / problem.kv_heads : 1;
-    return pass;
+    grid.sequence_length = static_cast<int>(problem.sequence_length);
+    grid.row_start = static_cast<int>(rows.start);
+    grid.row_count = static_cast<int>(rows.length);
+    grid.range_start = static_cast<int>(ranges.start);
+    grid.range_count = static_cast<int>(ranges.length);
+    grid.range_stride = FastDivmod(of_keys ? 1 : static_cast<int>(problem.key_stride));
+    grid.batches = static_cast<int>(problem.batch);
+    grid.heads = FastDivmod(of_keys ? problem.kv_heads : problem.heads);
+    grid.head_step = of_keys ? problem.heads / problem.kv_heads : 1;
+    return grid;
 }
 
 // All but the branches.
 void finish(PlannedGrid &planned, const Plan &plan, GridOf what, const KernelShape &shape) {
     const Problem &problem = plan.problem();
-    TileGrid &pass = planned.tiles;
-    const std::int64_t rows_of_runs = what == GridOf::key_gradients ? problem.queries.length : problem.key_rows();
-    set_merging(pass, shape.range_block_rows, planned.curve ? planned.window.length : rows_of_runs);
-    if (pass.row_count > 0)
-        set_grid(pass, shape.row_blocks);
+    TileGrid &grid = planned.tiles;
+    const std::int64_t rows_of_ranges = what == GridOf::key_gradients ? problem.queries.length : problem.key_rows();
+    set_merging(grid, shape.range_block_rows, planned.curve ? planned.window.length : rows_of_ranges);
+    if (grid.row_count > 0)
+        set_grid(grid, shape.row_blocks);
     // Rows of keys may stand for several positions, of which one has queries at the most.
     const bool rows_are_positions = what != GridOf::key_gradients || problem.key_stride == 1;
-    planned.is_complete = !planned.curve && rows_are_positions && is_complete(pass, problem.heads);
+    planned.is_complete = !planned.curve && rows_are_positions && is_complete(grid, problem.heads);
 }
 
 } // namespace
 
 std::vector<PlannedGrid> make_grids(const Plan &plan, GridOf what, const KernelShape &shape) {
     const Problem &problem = plan.problem();
-    const TileGrid empty = pass_without_branches(plan, what);
+    const TileGrid empty = grid_without_branches(plan, what);
     std::vector<GridBranch> linear;
-    std::vector<PlannedGrid> passes, curved;
+    std::vector<PlannedGrid> grids, curved;
     for (std::size_t i = 0; i < plan.branches().size(); ++i) {
         const BranchPlan &branch = plan.branches()[i];
         if (!empty.zero_keys && !has_pairs(branch, problem))
@@ -302,35 +303,35 @@ std::vector<PlannedGrid> make_grids(const Plan &plan, GridOf what, const KernelS
         } else if (has_pairs(branch, problem)) {
             curved.push_back({*with_branch(empty, make_branch(branch, what)), false, &branch,
                               intersect(problem.queries, problem.keys)});
-            TileGrid &pass = curved.back().tiles;
+            TileGrid &grid = curved.back().tiles;
             const Window &window = curved.back().window;
-            pass.row_start = pass.range_start = static_cast<int>(window.start);
-            pass.row_count = pass.range_count = static_cast<int>(window.length);
+            grid.row_start = grid.range_start = static_cast<int>(window.start);
+            grid.row_count = grid.range_count = static_cast<int>(window.length);
         }
     }
     std::stable_sort(linear.begin(), linear.end(), [](const GridBranch &a, const GridBranch &b) {
         return std::pair(a.dilation.value, a.length.value) < std::pair(b.dilation.value, b.length.value);
     });
     for (const GridBranch &branch : linear) {
-        const bool taken = std::any_of(passes.begin(), passes.end(), [&](PlannedGrid &planned) {
+        const bool taken = std::any_of(grids.begin(), grids.end(), [&](PlannedGrid &planned) {
             const std::optional<TileGrid> more = with_branch(planned.tiles, branch);
             if (more)
                 planned.tiles = *more;
             return more.has_value();
         });
         if (!taken)
-            passes.push_back({*with_branch(empty, branch), false});
+            grids.push_back({*with_branch(empty, branch), false});
     }
-    passes.insert(passes.end(), curved.begin(), curved.end());
+    grids.insert(grids.end(), curved.begin(), curved.end());
 
-    for (PlannedGrid &planned : passes)
+    for (PlannedGrid &planned : grids)
         finish(planned, plan, what, shape);
-    return passes;
+    return grids;
 }
 
 std::optional<PlannedGrid> grid_over(const PlannedGrid &planned, int first, int count, const Plan &plan, GridOf what,
                                      const KernelShape &shape) {
-    PlannedGrid result{pass_without_branches(plan, what), false};
+    PlannedGrid result{grid_without_branches(plan, what), false};
     for (const GridBranch &branch : branches_of(planned.tiles).subspan(first, count)) {
         const std::optional<TileGrid> more = with_branch(result.tiles, branch);
         if (!more)
@@ -359,16 +360,16 @@ void restrict_grid(TileGrid &tiles, const GridPart &part) {
     tiles.tiles = count(tiles.tiles_of_cell.value) * count(part.segments) * heads;
 }
 
-PartialRows rows_with_more_ranges(const TileGrid &pass, GridOf what) {
+PartialRows rows_with_more_ranges(const TileGrid &grid, GridOf what) {
     PartialRows rows{};
-    std::ranges::copy(branches_of(pass), rows.branches);
-    rows.branch_count = pass.branch_count;
-    const int run_end = pass.range_start + pass.range_count;
-    const bool has_next = run_end < pass.sequence_length;
+    std::ranges::copy(branches_of(grid), rows.branches);
+    rows.branch_count = grid.branch_count;
+    const int run_end = grid.range_start + grid.range_count;
+    const bool has_next = run_end < grid.sequence_length;
     // Under causality queries meet nothing after them, keys nothing before them.
     const bool of_keys = what == GridOf::key_gradients;
-    rows.window_start = pass.causal && of_keys ? 0 : pass.range_start;
-    rows.window_end = !has_next || (pass.causal && !of_keys) ? std::numeric_limits<int>::max() : run_end;
+    rows.window_start = grid.causal && of_keys ? 0 : grid.range_start;
+    rows.window_end = !has_next || (grid.causal && !of_keys) ? std::numeric_limits<int>::max() : run_end;
     return rows;
 }
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a head dimension to the kernels that serve it.
-#include "cuda/fused/sm90/launch.hpp"
+#include "cuda/fused/sm90/kernels.hpp"
 
 #include "cuda/fused/sm90/backward_traits.hpp"
 #include "cuda/fused/sm90/forward_traits.hpp"
@@ -71,15 +70,16 @@ std::span<const Gradients> gradients_of_keys(int head_dim) {
     return apart;
 }
 
-void launch_forward(annulus_dtype dtype, const ForwardParams &params, int multiprocessors, cudaStream_t stream) {
-    with_head_dim(params.head_dim,
-                  [&](auto dim) { launch_forward_of<dim.value>(dtype, params, multiprocessors, stream); });
+Kernel<ForwardParams> find_forward_kernel(annulus_dtype dtype, int head_dim) {
+    Kernel<ForwardParams> kernel;
+    with_head_dim(head_dim, [&](auto dim) { kernel = forward_kernel_of<dim.value>(dtype); });
+    return kernel;
 }
 
-void launch_backward(annulus_dtype dtype, Gradients what, const BackwardParams &params, int multiprocessors,
-                     cudaStream_t stream) {
-    with_head_dim(params.head_dim,
-                  [&](auto dim) { launch_backward_of<dim.value>(dtype, what, params, multiprocessors, stream); });
+Kernel<BackwardParams> find_backward_kernel(annulus_dtype dtype, int head_dim, Gradients what) {
+    Kernel<BackwardParams> kernel;
+    with_head_dim(head_dim, [&](auto dim) { kernel = backward_kernel_of<dim.value>(dtype, what); });
+    return kernel;
 }
 
 } // namespace annulus

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A lane's way through its blocks, one launch at a time, so that lanes can take turns.
+// A worker's way through its blocks, one launch at a time, so that workers can take turns.
 #pragma once
 
 #include "cuda/gemm/set.hpp"
@@ -17,24 +17,24 @@ struct TilePart {
     std::int32_t first_head, heads;
 };
 
-// What a lane lists on its way, kept from call to call: the second one allocates nothing.
-struct LaneLists {
+// What a worker lists on its way, kept from call to call: the second one allocates nothing.
+struct WorkerLists {
     std::vector<TilePart> parts; // of a block
     std::vector<TileSet> sets;   // of a part
 };
 
-class Lane {
+class Worker {
   public:
-    Lane(const GemmRun &run, int index, LaneLists &lists);
+    Worker(const GemmRun &run, int index, WorkerLists &lists);
 
-    // The blocks of a grid that are this lane's.
+    // The blocks of a grid that are this worker's.
     void start(const BlockGrid &grid);
     // Launches what comes next; false when nothing is left.
     bool step();
 
-    // Launches hold references into the lane.
-    Lane(const Lane &) = delete;
-    Lane &operator=(const Lane &) = delete;
+    // Launches hold references into the worker.
+    Worker(const Worker &) = delete;
+    Worker &operator=(const Worker &) = delete;
 
   private:
     void begin_block();
@@ -45,14 +45,14 @@ class Lane {
     void finish_block();
 
     const int index_;
-    const LaneContext context_;
+    const WorkerContext context_;
 
     const BlockGrid *grid_ = nullptr;
     std::int64_t next_block_ = 0;
     std::optional<Block> block_; // at work
     Block sums_block_;           // whose sums the block adds to
     bool sums_are_set_ = false;  // and tiles must add to them
-    LaneLists &lists_;           // of the block and the part at work
+    WorkerLists &lists_;         // of the block and the part at work
     std::size_t next_part_ = 0, next_set_ = 0;
     std::optional<SetLaunches> launches_; // of the set at work
 };

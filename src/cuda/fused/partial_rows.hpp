@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// From partial results to the caller's tensors, for those rows alone that have some.
 #pragma once
 
 #include "cuda/fused/schedule/tile_grid.hpp"
@@ -11,7 +12,7 @@
 
 namespace annulus {
 
-struct SummedRowsArguments {
+struct PartialRowsArguments {
     Block block; // whose queries and keys are the same positions and heads
     PartialRows summed;
     std::int32_t head_dim;
@@ -19,6 +20,6 @@ struct SummedRowsArguments {
     DeviceRows target;
 };
 // Writes the rows that have sums to the caller's tensor, of bfloat16 or float16.
-void write_summed_rows(annulus_dtype dtype, const SummedRowsArguments &arguments, cudaStream_t stream);
+void write_partial_rows(annulus_dtype dtype, const PartialRowsArguments &arguments, cudaStream_t stream);
 
 } // namespace annulus

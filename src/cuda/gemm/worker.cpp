@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cuda/gemm/lane.hpp"
+#include "cuda/gemm/worker.hpp"
 
 #include "cuda/device/cuda_error.hpp"
 
@@ -7,8 +7,8 @@ namespace annulus {
 
 namespace {
 
-LaneContext make_context(const GemmRun &run, int index) {
-    const LaneMemory &own = run.memory.lanes[static_cast<std::size_t>(index)];
+WorkerContext make_context(const GemmRun &run, int index) {
+    const WorkerMemory &own = run.memory.workers[static_cast<std::size_t>(index)];
     const cublasHandle_t blas = run.call.device.blas(index);
     check(cublasSetWorkspace(blas, own.blas, run.layout.blas_bytes), "cublasSetWorkspace");
     return {run, own, run.call.device.stream(index), {blas, run.call.problem().dtype, run.allow_tf32}};
@@ -16,18 +16,18 @@ LaneContext make_context(const GemmRun &run, int index) {
 
 } // namespace
 
-Lane::Lane(const GemmRun &run, int index, LaneLists &lists)
+Worker::Worker(const GemmRun &run, int index, WorkerLists &lists)
     : index_(index), context_(make_context(run, index)), lists_(lists) {
     lists_.parts.clear();
     lists_.sets.clear();
 }
 
-void Lane::start(const BlockGrid &grid) {
+void Worker::start(const BlockGrid &grid) {
     grid_ = &grid;
     next_block_ = index_;
 }
 
-bool Lane::step() {
+bool Worker::step() {
     if (!block_) {
         if (next_block_ >= grid_->count())
             return false;
@@ -48,11 +48,11 @@ bool Lane::step() {
     return true;
 }
 
-void Lane::begin_block() {
+void Worker::begin_block() {
     const CudaCall &call = context_.run.call;
-    const LaneMemory &memory = context_.memory;
+    const WorkerMemory &memory = context_.memory;
     block_ = grid_->block(call.plan, next_block_);
-    next_block_ += context_.run.layout.lanes;
+    next_block_ += context_.run.layout.workers;
     lists_.parts.clear();
     next_part_ = 0;
     // Backward, the heads of a group add to the same rows of dK and dV: one after the other.
@@ -100,7 +100,7 @@ void Lane::begin_block() {
 
 // Without a state no tile writes the rows that the only branch does not reach. Telling them apart costs more than
 // clearing all.
-void Lane::clear_unreached_rows() const {
+void Worker::clear_unreached_rows() const {
     const CudaCall &call = context_.run.call;
     const BranchPlan &branch = call.plan.branches().front();
     if (branch.dilation() == 1 && branch.head_count() == call.problem().heads)
@@ -119,7 +119,7 @@ void Lane::clear_unreached_rows() const {
 
 // Backward: whether each row of the block's gradients is first reached by one tile of the first branch, which then may
 // overwrite it.
-bool Lane::first_branch_reaches_all_rows() const {
+bool Worker::first_branch_reaches_all_rows() const {
     const BranchPlan &branch = context_.run.call.plan.branches().front();
     return grid_->query_results && grid_->key_results && block_->queries == block_->keys &&
            context_.run.call.heads_per_kv_head() == 1 && branch.segment_length() <= context_.run.layout.tile &&
@@ -127,7 +127,7 @@ bool Lane::first_branch_reaches_all_rows() const {
            branch.serves(block_->first_head + block_->heads - 1);
 }
 
-void Lane::begin_part() {
+void Worker::begin_part() {
     const TilePart &part = lists_.parts[next_part_++];
     Block block = *block_;
     block.first_head = part.first_head;
@@ -138,15 +138,15 @@ void Lane::begin_part() {
     next_set_ = 0;
 }
 
-void Lane::begin_set() {
+void Worker::begin_set() {
     const bool is_first = lists_.parts[next_part_ - 1].branch == 0;
     const SetRole role{grid_->query_results, grid_->key_results, is_first && !sums_are_set_};
     launches_.emplace(context_, sums_block_, lists_.sets[next_set_++], role);
 }
 
-void Lane::finish_block() {
+void Worker::finish_block() {
     const CudaCall &call = context_.run.call;
-    const LaneMemory &memory = context_.memory;
+    const WorkerMemory &memory = context_.memory;
     const Block block = *block_;
     block_.reset();
     launches_.reset();

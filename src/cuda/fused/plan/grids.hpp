@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the fused kernels take a plan: in grids over some branches each, one if it can be.
+#pragma once
+
+#include "core/plan.hpp"
+#include "cuda/fused/schedule/kernel_shape.hpp"
+#include "cuda/fused/schedule/tile_grid.hpp"
+
+#include <optional>
+#include <vector>
+
+namespace annulus {
+
+// What grids compute. Row blocks are of queries and ranges of keys; for gradients of keys it is the other way round.
+enum class GridOf { outputs, query_gradients, key_gradients };
+
+struct PlannedGrid {
+    TileGrid tiles;
+    bool is_complete; // every row takes part in some branch of the grid
+    // Of a grid over a branch in an order along a curve, on numbers instead of positions (curve_order.hpp): the branch,
+    // else null; and the window of the numbers.
+    const BranchPlan *curve = nullptr;
+    Window window{};
+};
+
+// The plan's positions and dilations are below position_limit. Branches of a grid have dilations that divide one
+// another, and do not mix the query rules `dilated` and `residue`. Those in an order along a curve come last, a grid
+// each. Branches that have no pairs are left out: most of them where the keys are those of another rank. The result
+// points into the plan.
+std::vector<PlannedGrid> make_grids(const Plan &plan, GridOf what, const KernelShape &shape);
+
+// The grid over `count` branches of another one, from its `first` on; none where that would be more classes of row
+// blocks than one grid takes, which fewer branches may come to as well.
+std::optional<PlannedGrid> grid_over(const PlannedGrid &planned, int first, int count, const Plan &plan, GridOf what,
+                                     const KernelShape &shape);
+
+// Some batch entries and heads of a grid; of one over a single branch also some segments, or all (0).
+struct GridPart {
+    int first_batch, batches, first_head, heads;
+    int first_segment = 0, segments = 0;
+};
+// Leaves of a grid a part.
+void restrict_grid(TileGrid &tiles, const GridPart &part);
+
+// Of the rows of row blocks those that may meet rows of the other side beyond those of the grid.
+PartialRows rows_with_more_ranges(const TileGrid &grid, GridOf what);
+
+// Why the grids cannot do a plan that has an order along a curve; null if they can.
+const char *curve_refusal(const Plan &plan);
+
+// Tiles of a grid may be too many for their 32-bit numbers.
+bool has_too_many_tiles(const std::vector<PlannedGrid> &grids);
+
+} // namespace annulus

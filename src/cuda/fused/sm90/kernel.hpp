@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// A kernel of the fused engine as the host sees it: a function, and what a launch of it takes.
+#pragma once
+
+#include "cuda/device/cuda_error.hpp"
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+
+namespace annulus {
+
+template <class Params> struct Kernel {
+    const char *name = nullptr; // for messages
+    void (*function)(Params) = nullptr;
+    int threads = 0, shared_bytes = 0; // of a CTA
+
+    // On the current device, with a CTA for each of so many multiprocessors. Throws Error(ANNULUS_ERROR_CUDA).
+    void launch(const Params &params, int multiprocessors, cudaStream_t stream) const {
+        cudaLaunchConfig_t config{};
+        config.gridDim = static_cast<unsigned>(multiprocessors);
+        config.blockDim = static_cast<unsigned>(threads);
+        config.dynamicSmemBytes = static_cast<std::size_t>(shared_bytes);
+        config.stream = stream;
+        void *arguments[] = {const_cast<Params *>(&params)};
+        check(cudaLaunchKernelExC(&config, reinterpret_cast<const void *>(function), arguments), name);
+    }
+};
+
+// A kernel whose CTA has Traits::threads threads and a Shared, which is larger than what kernels have unasked: the
+// current device is told. Throws Error(ANNULUS_ERROR_CUDA).
+template <class Traits, class Shared, class Params>
+Kernel<Params> make_kernel(const char *name, void (*function)(Params)) {
+    constexpr int bytes = static_cast<int>(sizeof(Shared));
+    static_assert(bytes <= 227 * 1024);
+    check(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "cudaFuncSetAttribute");
+    return {name, function, Traits::threads, bytes};
+}
+
+} // namespace annulus
