@@ -38,7 +38,9 @@ class FusedBackward final : public PreparedCall {
         Workspace ledger(workspace);
         const BackwardMemory memory = book_backward(ledger, plan_, backward_);
         store_branches(call, memory.branches);
-        check(cudaMemsetAsync(memory.counters, 0, memory.control_bytes, call.stream), "cudaMemsetAsync");
+        if (part_ == CallPart::other_keys) // else find_lse_delta does it
+            check(cudaMemsetAsync(memory.counters, 0, memory.counter_count * sizeof(unsigned), call.stream),
+                  "cudaMemsetAsync");
         bind(call, memory);
         find_kernels();
         unsigned *next_counter = memory.counters;
@@ -221,7 +223,8 @@ class FusedBackward final : public PreparedCall {
         case BackwardAction::find_lse_delta:
             return find_lse_delta(problem.dtype,
                                   {call.out, call.d_out, call.lse, call.d_lse, problem.batch, problem.queries.length,
-                                   problem.heads, problem.head_dim, memory.lse_log2, memory.delta},
+                                   problem.heads, problem.head_dim, memory.lse_log2, memory.delta, memory.counters,
+                                   static_cast<int>(memory.counter_count)},
                                   call.stream);
         case BackwardAction::clear_gradients:
             return clear(step.side, call);

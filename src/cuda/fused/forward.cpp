@@ -36,7 +36,8 @@ class FusedForward final : public PreparedCall {
         Workspace ledger(workspace);
         const ForwardMemory memory = book_forward(ledger, plan_, forward_);
         store_branches(call, memory.branches);
-        check(cudaMemsetAsync(memory.counters, 0, memory.control_bytes, call.stream), "cudaMemsetAsync");
+        check(cudaMemsetAsync(memory.counters, 0, memory.counter_count * sizeof(unsigned), call.stream),
+              "cudaMemsetAsync");
         bind(call, memory);
         if (!kernel_.function) // now the device is the current one
             kernel_ = find_forward_kernel(problem.dtype, problem.head_dim);

@@ -19,6 +19,8 @@ struct LseDeltaArguments {
     std::int64_t batches, queries;
     std::int32_t heads, head_dim;
     float *lse_log2, *delta;
+    unsigned *counters; // set to 0 on the way, which spares a launch
+    int counter_count;
 };
 void find_lse_delta(annulus_dtype dtype, const LseDeltaArguments &arguments, cudaStream_t stream);
 

@@ -243,7 +243,7 @@ BackwardMemory book_backward(Workspace &workspace, const Plan &plan, const Backw
     const std::int64_t launches =
         std::ranges::count(backward.steps, BackwardAction::find_gradients, &BackwardStep::action);
     memory.counters = workspace.take<unsigned>(launches + 1);
-    memory.control_bytes = static_cast<std::size_t>(launches + 1) * sizeof(unsigned);
+    memory.counter_count = static_cast<std::size_t>(launches + 1);
     if (plan.causal())
         memory.has_nonfinite = reinterpret_cast<int *>(memory.counters + launches);
     if (backward.stored)

@@ -68,9 +68,9 @@ BackwardPlan plan_backward(const Plan &plan, CallPart part, BackwardGrids grids,
 struct BackwardMemory {
     float *lse_log2, *delta;   // [B, H, queries]
     BranchPlan *branches;      // causal, else null
-    unsigned *counters;        // of tiles taken, for each launch
-    int *has_nonfinite;        // causal: whether a result is NaN or infinite
-    std::size_t control_bytes; // of both, to be zeros
+    unsigned *counters;        // of tiles taken, for each launch, and whether a result is NaN or infinite; 0 at first
+    std::size_t counter_count; // of all of these
+    int *has_nonfinite;        // the last of them under causality, else null
     GradientSums partial;      // of the call's own
     CurveMemory query_curve, key_curve;
     std::uint8_t *stored_ds;

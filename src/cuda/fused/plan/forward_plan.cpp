@@ -90,7 +90,7 @@ ForwardMemory book_forward(Workspace &workspace, const Plan &plan, const Forward
     memory.branches = book_branches(workspace, plan);
     const std::int64_t launches = std::ranges::count(forward.steps, ForwardAction::attend, &ForwardStep::action);
     memory.counters = workspace.take<unsigned>(launches + 1);
-    memory.control_bytes = static_cast<std::size_t>(launches + 1) * sizeof(unsigned);
+    memory.counter_count = static_cast<std::size_t>(launches + 1);
     if (plan.causal())
         memory.has_nonfinite = reinterpret_cast<int *>(memory.counters + launches);
     if (forward.parts || forward.has_own_partial) {

@@ -47,9 +47,9 @@ ForwardPlan plan_forward(const Plan &plan, CallPart part, std::vector<PlannedGri
 
 struct ForwardMemory {
     BranchPlan *branches;      // causal, else null
-    unsigned *counters;        // of tiles taken, for each launch
-    int *has_nonfinite;        // causal: whether a result is NaN or infinite
-    std::size_t control_bytes; // of both, to be zeros
+    unsigned *counters;        // of tiles taken, for each launch, and whether a result is NaN or infinite; 0 at first
+    std::size_t counter_count; // of all of these
+    int *has_nonfinite;        // the last of them under causality, else null
     float2 *state;             // [B, H, queries], of partial results; those of a split grid of some heads at a time
     float *o;                  // [B, H, queries, D]
     CurveMemory curve;
