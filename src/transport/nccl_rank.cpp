@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/nccl_rank.hpp"
+
+#include "cuda/device/cuda_error.hpp"
+#include "engine/device.hpp"
+#include "transport/nccl_calls.hpp"
+
+#include <chrono>
+#include <cstring>
+#include <new>
+#include <utility>
+
+namespace annulus {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto watch_interval = 50ms;
+constexpr Transport::Seconds closing_time{2};
+constexpr std::size_t usual_gather_bytes = 4096; // from each rank
+
+} // namespace
+
+NcclRank::NcclRank(ncclComm_t comm, bool owned, Seconds timeout) : owned_(owned), timeout_(timeout), comm_(comm) {
+    check(nccl().comm_count(comm, &size_), "ncclCommCount");
+    check(nccl().comm_user_rank(comm, &rank_), "ncclCommUserRank");
+    check(nccl().comm_cu_device(comm, &device_), "ncclCommCuDevice");
+    const OnDevice on_device(device_);
+    stream_ = make_stream();
+    gathered_ = make_event();
+    reserve(usual_gather_bytes * size_);
+    times_.resize(size_);
+    watcher_ = std::thread(&NcclRank::watch_all, this);
+}
+
+NcclRank::~NcclRank() {
+    {
+        const std::lock_guard lock(state_mutex_);
+        stop_ = true;
+    }
+    state_changed_.notify_all();
+    watcher_.join();
+    const CurrentDevice current(device_);
+    if (comm_ && owned_)
+        close();
+    works_.clear();
+    cudaStreamSynchronize(stream_.get()); // an aborted gather may just be ending
+    host_.reset();
+    memory_.reset();
+    gathered_.reset();
+    stream_.reset();
+}
+
+void NcclRank::close() noexcept {
+    const Deadline deadline(closing_time);
+    ncclResult_t state = nccl().comm_finalize(comm_);
+    for (NcclPause pause; state == ncclInProgress && !deadline.passed(); pause())
+        if (const ncclResult_t result = nccl().comm_get_async_error(comm_, &state); result != ncclSuccess)
+            state = result;
+    if (state == ncclSuccess)
+        nccl().comm_destroy(comm_);
+    else
+        nccl().comm_abort(comm_);
+}
+
+void NcclRank::check_device(annulus_device device, int index) const {
+    if (device != ANNULUS_DEVICE_CUDA)
+        throw Error(ANNULUS_ERROR_UNSUPPORTED, "comm is an NCCL communicator; the context must be on a CUDA device");
+    if (index != device_)
+        throw Error(ANNULUS_ERROR_ARGUMENT, "comm is on CUDA device %d; it must be on the context's, CUDA device %d",
+                    device_, index);
+}
+
+template <class Part> void NcclRank::run(Part part) {
+    check_whole();
+    try {
+        const OnDevice on_device(device_);
+        const BesideCaptures beside_captures;
+        part();
+    } catch (const Error &error) {
+        break_with(error);
+    } catch (const std::bad_alloc &) {
+        break_with(Error(ANNULUS_ERROR_MEMORY, "out of memory"));
+    }
+    check_whole();
+}
+
+void NcclRank::check_whole() {
+    const std::lock_guard lock(state_mutex_);
+    if (failure_)
+        throw *failure_;
+}
+
+void NcclRank::break_with(const Error &error) noexcept {
+    {
+        const std::lock_guard lock(state_mutex_);
+        if (!failure_)
+            failure_ = error;
+    }
+    state_changed_.notify_all();
+}
+
+std::unique_lock<std::mutex> NcclRank::lock_comm() {
+    std::unique_lock lock(comm_mutex_, std::defer_lock);
+    for (NcclPause pause; !lock.try_lock(); pause())
+        check_whole();
+    check_whole();
+    return lock;
+}
+
+template <class Call> void NcclRank::call(Call part) {
+    {
+        const auto lock = lock_comm();
+        part();
+    }
+    await([] { return true; });
+}
+
+// Where NCCL has to wait for the GPU to come to the end of earlier work, that is no other rank's fault, or one for
+// which the watching thread is there.
+template <class Ready> void NcclRank::await(Ready ready) {
+    Deadline deadline(timeout_);
+    const auto is_over = [&] {
+        const auto lock = lock_comm();
+        return is_ready(comm_) && ready();
+    };
+    for (NcclPause pause; !is_over(); pause()) {
+        if (is_working())
+            deadline = Deadline(timeout_);
+        else if (deadline.passed())
+            throw_late();
+    }
+}
+
+void NcclRank::reserve(std::size_t bytes) {
+    if (bytes <= capacity_)
+        return;
+    capacity_ = 0;
+    void *memory;
+    check(cudaHostAlloc(&memory, bytes, cudaHostAllocDefault), "cudaHostAlloc");
+    host_.reset(static_cast<std::byte *>(memory));
+    check(cudaMalloc(&memory, bytes), "cudaMalloc");
+    memory_.reset(static_cast<std::byte *>(memory));
+    capacity_ = bytes;
+}
+
+void NcclRank::all_gather(const void *mine, void *all, std::size_t bytes) {
+    run([&] {
+        // NCCL's kernel on a rank that aborts lets those of its neighbours go on with what their buffers held before,
+        // so that they seem to have heard from all. So a rank's parts carry a time, and each is later than the one
+        // before.
+        const std::int64_t now = std::chrono::steady_clock::now().time_since_epoch().count();
+        const std::size_t part_bytes = sizeof now + bytes, all_bytes = part_bytes * size_;
+        const std::size_t offset = part_bytes * rank_;
+        reserve(all_bytes);
+        std::byte *const host = host_.get(), *const memory = memory_.get();
+        std::memset(host, 0, all_bytes);
+        std::memcpy(host + offset, &now, sizeof now);
+        std::memcpy(host + offset + sizeof now, mine, bytes);
+        check(cudaMemcpyAsync(memory, host, all_bytes, cudaMemcpyHostToDevice, stream_.get()), "cudaMemcpyAsync");
+        call([&] {
+            check(nccl().all_gather(memory + offset, memory, part_bytes, ncclUint8, comm_, stream_.get()),
+                  "ncclAllGather");
+        });
+        check(cudaMemcpyAsync(host, memory, all_bytes, cudaMemcpyDeviceToHost, stream_.get()), "cudaMemcpyAsync");
+        check(cudaEventRecord(gathered_.get(), stream_.get()), "cudaEventRecord");
+        await([&] { return is_done(gathered_); });
+        for (int i = 0; i < size_; ++i) {
+            const std::byte *const part = host + i * part_bytes;
+            std::int64_t time;
+            std::memcpy(&time, part, sizeof time);
+            if (time <= times_[i])
+                throw_late();
+            times_[i] = time;
+            std::memcpy(static_cast<std::byte *>(all) + i * bytes, part + sizeof now, bytes);
+        }
+    });
+}
+
+void NcclRank::begin(const Batch &batch, Device &device, void *stream) {
+    if (batch.empty())
+        return check_whole();
+    const auto cuda_stream = static_cast<cudaStream_t>(stream);
+    run([&] {
+        // In a graph, events tell nothing of when it will run.
+        std::optional<Work> work;
+        if (!is_capturing(device, stream)) {
+            work.emplace();
+            check(cudaEventRecord(work->begun.get(), cuda_stream), "cudaEventRecord");
+        }
+        call([&] {
+            NcclGroup group;
+            for (const Transfer &send : batch.sends)
+                group.add(nccl().send(send.data, send.bytes, ncclUint8, send.peer, comm_, cuda_stream), "ncclSend");
+            for (const Transfer &receive : batch.receives)
+                group.add(nccl().recv(receive.data, receive.bytes, ncclUint8, receive.peer, comm_, cuda_stream),
+                          "ncclRecv");
+            group.end();
+        });
+        if (work) {
+            check(cudaEventRecord(work->ended.get(), cuda_stream), "cudaEventRecord");
+            watch(std::move(*work));
+        }
+    });
+}
+
+// All of the batch is in the stream since begin().
+void NcclRank::finish(const Batch &, Device &, void *) {
+    run([&] {
+        const auto lock = lock_comm();
+        is_ready(comm_);
+    });
+}
+
+void NcclRank::watch(Work work) {
+    {
+        const std::lock_guard lock(state_mutex_);
+        works_.push_back(std::move(work));
+    }
+    state_changed_.notify_all();
+}
+
+bool NcclRank::is_working() {
+    const std::lock_guard lock(state_mutex_);
+    return !works_.empty() && !is_done(works_.back().ended);
+}
+
+// Aborts here and nowhere else: NCCL returns from that only when it has taken everything down, graphs that captured its
+// work included, and whoever met the failure need not wait for it.
+void NcclRank::watch_all() noexcept {
+    const CurrentDevice current(device_);
+    const BesideCaptures beside_captures;
+    while (wait_for_work())
+        try {
+            look_after_work();
+            const auto lock = lock_comm();
+            is_ready(comm_);
+        } catch (const Error &error) {
+            break_with(error);
+        }
+    const std::lock_guard lock(comm_mutex_);
+    if (failure_)
+        nccl().comm_abort(std::exchange(comm_, nullptr));
+}
+
+// Returns false when there is nothing left to watch.
+bool NcclRank::wait_for_work() {
+    std::unique_lock lock(state_mutex_);
+    const auto is_over = [&] { return stop_ || failure_; };
+    state_changed_.wait(lock, [&] { return is_over() || !works_.empty(); });
+    return !state_changed_.wait_for(lock, watch_interval, is_over);
+}
+
+void NcclRank::look_after_work() {
+    const std::lock_guard lock(state_mutex_);
+    while (!works_.empty() && is_done(works_.front().ended))
+        works_.pop_front();
+    if (works_.empty())
+        return;
+    Work &work = works_.front();
+    if (!work.deadline && is_done(work.begun))
+        work.deadline.emplace(timeout_);
+    if (work.deadline && work.deadline->passed())
+        throw_late();
+}
+
+} // namespace annulus

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// One rank's end of an NCCL communicator, and the thread that watches what the end gave to the GPU.
+//
+// Threads: the one that uses the transport, those that call abort(), and the watching thread, which lives as long as
+// the object. One of them at a time calls NCCL. The first failure that any of them meets is kept, and the watching
+// thread, no other, then aborts the communicator.
+//
+// Ownership: streams, events and memory are the object's own. An owned communicator ends with the object; a borrowed
+// one stays its owner's, but is aborted on failure.
+#pragma once
+
+#include "core/error.hpp"
+#include "cuda/device/cuda_handle.hpp"
+#include "transport/deadline.hpp"
+#include "transport/nccl_library.hpp"
+#include "transport/transport.hpp"
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+namespace annulus {
+
+class NcclRank final : public Transport {
+  public:
+    // Takes an owned communicator over once nothing can throw any more.
+    NcclRank(ncclComm_t comm, bool owned, Seconds timeout);
+    ~NcclRank() override;
+
+    int size() const override { return size_; }
+    int rank() const override { return rank_; }
+    void check_device(annulus_device device, int index) const override;
+    void set_timeout(Seconds timeout) override { timeout_ = timeout; }
+
+    void all_gather(const void *mine, void *all, std::size_t bytes) override;
+    bool can_gather(Device &device, void *stream) const override { return !is_capturing(device, stream); }
+
+    void begin(const Batch &batch, Device &device, void *stream) override;
+    void finish(const Batch &batch, Device &device, void *stream) override;
+
+    void abort() noexcept override { break_with(Error(ANNULUS_ERROR_COMM, "aborted by annulus_comm_abort")); }
+
+  private:
+    // What the GPU was given between two events. The clock starts when it comes to it.
+    struct Work {
+        Event begun = make_event(), ended = make_event();
+        std::optional<Deadline> deadline;
+    };
+
+    // Runs a part of the public interface; a failure in it breaks the transport.
+    template <class Part> void run(Part part);
+    // Throws the first error where there was one.
+    void check_whole();
+    // Keeps the first error and has the watching thread abort the communicator.
+    void break_with(const Error &error) noexcept;
+    [[noreturn]] void throw_late() const {
+        throw Error(ANNULUS_ERROR_COMM, "another rank did not come within %g s", timeout_.load().count());
+    }
+
+    // The communicator for this thread alone. Throws where the transport is broken: aborting may take long.
+    std::unique_lock<std::mutex> lock_comm();
+    // Calls NCCL and waits until that has reached the GPU.
+    template <class Call> void call(Call part);
+    // Waits for NCCL and then until ready(), but no longer than the timeout for other ranks.
+    template <class Ready> void await(Ready ready);
+
+    // Room for what all ranks give.
+    void reserve(std::size_t bytes);
+
+    // Hands over to the watching thread.
+    void watch(Work work);
+    // Whether the GPU has not come to the end of what it was given.
+    bool is_working();
+
+    // The watching thread.
+    void watch_all() noexcept;
+    bool wait_for_work();
+    // Throws where the oldest work is late.
+    void look_after_work();
+    // Ends a whole communicator, once there is no other thread; waits for its last work, but not long.
+    void close() noexcept;
+
+    int size_ = 0, rank_ = 0, device_ = 0;
+    const bool owned_;
+    std::atomic<Seconds> timeout_;
+
+    // For all_gather(): what all ranks give, on the host and on the device.
+    Stream stream_;
+    Event gathered_;
+    PinnedBytes host_;
+    DeviceBytes memory_;
+    std::size_t capacity_ = 0;
+    std::vector<std::int64_t> times_; // that the ranks' last parts carried
+
+    std::mutex comm_mutex_; // around all calls of NCCL
+    ncclComm_t comm_;       // null once it is aborted
+
+    // May be locked while comm_mutex_ is, not the other way round.
+    std::mutex state_mutex_;
+    std::condition_variable state_changed_;
+    std::optional<Error> failure_;
+    bool stop_ = false;
+    std::deque<Work> works_; // oldest first, which is the order in which NCCL does them
+
+    std::thread watcher_; // last: it uses the rest
+};
+
+} // namespace annulus
