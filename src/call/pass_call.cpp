@@ -29,7 +29,7 @@ void check_memory(const Device &device, const Tensors &arguments) {
     }
 }
 
-// Use(inputs, outputs) of a pass.
+// use(inputs, outputs) of a pass.
 template <class Use> void with_names(annulus_pass pass, const CallTensors &t, const Use &use) {
     if (pass == ANNULUS_PASS_FORWARD)
         use(Tensors{{"q", &t.q}, {"k", &t.k}, {"v", &t.v}}, Tensors{{"out", &t.out}, {"lse", t.lse}});

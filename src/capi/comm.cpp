@@ -44,7 +44,7 @@ std::unique_ptr<Transport> borrow_nccl_transport(void *) {
 }
 #endif
 
-// As required(), of a pointer to nobody knows what.
+// As required(), of a pointer of any type.
 void check_not_null(const char *name, const void *pointer) {
     if (!pointer)
         throw Error(ANNULUS_ERROR_ARGUMENT, "%s is NULL", name);

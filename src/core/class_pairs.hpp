@@ -4,7 +4,7 @@
 // The places of a segment fall into classes modulo the dilation. A class of keys and the queries that attend to it are
 // a pair: two progressions of places, of which every query attends to every key, and to padding keys. A query of a head
 // takes part in at most one pair of a branch, and so does a key with the queries of a head. Which residues a head has
-// is the plan's to say (BranchPlan::residues, users). Causality is no matter of classes: of its pair a query sees the
+// is the plan's to say (BranchPlan::residues, users). Causality comes on top of classes: of its pair a query sees the
 // keys whose position is not behind its own (seen_keys).
 #pragma once
 

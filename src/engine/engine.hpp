@@ -64,7 +64,7 @@ class PreparedCall {
     virtual const char *tensor_refusal(const CallTensors &) const { return nullptr; }
 
     // The plan's windows are those of the tensors. `workspace` is aligned to Workspace::alignment; all parts of a call
-    // have the same one, in which nobody else writes meanwhile. `stream` is null on a CPU; on CUDA a cudaStream_t.
+    // have the same one, to which nothing else writes meanwhile. `stream` is null on a CPU; on CUDA a cudaStream_t.
     //
     // Of a part, K and V are those of its keys; d_k and d_v of the partial results are set, d_q and forward's are set
     // by own_keys and added to by the others. The part with own_keys may write rows of the outputs to which no other

@@ -8,14 +8,13 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
-#include <span>
 #include <type_traits>
 
 namespace annulus {
 
 namespace {
 
-// FNV-1a: to tell values apart, not to withstand anybody.
+// FNV-1a: to tell values apart, not against forged ones.
 class Hash {
   public:
     template <class T> void add(const T &value) {

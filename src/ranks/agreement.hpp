@@ -28,8 +28,8 @@ struct Agreement {
     bool is_ready;                     // all ranks are ready for these
 };
 
-// Collective. Throws on every rank, with the same message but for who speaks, where two ranks intend different things,
-// or where there are no such shards: Error(ANNULUS_ERROR_ARGUMENT).
+// Collective. Throws on every rank, with the same message, where two ranks intend different things, or where there are
+// no such shards: Error(ANNULUS_ERROR_ARGUMENT).
 Agreement agree(Transport &transport, const Intention &intention);
 
 // Collective, after an agreement for which not all ranks were ready: now they are.

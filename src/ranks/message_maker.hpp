@@ -21,7 +21,7 @@ class MessageMaker {
     MessageMaker(const Plan &plan, const std::vector<Window> &shards, int rank, std::int64_t most_steps)
         : plan_(plan), shards_(shards), rank_(rank), steps_(most_steps) {}
 
-    // From `rank` or to it. What was learnt of another rank is kept until the next one's turn.
+    // From `rank` or to it. What was learnt of another rank stays until the next one's turn.
     Message make(int from, int to);
 
   private:

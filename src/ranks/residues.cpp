@@ -29,7 +29,8 @@ void set_range(const ResidueRange &range, std::int64_t r, ResidueSet &set) {
 void intersect(const ResidueRange &range, std::int64_t r, const ResidueSet &set, ResidueSet &both) {
     both.clear();
     for_each_interval(range, r, [&](std::int64_t begin, std::int64_t end) {
-        auto it = std::partition_point(set.begin(), set.end(), [&](const Interval &run) { return run.end <= begin; });
+        auto it = std::partition_point(set.begin(), set.end(),
+                                       [&](const Interval &interval) { return interval.end <= begin; });
         for (; it != set.end() && it->begin < end; ++it)
             both.push_back({std::max(begin, it->begin), std::min(end, it->end)});
     });
@@ -37,15 +38,15 @@ void intersect(const ResidueRange &range, std::int64_t r, const ResidueSet &set,
 
 bool contains(const ResidueSet &set, std::int64_t residue) {
     const auto it =
-        std::partition_point(set.begin(), set.end(), [&](const Interval &run) { return run.end <= residue; });
+        std::partition_point(set.begin(), set.end(), [&](const Interval &interval) { return interval.end <= residue; });
     return it != set.end() && it->begin <= residue;
 }
 
-ResidueCounts::ResidueCounts(std::int64_t r, const std::vector<Interval> &runs) : r_(r) {
+ResidueCounts::ResidueCounts(std::int64_t r, const std::vector<Interval> &places) : r_(r) {
     std::vector<std::pair<std::int64_t, std::int64_t>> changes; // (residue, by how many more from it on)
-    for (const Interval &run : runs) {
-        rounds_ += run.length() / r;
-        for_each_interval({run.begin % r, run.length() % r}, r, [&](std::int64_t begin, std::int64_t end) {
+    for (const Interval &interval : places) {
+        rounds_ += interval.length() / r;
+        for_each_interval({interval.begin % r, interval.length() % r}, r, [&](std::int64_t begin, std::int64_t end) {
             changes.emplace_back(begin, 1);
             changes.emplace_back(end, -1);
         });
@@ -66,8 +67,8 @@ ResidueCounts::ResidueCounts(std::int64_t r, const std::vector<Interval> &runs) 
 
 std::int64_t ResidueCounts::count(const ResidueSet &set) const {
     std::int64_t count = 0;
-    for (const Interval &run : set)
-        count += below(run.end) - below(run.begin);
+    for (const Interval &interval : set)
+        count += below(interval.end) - below(interval.begin);
     return count;
 }
 

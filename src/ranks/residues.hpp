@@ -21,11 +21,11 @@ void intersect(const ResidueRange &range, std::int64_t r, const ResidueSet &set,
 
 bool contains(const ResidueSet &set, std::int64_t residue);
 
-// How many places of some runs have each residue modulo r: as many as there are whole rounds, and in some intervals
-// more.
+// How many places of some intervals have each residue modulo r: as many as there are whole rounds of r, and in some
+// pieces more.
 class ResidueCounts {
   public:
-    ResidueCounts(std::int64_t r, const std::vector<Interval> &runs);
+    ResidueCounts(std::int64_t r, const std::vector<Interval> &places);
 
     // Places with these residues.
     std::int64_t count(const ResidueSet &set) const;

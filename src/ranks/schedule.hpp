@@ -77,7 +77,7 @@ constexpr std::int64_t estimate_steps = std::int64_t{1} << 21, call_steps = std:
 // The message from one shard to another, for which a call would plan.
 Message make_message(const Plan &plan, const std::vector<Window> &shards, int from, int to);
 
-// What happens between two computing steps: messages that this rank sends and receives.
+// What happens between two parts of the computation: messages that this rank sends and receives.
 struct Round {
     std::vector<const Message *> sends, receives;
 };

@@ -60,8 +60,8 @@ bool list_progressions(const std::vector<SharedBranch> &branches, const HeadGrou
             continue;
         }
         intersect(used, shared.dilation(), shared.asked, wanted);
-        for (const Interval &run : wanted)
-            for (std::int64_t residue = run.begin; residue < run.end; ++residue)
+        for (const Interval &residues : wanted)
+            for (std::int64_t residue = residues.begin; residue < residues.end; ++residue)
                 if (!add(shared.progression(residue)))
                     return false;
     }
@@ -98,11 +98,11 @@ Window find_hull(const std::vector<SharedBranch> &branches, std::int32_t heads) 
             continue;
         }
         intersect(shared.branch->residues(0, heads), r, shared.asked, wanted);
-        for (const Interval &run : wanted) { // each has a key
-            const std::int64_t origin = shared.segment.range.start + run.begin;
+        for (const Interval &residues : wanted) { // each has a key
+            const std::int64_t origin = shared.segment.range.start + residues.begin;
             const std::int64_t begin = remainder(shared.keys.start - origin, r), end = remainder(last - origin, r);
-            widen(shared.keys.start + (begin < run.length() ? 0 : r - begin),
-                  last - (end < run.length() ? 0 : end - run.length() + 1));
+            widen(shared.keys.start + (begin < residues.length() ? 0 : r - begin),
+                  last - (end < residues.length() ? 0 : end - residues.length() + 1));
         }
     }
     return hull;

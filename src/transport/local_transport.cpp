@@ -318,7 +318,7 @@ class LocalTransport final : public Transport {
     void abort() noexcept override { hub_->abort(rank_); }
 
   private:
-    // Runs a part of a batch. Where it fails, nobody touches the rank's memory any more.
+    // Runs a part of a batch. Where it fails, no rank touches this rank's memory any more.
     template <class Part> void guarded(Device &device, void *stream, Part part);
 
     std::shared_ptr<Hub> hub_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the ring asks of a transport: host messages that all ranks see, and bytes from one rank's memory to another's.
+// What ranks ask of a transport: host messages that all ranks see, and bytes from one rank's memory to another's.
 #pragma once
 
 #include "engine/device.hpp"

@@ -57,7 +57,7 @@ inline bool is_done(const Event &event) {
     if (error != cudaErrorNotReady)
         check(error, "cudaEventQuery");
     else
-        cudaGetLastError(); // nobody is to take it for an error
+        cudaGetLastError(); // clears it: later checks must not find it
     return error == cudaSuccess;
 }
 

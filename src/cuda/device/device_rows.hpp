@@ -6,8 +6,8 @@
 
 namespace annulus {
 
-// A caller's [B, rows, heads, D] tensor, or a [B, heads, rows] statistic: element strides, the position of row 0, and
-// how many positions there are to a row.
+// A caller's [B, rows, heads, D] tensor, or [B, heads, rows] LSE: element strides, the position of row 0, and how
+// many positions there are to a row.
 struct DeviceRows {
     void *data = nullptr;
     std::int64_t batch = 0, row = 0, head = 0;

@@ -8,7 +8,6 @@
 
 #include <array>
 #include <cstddef>
-#include <cstdint>
 #include <utility>
 #include <vector>
 
@@ -56,10 +55,11 @@ class FusedBackward final : public PreparedCall {
     void finish(const CallTensors &tensors, const PartialResults &partial, void *stream) override {
         const CudaCall call(plan_, device_, tensors, partial, stream);
         const Problem &problem = call.problem();
-        GradientSums all = call.partial.gradients;
-        const auto write = [&](Side side, GridOf what, const float *sums, const DeviceRows &target) {
+        PartialGradients all = call.partial.gradients;
+        const auto write = [&](Side side, GridOf what, const float *partial_rows, const DeviceRows &target) {
             const PartialRows rows = rows_with_more_ranges(backward_.of(side).grids.front().tiles, what);
-            write_partial_rows(problem.dtype, {call.whole(), rows, problem.head_dim, sums, target}, call.stream);
+            write_partial_rows(problem.dtype, {call.whole(), rows, problem.head_dim, partial_rows, target},
+                               call.stream);
         };
         if (backward_.queries.finishes)
             write(Side::queries, GridOf::query_gradients, std::exchange(all.d_q, nullptr), call.d_q);
@@ -131,15 +131,15 @@ class FusedBackward final : public PreparedCall {
     }
 
     // The partial results of a side: of a call's part, of the call itself, or of some heads of it at a time.
-    GradientSums partial_of(Side side, const CudaCall &call, const BackwardMemory &memory) const {
+    PartialGradients partial_of(Side side, const CudaCall &call, const BackwardMemory &memory) const {
         const Problem &problem = call.problem();
         if (part_ != CallPart::whole)
             return call.partial.gradients;
         const SideGrids &grids = backward_.of(side);
         if (!grids.parts)
             return memory.partial;
-        float *const sums = memory.part_sums;
-        return {sums, sums, sums + grids.parts->count() * problem.key_rows() * problem.head_dim};
+        float *const partial = memory.split_partial;
+        return {partial, partial, partial + grids.parts->count() * problem.key_rows() * problem.head_dim};
     }
 
     void bind(const CudaCall &call, const BackwardMemory &memory) {
@@ -149,7 +149,7 @@ class FusedBackward final : public PreparedCall {
             const Gradients kernel = of_queries ? Gradients::d_q : gradients_of_keys(problem.head_dim).front();
             const int box_rows = backward_shape(problem.dtype, problem.head_dim, kernel).range_block_rows;
             const CurveMemory &curve = memory.curve_of(side);
-            const GradientSums partial = partial_of(side, call, memory);
+            const PartialGradients partial = partial_of(side, call, memory);
             std::vector<BoundGrid> &grids = grids_of(side);
             for (std::size_t i = 0; i < grids.size(); ++i) {
                 auto &[params, scores, values] = grids[i];
@@ -161,10 +161,10 @@ class FusedBackward final : public PreparedCall {
                 params.lse_log2 = is_packed ? curve.lse_log2 : memory.lse_log2;
                 params.delta = is_packed ? curve.delta : memory.delta;
                 params.row_order = planned.curve ? curve.order : nullptr;
-                params.row_scores = pass_rows(of_queries ? call.q : call.k);
-                params.row_values = pass_rows(of_queries ? call.d_out : call.v);
-                params.d_scores = pass_rows(of_queries ? call.d_q : call.d_k);
-                params.d_values = pass_rows(of_queries ? DeviceRows{} : call.d_v);
+                params.row_scores = tensor_rows(of_queries ? call.q : call.k);
+                params.row_values = tensor_rows(of_queries ? call.d_out : call.v);
+                params.d_scores = tensor_rows(of_queries ? call.d_q : call.d_k);
+                params.d_values = tensor_rows(of_queries ? DeviceRows{} : call.d_v);
                 params.partial_d_scores = of_queries ? partial.d_q : partial.d_k;
                 params.partial_d_values = of_queries ? nullptr : partial.d_v;
                 params.has_nonfinite = memory.has_nonfinite;
@@ -229,11 +229,11 @@ class FusedBackward final : public PreparedCall {
         case BackwardAction::clear_gradients:
             return clear(step.side, call);
         case BackwardAction::clear_partial: {
-            const GradientSums partial = partial_of(step.side, call, memory);
+            const PartialGradients partial = partial_of(step.side, call, memory);
             if (of_queries)
-                return call.clear_sums(partial.d_q, problem.batch * problem.heads * problem.queries.length);
-            for (float *const sums : {partial.d_k, partial.d_v})
-                call.clear_sums(sums, problem.batch * problem.kv_heads * problem.key_rows());
+                return call.clear_partial(partial.d_q, problem.batch * problem.heads * problem.queries.length);
+            for (float *const target : {partial.d_k, partial.d_v})
+                call.clear_partial(target, problem.batch * problem.kv_heads * problem.key_rows());
             return;
         }
         case BackwardAction::order_rows:

@@ -29,7 +29,7 @@ float scale_log2(const Plan &plan) {
     return static_cast<float>(plan.scale() * std::numbers::log2e);
 }
 
-TensorRows pass_rows(const DeviceRows &rows) {
+TensorRows tensor_rows(const DeviceRows &rows) {
     return {rows.data, rows.batch, rows.row, rows.head, static_cast<int>(rows.start)};
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The calls of the fused engine, prepared; and what their two passes have in common.
+// The calls of the fused engine, prepared; and what forward and backward have in common.
 #pragma once
 
 #include "core/plan.hpp"
@@ -27,7 +27,7 @@ const char *fused_tensor_refusal(std::initializer_list<const annulus_tensor *> t
 // scale log2(e), as the kernels have it.
 float scale_log2(const Plan &plan);
 
-TensorRows pass_rows(const DeviceRows &rows);
+TensorRows tensor_rows(const DeviceRows &rows);
 
 // Two matrices with the rows of a grid's ranges: K and V, or Q and dO.
 struct RangeMatrices {

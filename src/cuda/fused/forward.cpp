@@ -91,9 +91,9 @@ class FusedForward final : public PreparedCall {
             maps_[i].k.bind(matrices.scores, params, problem, box_rows, params.k);
             maps_[i].v.bind(matrices.values, params, problem, box_rows, params.v);
             params.query_order = planned.curve ? memory.curve.order : nullptr;
-            params.q = pass_rows(call.q);
-            params.out = pass_rows(call.out);
-            params.lse = pass_rows(call.lse);
+            params.q = tensor_rows(call.q);
+            params.out = tensor_rows(call.out);
+            params.lse = tensor_rows(call.lse);
             params.partial_o = is_whole ? memory.o : call.partial.o;
             params.partial_state = is_whole ? memory.state : call.partial.state;
             params.has_nonfinite = memory.has_nonfinite;
@@ -122,15 +122,15 @@ class FusedForward final : public PreparedCall {
             return clear_outputs(problem.dtype, {call.whole(), problem.head_dim, call.out, call.lse}, call.stream);
         case ForwardAction::clear_partial:
             fill_state(state, rows, empty_state(), call.stream);
-            return call.clear_sums(o, rows);
+            return call.clear_partial(o, rows);
         case ForwardAction::mark_finished:
             return fill_state(state, rows, finished_state(), call.stream);
         case ForwardAction::order_rows:
             return order_rows(call, forward_.grids[step.launch.grid], keys(call), memory.curve);
         case ForwardAction::write_outputs:
             return write_outputs(problem.dtype, outputs(call, state, o, memory), call.stream);
-        case ForwardAction::recompute_summed_outputs:
-            return recompute_summed_outputs(problem.dtype, outputs(call, state, o, memory), call.stream);
+        case ForwardAction::recompute_outputs_of_partial:
+            return recompute_outputs_of_partial(problem.dtype, outputs(call, state, o, memory), call.stream);
         case ForwardAction::recompute_outputs: // of a whole call all rows, of a part those that it has finished
             return recompute_outputs(problem.dtype, outputs(call, is_whole ? nullptr : state, o, memory), call.stream);
         case ForwardAction::recompute_partial_outputs:

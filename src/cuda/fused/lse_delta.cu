@@ -11,7 +11,7 @@ namespace annulus {
 namespace {
 
 constexpr int row_lanes = 8; // of a query and head, 16 bytes each at a time
-// Of a block. Heads lie next to one another in the rows that are read, queries in the statistics.
+// Of a block. Heads lie next to one another in the rows that are read, queries in LSE and delta.
 constexpr int block_queries = block_threads / row_lanes, block_heads = 4;
 
 template <class T> __device__ float dot(const uint4 &x, const uint4 &y, float sum) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What gradients need to know of each query beside its rows.
+// LSE and delta of each query, which gradients need beside its rows.
 #pragma once
 
 #include "cuda/device/device_rows.hpp"
@@ -11,9 +11,9 @@
 
 namespace annulus {
 
-// What gradients need to know of each query: LSE log2(e), or infinity of one without keys, so that its probabilities
-// are 0; and delta = O . dO - dLSE. Both [B, H, queries]. `out` and `d_out`, of 16-bit elements, have rows that begin
-// at multiples of 16 bytes; d_lse.data may be null.
+// Of each query: LSE log2(e), or infinity of one without keys, so that its probabilities are 0; and
+// delta = O . dO - dLSE. Both [B, H, queries]. `out` and `d_out`, of 16-bit elements, have rows that begin at multiples
+// of 16 bytes; d_lse.data may be null.
 struct LseDeltaArguments {
     DeviceRows out, d_out, lse, d_lse;
     std::int64_t batches, queries;

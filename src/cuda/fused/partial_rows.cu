@@ -12,9 +12,9 @@ constexpr int rows_of_warp = 32;
 template <class T>
 __global__ void __launch_bounds__(block_threads)
     partial_rows_kernel(const __grid_constant__ PartialRowsArguments a, const BlockRows rows, bool aligned) {
-    const auto has_sum = [&](const BlockRow &row) { return a.summed.has(row.head, static_cast<int>(row.position)); };
-    for_four_columns<rows_of_warp>(rows, a.head_dim, has_sum, [&](const BlockRow &row, int column) {
-        write_sum<T>(a.sums, a.target, row, a.head_dim, column, nullptr, aligned);
+    const auto has_partial = [&](const BlockRow &row) { return a.rows.has(row.head, static_cast<int>(row.position)); };
+    for_four_columns<rows_of_warp>(rows, a.head_dim, has_partial, [&](const BlockRow &row, int column) {
+        write_partial<T>(a.partial, a.target, row, a.head_dim, column, nullptr, aligned);
     });
 }
 

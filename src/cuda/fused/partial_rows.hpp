@@ -13,13 +13,13 @@
 namespace annulus {
 
 struct PartialRowsArguments {
-    Block block; // whose queries and keys are the same positions and heads
-    PartialRows summed;
+    Block block;      // whose queries and keys are the same positions and heads
+    PartialRows rows; // that have partial results
     std::int32_t head_dim;
-    const float *sums; // [B, H, rows, D]
+    const float *partial; // [B, H, rows, D]
     DeviceRows target;
 };
-// Writes the rows that have sums to the caller's tensor, of bfloat16 or float16.
+// Writes the rows that have partial results to the caller's tensor, of bfloat16 or float16.
 void write_partial_rows(annulus_dtype dtype, const PartialRowsArguments &arguments, cudaStream_t stream);
 
 } // namespace annulus

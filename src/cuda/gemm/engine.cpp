@@ -14,8 +14,8 @@
 //     P = 2^(log2(e) (scale S - LSE)),  dS = scale P (T - delta)
 //     dV += P^T dO,  dK += dS^T Q,  dQ += dS K
 //
-// O and the gradients of a block are summed in float32 in the workspace; where each row of the results is the matter of
-// one tile alone, the last products are the results and are written to the caller's tensors. Tiles whose rows are no
+// O and the gradients of a block are summed in float32 in the workspace; where one tile alone computes each row of the
+// results, the last products are the results and are written to the caller's tensors. Tiles whose rows are no
 // matrix (an order along a curve, strides or addresses that cuBLAS does not take) are packed first and their products
 // added row by row.
 //
@@ -88,7 +88,7 @@ class GemmCall final : public PreparedCall {
     GemmCall(const Plan &plan, annulus_pass pass, CallPart part, CudaDevice &device, const Limits &limits)
         : plan_(plan), pass_(pass), part_(part), device_(device), allow_tf32_(limits.allow_tf32),
           of_any_(layout_within(plan, pass, limits.workspace_limit,
-                                part == CallPart::whole ? Results::in_state : Results::in_sums)),
+                                part == CallPart::whole ? Results::in_state : Results::in_partial)),
           bytes_(booked_bytes(plan, pass, of_any_)) {
         if (part != CallPart::whole)
             return;
@@ -96,7 +96,7 @@ class GemmCall final : public PreparedCall {
         bytes_ = std::max(bytes_, booked_bytes(plan, pass, *of_matrices_));
     }
 
-    // What the tensors will be like is not known yet.
+    // Whether the tensors will be matrices to cuBLAS is not known yet.
     std::size_t workspace_bytes() const override { return bytes_; }
 
     void run(const CallTensors &tensors, const PartialResults &partial, void *workspace, void *stream) override {
@@ -112,10 +112,10 @@ class GemmCall final : public PreparedCall {
         run.memory = book(ledger, plan_, pass_, run.layout);
         store_branches(call, run.memory.branches);
         if (part_ != CallPart::whole)
-            use_partial_sums(run);
+            use_partial_results(run);
         run_workers(run);
         if (part_ == CallPart::own_keys && plan_.causal())
-            recompute_partial_sums(run);
+            recompute_partial_results(run);
     }
 
     void finish(const CallTensors &tensors, const PartialResults &partial, void *stream) override {
@@ -131,7 +131,7 @@ class GemmCall final : public PreparedCall {
 
   private:
     // All workers add to the partial results, which the own keys' part sets.
-    void use_partial_sums(GemmRun &run) const {
+    void use_partial_results(GemmRun &run) const {
         const CudaCall &call = run.call;
         const Problem &problem = call.problem();
         const auto &[state, o, gradients] = call.partial;
@@ -143,9 +143,9 @@ class GemmCall final : public PreparedCall {
                 fill_state(state, query_rows, empty_state(), call.stream);
         } else {
             if (first)
-                call.clear_sums(gradients.d_q, query_rows);
-            call.clear_sums(gradients.d_k, key_rows);
-            call.clear_sums(gradients.d_v, key_rows);
+                call.clear_partial(gradients.d_q, query_rows);
+            call.clear_partial(gradients.d_k, key_rows);
+            call.clear_partial(gradients.d_v, key_rows);
         }
         for (WorkerMemory &worker : run.memory.workers) {
             worker.state = state;
@@ -174,8 +174,8 @@ class GemmCall final : public PreparedCall {
         at_work.join();
     }
 
-    // With the own keys, the only ones of which some are hidden: before the others add to the sums.
-    void recompute_partial_sums(const GemmRun &run) const {
+    // With the own keys, the only ones of which some are hidden: before the others add to the partial results.
+    void recompute_partial_results(const GemmRun &run) const {
         const CudaCall &call = run.call;
         const RowContext rows = call.row_context(run.memory.branches, nullptr);
         if (run.is_forward())

@@ -2,7 +2,7 @@
 // The kernels of the gemm engine: what lies between the matrix products. All run on `stream`, none synchronises.
 //
 // Row p of a block's state belongs to query position p of a batch entry and head; its index is TileItem::state + p. The
-// running softmax is kept in units of log2: m the largest score, l the sum of 2^(score - m), O unnormalised. m may lag
+// running softmax is in units of log2: m the largest score, l the sum of 2^(score - m), O unnormalised. m may lag
 // behind the largest score by `lazy_maximum`: 2^lazy_maximum is far from overflow, and O is rescaled less often.
 #pragma once
 

@@ -242,8 +242,8 @@ bool needs_packing(const TileSet &set) {
 
 namespace {
 
-// Whether each row of the results is the matter of one tile that needs no packing. Not under causality, where sums have
-// to be looked at (recompute_nonfinite.cu).
+// Whether one tile alone, which needs no packing, computes each row of the results. Not under causality, where float32
+// results have to be checked for NaN (recompute_nonfinite.cu).
 bool can_be_direct(const Plan &plan, annulus_pass pass, std::int64_t tile) {
     const Problem &problem = plan.problem();
     const BranchPlan &branch = plan.branches().front();
@@ -284,7 +284,7 @@ GemmLayout make_layout(const Plan &plan, annulus_pass pass, std::uint64_t limit,
             return layout;
     }
     return best_layout(plan, pass, available, most_workers,
-                       results == Results::in_sums ? Results::in_sums : Results::in_state);
+                       results == Results::in_partial ? Results::in_partial : Results::in_state);
 }
 
 } // namespace annulus

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the gemm engine cuts a problem so that it fits into its workspace: blocks with a float32 state of their own,
+// How the gemm engine divides a problem so that it fits into its workspace: blocks with a float32 state of their own,
 // which run independently of one another, and the largest tile of scores. A function of the plan and the limit alone.
 //
 // Forward, a block is a window of queries of some heads; it meets all keys. Backward, where every segment lies inside
@@ -34,11 +34,11 @@ struct BlockGrid {
 };
 
 // Where blocks have their results while they are at work: in a state of their own; where it can be, straight in the
-// caller's tensors; or in the sums of a call in steps, which all blocks share.
-enum class Results { in_state, direct, in_sums };
+// caller's tensors; or in the partial results of a part of a call, which all blocks share.
+enum class Results { in_state, direct, in_partial };
 
 struct GemmLayout {
-    // Direct only where each row of the results is the matter of one tile, whose products are the results.
+    // Direct only where one tile alone computes each row of the results: its products are the results.
     Results results = Results::in_state;
     std::vector<BlockGrid> grids;              // run one after the other
     int workers = 1;                           // blocks at work at the same time

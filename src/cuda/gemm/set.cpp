@@ -114,13 +114,13 @@ OperandAddress SetLaunches::caller_rows(const DeviceRows &rows, bool of_keys) co
             of_keys};
 }
 
-// Rows of the block's own float32 sums.
-OperandAddress SetLaunches::block_rows(float *sums, bool of_keys) const {
+// Rows of the block's float32 results.
+OperandAddress SetLaunches::block_rows(float *target, bool of_keys) const {
     const Window &window = this->window(of_keys);
     const std::int32_t group = of_keys ? call_.heads_per_kv_head() : 1;
     const std::int64_t stride = this->stride(of_keys), row = d_ * 4, head = row * divide_up(window.length, stride),
                        batch = head * (block_.heads / group);
-    return {before(sums, block_.first_head / group * head + block_.first_batch * batch),
+    return {before(target, block_.first_head / group * head + block_.first_batch * batch),
             batch,
             head,
             row,
@@ -154,10 +154,10 @@ void SetLaunches::write_items_from(std::int64_t first) {
     const auto input = [&](std::byte *packed, const DeviceRows &rows, bool of_keys) {
         return packed_ ? packed_rows(packed, element_, of_keys) : caller_rows(rows, of_keys);
     };
-    const auto product = [&](float *packed, const DeviceRows &rows, float *sums, bool of_keys) {
+    const auto product = [&](float *packed, const DeviceRows &rows, float *target, bool of_keys) {
         if (packed_)
             return packed_rows(packed, 4, of_keys);
-        return layout.results == Results::direct ? caller_rows(rows, of_keys) : block_rows(sums, of_keys);
+        return layout.results == Results::direct ? caller_rows(rows, of_keys) : block_rows(target, of_keys);
     };
     const auto matrix = [&](float *scores) {
         OperandAddress address;
@@ -198,7 +198,7 @@ Matrices SetLaunches::input(Operand operand, const DeviceRows &rows, bool of_key
     return {pointers_of(operand), packed_ ? d_ : std::max<std::int64_t>(rows.row * step(of_keys), d_)};
 }
 
-// Where results go: the caller's rows, packed ones, or the block's sums.
+// Where results go: the caller's rows, packed ones, or the block's float32 results.
 Matrices SetLaunches::product(Operand operand, const DeviceRows &rows, bool of_keys) const {
     Matrices m = input(operand, rows, of_keys);
     if (run_.layout.results == Results::direct)

@@ -12,12 +12,12 @@ namespace annulus {
 // What a block is to yield of a set, and what is there already.
 struct SetRole {
     bool query_results, key_results; // O or dQ; dK and dV
-    bool first;                      // the block's sums hold nothing yet: tiles that cover their rows overwrite them
+    bool first; // the block's float32 results hold nothing yet: tiles that cover their rows overwrite them
 };
 
 class SetLaunches {
   public:
-    // `block` is the one whose sums the tiles add to.
+    // `block` is the one whose float32 results the tiles add to.
     SetLaunches(const WorkerContext &worker, const Block &block, const TileSet &set, const SetRole &role);
 
     bool is_done() const { return next_tile_ == set_.count(); }
@@ -46,7 +46,7 @@ class SetLaunches {
     Buffers take_buffers() const;
     void write_items_from(std::int64_t first);
     OperandAddress caller_rows(const DeviceRows &rows, bool of_keys) const;
-    OperandAddress block_rows(float *sums, bool of_keys) const;
+    OperandAddress block_rows(float *target, bool of_keys) const;
     OperandAddress packed_rows(void *rows, std::int64_t element_bytes, bool of_keys) const;
 
     void *const *pointers_of(Operand operand) const;

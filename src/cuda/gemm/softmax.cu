@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels on score matrices, one pass over each: a group of threads holds a row in registers from the reading to the
-// writing, in place.
+// Kernels on score matrices, each read and written once: a group of threads holds a row in registers from the reading
+// to the writing, in place.
 #include "core/softmax_limits.hpp"
 #include "cuda/device/kernel_common.cuh"
 #include "cuda/gemm/kernels.hpp"

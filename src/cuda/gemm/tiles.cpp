@@ -12,8 +12,8 @@ namespace {
 
 // Tiles begin at multiples of this inside a class, so that only a class's last tile has an odd size.
 constexpr std::int64_t row_alignment = 64;
-// Queries of a tile that causality cuts: the fewer, the less of what is computed is hidden; but so many that the tiles
-// of a set have at least `set_queries` together.
+// Queries of a tile that the diagonal crosses: the fewer, the less of what is computed is hidden; but so many that the
+// tiles of a set have at least `set_queries` together.
 constexpr std::int64_t diagonal_queries = 256, set_queries = 4096;
 
 // n rows in pieces of at most `tile`, all equal but the last.
@@ -24,16 +24,16 @@ std::int64_t piece_length(std::int64_t n, std::int64_t tile) {
     return std::min(tile, divide_up(even, row_alignment) * row_alignment);
 }
 
-// The classes of equal size of some segments and heads, cut into tiles.
+// The classes of equal size of some segments and heads, divided into tiles.
 class ClassTiles {
   public:
     ClassTiles(const TileSet &base, const Progression &queries, const Progression &keys, bool causal,
                std::vector<TileSet> &out)
         : base_(base), queries_(queries), keys_(keys), causal_(causal), linear_(base.curve.is_linear()), out_(out) {}
 
-    // Step o meets piece a of the queries with piece a + o of the keys, cyclically over the longer side: tiles of one
-    // step share neither queries nor keys.
-    void cut(std::int64_t tile) {
+    // Shift o meets piece a of the queries with piece a + o of the keys, cyclically over the longer side: tiles of one
+    // shift share neither queries nor keys.
+    void divide(std::int64_t tile) {
         // Under causality equal pieces of both sides make equal tiles along the diagonal.
         const bool diagonal = causal_ && linear_;
         query_piece_ = piece_length(diagonal ? std::max(queries_.count, keys_.count) : queries_.count, tile);
@@ -42,12 +42,12 @@ class ClassTiles {
         const std::int64_t key_pieces = std::max<std::int64_t>(1, divide_up(keys_.count, key_piece_));
         has_one_key_piece_ = key_pieces == 1;
         const std::int64_t width = std::min(query_pieces, key_pieces);
-        for (std::int64_t step = 0; step < std::max(query_pieces, key_pieces); ++step) {
+        for (std::int64_t shift = 0; shift < std::max(query_pieces, key_pieces); ++shift) {
             for (std::int64_t i = 0; i < width; ++i)
                 if (query_pieces >= key_pieces)
-                    add((i + step) % query_pieces, i);
+                    add((i + shift) % query_pieces, i);
                 else
-                    add(i, (i + step) % key_pieces);
+                    add(i, (i + shift) % key_pieces);
             flush();
         }
     }
@@ -56,12 +56,12 @@ class ClassTiles {
     struct Pair {
         std::int64_t query, query_count; // elements of the progressions
         std::int64_t key, key_count;
-        bool cut;            // causality cuts it
-        std::int64_t offset; // place of the first query from the first key's, where cut
+        bool masked;         // causality hides some of its keys from some of its queries
+        std::int64_t offset; // place of the first query from the first key's, where masked
         std::int64_t padding;
         bool same_shape(const Pair &p) const {
-            return query_count == p.query_count && key_count == p.key_count && cut == p.cut && offset == p.offset &&
-                   padding == p.padding;
+            return query_count == p.query_count && key_count == p.key_count && masked == p.masked &&
+                   offset == p.offset && padding == p.padding;
         }
     };
 
@@ -84,31 +84,31 @@ class ClassTiles {
             return;
         if (visible(pair.query + pair.query_count - 1) <= pair.key && pair.padding == 0)
             return;
-        pair.cut = causal_ && (!linear_ || visible(pair.query) < pair.key + pair.key_count);
-        pair.offset = pair.cut && linear_ ? queries_[pair.query] - keys_[pair.key] : 0;
-        if (run_ > 0 && (!pair.same_shape(first_) || pair.query != last_.query + query_piece_ ||
-                         pair.key != last_.key + key_piece_))
+        pair.masked = causal_ && (!linear_ || visible(pair.query) < pair.key + pair.key_count);
+        pair.offset = pair.masked && linear_ ? queries_[pair.query] - keys_[pair.key] : 0;
+        if (pairs_ > 0 && (!pair.same_shape(first_) || pair.query != last_.query + query_piece_ ||
+                           pair.key != last_.key + key_piece_))
             flush();
-        if (run_ == 0)
+        if (pairs_ == 0)
             first_ = pair;
         last_ = pair;
-        ++run_;
+        ++pairs_;
     }
 
-    // The pairs of equal shape so far, as one set; cut ones in slices of their queries, each with the keys it sees.
+    // The pairs of equal shape so far, as one set; masked ones in slices of their queries, each with the keys it sees.
     void flush() {
-        if (run_ == 0)
+        if (pairs_ == 0)
             return;
         TileSet set = base_;
         set.query_stride = queries_.stride;
         set.key_stride = keys_.stride;
         set.padding_keys = first_.padding;
         set.first_key = keys_[first_.key];
-        set.steps = run_;
+        set.steps = pairs_;
         set.query_step = query_piece_ * queries_.stride;
         set.key_step = key_piece_ * keys_.stride;
         std::int64_t slice = first_.query_count;
-        if (first_.cut && linear_)
+        if (first_.masked && linear_)
             slice = std::max(diagonal_queries,
                              divide_up(divide_up(set_queries, set.count()), row_alignment) * row_alignment);
         // From the last on: it sees the most keys.
@@ -121,13 +121,13 @@ class ClassTiles {
                 continue;
             set.queries = static_cast<std::int32_t>(count);
             set.keys = static_cast<std::int32_t>(std::max<std::int64_t>(0, keys));
-            set.masked = first_.cut && (!linear_ || visible(query) < first_.key + keys);
+            set.masked = first_.masked && (!linear_ || visible(query) < first_.key + keys);
             set.covers_queries = has_one_key_piece_;
             set.covers_keys = from == last && first_.query_count == queries_.count && keys == keys_.count;
             set.first_query = queries_[query];
             out_.push_back(set);
         }
-        run_ = 0;
+        pairs_ = 0;
     }
 
     const TileSet &base_;
@@ -137,7 +137,7 @@ class ClassTiles {
     std::int64_t query_piece_ = 1, key_piece_ = 1;
     bool has_one_key_piece_ = false;
     Pair first_{}, last_{};
-    std::int64_t run_ = 0;
+    std::int64_t pairs_ = 0;
 };
 
 class BranchTiles {
@@ -209,9 +209,9 @@ class BranchTiles {
         const std::int64_t r = branch_.dilation();
         const std::int64_t begin = set.first_residue, end = begin + set.residues;
         const bool queries_stay = !branch_.queries_are_class(); // when the residue moves
-        std::array<std::int64_t, 6> cuts{queries.start % r, queries.end() % r,        keys.start % r,
+        std::array<std::int64_t, 6> ends{queries.start % r, queries.end() % r,        keys.start % r,
                                          keys.end() % r,    segment.range.length % r, end};
-        std::sort(cuts.begin(), cuts.end());
+        std::sort(ends.begin(), ends.end());
         std::int64_t from = begin;
         const auto add_until = [&](std::int64_t to) {
             HeadSet part = set;
@@ -223,9 +223,9 @@ class BranchTiles {
         };
         while (queries_stay && from < end)
             add_until(from + 1);
-        for (const std::int64_t cut : cuts)
-            if (cut > from && cut <= end)
-                add_until(cut);
+        for (const std::int64_t end_of_part : ends)
+            if (end_of_part > from && end_of_part <= end)
+                add_until(end_of_part);
     }
 
     void add_classes(TileSet base, const Segment &segment, const HeadSet &set) {
@@ -234,7 +234,7 @@ class BranchTiles {
             return;
         base.padding_keys = pair.padding_keys;
         base.head = set;
-        ClassTiles(base, pair.queries, pair.keys, plan_.causal(), out_).cut(tile_);
+        ClassTiles(base, pair.queries, pair.keys, plan_.causal(), out_).divide(tile_);
     }
 
     const Plan &plan_;

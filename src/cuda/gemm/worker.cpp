@@ -62,16 +62,16 @@ void Worker::begin_block() {
         for (std::int32_t h = 0; h < block_->heads; h += heads)
             lists_.parts.push_back({branch, block_->first_head + h, heads});
 
-    sums_are_set_ = false;
-    sums_block_ = *block_;
+    partial_is_set_ = false;
+    partial_block_ = *block_;
     if (context_.run.layout.results == Results::direct) {
         clear_unreached_rows();
         return;
     }
     if (const CallPart part = context_.run.part; part != CallPart::whole) {
-        sums_block_ = call.whole();
+        partial_block_ = call.whole();
         // With the own keys only the state is set in forward, and says that O holds nothing.
-        sums_are_set_ = !context_.run.is_forward() || part != CallPart::own_keys;
+        partial_is_set_ = !context_.run.is_forward() || part != CallPart::own_keys;
         return;
     }
     if (memory.has_nonfinite)
@@ -85,10 +85,10 @@ void Worker::begin_block() {
     }
     if (first_branch_reaches_all_rows())
         return;
-    sums_are_set_ = true;
-    const auto clear = [&](float *sums, std::int64_t rows) {
+    partial_is_set_ = true;
+    const auto clear = [&](float *target, std::int64_t rows) {
         const auto bytes = static_cast<std::size_t>(rows * call.head_dim()) * sizeof(float);
-        check(cudaMemsetAsync(sums, 0, bytes, context_.stream), "cudaMemsetAsync");
+        check(cudaMemsetAsync(target, 0, bytes, context_.stream), "cudaMemsetAsync");
     };
     if (grid_->query_results)
         clear(memory.o, query_rows);
@@ -140,8 +140,8 @@ void Worker::begin_part() {
 
 void Worker::begin_set() {
     const bool is_first = lists_.parts[next_part_ - 1].branch == 0;
-    const SetRole role{grid_->query_results, grid_->key_results, is_first && !sums_are_set_};
-    launches_.emplace(context_, sums_block_, lists_.sets[next_set_++], role);
+    const SetRole role{grid_->query_results, grid_->key_results, is_first && !partial_is_set_};
+    launches_.emplace(context_, partial_block_, lists_.sets[next_set_++], role);
 }
 
 void Worker::finish_block() {
@@ -158,12 +158,12 @@ void Worker::finish_block() {
         const OutputArguments outputs{block, memory.state, memory.o, call.out, call.lse, rows};
         write_outputs(dtype, outputs, context_.stream);
         if (memory.has_nonfinite)
-            recompute_summed_outputs(dtype, outputs, context_.stream);
+            recompute_outputs_of_partial(dtype, outputs, context_.stream);
         return;
     }
-    const GradientSums sums{grid_->query_results ? memory.o : nullptr, grid_->key_results ? memory.d_k : nullptr,
-                            memory.d_v};
-    const GradientOutputArguments outputs{block, sums, call.d_q, call.d_k, call.d_v, rows};
+    const PartialGradients gradients{grid_->query_results ? memory.o : nullptr,
+                                     grid_->key_results ? memory.d_k : nullptr, memory.d_v};
+    const GradientOutputArguments outputs{block, gradients, call.d_q, call.d_k, call.d_v, rows};
     write_gradients(dtype, outputs, context_.stream);
     if (memory.has_nonfinite)
         recompute_gradients(dtype, outputs, grid_->query_results, grid_->key_results, context_.stream);

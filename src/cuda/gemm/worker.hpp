@@ -17,7 +17,7 @@ struct TilePart {
     std::int32_t first_head, heads;
 };
 
-// What a worker lists on its way, kept from call to call: the second one allocates nothing.
+// What a worker lists on its way, reused from call to call: the second one allocates nothing.
 struct WorkerLists {
     std::vector<TilePart> parts; // of a block
     std::vector<TileSet> sets;   // of a part
@@ -49,10 +49,10 @@ class Worker {
 
     const BlockGrid *grid_ = nullptr;
     std::int64_t next_block_ = 0;
-    std::optional<Block> block_; // at work
-    Block sums_block_;           // whose sums the block adds to
-    bool sums_are_set_ = false;  // and tiles must add to them
-    WorkerLists &lists_;         // of the block and the part at work
+    std::optional<Block> block_;  // at work
+    Block partial_block_;         // whose float32 results the tiles add to
+    bool partial_is_set_ = false; // these hold something: tiles must add to them
+    WorkerLists &lists_;          // of the block and the part at work
     std::size_t next_part_ = 0, next_set_ = 0;
     std::optional<SetLaunches> launches_; // of the set at work
 };

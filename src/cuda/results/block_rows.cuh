@@ -93,17 +93,17 @@ template <class T> __device__ void write_four(const float4 &values, T *target, b
             target[i] = four.x[i];
 }
 
-// Infinities of opposite signs are noted too: the row is then looked at for nothing.
+// Infinities of opposite signs are noted too: the row is then checked without need.
 __device__ inline void note_nan(const float4 &four, int *has_nonfinite) {
     if (has_nonfinite && isnan(four.x + four.y + four.z + four.w))
         *has_nonfinite = 1;
 }
 
-// Four columns of a row of sums [B, heads, rows, D], to the caller's.
+// Four columns of a row of partial results [B, heads, rows, D], to the caller's.
 template <class T>
-__device__ void write_sum(const float *sums, const DeviceRows &target, const BlockRow &row, int columns, int column,
-                          int *has_nonfinite, bool aligned) {
-    const float4 four = __ldg(reinterpret_cast<const float4 *>(sums + row.index * columns + column));
+__device__ void write_partial(const float *partial, const DeviceRows &target, const BlockRow &row, int columns,
+                              int column, int *has_nonfinite, bool aligned) {
+    const float4 four = __ldg(reinterpret_cast<const float4 *>(partial + row.index * columns + column));
     note_nan(four, has_nonfinite);
     write_four(four, row_at<T>(target, row.batch, row.head, row.position) + column, aligned);
 }

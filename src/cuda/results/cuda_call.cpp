@@ -56,7 +56,7 @@ RowContext CudaCall::row_context(const BranchPlan *branches, int *has_nonfinite)
             d_lse};
 }
 
-void CudaCall::clear_sums(float *target, std::int64_t rows) const {
+void CudaCall::clear_partial(float *target, std::int64_t rows) const {
     const auto bytes = static_cast<std::size_t>(rows * head_dim()) * sizeof(float);
     check(cudaMemsetAsync(target, 0, bytes, stream), "cudaMemsetAsync");
 }

@@ -13,11 +13,11 @@
 
 namespace annulus {
 
-// Of a part of a call, [B, heads, rows, D] of the problem's windows; else null.
-struct PartialSums {
+// PartialResults as kernels take them: of a part of a call, [B, heads, rows, D] of the problem's windows; else null.
+struct DevicePartialResults {
     float2 *state = nullptr; // forward
     float *o = nullptr;      // forward
-    GradientSums gradients{};
+    PartialGradients gradients{};
 };
 
 struct CudaCall {
@@ -29,7 +29,7 @@ struct CudaCall {
     cudaStream_t const stream;
     DeviceRows q, k, v, out, lse;
     DeviceRows d_out, d_lse, d_q, d_k, d_v; // backward
-    PartialSums partial;
+    DevicePartialResults partial;
 
     const Problem &problem() const { return plan.problem(); }
     std::int32_t head_dim() const { return problem().head_dim; }
@@ -40,8 +40,8 @@ struct CudaCall {
         return {0, p.batch, 0, p.heads, p.queries, p.keys};
     }
     RowContext row_context(const BranchPlan *branches, int *has_nonfinite) const;
-    // Zeros in sums of so many rows, D each.
-    void clear_sums(float *target, std::int64_t rows) const;
+    // Zeros in partial results of so many rows, D each.
+    void clear_partial(float *target, std::int64_t rows) const;
 };
 
 // Room for the branches on the device, which causal plans need for rows that are computed again; else null.

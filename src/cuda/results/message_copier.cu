@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ring's rows on a GPU.
+// The rows of messages between ranks on a GPU.
 #include "core/dtype_number.hpp"
 #include "cuda/device/kernel_common.cuh"
 #include "cuda/results/results.hpp"

@@ -104,7 +104,7 @@ __device__ float log2_sum_of_row(const RowContext &c, std::int64_t batch, std::i
     return most + log2f(sum);
 }
 
-// Columns of O of a row from its softmax statistics, in units of log2.
+// Columns of O of a row from the log2 of its sum of 2^score.
 template <class T>
 __device__ LaneRow output_row(const RowContext &c, std::int64_t batch, std::int32_t head, std::int64_t query,
                               float log2_sum, const NonfiniteColumns &wanted) {

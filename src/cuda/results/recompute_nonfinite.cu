@@ -17,22 +17,22 @@ template <class Use> __device__ void for_rows_of_warp(const BlockRows &rows, con
         use(BlockRow(rows, i % rows.window.length, i / rows.window.length));
 }
 
-// Into the caller's rows, or with `in_sums` into O, which is not normalised.
-template <class T, bool in_sums>
+// Into the caller's rows, or with `in_partial` into O, which is not normalised.
+template <class T, bool in_partial>
 __global__ void __launch_bounds__(block_threads) summed_output_kernel(const OutputArguments a, const BlockRows rows) {
     const RowContext &c = a.context;
     for_rows_of_warp(rows, c.has_nonfinite, [&](const BlockRow &row) {
         const float2 state = a.state[row.index];
         if (state.y <= 0.f)
             return;
-        float *const sum = a.o + row.index * c.head_dim;
-        const NonfiniteColumns lost(LaneRow::load(sum, c.head_dim));
+        float *const partial = a.o + row.index * c.head_dim;
+        const NonfiniteColumns lost(LaneRow::load(partial, c.head_dim));
         if (!lost.any())
             return;
-        const float log2_sum = in_sums ? state.x : state.x + log2f(state.y);
+        const float log2_sum = in_partial ? state.x : state.x + log2f(state.y);
         const LaneRow o = output_row<T>(c, row.batch, row.head, row.position, log2_sum, lost);
-        if constexpr (in_sums)
-            o.store(sum, lost);
+        if constexpr (in_partial)
+            o.store(partial, lost);
         else
             o.store(row_at<T>(a.out, row.batch, row.head, row.position), lost);
     });
@@ -54,18 +54,18 @@ __global__ void __launch_bounds__(block_threads) written_output_kernel(const Out
     });
 }
 
-// Rows of gradients, written or in sums.
+// Rows of gradients, the caller's or partial results.
 template <class T> struct GradientRows {
     DeviceRows written;
-    float *sums; // null: look at the written ones
+    float *partial; // null: the caller's
 
     __device__ LaneRow load(const BlockRow &row, int columns) const {
-        return sums ? LaneRow::load(sums + row.index * columns, columns)
-                    : LaneRow::load(row_at<T>(written, row.batch, row.head, row.position), columns);
+        return partial ? LaneRow::load(partial + row.index * columns, columns)
+                       : LaneRow::load(row_at<T>(written, row.batch, row.head, row.position), columns);
     }
     __device__ void store(const BlockRow &row, int columns, const LaneRow &values, const NonfiniteColumns &lost) const {
-        if (sums)
-            values.store(sums + row.index * columns, lost);
+        if (partial)
+            values.store(partial + row.index * columns, lost);
         else
             values.store(row_at<T>(written, row.batch, row.head, row.position), lost);
     }
@@ -100,7 +100,7 @@ constexpr unsigned blocks = 1024;
 
 } // namespace
 
-void recompute_summed_outputs(annulus_dtype dtype, const OutputArguments &a, cudaStream_t stream) {
+void recompute_outputs_of_partial(annulus_dtype dtype, const OutputArguments &a, cudaStream_t stream) {
     with_dtype(dtype, [&](auto type) {
         launch("recompute_outputs", summed_output_kernel<decltype(type), false>, blocks, stream, a,
                query_rows(a.block));
@@ -122,14 +122,14 @@ void recompute_partial_outputs(annulus_dtype dtype, const OutputArguments &a, cu
 namespace {
 
 template <class T>
-void recompute(const GradientOutputArguments &a, const GradientSums &sums, bool of_queries, bool of_keys,
+void recompute(const GradientOutputArguments &a, const PartialGradients &partial, bool of_queries, bool of_keys,
                cudaStream_t stream) {
     const BlockRows queries = query_rows(a.block), keys = key_rows(a.block, a.context.heads_per_kv_head);
     if (of_queries && queries.count() > 0)
-        launch("recompute_d_q", d_q_kernel<T>, blocks, stream, a.context, GradientRows<T>{a.d_q, sums.d_q}, queries);
+        launch("recompute_d_q", d_q_kernel<T>, blocks, stream, a.context, GradientRows<T>{a.d_q, partial.d_q}, queries);
     if (of_keys && keys.count() > 0)
-        launch("recompute_d_kv", d_kv_kernel<T>, blocks, stream, a.context, GradientRows<T>{a.d_k, sums.d_k},
-               GradientRows<T>{a.d_v, sums.d_v}, keys);
+        launch("recompute_d_kv", d_kv_kernel<T>, blocks, stream, a.context, GradientRows<T>{a.d_k, partial.d_k},
+               GradientRows<T>{a.d_v, partial.d_v}, keys);
 }
 
 } // namespace
@@ -140,7 +140,7 @@ void recompute_gradients(annulus_dtype dtype, const GradientOutputArguments &a, 
 }
 
 void recompute_partial_gradients(annulus_dtype dtype, const GradientOutputArguments &a, cudaStream_t stream) {
-    with_dtype(dtype, [&](auto type) { recompute<decltype(type)>(a, a.sums, true, true, stream); });
+    with_dtype(dtype, [&](auto type) { recompute<decltype(type)>(a, a.partial, true, true, stream); });
 }
 
 } // namespace annulus

@@ -53,7 +53,7 @@ void write_outputs(annulus_dtype dtype, const OutputArguments &arguments, cudaSt
 // in the caller's O where the row of `o` that it was written from has one; in `o` itself, where without `has_nonfinite`
 // all rows are looked at.
 void recompute_outputs(annulus_dtype dtype, const OutputArguments &arguments, cudaStream_t stream);
-void recompute_summed_outputs(annulus_dtype dtype, const OutputArguments &arguments, cudaStream_t stream);
+void recompute_outputs_of_partial(annulus_dtype dtype, const OutputArguments &arguments, cudaStream_t stream);
 void recompute_partial_outputs(annulus_dtype dtype, const OutputArguments &arguments, cudaStream_t stream);
 
 // Zeros in the caller's rows of a block's queries, and -inf in their LSE. Without a state keys have the windows and
@@ -65,19 +65,20 @@ struct ClearArguments {
 };
 void clear_outputs(annulus_dtype dtype, const ClearArguments &arguments, cudaStream_t stream);
 
-// From a block's float32 gradients to the caller's; a null pointer for dQ or dK leaves that side out.
-struct GradientSums {
+// A block's float32 gradients.
+struct PartialGradients {
     float *d_q, *d_k, *d_v;
 };
 
+// From a block's float32 gradients to the caller's; a null pointer for dQ or dK leaves that side out.
 struct GradientOutputArguments {
     Block block;
-    GradientSums sums;
+    PartialGradients partial;
     DeviceRows d_q, d_k, d_v;
     RowContext context;
 };
 void write_gradients(annulus_dtype dtype, const GradientOutputArguments &arguments, cudaStream_t stream);
-// The same for the caller's gradients, and for the sums.
+// Compute again those rows that have a NaN: in the caller's gradients, and in the partial ones.
 void recompute_gradients(annulus_dtype dtype, const GradientOutputArguments &arguments, bool of_queries, bool of_keys,
                          cudaStream_t stream);
 void recompute_partial_gradients(annulus_dtype dtype, const GradientOutputArguments &arguments, cudaStream_t stream);

@@ -17,8 +17,8 @@ __global__ void __launch_bounds__(block_threads)
         const float2 state = __ldg(a.state + row.index);
         float4 four{};
         if (state.y != 0.f || std::signbit(state.y)) {
-            const float *const sums = a.o + row.index * a.context.head_dim + column;
-            four = scaled(__ldg(reinterpret_cast<const float4 *>(sums)), inverse_sum(state.y));
+            const float *const partial = a.o + row.index * a.context.head_dim + column;
+            four = scaled(__ldg(reinterpret_cast<const float4 *>(partial)), inverse_sum(state.y));
             note_nan(four, a.context.has_nonfinite);
         }
         write_four(four, row_at<T>(a.out, row.batch, row.head, row.position) + column, aligned);
@@ -29,11 +29,11 @@ __global__ void __launch_bounds__(block_threads)
 
 template <class T>
 __global__ void __launch_bounds__(block_threads)
-    gradient_output_kernel(const float *sums, const DeviceRows target, const BlockRows rows, int columns,
+    gradient_output_kernel(const float *partial, const DeviceRows target, const BlockRows rows, int columns,
                            int *has_nonfinite, bool aligned) {
     const auto all = [](const BlockRow &) { return true; };
     for_four_columns<usual_rows_of_warp>(rows, columns, all, [&](const BlockRow &row, int column) {
-        write_sum<T>(sums, target, row, columns, column, has_nonfinite, aligned);
+        write_partial<T>(partial, target, row, columns, column, has_nonfinite, aligned);
     });
 }
 
@@ -55,15 +55,15 @@ void write_gradients(annulus_dtype dtype, const GradientOutputArguments &a, cuda
     with_dtype(dtype, [&](auto type) {
         using T = decltype(type);
         const int columns = a.context.head_dim;
-        const auto write = [&](const float *sums, const DeviceRows &target, const BlockRows &rows) {
-            launch("write_gradients", gradient_output_kernel<T>, grid_of(rows, usual_rows_of_warp), stream, sums,
+        const auto write = [&](const float *partial, const DeviceRows &target, const BlockRows &rows) {
+            launch("write_gradients", gradient_output_kernel<T>, grid_of(rows, usual_rows_of_warp), stream, partial,
                    target, rows, columns, a.context.has_nonfinite, fours_are_aligned<T>(target));
         };
-        if (a.sums.d_q && queries.count() > 0)
-            write(a.sums.d_q, a.d_q, queries);
-        if (a.sums.d_k && keys.count() > 0) {
-            write(a.sums.d_k, a.d_k, keys);
-            write(a.sums.d_v, a.d_v, keys);
+        if (a.partial.d_q && queries.count() > 0)
+            write(a.partial.d_q, a.d_q, queries);
+        if (a.partial.d_k && keys.count() > 0) {
+            write(a.partial.d_k, a.d_k, keys);
+            write(a.partial.d_v, a.d_v, keys);
         }
     });
 }

@@ -17,7 +17,7 @@ KernelShape shape_of(const Problem &problem, Side side) {
     return backward_shape(problem.dtype, problem.head_dim, what);
 }
 
-// Writes the steps of a plan.
+// Lists the steps of a plan.
 class StepWriter {
   public:
     StepWriter(const Plan &plan, CallPart part, BackwardPlan &result)
@@ -154,8 +154,8 @@ BackwardPlan plan_grids(const Plan &plan, CallPart part, BackwardGrids grids) {
     const Problem &problem = plan.problem();
     const bool is_whole = part == CallPart::whole, shares_keys = problem.heads != problem.kv_heads;
     BackwardPlan result;
-    result.queries = {std::move(grids.queries)};
-    result.keys = {std::move(grids.keys)};
+    result.queries.grids = std::move(grids.queries);
+    result.keys.grids = std::move(grids.keys);
     for (SideGrids *side : {&result.queries, &result.keys}) {
         side->has_own_partial = is_whole && share_partial_results(side->grids);
         side->finishes = finishes_rows(part, side->grids);
@@ -172,7 +172,7 @@ BackwardPlan plan_grids(const Plan &plan, CallPart part, BackwardGrids grids) {
 void try_storing_ds(const Plan &plan, std::uint64_t limit, BackwardPlan &result) {
     const std::size_t used = backward_bytes(plan, result);
     BackwardPlan storing = result;
-    storing.stored = plan_stored_ds(plan.problem(), result.queries.grids, result.keys.grids, room_to_keep(limit, used));
+    storing.stored = plan_stored_ds(plan.problem(), result.queries.grids, result.keys.grids, room_within(limit, used));
     if (!storing.stored)
         return;
     write_steps(plan, CallPart::whole, storing);
@@ -184,7 +184,7 @@ void try_storing_ds(const Plan &plan, std::uint64_t limit, BackwardPlan &result)
 bool try_splitting(const Plan &plan, int multiprocessors, std::uint64_t limit, BackwardPlan &result) {
     const Problem &problem = plan.problem();
     const std::size_t used = backward_bytes(plan, result);
-    const std::size_t room = room_to_keep(limit, used), row_bytes = problem.head_dim * sizeof(float);
+    const std::size_t room = room_within(limit, used), row_bytes = problem.head_dim * sizeof(float);
     BackwardPlan splitting = result;
     const auto split = [&](Side which, SideGrids &side, std::size_t bytes_of_head) {
         const GridOf what = which == Side::queries ? GridOf::query_gradients : GridOf::key_gradients;
@@ -251,7 +251,7 @@ BackwardMemory book_backward(Workspace &workspace, const Plan &plan, const Backw
     const std::int64_t of_queries =
         backward.queries.parts ? backward.queries.parts->count() * problem.queries.length : 0;
     const std::int64_t of_keys = backward.keys.parts ? 2 * backward.keys.parts->count() * problem.key_rows() : 0;
-    memory.part_sums = workspace.take<float>(std::max(of_queries, of_keys), d);
+    memory.split_partial = workspace.take<float>(std::max(of_queries, of_keys), d);
     return memory;
 }
 

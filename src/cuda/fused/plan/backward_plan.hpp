@@ -48,7 +48,7 @@ struct SideGrids {
 
 struct BackwardPlan {
     SideGrids queries, keys;
-    std::optional<StoredDsParts> stored; // dS kept between two kernels
+    std::optional<StoredDsParts> stored; // dS between two kernels
     std::vector<BackwardStep> steps;
 
     const SideGrids &of(Side side) const { return side == Side::queries ? queries : keys; }
@@ -71,10 +71,10 @@ struct BackwardMemory {
     unsigned *counters;        // of tiles taken, for each launch, and whether a result is NaN or infinite; 0 at first
     std::size_t counter_count; // of all of these
     int *has_nonfinite;        // the last of them under causality, else null
-    GradientSums partial;      // of the call's own
+    PartialGradients partial;  // of the call's own
     CurveMemory query_curve, key_curve;
     std::uint8_t *stored_ds;
-    float *part_sums; // of split grids, of some heads at a time: dQ; or dK, and dV
+    float *split_partial; // partial results of split grids, some heads at a time: dQ; or dK, and dV
 
     const CurveMemory &curve_of(Side side) const { return side == Side::queries ? query_curve : key_curve; }
 };

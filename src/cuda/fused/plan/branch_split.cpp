@@ -14,11 +14,11 @@ namespace annulus {
 
 namespace {
 
-// Times are in rows of a step in which all row blocks of a tile take part. By a fit to times on an H200 (notes.md):
-// what a grid takes beside its tiles, a tile beside its steps, and a row block that waits for the others of its tile,
-// as a part of what it would take with them.
+// Times are in rows of a block of a range in which all row blocks of a tile take part. By a fit to times on an H200
+// (notes.md): what a grid takes beside its tiles, a tile beside its blocks of ranges, and a row block that waits for
+// the others of its tile, as a part of what it would take with them.
 constexpr double rows_of_launch = 4000, rows_of_tile = 512, cost_of_waiting = 0.75;
-constexpr double least_rows = 3 * rows_of_launch; // of a grid that is worth a thought
+constexpr double least_rows = 3 * rows_of_launch; // of a grid that may be worth splitting
 constexpr double least_gain = 0.05;
 
 // Of the row blocks of a cell that are in the same class.
@@ -33,11 +33,12 @@ struct RowBlocksOfClass {
 class GridTime {
   public:
     GridTime(const TileGrid &grid, const KernelShape &shape) : grid_(grid), shape_(shape) {
-        const std::int64_t heads = grid.heads.value, blocks = grid.segments;
-        const int samples = static_cast<int>(std::min<std::int64_t>(most_samples, heads * blocks));
+        const std::int64_t heads = grid.heads.value, segments = grid.segments;
+        const int samples = static_cast<int>(std::min<std::int64_t>(most_samples, heads * segments));
         for (int i = 0; i < samples; ++i) // of each as evenly as can be (Roberts, 2018)
-            visit_block(sample(i, 0.7548776662466927, heads) * grid.head_step, sample(i, 0.5698402909980532, blocks));
-        all_ *= static_cast<double>(heads * blocks) / samples * grid.batches * (grid.causal ? 0.5 : 1);
+            visit_segment(sample(i, 0.7548776662466927, heads) * grid.head_step,
+                          sample(i, 0.5698402909980532, segments));
+        all_ *= static_cast<double>(heads * segments) / samples * grid.batches * (grid.causal ? 0.5 : 1);
     }
 
     double on(int multiprocessors) const { return all_ / multiprocessors + rows_of_launch; }
@@ -58,11 +59,11 @@ class GridTime {
     std::vector<CellBranch> branches_, branches_of_tile_;
     std::vector<RowBlocksOfClass> classes_;
 
-    void visit_block(int head, int block) {
-        const int block_start = (grid_.first_segment + block) * grid_.segment_length;
-        const int block_end = std::min(block_start + grid_.segment_length, grid_.sequence_length);
-        for (int start = block_start, end; start < block_end; start = end) {
-            end = block_end;
+    void visit_segment(int head, int segment) {
+        const int segment_start = (grid_.first_segment + segment) * grid_.segment_length;
+        const int segment_end = std::min(segment_start + grid_.segment_length, grid_.sequence_length);
+        for (int start = segment_start, end; start < segment_end; start = end) {
+            end = segment_end;
             branches_.clear();
             for (int i = 0; i < grid_.branch_count; ++i) {
                 branches_.emplace_back(grid_, grid_.branches[i], head, start);
@@ -163,10 +164,10 @@ class GridTime {
             const int splits = splits_of_period(largest / branch.range_dilation);
             const auto visit = [&](int start, int end) {
                 const std::int64_t met = rows_of(branch, static_cast<int>(i), start, end);
-                const std::int64_t steps = divide_up(met, std::int64_t{splits} * shape_.range_block_rows) *
-                                           std::min<std::int64_t>(splits, met);
+                const std::int64_t blocks = divide_up(met, std::int64_t{splits} * shape_.range_block_rows) *
+                                            std::min<std::int64_t>(splits, met);
                 const double busy = static_cast<double>(row_blocks[i]) / shape_.row_blocks;
-                rows += static_cast<double>(steps * shape_.range_block_rows) * (busy + cost_of_waiting * (1 - busy));
+                rows += static_cast<double>(blocks * shape_.range_block_rows) * (busy + cost_of_waiting * (1 - busy));
             };
             if (branch.parent < 0) {
                 visit(branch.start, branch.end);
@@ -198,11 +199,11 @@ int find_split(const PlannedGrid &whole, const Plan &plan, GridOf what, const Ke
     int best = 0;
     double least = (1 - least_gain) * rows_of_whole;
     for (int count = 1; count < branches; ++count) {
-        const std::optional<std::vector<PlannedGrid>> cut = split_after(count, whole, plan, what, shape);
-        if (!cut)
+        const std::optional<std::vector<PlannedGrid>> split = split_after(count, whole, plan, what, shape);
+        if (!split)
             continue;
-        const double rows = GridTime(cut->front().tiles, shape).on(multiprocessors) +
-                            GridTime(cut->back().tiles, shape).on(multiprocessors);
+        const double rows = GridTime(split->front().tiles, shape).on(multiprocessors) +
+                            GridTime(split->back().tiles, shape).on(multiprocessors);
         if (rows < least) {
             least = rows;
             best = count;
@@ -220,9 +221,9 @@ std::optional<std::vector<PlannedGrid>> split_after(int less_dilated, const Plan
     std::optional<PlannedGrid> last = grid_over(whole, 0, less_dilated, plan, what, shape);
     if (!others || !last || !last->is_complete)
         return std::nullopt;
-    PartialRows &summed = last->tiles.rows_with_partial;
-    std::ranges::copy(others->tiles.branches, summed.branches);
-    summed.branch_count = others->tiles.branch_count; // the window is empty
+    PartialRows &with_partial = last->tiles.rows_with_partial;
+    std::ranges::copy(others->tiles.branches, with_partial.branches);
+    with_partial.branch_count = others->tiles.branch_count; // the window is empty
     return std::vector{*others, *last};
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One grid over all branches visits keys of nested branches once. But its cells are as short as the shortest segments:
-// where a few row blocks of a cell meet many times the keys of the others, these wait in most steps of their tile. Then
-// two grids can take less time: one over the more dilated branches, with longer cells, which leaves float32 sums of its
-// rows, and one over the others, which adds these to its own and writes all rows.
+// where a few row blocks of a cell meet many times the keys of the others, these wait in most blocks of the tile's
+// ranges. Then two grids can take less time: one over the more dilated branches, with longer cells, which leaves
+// partial results of its rows, and one over the others, which adds these to its own and writes all rows.
 #pragma once
 
 #include "cuda/fused/plan/grids.hpp"

@@ -17,14 +17,14 @@ CurveMemory book_curve(Workspace &workspace, const Plan &plan, const std::vector
         longest = std::max(longest, planned.window.length);
     const std::int64_t heads = ranges_are_queries ? problem.heads : problem.kv_heads;
     const std::int64_t bytes = problem.batch * longest * heads * problem.head_dim * dtype_bytes(problem.dtype);
-    const std::int64_t statistics = ranges_are_queries ? problem.batch * longest * heads : 0;
+    const std::int64_t lse_delta_rows = ranges_are_queries ? problem.batch * longest * heads : 0;
     CurveMemory memory{};
     memory.residues = workspace.take<int>(longest);
     memory.order = workspace.take<int>(longest);
     memory.scores = workspace.take<std::byte>(bytes);
     memory.values = workspace.take<std::byte>(bytes);
-    memory.lse_log2 = workspace.take<float>(statistics);
-    memory.delta = workspace.take<float>(statistics);
+    memory.lse_log2 = workspace.take<float>(lse_delta_rows);
+    memory.delta = workspace.take<float>(lse_delta_rows);
     return memory;
 }
 

@@ -41,7 +41,7 @@ ForwardPlan plan_grids(const Plan &plan, CallPart part, std::vector<PlannedGrid>
     }
     if (result.has_own_partial) {
         steps.push_back({ForwardAction::write_outputs});
-        add_recomputing(steps, plan, ForwardAction::recompute_summed_outputs);
+        add_recomputing(steps, plan, ForwardAction::recompute_outputs_of_partial);
     } else if (!has_partial || finishes) {
         add_recomputing(steps, plan, ForwardAction::recompute_outputs);
     }
@@ -76,7 +76,7 @@ ForwardPlan plan_forward(const Plan &plan, CallPart part, std::vector<PlannedGri
     const auto bytes_of_head = static_cast<std::size_t>(problem.queries.length) *
                                (sizeof(float2) + static_cast<std::size_t>(problem.head_dim) * sizeof(float));
     const std::optional<HeadParts> parts =
-        parts_within(problem.batch, problem.heads, bytes_of_head, room_to_keep(limit, forward_bytes(plan, result)));
+        parts_within(problem.batch, problem.heads, bytes_of_head, room_within(limit, forward_bytes(plan, result)));
     if (!parts)
         return result;
     ForwardPlan in_parts = plan_split(plan, *std::move(split), *parts);

@@ -17,15 +17,15 @@
 namespace annulus {
 
 enum class ForwardAction {
-    clear_outputs,             // rows without keys: O is 0, LSE -infinity
-    clear_partial,             // all partial results: no key was met
-    mark_finished,             // all rows, until a launch sets their partial results
-    order_rows,                // along the curve of the launch's grid
-    attend,                    // the launch
-    write_outputs,             // from the partial results
-    recompute_summed_outputs,  // rows that met NaN or infinity, from the partial results
-    recompute_outputs,         // the same in the caller's tensors
-    recompute_partial_outputs, // the same in the partial results
+    clear_outputs,                // rows without keys: O is 0, LSE -infinity
+    clear_partial,                // all partial results: no key was met
+    mark_finished,                // all rows, until a launch sets their partial results
+    order_rows,                   // along the curve of the launch's grid
+    attend,                       // the launch
+    write_outputs,                // from the partial results
+    recompute_outputs_of_partial, // rows that met NaN or infinity, from the partial results
+    recompute_outputs,            // the same in the caller's tensors
+    recompute_partial_outputs,    // the same in the partial results
 };
 
 struct ForwardStep {

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
-#include <numbers>
 #include <optional>
 #include <span>
 #include <utility>
@@ -128,8 +127,8 @@ class Merging {
         return sum;
     }
 
-    // Of a query that takes part in all branches, where their segments and classes are nested.
-    std::int64_t steps(int step) const {
+    // Of the ranges of a query that takes part in all branches, where their segments and classes are nested.
+    std::int64_t blocks(int block_rows) const {
         std::int64_t sum = 0;
         int root = 0;
         for (int i = 0; i < grid_.branch_count; ++i) {
@@ -139,7 +138,7 @@ class Merging {
             const int sides = is_merged && !grid_.causal ? 2 : 1;
             const int parts = sides * most_splits(i, dilation(root));
             const int positions = grid_.branches[i].length.value - (is_merged ? grid_.branches[i - 1].length.value : 0);
-            sum += parts * divide_up(std::max(positions, 0), std::int64_t{dilation(i)} * parts * step);
+            sum += parts * divide_up(std::max(positions, 0), std::int64_t{dilation(i)} * parts * block_rows);
         }
         return sum;
     }
@@ -161,7 +160,7 @@ class Merging {
     const int ratio_;
 };
 
-void set_merging(TileGrid &grid, int step, std::int64_t rows_of_ranges) {
+void set_merging(TileGrid &grid, int block_rows, std::int64_t rows_of_ranges) {
     const auto fits = [&](const Merging &merging) {
         return merging.ranges() <= most_ranges && merging.strides().size() <= most_strides;
     };
@@ -170,7 +169,8 @@ void set_merging(TileGrid &grid, int step, std::int64_t rows_of_ranges) {
     });
     for (const int ratio : {8, 16, 32}) {
         const Merging merging(grid, ratio);
-        if (may_merge && fits(merging) && merging.steps(step) < Merging(grid, grid.merged_ratio).steps(step))
+        if (may_merge && fits(merging) &&
+            merging.blocks(block_rows) < Merging(grid, grid.merged_ratio).blocks(block_rows))
             grid.merged_ratio = ratio;
     }
     for (const int stride : Merging(grid, grid.merged_ratio).strides()) {
@@ -196,7 +196,7 @@ void set_grid(TileGrid &grid, int row_blocks) {
     const int segments_of_section = std::min(grid.segments, static_cast<int>(divide_up(longest, length)));
     grid.segments_of_section = FastDivmod(segments_of_section);
     grid.sections = FastDivmod(static_cast<int>(divide_up(grid.segments, segments_of_section)));
-    // Each branch whose segments do not end with those of the shortest may cut a block once.
+    // Each branch whose segments do not end with those of the shortest may divide each of these once.
     grid.cells_of_segment =
         FastDivmod(1 + static_cast<int>(std::ranges::count_if(branches, [&](const GridBranch &branch) {
                        return branch.length.value % length != 0 && branch.length.value < grid.sequence_length;
@@ -356,7 +356,7 @@ void restrict_grid(TileGrid &tiles, const GridPart &part) {
         return;
     tiles.first_segment = part.first_segment;
     tiles.segments = part.segments;
-    tiles.sections = FastDivmod(part.segments); // of one block each
+    tiles.sections = FastDivmod(part.segments); // of one segment each
     tiles.tiles = count(tiles.tiles_of_cell.value) * count(part.segments) * heads;
 }
 
@@ -364,12 +364,12 @@ PartialRows rows_with_more_ranges(const TileGrid &grid, GridOf what) {
     PartialRows rows{};
     std::ranges::copy(branches_of(grid), rows.branches);
     rows.branch_count = grid.branch_count;
-    const int run_end = grid.range_start + grid.range_count;
-    const bool has_next = run_end < grid.sequence_length;
+    const int range_end = grid.range_start + grid.range_count;
+    const bool has_next = range_end < grid.sequence_length;
     // Under causality queries meet nothing after them, keys nothing before them.
     const bool of_keys = what == GridOf::key_gradients;
     rows.window_start = grid.causal && of_keys ? 0 : grid.range_start;
-    rows.window_end = !has_next || (grid.causal && !of_keys) ? std::numeric_limits<int>::max() : run_end;
+    rows.window_end = !has_next || (grid.causal && !of_keys) ? std::numeric_limits<int>::max() : range_end;
     return rows;
 }
 

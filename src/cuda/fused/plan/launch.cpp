@@ -31,8 +31,8 @@ std::optional<HeadParts> parts_within(std::int64_t batches, int heads, std::size
     return HeadParts{static_cast<int>(std::min<std::int64_t>({batches, most / heads, INT_MAX})), heads};
 }
 
-std::size_t room_to_keep(std::uint64_t limit, std::size_t used) {
-    return limit == 0 ? usual_kept_bytes : std::max<std::size_t>(limit, used) - used;
+std::size_t room_within(std::uint64_t limit, std::size_t used) {
+    return limit == 0 ? usual_room : std::max<std::size_t>(limit, used) - used;
 }
 
 } // namespace annulus

@@ -39,10 +39,11 @@ struct HeadParts {
 // None where there is no room for one head.
 std::optional<HeadParts> parts_within(std::int64_t batches, int heads, std::size_t bytes_of_head, std::size_t room);
 
-// What is kept in memory between two kernels, if the workspace limit leaves that much: enough for tiles to fill a GPU.
-constexpr std::size_t usual_kept_bytes = std::size_t{5} << 28;
-// What a limit leaves for it, where so many bytes are used; 0: no limit.
-std::size_t room_to_keep(std::uint64_t limit, std::size_t used);
+// Bytes for what is stored between two kernels (partial results of a split grid, dS), if the workspace limit leaves
+// that much: enough for tiles to fill a GPU.
+constexpr std::size_t usual_room = std::size_t{5} << 28;
+// What a limit leaves for it where so many bytes are used, or with no limit (0) the usual room.
+std::size_t room_within(std::uint64_t limit, std::size_t used);
 
 // use(first, count) for parts of `all`.
 template <class Use> void for_parts(int all, int part, const Use &use) {

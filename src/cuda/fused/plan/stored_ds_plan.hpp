@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// When dS is kept between the kernel of keys, which computes it, and a kernel that multiplies it for dQ: in parts that
-// fit into memory.
+// When dS is stored between the kernel of keys, which computes it, and a kernel that multiplies it for dQ: in parts
+// that fit into memory.
 #pragma once
 
 #include "core/plan.hpp"
@@ -8,7 +8,6 @@
 #include "cuda/fused/sm90/backward_params.hpp"
 
 #include <cstddef>
-#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -23,8 +22,8 @@ struct StoredDsParts {
     std::size_t bytes() const;
 };
 
-// None where dS cannot be kept in so many bytes, or would not be images of 64 by 64: these are whole where there is one
-// branch, whose classes have a multiple of 64 members in each segment; all queries and keys of the segments must be
+// None where dS cannot be stored in so many bytes, or would not be images of 64 by 64: these are whole where there is
+// one branch, whose classes have a multiple of 64 members in each segment; all queries and keys of the segments must be
 // there.
 std::optional<StoredDsParts> plan_stored_ds(const Problem &problem, const std::vector<PlannedGrid> &queries,
                                             const std::vector<PlannedGrid> &keys, std::size_t bytes);

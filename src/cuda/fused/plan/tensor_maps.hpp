@@ -13,7 +13,7 @@
 
 namespace annulus {
 
-// A matrix whose rows the ranges of a grid are made of: `heads` heads of `rows` rows each.
+// A matrix whose rows the ranges of a grid are made of: `heads` heads of `count` rows each.
 struct RangeMatrix {
     DeviceRows rows;
     std::int64_t count = 0;
