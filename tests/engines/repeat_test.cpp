@@ -114,7 +114,7 @@ TEST_P(Repeated, FollowsItsTensors) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Calls, Repeated, testing::ValuesIn(problems()),
-                         [](const auto &info) { return info.param.name; });
+                         [](const auto &named) { return named.param.name; });
 
 } // namespace
 } // namespace annulus::test
