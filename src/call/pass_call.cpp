@@ -65,8 +65,9 @@ void PassCall::run(const CheckedCall &call) {
 }
 
 void PassCall::run_alone(const CheckedCall &call) {
-    WholeCalls &calls = context_.whole_calls(call.problem);
-    const auto [prepared, engine] = calls.choose(pass_, &call.tensors, context_.setting());
+    const CallSetting setting = context_.setting();
+    WholeCalls &calls = context_.whole_calls(call.problem, setting.limits);
+    const auto [prepared, engine] = calls.choose(pass_, &call.tensors, setting);
     const CallMemory memory(context_, prepared.workspace_bytes());
     prepared.run(call.tensors, memory.data(), context_.stream);
     context_.last_engine = engine.id;
@@ -80,10 +81,9 @@ struct PassCall::RankPart {
     CallMemory memory;
 
     RankPart(annulus_context &context, const CheckedCall &call, const std::vector<std::int64_t> &lengths,
-             annulus_pass pass)
-        : calls(context.rank_calls(call.problem, lengths, call_steps)),
-          chosen(calls.choose(pass, &call.tensors, context.setting())), memory(context, chosen.call.workspace_bytes()) {
-    }
+             annulus_pass pass, const CallSetting &setting)
+        : calls(context.rank_calls(call.problem, lengths, setting.limits, call_steps)),
+          chosen(calls.choose(pass, &call.tensors, setting)), memory(context, chosen.call.workspace_bytes()) {}
 };
 
 void PassCall::run_with_others(const CheckedCall &call) {
@@ -114,6 +114,7 @@ template <class Speech> auto PassCall::speak(const Speech &speech) {
 }
 
 void PassCall::get_ready(std::optional<RankPart> &part, const CheckedCall &call) {
+    const CallSetting setting = context_.setting();
     std::vector<std::int64_t> lengths = context_.known_lengths(call.problem.queries.length);
     const bool are_set = !context_.shard_lengths.empty();
     const bool can_ask = context_.comm->transport->can_gather(*context_.device, context_.stream);
@@ -123,7 +124,7 @@ void PassCall::get_ready(std::optional<RankPart> &part, const CheckedCall &call)
                     "the same call once before, or set the lengths by annulus_context_set_shards()");
     if (!lengths.empty())
         try {
-            part.emplace(context_, call, lengths, pass_);
+            part.emplace(context_, call, lengths, pass_, setting);
         } catch (const std::exception &) {
             if (are_set || !can_ask)
                 throw;
@@ -137,7 +138,7 @@ void PassCall::get_ready(std::optional<RankPart> &part, const CheckedCall &call)
     });
     has_spoken_ = agreement.is_ready;
     if (agreement.lengths != lengths)
-        part.emplace(context_, call, agreement.lengths, pass_);
+        part.emplace(context_, call, agreement.lengths, pass_, setting);
     if (!agreement.is_ready)
         speak([](Transport &transport) { confirm(transport); });
     context_.agreed_lengths = std::move(agreement.lengths);

@@ -26,11 +26,12 @@ template <class Calls> std::size_t announced_bytes(Calls &calls, annulus_pass pa
 
 // The workspace of a call of the context, with its ranks if it has any.
 std::size_t announced_bytes(annulus_context &context, const Problem &problem, annulus_pass pass) {
+    const CallSetting setting = context.setting();
     if (!context.comm)
-        return announced_bytes(context.whole_calls(problem), pass, context.setting());
+        return announced_bytes(context.whole_calls(problem, setting.limits), pass, setting);
     const std::vector<std::int64_t> lengths = context.lengths_in(problem.sequence_length);
-    return announced_bytes(context.rank_calls(context.check_shard(problem), lengths, estimate_steps), pass,
-                           context.setting());
+    return announced_bytes(context.rank_calls(context.check_shard(problem), lengths, setting.limits, estimate_steps),
+                           pass, setting);
 }
 
 } // namespace
@@ -45,7 +46,7 @@ annulus_status annulus_estimate_problem(annulus_context *context, const annulus_
         check_between("branch", branch, ANNULUS_ALL_BRANCHES, branches - 1);
         annulus_estimate result = read_sized("estimate", estimate, &annulus_estimate::plan_bytes);
 
-        const Plan &plan = context->whole_calls(checked).plan();
+        const Plan &plan = context->whole_calls(checked, context->setting().limits).plan();
         const std::int64_t query_elements = checked.batch * checked.queries.length * checked.heads * checked.head_dim;
         const std::int64_t key_elements = checked.batch * checked.keys.length * checked.kv_heads * checked.head_dim;
         const auto row_bytes =
