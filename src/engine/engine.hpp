@@ -52,8 +52,8 @@ struct Limits {
     bool operator==(const Limits &) const = default;
 };
 
-// A pass of a plan, or a part of it, with all decisions made. Allocates nothing on the host when it runs again. Used by
-// one thread at a time.
+// A pass of a plan, or a part of it, with all decisions made. When it runs again it allocates nothing on the host but a
+// CPU's threads. Used by one thread at a time.
 class PreparedCall {
   public:
     virtual ~PreparedCall() = default;
