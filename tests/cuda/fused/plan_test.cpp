@@ -1,0 +1,334 @@
+// SPDX-License-Identifier: Apache-2.0
+// The lists of steps that the fused engine's calls go through, as pure data and without a GPU: every row of a grid is
+// computed once, nothing is added to partial results that nobody has set, and a workspace limit is kept.
+#include "cuda/fused/plan/backward_plan.hpp"
+#include "cuda/fused/plan/forward_plan.hpp"
+#include "cuda/fused/sm90/kernels.hpp"
+
+#include "support/plan.hpp"
+#include "support/random_problem.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace annulus::test {
+namespace {
+
+constexpr int multiprocessors = 132; // of an H200
+
+// The launches over the rows of one side, one after the other.
+class LaunchChecker {
+  public:
+    // `has_partial`: whether there are partial results of all rows, the call's own or those of its parts.
+    LaunchChecker(const Plan &plan, CallPart part, const std::vector<PlannedGrid> &grids, bool has_partial, bool split,
+                  std::int64_t partial_rows, int head_step)
+        : problem_(plan.problem()), part_(part), grids_(grids), has_partial_(has_partial), split_(split),
+          partial_rows_(partial_rows), head_step_(head_step) {}
+
+    // What is in the partial results before.
+    void set_partial() { all_are_set_ = true; }
+    bool are_set() const { return all_are_set_; }
+
+    void order_rows(std::size_t grid) {
+        ASSERT_LT(grid, grids_.size());
+        EXPECT_TRUE(grids_[grid].curve);
+        ordered_ = grid;
+    }
+
+    // One of the kernels that compute the launch's results between them.
+    void launch(const Launch &launch, int kernel, bool is_first_kernel) {
+        ASSERT_LT(launch.grid, grids_.size());
+        EXPECT_TRUE(!grids_[launch.grid].curve || ordered_ == launch.grid);
+        switch (launch.destination) {
+        case Destination::outputs:
+            EXPECT_FALSE(has_partial_ || split_);
+            break;
+        case Destination::set_partial:
+            EXPECT_TRUE(split_ || has_partial_);
+            EXPECT_FALSE(is_first_kernel && !split_ && is_set(launch));
+            set(launch);
+            break;
+        case Destination::add_to_partial:
+            EXPECT_TRUE(has_partial_ && is_set(launch));
+            break;
+        case Destination::outputs_with_partial:
+            ASSERT_TRUE(split_ && before_ && before_->part && launch.part);
+            EXPECT_EQ(before_->destination, is_first_kernel ? Destination::set_partial : launch.destination);
+            EXPECT_EQ(before_->first_partial_row, launch.first_partial_row);
+            EXPECT_EQ(before_->part->first_head, launch.part->first_head);
+            EXPECT_EQ(before_->part->heads, launch.part->heads);
+            EXPECT_EQ(before_->part->first_batch, launch.part->first_batch);
+            break;
+        case Destination::outputs_or_partial:
+            EXPECT_EQ(part_, CallPart::own_keys);
+            EXPECT_EQ(grids_.size(), 1U);
+            break;
+        }
+        if (split_) {
+            EXPECT_EQ(launch.first_partial_row,
+                      (std::int64_t{launch.part->first_batch} * problem_.heads + launch.part->first_head) *
+                          partial_rows_);
+        }
+        cover(launch, kernel);
+        before_ = launch;
+    }
+
+    // Each kernel has computed each batch entry, head and segment of each grid once.
+    void expect_all_once(std::size_t kernels) const {
+        std::size_t expected = 0;
+        for (const PlannedGrid &planned : grids_)
+            if (planned.tiles.row_count > 0)
+                expected += kernels * static_cast<std::size_t>(problem_.batch * problem_.heads);
+        std::size_t found = 0;
+        for (const auto &[key, segments] : times_) {
+            EXPECT_EQ(segments, 1.0);
+            found += grids_[std::get<0>(key)].tiles.row_count > 0;
+        }
+        EXPECT_EQ(found, expected);
+    }
+
+  private:
+    // By batch entries, heads and segments at a time, where dS is stored; else all at once.
+    using Rows = std::tuple<int, int, int>;
+    Rows rows_of(const Launch &launch) const {
+        const GridPart &part = *launch.part;
+        return {part.first_batch, part.first_head / head_step_, part.first_segment};
+    }
+    bool is_set(const Launch &launch) const {
+        return all_are_set_ || (launch.part && launch.part->segments > 0 && set_.count(rows_of(launch)) > 0);
+    }
+    void set(const Launch &launch) {
+        if (launch.part && launch.part->segments > 0)
+            set_.insert(rows_of(launch));
+        else
+            all_are_set_ = true;
+    }
+
+    void cover(const Launch &launch, int kernel) {
+        const TileGrid &tiles = grids_[launch.grid].tiles;
+        const int heads = problem_.heads / head_step_;
+        const GridPart part = launch.part.value_or(GridPart{0, static_cast<int>(problem_.batch), 0, heads});
+        const double share = part.segments ? static_cast<double>(part.segments) / tiles.segments : 1;
+        for (int b = 0; b < part.batches; ++b)
+            for (int h = 0; h < part.heads; ++h)
+                times_[{launch.grid, kernel, part.first_batch + b, part.first_head + h * head_step_}] += share;
+    }
+
+    const annulus::Problem &problem_;
+    const CallPart part_;
+    const std::vector<PlannedGrid> &grids_;
+    const bool has_partial_, split_;
+    const std::int64_t partial_rows_;
+    const int head_step_;
+    bool all_are_set_ = false;
+    std::set<Rows> set_;
+    std::optional<std::size_t> ordered_;
+    std::optional<Launch> before_;
+    std::map<std::tuple<std::size_t, int, int, int>, double> times_; // by grid, kernel, batch entry and head
+};
+
+bool leaves_rows_out(const std::vector<PlannedGrid> &grids) {
+    return grids.empty() || !grids.front().is_complete;
+}
+
+void expect_sound(const Plan &plan, CallPart part, const ForwardPlan &forward) {
+    const bool has_partial = part != CallPart::whole || forward.has_own_partial;
+    LaunchChecker launches(plan, part, forward.grids, has_partial, forward.parts.has_value(),
+                           plan.problem().queries.length, 1);
+    if (part == CallPart::other_keys)
+        launches.set_partial();
+    bool clears = false, recomputes = false, writes = false;
+    for (const ForwardStep &step : forward.steps) {
+        switch (step.action) {
+        case ForwardAction::clear_outputs:
+            clears = true;
+            break;
+        case ForwardAction::clear_partial:
+            clears = true;
+            launches.set_partial();
+            break;
+        case ForwardAction::mark_finished:
+            EXPECT_EQ(part, CallPart::own_keys);
+            break;
+        case ForwardAction::order_rows:
+            launches.order_rows(step.launch.grid);
+            break;
+        case ForwardAction::attend:
+            launches.launch(step.launch, 0, true);
+            break;
+        case ForwardAction::write_outputs:
+            EXPECT_TRUE(forward.has_own_partial && launches.are_set());
+            writes = true;
+            break;
+        case ForwardAction::recompute_outputs_of_partial:
+            EXPECT_TRUE(writes);
+            recomputes = true;
+            break;
+        case ForwardAction::recompute_outputs:
+        case ForwardAction::recompute_partial_outputs:
+            recomputes = true;
+            break;
+        }
+    }
+    launches.expect_all_once(1);
+    EXPECT_EQ(writes, forward.has_own_partial);
+    EXPECT_EQ(recomputes, plan.causal() && part != CallPart::other_keys);
+    if (part != CallPart::other_keys && !forward.parts) {
+        EXPECT_EQ(clears, leaves_rows_out(forward.grids));
+    }
+}
+
+void expect_sound(const Plan &plan, CallPart part, const BackwardPlan &backward) {
+    const annulus::Problem &problem = plan.problem();
+    std::map<Side, LaunchChecker> launches;
+    std::map<Side, bool> clears, recomputes;
+    for (const Side side : {Side::queries, Side::keys}) {
+        const SideGrids &of_side = backward.of(side);
+        const bool of_queries = side == Side::queries;
+        launches.try_emplace(side, plan, part, of_side.grids, part != CallPart::whole || of_side.has_own_partial,
+                             of_side.parts.has_value(), of_queries ? problem.queries.length : problem.key_rows(),
+                             of_queries ? 1 : problem.heads / problem.kv_heads);
+    }
+    if (part == CallPart::other_keys)
+        launches.at(Side::queries).set_partial(); // each part sets those of its own keys
+    const auto kernels = gradients_of_keys(problem.head_dim);
+    bool writes = false, recomputes_partial = false;
+    std::size_t lse_deltas = 0;
+    for (const BackwardStep &step : backward.steps) {
+        LaunchChecker &of_side = launches.at(step.side);
+        switch (step.action) {
+        case BackwardAction::find_lse_delta:
+            ++lse_deltas;
+            break;
+        case BackwardAction::clear_gradients:
+            clears[step.side] = true;
+            break;
+        case BackwardAction::clear_partial:
+            clears[step.side] = true;
+            of_side.set_partial();
+            break;
+        case BackwardAction::order_rows:
+            of_side.order_rows(step.launch.grid);
+            break;
+        case BackwardAction::find_gradients: {
+            const bool is_stored =
+                step.what == Gradients::d_q_of_stored_d_s || step.what == Gradients::d_k_and_d_v_storing_d_s;
+            EXPECT_EQ(is_stored, backward.stored.has_value());
+            const auto kernel = std::find(kernels.begin(), kernels.end(), step.what);
+            const bool is_first = step.side == Side::queries || is_stored || kernel == kernels.begin();
+            of_side.launch(step.launch, is_first ? 0 : static_cast<int>(kernel - kernels.begin()), is_first);
+            break;
+        }
+        case BackwardAction::write_gradients:
+            writes = true;
+            break;
+        case BackwardAction::recompute_gradients:
+            recomputes[step.side] = true;
+            break;
+        case BackwardAction::recompute_partial:
+            recomputes_partial = true;
+            break;
+        }
+    }
+    EXPECT_EQ(lse_deltas, part == CallPart::other_keys ? 0U : 1U);
+    EXPECT_EQ(writes, backward.queries.has_own_partial || backward.keys.has_own_partial);
+    EXPECT_EQ(recomputes_partial, plan.causal() && part == CallPart::own_keys);
+    for (const Side side : {Side::queries, Side::keys}) {
+        const SideGrids &of_side = backward.of(side);
+        if (side == Side::keys && !backward.stored) {
+            launches.at(side).expect_all_once(kernels.size());
+        } else if (!backward.stored || side == Side::keys) {
+            launches.at(side).expect_all_once(1);
+        }
+        EXPECT_EQ(recomputes[side], plan.causal() && (part == CallPart::whole || of_side.finishes));
+        if ((part != CallPart::other_keys || side == Side::keys) && !of_side.parts) {
+            EXPECT_EQ(clears[side], leaves_rows_out(of_side.grids));
+        }
+    }
+}
+
+ForwardPlan forward_of(const Plan &plan, CallPart part, std::uint64_t limit) {
+    return plan_forward(plan, part, make_grids(plan, GridOf::outputs, forward_shape(plan.problem().head_dim)),
+                        multiprocessors, limit);
+}
+
+BackwardPlan backward_of(const Plan &plan, CallPart part, std::uint64_t limit) {
+    return plan_backward(plan, part, make_backward_grids(plan), multiprocessors, limit);
+}
+
+// Parts of a call have the whole sequence here: what they list does not depend on where their keys lie.
+void expect_sound(const Problem &problem) {
+    SCOPED_TRACE(testing::Message() << problem);
+    const Plan plan(pattern_of(problem), plan_problem_of(problem));
+    for (const CallPart part : {CallPart::whole, CallPart::own_keys, CallPart::other_keys}) {
+        SCOPED_TRACE(testing::Message() << "part " << static_cast<int>(part));
+        for (const std::uint64_t limit :
+             {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{16} << 20, std::uint64_t{512} << 20}) {
+            expect_sound(plan, part, forward_of(plan, part, limit));
+            expect_sound(plan, part, backward_of(plan, part, limit));
+        }
+    }
+    // What the least takes is always enough, and more is kept.
+    const std::size_t forward_least = forward_bytes(plan, forward_of(plan, CallPart::whole, 1));
+    const std::size_t backward_least = backward_bytes(plan, backward_of(plan, CallPart::whole, 1));
+    for (int percent = 100; percent < 400; percent += 13) {
+        const std::uint64_t forward_limit = forward_least * static_cast<std::size_t>(percent) / 100;
+        const std::uint64_t backward_limit = backward_least * static_cast<std::size_t>(percent) / 100;
+        EXPECT_LE(forward_bytes(plan, forward_of(plan, CallPart::whole, forward_limit)), forward_limit);
+        EXPECT_LE(backward_bytes(plan, backward_of(plan, CallPart::whole, backward_limit)), backward_limit);
+    }
+}
+
+class RandomPlans : public testing::TestWithParam<int> {};
+
+TEST_P(RandomPlans, AreSound) {
+    Problem problem = random_problem(static_cast<std::uint64_t>(GetParam()));
+    problem.dtype = ANNULUS_BFLOAT16;
+    expect_sound(problem);
+}
+
+INSTANTIATE_TEST_SUITE_P(Many, RandomPlans, testing::Range(0, 300));
+
+// Branches that are split, and dS that is stored, in parts where the limit says so.
+TEST(LargePlans, AreSound) {
+    const std::vector<BranchSpec> split = {{.segment = 256}, {.dilation = 64}};
+    const std::vector<BranchSpec> stored = {{.segment = 2048}};
+    for (const bool causal : {false, true}) {
+        const Problem with_split = {.batch = 2,
+                                    .length = 262144,
+                                    .heads = 8,
+                                    .dim = 64,
+                                    .branches = split,
+                                    .causal = causal,
+                                    .dtype = ANNULUS_BFLOAT16};
+        const Plan split_plan(pattern_of(with_split), plan_problem_of(with_split));
+        EXPECT_TRUE(forward_of(split_plan, CallPart::whole, 0).parts);
+        EXPECT_TRUE(backward_of(split_plan, CallPart::whole, 0).queries.parts);
+        expect_sound(with_split);
+        for (const std::int32_t kv_heads : {4, 2}) {
+            const Problem with_stored = {.batch = 2,
+                                         .length = 65536,
+                                         .heads = 4,
+                                         .kv_heads = kv_heads,
+                                         .dim = 128,
+                                         .branches = stored,
+                                         .causal = causal,
+                                         .dtype = ANNULUS_BFLOAT16};
+            const Plan stored_plan(pattern_of(with_stored), plan_problem_of(with_stored));
+            EXPECT_TRUE(backward_of(stored_plan, CallPart::whole, 0).stored);
+            expect_sound(with_stored);
+        }
+    }
+}
+
+} // namespace
+} // namespace annulus::test
