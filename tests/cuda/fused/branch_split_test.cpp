@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// When the fused engine takes two passes for what one could do, as pure data and without a GPU.
+// When the fused engine takes two grids for what one could do, as pure data and without a GPU.
 #include "cuda/fused/plan/branch_split.hpp"
 #include "cuda/fused/sm90/kernels.hpp"
 
@@ -29,7 +29,7 @@ std::vector<Kernel> kernels(std::int32_t dim) {
 }
 
 // One grid, or two where it is better.
-std::vector<PlannedGrid> passes_of(const Problem &problem, const Kernel &kernel) {
+std::vector<PlannedGrid> grids_of(const Problem &problem, const Kernel &kernel) {
     const Plan plan(pattern_of(problem), plan_problem_of(problem));
     const std::vector<PlannedGrid> grids = make_grids(plan, kernel.what, kernel.shape);
     return split_branches(grids, plan, kernel.what, kernel.shape, multiprocessors).value_or(grids);
@@ -61,15 +61,15 @@ Problem local_and_global(std::int64_t length, annulus_query_rule rule = ANNULUS_
 }
 
 // Segments that nest keep their keys' single visit; there is nothing to gain for few tiles.
-TEST(Cut, LeavesWhatFillsItsTiles) {
+TEST(Split, LeavesWhatFillsItsTiles) {
     for (const Problem &problem : {longnet(262144), longnet(1 << 20), longnet(8192), gigapath(10001),
                                    local_and_global(2048), problem_of(1 << 20, 8, 64, {{.segment = 4096}})})
         for (const Kernel &kernel : kernels(problem.dim))
-            EXPECT_EQ(passes_of(problem, kernel).size(), 1U) << problem;
+            EXPECT_EQ(grids_of(problem, kernel).size(), 1U) << problem;
 }
 
 // Those that tests on GPUs compute (split_test.cpp), and some that are larger.
-TEST(Cut, LongerSegmentsComeFirst) {
+TEST(Split, LongerSegmentsComeFirst) {
     const Problem two = problem_of(20001, 8, 128, {{.segment = 200}, {.dilation = 8}, {.dilation = 16}});
     const Problem four = problem_of(
         20001, 8, 48,
@@ -78,10 +78,10 @@ TEST(Cut, LongerSegmentsComeFirst) {
         for (const Kernel &kernel : kernels(problem.dim)) {
             const Plan plan(pattern_of(problem), plan_problem_of(problem));
             const TileGrid whole = make_grids(plan, kernel.what, kernel.shape).front().tiles;
-            const std::vector<PlannedGrid> passes = passes_of(problem, kernel);
-            ASSERT_EQ(passes.size(), 2U) << problem;
-            const TileGrid &others = passes[0].tiles, &last = passes[1].tiles;
-            EXPECT_TRUE(passes[1].is_complete);
+            const std::vector<PlannedGrid> grids = grids_of(problem, kernel);
+            ASSERT_EQ(grids.size(), 2U) << problem;
+            const TileGrid &others = grids[0].tiles, &last = grids[1].tiles;
+            EXPECT_TRUE(grids[1].is_complete);
             EXPECT_GT(others.tiles, 0U);
             EXPECT_GT(last.tiles, 0U);
             ASSERT_EQ(last.branch_count + others.branch_count, whole.branch_count);
@@ -97,28 +97,28 @@ TEST(Cut, LongerSegmentsComeFirst) {
 }
 
 // What the README says below its table.
-TEST(Cut, TakesAsManyAsTheReadmeSays) {
+TEST(Split, TakesAsManyAsTheReadmeSays) {
     const Problem slide = gigapath(70001);
     for (const Kernel &kernel : kernels(slide.dim))
-        EXPECT_EQ(passes_of(slide, kernel).size(), kernel.what == GridOf::key_gradients ? 1U : 2U);
+        EXPECT_EQ(grids_of(slide, kernel).size(), kernel.what == GridOf::key_gradients ? 1U : 2U);
     Problem sparse = problem_of(262144, 16, 64, {{.segment = 1024}, {.segment = 262144, .dilation = 64}});
     for (const bool causal : {false, true}) {
         sparse.causal = causal;
         for (const Kernel &kernel : kernels(sparse.dim))
-            EXPECT_EQ(passes_of(sparse, kernel).size(), 2U) << sparse;
+            EXPECT_EQ(grids_of(sparse, kernel).size(), 2U) << sparse;
         for (const auto &[heads, dim] : {std::pair(16, 128), {32, 64}}) {
             Problem nested = longnet(262144);
             nested.heads = heads;
             nested.dim = dim;
             nested.causal = causal;
             for (const Kernel &kernel : kernels(nested.dim))
-                EXPECT_EQ(passes_of(nested, kernel).size(), 1U) << nested;
+                EXPECT_EQ(grids_of(nested, kernel).size(), 1U) << nested;
         }
     }
 }
 
 // Fewer branches may fall into more classes than all of them: other prime factors come first.
-TEST(Cut, LosesNoBranch) {
+TEST(Split, LosesNoBranch) {
     for (const std::int64_t dilation : {34, 51})
         for (const std::int64_t length : {1000, 32768, 65536}) {
             const Problem problem = problem_of(1 << 18, 8, 64,
@@ -128,7 +128,7 @@ TEST(Cut, LosesNoBranch) {
                                                 {.dilation = dilation}});
             for (const Kernel &kernel : kernels(problem.dim)) {
                 std::set<std::pair<int, int>> found;
-                for (const PlannedGrid &planned : passes_of(problem, kernel))
+                for (const PlannedGrid &planned : grids_of(problem, kernel))
                     for (int i = 0; i < planned.tiles.branch_count; ++i)
                         found.insert(
                             {planned.tiles.branches[i].length.value, planned.tiles.branches[i].dilation.value});
@@ -138,12 +138,12 @@ TEST(Cut, LosesNoBranch) {
 }
 
 // The rows whose sums the last pass takes are those of the units of the other one.
-TEST(Cut, SumsAreOfTheRowsOfOthers) {
+TEST(Split, SumsAreOfTheRowsOfOthers) {
     const Problem problem = gigapath(200001);
-    const std::vector<PlannedGrid> passes = passes_of(problem, kernels(problem.dim)[0]);
-    ASSERT_EQ(passes.size(), 2U);
+    const std::vector<PlannedGrid> grids = grids_of(problem, kernels(problem.dim)[0]);
+    ASSERT_EQ(grids.size(), 2U);
     const Plan plan(pattern_of(problem), plan_problem_of(problem));
-    const auto first = plan.branches().size() - static_cast<std::size_t>(passes[0].tiles.branch_count);
+    const auto first = plan.branches().size() - static_cast<std::size_t>(grids[0].tiles.branch_count);
     for (const std::int64_t position : {0, 1, 4, 5, 32767, 32768, 185362, 185363, 185364, 185379, 200000})
         for (int head = 0; head < problem.heads; ++head) {
             bool takes_part = false;
@@ -153,13 +153,13 @@ TEST(Cut, SumsAreOfTheRowsOfOthers) {
                 const std::int64_t phase = head / ((problem.heads + dilation - 1) / dilation);
                 takes_part |= (position - start) % dilation == phase % dilation;
             }
-            EXPECT_EQ(passes[1].tiles.rows_with_partial.has(head, static_cast<int>(position)), takes_part)
+            EXPECT_EQ(grids[1].tiles.rows_with_partial.has(head, static_cast<int>(position)), takes_part)
                 << position << " " << head;
         }
 }
 
 // Passes that follow one another anyway, or whose first part leaves rows out.
-TEST(Cut, LeavesWhatItCannotCut) {
+TEST(Split, LeavesWhatItCannotCut) {
     const std::vector<Problem> problems = {
         problem_of(1 << 18, 8, 64, {{.segment = 256}, {.segment = 1000, .dilation = 2}, {.dilation = 63}}),
         problem_of(1 << 18, 8, 64, {{.segment = 256, .dilation = 2}, {.dilation = 64}}),
@@ -172,11 +172,11 @@ TEST(Cut, LeavesWhatItCannotCut) {
         }
 }
 
-TEST(Cut, TakesOneWithoutQueries) {
+TEST(Split, TakesOneWithoutQueries) {
     Problem problem = local_and_global(1 << 18);
     problem.window = QueryWindow{0, 0};
     for (const Kernel &kernel : kernels(problem.dim))
-        EXPECT_LE(passes_of(problem, kernel).size(), 1U);
+        EXPECT_LE(grids_of(problem, kernel).size(), 1U);
 }
 
 } // namespace
