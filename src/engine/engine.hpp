@@ -17,8 +17,8 @@
 
 namespace annulus {
 
-// Checked tensors of one call. Forward has those of the first line; its `lse` is null where LSE is not wanted.
-// Backward has all; `d_lse` may be null.
+// Checked tensors of one call, of the shapes that annulus/attention.h says. Forward has q, k, v, out, and lse, which is
+// null where LSE is not wanted. Backward has all; `d_lse` may be null.
 struct CallTensors {
     annulus_tensor q, k, v, out;
     const annulus_tensor *lse = nullptr;

@@ -148,16 +148,14 @@ class RankCall::Run {
         return {tensor.data, tensor.stride[0], tensor.stride[2], tensor.stride[1], problem_.keys.start, 1};
     }
     // Rows that lie head by head.
-    RowView packed_rows(std::byte *data, std::int64_t rows, std::int64_t start, std::int64_t stride) const {
+    RowView packed_rows(void *data, std::int64_t rows, std::int64_t start, std::int64_t stride) const {
         const std::int64_t d = problem_.head_dim;
         return {data, problem_.kv_heads * rows * d, rows * d, d, start, stride};
     }
     RowView slots_of(const Message &message, std::byte *data) const {
         return packed_rows(data, message.slots(), message.keys.start, message.stride);
     }
-    RowView own_gradients(std::byte *data) const {
-        return packed_rows(data, problem_.keys.length, problem_.keys.start, 1);
-    }
+    RowView own_gradients(void *data) const { return packed_rows(data, problem_.keys.length, problem_.keys.start, 1); }
     annulus_tensor slots_tensor(const Message &message, std::byte *data) const {
         const std::int64_t slots = message.slots(), d = problem_.head_dim, g = problem_.kv_heads;
         return {data, problem_.dtype, 4, {problem_.batch, slots, g, d}, {g * slots * d, d, slots * d, 1}};
@@ -227,8 +225,8 @@ class RankCall::Run {
     void finish_return(std::size_t i) {
         transport_.finish(call_.returns_[i], call_.device_, comm_);
         for (const WireBuffer &buffer : memory_.rounds[i].returned)
-            copy(&MessageCopier::add, buffer, sum_dtype(problem_.dtype),
-                 own_gradients(memory_.own_key_gradients.first()), own_gradients(memory_.own_key_gradients.second()));
+            copy(&MessageCopier::add, buffer, sum_dtype(problem_.dtype), own_gradients(memory_.own.d_k),
+                 own_gradients(memory_.own.d_v));
     }
 
     RankCall &call_;

@@ -44,9 +44,9 @@ void RankMemory::book(Workspace &workspace, const RankPlan &plan, annulus_pass p
     const std::int64_t query_rows = problem.heads * problem.queries.length;
     void *const of_queries = workspace.take<std::byte>(bytes_of_rows(problem, query_rows, of_sums));
     if (backward) {
-        own_key_gradients =
+        const RowPair of_keys =
             book_pair(workspace, bytes_of_rows(problem, problem.kv_heads * problem.keys.length, of_sums));
-        own = {.d_q = of_queries, .d_k = own_key_gradients.first(), .d_v = own_key_gradients.second()};
+        own = {.d_q = of_queries, .d_k = of_keys.first(), .d_v = of_keys.second()};
     } else {
         own = {.o = of_queries,
                .softmax_state = workspace.take<std::byte>(2 * problem.batch * query_rows * dtype_bytes(of_sums))};

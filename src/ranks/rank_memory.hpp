@@ -44,7 +44,6 @@ struct RoundMemory {
 
 struct RankMemory {
     PartialResults own; // of the rank's queries; backward also dK and dV of its own keys
-    RowPair own_key_gradients;
     std::vector<RoundMemory> rounds;
 
     // Books all of it anew. Allocates nothing on the host the second time.
