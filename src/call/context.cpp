@@ -41,7 +41,7 @@ CallSetting annulus_context::setting() const {
     return {kind, *device, execution.engine, limits, execution.workspace_limit};
 }
 
-WholeCalls &annulus_context::whole_calls(const Problem &problem, const Limits &limits) {
+WholeCalls &annulus_context::whole_calls(const CallProblem &problem, const Limits &limits) {
     return calls.whole.get({problem, limits},
                            [&] { return std::make_unique<WholeCalls>(required_config().pattern, problem); });
 }
@@ -62,13 +62,13 @@ std::vector<std::int64_t> annulus_context::known_lengths(std::int64_t rows) cons
     return known.empty() || known[rank] != rows ? std::vector<std::int64_t>() : known;
 }
 
-RankCalls &annulus_context::rank_calls(Problem problem, const std::vector<std::int64_t> &lengths, const Limits &limits,
-                                       std::int64_t most_steps) {
+RankCalls &annulus_context::rank_calls(CallProblem problem, const std::vector<std::int64_t> &lengths,
+                                       const Limits &limits, std::int64_t most_steps) {
     const int rank = comm->transport->rank();
     const std::vector<Window> shards = make_shards(lengths);
-    problem.sequence_length = check_lengths(lengths);
-    problem.queries = problem.keys = shards[static_cast<std::size_t>(rank)];
-    check_element_count(problem);
+    problem.rows.sequence_length = check_lengths(lengths);
+    problem.rows.queries = problem.rows.keys = shards[static_cast<std::size_t>(rank)];
+    check_element_count(problem.rows);
     return calls.of_ranks.get({problem, lengths, limits}, [&] {
         const annulus_config &own = required_config();
         return std::make_unique<RankCalls>(own.pattern, problem, shards, rank, own.execution.exchange, most_steps);

@@ -49,10 +49,10 @@ struct annulus_context {
     // How its calls are chosen, and what they may use. Throws where no config was set.
     annulus::CallSetting setting() const;
     // The plan of a problem under the config, with its calls within the limits.
-    annulus::WholeCalls &whole_calls(const annulus::Problem &problem, const annulus::Limits &limits);
+    annulus::WholeCalls &whole_calls(const annulus::CallProblem &problem, const annulus::Limits &limits);
     // The rank's plan and calls, planned in no more than `most_steps` where they are not there yet; the problem's
     // windows and sequence length are not looked at.
-    annulus::RankCalls &rank_calls(annulus::Problem problem, const std::vector<std::int64_t> &lengths,
+    annulus::RankCalls &rank_calls(annulus::CallProblem problem, const std::vector<std::int64_t> &lengths,
                                    const annulus::Limits &limits, std::int64_t most_steps);
 
     // For a context with a communicator. Throws where shards were set and this rank's has another number of rows.

@@ -77,7 +77,7 @@ void PassCall::run_alone(const CheckedCall &call) {
 // What this rank needs for its part, once it knows the lengths of all shards.
 struct PassCall::RankPart {
     RankCalls &calls;
-    const ChosenCall<RankCall> chosen;
+    const ChosenCall<RankSequences> chosen;
     CallMemory memory;
 
     RankPart(annulus_context &context, const CheckedCall &call, const std::vector<std::int64_t> &lengths,
@@ -115,7 +115,7 @@ template <class Speech> auto PassCall::speak(const Speech &speech) {
 
 void PassCall::get_ready(std::optional<RankPart> &part, const CheckedCall &call) {
     const CallSetting setting = context_.setting();
-    std::vector<std::int64_t> lengths = context_.known_lengths(call.problem.queries.length);
+    std::vector<std::int64_t> lengths = context_.known_lengths(call.problem.rows.queries.length);
     const bool are_set = !context_.shard_lengths.empty();
     const bool can_ask = context_.comm->transport->can_gather(*context_.device, context_.stream);
     if (lengths.empty() && !can_ask)

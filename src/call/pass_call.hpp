@@ -5,7 +5,7 @@
 #include "call/call_memory.hpp"
 #include "call/context.hpp"
 #include "core/error.hpp"
-#include "core/plan.hpp"
+#include "core/sequences.hpp"
 #include "engine/engine.hpp"
 
 #include <annulus/attention.h>
@@ -17,7 +17,7 @@ namespace annulus {
 
 // What the caller's arguments say, checked each for itself.
 struct CheckedCall {
-    Problem problem;
+    CallProblem problem;
     CallTensors tensors;
 };
 

@@ -66,7 +66,7 @@ ChosenCall<Call> PlannedCalls<CallPlan, Call>::choose(annulus_pass pass, const C
     return chosen;
 }
 
-template class PlannedCalls<Plan, WholeCall>;
-template class PlannedCalls<RankPlan, RankCall>;
+template class PlannedCalls<SequencePlans, WholeCall>;
+template class PlannedCalls<RankPlans, RankSequences>;
 
 } // namespace annulus

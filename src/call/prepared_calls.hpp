@@ -3,9 +3,10 @@
 // what the engine prepared.
 #pragma once
 
-#include "core/plan.hpp"
+#include "core/sequences.hpp"
 #include "engine/engine.hpp"
-#include "ranks/rank_call.hpp"
+#include "engine/sequence_calls.hpp"
+#include "ranks/rank_sequences.hpp"
 
 #include <annulus/attention.h>
 
@@ -20,11 +21,11 @@
 
 namespace annulus {
 
-// A call of one rank alone; its face is RankCall's.
+// A call of one rank alone; its face is RankSequences's.
 class WholeCall {
   public:
-    WholeCall(const Plan &plan, annulus_pass pass, const Engine &engine, Device &device, const Limits &limits)
-        : prepared_(engine.prepare(plan, pass, CallPart::whole, device, limits)) {}
+    WholeCall(const SequencePlans &plans, annulus_pass pass, const Engine &engine, Device &device, const Limits &limits)
+        : prepared_(prepare_sequences(engine, plans, pass, device, limits)) {}
 
     const char *refusal() const { return prepared_.refusal; }
     const char *tensor_refusal(const CallTensors &tensors) const { return prepared_.call->tensor_refusal(tensors); }
@@ -52,7 +53,8 @@ template <class Call> struct ChosenCall {
     const Engine &engine;
 };
 
-// A plan with the calls that were prepared for it. CallPlan is Plan with WholeCall, or RankPlan with RankCall.
+// A plan with the calls that were prepared for it. CallPlan is SequencePlans with WholeCall, or
+// RankPlans with RankSequences.
 template <class CallPlan, class Call> class PlannedCalls {
   public:
     template <class... Arguments>
@@ -83,8 +85,8 @@ template <class CallPlan, class Call> class PlannedCalls {
     int prepared_ = 0;
 };
 
-extern template class PlannedCalls<Plan, WholeCall>;
-extern template class PlannedCalls<RankPlan, RankCall>;
+extern template class PlannedCalls<SequencePlans, WholeCall>;
+extern template class PlannedCalls<RankPlans, RankSequences>;
 
 // The entries of the keys that were used last, as many as a model has problems or a few more.
 template <class Key, class Entry> class RecentEntries {
@@ -129,12 +131,12 @@ template <class Key, class Entry> class RecentEntries {
 };
 
 // By problem and limits; with ranks, whose problem has the rank's own windows, also by the lengths of all shards.
-using WholeCalls = PlannedCalls<Plan, WholeCall>;
-using RankCalls = PlannedCalls<RankPlan, RankCall>;
+using WholeCalls = PlannedCalls<SequencePlans, WholeCall>;
+using RankCalls = PlannedCalls<RankPlans, RankSequences>;
 
 struct PreparedCalls {
-    RecentEntries<std::pair<Problem, Limits>, WholeCalls> whole;
-    RecentEntries<std::tuple<Problem, std::vector<std::int64_t>, Limits>, RankCalls> of_ranks;
+    RecentEntries<std::pair<CallProblem, Limits>, WholeCalls> whole;
+    RecentEntries<std::tuple<CallProblem, std::vector<std::int64_t>, Limits>, RankCalls> of_ranks;
 
     // How many are prepared.
     int count() const {

@@ -41,7 +41,7 @@ annulus_status annulus_forward(annulus_context *context, const annulus_tensor *q
             check_query_rows(problem, {"out", out});
             if (lse)
                 check_statistic(problem, {"lse", lse});
-            return {problem, {.q = *q, .k = *k, .v = *v, .out = *out, .lse = lse}};
+            return {{problem, {}}, {.q = *q, .k = *k, .v = *v, .out = *out, .lse = lse}};
         });
     });
 }
@@ -71,7 +71,7 @@ annulus_status annulus_backward(annulus_context *context, const annulus_tensor *
             check_query_rows(problem, {"d_q", d_q});
             check_key_rows(problem, {"d_k", d_k});
             check_key_rows(problem, {"d_v", d_v});
-            return {problem, {*q, *k, *v, *out, lse, *d_out, d_lse, *d_q, *d_k, *d_v}};
+            return {{problem, {}}, {*q, *k, *v, *out, lse, *d_out, d_lse, *d_q, *d_k, *d_v}};
         });
     });
 }

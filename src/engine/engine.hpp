@@ -4,6 +4,7 @@
 
 #include "core/pattern.hpp"
 #include "core/plan.hpp"
+#include "core/sequences.hpp"
 #include "engine/device.hpp"
 
 #include <annulus/config.h>
@@ -87,6 +88,12 @@ struct Engine {
     bool has_parts; // else it computes whole calls only
     // `device`, one of the engine's kind, outlives the call.
     Preparation (*prepare)(const Plan &plan, annulus_pass pass, CallPart part, Device &device, const Limits &limits);
+    // Writes what rows get that attend to nothing, to all rows of a problem: O 0, LSE -infinity, gradients 0.
+    void (*clear)(const Problem &problem, annulus_pass pass, const CallTensors &tensors, Device &device,
+                  const Limits &limits, void *stream);
+    // A whole call over several sequences. Null: one after the other is as fast as it gets.
+    Preparation (*prepare_sequences)(const SequencePlans &plans, annulus_pass pass, Device &device,
+                                     const Limits &limits) = nullptr;
 };
 
 // The engines' entries, defined in their own rooms.

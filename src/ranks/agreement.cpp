@@ -53,10 +53,20 @@ struct Card {
     std::int32_t pass, dtype, heads, kv_heads, head_dim, causal, padding_rule, exchange, branch_count;
     std::int64_t batch, rows;
     std::int32_t lengths_are_set;
+    std::int64_t sequence_count;
+    std::uint64_t sequences;
     std::uint64_t scale, lengths; // those that the rank is ready for
     std::uint64_t branches[branch_hashes];
     char message[256];
 };
+
+std::uint64_t hash_of(const std::vector<Sequence> &sequences) {
+    Hash hash;
+    for (const Sequence &sequence : sequences)
+        for (const std::int64_t number : {sequence.first_batch, sequence.rows.start, sequence.rows.length})
+            hash.add(number);
+    return hash.value();
+}
 
 std::uint64_t hash_of(const std::vector<std::int64_t> &lengths) {
     Hash hash;
@@ -67,7 +77,7 @@ std::uint64_t hash_of(const std::vector<std::int64_t> &lengths) {
 
 Card card_of(const Intention &intention) {
     const Pattern &pattern = intention.pattern;
-    const Problem &problem = intention.problem;
+    const Problem &problem = intention.problem.rows;
     Card card{};
     card.pass = intention.pass;
     card.dtype = problem.dtype;
@@ -80,6 +90,8 @@ Card card_of(const Intention &intention) {
     card.branch_count = static_cast<std::int32_t>(pattern.branches.size());
     card.batch = problem.batch;
     card.rows = problem.queries.length;
+    card.sequence_count = static_cast<std::int64_t>(intention.problem.sequences.size());
+    card.sequences = hash_of(intention.problem.sequences);
     card.lengths_are_set = intention.lengths_are_set;
     card.lengths = hash_of(intention.lengths);
     Hash scale;
@@ -115,6 +127,10 @@ void compare(const Card &first, const Card &other, int rank) {
     differ("the number of key/value heads", other.kv_heads, first.kv_heads);
     differ("the head dimension", other.head_dim, first.head_dim);
     differ("the batch", other.batch, first.batch);
+    differ("the number of sequences", other.sequence_count, first.sequence_count);
+    if (other.sequences != first.sequences)
+        throw Error(ANNULUS_ERROR_ARGUMENT,
+                    "the ranks disagree: sequence_starts or sequence_lengths differ between ranks %d and 0", rank);
     differ("the config's number of branches", other.branch_count, first.branch_count);
     differ("causal of the config", other.causal, first.causal);
     differ("the padding rule of the config", other.padding_rule, first.padding_rule);

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "core/pattern.hpp"
-#include "core/plan.hpp"
+#include "core/sequences.hpp"
 #include "transport/transport.hpp"
 
 #include <annulus/attention.h>
@@ -18,7 +18,7 @@ struct Intention {
     annulus_pass pass;
     const Pattern &pattern;
     annulus_exchange exchange;
-    const Problem &problem;                   // its query rows are the rank's own; where they lie does not matter
+    const CallProblem &problem;               // its query rows are the rank's own; where they lie does not matter
     const std::vector<std::int64_t> &lengths; // of the shards that the rank is ready for; empty: it knows of none yet
     bool lengths_are_set;                     // by the caller: the shards must be these
 };

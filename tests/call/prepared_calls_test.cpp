@@ -52,7 +52,7 @@ TEST_F(OneRank, KeepsTheProblemsOfLateCalls) {
     for (int i = 0; i < kept - 1; ++i)
         both_passes(150 + i);
     EXPECT_EQ(prepared(), 2 * kept);
-    const WholeCalls *const first = &context_->whole_calls({ANNULUS_FLOAT32, 1, 50, 2, 2, 8, {0, 50}, {0, 50}},
+    const WholeCalls *const first = &context_->whole_calls({{ANNULUS_FLOAT32, 1, 50, 2, 2, 8, {0, 50}, {0, 50}}, {}},
                                                            context_->setting().limits); // that of both_passes(50)
     EXPECT_EQ(first->prepared(), 2);
 }

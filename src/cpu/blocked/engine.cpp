@@ -1,14 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // The `cpu` engine's entry: float64 tensors accumulate in double, all others in float.
 #include "engine/engine.hpp"
+#include "core/workspace.hpp"
 #include "cpu/blocked/passes.hpp"
+#include "cpu/clear_rows.hpp"
+#include "cpu/parallel.hpp"
+#include "engine/sequence_calls.hpp"
 
+#include <algorithm>
+#include <cstddef>
 #include <memory>
+#include <numeric>
+#include <utility>
+#include <vector>
 
 namespace annulus {
 
 namespace {
 
+// Nothing of it changes in run(): several threads may be there at a time.
 template <class T> class BlockedCall final : public PreparedCall {
   public:
     BlockedCall(const Plan &plan, annulus_pass pass, CallPart part, int threads)
@@ -46,8 +56,78 @@ Preparation prepare(const Plan &plan, annulus_pass pass, CallPart part, Device &
     return {std::make_unique<BlockedCall<float>>(plan, pass, part, limits.threads)};
 }
 
+// Sequences that are long go one after the other, each with all threads. The others go side by side with one thread
+// each, the longest first: they are too short to keep many threads busy.
+class SequencesSideBySide final : public PreparedCall {
+  public:
+    SequencesSideBySide(const SequencePlans &plans, annulus_pass pass, Device &device, const Limits &limits)
+        : plans_(plans), pass_(pass), device_(device), limits_(limits), calls_(plans.plans().size()) {
+        std::vector<double> pairs;
+        for (const Plan &plan : plans.plans())
+            pairs.push_back(plan.pairs(ANNULUS_ALL_BRANCHES));
+        order_.resize(plans.items().size());
+        std::iota(order_.begin(), order_.end(), 0);
+        const auto pairs_of = [&](std::size_t item) { return pairs[plans.items()[item].plan]; };
+        std::ranges::stable_sort(order_, std::ranges::greater(), pairs_of);
+        // What is left when a thread gets its last sequence is no more than that sequence.
+        double rest = plans.pairs(ANNULUS_ALL_BRANCHES);
+        const auto is_long = [&](std::size_t item) { return pairs_of(item) * 8 * limits.threads > rest; };
+        for (; long_ < order_.size() && is_long(order_[long_]); ++long_)
+            rest -= pairs_of(order_[long_]);
+        Limits one_thread = limits;
+        one_thread.threads = 1;
+        for (std::size_t i = 0; i < order_.size(); ++i) {
+            const std::size_t plan = plans.items()[order_[i]].plan;
+            std::size_t &bytes = i < long_ ? long_bytes_ : short_bytes_;
+            if (!calls_[plan])
+                calls_[plan] =
+                    prepare(plans.plans()[plan], pass, CallPart::whole, device, i < long_ ? limits : one_thread).call;
+            bytes = std::max(bytes, calls_[plan]->workspace_bytes());
+        }
+    }
+
+    std::size_t workspace_bytes() const override {
+        Workspace ledger;
+        ledger.skip(short_bytes_, limits_.threads);
+        return std::max(long_bytes_, ledger.used());
+    }
+
+    void run(const CallTensors &tensors, const PartialResults &, void *workspace, void *stream) override {
+        if (!plans_.covers_rows())
+            clear_rows(plans_.rows(), pass_, tensors, device_, limits_, stream);
+        for (std::size_t i = 0; i < long_; ++i)
+            run(order_[i], tensors, workspace);
+        const auto is_short = static_cast<std::int64_t>(order_.size() - long_);
+        parallel_for(limits_.threads, is_short, [&](std::int64_t i, int worker) {
+            std::byte *const all = static_cast<std::byte *>(workspace);
+            run(order_[long_ + static_cast<std::size_t>(i)], tensors,
+                all + static_cast<std::size_t>(worker) * short_bytes_);
+        });
+    }
+
+  private:
+    void run(std::size_t index, const CallTensors &tensors, void *workspace) {
+        const SequencePlans::Item &item = plans_.items()[index];
+        const SequenceTensors own(tensors, pass_, plans_.rows(), item.sequence, plans_.plan_of(item).problem());
+        calls_[item.plan]->run(own.get(), {}, workspace, nullptr);
+    }
+
+    const SequencePlans plans_;
+    const annulus_pass pass_;
+    Device &device_;
+    const Limits limits_;
+    std::vector<std::unique_ptr<PreparedCall>> calls_; // of the plans
+    std::vector<std::size_t> order_;                   // of the items, the longest first
+    std::size_t long_ = 0;                             // so many of them
+    std::size_t long_bytes_ = 0, short_bytes_ = 0;     // of workspace, of one sequence
+};
+
+Preparation prepare_side_by_side(const SequencePlans &plans, annulus_pass pass, Device &device, const Limits &limits) {
+    return {std::make_unique<SequencesSideBySide>(plans, pass, device, limits)};
+}
+
 } // namespace
 
-const Engine cpu_engine{ANNULUS_ENGINE_CPU, ANNULUS_DEVICE_CPU, true, prepare};
+const Engine cpu_engine{ANNULUS_ENGINE_CPU, ANNULUS_DEVICE_CPU, true, prepare, clear_rows, prepare_side_by_side};
 
 } // namespace annulus

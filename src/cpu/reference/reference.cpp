@@ -5,6 +5,7 @@
 #include "core/dtype.hpp"
 #include "core/tensor.hpp"
 #include "core/workspace.hpp"
+#include "cpu/clear_rows.hpp"
 #include "engine/engine.hpp"
 
 #include <algorithm>
@@ -404,6 +405,6 @@ Preparation prepare(const Plan &plan, annulus_pass pass, CallPart, Device &, con
 
 } // namespace
 
-const Engine reference_engine{ANNULUS_ENGINE_REFERENCE, ANNULUS_DEVICE_CPU, false, prepare};
+const Engine reference_engine{ANNULUS_ENGINE_REFERENCE, ANNULUS_DEVICE_CPU, false, prepare, clear_rows};
 
 } // namespace annulus

@@ -45,6 +45,6 @@ Preparation prepare(const Plan &plan, annulus_pass pass, CallPart part, Device &
 
 } // namespace
 
-const Engine fused_engine{ANNULUS_ENGINE_FUSED, ANNULUS_DEVICE_CUDA, true, prepare};
+const Engine fused_engine{ANNULUS_ENGINE_FUSED, ANNULUS_DEVICE_CUDA, true, prepare, clear_rows};
 
 } // namespace annulus

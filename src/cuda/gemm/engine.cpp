@@ -206,6 +206,6 @@ Preparation prepare(const Plan &plan, annulus_pass pass, CallPart part, Device &
 
 } // namespace
 
-const Engine gemm_engine{ANNULUS_ENGINE_GEMM, ANNULUS_DEVICE_CUDA, true, prepare};
+const Engine gemm_engine{ANNULUS_ENGINE_GEMM, ANNULUS_DEVICE_CUDA, true, prepare, clear_rows};
 
 } // namespace annulus

@@ -74,4 +74,19 @@ void store_branches(const CudaCall &call, BranchPlan *target) {
         store_branches(branches.data(), static_cast<std::int32_t>(branches.size()), target, call.stream);
 }
 
+void clear_rows(const Problem &problem, annulus_pass pass, const CallTensors &t, Device &, const Limits &,
+                void *stream) {
+    const auto clear = [&](std::int32_t heads, const Window &window, const annulus_tensor &rows,
+                           const annulus_tensor *lse) {
+        const Block block{0, problem.batch, 0, heads, window, window};
+        clear_outputs(problem.dtype, {block, problem.head_dim, rows_of(rows, window), statistic_of(lse, window)},
+                      static_cast<cudaStream_t>(stream));
+    };
+    if (pass == ANNULUS_PASS_FORWARD)
+        return clear(problem.heads, problem.queries, t.out, t.lse);
+    clear(problem.heads, problem.queries, t.d_q, nullptr);
+    clear(problem.kv_heads, problem.keys, t.d_k, nullptr);
+    clear(problem.kv_heads, problem.keys, t.d_v, nullptr);
+}
+
 } // namespace annulus

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// What one rank does for the sequences of a call: those that it has all rows of are its own affair, those that it
+// shares with other ranks are a RankPlan each.
+#pragma once
+
+#include "core/sequences.hpp"
+#include "ranks/rank_plan.hpp"
+
+#include <annulus/attention.h>
+#include <annulus/config.h>
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace annulus {
+
+// A function of pattern, problem and shards.
+class RankPlans {
+  public:
+    struct Shared {
+        Sequence sequence;
+        RankPlan plan; // stays where it is made
+
+        template <class... Arguments>
+        explicit Shared(const Sequence &of_rows, Arguments &&...arguments)
+            : sequence(of_rows), plan(std::forward<Arguments>(arguments)...) {}
+    };
+
+    // The problem's windows are not looked at. Throws as Schedule, and Error(ANNULUS_ERROR_ARGUMENT) where a sequence
+    // leaves the rows of all ranks.
+    RankPlans(const Pattern &pattern, const CallProblem &problem, const std::vector<Window> &shards, int rank,
+              annulus_exchange exchange, std::int64_t most_steps);
+    // Calls refer to it.
+    RankPlans(const RankPlans &) = delete;
+    RankPlans &operator=(const RankPlans &) = delete;
+
+    // The rank's rows among those of all.
+    const Problem &rows() const { return rows_; }
+    // Sequences of which it has all rows; null where there are none.
+    const SequencePlans *own() const { return own_ ? &*own_ : nullptr; }
+    // Those of which it has some, in the order of their rows; where all rows are one sequence, this one.
+    const std::deque<Shared> &shared() const { return shared_; }
+    // Each of the rank's rows belongs to a sequence.
+    bool covers_rows() const { return covers_rows_; }
+
+    // What `auto` comes to: `ring` where it does for some sequence.
+    annulus_exchange exchange() const;
+    std::uint64_t sent_bytes(annulus_pass pass) const;
+    std::uint64_t received_bytes(annulus_pass pass) const;
+
+  private:
+    Problem rows_;
+    std::optional<SequencePlans> own_;
+    std::deque<Shared> shared_;
+    bool covers_rows_;
+};
+
+} // namespace annulus

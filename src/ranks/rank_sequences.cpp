@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ranks/rank_sequences.hpp"
+
+#include <algorithm>
+
+namespace annulus {
+
+RankSequences::RankSequences(const RankPlans &plans, annulus_pass pass, const Engine &engine, Device &device,
+                             const Limits &limits)
+    : plans_(plans), pass_(pass), engine_(engine), device_(device), limits_(limits) {
+    if (plans.own())
+        own_ = prepare_sequences(engine, *plans.own(), pass, device, limits);
+    for (const RankPlans::Shared &shared : plans.shared())
+        shared_.emplace_back(shared.plan, pass, engine, device, limits);
+}
+
+const char *RankSequences::refusal() const {
+    const auto refuses = std::ranges::find_if(shared_, [](const RankCall &call) { return call.refusal(); });
+    return refuses == shared_.end() ? own_.refusal : refuses->refusal();
+}
+
+namespace {
+
+// Calls use(call, its tensors) for the calls of the shared sequences.
+template <class Calls, class Use>
+void for_each_shared(const RankPlans &plans, annulus_pass pass, Calls &calls, const CallTensors &tensors,
+                     const Use &use) {
+    auto call = calls.begin();
+    for (const RankPlans::Shared &shared : plans.shared()) {
+        const Problem &own = shared.plan.local().problem();
+        use(*call++, SequenceTensors(tensors, pass, plans.rows(), shared.sequence, own).get());
+    }
+}
+
+} // namespace
+
+const char *RankSequences::tensor_refusal(const CallTensors &tensors) const {
+    const char *refusal = own_.call ? own_.call->tensor_refusal(tensors) : nullptr;
+    for_each_shared(plans_, pass_, shared_, tensors, [&](const RankCall &call, const CallTensors &own) {
+        if (!refusal)
+            refusal = call.tensor_refusal(own);
+    });
+    return refusal;
+}
+
+std::size_t RankSequences::workspace_bytes() const {
+    std::size_t most = own_.call ? own_.call->workspace_bytes() : 0;
+    for (const RankCall &call : shared_)
+        most = std::max(most, call.workspace_bytes());
+    return most;
+}
+
+void RankSequences::run(const CallTensors &tensors, void *workspace, void *stream, Transport &transport,
+                        MessageCopier &copier) {
+    if (!plans_.covers_rows())
+        engine_.clear(plans_.rows(), pass_, tensors, device_, limits_, stream);
+    if (own_.call)
+        own_.call->run(tensors, {}, workspace, stream);
+    for_each_shared(plans_, pass_, shared_, tensors, [&](RankCall &call, const CallTensors &own) {
+        call.run(own, workspace, stream, transport, copier);
+    });
+}
+
+} // namespace annulus
