@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Decoding: one query row at a time against a cache of keys and values that grows, eight query heads sharing two
-   key/value heads. A window says which position the row has. */
+   key/value heads. A query window says which position the row has. */
 #include <annulus/annulus.h>
 #include <math.h>
 #include <stdio.h>
@@ -50,9 +50,10 @@ int main(void) {
     for (int n = PROMPT; n < TOKENS; ++n) {
         const annulus_tensor query = rows(q, HEADS, n, 1), out = rows(stepwise, HEADS, n, 1);
         const annulus_tensor keys = rows(k, KV_HEADS, 0, n + 1), values = rows(v, KV_HEADS, 0, n + 1);
-        annulus_window window = ANNULUS_WINDOW_INIT;
-        window.query_start = n;
-        check(annulus_forward(context, &query, &keys, &values, &out, NULL, &window));
+        annulus_call_options options = ANNULUS_CALL_OPTIONS_INIT;
+        options.flags = ANNULUS_CALL_QUERY_WINDOW;
+        options.query_start = n;
+        check(annulus_forward(context, &query, &keys, &values, &out, NULL, &options));
     }
 
     /* The same rows out of one call over the whole sequence. */

@@ -31,33 +31,64 @@
 
 ANNULUS_BEGIN_DECLS
 
-/*
- * Where the query rows lie in the sequence. Row j of Q, O, LSE and their gradients is global position query_start + j.
- * Set `size` to sizeof(annulus_window), best by ANNULUS_WINDOW_INIT.
- */
-typedef struct annulus_window {
-    size_t size;
-    int64_t query_start;
-} annulus_window;
+/* Bits of annulus_call_options.flags. */
+typedef enum annulus_call_flag {
+    ANNULUS_CALL_QUERY_WINDOW = 1, /* Q's rows are a window of the rows of K and V, from query_start on */
+    ANNULUS_CALL_ADD_D_Q = 2,      /* backward adds dQ to what d_q holds; without it d_q is overwritten */
+    ANNULUS_CALL_ADD_D_K = 4,      /* the same for d_k */
+    ANNULUS_CALL_ADD_D_V = 8       /* the same for d_v */
+} annulus_call_flag;
 
-#define ANNULUS_WINDOW_INIT                                                                                            \
-    { sizeof(annulus_window), 0 }
+/*
+ * What a call may be given beside its tensors. Set `size` to sizeof(annulus_call_options), best by
+ * ANNULUS_CALL_OPTIONS_INIT; NULL in place of the struct is the same as that. The arrays are read during the call only.
+ *
+ * Without ANNULUS_CALL_QUERY_WINDOW, Q has as many rows as K, Nq == N, and row j of Q, O, LSE and their gradients is
+ * position j. With it, row j is position query_start + j, and query_start + Nq <= N: the query rows are a part of the N
+ * key rows (one token decoded against a cache, a long job done in pieces).
+ *
+ * Sequences: the N rows are one sequence for each batch entry, unless sequence_count says how many there are, S. Then
+ * they are either
+ *
+ *   packed  sequence_starts holds S + 1 numbers, as cu_seqlens elsewhere: sequence i has the rows starts[i] …
+ *           starts[i + 1] - 1 of every batch entry, 0 <= starts[0], never falling, starts[S] <= N. With
+ *           sequence_lengths it has only the first lengths[i] of them, 0 <= lengths[i] <= starts[i + 1] - starts[i].
+ *   padded  sequence_starts is NULL, S is B, and batch entry b is a sequence of its first lengths[b] rows,
+ *           0 <= lengths[b] <= N.
+ *
+ * Everything that the config says of the sequence is said of each: segments, places, residues, Hilbert grids, causality
+ * and padding count inside a sequence and by its own length, and no query attends to another sequence's keys. Where a
+ * branch's segment is the whole sequence, a grid width must divide the length of each that is not empty. Rows of no
+ * sequence are no keys; as queries they have O = 0 and LSE = -infinity, and their gradients are 0. Positions are rows
+ * of K and V all the same, in a query window too. With several ranks (comm.h) the numbers count the rows of all of
+ * them, each rank passes the same, and a sequence may lie on several.
+ */
+typedef struct annulus_call_options {
+    size_t size;
+    uint64_t flags;                  /* bits of annulus_call_flag */
+    int64_t query_start;             /* with ANNULUS_CALL_QUERY_WINDOW the position of row 0 of Q, else 0 */
+    int64_t sequence_count;          /* S; 0: neither of the next two is given */
+    const int64_t *sequence_starts;  /* [S + 1] in host memory, or NULL */
+    const int64_t *sequence_lengths; /* [S] in host memory, or NULL */
+} annulus_call_options;
+
+#define ANNULUS_CALL_OPTIONS_INIT                                                                                      \
+    { sizeof(annulus_call_options), 0, 0, 0, NULL, NULL }
 
 /*
  * Computes O and, if `lse` is not NULL, LSE.
  *
  *   q     [B, Nq, H, D]  input            out   [B, Nq, H, D]  output, dtype of q
  *   k, v  [B, N,  G, D]  inputs           lse   [B, H, Nq]     output, float32 (float64 when q is float64), or NULL
- *   window  NULL: the query rows are the whole sequence, Nq == N. Else query_start + Nq <= N: the Nq query rows are a
- *           part of the N key rows (one token decoded against a cache, a long job done in pieces).
+ *   options  what else there is to say, or NULL; bits that say how gradients are written are an error here
  *
  * All tensors are in the memory of the context's device (on CUDA that device's, or managed memory); see tensor.h for
  * strides and overlap. The call is ordered on the context's stream and does not wait for it; on a CPU it returns when
  * the work is done. On success every element of out and lse is written.
  *
  * ANNULUS_ERROR_ARGUMENT: a handle or required tensor is NULL; the context has no config; a dtype, rank, shape, stride,
- *   alignment, overlap or memory is not as above; a branch's heads or grid width do not fit the problem; sizes
- *   overflow.
+ *   alignment, overlap or memory is not as above; the options are not as annulus_call_options says; a branch's heads or
+ *   grid width do not fit the problem; sizes overflow.
  *
  * ANNULUS_ERROR_UNSUPPORTED: D is no multiple of 8 from 8 to 256, or the config's engine cannot do this; the message
  *   says why.
@@ -71,7 +102,7 @@ typedef struct annulus_window {
  */
 ANNULUS_API annulus_status annulus_forward(annulus_context *context, const annulus_tensor *q, const annulus_tensor *k,
                                            const annulus_tensor *v, const annulus_tensor *out,
-                                           const annulus_tensor *lse, const annulus_window *window);
+                                           const annulus_tensor *lse, const annulus_call_options *options);
 
 /*
  * Computes the gradients of forward: given dO (and dLSE, if `d_lse` is not NULL), writes dQ, dK and dV. With
@@ -84,16 +115,17 @@ ANNULUS_API annulus_status annulus_forward(annulus_context *context, const annul
  *   q, out, d_out  [B, Nq, H, D] inputs      d_q       [B, Nq, H, D] output       lse    [B, H, Nq] input, from forward
  *   k, v           [B, N,  G, D] inputs      d_k, d_v  [B, N,  G, D] outputs      d_lse  [B, H, Nq] input, or NULL
  *
- * q, k, v, out and lse must be those of a forward call with the same config and window: an engine finds P with lse, as
- * exactly as its dtype holds it, or anew from q and k, as `reference` does. Outputs are overwritten, not added to; with
- * a window, d_k and d_v are the contribution of its query rows. Everything else as annulus_forward. Since 0.1.0.
+ * q, k, v, out and lse must be those of a forward call with the same config, query window and sequences: an engine
+ * finds P with lse, as exactly as its dtype holds it, or anew from q and k, as `reference` does. Outputs are
+ * overwritten, but for those that the options' bits say are added to; with a query window, d_k and d_v are the
+ * contribution of its query rows. Everything else as annulus_forward. Since 0.1.0.
  */
 ANNULUS_API annulus_status annulus_backward(annulus_context *context, const annulus_tensor *q, const annulus_tensor *k,
                                             const annulus_tensor *v, const annulus_tensor *out,
                                             const annulus_tensor *lse, const annulus_tensor *d_out,
                                             const annulus_tensor *d_lse, const annulus_tensor *d_q,
                                             const annulus_tensor *d_k, const annulus_tensor *d_v,
-                                            const annulus_window *window);
+                                            const annulus_call_options *options);
 
 /* The two passes, for questions about their cost. */
 typedef enum annulus_pass { ANNULUS_PASS_FORWARD = 1, ANNULUS_PASS_BACKWARD = 2 } annulus_pass;

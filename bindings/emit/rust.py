@@ -45,7 +45,9 @@ def rust_initial(value, field):
     if value.startswith("sizeof("):
         return f"std::mem::size_of::<{value[7:-1]}>()"
     if value == "NULL":
-        return "None" if split_function_pointer(field.type) else "std::ptr::null_mut()"
+        if split_function_pointer(field.type):
+            return "None"
+        return "std::ptr::null()" if field.type.startswith("p.q(const).") else "std::ptr::null_mut()"
     return value + ".0" if field.type == "double" else value
 
 

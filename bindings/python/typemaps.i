@@ -121,7 +121,7 @@ MADE_HANDLE(annulus_comm, comm)
     }
 }
 %enddef
-SIZED(annulus_window, ANNULUS_WINDOW_INIT)
+SIZED(annulus_call_options, ANNULUS_CALL_OPTIONS_INIT)
 SIZED(annulus_problem, ANNULUS_PROBLEM_INIT)
 SIZED(annulus_estimate, ANNULUS_ESTIMATE_INIT)
 SIZED(annulus_traffic, ANNULUS_TRAFFIC_INIT)

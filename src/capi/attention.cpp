@@ -4,9 +4,14 @@
 
 #include "call/pass_call.hpp"
 #include "capi/guard.hpp"
+#include "capi/options.hpp"
 #include "capi/problem.hpp"
 #include "core/argument.hpp"
 #include "core/error.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <vector>
 
 using namespace annulus;
 
@@ -14,22 +19,29 @@ namespace {
 
 // What Q, K and V say, on one rank or several.
 Problem check_call_inputs(const annulus_context &context, const annulus_tensor &q, const annulus_tensor &k,
-                          const annulus_tensor &v, const annulus_window *window) {
+                          const annulus_tensor &v, std::optional<std::int64_t> query_start) {
     if (!context.comm)
-        return check_inputs(q, k, v, window, false);
-    if (window)
-        throw Error(ANNULUS_ERROR_UNSUPPORTED,
-                    "window is not NULL; with several ranks the query rows of a rank are those of its shard");
-    const Problem problem = check_inputs(q, k, v, nullptr, true);
+        return check_inputs(q, k, v, query_start, false);
+    if (query_start)
+        throw Error(ANNULUS_ERROR_UNSUPPORTED, "flags of options has ANNULUS_CALL_QUERY_WINDOW; with several ranks the "
+                                               "query rows of a rank are those of its shard");
+    const Problem problem = check_inputs(q, k, v, std::nullopt, true);
     context.check_rows(problem.queries.length);
     return problem;
+}
+
+// The sequences of a call. How many rows all ranks have they tell one another later.
+std::vector<Sequence> check_call_sequences(const annulus_context &context, const annulus_call_options &options,
+                                           const Problem &problem) {
+    return check_sequences(options, problem.batch, context.comm ? std::nullopt : std::optional(problem.sequence_length),
+                           context.required_config().pattern);
 }
 
 } // namespace
 
 annulus_status annulus_forward(annulus_context *context, const annulus_tensor *q, const annulus_tensor *k,
                                const annulus_tensor *v, const annulus_tensor *out, const annulus_tensor *lse,
-                               const annulus_window *window) {
+                               const annulus_call_options *options) {
     return guard([&] {
         PassCall call(context, ANNULUS_PASS_FORWARD);
         call.carry_out([&]() -> CheckedCall {
@@ -37,11 +49,14 @@ annulus_status annulus_forward(annulus_context *context, const annulus_tensor *q
             required(k, "k");
             required(v, "v");
             required(out, "out");
-            const Problem problem = check_call_inputs(call.context(), *q, *k, *v, window);
+            const annulus_call_options given = read_options(options, ANNULUS_PASS_FORWARD);
+            const Problem problem = check_call_inputs(call.context(), *q, *k, *v, query_window(given));
+            const std::vector<Sequence> sequences = check_call_sequences(call.context(), given, problem);
             check_query_rows(problem, {"out", out});
             if (lse)
                 check_statistic(problem, {"lse", lse});
-            return {{problem, {}}, {.q = *q, .k = *k, .v = *v, .out = *out, .lse = lse}};
+            check_supported(given, sequences);
+            return {{problem, std::move(sequences)}, {.q = *q, .k = *k, .v = *v, .out = *out, .lse = lse}};
         });
     });
 }
@@ -49,7 +64,8 @@ annulus_status annulus_forward(annulus_context *context, const annulus_tensor *q
 annulus_status annulus_backward(annulus_context *context, const annulus_tensor *q, const annulus_tensor *k,
                                 const annulus_tensor *v, const annulus_tensor *out, const annulus_tensor *lse,
                                 const annulus_tensor *d_out, const annulus_tensor *d_lse, const annulus_tensor *d_q,
-                                const annulus_tensor *d_k, const annulus_tensor *d_v, const annulus_window *window) {
+                                const annulus_tensor *d_k, const annulus_tensor *d_v,
+                                const annulus_call_options *options) {
     return guard([&] {
         PassCall call(context, ANNULUS_PASS_BACKWARD);
         call.carry_out([&]() -> CheckedCall {
@@ -62,7 +78,9 @@ annulus_status annulus_backward(annulus_context *context, const annulus_tensor *
             required(d_q, "d_q");
             required(d_k, "d_k");
             required(d_v, "d_v");
-            const Problem problem = check_call_inputs(call.context(), *q, *k, *v, window);
+            const annulus_call_options given = read_options(options, ANNULUS_PASS_BACKWARD);
+            const Problem problem = check_call_inputs(call.context(), *q, *k, *v, query_window(given));
+            const std::vector<Sequence> sequences = check_call_sequences(call.context(), given, problem);
             check_query_rows(problem, {"out", out});
             check_statistic(problem, {"lse", lse});
             check_query_rows(problem, {"d_out", d_out});
@@ -71,7 +89,8 @@ annulus_status annulus_backward(annulus_context *context, const annulus_tensor *
             check_query_rows(problem, {"d_q", d_q});
             check_key_rows(problem, {"d_k", d_k});
             check_key_rows(problem, {"d_v", d_v});
-            return {{problem, {}}, {*q, *k, *v, *out, lse, *d_out, d_lse, *d_q, *d_k, *d_v}};
+            check_supported(given, sequences);
+            return {{problem, std::move(sequences)}, {*q, *k, *v, *out, lse, *d_out, d_lse, *d_q, *d_k, *d_v}};
         });
     });
 }

@@ -40,7 +40,7 @@ void check_rank4(const NamedTensor &argument) {
 } // namespace
 
 Problem check_inputs(const annulus_tensor &q, const annulus_tensor &k, const annulus_tensor &v,
-                     const annulus_window *window, bool may_be_empty) {
+                     std::optional<std::int64_t> query_start, bool may_be_empty) {
     check_enum("dtype of q", q.dtype, ANNULUS_FLOAT64, ANNULUS_FLOAT16);
     check_rank4({"q", &q});
     check_tensor({"q", &q}, q.dtype, {q.shape[0], q.shape[1], q.shape[2], q.shape[3]}, true, may_be_empty);
@@ -54,17 +54,15 @@ Problem check_inputs(const annulus_tensor &q, const annulus_tensor &k, const ann
 
     const std::int64_t queries = q.shape[1];
     const std::int64_t keys = k.shape[1];
-    std::int64_t query_start = 0;
-    if (window) {
-        query_start = read_sized("window", window, &annulus_window::query_start).query_start;
-        if (query_start < 0 || queries > keys || query_start > keys - queries)
+    if (query_start) {
+        if (*query_start < 0 || queries > keys || *query_start > keys - queries)
             throw Error(ANNULUS_ERROR_ARGUMENT,
-                        "query_start of window is %lld; with the %lld rows of q it must lie within the %lld rows of k",
-                        static_cast<long long>(query_start), static_cast<long long>(queries),
+                        "query_start of options is %lld; with the %lld rows of q it must lie within the %lld rows of k",
+                        static_cast<long long>(*query_start), static_cast<long long>(queries),
                         static_cast<long long>(keys));
     } else if (queries != keys) {
         throw Error(ANNULUS_ERROR_ARGUMENT,
-                    "shape[1] of q is %lld and shape[1] of k is %lld; without a window they must be equal",
+                    "shape[1] of q is %lld and shape[1] of k is %lld; without a query window they must be equal",
                     static_cast<long long>(queries), static_cast<long long>(keys));
     }
 
@@ -75,7 +73,7 @@ Problem check_inputs(const annulus_tensor &q, const annulus_tensor &k, const ann
     problem.heads = static_cast<std::int32_t>(q.shape[2]);
     problem.kv_heads = static_cast<std::int32_t>(k.shape[2]);
     problem.head_dim = static_cast<std::int32_t>(q.shape[3]);
-    problem.queries = {query_start, queries};
+    problem.queries = {query_start.value_or(0), queries};
     problem.keys = {0, keys};
     check_element_count(problem);
     return problem;

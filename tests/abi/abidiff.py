@@ -217,7 +217,8 @@ class Alterations(unittest.TestCase):
         self.assert_breaks("attention.h", "int64_t batch; ", "int64_t beams; int64_t batch; ")
 
     def test_removed_field_breaks(self):
-        self.assert_breaks("attention.h", "    int64_t query_start;\n} annulus_window;", "} annulus_window;")
+        self.assert_breaks("attention.h", "    const int64_t *sequence_lengths; /* [S] in host memory, or NULL */\n} annulus_call_options;",
+                           "} annulus_call_options;")
 
     def test_fields_in_another_order_break(self):
         self.assert_breaks("tensor.h", "annulus_dtype dtype;\n    int32_t rank;", "int32_t rank; annulus_dtype dtype;")
@@ -227,7 +228,7 @@ class Alterations(unittest.TestCase):
 
     def test_fields_at_the_end_of_structs_with_size_are_additions(self):
         for header, struct in {
-            "attention.h": ("annulus_window", "annulus_problem", "annulus_estimate"),
+            "attention.h": ("annulus_call_options", "annulus_problem", "annulus_estimate"),
             "comm.h": ("annulus_traffic", "annulus_rank_estimate"),
             "context.h": ("annulus_allocator",),
         }.items():

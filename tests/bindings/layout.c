@@ -21,9 +21,13 @@ int main(void) {
     FIELD(annulus_allocator, allocate);
     FIELD(annulus_allocator, release);
     FIELD(annulus_allocator, user);
-    STRUCT(annulus_window);
-    FIELD(annulus_window, size);
-    FIELD(annulus_window, query_start);
+    STRUCT(annulus_call_options);
+    FIELD(annulus_call_options, size);
+    FIELD(annulus_call_options, flags);
+    FIELD(annulus_call_options, query_start);
+    FIELD(annulus_call_options, sequence_count);
+    FIELD(annulus_call_options, sequence_starts);
+    FIELD(annulus_call_options, sequence_lengths);
     STRUCT(annulus_problem);
     FIELD(annulus_problem, size);
     FIELD(annulus_problem, dtype);

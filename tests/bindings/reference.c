@@ -107,8 +107,9 @@ int main(int count, char **arguments) {
     annulus_tensor window_out = make(dtype, 4, window_query, 0), window_q = q;
     window_q.data = (char *)q.data + WINDOW_START * q.stride[1] * annulus_dtype_bytes(dtype);
     window_q.shape[1] = N - WINDOW_START;
-    annulus_window window = ANNULUS_WINDOW_INIT;
-    window.query_start = WINDOW_START;
+    annulus_call_options options = ANNULUS_CALL_OPTIONS_INIT;
+    options.flags = ANNULUS_CALL_QUERY_WINDOW;
+    options.query_start = WINDOW_START;
 
     annulus_config *config = make_config();
     annulus_context *context;
@@ -116,7 +117,7 @@ int main(int count, char **arguments) {
     check(annulus_context_set_config(context, config));
     check(annulus_forward(context, &q, &k, &v, &out, &lse, NULL));
     check(annulus_backward(context, &q, &k, &v, &out, &lse, &d_out, &d_lse, &d_q, &d_k, &d_v, NULL));
-    check(annulus_forward(context, &window_q, &k, &v, &window_out, NULL, &window));
+    check(annulus_forward(context, &window_q, &k, &v, &window_out, NULL, &options));
     annulus_context_destroy(context);
     annulus_config_destroy(config);
 

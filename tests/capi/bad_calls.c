@@ -185,45 +185,6 @@ static void context_without_config(void **state) {
     f->context = configured;
 }
 
-static void windows(void **state) {
-    fixture *f = *state;
-    struct {
-        annulus_window window;
-        char unknown[8];
-    } later = {ANNULUS_WINDOW_INIT, {0}};
-    annulus_window window = ANNULUS_WINDOW_INIT;
-    for (int c = 0; c < 2; ++c) {
-        f->tensors[K].shape[1] = f->tensors[V].shape[1] = LENGTH - 1;
-        f->tensors[D_K].shape[1] = f->tensors[D_V].shape[1] = LENGTH - 1;
-        assert_call_refused(f, both_calls[c], ARGUMENT, NULL, "fewer keys than queries");
-        f->window = &window;
-        assert_call_refused(f, both_calls[c], ARGUMENT, NULL, "fewer keys than queries in a window");
-        restore(f);
-
-        f->window = &window;
-        const int64_t starts[] = {-1, 1, INT64_MAX, INT64_MIN};
-        for (int i = 0; i < 4; ++i) {
-            window.query_start = starts[i];
-            assert_call_refused(f, both_calls[c], ARGUMENT, "query_start", "start of the window");
-        }
-        window.query_start = 0;
-        const size_t sizes[] = {0, sizeof(size_t), sizeof(annulus_window) - 1, SIZE_MAX};
-        for (int i = 0; i < 4; ++i) {
-            window.size = sizes[i];
-            assert_call_refused(f, both_calls[c], ARGUMENT, "window", "size of the window");
-        }
-        window.size = sizeof window;
-
-        f->window = &later.window;
-        later.window.size = sizeof later;
-        later.unknown[7] = 1;
-        assert_call_refused(f, both_calls[c], ARGUMENT, "window", "unknown bytes after the window");
-        later.unknown[7] = 0;
-        assert_ok(both_calls[c]->run(f));
-        restore(f);
-    }
-}
-
 /* Configs that are legal by themselves and do not fit this problem. */
 static void config_does_not_fit(void **state) {
     fixture *f = *state;
@@ -358,9 +319,17 @@ static void hilbert_curves(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(null_handles),        TEST(config_numbers),           TEST(enumerations),           TEST(presets),
-        TEST(context_settings),    TEST(engines_of_other_devices), TEST(context_without_config), TEST(windows),
-        TEST(config_does_not_fit), TEST(problem_fields),           TEST(questions_of_cost),      TEST(allocators),
+        TEST(null_handles),
+        TEST(config_numbers),
+        TEST(enumerations),
+        TEST(presets),
+        TEST(context_settings),
+        TEST(engines_of_other_devices),
+        TEST(context_without_config),
+        TEST(config_does_not_fit),
+        TEST(problem_fields),
+        TEST(questions_of_cost),
+        TEST(allocators),
         TEST(hilbert_curves),
     };
     return RUN_TESTS(tests);

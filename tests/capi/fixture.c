@@ -12,13 +12,13 @@ static const int pattern = 0xA5;
 
 static annulus_status run_forward(const fixture *f) {
     return annulus_forward(f->context, f->arguments[Q], f->arguments[K], f->arguments[V], f->arguments[OUT],
-                           f->arguments[LSE], f->window);
+                           f->arguments[LSE], f->options);
 }
 
 static annulus_status run_backward(const fixture *f) {
     return annulus_backward(f->context, f->arguments[Q], f->arguments[K], f->arguments[V], f->arguments[OUT],
                             f->arguments[LSE], f->arguments[D_OUT], f->arguments[D_LSE], f->arguments[D_Q],
-                            f->arguments[D_K], f->arguments[D_V], f->window);
+                            f->arguments[D_K], f->arguments[D_V], f->options);
 }
 
 const call forward_call = {"forward", run_forward, ANNULUS_PASS_FORWARD, {Q, K, V, OUT, LSE}, 5, {OUT, LSE}, 2};
@@ -56,7 +56,7 @@ void restore(fixture *f) {
         }
         f->arguments[i] = t;
     }
-    f->window = NULL;
+    f->options = NULL;
 }
 
 int setup(void **state) {

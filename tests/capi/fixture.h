@@ -25,7 +25,7 @@ typedef struct fixture {
     annulus_context *context;
     annulus_tensor tensors[ARGUMENTS];          /* float32, dense */
     const annulus_tensor *arguments[ARGUMENTS]; /* what a call is given: the above, or NULL */
-    const annulus_window *window;
+    const annulus_call_options *options;
     float *memory;
 } fixture;
 

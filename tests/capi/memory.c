@@ -221,7 +221,7 @@ static void sizes_beyond_any_memory(void **state) {
     } sizes[] = {{1000, 1152921504606847}, {1024, (int64_t)1 << 50}, {65536, ((int64_t)1 << 54) - 1}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; ++i) {
         const annulus_problem problem = one_query_of(sizes[i].length);
-        annulus_window window = ANNULUS_WINDOW_INIT;
+        annulus_call_options options = ANNULUS_CALL_OPTIONS_INIT;
         set_branches(f, sizes[i].branches, ANNULUS_ENGINE_REFERENCE);
         for (int pass = ANNULUS_PASS_FORWARD; pass <= ANNULUS_PASS_BACKWARD; ++pass) {
             uint64_t bytes = 77;
@@ -229,8 +229,9 @@ static void sizes_beyond_any_memory(void **state) {
                            ANNULUS_ERROR_MEMORY, "workspace");
             assert_int_equal(bytes, 77);
         }
-        window.query_start = problem.query_start;
-        f->window = &window;
+        options.flags = ANNULUS_CALL_QUERY_WINDOW;
+        options.query_start = problem.query_start;
+        f->options = &options;
         for (int t = 0; t < ARGUMENTS; ++t) {
             const int is_key = t == K || t == V;
             f->tensors[t].shape[0] = 1;

@@ -26,7 +26,9 @@ Otherwise of_arguments(const std::string &name, const std::string &words,
 
 std::vector<Otherwise> bad_parts() {
     static char byte;
-    static const annulus_window window = ANNULUS_WINDOW_INIT;
+    static annulus_call_options unknown_bit = ANNULUS_CALL_OPTIONS_INIT, window = ANNULUS_CALL_OPTIONS_INIT;
+    unknown_bit.flags = 1024;
+    window.flags = ANNULUS_CALL_QUERY_WINDOW;
     return {
         of_arguments("stride", "q", [](Call::Arguments &a, Pointers &) { a.q.stride[3] = 2; }),
         of_arguments("null_k", "k is NULL", [](Call::Arguments &, Pointers &p) { p.k = nullptr; }),
@@ -45,8 +47,9 @@ std::vector<Otherwise> bad_parts() {
                      }),
         of_arguments("rows_of_lse", "lse", [](Call::Arguments &a, Pointers &) { a.lse.shape[2] = 0; }),
         of_arguments("overlap", "out", [](Call::Arguments &a, Pointers &) { a.out.data = a.d_q.data = a.q.data; }),
-        {"window", "window",
-         [](Part &part, int) { part.spoil = [](Call::Arguments &, Pointers &p) { p.window = &window; }; },
+        of_arguments("options", "flags", [](Call::Arguments &, Pointers &p) { p.options = &unknown_bit; }),
+        {"window", "ANNULUS_CALL_QUERY_WINDOW",
+         [](Part &part, int) { part.spoil = [](Call::Arguments &, Pointers &p) { p.options = &window; }; },
          ANNULUS_ERROR_UNSUPPORTED},
         {"no_config", "config", [](Part &part, int) { part.has_config = false; }},
         {"head_dim", "head dimension", [](Part &part, int) { part.problem.dim = 12; }, ANNULUS_ERROR_UNSUPPORTED},

@@ -77,9 +77,9 @@ Caller::Caller(const Part &part, annulus_comm *comm)
 Outcome Caller::call() {
     const Pointers &p = pointers_;
     Outcome outcome;
-    outcome.status = is_forward() ? annulus_forward(context_.get(), p.q, p.k, p.v, p.out, p.lse, p.window)
+    outcome.status = is_forward() ? annulus_forward(context_.get(), p.q, p.k, p.v, p.out, p.lse, p.options)
                                   : annulus_backward(context_.get(), p.q, p.k, p.v, p.out, p.lse, p.d_out, p.d_lse,
-                                                     p.d_q, p.d_k, p.d_v, p.window);
+                                                     p.d_q, p.d_k, p.d_v, p.options);
     if (outcome.status != ANNULUS_OK)
         outcome.message = annulus_last_error();
     const Call::Arguments &a = call_.arguments;

@@ -22,7 +22,7 @@ Problem small_problem();
 // Pointers as a call takes them.
 struct Pointers {
     const annulus_tensor *q, *k, *v, *out, *lse, *d_out, *d_lse, *d_q, *d_k, *d_v;
-    const annulus_window *window = nullptr;
+    const annulus_call_options *options = nullptr;
 };
 
 // What a rank brings to a call, right or wrong.

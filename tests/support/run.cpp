@@ -107,9 +107,12 @@ Inputs random_inputs(const Problem &problem, std::uint64_t seed, bool with_d_lse
 }
 
 Call::Call(const Problem &problem, const Inputs &inputs, Memory &memory, bool aligned)
-    : problem_(problem), window_(ANNULUS_WINDOW_INIT), qkv_(make_qkv(problem)), gradients_(make_qkv(problem)),
+    : options(ANNULUS_CALL_OPTIONS_INIT), problem_(problem), qkv_(make_qkv(problem)), gradients_(make_qkv(problem)),
       copies_(memory, aligned) {
-    window_.query_start = problem.query_start();
+    if (problem.window) {
+        options.flags = ANNULUS_CALL_QUERY_WINDOW;
+        options.query_start = problem.query_start();
+    }
     for (int i = 0; i < 2; ++i) {
         outs_.push_back(make_rows(problem, problem.query_length(), {problem.heads})[0]);
         statistics_.push_back(Tensor::statistics(problem.layout, statistics_dtype(problem.dtype), problem.batch,
@@ -143,13 +146,13 @@ void Call::reset(const Inputs &inputs) {
 
 annulus_status Call::forward(annulus_context *context) const {
     const Arguments &a = arguments;
-    return annulus_forward(context, &a.q, &a.k, &a.v, &a.out, &a.lse, window_or_null());
+    return annulus_forward(context, &a.q, &a.k, &a.v, &a.out, &a.lse, &options);
 }
 
 annulus_status Call::backward(annulus_context *context) const {
     const Arguments &a = arguments;
     return annulus_backward(context, &a.q, &a.k, &a.v, &a.out, &a.lse, &a.d_out,
-                            inputs_.d_lse.empty() ? nullptr : &a.d_lse, &a.d_q, &a.d_k, &a.d_v, window_or_null());
+                            inputs_.d_lse.empty() ? nullptr : &a.d_lse, &a.d_q, &a.d_k, &a.d_v, &options);
 }
 
 Results Call::results(annulus_pass last) {

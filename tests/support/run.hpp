@@ -47,14 +47,13 @@ class Call {
         annulus_tensor q, k, v, out, lse, d_out, d_lse, d_q, d_k, d_v;
     };
     Arguments arguments;
-    const annulus_window *window_or_null() const { return problem_.window ? &window_ : nullptr; }
+    annulus_call_options options;
 
   private:
     void assign(const Inputs &inputs);
 
     Problem problem_;
     Inputs inputs_;
-    annulus_window window_;
     // q | k | v and their gradients are each packed together where the layout says so.
     std::vector<Tensor> qkv_, gradients_, outs_, statistics_;
     Copies copies_;

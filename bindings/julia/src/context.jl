@@ -80,9 +80,13 @@ function with_tensors(f, context::Context, arrays...)
     end
 end
 
-"C's window, counted from 0; C_NULL where the queries are the whole sequence."
-window(::Nothing) = C_NULL
-window(query_start::Integer) = Ref(LibAnnulus.annulus_window(sizeof(LibAnnulus.annulus_window), query_start - 1))
+"C's options of a call, with positions counted from 0."
+function call_options(query_start::Union{Nothing,Integer})
+    size = sizeof(LibAnnulus.annulus_call_options)
+    flags = query_start === nothing ? 0 : LibAnnulus.ANNULUS_CALL_QUERY_WINDOW
+    start = query_start === nothing ? 0 : query_start - 1
+    return Ref(LibAnnulus.annulus_call_options(size, flags, start, 0, C_NULL, C_NULL))
+end
 
 """
     forward!(out, lse, context, q, k, v; query_start=nothing)
@@ -92,7 +96,7 @@ As [`forward`](@ref), into arrays of the caller's; `lse` may be `nothing`.
 function forward!(out, lse, context::Context, q, k, v; query_start::Union{Nothing,Integer} = nothing)
     arrays = (("q", q, 4), ("k", k, 4), ("v", v, 4), ("out", out, 4), ("lse", lse, 3))
     with_tensors(context, arrays...) do tensors...
-        check(LibAnnulus.annulus_forward(context, tensors..., window(query_start)))
+        check(LibAnnulus.annulus_forward(context, tensors..., call_options(query_start)))
     end
     return out, lse
 end
@@ -144,7 +148,7 @@ function backward!(
     inputs = (("q", q, 4), ("k", k, 4), ("v", v, 4), ("out", out, 4), ("lse", lse, 3), ("d_out", d_out, 4))
     outputs = (("d_lse", d_lse, 3), ("d_q", d_q, 4), ("d_k", d_k, 4), ("d_v", d_v, 4))
     with_tensors(context, inputs..., outputs...) do tensors...
-        check(LibAnnulus.annulus_backward(context, tensors..., window(query_start)))
+        check(LibAnnulus.annulus_backward(context, tensors..., call_options(query_start)))
     end
     return d_q, d_k, d_v
 end

@@ -408,14 +408,48 @@ first. ANNULUS_ERROR_ARGUMENT: a pointer is NULL. Since 0.1.0.
 end
 
 @doc raw"""
-Where the query rows lie in the sequence. Row j of Q, O, LSE and their gradients is global position query_start + j.
-Set `size` to sizeof(annulus_window), best by ANNULUS_WINDOW_INIT.
-""" struct annulus_window
+Bits of annulus_call_options.flags.
+""" const annulus_call_flag = Cint
+const ANNULUS_CALL_QUERY_WINDOW = annulus_call_flag(1) # Q's rows are a window of the rows of K and V, from query_start on
+const ANNULUS_CALL_ADD_D_Q = annulus_call_flag(2) # backward adds dQ to what d_q holds; without it d_q is overwritten
+const ANNULUS_CALL_ADD_D_K = annulus_call_flag(4) # the same for d_k
+const ANNULUS_CALL_ADD_D_V = annulus_call_flag(8) # the same for d_v
+
+@doc raw"""
+What a call may be given beside its tensors. Set `size` to sizeof(annulus_call_options), best by
+ANNULUS_CALL_OPTIONS_INIT; NULL in place of the struct is the same as that. The arrays are read during the call only.
+
+Without ANNULUS_CALL_QUERY_WINDOW, Q has as many rows as K, Nq == N, and row j of Q, O, LSE and their gradients is
+position j. With it, row j is position query_start + j, and query_start + Nq <= N: the query rows are a part of the N
+key rows (one token decoded against a cache, a long job done in pieces).
+
+Sequences: the N rows are one sequence for each batch entry, unless sequence_count says how many there are, S. Then
+they are either
+
+```text
+packed  sequence_starts holds S + 1 numbers, as cu_seqlens elsewhere: sequence i has the rows starts[i] …
+        starts[i + 1] - 1 of every batch entry, 0 <= starts[0], never falling, starts[S] <= N. With
+        sequence_lengths it has only the first lengths[i] of them, 0 <= lengths[i] <= starts[i + 1] - starts[i].
+padded  sequence_starts is NULL, S is B, and batch entry b is a sequence of its first lengths[b] rows,
+        0 <= lengths[b] <= N.
+```
+
+Everything that the config says of the sequence is said of each: segments, places, residues, Hilbert grids, causality
+and padding count inside a sequence and by its own length, and no query attends to another sequence's keys. Where a
+branch's segment is the whole sequence, a grid width must divide the length of each that is not empty. Rows of no
+sequence are no keys; as queries they have O = 0 and LSE = -infinity, and their gradients are 0. Positions are rows
+of K and V all the same, in a query window too. With several ranks (comm.h) the numbers count the rows of all of
+them, each rank passes the same, and a sequence may lie on several.
+""" struct annulus_call_options
     size::Csize_t
-    query_start::Int64
+    flags::UInt64 # bits of annulus_call_flag
+    query_start::Int64 # with ANNULUS_CALL_QUERY_WINDOW the position of row 0 of Q, else 0
+    sequence_count::Int64 # S; 0: neither of the next two is given
+    sequence_starts::Ptr{Int64} # [S + 1] in host memory, or NULL
+    sequence_lengths::Ptr{Int64} # [S] in host memory, or NULL
 end
 
-const ANNULUS_WINDOW_INIT = annulus_window(sizeof(annulus_window), 0)
+const ANNULUS_CALL_OPTIONS_INIT = annulus_call_options(sizeof(annulus_call_options), 0, 0, 0, C_NULL, C_NULL)
 
 @doc raw"""
 Computes O and, if `lse` is not NULL, LSE.
@@ -423,8 +457,7 @@ Computes O and, if `lse` is not NULL, LSE.
 ```text
 q     [B, Nq, H, D]  input            out   [B, Nq, H, D]  output, dtype of q
 k, v  [B, N,  G, D]  inputs           lse   [B, H, Nq]     output, float32 (float64 when q is float64), or NULL
-window  NULL: the query rows are the whole sequence, Nq == N. Else query_start + Nq <= N: the Nq query rows are a
-        part of the N key rows (one token decoded against a cache, a long job done in pieces).
+options  what else there is to say, or NULL; bits that say how gradients are written are an error here
 ```
 
 All tensors are in the memory of the context's device (on CUDA that device's, or managed memory); see tensor.h for
@@ -432,8 +465,8 @@ strides and overlap. The call is ordered on the context's stream and does not wa
 the work is done. On success every element of out and lse is written.
 
 ANNULUS_ERROR_ARGUMENT: a handle or required tensor is NULL; the context has no config; a dtype, rank, shape, stride,
-alignment, overlap or memory is not as above; a branch's heads or grid width do not fit the problem; sizes
-overflow.
+alignment, overlap or memory is not as above; the options are not as annulus_call_options says; a branch's heads or
+grid width do not fit the problem; sizes overflow.
 
 ANNULUS_ERROR_UNSUPPORTED: D is no multiple of 8 from 8 to 256, or the config's engine cannot do this; the message
 says why.
@@ -444,8 +477,8 @@ Nothing was written in these cases. ANNULUS_ERROR_CUDA, ANNULUS_ERROR_CUBLAS: th
 partly written.
 
 Since 0.1.0.
-""" function annulus_forward(context, q, k, v, out, lse, window)
-    @library_call annulus_forward(context::Ptr{annulus_context}, q::Ptr{annulus_tensor}, k::Ptr{annulus_tensor}, v::Ptr{annulus_tensor}, out::Ptr{annulus_tensor}, lse::Ptr{annulus_tensor}, window::Ptr{annulus_window})::annulus_status
+""" function annulus_forward(context, q, k, v, out, lse, options)
+    @library_call annulus_forward(context::Ptr{annulus_context}, q::Ptr{annulus_tensor}, k::Ptr{annulus_tensor}, v::Ptr{annulus_tensor}, out::Ptr{annulus_tensor}, lse::Ptr{annulus_tensor}, options::Ptr{annulus_call_options})::annulus_status
 end
 
 @doc raw"""
@@ -463,11 +496,12 @@ q, out, d_out  [B, Nq, H, D] inputs      d_q       [B, Nq, H, D] output       ls
 k, v           [B, N,  G, D] inputs      d_k, d_v  [B, N,  G, D] outputs      d_lse  [B, H, Nq] input, or NULL
 ```
 
-q, k, v, out and lse must be those of a forward call with the same config and window: an engine finds P with lse, as
-exactly as its dtype holds it, or anew from q and k, as `reference` does. Outputs are overwritten, not added to; with
-a window, d_k and d_v are the contribution of its query rows. Everything else as annulus_forward. Since 0.1.0.
-""" function annulus_backward(context, q, k, v, out, lse, d_out, d_lse, d_q, d_k, d_v, window)
-    @library_call annulus_backward(context::Ptr{annulus_context}, q::Ptr{annulus_tensor}, k::Ptr{annulus_tensor}, v::Ptr{annulus_tensor}, out::Ptr{annulus_tensor}, lse::Ptr{annulus_tensor}, d_out::Ptr{annulus_tensor}, d_lse::Ptr{annulus_tensor}, d_q::Ptr{annulus_tensor}, d_k::Ptr{annulus_tensor}, d_v::Ptr{annulus_tensor}, window::Ptr{annulus_window})::annulus_status
+q, k, v, out and lse must be those of a forward call with the same config, query window and sequences: an engine
+finds P with lse, as exactly as its dtype holds it, or anew from q and k, as `reference` does. Outputs are
+overwritten, but for those that the options' bits say are added to; with a query window, d_k and d_v are the
+contribution of its query rows. Everything else as annulus_forward. Since 0.1.0.
+""" function annulus_backward(context, q, k, v, out, lse, d_out, d_lse, d_q, d_k, d_v, options)
+    @library_call annulus_backward(context::Ptr{annulus_context}, q::Ptr{annulus_tensor}, k::Ptr{annulus_tensor}, v::Ptr{annulus_tensor}, out::Ptr{annulus_tensor}, lse::Ptr{annulus_tensor}, d_out::Ptr{annulus_tensor}, d_lse::Ptr{annulus_tensor}, d_q::Ptr{annulus_tensor}, d_k::Ptr{annulus_tensor}, d_v::Ptr{annulus_tensor}, options::Ptr{annulus_call_options})::annulus_status
 end
 
 @doc raw"""

@@ -363,10 +363,10 @@ class Context:
         """Calls the C function with q's view and the others; None is NULL."""
         views = [like, *others]
         tensors = [view and _arrays.tensor(view, 3 if view.name in ("lse", "d_lse") else 4) for view in views]
-        window = None
+        options = _capi.annulus_call_options()
         if query_start is not None:
-            window = _capi.annulus_window()
-            window.query_start = integer("query_start", query_start)
+            options.flags = _capi.ANNULUS_CALL_QUERY_WINDOW
+            options.query_start = integer("query_start", query_start)
         elif like.shape[-3] != others[0].shape[-3]:
             raise ArgumentError(
                 f"q has {like.shape[-3]} rows and k has {others[0].shape[-3]}; they must have equally many, or q fewer "
@@ -383,7 +383,7 @@ class Context:
                     status = _capi.annulus_context_set_stream(self._handle, stream or None)
                     self._stream = stream if status == _capi.ANNULUS_OK else self._stream
                 if status == _capi.ANNULUS_OK:
-                    status = function(self._handle, *tensors, window)
+                    status = function(self._handle, *tensors, options)
                 views.clear()  # what they keep alive was needed until here, also where nobody waits for the result
                 return status, "" if status == _capi.ANNULUS_OK else _capi.annulus_last_error()
 

@@ -104,9 +104,12 @@ class Job {
         annulus_tensor lse{};
         if (call.lse)
             lse = slice(slice(*call.lse, 0, b, entries), 2, n, rows);
-        annulus_window window = ANNULUS_WINDOW_INIT;
-        window.query_start = query_start_ + n;
-        check(annulus_forward(context_, &q, &k, &v, &out, call.lse ? &lse : nullptr, rank_.comm ? nullptr : &window));
+        annulus_call_options options = ANNULUS_CALL_OPTIONS_INIT;
+        if (!rank_.comm) {
+            options.flags = ANNULUS_CALL_QUERY_WINDOW;
+            options.query_start = query_start_ + n;
+        }
+        check(annulus_forward(context_, &q, &k, &v, &out, call.lse ? &lse : nullptr, &options));
     }
 
     annulus_context *context_;

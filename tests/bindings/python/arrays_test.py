@@ -280,7 +280,7 @@ class ArraysTest(unittest.TestCase):
         refused(annulus.ArgumentError, "q has 83 rows and k has 9; .* query_start say where", q, k[:, :9], v[:, :9])
         refused(annulus.ArgumentError, "query_start is '3'; it must be an int", q[:, :9], k, v, query_start="3")
         refused(annulus.ArgumentError, "query_start is 1.5; it must be an int", q[:, :9], k, v, query_start=1.5)
-        refused(annulus.ArgumentError, "query_start of window is -1", q[:, :9], k, v, query_start=-1)
+        refused(annulus.ArgumentError, "query_start of options is -1", q[:, :9], k, v, query_start=-1)
         refused(annulus.ArgumentError, r"stride\[3\] of v", q, k, v[..., ::-1].copy()[..., ::-1])
         refused(annulus.ArgumentError, r"stride\[3\] of q", np.asfortranarray(q), k, v)
         refused(annulus.ArgumentError, r"shape\[1\] of v", q, k, v[:, :50])

@@ -164,18 +164,64 @@ pub const ANNULUS_ALLOCATOR_INIT: annulus_allocator = annulus_allocator {
     user: std::ptr::null_mut(),
 };
 
-/// Where the query rows lie in the sequence. Row j of Q, O, LSE and their gradients is global position query_start + j.
-/// Set `size` to sizeof(annulus_window), best by ANNULUS_WINDOW_INIT.
+/// Bits of annulus_call_options.flags.
+pub type annulus_call_flag = c_int;
+/// Q's rows are a window of the rows of K and V, from query_start on
+pub const ANNULUS_CALL_QUERY_WINDOW: annulus_call_flag = 1;
+/// backward adds dQ to what d_q holds; without it d_q is overwritten
+pub const ANNULUS_CALL_ADD_D_Q: annulus_call_flag = 2;
+/// the same for d_k
+pub const ANNULUS_CALL_ADD_D_K: annulus_call_flag = 4;
+/// the same for d_v
+pub const ANNULUS_CALL_ADD_D_V: annulus_call_flag = 8;
+
+/// What a call may be given beside its tensors. Set `size` to sizeof(annulus_call_options), best by
+/// ANNULUS_CALL_OPTIONS_INIT; NULL in place of the struct is the same as that. The arrays are read during the call only.
+///
+/// Without ANNULUS_CALL_QUERY_WINDOW, Q has as many rows as K, Nq == N, and row j of Q, O, LSE and their gradients is
+/// position j. With it, row j is position query_start + j, and query_start + Nq <= N: the query rows are a part of the N
+/// key rows (one token decoded against a cache, a long job done in pieces).
+///
+/// Sequences: the N rows are one sequence for each batch entry, unless sequence_count says how many there are, S. Then
+/// they are either
+///
+/// ```text
+/// packed  sequence_starts holds S + 1 numbers, as cu_seqlens elsewhere: sequence i has the rows starts[i] …
+///         starts[i + 1] - 1 of every batch entry, 0 <= starts[0], never falling, starts[S] <= N. With
+///         sequence_lengths it has only the first lengths[i] of them, 0 <= lengths[i] <= starts[i + 1] - starts[i].
+/// padded  sequence_starts is NULL, S is B, and batch entry b is a sequence of its first lengths[b] rows,
+///         0 <= lengths[b] <= N.
+/// ```
+///
+/// Everything that the config says of the sequence is said of each: segments, places, residues, Hilbert grids, causality
+/// and padding count inside a sequence and by its own length, and no query attends to another sequence's keys. Where a
+/// branch's segment is the whole sequence, a grid width must divide the length of each that is not empty. Rows of no
+/// sequence are no keys; as queries they have O = 0 and LSE = -infinity, and their gradients are 0. Positions are rows
+/// of K and V all the same, in a query window too. With several ranks (comm.h) the numbers count the rows of all of
+/// them, each rank passes the same, and a sequence may lie on several.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct annulus_window {
+pub struct annulus_call_options {
     pub size: usize,
+    /// bits of annulus_call_flag
+    pub flags: u64,
+    /// with ANNULUS_CALL_QUERY_WINDOW the position of row 0 of Q, else 0
     pub query_start: i64,
+    /// S; 0: neither of the next two is given
+    pub sequence_count: i64,
+    /// \[S + 1\] in host memory, or NULL
+    pub sequence_starts: *const i64,
+    /// \[S\] in host memory, or NULL
+    pub sequence_lengths: *const i64,
 }
 
-pub const ANNULUS_WINDOW_INIT: annulus_window = annulus_window {
-    size: std::mem::size_of::<annulus_window>(),
+pub const ANNULUS_CALL_OPTIONS_INIT: annulus_call_options = annulus_call_options {
+    size: std::mem::size_of::<annulus_call_options>(),
+    flags: 0,
     query_start: 0,
+    sequence_count: 0,
+    sequence_starts: std::ptr::null(),
+    sequence_lengths: std::ptr::null(),
 };
 
 /// The two passes, for questions about their cost.
@@ -545,8 +591,7 @@ extern "C" {
     /// ```text
     /// q     [B, Nq, H, D]  input            out   [B, Nq, H, D]  output, dtype of q
     /// k, v  [B, N,  G, D]  inputs           lse   [B, H, Nq]     output, float32 (float64 when q is float64), or NULL
-    /// window  NULL: the query rows are the whole sequence, Nq == N. Else query_start + Nq <= N: the Nq query rows are a
-    ///         part of the N key rows (one token decoded against a cache, a long job done in pieces).
+    /// options  what else there is to say, or NULL; bits that say how gradients are written are an error here
     /// ```
     ///
     /// All tensors are in the memory of the context's device (on CUDA that device's, or managed memory); see tensor.h for
@@ -554,8 +599,8 @@ extern "C" {
     /// the work is done. On success every element of out and lse is written.
     ///
     /// ANNULUS_ERROR_ARGUMENT: a handle or required tensor is NULL; the context has no config; a dtype, rank, shape, stride,
-    /// alignment, overlap or memory is not as above; a branch's heads or grid width do not fit the problem; sizes
-    /// overflow.
+    /// alignment, overlap or memory is not as above; the options are not as annulus_call_options says; a branch's heads or
+    /// grid width do not fit the problem; sizes overflow.
     ///
     /// ANNULUS_ERROR_UNSUPPORTED: D is no multiple of 8 from 8 to 256, or the config's engine cannot do this; the message
     /// says why.
@@ -573,7 +618,7 @@ extern "C" {
         v: *const annulus_tensor,
         out: *const annulus_tensor,
         lse: *const annulus_tensor,
-        window: *const annulus_window,
+        options: *const annulus_call_options,
     ) -> annulus_status;
 
     /// Computes the gradients of forward: given dO (and dLSE, if `d_lse` is not NULL), writes dQ, dK and dV. With
@@ -590,9 +635,10 @@ extern "C" {
     /// k, v           [B, N,  G, D] inputs      d_k, d_v  [B, N,  G, D] outputs      d_lse  [B, H, Nq] input, or NULL
     /// ```
     ///
-    /// q, k, v, out and lse must be those of a forward call with the same config and window: an engine finds P with lse, as
-    /// exactly as its dtype holds it, or anew from q and k, as `reference` does. Outputs are overwritten, not added to; with
-    /// a window, d_k and d_v are the contribution of its query rows. Everything else as annulus_forward. Since 0.1.0.
+    /// q, k, v, out and lse must be those of a forward call with the same config, query window and sequences: an engine
+    /// finds P with lse, as exactly as its dtype holds it, or anew from q and k, as `reference` does. Outputs are
+    /// overwritten, but for those that the options' bits say are added to; with a query window, d_k and d_v are the
+    /// contribution of its query rows. Everything else as annulus_forward. Since 0.1.0.
     pub fn annulus_backward(
         context: *mut annulus_context,
         q: *const annulus_tensor,
@@ -605,7 +651,7 @@ extern "C" {
         d_q: *const annulus_tensor,
         d_k: *const annulus_tensor,
         d_v: *const annulus_tensor,
-        window: *const annulus_window,
+        options: *const annulus_call_options,
     ) -> annulus_status;
 
     /// Estimates a problem under the context's config, in \*estimate.

@@ -36,7 +36,7 @@ fn structs_lie_as_in_c() {
     let mine = layout! {
         annulus_tensor { data, dtype, rank, shape, stride }
         annulus_allocator { size, allocate, release, user }
-        annulus_window { size, query_start }
+        annulus_call_options { size, flags, query_start, sequence_count, sequence_starts, sequence_lengths }
         annulus_problem {
             size, dtype, heads, kv_heads, head_dim, batch, sequence_length, query_start, query_length, key_start, key_length
         }

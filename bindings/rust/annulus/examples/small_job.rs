@@ -6,7 +6,7 @@
 //! generator: state = state * 1664525 + 1013904223 mod 2^32, beginning with state 1; the number is
 //! (state >> 8) / 2^23 - 1, exactly.
 
-use annulus::{Config, Context, Result, TensorMut, TensorRef};
+use annulus::{CallOptions, Config, Context, Result, TensorMut, TensorRef};
 
 const SHAPE: [usize; 4] = [1, 64, 4, 16];
 const LSE_SHAPE: [usize; 3] = [1, 4, 64];
@@ -43,7 +43,7 @@ fn main() -> Result<()> {
         &rows(&v)?,
         &mut TensorMut::new(&mut out, &SHAPE)?,
         Some(&mut TensorMut::new(&mut lse, &LSE_SHAPE)?),
-        None,
+        &CallOptions::new(),
     )?;
     context.backward(
         &rows(&q)?,
@@ -56,7 +56,7 @@ fn main() -> Result<()> {
         &mut TensorMut::new(&mut d_q, &SHAPE)?,
         &mut TensorMut::new(&mut d_k, &SHAPE)?,
         &mut TensorMut::new(&mut d_v, &SHAPE)?,
-        None,
+        &CallOptions::new(),
     )?;
 
     println!("sum(out) = {:.6}", sum(&out));

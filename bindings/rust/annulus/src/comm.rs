@@ -45,7 +45,7 @@ impl Comm {
     /// The ends of a communicator between `ranks` threads of this process, one each.
     ///
     /// ```
-    /// use annulus::{Comm, Config, Context, TensorMut, TensorRef};
+    /// use annulus::{CallOptions, Comm, Config, Context, TensorMut, TensorRef};
     /// # fn main() -> annulus::Result<()> {
     /// let config = Config::builder().branch(16, 1).branch(0, 4).causal(true).build()?;
     /// let work = |comm| {
@@ -55,7 +55,7 @@ impl Comm {
     ///     let x = TensorRef::new(&rows, &shape)?;
     ///     let mut context = Context::cpu(&config)?;
     ///     context.set_comm(Some(comm))?;
-    ///     context.forward(&x, &x, &x, &mut TensorMut::new(&mut out, &shape)?, None, None)
+    ///     context.forward(&x, &x, &x, &mut TensorMut::new(&mut out, &shape)?, None, &CallOptions::new())
     /// };
     /// let comms = Comm::local(2)?;
     /// std::thread::scope(|scope| {

@@ -53,10 +53,36 @@ fn raw_mut<T: Element>(tensor: Option<&mut TensorMut<'_, T>>) -> *const sys::ann
     tensor.map_or(ptr::null(), TensorMut::as_raw)
 }
 
-/// Calls `f` with the C API's window: NULL where the query rows are the whole sequence.
-fn with_window<R>(query_start: Option<i64>, f: impl FnOnce(*const sys::annulus_window) -> R) -> R {
-    let window = query_start.map(|query_start| sys::annulus_window { query_start, ..sys::ANNULUS_WINDOW_INIT });
-    f(window.as_ref().map_or(ptr::null(), |window| window))
+/// What a call may be given beside its tensors. By default nothing.
+///
+/// ```
+/// let decode = annulus::CallOptions::new().query_start(41);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CallOptions {
+    query_start: Option<i64>,
+}
+
+impl CallOptions {
+    /// Nothing: the query rows are all rows, Nq = N.
+    pub fn new() -> CallOptions {
+        CallOptions::default()
+    }
+
+    /// The query rows are the positions `position` … `position` + Nq − 1 of the N.
+    pub fn query_start(mut self, position: i64) -> CallOptions {
+        self.query_start = Some(position);
+        self
+    }
+
+    fn raw(&self) -> sys::annulus_call_options {
+        let mut raw = sys::ANNULUS_CALL_OPTIONS_INIT;
+        if let Some(position) = self.query_start {
+            raw.flags = sys::ANNULUS_CALL_QUERY_WINDOW as u64;
+            raw.query_start = position;
+        }
+        raw
+    }
 }
 
 impl Context {
@@ -109,12 +135,11 @@ impl Context {
     /// | `k`, `v` | \[B, N, G, D\] | G divides H |
     /// | `lse` | \[B, H, Nq\] | float32, float64 where `q` is |
     ///
-    /// `query_start` None: the query rows are the whole sequence, Nq = N. Else they are the positions `query_start` …
-    /// `query_start` + Nq − 1 of the N. On a GPU the call does not wait for the device. On an error of an argument
-    /// nothing was written.
+    /// Without a query window in `options` Nq = N. On a GPU the call does not wait for the device. On an error of an
+    /// argument nothing was written.
     ///
     /// ```
-    /// use annulus::{Config, Context, TensorMut, TensorRef};
+    /// use annulus::{CallOptions, Config, Context, TensorMut, TensorRef};
     /// # fn main() -> annulus::Result<()> {
     /// let shape = [1, 100, 4, 16];
     /// let (q, k, v) = (vec![0.5_f32; 6400], vec![0.25_f32; 6400], vec![2.0_f32; 6400]);
@@ -127,7 +152,7 @@ impl Context {
     ///     &TensorRef::new(&v, &shape)?,
     ///     &mut TensorMut::new(&mut out, &shape)?,
     ///     Some(&mut TensorMut::new(&mut lse, &[1, 4, 100])?),
-    ///     None,
+    ///     &CallOptions::new(),
     /// )?;
     /// assert!(out.iter().all(|x| (x - 2.0).abs() < 1e-5));
     /// # Ok(()) }
@@ -139,15 +164,13 @@ impl Context {
         v: &TensorRef<'_, T>,
         out: &mut TensorMut<'_, T>,
         lse: Option<&mut TensorMut<'_, T::Lse>>,
-        query_start: Option<i64>,
+        options: &CallOptions,
     ) -> Result<()> {
         let (q, k, v, out, lse) = (q.as_raw(), k.as_raw(), v.as_raw(), out.as_raw(), raw_mut(lse));
-        with_window(query_start, |window| {
-            check(unsafe { sys::annulus_forward(self.handle, q, k, v, out, lse, window) })
-        })
+        check(unsafe { sys::annulus_forward(self.handle, q, k, v, out, lse, &options.raw()) })
     }
 
-    /// Computes the gradients dQ, dK and dV of a forward call with the same config and `query_start`, given dO and, where
+    /// Computes the gradients dQ, dK and dV of a forward call with the same config and `options`, given dO and, where
     /// it is not None, dLSE. Gradients have the shapes of what they are gradients of, and are overwritten.
     #[allow(clippy::too_many_arguments)] // as many as the mathematics has
     pub fn backward<T: Element>(
@@ -162,14 +185,13 @@ impl Context {
         d_q: &mut TensorMut<'_, T>,
         d_k: &mut TensorMut<'_, T>,
         d_v: &mut TensorMut<'_, T>,
-        query_start: Option<i64>,
+        options: &CallOptions,
     ) -> Result<()> {
         let (q, k, v, out, lse) = (q.as_raw(), k.as_raw(), v.as_raw(), out.as_raw(), lse.as_raw());
         let (d_out, d_lse) = (d_out.as_raw(), raw(d_lse));
         let (d_q, d_k, d_v) = (d_q.as_raw(), d_k.as_raw(), d_v.as_raw());
-        with_window(query_start, |window| {
-            check(unsafe { sys::annulus_backward(self.handle, q, k, v, out, lse, d_out, d_lse, d_q, d_k, d_v, window) })
-        })
+        let options = options.raw();
+        check(unsafe { sys::annulus_backward(self.handle, q, k, v, out, lse, d_out, d_lse, d_q, d_k, d_v, &options) })
     }
 
     /// The engine that served the last successful call; [`Engine::AUTO`] before the first.

@@ -35,7 +35,7 @@ mod tensor;
 
 pub use comm::{AbortHandle, Comm, NcclId};
 pub use config::{Branch, Config, ConfigBuilder, Engine, Exchange, Order, Padding, Phase, QueryRule};
-pub use context::{Context, Device, Traffic};
+pub use context::{CallOptions, Context, Device, Traffic};
 pub use element::{Bf16, Dtype, Element, F16};
 pub use error::{Error, Result, Status};
 pub use estimate::{Estimate, Pass, Problem, RankEstimate};
@@ -70,7 +70,7 @@ pub fn attention<T: Element>(
         v,
         &mut TensorMut::new(&mut out, &[b, n, h, d])?,
         Some(&mut TensorMut::new(&mut lse, &[b, h, n])?),
-        None,
+        &CallOptions::new(),
     )?;
     Ok(Attention { out, lse })
 }

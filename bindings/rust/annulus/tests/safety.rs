@@ -2,7 +2,7 @@
 //! Errors, views, threads and ranks.
 
 use annulus::{attention, AbortHandle, Branch, Comm, Config, Context, Device, Engine, Error, Order, Status};
-use annulus::{Dtype, Pass, Problem, TensorMut, TensorRef};
+use annulus::{CallOptions, Dtype, Pass, Problem, TensorMut, TensorRef};
 use std::time::Duration;
 
 const SHAPE: [usize; 4] = [1, 64, 4, 16];
@@ -74,7 +74,10 @@ fn outputs_may_not_repeat() {
     let mut out = TensorMut::with_strides(&mut row, &SHAPE, &[0, 0, 16, 1]).unwrap();
     let mut context = Context::cpu(&config()).unwrap();
     let x = tensor(&input);
-    assert_eq!(context.forward(&x, &x, &x, &mut out, None, None).unwrap_err().status(), Status::ARGUMENT);
+    assert_eq!(
+        context.forward(&x, &x, &x, &mut out, None, &CallOptions::new()).unwrap_err().status(),
+        Status::ARGUMENT
+    );
 }
 
 #[test]
@@ -117,7 +120,9 @@ fn contexts_work_in_several_threads() {
                 for _ in 0..20 {
                     let mut out = vec![f32::NAN; COUNT];
                     let x = tensor(x);
-                    context.forward(&x, &x, &x, &mut TensorMut::new(&mut out, &SHAPE).unwrap(), None, None).unwrap();
+                    context
+                        .forward(&x, &x, &x, &mut TensorMut::new(&mut out, &SHAPE).unwrap(), None, &CallOptions::new())
+                        .unwrap();
                     assert_eq!(&out, expected);
                 }
             });
@@ -156,7 +161,7 @@ fn ranks_give_what_one_gives() {
         context.set_shards(Some(&lengths))?;
         let part = |rows| TensorRef::new(rows, &shape);
         let (q, k, v) = (part(&q[start * 64..])?, part(&k[start * 64..])?, part(&v[start * 64..])?);
-        context.forward(&q, &k, &v, &mut TensorMut::new(out, &shape)?, None, None)?;
+        context.forward(&q, &k, &v, &mut TensorMut::new(out, &shape)?, None, &CallOptions::new())?;
         Ok(context.last_traffic()?.received_bytes)
     };
     let comms = Comm::local(2).unwrap();
@@ -190,7 +195,7 @@ fn a_rank_that_waits_can_be_freed() {
             context.set_comm(Some(comm)).unwrap();
             let mut out = vec![0.0; COUNT];
             let x = tensor(&x);
-            context.forward(&x, &x, &x, &mut TensorMut::new(&mut out, &SHAPE).unwrap(), None, None)
+            context.forward(&x, &x, &x, &mut TensorMut::new(&mut out, &SHAPE).unwrap(), None, &CallOptions::new())
         });
         std::thread::sleep(Duration::from_millis(50));
         abort.abort().unwrap();

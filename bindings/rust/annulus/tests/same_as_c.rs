@@ -2,7 +2,9 @@
 //! The same problem through the C API and through this crate gives the same bits. The environment variable
 //! ANNULUS_REFERENCE names the C program that computes it (tests/bindings/reference.c says which problem).
 
-use annulus::{attention, Bf16, Branch, Config, Context, Element, Phase, QueryRule, TensorMut, TensorRef, F16};
+use annulus::{
+    attention, Bf16, Branch, CallOptions, Config, Context, Element, Phase, QueryRule, TensorMut, TensorRef, F16,
+};
 use std::mem::size_of_val;
 
 const B: usize = 2;
@@ -83,7 +85,7 @@ fn same_as_c<T: Element>(dtype: i32) {
             &mut TensorMut::new(&mut d_q, &QUERY).unwrap(),
             &mut TensorMut::new(&mut d_k, &KEY).unwrap(),
             &mut TensorMut::new(&mut d_v, &KEY).unwrap(),
-            None,
+            &CallOptions::new(),
         )
         .unwrap();
 
@@ -98,7 +100,7 @@ fn same_as_c<T: Element>(dtype: i32) {
             &key(&v),
             &mut TensorMut::new(&mut window_out, &window).unwrap(),
             None,
-            Some(WINDOW_START as i64),
+            &CallOptions::new().query_start(WINDOW_START as i64),
         )
         .unwrap();
 

@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every option of a call wrong, one at a time; and what is right about options by themselves. */
+#include "fixture.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define ARGUMENT ANNULUS_ERROR_ARGUMENT
+
+static annulus_call_options fresh(void) {
+    const annulus_call_options options = ANNULUS_CALL_OPTIONS_INIT;
+    return options;
+}
+
+/* Refused by both passes, and `words` are a part of the message. */
+static void assert_options_refused(fixture *f, const annulus_call_options *options, const char *name,
+                                   const char *words) {
+    for (int c = 0; c < 2; ++c) {
+        f->options = options;
+        assert_call_refused(f, both_calls[c], ARGUMENT, name, words);
+        if (!strstr(annulus_last_error(), words))
+            fail_msg("%s: \"%s\" does not say \"%s\"", both_calls[c]->name, annulus_last_error(), words);
+        f->options = NULL;
+    }
+}
+
+static void sizes(void **state) {
+    fixture *f = *state;
+    struct {
+        annulus_call_options options;
+        char unknown[8];
+    } later = {ANNULUS_CALL_OPTIONS_INIT, {0}};
+    annulus_call_options options = fresh();
+    const size_t wrong[] = {0, sizeof(size_t), sizeof(annulus_call_options) - 1, SIZE_MAX};
+    for (int i = 0; i < 4; ++i) {
+        options.size = wrong[i];
+        assert_options_refused(f, &options, "options", "size of options");
+    }
+    later.options.size = sizeof later;
+    later.unknown[7] = 1;
+    assert_options_refused(f, &later.options, "options", "is not zero");
+    later.unknown[7] = 0;
+    for (int c = 0; c < 2; ++c) {
+        f->options = &later.options;
+        assert_ok(both_calls[c]->run(f));
+    }
+}
+
+/* The same bits in the results, with NULL and with fresh options. */
+static void fresh_options_are_none(void **state) {
+    fixture *f = *state;
+    const annulus_call_options options = fresh();
+    const size_t bytes = sizeof(float) * BATCH * LENGTH * HEADS * DIM;
+    for (int c = 0; c < 2; ++c) {
+        const void *result = f->tensors[both_calls[c]->outputs[0]].data;
+        void *without = malloc(bytes);
+        assert_non_null(without);
+        mark_outputs(f, both_calls[c]);
+        assert_ok(both_calls[c]->run(f));
+        memcpy(without, result, bytes);
+        mark_outputs(f, both_calls[c]);
+        f->options = &options;
+        assert_ok(both_calls[c]->run(f));
+        assert_memory_equal(result, without, bytes);
+        free(without);
+        f->options = NULL;
+    }
+}
+
+static void flags(void **state) {
+    fixture *f = *state;
+    annulus_call_options options = fresh();
+    const uint64_t unknown[] = {16, UINT64_C(1) << 32, UINT64_C(1) << 63, UINT64_MAX};
+    for (int i = 0; i < 4; ++i) {
+        options.flags = unknown[i];
+        assert_options_refused(f, &options, "flags", "it may have the bits 0xf");
+    }
+    const uint64_t of_gradients[] = {ANNULUS_CALL_ADD_D_Q, ANNULUS_CALL_ADD_D_K, ANNULUS_CALL_ADD_D_V};
+    for (int i = 0; i < 3; ++i) {
+        options.flags = of_gradients[i];
+        f->options = &options;
+        assert_call_refused(f, &forward_call, ARGUMENT, "flags", "gradients in forward");
+        assert_call_refused(f, &backward_call, ANNULUS_ERROR_UNSUPPORTED, "flags", "added gradients");
+    }
+}
+
+static void query_windows(void **state) {
+    fixture *f = *state;
+    annulus_call_options options = fresh();
+    options.query_start = 1;
+    assert_options_refused(f, &options, "query_start", "without ANNULUS_CALL_QUERY_WINDOW in flags it must be 0");
+    options.flags = ANNULUS_CALL_QUERY_WINDOW;
+    const int64_t starts[] = {-1, 1, INT64_MAX, INT64_MIN};
+    for (int i = 0; i < 4; ++i) {
+        options.query_start = starts[i];
+        assert_options_refused(f, &options, "query_start", "the 12 rows of q");
+    }
+    options.query_start = 0;
+    f->options = &options;
+    for (int c = 0; c < 2; ++c)
+        assert_ok(both_calls[c]->run(f));
+
+    f->tensors[K].shape[1] = f->tensors[V].shape[1] = LENGTH - 1;
+    f->tensors[D_K].shape[1] = f->tensors[D_V].shape[1] = LENGTH - 1;
+    assert_options_refused(f, &options, "query_start", "the 11 rows of k");
+    const annulus_call_options none = fresh();
+    assert_options_refused(f, &none, NULL, "without a query window");
+}
+
+enum { MOST = 5 };
+
+/* Numbers for the arrays; of `starts` one more than `count` are read. */
+typedef struct numbers {
+    int64_t count;
+    int has_starts, has_lengths;
+    int64_t starts[MOST], lengths[MOST];
+    const char *name, *words; /* what the message names and says */
+} numbers;
+
+static annulus_call_options options_of(const numbers *n) {
+    annulus_call_options options = fresh();
+    options.sequence_count = n->count;
+    options.sequence_starts = n->has_starts ? n->starts : NULL;
+    options.sequence_lengths = n->has_lengths ? n->lengths : NULL;
+    return options;
+}
+
+static void sequences(void **state) {
+    fixture *f = *state;
+    static const numbers wrong[] = {
+        {-1, 1, 0, {0, 12}, {0}, "sequence_count", "sequence_count of options is -1; it must be at least 0"},
+        {INT64_MIN, 0, 1, {0}, {12, 12}, "sequence_count", "it must be at least 0"},
+        {2, 0, 0, {0}, {0}, "sequence_count", "sequence_starts and sequence_lengths are NULL"},
+        {0, 1, 0, {0, 12}, {0}, "sequence_starts", "sequence_starts is not NULL"},
+        {0, 0, 1, {0}, {12, 12}, "sequence_lengths", "sequence_lengths is not NULL"},
+        {0, 1, 1, {0, 12}, {12, 12}, "sequence_starts", "sequence_starts is not NULL"},
+        {1, 1, 0, {-1, 12}, {0}, "sequence_starts", "sequence_starts[0] is -1; it must be at least 0"},
+        {1, 1, 0, {13, 13}, {0}, "sequence_starts", "sequence_starts[0] is 13; it must be at most 12, the rows of k"},
+        {1,
+         1,
+         0,
+         {0, -1},
+         {0},
+         "sequence_starts",
+         "sequence_starts[1] is -1; it must be at least sequence_starts[0], 0"},
+        {3,
+         1,
+         0,
+         {0, 7, 6, 12},
+         {0},
+         "sequence_starts",
+         "sequence_starts[2] is 6; it must be at least sequence_starts[1], 7"},
+        {3,
+         1,
+         0,
+         {0, 7, 7, 13},
+         {0},
+         "sequence_starts",
+         "sequence_starts[3] is 13; it must be at most 12, the rows of k"},
+        {3, 1, 0, {0, 7, INT64_MAX, 12}, {0}, "sequence_starts", "it must be at most 12, the rows of k"},
+        {2, 1, 1, {0, 7, 12}, {7, -1}, "sequence_lengths", "sequence_lengths[1] is -1; it must be at least 0"},
+        {2,
+         1,
+         1,
+         {0, 7, 12},
+         {8, 5},
+         "sequence_lengths",
+         "sequence_lengths[0] is 8; it must be at most 7, the rows up to the next start"},
+        {2, 1, 1, {0, 7, 11}, {7, 5}, "sequence_lengths", "sequence_lengths[1] is 5; it must be at most 4"},
+        {1, 0, 1, {0}, {12}, "sequence_count", "without sequence_starts it must be the batch, 2"},
+        {3, 0, 1, {0}, {12, 12, 12}, "sequence_count", "without sequence_starts it must be the batch, 2"},
+        {2, 0, 1, {0}, {-3, 12}, "sequence_lengths", "sequence_lengths[0] is -3; it must be at least 0"},
+        {2, 0, 1, {0}, {12, 13}, "sequence_lengths", "sequence_lengths[1] is 13; it must be at most 12, the rows of k"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; ++i) {
+        const annulus_call_options options = options_of(&wrong[i]);
+        assert_options_refused(f, &options, wrong[i].name, wrong[i].words);
+    }
+}
+
+static void assert_sequences_pass_the_checks(fixture *f, const annulus_call_options *options) {
+    f->options = options;
+    for (int c = 0; c < 2; ++c)
+        assert_call_refused(f, both_calls[c], ANNULUS_ERROR_UNSUPPORTED, "sequence_count", "sequences");
+    f->options = NULL;
+}
+
+static void legal_sequences(void **state) {
+    fixture *f = *state;
+    static const numbers legal[] = {
+        {1, 1, 0, {0, 12}, {0}, NULL, NULL},          {1, 1, 0, {12, 12}, {0}, NULL, NULL},
+        {4, 1, 0, {2, 2, 5, 5, 11}, {0}, NULL, NULL}, {4, 1, 1, {2, 2, 5, 5, 12}, {0, 1, 0, 7}, NULL, NULL},
+        {2, 0, 1, {0}, {12, 0}, NULL, NULL},
+    };
+    for (size_t i = 0; i < sizeof legal / sizeof *legal; ++i) {
+        const annulus_call_options options = options_of(&legal[i]);
+        assert_sequences_pass_the_checks(f, &options);
+    }
+}
+
+/* A grid as long as the sequence must fit each of them that has rows. */
+static void grid_widths(void **state) {
+    fixture *f = *state;
+    static const numbers fits = {3, 1, 0, {0, 8, 8, 12}, {0}, NULL, NULL};
+    static const numbers wrong = {3, 1, 0, {0, 8, 8, 11}, {0}, NULL, NULL};
+    annulus_call_options options = options_of(&fits);
+    int32_t branch;
+    assert_ok(annulus_config_add_branch(f->config, 0, 2, &branch));
+    assert_ok(annulus_config_set_branch_order(f->config, branch, ANNULUS_ORDER_HILBERT, 4));
+    assert_ok(annulus_context_set_config(f->context, f->config));
+    assert_sequences_pass_the_checks(f, &options);
+    options = options_of(&wrong);
+    assert_options_refused(f, &options, "grid_width",
+                           "grid_width of branch 2 is 4; it must divide the length of sequence 2, 3");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(sizes),     TEST(fresh_options_are_none), TEST(flags),       TEST(query_windows),
+        TEST(sequences), TEST(legal_sequences),        TEST(grid_widths),
+    };
+    return RUN_TESTS(tests);
+}
