@@ -127,6 +127,20 @@ SIZED(annulus_estimate, ANNULUS_ESTIMATE_INIT)
 SIZED(annulus_traffic, ANNULUS_TRAFFIC_INIT)
 SIZED(annulus_rank_estimate, ANNULUS_RANK_ESTIMATE_INIT)
 
+/* Its arrays are its own. */
+%typemap(freearg) const int64_t *sequence_starts, const int64_t *sequence_lengths ""
+%typemap(memberin) const int64_t *sequence_starts, const int64_t *sequence_lengths {
+    free((void *)$1);
+    $1 = $input;
+}
+%extend annulus_call_options {
+    ~annulus_call_options(void) {
+        free((void *)$self->sequence_starts);
+        free((void *)$self->sequence_lengths);
+        free($self);
+    }
+}
+
 /* annulus_tensor(address, dtype, shape, strides): sequences of at most 4. */
 %typemap(in) (int32_t rank, const int64_t *shape) (int64_t numbers[4]) {
     const int count = annulus_read_sizes($input, numbers);

@@ -67,6 +67,14 @@ BAD_OPTIONS = {
     "unknown dtype": ["--branch", "8:1", "--dtype", "int8"],
     "query start beyond the keys": ["--branch", "8:1", "--query-start", "1"],
     "negative query start": ["--branch", "8:1", "--query-start", "-1"],
+    "starts beyond the rows": ["--branch", "8:1", "--starts", "0,10"],
+    "falling starts": ["--branch", "8:1", "--starts", "0,5,4"],
+    "one start": ["--branch", "8:1", "--starts", "0"],
+    "starts of words": ["--branch", "8:1", "--starts", "0,nine"],
+    "no file of starts": ["--branch", "8:1", "--starts", "missing.npy"],
+    "lengths beyond the rows": ["--branch", "8:1", "--lengths", "10"],
+    "lengths of another batch": ["--branch", "8:1", "--lengths", "5,5"],
+    "lengths of other starts": ["--branch", "8:1", "--starts", "0,5,9", "--lengths", "5"],
 }
 
 BAD_FILES = {
@@ -126,6 +134,21 @@ class RefusalTest(ProgramTest):
         for name, options in BAD_OPTIONS.items():
             with self.subTest(name):
                 self.check(*options)
+
+    def test_files_of_sequences(self):
+        path = self.path("starts.npy")
+        for array, says in ((np.array([0, 10]), "sequence_starts[1] is 10; it must be at most 9"),
+                            (np.array([0, 10], "int32"), "sequence_starts[1] is 10; it must be at most 9"),
+                            (np.array([0.0, 9.0]), "the dtype is '<f8'; it must be little-endian int64 or int32"),
+                            (np.array([0, 9], ">i8"), "the dtype is '>i8'; it must be little-endian int64 or int32"),
+                            (np.array([[0, 9]]), "the array has 2 dimensions; it must have 1")):
+            with self.subTest(says):
+                np.save(path, array)
+                self.before = self.names()
+                self.check("--branch", "8:1", "--starts", path, says=says)
+        np.save(path, np.array([0, 9]))
+        path.write_bytes(path.read_bytes()[:-1])
+        self.check("--branch", "8:1", "--starts", path, says="promises 16 bytes of numbers, the file holds 15")
 
     def test_devices_that_are_not_there(self):
         count = cuda_device_count()

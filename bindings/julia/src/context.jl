@@ -80,29 +80,64 @@ function with_tensors(f, context::Context, arrays...)
     end
 end
 
-"C's options of a call, with positions counted from 0."
-function call_options(query_start::Union{Nothing,Integer})
+const Numbers = Union{Nothing,AbstractVector{<:Integer}}
+
+"Integers of the caller's in host memory, less what C counts from."
+host_numbers(name, ::Nothing, base) = Int64[]
+function host_numbers(name, x::AbstractVector{<:Integer}, base)
+    place_of(x)[1] === :cpu || throw(argument_error("$name is on $(join(place_of(x), " ")); it must be in host memory"))
+    return Int64[number - base for number in x]
+end
+
+"Calls `f` with C's options, which count positions from 0, while their arrays are kept alive."
+function with_options(f; query_start::Union{Nothing,Integer}, sequence_starts::Numbers, sequence_lengths::Numbers)
+    starts = host_numbers("sequence_starts", sequence_starts, 1)
+    lengths = host_numbers("sequence_lengths", sequence_lengths, 0)
+    if sequence_starts !== nothing && sequence_lengths !== nothing && length(starts) != length(lengths) + 1
+        throw(argument_error(
+            "sequence_starts has $(length(starts)) numbers and sequence_lengths $(length(lengths)); " *
+            "it must have one more, where the last sequence ends",
+        ))
+    end
     size = sizeof(LibAnnulus.annulus_call_options)
     flags = query_start === nothing ? 0 : LibAnnulus.ANNULUS_CALL_QUERY_WINDOW
     start = query_start === nothing ? 0 : query_start - 1
-    return Ref(LibAnnulus.annulus_call_options(size, flags, start, 0, C_NULL, C_NULL))
+    count = sequence_starts === nothing ? length(lengths) : length(starts) - 1
+    GC.@preserve starts lengths begin
+        pointers = (
+            sequence_starts === nothing ? C_NULL : pointer(starts),
+            sequence_lengths === nothing ? C_NULL : pointer(lengths),
+        )
+        f(Ref(LibAnnulus.annulus_call_options(size, flags, start, count, pointers...)))
+    end
 end
 
 """
-    forward!(out, lse, context, q, k, v; query_start=nothing)
+    forward!(out, lse, context, q, k, v; query_start=nothing, sequence_starts=nothing, sequence_lengths=nothing)
 
 As [`forward`](@ref), into arrays of the caller's; `lse` may be `nothing`.
 """
-function forward!(out, lse, context::Context, q, k, v; query_start::Union{Nothing,Integer} = nothing)
+function forward!(
+    out,
+    lse,
+    context::Context,
+    q,
+    k,
+    v;
+    query_start::Union{Nothing,Integer} = nothing,
+    sequence_starts::Numbers = nothing,
+    sequence_lengths::Numbers = nothing,
+)
     arrays = (("q", q, 4), ("k", k, 4), ("v", v, 4), ("out", out, 4), ("lse", lse, 3))
+    names = (query_start = query_start, sequence_starts = sequence_starts, sequence_lengths = sequence_lengths)
     with_tensors(context, arrays...) do tensors...
-        check(LibAnnulus.annulus_forward(context, tensors..., call_options(query_start)))
+        with_options(options -> check(LibAnnulus.annulus_forward(context, tensors..., options)); names...)
     end
     return out, lse
 end
 
 """
-    out, lse = forward(context, q, k, v; query_start=nothing)
+    out, lse = forward(context, q, k, v; query_start=nothing, sequence_starts=nothing, sequence_lengths=nothing)
 
 Attention of `q`, of size (D, H, Nq, B), over `k` and `v`, of size (D, G, N, B): `out` has q's size, `lse`, the logarithms of
 the softmax's denominators, is (Nq, H, B), Float32 (Float64 for Float64).
@@ -114,11 +149,16 @@ dimension may be left out where B is 1. Strided views are used in place as long 
 
 `query_start`: `q` holds the positions `query_start`, `query_start + 1`, … (counted from 1) of the N, for example one token
 decoded against a cache; `nothing`: it holds all of them.
+
+`sequence_starts`, `sequence_lengths`: the sequences that the N rows consist of; `nothing`: one for each batch entry. With
+starts (one more than there are sequences) sequence i has the rows `starts[i]` to `starts[i+1] - 1`, counted from 1, of every
+batch entry, and with lengths only the first `lengths[i]` of them. With lengths alone batch entry b is a sequence of its first
+`lengths[b]` rows. Branches count inside each sequence; rows of none have `out` 0 and `lse` -Inf. Vectors in host memory.
 """
-function forward(context::Context, q, k, v; query_start::Union{Nothing,Integer} = nothing)
+function forward(context::Context, q, k, v; options...)
     out = similar(q)
     lse = similar(q, lse_type(eltype(q)), lse_size(q))
-    return forward!(out, lse, context, q, k, v; query_start = query_start)
+    return forward!(out, lse, context, q, k, v; options...)
 end
 
 function lse_size(q)
@@ -127,7 +167,8 @@ function lse_size(q)
 end
 
 """
-    backward!(d_q, d_k, d_v, context, q, k, v, out, lse, d_out; d_lse=nothing, query_start=nothing)
+    backward!(d_q, d_k, d_v, context, q, k, v, out, lse, d_out; d_lse=nothing, query_start=nothing,
+              sequence_starts=nothing, sequence_lengths=nothing)
 
 As [`backward`](@ref), into arrays of the caller's, which are overwritten.
 """
@@ -144,19 +185,22 @@ function backward!(
     d_out;
     d_lse = nothing,
     query_start::Union{Nothing,Integer} = nothing,
+    sequence_starts::Numbers = nothing,
+    sequence_lengths::Numbers = nothing,
 )
     inputs = (("q", q, 4), ("k", k, 4), ("v", v, 4), ("out", out, 4), ("lse", lse, 3), ("d_out", d_out, 4))
     outputs = (("d_lse", d_lse, 3), ("d_q", d_q, 4), ("d_k", d_k, 4), ("d_v", d_v, 4))
+    names = (query_start = query_start, sequence_starts = sequence_starts, sequence_lengths = sequence_lengths)
     with_tensors(context, inputs..., outputs...) do tensors...
-        check(LibAnnulus.annulus_backward(context, tensors..., call_options(query_start)))
+        with_options(options -> check(LibAnnulus.annulus_backward(context, tensors..., options)); names...)
     end
     return d_q, d_k, d_v
 end
 
 """
-    d_q, d_k, d_v = backward(context, q, k, v, out, lse, d_out; d_lse=nothing, query_start=nothing)
+    d_q, d_k, d_v = backward(context, q, k, v, out, lse, d_out; d_lse=nothing, options...)
 
-The gradients of [`forward`](@ref), whose arguments and results are passed, given the gradient `d_out` of `out` and, where it
+The gradients of [`forward`](@ref), whose arguments, `options` and results are passed, given the gradient `d_out` of `out` and, where it
 is not `nothing`, `d_lse` of `lse`. Gradients have the sizes of what they are gradients of.
 """
 function backward(context::Context, q, k, v, out, lse, d_out; options...)
@@ -164,19 +208,31 @@ function backward(context::Context, q, k, v, out, lse, d_out; options...)
 end
 
 """
-    out = attention(q, k, v; branches=[(2048, 1), (8192, 4)], causal=true, return_lse=false, query_start=nothing, options...)
+    out = attention(q, k, v; branches=[(2048, 1), (8192, 4)], causal=true, return_lse=false, query_start=nothing,
+                    sequence_starts=nothing, sequence_lengths=nothing, options...)
 
 Dilated attention in one call, on the device of the arrays: `q`, `out` of size (D, H, N, B), `k` and `v` (D, G, N, B), used
 without a copy; see [`forward`](@ref). `branches` and `options` are those of [`Config`](@ref). With `return_lse` the
 result is `(out, lse)`. Where many calls follow one another, make a [`Context`](@ref) once.
 """
-function attention(q, k, v; branches, return_lse::Bool = false, query_start::Union{Nothing,Integer} = nothing, options...)
+function attention(
+    q,
+    k,
+    v;
+    branches,
+    return_lse::Bool = false,
+    query_start::Union{Nothing,Integer} = nothing,
+    sequence_starts::Numbers = nothing,
+    sequence_lengths::Numbers = nothing,
+    options...,
+)
+    rows = (query_start = query_start, sequence_starts = sequence_starts, sequence_lengths = sequence_lengths)
     device, index = place_of(q)
     context = Context(Config(branches; options...); device = device, index = index)
     try
         out = similar(q)
         lse = return_lse ? similar(q, lse_type(eltype(q)), lse_size(q)) : nothing
-        forward!(out, lse, context, q, k, v; query_start = query_start)
+        forward!(out, lse, context, q, k, v; rows...)
         return return_lse ? (out, lse) : out
     finally
         close(context)

@@ -33,6 +33,13 @@ def integers(name: str, values: Any, bits: int = 64) -> list[int]:
     return [integer(f"{name}[{i}]", value, bits) for i, value in enumerate(listed)]
 
 
+def host_integers(name: str, values: Any) -> list[int]:
+    """integers() of a list or of an array in host memory, such as NumPy's or a CPU tensor of PyTorch."""
+    if hasattr(values, "__cuda_array_interface__"):
+        raise ArgumentError(f"{name} is on a CUDA device; it must be in host memory: a list, a NumPy array, a CPU tensor")
+    return integers(name, values.tolist() if hasattr(values, "tolist") else values)
+
+
 def number(name: str, value: Any) -> float:
     """A float, or what stands for one; no tensor whose gradient is wanted, for it would have none."""
     try:

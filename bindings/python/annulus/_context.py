@@ -8,10 +8,10 @@ import dataclasses
 import os
 import threading
 import weakref
-from typing import Any, Callable, Iterable, Sequence, Tuple, Union
+from typing import Any, Callable, Iterable, NamedTuple, Sequence, Tuple, Union
 
 from . import _arrays, _capi
-from ._arguments import integer, integers, pick
+from ._arguments import host_integers, integer, integers, pick
 from ._arrays import CPU, View
 from ._comm import Comm
 from ._config import BranchLike, Config, engine_names, listed
@@ -86,6 +86,35 @@ def _stream_address(stream: Any) -> int:
     raise ArgumentError(
         f"stream is {stream!r}; it must be the address of a CUDA stream, or an object of PyTorch or CuPy that has one"
     )
+
+
+class CallOptions(NamedTuple):
+    """What a call is given beside its arrays and where they go, as the caller said it."""
+
+    query_start: int | None = None
+    sequence_starts: Any = None
+    sequence_lengths: Any = None
+
+    def struct(self) -> Any:
+        """The C API's."""
+        options = _capi.annulus_call_options()
+        if self.query_start is not None:
+            options.flags = _capi.ANNULUS_CALL_QUERY_WINDOW
+            options.query_start = integer("query_start", self.query_start)
+        if self.sequence_lengths is not None:
+            lengths = host_integers("sequence_lengths", self.sequence_lengths)
+            options.sequence_lengths = lengths
+            options.sequence_count = len(lengths)
+        if self.sequence_starts is not None:
+            starts = host_integers("sequence_starts", self.sequence_starts)
+            if self.sequence_lengths is not None and len(starts) != len(lengths) + 1:
+                raise ArgumentError(
+                    f"sequence_starts has {len(starts)} numbers and sequence_lengths {len(lengths)}; it must have one "
+                    "more, where the last sequence ends"
+                )
+            options.sequence_starts = starts
+            options.sequence_count = len(starts) - 1
+        return options
 
 
 # A call on the CPU with fewer elements of q than this is over before anybody could interrupt it.
@@ -195,19 +224,27 @@ class Context:
         lse: Any = None,
         return_lse: bool = True,
         query_start: int | None = None,
+        sequence_starts: Any = None,
+        sequence_lengths: Any = None,
     ) -> Any:
         """Computes the attention of q [B, Nq, H, D] over k and v [B, N, G, D].
 
         query_start: the global position of q's first row, where q is a part of the N positions; None: it is all.
+        sequence_starts, sequence_lengths: the sequences that the N rows consist of; None: one for each batch entry.
+            starts, as cu_seqlens elsewhere: sequence i has the rows starts[i] to starts[i + 1] - 1 of every batch
+            entry, with lengths only the first lengths[i] of them. lengths alone: batch entry b is a sequence of its
+            first lengths[b] rows. Branches count inside each sequence; rows of none have out 0 and lse -inf. Lists,
+            NumPy arrays or CPU tensors of integers.
         out, lse: arrays to write to, [B, Nq, H, D] of q's dtype and [B, H, Nq] of float32 (float64 for float64).
 
         Returns (out, lse), or out alone where return_lse is false; new arrays are of q's library. The axis B may be
         left out of all arrays together.
         """
-        return self._forward(_arrays.view("q", q), k, v, out, lse, return_lse, query_start)
+        options = CallOptions(query_start, sequence_starts, sequence_lengths)
+        return self._forward(_arrays.view("q", q), k, v, out, lse, return_lse, options)
 
     def _forward(
-        self, like: View, k: Any, v: Any, out: Any, lse: Any, return_lse: bool, query_start: int | None
+        self, like: View, k: Any, v: Any, out: Any, lse: Any, return_lse: bool, options: CallOptions
     ) -> Any:
         """forward() for a view of q."""
         self._check_place(like)
@@ -216,7 +253,7 @@ class Context:
         lse_view = None
         if return_lse or lse is not None:
             lse, lse_view = self._lse(lse, like)
-        self._run(like, _capi.annulus_forward, [*views, out_view, lse_view], query_start)
+        self._run(like, _capi.annulus_forward, [*views, out_view, lse_view], options)
         return (out, lse) if return_lse else out
 
     def backward(
@@ -233,10 +270,12 @@ class Context:
         d_k: Any = None,
         d_v: Any = None,
         query_start: int | None = None,
+        sequence_starts: Any = None,
+        sequence_lengths: Any = None,
     ) -> Tuple[Any, Any, Any]:
         """Computes the gradients of forward(): of q [B, Nq, H, D], and of k and v [B, N, G, D].
 
-        q, k, v, out, lse: of a forward call with the same config and query_start. d_out: the gradient of out.
+        q, k, v, out, lse: of a forward call with the same config, query_start and sequences. d_out: the gradient of out.
         d_lse: the gradient of lse [B, H, Nq], or None. d_q, d_k, d_v: arrays to write to, of q's dtype.
 
         Returns (d_q, d_k, d_v).
@@ -249,7 +288,8 @@ class Context:
             for name, array, source in zip(("d_q", "d_k", "d_v"), (d_q, d_k, d_v), views)
         ]
         others = [*views[1:], d_lse_view, *(view for _, view in results)]
-        self._run(like, _capi.annulus_backward, others, query_start)
+        options = CallOptions(query_start, sequence_starts, sequence_lengths)
+        self._run(like, _capi.annulus_backward, others, options)
         return tuple(array for array, _ in results)
 
     def estimate(
@@ -359,15 +399,12 @@ class Context:
         *batch, rows, heads, _ = like.shape if len(like.shape) >= 3 else (0, 0, 0)
         return self._output("lse", lse, like, (*batch, heads, rows), lse_dtype(like.dtype))
 
-    def _run(self, like: View, function: Callable[..., int], others: list, query_start: int | None) -> None:
+    def _run(self, like: View, function: Callable[..., int], others: list, given: CallOptions) -> None:
         """Calls the C function with q's view and the others; None is NULL."""
         views = [like, *others]
         tensors = [view and _arrays.tensor(view, 3 if view.name in ("lse", "d_lse") else 4) for view in views]
-        options = _capi.annulus_call_options()
-        if query_start is not None:
-            options.flags = _capi.ANNULUS_CALL_QUERY_WINDOW
-            options.query_start = integer("query_start", query_start)
-        elif like.shape[-3] != others[0].shape[-3]:
+        options = given.struct()
+        if given.query_start is None and like.shape[-3] != others[0].shape[-3]:
             raise ArgumentError(
                 f"q has {like.shape[-3]} rows and k has {others[0].shape[-3]}; they must have equally many, or q fewer "
                 "and query_start say where among k's its first row stands"
@@ -542,6 +579,8 @@ def attention(
     out: Any = None,
     lse: Any = None,
     query_start: int | None = None,
+    sequence_starts: Any = None,
+    sequence_lengths: Any = None,
 ) -> Any:
     """Dilated attention of q [B, Nq, H, D] over k and v [B, N, G, D], where G divides H.
 
@@ -553,6 +592,7 @@ def attention(
         for float64).
     out, lse: arrays to write to. Without them results are new arrays of q's library.
     query_start: the global position of q's first row, where q is a part of the N positions (decoding against a cache).
+    sequence_starts, sequence_lengths: the sequences that the N rows consist of, see Context.forward().
 
     Arrays of NumPy, PyTorch, CuPy, JAX, or anything with __dlpack__, __cuda_array_interface__ or a buffer: float64,
     float32, bfloat16 or float16, used where they lie, with any strides but that of D, which must be 1. The axis B may
@@ -570,4 +610,5 @@ def attention(
     )
     q_view = _arrays.view("q", q)
     context = cached_context(cached_config(branches, options), q_view.device)
-    return context._forward(q_view, k, v, out, lse, return_lse, query_start)
+    call_options = CallOptions(query_start, sequence_starts, sequence_lengths)
+    return context._forward(q_view, k, v, out, lse, return_lse, call_options)

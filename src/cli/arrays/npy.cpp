@@ -3,6 +3,7 @@
 
 #include "cli/arrays/convert.hpp"
 #include "cli/report/failure.hpp"
+#include "cli/report/text.hpp"
 
 #include <cstring>
 #include <utility>
@@ -46,6 +47,29 @@ void InputArray::convert_to(annulus_dtype dtype) {
 void InputArray::check_unchanged() const {
     if (file_)
         file_->check_unchanged();
+}
+
+std::vector<std::int64_t> read_integers(const std::string &option, const std::string &text) {
+    if (!text.ends_with(".npy")) {
+        std::vector<std::int64_t> numbers;
+        for (const std::string_view word : split(text, ',')) {
+            const std::optional<std::int64_t> number = parse_integer(word);
+            if (!number)
+                throw bad_input(option + " " + text +
+                                ": must be whole numbers with commas between them, or a .npy file");
+            numbers.push_back(*number);
+        }
+        return numbers;
+    }
+    const InputFile file(option, text);
+    std::vector<std::int64_t> numbers;
+    try {
+        numbers = parse_npy_integers({reinterpret_cast<const char *>(file.data()), file.bytes()});
+    } catch (const Failure &failure) {
+        throw Failure(failure.exit_code(), file.subject() + ": " + failure.what());
+    }
+    file.check_unchanged();
+    return numbers;
 }
 
 OutputArray::OutputArray(const std::string &option, const std::string &path, annulus_dtype dtype,

@@ -7,6 +7,7 @@
 #include "cli/arrays/output_file.hpp"
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -37,6 +38,10 @@ class InputArray {
     std::unique_ptr<std::byte[]> copy_; // or the converted numbers
     NpyHeader header_;
 };
+
+// The whole numbers of an option: those of a file, where `text` ends with .npy, else the list that it is, "0,70,100".
+// Throws Failure with exit_bad_input.
+std::vector<std::int64_t> read_integers(const std::string &option, const std::string &text);
 
 // An array to write. It appears under its name with commit().
 class OutputArray {

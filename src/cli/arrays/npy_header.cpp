@@ -5,6 +5,8 @@
 #include "cli/report/text.hpp"
 
 #include <algorithm>
+#include <cstring>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -14,18 +16,34 @@ namespace {
 
 constexpr std::string_view magic = "\x93NUMPY";
 
-constexpr std::pair<std::string_view, annulus_dtype> descriptors[] = {{"<f8", ANNULUS_FLOAT64},
-                                                                      {"<f4", ANNULUS_FLOAT32},
-                                                                      {"<f2", ANNULUS_FLOAT16},
-                                                                      {"<V2", ANNULUS_BFLOAT16},
-                                                                      {"|V2", ANNULUS_BFLOAT16}};
+using Descriptor = std::pair<std::string_view, annulus_dtype>;
+constexpr Descriptor descriptors[] = {{"<f8", ANNULUS_FLOAT64},
+                                      {"<f4", ANNULUS_FLOAT32},
+                                      {"<f2", ANNULUS_FLOAT16},
+                                      {"<V2", ANNULUS_BFLOAT16},
+                                      {"|V2", ANNULUS_BFLOAT16}};
+
+constexpr const char *accepted_numbers = "must be little-endian float64, float32, float16 or ml_dtypes' bfloat16";
+constexpr const char *accepted_integers = "must be little-endian int64 or int32";
+
+// What the header says.
+struct Dictionary {
+    std::string_view descriptor;
+    std::vector<std::int64_t> shape;
+    std::size_t data_offset = 0;
+};
+
+Failure bad_dtype(std::string_view descriptor, const char *accepted) {
+    return bad_input("the dtype is '" + std::string(descriptor) + "'; it " + accepted);
+}
 
 // Reads the Python dictionary of a header.
 class DictionaryReader {
   public:
-    explicit DictionaryReader(std::string_view text) : rest_(text) {}
+    // `accepted` says which dtypes may stand there.
+    DictionaryReader(std::string_view text, const char *accepted) : rest_(text), accepted_(accepted) {}
 
-    NpyHeader read() {
+    Dictionary read() {
         expect('{');
         while (!accept('}')) {
             const std::string_view key = quoted();
@@ -45,7 +63,7 @@ class DictionaryReader {
         }
         if (!has_dtype_ || !has_order_ || !has_shape_)
             fail();
-        return std::move(header_);
+        return std::move(dictionary_);
     }
 
   private:
@@ -87,18 +105,11 @@ class DictionaryReader {
     }
 
     void read_dtype() {
-        constexpr const char *accepted = "must be little-endian float64, float32, float16 or ml_dtypes' bfloat16";
         skip_space();
         if (rest_.starts_with('['))
-            throw bad_input(std::string("the dtype is structured; it ") + accepted);
-        const std::string_view descriptor = quoted();
-        for (const auto &[text, dtype] : descriptors)
-            if (text == descriptor) {
-                header_.dtype = dtype;
-                has_dtype_ = true;
-                return;
-            }
-        throw bad_input("the dtype is '" + std::string(descriptor) + "'; it " + accepted);
+            throw bad_input(std::string("the dtype is structured; it ") + accepted_);
+        dictionary_.descriptor = quoted();
+        has_dtype_ = true;
     }
 
     void read_order() {
@@ -117,7 +128,7 @@ class DictionaryReader {
             const std::optional<std::int64_t> size = parse_integer(rest_.substr(0, digits));
             if (!size)
                 fail();
-            header_.shape.push_back(*size);
+            dictionary_.shape.push_back(*size);
             rest_.remove_prefix(digits);
             if (!accept(',')) {
                 expect(')');
@@ -128,33 +139,20 @@ class DictionaryReader {
     }
 
     std::string_view rest_;
-    NpyHeader header_;
+    const char *accepted_;
+    Dictionary dictionary_;
     bool has_dtype_ = false, has_order_ = false, has_shape_ = false;
 };
 
 // Whatever is computed of the sizes then fits as well: strides, and the bytes of a part. An array without numbers may
 // have large sizes beside the 0, which counts as 1 here.
-void check_size(const NpyHeader &header) {
-    std::int64_t bytes = annulus_dtype_bytes(header.dtype);
-    for (const std::int64_t size : header.shape)
+void check_size(std::int64_t bytes, const std::vector<std::int64_t> &shape) {
+    for (const std::int64_t size : shape)
         if (__builtin_mul_overflow(bytes, std::max<std::int64_t>(size, 1), &bytes))
             throw bad_input("the shape in the .npy header is too large");
 }
 
-} // namespace
-
-std::size_t NpyHeader::count() const {
-    std::size_t count = 1;
-    for (const std::int64_t size : shape)
-        count *= static_cast<std::size_t>(size);
-    return count;
-}
-
-std::size_t NpyHeader::data_bytes() const {
-    return count() * static_cast<std::size_t>(annulus_dtype_bytes(dtype));
-}
-
-NpyHeader parse_npy_header(std::string_view file) {
+Dictionary parse_dictionary(std::string_view file, const char *accepted) {
     if (!file.starts_with(magic))
         throw bad_input("not a .npy file");
     const std::size_t version_end = magic.size() + 2;
@@ -171,10 +169,57 @@ NpyHeader parse_npy_header(std::string_view file) {
     if (file.size() - begin < length)
         throw bad_input("truncated inside the .npy header");
 
-    NpyHeader header = DictionaryReader(file.substr(begin, length)).read();
-    header.data_offset = begin + length;
-    check_size(header);
-    return header;
+    Dictionary dictionary = DictionaryReader(file.substr(begin, length), accepted).read();
+    dictionary.data_offset = begin + length;
+    return dictionary;
+}
+
+template <class Integer> std::vector<std::int64_t> integers_in(std::string_view data) {
+    std::vector<std::int64_t> numbers;
+    for (std::size_t at = 0; at < data.size(); at += sizeof(Integer)) {
+        Integer number;
+        std::memcpy(&number, data.data() + at, sizeof number);
+        numbers.push_back(number);
+    }
+    return numbers;
+}
+
+} // namespace
+
+std::size_t NpyHeader::count() const {
+    std::size_t count = 1;
+    for (const std::int64_t size : shape)
+        count *= static_cast<std::size_t>(size);
+    return count;
+}
+
+std::size_t NpyHeader::data_bytes() const {
+    return count() * static_cast<std::size_t>(annulus_dtype_bytes(dtype));
+}
+
+NpyHeader parse_npy_header(std::string_view file) {
+    Dictionary dictionary = parse_dictionary(file, accepted_numbers);
+    const auto *const known = std::ranges::find(descriptors, dictionary.descriptor, &Descriptor::first);
+    if (known == std::end(descriptors))
+        throw bad_dtype(dictionary.descriptor, accepted_numbers);
+    check_size(annulus_dtype_bytes(known->second), dictionary.shape);
+    return {known->second, std::move(dictionary.shape), dictionary.data_offset};
+}
+
+std::vector<std::int64_t> parse_npy_integers(std::string_view file) {
+    const Dictionary dictionary = parse_dictionary(file, accepted_integers);
+    const bool is_wide = dictionary.descriptor == "<i8";
+    if (!is_wide && dictionary.descriptor != "<i4")
+        throw bad_dtype(dictionary.descriptor, accepted_integers);
+    if (dictionary.shape.size() != 1)
+        throw bad_input("the array has " + std::to_string(dictionary.shape.size()) + " dimensions; it must have 1");
+    const std::int64_t width = is_wide ? 8 : 4;
+    check_size(width, dictionary.shape);
+    const std::string_view data = file.substr(dictionary.data_offset);
+    if (const auto promised = static_cast<std::size_t>(width * dictionary.shape[0]); data.size() != promised)
+        throw bad_input("the header promises " + std::to_string(promised) + " bytes of numbers, the file holds " +
+                        std::to_string(data.size()));
+    return is_wide ? integers_in<std::int64_t>(data) : integers_in<std::int32_t>(data);
 }
 
 std::string format_npy_header(annulus_dtype dtype, const std::vector<std::int64_t> &shape) {

@@ -43,7 +43,7 @@ class Job {
   public:
     // Refuses sizes that cannot be, before any output exists. Forward checks the rest.
     Job(const Context &context, Memory &memory, const Rank &rank, const Inputs &inputs, std::int64_t query_start)
-        : context_(context.get()), memory_(memory), rank_(rank), query_start_(query_start),
+        : context_(context.get()), memory_(memory), rank_(rank), inputs_(inputs), query_start_(query_start),
           rows_(shard_of(inputs.q.shape[1], rank.index, rank.count)), batch_(inputs.q.shape[0]) {
         const Memory::Piece piece = memory.piece(); // long enough to cost nothing, short enough for a bar to move
         const double entry_flops = check_and_estimate(inputs.q, inputs.k) / static_cast<double>(batch_);
@@ -109,12 +109,14 @@ class Job {
             options.flags = ANNULUS_CALL_QUERY_WINDOW;
             options.query_start = query_start_ + n;
         }
+        inputs_.name_sequences(options, b, entries);
         check(annulus_forward(context_, &q, &k, &v, &out, call.lse ? &lse : nullptr, &options));
     }
 
     annulus_context *context_;
     Memory &memory_;
     const Rank &rank_;
+    const Inputs &inputs_;
     std::int64_t query_start_;
     Shard rows_; // of Q
     std::int64_t batch_;
@@ -197,6 +199,14 @@ void add_attend_command(CLI::App &program) {
     add_number<std::int64_t>(*command, "--query-start", options->files.query_start,
                              "Position of the first row of Q among those of K")
         ->type_name("S");
+    const auto add_sequences = [&](const char *name, std::string &text, const char *help) {
+        command->add_option(name, text, help)->type_name("FILE|LIST");
+    };
+    add_sequences("--starts", options->files.starts,
+                  "The rows are packed sequences: the first row of each, and the end of the last (cu_seqlens); a .npy "
+                  "file of int64 or int32, or numbers with commas between them");
+    add_sequences("--lengths", options->files.lengths,
+                  "With --starts how many rows of each sequence count; without, how many rows of each batch entry do");
     options->pattern.add_to(*command);
     options->execution.add_to(*command);
     options->ranks.add_to(*command);

@@ -72,6 +72,26 @@ Inputs::Inputs(const AttendFiles &files) : q_("--q", files.q), k_("--k", files.k
     if (!files.query_start && q.shape[1] != k.shape[1])
         throw bad_input("--q has " + std::to_string(q.shape[1]) + " rows and --k " + std::to_string(k.shape[1]) +
                         "; they must be equal, or --query-start given");
+    if (!files.starts.empty())
+        starts_ = read_integers("--starts", files.starts);
+    if (!files.lengths.empty())
+        lengths_ = read_integers("--lengths", files.lengths);
+    const std::size_t wanted = starts_.empty() ? static_cast<std::size_t>(q.shape[0]) : starts_.size() - 1;
+    if (!lengths_.empty() && lengths_.size() != wanted)
+        throw bad_input("--lengths has " + std::to_string(lengths_.size()) + " numbers; it must have " +
+                        std::to_string(wanted) +
+                        (starts_.empty() ? ", one for each batch entry" : ", one fewer than --starts"));
+}
+
+void Inputs::name_sequences(annulus_call_options &options, std::int64_t first_entry, std::int64_t entries) const {
+    if (!starts_.empty()) {
+        options.sequence_count = static_cast<std::int64_t>(starts_.size()) - 1;
+        options.sequence_starts = starts_.data();
+        options.sequence_lengths = lengths_.empty() ? nullptr : lengths_.data();
+    } else if (!lengths_.empty()) {
+        options.sequence_count = entries;
+        options.sequence_lengths = lengths_.data() + first_entry;
+    }
 }
 
 void Inputs::check_unchanged() const {

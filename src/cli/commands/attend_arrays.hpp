@@ -6,6 +6,8 @@
 #include "cli/arrays/npy.hpp"
 #include "cli/ranks/shard.hpp"
 
+#include <annulus/attention.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -19,6 +21,7 @@ struct AttendFiles {
     std::string q, k, v, out, lse; // paths; no LSE where empty
     std::string dtype;             // to convert the inputs to; empty: none
     std::optional<std::int64_t> query_start;
+    std::string starts, lengths; // of sequences: lists or paths; empty: none
 };
 
 // The inputs, which each process maps whole.
@@ -33,8 +36,12 @@ class Inputs {
 
     annulus_tensor q, k, v; // with a batch
 
+    // Which sequences the rows of some batch entries consist of, for a call on them.
+    void name_sequences(annulus_call_options &options, std::int64_t first_entry, std::int64_t entries) const;
+
   private:
     InputArray q_, k_, v_;
+    std::vector<std::int64_t> starts_, lengths_;
 };
 
 // O and LSE: whole, in files, in the process of rank 0; in any other the rows of its own rank, in memory.

@@ -258,6 +258,40 @@ class ArraysTest(unittest.TestCase):
             self.assertIsInstance(found, cupy.ndarray)
             np.testing.assert_allclose(found.get(), wanted, rtol=1e-4, atol=1e-5)
 
+    def assert_sequences_refused(self, refused, *arrays):
+        class OnCuda(list):
+            __cuda_array_interface__ = {}
+
+        starts = {
+            r"sequence_starts\[2\] is 84; it must be at most 83, the rows of k": [0, 40, 84],
+            r"sequence_starts\[1\] is 40; it must be at least sequence_starts\[0\], 41": np.array([41, 40], "int32"),
+            r"sequence_starts\[0\] is 0.0; it must be an int": np.array([0, 8.0]),
+            r"sequence_starts\[0\] is \[0, 3\]; it must be an int": np.array([[0, 3]]),
+            "sequence_starts is 3; it must be a list of int": np.int64(3),
+            "sequence_count of options is -1": [],
+            "sequence_starts is not NULL": [0],
+            "sequence_starts is on a CUDA device; it must be in host memory": OnCuda([0, 83]),
+        }
+        for words, given in starts.items():
+            refused(annulus.ArgumentError, words, *arrays, sequence_starts=given)
+        lengths = {
+            r"sequence_lengths\[1\] is 84; it must be at most 83": np.array([83, 84]),
+            r"sequence_lengths\[0\] is -1; it must be at least 0": (-1, 5),
+            "sequence_count of options is 1; without sequence_starts it must be the batch, 2": [5],
+            "sequence_lengths is on a CUDA device": OnCuda([83, 83]),
+        }
+        for words, given in lengths.items():
+            refused(annulus.ArgumentError, words, *arrays, sequence_lengths=given)
+        refused(
+            annulus.ArgumentError,
+            "sequence_starts has 2 numbers and sequence_lengths 2; it must have one more",
+            *arrays,
+            sequence_starts=[0, 83],
+            sequence_lengths=[1, 2],
+        )
+        for legal in ({"sequence_starts": [0, 40, 83]}, {"sequence_lengths": range(40, 42)}):
+            refused(annulus.UnsupportedError, "sequence_count of options is 2", *arrays, **legal)
+
     def test_refusals(self):
         q, k, v, _ = inputs()
 
@@ -281,6 +315,7 @@ class ArraysTest(unittest.TestCase):
         refused(annulus.ArgumentError, "query_start is '3'; it must be an int", q[:, :9], k, v, query_start="3")
         refused(annulus.ArgumentError, "query_start is 1.5; it must be an int", q[:, :9], k, v, query_start=1.5)
         refused(annulus.ArgumentError, "query_start of options is -1", q[:, :9], k, v, query_start=-1)
+        self.assert_sequences_refused(refused, q, k, v)
         refused(annulus.ArgumentError, r"stride\[3\] of v", q, k, v[..., ::-1].copy()[..., ::-1])
         refused(annulus.ArgumentError, r"stride\[3\] of q", np.asfortranarray(q), k, v)
         refused(annulus.ArgumentError, r"shape\[1\] of v", q, k, v[:, :50])

@@ -236,6 +236,9 @@ class FunctionTest(unittest.TestCase):
         options = {
             "query_start is '3'; it must be an int": {"query_start": "3"},
             "query_start is 1.5; it must be an int": {"query_start": 1.5},
+            r"sequence_starts\[2\] is 84; it must be at most 83": {"sequence_starts": torch.tensor([0, 40, 84])},
+            r"sequence_lengths\[1\] is -1; it must be at least 0": {"sequence_lengths": [83, -1]},
+            "sequence_starts is '3'; it must be a list of int": {"sequence_starts": "3"},
             "causal is 'no'; it must be True or False": {"causal": "no"},
             "scale is tensor.*; it must be a number": {"scale": torch.ones((), requires_grad=True)},
             r"shards is \[83\]; it needs process_group": {"shards": [83]},
@@ -256,7 +259,7 @@ class FunctionTest(unittest.TestCase):
     def test_operators(self):
         config = annulus.Config(FULL)._text
         inputs = rows(3, (1, 15, 2, 8), (1, 15, 2, 8), (1, 15, 2, 8), dtype=torch.float64, grad=True)
-        torch.library.opcheck(torch.ops.annulus.forward.default, (*inputs, config, None, 0))
+        torch.library.opcheck(torch.ops.annulus.forward.default, (*inputs, config, None, None, None, 0))
 
     @unittest.skipUnless(hasattr(torch.library, "custom_op"), "needs PyTorch 2.4")
     def test_compiled(self):

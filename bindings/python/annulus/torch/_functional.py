@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from .._arguments import integer
+from .._arguments import host_integers, integer
 from .._arrays import check_rank
 from .._config import Branch, BranchLike, Config
 from .._context import cached_config, given
@@ -44,12 +44,28 @@ def _lse_like(q: Tensor) -> Tensor:
 
 
 def _forward(
-    q: Tensor, k: Tensor, v: Tensor, config: str, query_start: Optional[int], ranks: int
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    config: str,
+    query_start: Optional[int],
+    sequence_starts: Optional[Sequence[int]],
+    sequence_lengths: Optional[Sequence[int]],
+    ranks: int,
 ) -> Tuple[Tensor, Tensor]:
     with torch.no_grad():
         out, lse = q.new_empty(q.shape), _lse_like(q)
         context = _ranks.context_of(config, q.device, ranks)
-        context.forward(_rows(q), _rows(k), _rows(v), out=out, lse=lse, query_start=query_start)
+        context.forward(
+            _rows(q),
+            _rows(k),
+            _rows(v),
+            out=out,
+            lse=lse,
+            query_start=query_start,
+            sequence_starts=sequence_starts,
+            sequence_lengths=sequence_lengths,
+        )
         return out, lse
 
 
@@ -63,12 +79,25 @@ def _backward(
     lse: Tensor,
     config: str,
     query_start: Optional[int],
+    sequence_starts: Optional[Sequence[int]],
+    sequence_lengths: Optional[Sequence[int]],
     ranks: int,
 ) -> Tuple[Tensor, Tensor, Tensor]:
     with torch.no_grad():
         d_out = torch.zeros_like(out) if d_out is None else _rows(d_out)
         context = _ranks.context_of(config, q.device, ranks)
-        return context.backward(_rows(q), _rows(k), _rows(v), out, lse, d_out, d_lse=d_lse, query_start=query_start)
+        return context.backward(
+            _rows(q),
+            _rows(k),
+            _rows(v),
+            out,
+            lse,
+            d_out,
+            d_lse=d_lse,
+            query_start=query_start,
+            sequence_starts=sequence_starts,
+            sequence_lengths=sequence_lengths,
+        )
 
 
 def _make_operators() -> Tuple[Any, Any]:
@@ -77,11 +106,11 @@ def _make_operators() -> Tuple[Any, Any]:
     backward = torch.library.custom_op("annulus::backward", _backward, mutates_args=())
 
     @forward.register_fake
-    def _(q, k, v, config, query_start, ranks):
+    def _(q, k, v, config, query_start, sequence_starts, sequence_lengths, ranks):
         return q.new_empty(q.shape), _lse_like(q)
 
     @backward.register_fake
-    def _(d_out, d_lse, q, k, v, out, lse, config, query_start, ranks):
+    def _(d_out, d_lse, q, k, v, out, lse, config, query_start, sequence_starts, sequence_lengths, ranks):
         return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
 
     return forward, backward
@@ -126,6 +155,9 @@ def _made_for_this_version(kind: Any) -> Any:
 def _mapped(function: Any, size: int, in_dims: Tuple, inputs: Tuple) -> Tuple:
     """The rule of torch.func.vmap: the axis of `size` that is mapped over becomes a part of B, or B where that is left
     out."""
+    *others, starts, lengths, ranks = inputs
+    if starts is None and lengths is not None:  # one for each batch entry
+        inputs = (*others, starts, [*lengths] * size, ranks)
     pairs = list(zip(inputs, in_dims))
     with_batch = max(t.dim() - (dim is not None) for t, dim in pairs if isinstance(t, Tensor)) > 3
 
@@ -174,8 +206,8 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def backward(ctx, d_out, d_lse):
         if d_out is None and d_lse is None:
-            return (None,) * 6
-        return (*_Gradients.apply(d_out, d_lse, *ctx.saved_tensors, *ctx.options), None, None, None)
+            return (None,) * 8
+        return (*_Gradients.apply(d_out, d_lse, *ctx.saved_tensors, *ctx.options), *(None,) * 5)
 
     @staticmethod
     def vmap(info, in_dims, *inputs):
@@ -257,6 +289,8 @@ def dilated_attention(
     workspace_limit: Optional[int] = None,
     return_lse: bool = False,
     query_start: Optional[int] = None,
+    sequence_starts: Any = None,
+    sequence_lengths: Any = None,
     process_group: Any = None,
     shards: Union[Sequence[int], str, None] = None,
 ) -> Any:
@@ -267,6 +301,9 @@ def dilated_attention(
     return_lse: also return lse [B, H, Nq], the logarithm of the softmax's denominators, float32 (float64 for float64).
         Its gradient counts.
     query_start: the global position of q's first row, where q is a part of the N positions.
+    sequence_starts, sequence_lengths: the sequences that the N rows consist of, as annulus.Context.forward() takes them:
+        starts (cu_seqlens) for packed ones, lengths alone for padded batch entries. Integers in host memory: lists,
+        NumPy arrays or CPU tensors. With process_group they count the rows of all ranks, and are the same on each.
     process_group: each rank of this torch.distributed group holds a shard of the sequence in q, k, v and gets its shard
         of the result; gradients of q, k and v are those of the sum of all ranks' losses. Tensors are on a GPU each. An
         annulus.Comm does as well.
@@ -288,7 +325,9 @@ def dilated_attention(
         workspace_limit=workspace_limit,
     )
     text = branches._text if isinstance(branches, Config) and not options else config_text(branches, options)
-    out, lse = attend(q, k, v, text, query_start, process_group, shards)
+    out, lse = attend(
+        q, k, v, text, query_start, process_group, shards, sequence_starts=sequence_starts, sequence_lengths=sequence_lengths
+    )
     return (out, lse) if return_lse else out
 
 
@@ -312,6 +351,16 @@ def _check(name: str, tensor: Any, q: Tensor) -> None:
     check_rank(name, tensor.dim())
 
 
+_numbers_of = _untraced(host_integers)
+
+
+def _numbers(name: str, values: Any) -> Optional[Sequence[int]]:
+    """Sequences as operators are given them."""
+    if values is None or (_compiling() and isinstance(values, (list, tuple))):  # where they may be symbols
+        return values
+    return _numbers_of(name, values)
+
+
 def attend(
     q: Tensor,
     k: Tensor,
@@ -320,6 +369,8 @@ def attend(
     query_start: Optional[int] = None,
     process_group: Any = None,
     shards: Union[Sequence[int], str, None] = None,
+    sequence_starts: Any = None,
+    sequence_lengths: Any = None,
 ) -> Tuple[Tensor, Tensor]:
     """(out, lse) of dilated_attention() for the text of a config."""
     for name, tensor in (("q", q), ("k", k), ("v", v)):
@@ -329,4 +380,5 @@ def attend(
     if process_group is None and shards is not None:
         raise ArgumentError(f"shards is {shards!r}; it needs process_group, the ranks that hold them")
     ranks = 0 if process_group is None else _number_of(process_group, shards, q)
-    return _attend(*_cast(q, k, v), config, query_start, ranks)
+    starts, lengths = _numbers("sequence_starts", sequence_starts), _numbers("sequence_lengths", sequence_lengths)
+    return _attend(*_cast(q, k, v), config, query_start, starts, lengths, ranks)

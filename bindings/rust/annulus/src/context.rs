@@ -4,7 +4,7 @@
 use crate::comm::Comm;
 use crate::config::{Config, Engine};
 use crate::element::Element;
-use crate::error::{check, Result};
+use crate::error::{check, Error, Result};
 use crate::tensor::{TensorMut, TensorRef};
 use annulus_sys as sys;
 use std::os::raw::c_void;
@@ -57,31 +57,65 @@ fn raw_mut<T: Element>(tensor: Option<&mut TensorMut<'_, T>>) -> *const sys::ann
 ///
 /// ```
 /// let decode = annulus::CallOptions::new().query_start(41);
+/// let two_texts = annulus::CallOptions::new().sequence_starts(&[0, 70, 100]);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CallOptions {
+pub struct CallOptions<'a> {
     query_start: Option<i64>,
+    sequence_starts: Option<&'a [i64]>,
+    sequence_lengths: Option<&'a [i64]>,
 }
 
-impl CallOptions {
-    /// Nothing: the query rows are all rows, Nq = N.
-    pub fn new() -> CallOptions {
+impl<'a> CallOptions<'a> {
+    /// Nothing: the query rows are all rows, Nq = N, and each batch entry is one sequence.
+    pub fn new() -> CallOptions<'a> {
         CallOptions::default()
     }
 
     /// The query rows are the positions `position` … `position` + Nq − 1 of the N.
-    pub fn query_start(mut self, position: i64) -> CallOptions {
+    pub fn query_start(mut self, position: i64) -> CallOptions<'a> {
         self.query_start = Some(position);
         self
     }
 
-    fn raw(&self) -> sys::annulus_call_options {
+    /// The rows are packed sequences, one number fewer than `starts` has: sequence i has the rows `starts[i]` …
+    /// `starts[i + 1]` − 1 of every batch entry. Branches count inside each; rows of none have O = 0 and LSE = −∞.
+    pub fn sequence_starts(mut self, starts: &'a [i64]) -> CallOptions<'a> {
+        self.sequence_starts = Some(starts);
+        self
+    }
+
+    /// With starts, sequence i has only the first `lengths[i]` of its rows. Without, the batch entries are padded: b is a
+    /// sequence of its first `lengths[b]` rows.
+    pub fn sequence_lengths(mut self, lengths: &'a [i64]) -> CallOptions<'a> {
+        self.sequence_lengths = Some(lengths);
+        self
+    }
+
+    fn raw(&self) -> Result<sys::annulus_call_options> {
         let mut raw = sys::ANNULUS_CALL_OPTIONS_INIT;
         if let Some(position) = self.query_start {
             raw.flags = sys::ANNULUS_CALL_QUERY_WINDOW as u64;
             raw.query_start = position;
         }
-        raw
+        if let Some(lengths) = self.sequence_lengths {
+            raw.sequence_lengths = lengths.as_ptr();
+            raw.sequence_count = lengths.len() as i64;
+        }
+        if let Some(starts) = self.sequence_starts {
+            let count = starts.len() as i64 - 1;
+            if self.sequence_lengths.is_some() && raw.sequence_count != count {
+                return Err(Error::argument(format!(
+                    "sequence_starts has {} numbers and sequence_lengths {}; it must have one more, where the last \
+                     sequence ends",
+                    starts.len(),
+                    raw.sequence_count
+                )));
+            }
+            raw.sequence_starts = starts.as_ptr();
+            raw.sequence_count = count;
+        }
+        Ok(raw)
     }
 }
 
@@ -164,10 +198,10 @@ impl Context {
         v: &TensorRef<'_, T>,
         out: &mut TensorMut<'_, T>,
         lse: Option<&mut TensorMut<'_, T::Lse>>,
-        options: &CallOptions,
+        options: &CallOptions<'_>,
     ) -> Result<()> {
         let (q, k, v, out, lse) = (q.as_raw(), k.as_raw(), v.as_raw(), out.as_raw(), raw_mut(lse));
-        check(unsafe { sys::annulus_forward(self.handle, q, k, v, out, lse, &options.raw()) })
+        check(unsafe { sys::annulus_forward(self.handle, q, k, v, out, lse, &options.raw()?) })
     }
 
     /// Computes the gradients dQ, dK and dV of a forward call with the same config and `options`, given dO and, where
@@ -185,12 +219,12 @@ impl Context {
         d_q: &mut TensorMut<'_, T>,
         d_k: &mut TensorMut<'_, T>,
         d_v: &mut TensorMut<'_, T>,
-        options: &CallOptions,
+        options: &CallOptions<'_>,
     ) -> Result<()> {
         let (q, k, v, out, lse) = (q.as_raw(), k.as_raw(), v.as_raw(), out.as_raw(), lse.as_raw());
         let (d_out, d_lse) = (d_out.as_raw(), raw(d_lse));
         let (d_q, d_k, d_v) = (d_q.as_raw(), d_k.as_raw(), d_v.as_raw());
-        let options = options.raw();
+        let options = options.raw()?;
         check(unsafe { sys::annulus_backward(self.handle, q, k, v, out, lse, d_out, d_lse, d_q, d_k, d_v, &options) })
     }
 

@@ -68,6 +68,38 @@ fn views_stay_inside_their_slices() {
 }
 
 #[test]
+fn sequences_that_cannot_be() {
+    let input = numbers(1);
+    let x = tensor(&input);
+    let mut out = vec![0.0_f32; COUNT];
+    let mut context = Context::cpu(&config()).unwrap();
+    let mut error = |options: CallOptions<'_>| {
+        let mut out = TensorMut::new(&mut out, &SHAPE).unwrap();
+        context.forward(&x, &x, &x, &mut out, None, &options).unwrap_err()
+    };
+    let cases = [
+        (CallOptions::new().sequence_starts(&[0, 65]), "sequence_starts[1] is 65; it must be at most 64"),
+        (
+            CallOptions::new().sequence_starts(&[9, 8]),
+            "sequence_starts[1] is 8; it must be at least sequence_starts[0], 9",
+        ),
+        (CallOptions::new().sequence_starts(&[]), "sequence_count of options is -1"),
+        (CallOptions::new().sequence_starts(&[0]), "sequence_starts is not NULL"),
+        (CallOptions::new().sequence_lengths(&[]), "sequence_lengths is not NULL"),
+        (CallOptions::new().sequence_lengths(&[1, 2]), "it must be the batch, 1"),
+        (CallOptions::new().sequence_lengths(&[65]), "sequence_lengths[0] is 65; it must be at most 64"),
+        (CallOptions::new().sequence_starts(&[0, 9]).sequence_lengths(&[1, 2]), "it must have one more"),
+    ];
+    for (options, words) in cases {
+        let error = error(options);
+        assert_eq!(error.status(), Status::ARGUMENT);
+        assert!(error.to_string().contains(words), "{error}");
+    }
+    assert_eq!(error(CallOptions::new().sequence_starts(&[0, 30, 64])).status(), Status::UNSUPPORTED);
+    assert_eq!(error(CallOptions::new().sequence_lengths(&[30])).status(), Status::UNSUPPORTED);
+}
+
+#[test]
 fn outputs_may_not_repeat() {
     let input = numbers(1);
     let mut row = vec![0.0_f32; 4 * 16];
