@@ -26,7 +26,7 @@ int main(void) {
     problem.heads = 16;
     problem.kv_heads = 16;
     problem.head_dim = 128;
-    problem.sequence_length = problem.query_length = problem.key_length = 1000000000;
+    problem.sequence_length = 1000000000;
 
     annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
     check(annulus_estimate_problem(context, &problem, ANNULUS_ALL_BRANCHES, &estimate));

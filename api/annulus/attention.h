@@ -130,11 +130,24 @@ ANNULUS_API annulus_status annulus_backward(annulus_context *context, const annu
 /* The two passes, for questions about their cost. */
 typedef enum annulus_pass { ANNULUS_PASS_FORWARD = 1, ANNULUS_PASS_BACKWARD = 2 } annulus_pass;
 
+/* A length in annulus_problem: as far as the rows go. */
+#define ANNULUS_WHOLE (-1)
+
 /*
- * The sizes of a problem without its data. Set `size` to sizeof(annulus_problem), best by ANNULUS_PROBLEM_INIT, and
- * every other field. Query rows are the positions query_start … query_start + query_length - 1; key rows held here are
- * key_start … key_start + key_length - 1 of a sequence of sequence_length. On one rank the key rows are the whole
- * sequence; the share of one rank of several has its shard in both windows, and may be empty (length 0).
+ * The sizes of a problem without its data. Set `size` to sizeof(annulus_problem), best by ANNULUS_PROBLEM_INIT. Query
+ * rows are the positions query_start … query_start + query_length - 1; key rows held here are key_start … key_start +
+ * key_length - 1 of a sequence of sequence_length. On one rank the key rows are the whole sequence; the share of one
+ * rank of several has its shard in both windows, and may be empty (length 0). A length of ANNULUS_WHOLE, as INIT sets
+ * it, reaches from the window's start to the end of the sequence; in a context with a communicator (comm.h), where both
+ * starts are 0, it stands for the rank's shard.
+ *
+ * options are those that the call will have, checked as a call checks them (NULL: none); sequence_length stands for the
+ * rows of K, and with ANNULUS_CALL_QUERY_WINDOW both query_starts are equal.
+ *
+ * row_alignment says what is known of the call's tensors: every row of them (the D elements of a head) begins at a
+ * multiple of so many bytes, a power of two up to 4096, and no dimension of more than one has a stride of 0 or of 2^40
+ * bytes or more; 0: nothing is known. Workspace is told for all tensors that are so: where ANNULUS_ENGINE_AUTO would
+ * compute with another engine for some of them, what the engine that needs most needs. 16 is enough for every engine.
  */
 typedef struct annulus_problem {
     size_t size;
@@ -148,10 +161,12 @@ typedef struct annulus_problem {
     int64_t query_length;
     int64_t key_start;
     int64_t key_length;
+    const annulus_call_options *options; /* or NULL */
+    int64_t row_alignment;               /* bytes, or 0 */
 } annulus_problem;
 
 #define ANNULUS_PROBLEM_INIT                                                                                           \
-    { sizeof(annulus_problem), ANNULUS_FLOAT32, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    { sizeof(annulus_problem), ANNULUS_FLOAT32, 0, 0, 0, 0, 0, 0, ANNULUS_WHOLE, 0, ANNULUS_WHOLE, NULL, 0 }
 
 /*
  * What a problem costs. In a context with a communicator (comm.h) the problem's windows are the rank's shard, and the
@@ -212,8 +227,9 @@ ANNULUS_API annulus_status annulus_estimate_problem(annulus_context *context, co
                                                     int32_t branch, annulus_estimate *estimate);
 
 /*
- * The bytes of workspace that a call of `pass` on `problem` needs under the context's config and threads, in *bytes:
- * what to hand to annulus_context_set_workspace(). Errors as annulus_estimate_problem. Since 0.1.0.
+ * The bytes of workspace that a call of `pass` on `problem` needs at most under the context's config and threads, in
+ * *bytes: what to hand to annulus_context_set_workspace(). It is enough for all tensors that the call accepts and that
+ * are as row_alignment of problem says. Errors as annulus_estimate_problem. Since 0.1.0.
  */
 ANNULUS_API annulus_status annulus_workspace_size(annulus_context *context, const annulus_problem *problem,
                                                   annulus_pass pass, uint64_t *bytes);

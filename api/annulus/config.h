@@ -59,7 +59,7 @@ typedef enum annulus_padding_rule {
  *
  * `auto` is the fastest engine of the context's device that supports the problem and the tensors of the call. On CUDA
  * that may depend on the tensors: where `fused` supports a problem, a call whose tensors have rows that do not begin at
- * multiples of 16 bytes is computed by `gemm`, which may need more workspace than was announced for the problem.
+ * multiples of 16 bytes is computed by `gemm` (row_alignment of annulus_problem says what is known of them beforehand).
  */
 typedef enum annulus_engine {
     ANNULUS_ENGINE_AUTO = 0,      /* the fastest engine that supports the call (default) */

@@ -48,6 +48,8 @@ def rust_initial(value, field):
         if split_function_pointer(field.type):
             return "None"
         return "std::ptr::null()" if field.type.startswith("p.q(const).") else "std::ptr::null_mut()"
+    if value.isidentifier() and field.type == "int64_t":
+        return f"{value} as i64"
     return value + ".0" if field.type == "double" else value
 
 

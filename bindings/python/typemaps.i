@@ -141,6 +141,15 @@ SIZED(annulus_rank_estimate, ANNULUS_RANK_ESTIMATE_INIT)
     }
 }
 
+/* A problem owns the options that it is given. */
+%extend annulus_problem {
+    ~annulus_problem(void) {
+        if ($self->options)
+            delete_annulus_call_options((annulus_call_options *)$self->options);
+        free($self);
+    }
+}
+
 /* annulus_tensor(address, dtype, shape, strides): sequences of at most 4. */
 %typemap(in) (int32_t rank, const int64_t *shape) (int64_t numbers[4]) {
     const int count = annulus_read_sizes($input, numbers);

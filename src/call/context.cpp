@@ -79,13 +79,17 @@ std::vector<std::int64_t> annulus_context::lengths_in(std::int64_t sequence_leng
     return shard_lengths.empty() ? even_lengths(sequence_length, comm->transport->size()) : shard_lengths;
 }
 
+Window annulus_context::shard_in(std::int64_t sequence_length) const {
+    return make_shards(lengths_in(sequence_length))[static_cast<std::size_t>(comm->transport->rank())];
+}
+
 const Problem &annulus_context::check_shard(const Problem &problem) const {
     const std::vector<std::int64_t> lengths = lengths_in(problem.sequence_length);
     if (const std::int64_t sum = check_lengths(lengths); sum != problem.sequence_length)
         throw Error(ANNULUS_ERROR_ARGUMENT,
                     "sequence_length of problem is %lld; the shards of all ranks have %lld rows",
                     static_cast<long long>(problem.sequence_length), static_cast<long long>(sum));
-    const Window shard = make_shards(lengths)[static_cast<std::size_t>(comm->transport->rank())];
+    const Window shard = shard_in(problem.sequence_length);
     if (problem.queries != shard || problem.keys != shard)
         throw Error(ANNULUS_ERROR_ARGUMENT,
                     "the windows of problem are not this rank's shard, which starts at %lld and has %lld rows%s",

@@ -62,6 +62,8 @@ struct annulus_context {
     std::vector<std::int64_t> known_lengths(std::int64_t rows) const;
     // As equal as can be, where none were set.
     std::vector<std::int64_t> lengths_in(std::int64_t sequence_length) const;
+    // This rank's of these.
+    annulus::Window shard_in(std::int64_t sequence_length) const;
     // Throws unless the problem's windows are this rank's shard.
     const annulus::Problem &check_shard(const annulus::Problem &problem) const;
 };

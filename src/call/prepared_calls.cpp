@@ -4,6 +4,8 @@
 #include "call/call_memory.hpp"
 #include "core/error.hpp"
 
+#include <algorithm>
+
 namespace annulus {
 
 template <class CallPlan, class Call>
@@ -64,6 +66,30 @@ ChosenCall<Call> PlannedCalls<CallPlan, Call>::choose(annulus_pass pass, const C
                     "engine %s needs %zu bytes of workspace for this; the config's workspace limit is %llu",
                     engine_name(chosen.engine.id), announced, static_cast<unsigned long long>(setting.announced_limit));
     return chosen;
+}
+
+template <class CallPlan, class Call>
+std::size_t PlannedCalls<CallPlan, Call>::most_workspace(annulus_pass pass, std::int64_t row_alignment,
+                                                         const CallSetting &setting) {
+    const ChosenCall<Call> chosen = choose(pass, nullptr, setting);
+    std::size_t most = chosen.call.workspace_bytes();
+    if (setting.engine != ANNULUS_ENGINE_AUTO)
+        return most;
+    // Tensors that one engine does not take go to the next that does.
+    const std::span<const Engine *const> engines = all_engines();
+    std::int64_t taken = chosen.call.row_alignment();
+    auto next = std::ranges::find(engines, &chosen.engine) - engines.begin() + 1;
+    for (auto i = static_cast<std::size_t>(next); taken > row_alignment && taken > 1 && i < engines.size(); ++i) {
+        if (engines[i]->device != setting.kind || refusal(pass, i, nullptr, setting))
+            continue;
+        const Call &other = call(pass, i, setting);
+        const std::uint64_t limit = setting.limits.workspace_limit;
+        if (limit != 0 && other.workspace_bytes() > limit)
+            continue; // such a call fails
+        most = std::max(most, other.workspace_bytes());
+        taken = other.row_alignment();
+    }
+    return most;
 }
 
 template class PlannedCalls<SequencePlans, WholeCall>;

@@ -29,6 +29,7 @@ class WholeCall {
 
     const char *refusal() const { return prepared_.refusal; }
     const char *tensor_refusal(const CallTensors &tensors) const { return prepared_.call->tensor_refusal(tensors); }
+    std::int64_t row_alignment() const { return prepared_.call->row_alignment(); }
     std::size_t workspace_bytes() const { return prepared_.call->workspace_bytes(); }
     void run(const CallTensors &tensors, void *workspace, void *stream) {
         prepared_.call->run(tensors, {}, workspace, stream);
@@ -71,6 +72,10 @@ template <class CallPlan, class Call> class PlannedCalls {
     // is not known. Throws Error(ANNULUS_ERROR_UNSUPPORTED) with the reason, Error(ANNULUS_ERROR_MEMORY) where the call
     // needs more than the limit.
     ChosenCall<Call> choose(annulus_pass pass, const CallTensors *tensors, const CallSetting &setting);
+
+    // The bytes of workspace that are enough for all calls with tensors whose rows begin at multiples of
+    // `row_alignment` bytes, whichever of the engines that are chosen for them computes. Throws as choose().
+    std::size_t most_workspace(annulus_pass pass, std::int64_t row_alignment, const CallSetting &setting);
 
   private:
     static constexpr std::size_t most_engines = 4;

@@ -23,8 +23,7 @@ Problem check_call_inputs(const annulus_context &context, const annulus_tensor &
     if (!context.comm)
         return check_inputs(q, k, v, query_start, false);
     if (query_start)
-        throw Error(ANNULUS_ERROR_UNSUPPORTED, "flags of options has ANNULUS_CALL_QUERY_WINDOW; with several ranks the "
-                                               "query rows of a rank are those of its shard");
+        refuse_query_window();
     const Problem problem = check_inputs(q, k, v, std::nullopt, true);
     context.check_rows(problem.queries.length);
     return problem;
@@ -51,11 +50,11 @@ annulus_status annulus_forward(annulus_context *context, const annulus_tensor *q
             required(out, "out");
             const annulus_call_options given = read_options(options, ANNULUS_PASS_FORWARD);
             const Problem problem = check_call_inputs(call.context(), *q, *k, *v, query_window(given));
-            const std::vector<Sequence> sequences = check_call_sequences(call.context(), given, problem);
+            std::vector<Sequence> sequences = check_call_sequences(call.context(), given, problem);
             check_query_rows(problem, {"out", out});
             if (lse)
                 check_statistic(problem, {"lse", lse});
-            check_supported(given, sequences);
+            check_supported(given);
             return {{problem, std::move(sequences)}, {.q = *q, .k = *k, .v = *v, .out = *out, .lse = lse}};
         });
     });
@@ -80,7 +79,7 @@ annulus_status annulus_backward(annulus_context *context, const annulus_tensor *
             required(d_v, "d_v");
             const annulus_call_options given = read_options(options, ANNULUS_PASS_BACKWARD);
             const Problem problem = check_call_inputs(call.context(), *q, *k, *v, query_window(given));
-            const std::vector<Sequence> sequences = check_call_sequences(call.context(), given, problem);
+            std::vector<Sequence> sequences = check_call_sequences(call.context(), given, problem);
             check_query_rows(problem, {"out", out});
             check_statistic(problem, {"lse", lse});
             check_query_rows(problem, {"d_out", d_out});
@@ -89,7 +88,7 @@ annulus_status annulus_backward(annulus_context *context, const annulus_tensor *
             check_query_rows(problem, {"d_q", d_q});
             check_key_rows(problem, {"d_k", d_k});
             check_key_rows(problem, {"d_v", d_v});
-            check_supported(given, sequences);
+            check_supported(given);
             return {{problem, std::move(sequences)}, {*q, *k, *v, *out, lse, *d_out, d_lse, *d_q, *d_k, *d_v}};
         });
     });

@@ -19,19 +19,22 @@ using namespace annulus;
 
 namespace {
 
-// What a caller must provide for the chosen call.
-template <class Calls> std::size_t announced_bytes(Calls &calls, annulus_pass pass, const CallSetting &setting) {
-    return CallMemory::announced(calls.choose(pass, nullptr, setting).call.workspace_bytes());
+// What a caller must provide for a call whose tensors' rows are aligned so.
+template <class Calls>
+std::size_t announced_bytes(Calls &calls, annulus_pass pass, std::int64_t row_alignment, const CallSetting &setting) {
+    return CallMemory::announced(calls.most_workspace(pass, row_alignment, setting));
 }
 
 // The workspace of a call of the context, with its ranks if it has any.
-std::size_t announced_bytes(annulus_context &context, const CallProblem &problem, annulus_pass pass) {
+std::size_t announced_bytes(annulus_context &context, const StatedProblem &stated, annulus_pass pass) {
+    const auto &[problem, row_alignment] = stated;
     const CallSetting setting = context.setting();
     if (!context.comm)
-        return announced_bytes(context.whole_calls(problem, setting.limits), pass, setting);
-    context.check_shard(problem.rows);
+        return announced_bytes(context.whole_calls(problem, setting.limits), pass, row_alignment, setting);
     const std::vector<std::int64_t> lengths = context.lengths_in(problem.rows.sequence_length);
-    return announced_bytes(context.rank_calls(problem, lengths, setting.limits, estimate_steps), pass, setting);
+    context.check_shard(problem.rows);
+    return announced_bytes(context.rank_calls(problem, lengths, setting.limits, estimate_steps), pass, row_alignment,
+                           setting);
 }
 
 } // namespace
@@ -41,12 +44,13 @@ annulus_status annulus_estimate_problem(annulus_context *context, const annulus_
     return guard([&] {
         const ContextUse use(context);
         const annulus_config &config = context->required_config();
-        const Problem checked = check_problem(problem);
+        const StatedProblem stated = check_problem(problem, *context, ANNULUS_PASS_BACKWARD);
+        const Problem &checked = stated.problem.rows;
         const auto branches = static_cast<std::int64_t>(config.pattern.branches.size());
         check_between("branch", branch, ANNULUS_ALL_BRANCHES, branches - 1);
         annulus_estimate result = read_sized("estimate", estimate, &annulus_estimate::plan_bytes);
 
-        const SequencePlans &plan = context->whole_calls({checked, {}}, context->setting().limits).plan();
+        const SequencePlans &plan = context->whole_calls(stated.problem, context->setting().limits).plan();
         const std::int64_t query_elements = checked.batch * checked.queries.length * checked.heads * checked.head_dim;
         const std::int64_t key_elements = checked.batch * checked.keys.length * checked.kv_heads * checked.head_dim;
         const auto row_bytes =
@@ -58,8 +62,8 @@ annulus_status annulus_estimate_problem(annulus_context *context, const annulus_
         result.backward_flops = 10.0 * result.pairs * checked.head_dim;
         result.tensor_bytes = row_bytes + statistic_bytes;
         result.gradient_bytes = row_bytes;
-        result.forward_workspace_bytes = announced_bytes(*context, {checked, {}}, ANNULUS_PASS_FORWARD);
-        result.backward_workspace_bytes = announced_bytes(*context, {checked, {}}, ANNULUS_PASS_BACKWARD);
+        result.forward_workspace_bytes = announced_bytes(*context, stated, ANNULUS_PASS_FORWARD);
+        result.backward_workspace_bytes = announced_bytes(*context, stated, ANNULUS_PASS_BACKWARD);
         const double remote_bytes = plan.remote_bytes(branch);
         if (remote_bytes >= 0x1p64)
             throw Error(ANNULUS_ERROR_ARGUMENT,
@@ -77,7 +81,7 @@ annulus_status annulus_workspace_size(annulus_context *context, const annulus_pr
         context->required_config();
         check_enum("pass", pass, ANNULUS_PASS_FORWARD, ANNULUS_PASS_BACKWARD);
         required(bytes, "bytes");
-        *bytes = announced_bytes(*context, {check_problem(problem), {}}, pass);
+        *bytes = announced_bytes(*context, check_problem(problem, *context, pass), pass);
     });
 }
 
@@ -86,7 +90,9 @@ annulus_status annulus_estimate_rank(annulus_context *context, const annulus_pro
     return guard([&] {
         const ContextUse use(context);
         const annulus_config &config = context->required_config();
-        const Problem checked = check_problem(problem);
+        const auto [stated, row_alignment] =
+            check_problem(problem, *context, ANNULUS_PASS_BACKWARD, Asked::rank_of_others);
+        const Problem &checked = stated.rows;
         check_between("ranks", ranks, 1, max_ranks);
         check_between("rank", rank, 0, ranks - 1);
         annulus_rank_estimate result =
@@ -96,12 +102,12 @@ annulus_status annulus_estimate_rank(annulus_context *context, const annulus_pro
         if (const std::int64_t sum = check_lengths(all); sum != checked.sequence_length)
             throw Error(ANNULUS_ERROR_ARGUMENT, "lengths add up to %lld; sequence_length of problem is %lld",
                         static_cast<long long>(sum), static_cast<long long>(checked.sequence_length));
-        RankCalls calls(config.pattern, CallProblem{checked, {}}, make_shards(all), rank, config.execution.exchange,
-                        estimate_steps);
+        RankCalls calls(config.pattern, stated, make_shards(all), rank, config.execution.exchange, estimate_steps);
         const RankPlans &plan = calls.plan();
         result.exchange = plan.exchange();
-        result.forward_workspace_bytes = announced_bytes(calls, ANNULUS_PASS_FORWARD, context->setting());
-        result.backward_workspace_bytes = announced_bytes(calls, ANNULUS_PASS_BACKWARD, context->setting());
+        const CallSetting setting = context->setting();
+        result.forward_workspace_bytes = announced_bytes(calls, ANNULUS_PASS_FORWARD, row_alignment, setting);
+        result.backward_workspace_bytes = announced_bytes(calls, ANNULUS_PASS_BACKWARD, row_alignment, setting);
         result.forward_sent_bytes = plan.sent_bytes(ANNULUS_PASS_FORWARD);
         result.forward_received_bytes = plan.received_bytes(ANNULUS_PASS_FORWARD);
         result.backward_sent_bytes = plan.sent_bytes(ANNULUS_PASS_BACKWARD);

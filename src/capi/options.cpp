@@ -132,11 +132,12 @@ std::vector<Sequence> check_sequences(const annulus_call_options &options, std::
     return sequences;
 }
 
-void check_supported(const annulus_call_options &options, const std::vector<Sequence> &sequences) {
-    if (!sequences.empty())
-        throw Error(ANNULUS_ERROR_UNSUPPORTED,
-                    "sequence_count of options is %lld; no engine computes several sequences at once yet",
-                    static_cast<long long>(options.sequence_count));
+void refuse_query_window() {
+    throw Error(ANNULUS_ERROR_UNSUPPORTED, "flags of options has ANNULUS_CALL_QUERY_WINDOW; with several ranks the "
+                                           "query rows of a rank are those of its shard");
+}
+
+void check_supported(const annulus_call_options &options) {
     if (options.flags & add_flags)
         throw Error(ANNULUS_ERROR_UNSUPPORTED, "flags of options is %#llx; no engine adds to gradients yet",
                     static_cast<unsigned long long>(options.flags));

@@ -24,7 +24,10 @@ std::optional<std::int64_t> query_window(const annulus_call_options &options);
 std::vector<Sequence> check_sequences(const annulus_call_options &options, std::int64_t batch,
                                       std::optional<std::int64_t> rows, const Pattern &pattern);
 
+// With several ranks there are no query windows.
+[[noreturn]] void refuse_query_window();
+
 // Throws where the options ask for what no engine does yet.
-void check_supported(const annulus_call_options &options, const std::vector<Sequence> &sequences);
+void check_supported(const annulus_call_options &options);
 
 } // namespace annulus

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "capi/problem.hpp"
 
+#include "capi/options.hpp"
 #include "capi/sized_struct.hpp"
 #include "core/argument.hpp"
 #include "core/dtype_number.hpp"
@@ -105,16 +106,53 @@ void check_window(const char *name, const Window &window, std::int64_t sequence_
                     static_cast<long long>(sequence_length));
 }
 
+// The window that begins at `start`; where the length is ANNULUS_WHOLE, to the end, or the shard if there is one.
+Window check_window(const char *name, std::int64_t start, std::int64_t length, const annulus_problem &given,
+                    std::optional<Window> shard) {
+    if (length < ANNULUS_WHOLE)
+        throw Error(ANNULUS_ERROR_ARGUMENT, "%s_length is %lld; it must be at least 0, or ANNULUS_WHOLE, -1", name,
+                    static_cast<long long>(length));
+    Window window{start, length};
+    if (length == ANNULUS_WHOLE && shard)
+        window = *shard;
+    else if (length == ANNULUS_WHOLE)
+        window.length = start < 0 || start > given.sequence_length ? 0 : given.sequence_length - start;
+    check_window(name, window, given.sequence_length);
+    return window;
+}
+
+// The sequences of the options that a call on the problem will have.
+std::vector<Sequence> check_options(const annulus_problem &given, const Pattern &pattern, annulus_pass pass,
+                                    bool has_ranks) {
+    const annulus_call_options options = read_options(given.options, pass);
+    if (const std::optional<std::int64_t> query_start = query_window(options)) {
+        if (has_ranks)
+            refuse_query_window();
+        if (*query_start != given.query_start)
+            throw Error(ANNULUS_ERROR_ARGUMENT,
+                        "query_start of options is %lld; it must be query_start of problem, which is %lld",
+                        static_cast<long long>(*query_start), static_cast<long long>(given.query_start));
+    }
+    std::vector<Sequence> sequences = check_sequences(options, given.batch, given.sequence_length, pattern);
+    check_supported(options);
+    return sequences;
+}
+
 } // namespace
 
-Problem check_problem(const annulus_problem *argument) {
-    const annulus_problem given = read_sized("problem", argument, &annulus_problem::key_length);
+StatedProblem check_problem(const annulus_problem *argument, const annulus_context &context, annulus_pass pass,
+                            Asked asked) {
+    const annulus_problem given = read_sized("problem", argument, &annulus_problem::row_alignment);
     check_enum("dtype", given.dtype, ANNULUS_FLOAT64, ANNULUS_FLOAT16);
     check_at_least("heads", given.heads, 1);
     check_head_groups("kv_heads", given.kv_heads, given.heads);
     check_head_dim("head_dim", given.head_dim);
     check_at_least("batch", given.batch, 1);
     check_at_least("sequence_length", given.sequence_length, 1);
+    const std::int64_t alignment = given.row_alignment;
+    if (alignment < 0 || alignment > 4096 || (alignment & (alignment - 1)) != 0)
+        throw Error(ANNULUS_ERROR_ARGUMENT, "row_alignment is %lld; it must be 0 or a power of two from 1 to 4096",
+                    static_cast<long long>(alignment));
     Problem problem;
     problem.dtype = given.dtype;
     problem.batch = given.batch;
@@ -122,12 +160,14 @@ Problem check_problem(const annulus_problem *argument) {
     problem.heads = given.heads;
     problem.kv_heads = given.kv_heads;
     problem.head_dim = given.head_dim;
-    problem.queries = {given.query_start, given.query_length};
-    problem.keys = {given.key_start, given.key_length};
-    check_window("query", problem.queries, problem.sequence_length);
-    check_window("key", problem.keys, problem.sequence_length);
+    std::optional<Window> shard;
+    if (asked == Asked::context && context.comm && given.query_start == 0 && given.key_start == 0)
+        shard = context.shard_in(given.sequence_length);
+    problem.queries = check_window("query", given.query_start, given.query_length, given, shard);
+    problem.keys = check_window("key", given.key_start, given.key_length, given, shard);
     check_element_count(problem);
-    return problem;
+    const bool has_ranks = asked == Asked::rank_of_others || context.comm;
+    return {{problem, check_options(given, context.required_config().pattern, pass, has_ranks)}, alignment};
 }
 
 } // namespace annulus

@@ -2,7 +2,8 @@
 // From the caller's tensors or sizes to a checked problem.
 #pragma once
 
-#include "core/plan.hpp"
+#include "call/context.hpp"
+#include "core/sequences.hpp"
 #include "core/tensor.hpp"
 
 #include <annulus/attention.h>
@@ -23,6 +24,17 @@ void check_query_rows(const Problem &problem, const NamedTensor &argument);
 void check_key_rows(const Problem &problem, const NamedTensor &argument);
 void check_statistic(const Problem &problem, const NamedTensor &argument);
 
-Problem check_problem(const annulus_problem *argument);
+// What the caller says of a problem without tensors.
+struct StatedProblem {
+    CallProblem problem;
+    std::int64_t row_alignment; // of the call's tensors, bytes; 0: not known
+};
+
+// Whose calls a question is about.
+enum class Asked { context, rank_of_others }; // the context's own; those of a rank among others that need not be there
+
+// For calls of a pass under the context's config.
+StatedProblem check_problem(const annulus_problem *argument, const annulus_context &context, annulus_pass pass,
+                            Asked asked = Asked::context);
 
 } // namespace annulus

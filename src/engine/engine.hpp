@@ -63,6 +63,9 @@ class PreparedCall {
     virtual std::size_t workspace_bytes() const = 0;
     // Why it cannot take these tensors; null if it can.
     virtual const char *tensor_refusal(const CallTensors &) const { return nullptr; }
+    // Bytes: it takes all tensors whose rows begin at multiples of so many and which have no stride of 0 or of 2^40
+    // bytes or more.
+    virtual std::int64_t row_alignment() const { return 1; }
 
     // The plan's windows are those of the tensors. `workspace` is aligned to Workspace::alignment; all parts of a call
     // have the same one, to which nothing else writes meanwhile. `stream` is null on a CPU; on CUDA a cudaStream_t.

@@ -50,6 +50,13 @@ class OneByOne final : public PreparedCall {
         return most;
     }
 
+    std::int64_t row_alignment() const override {
+        std::int64_t most = 1;
+        for (const std::unique_ptr<PreparedCall> &call : calls_)
+            most = std::max(most, call->row_alignment());
+        return most;
+    }
+
     const char *tensor_refusal(const CallTensors &tensors) const override {
         for (const SequencePlans::Item &item : plans_.items())
             if (const char *const refusal = calls_[item.plan]->tensor_refusal(view(tensors, item).get()))

@@ -26,6 +26,7 @@ class RankCall {
     // ranks suit every engine.
     const char *refusal() const { return refusal_; }
     const char *tensor_refusal(const CallTensors &tensors) const;
+    std::int64_t row_alignment() const { return parts_.empty() ? 1 : parts_.front()->row_alignment(); }
 
     // Within the limit where the engine can keep it.
     std::size_t workspace_bytes() const { return bytes_; }

@@ -43,6 +43,13 @@ const char *RankSequences::tensor_refusal(const CallTensors &tensors) const {
     return refusal;
 }
 
+std::int64_t RankSequences::row_alignment() const {
+    std::int64_t most = own_.call ? own_.call->row_alignment() : 1;
+    for (const RankCall &call : shared_)
+        most = std::max(most, call.row_alignment());
+    return most;
+}
+
 std::size_t RankSequences::workspace_bytes() const {
     std::size_t most = own_.call ? own_.call->workspace_bytes() : 0;
     for (const RankCall &call : shared_)

@@ -9,6 +9,7 @@
 #include "ranks/rank_plans.hpp"
 
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 
 namespace annulus {
@@ -22,6 +23,7 @@ class RankSequences {
     // As RankCall's.
     const char *refusal() const;
     const char *tensor_refusal(const CallTensors &tensors) const;
+    std::int64_t row_alignment() const;
     std::size_t workspace_bytes() const;
     void run(const CallTensors &tensors, void *workspace, void *stream, Transport &transport, MessageCopier &copier);
 

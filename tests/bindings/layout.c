@@ -40,6 +40,8 @@ int main(void) {
     FIELD(annulus_problem, query_length);
     FIELD(annulus_problem, key_start);
     FIELD(annulus_problem, key_length);
+    FIELD(annulus_problem, options);
+    FIELD(annulus_problem, row_alignment);
     STRUCT(annulus_estimate);
     FIELD(annulus_estimate, size);
     FIELD(annulus_estimate, pairs);

@@ -240,12 +240,17 @@ static void problem_fields(void **state) {
         {"query_start", offsetof(annulus_problem, query_start), 1, -1},
         {"query_start", offsetof(annulus_problem, query_start), 1, 1},
         {"query_start", offsetof(annulus_problem, query_start), 1, INT64_MAX},
-        {"query_length", offsetof(annulus_problem, query_length), 1, -1},
+        {"query_length", offsetof(annulus_problem, query_length), 1, -2},
+        {"query_length", offsetof(annulus_problem, query_length), 1, INT64_MIN},
         {"query_length", offsetof(annulus_problem, query_length), 1, LENGTH + 1},
         {"key_start", offsetof(annulus_problem, key_start), 1, -1},
         {"key_start", offsetof(annulus_problem, key_start), 1, 1},
-        {"key_length", offsetof(annulus_problem, key_length), 1, -1},
+        {"key_length", offsetof(annulus_problem, key_length), 1, -2},
         {"key_length", offsetof(annulus_problem, key_length), 1, INT64_MAX},
+        {"row_alignment", offsetof(annulus_problem, row_alignment), 1, -1},
+        {"row_alignment", offsetof(annulus_problem, row_alignment), 1, 3},
+        {"row_alignment", offsetof(annulus_problem, row_alignment), 1, 8192},
+        {"row_alignment", offsetof(annulus_problem, row_alignment), 1, INT64_MIN},
     };
     annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
     const annulus_estimate untouched = estimate;

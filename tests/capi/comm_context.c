@@ -135,6 +135,19 @@ static void windows_are_shards(void **state) {
     annulus_problem shard = fixture_problem();
     shard.query_length = shard.key_length = 4;
     assert_ok(annulus_workspace_size(f->context, &shard, ANNULUS_PASS_FORWARD, &bytes));
+    annulus_problem unsaid = shard;
+    uint64_t same = 0;
+    unsaid.query_length = unsaid.key_length = ANNULUS_WHOLE;
+    assert_ok(annulus_workspace_size(f->context, &unsaid, ANNULUS_PASS_FORWARD, &same));
+    assert_int_equal(same, bytes);
+    unsaid.query_start = 1; /* to the end: no shard */
+    assert_refused(annulus_workspace_size(f->context, &unsaid, ANNULUS_PASS_FORWARD, &bytes), ARGUMENT, "problem");
+    annulus_call_options options = ANNULUS_CALL_OPTIONS_INIT;
+    options.flags = ANNULUS_CALL_QUERY_WINDOW;
+    unsaid = shard;
+    unsaid.options = &options;
+    assert_refused(annulus_workspace_size(f->context, &unsaid, ANNULUS_PASS_FORWARD, &bytes), ANNULUS_ERROR_UNSUPPORTED,
+                   "ANNULUS_CALL_QUERY_WINDOW");
     bytes = 77;
     static const size_t fields[] = {offsetof(annulus_problem, query_start), offsetof(annulus_problem, query_length),
                                     offsetof(annulus_problem, key_start), offsetof(annulus_problem, key_length),

@@ -162,12 +162,92 @@ static void of_a_billion_tokens_on_4096_ranks(void **state) {
     assert_int_equal(ask(f, &s, "a billion tokens"), ANNULUS_OK);
 }
 
+/* The same numbers for the lengths that INIT sets and for those that they stand for. */
+static void assert_same_estimate(const fixture *f, const annulus_problem *whole, const annulus_problem *said) {
+    annulus_estimate estimates[2] = {ANNULUS_ESTIMATE_INIT, ANNULUS_ESTIMATE_INIT};
+    assert_ok(annulus_estimate_problem(f->context, whole, ANNULUS_ALL_BRANCHES, &estimates[0]));
+    assert_ok(annulus_estimate_problem(f->context, said, ANNULUS_ALL_BRANCHES, &estimates[1]));
+    assert_memory_equal(&estimates[0], &estimates[1], sizeof estimates[0]);
+    assert_true(estimates[0].pairs > 0);
+}
+
+static void lengths_that_nobody_set(void **state) {
+    fixture *f = *state;
+    annulus_problem said = fixture_problem(), whole = ANNULUS_PROBLEM_INIT;
+    whole.heads = HEADS;
+    whole.kv_heads = KV_HEADS;
+    whole.head_dim = DIM;
+    whole.batch = BATCH;
+    whole.sequence_length = LENGTH;
+    assert_same_estimate(f, &whole, &said);
+    said.query_start = whole.query_start = LENGTH - 5;
+    said.query_length = 5;
+    assert_same_estimate(f, &whole, &said);
+
+    annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
+    whole.query_start = LENGTH;
+    assert_ok(annulus_estimate_problem(f->context, &whole, ANNULUS_ALL_BRANCHES, &estimate));
+    assert_true(estimate.pairs == 0);
+    whole.query_start = LENGTH + 1;
+    assert_refused(annulus_estimate_problem(f->context, &whole, ANNULUS_ALL_BRANCHES, &estimate),
+                   ANNULUS_ERROR_ARGUMENT, "query_start");
+    whole.query_start = -1;
+    assert_refused(annulus_estimate_problem(f->context, &whole, ANNULUS_ALL_BRANCHES, &estimate),
+                   ANNULUS_ERROR_ARGUMENT, "query_start");
+}
+
+/* The options are checked as a call checks them. */
+static void options_of_the_call(void **state) {
+    fixture *f = *state;
+    annulus_problem problem = fixture_problem();
+    annulus_call_options options = ANNULUS_CALL_OPTIONS_INIT;
+    const annulus_problem without = problem;
+    const int64_t starts[] = {0, LENGTH + 1}, lengths[] = {LENGTH};
+    problem.options = &options;
+    assert_same_estimate(f, &problem, &without);
+
+    annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
+    annulus_rank_estimate of_rank = ANNULUS_RANK_ESTIMATE_INIT;
+    uint64_t bytes = 77;
+    options.flags = 1024;
+    assert_refused(annulus_estimate_problem(f->context, &problem, -1, &estimate), ANNULUS_ERROR_ARGUMENT, "flags");
+    options.flags = ANNULUS_CALL_ADD_D_K;
+    assert_refused(annulus_workspace_size(f->context, &problem, ANNULUS_PASS_FORWARD, &bytes), ANNULUS_ERROR_ARGUMENT,
+                   "flags");
+    assert_refused(annulus_workspace_size(f->context, &problem, ANNULUS_PASS_BACKWARD, &bytes),
+                   ANNULUS_ERROR_UNSUPPORTED, "flags");
+    options.flags = ANNULUS_CALL_QUERY_WINDOW;
+    options.query_start = 2;
+    assert_refused(annulus_estimate_problem(f->context, &problem, -1, &estimate), ANNULUS_ERROR_ARGUMENT,
+                   "query_start");
+    problem.query_start = 2;
+    problem.query_length = 3;
+    assert_ok(annulus_estimate_problem(f->context, &problem, -1, &estimate));
+    assert_refused(annulus_estimate_rank(f->context, &problem, NULL, 2, 0, &of_rank), ANNULUS_ERROR_UNSUPPORTED,
+                   "ANNULUS_CALL_QUERY_WINDOW");
+
+    problem = without;
+    problem.options = &options;
+    options.flags = 0;
+    options.query_start = 0;
+    options.sequence_count = 1;
+    options.sequence_starts = starts;
+    assert_refused(annulus_estimate_problem(f->context, &problem, -1, &estimate), ANNULUS_ERROR_ARGUMENT,
+                   "sequence_starts");
+    options.sequence_starts = NULL;
+    options.sequence_lengths = lengths;
+    assert_refused(annulus_estimate_problem(f->context, &problem, -1, &estimate), ANNULUS_ERROR_ARGUMENT,
+                   "sequence_count");
+    problem.batch = 1;
+    assert_refused(annulus_estimate_problem(f->context, &problem, -1, &estimate), ANNULUS_ERROR_UNSUPPORTED,
+                   "sequence_count");
+    assert_int_equal(bytes, 77);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(of_the_largest_problems),
-        TEST(along_long_curves),
-        TEST(of_coprime_dilations),
-        TEST(of_a_billion_tokens_on_4096_ranks),
+        TEST(of_the_largest_problems),           TEST(along_long_curves),       TEST(of_coprime_dilations),
+        TEST(of_a_billion_tokens_on_4096_ranks), TEST(lengths_that_nobody_set), TEST(options_of_the_call),
     };
     return RUN_TESTS(tests);
 }

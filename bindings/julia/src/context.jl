@@ -254,10 +254,13 @@ function last_traffic(context::Context)
 end
 
 """
-    estimate(context; sequence_length, heads, head_dim, kv_heads=heads, batch=1, eltype=Float32, branch=nothing)
+    estimate(context; sequence_length, heads, head_dim, kv_heads=heads, batch=1, eltype=Float32, branch=nothing,
+             sequence_starts=nothing, sequence_lengths=nothing, row_alignment=0)
 
 What a problem costs under the context's config, without its data: a named tuple of pairs, FLOPs and bytes. `branch`, counted
-from 1: pairs, FLOPs and remote bytes are that branch's share.
+from 1: pairs, FLOPs and remote bytes are that branch's share. In a context with a communicator it is what this rank's shard
+costs. `sequence_starts`, `sequence_lengths`: as [`forward`](@ref) takes them. `row_alignment`: every row of the call's arrays
+begins at a multiple of so many bytes; 0: not known.
 """
 function estimate(
     context::Context;
@@ -268,14 +271,23 @@ function estimate(
     batch::Integer = 1,
     eltype::Type = Float32,
     branch::Union{Nothing,Integer} = nothing,
+    sequence_starts::Numbers = nothing,
+    sequence_lengths::Numbers = nothing,
+    row_alignment::Integer = 0,
 )
-    n = sequence_length
     size = sizeof(LibAnnulus.annulus_problem)
-    code = element_code(eltype)
-    problem = LibAnnulus.annulus_problem(size, code, heads, kv_heads, head_dim, batch, n, 0, n, 0, n)
+    sizes = (size, element_code(eltype), heads, kv_heads, head_dim, batch, sequence_length)
+    whole = LibAnnulus.ANNULUS_WHOLE
     result = Ref(LibAnnulus.ANNULUS_ESTIMATE_INIT)
     index = branch === nothing ? LibAnnulus.ANNULUS_ALL_BRANCHES : branch - 1
-    check(LibAnnulus.annulus_estimate_problem(context, Ref(problem), index, result))
+    names = (query_start = nothing, sequence_starts = sequence_starts, sequence_lengths = sequence_lengths)
+    with_options(; names...) do options
+        GC.@preserve options begin
+            address = Base.unsafe_convert(Ptr{LibAnnulus.annulus_call_options}, options)
+            problem = LibAnnulus.annulus_problem(sizes..., 0, whole, 0, whole, address, row_alignment)
+            check(LibAnnulus.annulus_estimate_problem(context, Ref(problem), index, result))
+        end
+    end
     names = fieldnames(LibAnnulus.annulus_estimate)[2:end] # without size
     return NamedTuple{names}(map(name -> getfield(result[], name), names))
 end

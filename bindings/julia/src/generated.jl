@@ -143,7 +143,7 @@ Who computes. Results agree up to rounding.
 
 `auto` is the fastest engine of the context's device that supports the problem and the tensors of the call. On CUDA
 that may depend on the tensors: where `fused` supports a problem, a call whose tensors have rows that do not begin at
-multiples of 16 bytes is computed by `gemm`, which may need more workspace than was announced for the problem.
+multiples of 16 bytes is computed by `gemm` (row_alignment of annulus_problem says what is known of them beforehand).
 """ const annulus_engine = Cint
 const ANNULUS_ENGINE_AUTO = annulus_engine(0) # the fastest engine that supports the call (default)
 const ANNULUS_ENGINE_REFERENCE = annulus_engine(1) # CPU, float64 inside, brute force in O(N * N) time: for tests
@@ -511,10 +511,24 @@ const ANNULUS_PASS_FORWARD = annulus_pass(1)
 const ANNULUS_PASS_BACKWARD = annulus_pass(2)
 
 @doc raw"""
-The sizes of a problem without its data. Set `size` to sizeof(annulus_problem), best by ANNULUS_PROBLEM_INIT, and
-every other field. Query rows are the positions query_start … query_start + query_length - 1; key rows held here are
-key_start … key_start + key_length - 1 of a sequence of sequence_length. On one rank the key rows are the whole
-sequence; the share of one rank of several has its shard in both windows, and may be empty (length 0).
+A length in annulus_problem: as far as the rows go.
+""" const ANNULUS_WHOLE = -1
+
+@doc raw"""
+The sizes of a problem without its data. Set `size` to sizeof(annulus_problem), best by ANNULUS_PROBLEM_INIT. Query
+rows are the positions query_start … query_start + query_length - 1; key rows held here are key_start … key_start +
+key_length - 1 of a sequence of sequence_length. On one rank the key rows are the whole sequence; the share of one
+rank of several has its shard in both windows, and may be empty (length 0). A length of ANNULUS_WHOLE, as INIT sets
+it, reaches from the window's start to the end of the sequence; in a context with a communicator (comm.h), where both
+starts are 0, it stands for the rank's shard.
+
+options are those that the call will have, checked as a call checks them (NULL: none); sequence_length stands for the
+rows of K, and with ANNULUS_CALL_QUERY_WINDOW both query_starts are equal.
+
+row_alignment says what is known of the call's tensors: every row of them (the D elements of a head) begins at a
+multiple of so many bytes, a power of two up to 4096, and no dimension of more than one has a stride of 0 or of 2^40
+bytes or more; 0: nothing is known. Workspace is told for all tensors that are so: where ANNULUS_ENGINE_AUTO would
+compute with another engine for some of them, what the engine that needs most needs. 16 is enough for every engine.
 """ struct annulus_problem
     size::Csize_t
     dtype::annulus_dtype
@@ -527,9 +541,11 @@ sequence; the share of one rank of several has its shard in both windows, and ma
     query_length::Int64
     key_start::Int64
     key_length::Int64
+    options::Ptr{annulus_call_options} # or NULL
+    row_alignment::Int64 # bytes, or 0
 end
 
-const ANNULUS_PROBLEM_INIT = annulus_problem(sizeof(annulus_problem), ANNULUS_FLOAT32, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+const ANNULUS_PROBLEM_INIT = annulus_problem(sizeof(annulus_problem), ANNULUS_FLOAT32, 0, 0, 0, 0, 0, 0, ANNULUS_WHOLE, 0, ANNULUS_WHOLE, C_NULL, 0)
 
 @doc raw"""
 What a problem costs. In a context with a communicator (comm.h) the problem's windows are the rank's shard, and the
@@ -593,8 +609,9 @@ annulus_workspace_size() answers.
 end
 
 @doc raw"""
-The bytes of workspace that a call of `pass` on `problem` needs under the context's config and threads, in \*bytes:
-what to hand to annulus_context_set_workspace(). Errors as annulus_estimate_problem. Since 0.1.0.
+The bytes of workspace that a call of `pass` on `problem` needs at most under the context's config and threads, in
+\*bytes: what to hand to annulus_context_set_workspace(). It is enough for all tensors that the call accepts and that
+are as row_alignment of problem says. Errors as annulus_estimate_problem. Since 0.1.0.
 """ function annulus_workspace_size(context, problem, pass, bytes)
     @library_call annulus_workspace_size(context::Ptr{annulus_context}, problem::Ptr{annulus_problem}, pass::annulus_pass, bytes::Ptr{UInt64})::annulus_status
 end

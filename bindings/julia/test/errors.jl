@@ -61,6 +61,9 @@ end
     @test whole.forward_flops > 1e12
     @test whole.pairs == sum(Annulus.estimate(context; branch = i, problem...).pairs for i = 1:5)
     @test thrown(() -> Annulus.estimate(context; branch = 6, problem...)) isa AnnulusError
+    @test thrown(() -> Annulus.estimate(context; row_alignment = 24, problem...)) isa AnnulusError
+    @test thrown(() -> Annulus.estimate(context; sequence_lengths = [70_002], problem...)) isa AnnulusError
+    @test Annulus.estimate(context; row_alignment = 16, problem...) == whole
     @test length(Annulus.Config(Annulus.longnet(16, 2, 2, 3))) == 3
     @test length(Annulus.Config(Annulus.head_groups(4, [(16, 1), (64, 4)]))) == 2
     @test Annulus.hilbert_curve(4; width = 2) == [1, 3, 4, 2]

@@ -297,8 +297,10 @@ class Context:
     ) -> Estimate:
         """What a sequence of `length` positions costs, without its data; `branch`: that branch's share.
 
-        problem: kv_heads (default: heads), batch (1), dtype ("float32"), query_start (0) and query_length (to the end),
-        key_start (0) and key_length (to the end).
+        problem: kv_heads (default: heads), batch (1), dtype ("float32"), query_start (0) and query_length, key_start (0)
+        and key_length (None: to the end; with a communicator, where both start at 0, this rank's shard),
+        sequence_starts and sequence_lengths as forward() takes them, and row_alignment: every row of the call's arrays
+        begins at a multiple of so many bytes (0: not known; see annulus_problem in annulus/attention.h).
         """
         estimate = _capi.annulus_estimate()
         index = _capi.ANNULUS_ALL_BRANCHES if branch is None else integer("branch", branch, 32)
@@ -485,6 +487,9 @@ def _problem(
     query_length: int | None = None,
     key_start: int = 0,
     key_length: int | None = None,
+    sequence_starts: Any = None,
+    sequence_lengths: Any = None,
+    row_alignment: int = 0,
 ) -> Any:
     problem = _capi.annulus_problem()
     problem.dtype = pick("dtype", dtype, _arrays.DTYPES)
@@ -492,13 +497,15 @@ def _problem(
     problem.kv_heads = problem.heads if kv_heads is None else integer("kv_heads", kv_heads, 32)
     problem.head_dim = integer("head_dim", head_dim, 32)
     problem.batch = integer("batch", batch)
-    length, query_start = integer("length", length), integer("query_start", query_start)
-    key_start = integer("key_start", key_start)
-    problem.sequence_length = length
-    problem.query_start = query_start
-    problem.query_length = length - query_start if query_length is None else integer("query_length", query_length)
-    problem.key_start = key_start
-    problem.key_length = length - key_start if key_length is None else integer("key_length", key_length)
+    problem.sequence_length = integer("length", length)
+    problem.query_start = integer("query_start", query_start)
+    if query_length is not None:
+        problem.query_length = integer("query_length", query_length)
+    problem.key_start = integer("key_start", key_start)
+    if key_length is not None:
+        problem.key_length = integer("key_length", key_length)
+    problem.options = CallOptions(None, sequence_starts, sequence_lengths).struct()
+    problem.row_alignment = integer("row_alignment", row_alignment)
     return problem
 
 

@@ -46,7 +46,8 @@ annulus_problem ProblemOptions::problem() const {
     problem.kv_heads = kv_heads ? kv_heads : heads;
     problem.head_dim = head_dim;
     problem.batch = batch;
-    problem.sequence_length = problem.query_length = problem.key_length = tokens;
+    problem.sequence_length = tokens;
+    problem.row_alignment = 16; // dense tensors in memory of their own
     return problem;
 }
 

@@ -27,6 +27,8 @@ class FusedBackward final : public PreparedCall {
 
     std::size_t workspace_bytes() const override { return bytes_; }
 
+    std::int64_t row_alignment() const override { return fused_row_alignment; }
+
     const char *tensor_refusal(const CallTensors &t) const override {
         return fused_tensor_refusal({&t.q, &t.k, &t.v, &t.out, &t.d_out, &t.d_q, &t.d_k, &t.d_v},
                                     {&t.q, &t.k, &t.v, &t.d_out});

@@ -11,10 +11,10 @@ namespace annulus {
 const char *fused_tensor_refusal(std::initializer_list<const annulus_tensor *> tensors,
                                  std::initializer_list<const annulus_tensor *> mapped) {
     for (const annulus_tensor *tensor : tensors) {
-        if (reinterpret_cast<std::uintptr_t>(tensor->data) % 16 != 0)
+        if (reinterpret_cast<std::uintptr_t>(tensor->data) % fused_row_alignment != 0)
             return "a tensor's address is no multiple of 16 bytes";
         for (int i = 0; i < 3; ++i)
-            if (tensor->shape[i] > 1 && tensor->stride[i] % 8 != 0)
+            if (tensor->shape[i] > 1 && tensor->stride[i] % (fused_row_alignment / 2) != 0)
                 return "rows of a tensor do not begin at multiples of 16 bytes";
     }
     // Rows that tensor maps copy are less than 2^40 bytes apart.

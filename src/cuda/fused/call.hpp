@@ -10,6 +10,7 @@
 #include "cuda/results/cuda_call.hpp"
 #include "engine/engine.hpp"
 
+#include <cstdint>
 #include <initializer_list>
 
 namespace annulus {
@@ -19,6 +20,9 @@ Preparation prepare_fused_forward(const Plan &plan, CallPart part, CudaDevice &d
 Preparation prepare_fused_backward(const Plan &plan, CallPart part, CudaDevice &device, const Limits &limits);
 
 inline constexpr const char *too_many_tiles_refusal = "there are too many small segments";
+
+// Rows are copied in pieces of so many bytes.
+inline constexpr std::int64_t fused_row_alignment = 16;
 
 // Whether kernels can read and write the tensors: of `mapped`, inputs, rows are copied by tensor maps.
 const char *fused_tensor_refusal(std::initializer_list<const annulus_tensor *> tensors,

@@ -24,6 +24,8 @@ class FusedForward final : public PreparedCall {
 
     std::size_t workspace_bytes() const override { return bytes_; }
 
+    std::int64_t row_alignment() const override { return fused_row_alignment; }
+
     const char *tensor_refusal(const CallTensors &t) const override {
         return fused_tensor_refusal({&t.q, &t.k, &t.v, &t.out}, {&t.k, &t.v});
     }

@@ -209,6 +209,9 @@ class ContextTest(unittest.TestCase):
         for backward, named in ((False, estimate.forward_workspace_bytes), (True, estimate.backward_workspace_bytes)):
             self.assertEqual(context.workspace_size(64, 4, 16, kv_heads=2, batch=3, backward=backward), named)
         self.assertEqual(context.estimate(64, 4, 16, dtype="bfloat16", query_start=63).pairs, 4 * 16 + 16)
+        self.assertEqual(context.estimate(64, 4, 16, kv_heads=2, batch=3, query_length=64, key_length=64), estimate)
+        self.assertEqual(context.estimate(64, 4, 16, kv_heads=2, batch=3, row_alignment=16), estimate)
+        self.assertEqual(context.estimate(64, 4, 16, query_length=0).pairs, 0)
         share = context.estimate_rank(64, 4, 16, ranks=4, rank=1)
         self.assertEqual(share.forward_sent_bytes, share.forward_received_bytes)
         self.assertIn(share.exchange, ("ring", "gather"))
@@ -259,6 +262,11 @@ class ContextTest(unittest.TestCase):
             "heads is 2.0; it must be an int": lambda: context.estimate(64, 2.0, 16),
             "heads is 1099511627776; it does not fit 32": lambda: context.estimate(64, 2**40, 16),
             "query_start is None; it must be an int": lambda: context.estimate(64, 2, 16, query_start=None),
+            "row_alignment is 24; it must be 0 or a power of two": lambda: context.estimate(64, 2, 16, row_alignment=24),
+            r"sequence_starts\[1\] is 65; it must be at most 64": lambda: context.estimate(
+                64, 2, 16, sequence_starts=[0, 65]
+            ),
+            r"sequence_lengths\[0\] is -1; it must be": lambda: context.workspace_size(64, 2, 16, sequence_lengths=[-1]),
             "branch is 'a'; it must be an int": lambda: context.estimate(64, 2, 16, branch="a"),
             r"dtype is \['float32'\]": lambda: context.estimate(64, 2, 16, dtype=["float32"]),
             "head_dim is None; it must be an int": lambda: context.workspace_size(64, 2, None),

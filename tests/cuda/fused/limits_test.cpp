@@ -167,26 +167,34 @@ TEST(Auto, IsFusedWhereverStatisticsLie) {
     }
 }
 
-// What was announced for the problem is fused's; the message says what gemm needs.
-TEST(Auto, SaysWhatWorkspaceOtherTensorsNeed) {
+// What is announced is enough for gemm, which takes what fused does not, unless the rows are known to suit fused.
+TEST(Auto, AnnouncesWorkspaceForAllTensors) {
     const Problem problem = small_problem();
-    const annulus_problem sizes = sizes_of(problem);
+    annulus_problem sizes = sizes_of(problem);
     for (const annulus_pass pass : passes) {
         SCOPED_TRACE(testing::Message() << "pass " << pass);
-        const auto workspace_size = [&](annulus_engine engine) {
+        const auto workspace_size = [&](annulus_engine engine, std::int64_t row_alignment) {
             std::uint64_t bytes = 0;
+            sizes.row_alignment = row_alignment;
             check(annulus_workspace_size(context_for(problem, engine).get(), &sizes, pass, &bytes));
             return bytes;
         };
-        const std::uint64_t announced = workspace_size(ANNULUS_ENGINE_AUTO);
-        const std::uint64_t of_gemm = workspace_size(ANNULUS_ENGINE_GEMM);
-        EXPECT_EQ(announced, workspace_size(ANNULUS_ENGINE_FUSED));
-        ASSERT_LT(announced, of_gemm);
+        const std::uint64_t of_fused = workspace_size(ANNULUS_ENGINE_FUSED, 0);
+        const std::uint64_t of_gemm = workspace_size(ANNULUS_ENGINE_GEMM, 0);
+        ASSERT_LT(of_fused, of_gemm);
+        for (const std::int64_t row_alignment : {0, 1, 8})
+            EXPECT_EQ(workspace_size(ANNULUS_ENGINE_AUTO, row_alignment), of_gemm);
+        for (const std::int64_t row_alignment : {16, 4096})
+            EXPECT_EQ(workspace_size(ANNULUS_ENGINE_AUTO, row_alignment), of_fused);
+
         const Context context = context_for(problem, ANNULUS_ENGINE_AUTO);
         const Allocation workspace = allocate(device_memory(), of_gemm);
-        check(annulus_context_set_workspace(context.get(), workspace.get(), std::max<std::uint64_t>(announced, 1)));
+        check(annulus_context_set_workspace(context.get(), workspace.get(), std::max<std::uint64_t>(of_fused, 1)));
         const Call odd(problem, random_inputs(problem, 1), device_memory(), false);
         expect_refused(compute(odd, pass, context), ANNULUS_ERROR_MEMORY, std::to_string(of_gemm));
+        const Call call(problem, random_inputs(problem, 1), device_memory(), true);
+        check(compute(call, pass, context));
+        EXPECT_EQ(last_engine(context), ANNULUS_ENGINE_FUSED);
         check(annulus_context_set_workspace(context.get(), workspace.get(), of_gemm));
         check(compute(odd, pass, context));
         EXPECT_EQ(last_engine(context), ANNULUS_ENGINE_GEMM);

@@ -106,7 +106,7 @@ pub const ANNULUS_PADDING_ZERO_KEYS: annulus_padding_rule = 2;
 ///
 /// `auto` is the fastest engine of the context's device that supports the problem and the tensors of the call. On CUDA
 /// that may depend on the tensors: where `fused` supports a problem, a call whose tensors have rows that do not begin at
-/// multiples of 16 bytes is computed by `gemm`, which may need more workspace than was announced for the problem.
+/// multiples of 16 bytes is computed by `gemm` (row_alignment of annulus_problem says what is known of them beforehand).
 pub type annulus_engine = c_int;
 /// the fastest engine that supports the call (default)
 pub const ANNULUS_ENGINE_AUTO: annulus_engine = 0;
@@ -229,10 +229,23 @@ pub type annulus_pass = c_int;
 pub const ANNULUS_PASS_FORWARD: annulus_pass = 1;
 pub const ANNULUS_PASS_BACKWARD: annulus_pass = 2;
 
-/// The sizes of a problem without its data. Set `size` to sizeof(annulus_problem), best by ANNULUS_PROBLEM_INIT, and
-/// every other field. Query rows are the positions query_start … query_start + query_length - 1; key rows held here are
-/// key_start … key_start + key_length - 1 of a sequence of sequence_length. On one rank the key rows are the whole
-/// sequence; the share of one rank of several has its shard in both windows, and may be empty (length 0).
+/// A length in annulus_problem: as far as the rows go.
+pub const ANNULUS_WHOLE: c_int = -1;
+
+/// The sizes of a problem without its data. Set `size` to sizeof(annulus_problem), best by ANNULUS_PROBLEM_INIT. Query
+/// rows are the positions query_start … query_start + query_length - 1; key rows held here are key_start … key_start +
+/// key_length - 1 of a sequence of sequence_length. On one rank the key rows are the whole sequence; the share of one
+/// rank of several has its shard in both windows, and may be empty (length 0). A length of ANNULUS_WHOLE, as INIT sets
+/// it, reaches from the window's start to the end of the sequence; in a context with a communicator (comm.h), where both
+/// starts are 0, it stands for the rank's shard.
+///
+/// options are those that the call will have, checked as a call checks them (NULL: none); sequence_length stands for the
+/// rows of K, and with ANNULUS_CALL_QUERY_WINDOW both query_starts are equal.
+///
+/// row_alignment says what is known of the call's tensors: every row of them (the D elements of a head) begins at a
+/// multiple of so many bytes, a power of two up to 4096, and no dimension of more than one has a stride of 0 or of 2^40
+/// bytes or more; 0: nothing is known. Workspace is told for all tensors that are so: where ANNULUS_ENGINE_AUTO would
+/// compute with another engine for some of them, what the engine that needs most needs. 16 is enough for every engine.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct annulus_problem {
@@ -251,6 +264,10 @@ pub struct annulus_problem {
     pub query_length: i64,
     pub key_start: i64,
     pub key_length: i64,
+    /// or NULL
+    pub options: *const annulus_call_options,
+    /// bytes, or 0
+    pub row_alignment: i64,
 }
 
 pub const ANNULUS_PROBLEM_INIT: annulus_problem = annulus_problem {
@@ -262,9 +279,11 @@ pub const ANNULUS_PROBLEM_INIT: annulus_problem = annulus_problem {
     batch: 0,
     sequence_length: 0,
     query_start: 0,
-    query_length: 0,
+    query_length: ANNULUS_WHOLE as i64,
     key_start: 0,
-    key_length: 0,
+    key_length: ANNULUS_WHOLE as i64,
+    options: std::ptr::null(),
+    row_alignment: 0,
 };
 
 /// What a problem costs. In a context with a communicator (comm.h) the problem's windows are the rank's shard, and the
@@ -692,8 +711,9 @@ extern "C" {
         estimate: *mut annulus_estimate,
     ) -> annulus_status;
 
-    /// The bytes of workspace that a call of `pass` on `problem` needs under the context's config and threads, in \*bytes:
-    /// what to hand to annulus_context_set_workspace(). Errors as annulus_estimate_problem. Since 0.1.0.
+    /// The bytes of workspace that a call of `pass` on `problem` needs at most under the context's config and threads, in
+    /// \*bytes: what to hand to annulus_context_set_workspace(). It is enough for all tensors that the call accepts and that
+    /// are as row_alignment of problem says. Errors as annulus_estimate_problem. Since 0.1.0.
     pub fn annulus_workspace_size(
         context: *mut annulus_context,
         problem: *const annulus_problem,

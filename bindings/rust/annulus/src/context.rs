@@ -92,7 +92,7 @@ impl<'a> CallOptions<'a> {
         self
     }
 
-    fn raw(&self) -> Result<sys::annulus_call_options> {
+    pub(crate) fn raw(&self) -> Result<sys::annulus_call_options> {
         let mut raw = sys::ANNULUS_CALL_OPTIONS_INIT;
         if let Some(position) = self.query_start {
             raw.flags = sys::ANNULUS_CALL_QUERY_WINDOW as u64;

@@ -2,15 +2,17 @@
 //! What a problem costs, without its data.
 
 use crate::config::Exchange;
-use crate::context::Context;
+use crate::context::{CallOptions, Context};
 use crate::element::Dtype;
 use crate::error::{check, Error, Result};
 use annulus_sys as sys;
 use std::ptr;
 
-/// The sizes of a problem. [`Problem::new`] fills in the whole sequence on one rank.
+const WHOLE: i64 = sys::ANNULUS_WHOLE as i64;
+
+/// The sizes of a problem. [`Problem::new`] fills in the whole sequence, or of several ranks the rank's shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Problem {
+pub struct Problem<'a> {
     pub dtype: Dtype,
     /// H
     pub heads: i32,
@@ -23,15 +25,22 @@ pub struct Problem {
     pub sequence_length: i64,
     /// The first position of the query rows.
     pub query_start: i64,
-    pub query_length: i64,
+    /// None: to the end of the sequence; where a context has a communicator and both starts are 0, the rank's shard.
+    pub query_length: Option<i64>,
     /// The first position of the key rows held here.
     pub key_start: i64,
-    pub key_length: i64,
+    /// As `query_length`.
+    pub key_length: Option<i64>,
+    /// Those that the call will have.
+    pub options: CallOptions<'a>,
+    /// Every row of the call's tensors begins at a multiple of so many bytes, a power of two up to 4096, and no stride
+    /// is 0 or 2^40 bytes or more; 0: nothing is known of the tensors. Workspace is told for all that are so.
+    pub row_alignment: i64,
 }
 
-impl Problem {
+impl<'a> Problem<'a> {
     /// Query and key rows are the whole sequence; as many key/value heads as heads.
-    pub fn new(dtype: Dtype, batch: i64, sequence_length: i64, heads: i32, head_dim: i32) -> Problem {
+    pub fn new(dtype: Dtype, batch: i64, sequence_length: i64, heads: i32, head_dim: i32) -> Problem<'a> {
         Problem {
             dtype,
             heads,
@@ -40,14 +49,18 @@ impl Problem {
             batch,
             sequence_length,
             query_start: 0,
-            query_length: sequence_length,
+            query_length: None,
             key_start: 0,
-            key_length: sequence_length,
+            key_length: None,
+            options: CallOptions::new(),
+            row_alignment: 0,
         }
     }
 
-    fn raw(&self) -> sys::annulus_problem {
-        sys::annulus_problem {
+    /// Calls `f` with the C API's.
+    fn with_raw<R>(&self, f: impl FnOnce(&sys::annulus_problem) -> Result<R>) -> Result<R> {
+        let options = self.options.raw()?;
+        f(&sys::annulus_problem {
             size: sys::ANNULUS_PROBLEM_INIT.size,
             dtype: self.dtype.0,
             heads: self.heads,
@@ -56,10 +69,12 @@ impl Problem {
             batch: self.batch,
             sequence_length: self.sequence_length,
             query_start: self.query_start,
-            query_length: self.query_length,
+            query_length: self.query_length.unwrap_or(WHOLE),
             key_start: self.key_start,
-            key_length: self.key_length,
-        }
+            key_length: self.key_length.unwrap_or(WHOLE),
+            options: &options,
+            row_alignment: self.row_alignment,
+        })
     }
 }
 
@@ -117,19 +132,21 @@ impl Context {
     /// assert!(estimate.forward_flops > 1e12);
     /// # Ok(()) }
     /// ```
-    pub fn estimate(&self, problem: &Problem) -> Result<Estimate> {
+    pub fn estimate(&self, problem: &Problem<'_>) -> Result<Estimate> {
         self.estimate_part(problem, sys::ANNULUS_ALL_BRANCHES)
     }
 
     /// The same, with pairs, FLOPs and remote bytes those of one branch.
-    pub fn estimate_branch(&self, problem: &Problem, branch: usize) -> Result<Estimate> {
+    pub fn estimate_branch(&self, problem: &Problem<'_>, branch: usize) -> Result<Estimate> {
         // An index that does not fit is no branch of any config either.
         self.estimate_part(problem, i32::try_from(branch).unwrap_or(i32::MAX))
     }
 
-    fn estimate_part(&self, problem: &Problem, branch: i32) -> Result<Estimate> {
+    fn estimate_part(&self, problem: &Problem<'_>, branch: i32) -> Result<Estimate> {
         let mut raw = sys::ANNULUS_ESTIMATE_INIT;
-        check(unsafe { sys::annulus_estimate_problem(self.handle, &problem.raw(), branch, &mut raw) })?;
+        problem.with_raw(|problem| {
+            check(unsafe { sys::annulus_estimate_problem(self.handle, problem, branch, &mut raw) })
+        })?;
         Ok(Estimate {
             pairs: raw.pairs,
             forward_flops: raw.forward_flops,
@@ -146,7 +163,7 @@ impl Context {
     /// The part of rank `rank` of `ranks`. `lengths`: each rank's positions; None: as equal as can be, the first longer.
     pub fn estimate_rank(
         &self,
-        problem: &Problem,
+        problem: &Problem<'_>,
         lengths: Option<&[i64]>,
         ranks: i32,
         rank: i32,
@@ -156,7 +173,9 @@ impl Context {
         }
         let lengths = lengths.map_or(ptr::null(), <[i64]>::as_ptr);
         let mut raw = sys::ANNULUS_RANK_ESTIMATE_INIT;
-        check(unsafe { sys::annulus_estimate_rank(self.handle, &problem.raw(), lengths, ranks, rank, &mut raw) })?;
+        problem.with_raw(|problem| {
+            check(unsafe { sys::annulus_estimate_rank(self.handle, problem, lengths, ranks, rank, &mut raw) })
+        })?;
         Ok(RankEstimate {
             exchange: Exchange(raw.exchange),
             forward_workspace_bytes: raw.forward_workspace_bytes,
@@ -169,13 +188,15 @@ impl Context {
     }
 
     /// The bytes of workspace that a call on `problem` needs.
-    pub fn workspace_size(&self, problem: &Problem, pass: Pass) -> Result<u64> {
+    pub fn workspace_size(&self, problem: &Problem<'_>, pass: Pass) -> Result<u64> {
         let pass = match pass {
             Pass::Forward => sys::ANNULUS_PASS_FORWARD,
             Pass::Backward => sys::ANNULUS_PASS_BACKWARD,
         };
         let mut bytes = 0;
-        check(unsafe { sys::annulus_workspace_size(self.handle, &problem.raw(), pass, &mut bytes) })?;
+        problem.with_raw(|problem| {
+            check(unsafe { sys::annulus_workspace_size(self.handle, problem, pass, &mut bytes) })
+        })?;
         Ok(bytes)
     }
 }

@@ -95,6 +95,10 @@ fn sequences_that_cannot_be() {
         assert_eq!(error.status(), Status::ARGUMENT);
         assert!(error.to_string().contains(words), "{error}");
     }
+    let mut problem = Problem::new(Dtype::FLOAT32, 1, 64, 4, 16);
+    problem.options = CallOptions::new().sequence_lengths(&[65]);
+    let of_problem = Context::cpu(&config()).unwrap().estimate(&problem).unwrap_err().to_string();
+    assert!(of_problem.contains("sequence_lengths[0] is 65; it must be at most 64"), "{of_problem}");
     assert_eq!(error(CallOptions::new().sequence_starts(&[0, 30, 64])).status(), Status::UNSUPPORTED);
     assert_eq!(error(CallOptions::new().sequence_lengths(&[30])).status(), Status::UNSUPPORTED);
 }
