@@ -15,6 +15,7 @@
 #define ANNULUS_API
 #define ANNULUS_BEGIN_DECLS
 #define ANNULUS_END_DECLS
+#define ANNULUS_INT32
 
 #ifdef SWIGPYTHON
 %include "python/typemaps.i"

@@ -32,7 +32,7 @@
 ANNULUS_BEGIN_DECLS
 
 /* Bits of annulus_call_options.flags. */
-typedef enum annulus_call_flag {
+typedef enum annulus_call_flag ANNULUS_INT32 {
     ANNULUS_CALL_QUERY_WINDOW = 1, /* Q's rows are a window of the rows of K and V, from query_start on */
     ANNULUS_CALL_ADD_D_Q = 2,      /* backward adds dQ to what d_q holds; without it d_q is overwritten */
     ANNULUS_CALL_ADD_D_K = 4,      /* the same for d_k */
@@ -128,7 +128,7 @@ ANNULUS_API annulus_status annulus_backward(annulus_context *context, const annu
                                             const annulus_call_options *options);
 
 /* The two passes, for questions about their cost. */
-typedef enum annulus_pass { ANNULUS_PASS_FORWARD = 1, ANNULUS_PASS_BACKWARD = 2 } annulus_pass;
+typedef enum annulus_pass ANNULUS_INT32 { ANNULUS_PASS_FORWARD = 1, ANNULUS_PASS_BACKWARD = 2 } annulus_pass;
 
 /* A length in annulus_problem: as far as the rows go. */
 #define ANNULUS_WHOLE (-1)

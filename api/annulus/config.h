@@ -25,7 +25,7 @@ typedef struct annulus_config annulus_config;
 /*
  * Which residue phi of the places in a segment head h uses. h is counted inside the branch's head range of c heads.
  */
-typedef enum annulus_phase_rule {
+typedef enum annulus_phase_rule ANNULUS_INT32 {
     ANNULUS_PHASE_BLOCK = 1,      /* phi = h / ceil(c / r), integer division: LongNet's published code (default) */
     ANNULUS_PHASE_INTERLEAVE = 2, /* phi = h mod r: LongNet's paper */
     ANNULUS_PHASE_FIXED = 3       /* phi = residue mod r for every head */
@@ -34,20 +34,20 @@ typedef enum annulus_phase_rule {
 /*
  * Which queries of a segment attend to which of its keys. "Residue" is the place in the segment modulo r.
  */
-typedef enum annulus_query_rule {
+typedef enum annulus_query_rule ANNULUS_INT32 {
     ANNULUS_QUERY_DILATED = 1, /* the query's and the key's residue are both phi: LongNet (default) */
     ANNULUS_QUERY_RESIDUE = 2, /* the query's residue equals the key's, whatever it is: every query attends */
     ANNULUS_QUERY_EVERY = 3    /* the key's residue is phi, any query */
 } annulus_query_rule;
 
 /* How the positions of a segment are numbered before every r-th is kept. */
-typedef enum annulus_order {
+typedef enum annulus_order ANNULUS_INT32 {
     ANNULUS_ORDER_LINEAR = 1, /* 0, 1, 2, … (default) */
     ANNULUS_ORDER_HILBERT = 2 /* along the generalised Hilbert curve of the segment's grid, see hilbert.h */
 } annulus_order;
 
 /* What stands in the slots that a segment has too few positions to fill. */
-typedef enum annulus_padding_rule {
+typedef enum annulus_padding_rule ANNULUS_INT32 {
     ANNULUS_PADDING_EXACT = 1,    /* nothing: positions that do not exist are no keys (default) */
     ANNULUS_PADDING_ZERO_KEYS = 2 /* a key of score 0 and value 0, as LongNet's published code pads: with w' = min(w, N)
                                      a segment has ceil(w'/r) slots for each residue. No effect when causal. For weights
@@ -61,7 +61,7 @@ typedef enum annulus_padding_rule {
  * that may depend on the tensors: where `fused` supports a problem, a call whose tensors have rows that do not begin at
  * multiples of 16 bytes is computed by `gemm` (row_alignment of annulus_problem says what is known of them beforehand).
  */
-typedef enum annulus_engine {
+typedef enum annulus_engine ANNULUS_INT32 {
     ANNULUS_ENGINE_AUTO = 0,      /* the fastest engine that supports the call (default) */
     ANNULUS_ENGINE_REFERENCE = 1, /* CPU, float64 inside, brute force in O(N * N) time: for tests */
     ANNULUS_ENGINE_CPU = 2,       /* CPU, blocked, threads */
@@ -170,7 +170,7 @@ ANNULUS_API annulus_status annulus_config_set_workspace_limit(annulus_config *co
  * the query rule `residue`, it counts a shard whole. Where it takes more than 2^21 steps (attention.h) to find that out,
  * as it can with thousands of ranks of unequal shards, `auto` is `ring`.
  */
-typedef enum annulus_exchange {
+typedef enum annulus_exchange ANNULUS_INT32 {
     ANNULUS_EXCHANGE_AUTO = 0,
     ANNULUS_EXCHANGE_RING = 1,  /* in ranks - 1 hops: memory for the rows of two ranks at a time */
     ANNULUS_EXCHANGE_GATHER = 2 /* all at once: memory for all rows that the rank's queries attend to */

@@ -27,7 +27,7 @@ ANNULUS_BEGIN_DECLS
 
 typedef struct annulus_context annulus_context;
 
-typedef enum annulus_device { ANNULUS_DEVICE_CPU = 1, ANNULUS_DEVICE_CUDA = 2 } annulus_device;
+typedef enum annulus_device ANNULUS_INT32 { ANNULUS_DEVICE_CPU = 1, ANNULUS_DEVICE_CUDA = 2 } annulus_device;
 
 /*
  * The number of devices of a kind that this build can use on this machine, in *count: 1 for ANNULUS_DEVICE_CPU; for

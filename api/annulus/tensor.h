@@ -13,7 +13,7 @@
 
 ANNULUS_BEGIN_DECLS
 
-typedef enum annulus_dtype {
+typedef enum annulus_dtype ANNULUS_INT32 {
     ANNULUS_FLOAT64 = 1,
     ANNULUS_FLOAT32 = 2,
     ANNULUS_BFLOAT16 = 3, /* 1 sign, 8 exponent, 7 fraction bits */

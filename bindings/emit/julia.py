@@ -67,7 +67,7 @@ def julia_function(function, declarations):
 
 
 def julia_enum(enum):
-    lines = julia_documented(enum.doc, [f"const {enum.name} = Cint"])
+    lines = julia_documented(enum.doc, [f"const {enum.name} = Int32"])
     for item in enum.items:
         comment = f" # {item.doc}" if item.doc else ""
         lines.append(f"const {item.name} = {enum.name}({item.value}){comment}")

@@ -98,7 +98,7 @@ def rust(declarations):
     ]
     for each in declarations:
         if isinstance(each, Enum):
-            lines += ["", *rust_doc(each.doc), f"pub type {each.name} = c_int;"]
+            lines += ["", *rust_doc(each.doc), f"pub type {each.name} = i32;"]
             for item in each.items:
                 lines += [*rust_doc(item.doc), f"pub const {item.name}: {each.name} = {item.value};"]
         elif isinstance(each, Constant):

@@ -19,7 +19,7 @@ using namespace annulus;
 namespace {
 
 // The number of devices of a kind that the caller named.
-std::int32_t checked_device_count(const annulus_device &device) {
+std::int32_t checked_device_count(annulus_device device) {
     check_enum("device", device, ANNULUS_DEVICE_CPU, ANNULUS_DEVICE_CUDA);
     return device_count(device);
 }

@@ -30,8 +30,8 @@ inline void check_between(const char *name, std::int64_t value, std::int64_t lea
                     static_cast<long long>(value), static_cast<long long>(least), static_cast<long long>(most));
 }
 
-// For enumerations numbered without gaps. By reference: the value may be any int.
-template <class Enum> void check_enum(const char *name, const Enum &value, Enum first, Enum last) {
+// For enumerations numbered without gaps.
+template <class Enum> void check_enum(const char *name, Enum value, Enum first, Enum last) {
     check_between(name, enum_value(value), enum_value(first), enum_value(last));
 }
 

@@ -1,20 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dtypes by their number. Numbers and not enumerators, because a C caller may hand over any int, and reading one that
-// is no enumerator as the enumeration would be undefined in C++.
+// Dtypes by their number. A C caller may hand over any number; the enumerations of the API can hold each.
 #pragma once
 
 #include <annulus/tensor.h>
 
-#include <cstring>
+#include <cstdint>
+#include <type_traits>
 
 namespace annulus {
 
-// The number behind an enumeration that a C caller filled.
-template <class Enum> int enum_value(const Enum &value) {
-    static_assert(sizeof(Enum) == sizeof(int));
-    int number;
-    std::memcpy(&number, &value, sizeof number);
-    return number;
+// The number behind an enumeration of the API, an enumerator's or not.
+template <class Enum> constexpr std::int32_t enum_value(Enum value) {
+    static_assert(std::is_same_v<std::underlying_type_t<Enum>, std::int32_t>);
+    return value;
 }
 
 // Bytes of one element; 0 for a number that is no dtype.

@@ -32,7 +32,7 @@ end
 
 @doc raw"""
 Later versions append values: treat a value you do not know as an error.
-""" const annulus_status = Cint
+""" const annulus_status = Int32
 const ANNULUS_OK = annulus_status(0)
 const ANNULUS_ERROR_ARGUMENT = annulus_status(1) # an argument is not what the function's comment allows
 const ANNULUS_ERROR_UNSUPPORTED = annulus_status(2) # legal, but the chosen engine, device or build cannot do it
@@ -59,7 +59,7 @@ leaves it as it is. Never NULL, never allocates. Any thread. Since 0.1.0.
     @library_call annulus_last_error()::Cstring
 end
 
-const annulus_dtype = Cint
+const annulus_dtype = Int32
 const ANNULUS_FLOAT64 = annulus_dtype(1)
 const ANNULUS_FLOAT32 = annulus_dtype(2)
 const ANNULUS_BFLOAT16 = annulus_dtype(3) # 1 sign, 8 exponent, 7 fraction bits
@@ -114,27 +114,27 @@ mutable struct annulus_config end
 
 @doc raw"""
 Which residue phi of the places in a segment head h uses. h is counted inside the branch's head range of c heads.
-""" const annulus_phase_rule = Cint
+""" const annulus_phase_rule = Int32
 const ANNULUS_PHASE_BLOCK = annulus_phase_rule(1) # phi = h / ceil(c / r), integer division: LongNet's published code (default)
 const ANNULUS_PHASE_INTERLEAVE = annulus_phase_rule(2) # phi = h mod r: LongNet's paper
 const ANNULUS_PHASE_FIXED = annulus_phase_rule(3) # phi = residue mod r for every head
 
 @doc raw"""
 Which queries of a segment attend to which of its keys. "Residue" is the place in the segment modulo r.
-""" const annulus_query_rule = Cint
+""" const annulus_query_rule = Int32
 const ANNULUS_QUERY_DILATED = annulus_query_rule(1) # the query's and the key's residue are both phi: LongNet (default)
 const ANNULUS_QUERY_RESIDUE = annulus_query_rule(2) # the query's residue equals the key's, whatever it is: every query attends
 const ANNULUS_QUERY_EVERY = annulus_query_rule(3) # the key's residue is phi, any query
 
 @doc raw"""
 How the positions of a segment are numbered before every r-th is kept.
-""" const annulus_order = Cint
+""" const annulus_order = Int32
 const ANNULUS_ORDER_LINEAR = annulus_order(1) # 0, 1, 2, … (default)
 const ANNULUS_ORDER_HILBERT = annulus_order(2) # along the generalised Hilbert curve of the segment's grid, see hilbert.h
 
 @doc raw"""
 What stands in the slots that a segment has too few positions to fill.
-""" const annulus_padding_rule = Cint
+""" const annulus_padding_rule = Int32
 const ANNULUS_PADDING_EXACT = annulus_padding_rule(1) # nothing: positions that do not exist are no keys (default)
 const ANNULUS_PADDING_ZERO_KEYS = annulus_padding_rule(2) # a key of score 0 and value 0, as LongNet's published code pads: with w' = min(w, N) a segment has ceil(w'/r) slots for each residue. No effect when causal. For weights that were trained with it.
 
@@ -144,7 +144,7 @@ Who computes. Results agree up to rounding.
 `auto` is the fastest engine of the context's device that supports the problem and the tensors of the call. On CUDA
 that may depend on the tensors: where `fused` supports a problem, a call whose tensors have rows that do not begin at
 multiples of 16 bytes is computed by `gemm` (row_alignment of annulus_problem says what is known of them beforehand).
-""" const annulus_engine = Cint
+""" const annulus_engine = Int32
 const ANNULUS_ENGINE_AUTO = annulus_engine(0) # the fastest engine that supports the call (default)
 const ANNULUS_ENGINE_REFERENCE = annulus_engine(1) # CPU, float64 inside, brute force in O(N * N) time: for tests
 const ANNULUS_ENGINE_CPU = annulus_engine(2) # CPU, blocked, threads
@@ -276,7 +276,7 @@ some query of the receiver attends to, and give the same result. `auto` is `gath
 and V take more memory than those of the longest shard, else `ring`; along the Hilbert order, and in some cases of
 the query rule `residue`, it counts a shard whole. Where it takes more than 2^21 steps (attention.h) to find that out,
 as it can with thousands of ranks of unequal shards, `auto` is `ring`.
-""" const annulus_exchange = Cint
+""" const annulus_exchange = Int32
 const ANNULUS_EXCHANGE_AUTO = annulus_exchange(0)
 const ANNULUS_EXCHANGE_RING = annulus_exchange(1) # in ranks - 1 hops: memory for the rows of two ranks at a time
 const ANNULUS_EXCHANGE_GATHER = annulus_exchange(2) # all at once: memory for all rows that the rank's queries attend to
@@ -314,7 +314,7 @@ end
 
 mutable struct annulus_context end
 
-const annulus_device = Cint
+const annulus_device = Int32
 const ANNULUS_DEVICE_CPU = annulus_device(1)
 const ANNULUS_DEVICE_CUDA = annulus_device(2)
 
@@ -409,7 +409,7 @@ end
 
 @doc raw"""
 Bits of annulus_call_options.flags.
-""" const annulus_call_flag = Cint
+""" const annulus_call_flag = Int32
 const ANNULUS_CALL_QUERY_WINDOW = annulus_call_flag(1) # Q's rows are a window of the rows of K and V, from query_start on
 const ANNULUS_CALL_ADD_D_Q = annulus_call_flag(2) # backward adds dQ to what d_q holds; without it d_q is overwritten
 const ANNULUS_CALL_ADD_D_K = annulus_call_flag(4) # the same for d_k
@@ -506,7 +506,7 @@ end
 
 @doc raw"""
 The two passes, for questions about their cost.
-""" const annulus_pass = Cint
+""" const annulus_pass = Int32
 const ANNULUS_PASS_FORWARD = annulus_pass(1)
 const ANNULUS_PASS_BACKWARD = annulus_pass(2)
 

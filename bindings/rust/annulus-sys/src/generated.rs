@@ -14,7 +14,7 @@ pub const ANNULUS_VERSION_PATCH: c_int = 0;
 pub const ANNULUS_VERSION: c_int = 1000;
 
 /// Later versions append values: treat a value you do not know as an error.
-pub type annulus_status = c_int;
+pub type annulus_status = i32;
 pub const ANNULUS_OK: annulus_status = 0;
 /// an argument is not what the function's comment allows
 pub const ANNULUS_ERROR_ARGUMENT: annulus_status = 1;
@@ -35,7 +35,7 @@ pub const ANNULUS_ERROR_NCCL: annulus_status = 8;
 /// an MPI call failed; the message has its name and MPI's words
 pub const ANNULUS_ERROR_MPI: annulus_status = 9;
 
-pub type annulus_dtype = c_int;
+pub type annulus_dtype = i32;
 pub const ANNULUS_FLOAT64: annulus_dtype = 1;
 pub const ANNULUS_FLOAT32: annulus_dtype = 2;
 /// 1 sign, 8 exponent, 7 fraction bits
@@ -71,7 +71,7 @@ pub struct annulus_config {
 }
 
 /// Which residue phi of the places in a segment head h uses. h is counted inside the branch's head range of c heads.
-pub type annulus_phase_rule = c_int;
+pub type annulus_phase_rule = i32;
 /// phi = h / ceil(c / r), integer division: LongNet's published code (default)
 pub const ANNULUS_PHASE_BLOCK: annulus_phase_rule = 1;
 /// phi = h mod r: LongNet's paper
@@ -80,7 +80,7 @@ pub const ANNULUS_PHASE_INTERLEAVE: annulus_phase_rule = 2;
 pub const ANNULUS_PHASE_FIXED: annulus_phase_rule = 3;
 
 /// Which queries of a segment attend to which of its keys. "Residue" is the place in the segment modulo r.
-pub type annulus_query_rule = c_int;
+pub type annulus_query_rule = i32;
 /// the query's and the key's residue are both phi: LongNet (default)
 pub const ANNULUS_QUERY_DILATED: annulus_query_rule = 1;
 /// the query's residue equals the key's, whatever it is: every query attends
@@ -89,14 +89,14 @@ pub const ANNULUS_QUERY_RESIDUE: annulus_query_rule = 2;
 pub const ANNULUS_QUERY_EVERY: annulus_query_rule = 3;
 
 /// How the positions of a segment are numbered before every r-th is kept.
-pub type annulus_order = c_int;
+pub type annulus_order = i32;
 /// 0, 1, 2, … (default)
 pub const ANNULUS_ORDER_LINEAR: annulus_order = 1;
 /// along the generalised Hilbert curve of the segment's grid, see hilbert.h
 pub const ANNULUS_ORDER_HILBERT: annulus_order = 2;
 
 /// What stands in the slots that a segment has too few positions to fill.
-pub type annulus_padding_rule = c_int;
+pub type annulus_padding_rule = i32;
 /// nothing: positions that do not exist are no keys (default)
 pub const ANNULUS_PADDING_EXACT: annulus_padding_rule = 1;
 /// a key of score 0 and value 0, as LongNet's published code pads: with w' = min(w, N) a segment has ceil(w'/r) slots for each residue. No effect when causal. For weights that were trained with it.
@@ -107,7 +107,7 @@ pub const ANNULUS_PADDING_ZERO_KEYS: annulus_padding_rule = 2;
 /// `auto` is the fastest engine of the context's device that supports the problem and the tensors of the call. On CUDA
 /// that may depend on the tensors: where `fused` supports a problem, a call whose tensors have rows that do not begin at
 /// multiples of 16 bytes is computed by `gemm` (row_alignment of annulus_problem says what is known of them beforehand).
-pub type annulus_engine = c_int;
+pub type annulus_engine = i32;
 /// the fastest engine that supports the call (default)
 pub const ANNULUS_ENGINE_AUTO: annulus_engine = 0;
 /// CPU, float64 inside, brute force in O(N * N) time: for tests
@@ -124,7 +124,7 @@ pub const ANNULUS_ENGINE_FUSED: annulus_engine = 4;
 /// and V take more memory than those of the longest shard, else `ring`; along the Hilbert order, and in some cases of
 /// the query rule `residue`, it counts a shard whole. Where it takes more than 2^21 steps (attention.h) to find that out,
 /// as it can with thousands of ranks of unequal shards, `auto` is `ring`.
-pub type annulus_exchange = c_int;
+pub type annulus_exchange = i32;
 pub const ANNULUS_EXCHANGE_AUTO: annulus_exchange = 0;
 /// in ranks - 1 hops: memory for the rows of two ranks at a time
 pub const ANNULUS_EXCHANGE_RING: annulus_exchange = 1;
@@ -137,7 +137,7 @@ pub struct annulus_context {
     _marker: PhantomData<(*mut u8, PhantomPinned)>,
 }
 
-pub type annulus_device = c_int;
+pub type annulus_device = i32;
 pub const ANNULUS_DEVICE_CPU: annulus_device = 1;
 pub const ANNULUS_DEVICE_CUDA: annulus_device = 2;
 
@@ -165,7 +165,7 @@ pub const ANNULUS_ALLOCATOR_INIT: annulus_allocator = annulus_allocator {
 };
 
 /// Bits of annulus_call_options.flags.
-pub type annulus_call_flag = c_int;
+pub type annulus_call_flag = i32;
 /// Q's rows are a window of the rows of K and V, from query_start on
 pub const ANNULUS_CALL_QUERY_WINDOW: annulus_call_flag = 1;
 /// backward adds dQ to what d_q holds; without it d_q is overwritten
@@ -225,7 +225,7 @@ pub const ANNULUS_CALL_OPTIONS_INIT: annulus_call_options = annulus_call_options
 };
 
 /// The two passes, for questions about their cost.
-pub type annulus_pass = c_int;
+pub type annulus_pass = i32;
 pub const ANNULUS_PASS_FORWARD: annulus_pass = 1;
 pub const ANNULUS_PASS_BACKWARD: annulus_pass = 2;
 
