@@ -71,9 +71,8 @@ typedef enum annulus_engine ANNULUS_INT32 {
 } annulus_engine;
 
 /*
- * The name of an engine ("auto", "reference", "cpu", "gemm", "fused"), or NULL when `engine` is none. The engines are
- * numbered from 0 without gaps, and every build knows all of them by name, whether it can run them or not. Static. Any
- * thread. Since 0.1.0.
+ * The name of an engine ("auto", "reference", "cpu", "gemm", "fused"), or "unknown". Every build knows all of them by
+ * name, whether it can run them or not. Static. Any thread. Since 0.1.0.
  */
 ANNULUS_API const char *annulus_engine_name(annulus_engine engine);
 
@@ -167,8 +166,8 @@ ANNULUS_API annulus_status annulus_config_set_workspace_limit(annulus_config *co
  * How a context with a communicator (comm.h) moves rows of K and V between ranks. Both send the same rows, those that
  * some query of the receiver attends to, and give the same result. `auto` is `gather` where for no rank the rows of K
  * and V take more memory than those of the longest shard, else `ring`; along the Hilbert order, and in some cases of
- * the query rule `residue`, it counts a shard whole. Where it takes more than 2^21 steps (attention.h) to find that out,
- * as it can with thousands of ranks of unequal shards, `auto` is `ring`.
+ * the query rule `residue`, it counts a shard whole. Where it takes more than 2^21 steps (attention.h) to find that
+ * out, as it can with thousands of ranks of unequal shards, `auto` is `ring`.
  */
 typedef enum annulus_exchange ANNULUS_INT32 {
     ANNULUS_EXCHANGE_AUTO = 0,

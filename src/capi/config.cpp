@@ -57,8 +57,7 @@ bool check_flag(const char *name, int value) {
 } // namespace
 
 const char *annulus_engine_name(annulus_engine engine) {
-    const int number = enum_value(engine);
-    return number >= ANNULUS_ENGINE_AUTO && number <= ANNULUS_ENGINE_FUSED ? engine_name(engine) : nullptr;
+    return engine_name(engine);
 }
 
 annulus_status annulus_config_create(annulus_config **config) {

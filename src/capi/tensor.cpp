@@ -4,8 +4,8 @@
 
 #include <annulus/tensor.h>
 
-int annulus_dtype_bytes(annulus_dtype dtype) {
-    return annulus::dtype_bytes(annulus::enum_value(dtype));
+int annulus_dtype_bits(annulus_dtype dtype) {
+    return 8 * annulus::dtype_bytes(annulus::enum_value(dtype));
 }
 
 const char *annulus_dtype_name(annulus_dtype dtype) {

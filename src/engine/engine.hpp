@@ -111,6 +111,7 @@ std::span<const Engine *const> all_engines();
 // Throws Error(ANNULUS_ERROR_UNSUPPORTED) where this build has no such engine for the device.
 const Engine &find_engine(annulus_device device, annulus_engine id);
 
+// "unknown" where there is none of that number.
 const char *engine_name(annulus_engine engine);
 
 } // namespace annulus

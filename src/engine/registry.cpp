@@ -48,7 +48,7 @@ const char *engine_name(annulus_engine engine) {
     case ANNULUS_ENGINE_FUSED:
         return "fused";
     }
-    return nullptr;
+    return "unknown";
 }
 
 void PreparedCall::finish(const CallTensors &, const PartialResults &, void *) {

@@ -250,13 +250,13 @@ class Alterations(unittest.TestCase):
         self.assert_adds("tensor.h", "ANNULUS_FLOAT16 = 4", "ANNULUS_FLOAT16 = 4, ANNULUS_FLOAT8 = 5")
 
     def test_removed_function_breaks(self):
-        self.assert_breaks("tensor.h", "ANNULUS_API int annulus_dtype_bytes(annulus_dtype dtype);", "")
+        self.assert_breaks("tensor.h", "ANNULUS_API int annulus_dtype_bits(annulus_dtype dtype);", "")
 
     def test_parameter_of_another_type_breaks(self):
         self.assert_breaks("hilbert.h", "int64_t length, int64_t width", "int32_t length, int64_t width")
 
     def test_result_of_another_type_breaks(self):
-        self.assert_breaks("tensor.h", "ANNULUS_API int annulus_dtype_bytes", "ANNULUS_API long annulus_dtype_bytes")
+        self.assert_breaks("tensor.h", "ANNULUS_API int annulus_dtype_bits", "ANNULUS_API long annulus_dtype_bits")
 
     def test_function_is_an_addition(self):
         self.assert_adds("version.h", "ANNULUS_END_DECLS", "ANNULUS_API int annulus_added(void);\nANNULUS_END_DECLS")

@@ -39,7 +39,7 @@ static void store(void *data, annulus_dtype type, size_t index, float number) {
 }
 
 static size_t bytes_of(const annulus_tensor *t) {
-    size_t bytes = (size_t)annulus_dtype_bytes(t->dtype);
+    size_t bytes = (size_t)annulus_dtype_bits(t->dtype) / 8;
     for (int i = 0; i < t->rank; ++i)
         bytes *= (size_t)t->shape[i];
     return bytes;
@@ -105,7 +105,7 @@ int main(int count, char **arguments) {
     annulus_tensor out = make(dtype, 4, query, 0), lse = make(lse_dtype, 3, statistics, 0);
     annulus_tensor d_q = make(dtype, 4, query, 0), d_k = make(dtype, 4, key, 0), d_v = make(dtype, 4, key, 0);
     annulus_tensor window_out = make(dtype, 4, window_query, 0), window_q = q;
-    window_q.data = (char *)q.data + WINDOW_START * q.stride[1] * annulus_dtype_bytes(dtype);
+    window_q.data = (char *)q.data + WINDOW_START * q.stride[1] * annulus_dtype_bits(dtype) / 8;
     window_q.shape[1] = N - WINDOW_START;
     annulus_call_options options = ANNULUS_CALL_OPTIONS_INIT;
     options.flags = ANNULUS_CALL_QUERY_WINDOW;

@@ -107,10 +107,10 @@ static void enumerations(void **state) {
         assert_refused(annulus_config_set_engine(c, (annulus_engine)n), ARGUMENT, "engine");
         assert_refused(annulus_context_create(&context, (annulus_device)n, 0), ARGUMENT, "device");
         assert_refused(annulus_device_count((annulus_device)n, &count), ARGUMENT, "device");
-        assert_null(annulus_engine_name((annulus_engine)n));
+        assert_string_equal(annulus_engine_name((annulus_engine)n), "unknown");
         assert_string_equal(annulus_status_name((annulus_status)n), "unknown");
         assert_string_equal(annulus_dtype_name((annulus_dtype)n), "unknown");
-        assert_int_equal(annulus_dtype_bytes((annulus_dtype)n), 0);
+        assert_int_equal(annulus_dtype_bits((annulus_dtype)n), 0);
     }
     assert_refused(annulus_config_set_branch_phase(c, 0, (annulus_phase_rule)0, 0), ARGUMENT, "rule");
     assert_refused(annulus_context_create(&context, ANNULUS_DEVICE_CPU, 1), ARGUMENT, "index");

@@ -127,7 +127,7 @@ void expect_remote_rows(const Problem &problem, std::uint64_t seed) {
             all_rows += rows.size();
         }
         EXPECT_EQ(plan.branches()[i].remote_rows(shard), static_cast<double>(all_rows)) << "branch " << i;
-        const auto row_bytes = static_cast<double>(problem.dim * annulus_dtype_bytes(problem.dtype));
+        const auto row_bytes = static_cast<double>(problem.dim * annulus_dtype_bits(problem.dtype) / 8);
         EXPECT_DOUBLE_EQ(plan.remote_bytes(static_cast<std::int32_t>(i)),
                          2 * static_cast<double>(all_rows) * row_bytes * static_cast<double>(problem.batch));
     }

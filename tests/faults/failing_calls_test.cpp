@@ -60,7 +60,7 @@ struct Rows {
     Rows(const Problem &problem, const Inputs &values) : call(problem, values, host_memory()), inputs(values) {}
     bool are_untouched(std::initializer_list<const annulus_tensor *> outputs) const {
         return std::all_of(outputs.begin(), outputs.end(), [](const annulus_tensor *output) {
-            std::int64_t bytes = annulus_dtype_bytes(output->dtype);
+            std::int64_t bytes = annulus_dtype_bits(output->dtype) / 8;
             for (int d = 0; d < output->rank; ++d)
                 bytes *= output->shape[d];
             const auto *const first = static_cast<const unsigned char *>(output->data);

@@ -55,7 +55,7 @@ rlim_t address_space_in_use() {
 
 // Every byte is 0xFF, as Call leaves outputs.
 bool is_untouched(const annulus_tensor &tensor) {
-    std::int64_t bytes = annulus_dtype_bytes(tensor.dtype);
+    std::int64_t bytes = annulus_dtype_bits(tensor.dtype) / 8;
     for (int d = 0; d < tensor.rank; ++d)
         bytes *= tensor.shape[d];
     const auto *const first = static_cast<const unsigned char *>(tensor.data);

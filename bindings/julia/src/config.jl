@@ -14,19 +14,15 @@ const EXCHANGES = (
     gather = LibAnnulus.ANNULUS_EXCHANGE_GATHER,
 )
 
-engine_name(code) = (name = LibAnnulus.annulus_engine_name(code); name == C_NULL ? :unknown : Symbol(unsafe_string(name)))
+const ENGINES = (
+    auto = LibAnnulus.ANNULUS_ENGINE_AUTO,
+    reference = LibAnnulus.ANNULUS_ENGINE_REFERENCE,
+    cpu = LibAnnulus.ANNULUS_ENGINE_CPU,
+    gemm = LibAnnulus.ANNULUS_ENGINE_GEMM,
+    fused = LibAnnulus.ANNULUS_ENGINE_FUSED,
+)
 
-"The number of the engine with this name. Engines are numbered from 0 without gaps."
-function engine_code(name)
-    code = 0
-    names = Symbol[]
-    while (found = engine_name(code)) !== :unknown
-        found === name && return code
-        push!(names, found)
-        code += 1
-    end
-    throw(argument_error("engine is $(repr(name)); it must be one of $(join(map(repr, names), ", "))"))
-end
+engine_name(code) = Symbol(unsafe_string(LibAnnulus.annulus_engine_name(code)))
 
 """
     Branch(segment_length, dilation; heads=nothing, phase=:block, query=:dilated, order=:linear, grid_width=0)
@@ -105,7 +101,7 @@ mutable struct Config
         scale === nothing || check(LibAnnulus.annulus_config_set_scale(config, scale))
         padding === nothing ||
             check(LibAnnulus.annulus_config_set_padding_rule(config, pick("padding", padding, PADDINGS)))
-        check(LibAnnulus.annulus_config_set_engine(config, engine_code(engine)))
+        check(LibAnnulus.annulus_config_set_engine(config, pick("engine", engine, ENGINES)))
         check(LibAnnulus.annulus_config_set_deterministic(config, deterministic))
         check(LibAnnulus.annulus_config_set_allow_tf32(config, allow_tf32))
         check(LibAnnulus.annulus_config_set_workspace_limit(config, workspace_limit))

@@ -86,9 +86,9 @@ strides may interleave (a packed \[B, N, 3, H, D\] buffer of dQ, dK and dV is le
 end
 
 @doc raw"""
-The bytes of one element, or 0 when dtype is none of the above. Any thread. Since 0.1.0.
-""" function annulus_dtype_bytes(dtype)
-    @library_call annulus_dtype_bytes(dtype::annulus_dtype)::Cint
+The bits of one element: 64, 32, 16 or 16; 0 when dtype is none of the above. Any thread. Since 0.1.0.
+""" function annulus_dtype_bits(dtype)
+    @library_call annulus_dtype_bits(dtype::annulus_dtype)::Cint
 end
 
 @doc raw"""
@@ -152,9 +152,8 @@ const ANNULUS_ENGINE_GEMM = annulus_engine(3) # any CUDA device; float32, bfloat
 const ANNULUS_ENGINE_FUSED = annulus_engine(4) # CUDA devices of compute capability 9.0; bfloat16, float16; kernels for all branches at once; tensors whose rows begin at multiples of 16 bytes; positive scale
 
 @doc raw"""
-The name of an engine ("auto", "reference", "cpu", "gemm", "fused"), or NULL when `engine` is none. The engines are
-numbered from 0 without gaps, and every build knows all of them by name, whether it can run them or not. Static. Any
-thread. Since 0.1.0.
+The name of an engine ("auto", "reference", "cpu", "gemm", "fused"), or "unknown". Every build knows all of them by
+name, whether it can run them or not. Static. Any thread. Since 0.1.0.
 """ function annulus_engine_name(engine)
     @library_call annulus_engine_name(engine::annulus_engine)::Cstring
 end
@@ -274,8 +273,8 @@ end
 How a context with a communicator (comm.h) moves rows of K and V between ranks. Both send the same rows, those that
 some query of the receiver attends to, and give the same result. `auto` is `gather` where for no rank the rows of K
 and V take more memory than those of the longest shard, else `ring`; along the Hilbert order, and in some cases of
-the query rule `residue`, it counts a shard whole. Where it takes more than 2^21 steps (attention.h) to find that out,
-as it can with thousands of ranks of unequal shards, `auto` is `ring`.
+the query rule `residue`, it counts a shard whole. Where it takes more than 2^21 steps (attention.h) to find that
+out, as it can with thousands of ranks of unequal shards, `auto` is `ring`.
 """ const annulus_exchange = Int32
 const ANNULUS_EXCHANGE_AUTO = annulus_exchange(0)
 const ANNULUS_EXCHANGE_RING = annulus_exchange(1) # in ranks - 1 hops: memory for the rows of two ranks at a time

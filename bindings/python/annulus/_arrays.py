@@ -20,7 +20,7 @@ DTYPES = {
     "bfloat16": _capi.ANNULUS_BFLOAT16,
     "float16": _capi.ANNULUS_FLOAT16,
 }
-BYTES = {name: _capi.annulus_dtype_bytes(number) for name, number in DTYPES.items()}
+BYTES = {name: _capi.annulus_dtype_bits(number) // 8 for name, number in DTYPES.items()}
 
 CPU: Tuple[str, int] = ("cpu", 0)
 

@@ -31,12 +31,16 @@ _EXCHANGES = {
 }
 
 
-def engine_names() -> list[str]:
-    """The names of the engines, in the order of their numbers."""
-    names: list[str] = []
-    while (name := _capi.annulus_engine_name(len(names))) is not None:
-        names.append(name)
-    return names
+_ENGINES = {
+    _capi.annulus_engine_name(engine): engine
+    for engine in (
+        _capi.ANNULUS_ENGINE_AUTO,
+        _capi.ANNULUS_ENGINE_REFERENCE,
+        _capi.ANNULUS_ENGINE_CPU,
+        _capi.ANNULUS_ENGINE_GEMM,
+        _capi.ANNULUS_ENGINE_FUSED,
+    )
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,8 +208,7 @@ class Config:
         if scale is not None:
             scale = number("scale", scale)
             check(_capi.annulus_config_set_scale(handle, scale))
-        engines = {name: number for number, name in enumerate(engine_names())}
-        check(_capi.annulus_config_set_engine(handle, pick("engine", engine, engines)))
+        check(_capi.annulus_config_set_engine(handle, pick("engine", engine, _ENGINES)))
         deterministic = flag("deterministic", deterministic)
         check(_capi.annulus_config_set_deterministic(handle, int(deterministic)))
         allow_tf32 = flag("allow_tf32", allow_tf32)

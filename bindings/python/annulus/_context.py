@@ -14,7 +14,7 @@ from . import _arrays, _capi
 from ._arguments import host_integers, integer, integers, pick
 from ._arrays import CPU, View
 from ._comm import Comm
-from ._config import BranchLike, Config, engine_names, listed
+from ._config import BranchLike, Config, listed
 from ._errors import ArgumentError, check, fail, made
 
 __all__ = ["Context", "Estimate", "RankEstimate", "Traffic", "attention"]
@@ -363,7 +363,7 @@ class Context:
     @property
     def last_engine(self) -> str:
         """The engine that served the last call; "auto" before the first."""
-        return engine_names()[made(_capi.annulus_context_last_engine(self._handle))]
+        return _capi.annulus_engine_name(made(_capi.annulus_context_last_engine(self._handle)))
 
     @property
     def last_traffic(self) -> Traffic:

@@ -2,6 +2,8 @@
 // Every number goes through double, which holds the values of all four dtypes exactly, so it is rounded once.
 #include "cli/arrays/convert.hpp"
 
+#include "cli/arrays/dtype_bytes.hpp"
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -100,7 +102,7 @@ template <class Visitor> void visit(annulus_dtype dtype, const Visitor &visitor)
 
 void convert(annulus_dtype to, void *target, annulus_dtype from, const void *source, std::size_t count) {
     if (to == from) {
-        std::memcpy(target, source, count * static_cast<std::size_t>(annulus_dtype_bytes(to)));
+        std::memcpy(target, source, count * static_cast<std::size_t>(dtype_bytes(to)));
         return;
     }
     visit(to, [&](auto to_type) {

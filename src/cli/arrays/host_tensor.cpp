@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/arrays/host_tensor.hpp"
 
+#include "cli/arrays/dtype_bytes.hpp"
+
 namespace annulus::cli {
 
 annulus_tensor view(void *data, annulus_dtype dtype, const Shape &shape) {
@@ -18,8 +20,7 @@ annulus_tensor view(void *data, annulus_dtype dtype, const Shape &shape) {
 }
 
 annulus_tensor slice(annulus_tensor tensor, int dimension, std::int64_t start, std::int64_t length) {
-    tensor.data =
-        static_cast<std::byte *>(tensor.data) + start * tensor.stride[dimension] * annulus_dtype_bytes(tensor.dtype);
+    tensor.data = static_cast<std::byte *>(tensor.data) + start * tensor.stride[dimension] * dtype_bytes(tensor.dtype);
     tensor.shape[dimension] = length;
     return tensor;
 }
@@ -29,7 +30,7 @@ Shape shape_of(const annulus_tensor &tensor) {
 }
 
 std::size_t bytes_of(const annulus_tensor &tensor) {
-    auto bytes = static_cast<std::size_t>(annulus_dtype_bytes(tensor.dtype));
+    auto bytes = static_cast<std::size_t>(dtype_bytes(tensor.dtype));
     for (std::int32_t i = 0; i < tensor.rank; ++i)
         bytes *= static_cast<std::size_t>(tensor.shape[i]);
     return bytes;
@@ -42,7 +43,7 @@ std::vector<Stretch> stretches_of(const annulus_tensor &tensor) {
     std::int32_t outer = tensor.rank;
     while (outer > 0 && tensor.stride[outer - 1] == together)
         together *= tensor.shape[--outer];
-    const auto bytes = static_cast<std::size_t>(together * annulus_dtype_bytes(tensor.dtype));
+    const auto bytes = static_cast<std::size_t>(together * dtype_bytes(tensor.dtype));
     std::vector<annulus_tensor> parts{tensor};
     for (std::int32_t dimension = 0; dimension < outer; ++dimension) {
         std::vector<annulus_tensor> smaller;

@@ -2,6 +2,7 @@
 #include "cli/arrays/npy.hpp"
 
 #include "cli/arrays/convert.hpp"
+#include "cli/arrays/dtype_bytes.hpp"
 #include "cli/report/failure.hpp"
 #include "cli/report/text.hpp"
 
@@ -25,7 +26,7 @@ InputArray::InputArray(std::string option, const std::string &path) : option_(st
     if (held > promised)
         throw bad_input(subject + "after the array, " + std::to_string(held - promised) +
                         (held - promised == 1 ? " byte follows" : " bytes follow") + "; it must end the file");
-    if (header_.data_offset % static_cast<std::size_t>(annulus_dtype_bytes(header_.dtype)) != 0)
+    if (header_.data_offset % static_cast<std::size_t>(dtype_bytes(header_.dtype)) != 0)
         convert_to(header_.dtype); // aligns
 }
 
@@ -35,8 +36,7 @@ void *InputArray::data() const {
 
 void InputArray::convert_to(annulus_dtype dtype) {
     const std::size_t count = header_.count();
-    auto converted =
-        std::make_unique_for_overwrite<std::byte[]>(count * static_cast<std::size_t>(annulus_dtype_bytes(dtype)));
+    auto converted = std::make_unique_for_overwrite<std::byte[]>(count * static_cast<std::size_t>(dtype_bytes(dtype)));
     convert(dtype, converted.get(), header_.dtype, data(), count);
     check_unchanged();
     copy_ = std::move(converted);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/arrays/npy_header.hpp"
 
+#include "cli/arrays/dtype_bytes.hpp"
 #include "cli/report/failure.hpp"
 #include "cli/report/text.hpp"
 
@@ -194,7 +195,7 @@ std::size_t NpyHeader::count() const {
 }
 
 std::size_t NpyHeader::data_bytes() const {
-    return count() * static_cast<std::size_t>(annulus_dtype_bytes(dtype));
+    return count() * static_cast<std::size_t>(dtype_bytes(dtype));
 }
 
 NpyHeader parse_npy_header(std::string_view file) {
@@ -202,7 +203,7 @@ NpyHeader parse_npy_header(std::string_view file) {
     const auto *const known = std::ranges::find(descriptors, dictionary.descriptor, &Descriptor::first);
     if (known == std::end(descriptors))
         throw bad_dtype(dictionary.descriptor, accepted_numbers);
-    check_size(annulus_dtype_bytes(known->second), dictionary.shape);
+    check_size(dtype_bytes(known->second), dictionary.shape);
     return {known->second, std::move(dictionary.shape), dictionary.data_offset};
 }
 

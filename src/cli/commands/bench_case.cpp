@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/commands/bench_case.hpp"
 
+#include "cli/arrays/dtype_bytes.hpp"
 #include <algorithm>
 
 namespace annulus::cli {
@@ -53,7 +54,7 @@ annulus_tensor Run::make_tensor(annulus_dtype dtype, std::initializer_list<std::
     for (std::int32_t i = tensor.rank; i-- > 0; count *= tensor.shape[i])
         tensor.stride[i] = count;
     allocations_.push_back(
-        memory_.allocate(static_cast<std::size_t>(count) * static_cast<std::size_t>(annulus_dtype_bytes(dtype))));
+        memory_.allocate(static_cast<std::size_t>(count) * static_cast<std::size_t>(dtype_bytes(dtype))));
     tensor.data = allocations_.back().get();
     if (random)
         numbers_.fill(memory_, allocations_.back().get(), count);

@@ -2,6 +2,7 @@
 // annulus info: what this build is and can use here.
 #include "cli/commands/commands.hpp"
 #include "cli/devices/cuda.hpp"
+#include "cli/devices/execution_options.hpp"
 #include "cli/devices/handles.hpp"
 #include "cli/report/report.hpp"
 
@@ -24,10 +25,10 @@ void info(const std::string &format) {
                      "Build",
                      {{{"version", "version"}, text_cell(annulus_version_string())},
                       {{"build_info", "build"}, text_cell(annulus_build_info())}}});
-    Table engines{"engines", "Engines", {{"name", "name"}}, {}};
-    for (int i = 0; const char *name = annulus_engine_name(static_cast<annulus_engine>(i)); ++i)
-        engines.rows.push_back({text_cell(name)});
-    report.add(engines);
+    Table table_of_engines{"engines", "Engines", {{"name", "name"}}, {}};
+    for (const annulus_engine engine : engines)
+        table_of_engines.rows.push_back({text_cell(annulus_engine_name(engine))});
+    report.add(table_of_engines);
     const std::int32_t cuda_count = device_count(ANNULUS_DEVICE_CUDA);
     report.add(Table{"devices",
                      "Devices",

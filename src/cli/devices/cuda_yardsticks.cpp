@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/devices/cuda_yardsticks.hpp"
 
+#include "cli/arrays/dtype_bytes.hpp"
 #include "cli/devices/cuda_check.hpp"
 #include "cli/devices/random_numbers.hpp"
 
@@ -67,7 +68,7 @@ Allocation random_allocation(Memory &memory, RandomNumbers &numbers, std::int64_
 Yardstick gemm_yardstick(Memory &memory, cudaStream_t stream, annulus_dtype dtype, bool allow_tf32) {
     const bool tf32 = dtype == ANNULUS_FLOAT32 && allow_tf32;
     const cudaDataType_t type = data_type(dtype);
-    const auto element = static_cast<std::size_t>(annulus_dtype_bytes(dtype));
+    const auto element = static_cast<std::size_t>(dtype_bytes(dtype));
     RandomNumbers numbers(dtype);
     const auto product = std::make_shared<Product>(
         Product{make_handle(stream), type, tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F,

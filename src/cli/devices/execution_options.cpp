@@ -17,8 +17,8 @@ namespace {
 
 std::vector<std::string> engine_names() {
     std::vector<std::string> names;
-    while (const char *name = annulus_engine_name(static_cast<annulus_engine>(names.size())))
-        names.emplace_back(name);
+    for (const annulus_engine engine : engines)
+        names.emplace_back(annulus_engine_name(engine));
     return names;
 }
 
@@ -97,10 +97,9 @@ void ExecutionOptions::add_to(CLI::App &command) {
 }
 
 void ExecutionOptions::apply_to(annulus_config *config) const {
-    const std::vector<std::string> engines = engine_names();
-    for (std::size_t i = 0; i < engines.size(); ++i)
-        if (engines[i] == engine)
-            check(annulus_config_set_engine(config, static_cast<annulus_engine>(i)), "--engine");
+    for (const annulus_engine value : engines)
+        if (engine == annulus_engine_name(value))
+            check(annulus_config_set_engine(config, value), "--engine");
     for (const auto &[value, name] : exchanges)
         if (exchange == name)
             check(annulus_config_set_exchange(config, value), "--exchange");

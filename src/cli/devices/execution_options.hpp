@@ -11,6 +11,9 @@
 
 namespace annulus::cli {
 
+inline constexpr annulus_engine engines[] = {ANNULUS_ENGINE_AUTO, ANNULUS_ENGINE_REFERENCE, ANNULUS_ENGINE_CPU,
+                                             ANNULUS_ENGINE_GEMM, ANNULUS_ENGINE_FUSED};
+
 struct ExecutionOptions {
     DeviceChoice device;
     std::string engine;

@@ -2,6 +2,7 @@
 #include "cli/devices/random_numbers.hpp"
 
 #include "cli/arrays/convert.hpp"
+#include "cli/arrays/dtype_bytes.hpp"
 
 #include <algorithm>
 #include <random>
@@ -23,7 +24,7 @@ const std::vector<float> &normal_numbers() {
 
 } // namespace
 
-RandomNumbers::RandomNumbers(annulus_dtype dtype) : element_(static_cast<std::size_t>(annulus_dtype_bytes(dtype))) {
+RandomNumbers::RandomNumbers(annulus_dtype dtype) : element_(static_cast<std::size_t>(dtype_bytes(dtype))) {
     const std::vector<float> &numbers = normal_numbers();
     block_.resize(numbers.size() * element_);
     convert(dtype, block_.data(), ANNULUS_FLOAT32, numbers.data(), numbers.size());

@@ -122,8 +122,8 @@ pub const ANNULUS_ENGINE_FUSED: annulus_engine = 4;
 /// How a context with a communicator (comm.h) moves rows of K and V between ranks. Both send the same rows, those that
 /// some query of the receiver attends to, and give the same result. `auto` is `gather` where for no rank the rows of K
 /// and V take more memory than those of the longest shard, else `ring`; along the Hilbert order, and in some cases of
-/// the query rule `residue`, it counts a shard whole. Where it takes more than 2^21 steps (attention.h) to find that out,
-/// as it can with thousands of ranks of unequal shards, `auto` is `ring`.
+/// the query rule `residue`, it counts a shard whole. Where it takes more than 2^21 steps (attention.h) to find that
+/// out, as it can with thousands of ranks of unequal shards, `auto` is `ring`.
 pub type annulus_exchange = i32;
 pub const ANNULUS_EXCHANGE_AUTO: annulus_exchange = 0;
 /// in ranks - 1 hops: memory for the rows of two ranks at a time
@@ -410,8 +410,8 @@ extern "C" {
     /// leaves it as it is. Never NULL, never allocates. Any thread. Since 0.1.0.
     pub fn annulus_last_error() -> *const c_char;
 
-    /// The bytes of one element, or 0 when dtype is none of the above. Any thread. Since 0.1.0.
-    pub fn annulus_dtype_bytes(dtype: annulus_dtype) -> c_int;
+    /// The bits of one element: 64, 32, 16 or 16; 0 when dtype is none of the above. Any thread. Since 0.1.0.
+    pub fn annulus_dtype_bits(dtype: annulus_dtype) -> c_int;
 
     /// The name of a dtype ("float64", "float32", "bfloat16", "float16"), or "unknown". Static. Any thread. Since 0.1.0.
     pub fn annulus_dtype_name(dtype: annulus_dtype) -> *const c_char;
@@ -426,9 +426,8 @@ extern "C" {
     /// ANNULUS_ERROR_ARGUMENT: positions is NULL, length < 1, width < 0 or no divisor. Any thread. Since 0.1.0.
     pub fn annulus_hilbert_curve(positions: *mut i64, length: i64, width: i64) -> annulus_status;
 
-    /// The name of an engine ("auto", "reference", "cpu", "gemm", "fused"), or NULL when `engine` is none. The engines are
-    /// numbered from 0 without gaps, and every build knows all of them by name, whether it can run them or not. Static. Any
-    /// thread. Since 0.1.0.
+    /// The name of an engine ("auto", "reference", "cpu", "gemm", "fused"), or "unknown". Every build knows all of them by
+    /// name, whether it can run them or not. Static. Any thread. Since 0.1.0.
     pub fn annulus_engine_name(engine: annulus_engine) -> *const c_char;
 
     /// Makes an empty config in \*config: no branches, not causal, exact padding, scale 1/sqrt(D), engine auto. At least one

@@ -52,7 +52,7 @@ pub enum Padding {
     ZeroKeys,
 }
 
-/// Who computes. The engines are numbered from 0 without gaps; a newer library may have more.
+/// Who computes. A newer library may have more engines.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Engine(pub(crate) sys::annulus_engine);
 
@@ -73,7 +73,7 @@ impl Engine {
         Engine(code)
     }
 
-    /// The name, such as "cpu", or "" where the number has none.
+    /// The name, such as "cpu", or "unknown".
     pub fn name(self) -> &'static str {
         unsafe { static_text(sys::annulus_engine_name(self.0)) }
     }
