@@ -7,6 +7,8 @@
  * reached by two branches counts twice), and the result is one softmax over that union. This equals LongNet's mixture
  * of branches by their softmax denominators (Ding et al. 2023, arXiv:2307.02486, equations 9 and 10).
  *
+ * Equal inputs give bit-equal results on the same machine and build, whatever the number of threads.
+ *
  * A config is plain data: no device, no memory beyond its branches. One thread at a time may change it; any number may
  * read it while none changes it. Functions below return ANNULUS_ERROR_ARGUMENT for a NULL handle or a value outside
  * what their comment allows, and ANNULUS_ERROR_MEMORY when memory runs out; the config is then as it was before.
@@ -140,12 +142,6 @@ ANNULUS_API annulus_status annulus_config_set_scale(annulus_config *config, doub
  * reason; annulus never falls back in silence from an engine that was asked for. Since 0.1.0.
  */
 ANNULUS_API annulus_status annulus_config_set_engine(annulus_config *config, annulus_engine engine);
-
-/*
- * deterministic 1: equal inputs give bit-equal results on the same machine and build, whatever the number of threads;
- * 0: an engine may trade that for speed. The engines of this version are deterministic either way. Since 0.1.0.
- */
-ANNULUS_API annulus_status annulus_config_set_deterministic(annulus_config *config, int deterministic);
 
 /*
  * allow 1: products of float32 tensors may be computed in TF32 (10 fraction bits, on tensor cores); 0: in float32

@@ -177,11 +177,6 @@ annulus_status annulus_config_set_engine(annulus_config *config, annulus_engine 
     });
 }
 
-annulus_status annulus_config_set_deterministic(annulus_config *config, int deterministic) {
-    return guard(
-        [&] { required(config, "config").execution.deterministic = check_flag("deterministic", deterministic); });
-}
-
 annulus_status annulus_config_set_allow_tf32(annulus_config *config, int allow) {
     return guard([&] { required(config, "config").execution.allow_tf32 = check_flag("allow", allow); });
 }

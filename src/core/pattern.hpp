@@ -32,7 +32,6 @@ struct Pattern {
 // How a pattern is to be computed.
 struct Execution {
     annulus_engine engine = ANNULUS_ENGINE_AUTO;
-    bool deterministic = false;
     bool allow_tf32 = false;
     annulus_exchange exchange = ANNULUS_EXCHANGE_AUTO;
     std::uint64_t workspace_limit = 0; // bytes; 0: the engine's own choice

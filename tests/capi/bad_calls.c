@@ -35,7 +35,6 @@ static void null_handles(void **state) {
     assert_refused(annulus_config_set_causal(NULL, 1), ARGUMENT, "config");
     assert_refused(annulus_config_set_scale(NULL, 1), ARGUMENT, "config");
     assert_refused(annulus_config_set_engine(NULL, ANNULUS_ENGINE_AUTO), ARGUMENT, "config");
-    assert_refused(annulus_config_set_deterministic(NULL, 1), ARGUMENT, "config");
     assert_refused(annulus_config_set_allow_tf32(NULL, 1), ARGUMENT, "config");
     assert_refused(annulus_config_set_workspace_limit(NULL, 1), ARGUMENT, "config");
     assert_refused(annulus_config_add_longnet(NULL, 4, 2, 2, 1), ARGUMENT, "config");
@@ -82,7 +81,6 @@ static void config_numbers(void **state) {
     assert_refused(annulus_config_set_branch_order(c, 0, ANNULUS_ORDER_LINEAR, 3), ARGUMENT, "grid_width");
     assert_refused(annulus_config_set_causal(c, 2), ARGUMENT, "causal");
     assert_refused(annulus_config_set_causal(c, -1), ARGUMENT, "causal");
-    assert_refused(annulus_config_set_deterministic(c, 2), ARGUMENT, "deterministic");
     assert_refused(annulus_config_set_allow_tf32(c, 2), ARGUMENT, "allow");
     assert_refused(annulus_config_set_allow_tf32(c, -1), ARGUMENT, "allow");
     assert_refused(annulus_config_set_scale(c, (double)NAN), ARGUMENT, "scale");

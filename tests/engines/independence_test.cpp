@@ -16,16 +16,9 @@
 namespace annulus::test {
 namespace {
 
-// Bits are promised where the config asks for them.
-RunOptions deterministic_subject() {
-    RunOptions options = subject();
-    options.deterministic = true;
-    return options;
-}
-
 class EveryDtype : public testing::TestWithParam<annulus_dtype> {
   protected:
-    const RunOptions options_ = deterministic_subject();
+    const RunOptions options_ = subject();
 };
 
 std::string name_of(const testing::TestParamInfo<annulus_dtype> &info) {

@@ -21,7 +21,6 @@ namespace {
 RunOptions on_one_thread() {
     RunOptions options = subject();
     options.threads = 1;
-    options.deterministic = true;
     return options;
 }
 

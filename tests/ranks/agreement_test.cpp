@@ -145,7 +145,6 @@ TEST(Agreement, DoesNotMindWhatDoesNotMatter) {
     parts[1].prepare = [](annulus_context *context) { check(annulus_context_set_threads(context, 3)); };
     parts[2].configure = [](annulus_config *config) {
         check(annulus_config_set_engine(config, ANNULUS_ENGINE_CPU));
-        check(annulus_config_set_deterministic(config, 1));
         check(annulus_config_set_allow_tf32(config, 1));
         check(annulus_config_set_workspace_limit(config, 1 << 20));
     };

@@ -191,7 +191,6 @@ Problem taken(Problem problem, const RunOptions &options) {
 
 Config make_config(const Problem &problem, const RunOptions &options) {
     Config config = make_config(problem, options.engine);
-    check(annulus_config_set_deterministic(config.get(), options.deterministic));
     check(annulus_config_set_workspace_limit(config.get(), options.workspace_limit));
     check(annulus_config_set_allow_tf32(config.get(), options.allow_tf32));
     check(annulus_config_set_exchange(config.get(), options.exchange));

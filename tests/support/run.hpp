@@ -70,7 +70,6 @@ struct RunOptions {
     bool own_workspace = true; // exactly what the library asks for, watched; else the context allocates
     std::uint64_t workspace_limit = 0;
     bool raise_limit = false; // doubles workspace_limit until the library accepts it; 64 MiB must do
-    bool deterministic = false;
     bool allow_tf32 = false;
     annulus_exchange exchange = ANNULUS_EXCHANGE_AUTO; // with several ranks
 

@@ -62,7 +62,7 @@ end
 Base.convert(::Type{Branch}, pair::Tuple{Integer,Integer}) = Branch(pair...)
 
 """
-    Config(branches; causal=false, scale=nothing, padding=nothing, engine=:auto, deterministic=false,
+    Config(branches; causal=false, scale=nothing, padding=nothing, engine=:auto,
            allow_tf32=false, workspace_limit=0, exchange=:auto)
 
 What to compute. Each of `branches` is a pair `(segment length, dilation)` or a [`Branch`](@ref); or `branches` is one of
@@ -73,7 +73,6 @@ What to compute. Each of `branches` is a pair `(segment length, dilation)` or a 
 * `padding`: `:exact`, or `:zero_keys` for weights that were trained with LongNet's published code; `nothing` is a preset's
   own, else `:exact`.
 * `engine`: `:auto`, `:cpu`, `:fused` (CUDA), `:gemm` (CUDA) or `:reference`.
-* `deterministic`: equal inputs give bit-equal results on the same machine and build.
 * `allow_tf32`: products of Float32 may be computed in TF32 on a GPU.
 * `workspace_limit`: the most bytes that a call may take besides its arrays; 0 is the engine's choice.
 * `exchange`: how ranks exchange rows: `:auto`, `:ring` or `:gather`.
@@ -87,7 +86,6 @@ mutable struct Config
         scale::Union{Nothing,Real} = nothing,
         padding::Union{Nothing,Symbol} = nothing,
         engine::Symbol = :auto,
-        deterministic::Bool = false,
         allow_tf32::Bool = false,
         workspace_limit::Integer = 0,
         exchange::Symbol = :auto,
@@ -102,7 +100,6 @@ mutable struct Config
         padding === nothing ||
             check(LibAnnulus.annulus_config_set_padding_rule(config, pick("padding", padding, PADDINGS)))
         check(LibAnnulus.annulus_config_set_engine(config, pick("engine", engine, ENGINES)))
-        check(LibAnnulus.annulus_config_set_deterministic(config, deterministic))
         check(LibAnnulus.annulus_config_set_allow_tf32(config, allow_tf32))
         check(LibAnnulus.annulus_config_set_workspace_limit(config, workspace_limit))
         check(LibAnnulus.annulus_config_set_exchange(config, pick("exchange", exchange, EXCHANGES)))

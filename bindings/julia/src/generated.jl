@@ -246,13 +246,6 @@ reason; annulus never falls back in silence from an engine that was asked for. S
 end
 
 @doc raw"""
-deterministic 1: equal inputs give bit-equal results on the same machine and build, whatever the number of threads;
-0: an engine may trade that for speed. The engines of this version are deterministic either way. Since 0.1.0.
-""" function annulus_config_set_deterministic(config, deterministic)
-    @library_call annulus_config_set_deterministic(config::Ptr{annulus_config}, deterministic::Cint)::annulus_status
-end
-
-@doc raw"""
 allow 1: products of float32 tensors may be computed in TF32 (10 fraction bits, on tensor cores); 0: in float32
 (default). A permission: engines and devices without TF32 compute in float32 all the same. Since 0.1.0.
 """ function annulus_config_set_allow_tf32(config, allow)

@@ -166,7 +166,6 @@ class Config:
     padding: "exact", or "zero_keys" as LongNet's published code pads; None leaves a preset's own.
     scale: the factor on q·k; None is 1/sqrt(D).
     engine: "auto", "cpu", "fused", "gemm" or "reference".
-    deterministic: equal inputs give bit-equal results on the same machine and build.
     allow_tf32: products of float32 tensors may be computed in TF32.
     workspace_limit: an upper bound in bytes for the memory of a call besides its tensors; 0 is the engine's choice.
     exchange: how ranks exchange rows: "auto", "ring" or "gather".
@@ -184,7 +183,6 @@ class Config:
         padding: str | None = None,
         scale: float | None = None,
         engine: str = "auto",
-        deterministic: bool = False,
         allow_tf32: bool = False,
         workspace_limit: int = 0,
         exchange: str = "auto",
@@ -209,8 +207,6 @@ class Config:
             scale = number("scale", scale)
             check(_capi.annulus_config_set_scale(handle, scale))
         check(_capi.annulus_config_set_engine(handle, pick("engine", engine, _ENGINES)))
-        deterministic = flag("deterministic", deterministic)
-        check(_capi.annulus_config_set_deterministic(handle, int(deterministic)))
         allow_tf32 = flag("allow_tf32", allow_tf32)
         check(_capi.annulus_config_set_allow_tf32(handle, int(allow_tf32)))
         limit = integer("workspace_limit", workspace_limit)
@@ -226,7 +222,6 @@ class Config:
             padding=padding,
             scale=scale,
             engine=engine,
-            deterministic=deterministic,
             allow_tf32=allow_tf32,
             workspace_limit=limit,
             exchange=exchange,

@@ -579,7 +579,6 @@ def attention(
     padding: str | None = None,
     scale: float | None = None,
     engine: str | None = None,
-    deterministic: bool | None = None,
     allow_tf32: bool | None = None,
     workspace_limit: int | None = None,
     return_lse: bool = False,
@@ -611,7 +610,6 @@ def attention(
         padding=padding,
         scale=scale,
         engine=engine,
-        deterministic=deterministic,
         allow_tf32=allow_tf32,
         workspace_limit=workspace_limit,
     )

@@ -86,7 +86,6 @@ void ExecutionOptions::add_to(CLI::App &command) {
                              "CPU threads; 0, the default, is all that the process may run on")
         ->type_name("T")
         ->group(group);
-    command.add_flag("--deterministic", deterministic, "Equal inputs give equal bits")->group(group);
     command.add_flag("--tf32", allow_tf32, "Products of float32 numbers may be TF32")->group(group);
     command
         .add_option_function<std::string>(
@@ -103,7 +102,6 @@ void ExecutionOptions::apply_to(annulus_config *config) const {
     for (const auto &[value, name] : exchanges)
         if (exchange == name)
             check(annulus_config_set_exchange(config, value), "--exchange");
-    check(annulus_config_set_deterministic(config, deterministic));
     check(annulus_config_set_allow_tf32(config, allow_tf32));
     check(annulus_config_set_workspace_limit(config, workspace_limit), "--workspace-limit");
 }

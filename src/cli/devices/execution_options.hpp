@@ -19,7 +19,6 @@ struct ExecutionOptions {
     std::string engine;
     std::string exchange;
     std::int32_t threads = 0;
-    bool deterministic = false;
     bool allow_tf32 = false;
     std::uint64_t workspace_limit = 0; // bytes; 0: the engine's own choice
 

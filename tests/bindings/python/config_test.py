@@ -136,7 +136,6 @@ class ConfigTest(unittest.TestCase):
             ("phase is -1; it must be at least 0", lambda: annulus.Branch(16, 2, phase=-1)),
             ("dilation is .*; it must be an int", lambda: annulus.Config([(16, np.ones(2, int))])),
             ("causal is 'no'; it must be True or False", lambda: annulus.Config([(16, 1)], causal="no")),
-            ("deterministic is None", lambda: annulus.Config([(16, 1)], deterministic=None)),
             ("allow_tf32 is 2", lambda: annulus.Config([(16, 1)], allow_tf32=2)),
             ("scale is '1'; it must be a number", lambda: annulus.Config([(16, 1)], scale="1")),
             (r"scale is \[1\]; it must be a number", lambda: annulus.Config([(16, 1)], scale=[1])),

@@ -31,10 +31,9 @@ Problem small_problem() {
 }
 
 // Contexts differ in nothing but memory and stream here; so do not the bits.
-RunOptions deterministic(Memory &memory) {
+RunOptions from_own_pool(Memory &memory) {
     RunOptions options = subject();
     options.memory = &memory;
-    options.deterministic = true;
     options.own_workspace = false;
     return options;
 }
@@ -84,9 +83,9 @@ class LateMemory final : public CudaMemory {
 TEST(Stream, CallsComeAfterWhatTheStreamWasGivenBefore) {
     const Problem problem = mixed_problem(ANNULUS_FLOAT32);
     const Inputs inputs = random_inputs(problem, 1);
-    const Results wanted = run(problem, inputs, deterministic(*subject().memory));
+    const Results wanted = run(problem, inputs, from_own_pool(*subject().memory));
     LateMemory memory;
-    const Context context = make_context(problem, deterministic(memory));
+    const Context context = make_context(problem, from_own_pool(memory));
     Call call(problem, inputs, memory, true);
     expect_identical(forward_and_backward(call, context.get()), wanted);
 }
@@ -121,7 +120,7 @@ TEST(Stream, CallsDoNotWaitForTheDevice) {
     const Problem problem = small_problem();
     const Inputs inputs = random_inputs(problem, 1);
     CudaMemory memory;
-    const Context context = make_context(problem, deterministic(memory));
+    const Context context = make_context(problem, from_own_pool(memory));
     Call call(problem, inputs, memory, true);
     const Results wanted = forward_and_backward(call, context.get()); // loads the kernels, which may wait
     call.reset(inputs);
@@ -140,7 +139,7 @@ TEST(Stream, ContextMovesFromStreamToStream) {
     const Problem problem = small_problem();
     const Inputs inputs = random_inputs(problem, 1);
     CudaMemory first, second, legacy(CudaMemory::Order::legacy_stream);
-    const Context context = make_context(problem, deterministic(first));
+    const Context context = make_context(problem, from_own_pool(first));
     std::vector<Results> results;
     for (CudaMemory *memory : {&first, &second, &legacy, &first}) {
         check(annulus_context_set_stream(context.get(), memory->stream()));
@@ -156,7 +155,7 @@ TEST_P(Graph, CapturedOnceReplaysOnNewData) {
     const auto [dtype, own_workspace] = GetParam();
     const Problem problem = mixed_problem(dtype);
     CudaMemory memory;
-    const RunOptions options = deterministic(memory);
+    const RunOptions options = from_own_pool(memory);
     std::vector<Inputs> inputs;
     std::vector<Results> wanted;
     for (const std::uint64_t seed : {1, 2, 3}) {
@@ -218,7 +217,7 @@ TEST_P(Repeats, AreBitEqualWhereAskedFor) {
                                  .causal = causal,
                                  .dtype = GetParam()};
         const Inputs inputs = random_inputs(problem, 1);
-        const RunOptions options = deterministic(*subject().memory);
+        const RunOptions options = from_own_pool(*subject().memory);
         const Context context = make_context(problem, options);
         Call call(problem, inputs, *options.memory, true);
         const Results first = forward_and_backward(call, context.get());
@@ -239,7 +238,7 @@ INSTANTIATE_TEST_SUITE_P(Gemm, Repeats, testing::ValuesIn(subject_dtypes()), dty
 TEST(Contexts, AutoIsGemmForFloat32) {
     Problem problem = small_problem();
     problem.dtype = ANNULUS_FLOAT32;
-    RunOptions options = deterministic(*subject().memory);
+    RunOptions options = from_own_pool(*subject().memory);
     options.engine = ANNULUS_ENGINE_AUTO;
     const Context context = make_context(problem, options);
     const auto served = [&] {
@@ -258,7 +257,7 @@ TEST(Contexts, AutoIsGemmForFloat32) {
 // Whichever device is current, one that the context does not stand on among them.
 TEST(Contexts, CurrentDeviceIsRestored) {
     const Problem problem = small_problem();
-    const RunOptions options = deterministic(*subject().memory);
+    const RunOptions options = from_own_pool(*subject().memory);
     Call call(problem, random_inputs(problem, 1), *options.memory);
     int devices = 0;
     check_cuda(cudaGetDeviceCount(&devices));
@@ -283,7 +282,7 @@ TEST(Contexts, CurrentDeviceIsRestored) {
 
 TEST(Contexts, AnotherMayDoTheBackwardPass) {
     const Problem problem = small_problem();
-    const RunOptions options = deterministic(*subject().memory);
+    const RunOptions options = from_own_pool(*subject().memory);
     const Inputs inputs = random_inputs(problem, 1);
     const Context first = make_context(problem, options), second = make_context(problem, options);
     Call call(problem, inputs, *options.memory, true);
@@ -293,7 +292,7 @@ TEST(Contexts, AnotherMayDoTheBackwardPass) {
 }
 
 TEST(Contexts, OneServesManyProblems) {
-    const RunOptions options = deterministic(*subject().memory);
+    const RunOptions options = from_own_pool(*subject().memory);
     const Problem first = small_problem();
     Problem second = first;
     second.length = 333;
@@ -318,7 +317,7 @@ TEST(Contexts, ThreadsOnTheirOwnStreamsDoNotDisturbEachOther) {
     };
     const auto compute = [&](int runner) {
         const Problem problem = problem_of(runner);
-        const RunOptions options = deterministic(memories[runner]);
+        const RunOptions options = from_own_pool(memories[runner]);
         return run(problem, random_inputs(problem, runner), options);
     };
     for (int runner = 0; runner < runners; ++runner)
@@ -343,7 +342,7 @@ TEST(Contexts, ThreadsOnTheirOwnStreamsDoNotDisturbEachOther) {
 // Other programs on the device change what is free, too: one quiet round out of five is enough, and a leak leaves none.
 TEST(Contexts, GiveTheirMemoryBack) {
     const Problem problem = small_problem();
-    const RunOptions options = deterministic(*subject().memory);
+    const RunOptions options = from_own_pool(*subject().memory);
     Call call(problem, random_inputs(problem, 1), *options.memory, true);
     const auto make_and_destroy = [&](int contexts) {
         for (int i = 0; i < contexts; ++i) {

@@ -39,7 +39,6 @@ class DeviceMemory : public testing::Test {
     const RunOptions options_ = [this] {
         RunOptions options = subject();
         options.memory = &memory_;
-        options.deterministic = true;
         return options;
     }();
     const Config config_ = make_config(problem_, options_);

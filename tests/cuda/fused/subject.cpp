@@ -46,7 +46,6 @@ std::vector<RunOptions> subject_ways() {
     RunOptions pool = subject();
     pool.memory = &legacy;
     pool.own_workspace = false;
-    pool.deterministic = true;
     return {subject(), pool};
 }
 

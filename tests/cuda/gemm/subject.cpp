@@ -17,7 +17,6 @@ std::vector<RunOptions> subject_ways() {
     pool.memory = &legacy;
     pool.aligned = false;
     pool.own_workspace = false;
-    pool.deterministic = true;
     RunOptions tight = subject();
     tight.workspace_limit = 4096;
     tight.raise_limit = true;

@@ -284,7 +284,6 @@ def dilated_attention(
     padding: Optional[str] = None,
     scale: Optional[float] = None,
     engine: Optional[str] = None,
-    deterministic: Optional[bool] = None,
     allow_tf32: Optional[bool] = None,
     workspace_limit: Optional[int] = None,
     return_lse: bool = False,
@@ -320,7 +319,6 @@ def dilated_attention(
         padding=padding,
         scale=scale,
         engine=engine,
-        deterministic=deterministic,
         allow_tf32=allow_tf32,
         workspace_limit=workspace_limit,
     )

@@ -277,11 +277,6 @@ impl ConfigBuilder {
         self.set(|handle| unsafe { sys::annulus_config_set_engine(handle, engine.0) })
     }
 
-    /// Whether equal inputs must give bit-equal results, whatever the number of threads.
-    pub fn deterministic(self, deterministic: bool) -> ConfigBuilder {
-        self.set(|handle| unsafe { sys::annulus_config_set_deterministic(handle, deterministic.into()) })
-    }
-
     /// Whether products of float32 tensors may be computed in TF32.
     pub fn allow_tf32(self, allow: bool) -> ConfigBuilder {
         self.set(|handle| unsafe { sys::annulus_config_set_allow_tf32(handle, allow.into()) })
