@@ -46,9 +46,10 @@ int main(void) {
     /* What to compute: segments of 2048 with every position, 4096 with every 2nd, 8192 with every 4th; causal. */
     annulus_config *config;
     check(annulus_config_create(&config));
-    check(annulus_config_add_branch(config, 2048, 1, NULL));
-    check(annulus_config_add_branch(config, 4096, 2, NULL));
-    check(annulus_config_add_branch(config, 8192, 4, NULL));
+    const annulus_branch branches[] = {ANNULUS_BRANCH_INIT(2048, 1), ANNULUS_BRANCH_INIT(4096, 2),
+                                       ANNULUS_BRANCH_INIT(8192, 4)};
+    for (int i = 0; i < 3; ++i)
+        check(annulus_config_add_branch(config, &branches[i], NULL));
     check(annulus_config_set_causal(config, 1));
 
     /* Where to compute it. */

@@ -37,11 +37,11 @@ int main(void) {
 
     /* With the query rule `residue` every query finds keys in the sparse branch too. */
     annulus_config *config;
-    int32_t sparse;
+    annulus_branch near = ANNULUS_BRANCH_INIT(512, 1), sparse = ANNULUS_BRANCH_INIT(0, 8);
+    sparse.query_rule = ANNULUS_QUERY_RESIDUE;
     check(annulus_config_create(&config));
-    check(annulus_config_add_branch(config, 512, 1, NULL));
-    check(annulus_config_add_branch(config, 0, 8, &sparse));
-    check(annulus_config_set_branch_query_rule(config, sparse, ANNULUS_QUERY_RESIDUE));
+    check(annulus_config_add_branch(config, &near, NULL));
+    check(annulus_config_add_branch(config, &sparse, NULL));
     check(annulus_config_set_causal(config, 1));
     annulus_context *context;
     check(annulus_context_create(&context, ANNULUS_DEVICE_CPU, 0));

@@ -2,13 +2,15 @@
 /*
  * libannulus: dilated attention over sequences of any length. This header includes the whole C API.
  *
- *   annulus_config *config;                            // what to compute
+ *   annulus_config *config;  // what to compute
  *   annulus_config_create(&config);
- *   annulus_config_add_branch(config, 2048, 1, NULL);  // segments of 2048, every position
- *   annulus_config_add_branch(config, 8192, 4, NULL);  // segments of 8192, every 4th position
+ *   const annulus_branch near = ANNULUS_BRANCH_INIT(2048, 1);  // segments of 2048, every position
+ *   const annulus_branch far = ANNULUS_BRANCH_INIT(8192, 4);   // segments of 8192, every 4th position
+ *   annulus_config_add_branch(config, &near, NULL);
+ *   annulus_config_add_branch(config, &far, NULL);
  *   annulus_config_set_causal(config, 1);
  *
- *   annulus_context *context;                          // where to compute it
+ *   annulus_context *context;  // where to compute it
  *   annulus_context_create(&context, ANNULUS_DEVICE_CPU, 0);
  *   annulus_context_set_config(context, config);
  *

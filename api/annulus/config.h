@@ -18,6 +18,7 @@
 
 #include <annulus/export.h>
 #include <annulus/status.h>
+#include <stddef.h>
 #include <stdint.h>
 
 ANNULUS_BEGIN_DECLS
@@ -91,39 +92,53 @@ ANNULUS_API annulus_status annulus_config_copy(annulus_config **copy, const annu
 ANNULUS_API void annulus_config_destroy(annulus_config *config);
 
 /*
- * Appends a branch for all heads, phase rule block, query rule dilated, linear order.
- * segment_length: w >= 1 in positions, or 0 for the whole sequence. dilation: r >= 1. A config holds up to 65,536
- * branches. branch: receives the new branch's index, counted from 0; may be NULL. Since 0.1.0.
+ * A branch. Set `size` to sizeof(annulus_branch) and all other fields, best by ANNULUS_BRANCH_INIT(w, r): all heads,
+ * phase rule block, query rule dilated, linear order.
  */
-ANNULUS_API annulus_status annulus_config_add_branch(annulus_config *config, int64_t segment_length, int64_t dilation,
-                                                     int32_t *branch);
+typedef struct annulus_branch {
+    size_t size;
+    int64_t segment_length; /* w >= 1 in positions, or 0 for the whole sequence */
+    int64_t dilation;       /* r >= 1 */
+    int64_t residue;        /* of ANNULUS_PHASE_FIXED, >= 0; else 0 */
+    int64_t grid_width;     /* of ANNULUS_ORDER_HILBERT: the columns of the grid (an image's or a slide's width), or 0
+                               for the smallest divisor of the segment's length that is at least its square root; else 0.
+                               It must divide the segment length (the sequence length where w is 0); in a shorter last
+                               segment whose length it does not divide, the automatic width is taken. */
+    int32_t first_head; /* serves the query heads first_head … first_head + head_count - 1; 0 … 2^31 - 2. Whether they
+                           fit into H is checked when the config meets a problem. */
+    int32_t head_count; /* >= 1, first_head + head_count within int32; or 0 for all heads from first_head on */
+    annulus_phase_rule phase_rule; /* which residue a head uses */
+    annulus_query_rule query_rule; /* which queries attend to which keys */
+    annulus_order order;           /* how the positions of a segment are numbered */
+} annulus_branch;
+
+#define ANNULUS_BRANCH_INIT(segment_length, dilation)                                                                  \
+    {                                                                                                                  \
+        sizeof(annulus_branch), (segment_length), (dilation), 0, 0, 0, 0, ANNULUS_PHASE_BLOCK, ANNULUS_QUERY_DILATED,  \
+            ANNULUS_ORDER_LINEAR                                                                                       \
+    }
+
+/*
+ * Appends a branch. A config holds up to 65,536. index: receives the new branch's index, counted from 0; may be NULL.
+ * ANNULUS_ERROR_ARGUMENT: `branch` is NULL, a field is not as above, or non-zero bytes follow what this version knows.
+ * Since 0.1.0.
+ */
+ANNULUS_API annulus_status annulus_config_add_branch(annulus_config *config, const annulus_branch *branch,
+                                                     int32_t *index);
+
+/* Puts a branch in the place of branch `index`, which must be there. Errors as add_branch. Since 0.1.0. */
+ANNULUS_API annulus_status annulus_config_set_branch(annulus_config *config, int32_t index,
+                                                     const annulus_branch *branch);
+
+/*
+ * Reads branch `index`, which must be there, into *branch, whose `size` the caller has set; of a larger struct the
+ * bytes beyond what this version knows must be 0. Since 0.1.0.
+ */
+ANNULUS_API annulus_status annulus_config_get_branch(const annulus_config *config, int32_t index,
+                                                     annulus_branch *branch);
 
 /* The number of branches; 0 when config is NULL. Since 0.1.0. */
 ANNULUS_API int32_t annulus_config_branch_count(const annulus_config *config);
-
-/*
- * Lets a branch serve the query heads first … first + count - 1 only (first >= 0, count >= 1, first + count within
- * int32). Whether the range fits into H is checked when the config meets a problem. Since 0.1.0.
- */
-ANNULUS_API annulus_status annulus_config_set_branch_heads(annulus_config *config, int32_t branch, int32_t first,
-                                                           int32_t count);
-
-/* Sets a branch's phase rule. residue: for ANNULUS_PHASE_FIXED any value >= 0, else 0. Since 0.1.0. */
-ANNULUS_API annulus_status annulus_config_set_branch_phase(annulus_config *config, int32_t branch,
-                                                           annulus_phase_rule rule, int64_t residue);
-
-/* Sets a branch's query rule. Since 0.1.0. */
-ANNULUS_API annulus_status annulus_config_set_branch_query_rule(annulus_config *config, int32_t branch,
-                                                                annulus_query_rule rule);
-
-/*
- * Sets a branch's order. grid_width: for ANNULUS_ORDER_HILBERT the columns of the grid (an image's or a slide's width),
- * or 0 for the smallest divisor of the segment's length that is at least its square root; for ANNULUS_ORDER_LINEAR 0.
- * A width must divide the segment length (the sequence length where w is 0); in a shorter last segment whose length it
- * does not divide, the automatic width is taken. Since 0.1.0.
- */
-ANNULUS_API annulus_status annulus_config_set_branch_order(annulus_config *config, int32_t branch, annulus_order order,
-                                                           int64_t grid_width);
 
 /* Sets the padding rule of all branches. Since 0.1.0. */
 ANNULUS_API annulus_status annulus_config_set_padding_rule(annulus_config *config, annulus_padding_rule rule);
@@ -193,7 +208,7 @@ ANNULUS_API annulus_status annulus_config_add_gigapath(annulus_config *config);
  * Preset: appends `count` branches that share the `heads` query heads out among themselves instead of each serving all,
  * as head-grouped implementations of dilated attention do: heads / count each, the first heads % count branches one
  * more; branch i uses the fixed residue i mod r_i. segment_lengths and dilations hold `count` numbers each, as
- * annulus_config_add_branch takes them; 1 <= count <= heads. Since 0.1.0.
+ * annulus_branch has them; 1 <= count <= heads. Since 0.1.0.
  */
 ANNULUS_API annulus_status annulus_config_add_head_groups(annulus_config *config, int32_t heads, int32_t count,
                                                           const int64_t *segment_lengths, const int64_t *dilations);

@@ -34,13 +34,16 @@ def read_struct(element, headers):
     for field in map(attributes, element.findall("cdecl")):
         type_name = field["decl"] + field["type"]
         fields.append(Field(field["name"], trailing(body, rf"\b{field['name']}(?:\[\d+\])?;"), type_name))
-    initial = headers.initial(name)
+    parameters, initial = headers.initial(name) or ([], None)
     if initial is not None:
         if len(initial) != len(fields):
             raise EmitError(f"{name.upper()}_INIT has {len(initial)} values for {len(fields)} fields")
         for field, value in zip(fields, initial):
             field.initial = value
-    return Struct(name, headers.before(rf"^typedef struct {name}\b"), fields)
+    taken = [field.name for field in fields if field.initial == f"({field.name})"]
+    if taken != parameters:
+        raise EmitError(f"{name.upper()}_INIT takes {parameters} and sets {taken} to them")
+    return Struct(name, headers.before(rf"^typedef struct {name}\b"), fields, parameters)
 
 
 def read_function(element, headers):

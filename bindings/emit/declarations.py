@@ -29,6 +29,7 @@ class Field(Named):
 @dataclasses.dataclass
 class Struct(Named):
     fields: list
+    parameters: list = dataclasses.field(default_factory=list)  # names of fields that _INIT takes the values of
 
 
 @dataclasses.dataclass

@@ -35,12 +35,14 @@ class Headers:
         return self.text[start : self.text.index("}", start)]
 
     def initial(self, struct):
-        """What the struct's INIT macro sets its fields to, as C's words; or None where there is no macro."""
+        """(parameters, values): what the struct's INIT macro takes and what it sets the fields to, as C's words; or None
+        where there is no macro."""
         macro = re.escape(struct.upper() + "_INIT")
         if not re.search(rf"^#define {macro}\b", self.text, re.MULTILINE):
             return None
-        body = self._only(rf"^#define {macro}\s*\\\n\s*\{{([^}}]*)\}}$")[1]
-        return [value.strip() for value in body.split(",")]
+        found = self._only(rf"^#define {macro}(?:\(([a-z_, ]*)\))?[\s\\]*\{{([^}}]*)\}}$")
+        parameters = [name.strip() for name in (found[1] or "").split(",") if name.strip()]
+        return parameters, [value.strip() for value in found[2].replace("\\\n", "").split(",")]
 
 
 def plain_comment(text):

@@ -41,7 +41,9 @@ def julia_documented(text, definition):
     return ['@doc raw"""', *markdown(text), '""" ' + definition[0], *definition[1:]]
 
 
-def julia_initial(value):
+def julia_initial(value, field):
+    if value == f"({field.name})":
+        return field.name
     if value.startswith("sizeof("):
         return value
     return "C_NULL" if value == "NULL" else value
@@ -54,8 +56,12 @@ def julia_struct(struct, declarations):
         definition.append(f"    {safe(field.name)}::{julia_type(field.type, declarations)}{comment}")
     lines = julia_documented(struct.doc, [*definition, "end"])
     if struct.fields[0].initial is not None:
-        values = ", ".join(julia_initial(field.initial) for field in struct.fields)
-        lines += ["", f"const {struct.name.upper()}_INIT = {struct.name}({values})"]
+        values = ", ".join(julia_initial(field.initial, field) for field in struct.fields)
+        name = f"{struct.name.upper()}_INIT"
+        if struct.parameters:
+            lines += ["", f"{name}({', '.join(struct.parameters)}) = {struct.name}({values})"]
+        else:
+            lines += ["", f"const {name} = {struct.name}({values})"]
     return lines
 
 

@@ -44,6 +44,8 @@ def rust_doc(text, indent=""):
 def rust_initial(value, field):
     if value.startswith("sizeof("):
         return f"std::mem::size_of::<{value[7:-1]}>()"
+    if value == f"({field.name})":
+        return field.name
     if value == "NULL":
         if split_function_pointer(field.type):
             return "None"
@@ -53,6 +55,11 @@ def rust_initial(value, field):
     return value + ".0" if field.type == "double" else value
 
 
+def rust_field(field):
+    name, value = safe(field.name), rust_initial(field.initial, field)
+    return f"{name}," if name == value else f"{name}: {value},"
+
+
 def rust_struct(struct, declarations):
     lines = rust_doc(struct.doc) + ["#[repr(C)]", "#[derive(Clone, Copy, Debug)]", f"pub struct {struct.name} {{"]
     for field in struct.fields:
@@ -60,10 +67,15 @@ def rust_struct(struct, declarations):
         lines.append(f"    pub {safe(field.name)}: {rust_type(field.type, declarations)},")
     lines.append("}")
     if struct.fields[0].initial is not None:
-        lines += ["", f"pub const {struct.name.upper()}_INIT: {struct.name} = {struct.name} {{"]
-        for field in struct.fields:
-            lines.append(f"    {safe(field.name)}: {rust_initial(field.initial, field)},")
-        lines.append("};")
+        values = [rust_field(field) for field in struct.fields]
+        name = f"{struct.name.upper()}_INIT"
+        if struct.parameters:
+            types = {field.name: rust_type(field.type, declarations) for field in struct.fields}
+            parameters = ", ".join(f"{each}: {types[each]}" for each in struct.parameters)
+            lines += ["", "#[allow(non_snake_case)]", f"pub const fn {name}({parameters}) -> {struct.name} {{"]
+            lines += [f"    {struct.name} {{", *(f"        {value}" for value in values), "    }", "}"]
+        else:
+            lines += ["", f"pub const {name}: {struct.name} = {struct.name} {{", *(f"    {each}" for each in values), "};"]
     return lines
 
 

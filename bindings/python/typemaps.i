@@ -61,7 +61,7 @@ MADE_HANDLE(annulus_comm, comm)
 }
 
 /* Numbers that a function writes. */
-%apply int *OUTPUT { int32_t *branch, int32_t *count, int32_t *size, int32_t *rank };
+%apply int *OUTPUT { int32_t *index, int32_t *count, int32_t *size, int32_t *rank };
 %apply unsigned long long *OUTPUT { uint64_t *bytes };
 %typemap(in, numinputs=0) annulus_engine *engine (annulus_engine served = ANNULUS_ENGINE_AUTO) "$1 = &served;"
 %typemap(argout) annulus_engine *engine { %append_output(PyLong_FromLong((long)*$1)); }
@@ -122,6 +122,7 @@ MADE_HANDLE(annulus_comm, comm)
 }
 %enddef
 SIZED(annulus_call_options, ANNULUS_CALL_OPTIONS_INIT)
+SIZED(annulus_branch, ANNULUS_BRANCH_INIT(0, 1))
 SIZED(annulus_problem, ANNULUS_PROBLEM_INIT)
 SIZED(annulus_estimate, ANNULUS_ESTIMATE_INIT)
 SIZED(annulus_traffic, ANNULUS_TRAFFIC_INIT)

@@ -32,7 +32,8 @@ int main(void) {
 
     annulus_config *config;
     check(annulus_config_create(&config));
-    check(annulus_config_add_branch(config, 0, 1, NULL));
+    const annulus_branch whole = ANNULUS_BRANCH_INIT(0, 1);
+    check(annulus_config_add_branch(config, &whole, NULL));
     check(annulus_config_set_causal(config, 1));
     annulus_context *context;
     check(annulus_context_create(&context, ANNULUS_DEVICE_CPU, 0));

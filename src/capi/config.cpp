@@ -3,12 +3,14 @@
 #include <annulus/config.h>
 
 #include "capi/guard.hpp"
+#include "capi/sized_struct.hpp"
 #include "core/argument.hpp"
 #include "core/pattern.hpp"
 #include "engine/engine.hpp"
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <limits>
 #include <vector>
 
@@ -35,12 +37,52 @@ void append(annulus_config &config, const std::vector<Branch> &added) {
     branches.insert(branches.end(), added.begin(), added.end());
 }
 
-Branch &branch_of(annulus_config *config, std::int32_t branch) {
-    std::vector<Branch> &branches = required(config, "config").pattern.branches;
-    if (branch < 0 || static_cast<std::size_t>(branch) >= branches.size())
-        throw Error(ANNULUS_ERROR_ARGUMENT, "branch is %d; it must be at least 0 and below the number of branches, %zu",
-                    branch, branches.size());
-    return branches[static_cast<std::size_t>(branch)];
+template <class Branches> auto &branch_at(Branches &branches, std::int32_t index) {
+    if (index < 0 || static_cast<std::size_t>(index) >= branches.size())
+        throw Error(ANNULUS_ERROR_ARGUMENT, "index is %d; it must be at least 0 and below the number of branches, %zu",
+                    index, branches.size());
+    return branches[static_cast<std::size_t>(index)];
+}
+
+annulus_branch read_branch(const annulus_branch *branch) {
+    // No hole between the fields: what a caller sets is all there is.
+    static_assert(offsetof(annulus_branch, order) == sizeof(std::size_t) + 4 * sizeof(std::int64_t) +
+                                                         2 * sizeof(std::int32_t) + sizeof(annulus_phase_rule) +
+                                                         sizeof(annulus_query_rule));
+    return read_sized("branch", branch, &annulus_branch::order);
+}
+
+Branch checked_branch(const annulus_branch *branch) {
+    const annulus_branch given = read_branch(branch);
+    constexpr std::int32_t most = std::numeric_limits<std::int32_t>::max();
+    check_at_least("segment_length", given.segment_length, 0);
+    check_at_least("dilation", given.dilation, 1);
+    check_between("first_head", given.first_head, 0, most - 1);
+    check_between("head_count", given.head_count, 0, most - given.first_head);
+    check_enum("phase_rule", given.phase_rule, ANNULUS_PHASE_BLOCK, ANNULUS_PHASE_FIXED);
+    check_enum("query_rule", given.query_rule, ANNULUS_QUERY_DILATED, ANNULUS_QUERY_EVERY);
+    check_enum("order", given.order, ANNULUS_ORDER_LINEAR, ANNULUS_ORDER_HILBERT);
+    check_at_least("residue", given.residue, 0);
+    if (given.phase_rule != ANNULUS_PHASE_FIXED && given.residue != 0)
+        throw Error(ANNULUS_ERROR_ARGUMENT, "residue is %lld; it must be 0 where the phase rule is not fixed",
+                    static_cast<long long>(given.residue));
+    check_at_least("grid_width", given.grid_width, 0);
+    if (given.order == ANNULUS_ORDER_LINEAR && given.grid_width != 0)
+        throw Error(ANNULUS_ERROR_ARGUMENT, "grid_width is %lld; it must be 0 in the linear order",
+                    static_cast<long long>(given.grid_width));
+    // Where the segment is the whole sequence, the plan checks.
+    if (given.grid_width != 0 && given.segment_length % given.grid_width != 0)
+        throw Error(ANNULUS_ERROR_ARGUMENT, "grid_width is %lld; it must be 0 or divide the segment length %lld",
+                    static_cast<long long>(given.grid_width), static_cast<long long>(given.segment_length));
+    return {.segment_length = given.segment_length,
+            .dilation = given.dilation,
+            .first_head = given.first_head,
+            .head_count = given.head_count,
+            .phase_rule = given.phase_rule,
+            .fixed_residue = given.residue,
+            .query_rule = given.query_rule,
+            .order = given.order,
+            .grid_width = given.grid_width};
 }
 
 void check_entry(const char *array, std::int32_t index, std::int64_t value, std::int64_t least) {
@@ -78,71 +120,41 @@ void annulus_config_destroy(annulus_config *config) {
     delete config;
 }
 
-annulus_status annulus_config_add_branch(annulus_config *config, int64_t segment_length, int64_t dilation,
-                                         int32_t *branch) {
+annulus_status annulus_config_add_branch(annulus_config *config, const annulus_branch *branch, int32_t *index) {
     return guard([&] {
         required(config, "config");
-        check_at_least("segment_length", segment_length, 0);
-        check_at_least("dilation", dilation, 1);
-        append(*config, {make_branch(segment_length, dilation)});
-        if (branch)
-            *branch = annulus_config_branch_count(config) - 1;
+        append(*config, {checked_branch(branch)});
+        if (index)
+            *index = annulus_config_branch_count(config) - 1;
+    });
+}
+
+annulus_status annulus_config_set_branch(annulus_config *config, int32_t index, const annulus_branch *branch) {
+    return guard([&] {
+        Branch &target = branch_at(required(config, "config").pattern.branches, index);
+        target = checked_branch(branch);
+    });
+}
+
+annulus_status annulus_config_get_branch(const annulus_config *config, int32_t index, annulus_branch *branch) {
+    return guard([&] {
+        const Branch &found = branch_at(required(config, "config").pattern.branches, index);
+        annulus_branch result = read_branch(branch);
+        result.segment_length = found.segment_length;
+        result.dilation = found.dilation;
+        result.residue = found.fixed_residue;
+        result.grid_width = found.grid_width;
+        result.first_head = found.first_head;
+        result.head_count = found.head_count;
+        result.phase_rule = found.phase_rule;
+        result.query_rule = found.query_rule;
+        result.order = found.order;
+        write_sized(branch, result);
     });
 }
 
 int32_t annulus_config_branch_count(const annulus_config *config) {
     return config ? static_cast<int32_t>(config->pattern.branches.size()) : 0;
-}
-
-annulus_status annulus_config_set_branch_heads(annulus_config *config, int32_t branch, int32_t first, int32_t count) {
-    return guard([&] {
-        Branch &target = branch_of(config, branch);
-        constexpr std::int32_t most = std::numeric_limits<std::int32_t>::max();
-        check_between("first", first, 0, most - 1);
-        check_between("count", count, 1, most - first);
-        target.first_head = first;
-        target.head_count = count;
-    });
-}
-
-annulus_status annulus_config_set_branch_phase(annulus_config *config, int32_t branch, annulus_phase_rule rule,
-                                               int64_t residue) {
-    return guard([&] {
-        Branch &target = branch_of(config, branch);
-        check_enum("rule", rule, ANNULUS_PHASE_BLOCK, ANNULUS_PHASE_FIXED);
-        check_at_least("residue", residue, 0);
-        if (rule != ANNULUS_PHASE_FIXED && residue != 0)
-            throw Error(ANNULUS_ERROR_ARGUMENT, "residue is %lld; it must be 0 where the rule is not fixed",
-                        static_cast<long long>(residue));
-        target.phase_rule = rule;
-        target.fixed_residue = residue;
-    });
-}
-
-annulus_status annulus_config_set_branch_query_rule(annulus_config *config, int32_t branch, annulus_query_rule rule) {
-    return guard([&] {
-        Branch &target = branch_of(config, branch);
-        check_enum("rule", rule, ANNULUS_QUERY_DILATED, ANNULUS_QUERY_EVERY);
-        target.query_rule = rule;
-    });
-}
-
-annulus_status annulus_config_set_branch_order(annulus_config *config, int32_t branch, annulus_order order,
-                                               int64_t grid_width) {
-    return guard([&] {
-        Branch &target = branch_of(config, branch);
-        check_enum("order", order, ANNULUS_ORDER_LINEAR, ANNULUS_ORDER_HILBERT);
-        check_at_least("grid_width", grid_width, 0);
-        if (order == ANNULUS_ORDER_LINEAR && grid_width != 0)
-            throw Error(ANNULUS_ERROR_ARGUMENT, "grid_width is %lld; it must be 0 in the linear order",
-                        static_cast<long long>(grid_width));
-        // Where the segment is the whole sequence, the plan checks.
-        if (grid_width != 0 && target.segment_length % grid_width != 0)
-            throw Error(ANNULUS_ERROR_ARGUMENT, "grid_width is %lld; it must be 0 or divide the segment length %lld",
-                        static_cast<long long>(grid_width), static_cast<long long>(target.segment_length));
-        target.order = order;
-        target.grid_width = grid_width;
-    });
 }
 
 annulus_status annulus_config_set_padding_rule(annulus_config *config, annulus_padding_rule rule) {

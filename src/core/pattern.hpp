@@ -14,7 +14,7 @@ struct Branch {
     std::int64_t segment_length = 0; // w; 0 is the whole sequence
     std::int64_t dilation = 1;       // r
     std::int32_t first_head = 0;
-    std::int32_t head_count = 0; // 0 is all heads
+    std::int32_t head_count = 0; // 0: all heads from first_head on
     annulus_phase_rule phase_rule = ANNULUS_PHASE_BLOCK;
     std::int64_t fixed_residue = 0;
     annulus_query_rule query_rule = ANNULUS_QUERY_DILATED;

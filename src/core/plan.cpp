@@ -117,11 +117,14 @@ Curve make_curve(const Branch &branch, std::int64_t length) {
 BranchPlan::BranchPlan(const Branch &branch, std::int32_t index, const Pattern &pattern, const Problem &problem)
     : length_(problem.sequence_length), sequence_length_(problem.sequence_length), dilation_(branch.dilation),
       query_stride_(branch.query_rule == ANNULUS_QUERY_EVERY ? 1 : branch.dilation), first_head_(branch.first_head),
-      head_count_(branch.head_count ? branch.head_count : problem.heads),
+      head_count_(branch.head_count ? branch.head_count : problem.heads - branch.first_head),
       first_phase_(branch.phase_rule == ANNULUS_PHASE_FIXED ? branch.fixed_residue % branch.dilation : 0),
       heads_of_phase_(annulus::heads_of_phase(branch, head_count_)),
       has_all_residues_(branch.query_rule == ANNULUS_QUERY_RESIDUE),
       has_zero_keys_(pattern.padding_rule == ANNULUS_PADDING_ZERO_KEYS && !pattern.causal), causal_(pattern.causal) {
+    if (head_count_ <= 0)
+        throw Error(ANNULUS_ERROR_ARGUMENT, "branch %d serves the heads from %d on, but q has %d heads", index,
+                    first_head_, problem.heads);
     if (static_cast<std::int64_t>(first_head_) + head_count_ > problem.heads)
         throw Error(ANNULUS_ERROR_ARGUMENT, "branch %d serves heads %d to %lld, but q has %d heads", index, first_head_,
                     static_cast<long long>(first_head_) + head_count_ - 1, problem.heads);

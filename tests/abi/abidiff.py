@@ -229,6 +229,7 @@ class Alterations(unittest.TestCase):
     def test_fields_at_the_end_of_structs_with_size_are_additions(self):
         for header, struct in {
             "attention.h": ("annulus_call_options", "annulus_problem", "annulus_estimate"),
+            "config.h": ("annulus_branch",),
             "comm.h": ("annulus_traffic", "annulus_rank_estimate"),
             "context.h": ("annulus_allocator",),
         }.items():
@@ -239,6 +240,8 @@ class Alterations(unittest.TestCase):
     def test_field_in_padding_breaks(self):
         exchange = "    annulus_exchange exchange; "
         self.assert_breaks("comm.h", exchange, exchange + "int32_t hops; ")
+        order = "    annulus_order order; "
+        self.assert_breaks("config.h", order, order + "int32_t later; ")
 
     def test_renumbered_enumerator_breaks(self):
         self.assert_breaks("tensor.h", "ANNULUS_FLOAT16 = 4", "ANNULUS_FLOAT16 = 5")

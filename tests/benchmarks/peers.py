@@ -94,6 +94,20 @@ DEVICE_CUDA, FLOAT32, BFLOAT16, ZERO_KEYS = 2, 2, 3, 2
 ENGINES = {"fused": 4, "gemm": 3}
 
 
+class Branch(ctypes.Structure):
+    """annulus_branch."""
+
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("numbers", ctypes.c_int64 * 4),  # segment_length, dilation, residue, grid_width
+        ("words", ctypes.c_int32 * 5),  # first_head, head_count, phase_rule, query_rule, order
+    ]
+
+    @classmethod
+    def plain(cls, segment_length, dilation):
+        return cls(ctypes.sizeof(cls), (segment_length, dilation, 0, 0), (0, 0, 1, 1, 1))
+
+
 class Tensor(ctypes.Structure):
     _fields_ = [("data", ctypes.c_void_p), ("dtype", ctypes.c_int), ("rank", ctypes.c_int32),
                 ("shape", ctypes.c_int64 * 4), ("stride", ctypes.c_int64 * 4)]
@@ -133,7 +147,7 @@ class Annulus:
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
         self.call("config_create", ctypes.byref(config))
         for length, dilation in case.branches:
-            self.call("config_add_branch", config, ctypes.c_int64(length), ctypes.c_int64(dilation), None)
+            self.call("config_add_branch", config, ctypes.byref(Branch.plain(length, dilation)), None)
         self.call("config_set_causal", config, int(case.causal))
         if case.zero_keys:
             self.call("config_set_padding_rule", config, ZERO_KEYS)

@@ -16,6 +16,17 @@ int main(void) {
     FIELD(annulus_tensor, rank);
     FIELD(annulus_tensor, shape);
     FIELD(annulus_tensor, stride);
+    STRUCT(annulus_branch);
+    FIELD(annulus_branch, size);
+    FIELD(annulus_branch, segment_length);
+    FIELD(annulus_branch, dilation);
+    FIELD(annulus_branch, residue);
+    FIELD(annulus_branch, grid_width);
+    FIELD(annulus_branch, first_head);
+    FIELD(annulus_branch, head_count);
+    FIELD(annulus_branch, phase_rule);
+    FIELD(annulus_branch, query_rule);
+    FIELD(annulus_branch, order);
     STRUCT(annulus_allocator);
     FIELD(annulus_allocator, size);
     FIELD(annulus_allocator, allocate);

@@ -77,14 +77,16 @@ static void write_and_free(const annulus_tensor *tensors, size_t count) {
 
 static annulus_config *make_config(void) {
     annulus_config *config;
-    int32_t second, third;
+    const annulus_branch first = ANNULUS_BRANCH_INIT(16, 1);
+    annulus_branch second = ANNULUS_BRANCH_INIT(64, 4), third = ANNULUS_BRANCH_INIT(0, 3);
+    second.phase_rule = ANNULUS_PHASE_INTERLEAVE;
+    second.first_head = 1;
+    second.head_count = 3;
+    third.query_rule = ANNULUS_QUERY_RESIDUE;
     check(annulus_config_create(&config));
-    check(annulus_config_add_branch(config, 16, 1, NULL));
-    check(annulus_config_add_branch(config, 64, 4, &second));
-    check(annulus_config_set_branch_phase(config, second, ANNULUS_PHASE_INTERLEAVE, 0));
-    check(annulus_config_set_branch_heads(config, second, 1, 3));
-    check(annulus_config_add_branch(config, 0, 3, &third));
-    check(annulus_config_set_branch_query_rule(config, third, ANNULUS_QUERY_RESIDUE));
+    check(annulus_config_add_branch(config, &first, NULL));
+    check(annulus_config_add_branch(config, &second, NULL));
+    check(annulus_config_add_branch(config, &third, NULL));
     check(annulus_config_set_causal(config, 1));
     check(annulus_config_set_scale(config, 0.3));
     return config;

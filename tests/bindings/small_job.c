@@ -59,8 +59,9 @@ int main(void) {
 
     annulus_config *config;
     check(annulus_config_create(&config));
-    check(annulus_config_add_branch(config, 16, 1, NULL));
-    check(annulus_config_add_branch(config, 64, 4, NULL));
+    const annulus_branch near = ANNULUS_BRANCH_INIT(16, 1), far = ANNULUS_BRANCH_INIT(64, 4);
+    check(annulus_config_add_branch(config, &near, NULL));
+    check(annulus_config_add_branch(config, &far, NULL));
     check(annulus_config_set_causal(config, 1));
     annulus_context *context;
     check(annulus_context_create(&context, ANNULUS_DEVICE_CPU, 0));

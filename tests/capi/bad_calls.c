@@ -25,12 +25,14 @@ static void null_handles(void **state) {
     assert_refused(annulus_config_copy(NULL, f->config), ARGUMENT, "copy");
     assert_refused(annulus_config_copy(&config, NULL), ARGUMENT, "config");
     assert_null(config);
-    assert_refused(annulus_config_add_branch(NULL, 4, 1, NULL), ARGUMENT, "config");
+    annulus_branch branch = ANNULUS_BRANCH_INIT(4, 1);
+    assert_refused(annulus_config_add_branch(NULL, &branch, NULL), ARGUMENT, "config");
+    assert_refused(annulus_config_add_branch(f->config, NULL, NULL), ARGUMENT, "branch");
+    assert_refused(annulus_config_set_branch(NULL, 0, &branch), ARGUMENT, "config");
+    assert_refused(annulus_config_set_branch(f->config, 0, NULL), ARGUMENT, "branch");
+    assert_refused(annulus_config_get_branch(NULL, 0, &branch), ARGUMENT, "config");
+    assert_refused(annulus_config_get_branch(f->config, 0, NULL), ARGUMENT, "branch");
     assert_int_equal(annulus_config_branch_count(NULL), 0);
-    assert_refused(annulus_config_set_branch_heads(NULL, 0, 0, 1), ARGUMENT, "config");
-    assert_refused(annulus_config_set_branch_phase(NULL, 0, ANNULUS_PHASE_BLOCK, 0), ARGUMENT, "config");
-    assert_refused(annulus_config_set_branch_query_rule(NULL, 0, ANNULUS_QUERY_EVERY), ARGUMENT, "config");
-    assert_refused(annulus_config_set_branch_order(NULL, 0, ANNULUS_ORDER_LINEAR, 0), ARGUMENT, "config");
     assert_refused(annulus_config_set_padding_rule(NULL, ANNULUS_PADDING_EXACT), ARGUMENT, "config");
     assert_refused(annulus_config_set_causal(NULL, 1), ARGUMENT, "config");
     assert_refused(annulus_config_set_scale(NULL, 1), ARGUMENT, "config");
@@ -52,33 +54,106 @@ static void null_handles(void **state) {
     assert_refused(annulus_device_count(ANNULUS_DEVICE_CPU, NULL), ARGUMENT, "count");
 }
 
+/* Adding and putting it in the place of branch 0 are refused, the message names the field, and nothing has changed. */
+static void assert_branch_refused(annulus_config *config, const annulus_branch *branch, const char *name) {
+    annulus_branch before = ANNULUS_BRANCH_INIT(0, 1), after = ANNULUS_BRANCH_INIT(0, 1);
+    int32_t index = 77;
+    assert_ok(annulus_config_get_branch(config, 0, &before));
+    assert_refused(annulus_config_add_branch(config, branch, &index), ARGUMENT, name);
+    assert_int_equal(index, 77);
+    assert_int_equal(annulus_config_branch_count(config), 2);
+    assert_refused(annulus_config_set_branch(config, 0, branch), ARGUMENT, name);
+    assert_ok(annulus_config_get_branch(config, 0, &after));
+    assert_memory_equal(&before, &after, offsetof(annulus_branch, order) + sizeof before.order);
+}
+
+static void branches(void **state) {
+    fixture *f = *state;
+    const annulus_branch legal = ANNULUS_BRANCH_INIT(6, 2);
+    static const struct {
+        const char *name; /* of the field, which the message must name */
+        size_t offset;
+        int wide;
+        int64_t value;
+    } wrong[] = {
+        {"size", offsetof(annulus_branch, size), 1, 0},
+        {"size", offsetof(annulus_branch, size), 1, offsetof(annulus_branch, order)},
+        {"size", offsetof(annulus_branch, size), 1, -1},
+        {"segment_length", offsetof(annulus_branch, segment_length), 1, -1},
+        {"segment_length", offsetof(annulus_branch, segment_length), 1, INT64_MIN},
+        {"dilation", offsetof(annulus_branch, dilation), 1, 0},
+        {"dilation", offsetof(annulus_branch, dilation), 1, -3},
+        {"residue", offsetof(annulus_branch, residue), 1, -1},
+        {"residue", offsetof(annulus_branch, residue), 1, 1}, /* the phase rule is not fixed */
+        {"grid_width", offsetof(annulus_branch, grid_width), 1, -1},
+        {"grid_width", offsetof(annulus_branch, grid_width), 1, 3}, /* the order is linear */
+        {"first_head", offsetof(annulus_branch, first_head), 0, -1},
+        {"first_head", offsetof(annulus_branch, first_head), 0, INT32_MAX},
+        {"head_count", offsetof(annulus_branch, head_count), 0, -1},
+        {"phase_rule", offsetof(annulus_branch, phase_rule), 0, 0},
+        {"phase_rule", offsetof(annulus_branch, phase_rule), 0, 4},
+        {"phase_rule", offsetof(annulus_branch, phase_rule), 0, INT32_MIN},
+        {"query_rule", offsetof(annulus_branch, query_rule), 0, 0},
+        {"query_rule", offsetof(annulus_branch, query_rule), 0, 100},
+        {"query_rule", offsetof(annulus_branch, query_rule), 0, -1},
+        {"order", offsetof(annulus_branch, order), 0, 0},
+        {"order", offsetof(annulus_branch, order), 0, 3},
+        {"order", offsetof(annulus_branch, order), 0, INT32_MAX},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; ++i) {
+        annulus_branch branch = legal;
+        const int32_t narrow = (int32_t)wrong[i].value;
+        memcpy((char *)&branch + wrong[i].offset, wrong[i].wide ? (const void *)&wrong[i].value : &narrow,
+               wrong[i].wide ? 8 : 4);
+        assert_branch_refused(f->config, &branch, wrong[i].name);
+    }
+    annulus_branch branch = legal;
+    branch.order = ANNULUS_ORDER_HILBERT;
+    branch.grid_width = 4; /* of 6 */
+    assert_branch_refused(f->config, &branch, "grid_width");
+    branch = legal;
+    branch.phase_rule = ANNULUS_PHASE_FIXED;
+    branch.residue = -1;
+    assert_branch_refused(f->config, &branch, "residue");
+    branch = legal;
+    branch.first_head = 2;
+    branch.head_count = INT32_MAX - 1;
+    assert_branch_refused(f->config, &branch, "head_count");
+
+    const int32_t no_branches[] = {-1, 2, INT32_MAX, INT32_MIN};
+    for (int i = 0; i < 4; ++i) {
+        branch = legal;
+        assert_refused(annulus_config_set_branch(f->config, no_branches[i], &branch), ARGUMENT, "index");
+        assert_refused(annulus_config_get_branch(f->config, no_branches[i], &branch), ARGUMENT, "index");
+        assert_memory_equal(&branch, &legal, sizeof legal);
+    }
+    branch.size = offsetof(annulus_branch, order);
+    assert_refused(annulus_config_get_branch(f->config, 0, &branch), ARGUMENT, "size");
+}
+
+/* A caller that was compiled with a later version: more fields, which may be used or not. */
+static void branches_of_later_versions(void **state) {
+    fixture *f = *state;
+    struct {
+        annulus_branch branch;
+        char unknown[8];
+    } later = {ANNULUS_BRANCH_INIT(24, 5), {0}};
+    later.branch.size = sizeof later;
+    later.unknown[0] = 1;
+    assert_branch_refused(f->config, &later.branch, "branch");
+    assert_refused(annulus_config_get_branch(f->config, 0, &later.branch), ARGUMENT, "branch");
+    later.unknown[0] = 0;
+    assert_ok(annulus_config_set_branch(f->config, 0, &later.branch));
+    later.branch.segment_length = later.branch.dilation = 1;
+    assert_ok(annulus_config_get_branch(f->config, 0, &later.branch));
+    assert_int_equal(later.branch.segment_length, 24);
+    assert_int_equal(later.branch.dilation, 5);
+    assert_int_equal(later.branch.size, sizeof later);
+}
+
 static void config_numbers(void **state) {
     fixture *f = *state;
     annulus_config *c = f->config;
-    int32_t branch = 77;
-    assert_refused(annulus_config_add_branch(c, -1, 1, &branch), ARGUMENT, "segment_length");
-    assert_refused(annulus_config_add_branch(c, INT64_MIN, 1, &branch), ARGUMENT, "segment_length");
-    assert_refused(annulus_config_add_branch(c, 4, 0, &branch), ARGUMENT, "dilation");
-    assert_refused(annulus_config_add_branch(c, 4, -3, &branch), ARGUMENT, "dilation");
-    assert_int_equal(branch, 77);
-    assert_int_equal(annulus_config_branch_count(c), 2);
-    const int32_t no_branches[] = {-1, 2, INT32_MAX, INT32_MIN};
-    for (int i = 0; i < 4; ++i) {
-        assert_refused(annulus_config_set_branch_heads(c, no_branches[i], 0, 1), ARGUMENT, "branch");
-        assert_refused(annulus_config_set_branch_phase(c, no_branches[i], ANNULUS_PHASE_BLOCK, 0), ARGUMENT, "branch");
-        assert_refused(annulus_config_set_branch_query_rule(c, no_branches[i], ANNULUS_QUERY_EVERY), ARGUMENT,
-                       "branch");
-        assert_refused(annulus_config_set_branch_order(c, no_branches[i], ANNULUS_ORDER_LINEAR, 0), ARGUMENT, "branch");
-    }
-    assert_refused(annulus_config_set_branch_heads(c, 0, -1, 1), ARGUMENT, "first");
-    assert_refused(annulus_config_set_branch_heads(c, 0, 0, 0), ARGUMENT, "count");
-    assert_refused(annulus_config_set_branch_heads(c, 0, 0, -2), ARGUMENT, "count");
-    assert_refused(annulus_config_set_branch_phase(c, 0, ANNULUS_PHASE_FIXED, -1), ARGUMENT, "residue");
-    assert_refused(annulus_config_set_branch_phase(c, 0, ANNULUS_PHASE_BLOCK, 1), ARGUMENT, "residue");
-    assert_refused(annulus_config_set_branch_phase(c, 0, ANNULUS_PHASE_INTERLEAVE, 1), ARGUMENT, "residue");
-    assert_refused(annulus_config_set_branch_order(c, 0, ANNULUS_ORDER_HILBERT, -1), ARGUMENT, "grid_width");
-    assert_refused(annulus_config_set_branch_order(c, 0, ANNULUS_ORDER_HILBERT, 4), ARGUMENT, "grid_width"); /* of 6 */
-    assert_refused(annulus_config_set_branch_order(c, 0, ANNULUS_ORDER_LINEAR, 3), ARGUMENT, "grid_width");
     assert_refused(annulus_config_set_causal(c, 2), ARGUMENT, "causal");
     assert_refused(annulus_config_set_causal(c, -1), ARGUMENT, "causal");
     assert_refused(annulus_config_set_allow_tf32(c, 2), ARGUMENT, "allow");
@@ -98,9 +173,6 @@ static void enumerations(void **state) {
     const int unknown[] = {-1, 100, INT32_MAX, INT32_MIN};
     for (int i = 0; i < 4; ++i) {
         const int n = unknown[i];
-        assert_refused(annulus_config_set_branch_phase(c, 0, (annulus_phase_rule)n, 0), ARGUMENT, "rule");
-        assert_refused(annulus_config_set_branch_query_rule(c, 0, (annulus_query_rule)n), ARGUMENT, "rule");
-        assert_refused(annulus_config_set_branch_order(c, 0, (annulus_order)n, 0), ARGUMENT, "order");
         assert_refused(annulus_config_set_padding_rule(c, (annulus_padding_rule)n), ARGUMENT, "rule");
         assert_refused(annulus_config_set_engine(c, (annulus_engine)n), ARGUMENT, "engine");
         assert_refused(annulus_context_create(&context, (annulus_device)n, 0), ARGUMENT, "device");
@@ -110,7 +182,6 @@ static void enumerations(void **state) {
         assert_string_equal(annulus_dtype_name((annulus_dtype)n), "unknown");
         assert_int_equal(annulus_dtype_bits((annulus_dtype)n), 0);
     }
-    assert_refused(annulus_config_set_branch_phase(c, 0, (annulus_phase_rule)0, 0), ARGUMENT, "rule");
     assert_refused(annulus_context_create(&context, ANNULUS_DEVICE_CPU, 1), ARGUMENT, "index");
     assert_refused(annulus_context_create(&context, ANNULUS_DEVICE_CPU, -1), ARGUMENT, "index");
     assert_null(context);
@@ -187,19 +258,25 @@ static void context_without_config(void **state) {
 static void config_does_not_fit(void **state) {
     fixture *f = *state;
     const annulus_problem problem = fixture_problem();
-    for (int defect = 0; defect < 3; ++defect) {
+    for (int defect = 0; defect < 4; ++defect) {
         annulus_config *config = NULL;
         annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
         uint64_t bytes = 77;
         assert_ok(annulus_config_copy(&config, f->config));
-        if (defect == 0)
-            assert_ok(annulus_config_set_branch_heads(config, 1, HEADS - 1, 2));
-        else if (defect == 1)
-            assert_ok(annulus_config_set_branch_heads(config, 1, 1 << 30, (1 << 30) - 1));
-        else {
-            assert_ok(annulus_config_add_branch(config, 0, 2, NULL));
-            assert_ok(annulus_config_set_branch_order(config, 2, ANNULUS_ORDER_HILBERT, LENGTH - 1));
+        annulus_branch branch = ANNULUS_BRANCH_INIT(0, 2);
+        if (defect == 0) {
+            branch.first_head = HEADS - 1;
+            branch.head_count = 2;
+        } else if (defect == 1) {
+            branch.first_head = 1 << 30;
+            branch.head_count = (1 << 30) - 1;
+        } else if (defect == 2) {
+            branch.first_head = HEADS; /* and all after it: none */
+        } else {
+            branch.order = ANNULUS_ORDER_HILBERT;
+            branch.grid_width = LENGTH - 1;
         }
+        assert_ok(annulus_config_add_branch(config, &branch, NULL));
         assert_ok(annulus_context_set_config(f->context, config));
         assert_call_refused(f, &forward_call, ARGUMENT, NULL, "config");
         assert_call_refused(f, &backward_call, ARGUMENT, NULL, "config");
@@ -323,6 +400,8 @@ static void hilbert_curves(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(null_handles),
+        TEST(branches),
+        TEST(branches_of_later_versions),
         TEST(config_numbers),
         TEST(enumerations),
         TEST(presets),

@@ -33,11 +33,11 @@ static void use_branches(fixture *f, int count, int64_t (*segment)(int, int64_t)
     annulus_config *config = NULL;
     assert_ok(annulus_config_create(&config));
     for (int i = 0; i < count; ++i) {
-        int32_t branch;
-        assert_ok(annulus_config_add_branch(config, segment(i, length), dilation(i), &branch));
-        assert_ok(annulus_config_set_branch_phase(config, branch, phase, 0));
-        assert_ok(annulus_config_set_branch_query_rule(config, branch, query));
-        assert_ok(annulus_config_set_branch_order(config, branch, order, 0));
+        annulus_branch branch = ANNULUS_BRANCH_INIT(segment(i, length), dilation(i));
+        branch.phase_rule = phase;
+        branch.query_rule = query;
+        branch.order = order;
+        assert_ok(annulus_config_add_branch(config, &branch, NULL));
     }
     assert_ok(annulus_config_set_causal(config, causal));
     assert_ok(annulus_context_set_config(f->context, config));

@@ -164,10 +164,13 @@ TEST_P(FailingAllocations, OneByOne) {
     EXPECT_GT(fail_each_allocation(
                   "config_create", [&] { return annulus_config_create(&config); }, nothing_leaked_since(live_before)),
               0);
-    for (std::int32_t branch = 0; branch < 5; ++branch)
+    annulus_branch branch = ANNULUS_BRANCH_INIT(64, 1);
+    for (std::int32_t index = 0; index < 5; ++index) {
+        branch.dilation = 1 + index;
         fail_each_allocation(
-            "add_branch", [&] { return annulus_config_add_branch(config, 64, 1 + branch, nullptr); },
-            [&] { EXPECT_EQ(annulus_config_branch_count(config), branch); });
+            "add_branch", [&] { return annulus_config_add_branch(config, &branch, nullptr); },
+            [&] { EXPECT_EQ(annulus_config_branch_count(config), index); });
+    }
     fail_each_allocation(
         "add_longnet", [&] { return annulus_config_add_longnet(config, 16, 2, 2, 20); },
         [&] { EXPECT_EQ(annulus_config_branch_count(config), 5); });
@@ -175,8 +178,10 @@ TEST_P(FailingAllocations, OneByOne) {
     fail_each_allocation(
         "add_head_groups", [&] { return annulus_config_add_head_groups(config, 2, 2, segments, dilations); },
         [&] { EXPECT_EQ(annulus_config_branch_count(config), 25); });
-    fail_each_allocation("set_order",
-                         [&] { return annulus_config_set_branch_order(config, 1, ANNULUS_ORDER_HILBERT, 0); });
+    branch.dilation = 2;
+    branch.order = ANNULUS_ORDER_HILBERT;
+    fail_each_allocation("set_branch", [&] { return annulus_config_set_branch(config, 1, &branch); });
+    fail_each_allocation("get_branch", [&] { return annulus_config_get_branch(config, 1, &branch); });
     EXPECT_EQ(annulus_config_set_engine(config, GetParam()), ANNULUS_OK);
     EXPECT_GT(
         fail_each_allocation(

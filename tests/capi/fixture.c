@@ -59,6 +59,11 @@ void restore(fixture *f) {
     f->options = NULL;
 }
 
+void add_branch(annulus_config *config, int64_t segment_length, int64_t dilation) {
+    const annulus_branch branch = ANNULUS_BRANCH_INIT(segment_length, dilation);
+    assert_ok(annulus_config_add_branch(config, &branch, NULL));
+}
+
 int setup(void **state) {
     fixture *f = calloc(1, sizeof *f);
     assert_non_null(f);
@@ -71,8 +76,8 @@ int setup(void **state) {
         f->memory[i] = (float)(random >> 16) / 32768.0f - 1.0f;
     }
     assert_ok(annulus_config_create(&f->config));
-    assert_ok(annulus_config_add_branch(f->config, 6, 1, NULL));
-    assert_ok(annulus_config_add_branch(f->config, 12, 2, NULL));
+    add_branch(f->config, 6, 1);
+    add_branch(f->config, 12, 2);
     assert_ok(annulus_context_create(&f->context, ANNULUS_DEVICE_CPU, 0));
     assert_ok(annulus_context_set_config(f->context, f->config));
     assert_ok(annulus_context_set_threads(f->context, 2));

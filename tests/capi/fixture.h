@@ -47,6 +47,9 @@ extern const call *const both_calls[2];
 int setup(void **state);
 int teardown(void **state);
 
+/* Appends a branch for all heads, as ANNULUS_BRANCH_INIT makes it. */
+void add_branch(annulus_config *config, int64_t segment_length, int64_t dilation);
+
 /* Puts tensors and arguments back as setup left them; config and context stay. */
 void restore(fixture *f);
 

@@ -49,12 +49,13 @@ static void destroying_null_is_legal(void **state) {
 static void branches_are_numbered(void **state) {
     (void)state;
     annulus_config *config = NULL;
-    int32_t branch = -1;
+    const annulus_branch branch = ANNULUS_BRANCH_INIT(4, 1);
+    int32_t index = -1;
     assert_ok(annulus_config_create(&config));
     assert_int_equal(annulus_config_branch_count(config), 0);
     for (int32_t i = 0; i < 20; ++i) {
-        assert_ok(annulus_config_add_branch(config, 4, 1, i % 2 ? NULL : &branch));
-        assert_int_equal(branch, i / 2 * 2);
+        assert_ok(annulus_config_add_branch(config, &branch, i % 2 ? NULL : &index));
+        assert_int_equal(index, i / 2 * 2);
         assert_int_equal(annulus_config_branch_count(config), i + 1);
     }
     annulus_config_destroy(config);
@@ -73,7 +74,7 @@ static void copies_are_independent(void **state) {
     annulus_config *copy = NULL;
     const double before = pairs(f->context);
     assert_ok(annulus_config_copy(&copy, f->config));
-    assert_ok(annulus_config_add_branch(copy, 0, 1, NULL));
+    add_branch(copy, 0, 1);
     assert_ok(annulus_config_set_causal(copy, 1));
     assert_int_equal(annulus_config_branch_count(f->config), 2);
     assert_int_equal(annulus_config_branch_count(copy), 3);
@@ -136,7 +137,7 @@ static void presets_are_their_branches(void **state) {
     assert_ok(annulus_config_add_gigapath(preset));
     const int64_t segments[] = {1024, 5792, 32768, 185363, 1048576};
     for (int i = 0; i < 5; ++i)
-        assert_ok(annulus_config_add_branch(branches, segments[i], (int64_t)1 << i, NULL));
+        add_branch(branches, segments[i], (int64_t)1 << i);
     assert_ok(annulus_config_set_padding_rule(branches, ANNULUS_PADDING_ZERO_KEYS));
     assert_same_branches(preset, branches, 5);
     annulus_config_destroy(preset);
@@ -146,7 +147,7 @@ static void presets_are_their_branches(void **state) {
     assert_ok(annulus_config_create(&branches));
     assert_ok(annulus_config_add_longnet(preset, 2048, 4, 3, 4));
     for (int64_t i = 0, w = 2048, r = 1; i < 4; ++i, w *= 4, r *= 3)
-        assert_ok(annulus_config_add_branch(branches, w, r, NULL));
+        add_branch(branches, w, r);
     assert_same_branches(preset, branches, 4);
     annulus_config_destroy(preset);
     annulus_config_destroy(branches);
@@ -157,8 +158,8 @@ static void estimates_add_up(void **state) {
     (void)state;
     annulus_config *config = NULL;
     assert_ok(annulus_config_create(&config));
-    assert_ok(annulus_config_add_branch(config, 0, 1, NULL));
-    assert_ok(annulus_config_add_branch(config, 100, 1, NULL));
+    add_branch(config, 0, 1);
+    add_branch(config, 100, 1);
     const annulus_estimate dense = estimate_of(config, 1000, 0);
     assert_true(dense.pairs == 16.0 * 1000 * 1000);
     assert_true(dense.forward_flops == 4 * dense.pairs * 48);

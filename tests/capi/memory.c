@@ -196,7 +196,7 @@ static void set_branches(fixture *f, int branches, annulus_engine engine) {
     annulus_config *config = NULL;
     assert_ok(annulus_config_create(&config));
     for (int i = 0; i < branches; ++i)
-        assert_ok(annulus_config_add_branch(config, 0, 1, NULL));
+        add_branch(config, 0, 1);
     assert_ok(annulus_config_set_engine(config, engine));
     assert_ok(annulus_context_set_config(f->context, config));
     annulus_config_destroy(config);
@@ -255,7 +255,7 @@ static void traffic_beyond_64_bits(void **state) {
         lengths[i] = i == 0 ? problem.sequence_length - (RANKS - 1) : 1;
     annulus_config *config = NULL;
     assert_ok(annulus_config_create(&config));
-    assert_ok(annulus_config_add_branch(config, 0, 1, NULL));
+    add_branch(config, 0, 1);
     const annulus_exchange exchanges[] = {ANNULUS_EXCHANGE_RING, ANNULUS_EXCHANGE_GATHER};
     for (int i = 0; i < 2; ++i) {
         annulus_rank_estimate estimate = ANNULUS_RANK_ESTIMATE_INIT;

@@ -193,6 +193,20 @@ class AttendTest(ProgramTest):
         self.assertEqual(load(self.path("target/real.npy"))[0].shape, (1, 40, 2, 8))
 
 
+class Branch(ctypes.Structure):
+    """annulus_branch."""
+
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("numbers", ctypes.c_int64 * 4),  # segment_length, dilation, residue, grid_width
+        ("words", ctypes.c_int32 * 5),  # first_head, head_count, phase_rule, query_rule, order
+    ]
+
+    @classmethod
+    def plain(cls, segment_length, dilation):
+        return cls(ctypes.sizeof(cls), (segment_length, dilation, 0, 0), (0, 0, 1, 1, 1))
+
+
 class Tensor(ctypes.Structure):
     _fields_ = [("data", ctypes.c_void_p), ("dtype", ctypes.c_int), ("rank", ctypes.c_int32),
                 ("shape", ctypes.c_int64 * 4), ("stride", ctypes.c_int64 * 4)]
@@ -211,7 +225,7 @@ def one_call(q, k, v, branches):
     out, lse = np.empty_like(q), np.empty((q.shape[0], q.shape[2], q.shape[1]), q.dtype)
     statuses = [library.annulus_config_create(ctypes.byref(config))]
     for w, r in branches:
-        statuses.append(library.annulus_config_add_branch(config, ctypes.c_int64(w), ctypes.c_int64(r), None))
+        statuses.append(library.annulus_config_add_branch(config, ctypes.byref(Branch.plain(w, r)), None))
     statuses.append(library.annulus_context_create(ctypes.byref(context), 1, 0))
     statuses.append(library.annulus_context_set_config(context, config))
     tensors = [ctypes.byref(Tensor.view(a)) for a in (q, k, v, out, lse)]

@@ -100,10 +100,13 @@ class FailingCalls : public testing::TestWithParam<std::tuple<Mode, annulus_engi
     annulus_config *make_config(Outcome &outcome) const {
         annulus_config *config = nullptr, *copy = nullptr;
         const std::array<std::int64_t, 2> segments = {16, 32}, dilations = {1, 2};
+        annulus_branch curved = ANNULUS_BRANCH_INIT(64, 3);
+        curved.order = ANNULUS_ORDER_HILBERT;
+        const annulus_branch whole = ANNULUS_BRANCH_INIT(0, 1);
         if (outcome.served("config_create", annulus_config_create(&config)) &&
-            outcome.served("add_branch", annulus_config_add_branch(config, 64, 3, nullptr)) &&
-            outcome.served("add_branch", annulus_config_add_branch(config, 0, 1, nullptr)) &&
-            outcome.served("set_order", annulus_config_set_branch_order(config, 0, ANNULUS_ORDER_HILBERT, 0)) &&
+            outcome.served("add_branch", annulus_config_add_branch(config, &whole, nullptr)) &&
+            outcome.served("add_branch", annulus_config_add_branch(config, &whole, nullptr)) &&
+            outcome.served("set_branch", annulus_config_set_branch(config, 0, &curved)) &&
             outcome.served("add_longnet", annulus_config_add_longnet(config, 16, 2, 2, 3)) &&
             outcome.served("add_head_groups",
                            annulus_config_add_head_groups(config, 2, 2, segments.data(), dilations.data())) &&

@@ -56,7 +56,13 @@ std::vector<Otherwise> bad_parts() {
         {"heads_of_a_branch", "branch 0",
          [](Part &part, int) {
              part.lengths.assign(ranks, part.rows); // or the ranks compare configs first
-             part.configure = [](annulus_config *config) { check(annulus_config_set_branch_heads(config, 0, 3, 2)); };
+             part.configure = [](annulus_config *config) {
+                 annulus_branch branch = ANNULUS_BRANCH_INIT(0, 1);
+                 check(annulus_config_get_branch(config, 0, &branch));
+                 branch.first_head = 3;
+                 branch.head_count = 2;
+                 check(annulus_config_set_branch(config, 0, &branch));
+             };
          }},
         {"reference", "reference",
          [](Part &part, int) {

@@ -45,12 +45,12 @@ Mask::Segment Mask::segment_of(std::size_t branch, std::int64_t position) const 
 
 bool Mask::serves(std::size_t branch, std::int32_t head) const {
     const BranchSpec &spec = problem_.branches[branch];
-    return spec.head_count == 0 || (head >= spec.first_head && head < spec.first_head + spec.head_count);
+    return head >= spec.first_head && (spec.head_count == 0 || head < spec.first_head + spec.head_count);
 }
 
 std::int64_t Mask::phase(std::size_t branch, std::int32_t head) const {
     const BranchSpec &spec = problem_.branches[branch];
-    const std::int64_t count = spec.head_count ? spec.head_count : problem_.heads;
+    const std::int64_t count = spec.head_count ? spec.head_count : problem_.heads - spec.first_head;
     const std::int64_t h = head - spec.first_head;
     switch (spec.phase) {
     case ANNULUS_PHASE_BLOCK:

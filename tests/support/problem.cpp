@@ -52,14 +52,16 @@ Config make_config(const Problem &problem, annulus_engine engine) {
     annulus_config *raw = nullptr;
     check(annulus_config_create(&raw));
     Config config(raw);
-    for (const BranchSpec &branch : problem.branches) {
-        std::int32_t index = -1;
-        check(annulus_config_add_branch(raw, branch.segment, branch.dilation, &index));
-        check(annulus_config_set_branch_phase(raw, index, branch.phase, branch.residue));
-        check(annulus_config_set_branch_query_rule(raw, index, branch.query));
-        check(annulus_config_set_branch_order(raw, index, branch.order, branch.width));
-        if (branch.head_count)
-            check(annulus_config_set_branch_heads(raw, index, branch.first_head, branch.head_count));
+    for (const BranchSpec &spec : problem.branches) {
+        annulus_branch branch = ANNULUS_BRANCH_INIT(spec.segment, spec.dilation);
+        branch.residue = spec.residue;
+        branch.grid_width = spec.width;
+        branch.first_head = spec.first_head;
+        branch.head_count = spec.head_count;
+        branch.phase_rule = spec.phase;
+        branch.query_rule = spec.query;
+        branch.order = spec.order;
+        check(annulus_config_add_branch(raw, &branch, nullptr));
     }
     check(annulus_config_set_causal(raw, problem.causal));
     check(annulus_config_set_padding_rule(raw, problem.zero_keys ? ANNULUS_PADDING_ZERO_KEYS : ANNULUS_PADDING_EXACT));

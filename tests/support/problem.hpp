@@ -25,7 +25,7 @@ struct BranchSpec {
     annulus_order order = ANNULUS_ORDER_LINEAR;
     std::int64_t width = 0;
     std::int32_t first_head = 0;
-    std::int32_t head_count = 0; // 0 is all heads
+    std::int32_t head_count = 0; // 0: all heads from first_head on
 };
 
 struct QueryWindow {

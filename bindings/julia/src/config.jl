@@ -123,21 +123,29 @@ Base.length(config::Config) = Int(LibAnnulus.annulus_config_branch_count(config)
 Base.show(io::IO, config::Config) = print(io, "Annulus.Config with ", length(config), " branches")
 
 function add_branch(config, branch)
-    index = Ref{Int32}(0)
-    check(LibAnnulus.annulus_config_add_branch(config, branch.segment_length, branch.dilation, index))
+    first_head, count = 0, 0
     if branch.heads !== nothing
+        isempty(branch.heads) && throw(argument_error("heads is $(branch.heads); it must hold a head"))
         first_head, count = first(branch.heads) - 1, length(branch.heads)
-        check(LibAnnulus.annulus_config_set_branch_heads(config, index[], first_head, count))
     end
     rule, residue = if branch.phase isa Symbol
         pick("phase", branch.phase, PHASES), 0
     else
         LibAnnulus.ANNULUS_PHASE_FIXED, branch.phase
     end
-    check(LibAnnulus.annulus_config_set_branch_phase(config, index[], rule, residue))
-    check(LibAnnulus.annulus_config_set_branch_query_rule(config, index[], pick("query", branch.query, QUERIES)))
-    order = pick("order", branch.order, ORDERS)
-    check(LibAnnulus.annulus_config_set_branch_order(config, index[], order, branch.grid_width))
+    raw = LibAnnulus.annulus_branch(
+        sizeof(LibAnnulus.annulus_branch),
+        branch.segment_length,
+        branch.dilation,
+        residue,
+        branch.grid_width,
+        first_head,
+        count,
+        rule,
+        pick("query", branch.query, QUERIES),
+        pick("order", branch.order, ORDERS),
+    )
+    check(LibAnnulus.annulus_config_add_branch(config, Ref(raw), C_NULL))
     return nothing
 end
 

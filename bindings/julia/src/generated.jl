@@ -178,45 +178,48 @@ Destroys a config; NULL is legal. Contexts that were given it keep their own cop
 end
 
 @doc raw"""
-Appends a branch for all heads, phase rule block, query rule dilated, linear order.
-segment_length: w >= 1 in positions, or 0 for the whole sequence. dilation: r >= 1. A config holds up to 65,536
-branches. branch: receives the new branch's index, counted from 0; may be NULL. Since 0.1.0.
-""" function annulus_config_add_branch(config, segment_length, dilation, branch)
-    @library_call annulus_config_add_branch(config::Ptr{annulus_config}, segment_length::Int64, dilation::Int64, branch::Ptr{Int32})::annulus_status
+A branch. Set `size` to sizeof(annulus_branch) and all other fields, best by ANNULUS_BRANCH_INIT(w, r): all heads,
+phase rule block, query rule dilated, linear order.
+""" struct annulus_branch
+    size::Csize_t
+    segment_length::Int64 # w >= 1 in positions, or 0 for the whole sequence
+    dilation::Int64 # r >= 1
+    residue::Int64 # of ANNULUS_PHASE_FIXED, >= 0; else 0
+    grid_width::Int64 # of ANNULUS_ORDER_HILBERT: the columns of the grid (an image's or a slide's width), or 0 for the smallest divisor of the segment's length that is at least its square root; else 0. It must divide the segment length (the sequence length where w is 0); in a shorter last segment whose length it does not divide, the automatic width is taken.
+    first_head::Int32 # serves the query heads first_head … first_head + head_count - 1; 0 … 2^31 - 2. Whether they fit into H is checked when the config meets a problem.
+    head_count::Int32 # >= 1, first_head + head_count within int32; or 0 for all heads from first_head on
+    phase_rule::annulus_phase_rule # which residue a head uses
+    query_rule::annulus_query_rule # which queries attend to which keys
+    order::annulus_order # how the positions of a segment are numbered
+end
+
+ANNULUS_BRANCH_INIT(segment_length, dilation) = annulus_branch(sizeof(annulus_branch), segment_length, dilation, 0, 0, 0, 0, ANNULUS_PHASE_BLOCK, ANNULUS_QUERY_DILATED, ANNULUS_ORDER_LINEAR)
+
+@doc raw"""
+Appends a branch. A config holds up to 65,536. index: receives the new branch's index, counted from 0; may be NULL.
+ANNULUS_ERROR_ARGUMENT: `branch` is NULL, a field is not as above, or non-zero bytes follow what this version knows.
+Since 0.1.0.
+""" function annulus_config_add_branch(config, branch, index)
+    @library_call annulus_config_add_branch(config::Ptr{annulus_config}, branch::Ptr{annulus_branch}, index::Ptr{Int32})::annulus_status
+end
+
+@doc raw"""
+Puts a branch in the place of branch `index`, which must be there. Errors as add_branch. Since 0.1.0.
+""" function annulus_config_set_branch(config, index, branch)
+    @library_call annulus_config_set_branch(config::Ptr{annulus_config}, index::Int32, branch::Ptr{annulus_branch})::annulus_status
+end
+
+@doc raw"""
+Reads branch `index`, which must be there, into \*branch, whose `size` the caller has set; of a larger struct the
+bytes beyond what this version knows must be 0. Since 0.1.0.
+""" function annulus_config_get_branch(config, index, branch)
+    @library_call annulus_config_get_branch(config::Ptr{annulus_config}, index::Int32, branch::Ptr{annulus_branch})::annulus_status
 end
 
 @doc raw"""
 The number of branches; 0 when config is NULL. Since 0.1.0.
 """ function annulus_config_branch_count(config)
     @library_call annulus_config_branch_count(config::Ptr{annulus_config})::Int32
-end
-
-@doc raw"""
-Lets a branch serve the query heads first … first + count - 1 only (first >= 0, count >= 1, first + count within
-int32). Whether the range fits into H is checked when the config meets a problem. Since 0.1.0.
-""" function annulus_config_set_branch_heads(config, branch, first, count)
-    @library_call annulus_config_set_branch_heads(config::Ptr{annulus_config}, branch::Int32, first::Int32, count::Int32)::annulus_status
-end
-
-@doc raw"""
-Sets a branch's phase rule. residue: for ANNULUS_PHASE_FIXED any value >= 0, else 0. Since 0.1.0.
-""" function annulus_config_set_branch_phase(config, branch, rule, residue)
-    @library_call annulus_config_set_branch_phase(config::Ptr{annulus_config}, branch::Int32, rule::annulus_phase_rule, residue::Int64)::annulus_status
-end
-
-@doc raw"""
-Sets a branch's query rule. Since 0.1.0.
-""" function annulus_config_set_branch_query_rule(config, branch, rule)
-    @library_call annulus_config_set_branch_query_rule(config::Ptr{annulus_config}, branch::Int32, rule::annulus_query_rule)::annulus_status
-end
-
-@doc raw"""
-Sets a branch's order. grid_width: for ANNULUS_ORDER_HILBERT the columns of the grid (an image's or a slide's width),
-or 0 for the smallest divisor of the segment's length that is at least its square root; for ANNULUS_ORDER_LINEAR 0.
-A width must divide the segment length (the sequence length where w is 0); in a shorter last segment whose length it
-does not divide, the automatic width is taken. Since 0.1.0.
-""" function annulus_config_set_branch_order(config, branch, order, grid_width)
-    @library_call annulus_config_set_branch_order(config::Ptr{annulus_config}, branch::Int32, order::annulus_order, grid_width::Int64)::annulus_status
 end
 
 @doc raw"""
@@ -299,7 +302,7 @@ end
 Preset: appends `count` branches that share the `heads` query heads out among themselves instead of each serving all,
 as head-grouped implementations of dilated attention do: heads / count each, the first heads % count branches one
 more; branch i uses the fixed residue i mod r_i. segment_lengths and dilations hold `count` numbers each, as
-annulus_config_add_branch takes them; 1 <= count <= heads. Since 0.1.0.
+annulus_branch has them; 1 <= count <= heads. Since 0.1.0.
 """ function annulus_config_add_head_groups(config, heads, count, segment_lengths, dilations)
     @library_call annulus_config_add_head_groups(config::Ptr{annulus_config}, heads::Int32, count::Int32, segment_lengths::Ptr{Int64}, dilations::Ptr{Int64})::annulus_status
 end

@@ -49,7 +49,7 @@ class Branch:
 
     segment_length: w >= 1, or 0 for the whole sequence.
     dilation: r >= 1.
-    heads: None for all query heads, or (first, count).
+    heads: None for all query heads, or (first, count); a count of 0: all from first on.
     phase: which residue a head uses: "block" (LongNet's code), "interleave" (LongNet's paper), or an int, the same
         residue for every head.
     query: "dilated" (LongNet: queries and keys of the head's residue), "residue" (keys of the query's own residue),
@@ -121,15 +121,16 @@ def listed(branches: Iterable[BranchLike]) -> Tuple[BranchLike, ...]:
 
 
 def _add_branch(handle: Any, branch: Branch) -> None:
-    index = made(_capi.annulus_config_add_branch(handle, branch.segment_length, branch.dilation))
+    raw = _capi.annulus_branch()
+    raw.segment_length, raw.dilation, raw.grid_width = branch.segment_length, branch.dilation, branch.grid_width
     if branch.heads is not None:
-        check(_capi.annulus_config_set_branch_heads(handle, index, *branch.heads))
+        raw.first_head, raw.head_count = branch.heads
     if isinstance(branch.phase, str):
-        check(_capi.annulus_config_set_branch_phase(handle, index, _PHASES[branch.phase], 0))
+        raw.phase_rule = _PHASES[branch.phase]
     else:
-        check(_capi.annulus_config_set_branch_phase(handle, index, _capi.ANNULUS_PHASE_FIXED, branch.phase))
-    check(_capi.annulus_config_set_branch_query_rule(handle, index, _QUERIES[branch.query]))
-    check(_capi.annulus_config_set_branch_order(handle, index, _ORDERS[branch.order], branch.grid_width))
+        raw.phase_rule, raw.residue = _capi.ANNULUS_PHASE_FIXED, branch.phase
+    raw.query_rule, raw.order = _QUERIES[branch.query], _ORDERS[branch.order]
+    made(_capi.annulus_config_add_branch(handle, raw))
 
 
 # The C API's presets: a config may begin with one. Their arguments are integers or lists of integers.

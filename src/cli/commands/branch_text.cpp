@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/commands/branch_text.hpp"
 
-#include "cli/devices/handles.hpp"
+#include "cli/report/failure.hpp"
 #include "cli/report/text.hpp"
 
 #include <limits>
@@ -28,8 +28,8 @@ class Parser {
         const std::vector<std::string_view> lengths = split(parts[0], ':');
         if (lengths.size() != 2)
             fail(parts[0], "W:R, a segment length and a dilation");
-        branch_.segment_length = number(lengths[0], "a segment length (0 is the whole sequence)", 0);
-        branch_.dilation = number(lengths[1], "a dilation", 1);
+        branch_.branch.segment_length = number(lengths[0], "a segment length (0 is the whole sequence)", 0);
+        branch_.branch.dilation = number(lengths[1], "a dilation", 1);
         for (std::size_t i = 1; i < parts.size(); ++i)
             property(parts[i]);
         return std::move(branch_);
@@ -63,34 +63,41 @@ class Parser {
         const std::string_view name = part.substr(0, equals);
         const std::string_view value = part.substr(equals + 1);
         if (name == "heads")
-            branch_.heads = heads(value);
+            heads(value);
         else if (name == "phase")
-            branch_.phase = phase(value);
+            phase(value);
         else if (name == "query")
-            branch_.query_rule = choice(value, query_names, "a query rule: dilated, residue or every");
+            branch_.branch.query_rule = choice(value, query_names, "a query rule: dilated, residue or every");
         else if (name == "order")
-            branch_.order = choice(value, order_names, "an order: linear or hilbert");
+            branch_.branch.order = choice(value, order_names, "an order: linear or hilbert");
         else if (name == "width")
-            branch_.grid_width = number(value, "a grid width", 0);
+            branch_.branch.grid_width = number(value, "a grid width", 0);
         else
             fail(name, "a property: heads, phase, query, order or width");
     }
 
-    BranchText::Heads heads(std::string_view text) const {
+    void heads(std::string_view text) {
         constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max() - 1;
         const std::vector<std::string_view> ends = split(text, '-');
         if (ends.size() > 2)
             fail(text, "a head or a range of heads like 0-7");
         const std::int64_t first = number(ends.front(), "a head", 0, most);
         const std::int64_t last = number(ends.back(), "the last head of the range", first, most);
-        return {static_cast<std::int32_t>(first), static_cast<std::int32_t>(last - first + 1)};
+        branch_.branch.first_head = static_cast<std::int32_t>(first);
+        branch_.branch.head_count = static_cast<std::int32_t>(last - first + 1);
+        branch_.names_heads = true;
     }
 
-    BranchText::Phase phase(std::string_view text) const {
+    void phase(std::string_view text) {
         constexpr std::string_view fixed = "fixed:";
-        if (text.starts_with(fixed))
-            return {ANNULUS_PHASE_FIXED, number(text.substr(fixed.size()), "a residue", 0)};
-        return {choice(text, phase_names, "a phase rule: block, interleave or fixed:X"), 0};
+        if (text.starts_with(fixed)) {
+            branch_.branch.phase_rule = ANNULUS_PHASE_FIXED;
+            branch_.branch.residue = number(text.substr(fixed.size()), "a residue", 0);
+        } else {
+            branch_.branch.phase_rule = choice(text, phase_names, "a phase rule: block, interleave or fixed:X");
+            branch_.branch.residue = 0;
+        }
+        branch_.names_heads = true;
     }
 
     BranchText branch_;
@@ -100,20 +107,6 @@ class Parser {
 
 BranchText parse_branch(const std::string &text) {
     return Parser(text).run();
-}
-
-void apply_properties(annulus_config *config, std::int32_t index, const BranchText &branch) {
-    const std::string subject = "--branch " + branch.text;
-    if (branch.heads)
-        check(annulus_config_set_branch_heads(config, index, branch.heads->first, branch.heads->count), subject);
-    if (branch.phase)
-        check(annulus_config_set_branch_phase(config, index, branch.phase->rule, branch.phase->residue), subject);
-    if (branch.query_rule)
-        check(annulus_config_set_branch_query_rule(config, index, *branch.query_rule), subject);
-    if (branch.order || branch.grid_width)
-        check(annulus_config_set_branch_order(config, index, branch.order.value_or(ANNULUS_ORDER_LINEAR),
-                                              branch.grid_width),
-              subject);
 }
 
 } // namespace annulus::cli

@@ -67,14 +67,23 @@ void append_labels(std::vector<std::string> &labels, const std::string &preset) 
 void add_head_groups(annulus_config *config, std::int32_t heads, const std::vector<BranchText> &branches) {
     std::vector<std::int64_t> segment_lengths, dilations;
     for (const BranchText &branch : branches) {
-        if (branch.heads || branch.phase)
+        if (branch.names_heads)
             throw bad_input("--branch " + branch.text + ": --head-groups gives each branch its heads and phase");
-        segment_lengths.push_back(branch.segment_length);
-        dilations.push_back(branch.dilation);
+        segment_lengths.push_back(branch.branch.segment_length);
+        dilations.push_back(branch.branch.dilation);
     }
     check(annulus_config_add_head_groups(config, heads, static_cast<std::int32_t>(branches.size()),
                                          segment_lengths.data(), dilations.data()),
           "--head-groups");
+    for (std::size_t i = 0; i < branches.size(); ++i) {
+        const auto index = static_cast<std::int32_t>(i);
+        annulus_branch made = ANNULUS_BRANCH_INIT(0, 1);
+        check(annulus_config_get_branch(config, index, &made));
+        made.query_rule = branches[i].branch.query_rule;
+        made.order = branches[i].branch.order;
+        made.grid_width = branches[i].branch.grid_width;
+        check(annulus_config_set_branch(config, index, &made), "--branch " + branches[i].text);
+    }
 }
 
 } // namespace
@@ -122,15 +131,11 @@ Config PatternOptions::config(std::int32_t heads) const {
     Config config = make_config();
     for (const std::string &preset : presets)
         add_preset(config.get(), preset);
-    const std::int32_t first = annulus_config_branch_count(config.get());
     if (head_groups)
         add_head_groups(config.get(), heads, parsed);
     else
         for (const BranchText &branch : parsed)
-            check(annulus_config_add_branch(config.get(), branch.segment_length, branch.dilation, nullptr),
-                  "--branch " + branch.text);
-    for (std::size_t i = 0; i < parsed.size(); ++i)
-        apply_properties(config.get(), first + static_cast<std::int32_t>(i), parsed[i]);
+            check(annulus_config_add_branch(config.get(), &branch.branch, nullptr), "--branch " + branch.text);
 
     // A preset may have set these; what the user says comes last.
     if (causal)

@@ -179,7 +179,7 @@ class Definition {
     }
 
     std::int32_t head_count(const Branch &branch) const {
-        return branch.head_count == 0 ? problem_.heads : branch.head_count;
+        return branch.head_count == 0 ? problem_.heads - branch.first_head : branch.head_count;
     }
 
     bool serves(const Branch &branch, std::int32_t h) const {

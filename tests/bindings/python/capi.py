@@ -16,6 +16,20 @@ LIBRARY = ctypes.CDLL(os.environ["ANNULUS_LIBRARY"])
 DTYPES = {"float64": 1, "float32": 2, "bfloat16": 3, "float16": 4}
 
 
+class Branch(ctypes.Structure):
+    """annulus_branch."""
+
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("numbers", ctypes.c_int64 * 4),  # segment_length, dilation, residue, grid_width
+        ("words", ctypes.c_int32 * 5),  # first_head, head_count, phase_rule, query_rule, order
+    ]
+
+    @classmethod
+    def plain(cls, segment_length, dilation):
+        return cls(ctypes.sizeof(cls), (segment_length, dilation, 0, 0), (0, 0, 1, 1, 1))
+
+
 class Tensor(ctypes.Structure):
     _fields_ = [
         ("data", ctypes.c_void_p),
@@ -41,7 +55,7 @@ def context(branches, causal):
     config, made = ctypes.c_void_p(), ctypes.c_void_p()
     check(LIBRARY.annulus_config_create(ctypes.byref(config)))
     for w, r in branches:
-        check(LIBRARY.annulus_config_add_branch(config, ctypes.c_int64(w), ctypes.c_int64(r), None))
+        check(LIBRARY.annulus_config_add_branch(config, ctypes.byref(Branch.plain(w, r)), None))
     check(LIBRARY.annulus_config_set_causal(config, int(causal)))
     check(LIBRARY.annulus_context_create(ctypes.byref(made), 1, 0))
     check(LIBRARY.annulus_context_set_config(made, config))

@@ -119,6 +119,48 @@ pub const ANNULUS_ENGINE_GEMM: annulus_engine = 3;
 /// CUDA devices of compute capability 9.0; bfloat16, float16; kernels for all branches at once; tensors whose rows begin at multiples of 16 bytes; positive scale
 pub const ANNULUS_ENGINE_FUSED: annulus_engine = 4;
 
+/// A branch. Set `size` to sizeof(annulus_branch) and all other fields, best by ANNULUS_BRANCH_INIT(w, r): all heads,
+/// phase rule block, query rule dilated, linear order.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct annulus_branch {
+    pub size: usize,
+    /// w >= 1 in positions, or 0 for the whole sequence
+    pub segment_length: i64,
+    /// r >= 1
+    pub dilation: i64,
+    /// of ANNULUS_PHASE_FIXED, >= 0; else 0
+    pub residue: i64,
+    /// of ANNULUS_ORDER_HILBERT: the columns of the grid (an image's or a slide's width), or 0 for the smallest divisor of the segment's length that is at least its square root; else 0. It must divide the segment length (the sequence length where w is 0); in a shorter last segment whose length it does not divide, the automatic width is taken.
+    pub grid_width: i64,
+    /// serves the query heads first_head … first_head + head_count - 1; 0 … 2^31 - 2. Whether they fit into H is checked when the config meets a problem.
+    pub first_head: i32,
+    /// \>= 1, first_head + head_count within int32; or 0 for all heads from first_head on
+    pub head_count: i32,
+    /// which residue a head uses
+    pub phase_rule: annulus_phase_rule,
+    /// which queries attend to which keys
+    pub query_rule: annulus_query_rule,
+    /// how the positions of a segment are numbered
+    pub order: annulus_order,
+}
+
+#[allow(non_snake_case)]
+pub const fn ANNULUS_BRANCH_INIT(segment_length: i64, dilation: i64) -> annulus_branch {
+    annulus_branch {
+        size: std::mem::size_of::<annulus_branch>(),
+        segment_length,
+        dilation,
+        residue: 0,
+        grid_width: 0,
+        first_head: 0,
+        head_count: 0,
+        phase_rule: ANNULUS_PHASE_BLOCK,
+        query_rule: ANNULUS_QUERY_DILATED,
+        order: ANNULUS_ORDER_LINEAR,
+    }
+}
+
 /// How a context with a communicator (comm.h) moves rows of K and V between ranks. Both send the same rows, those that
 /// some query of the receiver attends to, and give the same result. `auto` is `gather` where for no rank the rows of K
 /// and V take more memory than those of the longest shard, else `ring`; along the Hilbert order, and in some cases of
@@ -440,53 +482,32 @@ extern "C" {
     /// Destroys a config; NULL is legal. Contexts that were given it keep their own copy. Since 0.1.0.
     pub fn annulus_config_destroy(config: *mut annulus_config);
 
-    /// Appends a branch for all heads, phase rule block, query rule dilated, linear order.
-    /// segment_length: w >= 1 in positions, or 0 for the whole sequence. dilation: r >= 1. A config holds up to 65,536
-    /// branches. branch: receives the new branch's index, counted from 0; may be NULL. Since 0.1.0.
+    /// Appends a branch. A config holds up to 65,536. index: receives the new branch's index, counted from 0; may be NULL.
+    /// ANNULUS_ERROR_ARGUMENT: `branch` is NULL, a field is not as above, or non-zero bytes follow what this version knows.
+    /// Since 0.1.0.
     pub fn annulus_config_add_branch(
         config: *mut annulus_config,
-        segment_length: i64,
-        dilation: i64,
-        branch: *mut i32,
+        branch: *const annulus_branch,
+        index: *mut i32,
+    ) -> annulus_status;
+
+    /// Puts a branch in the place of branch `index`, which must be there. Errors as add_branch. Since 0.1.0.
+    pub fn annulus_config_set_branch(
+        config: *mut annulus_config,
+        index: i32,
+        branch: *const annulus_branch,
+    ) -> annulus_status;
+
+    /// Reads branch `index`, which must be there, into \*branch, whose `size` the caller has set; of a larger struct the
+    /// bytes beyond what this version knows must be 0. Since 0.1.0.
+    pub fn annulus_config_get_branch(
+        config: *const annulus_config,
+        index: i32,
+        branch: *mut annulus_branch,
     ) -> annulus_status;
 
     /// The number of branches; 0 when config is NULL. Since 0.1.0.
     pub fn annulus_config_branch_count(config: *const annulus_config) -> i32;
-
-    /// Lets a branch serve the query heads first … first + count - 1 only (first >= 0, count >= 1, first + count within
-    /// int32). Whether the range fits into H is checked when the config meets a problem. Since 0.1.0.
-    pub fn annulus_config_set_branch_heads(
-        config: *mut annulus_config,
-        branch: i32,
-        first: i32,
-        count: i32,
-    ) -> annulus_status;
-
-    /// Sets a branch's phase rule. residue: for ANNULUS_PHASE_FIXED any value >= 0, else 0. Since 0.1.0.
-    pub fn annulus_config_set_branch_phase(
-        config: *mut annulus_config,
-        branch: i32,
-        rule: annulus_phase_rule,
-        residue: i64,
-    ) -> annulus_status;
-
-    /// Sets a branch's query rule. Since 0.1.0.
-    pub fn annulus_config_set_branch_query_rule(
-        config: *mut annulus_config,
-        branch: i32,
-        rule: annulus_query_rule,
-    ) -> annulus_status;
-
-    /// Sets a branch's order. grid_width: for ANNULUS_ORDER_HILBERT the columns of the grid (an image's or a slide's width),
-    /// or 0 for the smallest divisor of the segment's length that is at least its square root; for ANNULUS_ORDER_LINEAR 0.
-    /// A width must divide the segment length (the sequence length where w is 0); in a shorter last segment whose length it
-    /// does not divide, the automatic width is taken. Since 0.1.0.
-    pub fn annulus_config_set_branch_order(
-        config: *mut annulus_config,
-        branch: i32,
-        order: annulus_order,
-        grid_width: i64,
-    ) -> annulus_status;
 
     /// Sets the padding rule of all branches. Since 0.1.0.
     pub fn annulus_config_set_padding_rule(config: *mut annulus_config, rule: annulus_padding_rule) -> annulus_status;
@@ -535,7 +556,7 @@ extern "C" {
     /// Preset: appends `count` branches that share the `heads` query heads out among themselves instead of each serving all,
     /// as head-grouped implementations of dilated attention do: heads / count each, the first heads % count branches one
     /// more; branch i uses the fixed residue i mod r_i. segment_lengths and dilations hold `count` numbers each, as
-    /// annulus_config_add_branch takes them; 1 <= count <= heads. Since 0.1.0.
+    /// annulus_branch has them; 1 <= count <= heads. Since 0.1.0.
     pub fn annulus_config_add_head_groups(
         config: *mut annulus_config,
         heads: i32,

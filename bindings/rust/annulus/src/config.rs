@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What to compute: branches, causality, and how the work is to be done.
 
-use crate::error::{check, static_text, Result};
+use crate::error::{check, static_text, Error, Result};
 use annulus_sys as sys;
 use std::fmt;
 use std::ops::Range;
@@ -142,6 +142,32 @@ impl Branch {
         self.order = order;
         self
     }
+
+    fn to_raw(&self) -> Result<sys::annulus_branch> {
+        let mut raw = sys::ANNULUS_BRANCH_INIT(self.segment_length, self.dilation);
+        if let Some(heads) = &self.heads {
+            if heads.is_empty() {
+                return Err(Error::argument(format!("heads is {heads:?}; it must hold a head")));
+            }
+            raw.first_head = heads.start;
+            raw.head_count = heads.end.saturating_sub(heads.start);
+        }
+        (raw.phase_rule, raw.residue) = match self.phase {
+            Phase::Block => (sys::ANNULUS_PHASE_BLOCK, 0),
+            Phase::Interleave => (sys::ANNULUS_PHASE_INTERLEAVE, 0),
+            Phase::Fixed(residue) => (sys::ANNULUS_PHASE_FIXED, residue),
+        };
+        raw.query_rule = match self.query_rule {
+            QueryRule::Dilated => sys::ANNULUS_QUERY_DILATED,
+            QueryRule::Residue => sys::ANNULUS_QUERY_RESIDUE,
+            QueryRule::Every => sys::ANNULUS_QUERY_EVERY,
+        };
+        (raw.order, raw.grid_width) = match self.order {
+            Order::Linear => (sys::ANNULUS_ORDER_LINEAR, 0),
+            Order::Hilbert(width) => (sys::ANNULUS_ORDER_HILBERT, width),
+        };
+        Ok(raw)
+    }
 }
 
 /// What to compute: a list of branches, and how. Made by [`Config::builder`], unchangeable afterwards.
@@ -229,7 +255,10 @@ impl ConfigBuilder {
 
     /// Appends a branch.
     pub fn push(self, branch: Branch) -> ConfigBuilder {
-        self.then(|handle| unsafe { append(handle, &branch) })
+        self.then(|handle| {
+            let raw = branch.to_raw()?;
+            check(unsafe { sys::annulus_config_add_branch(handle, &raw, ptr::null_mut()) })
+        })
     }
 
     /// Appends `count` branches with w = segment_length · segment_ratio^i and r = dilation_ratio^i, LongNet's series.
@@ -291,32 +320,4 @@ impl ConfigBuilder {
     pub fn exchange(self, exchange: Exchange) -> ConfigBuilder {
         self.set(|handle| unsafe { sys::annulus_config_set_exchange(handle, exchange.0) })
     }
-}
-
-/// # Safety
-/// `config` is a handle that nobody else uses.
-unsafe fn append(config: *mut sys::annulus_config, branch: &Branch) -> Result<()> {
-    let mut index = 0;
-    check(sys::annulus_config_add_branch(config, branch.segment_length, branch.dilation, &mut index))?;
-    if let Some(heads) = &branch.heads {
-        let count = heads.end.saturating_sub(heads.start);
-        check(sys::annulus_config_set_branch_heads(config, index, heads.start, count))?;
-    }
-    let (phase, residue) = match branch.phase {
-        Phase::Block => (sys::ANNULUS_PHASE_BLOCK, 0),
-        Phase::Interleave => (sys::ANNULUS_PHASE_INTERLEAVE, 0),
-        Phase::Fixed(residue) => (sys::ANNULUS_PHASE_FIXED, residue),
-    };
-    check(sys::annulus_config_set_branch_phase(config, index, phase, residue))?;
-    let rule = match branch.query_rule {
-        QueryRule::Dilated => sys::ANNULUS_QUERY_DILATED,
-        QueryRule::Residue => sys::ANNULUS_QUERY_RESIDUE,
-        QueryRule::Every => sys::ANNULUS_QUERY_EVERY,
-    };
-    check(sys::annulus_config_set_branch_query_rule(config, index, rule))?;
-    let (order, width) = match branch.order {
-        Order::Linear => (sys::ANNULUS_ORDER_LINEAR, 0),
-        Order::Hilbert(width) => (sys::ANNULUS_ORDER_HILBERT, width),
-    };
-    check(sys::annulus_config_set_branch_order(config, index, order, width))
 }
