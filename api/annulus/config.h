@@ -143,8 +143,14 @@ ANNULUS_API int32_t annulus_config_branch_count(const annulus_config *config);
 /* Sets the padding rule of all branches. Since 0.1.0. */
 ANNULUS_API annulus_status annulus_config_set_padding_rule(annulus_config *config, annulus_padding_rule rule);
 
+/* The padding rule of all branches, in *rule. Since 0.1.0. */
+ANNULUS_API annulus_status annulus_config_get_padding_rule(const annulus_config *config, annulus_padding_rule *rule);
+
 /* causal 1: a query attends only to keys at its own global position or before; 0: no such limit. Since 0.1.0. */
 ANNULUS_API annulus_status annulus_config_set_causal(annulus_config *config, int causal);
+
+/* Whether a query attends only to keys at its own position or before, 1 or 0, in *causal. Since 0.1.0. */
+ANNULUS_API annulus_status annulus_config_get_causal(const annulus_config *config, int *causal);
 
 /*
  * Sets the factor on Q·K: 0, or a number of either sign and of a magnitude from 1e-36 to 1e36, which float32 can hold
@@ -152,17 +158,29 @@ ANNULUS_API annulus_status annulus_config_set_causal(annulus_config *config, int
  */
 ANNULUS_API annulus_status annulus_config_set_scale(annulus_config *config, double scale);
 
+/* Makes the factor 1/sqrt(D) again, as if none had been set. Since 0.1.0. */
+ANNULUS_API annulus_status annulus_config_unset_scale(annulus_config *config);
+
+/* The factor on Q·K in *scale: NaN where none is set, and it is 1/sqrt(D). Since 0.1.0. */
+ANNULUS_API annulus_status annulus_config_get_scale(const annulus_config *config, double *scale);
+
 /*
  * Sets the engine. One that cannot serve a later call makes that call fail with ANNULUS_ERROR_UNSUPPORTED and the
  * reason; annulus never falls back in silence from an engine that was asked for. Since 0.1.0.
  */
 ANNULUS_API annulus_status annulus_config_set_engine(annulus_config *config, annulus_engine engine);
 
+/* The engine that was set, in *engine. Since 0.1.0. */
+ANNULUS_API annulus_status annulus_config_get_engine(const annulus_config *config, annulus_engine *engine);
+
 /*
  * allow 1: products of float32 tensors may be computed in TF32 (10 fraction bits, on tensor cores); 0: in float32
  * (default). A permission: engines and devices without TF32 compute in float32 all the same. Since 0.1.0.
  */
 ANNULUS_API annulus_status annulus_config_set_allow_tf32(annulus_config *config, int allow);
+
+/* Whether products of float32 tensors may be computed in TF32, 1 or 0, in *allow. Since 0.1.0. */
+ANNULUS_API annulus_status annulus_config_get_allow_tf32(const annulus_config *config, int *allow);
 
 /*
  * Sets an upper bound in bytes for the workspace of a call, as annulus_workspace_size() counts it, or 0 for the
@@ -172,6 +190,9 @@ ANNULUS_API annulus_status annulus_config_set_allow_tf32(annulus_config *config,
  * cannot be fitted fails with ANNULUS_ERROR_MEMORY and says how much its engine needs. Since 0.1.0.
  */
 ANNULUS_API annulus_status annulus_config_set_workspace_limit(annulus_config *config, uint64_t bytes);
+
+/* The upper bound for the workspace of a call, 0 for the engine's own choice, in *bytes. Since 0.1.0. */
+ANNULUS_API annulus_status annulus_config_get_workspace_limit(const annulus_config *config, uint64_t *bytes);
 
 /*
  * How a context with a communicator (comm.h) moves rows of K and V between ranks. Both send the same rows, those that
@@ -188,6 +209,9 @@ typedef enum annulus_exchange ANNULUS_INT32 {
 
 /* Sets the exchange; every rank sets the same. Without ranks it does nothing. Since 0.1.0. */
 ANNULUS_API annulus_status annulus_config_set_exchange(annulus_config *config, annulus_exchange exchange);
+
+/* The exchange that was set, in *exchange. Since 0.1.0. */
+ANNULUS_API annulus_status annulus_config_get_exchange(const annulus_config *config, annulus_exchange *exchange);
 
 /*
  * Preset: appends `count` >= 1 branches with w_i = segment_length * segment_ratio^i and r_i = dilation_ratio^i, as

@@ -77,6 +77,12 @@ ANNULUS_API void annulus_context_destroy(annulus_context *context);
 ANNULUS_API annulus_status annulus_context_set_config(annulus_context *context, const annulus_config *config);
 
 /*
+ * Makes a copy of the config that the context was given last, in *config. The caller destroys it.
+ * ANNULUS_ERROR_ARGUMENT: a pointer is NULL or the context has no config. Since 0.1.0.
+ */
+ANNULUS_API annulus_status annulus_context_get_config(const annulus_context *context, annulus_config **config);
+
+/*
  * Sets the stream that device work is ordered on: on a CUDA device a cudaStream_t (a CUstream) of that device, or NULL
  * for the legacy default stream (default). It stays the caller's and must live as long as the context uses it. A CPU
  * context has none: NULL is accepted, anything else is ANNULUS_ERROR_UNSUPPORTED. Since 0.1.0.

@@ -63,8 +63,15 @@ MADE_HANDLE(annulus_comm, comm)
 /* Numbers that a function writes. */
 %apply int *OUTPUT { int32_t *index, int32_t *count, int32_t *size, int32_t *rank };
 %apply unsigned long long *OUTPUT { uint64_t *bytes };
-%typemap(in, numinputs=0) annulus_engine *engine (annulus_engine served = ANNULUS_ENGINE_AUTO) "$1 = &served;"
-%typemap(argout) annulus_engine *engine { %append_output(PyLong_FromLong((long)*$1)); }
+%apply int *OUTPUT { int *causal, int *allow };
+%apply double *OUTPUT { double *scale };
+%define WRITTEN_ENUM(TYPE, NAME)
+%typemap(in, numinputs=0) TYPE *NAME (int32_t written = 0) "$1 = (TYPE *)&written;"
+%typemap(argout) TYPE *NAME { %append_output(PyLong_FromLong((long)*$1)); }
+%enddef
+WRITTEN_ENUM(annulus_engine, engine)
+WRITTEN_ENUM(annulus_exchange, exchange)
+WRITTEN_ENUM(annulus_padding_rule, rule)
 
 /* Addresses. */
 %typemap(in) void *stream, void *workspace, void *data, const void *mpi_comm, void *nccl_comm, int64_t *positions {

@@ -91,6 +91,15 @@ void check_entry(const char *array, std::int32_t index, std::int64_t value, std:
                     static_cast<long long>(value), static_cast<long long>(least));
 }
 
+// What a getter does: value(config), in *result.
+template <class T, class Value>
+annulus_status get(const annulus_config *config, const char *name, T *result, Value value) {
+    return guard([&] {
+        const annulus_config &from = required(config, "config");
+        required(result, name) = value(from);
+    });
+}
+
 bool check_flag(const char *name, int value) {
     check_between(name, value, 0, 1);
     return value == 1;
@@ -165,8 +174,16 @@ annulus_status annulus_config_set_padding_rule(annulus_config *config, annulus_p
     });
 }
 
+annulus_status annulus_config_get_padding_rule(const annulus_config *config, annulus_padding_rule *rule) {
+    return get(config, "rule", rule, [](const annulus_config &from) { return from.pattern.padding_rule; });
+}
+
 annulus_status annulus_config_set_causal(annulus_config *config, int causal) {
     return guard([&] { required(config, "config").pattern.causal = check_flag("causal", causal); });
+}
+
+annulus_status annulus_config_get_causal(const annulus_config *config, int *causal) {
+    return get(config, "causal", causal, [](const annulus_config &from) { return from.pattern.causal; });
 }
 
 annulus_status annulus_config_set_scale(annulus_config *config, double scale) {
@@ -181,6 +198,16 @@ annulus_status annulus_config_set_scale(annulus_config *config, double scale) {
     });
 }
 
+annulus_status annulus_config_unset_scale(annulus_config *config) {
+    return guard([&] { required(config, "config").pattern.scale.reset(); });
+}
+
+annulus_status annulus_config_get_scale(const annulus_config *config, double *scale) {
+    return get(config, "scale", scale, [](const annulus_config &from) {
+        return from.pattern.scale.value_or(std::numeric_limits<double>::quiet_NaN());
+    });
+}
+
 annulus_status annulus_config_set_engine(annulus_config *config, annulus_engine engine) {
     return guard([&] {
         required(config, "config");
@@ -189,8 +216,16 @@ annulus_status annulus_config_set_engine(annulus_config *config, annulus_engine 
     });
 }
 
+annulus_status annulus_config_get_engine(const annulus_config *config, annulus_engine *engine) {
+    return get(config, "engine", engine, [](const annulus_config &from) { return from.execution.engine; });
+}
+
 annulus_status annulus_config_set_allow_tf32(annulus_config *config, int allow) {
     return guard([&] { required(config, "config").execution.allow_tf32 = check_flag("allow", allow); });
+}
+
+annulus_status annulus_config_get_allow_tf32(const annulus_config *config, int *allow) {
+    return get(config, "allow", allow, [](const annulus_config &from) { return from.execution.allow_tf32; });
 }
 
 annulus_status annulus_config_set_exchange(annulus_config *config, annulus_exchange exchange) {
@@ -201,8 +236,16 @@ annulus_status annulus_config_set_exchange(annulus_config *config, annulus_excha
     });
 }
 
+annulus_status annulus_config_get_exchange(const annulus_config *config, annulus_exchange *exchange) {
+    return get(config, "exchange", exchange, [](const annulus_config &from) { return from.execution.exchange; });
+}
+
 annulus_status annulus_config_set_workspace_limit(annulus_config *config, uint64_t bytes) {
     return guard([&] { required(config, "config").execution.workspace_limit = bytes; });
+}
+
+annulus_status annulus_config_get_workspace_limit(const annulus_config *config, uint64_t *bytes) {
+    return get(config, "bytes", bytes, [](const annulus_config &from) { return from.execution.workspace_limit; });
 }
 
 annulus_status annulus_config_add_longnet(annulus_config *config, int64_t segment_length, int64_t segment_ratio,

@@ -66,6 +66,14 @@ annulus_status annulus_context_set_config(annulus_context *context, const annulu
     });
 }
 
+annulus_status annulus_context_get_config(const annulus_context *context, annulus_config **config) {
+    return guard([&] {
+        const annulus_context &from = required(context, "context");
+        required(config, "config");
+        *config = new annulus_config(from.required_config());
+    });
+}
+
 annulus_status annulus_context_set_stream(annulus_context *context, void *stream) {
     return guard([&] {
         const ContextUse use(context);

@@ -36,6 +36,7 @@ static void null_handles(void **state) {
     assert_refused(annulus_config_set_padding_rule(NULL, ANNULUS_PADDING_EXACT), ARGUMENT, "config");
     assert_refused(annulus_config_set_causal(NULL, 1), ARGUMENT, "config");
     assert_refused(annulus_config_set_scale(NULL, 1), ARGUMENT, "config");
+    assert_refused(annulus_config_unset_scale(NULL), ARGUMENT, "config");
     assert_refused(annulus_config_set_engine(NULL, ANNULUS_ENGINE_AUTO), ARGUMENT, "config");
     assert_refused(annulus_config_set_allow_tf32(NULL, 1), ARGUMENT, "config");
     assert_refused(annulus_config_set_workspace_limit(NULL, 1), ARGUMENT, "config");
@@ -151,6 +152,34 @@ static void branches_of_later_versions(void **state) {
     assert_int_equal(later.branch.size, sizeof later);
 }
 
+static void getters(void **state) {
+    fixture *f = *state;
+    annulus_config *c = f->config, *copy = NULL;
+    annulus_padding_rule padding;
+    annulus_engine engine;
+    annulus_exchange exchange;
+    int flag;
+    double scale;
+    uint64_t bytes;
+    assert_refused(annulus_config_get_padding_rule(NULL, &padding), ARGUMENT, "config");
+    assert_refused(annulus_config_get_padding_rule(c, NULL), ARGUMENT, "rule");
+    assert_refused(annulus_config_get_causal(NULL, &flag), ARGUMENT, "config");
+    assert_refused(annulus_config_get_causal(c, NULL), ARGUMENT, "causal");
+    assert_refused(annulus_config_get_scale(NULL, &scale), ARGUMENT, "config");
+    assert_refused(annulus_config_get_scale(c, NULL), ARGUMENT, "scale");
+    assert_refused(annulus_config_get_engine(NULL, &engine), ARGUMENT, "config");
+    assert_refused(annulus_config_get_engine(c, NULL), ARGUMENT, "engine");
+    assert_refused(annulus_config_get_allow_tf32(NULL, &flag), ARGUMENT, "config");
+    assert_refused(annulus_config_get_allow_tf32(c, NULL), ARGUMENT, "allow");
+    assert_refused(annulus_config_get_workspace_limit(NULL, &bytes), ARGUMENT, "config");
+    assert_refused(annulus_config_get_workspace_limit(c, NULL), ARGUMENT, "bytes");
+    assert_refused(annulus_config_get_exchange(NULL, &exchange), ARGUMENT, "config");
+    assert_refused(annulus_config_get_exchange(c, NULL), ARGUMENT, "exchange");
+    assert_refused(annulus_context_get_config(NULL, &copy), ARGUMENT, "context");
+    assert_refused(annulus_context_get_config(f->context, NULL), ARGUMENT, "config");
+    assert_null(copy);
+}
+
 static void config_numbers(void **state) {
     fixture *f = *state;
     annulus_config *c = f->config;
@@ -247,6 +276,9 @@ static void context_without_config(void **state) {
     assert_ok(annulus_context_create(&f->context, ANNULUS_DEVICE_CPU, 0));
     assert_call_refused(f, &forward_call, ARGUMENT, "config", "no config");
     assert_call_refused(f, &backward_call, ARGUMENT, "config", "no config");
+    annulus_config *config = NULL;
+    assert_refused(annulus_context_get_config(f->context, &config), ARGUMENT, "config");
+    assert_null(config);
     assert_refused(annulus_estimate_problem(f->context, &problem, 0, &estimate), ARGUMENT, "config");
     assert_refused(annulus_workspace_size(f->context, &problem, ANNULUS_PASS_FORWARD, &bytes), ARGUMENT, "config");
     assert_int_equal(bytes, 77);
@@ -402,6 +434,7 @@ int main(void) {
         TEST(null_handles),
         TEST(branches),
         TEST(branches_of_later_versions),
+        TEST(getters),
         TEST(config_numbers),
         TEST(enumerations),
         TEST(presets),

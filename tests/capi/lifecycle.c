@@ -61,6 +61,84 @@ static void branches_are_numbered(void **state) {
     annulus_config_destroy(config);
 }
 
+/* Fails unless a config says `set` or, where that is 0, what a new config says. */
+static void assert_settings(const annulus_config *config, int set) {
+    annulus_padding_rule padding;
+    annulus_engine engine;
+    annulus_exchange exchange;
+    int causal = 77, allow = 77;
+    double scale = 77;
+    uint64_t bytes = 77;
+    assert_ok(annulus_config_get_padding_rule(config, &padding));
+    assert_ok(annulus_config_get_causal(config, &causal));
+    assert_ok(annulus_config_get_scale(config, &scale));
+    assert_ok(annulus_config_get_engine(config, &engine));
+    assert_ok(annulus_config_get_allow_tf32(config, &allow));
+    assert_ok(annulus_config_get_workspace_limit(config, &bytes));
+    assert_ok(annulus_config_get_exchange(config, &exchange));
+    assert_int_equal(padding, set ? ANNULUS_PADDING_ZERO_KEYS : ANNULUS_PADDING_EXACT);
+    assert_int_equal(causal, set);
+    assert_true(set ? scale == -0.3 : scale != scale);
+    assert_int_equal(engine, set ? ANNULUS_ENGINE_REFERENCE : ANNULUS_ENGINE_AUTO);
+    assert_int_equal(allow, set);
+    assert_true(bytes == (set ? UINT64_MAX : 0));
+    assert_int_equal(exchange, set ? ANNULUS_EXCHANGE_GATHER : ANNULUS_EXCHANGE_AUTO);
+}
+
+static void settings_are_read_back(void **state) {
+    fixture *f = *state;
+    annulus_config *config = NULL, *copy = NULL;
+    double scale = 0;
+    assert_ok(annulus_config_create(&config));
+    assert_settings(config, 0);
+    add_branch(config, 4, 1);
+    assert_ok(annulus_config_set_padding_rule(config, ANNULUS_PADDING_ZERO_KEYS));
+    assert_ok(annulus_config_set_causal(config, 1));
+    assert_ok(annulus_config_set_scale(config, -0.3));
+    assert_ok(annulus_config_set_engine(config, ANNULUS_ENGINE_REFERENCE));
+    assert_ok(annulus_config_set_allow_tf32(config, 1));
+    assert_ok(annulus_config_set_workspace_limit(config, UINT64_MAX));
+    assert_ok(annulus_config_set_exchange(config, ANNULUS_EXCHANGE_GATHER));
+    assert_settings(config, 1);
+    assert_ok(annulus_context_set_config(f->context, config));
+    assert_ok(annulus_config_unset_scale(config));
+    assert_ok(annulus_config_get_scale(config, &scale));
+    assert_true(scale != scale);
+    annulus_config_destroy(config);
+    assert_ok(annulus_context_get_config(f->context, &copy)); /* as it was when it was set */
+    assert_settings(copy, 1);
+    assert_int_equal(annulus_config_branch_count(copy), 1);
+    annulus_config_destroy(copy);
+}
+
+static void branches_are_read_back(void **state) {
+    (void)state;
+    annulus_config *config = NULL;
+    const int64_t lengths[] = {16, 32}, dilations[] = {1, 2};
+    const annulus_branch wanted[] = {
+        ANNULUS_BRANCH_INIT(24, 5),
+        {sizeof(annulus_branch), 0, 7, 9, 0, 3, 2, ANNULUS_PHASE_FIXED, ANNULUS_QUERY_EVERY, ANNULUS_ORDER_LINEAR},
+        {sizeof(annulus_branch), 60, 4, 0, 12, 5, 0, ANNULUS_PHASE_INTERLEAVE, ANNULUS_QUERY_RESIDUE,
+         ANNULUS_ORDER_HILBERT},
+        {sizeof(annulus_branch), 16, 1, 0, 0, 0, 2, ANNULUS_PHASE_FIXED, ANNULUS_QUERY_DILATED, ANNULUS_ORDER_LINEAR},
+        {sizeof(annulus_branch), 32, 2, 1, 0, 2, 1, ANNULUS_PHASE_FIXED, ANNULUS_QUERY_DILATED, ANNULUS_ORDER_LINEAR},
+    };
+    assert_ok(annulus_config_create(&config));
+    assert_ok(annulus_config_add_branch(config, &wanted[2], NULL));
+    assert_ok(annulus_config_add_branch(config, &wanted[1], NULL));
+    add_branch(config, 1, 1);
+    assert_ok(annulus_config_set_branch(config, 2, &wanted[2]));
+    assert_ok(annulus_config_set_branch(config, 0, &wanted[0]));
+    assert_ok(annulus_config_add_head_groups(config, 3, 2, lengths, dilations));
+    assert_int_equal(annulus_config_branch_count(config), 5);
+    for (int32_t i = 0; i < 5; ++i) {
+        annulus_branch branch = ANNULUS_BRANCH_INIT(1, 1);
+        assert_ok(annulus_config_get_branch(config, i, &branch));
+        assert_memory_equal(&branch, &wanted[i], offsetof(annulus_branch, order) + sizeof branch.order);
+    }
+    annulus_config_destroy(config);
+}
+
 /* pairs of the fixture's problem under the context's config: a number that tells configs apart. */
 static double pairs(annulus_context *context) {
     const annulus_problem problem = fixture_problem();
@@ -220,6 +298,8 @@ int main(void) {
         TEST(names_and_versions),
         TEST(destroying_null_is_legal),
         TEST(branches_are_numbered),
+        TEST(settings_are_read_back),
+        TEST(branches_are_read_back),
         TEST(copies_are_independent),
         TEST(last_engine),
         TEST(presets_are_their_branches),

@@ -229,9 +229,21 @@ Sets the padding rule of all branches. Since 0.1.0.
 end
 
 @doc raw"""
+The padding rule of all branches, in \*rule. Since 0.1.0.
+""" function annulus_config_get_padding_rule(config, rule)
+    @library_call annulus_config_get_padding_rule(config::Ptr{annulus_config}, rule::Ptr{annulus_padding_rule})::annulus_status
+end
+
+@doc raw"""
 causal 1: a query attends only to keys at its own global position or before; 0: no such limit. Since 0.1.0.
 """ function annulus_config_set_causal(config, causal)
     @library_call annulus_config_set_causal(config::Ptr{annulus_config}, causal::Cint)::annulus_status
+end
+
+@doc raw"""
+Whether a query attends only to keys at its own position or before, 1 or 0, in \*causal. Since 0.1.0.
+""" function annulus_config_get_causal(config, causal)
+    @library_call annulus_config_get_causal(config::Ptr{annulus_config}, causal::Ptr{Cint})::annulus_status
 end
 
 @doc raw"""
@@ -242,10 +254,28 @@ with room to spare. Without this call it is 1/sqrt(D). Since 0.1.0.
 end
 
 @doc raw"""
+Makes the factor 1/sqrt(D) again, as if none had been set. Since 0.1.0.
+""" function annulus_config_unset_scale(config)
+    @library_call annulus_config_unset_scale(config::Ptr{annulus_config})::annulus_status
+end
+
+@doc raw"""
+The factor on Q·K in \*scale: NaN where none is set, and it is 1/sqrt(D). Since 0.1.0.
+""" function annulus_config_get_scale(config, scale)
+    @library_call annulus_config_get_scale(config::Ptr{annulus_config}, scale::Ptr{Cdouble})::annulus_status
+end
+
+@doc raw"""
 Sets the engine. One that cannot serve a later call makes that call fail with ANNULUS_ERROR_UNSUPPORTED and the
 reason; annulus never falls back in silence from an engine that was asked for. Since 0.1.0.
 """ function annulus_config_set_engine(config, engine)
     @library_call annulus_config_set_engine(config::Ptr{annulus_config}, engine::annulus_engine)::annulus_status
+end
+
+@doc raw"""
+The engine that was set, in \*engine. Since 0.1.0.
+""" function annulus_config_get_engine(config, engine)
+    @library_call annulus_config_get_engine(config::Ptr{annulus_config}, engine::Ptr{annulus_engine})::annulus_status
 end
 
 @doc raw"""
@@ -256,6 +286,12 @@ allow 1: products of float32 tensors may be computed in TF32 (10 fraction bits, 
 end
 
 @doc raw"""
+Whether products of float32 tensors may be computed in TF32, 1 or 0, in \*allow. Since 0.1.0.
+""" function annulus_config_get_allow_tf32(config, allow)
+    @library_call annulus_config_get_allow_tf32(config::Ptr{annulus_config}, allow::Ptr{Cint})::annulus_status
+end
+
+@doc raw"""
 Sets an upper bound in bytes for the workspace of a call, as annulus_workspace_size() counts it, or 0 for the
 engine's own choice (default; `gemm`: 256 MiB). `gemm` fits its work into the limit, and so does `fused`'s backward
 where it keeps a product instead of computing it twice (one branch, 64 < D <= 128: by default in up to 1.25 GiB, with
@@ -263,6 +299,12 @@ less memory in smaller parts or not at all); `auto` leaves to `gemm` what `fused
 cannot be fitted fails with ANNULUS_ERROR_MEMORY and says how much its engine needs. Since 0.1.0.
 """ function annulus_config_set_workspace_limit(config, bytes)
     @library_call annulus_config_set_workspace_limit(config::Ptr{annulus_config}, bytes::UInt64)::annulus_status
+end
+
+@doc raw"""
+The upper bound for the workspace of a call, 0 for the engine's own choice, in \*bytes. Since 0.1.0.
+""" function annulus_config_get_workspace_limit(config, bytes)
+    @library_call annulus_config_get_workspace_limit(config::Ptr{annulus_config}, bytes::Ptr{UInt64})::annulus_status
 end
 
 @doc raw"""
@@ -280,6 +322,12 @@ const ANNULUS_EXCHANGE_GATHER = annulus_exchange(2) # all at once: memory for al
 Sets the exchange; every rank sets the same. Without ranks it does nothing. Since 0.1.0.
 """ function annulus_config_set_exchange(config, exchange)
     @library_call annulus_config_set_exchange(config::Ptr{annulus_config}, exchange::annulus_exchange)::annulus_status
+end
+
+@doc raw"""
+The exchange that was set, in \*exchange. Since 0.1.0.
+""" function annulus_config_get_exchange(config, exchange)
+    @library_call annulus_config_get_exchange(config::Ptr{annulus_config}, exchange::Ptr{annulus_exchange})::annulus_status
 end
 
 @doc raw"""
@@ -360,6 +408,13 @@ Gives the context a copy of `config`; later changes of `config` do not reach it.
 NULL or the config has no branch. ANNULUS_ERROR_UNSUPPORTED: its engine does not run on this device. Since 0.1.0.
 """ function annulus_context_set_config(context, config)
     @library_call annulus_context_set_config(context::Ptr{annulus_context}, config::Ptr{annulus_config})::annulus_status
+end
+
+@doc raw"""
+Makes a copy of the config that the context was given last, in \*config. The caller destroys it.
+ANNULUS_ERROR_ARGUMENT: a pointer is NULL or the context has no config. Since 0.1.0.
+""" function annulus_context_get_config(context, config)
+    @library_call annulus_context_get_config(context::Ptr{annulus_context}, config::Ptr{Ptr{annulus_config}})::annulus_status
 end
 
 @doc raw"""

@@ -512,20 +512,41 @@ extern "C" {
     /// Sets the padding rule of all branches. Since 0.1.0.
     pub fn annulus_config_set_padding_rule(config: *mut annulus_config, rule: annulus_padding_rule) -> annulus_status;
 
+    /// The padding rule of all branches, in \*rule. Since 0.1.0.
+    pub fn annulus_config_get_padding_rule(
+        config: *const annulus_config,
+        rule: *mut annulus_padding_rule,
+    ) -> annulus_status;
+
     /// causal 1: a query attends only to keys at its own global position or before; 0: no such limit. Since 0.1.0.
     pub fn annulus_config_set_causal(config: *mut annulus_config, causal: c_int) -> annulus_status;
+
+    /// Whether a query attends only to keys at its own position or before, 1 or 0, in \*causal. Since 0.1.0.
+    pub fn annulus_config_get_causal(config: *const annulus_config, causal: *mut c_int) -> annulus_status;
 
     /// Sets the factor on Q·K: 0, or a number of either sign and of a magnitude from 1e-36 to 1e36, which float32 can hold
     /// with room to spare. Without this call it is 1/sqrt(D). Since 0.1.0.
     pub fn annulus_config_set_scale(config: *mut annulus_config, scale: f64) -> annulus_status;
 
+    /// Makes the factor 1/sqrt(D) again, as if none had been set. Since 0.1.0.
+    pub fn annulus_config_unset_scale(config: *mut annulus_config) -> annulus_status;
+
+    /// The factor on Q·K in \*scale: NaN where none is set, and it is 1/sqrt(D). Since 0.1.0.
+    pub fn annulus_config_get_scale(config: *const annulus_config, scale: *mut f64) -> annulus_status;
+
     /// Sets the engine. One that cannot serve a later call makes that call fail with ANNULUS_ERROR_UNSUPPORTED and the
     /// reason; annulus never falls back in silence from an engine that was asked for. Since 0.1.0.
     pub fn annulus_config_set_engine(config: *mut annulus_config, engine: annulus_engine) -> annulus_status;
 
+    /// The engine that was set, in \*engine. Since 0.1.0.
+    pub fn annulus_config_get_engine(config: *const annulus_config, engine: *mut annulus_engine) -> annulus_status;
+
     /// allow 1: products of float32 tensors may be computed in TF32 (10 fraction bits, on tensor cores); 0: in float32
     /// (default). A permission: engines and devices without TF32 compute in float32 all the same. Since 0.1.0.
     pub fn annulus_config_set_allow_tf32(config: *mut annulus_config, allow: c_int) -> annulus_status;
+
+    /// Whether products of float32 tensors may be computed in TF32, 1 or 0, in \*allow. Since 0.1.0.
+    pub fn annulus_config_get_allow_tf32(config: *const annulus_config, allow: *mut c_int) -> annulus_status;
 
     /// Sets an upper bound in bytes for the workspace of a call, as annulus_workspace_size() counts it, or 0 for the
     /// engine's own choice (default; `gemm`: 256 MiB). `gemm` fits its work into the limit, and so does `fused`'s backward
@@ -534,8 +555,17 @@ extern "C" {
     /// cannot be fitted fails with ANNULUS_ERROR_MEMORY and says how much its engine needs. Since 0.1.0.
     pub fn annulus_config_set_workspace_limit(config: *mut annulus_config, bytes: u64) -> annulus_status;
 
+    /// The upper bound for the workspace of a call, 0 for the engine's own choice, in \*bytes. Since 0.1.0.
+    pub fn annulus_config_get_workspace_limit(config: *const annulus_config, bytes: *mut u64) -> annulus_status;
+
     /// Sets the exchange; every rank sets the same. Without ranks it does nothing. Since 0.1.0.
     pub fn annulus_config_set_exchange(config: *mut annulus_config, exchange: annulus_exchange) -> annulus_status;
+
+    /// The exchange that was set, in \*exchange. Since 0.1.0.
+    pub fn annulus_config_get_exchange(
+        config: *const annulus_config,
+        exchange: *mut annulus_exchange,
+    ) -> annulus_status;
 
     /// Preset: appends `count` >= 1 branches with w_i = segment_length * segment_ratio^i and r_i = dilation_ratio^i, as
     /// LongNet's geometric series (paper: section 3.1; its models use ratios of 2 or 4). segment_length, segment_ratio and
@@ -588,6 +618,13 @@ extern "C" {
     /// Gives the context a copy of `config`; later changes of `config` do not reach it. ANNULUS_ERROR_ARGUMENT: a handle is
     /// NULL or the config has no branch. ANNULUS_ERROR_UNSUPPORTED: its engine does not run on this device. Since 0.1.0.
     pub fn annulus_context_set_config(context: *mut annulus_context, config: *const annulus_config) -> annulus_status;
+
+    /// Makes a copy of the config that the context was given last, in \*config. The caller destroys it.
+    /// ANNULUS_ERROR_ARGUMENT: a pointer is NULL or the context has no config. Since 0.1.0.
+    pub fn annulus_context_get_config(
+        context: *const annulus_context,
+        config: *mut *mut annulus_config,
+    ) -> annulus_status;
 
     /// Sets the stream that device work is ordered on: on a CUDA device a cudaStream_t (a CUstream) of that device, or NULL
     /// for the legacy default stream (default). It stays the caller's and must live as long as the context uses it. A CPU
