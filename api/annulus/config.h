@@ -85,6 +85,14 @@ ANNULUS_API const char *annulus_engine_name(annulus_engine engine);
  */
 ANNULUS_API annulus_status annulus_config_create(annulus_config **config);
 
+/*
+ * Makes the config of Prov-GigaPath's slide encoder in *config, as its weights were trained: five branches of w = 1024,
+ * 5792, 32768, 185363, 1048576 and r = 1, 2, 4, 8, 16 with block phases, zero_keys padding, not causal; all else as
+ * annulus_config_create(). Its problems have H = 16, D = 48, N = number of tiles + 1. The caller destroys it. Since
+ * 0.1.0.
+ */
+ANNULUS_API annulus_status annulus_config_create_gigapath(annulus_config **config);
+
 /* Makes an independent copy of `config` in *copy. The caller destroys it. Since 0.1.0. */
 ANNULUS_API annulus_status annulus_config_copy(annulus_config **copy, const annulus_config *config);
 
@@ -214,25 +222,19 @@ ANNULUS_API annulus_status annulus_config_set_exchange(annulus_config *config, a
 ANNULUS_API annulus_status annulus_config_get_exchange(const annulus_config *config, annulus_exchange *exchange);
 
 /*
- * Preset: appends `count` >= 1 branches with w_i = segment_length * segment_ratio^i and r_i = dilation_ratio^i, as
- * LongNet's geometric series (paper: section 3.1; its models use ratios of 2 or 4). segment_length, segment_ratio and
- * dilation_ratio are >= 1; a w_i or r_i beyond int64 is an argument error. Since 0.1.0.
+ * Appends branches and changes nothing else: `count` >= 1 branches with w_i = segment_length * segment_ratio^i and r_i
+ * = dilation_ratio^i, as LongNet's geometric series (paper: section 3.1; its models use ratios of 2 or 4).
+ * segment_length, segment_ratio and dilation_ratio are >= 1; a w_i or r_i beyond int64 is an argument error. Since
+ * 0.1.0.
  */
 ANNULUS_API annulus_status annulus_config_add_longnet(annulus_config *config, int64_t segment_length,
                                                       int64_t segment_ratio, int64_t dilation_ratio, int32_t count);
 
 /*
- * Preset: appends the five branches of Prov-GigaPath's slide encoder, w = 1024, 5792, 32768, 185363, 1048576 and
- * r = 1, 2, 4, 8, 16 with block phases, and sets what it was trained with: zero_keys padding, not causal. Its problems
- * have H = 16, D = 48, N = number of tiles + 1. Since 0.1.0.
- */
-ANNULUS_API annulus_status annulus_config_add_gigapath(annulus_config *config);
-
-/*
- * Preset: appends `count` branches that share the `heads` query heads out among themselves instead of each serving all,
- * as head-grouped implementations of dilated attention do: heads / count each, the first heads % count branches one
- * more; branch i uses the fixed residue i mod r_i. segment_lengths and dilations hold `count` numbers each, as
- * annulus_branch has them; 1 <= count <= heads. Since 0.1.0.
+ * Appends branches and changes nothing else: `count` branches that share the `heads` query heads out among themselves
+ * instead of each serving all, as head-grouped implementations of dilated attention do: heads / count each, the first
+ * heads % count branches one more; branch i uses the fixed residue i mod r_i. segment_lengths and dilations hold
+ * `count` numbers each, as annulus_branch has them; 1 <= count <= heads. Since 0.1.0.
  */
 ANNULUS_API annulus_status annulus_config_add_head_groups(annulus_config *config, int32_t heads, int32_t count,
                                                           const int64_t *segment_lengths, const int64_t *dilations);

@@ -12,6 +12,7 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
+#include <memory>
 #include <vector>
 
 using namespace annulus;
@@ -115,6 +116,17 @@ annulus_status annulus_config_create(annulus_config **config) {
     return guard([&] {
         required(config, "config");
         *config = new annulus_config;
+    });
+}
+
+annulus_status annulus_config_create_gigapath(annulus_config **config) {
+    return guard([&] {
+        required(config, "config");
+        auto made = std::make_unique<annulus_config>();
+        made->pattern.branches = {make_branch(1024, 1), make_branch(5792, 2), make_branch(32768, 4),
+                                  make_branch(185363, 8), make_branch(1048576, 16)};
+        made->pattern.padding_rule = ANNULUS_PADDING_ZERO_KEYS;
+        *config = made.release();
     });
 }
 
@@ -267,16 +279,6 @@ annulus_status annulus_config_add_longnet(annulus_config *config, int64_t segmen
             added.push_back(make_branch(w, r));
         }
         append(*config, added);
-    });
-}
-
-annulus_status annulus_config_add_gigapath(annulus_config *config) {
-    return guard([&] {
-        required(config, "config");
-        append(*config, {make_branch(1024, 1), make_branch(5792, 2), make_branch(32768, 4), make_branch(185363, 8),
-                         make_branch(1048576, 16)});
-        config->pattern.padding_rule = ANNULUS_PADDING_ZERO_KEYS;
-        config->pattern.causal = false;
     });
 }
 

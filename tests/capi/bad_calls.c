@@ -41,7 +41,7 @@ static void null_handles(void **state) {
     assert_refused(annulus_config_set_allow_tf32(NULL, 1), ARGUMENT, "config");
     assert_refused(annulus_config_set_workspace_limit(NULL, 1), ARGUMENT, "config");
     assert_refused(annulus_config_add_longnet(NULL, 4, 2, 2, 1), ARGUMENT, "config");
-    assert_refused(annulus_config_add_gigapath(NULL), ARGUMENT, "config");
+    assert_refused(annulus_config_create_gigapath(NULL), ARGUMENT, "config");
     assert_refused(annulus_config_add_head_groups(NULL, 4, 1, lengths, lengths), ARGUMENT, "config");
     assert_refused(annulus_context_create(NULL, ANNULUS_DEVICE_CPU, 0), ARGUMENT, "context");
     assert_refused(annulus_context_set_config(NULL, f->config), ARGUMENT, "context");

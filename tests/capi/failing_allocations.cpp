@@ -165,6 +165,12 @@ TEST_P(FailingAllocations, OneByOne) {
                   "config_create", [&] { return annulus_config_create(&config); }, nothing_leaked_since(live_before)),
               0);
     annulus_branch branch = ANNULUS_BRANCH_INIT(64, 1);
+    annulus_config *gigapath = nullptr;
+    EXPECT_GT(fail_each_allocation(
+                  "create_gigapath", [&] { return annulus_config_create_gigapath(&gigapath); },
+                  nothing_leaked_since(live_allocations)),
+              0);
+    annulus_config_destroy(gigapath);
     for (std::int32_t index = 0; index < 5; ++index) {
         branch.dilation = 1 + index;
         fail_each_allocation(

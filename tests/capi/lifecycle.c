@@ -210,9 +210,11 @@ static void assert_same_branches(const annulus_config *a, const annulus_config *
 static void presets_are_their_branches(void **state) {
     (void)state;
     annulus_config *preset = NULL, *branches = NULL;
-    assert_ok(annulus_config_create(&preset));
+    assert_ok(annulus_config_create_gigapath(&preset));
     assert_ok(annulus_config_create(&branches));
-    assert_ok(annulus_config_add_gigapath(preset));
+    annulus_padding_rule padding = ANNULUS_PADDING_EXACT;
+    assert_ok(annulus_config_get_padding_rule(preset, &padding));
+    assert_int_equal(padding, ANNULUS_PADDING_ZERO_KEYS);
     const int64_t segments[] = {1024, 5792, 32768, 185363, 1048576};
     for (int i = 0; i < 5; ++i)
         add_branch(branches, segments[i], (int64_t)1 << i);

@@ -40,6 +40,8 @@ BAD_OPTIONS = {
     "preset of three numbers": ["--preset", "longnet:8,2,2"],
     "preset without branches": ["--preset", "longnet:8,2,2,0"],
     "preset beyond 64 bits": ["--preset", "longnet:8,1000,2,100"],
+    "whole model behind a preset": ["--preset", "longnet:8,2,2,2", "--preset", "gigapath"],
+    "whole model twice": ["--preset", "gigapath", "--preset", "gigapath"],
     "head groups of a preset": ["--preset", "gigapath", "--head-groups"],
     "head groups without branches": ["--head-groups"],
     "head groups beside heads": ["--branch", "8:1,heads=0", "--head-groups"],

@@ -29,7 +29,8 @@ engine_name(code) = Symbol(unsafe_string(LibAnnulus.annulus_engine_name(code)))
 
 Segments of `segment_length` positions (0: the whole sequence), of which every `dilation`-th is kept.
 
-* `heads`: a range of query heads, counted from 1, such as `1:4`; `nothing` for all.
+* `heads`: a range of query heads, counted from 1, such as `1:4`; `nothing` for all. One that ends at `typemax(Int32)`:
+  all from its first on.
 * `phase`: which residue (place in the segment modulo the dilation) a head uses: `:block` as LongNet's code,
   `:interleave` as LongNet's paper, or a number >= 0, the same residue for every head.
 * `query`: `:dilated` (LongNet: queries and keys of the head's residue), `:residue` (keys of the query's own residue),
@@ -62,16 +63,16 @@ end
 Base.convert(::Type{Branch}, pair::Tuple{Integer,Integer}) = Branch(pair...)
 
 """
-    Config(branches; causal=false, scale=nothing, padding=nothing, engine=:auto,
+    Config(branches; causal=false, scale=nothing, padding=:exact, engine=:auto,
            allow_tf32=false, workspace_limit=0, exchange=:auto)
 
 What to compute. Each of `branches` is a pair `(segment length, dilation)` or a [`Branch`](@ref); or `branches` is one of
-[`longnet`](@ref), [`gigapath`](@ref), [`head_groups`](@ref).
+[`longnet`](@ref), [`head_groups`](@ref). [`gigapath`](@ref) makes a whole config. [`branches`](@ref) and
+[`options`](@ref) read one back.
 
 * `causal`: a query attends only to keys at its own position or before.
 * `scale`: the factor on q·k; `nothing` is 1/√D.
-* `padding`: `:exact`, or `:zero_keys` for weights that were trained with LongNet's published code; `nothing` is a preset's
-  own, else `:exact`.
+* `padding`: `:exact`, or `:zero_keys` for weights that were trained with LongNet's published code.
 * `engine`: `:auto`, `:cpu`, `:fused` (CUDA), `:gemm` (CUDA) or `:reference`.
 * `allow_tf32`: products of Float32 may be computed in TF32 on a GPU.
 * `workspace_limit`: the most bytes that a call may take besides its arrays; 0 is the engine's choice.
@@ -80,31 +81,97 @@ What to compute. Each of `branches` is a pair `(segment length, dilation)` or a 
 mutable struct Config
     handle::Ptr{LibAnnulus.annulus_config}
 
-    function Config(
-        branches;
-        causal::Bool = false,
-        scale::Union{Nothing,Real} = nothing,
-        padding::Union{Nothing,Symbol} = nothing,
-        engine::Symbol = :auto,
-        allow_tf32::Bool = false,
-        workspace_limit::Integer = 0,
-        exchange::Symbol = :auto,
-    )
-        reference = Ref{Ptr{LibAnnulus.annulus_config}}(C_NULL)
-        check(LibAnnulus.annulus_config_create(reference))
-        config = new(reference[])
+    # Of a handle that the C API has just made.
+    function Config(handle::Ptr{LibAnnulus.annulus_config}, branches = (); options...)
+        config = new(handle)
         finalizer(destroy, config)
         add_branches(config, branches)
-        check(LibAnnulus.annulus_config_set_causal(config, causal))
-        scale === nothing || check(LibAnnulus.annulus_config_set_scale(config, scale))
-        padding === nothing ||
-            check(LibAnnulus.annulus_config_set_padding_rule(config, pick("padding", padding, PADDINGS)))
-        check(LibAnnulus.annulus_config_set_engine(config, pick("engine", engine, ENGINES)))
-        check(LibAnnulus.annulus_config_set_allow_tf32(config, allow_tf32))
-        check(LibAnnulus.annulus_config_set_workspace_limit(config, workspace_limit))
-        check(LibAnnulus.annulus_config_set_exchange(config, pick("exchange", exchange, EXCHANGES)))
+        set(config; options...)
         return config
     end
+end
+
+Config(branches; options...) = Config(made(LibAnnulus.annulus_config_create), branches; options...)
+
+"The config that a C function makes."
+function made(create)
+    reference = Ref{Ptr{LibAnnulus.annulus_config}}(C_NULL)
+    check(create(reference))
+    return reference[]
+end
+
+# An option that is `nothing` stays as it is.
+function set(
+    config::Config;
+    causal::Union{Nothing,Bool} = nothing,
+    scale::Union{Nothing,Real} = nothing,
+    padding::Union{Nothing,Symbol} = nothing,
+    engine::Union{Nothing,Symbol} = nothing,
+    allow_tf32::Union{Nothing,Bool} = nothing,
+    workspace_limit::Union{Nothing,Integer} = nothing,
+    exchange::Union{Nothing,Symbol} = nothing,
+)
+    apply(setter, value) = value === nothing || check(setter(config, value))
+    code(name, value, choices) = value === nothing ? nothing : pick(name, value, choices)
+    apply(LibAnnulus.annulus_config_set_causal, causal)
+    apply(LibAnnulus.annulus_config_set_scale, scale)
+    apply(LibAnnulus.annulus_config_set_padding_rule, code("padding", padding, PADDINGS))
+    apply(LibAnnulus.annulus_config_set_engine, code("engine", engine, ENGINES))
+    apply(LibAnnulus.annulus_config_set_allow_tf32, allow_tf32)
+    apply(LibAnnulus.annulus_config_set_workspace_limit, workspace_limit)
+    apply(LibAnnulus.annulus_config_set_exchange, code("exchange", exchange, EXCHANGES))
+    return nothing
+end
+
+"The symbol that stands for a number of the C API."
+name_of(code, choices) = keys(choices)[findfirst(==(code), values(choices))]
+
+function read_value(getter, T, config)
+    value = Ref{T}(0)
+    check(getter(config, value))
+    return value[]
+end
+
+"""
+    branches(config)
+
+The branches of a config, in order.
+"""
+function branches(config::Config)
+    return map(0:(length(config)-1)) do index
+        reference = Ref(LibAnnulus.ANNULUS_BRANCH_INIT(0, 1))
+        check(LibAnnulus.annulus_config_get_branch(config, index, reference))
+        raw = reference[]
+        first_head = raw.first_head + 1
+        last_head = raw.head_count == 0 ? typemax(Int32) : raw.first_head + raw.head_count
+        return Branch(
+            raw.segment_length,
+            raw.dilation;
+            heads = raw.first_head == 0 && raw.head_count == 0 ? nothing : first_head:last_head,
+            phase = raw.phase_rule == LibAnnulus.ANNULUS_PHASE_FIXED ? raw.residue : name_of(raw.phase_rule, PHASES),
+            query = name_of(raw.query_rule, QUERIES),
+            order = name_of(raw.order, ORDERS),
+            grid_width = raw.grid_width,
+        )
+    end
+end
+
+"""
+    options(config)
+
+What a config holds besides its branches, as a named tuple of the keywords of [`Config`](@ref).
+"""
+function options(config::Config)
+    scale = read_value(LibAnnulus.annulus_config_get_scale, Cdouble, config)
+    return (
+        causal = read_value(LibAnnulus.annulus_config_get_causal, Cint, config) != 0,
+        scale = isnan(scale) ? nothing : scale,
+        padding = name_of(read_value(LibAnnulus.annulus_config_get_padding_rule, Int32, config), PADDINGS),
+        engine = engine_name(read_value(LibAnnulus.annulus_config_get_engine, Int32, config)),
+        allow_tf32 = read_value(LibAnnulus.annulus_config_get_allow_tf32, Cint, config) != 0,
+        workspace_limit = Int(read_value(LibAnnulus.annulus_config_get_workspace_limit, UInt64, config)),
+        exchange = name_of(read_value(LibAnnulus.annulus_config_get_exchange, Int32, config), EXCHANGES),
+    )
 end
 
 function destroy(config::Config)
@@ -126,7 +193,8 @@ function add_branch(config, branch)
     first_head, count = 0, 0
     if branch.heads !== nothing
         isempty(branch.heads) && throw(argument_error("heads is $(branch.heads); it must hold a head"))
-        first_head, count = first(branch.heads) - 1, length(branch.heads)
+        first_head = first(branch.heads) - 1
+        count = last(branch.heads) == typemax(Int32) ? 0 : length(branch.heads)
     end
     rule, residue = if branch.phase isa Symbol
         pick("phase", branch.phase, PHASES), 0
@@ -167,11 +235,12 @@ longnet(segment_length, segment_ratio, dilation_ratio, count) = Preset() do conf
 end
 
 """
-    gigapath()
+    gigapath(; options...)
 
-Stands for the five branches of Prov-GigaPath's slide encoder, with the padding that it was trained with.
+The config of Prov-GigaPath's slide encoder: its five branches, with the padding that it was trained with. `options` are
+those of [`Config`](@ref).
 """
-gigapath() = Preset(LibAnnulus.annulus_config_add_gigapath)
+gigapath(; options...) = Config(made(LibAnnulus.annulus_config_create_gigapath); options...)
 
 """
     head_groups(heads, pairs)

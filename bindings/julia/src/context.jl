@@ -59,6 +59,11 @@ Base.unsafe_convert(::Type{Ptr{LibAnnulus.annulus_context}}, context::Context) =
 
 Base.show(io::IO, context::Context) = print(io, "Annulus.Context on ", context.place[1], " ", context.place[2])
 
+"The config of a context, a copy."
+function config(context::Context)
+    return Config(made(reference -> LibAnnulus.annulus_context_get_config(context, reference)))
+end
+
 "The number of devices of a kind, `:cpu` or `:cuda`, that the library can use on this machine."
 function device_count(device::Symbol)
     count = Ref{Int32}(0)

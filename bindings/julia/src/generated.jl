@@ -166,6 +166,15 @@ branch must be added before it is used. The caller destroys it. Since 0.1.0.
 end
 
 @doc raw"""
+Makes the config of Prov-GigaPath's slide encoder in \*config, as its weights were trained: five branches of w = 1024,
+5792, 32768, 185363, 1048576 and r = 1, 2, 4, 8, 16 with block phases, zero_keys padding, not causal; all else as
+annulus_config_create(). Its problems have H = 16, D = 48, N = number of tiles + 1. The caller destroys it. Since
+0.1.0.
+""" function annulus_config_create_gigapath(config)
+    @library_call annulus_config_create_gigapath(config::Ptr{Ptr{annulus_config}})::annulus_status
+end
+
+@doc raw"""
 Makes an independent copy of `config` in \*copy. The caller destroys it. Since 0.1.0.
 """ function annulus_config_copy(copy, config)
     @library_call annulus_config_copy(copy::Ptr{Ptr{annulus_config}}, config::Ptr{annulus_config})::annulus_status
@@ -331,26 +340,19 @@ The exchange that was set, in \*exchange. Since 0.1.0.
 end
 
 @doc raw"""
-Preset: appends `count` >= 1 branches with w_i = segment_length * segment_ratio^i and r_i = dilation_ratio^i, as
-LongNet's geometric series (paper: section 3.1; its models use ratios of 2 or 4). segment_length, segment_ratio and
-dilation_ratio are >= 1; a w_i or r_i beyond int64 is an argument error. Since 0.1.0.
+Appends branches and changes nothing else: `count` >= 1 branches with w_i = segment_length * segment_ratio^i and r_i
+= dilation_ratio^i, as LongNet's geometric series (paper: section 3.1; its models use ratios of 2 or 4).
+segment_length, segment_ratio and dilation_ratio are >= 1; a w_i or r_i beyond int64 is an argument error. Since
+0.1.0.
 """ function annulus_config_add_longnet(config, segment_length, segment_ratio, dilation_ratio, count)
     @library_call annulus_config_add_longnet(config::Ptr{annulus_config}, segment_length::Int64, segment_ratio::Int64, dilation_ratio::Int64, count::Int32)::annulus_status
 end
 
 @doc raw"""
-Preset: appends the five branches of Prov-GigaPath's slide encoder, w = 1024, 5792, 32768, 185363, 1048576 and
-r = 1, 2, 4, 8, 16 with block phases, and sets what it was trained with: zero_keys padding, not causal. Its problems
-have H = 16, D = 48, N = number of tiles + 1. Since 0.1.0.
-""" function annulus_config_add_gigapath(config)
-    @library_call annulus_config_add_gigapath(config::Ptr{annulus_config})::annulus_status
-end
-
-@doc raw"""
-Preset: appends `count` branches that share the `heads` query heads out among themselves instead of each serving all,
-as head-grouped implementations of dilated attention do: heads / count each, the first heads % count branches one
-more; branch i uses the fixed residue i mod r_i. segment_lengths and dilations hold `count` numbers each, as
-annulus_branch has them; 1 <= count <= heads. Since 0.1.0.
+Appends branches and changes nothing else: `count` branches that share the `heads` query heads out among themselves
+instead of each serving all, as head-grouped implementations of dilated attention do: heads / count each, the first
+heads % count branches one more; branch i uses the fixed residue i mod r_i. segment_lengths and dilations hold
+`count` numbers each, as annulus_branch has them; 1 <= count <= heads. Since 0.1.0.
 """ function annulus_config_add_head_groups(config, heads, count, segment_lengths, dilations)
     @library_call annulus_config_add_head_groups(config::Ptr{annulus_config}, heads::Int32, count::Int32, segment_lengths::Ptr{Int64}, dilations::Ptr{Int64})::annulus_status
 end

@@ -55,7 +55,7 @@ pairs_of(x) = attention(x, x, x; branches = [(16, 1), (64, 4)])
 end
 
 @testset "costs, curves, presets" begin
-    context = Annulus.Context(Annulus.Config(Annulus.gigapath()))
+    context = Annulus.Context(Annulus.gigapath())
     problem = (sequence_length = 70_001, heads = 16, head_dim = 48)
     whole = Annulus.estimate(context; problem...)
     @test whole.forward_flops > 1e12
@@ -66,6 +66,28 @@ end
     @test Annulus.estimate(context; row_alignment = 16, problem...) == whole
     @test length(Annulus.Config(Annulus.longnet(16, 2, 2, 3))) == 3
     @test length(Annulus.Config(Annulus.head_groups(4, [(16, 1), (64, 4)]))) == 2
+    branches = [
+        Annulus.Branch(24, 5),
+        Annulus.Branch(0, 7; heads = 4:5, phase = 9, query = :every),
+        Annulus.Branch(60, 4; heads = 6:typemax(Int32), phase = :interleave, query = :residue, order = :hilbert, grid_width = 12),
+    ]
+    wanted = (
+        causal = true,
+        scale = -0.3,
+        padding = :zero_keys,
+        engine = :reference,
+        allow_tf32 = true,
+        workspace_limit = 2^40,
+        exchange = :ring,
+    )
+    config = Annulus.Config(branches; wanted...)
+    for read in (config, Annulus.config(Annulus.Context(config)))
+        @test all(Annulus.branches(read) .== branches)
+        @test Annulus.options(read) == wanted
+    end
+    @test Annulus.options(Annulus.gigapath()).padding === :zero_keys
+    @test Annulus.options(Annulus.Config([(16, 1)])).scale === nothing
+    @test thrown(() -> Annulus.Config([Annulus.Branch(16, 1; heads = 2:1)])) isa AnnulusError
     @test Annulus.hilbert_curve(4; width = 2) == [1, 3, 4, 2]
     @test sort(Annulus.hilbert_curve(35)) == 1:35
     @test Annulus.device_count(:cpu) == 1

@@ -57,6 +57,11 @@ def flag(name: str, value: Any) -> bool:
     raise ArgumentError(f"{name} is {value!r}; it must be True or False")
 
 
+def name_of(code: int, choices: Mapping[str, int]) -> str:
+    """The word that stands for a number of the C API."""
+    return next(name for name, value in choices.items() if value == code)
+
+
 def pick(name: str, value: Any, choices: Mapping[str, Any]) -> Any:
     """What a word stands for."""
     if isinstance(value, str) and value in choices:

@@ -7,11 +7,12 @@ import dataclasses
 import functools
 import inspect
 import json
+import math
 import weakref
-from typing import Any, Callable, Iterable, Mapping, Sequence, Tuple, Union
+from typing import Any, Iterable, Mapping, Sequence, Tuple, Union
 
 from . import _capi
-from ._arguments import flag, integer, integers, number, pick
+from ._arguments import flag, integer, integers, name_of, number, pick
 from ._errors import ArgumentError, check, made
 
 __all__ = ["Branch", "Config"]
@@ -133,30 +134,45 @@ def _add_branch(handle: Any, branch: Branch) -> None:
     made(_capi.annulus_config_add_branch(handle, raw))
 
 
-# The C API's presets: a config may begin with one. Their arguments are integers or lists of integers.
-def _add_longnet(handle: Any, length: int, segment_ratio: int, dilation_ratio: int, count: int) -> None:
-    check(_capi.annulus_config_add_longnet(handle, length, segment_ratio, dilation_ratio, count))
+def _branch_of(handle: Any, index: int) -> Branch:
+    raw = _capi.annulus_branch()
+    check(_capi.annulus_config_get_branch(handle, index, raw))
+    fixed = raw.phase_rule == _capi.ANNULUS_PHASE_FIXED
+    return Branch(
+        raw.segment_length,
+        raw.dilation,
+        heads=(raw.first_head, raw.head_count) if raw.first_head or raw.head_count else None,
+        phase=raw.residue if fixed else name_of(raw.phase_rule, _PHASES),
+        query=name_of(raw.query_rule, _QUERIES),
+        order=name_of(raw.order, _ORDERS),
+        grid_width=raw.grid_width,
+    )
 
 
-def _add_gigapath(handle: Any) -> None:
-    check(_capi.annulus_config_add_gigapath(handle))
+def _options_of(handle: Any) -> dict[str, Any]:
+    """What a C config holds, as Config's arguments."""
+    scale = made(_capi.annulus_config_get_scale(handle))
+    return dict(
+        branches=[_branch_of(handle, index) for index in range(_capi.annulus_config_branch_count(handle))],
+        causal=bool(made(_capi.annulus_config_get_causal(handle))),
+        padding=name_of(made(_capi.annulus_config_get_padding_rule(handle)), _PADDINGS),
+        scale=None if math.isnan(scale) else scale,
+        engine=name_of(made(_capi.annulus_config_get_engine(handle)), _ENGINES),
+        allow_tf32=bool(made(_capi.annulus_config_get_allow_tf32(handle))),
+        workspace_limit=made(_capi.annulus_config_get_workspace_limit(handle)),
+        exchange=name_of(made(_capi.annulus_config_get_exchange(handle)), _EXCHANGES),
+    )
 
 
-def _add_head_groups(handle: Any, heads: int, lengths: Sequence[int], dilations: Sequence[int]) -> None:
-    if len(lengths) != len(dilations):
-        raise ArgumentError(
-            f"segment_lengths has {len(lengths)} numbers and dilations {len(dilations)}; both need as many"
-        )
-    if heads >= 1 and not 1 <= len(lengths) <= heads:
-        raise ArgumentError(f"segment_lengths has {len(lengths)} numbers; it must have from 1 to {heads}, the heads")
-    check(_capi.annulus_config_add_head_groups(handle, heads, len(lengths), lengths, dilations))
-
-
-_PRESETS: Mapping[str, Callable[..., None]] = {
-    "longnet": _add_longnet,
-    "gigapath": _add_gigapath,
-    "head_groups": _add_head_groups,
-}
+def _taken_apart(status_and_handle: Any, *add: Any) -> dict[str, Any]:
+    """The options of a new C config, to which `add`, a function and its arguments, has added branches."""
+    handle = made(status_and_handle)
+    try:
+        if add:
+            check(add[0](handle, *add[1:]))
+        return _options_of(handle)
+    finally:
+        _capi.annulus_config_destroy(handle)
 
 
 class Config:
@@ -164,12 +180,14 @@ class Config:
 
     branches: a list of (segment length, dilation), of `Branch`, or of dicts with a Branch's fields.
     causal: a query attends only to keys at its own position or before.
-    padding: "exact", or "zero_keys" as LongNet's published code pads; None leaves a preset's own.
+    padding: "exact", or "zero_keys" as LongNet's published code pads.
     scale: the factor on q·k; None is 1/sqrt(D).
     engine: "auto", "cpu", "fused", "gemm" or "reference".
     allow_tf32: products of float32 tensors may be computed in TF32.
     workspace_limit: an upper bound in bytes for the memory of a call besides its tensors; 0 is the engine's choice.
     exchange: how ranks exchange rows: "auto", "ring" or "gather".
+
+    All of them can be read back as attributes.
 
     The same config computes the same everywhere: `annulus.attention`, `annulus.Context` and `annulus.torch` take one.
     """
@@ -181,54 +199,35 @@ class Config:
         branches: Iterable[BranchLike] = (),
         *,
         causal: bool = False,
-        padding: str | None = None,
+        padding: str = "exact",
         scale: float | None = None,
         engine: str = "auto",
         allow_tf32: bool = False,
         workspace_limit: int = 0,
         exchange: str = "auto",
-        _preset: Sequence[Any] | None = None,
     ) -> None:
         handle = made(_capi.annulus_config_create())
         weakref.finalize(self, _capi.annulus_config_destroy, handle).atexit = False
-        if _preset:
-            _PRESETS[_preset[0]](handle, *_preset[1:])
-        kept = tuple(map(_branch, listed(branches)))
-        for branch in kept:
+        for branch in map(_branch, listed(branches)):
             _add_branch(handle, branch)
         if not _capi.annulus_config_branch_count(handle):
             raise ArgumentError("branches is empty; at least one (segment length, dilation) is needed")
-        causal = flag("causal", causal)
-        check(_capi.annulus_config_set_causal(handle, int(causal)))
-        if padding is None and not _preset:
-            padding = "exact"
-        if padding is not None:
-            check(_capi.annulus_config_set_padding_rule(handle, pick("padding", padding, _PADDINGS)))
+        check(_capi.annulus_config_set_causal(handle, int(flag("causal", causal))))
+        check(_capi.annulus_config_set_padding_rule(handle, pick("padding", padding, _PADDINGS)))
         if scale is not None:
-            scale = number("scale", scale)
-            check(_capi.annulus_config_set_scale(handle, scale))
+            check(_capi.annulus_config_set_scale(handle, number("scale", scale)))
         check(_capi.annulus_config_set_engine(handle, pick("engine", engine, _ENGINES)))
-        allow_tf32 = flag("allow_tf32", allow_tf32)
-        check(_capi.annulus_config_set_allow_tf32(handle, int(allow_tf32)))
+        check(_capi.annulus_config_set_allow_tf32(handle, int(flag("allow_tf32", allow_tf32))))
         limit = integer("workspace_limit", workspace_limit)
         if limit < 0:
             raise ArgumentError(f"workspace_limit is {limit}; it must be at least 0")
         check(_capi.annulus_config_set_workspace_limit(handle, limit))
         check(_capi.annulus_config_set_exchange(handle, pick("exchange", exchange, _EXCHANGES)))
         self._handle = handle
-        # Everything there is to know, as plain data: what equality, hashing, pickling and compiled graphs go by.
-        options = dict(
-            branches=[list(dataclasses.astuple(branch)) for branch in kept],
-            causal=causal,
-            padding=padding,
-            scale=scale,
-            engine=engine,
-            allow_tf32=allow_tf32,
-            workspace_limit=limit,
-            exchange=exchange,
-            _preset=_preset and list(_preset),
-        )
-        self._text = json.dumps(options)
+        # Everything that the C config holds, as plain data: what equality, hashing, pickling and compiled graphs go by.
+        held = _options_of(handle)
+        held["branches"] = [list(dataclasses.astuple(branch)) for branch in held["branches"]]
+        self._text = json.dumps(held)
 
     @classmethod
     def longnet(
@@ -241,27 +240,40 @@ class Config:
             integer("dilation_ratio", dilation_ratio),
             integer("count", count, 32),
         ]
-        return cls(_preset=["longnet", *numbers], **options)
+        preset = _taken_apart(_capi.annulus_config_create(), _capi.annulus_config_add_longnet, *numbers)
+        return cls(**{**preset, **options})
 
     @classmethod
     def gigapath(cls, **options: Any) -> Config:
         """The five branches and the zero_keys padding of Prov-GigaPath's slide encoder (H = 16, D = 48)."""
-        return cls(_preset=["gigapath"], **options)
+        return cls(**{**_taken_apart(_capi.annulus_config_create_gigapath()), **options})
 
     @classmethod
     def head_groups(
         cls, heads: int, segment_lengths: Sequence[int], dilations: Sequence[int], **options: Any
     ) -> Config:
         """Branches that share the `heads` query heads out among themselves instead of each serving all."""
+        heads = integer("heads", heads, 32)
         lengths, rates = integers("segment_lengths", segment_lengths), integers("dilations", dilations)
-        return cls(_preset=["head_groups", integer("heads", heads, 32), lengths, rates], **options)
+        if len(lengths) != len(rates):
+            raise ArgumentError(
+                f"segment_lengths has {len(lengths)} numbers and dilations {len(rates)}; both need as many"
+            )
+        if heads >= 1 and not 1 <= len(lengths) <= heads:
+            raise ArgumentError(
+                f"segment_lengths has {len(lengths)} numbers; it must have from 1 to {heads}, the heads"
+            )
+        groups = _capi.annulus_config_add_head_groups, heads, len(lengths), lengths, rates
+        return cls(**{**_taken_apart(_capi.annulus_config_create(), *groups), **options})
 
     def replace(self, **changes: Any) -> Config:
-        """A config with some options changed, such as causal=True; branches= replaces the branches, of a preset too."""
-        options = _options(self._text)
-        if "branches" in changes:
-            options["_preset"] = None
-        return type(self)(**{**options, **changes})
+        """A config with some options changed, such as causal=True."""
+        return type(self)(**{**_options_of(self._handle), **changes})
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _DEFAULTS:
+            return _options_of(self._handle)[name]
+        raise AttributeError(f"annulus.Config has no {name!r}")
 
     def __len__(self) -> int:
         """The number of branches."""
@@ -277,36 +289,31 @@ class Config:
         return from_text, (self._text,)
 
     def __repr__(self) -> str:
-        options = _options(self._text)
-        preset = options.pop("_preset")
-        branches = options.pop("branches")
-        plain = [
+        options = _options_of(self._handle)
+        branches = [
             (
                 (branch.segment_length, branch.dilation)
                 if branch == Branch(branch.segment_length, branch.dilation)
                 else branch
             )
-            for branch in branches
+            for branch in options.pop("branches")
         ]
-        parts = [repr(part) for part in preset[1:]] if preset else [repr(plain)]
-        if preset and plain:
-            parts.append(f"branches={plain!r}")
-        defaults = {**_DEFAULTS, "padding": None if preset else "exact"}
-        parts += [f"{name}={value!r}" for name, value in options.items() if value != defaults[name]]
-        return f"annulus.Config{'.' + preset[0] if preset else ''}({', '.join(parts)})"
+        parts = [repr(branches)]
+        parts += [f"{name}={value!r}" for name, value in options.items() if value != _DEFAULTS[name]]
+        return f"annulus.Config({', '.join(parts)})"
 
 
 _DEFAULTS = {name: parameter.default for name, parameter in inspect.signature(Config).parameters.items()}
 
 
-def _options(text: str) -> dict[str, Any]:
-    options = json.loads(text)
-    names = [field.name for field in dataclasses.fields(Branch)]
-    options["branches"] = [Branch(**dict(zip(names, values))) for values in options["branches"]]
-    return options
+def config_of(status_and_handle: Any) -> Config:
+    """A new C config as a Config."""
+    return Config(**_taken_apart(status_and_handle))
 
 
 @functools.lru_cache(maxsize=256)
 def from_text(text: str) -> Config:
     """The config whose `_text` this is."""
-    return Config(**_options(text))
+    options = json.loads(text)
+    options["branches"] = [Branch(*values) for values in options["branches"]]
+    return Config(**options)

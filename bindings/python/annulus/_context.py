@@ -14,7 +14,7 @@ from . import _arrays, _capi
 from ._arguments import host_integers, integer, integers, pick
 from ._arrays import CPU, View
 from ._comm import Comm
-from ._config import BranchLike, Config, listed
+from ._config import BranchLike, Config, config_of, listed
 from ._errors import ArgumentError, check, fail, made
 
 __all__ = ["Context", "Estimate", "RankEstimate", "Traffic", "attention"]
@@ -181,7 +181,7 @@ class Context:
         comm: Comm | None = None,
         shards: Sequence[int] | None = None,
     ) -> None:
-        self.config = config if isinstance(config, Config) else Config(config)
+        config = config if isinstance(config, Config) else Config(config)
         self._place = _device(device)
         if not isinstance(comm, (Comm, type(None))):
             raise ArgumentError(f"comm is {comm!r}; it must be an annulus.Comm, one rank's end of a communicator")
@@ -196,7 +196,7 @@ class Context:
         self._finalizer = weakref.finalize(self, _destroy, handle, self._turn, comm)
         self.comm = comm
         self._workspace: Any = None
-        check(_capi.annulus_context_set_config(handle, self.config._handle))
+        check(_capi.annulus_context_set_config(handle, config._handle))
         check(_capi.annulus_context_set_threads(handle, integer("threads", threads, 32)))
         self._follow = stream is None
         self._stream = 0 if stream is None else _stream_address(stream)
@@ -207,6 +207,11 @@ class Context:
         if lengths is not None:
             _check_count(lengths, comm.size)
             check(_capi.annulus_context_set_shards(handle, lengths, len(lengths)))
+
+    @property
+    def config(self) -> Config:
+        """What the context computes."""
+        return config_of(_capi.annulus_context_get_config(self._handle))
 
     @property
     def device(self) -> str:

@@ -12,7 +12,7 @@ namespace annulus::cli {
 
 namespace {
 
-constexpr std::string_view longnet_prefix = "longnet:";
+constexpr std::string_view gigapath = "gigapath", longnet_prefix = "longnet:";
 
 struct LongNet {
     std::int64_t segment_length, segment_ratio, dilation_ratio;
@@ -33,10 +33,19 @@ LongNet parse_longnet(const std::string &preset) {
     return {numbers[0], numbers[1], numbers[2], static_cast<std::int32_t>(numbers[3])};
 }
 
+// The config that the branches of all options are added to.
+Config first_config(const std::vector<std::string> &presets) {
+    if (presets.empty() || presets[0] != gigapath)
+        return make_config();
+    annulus_config *made = nullptr;
+    check(annulus_config_create_gigapath(&made), "--preset gigapath");
+    return Config(made);
+}
+
 void add_preset(annulus_config *config, const std::string &preset) {
     const std::string subject = "--preset " + preset;
-    if (preset == "gigapath") {
-        check(annulus_config_add_gigapath(config), subject);
+    if (preset == gigapath) {
+        throw bad_input(subject + ": is a whole model; it must come first, and once");
     } else if (preset.starts_with(longnet_prefix)) {
         const LongNet p = parse_longnet(preset);
         check(annulus_config_add_longnet(config, p.segment_length, p.segment_ratio, p.dilation_ratio, p.count),
@@ -48,7 +57,7 @@ void add_preset(annulus_config *config, const std::string &preset) {
 
 // In a legal preset no number overflows: the config took it.
 void append_labels(std::vector<std::string> &labels, const std::string &preset) {
-    if (preset == "gigapath") {
+    if (preset == gigapath) {
         for (const char *label : {"1024:1", "5792:2", "32768:4", "185363:8", "1048576:16"})
             labels.emplace_back(label);
         return;
@@ -100,8 +109,8 @@ void PatternOptions::add_to(CLI::App &command) {
         ->group(group);
     command
         .add_option("--preset", presets,
-                    "Branches of a known model, before those of --branch: gigapath, or LongNet's series "
-                    "longnet:W,SEGMENT_RATIO,DILATION_RATIO,COUNT")
+                    "A known model: gigapath, with its padding, or the branches of LongNet's series "
+                    "longnet:W,SEGMENT_RATIO,DILATION_RATIO,COUNT. Those of --branch come after its branches")
         ->type_name("NAME")
         ->allow_extra_args(false)
         ->group(group);
@@ -128,9 +137,9 @@ Config PatternOptions::config(std::int32_t heads) const {
     for (const std::string &branch : branches)
         parsed.push_back(parse_branch(branch));
 
-    Config config = make_config();
-    for (const std::string &preset : presets)
-        add_preset(config.get(), preset);
+    Config config = first_config(presets);
+    for (std::size_t i = annulus_config_branch_count(config.get()) > 0; i < presets.size(); ++i)
+        add_preset(config.get(), presets[i]);
     if (head_groups)
         add_head_groups(config.get(), heads, parsed);
     else

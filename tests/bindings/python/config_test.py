@@ -108,9 +108,36 @@ class ConfigTest(unittest.TestCase):
                 changed = config.replace(causal=True, scale=0.5)
                 self.assertEqual(changed.replace(causal=True), changed)
                 self.assertNotEqual(changed, config)
-        self.assertEqual(annulus.Config.gigapath().replace(branches=[(2, 1)]), annulus.Config([(2, 1)]))
+        self.assertEqual(
+            annulus.Config.gigapath().replace(branches=[(2, 1)]), annulus.Config([(2, 1)], padding="zero_keys")
+        )
         self.assertEqual(len({config for config, _ in CONFIGS.values()}), len(CONFIGS))
         self.assertNotEqual(annulus.Config([(2, 1)]), 3)
+
+    def test_options_are_read_back(self):
+        branches = [
+            annulus.Branch(16),
+            annulus.Branch(48, 5, heads=(1, 2), phase="interleave", query="residue", order="hilbert", grid_width=6),
+            annulus.Branch(0, 3, heads=(2, 0), phase=7, query="every"),
+        ]
+        options = dict(
+            branches=branches,
+            causal=True,
+            padding="zero_keys",
+            scale=-0.3,
+            engine="reference",
+            allow_tf32=True,
+            workspace_limit=2**40,
+            exchange="ring",
+        )
+        config = annulus.Config(**options)
+        for name, value in options.items():
+            self.assertEqual(getattr(config, name), value)
+        self.assertIsNone(config.replace(scale=None).scale)
+        self.assertEqual(annulus.Context(config).config, config)
+        self.assertEqual(annulus.Config.gigapath().padding, "zero_keys")
+        with self.assertRaises(AttributeError):
+            config.colour
 
     def test_refusals(self):
         cases = [

@@ -100,13 +100,15 @@ impl Exchange {
 
 /// One branch: segments of some length, of which every r-th position is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Branch {
-    segment_length: i64,
-    dilation: i64,
-    heads: Option<Range<i32>>,
-    phase: Phase,
-    query_rule: QueryRule,
-    order: Order,
+    pub segment_length: i64,
+    pub dilation: i64,
+    /// None: all. A range that ends at `i32::MAX`: all from its start on.
+    pub heads: Option<Range<i32>>,
+    pub phase: Phase,
+    pub query_rule: QueryRule,
+    pub order: Order,
 }
 
 impl Branch {
@@ -122,7 +124,7 @@ impl Branch {
         }
     }
 
-    /// Serves these query heads only.
+    /// Serves these query heads only; of a range that ends at `i32::MAX` all that there are.
     pub fn heads(mut self, heads: Range<i32>) -> Branch {
         self.heads = Some(heads);
         self
@@ -143,6 +145,29 @@ impl Branch {
         self
     }
 
+    fn from_raw(raw: &sys::annulus_branch) -> Branch {
+        let end = if raw.head_count == 0 { i32::MAX } else { raw.first_head + raw.head_count };
+        Branch {
+            segment_length: raw.segment_length,
+            dilation: raw.dilation,
+            heads: (raw.first_head != 0 || raw.head_count != 0).then_some(raw.first_head..end),
+            phase: match raw.phase_rule {
+                sys::ANNULUS_PHASE_BLOCK => Phase::Block,
+                sys::ANNULUS_PHASE_INTERLEAVE => Phase::Interleave,
+                _ => Phase::Fixed(raw.residue),
+            },
+            query_rule: match raw.query_rule {
+                sys::ANNULUS_QUERY_DILATED => QueryRule::Dilated,
+                sys::ANNULUS_QUERY_RESIDUE => QueryRule::Residue,
+                _ => QueryRule::Every,
+            },
+            order: match raw.order {
+                sys::ANNULUS_ORDER_LINEAR => Order::Linear,
+                _ => Order::Hilbert(raw.grid_width),
+            },
+        }
+    }
+
     fn to_raw(&self) -> Result<sys::annulus_branch> {
         let mut raw = sys::ANNULUS_BRANCH_INIT(self.segment_length, self.dilation);
         if let Some(heads) = &self.heads {
@@ -150,7 +175,7 @@ impl Branch {
                 return Err(Error::argument(format!("heads is {heads:?}; it must hold a head")));
             }
             raw.first_head = heads.start;
-            raw.head_count = heads.end.saturating_sub(heads.start);
+            raw.head_count = if heads.end == i32::MAX { 0 } else { heads.end.saturating_sub(heads.start) };
         }
         (raw.phase_rule, raw.residue) = match self.phase {
             Phase::Block => (sys::ANNULUS_PHASE_BLOCK, 0),
@@ -196,6 +221,76 @@ impl Config {
         let mut handle = ptr::null_mut();
         let made = check(unsafe { sys::annulus_config_create(&mut handle) });
         ConfigBuilder { config: made.map(|()| Config { handle }) }
+    }
+
+    /// Begins with the config of Prov-GigaPath's slide encoder: its branches, zero-key padding, not causal.
+    pub fn gigapath() -> ConfigBuilder {
+        let mut handle = ptr::null_mut();
+        let made = check(unsafe { sys::annulus_config_create_gigapath(&mut handle) });
+        ConfigBuilder { config: made.map(|()| Config { handle }) }
+    }
+
+    /// A config of the C API's, which becomes this one's own.
+    pub(crate) fn from_handle(handle: *mut sys::annulus_config) -> Config {
+        Config { handle }
+    }
+
+    /// The branches, in order.
+    pub fn branches(&self) -> Result<Vec<Branch>> {
+        let read = |index| {
+            let mut raw = sys::ANNULUS_BRANCH_INIT(0, 1);
+            check(unsafe { sys::annulus_config_get_branch(self.handle, index, &mut raw) })?;
+            Ok(Branch::from_raw(&raw))
+        };
+        (0..self.branch_count() as i32).map(read).collect()
+    }
+
+    fn get<T>(
+        &self,
+        getter: unsafe extern "C" fn(*const sys::annulus_config, *mut T) -> sys::annulus_status,
+        mut value: T,
+    ) -> T {
+        let status = unsafe { getter(self.handle, &mut value) };
+        debug_assert_eq!(status, sys::ANNULUS_OK); // a config and a place for the value are all it needs
+        value
+    }
+
+    /// Whether a query attends only to keys at its own position or before.
+    pub fn causal(&self) -> bool {
+        self.get(sys::annulus_config_get_causal, 0) != 0
+    }
+
+    /// The factor on Q·K; None: 1/√D.
+    pub fn scale(&self) -> Option<f64> {
+        Some(self.get(sys::annulus_config_get_scale, f64::NAN)).filter(|scale| !scale.is_nan())
+    }
+
+    /// The padding rule of all branches.
+    pub fn padding(&self) -> Padding {
+        match self.get(sys::annulus_config_get_padding_rule, 0) {
+            sys::ANNULUS_PADDING_EXACT => Padding::Exact,
+            _ => Padding::ZeroKeys,
+        }
+    }
+
+    /// The engine that was asked for.
+    pub fn engine(&self) -> Engine {
+        Engine(self.get(sys::annulus_config_get_engine, 0))
+    }
+
+    /// Whether products of float32 tensors may be computed in TF32.
+    pub fn allow_tf32(&self) -> bool {
+        self.get(sys::annulus_config_get_allow_tf32, 0) != 0
+    }
+
+    /// The most bytes of workspace that a call may take; 0: the engine's own choice.
+    pub fn workspace_limit(&self) -> u64 {
+        self.get(sys::annulus_config_get_workspace_limit, 0)
+    }
+
+    /// How rows move between ranks.
+    pub fn exchange(&self) -> Exchange {
+        Exchange(self.get(sys::annulus_config_get_exchange, 0))
     }
 
     /// The number of branches.
@@ -266,11 +361,6 @@ impl ConfigBuilder {
         self.set(|handle| unsafe {
             sys::annulus_config_add_longnet(handle, segment_length, segment_ratio, dilation_ratio, count)
         })
-    }
-
-    /// Appends the branches of Prov-GigaPath's slide encoder, and sets zero-key padding and not causal.
-    pub fn gigapath(self) -> ConfigBuilder {
-        self.set(|handle| unsafe { sys::annulus_config_add_gigapath(handle) })
     }
 
     /// Appends a branch for each (segment length, dilation), that share `heads` query heads out among themselves.

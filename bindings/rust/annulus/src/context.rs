@@ -139,6 +139,13 @@ impl Context {
         check(unsafe { sys::annulus_context_set_config(self.handle, config.as_ptr()) })
     }
 
+    /// A copy of the config that the context has.
+    pub fn config(&self) -> Result<Config> {
+        let mut handle = ptr::null_mut();
+        check(unsafe { sys::annulus_context_get_config(self.handle, &mut handle) })?;
+        Ok(Config::from_handle(handle))
+    }
+
     /// How many CPU threads a call may use; 0: as many as the process may run on. Results do not depend on it.
     pub fn set_threads(&mut self, threads: i32) -> Result<()> {
         check(unsafe { sys::annulus_context_set_threads(self.handle, threads) })

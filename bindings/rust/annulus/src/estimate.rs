@@ -127,7 +127,7 @@ impl Context {
     /// ```
     /// use annulus::{Config, Context, Dtype, Problem};
     /// # fn main() -> annulus::Result<()> {
-    /// let context = Context::cpu(&Config::builder().gigapath().build()?)?;
+    /// let context = Context::cpu(&Config::gigapath().build()?)?;
     /// let estimate = context.estimate(&Problem::new(Dtype::FLOAT32, 1, 70_001, 16, 48))?;
     /// assert!(estimate.forward_flops > 1e12);
     /// # Ok(()) }

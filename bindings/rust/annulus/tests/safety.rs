@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Errors, views, threads and ranks.
 
-use annulus::{attention, AbortHandle, Branch, Comm, Config, Context, Device, Engine, Error, Order, Status};
-use annulus::{CallOptions, Dtype, Pass, Problem, TensorMut, TensorRef};
+use annulus::{attention, AbortHandle, Branch, Comm, Config, Context, Device, Engine, Error, Exchange, Order, Status};
+use annulus::{CallOptions, Dtype, Padding, Pass, Phase, Problem, QueryRule, TensorMut, TensorRef};
 use std::time::Duration;
 
 const SHAPE: [usize; 4] = [1, 64, 4, 16];
@@ -279,9 +279,42 @@ fn costs_and_curves() {
 
 #[test]
 fn configs_can_be_copied() {
-    let config = Config::builder().gigapath().longnet(16, 2, 2, 3).head_groups(4, &[(16, 1), (64, 4)]).build().unwrap();
+    let config = Config::gigapath().longnet(16, 2, 2, 3).head_groups(4, &[(16, 1), (64, 4)]).build().unwrap();
     assert_eq!(config.branch_count(), 10);
     let copy = config.try_clone().unwrap();
     drop(config);
     assert_eq!(copy.branch_count(), 10);
+}
+
+#[test]
+fn configs_are_read_back() {
+    let branches = [
+        Branch::new(24, 5),
+        Branch::new(0, 7).heads(3..5).phase(Phase::Fixed(9)).query_rule(QueryRule::Every),
+        Branch::new(60, 4)
+            .heads(5..i32::MAX)
+            .phase(Phase::Interleave)
+            .query_rule(QueryRule::Residue)
+            .order(Order::Hilbert(12)),
+    ];
+    let mut builder = Config::builder().causal(true).scale(-0.3).padding(Padding::ZeroKeys).engine(Engine::REFERENCE);
+    for branch in &branches {
+        builder = builder.push(branch.clone());
+    }
+    let config = builder.allow_tf32(true).workspace_limit(1 << 40).exchange(Exchange::RING).build().unwrap();
+    for read in [&config, &Context::cpu(&config).unwrap().config().unwrap()] {
+        assert_eq!(read.branches().unwrap(), branches);
+        assert!(read.causal() && read.allow_tf32());
+        assert_eq!(read.scale(), Some(-0.3));
+        assert_eq!(read.padding(), Padding::ZeroKeys);
+        assert_eq!(read.engine(), Engine::REFERENCE);
+        assert_eq!(read.workspace_limit(), 1 << 40);
+        assert_eq!(read.exchange(), Exchange::RING);
+    }
+    let config = Config::builder().branch(16, 1).build().unwrap();
+    assert_eq!((config.causal(), config.scale(), config.padding()), (false, None, Padding::Exact));
+    let gigapath = Config::gigapath().build().unwrap();
+    assert_eq!((gigapath.branch_count(), gigapath.padding()), (5, Padding::ZeroKeys));
+    let error = Config::builder().push(Branch::new(16, 1).heads(2..2)).build().unwrap_err();
+    assert!(error.message().starts_with("heads is 2..2"), "{error}");
 }
