@@ -2,7 +2,8 @@
 /*
  * Forward, backward, and what they will cost.
  *
- * With A(n, h) the multiset of key positions that the config gives query position n of head h, and g = h / (H/G):
+ * With A(n, h) the multiset (under the key rule `once` the set) of key positions that the config gives query position n
+ * of head h, and g = h / (H/G):
  *
  *   LSE[n,h] = log sum over m in A(n,h) of exp(scale * Q[n,h] . K[m,g])                     (natural logarithm)
  *   O[n,h]   =     sum over m in A(n,h) of exp(scale * Q[n,h] . K[m,g] - LSE[n,h]) * V[m,g]
@@ -173,7 +174,8 @@ typedef struct annulus_problem {
  * workspace is that of the call of all ranks. Set `size` to sizeof(annulus_estimate) before the call, best by
  * ANNULUS_ESTIMATE_INIT.
  *
- * pairs counts (query, key) pairs over batch, heads and branches. It is exact, but for one case: in the Hilbert order
+ * pairs counts (query, key) pairs over batch, heads and branches: a key that several branches give a query is counted
+ * for each of them, whatever the key rule. It is exact, but for one case: in the Hilbert order
  * with a query window, or causal with the query rule `every`, positions are taken as evenly spread over the segment.
  * flops are 4 * pairs * D forward and 10 * pairs * D backward (a multiplication and an addition are two).
  */

@@ -4,7 +4,8 @@
  *
  * The pattern is a list of branches. Branch i cuts the sequence into segments of w_i positions (the last may be
  * shorter) and keeps every r_i-th position of each. A query's keys are the multiset union over the branches (a key
- * reached by two branches counts twice), and the result is one softmax over that union. This equals LongNet's mixture
+ * reached by two branches counts twice, unless the key rule says otherwise), and the result is one softmax over that
+ * union. This equals LongNet's mixture
  * of branches by their softmax denominators (Ding et al. 2023, arXiv:2307.02486, equations 9 and 10).
  *
  * Equal inputs give bit-equal results on the same machine and build, whatever the number of threads.
@@ -57,6 +58,14 @@ typedef enum annulus_padding_rule ANNULUS_INT32 {
                                      that were trained with it. */
 } annulus_padding_rule;
 
+/* How often a key counts that several branches give to a query. */
+typedef enum annulus_key_rule ANNULUS_INT32 {
+    ANNULUS_KEY_EACH_BRANCH = 1, /* once for each branch that reaches it: LongNet's multiset (default) */
+    ANNULUS_KEY_ONCE = 2 /* once: the set union. Slots without a position (zero_keys padding) are of their branch
+                            alone and count for each as ever. A config of several branches is computed by the
+                            engine `reference` only. */
+} annulus_key_rule;
+
 /*
  * Who computes. Results agree up to rounding.
  *
@@ -80,8 +89,8 @@ typedef enum annulus_engine ANNULUS_INT32 {
 ANNULUS_API const char *annulus_engine_name(annulus_engine engine);
 
 /*
- * Makes an empty config in *config: no branches, not causal, exact padding, scale 1/sqrt(D), engine auto. At least one
- * branch must be added before it is used. The caller destroys it. Since 0.1.0.
+ * Makes an empty config in *config: no branches, not causal, exact padding, keys count for each branch, scale
+ * 1/sqrt(D), engine auto. At least one branch must be added before it is used. The caller destroys it. Since 0.1.0.
  */
 ANNULUS_API annulus_status annulus_config_create(annulus_config **config);
 
@@ -153,6 +162,12 @@ ANNULUS_API annulus_status annulus_config_set_padding_rule(annulus_config *confi
 
 /* The padding rule of all branches, in *rule. Since 0.1.0. */
 ANNULUS_API annulus_status annulus_config_get_padding_rule(const annulus_config *config, annulus_padding_rule *rule);
+
+/* Sets how often a key counts that several branches reach. Since 0.1.0. */
+ANNULUS_API annulus_status annulus_config_set_key_rule(annulus_config *config, annulus_key_rule rule);
+
+/* How often a key counts that several branches reach, in *rule. Since 0.1.0. */
+ANNULUS_API annulus_status annulus_config_get_key_rule(const annulus_config *config, annulus_key_rule *rule);
 
 /* causal 1: a query attends only to keys at its own global position or before; 0: no such limit. Since 0.1.0. */
 ANNULUS_API annulus_status annulus_config_set_causal(annulus_config *config, int causal);

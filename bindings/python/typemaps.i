@@ -72,6 +72,7 @@ MADE_HANDLE(annulus_comm, comm)
 WRITTEN_ENUM(annulus_engine, engine)
 WRITTEN_ENUM(annulus_exchange, exchange)
 WRITTEN_ENUM(annulus_padding_rule, rule)
+WRITTEN_ENUM(annulus_key_rule, rule)
 
 /* Addresses. */
 %typemap(in) void *stream, void *workspace, void *data, const void *mpi_comm, void *nccl_comm, int64_t *positions {

@@ -190,6 +190,18 @@ annulus_status annulus_config_get_padding_rule(const annulus_config *config, ann
     return get(config, "rule", rule, [](const annulus_config &from) { return from.pattern.padding_rule; });
 }
 
+annulus_status annulus_config_set_key_rule(annulus_config *config, annulus_key_rule rule) {
+    return guard([&] {
+        required(config, "config");
+        check_enum("rule", rule, ANNULUS_KEY_EACH_BRANCH, ANNULUS_KEY_ONCE);
+        config->pattern.key_rule = rule;
+    });
+}
+
+annulus_status annulus_config_get_key_rule(const annulus_config *config, annulus_key_rule *rule) {
+    return get(config, "rule", rule, [](const annulus_config &from) { return from.pattern.key_rule; });
+}
+
 annulus_status annulus_config_set_causal(annulus_config *config, int causal) {
     return guard([&] { required(config, "config").pattern.causal = check_flag("causal", causal); });
 }

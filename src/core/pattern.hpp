@@ -25,6 +25,7 @@ struct Branch {
 struct Pattern {
     std::vector<Branch> branches;
     annulus_padding_rule padding_rule = ANNULUS_PADDING_EXACT;
+    annulus_key_rule key_rule = ANNULUS_KEY_EACH_BRANCH;
     bool causal = false;
     std::optional<double> scale; // none: 1/sqrt(D)
 };

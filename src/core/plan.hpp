@@ -219,6 +219,10 @@ class Plan {
     const std::vector<BranchPlan> &branches() const { return shape_->branches; }
     bool causal() const { return shape_->pattern.causal; }
     double scale() const { return shape_->scale; }
+    // Whether a query may have a key of several branches that is to count once.
+    bool shares_keys() const {
+        return shape_->pattern.key_rule == ANNULUS_KEY_ONCE && shape_->pattern.branches.size() > 1;
+    }
     std::uint64_t bytes() const {
         return sizeof *this + sizeof *shape_ + shape_->pattern.branches.capacity() * sizeof(Branch) +
                shape_->branches.capacity() * sizeof(BranchPlan);

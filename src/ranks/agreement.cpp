@@ -50,7 +50,7 @@ constexpr std::size_t branch_hashes = 32;
 // What the ranks show one another: plain numbers, the same in every build.
 struct Card {
     std::int32_t declines; // not 0: only the message counts
-    std::int32_t pass, dtype, heads, kv_heads, head_dim, causal, padding_rule, exchange, branch_count;
+    std::int32_t pass, dtype, heads, kv_heads, head_dim, causal, padding_rule, key_rule, exchange, branch_count;
     std::int64_t batch, rows;
     std::int32_t lengths_are_set;
     std::int64_t sequence_count;
@@ -86,6 +86,7 @@ Card card_of(const Intention &intention) {
     card.head_dim = problem.head_dim;
     card.causal = pattern.causal;
     card.padding_rule = pattern.padding_rule;
+    card.key_rule = pattern.key_rule;
     card.exchange = intention.exchange;
     card.branch_count = static_cast<std::int32_t>(pattern.branches.size());
     card.batch = problem.batch;
@@ -134,6 +135,7 @@ void compare(const Card &first, const Card &other, int rank) {
     differ("the config's number of branches", other.branch_count, first.branch_count);
     differ("causal of the config", other.causal, first.causal);
     differ("the padding rule of the config", other.padding_rule, first.padding_rule);
+    differ("the key rule of the config", other.key_rule, first.key_rule);
     differ("the exchange of the config", other.exchange, first.exchange);
     if (other.scale != first.scale)
         throw Error(ANNULUS_ERROR_ARGUMENT,

@@ -34,6 +34,7 @@ static void null_handles(void **state) {
     assert_refused(annulus_config_get_branch(f->config, 0, NULL), ARGUMENT, "branch");
     assert_int_equal(annulus_config_branch_count(NULL), 0);
     assert_refused(annulus_config_set_padding_rule(NULL, ANNULUS_PADDING_EXACT), ARGUMENT, "config");
+    assert_refused(annulus_config_set_key_rule(NULL, ANNULUS_KEY_ONCE), ARGUMENT, "config");
     assert_refused(annulus_config_set_causal(NULL, 1), ARGUMENT, "config");
     assert_refused(annulus_config_set_scale(NULL, 1), ARGUMENT, "config");
     assert_refused(annulus_config_unset_scale(NULL), ARGUMENT, "config");
@@ -156,6 +157,7 @@ static void getters(void **state) {
     fixture *f = *state;
     annulus_config *c = f->config, *copy = NULL;
     annulus_padding_rule padding;
+    annulus_key_rule keys;
     annulus_engine engine;
     annulus_exchange exchange;
     int flag;
@@ -163,6 +165,8 @@ static void getters(void **state) {
     uint64_t bytes;
     assert_refused(annulus_config_get_padding_rule(NULL, &padding), ARGUMENT, "config");
     assert_refused(annulus_config_get_padding_rule(c, NULL), ARGUMENT, "rule");
+    assert_refused(annulus_config_get_key_rule(NULL, &keys), ARGUMENT, "config");
+    assert_refused(annulus_config_get_key_rule(c, NULL), ARGUMENT, "rule");
     assert_refused(annulus_config_get_causal(NULL, &flag), ARGUMENT, "config");
     assert_refused(annulus_config_get_causal(c, NULL), ARGUMENT, "causal");
     assert_refused(annulus_config_get_scale(NULL, &scale), ARGUMENT, "config");
@@ -203,6 +207,7 @@ static void enumerations(void **state) {
     for (int i = 0; i < 4; ++i) {
         const int n = unknown[i];
         assert_refused(annulus_config_set_padding_rule(c, (annulus_padding_rule)n), ARGUMENT, "rule");
+        assert_refused(annulus_config_set_key_rule(c, (annulus_key_rule)n), ARGUMENT, "rule");
         assert_refused(annulus_config_set_engine(c, (annulus_engine)n), ARGUMENT, "engine");
         assert_refused(annulus_context_create(&context, (annulus_device)n, 0), ARGUMENT, "device");
         assert_refused(annulus_device_count((annulus_device)n, &count), ARGUMENT, "device");

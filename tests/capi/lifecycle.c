@@ -64,12 +64,14 @@ static void branches_are_numbered(void **state) {
 /* Fails unless a config says `set` or, where that is 0, what a new config says. */
 static void assert_settings(const annulus_config *config, int set) {
     annulus_padding_rule padding;
+    annulus_key_rule keys;
     annulus_engine engine;
     annulus_exchange exchange;
     int causal = 77, allow = 77;
     double scale = 77;
     uint64_t bytes = 77;
     assert_ok(annulus_config_get_padding_rule(config, &padding));
+    assert_ok(annulus_config_get_key_rule(config, &keys));
     assert_ok(annulus_config_get_causal(config, &causal));
     assert_ok(annulus_config_get_scale(config, &scale));
     assert_ok(annulus_config_get_engine(config, &engine));
@@ -77,6 +79,7 @@ static void assert_settings(const annulus_config *config, int set) {
     assert_ok(annulus_config_get_workspace_limit(config, &bytes));
     assert_ok(annulus_config_get_exchange(config, &exchange));
     assert_int_equal(padding, set ? ANNULUS_PADDING_ZERO_KEYS : ANNULUS_PADDING_EXACT);
+    assert_int_equal(keys, set ? ANNULUS_KEY_ONCE : ANNULUS_KEY_EACH_BRANCH);
     assert_int_equal(causal, set);
     assert_true(set ? scale == -0.3 : scale != scale);
     assert_int_equal(engine, set ? ANNULUS_ENGINE_REFERENCE : ANNULUS_ENGINE_AUTO);
@@ -94,6 +97,7 @@ static void settings_are_read_back(void **state) {
     add_branch(config, 4, 1);
     assert_ok(annulus_config_set_padding_rule(config, ANNULUS_PADDING_ZERO_KEYS));
     assert_ok(annulus_config_set_causal(config, 1));
+    assert_ok(annulus_config_set_key_rule(config, ANNULUS_KEY_ONCE));
     assert_ok(annulus_config_set_scale(config, -0.3));
     assert_ok(annulus_config_set_engine(config, ANNULUS_ENGINE_REFERENCE));
     assert_ok(annulus_config_set_allow_tf32(config, 1));

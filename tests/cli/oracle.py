@@ -74,7 +74,7 @@ def branch_keys(n, heads, w, r, first_head=0, head_count=None, phase="block", qu
     return keys, zeros
 
 
-def attention(q, k, v, branches, causal=False, zero_keys=False, scale=None, query_start=0):
+def attention(q, k, v, branches, causal=False, zero_keys=False, keys_once=False, scale=None, query_start=0):
     """O [B, Nq, H, D] and LSE [B, H, Nq] of arrays [B, N, heads, D] in float64."""
     n, heads, dim = k.shape[1], q.shape[2], q.shape[3]
     rows = slice(query_start, query_start + q.shape[1])
@@ -82,6 +82,8 @@ def attention(q, k, v, branches, causal=False, zero_keys=False, scale=None, quer
     for branch in branches:
         more_keys, more_zeros = branch_keys(n, heads, **branch, zero_keys=zero_keys and not causal)
         keys, zeros = keys + more_keys, zeros + more_zeros
+    if keys_once:
+        keys = np.minimum(keys, 1)
     keys, zeros = keys[:, rows], zeros[:, rows]
     if causal:
         keys = keys * (np.arange(n)[None, :] <= np.arange(n)[rows][:, None])

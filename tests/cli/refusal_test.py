@@ -47,6 +47,7 @@ BAD_OPTIONS = {
     "head groups beside heads": ["--branch", "8:1,heads=0", "--head-groups"],
     "more head groups than heads": ["--branch", "8:1", "--branch", "8:1", "--branch", "8:1", "--head-groups"],
     "unknown padding": ["--branch", "8:1", "--padding", "mirror"],
+    "unknown key rule": ["--branch", "8:1", "--key-rule", "twice"],
     "scale of words": ["--branch", "8:1", "--scale", "big"],
     "infinite scale": ["--branch", "8:1", "--scale", "inf"],
     "unknown engine": ["--branch", "8:1", "--engine", "abacus"],

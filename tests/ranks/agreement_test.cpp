@@ -30,6 +30,7 @@ std::vector<Otherwise> disagreements() {
         of_problem("batch", "batch", [](Problem &p) { p.batch = 1; }),
         of_problem("causal", "causal", [](Problem &p) { p.causal = true; }),
         of_problem("padding", "padding", [](Problem &p) { p.zero_keys = true; }),
+        of_problem("key_rule", "key rule", [](Problem &p) { p.keys_once = true; }),
         of_problem("scale", "scale", [](Problem &p) { p.scale = 0.5; }),
         of_problem("more_branches", "branches", [](Problem &p) { p.branches.emplace_back(); }),
         of_problem("fewer_branches", "branches", [](Problem &p) { p.branches.pop_back(); }),

@@ -92,6 +92,11 @@ Mask::Keys Mask::keys(std::int64_t position, std::int32_t head) const {
     Keys keys;
     for (std::size_t branch = 0; branch < problem_.branches.size(); ++branch)
         add_keys(branch, position, head, keys);
+    if (problem_.keys_once) {
+        std::ranges::sort(keys.positions);
+        const auto again = std::ranges::unique(keys.positions);
+        keys.positions.erase(again.begin(), again.end());
+    }
     return keys;
 }
 

@@ -14,7 +14,7 @@ class Mask {
     explicit Mask(const Problem &problem);
 
     struct Keys {
-        std::vector<std::int64_t> positions; // one reached by two branches stands here twice
+        std::vector<std::int64_t> positions; // one reached by two branches stands here twice, unless it counts once
         std::int64_t padding = 0;            // keys of score 0 and value 0 besides
     };
     Keys keys(std::int64_t position, std::int32_t head) const;

@@ -34,7 +34,8 @@ std::ostream &operator<<(std::ostream &out, const Problem &problem) {
         print_branch(out, branch);
         separator = ", ";
     }
-    out << std::boolalpha << "}, .causal = " << problem.causal << ", .zero_keys = " << problem.zero_keys;
+    out << std::boolalpha << "}, .causal = " << problem.causal << ", .zero_keys = " << problem.zero_keys
+        << ", .keys_once = " << problem.keys_once;
     if (problem.scale)
         out << ", .scale = " << *problem.scale;
     if (problem.window)
@@ -65,6 +66,7 @@ Config make_config(const Problem &problem, annulus_engine engine) {
     }
     check(annulus_config_set_causal(raw, problem.causal));
     check(annulus_config_set_padding_rule(raw, problem.zero_keys ? ANNULUS_PADDING_ZERO_KEYS : ANNULUS_PADDING_EXACT));
+    check(annulus_config_set_key_rule(raw, problem.keys_once ? ANNULUS_KEY_ONCE : ANNULUS_KEY_EACH_BRANCH));
     if (problem.scale)
         check(annulus_config_set_scale(raw, *problem.scale));
     check(annulus_config_set_engine(raw, engine));

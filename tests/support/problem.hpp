@@ -42,6 +42,7 @@ struct Problem {
     std::vector<BranchSpec> branches = {BranchSpec{}};
     bool causal = false;
     bool zero_keys = false;
+    bool keys_once = false; // a key of several branches counts once
     std::optional<double> scale = {};
     std::optional<QueryWindow> window = {};
     Layout layout = Layout::rows;

@@ -8,6 +8,7 @@ const QUERIES = (
 )
 const ORDERS = (linear = LibAnnulus.ANNULUS_ORDER_LINEAR, hilbert = LibAnnulus.ANNULUS_ORDER_HILBERT)
 const PADDINGS = (exact = LibAnnulus.ANNULUS_PADDING_EXACT, zero_keys = LibAnnulus.ANNULUS_PADDING_ZERO_KEYS)
+const KEY_RULES = (each_branch = LibAnnulus.ANNULUS_KEY_EACH_BRANCH, once = LibAnnulus.ANNULUS_KEY_ONCE)
 const EXCHANGES = (
     auto = LibAnnulus.ANNULUS_EXCHANGE_AUTO,
     ring = LibAnnulus.ANNULUS_EXCHANGE_RING,
@@ -63,7 +64,7 @@ end
 Base.convert(::Type{Branch}, pair::Tuple{Integer,Integer}) = Branch(pair...)
 
 """
-    Config(branches; causal=false, scale=nothing, padding=:exact, engine=:auto,
+    Config(branches; causal=false, scale=nothing, padding=:exact, key_rule=:each_branch, engine=:auto,
            allow_tf32=false, workspace_limit=0, exchange=:auto)
 
 What to compute. Each of `branches` is a pair `(segment length, dilation)` or a [`Branch`](@ref); or `branches` is one of
@@ -73,6 +74,7 @@ What to compute. Each of `branches` is a pair `(segment length, dilation)` or a 
 * `causal`: a query attends only to keys at its own position or before.
 * `scale`: the factor on q·k; `nothing` is 1/√D.
 * `padding`: `:exact`, or `:zero_keys` for weights that were trained with LongNet's published code.
+* `key_rule`: how often a key counts that several branches give to a query: `:each_branch`, once for each, or `:once`.
 * `engine`: `:auto`, `:cpu`, `:fused` (CUDA), `:gemm` (CUDA) or `:reference`.
 * `allow_tf32`: products of Float32 may be computed in TF32 on a GPU.
 * `workspace_limit`: the most bytes that a call may take besides its arrays; 0 is the engine's choice.
@@ -106,6 +108,7 @@ function set(
     causal::Union{Nothing,Bool} = nothing,
     scale::Union{Nothing,Real} = nothing,
     padding::Union{Nothing,Symbol} = nothing,
+    key_rule::Union{Nothing,Symbol} = nothing,
     engine::Union{Nothing,Symbol} = nothing,
     allow_tf32::Union{Nothing,Bool} = nothing,
     workspace_limit::Union{Nothing,Integer} = nothing,
@@ -116,6 +119,7 @@ function set(
     apply(LibAnnulus.annulus_config_set_causal, causal)
     apply(LibAnnulus.annulus_config_set_scale, scale)
     apply(LibAnnulus.annulus_config_set_padding_rule, code("padding", padding, PADDINGS))
+    apply(LibAnnulus.annulus_config_set_key_rule, code("key_rule", key_rule, KEY_RULES))
     apply(LibAnnulus.annulus_config_set_engine, code("engine", engine, ENGINES))
     apply(LibAnnulus.annulus_config_set_allow_tf32, allow_tf32)
     apply(LibAnnulus.annulus_config_set_workspace_limit, workspace_limit)
@@ -167,6 +171,7 @@ function options(config::Config)
         causal = read_value(LibAnnulus.annulus_config_get_causal, Cint, config) != 0,
         scale = isnan(scale) ? nothing : scale,
         padding = name_of(read_value(LibAnnulus.annulus_config_get_padding_rule, Int32, config), PADDINGS),
+        key_rule = name_of(read_value(LibAnnulus.annulus_config_get_key_rule, Int32, config), KEY_RULES),
         engine = engine_name(read_value(LibAnnulus.annulus_config_get_engine, Int32, config)),
         allow_tf32 = read_value(LibAnnulus.annulus_config_get_allow_tf32, Cint, config) != 0,
         workspace_limit = Int(read_value(LibAnnulus.annulus_config_get_workspace_limit, UInt64, config)),

@@ -139,6 +139,12 @@ const ANNULUS_PADDING_EXACT = annulus_padding_rule(1) # nothing: positions that 
 const ANNULUS_PADDING_ZERO_KEYS = annulus_padding_rule(2) # a key of score 0 and value 0, as LongNet's published code pads: with w' = min(w, N) a segment has ceil(w'/r) slots for each residue. No effect when causal. For weights that were trained with it.
 
 @doc raw"""
+How often a key counts that several branches give to a query.
+""" const annulus_key_rule = Int32
+const ANNULUS_KEY_EACH_BRANCH = annulus_key_rule(1) # once for each branch that reaches it: LongNet's multiset (default)
+const ANNULUS_KEY_ONCE = annulus_key_rule(2) # once: the set union. Slots without a position (zero_keys padding) are of their branch alone and count for each as ever. A config of several branches is computed by the engine `reference` only.
+
+@doc raw"""
 Who computes. Results agree up to rounding.
 
 `auto` is the fastest engine of the context's device that supports the problem and the tensors of the call. On CUDA
@@ -159,8 +165,8 @@ name, whether it can run them or not. Static. Any thread. Since 0.1.0.
 end
 
 @doc raw"""
-Makes an empty config in \*config: no branches, not causal, exact padding, scale 1/sqrt(D), engine auto. At least one
-branch must be added before it is used. The caller destroys it. Since 0.1.0.
+Makes an empty config in \*config: no branches, not causal, exact padding, keys count for each branch, scale
+1/sqrt(D), engine auto. At least one branch must be added before it is used. The caller destroys it. Since 0.1.0.
 """ function annulus_config_create(config)
     @library_call annulus_config_create(config::Ptr{Ptr{annulus_config}})::annulus_status
 end
@@ -241,6 +247,18 @@ end
 The padding rule of all branches, in \*rule. Since 0.1.0.
 """ function annulus_config_get_padding_rule(config, rule)
     @library_call annulus_config_get_padding_rule(config::Ptr{annulus_config}, rule::Ptr{annulus_padding_rule})::annulus_status
+end
+
+@doc raw"""
+Sets how often a key counts that several branches reach. Since 0.1.0.
+""" function annulus_config_set_key_rule(config, rule)
+    @library_call annulus_config_set_key_rule(config::Ptr{annulus_config}, rule::annulus_key_rule)::annulus_status
+end
+
+@doc raw"""
+How often a key counts that several branches reach, in \*rule. Since 0.1.0.
+""" function annulus_config_get_key_rule(config, rule)
+    @library_call annulus_config_get_key_rule(config::Ptr{annulus_config}, rule::Ptr{annulus_key_rule})::annulus_status
 end
 
 @doc raw"""
@@ -604,7 +622,8 @@ What a problem costs. In a context with a communicator (comm.h) the problem's wi
 workspace is that of the call of all ranks. Set `size` to sizeof(annulus_estimate) before the call, best by
 ANNULUS_ESTIMATE_INIT.
 
-pairs counts (query, key) pairs over batch, heads and branches. It is exact, but for one case: in the Hilbert order
+pairs counts (query, key) pairs over batch, heads and branches: a key that several branches give a query is counted
+for each of them, whatever the key rule. It is exact, but for one case: in the Hilbert order
 with a query window, or causal with the query rule `every`, positions are taken as evenly spread over the segment.
 flops are 4 * pairs * D forward and 10 * pairs * D backward (a multiplication and an addition are two).
 """ struct annulus_estimate

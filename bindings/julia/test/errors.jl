@@ -75,6 +75,7 @@ end
         causal = true,
         scale = -0.3,
         padding = :zero_keys,
+        key_rule = :once,
         engine = :reference,
         allow_tf32 = true,
         workspace_limit = 2^40,

@@ -25,6 +25,7 @@ _QUERIES = {
 }
 _ORDERS = {"linear": _capi.ANNULUS_ORDER_LINEAR, "hilbert": _capi.ANNULUS_ORDER_HILBERT}
 _PADDINGS = {"exact": _capi.ANNULUS_PADDING_EXACT, "zero_keys": _capi.ANNULUS_PADDING_ZERO_KEYS}
+_KEY_RULES = {"each_branch": _capi.ANNULUS_KEY_EACH_BRANCH, "once": _capi.ANNULUS_KEY_ONCE}
 _EXCHANGES = {
     "auto": _capi.ANNULUS_EXCHANGE_AUTO,
     "ring": _capi.ANNULUS_EXCHANGE_RING,
@@ -155,6 +156,7 @@ def _options_of(handle: Any) -> dict[str, Any]:
     return dict(
         branches=[_branch_of(handle, index) for index in range(_capi.annulus_config_branch_count(handle))],
         causal=bool(made(_capi.annulus_config_get_causal(handle))),
+        key_rule=name_of(made(_capi.annulus_config_get_key_rule(handle)), _KEY_RULES),
         padding=name_of(made(_capi.annulus_config_get_padding_rule(handle)), _PADDINGS),
         scale=None if math.isnan(scale) else scale,
         engine=name_of(made(_capi.annulus_config_get_engine(handle)), _ENGINES),
@@ -181,6 +183,7 @@ class Config:
     branches: a list of (segment length, dilation), of `Branch`, or of dicts with a Branch's fields.
     causal: a query attends only to keys at its own position or before.
     padding: "exact", or "zero_keys" as LongNet's published code pads.
+    key_rule: how often a key counts that several branches give to a query: "each_branch", once for each, or "once".
     scale: the factor on q·k; None is 1/sqrt(D).
     engine: "auto", "cpu", "fused", "gemm" or "reference".
     allow_tf32: products of float32 tensors may be computed in TF32.
@@ -200,6 +203,7 @@ class Config:
         *,
         causal: bool = False,
         padding: str = "exact",
+        key_rule: str = "each_branch",
         scale: float | None = None,
         engine: str = "auto",
         allow_tf32: bool = False,
@@ -214,6 +218,7 @@ class Config:
             raise ArgumentError("branches is empty; at least one (segment length, dilation) is needed")
         check(_capi.annulus_config_set_causal(handle, int(flag("causal", causal))))
         check(_capi.annulus_config_set_padding_rule(handle, pick("padding", padding, _PADDINGS)))
+        check(_capi.annulus_config_set_key_rule(handle, pick("key_rule", key_rule, _KEY_RULES)))
         if scale is not None:
             check(_capi.annulus_config_set_scale(handle, number("scale", scale)))
         check(_capi.annulus_config_set_engine(handle, pick("engine", engine, _ENGINES)))

@@ -582,6 +582,7 @@ def attention(
     *,
     causal: bool | None = None,
     padding: str | None = None,
+    key_rule: str | None = None,
     scale: float | None = None,
     engine: str | None = None,
     allow_tf32: bool | None = None,
@@ -613,6 +614,7 @@ def attention(
     options = given(
         causal=causal,
         padding=padding,
+        key_rule=key_rule,
         scale=scale,
         engine=engine,
         allow_tf32=allow_tf32,

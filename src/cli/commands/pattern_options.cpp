@@ -123,6 +123,13 @@ void PatternOptions::add_to(CLI::App &command) {
         ->check(CLI::IsMember({"exact", "zero-keys"}))
         ->type_name("RULE")
         ->group(group);
+    command
+        .add_option("--key-rule", key_rule,
+                    "How often a key counts that several branches give to a query: once for each (each-branch, the "
+                    "default), or once")
+        ->check(CLI::IsMember({"each-branch", "once"}))
+        ->type_name("RULE")
+        ->group(group);
     add_number<double>(command, "--scale", scale, "Factor on Q.K, 1/sqrt(D) unless given")
         ->type_name("X")
         ->group(group);
@@ -152,6 +159,9 @@ Config PatternOptions::config(std::int32_t heads) const {
     if (!padding.empty())
         check(annulus_config_set_padding_rule(config.get(),
                                               padding == "exact" ? ANNULUS_PADDING_EXACT : ANNULUS_PADDING_ZERO_KEYS));
+    if (!key_rule.empty())
+        check(
+            annulus_config_set_key_rule(config.get(), key_rule == "once" ? ANNULUS_KEY_ONCE : ANNULUS_KEY_EACH_BRANCH));
     if (scale)
         check(annulus_config_set_scale(config.get(), *scale), "--scale");
     return config;

@@ -19,6 +19,7 @@ struct PatternOptions {
     bool head_groups = false;
     bool causal = false;
     std::string padding;
+    std::string key_rule;
     std::optional<double> scale;
 
     void add_to(CLI::App &command);

@@ -151,7 +151,7 @@ class Definition {
                 break;
             }
         }
-        return count;
+        return pattern_.key_rule == ANNULUS_KEY_ONCE ? std::min(count, 1) : count;
     }
 
     // How many keys of score 0 and value 0 query n of head h sees besides: slots without a real position.

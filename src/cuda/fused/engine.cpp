@@ -17,6 +17,8 @@ const char *refusal(const Plan &plan, const CudaDevice &device) {
     const Problem &problem = plan.problem();
     if (device.compute_capability() != 90)
         return "it needs a GPU of compute capability 9.0";
+    if (plan.shares_keys())
+        return counts_keys_by_branch;
     if (problem.dtype != ANNULUS_BFLOAT16 && problem.dtype != ANNULUS_FLOAT16)
         return "it computes in bfloat16 and float16 only";
     if (!(plan.scale() > 0))

@@ -40,6 +40,8 @@ namespace annulus {
 namespace {
 
 const char *refusal(const Plan &plan, const CudaDevice &device) {
+    if (plan.shares_keys())
+        return counts_keys_by_branch;
     if (plan.problem().dtype == ANNULUS_FLOAT64)
         return "it has no float64; the CPU engines have";
     if (plan.problem().dtype == ANNULUS_BFLOAT16 && device.compute_capability() < 80)

@@ -47,6 +47,10 @@ CONFIGS = {
         annulus.Config([(16, 1), (48, 5)], padding="zero_keys"),
         {"branches": [{"w": 16, "r": 1}, {"w": 48, "r": 5}], "zero_keys": True},
     ),
+    "keys once": (
+        annulus.Config([(16, 1), (48, 5)], key_rule="once"),
+        {"branches": [{"w": 16, "r": 1}, {"w": 48, "r": 5}], "keys_once": True},
+    ),
     "scale": (annulus.Config([(16, 1)], scale=-0.75), {"branches": [{"w": 16, "r": 1}], "scale": -0.75}),
     "reference": (annulus.Config([(16, 2)], engine="reference"), {"branches": [{"w": 16, "r": 2}]}),
     "longnet": (
@@ -124,6 +128,7 @@ class ConfigTest(unittest.TestCase):
             branches=branches,
             causal=True,
             padding="zero_keys",
+            key_rule="once",
             scale=-0.3,
             engine="reference",
             allow_tf32=True,
@@ -180,7 +185,7 @@ class ConfigTest(unittest.TestCase):
                 "head count is 4294967296; it does not fit 32 bits",
                 lambda: annulus.Config([annulus.Branch(16, heads=(0, 2**32))]),
             ),
-            ("count is 0; it must be from 1", lambda: annulus.Config([annulus.Branch(16, heads=(0, 0))])),
+            ("head_count is -1; it must be from 0", lambda: annulus.Config([annulus.Branch(16, heads=(0, -1))])),
             ("grid_width", lambda: annulus.Config([annulus.Branch(16, grid_width=4)])),
             ("padding is 'same'", lambda: annulus.Config([(16, 1)], padding="same")),
             ("engine is 'fast'; it must be one of 'auto'", lambda: annulus.Config([(16, 1)], engine="fast")),

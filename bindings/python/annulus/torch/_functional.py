@@ -282,6 +282,7 @@ def dilated_attention(
     *,
     causal: Optional[bool] = None,
     padding: Optional[str] = None,
+    key_rule: Optional[str] = None,
     scale: Optional[float] = None,
     engine: Optional[str] = None,
     allow_tf32: Optional[bool] = None,
@@ -317,6 +318,7 @@ def dilated_attention(
     options = given(
         causal=causal,
         padding=padding,
+        key_rule=key_rule,
         scale=scale,
         engine=engine,
         allow_tf32=allow_tf32,

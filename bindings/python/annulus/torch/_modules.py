@@ -38,7 +38,7 @@ class MultiheadDilatedAttention(nn.Module):
     batch_first: inputs and outputs are [B, N, E]; otherwise [N, B, E]. B may be left out.
     process_group, shards: sequence parallelism; each rank of the group passes and gets its shard of the sequence, see
         dilated_attention(). Gradients of the parameters are each rank's part: sum them over the group.
-    options: of annulus.Config: padding, scale, engine, allow_tf32, workspace_limit, exchange.
+    options: of annulus.Config: padding, key_rule, scale, engine, allow_tf32, workspace_limit, exchange.
     """
 
     def __init__(

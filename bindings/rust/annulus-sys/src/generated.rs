@@ -102,6 +102,13 @@ pub const ANNULUS_PADDING_EXACT: annulus_padding_rule = 1;
 /// a key of score 0 and value 0, as LongNet's published code pads: with w' = min(w, N) a segment has ceil(w'/r) slots for each residue. No effect when causal. For weights that were trained with it.
 pub const ANNULUS_PADDING_ZERO_KEYS: annulus_padding_rule = 2;
 
+/// How often a key counts that several branches give to a query.
+pub type annulus_key_rule = i32;
+/// once for each branch that reaches it: LongNet's multiset (default)
+pub const ANNULUS_KEY_EACH_BRANCH: annulus_key_rule = 1;
+/// once: the set union. Slots without a position (zero_keys padding) are of their branch alone and count for each as ever. A config of several branches is computed by the engine `reference` only.
+pub const ANNULUS_KEY_ONCE: annulus_key_rule = 2;
+
 /// Who computes. Results agree up to rounding.
 ///
 /// `auto` is the fastest engine of the context's device that supports the problem and the tensors of the call. On CUDA
@@ -332,7 +339,8 @@ pub const ANNULUS_PROBLEM_INIT: annulus_problem = annulus_problem {
 /// workspace is that of the call of all ranks. Set `size` to sizeof(annulus_estimate) before the call, best by
 /// ANNULUS_ESTIMATE_INIT.
 ///
-/// pairs counts (query, key) pairs over batch, heads and branches. It is exact, but for one case: in the Hilbert order
+/// pairs counts (query, key) pairs over batch, heads and branches: a key that several branches give a query is counted
+/// for each of them, whatever the key rule. It is exact, but for one case: in the Hilbert order
 /// with a query window, or causal with the query rule `every`, positions are taken as evenly spread over the segment.
 /// flops are 4 * pairs * D forward and 10 * pairs * D backward (a multiplication and an addition are two).
 #[repr(C)]
@@ -472,8 +480,8 @@ extern "C" {
     /// name, whether it can run them or not. Static. Any thread. Since 0.1.0.
     pub fn annulus_engine_name(engine: annulus_engine) -> *const c_char;
 
-    /// Makes an empty config in \*config: no branches, not causal, exact padding, scale 1/sqrt(D), engine auto. At least one
-    /// branch must be added before it is used. The caller destroys it. Since 0.1.0.
+    /// Makes an empty config in \*config: no branches, not causal, exact padding, keys count for each branch, scale
+    /// 1/sqrt(D), engine auto. At least one branch must be added before it is used. The caller destroys it. Since 0.1.0.
     pub fn annulus_config_create(config: *mut *mut annulus_config) -> annulus_status;
 
     /// Makes the config of Prov-GigaPath's slide encoder in \*config, as its weights were trained: five branches of w = 1024,
@@ -523,6 +531,12 @@ extern "C" {
         config: *const annulus_config,
         rule: *mut annulus_padding_rule,
     ) -> annulus_status;
+
+    /// Sets how often a key counts that several branches reach. Since 0.1.0.
+    pub fn annulus_config_set_key_rule(config: *mut annulus_config, rule: annulus_key_rule) -> annulus_status;
+
+    /// How often a key counts that several branches reach, in \*rule. Since 0.1.0.
+    pub fn annulus_config_get_key_rule(config: *const annulus_config, rule: *mut annulus_key_rule) -> annulus_status;
 
     /// causal 1: a query attends only to keys at its own global position or before; 0: no such limit. Since 0.1.0.
     pub fn annulus_config_set_causal(config: *mut annulus_config, causal: c_int) -> annulus_status;

@@ -52,6 +52,16 @@ pub enum Padding {
     ZeroKeys,
 }
 
+/// How often a key counts that several branches give to a query.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KeyRule {
+    /// Once for each branch that reaches it: LongNet's multiset.
+    #[default]
+    EachBranch,
+    /// Once.
+    Once,
+}
+
 /// Who computes. A newer library may have more engines.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Engine(pub(crate) sys::annulus_engine);
@@ -273,6 +283,14 @@ impl Config {
         }
     }
 
+    /// How often a key counts that several branches give to a query.
+    pub fn key_rule(&self) -> KeyRule {
+        match self.get(sys::annulus_config_get_key_rule, 0) {
+            sys::ANNULUS_KEY_EACH_BRANCH => KeyRule::EachBranch,
+            _ => KeyRule::Once,
+        }
+    }
+
     /// The engine that was asked for.
     pub fn engine(&self) -> Engine {
         Engine(self.get(sys::annulus_config_get_engine, 0))
@@ -389,6 +407,15 @@ impl ConfigBuilder {
             Padding::ZeroKeys => sys::ANNULUS_PADDING_ZERO_KEYS,
         };
         self.set(|handle| unsafe { sys::annulus_config_set_padding_rule(handle, rule) })
+    }
+
+    /// How often a key counts that several branches give to a query.
+    pub fn key_rule(self, rule: KeyRule) -> ConfigBuilder {
+        let rule = match rule {
+            KeyRule::EachBranch => sys::ANNULUS_KEY_EACH_BRANCH,
+            KeyRule::Once => sys::ANNULUS_KEY_ONCE,
+        };
+        self.set(|handle| unsafe { sys::annulus_config_set_key_rule(handle, rule) })
     }
 
     /// The engine. One that cannot serve a later call makes that call fail.

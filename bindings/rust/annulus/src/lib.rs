@@ -34,7 +34,7 @@ mod estimate;
 mod tensor;
 
 pub use comm::{AbortHandle, Comm, NcclId};
-pub use config::{Branch, Config, ConfigBuilder, Engine, Exchange, Order, Padding, Phase, QueryRule};
+pub use config::{Branch, Config, ConfigBuilder, Engine, Exchange, KeyRule, Order, Padding, Phase, QueryRule};
 pub use context::{CallOptions, Context, Device, Traffic};
 pub use element::{Bf16, Dtype, Element, F16};
 pub use error::{Error, Result, Status};

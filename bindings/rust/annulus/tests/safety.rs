@@ -2,7 +2,7 @@
 //! Errors, views, threads and ranks.
 
 use annulus::{attention, AbortHandle, Branch, Comm, Config, Context, Device, Engine, Error, Exchange, Order, Status};
-use annulus::{CallOptions, Dtype, Padding, Pass, Phase, Problem, QueryRule, TensorMut, TensorRef};
+use annulus::{CallOptions, Dtype, KeyRule, Padding, Pass, Phase, Problem, QueryRule, TensorMut, TensorRef};
 use std::time::Duration;
 
 const SHAPE: [usize; 4] = [1, 64, 4, 16];
@@ -42,7 +42,7 @@ fn unknown_statuses_are_kept() {
     let status = Status::from_code(12345);
     assert_eq!((status.code(), status.name()), (12345, "unknown"));
     assert_ne!(status, Status::INTERNAL);
-    assert_eq!(Engine::from_code(999).name(), "");
+    assert_eq!(Engine::from_code(999).name(), "unknown");
 }
 
 #[test]
@@ -301,12 +301,19 @@ fn configs_are_read_back() {
     for branch in &branches {
         builder = builder.push(branch.clone());
     }
-    let config = builder.allow_tf32(true).workspace_limit(1 << 40).exchange(Exchange::RING).build().unwrap();
+    let config = builder
+        .key_rule(KeyRule::Once)
+        .allow_tf32(true)
+        .workspace_limit(1 << 40)
+        .exchange(Exchange::RING)
+        .build()
+        .unwrap();
     for read in [&config, &Context::cpu(&config).unwrap().config().unwrap()] {
         assert_eq!(read.branches().unwrap(), branches);
         assert!(read.causal() && read.allow_tf32());
         assert_eq!(read.scale(), Some(-0.3));
         assert_eq!(read.padding(), Padding::ZeroKeys);
+        assert_eq!(read.key_rule(), KeyRule::Once);
         assert_eq!(read.engine(), Engine::REFERENCE);
         assert_eq!(read.workspace_limit(), 1 << 40);
         assert_eq!(read.exchange(), Exchange::RING);
