@@ -35,6 +35,9 @@ fn structs_lie_as_in_c() {
     let told = String::from_utf8(output.stdout).expect("it prints text");
     let mine = layout! {
         annulus_tensor { data, dtype, rank, shape, stride }
+        annulus_branch {
+            size, segment_length, dilation, residue, grid_width, first_head, head_count, phase_rule, query_rule, order
+        }
         annulus_allocator { size, allocate, release, user }
         annulus_call_options { size, flags, query_start, sequence_count, sequence_starts, sequence_lengths }
         annulus_problem {
