@@ -94,7 +94,8 @@ typedef struct annulus_call_options {
  * ANNULUS_ERROR_UNSUPPORTED: D is no multiple of 8 from 8 to 256, or the config's engine cannot do this; the message
  *   says why.
  *
- * ANNULUS_ERROR_MEMORY: the workspace or its limit is too small, or an allocation failed.
+ * ANNULUS_ERROR_WORKSPACE: the context's workspace or the config's workspace limit is too small; status.h tells of
+ *   annulus_last_error_bytes(). ANNULUS_ERROR_MEMORY: an allocation failed, or no memory can hold what is needed.
  *
  * Nothing was written in these cases. ANNULUS_ERROR_CUDA, ANNULUS_ERROR_CUBLAS: the device failed; outputs may be
  * partly written.
@@ -203,8 +204,9 @@ typedef struct annulus_estimate {
  * branch: an index of the config, and pairs, flops and remote_bytes are that branch's share; or ANNULUS_ALL_BRANCHES.
  * ANNULUS_ERROR_ARGUMENT: a pointer is NULL, the context has no config, `branch` does not exist, a size is not known or
  * non-zero bytes follow what this version knows, or the problem is not legal. ANNULUS_ERROR_UNSUPPORTED: as
- * annulus_forward, or the plan of several ranks takes too many steps (below). ANNULUS_ERROR_MEMORY: a call needs more
- * than the config's workspace limit, or than any memory can hold. Since 0.1.0.
+ * annulus_forward, or the plan of several ranks takes too many steps (below). ANNULUS_ERROR_WORKSPACE: a call needs
+ * more than the config's workspace limit. ANNULUS_ERROR_MEMORY: it needs more than any memory can hold, or an
+ * allocation failed. Since 0.1.0.
  *
  * Time and memory grow with the number of branches, not with N or H: with 64 branches some hundredths of a second. Of
  * several ranks a plan tells the rows of every message; estimates and workspace sizes answer within 2^21 steps (about

@@ -9,7 +9,8 @@
  *
  * Before a call computes, the ranks tell one another how many rows they have and compare config, dtype, heads, head
  * dimension and batch; where they differ every rank gets ANNULUS_ERROR_ARGUMENT with a message that names the
- * difference, and where one rank's own arguments are bad the others get ANNULUS_ERROR_COMM with its message. Nothing is
+ * difference, and where one rank cannot do its part, as for bad arguments of its own or for want of memory, the others
+ * get ANNULUS_ERROR_DECLINED with its message. Nothing is
  * written then, and the communicator stays usable. So a call waits for the other ranks to make theirs; on CUDA it does
  * not wait for the tensors, but over NCCL for what the call before it exchanges. Lengths that differ from those of the
  * context's call before are told in one more message. While a stream is being captured into a CUDA graph, which only
@@ -142,7 +143,7 @@ ANNULUS_API annulus_status annulus_context_set_comm(annulus_context *context, an
  * Says how long the shards are: rank i holds lengths[i] >= 0 positions, behind those of rank i - 1. Calls need it only
  * where a stream is being captured, since the ranks tell one another; else it is a check: a call is
  * ANNULUS_ERROR_ARGUMENT on every rank where the ranks' tensors have other rows than some rank has set, or
- * ANNULUS_ERROR_COMM on the others of a rank whose own tensors do not have what it has set.
+ * ANNULUS_ERROR_DECLINED on the others of a rank whose own tensors do not have what it has set.
  *
  * annulus_workspace_size() and annulus_estimate_problem() ask nobody: in a context with a communicator they answer for
  * these lengths, and where none are set for shards as equal as can be, the first ones longer; windows that are not the

@@ -10,6 +10,7 @@
 #define ANNULUS_STATUS_H
 
 #include <annulus/export.h>
+#include <stdint.h>
 
 ANNULUS_BEGIN_DECLS
 
@@ -18,18 +19,22 @@ typedef enum annulus_status ANNULUS_INT32 {
     ANNULUS_OK = 0,
     ANNULUS_ERROR_ARGUMENT = 1,    /* an argument is not what the function's comment allows */
     ANNULUS_ERROR_UNSUPPORTED = 2, /* legal, but the chosen engine, device or build cannot do it */
-    ANNULUS_ERROR_MEMORY = 3,      /* an allocation failed, or the caller's workspace is too small */
+    ANNULUS_ERROR_MEMORY = 3,      /* an allocation failed */
     ANNULUS_ERROR_INTERNAL = 4,    /* a defect in annulus; please report the message */
     ANNULUS_ERROR_CUDA = 5,        /* a CUDA call failed; the message has its name and CUDA's words */
     ANNULUS_ERROR_CUBLAS = 6,      /* a cuBLAS call failed; the message has its name and cuBLAS's words */
     ANNULUS_ERROR_COMM = 7,        /* another rank failed, did not come in time, or the communicator was aborted */
     ANNULUS_ERROR_NCCL = 8,        /* an NCCL call failed; the message has its name and NCCL's words */
-    ANNULUS_ERROR_MPI = 9          /* an MPI call failed; the message has its name and MPI's words */
+    ANNULUS_ERROR_MPI = 9,         /* an MPI call failed; the message has its name and MPI's words */
+    ANNULUS_ERROR_WORKSPACE = 10,  /* the caller's workspace, or the config's workspace limit, is too small;
+                                      annulus_last_error_bytes() says how much is needed */
+    ANNULUS_ERROR_DECLINED = 11    /* another rank could not do its part; nothing was written, and the communicator
+                                      stays usable */
 } annulus_status;
 
 /*
  * The name of a status in lower case ("ok", "argument", "unsupported", "memory", "internal", "cuda", "cublas", "comm",
- * "nccl", "mpi"), or "unknown". The string is static. Any thread. Since 0.1.0.
+ * "nccl", "mpi", "workspace", "declined"), or "unknown". The string is static. Any thread. Since 0.1.0.
  */
 ANNULUS_API const char *annulus_status_name(annulus_status status);
 
@@ -39,6 +44,13 @@ ANNULUS_API const char *annulus_status_name(annulus_status status);
  * leaves it as it is. Never NULL, never allocates. Any thread. Since 0.1.0.
  */
 ANNULUS_API const char *annulus_last_error(void);
+
+/*
+ * The bytes of workspace that the last failed call of this thread would have needed, where it returned
+ * ANNULUS_ERROR_WORKSPACE: what to hand to annulus_context_set_workspace(), or the least workspace limit. 0 where it
+ * failed for another reason, and when no call has failed. Any thread. Since 0.1.0.
+ */
+ANNULUS_API uint64_t annulus_last_error_bytes(void);
 
 ANNULUS_END_DECLS
 

@@ -23,8 +23,9 @@ CallMemory::CallMemory(const annulus_context &context, std::size_t bytes) : cont
         data_ = context.workspace;
         std::size_t space = context.workspace_bytes;
         if (!std::align(alignment, bytes, data_, space))
-            throw Error(ANNULUS_ERROR_MEMORY, "the workspace has %zu bytes; this call needs %zu",
-                        context.workspace_bytes, announced(bytes));
+            throw Error(ANNULUS_ERROR_WORKSPACE, "the workspace has %zu bytes; this call needs %zu",
+                        context.workspace_bytes, announced(bytes))
+                .needing(announced(bytes));
         return;
     }
     if (!context.allocator) {

@@ -62,9 +62,10 @@ ChosenCall<Call> PlannedCalls<CallPlan, Call>::choose(annulus_pass pass, const C
     const ChosenCall<Call> chosen = find(pass, tensors, setting);
     const std::size_t announced = CallMemory::announced(chosen.call.workspace_bytes());
     if (setting.announced_limit != 0 && announced > setting.announced_limit)
-        throw Error(ANNULUS_ERROR_MEMORY,
+        throw Error(ANNULUS_ERROR_WORKSPACE,
                     "engine %s needs %zu bytes of workspace for this; the config's workspace limit is %llu",
-                    engine_name(chosen.engine.id), announced, static_cast<unsigned long long>(setting.announced_limit));
+                    engine_name(chosen.engine.id), announced, static_cast<unsigned long long>(setting.announced_limit))
+            .needing(announced);
     return chosen;
 }
 

@@ -69,8 +69,8 @@ template <class CallPlan, class Call> class PlannedCalls {
 
     // The call of the engine that is wanted, or for `auto` of the first of the device that supports plan and tensors,
     // on a GPU the first within the workspace limit where there is one. `tensors` may be null: what they will be like
-    // is not known. Throws Error(ANNULUS_ERROR_UNSUPPORTED) with the reason, Error(ANNULUS_ERROR_MEMORY) where the call
-    // needs more than the limit.
+    // is not known. Throws Error(ANNULUS_ERROR_UNSUPPORTED) with the reason, Error(ANNULUS_ERROR_WORKSPACE) where the
+    // call needs more than the limit.
     ChosenCall<Call> choose(annulus_pass pass, const CallTensors *tensors, const CallSetting &setting);
 
     // The bytes of workspace that are enough for all calls with tensors whose rows begin at multiples of

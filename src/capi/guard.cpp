@@ -12,9 +12,11 @@ namespace annulus {
 namespace {
 
 thread_local char message_buffer[Error::max_message];
+thread_local std::uint64_t bytes_needed = 0;
 
-annulus_status keep(annulus_status status, const char *prefix, const char *message) noexcept {
+annulus_status keep(annulus_status status, const char *prefix, const char *message, std::uint64_t bytes = 0) noexcept {
     std::snprintf(message_buffer, sizeof message_buffer, "%s%s", prefix, message);
+    bytes_needed = bytes;
     return status;
 }
 
@@ -24,7 +26,7 @@ annulus_status report_exception() noexcept {
     try {
         throw;
     } catch (const Error &error) {
-        return keep(error.status(), "", error.what());
+        return keep(error.status(), "", error.what(), error.bytes());
     } catch (const std::bad_alloc &) {
         return keep(ANNULUS_ERROR_MEMORY, "", "out of memory");
     } catch (const std::exception &error) {
@@ -36,6 +38,10 @@ annulus_status report_exception() noexcept {
 
 const char *last_message() noexcept {
     return message_buffer;
+}
+
+std::uint64_t last_bytes() noexcept {
+    return bytes_needed;
 }
 
 } // namespace annulus

@@ -4,15 +4,17 @@
 
 #include <annulus/status.h>
 
+#include <cstdint>
 #include <utility>
 
 namespace annulus {
 
-// The status of the exception being handled; keeps its message for annulus_last_error().
+// The status of the exception being handled; keeps its message for annulus_last_error(), and its bytes.
 annulus_status report_exception() noexcept;
 
-// The message of this thread's last failed call.
+// The message of this thread's last failed call, and the workspace that it would have needed.
 const char *last_message() noexcept;
+std::uint64_t last_bytes() noexcept;
 
 // Runs the body of a public function.
 template <class Body> annulus_status guard(Body &&body) noexcept {

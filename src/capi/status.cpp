@@ -27,6 +27,10 @@ const char *annulus_status_name(annulus_status status) {
         return "nccl";
     case ANNULUS_ERROR_MPI:
         return "mpi";
+    case ANNULUS_ERROR_WORKSPACE:
+        return "workspace";
+    case ANNULUS_ERROR_DECLINED:
+        return "declined";
     default:
         return "unknown";
     }
@@ -34,4 +38,8 @@ const char *annulus_status_name(annulus_status status) {
 
 const char *annulus_last_error(void) {
     return annulus::last_message();
+}
+
+uint64_t annulus_last_error_bytes(void) {
+    return annulus::last_bytes();
 }

@@ -5,6 +5,7 @@
 
 #include <annulus/status.h>
 
+#include <cstdint>
 #include <exception>
 
 namespace annulus {
@@ -17,10 +18,18 @@ class Error : public std::exception {
     annulus_status status() const noexcept { return status_; }
     const char *what() const noexcept override { return message_; }
 
+    // For ANNULUS_ERROR_WORKSPACE: the same error with the bytes that would have been enough.
+    Error needing(std::uint64_t bytes) &&noexcept {
+        bytes_ = bytes;
+        return *this;
+    }
+    std::uint64_t bytes() const noexcept { return bytes_; }
+
     static constexpr int max_message = 512;
 
   private:
     annulus_status status_;
+    std::uint64_t bytes_ = 0;
     char message_[max_message];
 };
 

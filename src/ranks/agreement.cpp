@@ -163,7 +163,7 @@ std::vector<Card> exchange_cards(Transport &transport, const Card &own) {
     transport.all_gather(&own, cards.data(), sizeof own);
     for (std::size_t rank = 0; rank < cards.size(); ++rank)
         if (cards[rank].declines)
-            throw Error(ANNULUS_ERROR_COMM, "rank %zu cannot do its part: %.255s", rank, cards[rank].message);
+            throw Error(ANNULUS_ERROR_DECLINED, "rank %zu cannot do its part: %.255s", rank, cards[rank].message);
     return cards;
 }
 

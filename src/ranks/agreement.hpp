@@ -36,7 +36,7 @@ Agreement agree(Transport &transport, const Intention &intention);
 void confirm(Transport &transport);
 
 // Collective with the others' agree() or confirm(), for a rank that cannot do its part: they throw
-// Error(ANNULUS_ERROR_COMM) with the message. Throws nothing of its own.
+// Error(ANNULUS_ERROR_DECLINED) with the message. Throws nothing of its own.
 void decline(Transport &transport, const char *message) noexcept;
 
 } // namespace annulus

@@ -274,7 +274,8 @@ static void estimate_of_a_rank(void **state) {
     assert_ok(annulus_config_set_engine(f->config, ANNULUS_ENGINE_CPU));
     assert_ok(annulus_config_set_workspace_limit(f->config, 1));
     assert_ok(annulus_context_set_config(f->context, f->config));
-    refuse_estimate(f->context, &problem, NULL, RANKS, 0, ANNULUS_ERROR_MEMORY, NULL);
+    refuse_estimate(f->context, &problem, NULL, RANKS, 0, ANNULUS_ERROR_WORKSPACE, NULL);
+    assert_true(annulus_last_error_bytes() > 1);
 }
 
 /* What ranks send is received, with fewer positions than ranks too; the windows do not matter, nor does a

@@ -18,9 +18,9 @@ static void names_and_versions(void **state) {
     assert_non_null(strstr(annulus_build_info(), text));
     assert_null(strchr(annulus_build_info(), '\n'));
 
-    const char *const statuses[] = {"ok",     "argument", "unsupported", "memory", "internal", "cuda",
-                                    "cublas", "comm",     "nccl",        "mpi",    "unknown"};
-    for (int i = 0; i < 11; ++i)
+    const char *const statuses[] = {"ok",   "argument", "unsupported", "memory",    "internal", "cuda",   "cublas",
+                                    "comm", "nccl",     "mpi",         "workspace", "declined", "unknown"};
+    for (int i = 0; i < 13; ++i)
         assert_string_equal(annulus_status_name((annulus_status)i), statuses[i]);
     const char *const dtypes[] = {"unknown", "float64", "float32", "bfloat16", "float16", "unknown"};
     const int bits[] = {0, 64, 32, 16, 16, 0};

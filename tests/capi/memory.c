@@ -40,9 +40,16 @@ static void workspace_to_the_byte(void **state) {
         }
         if (bytes > 0) {
             assert_ok(annulus_context_set_workspace(f->context, memory + 1, bytes - 1));
-            assert_call_refused(f, both_calls[c], ANNULUS_ERROR_MEMORY, NULL, "workspace one byte too small");
+            assert_call_refused(f, both_calls[c], ANNULUS_ERROR_WORKSPACE, NULL, "workspace one byte too small");
+            assert_int_equal(annulus_last_error_bytes(), bytes);
             assert_ok(annulus_context_set_workspace(f->context, memory + 1, 0));
-            assert_call_refused(f, both_calls[c], ANNULUS_ERROR_MEMORY, NULL, "workspace of no bytes");
+            assert_call_refused(f, both_calls[c], ANNULUS_ERROR_WORKSPACE, NULL, "workspace of no bytes");
+            assert_int_equal(annulus_last_error_bytes(), bytes);
+            /* A call that succeeds leaves it; one that fails for another reason does not. */
+            assert_ok(annulus_context_set_workspace(f->context, NULL, 0));
+            assert_int_equal(annulus_last_error_bytes(), bytes);
+            assert_refused(annulus_context_set_workspace(f->context, NULL, 1), ANNULUS_ERROR_ARGUMENT, "bytes");
+            assert_int_equal(annulus_last_error_bytes(), 0);
         }
         assert_ok(annulus_context_set_workspace(f->context, NULL, 0));
         free(memory);
@@ -80,13 +87,16 @@ static void workspace_limit_is_kept(void **state) {
             }
             snprintf(limit, sizeof limit, "%" PRIu64, limits[i]);
             snprintf(wanted, sizeof wanted, "%" PRIu64, needed);
-            assert_call_refused(f, both_calls[c], ANNULUS_ERROR_MEMORY, limit, "limit of the workspace");
+            assert_call_refused(f, both_calls[c], ANNULUS_ERROR_WORKSPACE, limit, "limit of the workspace");
             assert_non_null(strstr(annulus_last_error(), wanted));
+            assert_int_equal(annulus_last_error_bytes(), needed);
             assert_refused(annulus_workspace_size(f->context, &problem, both_calls[c]->pass, &bytes),
-                           ANNULUS_ERROR_MEMORY, limit);
+                           ANNULUS_ERROR_WORKSPACE, limit);
+            assert_int_equal(annulus_last_error_bytes(), needed);
             assert_int_equal(bytes, 77);
             assert_refused(annulus_estimate_problem(f->context, &problem, ANNULUS_ALL_BRANCHES, &estimate),
-                           ANNULUS_ERROR_MEMORY, limit);
+                           ANNULUS_ERROR_WORKSPACE, limit);
+            assert_true(annulus_last_error_bytes() > limits[i]);
         }
     }
 }
@@ -140,6 +150,7 @@ static void allocator_is_called_and_balanced(void **state) {
         count.refuses = 1;
         if (needed)
             assert_call_refused(f, both_calls[c], ANNULUS_ERROR_MEMORY, NULL, "allocator returned NULL");
+        assert_int_equal(annulus_last_error_bytes(), 0);
         /* A workspace goes before the allocator. */
         const uint64_t bytes = workspace_size(f, both_calls[c]->pass);
         void *workspace = malloc(bytes ? bytes : 1);

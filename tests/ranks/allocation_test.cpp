@@ -74,11 +74,11 @@ TEST_P(FailingAllocations, OneByOne) {
         if (own.status == ANNULUS_OK || HasFailure())
             break;
         EXPECT_EQ(own.status, ANNULUS_ERROR_MEMORY) << own.message;
-        EXPECT_EQ(other.status, ANNULUS_ERROR_COMM) << other.message;
+        EXPECT_TRUE(other.status == ANNULUS_ERROR_COMM || other.status == ANNULUS_ERROR_DECLINED) << other.message;
         EXPECT_EQ(other.message.find("did not come"), std::string::npos)
             << other.message << ", where allocation " << failures << " failed";
         // Whoever could not even begin is there for the next call.
-        if (other.message.find("cannot do its part") != std::string::npos)
+        if (other.status == ANNULUS_ERROR_DECLINED)
             for (const Outcome &outcome : call(comms, {}))
                 EXPECT_EQ(outcome.status, ANNULUS_OK) << outcome.message;
         else

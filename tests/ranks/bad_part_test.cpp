@@ -76,12 +76,12 @@ std::vector<Otherwise> bad_parts() {
          [](Part &part, int) {
              part.prepare = [](annulus_context *context) { check(annulus_context_set_workspace(context, &byte, 1)); };
          },
-         ANNULUS_ERROR_MEMORY},
+         ANNULUS_ERROR_WORKSPACE},
         {"workspace_limit", "limit",
          [](Part &part, int) {
              part.configure = [](annulus_config *config) { check(annulus_config_set_workspace_limit(config, 1)); };
          },
-         ANNULUS_ERROR_MEMORY},
+         ANNULUS_ERROR_WORKSPACE},
         {"allocator", "allocator",
          [](Part &part, int) {
              part.prepare = [](annulus_context *context) {
@@ -97,7 +97,7 @@ std::vector<Otherwise> bad_parts() {
 
 // The others learn who cannot do its part, and why.
 void expect_told(const Outcome &outcome, int rank, const Outcome &bad) {
-    EXPECT_EQ(outcome.status, ANNULUS_ERROR_COMM) << outcome.message;
+    EXPECT_EQ(outcome.status, ANNULUS_ERROR_DECLINED) << outcome.message;
     EXPECT_TRUE(holds(outcome.message, "rank " + std::to_string(rank) + " ")) << outcome.message;
     EXPECT_TRUE(holds(outcome.message, bad.message.substr(0, 255))) << outcome.message;
     EXPECT_TRUE(outcome.untouched);

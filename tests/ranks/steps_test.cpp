@@ -317,7 +317,8 @@ TEST(Workspace, IsWhatACallNeedsToTheByte) {
                                 host_memory());
                 const annulus_status status =
                     pass == ANNULUS_PASS_FORWARD ? call.forward(context.get()) : call.backward(context.get());
-                EXPECT_EQ(status, rank == 1 ? ANNULUS_ERROR_MEMORY : ANNULUS_ERROR_COMM) << annulus_last_error();
+                EXPECT_EQ(status, rank == 1 ? ANNULUS_ERROR_WORKSPACE : ANNULUS_ERROR_DECLINED) << annulus_last_error();
+                EXPECT_EQ(annulus_last_error_bytes(), rank == 1 ? bytes : 0);
                 check(annulus_context_set_workspace(context.get(), odd, bytes));
                 check(pass == ANNULUS_PASS_FORWARD ? call.forward(context.get()) : call.backward(context.get()));
             });

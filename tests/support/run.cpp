@@ -203,7 +203,7 @@ bool fits_into_limit(annulus_context *context, const Problem &problem, const Run
     for (const annulus_pass pass : {ANNULUS_PASS_FORWARD, ANNULUS_PASS_BACKWARD}) {
         std::uint64_t bytes = 0;
         const annulus_status status = annulus_workspace_size(context, &sizes, pass, &bytes);
-        if (status == ANNULUS_ERROR_MEMORY)
+        if (status == ANNULUS_ERROR_WORKSPACE)
             return false;
         check(status);
     }

@@ -6,12 +6,16 @@
 What a failed call throws. `status` is the C API's number (`Annulus.LibAnnulus.ANNULUS_ERROR_ARGUMENT` and so on; a newer
 library may have more), `message` one line that names the argument, the value it had and what it may be.
 `Annulus.status_name(error)` is `:argument`, `:unsupported`, `:memory`, `:internal`, `:cuda`, `:cublas`, `:comm`, `:nccl`,
-`:mpi`, or `:unknown`. Indices and shapes in messages are C's: counted from 0, dimensions in the reverse order.
+`:mpi`, `:workspace`, `:declined`, or `:unknown`. `bytes` is the workspace that the call would have needed, where `:workspace`
+is the name; else 0. Indices and shapes in messages are C's: counted from 0, dimensions in the reverse order.
 """
 struct AnnulusError <: Exception
     status::Cint
     message::String
+    bytes::UInt64
 end
+
+AnnulusError(status, message) = AnnulusError(status, message, 0)
 
 status_name(error::AnnulusError) = Symbol(unsafe_string(LibAnnulus.annulus_status_name(error.status)))
 
@@ -22,7 +26,8 @@ argument_error(message) = AnnulusError(LibAnnulus.ANNULUS_ERROR_ARGUMENT, messag
 "Throws what a C function that has just been called on this thread says."
 function check(status)
     status == LibAnnulus.ANNULUS_OK && return nothing
-    throw(AnnulusError(status, unsafe_string(LibAnnulus.annulus_last_error())))
+    message = unsafe_string(LibAnnulus.annulus_last_error())
+    throw(AnnulusError(status, message, LibAnnulus.annulus_last_error_bytes()))
 end
 
 "The constant that a keyword's symbol stands for."

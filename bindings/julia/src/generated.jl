@@ -36,17 +36,19 @@ Later versions append values: treat a value you do not know as an error.
 const ANNULUS_OK = annulus_status(0)
 const ANNULUS_ERROR_ARGUMENT = annulus_status(1) # an argument is not what the function's comment allows
 const ANNULUS_ERROR_UNSUPPORTED = annulus_status(2) # legal, but the chosen engine, device or build cannot do it
-const ANNULUS_ERROR_MEMORY = annulus_status(3) # an allocation failed, or the caller's workspace is too small
+const ANNULUS_ERROR_MEMORY = annulus_status(3) # an allocation failed
 const ANNULUS_ERROR_INTERNAL = annulus_status(4) # a defect in annulus; please report the message
 const ANNULUS_ERROR_CUDA = annulus_status(5) # a CUDA call failed; the message has its name and CUDA's words
 const ANNULUS_ERROR_CUBLAS = annulus_status(6) # a cuBLAS call failed; the message has its name and cuBLAS's words
 const ANNULUS_ERROR_COMM = annulus_status(7) # another rank failed, did not come in time, or the communicator was aborted
 const ANNULUS_ERROR_NCCL = annulus_status(8) # an NCCL call failed; the message has its name and NCCL's words
 const ANNULUS_ERROR_MPI = annulus_status(9) # an MPI call failed; the message has its name and MPI's words
+const ANNULUS_ERROR_WORKSPACE = annulus_status(10) # the caller's workspace, or the config's workspace limit, is too small; annulus_last_error_bytes() says how much is needed
+const ANNULUS_ERROR_DECLINED = annulus_status(11) # another rank could not do its part; nothing was written, and the communicator stays usable
 
 @doc raw"""
 The name of a status in lower case ("ok", "argument", "unsupported", "memory", "internal", "cuda", "cublas", "comm",
-"nccl", "mpi"), or "unknown". The string is static. Any thread. Since 0.1.0.
+"nccl", "mpi", "workspace", "declined"), or "unknown". The string is static. Any thread. Since 0.1.0.
 """ function annulus_status_name(status)
     @library_call annulus_status_name(status::annulus_status)::Cstring
 end
@@ -57,6 +59,14 @@ call has failed. The buffer belongs to the thread and is overwritten by its next
 leaves it as it is. Never NULL, never allocates. Any thread. Since 0.1.0.
 """ function annulus_last_error()
     @library_call annulus_last_error()::Cstring
+end
+
+@doc raw"""
+The bytes of workspace that the last failed call of this thread would have needed, where it returned
+ANNULUS_ERROR_WORKSPACE: what to hand to annulus_context_set_workspace(), or the least workspace limit. 0 where it
+failed for another reason, and when no call has failed. Any thread. Since 0.1.0.
+""" function annulus_last_error_bytes()
+    @library_call annulus_last_error_bytes()::UInt64
 end
 
 const annulus_dtype = Int32
@@ -323,7 +333,8 @@ Sets an upper bound in bytes for the workspace of a call, as annulus_workspace_s
 engine's own choice (default; `gemm`: 256 MiB). `gemm` fits its work into the limit, and so does `fused`'s backward
 where it keeps a product instead of computing it twice (one branch, 64 < D <= 128: by default in up to 1.25 GiB, with
 less memory in smaller parts or not at all); `auto` leaves to `gemm` what `fused` would need more for. A call that
-cannot be fitted fails with ANNULUS_ERROR_MEMORY and says how much its engine needs. Since 0.1.0.
+cannot be fitted fails with ANNULUS_ERROR_WORKSPACE, and annulus_last_error_bytes() says how much its engine needs.
+Since 0.1.0.
 """ function annulus_config_set_workspace_limit(config, bytes)
     @library_call annulus_config_set_workspace_limit(config::Ptr{annulus_config}, bytes::UInt64)::annulus_status
 end
@@ -457,8 +468,9 @@ end
 @doc raw"""
 Sets `bytes` of device memory that calls use instead of allocating; NULL with 0 bytes goes back to allocating. The
 memory needs no alignment, stays the caller's and must outlive the calls that use it; its contents are undefined
-after them. A call that needs more fails with ANNULUS_ERROR_MEMORY and says how much. annulus_workspace_size() tells
-beforehand. ANNULUS_ERROR_ARGUMENT: it is not memory of the context's device. Since 0.1.0.
+after them. A call that needs more fails with ANNULUS_ERROR_WORKSPACE, and annulus_last_error_bytes() says how much;
+annulus_workspace_size() tells beforehand. ANNULUS_ERROR_ARGUMENT: it is not memory of the context's device. Since
+0.1.0.
 """ function annulus_context_set_workspace(context, workspace, bytes)
     @library_call annulus_context_set_workspace(context::Ptr{annulus_context}, workspace::Ptr{Cvoid}, bytes::Csize_t)::annulus_status
 end
@@ -541,7 +553,8 @@ grid width do not fit the problem; sizes overflow.
 ANNULUS_ERROR_UNSUPPORTED: D is no multiple of 8 from 8 to 256, or the config's engine cannot do this; the message
 says why.
 
-ANNULUS_ERROR_MEMORY: the workspace or its limit is too small, or an allocation failed.
+ANNULUS_ERROR_WORKSPACE: the context's workspace or the config's workspace limit is too small; status.h tells of
+annulus_last_error_bytes(). ANNULUS_ERROR_MEMORY: an allocation failed, or no memory can hold what is needed.
 
 Nothing was written in these cases. ANNULUS_ERROR_CUDA, ANNULUS_ERROR_CUBLAS: the device failed; outputs may be
 partly written.
@@ -648,8 +661,9 @@ Estimates a problem under the context's config, in \*estimate.
 branch: an index of the config, and pairs, flops and remote_bytes are that branch's share; or ANNULUS_ALL_BRANCHES.
 ANNULUS_ERROR_ARGUMENT: a pointer is NULL, the context has no config, `branch` does not exist, a size is not known or
 non-zero bytes follow what this version knows, or the problem is not legal. ANNULUS_ERROR_UNSUPPORTED: as
-annulus_forward, or the plan of several ranks takes too many steps (below). ANNULUS_ERROR_MEMORY: a call needs more
-than the config's workspace limit, or than any memory can hold. Since 0.1.0.
+annulus_forward, or the plan of several ranks takes too many steps (below). ANNULUS_ERROR_WORKSPACE: a call needs
+more than the config's workspace limit. ANNULUS_ERROR_MEMORY: it needs more than any memory can hold, or an
+allocation failed. Since 0.1.0.
 
 Time and memory grow with the number of branches, not with N or H: with 64 branches some hundredths of a second. Of
 several ranks a plan tells the rows of every message; estimates and workspace sizes answer within 2^21 steps (about
@@ -803,7 +817,7 @@ end
 Says how long the shards are: rank i holds lengths\[i\] >= 0 positions, behind those of rank i - 1. Calls need it only
 where a stream is being captured, since the ranks tell one another; else it is a check: a call is
 ANNULUS_ERROR_ARGUMENT on every rank where the ranks' tensors have other rows than some rank has set, or
-ANNULUS_ERROR_COMM on the others of a rank whose own tensors do not have what it has set.
+ANNULUS_ERROR_DECLINED on the others of a rank whose own tensors do not have what it has set.
 
 annulus_workspace_size() and annulus_estimate_problem() ask nobody: in a context with a communicator they answer for
 these lengths, and where none are set for shards as equal as can be, the first ones longer; windows that are not the

@@ -23,6 +23,10 @@ pairs_of(x) = attention(x, x, x; branches = [(16, 1), (64, 4)])
     @test sprint(showerror, error) == "AnnulusError (argument): " * error.message
     @test Annulus.status_name(AnnulusError(12345, "")) === :unknown # a status of a newer library is kept
 
+    error = thrown(() -> attention(X, X, X; branches = [(16, 1)], workspace_limit = 1))
+    @test Annulus.status_name(error) === :workspace
+    @test attention(X, X, X; branches = [(16, 1)], workspace_limit = error.bytes) isa Array
+
     for bad in (
         () -> pairs_of(rand(Float32, 12, 4, 64, 1)), # D
         () -> pairs_of(rand(Float32, 64)), # dimensions

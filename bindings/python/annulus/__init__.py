@@ -20,7 +20,18 @@ from ._arguments import integer, pick
 from ._comm import Comm
 from ._config import Branch, Config
 from ._context import Context, Estimate, RankEstimate, Traffic, attention
-from ._errors import ArgumentError, CommError, CudaError, Error, OutOfMemoryError, UnsupportedError, check, made
+from ._errors import (
+    ArgumentError,
+    CommError,
+    CudaError,
+    DeclinedError,
+    Error,
+    OutOfMemoryError,
+    UnsupportedError,
+    WorkspaceError,
+    check,
+    made,
+)
 
 __all__ = [
     "ArgumentError",
@@ -30,12 +41,14 @@ __all__ = [
     "Config",
     "Context",
     "CudaError",
+    "DeclinedError",
     "Error",
     "Estimate",
     "OutOfMemoryError",
     "RankEstimate",
     "Traffic",
     "UnsupportedError",
+    "WorkspaceError",
     "attention",
     "build_info",
     "device_count",

@@ -15,7 +15,7 @@ from ._arguments import host_integers, integer, integers, pick
 from ._arrays import CPU, View
 from ._comm import Comm
 from ._config import BranchLike, Config, config_of, listed
-from ._errors import ArgumentError, check, fail, made
+from ._errors import ArgumentError, Error, check, failure, made
 
 __all__ = ["Context", "Estimate", "RankEstimate", "Traffic", "attention"]
 
@@ -420,7 +420,7 @@ class Context:
         if self._follow and self._place != CPU:
             stream = like.library.stream(self._place[1])
 
-        def call() -> Tuple[int, str]:
+        def call() -> Error | None:
             with self._turn:
                 status = _capi.ANNULUS_OK
                 if stream != self._stream:
@@ -429,11 +429,11 @@ class Context:
                 if status == _capi.ANNULUS_OK:
                     status = function(self._handle, *tensors, options)
                 views.clear()  # what they keep alive was needed until here, also where nobody waits for the result
-                return status, "" if status == _capi.ANNULUS_OK else _capi.annulus_last_error()
+                return failure(status)
 
-        status, message = self._interruptible(call) if self._may_wait(like) else call()
-        if status != _capi.ANNULUS_OK:
-            fail(status, message)
+        error = self._interruptible(call) if self._may_wait(like) else call()
+        if error is not None:
+            raise error
         if self._place != CPU:
             like.library.finish(stream, self._place[1])
 
@@ -448,7 +448,7 @@ class Context:
             elements *= length
         return elements >= _SHORT_CALL
 
-    def _interruptible(self, call: Callable[[], Tuple[int, str]]) -> Tuple[int, str]:
+    def _interruptible(self, call: Callable[[], Error | None]) -> BaseException | None:
         """Runs `call` in a thread of its own, which is left alone when the main thread is interrupted."""
         outcome: list = []
 
@@ -466,8 +466,6 @@ class Context:
             if self.comm is not None:
                 self.comm.abort()
             raise
-        if isinstance(outcome[0], BaseException):
-            raise outcome[0]
         return outcome[0]
 
 

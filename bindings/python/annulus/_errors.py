@@ -3,11 +3,18 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
-
 from . import _capi
 
-__all__ = ["ArgumentError", "CommError", "CudaError", "Error", "OutOfMemoryError", "UnsupportedError"]
+__all__ = [
+    "ArgumentError",
+    "CommError",
+    "CudaError",
+    "DeclinedError",
+    "Error",
+    "OutOfMemoryError",
+    "UnsupportedError",
+    "WorkspaceError",
+]
 
 
 class Error(Exception):
@@ -41,9 +48,19 @@ class UnsupportedError(Error, NotImplementedError):
 
 
 class OutOfMemoryError(Error, MemoryError):
-    """An allocation failed, or the workspace or its limit is too small."""
+    """An allocation failed."""
 
     status = _capi.ANNULUS_ERROR_MEMORY
+
+
+class WorkspaceError(Error):
+    """The context's workspace, or the config's workspace_limit, is too small.
+
+    bytes: how much the call would have needed.
+    """
+
+    status = _capi.ANNULUS_ERROR_WORKSPACE
+    bytes: int = 0
 
 
 class CudaError(Error):
@@ -58,6 +75,12 @@ class CommError(Error):
     status = _capi.ANNULUS_ERROR_COMM
 
 
+class DeclinedError(Error):
+    """Another rank could not do its part. Nothing was written, and the communicator stays usable."""
+
+    status = _capi.ANNULUS_ERROR_DECLINED
+
+
 _BY_STATUS = {
     _capi.ANNULUS_ERROR_ARGUMENT: ArgumentError,
     _capi.ANNULUS_ERROR_UNSUPPORTED: UnsupportedError,
@@ -67,17 +90,26 @@ _BY_STATUS = {
     _capi.ANNULUS_ERROR_COMM: CommError,
     _capi.ANNULUS_ERROR_NCCL: CommError,
     _capi.ANNULUS_ERROR_MPI: CommError,
+    _capi.ANNULUS_ERROR_WORKSPACE: WorkspaceError,
+    _capi.ANNULUS_ERROR_DECLINED: DeclinedError,
 }
 
 
-def fail(status: int, message: str) -> NoReturn:
-    raise _BY_STATUS.get(status, Error)(message, status)
+def failure(status: int) -> Error | None:
+    """What a status of the calling thread's last call stands for: the exception, not raised, or None."""
+    if status == _capi.ANNULUS_OK:
+        return None
+    error = _BY_STATUS.get(status, Error)(_capi.annulus_last_error(), status)
+    if isinstance(error, WorkspaceError):
+        error.bytes = _capi.annulus_last_error_bytes()
+    return error
 
 
 def check(status: int) -> None:
     """Raises what a status of the calling thread's last call stands for."""
-    if status != _capi.ANNULUS_OK:
-        fail(status, _capi.annulus_last_error())
+    error = failure(status)
+    if error is not None:
+        raise error
 
 
 def made(status_and_value):

@@ -102,6 +102,22 @@ class CommTest(unittest.TestCase):
             context.forward(*ARRAYS[:3])
         self.assertEqual(caught.exception.name, "comm")
 
+    def test_a_rank_that_declines(self):
+        """The other learns why, and the communicator stays usable."""
+        config = annulus.Config([(16, 1)])
+
+        def work(end):
+            context = annulus.Context(config, comm=end)
+            if end.rank == 1:
+                context.set_workspace(np.empty(1))
+            with self.assertRaises(annulus.WorkspaceError if end.rank == 1 else annulus.DeclinedError) as caught:
+                context.forward(*ARRAYS[:3])
+            self.assertIn("the workspace has 8 bytes", str(caught.exception))
+            context.set_workspace(None)
+            context.forward(*ARRAYS[:3])
+
+        together(annulus.Comm.local(2), work)
+
     def test_a_context_keeps_its_communicator(self):
         ends = annulus.Comm.local(1)
         context = annulus.Context([(16, 1)], comm=ends.pop())

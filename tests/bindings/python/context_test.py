@@ -231,8 +231,9 @@ class ContextTest(unittest.TestCase):
         self.assertEqual(context.forward(Q, K, V)[0].tobytes(), wanted.tobytes())
         self.assertFalse(np.isnan(workspace).all())
         context.set_workspace(np.empty(1))
-        with self.assertRaisesRegex(annulus.OutOfMemoryError, "the workspace has 8 bytes"):
+        with self.assertRaisesRegex(annulus.WorkspaceError, "the workspace has 8 bytes") as caught:
             context.forward(Q, K, V)
+        self.assertEqual((caught.exception.name, caught.exception.bytes), ("workspace", size))
         context.set_workspace(None)
         self.assertEqual(context.forward(Q, K, V)[0].tobytes(), wanted.tobytes())
 

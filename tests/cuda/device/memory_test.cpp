@@ -192,7 +192,8 @@ TEST_F(DeviceMemory, WorkspaceTooSmallIsRefused) {
             check(annulus_context_set_workspace(context_.get(), odd, too_small));
             expect_refused(pass == ANNULUS_PASS_FORWARD ? call_.forward(context_.get())
                                                         : call_.backward(context_.get()),
-                           ANNULUS_ERROR_MEMORY, std::to_string(bytes));
+                           ANNULUS_ERROR_WORKSPACE, std::to_string(bytes));
+            EXPECT_EQ(annulus_last_error_bytes(), bytes);
         }
         check(annulus_context_set_workspace(context_.get(), nullptr, 0));
     }
@@ -323,7 +324,7 @@ TEST_P(Limit, HoldsForTheWorkspace) {
         for (const annulus_pass pass : {ANNULUS_PASS_FORWARD, ANNULUS_PASS_BACKWARD}) {
             std::uint64_t bytes = 0;
             const annulus_status status = annulus_workspace_size(context.get(), &sizes, pass, &bytes);
-            if (status == ANNULUS_ERROR_MEMORY && limit != 0 && limit < ample)
+            if (status == ANNULUS_ERROR_WORKSPACE && limit != 0 && limit < ample)
                 continue;
             check(status);
             EXPECT_LE(bytes, limit ? limit : engines_own);
@@ -340,7 +341,7 @@ INSTANTIATE_TEST_SUITE_P(Gemm, Limit, testing::ValuesIn(problems_of_any_length()
 TEST_F(DeviceMemory, LimitThatIsTooSmallIsRefused) {
     check(annulus_config_set_workspace_limit(config_.get(), 1));
     check(annulus_context_set_config(context_.get(), config_.get()));
-    expect_both_refused(ANNULUS_ERROR_MEMORY, "limit is 1");
+    expect_both_refused(ANNULUS_ERROR_WORKSPACE, "limit is 1");
     expect_outputs_untouched();
 }
 

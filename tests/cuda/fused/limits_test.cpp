@@ -191,7 +191,7 @@ TEST(Auto, AnnouncesWorkspaceForAllTensors) {
         const Allocation workspace = allocate(device_memory(), of_gemm);
         check(annulus_context_set_workspace(context.get(), workspace.get(), std::max<std::uint64_t>(of_fused, 1)));
         const Call odd(problem, random_inputs(problem, 1), device_memory(), false);
-        expect_refused(compute(odd, pass, context), ANNULUS_ERROR_MEMORY, std::to_string(of_gemm));
+        expect_refused(compute(odd, pass, context), ANNULUS_ERROR_WORKSPACE, std::to_string(of_gemm));
         const Call call(problem, random_inputs(problem, 1), device_memory(), true);
         check(compute(call, pass, context));
         EXPECT_EQ(last_engine(context), ANNULUS_ENGINE_FUSED);
@@ -223,7 +223,8 @@ TEST(Auto, IsGemmWhereTheLimitIsTooSmall) {
         check(workspace_size());
         EXPECT_GT(bytes, limit);
         options.workspace_limit = limit;
-        expect_refused(workspace_size(), ANNULUS_ERROR_MEMORY, std::to_string(bytes));
+        expect_refused(workspace_size(), ANNULUS_ERROR_WORKSPACE, std::to_string(bytes));
+        EXPECT_EQ(annulus_last_error_bytes(), bytes);
         options.engine = ANNULUS_ENGINE_AUTO;
         check(workspace_size());
         EXPECT_LE(bytes, limit);

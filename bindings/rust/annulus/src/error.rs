@@ -15,7 +15,7 @@ impl Status {
     pub const ARGUMENT: Status = Status(sys::ANNULUS_ERROR_ARGUMENT);
     /// Legal, but the chosen engine, device or build cannot do it.
     pub const UNSUPPORTED: Status = Status(sys::ANNULUS_ERROR_UNSUPPORTED);
-    /// An allocation failed, or the workspace is too small.
+    /// An allocation failed.
     pub const MEMORY: Status = Status(sys::ANNULUS_ERROR_MEMORY);
     /// A defect in annulus; please report the message.
     pub const INTERNAL: Status = Status(sys::ANNULUS_ERROR_INTERNAL);
@@ -29,6 +29,10 @@ impl Status {
     pub const NCCL: Status = Status(sys::ANNULUS_ERROR_NCCL);
     /// An MPI call failed.
     pub const MPI: Status = Status(sys::ANNULUS_ERROR_MPI);
+    /// The workspace or its limit is too small; [`Error::bytes`] says how much is needed.
+    pub const WORKSPACE: Status = Status(sys::ANNULUS_ERROR_WORKSPACE);
+    /// Another rank could not do its part; nothing was written, and the communicator stays usable.
+    pub const DECLINED: Status = Status(sys::ANNULUS_ERROR_DECLINED);
 
     /// The status that the C API has this number for.
     pub const fn from_code(code: c_int) -> Status {
@@ -63,6 +67,7 @@ impl fmt::Display for Status {
 pub struct Error {
     status: Status,
     message: String,
+    bytes: u64,
 }
 
 /// What every call that can fail returns.
@@ -70,7 +75,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
     pub(crate) fn argument(message: String) -> Error {
-        Error { status: Status::ARGUMENT, message }
+        Error { status: Status::ARGUMENT, message, bytes: 0 }
     }
 
     /// What kind of failure it is.
@@ -81,6 +86,11 @@ impl Error {
     /// The line that says what was wrong.
     pub fn message(&self) -> &str {
         &self.message
+    }
+
+    /// The bytes of workspace that the call would have needed, where the status is [`Status::WORKSPACE`]; else 0.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
     }
 }
 
@@ -97,8 +107,8 @@ pub(crate) fn check(status: sys::annulus_status) -> Result<()> {
     if status == sys::ANNULUS_OK {
         return Ok(());
     }
-    let message = unsafe { CStr::from_ptr(sys::annulus_last_error()) };
-    Err(Error { status: Status(status), message: message.to_string_lossy().into_owned() })
+    let message = unsafe { CStr::from_ptr(sys::annulus_last_error()) }.to_string_lossy().into_owned();
+    Err(Error { status: Status(status), message, bytes: unsafe { sys::annulus_last_error_bytes() } })
 }
 
 /// A string that the library keeps for ever; "" for NULL.

@@ -38,6 +38,17 @@ fn errors_carry_status_and_message() {
 }
 
 #[test]
+fn a_workspace_that_is_too_small_is_told_in_bytes() {
+    let x = numbers(1);
+    let x = tensor(&x);
+    let limited = |bytes| Config::builder().branch(16, 1).workspace_limit(bytes).build().unwrap();
+    let error = attention(&x, &x, &x, &limited(1)).unwrap_err();
+    assert_eq!((error.status(), error.status().name()), (Status::WORKSPACE, "workspace"));
+    assert!(attention(&x, &x, &x, &limited(error.bytes() - 1)).is_err());
+    assert!(attention(&x, &x, &x, &limited(error.bytes())).is_ok());
+}
+
+#[test]
 fn unknown_statuses_are_kept() {
     let status = Status::from_code(12345);
     assert_eq!((status.code(), status.name()), (12345, "unknown"));
