@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """annulus.torch: values to the bit, gradients, autocast, modules against their formulas, ranks, compiled graphs."""
 
+import gc
 import io
 import tempfile
 import threading
 import types
 import unittest
+import unittest.mock
+import weakref
 
 import capi
 import tap
@@ -19,7 +22,7 @@ except ImportError:
 from torch.autograd import forward_ad
 
 import annulus
-from annulus.torch import LongNetAttention, MultiheadDilatedAttention, dilated_attention
+from annulus.torch import LongNetAttention, MultiheadDilatedAttention, _ranks, dilated_attention, reconnect
 
 BRANCHES = [(16, 1), (48, 3)]
 SHAPE, KV_SHAPE = (2, 83, 4, 16), (2, 83, 2, 16)
@@ -652,6 +655,37 @@ class RanksTest(unittest.TestCase):
         for parameter, gradients in zip(alone.parameters(), zip(*(part[2] for part in parts))):
             torch.testing.assert_close(sum(gradients), parameter.grad, rtol=1e-9, atol=1e-10)
 
+    def check_reconnect(self, group):
+        """A group's communicator that broke stays until reconnect(); there is no GPU for NCCL, so a local one stands in."""
+        text = annulus.Config(BRANCHES)._text
+        cpu, gpu = torch.device("cpu"), types.SimpleNamespace(device=torch.device("cuda", 0), shape=SHAPE)
+        arrays = rows(3, SHAPE, KV_SHAPE, KV_SHAPE)
+        local = {"nccl_id": bytes, "from_nccl_id": lambda *_: annulus.Comm.local(1)[0]}
+        with unittest.mock.patch.multiple(annulus.Comm, **local):
+            number = _ranks.number_of(group, None, gpu)
+            self.assertEqual(_ranks.number_of(group, None, gpu), number)
+            with self.assertRaises(annulus.ArgumentError):  # leaves the communicator usable
+                _ranks.context_of(text, cpu, number).forward(arrays[0], arrays[0], arrays[2])
+            wanted, _ = _ranks.context_of(text, cpu, number).forward(*arrays)
+            (comm,) = _ranks._by_group.values()
+            comm.abort()
+            self.assertEqual(_ranks.number_of(group, None, gpu), number)
+            with self.assertRaises(annulus.CommError):
+                _ranks.context_of(text, cpu, number).forward(*arrays)
+            gone = weakref.ref(comm)
+            del comm
+            reconnect(group)
+            gc.collect()
+            self.assertIsNone(gone())
+            with self.assertRaisesRegex(annulus.ArgumentError, "the communicator of this computation is gone"):
+                _ranks.context_of(text, cpu, number)
+            number = _ranks.number_of(group, None, gpu)
+            found, _ = _ranks.context_of(text, cpu, number).forward(*arrays)
+            self.assertTrue(torch.equal(found, wanted))
+            reconnect(group)  # no harm to one that is whole
+        with self.assertRaisesRegex(annulus.ArgumentError, "process_group is 'x'; it must be a group"):
+            reconnect("x")
+
     def test_groups_without_gpus(self):
         import torch.distributed as dist
 
@@ -663,6 +697,7 @@ class RanksTest(unittest.TestCase):
                 q, k, v = rows(3, SHAPE, KV_SHAPE, KV_SHAPE)
                 with self.assertRaisesRegex(annulus.UnsupportedError, "ranks of torch.distributed need CUDA tensors"):
                     dilated_attention(q, k, v, BRANCHES, process_group=dist.group.WORLD)
+                self.check_reconnect(dist.group.WORLD)
             finally:
                 dist.destroy_process_group()
         with self.assertRaisesRegex(annulus.ArgumentError, "shards is 'gather', which needs a process group"):

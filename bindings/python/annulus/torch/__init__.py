@@ -10,5 +10,6 @@ y, _ = attention(x, x, x)                                                # [B, N
 
 from ._functional import dilated_attention
 from ._modules import LongNetAttention, MultiheadDilatedAttention
+from ._ranks import reconnect
 
-__all__ = ["LongNetAttention", "MultiheadDilatedAttention", "dilated_attention"]
+__all__ = ["LongNetAttention", "MultiheadDilatedAttention", "dilated_attention", "reconnect"]

@@ -43,7 +43,8 @@ _by_group: dict = {}
 
 
 def _comm_of_group(group: Any, device: torch.device) -> Comm:
-    """The NCCL communicator over a process group's ranks, made once for each device. Collective when it is made."""
+    """The NCCL communicator over a process group's ranks, made once for each device, and once more after reconnect().
+    Collective when it is made."""
     import torch.distributed as dist
 
     if not isinstance(group, dist.ProcessGroup):
@@ -64,6 +65,26 @@ def _comm_of_group(group: Any, device: torch.device) -> Comm:
         dist.broadcast_object_list(message, src=first, group=group)
         _by_group[key] = Comm.from_nccl_id(message[0], dist.get_world_size(group), dist.get_rank(group), device.index)
     return _by_group[key]
+
+
+def reconnect(process_group: Any) -> None:
+    """Lets go of the communicators that annulus has made for a process group; its next call makes a new one.
+
+    Every rank of the group calls it, after a CommError of any of them, before the next dilated attention over the group
+    (which is collective: it connects the ranks anew). It breaks the old communicator, so that no rank waits in it, and
+    waits for nobody. Outputs of before have no gradient any more. Not needed, and no harm, after any other error:
+    DeclinedError and ArgumentError leave the communicator usable.
+    """
+    import torch.distributed as dist
+
+    if not isinstance(process_group, dist.ProcessGroup):
+        raise ArgumentError(f"process_group is {process_group!r}; it must be a group of torch.distributed")
+    for key in [key for key in _by_group if key[0] == process_group]:
+        comm = _by_group.pop(key)
+        comm.abort()
+        # Its contexts keep it, and it keeps them.
+        for ranks in comm.__dict__.pop("_ranks", {}).values():
+            ranks.contexts.clear()
 
 
 def _gathered(group: Any, length: int) -> Tuple[int, ...]:
