@@ -9,10 +9,26 @@
  * only be destroyed in the child, which gives nothing back: any other call is ANNULUS_ERROR_ARGUMENT and says why.
  *
  * On a CUDA device annulus_forward() and annulus_backward() are ordered on the context's stream and do not wait for the
- * device: tensors and workspace must stay as they are until the stream has come past the call, and errors of the device
- * itself show up in a later call, of annulus or of CUDA. The calls may be captured into a CUDA graph; a workspace or
- * allocator must then be what every replay may use, and the context must live as long as the graph. The thread's
- * current device is after every call what it was before.
+ * device, and errors of the device itself show up in a later call, of annulus or of CUDA. The thread's current device
+ * is after every call what it was before.
+ *
+ * What must stay, and until when:
+ *
+ *   tensors, workspace  on a CPU until the call returns; on CUDA until the stream has come past the call
+ *   allocator           as long as the context may call it: until it has another, or is destroyed
+ *   stream              until the context has another, or is destroyed, and until it has come past the calls
+ *   config              need not stay: the context has a copy
+ *   communicator        until the context has another, or is destroyed
+ *   context             not at all for calls that have returned: destroying it does not take their work back
+ *
+ * Calls may be captured into a CUDA graph. The graph then holds on to everything that the calls were made with:
+ * tensors, workspace or what the allocator gave, which must be what every replay may use; the context with its config
+ * as it was, and the communicator. Lengths, shapes and addresses are those of the capture. The context must stay until
+ * the last replay is done, replays of graphs of one context must not run beside one another or beside its calls, and a
+ * graph with a communicator must be destroyed before that.
+ *
+ * The contexts of a device in a process share one pool of memory and handles of cuBLAS. After cudaDeviceReset() annulus
+ * can no longer be used on that device.
  */
 #ifndef ANNULUS_CONTEXT_H
 #define ANNULUS_CONTEXT_H
@@ -66,7 +82,8 @@ ANNULUS_API annulus_status annulus_context_create(annulus_context **context, ann
 
 /*
  * Destroys a context; NULL is legal. Workspace, allocator and stream stay the caller's. On a CUDA device this waits for
- * the device's work. Since 0.1.0.
+ * no work, neither the context's own, which goes on to its end, nor that of others: synchronise the stream before
+ * freeing what its calls use. No other thread may use the context then. Since 0.1.0.
  */
 ANNULUS_API void annulus_context_destroy(annulus_context *context);
 
@@ -91,9 +108,9 @@ ANNULUS_API annulus_status annulus_context_set_stream(annulus_context *context, 
 
 /*
  * Sets the allocator that serves calls without a workspace (copied); NULL restores the device's own: the process's
- * memory on a CPU, on CUDA a stream-ordered pool that keeps its memory for the next call until the context is
- * destroyed. ANNULUS_ERROR_ARGUMENT: size is too small or non-zero bytes follow what this version knows, or a function
- * is NULL. Since 0.1.0.
+ * memory on a CPU, on CUDA a stream-ordered pool that the contexts of the device share and that keeps its memory for
+ * the next call until the last of them is destroyed. ANNULUS_ERROR_ARGUMENT: size is too small or non-zero bytes follow
+ * what this version knows, or a function is NULL. Since 0.1.0.
  */
 ANNULUS_API annulus_status annulus_context_set_allocator(annulus_context *context, const annulus_allocator *allocator);
 

@@ -24,13 +24,6 @@ CurrentDevice::~CurrentDevice() {
         cudaSetDevice(previous_);
 }
 
-template <class Owner, class Create, class... Arguments>
-void CudaDevice::make(Owner &owner, const char *what, Create create, Arguments... arguments) {
-    typename Owner::pointer handle;
-    check(create(&handle, arguments...), what);
-    owner.reset(handle);
-}
-
 namespace {
 
 int attribute(cudaDeviceAttr which, int index) {
@@ -41,31 +34,18 @@ int attribute(cudaDeviceAttr which, int index) {
 
 } // namespace
 
-CudaDevice::SideStream::SideStream() {
-    make(stream, "cudaStreamCreateWithFlags", cudaStreamCreateWithFlags, cudaStreamNonBlocking);
-    make(done, "cudaEventCreateWithFlags", cudaEventCreateWithFlags, cudaEventDisableTiming);
-    make(blas, "cublasCreate", cublasCreate_v2);
-    check(cublasSetStream(blas.get(), stream.get()), "cublasSetStream");
-    // Sums stay float32 where a product is split.
-    constexpr int math = CUBLAS_DEFAULT_MATH | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
-    check(cublasSetMathMode(blas.get(), static_cast<cublasMath_t>(math)), "cublasSetMathMode");
+CudaDevice::SideStream::SideStream(SharedDevice &shared)
+    : done(make_event()), blas(shared.take_blas(), GiveBack{&shared}) {
+    cudaStream_t made;
+    check(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+    stream.reset(made);
+    check(cublasSetStream(blas.get(), made), "cublasSetStream");
 }
 
-CudaDevice::DeviceResources::DeviceResources(int index) {
-    make(forked, "cudaEventCreateWithFlags", cudaEventCreateWithFlags, cudaEventDisableTiming);
-    // First, so that what others wait for is sent while this rank's own work fills the device.
-    comm = make_stream();
-    if (attribute(cudaDevAttrMemoryPoolsSupported, index) == 0)
-        return;
-    cudaMemPoolProps properties{};
-    properties.allocType = cudaMemAllocationTypePinned;
-    properties.location.type = cudaMemLocationTypeDevice;
-    properties.location.id = index;
-    make(pool, "cudaMemPoolCreate", cudaMemPoolCreate, &properties);
-    // The next call wants the memory again: none goes back to the system before the pool does.
-    std::uint64_t threshold = UINT64_MAX;
-    check(cudaMemPoolSetAttribute(pool.get(), cudaMemPoolAttrReleaseThreshold, &threshold), "cudaMemPoolSetAttribute");
-}
+// The stream for messages comes first, so that what others wait for is sent while this rank's own work fills the
+// device.
+CudaDevice::DeviceResources::DeviceResources(SharedDevice &shared)
+    : pool(shared.pool()), forked(make_event()), side{SideStream(shared), SideStream(shared)}, comm(make_stream()) {}
 
 CudaDevice::CudaDevice(int index) : index_(index) {
     const CurrentDevice current(index);
@@ -73,7 +53,7 @@ CudaDevice::CudaDevice(int index) : index_(index) {
     compute_capability_ =
         10 * attribute(cudaDevAttrComputeCapabilityMajor, index) + attribute(cudaDevAttrComputeCapabilityMinor, index);
     multiprocessors_ = attribute(cudaDevAttrMultiProcessorCount, index);
-    resources_ = std::make_unique<DeviceResources>(index);
+    resources_ = std::make_unique<DeviceResources>(SharedDevice::of(index));
 }
 
 CudaDevice::~CudaDevice() {
@@ -88,7 +68,7 @@ void *CudaDevice::allocate(std::size_t bytes, void *stream) {
                     index_);
     void *memory = nullptr;
     const cudaError_t error =
-        cudaMallocFromPoolAsync(&memory, bytes, resources_->pool.get(), static_cast<cudaStream_t>(stream));
+        cudaMallocFromPoolAsync(&memory, bytes, resources_->pool->get(), static_cast<cudaStream_t>(stream));
     if (error == cudaErrorMemoryAllocation) {
         cudaGetLastError();
         throw Error(ANNULUS_ERROR_MEMORY, "CUDA device %d has no memory for a workspace of %zu bytes", index_, bytes);
@@ -131,7 +111,7 @@ void CudaDevice::leave() noexcept {
 void *CudaDevice::record(void *stream) {
     Event &event = resources_->events[next_event_++ % resources_->events.size()];
     if (!event)
-        make(event, "cudaEventCreateWithFlags", cudaEventCreateWithFlags, cudaEventDisableTiming);
+        event = make_event();
     check(cudaEventRecord(event.get(), static_cast<cudaStream_t>(stream)), "cudaEventRecord");
     return event.get();
 }
@@ -141,25 +121,9 @@ void CudaDevice::wait(void *stream, void *event) {
           "cudaStreamWaitEvent");
 }
 
-// The driver copies between devices whatever cudaMalloc() returned, but from a pool directly only where it is mapped.
 void CudaDevice::admit_peers() {
-    if (admits_peers_ || !resources_->pool)
-        return;
-    int count = 0;
-    check(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
-    for (int peer = 0; peer < count; ++peer) {
-        int can = 0;
-        if (peer != index_)
-            check(cudaDeviceCanAccessPeer(&can, peer, index_), "cudaDeviceCanAccessPeer");
-        if (can == 0)
-            continue;
-        cudaMemAccessDesc access{};
-        access.location.type = cudaMemLocationTypeDevice;
-        access.location.id = peer;
-        access.flags = cudaMemAccessFlagsProtReadWrite;
-        check(cudaMemPoolSetAccess(resources_->pool.get(), &access, 1), "cudaMemPoolSetAccess");
-    }
-    admits_peers_ = true;
+    if (resources_->pool)
+        resources_->pool->admit_peers();
 }
 
 // Between devices as the runtime asks for it of those that have no access to one another.

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A CUDA device as a context uses it: memory from a pool of its own, and side streams, internal ones with a cuBLAS
-// handle each, on which independent parts of a call run side by side.
+// A CUDA device as a context uses it: memory from the pool that contexts share, and side streams, internal ones with a
+// cuBLAS handle each, on which independent parts of a call run side by side.
 #pragma once
 
 #include "cuda/device/cuda_handle.hpp"
+#include "cuda/device/shared_device.hpp"
 #include "engine/device.hpp"
 
 #include <cublas_v2.h>
@@ -12,6 +13,7 @@
 #include <array>
 #include <memory>
 #include <optional>
+#include <type_traits>
 
 namespace annulus {
 
@@ -20,7 +22,8 @@ class CudaDevice final : public Device, public DeviceStreams {
     static constexpr int side_streams = 2;
 
     explicit CudaDevice(int index);
-    // Waits for the device's work, as cuBLAS does when a handle goes.
+    // Waits for nothing: what streams and events were given is done all the same, and memory is given back in the order
+    // of a stream.
     ~CudaDevice() override;
 
     void *allocate(std::size_t bytes, void *stream) override;
@@ -51,31 +54,31 @@ class CudaDevice final : public Device, public DeviceStreams {
     void join(cudaStream_t stream);
 
   private:
+    struct GiveBack {
+        SharedDevice *shared;
+        void operator()(cublasHandle_t blas) const noexcept { shared->give_back(blas); }
+    };
     struct SideStream {
         Stream stream;
         Event done;
-        Owned<cublasHandle_t, cublasDestroy_v2> blas;
-        SideStream();
+        std::unique_ptr<std::remove_pointer_t<cublasHandle_t>, GiveBack> blas;
+        explicit SideStream(SharedDevice &shared);
     };
     // What is made and destroyed while the device is current.
     struct DeviceResources {
-        Owned<cudaMemPool_t, cudaMemPoolDestroy> pool; // null where the device has no pools
+        std::shared_ptr<DevicePool> pool; // null where the device has no pools
         Event forked;
         std::array<SideStream, side_streams> side;
         Stream comm;
         std::array<Event, 128> events; // made when they are first recorded
-        explicit DeviceResources(int index);
+        explicit DeviceResources(SharedDevice &shared);
     };
-
-    template <class Owner, class Create, class... Arguments>
-    static void make(Owner &owner, const char *what, Create create, Arguments... arguments);
 
     int index_;
     int compute_capability_ = 0;
     int multiprocessors_ = 0;
     std::unique_ptr<DeviceResources> resources_;
     std::size_t next_event_ = 0;
-    bool admits_peers_ = false;
     std::optional<CurrentDevice> current_; // between enter() and leave()
 };
 

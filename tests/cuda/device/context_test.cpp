@@ -149,6 +149,36 @@ TEST(Stream, ContextMovesFromStreamToStream) {
     }
 }
 
+// Neither for its own calls nor for another stream, and what the calls were to write is written.
+TEST(Stream, DestroyingAContextWaitsForNothing) {
+    const Problem problem = small_problem();
+    const Inputs inputs = random_inputs(problem, 1);
+    CudaMemory memory, other;
+    const Results wanted = run(problem, inputs, deterministic(memory));
+    Context context = make_context(problem, deterministic(memory));
+    Context idle = make_context(problem, deterministic(other));
+    Call call(problem, inputs, memory, true), unheld(problem, inputs, other, true);
+    forward_and_backward(call, context.get()); // loads the kernels, which may wait
+    forward_and_backward(unheld, idle.get());
+    call.reset(inputs);
+    unheld.reset(inputs);
+    Gate gate;
+    gate.close(memory.cuda_stream());
+    check(call.forward(context.get()));
+    check(call.backward(context.get()));
+    const auto started = std::chrono::steady_clock::now();
+    context.reset();
+    idle.reset();
+    // A context that comes after takes what these have left, and is not held up by the stream that still is.
+    const Context next = make_context(problem, deterministic(other));
+    expect_identical(forward_and_backward(unheld, next.get()), wanted);
+    EXPECT_LT(std::chrono::steady_clock::now() - started, std::chrono::seconds(10));
+    EXPECT_EQ(cudaStreamQuery(memory.cuda_stream()), cudaErrorNotReady);
+    gate.open();
+    expect_identical(call.results(), wanted);
+    EXPECT_FALSE(gate.was_forced());
+}
+
 class Graph : public testing::TestWithParam<std::tuple<annulus_dtype, bool>> {};
 
 TEST_P(Graph, CapturedOnceReplaysOnNewData) {
