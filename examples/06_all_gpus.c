@@ -116,7 +116,7 @@ int main(void) {
     pthread_t *threads = calloc((size_t)gpus, sizeof *threads);
     if (!comms || !shares || !threads)
         return 1;
-    check(annulus_comm_create_local(comms, gpus));
+    check(annulus_comm_create_local(comms, gpus, NULL));
     for (int i = 0; i < gpus; ++i) {
         shares[i].device = i;
         shares[i].comm = comms[i];

@@ -88,7 +88,7 @@ static sums compute(const annulus_nccl_id *id, int32_t rank) {
     check(annulus_context_set_config(context, config));
 
     annulus_comm *comm;
-    check(annulus_comm_create_nccl(&comm, id, RANKS, rank, rank)); /* waits for the other ranks to do so */
+    check(annulus_comm_create_nccl(&comm, id, RANKS, rank, rank, NULL)); /* waits for the other ranks to do so */
     check(annulus_comm_set_timeout(comm, 60));
     check(annulus_context_set_comm(context, comm));
 

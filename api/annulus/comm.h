@@ -10,20 +10,39 @@
  * Before a call computes, the ranks tell one another how many rows they have and compare config, dtype, heads, head
  * dimension and batch; where they differ every rank gets ANNULUS_ERROR_ARGUMENT with a message that names the
  * difference, and where one rank cannot do its part, as for bad arguments of its own or for want of memory, the others
- * get ANNULUS_ERROR_DECLINED with its message. Nothing is
- * written then, and the communicator stays usable. So a call waits for the other ranks to make theirs; on CUDA it does
- * not wait for the tensors, but over NCCL for what the call before it exchanges. Lengths that differ from those of the
- * context's call before are told in one more message. While a stream is being captured into a CUDA graph, which only
- * NCCL's communicators allow, nothing is told or compared: make the same call once before, or set the lengths by
- * annulus_context_set_shards(), or the call is ANNULUS_ERROR_UNSUPPORTED. Destroy the graph before the communicator.
+ * get ANNULUS_ERROR_DECLINED with its message. Nothing is written then, and the communicator stays usable. So a call
+ * waits for the other ranks to make theirs; on CUDA it does not wait for the tensors, but over NCCL for what the call
+ * before it exchanges. Lengths that differ from those of the context's call before are told in one more message. While
+ * a stream is being captured into a CUDA graph, which only NCCL's communicators allow, nothing is told or compared:
+ * make the same call once before, or set the lengths by annulus_context_set_shards(), or the call is
+ * ANNULUS_ERROR_UNSUPPORTED. A graph keeps using the communicator with the lengths that it was captured with: destroy
+ * it before the communicator. Its replays are collective, are not compared, and are not given up after a timeout.
  *
  * A rank that dies, never calls or loses its connection makes the others' calls fail with ANNULUS_ERROR_COMM (or
  * ANNULUS_ERROR_NCCL, ANNULUS_ERROR_MPI where it is the library below that failed) within the timeout, or a tenth of it
  * later where messages have to be given up. From then on the communicator is broken: further calls fail at once with
- * the first message, and what is left is to destroy it and the contexts that use it, which does not wait for anybody.
+ * the first status and message, and it never becomes whole again. annulus_comm_status() tells, also where it broke
+ * after a call had returned, as over NCCL: what such a call wrote is undefined.
  *
- * A communicator belongs to the process that made it. In a forked child it can only be destroyed, or taken from a
- * context by annulus_context_set_comm(); any other use is ANNULUS_ERROR_ARGUMENT.
+ * So ranks go on after a failure, each by itself until the third step:
+ *
+ *   1. A call fails, or annulus_comm_status() is not ANNULUS_OK. For ANNULUS_ERROR_ARGUMENT, ANNULUS_ERROR_DECLINED and
+ *      whatever else leaves the status at ANNULUS_OK: mend the cause and call again, on all ranks. Else go on here.
+ *   2. annulus_comm_abort(), so that no rank has to wait out its timeout for this one. Destroy graphs that use the
+ *      communicator; take it from its contexts (annulus_context_set_comm() with NULL) or destroy these; destroy it.
+ * None of it waits for another rank. Abort a borrowed ncclComm_t by ncclCommAbort() where annulus was not allowed to:
+ *      the stream may stand still until then.
+ *   3. The ranks that are left meet by means of the program's own (a new MPI communicator, a process group, a file),
+ *      make a new communicator with a new id, give it to their contexts and repeat the work from what they know to be
+ *      whole. Contexts, configs, streams and workspaces stay good. MPI itself may not (annulus_comm_create_mpi()).
+ *
+ * Threads: one at a time may make calls with an end, set its timeout, or give it to a context. Any thread may call
+ * annulus_comm_abort(), annulus_comm_status(), annulus_comm_size() and annulus_comm_rank() beside it. Nobody may use an
+ * end while annulus_comm_destroy() takes it, or after. A communicator must stay until the contexts that use it are
+ * destroyed or have another; they need not be, for the work to end that calls have given to a stream.
+ *
+ * A communicator belongs to the process that made it. In a forked child it can only be destroyed, which gives nothing
+ * back, or taken from a context by annulus_context_set_comm(); any other use is ANNULUS_ERROR_ARGUMENT.
  *
  *     local  ranks are threads of one process, each with a context on a CPU or on a GPU of its own: the fastest for
  *            GPUs of one process, whose rows are copied from GPU to GPU, or by way of the host where two GPUs have no
@@ -43,21 +62,44 @@
 
 ANNULUS_BEGIN_DECLS
 
-/* One rank's end of a communicator. One thread at a time may use it, except for annulus_comm_abort(). */
+/* One rank's end of a communicator. */
 typedef struct annulus_comm annulus_comm;
+
+/* Bits of annulus_comm_options.flags. */
+typedef enum annulus_comm_flag ANNULUS_INT32 {
+    ANNULUS_COMM_MAY_ABORT = 1 /* annulus_comm_create_from_nccl() alone: annulus may abort the caller's ncclComm_t */
+} annulus_comm_flag;
+
+/*
+ * How a communicator is made. Set `size` to sizeof(annulus_comm_options), best by ANNULUS_COMM_OPTIONS_INIT. Where a
+ * function takes a pointer to one, NULL stands for the defaults; in all of them a size that is not known, non-zero
+ * bytes behind what this version knows, a creation_timeout that is negative or not finite, and flags that the function
+ * does not have are ANNULUS_ERROR_ARGUMENT.
+ */
+typedef struct annulus_comm_options {
+    size_t size;
+    double creation_timeout; /* seconds to wait for the other ranks while the communicator is made; 0: 300 */
+    uint64_t flags;          /* the sum of some annulus_comm_flag */
+} annulus_comm_options;
+
+#define ANNULUS_COMM_OPTIONS_INIT                                                                                      \
+    { sizeof(annulus_comm_options), 0, 0 }
 
 /*
  * Makes the ends of a communicator between `ranks` threads of this process, in comms[0 … ranks - 1]; comms[i] is rank
- * i's. Each is destroyed by its owner. ANNULUS_ERROR_ARGUMENT: comms is NULL, or ranks is not from 1 to 4096.
+ * i's. Each is destroyed by its owner. Nothing waits here: options' creation_timeout has no effect.
+ * ANNULUS_ERROR_ARGUMENT: comms is NULL, ranks is not from 1 to 4096, or options are not as above.
  * ANNULUS_ERROR_MEMORY. Since 0.1.0.
  */
-ANNULUS_API annulus_status annulus_comm_create_local(annulus_comm **comms, int32_t ranks);
+ANNULUS_API annulus_status annulus_comm_create_local(annulus_comm **comms, int32_t ranks,
+                                                     const annulus_comm_options *options);
 
 /*
  * Makes a communicator over the processes of an MPI communicator, in *comm. Collective over it. mpi_comm points to an
  * MPI_Comm of the MPI library that annulus was built with; annulus duplicates it, and MPI must be initialised until the
  * annulus communicator is destroyed. Only the calling thread calls MPI: MPI_THREAD_SINGLE is enough where it is the
- * main one.
+ * main one. MPI's duplication cannot be given up: it waits for the other processes as long as MPI does, and options'
+ * creation_timeout has no effect.
  *
  * What MPI does by itself when a process dies is not annulus's to change. Open MPI's mpirun ends all processes then,
  * unless it is called with --enable-recovery; only with that do the others' calls return. They return late where Open
@@ -67,10 +109,12 @@ ANNULUS_API annulus_status annulus_comm_create_local(annulus_comm **comms, int32
  * annulus give up may use a failed call's memory as long as the program goes on calling MPI: what annulus or an
  * allocator gave is not released, and a workspace of the caller must stay.
  *
- * ANNULUS_ERROR_ARGUMENT: a pointer is NULL or MPI is not initialised. ANNULUS_ERROR_UNSUPPORTED: annulus was built
+ * ANNULUS_ERROR_ARGUMENT: comm or mpi_comm is NULL, MPI is not initialised, or options are not as above.
+ * ANNULUS_ERROR_UNSUPPORTED: annulus was built
  * without MPI. ANNULUS_ERROR_MPI: an MPI call failed. Since 0.1.0.
  */
-ANNULUS_API annulus_status annulus_comm_create_mpi(annulus_comm **comm, const void *mpi_comm);
+ANNULUS_API annulus_status annulus_comm_create_mpi(annulus_comm **comm, const void *mpi_comm,
+                                                   const annulus_comm_options *options);
 
 /* What one rank makes and every rank of an NCCL communicator gets: plain bytes, to be carried by whatever there is. */
 typedef struct annulus_nccl_id {
@@ -78,46 +122,75 @@ typedef struct annulus_nccl_id {
 } annulus_nccl_id;
 
 /*
- * Makes an id in *id, on one rank. ANNULUS_ERROR_ARGUMENT: id is NULL. ANNULUS_ERROR_UNSUPPORTED: annulus was built
- * without CUDA or NCCL, or libnccl.so.2 cannot be loaded. ANNULUS_ERROR_NCCL: an NCCL call failed. Since 0.1.0.
+ * Makes an id in *id, on one rank, for one communicator. ANNULUS_ERROR_ARGUMENT: id is NULL. ANNULUS_ERROR_UNSUPPORTED:
+ * annulus was built without CUDA or NCCL, or libnccl.so.2 cannot be loaded or is older than 2.14. ANNULUS_ERROR_NCCL:
+ * an NCCL call failed.
+ *
+ * annulus is not linked with NCCL. The first function that needs it opens libnccl.so.2 by dlopen(): the library of that
+ * soname which is in the process already, as it is once PyTorch or CuPy has loaded theirs, else what the dynamic loader
+ * finds (LD_LIBRARY_PATH, the executable's RUNPATH, the system's directories). It stays for the life of the process.
+ * Since 0.1.0.
  */
 ANNULUS_API annulus_status annulus_nccl_id_create(annulus_nccl_id *id);
 
 /*
  * Makes rank `rank` of an NCCL communicator of `ranks` ranks on CUDA device `device`, in *comm. Collective over the
- * ranks, which pass the same id; waits for them for at most 5 minutes. ANNULUS_ERROR_ARGUMENT: a pointer is NULL, rank
- * is not below ranks, or there is no such device. Other errors as annulus_nccl_id_create(). Since 0.1.0.
+ * ranks, which pass the same id; waits for them for at most options' creation_timeout, then ANNULUS_ERROR_COMM.
+ * ANNULUS_ERROR_ARGUMENT: comm or id is NULL, rank is not below ranks, there is no such device, or options are not as
+ * above. Other errors as annulus_nccl_id_create(). Since 0.1.0.
  */
 ANNULUS_API annulus_status annulus_comm_create_nccl(annulus_comm **comm, const annulus_nccl_id *id, int32_t ranks,
-                                                    int32_t rank, int32_t device);
+                                                    int32_t rank, int32_t device, const annulus_comm_options *options);
 
 /*
  * Makes the ends of an NCCL communicator over `ranks` CUDA devices of this process, in comms[0 … ranks - 1]; comms[i]
  * is for a context on devices[i], used by a thread of its own. devices NULL: the devices 0 … ranks - 1. No device may
  * stand there twice. Errors as annulus_comm_create_nccl(). Since 0.1.0.
  */
-ANNULUS_API annulus_status annulus_comm_create_nccl_devices(annulus_comm **comms, int32_t ranks,
-                                                            const int32_t *devices);
+ANNULUS_API annulus_status annulus_comm_create_nccl_devices(annulus_comm **comms, int32_t ranks, const int32_t *devices,
+                                                            const annulus_comm_options *options);
 
 /*
- * Makes a communicator, in *comm, that uses an existing ncclComm_t. It stays the caller's and must outlive the annulus
- * communicator; nobody else may use it while an annulus call runs. After a failure annulus has aborted it. Errors as
- * annulus_comm_create_nccl(). Since 0.1.0.
+ * Makes a communicator, in *comm, that uses an existing ncclComm_t, of the libnccl.so.2 that annulus opens
+ * (annulus_nccl_id_create() says which): one of another copy of NCCL, or of one that is linked statically into the
+ * program, must not be given. It stays the caller's and must outlive the annulus communicator; nobody else may use it
+ * while an annulus call runs. The ranks have met already, so options' creation_timeout has no effect.
+ *
+ * Without ANNULUS_COMM_MAY_ABORT annulus never aborts it. A failure then breaks the annulus communicator alone: its
+ * calls fail at once, annulus does not call NCCL any more, and kernels of NCCL that are in a stream already may wait
+ * there for another rank until the caller aborts the ncclComm_t. Destroy the annulus communicator before that, which
+ * does not wait for those kernels, and leaves some kilobytes of memory that they may use allocated for good. With
+ * ANNULUS_COMM_MAY_ABORT annulus aborts the ncclComm_t on failure, which stops those kernels; the caller must not use
+ * it then, not even to destroy it, once annulus_comm_status() is not ANNULUS_OK.
+ *
+ * Errors as annulus_comm_create_nccl(). Since 0.1.0.
  */
-ANNULUS_API annulus_status annulus_comm_create_from_nccl(annulus_comm **comm, void *nccl_comm);
+ANNULUS_API annulus_status annulus_comm_create_from_nccl(annulus_comm **comm, void *nccl_comm,
+                                                         const annulus_comm_options *options);
 
-/* The number of ranks, in *size. ANNULUS_ERROR_ARGUMENT: a pointer is NULL. Since 0.1.0. */
+/* The number of ranks, in *size. ANNULUS_ERROR_ARGUMENT: a pointer is NULL. Any thread. Since 0.1.0. */
 ANNULUS_API annulus_status annulus_comm_size(const annulus_comm *comm, int32_t *size);
 
-/* The rank of this end, from 0, in *rank. ANNULUS_ERROR_ARGUMENT: a pointer is NULL. Since 0.1.0. */
+/* The rank of this end, from 0, in *rank. ANNULUS_ERROR_ARGUMENT: a pointer is NULL. Any thread. Since 0.1.0. */
 ANNULUS_API annulus_status annulus_comm_rank(const annulus_comm *comm, int32_t *rank);
 
 /*
  * Sets how many seconds a call waits for another rank before it fails: more than 0, 300 unless set. On CUDA what is
- * waited for after a call has returned counts too: NCCL's kernels that a dead rank holds up are stopped. Ranks may have
- * different timeouts. ANNULUS_ERROR_ARGUMENT: comm is NULL, or seconds is not a finite number above 0. Since 0.1.0.
+ * waited for after a call has returned counts too: NCCL's kernels that a dead rank holds up are stopped, unless they
+ * are of a borrowed ncclComm_t that annulus may not abort. Ranks may have different timeouts. ANNULUS_ERROR_ARGUMENT:
+ * comm is NULL, or seconds is not a finite number above 0. Since 0.1.0.
  */
 ANNULUS_API annulus_status annulus_comm_set_timeout(annulus_comm *comm, double seconds);
+
+/*
+ * ANNULUS_OK where the communicator is usable, as far as this rank knows: that another rank is gone shows when a call
+ * misses it. Else the status with which it broke (ANNULUS_ERROR_COMM, ANNULUS_ERROR_NCCL, ANNULUS_ERROR_MPI, or
+ * ANNULUS_ERROR_CUDA or ANNULUS_ERROR_MEMORY where a failure of this rank left the others without its part), and
+ * annulus_last_error() of the calling thread says why. Over NCCL it may break after a call has returned; so ask when
+ * the stream has come past the call, before its results are used. Never waits. Any thread. ANNULUS_ERROR_ARGUMENT: comm
+ * is NULL, or of the process that this one was forked from. Since 0.1.0.
+ */
+ANNULUS_API annulus_status annulus_comm_status(const annulus_comm *comm);
 
 /*
  * Breaks the communicator: calls of other threads of this process that wait in it return ANNULUS_ERROR_COMM, and other
@@ -126,8 +199,9 @@ ANNULUS_API annulus_status annulus_comm_set_timeout(annulus_comm *comm, double s
 ANNULUS_API annulus_status annulus_comm_abort(annulus_comm *comm);
 
 /*
- * Destroys a rank's end; NULL is legal. Does not wait for other ranks, whose calls fail from then on. Contexts that use
- * it must be destroyed, or given another, before. Since 0.1.0.
+ * Destroys a rank's end; NULL is legal. Does not wait for other ranks, whose calls fail from then on; one of NCCL that
+ * annulus made and that is whole gives its last work up to 2 seconds, and is then aborted. Contexts that use it must be
+ * destroyed, or given another, before. Since 0.1.0.
  */
 ANNULUS_API void annulus_comm_destroy(annulus_comm *comm);
 

@@ -131,6 +131,7 @@ WRITTEN_ENUM(annulus_key_rule, rule)
 %enddef
 SIZED(annulus_call_options, ANNULUS_CALL_OPTIONS_INIT)
 SIZED(annulus_branch, ANNULUS_BRANCH_INIT(0, 1))
+SIZED(annulus_comm_options, ANNULUS_COMM_OPTIONS_INIT)
 SIZED(annulus_problem, ANNULUS_PROBLEM_INIT)
 SIZED(annulus_estimate, ANNULUS_ESTIMATE_INIT)
 SIZED(annulus_traffic, ANNULUS_TRAFFIC_INIT)

@@ -3,6 +3,7 @@
 #include "call/comm.hpp"
 
 #include "capi/guard.hpp"
+#include "capi/sized_struct.hpp"
 #include "core/argument.hpp"
 #include "engine/device.hpp"
 #include "transport/deadline.hpp"
@@ -14,7 +15,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <numeric>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -35,11 +38,11 @@ std::unique_ptr<Transport> make_nccl_transport(const annulus_nccl_id &, int, int
     refuse_nccl();
 }
 
-std::vector<std::unique_ptr<Transport>> make_nccl_transports(int, const int *) {
+std::vector<std::unique_ptr<Transport>> make_nccl_transports(int, const int *, Transport::Seconds) {
     refuse_nccl();
 }
 
-std::unique_ptr<Transport> borrow_nccl_transport(void *) {
+std::unique_ptr<Transport> borrow_nccl_transport(void *, bool) {
     refuse_nccl();
 }
 #endif
@@ -48,6 +51,27 @@ std::unique_ptr<Transport> borrow_nccl_transport(void *) {
 void check_not_null(const char *name, const void *pointer) {
     if (!pointer)
         throw Error(ANNULUS_ERROR_ARGUMENT, "%s is NULL", name);
+}
+
+// What a constructor does as the caller wants it.
+struct Creation {
+    Transport::Seconds timeout;
+    std::uint64_t flags;
+};
+
+// `flags`: those that the constructor knows.
+Creation checked_options(const annulus_comm_options *options, std::uint64_t flags = 0) {
+    annulus_comm_options given = ANNULUS_COMM_OPTIONS_INIT;
+    if (options)
+        given = read_sized("options", options, &annulus_comm_options::flags);
+    if (!std::isfinite(given.creation_timeout) || given.creation_timeout < 0)
+        throw Error(ANNULUS_ERROR_ARGUMENT, "creation_timeout of options is %g; it must be a finite number, at least 0",
+                    given.creation_timeout);
+    if ((given.flags & ~flags) != 0)
+        throw Error(ANNULUS_ERROR_ARGUMENT, "flags of options is %llu; here it must be 0%s",
+                    static_cast<unsigned long long>(given.flags),
+                    flags == ANNULUS_COMM_MAY_ABORT ? " or ANNULUS_COMM_MAY_ABORT (1)" : "");
+    return {given.creation_timeout == 0 ? default_timeout : Transport::Seconds(given.creation_timeout), given.flags};
 }
 
 std::unique_ptr<annulus_comm> make_comm(std::unique_ptr<Transport> transport) {
@@ -93,18 +117,20 @@ std::vector<int> checked_devices(const std::int32_t *devices, int ranks) {
 
 } // namespace
 
-annulus_status annulus_comm_create_local(annulus_comm **comms, int32_t ranks) {
+annulus_status annulus_comm_create_local(annulus_comm **comms, int32_t ranks, const annulus_comm_options *options) {
     return guard([&] {
         required(comms, "comms");
         check_between("ranks", ranks, 1, max_ranks);
+        checked_options(options);
         hand_out(comms, make_local_transports(ranks));
     });
 }
 
-annulus_status annulus_comm_create_mpi(annulus_comm **comm, const void *mpi_comm) {
+annulus_status annulus_comm_create_mpi(annulus_comm **comm, const void *mpi_comm, const annulus_comm_options *options) {
     return guard([&] {
         required(comm, "comm");
         check_not_null("mpi_comm", mpi_comm);
+        checked_options(options);
         *comm = make_comm(make_mpi_transport(mpi_comm)).release();
     });
 }
@@ -117,30 +143,36 @@ annulus_status annulus_nccl_id_create(annulus_nccl_id *id) {
 }
 
 annulus_status annulus_comm_create_nccl(annulus_comm **comm, const annulus_nccl_id *id, int32_t ranks, int32_t rank,
-                                        int32_t device) {
+                                        int32_t device, const annulus_comm_options *options) {
     return guard([&] {
         required(comm, "comm");
         required(id, "id");
         check_at_least("ranks", ranks, 1);
         check_between("rank", rank, 0, ranks - 1);
+        const Creation creation = checked_options(options);
         check_between("device", device, 0, cuda_devices() - 1);
-        *comm = make_comm(make_nccl_transport(*id, ranks, rank, device, default_timeout)).release();
+        *comm = make_comm(make_nccl_transport(*id, ranks, rank, device, creation.timeout)).release();
     });
 }
 
-annulus_status annulus_comm_create_nccl_devices(annulus_comm **comms, int32_t ranks, const int32_t *devices) {
+annulus_status annulus_comm_create_nccl_devices(annulus_comm **comms, int32_t ranks, const int32_t *devices,
+                                                const annulus_comm_options *options) {
     return guard([&] {
         required(comms, "comms");
         check_at_least("ranks", ranks, 1);
-        hand_out(comms, make_nccl_transports(ranks, checked_devices(devices, ranks).data()));
+        const Creation creation = checked_options(options);
+        hand_out(comms, make_nccl_transports(ranks, checked_devices(devices, ranks).data(), creation.timeout));
     });
 }
 
-annulus_status annulus_comm_create_from_nccl(annulus_comm **comm, void *nccl_comm) {
+annulus_status annulus_comm_create_from_nccl(annulus_comm **comm, void *nccl_comm,
+                                             const annulus_comm_options *options) {
     return guard([&] {
         required(comm, "comm");
         check_not_null("nccl_comm", nccl_comm);
-        *comm = make_comm(borrow_nccl_transport(nccl_comm)).release();
+        const Creation creation = checked_options(options, ANNULUS_COMM_MAY_ABORT);
+        const bool may_abort = (creation.flags & ANNULUS_COMM_MAY_ABORT) != 0;
+        *comm = make_comm(borrow_nccl_transport(nccl_comm, may_abort)).release();
     });
 }
 
@@ -164,6 +196,13 @@ annulus_status annulus_comm_set_timeout(annulus_comm *comm, double seconds) {
         if (!std::isfinite(seconds) || seconds <= 0)
             throw Error(ANNULUS_ERROR_ARGUMENT, "seconds is %g; it must be a finite number above 0", seconds);
         transport.set_timeout(Transport::Seconds(seconds));
+    });
+}
+
+annulus_status annulus_comm_status(const annulus_comm *comm) {
+    return guard([&] {
+        if (const std::optional<Error> failure = transport_of(comm).failure())
+            throw *failure;
     });
 }
 

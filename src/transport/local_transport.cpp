@@ -3,6 +3,7 @@
 
 #include "core/error.hpp"
 #include "transport/deadline.hpp"
+#include "transport/first_failure.hpp"
 
 #include <algorithm>
 #include <condition_variable>
@@ -46,8 +47,7 @@ class Hub {
 
     // The first device that is named decides for all.
     void check_kind(annulus_device device);
-    // Throws the first error where there was one.
-    void check_whole();
+    const FirstFailure &failure() const { return failure_; }
 
     void all_gather(int rank, const void *mine, void *all, std::size_t bytes, const Deadline &deadline);
 
@@ -106,7 +106,7 @@ class Hub {
     [[noreturn]] void break_and_throw(const Error &error);
 
     std::mutex mutex_;
-    std::optional<Error> failure_;
+    FirstFailure failure_; // kept while the mutex is locked
     std::optional<annulus_device> kind_;
     std::vector<Seat> seats_;
     std::map<std::pair<int, int>, Queue> queues_; // by sender and receiver
@@ -127,29 +127,21 @@ void Hub::check_kind(annulus_device device) {
                     device_name(*kind_), device_name(device));
 }
 
-void Hub::check_whole() {
-    const Lock lock(mutex_);
-    if (failure_)
-        throw *failure_;
-}
-
 void Hub::break_with(const Error &error) {
-    if (!failure_)
-        failure_ = error;
+    failure_.keep(error);
     for (Seat &seat : seats_)
         seat.wake.notify_all();
 }
 
 void Hub::break_and_throw(const Error &error) {
     break_with(error);
-    throw *failure_;
+    throw *failure_.get();
 }
 
 template <class Ready, class Awaited>
 void Hub::wait(Lock &lock, int rank, const Deadline &deadline, Ready ready, Awaited awaited) {
     while (!ready()) {
-        if (failure_)
-            throw *failure_;
+        failure_.check();
         const int other = awaited();
         if (seats_[other].departed)
             break_and_throw(Error(ANNULUS_ERROR_COMM, "rank %d destroyed its end of the communicator", other));
@@ -170,8 +162,7 @@ int Hub::first_gathering(bool gathering) const {
 
 void Hub::all_gather(int rank, const void *mine, void *all, std::size_t bytes, const Deadline &deadline) {
     Lock lock(mutex_);
-    if (failure_)
-        throw *failure_;
+    failure_.check();
     wait(
         lock, rank, deadline, [&] { return readers_ == 0; }, [&] { return first_gathering(true); });
     if (givers_ == 0) {
@@ -316,6 +307,7 @@ class LocalTransport final : public Transport {
     void finish(const Batch &batch, Device &device, void *stream) override;
 
     void abort() noexcept override { hub_->abort(rank_); }
+    std::optional<Error> failure() const override { return hub_->failure().get(); }
 
   private:
     // Runs a part of a batch. Where it fails, no rank touches this rank's memory any more.
@@ -328,7 +320,7 @@ class LocalTransport final : public Transport {
 
 template <class Part> void LocalTransport::guarded(Device &device, void *stream, Part part) {
     try {
-        hub_->check_whole();
+        hub_->failure().check();
         part();
     } catch (const std::exception &error) {
         hub_->fail(rank_, error.what());

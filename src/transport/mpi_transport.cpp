@@ -3,6 +3,7 @@
 
 #include "core/error.hpp"
 #include "transport/deadline.hpp"
+#include "transport/first_failure.hpp"
 
 #include <mpi.h>
 
@@ -10,7 +11,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstring>
@@ -117,7 +117,10 @@ class MpiTransport final : public Transport {
     void begin(const Batch &batch, Device &device, void *stream) override;
     void finish(const Batch &batch, Device &device, void *stream) override;
     bool holds_memory() const override { return holds_memory_; }
-    void abort() noexcept override { is_aborted_ = true; }
+    void abort() noexcept override {
+        failure_.keep(Error(ANNULUS_ERROR_COMM, "rank %d aborted the communicator", rank_));
+    }
+    std::optional<Error> failure() const override { return failure_.get(); }
 
   private:
     using Flight = std::vector<Piece>;
@@ -128,15 +131,13 @@ class MpiTransport final : public Transport {
     void start(Flight &flight, const Transfer &transfer, Tag tag, bool is_received);
     void complete(Flight &flight, const Deadline &deadline);
     void complete(Piece &piece, const Deadline &deadline);
-    void check_abort() const;
     void give_up() noexcept;
 
     const std::size_t piece_bytes_;
     MPI_Comm comm_ = MPI_COMM_NULL;
     int size_ = 0, rank_ = 0;
     Seconds timeout_ = default_timeout;
-    std::optional<Error> failure_;
-    std::atomic<bool> is_aborted_ = false;
+    FirstFailure failure_;
     bool holds_memory_ = false;
     std::deque<Flight> flights_; // of the batches that were begun, oldest first
 };
@@ -154,30 +155,23 @@ MpiTransport::~MpiTransport() {
     if (!is_running())
         return;
     const PipeSignal held;
-    const bool is_idle = flights_.empty() && !failure_ && !is_aborted_;
+    const bool is_idle = flights_.empty() && !failure_;
     give_up();
     if (is_idle)
         MPI_Comm_free(&comm_);
 }
 
 template <class Call> void MpiTransport::guarded(Call call) {
-    if (failure_)
-        throw *failure_;
     const PipeSignal held;
     try {
-        check_abort();
+        failure_.check();
         call();
     } catch (const std::exception &error) {
         const auto *own = dynamic_cast<const Error *>(&error);
-        failure_ = own ? *own : Error(ANNULUS_ERROR_COMM, "rank %d failed: %s", rank_, error.what());
+        failure_.keep(own ? *own : Error(ANNULUS_ERROR_COMM, "rank %d failed: %s", rank_, error.what()));
         give_up();
         throw;
     }
-}
-
-void MpiTransport::check_abort() const {
-    if (is_aborted_)
-        throw Error(ANNULUS_ERROR_COMM, "rank %d aborted the communicator", rank_);
 }
 
 // A receive that cannot be cancelled at once is under way, and is waited for a little; sends cannot be cancelled.
@@ -226,7 +220,7 @@ void MpiTransport::complete(Piece &piece, const Deadline &deadline) {
         check(MPI_Test(&piece.request, &is_done, &status), "MPI_Test");
         if (is_done)
             break;
-        check_abort();
+        failure_.check();
         if (deadline.passed())
             throw Error(ANNULUS_ERROR_COMM, "rank %d did not come within %g s", piece.peer, deadline.seconds());
     }

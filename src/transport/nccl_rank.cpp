@@ -22,7 +22,7 @@ constexpr std::size_t usual_gather_bytes = 4096; // from each rank
 
 } // namespace
 
-NcclRank::NcclRank(ncclComm_t comm, bool owned, Seconds timeout) : owned_(owned), timeout_(timeout), comm_(comm) {
+NcclRank::NcclRank(ncclComm_t comm, Hold hold) : hold_(hold), comm_(comm) {
     check(nccl().comm_count(comm, &size_), "ncclCommCount");
     check(nccl().comm_user_rank(comm, &rank_), "ncclCommUserRank");
     check(nccl().comm_cu_device(comm, &device_), "ncclCommCuDevice");
@@ -42,14 +42,34 @@ NcclRank::~NcclRank() {
     state_changed_.notify_all();
     watcher_.join();
     const CurrentDevice current(device_);
-    if (comm_ && owned_)
+    const BesideCaptures beside_captures;
+    if (comm_ && hold_ == Hold::owned)
         close();
+    if (may_hang()) {
+        // A gather may still use the memory, and CUDA frees none before the device is done with all that it was given.
+        // It stays allocated; streams and events end by themselves.
+        static_cast<void>(host_.release());
+        static_cast<void>(memory_.release());
+    } else {
+        cudaStreamSynchronize(stream_.get()); // an aborted gather may just be ending
+    }
     works_.clear();
-    cudaStreamSynchronize(stream_.get()); // an aborted gather may just be ending
     host_.reset();
     memory_.reset();
     gathered_.reset();
     stream_.reset();
+}
+
+bool NcclRank::may_hang() noexcept {
+    if (!comm_ || hold_ == Hold::owned)
+        return false;
+    if (failure_)
+        return true;
+    try {
+        return is_working();
+    } catch (const Error &) {
+        return true;
+    }
 }
 
 void NcclRank::close() noexcept {
@@ -73,7 +93,7 @@ void NcclRank::check_device(annulus_device device, int index) const {
 }
 
 template <class Part> void NcclRank::run(Part part) {
-    check_whole();
+    failure_.check();
     try {
         const OnDevice on_device(device_);
         const BesideCaptures beside_captures;
@@ -83,20 +103,13 @@ template <class Part> void NcclRank::run(Part part) {
     } catch (const std::bad_alloc &) {
         break_with(Error(ANNULUS_ERROR_MEMORY, "out of memory"));
     }
-    check_whole();
-}
-
-void NcclRank::check_whole() {
-    const std::lock_guard lock(state_mutex_);
-    if (failure_)
-        throw *failure_;
+    failure_.check();
 }
 
 void NcclRank::break_with(const Error &error) noexcept {
     {
         const std::lock_guard lock(state_mutex_);
-        if (!failure_)
-            failure_ = error;
+        failure_.keep(error);
     }
     state_changed_.notify_all();
 }
@@ -104,8 +117,8 @@ void NcclRank::break_with(const Error &error) noexcept {
 std::unique_lock<std::mutex> NcclRank::lock_comm() {
     std::unique_lock lock(comm_mutex_, std::defer_lock);
     for (NcclPause pause; !lock.try_lock(); pause())
-        check_whole();
-    check_whole();
+        failure_.check();
+    failure_.check();
     return lock;
 }
 
@@ -180,7 +193,7 @@ void NcclRank::all_gather(const void *mine, void *all, std::size_t bytes) {
 
 void NcclRank::begin(const Batch &batch, Device &device, void *stream) {
     if (batch.empty())
-        return check_whole();
+        return failure_.check();
     const auto cuda_stream = static_cast<cudaStream_t>(stream);
     run([&] {
         // In a graph, events tell nothing of when it will run.
@@ -239,15 +252,16 @@ void NcclRank::watch_all() noexcept {
         } catch (const Error &error) {
             break_with(error);
         }
+    if (!failure_ || hold_ == Hold::borrowed)
+        return;
     const std::lock_guard lock(comm_mutex_);
-    if (failure_)
-        nccl().comm_abort(std::exchange(comm_, nullptr));
+    nccl().comm_abort(std::exchange(comm_, nullptr));
 }
 
 // Returns false when there is nothing left to watch.
 bool NcclRank::wait_for_work() {
     std::unique_lock lock(state_mutex_);
-    const auto is_over = [&] { return stop_ || failure_; };
+    const auto is_over = [&] { return stop_ || static_cast<bool>(failure_); };
     state_changed_.wait(lock, [&] { return is_over() || !works_.empty(); });
     return !state_changed_.wait_for(lock, watch_interval, is_over);
 }

@@ -2,16 +2,18 @@
 // One rank's end of an NCCL communicator, and the thread that watches what the end gave to the GPU.
 //
 // Threads: the one that uses the transport, those that call abort(), and the watching thread, which lives as long as
-// the object. One of them at a time calls NCCL. The first failure that any of them meets is kept, and the watching
-// thread, no other, then aborts the communicator.
+// the object. One of them at a time calls NCCL. The first failure that any of them meets is kept; after it nobody calls
+// NCCL but the watching thread, to abort the communicator.
 //
 // Ownership: streams, events and memory are the object's own. An owned communicator ends with the object; a borrowed
-// one stays its owner's, but is aborted on failure.
+// one stays its owner's. On failure an owned one is aborted, and a borrowed one where its owner has allowed it. Where
+// he has not, NCCL's kernels may wait until he does it himself; nothing here waits for them, and what they use stays.
 #pragma once
 
 #include "core/error.hpp"
 #include "cuda/device/cuda_handle.hpp"
 #include "transport/deadline.hpp"
+#include "transport/first_failure.hpp"
 #include "transport/nccl_library.hpp"
 #include "transport/transport.hpp"
 
@@ -29,8 +31,11 @@ namespace annulus {
 
 class NcclRank final : public Transport {
   public:
+    // Whose the communicator is.
+    enum class Hold { owned, borrowed, borrowed_to_abort };
+
     // Takes an owned communicator over once nothing can throw any more.
-    NcclRank(ncclComm_t comm, bool owned, Seconds timeout);
+    NcclRank(ncclComm_t comm, Hold hold);
     ~NcclRank() override;
 
     int size() const override { return size_; }
@@ -45,6 +50,7 @@ class NcclRank final : public Transport {
     void finish(const Batch &batch, Device &device, void *stream) override;
 
     void abort() noexcept override { break_with(Error(ANNULUS_ERROR_COMM, "aborted by annulus_comm_abort")); }
+    std::optional<Error> failure() const override { return failure_.get(); }
 
   private:
     // What the GPU was given between two events. The clock starts when it comes to it.
@@ -55,9 +61,7 @@ class NcclRank final : public Transport {
 
     // Runs a part of the public interface; a failure in it breaks the transport.
     template <class Part> void run(Part part);
-    // Throws the first error where there was one.
-    void check_whole();
-    // Keeps the first error and has the watching thread abort the communicator.
+    // Keeps the first error and ends the watching thread, which aborts the communicator where it may.
     void break_with(const Error &error) noexcept;
     [[noreturn]] void throw_late() const {
         throw Error(ANNULUS_ERROR_COMM, "another rank did not come within %g s", timeout_.load().count());
@@ -85,10 +89,12 @@ class NcclRank final : public Transport {
     void look_after_work();
     // Ends a whole communicator, once there is no other thread; waits for its last work, but not long.
     void close() noexcept;
+    // Whether kernels of NCCL may wait for another rank with nobody here to stop them.
+    bool may_hang() noexcept;
 
     int size_ = 0, rank_ = 0, device_ = 0;
-    const bool owned_;
-    std::atomic<Seconds> timeout_;
+    const Hold hold_;
+    std::atomic<Seconds> timeout_ = default_timeout;
 
     // For all_gather(): what all ranks give, on the host and on the device.
     Stream stream_;
@@ -104,7 +110,7 @@ class NcclRank final : public Transport {
     // May be locked while comm_mutex_ is, not the other way round.
     std::mutex state_mutex_;
     std::condition_variable state_changed_;
-    std::optional<Error> failure_;
+    FirstFailure failure_; // kept while the mutex is locked
     bool stop_ = false;
     std::deque<Work> works_; // oldest first, which is the order in which NCCL does them
 

@@ -45,12 +45,12 @@ struct NewCommunicators {
 
 // The ranks of this process, the first of which is `first_rank`, on a device each.
 std::vector<std::unique_ptr<Transport>> connect(const annulus_nccl_id &id, int ranks, int first_rank,
-                                                const std::vector<int> &devices, Transport::Seconds timeout) {
+                                                const std::vector<int> &devices, Transport::Seconds creation_timeout) {
     ncclUniqueId nccl_id;
     std::memcpy(&nccl_id, &id, sizeof nccl_id);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
-    const Deadline deadline(timeout);
+    const Deadline deadline(creation_timeout);
     NewCommunicators comms(devices.size());
     NcclGroup group;
     for (std::size_t i = 0; i < devices.size(); ++i) {
@@ -67,7 +67,7 @@ std::vector<std::unique_ptr<Transport>> connect(const annulus_nccl_id &id, int r
     std::vector<std::unique_ptr<Transport>> transports;
     transports.reserve(devices.size());
     for (ncclComm_t &comm : comms.handles) {
-        transports.push_back(std::make_unique<NcclRank>(comm, true, timeout));
+        transports.push_back(std::make_unique<NcclRank>(comm, NcclRank::Hold::owned));
         comm = nullptr;
     }
     return transports;
@@ -84,7 +84,8 @@ annulus_nccl_id make_nccl_id() {
     return id;
 }
 
-std::vector<std::unique_ptr<Transport>> make_nccl_transports(int ranks, const int *devices) {
+std::vector<std::unique_ptr<Transport>> make_nccl_transports(int ranks, const int *devices,
+                                                             Transport::Seconds creation_timeout) {
     std::vector<int> chosen(ranks);
     if (devices)
         std::copy_n(devices, ranks, chosen.begin());
@@ -97,17 +98,18 @@ std::vector<std::unique_ptr<Transport>> make_nccl_transports(int ranks, const in
             throw Error(ANNULUS_ERROR_ARGUMENT, "devices[%d] is %d, as devices[%d] is; each must be another one", i,
                         *here, static_cast<int>(first - chosen.begin()));
     }
-    return connect(make_nccl_id(), ranks, 0, chosen, default_timeout);
+    return connect(make_nccl_id(), ranks, 0, chosen, creation_timeout);
 }
 
 std::unique_ptr<Transport> make_nccl_transport(const annulus_nccl_id &id, int ranks, int rank, int device,
-                                               Transport::Seconds timeout) {
+                                               Transport::Seconds creation_timeout) {
     check_device_index("device", device);
-    return std::move(connect(id, ranks, rank, {device}, timeout).front());
+    return std::move(connect(id, ranks, rank, {device}, creation_timeout).front());
 }
 
-std::unique_ptr<Transport> borrow_nccl_transport(void *nccl_comm) {
-    return std::make_unique<NcclRank>(static_cast<ncclComm_t>(nccl_comm), false, default_timeout);
+std::unique_ptr<Transport> borrow_nccl_transport(void *nccl_comm, bool may_abort) {
+    const NcclRank::Hold hold = may_abort ? NcclRank::Hold::borrowed_to_abort : NcclRank::Hold::borrowed;
+    return std::make_unique<NcclRank>(static_cast<ncclComm_t>(nccl_comm), hold);
 }
 
 } // namespace annulus

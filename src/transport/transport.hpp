@@ -2,12 +2,14 @@
 // What ranks ask of a transport: host messages that all ranks see, and bytes from one rank's memory to another's.
 #pragma once
 
+#include "core/error.hpp"
 #include "engine/device.hpp"
 
 #include <annulus/context.h>
 
 #include <chrono>
 #include <cstddef>
+#include <optional>
 #include <vector>
 
 namespace annulus {
@@ -26,7 +28,7 @@ struct Batch {
 };
 
 // One rank's end. Everything throws Error, and after a failure other than a bad argument the transport is broken: each
-// call throws the first error again. Used by one thread at a time, but for abort().
+// call throws the first error again. Used by one thread at a time, but for abort() and failure().
 class Transport {
   public:
     using Seconds = std::chrono::duration<double>;
@@ -57,6 +59,10 @@ class Transport {
 
     // Any thread.
     virtual void abort() noexcept = 0;
+
+    // The error with which the transport broke, as far as it is known; none where it is whole. Any thread, and it waits
+    // for nobody.
+    virtual std::optional<Error> failure() const = 0;
 };
 
 } // namespace annulus

@@ -64,6 +64,10 @@ int main(void) {
     FIELD(annulus_estimate, backward_workspace_bytes);
     FIELD(annulus_estimate, remote_bytes);
     FIELD(annulus_estimate, plan_bytes);
+    STRUCT(annulus_comm_options);
+    FIELD(annulus_comm_options, size);
+    FIELD(annulus_comm_options, creation_timeout);
+    FIELD(annulus_comm_options, flags);
     STRUCT(annulus_nccl_id);
     FIELD(annulus_nccl_id, bytes);
     STRUCT(annulus_traffic);

@@ -15,7 +15,7 @@ static void local_ends(void **state) {
     (void)state;
     annulus_comm *comms[5] = {NULL, NULL, NULL, NULL, NULL};
     for (int32_t ranks = 1; ranks <= 4; ++ranks) {
-        assert_ok(annulus_comm_create_local(comms, ranks));
+        assert_ok(annulus_comm_create_local(comms, ranks, NULL));
         assert_null(comms[ranks]);
         for (int32_t i = 0; i < ranks; ++i) {
             int32_t size = -1, rank = -1;
@@ -33,7 +33,7 @@ static void local_ends(void **state) {
 static void as_many_ends_as_there_may_be(void **state) {
     (void)state;
     static annulus_comm *comms[4096];
-    assert_ok(annulus_comm_create_local(comms, 4096));
+    assert_ok(annulus_comm_create_local(comms, 4096, NULL));
     for (int32_t i = 0; i < 4096; ++i)
         annulus_comm_destroy(comms[i]);
 }
@@ -43,8 +43,8 @@ static void local_arguments(void **state) {
     annulus_comm *comm = NULL;
     const int32_t wrong[] = {0, -1, 4097, INT32_MAX, INT32_MIN};
     for (int i = 0; i < 5; ++i)
-        assert_refused(annulus_comm_create_local(&comm, wrong[i]), ARGUMENT, "ranks");
-    assert_refused(annulus_comm_create_local(NULL, 2), ARGUMENT, "comms");
+        assert_refused(annulus_comm_create_local(&comm, wrong[i], NULL), ARGUMENT, "ranks");
+    assert_refused(annulus_comm_create_local(NULL, 2, NULL), ARGUMENT, "comms");
     assert_null(comm);
 }
 
@@ -57,7 +57,7 @@ static void null_handles(void **state) {
     assert_int_equal(number, 77);
     assert_refused(annulus_comm_set_timeout(NULL, 1), ARGUMENT, "comm");
     assert_refused(annulus_comm_abort(NULL), ARGUMENT, "comm");
-    assert_ok(annulus_comm_create_local(&comm, 1));
+    assert_ok(annulus_comm_create_local(&comm, 1, NULL));
     assert_refused(annulus_comm_size(comm, NULL), ARGUMENT, "size");
     assert_refused(annulus_comm_rank(comm, NULL), ARGUMENT, "rank");
     annulus_comm_destroy(comm);
@@ -66,7 +66,7 @@ static void null_handles(void **state) {
 static void timeouts(void **state) {
     (void)state;
     annulus_comm *comm = NULL;
-    assert_ok(annulus_comm_create_local(&comm, 1));
+    assert_ok(annulus_comm_create_local(&comm, 1, NULL));
     const double wrong[] = {0, -0.0, -1, (double)NAN, (double)INFINITY, -(double)INFINITY};
     for (int i = 0; i < 6; ++i)
         assert_refused(annulus_comm_set_timeout(comm, wrong[i]), ARGUMENT, "seconds");
@@ -79,7 +79,7 @@ static void timeouts(void **state) {
 static void ends_are_aborted_and_destroyed_in_any_order(void **state) {
     (void)state;
     annulus_comm *comms[3];
-    assert_ok(annulus_comm_create_local(comms, 3));
+    assert_ok(annulus_comm_create_local(comms, 3, NULL));
     assert_ok(annulus_comm_abort(comms[1]));
     assert_ok(annulus_comm_abort(comms[1]));
     annulus_comm_destroy(comms[1]);
@@ -88,19 +88,101 @@ static void ends_are_aborted_and_destroyed_in_any_order(void **state) {
     annulus_comm_destroy(comms[0]);
 }
 
+static void statuses(void **state) {
+    (void)state;
+    annulus_comm *comms[2];
+    assert_refused(annulus_comm_status(NULL), ARGUMENT, "comm");
+    assert_ok(annulus_comm_create_local(comms, 2, NULL));
+    assert_ok(annulus_comm_status(comms[0]));
+    assert_ok(annulus_comm_status(comms[1]));
+    assert_ok(annulus_comm_abort(comms[1]));
+    for (int i = 0; i < 2; ++i)
+        assert_refused(annulus_comm_status(comms[i]), ANNULUS_ERROR_COMM, "rank 1 aborted the communicator");
+    annulus_comm_destroy(comms[1]);
+    assert_refused(annulus_comm_status(comms[0]), ANNULUS_ERROR_COMM, "rank 1 aborted the communicator");
+    annulus_comm_destroy(comms[0]);
+}
+
+/* Every constructor, with arguments that are right as far as a build without MPI and a machine without GPUs can tell.
+ */
+enum { LOCAL, MPI, NCCL, NCCL_DEVICES, FROM_NCCL, CONSTRUCTORS };
+
+static annulus_status create(int constructor, annulus_comm **comm, const annulus_comm_options *options) {
+    static annulus_nccl_id id;
+    const void *const not_used[1] = {NULL};
+    switch (constructor) {
+    case LOCAL:
+        return annulus_comm_create_local(comm, 1, options);
+    case MPI:
+        return annulus_comm_create_mpi(comm, not_used, options);
+    case NCCL:
+        return annulus_comm_create_nccl(comm, &id, 2, 1, 0, options);
+    case NCCL_DEVICES:
+        return annulus_comm_create_nccl_devices(comm, 1, NULL, options);
+    default:
+        return annulus_comm_create_from_nccl(comm, &id, options);
+    }
+}
+
+static void options_of_every_constructor(void **state) {
+    (void)state;
+    struct {
+        annulus_comm_options options;
+        unsigned char unknown[8];
+    } later = {ANNULUS_COMM_OPTIONS_INIT, {0}};
+    const size_t sizes[] = {0, sizeof(size_t), sizeof(annulus_comm_options) - 1, 4097, SIZE_MAX};
+    const double timeouts[] = {-1, -1e-300, (double)NAN, (double)INFINITY, -(double)INFINITY};
+    const uint64_t flags[] = {2, 3, UINT64_C(1) << 32, UINT64_C(1) << 63, UINT64_MAX};
+    for (int c = 0; c < CONSTRUCTORS; ++c) {
+        annulus_comm *comm = NULL;
+        annulus_comm_options options = ANNULUS_COMM_OPTIONS_INIT;
+        for (int i = 0; i < 5; ++i) {
+            options.size = sizes[i];
+            assert_refused(create(c, &comm, &options), ARGUMENT, "size of options");
+        }
+        options.size = sizeof options;
+        for (int i = 0; i < 5; ++i) {
+            options.creation_timeout = timeouts[i];
+            assert_refused(create(c, &comm, &options), ARGUMENT, "creation_timeout");
+        }
+        options.creation_timeout = 0.5;
+        for (int i = 0; i < 5; ++i) {
+            options.flags = flags[i];
+            assert_refused(create(c, &comm, &options), ARGUMENT, "flags");
+        }
+        options.flags = ANNULUS_COMM_MAY_ABORT;
+        if (c != FROM_NCCL)
+            assert_refused(create(c, &comm, &options), ARGUMENT, "flags");
+        for (size_t i = 0; i < sizeof later.unknown; ++i) {
+            later.options.size = sizeof later;
+            later.unknown[i] = 1;
+            assert_refused(create(c, &comm, &later.options), ARGUMENT, "options");
+            later.unknown[i] = 0;
+        }
+        assert_null(comm);
+    }
+    annulus_comm *comm = NULL;
+    annulus_comm_options options = ANNULUS_COMM_OPTIONS_INIT;
+    options.creation_timeout = 0.5;
+    assert_ok(create(LOCAL, &comm, &options));
+    annulus_comm_destroy(comm);
+    assert_ok(create(LOCAL, &comm, &later.options));
+    annulus_comm_destroy(comm);
+}
+
 /* Nobody has initialised MPI here. */
 static void mpi(void **state) {
     (void)state;
     annulus_comm *comm = NULL;
     const void *const not_used[1] = {NULL};
-    assert_refused(annulus_comm_create_mpi(NULL, not_used), ARGUMENT, "comm");
-    assert_refused(annulus_comm_create_mpi(&comm, NULL), ARGUMENT, "mpi_comm");
+    assert_refused(annulus_comm_create_mpi(NULL, not_used, NULL), ARGUMENT, "comm");
+    assert_refused(annulus_comm_create_mpi(&comm, NULL, NULL), ARGUMENT, "mpi_comm");
 #ifdef ANNULUS_HAVE_MPI
-    assert_refused(annulus_comm_create_mpi(&comm, not_used), ARGUMENT, "initialised");
+    assert_refused(annulus_comm_create_mpi(&comm, not_used, NULL), ARGUMENT, "initialised");
     assert_non_null(strstr(annulus_build_info(), "MPI "));
     assert_null(strstr(annulus_build_info(), "MPI none"));
 #else
-    assert_refused(annulus_comm_create_mpi(&comm, not_used), UNSUPPORTED, "MPI");
+    assert_refused(annulus_comm_create_mpi(&comm, not_used, NULL), UNSUPPORTED, "MPI");
     assert_non_null(strstr(annulus_build_info(), "MPI none"));
 #endif
     assert_null(comm);
@@ -113,16 +195,16 @@ static void nccl_arguments(void **state) {
     annulus_nccl_id id;
     memset(&id, 0, sizeof id);
     assert_refused(annulus_nccl_id_create(NULL), ARGUMENT, "id");
-    assert_refused(annulus_comm_create_nccl(NULL, &id, 2, 0, 0), ARGUMENT, "comm");
-    assert_refused(annulus_comm_create_nccl(&comm, NULL, 2, 0, 0), ARGUMENT, "id");
-    assert_refused(annulus_comm_create_nccl(&comm, &id, 0, 0, 0), ARGUMENT, "ranks");
-    assert_refused(annulus_comm_create_nccl(&comm, &id, INT32_MIN, 0, 0), ARGUMENT, "ranks");
-    assert_refused(annulus_comm_create_nccl(&comm, &id, 2, 2, 0), ARGUMENT, "rank");
-    assert_refused(annulus_comm_create_nccl(&comm, &id, 2, -1, 0), ARGUMENT, "rank");
-    assert_refused(annulus_comm_create_nccl_devices(NULL, 1, NULL), ARGUMENT, "comms");
-    assert_refused(annulus_comm_create_nccl_devices(&comm, 0, NULL), ARGUMENT, "ranks");
-    assert_refused(annulus_comm_create_from_nccl(NULL, &id), ARGUMENT, "comm");
-    assert_refused(annulus_comm_create_from_nccl(&comm, NULL), ARGUMENT, "nccl_comm");
+    assert_refused(annulus_comm_create_nccl(NULL, &id, 2, 0, 0, NULL), ARGUMENT, "comm");
+    assert_refused(annulus_comm_create_nccl(&comm, NULL, 2, 0, 0, NULL), ARGUMENT, "id");
+    assert_refused(annulus_comm_create_nccl(&comm, &id, 0, 0, 0, NULL), ARGUMENT, "ranks");
+    assert_refused(annulus_comm_create_nccl(&comm, &id, INT32_MIN, 0, 0, NULL), ARGUMENT, "ranks");
+    assert_refused(annulus_comm_create_nccl(&comm, &id, 2, 2, 0, NULL), ARGUMENT, "rank");
+    assert_refused(annulus_comm_create_nccl(&comm, &id, 2, -1, 0, NULL), ARGUMENT, "rank");
+    assert_refused(annulus_comm_create_nccl_devices(NULL, 1, NULL, NULL), ARGUMENT, "comms");
+    assert_refused(annulus_comm_create_nccl_devices(&comm, 0, NULL, NULL), ARGUMENT, "ranks");
+    assert_refused(annulus_comm_create_from_nccl(NULL, &id, NULL), ARGUMENT, "comm");
+    assert_refused(annulus_comm_create_from_nccl(&comm, NULL, NULL), ARGUMENT, "nccl_comm");
     assert_null(comm);
 }
 
@@ -135,17 +217,17 @@ static void nccl_devices(void **state) {
     int32_t count = -1;
     assert_ok(annulus_device_count(ANNULUS_DEVICE_CUDA, &count));
     if (count == 0) {
-        assert_refused(annulus_comm_create_nccl(comms, &id, 2, 1, 0), UNSUPPORTED, "CUDA");
-        assert_refused(annulus_comm_create_nccl(comms, &id, 2, 1, -1), UNSUPPORTED, "CUDA");
-        assert_refused(annulus_comm_create_nccl_devices(comms, 1, NULL), UNSUPPORTED, "CUDA");
+        assert_refused(annulus_comm_create_nccl(comms, &id, 2, 1, 0, NULL), UNSUPPORTED, "CUDA");
+        assert_refused(annulus_comm_create_nccl(comms, &id, 2, 1, -1, NULL), UNSUPPORTED, "CUDA");
+        assert_refused(annulus_comm_create_nccl_devices(comms, 1, NULL, NULL), UNSUPPORTED, "CUDA");
     } else {
-        assert_refused(annulus_comm_create_nccl(comms, &id, 2, 1, count), ARGUMENT, "device");
-        assert_refused(annulus_comm_create_nccl(comms, &id, 2, 1, -1), ARGUMENT, "device");
-        assert_refused(annulus_comm_create_nccl_devices(comms, count + 1, NULL), ARGUMENT, "ranks");
-        assert_refused(annulus_comm_create_nccl_devices(comms, 1, negative), ARGUMENT, "devices");
+        assert_refused(annulus_comm_create_nccl(comms, &id, 2, 1, count, NULL), ARGUMENT, "device");
+        assert_refused(annulus_comm_create_nccl(comms, &id, 2, 1, -1, NULL), ARGUMENT, "device");
+        assert_refused(annulus_comm_create_nccl_devices(comms, count + 1, NULL, NULL), ARGUMENT, "ranks");
+        assert_refused(annulus_comm_create_nccl_devices(comms, 1, negative, NULL), ARGUMENT, "devices");
     }
     if (count >= 2)
-        assert_refused(annulus_comm_create_nccl_devices(comms, 2, twice), ARGUMENT, "devices");
+        assert_refused(annulus_comm_create_nccl_devices(comms, 2, twice, NULL), ARGUMENT, "devices");
     assert_null(comms[0]);
     assert_null(comms[1]);
 }
@@ -156,7 +238,7 @@ static void builds_without_nccl(void **state) {
     annulus_comm *comm = NULL;
     annulus_nccl_id id;
     assert_refused(annulus_nccl_id_create(&id), UNSUPPORTED, "NCCL");
-    assert_refused(annulus_comm_create_from_nccl(&comm, &id), UNSUPPORTED, "NCCL");
+    assert_refused(annulus_comm_create_from_nccl(&comm, &id, NULL), UNSUPPORTED, "NCCL");
     assert_null(comm);
 }
 #endif
@@ -169,6 +251,8 @@ int main(void) {
         TEST(null_handles),
         TEST(timeouts),
         TEST(ends_are_aborted_and_destroyed_in_any_order),
+        TEST(statuses),
+        TEST(options_of_every_constructor),
         TEST(mpi),
         TEST(nccl_arguments),
         TEST(nccl_devices),

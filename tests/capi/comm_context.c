@@ -14,7 +14,7 @@ enum { RANKS = 3 };
 
 /* The fixture's context as rank 0 of three. */
 static void connect(fixture *f, annulus_comm *comms[RANKS]) {
-    assert_ok(annulus_comm_create_local(comms, RANKS));
+    assert_ok(annulus_comm_create_local(comms, RANKS, NULL));
     assert_ok(annulus_context_set_comm(f->context, comms[0]));
 }
 
@@ -54,7 +54,7 @@ static void set_comm(void **state) {
     assert_refused(annulus_context_set_comm(NULL, comms[0]), ARGUMENT, "context");
     assert_refused(annulus_context_set_comm(NULL, NULL), ARGUMENT, "context");
     /* Another communicator has another number of ranks. */
-    assert_ok(annulus_comm_create_local(others, 1));
+    assert_ok(annulus_comm_create_local(others, 1, NULL));
     assert_ok(annulus_context_set_comm(f->context, others[0]));
     assert_ok(forward_call.run(f));
     assert_ok(annulus_context_set_comm(f->context, comms[1]));
@@ -321,7 +321,7 @@ static void a_rank_alone(void **state) {
         assert_ok(both_calls[c]->run(f));
         memcpy(alone, output->data, sizeof alone);
         mark_outputs(f, both_calls[c]);
-        assert_ok(annulus_comm_create_local(&comm, 1));
+        assert_ok(annulus_comm_create_local(&comm, 1, NULL));
         assert_ok(annulus_context_set_comm(f->context, comm));
         assert_ok(both_calls[c]->run(f));
         assert_memory_equal(alone, output->data, sizeof alone);

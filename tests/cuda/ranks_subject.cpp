@@ -40,7 +40,7 @@ const std::vector<Comm> &nccl_comms(int ranks) {
     std::vector<Comm> &comms = all[ranks];
     if (comms.empty()) {
         std::vector<annulus_comm *> handles(static_cast<std::size_t>(ranks));
-        check(annulus_comm_create_nccl_devices(handles.data(), ranks, nullptr));
+        check(annulus_comm_create_nccl_devices(handles.data(), ranks, nullptr, nullptr));
         for (annulus_comm *handle : handles)
             comms.emplace_back(handle);
     }

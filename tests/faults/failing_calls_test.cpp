@@ -168,8 +168,9 @@ class FailingCalls : public testing::TestWithParam<std::tuple<Mode, annulus_engi
         with_rank_threads([&](auto let_ranks_live) {
             fail_calls(mode_.kind, first, mode_.count);
             // The reference has no ranks.
-            const bool connected = engine_ != ANNULUS_ENGINE_REFERENCE &&
-                                   alone_.served("comm_create", annulus_comm_create_local(comms_.data(), ranks));
+            const bool connected =
+                engine_ != ANNULUS_ENGINE_REFERENCE &&
+                alone_.served("comm_create", annulus_comm_create_local(comms_.data(), ranks, nullptr));
             live_alone();
             if (connected) {
                 let_ranks_live();

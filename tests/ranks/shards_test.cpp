@@ -48,6 +48,7 @@ class Watched final : public annulus::Transport {
     }
     bool holds_memory() const override { return is_broken; }
     void abort() noexcept override { transport_->abort(); }
+    std::optional<annulus::Error> failure() const override { return transport_->failure(); }
 
   private:
     const std::unique_ptr<annulus::Transport> transport_;

@@ -52,7 +52,7 @@ std::int64_t start_of(const RankOptions &options, int rank) {
 
 std::vector<Comm> make_local_comms(int ranks) {
     std::vector<annulus_comm *> handles(static_cast<std::size_t>(ranks));
-    check(annulus_comm_create_local(handles.data(), ranks));
+    check(annulus_comm_create_local(handles.data(), ranks, nullptr));
     std::vector<Comm> comms;
     for (annulus_comm *handle : handles)
         comms.emplace_back(handle);

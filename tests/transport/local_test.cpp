@@ -220,6 +220,25 @@ TEST(LocalTransportFailure, AReceiverThatDoesNotCome) {
                  [&] { Sample::from(0).run(*ends[1], device); });
 }
 
+// What any thread is told while another waits in a call, and after that call has failed.
+TEST(LocalTransportFailure, IsToldToAnyThread) {
+    Ends ends = make_local_transports(2);
+    ends[0]->set_timeout(std::chrono::seconds(1));
+    std::thread waiting(
+        [&] { expect_error(ANNULUS_ERROR_COMM, "rank 1 did not come within 1 s", [&] { gather(*ends[0]); }); });
+    EXPECT_FALSE(ends[0]->failure());
+    EXPECT_FALSE(ends[1]->failure());
+    waiting.join();
+    for (const auto &end : ends) {
+        const std::optional<Error> failure = end->failure();
+        ASSERT_TRUE(failure);
+        EXPECT_EQ(failure->status(), ANNULUS_ERROR_COMM);
+        EXPECT_STREQ(failure->what(), "rank 1 did not come within 1 s");
+    }
+    ends[1]->abort(); // the first failure stays
+    EXPECT_STREQ(ends[1]->failure()->what(), "rank 1 did not come within 1 s");
+}
+
 // Ranks wait in each of the three ways.
 void wait_in_some_way(Transport &transport, Device &device) {
     if (transport.rank() == 0)

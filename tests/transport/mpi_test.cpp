@@ -103,6 +103,10 @@ TEST_F(Mpi, ARankThatDoesNotCome) {
         transport_->set_timeout(Transport::Seconds(300));
         expect_error(ANNULUS_ERROR_COMM, message, [&] { gather(); });
         expect_error(ANNULUS_ERROR_COMM, message, [&] { transport_->begin({}, device_, nullptr); });
+        transport_->abort();
+        EXPECT_STREQ(transport_->failure()->what(), message.c_str());
+    } else {
+        EXPECT_FALSE(transport_->failure());
     }
     MPI_Barrier(MPI_COMM_WORLD);
 }

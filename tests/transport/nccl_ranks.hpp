@@ -120,7 +120,7 @@ class Nccl : public testing::Test {
     }
 
     Transports make() const {
-        Transports transports = make_nccl_transports(ranks_, nullptr);
+        Transports transports = make_nccl_transports(ranks_, nullptr, long_timeout);
         for (const auto &transport : transports)
             transport->set_timeout(long_timeout);
         return transports;
@@ -148,7 +148,10 @@ class Nccl : public testing::Test {
         expect_message([&] { transport.all_gather(&byte, all.data(), 1); });
         expect_message([&] { transport.begin(none, seat.device(), seat.stream()); });
         expect_message([&] { transport.finish(none, seat.device(), seat.stream()); });
+        const std::optional<Error> failure = transport.failure();
         EXPECT_LT(Clock::now() - started, short_timeout);
+        ASSERT_TRUE(failure);
+        EXPECT_EQ(failure->what(), message);
     }
 
     const int ranks_ = std::min(device_count(), 4);

@@ -53,7 +53,7 @@ Base.unsafe_convert(::Type{Ptr{LibAnnulus.annulus_comm}}, comm::Comm) = pointer_
 function local_comms(ranks::Integer)
     1 <= ranks <= 4096 || throw(argument_error("ranks is $ranks; it may be 1 to 4096"))
     pointers = fill(Ptr{LibAnnulus.annulus_comm}(C_NULL), ranks)
-    check(LibAnnulus.annulus_comm_create_local(pointers, ranks))
+    check(LibAnnulus.annulus_comm_create_local(pointers, ranks, C_NULL))
     return map(Comm, pointers)
 end
 
@@ -76,3 +76,9 @@ set_timeout!(comm::Comm, seconds) = check(LibAnnulus.annulus_comm_set_timeout(co
 
 "Breaks the communicator: calls of any thread that wait in it throw."
 abort(comm::Comm) = check(LibAnnulus.annulus_comm_abort(comm))
+
+"""
+Why the communicator broke, an `AnnulusError`, or `nothing` where it is usable as far as this rank knows. Any thread;
+never waits. A broken communicator stays so: make a new one.
+"""
+failure(comm::Comm) = error_of(LibAnnulus.annulus_comm_status(comm))

@@ -23,11 +23,17 @@ Base.showerror(io::IO, error::AnnulusError) = print(io, "AnnulusError (", status
 
 argument_error(message) = AnnulusError(LibAnnulus.ANNULUS_ERROR_ARGUMENT, message)
 
-"Throws what a C function that has just been called on this thread says."
-function check(status)
+"What a C function that has just been called on this thread says, as an error; `nothing` where it succeeded."
+function error_of(status)
     status == LibAnnulus.ANNULUS_OK && return nothing
     message = unsafe_string(LibAnnulus.annulus_last_error())
-    throw(AnnulusError(status, message, LibAnnulus.annulus_last_error_bytes()))
+    return AnnulusError(status, message, LibAnnulus.annulus_last_error_bytes())
+end
+
+"Throws it where there is one."
+function check(status)
+    error = error_of(status)
+    return error === nothing ? nothing : throw(error)
 end
 
 "The constant that a keyword's symbol stands for."

@@ -429,7 +429,8 @@ end
 
 @doc raw"""
 Destroys a context; NULL is legal. Workspace, allocator and stream stay the caller's. On a CUDA device this waits for
-the device's work. Since 0.1.0.
+no work, neither the context's own, which goes on to its end, nor that of others: synchronise the stream before
+freeing what its calls use. No other thread may use the context then. Since 0.1.0.
 """ function annulus_context_destroy(context)
     @library_call annulus_context_destroy(context::Ptr{annulus_context})::Cvoid
 end
@@ -458,9 +459,9 @@ end
 
 @doc raw"""
 Sets the allocator that serves calls without a workspace (copied); NULL restores the device's own: the process's
-memory on a CPU, on CUDA a stream-ordered pool that keeps its memory for the next call until the context is
-destroyed. ANNULUS_ERROR_ARGUMENT: size is too small or non-zero bytes follow what this version knows, or a function
-is NULL. Since 0.1.0.
+memory on a CPU, on CUDA a stream-ordered pool that the contexts of the device share and that keeps its memory for
+the next call until the last of them is destroyed. ANNULUS_ERROR_ARGUMENT: size is too small or non-zero bytes follow
+what this version knows, or a function is NULL. Since 0.1.0.
 """ function annulus_context_set_allocator(context, allocator)
     @library_call annulus_context_set_allocator(context::Ptr{annulus_context}, allocator::Ptr{annulus_allocator})::annulus_status
 end
@@ -702,22 +703,42 @@ are as row_alignment of problem says. Errors as annulus_estimate_problem. Since 
 end
 
 @doc raw"""
-One rank's end of a communicator. One thread at a time may use it, except for annulus_comm_abort().
+One rank's end of a communicator.
 """ mutable struct annulus_comm end
 
 @doc raw"""
+Bits of annulus_comm_options.flags.
+""" const annulus_comm_flag = Int32
+const ANNULUS_COMM_MAY_ABORT = annulus_comm_flag(1) # annulus_comm_create_from_nccl() alone: annulus may abort the caller's ncclComm_t
+
+@doc raw"""
+How a communicator is made. Set `size` to sizeof(annulus_comm_options), best by ANNULUS_COMM_OPTIONS_INIT. Where a
+function takes a pointer to one, NULL stands for the defaults; in all of them a size that is not known, non-zero
+bytes behind what this version knows, a creation_timeout that is negative or not finite, and flags that the function
+does not have are ANNULUS_ERROR_ARGUMENT.
+""" struct annulus_comm_options
+    size::Csize_t
+    creation_timeout::Cdouble # seconds to wait for the other ranks while the communicator is made; 0: 300
+    flags::UInt64 # the sum of some annulus_comm_flag
+end
+
+const ANNULUS_COMM_OPTIONS_INIT = annulus_comm_options(sizeof(annulus_comm_options), 0, 0)
+
+@doc raw"""
 Makes the ends of a communicator between `ranks` threads of this process, in comms\[0 … ranks - 1\]; comms\[i\] is rank
-i's. Each is destroyed by its owner. ANNULUS_ERROR_ARGUMENT: comms is NULL, or ranks is not from 1 to 4096.
+i's. Each is destroyed by its owner. Nothing waits here: options' creation_timeout has no effect.
+ANNULUS_ERROR_ARGUMENT: comms is NULL, ranks is not from 1 to 4096, or options are not as above.
 ANNULUS_ERROR_MEMORY. Since 0.1.0.
-""" function annulus_comm_create_local(comms, ranks)
-    @library_call annulus_comm_create_local(comms::Ptr{Ptr{annulus_comm}}, ranks::Int32)::annulus_status
+""" function annulus_comm_create_local(comms, ranks, options)
+    @library_call annulus_comm_create_local(comms::Ptr{Ptr{annulus_comm}}, ranks::Int32, options::Ptr{annulus_comm_options})::annulus_status
 end
 
 @doc raw"""
 Makes a communicator over the processes of an MPI communicator, in \*comm. Collective over it. mpi_comm points to an
 MPI_Comm of the MPI library that annulus was built with; annulus duplicates it, and MPI must be initialised until the
 annulus communicator is destroyed. Only the calling thread calls MPI: MPI_THREAD_SINGLE is enough where it is the
-main one.
+main one. MPI's duplication cannot be given up: it waits for the other processes as long as MPI does, and options'
+creation_timeout has no effect.
 
 What MPI does by itself when a process dies is not annulus's to change. Open MPI's mpirun ends all processes then,
 unless it is called with --enable-recovery; only with that do the others' calls return. They return late where Open
@@ -727,10 +748,11 @@ during its own calls alone. Ending with _exit(), or MPI_Abort() to end all, is s
 annulus give up may use a failed call's memory as long as the program goes on calling MPI: what annulus or an
 allocator gave is not released, and a workspace of the caller must stay.
 
-ANNULUS_ERROR_ARGUMENT: a pointer is NULL or MPI is not initialised. ANNULUS_ERROR_UNSUPPORTED: annulus was built
+ANNULUS_ERROR_ARGUMENT: comm or mpi_comm is NULL, MPI is not initialised, or options are not as above.
+ANNULUS_ERROR_UNSUPPORTED: annulus was built
 without MPI. ANNULUS_ERROR_MPI: an MPI call failed. Since 0.1.0.
-""" function annulus_comm_create_mpi(comm, mpi_comm)
-    @library_call annulus_comm_create_mpi(comm::Ptr{Ptr{annulus_comm}}, mpi_comm::Ptr{Cvoid})::annulus_status
+""" function annulus_comm_create_mpi(comm, mpi_comm, options)
+    @library_call annulus_comm_create_mpi(comm::Ptr{Ptr{annulus_comm}}, mpi_comm::Ptr{Cvoid}, options::Ptr{annulus_comm_options})::annulus_status
 end
 
 @doc raw"""
@@ -740,54 +762,83 @@ What one rank makes and every rank of an NCCL communicator gets: plain bytes, to
 end
 
 @doc raw"""
-Makes an id in \*id, on one rank. ANNULUS_ERROR_ARGUMENT: id is NULL. ANNULUS_ERROR_UNSUPPORTED: annulus was built
-without CUDA or NCCL, or libnccl.so.2 cannot be loaded. ANNULUS_ERROR_NCCL: an NCCL call failed. Since 0.1.0.
+Makes an id in \*id, on one rank, for one communicator. ANNULUS_ERROR_ARGUMENT: id is NULL. ANNULUS_ERROR_UNSUPPORTED:
+annulus was built without CUDA or NCCL, or libnccl.so.2 cannot be loaded or is older than 2.14. ANNULUS_ERROR_NCCL:
+an NCCL call failed.
+
+annulus is not linked with NCCL. The first function that needs it opens libnccl.so.2 by dlopen(): the library of that
+soname which is in the process already, as it is once PyTorch or CuPy has loaded theirs, else what the dynamic loader
+finds (LD_LIBRARY_PATH, the executable's RUNPATH, the system's directories). It stays for the life of the process.
+Since 0.1.0.
 """ function annulus_nccl_id_create(id)
     @library_call annulus_nccl_id_create(id::Ptr{annulus_nccl_id})::annulus_status
 end
 
 @doc raw"""
 Makes rank `rank` of an NCCL communicator of `ranks` ranks on CUDA device `device`, in \*comm. Collective over the
-ranks, which pass the same id; waits for them for at most 5 minutes. ANNULUS_ERROR_ARGUMENT: a pointer is NULL, rank
-is not below ranks, or there is no such device. Other errors as annulus_nccl_id_create(). Since 0.1.0.
-""" function annulus_comm_create_nccl(comm, id, ranks, rank, device)
-    @library_call annulus_comm_create_nccl(comm::Ptr{Ptr{annulus_comm}}, id::Ptr{annulus_nccl_id}, ranks::Int32, rank::Int32, device::Int32)::annulus_status
+ranks, which pass the same id; waits for them for at most options' creation_timeout, then ANNULUS_ERROR_COMM.
+ANNULUS_ERROR_ARGUMENT: comm or id is NULL, rank is not below ranks, there is no such device, or options are not as
+above. Other errors as annulus_nccl_id_create(). Since 0.1.0.
+""" function annulus_comm_create_nccl(comm, id, ranks, rank, device, options)
+    @library_call annulus_comm_create_nccl(comm::Ptr{Ptr{annulus_comm}}, id::Ptr{annulus_nccl_id}, ranks::Int32, rank::Int32, device::Int32, options::Ptr{annulus_comm_options})::annulus_status
 end
 
 @doc raw"""
 Makes the ends of an NCCL communicator over `ranks` CUDA devices of this process, in comms\[0 … ranks - 1\]; comms\[i\]
 is for a context on devices\[i\], used by a thread of its own. devices NULL: the devices 0 … ranks - 1. No device may
 stand there twice. Errors as annulus_comm_create_nccl(). Since 0.1.0.
-""" function annulus_comm_create_nccl_devices(comms, ranks, devices)
-    @library_call annulus_comm_create_nccl_devices(comms::Ptr{Ptr{annulus_comm}}, ranks::Int32, devices::Ptr{Int32})::annulus_status
+""" function annulus_comm_create_nccl_devices(comms, ranks, devices, options)
+    @library_call annulus_comm_create_nccl_devices(comms::Ptr{Ptr{annulus_comm}}, ranks::Int32, devices::Ptr{Int32}, options::Ptr{annulus_comm_options})::annulus_status
 end
 
 @doc raw"""
-Makes a communicator, in \*comm, that uses an existing ncclComm_t. It stays the caller's and must outlive the annulus
-communicator; nobody else may use it while an annulus call runs. After a failure annulus has aborted it. Errors as
-annulus_comm_create_nccl(). Since 0.1.0.
-""" function annulus_comm_create_from_nccl(comm, nccl_comm)
-    @library_call annulus_comm_create_from_nccl(comm::Ptr{Ptr{annulus_comm}}, nccl_comm::Ptr{Cvoid})::annulus_status
+Makes a communicator, in \*comm, that uses an existing ncclComm_t, of the libnccl.so.2 that annulus opens
+(annulus_nccl_id_create() says which): one of another copy of NCCL, or of one that is linked statically into the
+program, must not be given. It stays the caller's and must outlive the annulus communicator; nobody else may use it
+while an annulus call runs. The ranks have met already, so options' creation_timeout has no effect.
+
+Without ANNULUS_COMM_MAY_ABORT annulus never aborts it. A failure then breaks the annulus communicator alone: its
+calls fail at once, annulus does not call NCCL any more, and kernels of NCCL that are in a stream already may wait
+there for another rank until the caller aborts the ncclComm_t. Destroy the annulus communicator before that, which
+does not wait for those kernels, and leaves some kilobytes of memory that they may use allocated for good. With
+ANNULUS_COMM_MAY_ABORT annulus aborts the ncclComm_t on failure, which stops those kernels; the caller must not use
+it then, not even to destroy it, once annulus_comm_status() is not ANNULUS_OK.
+
+Errors as annulus_comm_create_nccl(). Since 0.1.0.
+""" function annulus_comm_create_from_nccl(comm, nccl_comm, options)
+    @library_call annulus_comm_create_from_nccl(comm::Ptr{Ptr{annulus_comm}}, nccl_comm::Ptr{Cvoid}, options::Ptr{annulus_comm_options})::annulus_status
 end
 
 @doc raw"""
-The number of ranks, in \*size. ANNULUS_ERROR_ARGUMENT: a pointer is NULL. Since 0.1.0.
+The number of ranks, in \*size. ANNULUS_ERROR_ARGUMENT: a pointer is NULL. Any thread. Since 0.1.0.
 """ function annulus_comm_size(comm, size)
     @library_call annulus_comm_size(comm::Ptr{annulus_comm}, size::Ptr{Int32})::annulus_status
 end
 
 @doc raw"""
-The rank of this end, from 0, in \*rank. ANNULUS_ERROR_ARGUMENT: a pointer is NULL. Since 0.1.0.
+The rank of this end, from 0, in \*rank. ANNULUS_ERROR_ARGUMENT: a pointer is NULL. Any thread. Since 0.1.0.
 """ function annulus_comm_rank(comm, rank)
     @library_call annulus_comm_rank(comm::Ptr{annulus_comm}, rank::Ptr{Int32})::annulus_status
 end
 
 @doc raw"""
 Sets how many seconds a call waits for another rank before it fails: more than 0, 300 unless set. On CUDA what is
-waited for after a call has returned counts too: NCCL's kernels that a dead rank holds up are stopped. Ranks may have
-different timeouts. ANNULUS_ERROR_ARGUMENT: comm is NULL, or seconds is not a finite number above 0. Since 0.1.0.
+waited for after a call has returned counts too: NCCL's kernels that a dead rank holds up are stopped, unless they
+are of a borrowed ncclComm_t that annulus may not abort. Ranks may have different timeouts. ANNULUS_ERROR_ARGUMENT:
+comm is NULL, or seconds is not a finite number above 0. Since 0.1.0.
 """ function annulus_comm_set_timeout(comm, seconds)
     @library_call annulus_comm_set_timeout(comm::Ptr{annulus_comm}, seconds::Cdouble)::annulus_status
+end
+
+@doc raw"""
+ANNULUS_OK where the communicator is usable, as far as this rank knows: that another rank is gone shows when a call
+misses it. Else the status with which it broke (ANNULUS_ERROR_COMM, ANNULUS_ERROR_NCCL, ANNULUS_ERROR_MPI, or
+ANNULUS_ERROR_CUDA or ANNULUS_ERROR_MEMORY where a failure of this rank left the others without its part), and
+annulus_last_error() of the calling thread says why. Over NCCL it may break after a call has returned; so ask when
+the stream has come past the call, before its results are used. Never waits. Any thread. ANNULUS_ERROR_ARGUMENT: comm
+is NULL, or of the process that this one was forked from. Since 0.1.0.
+""" function annulus_comm_status(comm)
+    @library_call annulus_comm_status(comm::Ptr{annulus_comm})::annulus_status
 end
 
 @doc raw"""
@@ -798,8 +849,9 @@ processes' calls fail when they miss this rank. Any thread. ANNULUS_ERROR_ARGUME
 end
 
 @doc raw"""
-Destroys a rank's end; NULL is legal. Does not wait for other ranks, whose calls fail from then on. Contexts that use
-it must be destroyed, or given another, before. Since 0.1.0.
+Destroys a rank's end; NULL is legal. Does not wait for other ranks, whose calls fail from then on; one of NCCL that
+annulus made and that is whole gives its last work up to 2 seconds, and is then aborted. Contexts that use it must be
+destroyed, or given another, before. Since 0.1.0.
 """ function annulus_comm_destroy(comm)
     @library_call annulus_comm_destroy(comm::Ptr{annulus_comm})::Cvoid
 end

@@ -70,6 +70,8 @@ end
     end
     Annulus.set_timeout!(pair[1], 60)
     sleep(0.2)
+    @test Annulus.failure(pair[1]) === nothing
     Annulus.abort(pair[1])
     @test Annulus.status_name(fetch(waiting)) === :comm
+    @test Annulus.failure(pair[1]) == fetch(waiting) == Annulus.failure(pair[2])
 end

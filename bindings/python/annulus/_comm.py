@@ -7,8 +7,8 @@ import weakref
 from typing import Any, Sequence, Union
 
 from . import _capi
-from ._arguments import integer, integers, number
-from ._errors import ArgumentError, check, made
+from ._arguments import flag, integer, integers, number
+from ._errors import ArgumentError, Error, check, failure, made
 
 __all__ = ["Comm"]
 
@@ -22,11 +22,25 @@ def _count(ranks: Any) -> int:
     return ranks
 
 
+def _options(*, creation_timeout: Any = None, may_abort: bool = False) -> Any:
+    options = _capi.annulus_comm_options()
+    if creation_timeout is not None:
+        options.creation_timeout = number("creation_timeout", creation_timeout)
+        if options.creation_timeout == 0:
+            raise ArgumentError("creation_timeout is 0; it must be above 0, or None for 300 seconds")
+    if flag("may_abort", may_abort):
+        options.flags = _capi.ANNULUS_COMM_MAY_ABORT
+    return options
+
+
 class Comm:
     """One rank's end of a communicator. Made by the class methods below, used by `annulus.Context(comm=…)`.
 
     Each rank holds a contiguous shard of the sequence, and all make the same calls in the same order. One thread at a
-    time may use an end, but for abort().
+    time may use an end, but for abort() and failure, which any thread may use.
+
+    DeclinedError and ArgumentError leave a communicator usable. After a CommError it is broken for good (failure says
+    so): let go of it and of its contexts, and make a new one together with the ranks that are left.
     """
 
     def __init__(self, handle: Any, kind: str) -> None:
@@ -38,7 +52,7 @@ class Comm:
     @classmethod
     def local(cls, ranks: int) -> list[Comm]:
         """The ends of a communicator between `ranks` threads of this process; element i is rank i's."""
-        return [cls(end, "local") for end in made(_capi.annulus_comm_create_local(_count(ranks)))]
+        return [cls(end, "local") for end in made(_capi.annulus_comm_create_local(_count(ranks), None))]
 
     @classmethod
     def mpi(cls, communicator: Any) -> Comm:
@@ -54,7 +68,7 @@ class Comm:
                     f"communicator is {communicator!r}; it must be one of mpi4py, or the address of an MPI_Comm"
                 )
             communicator = MPI._addressof(communicator)
-        return cls(made(_capi.annulus_comm_create_mpi(communicator)), "mpi")
+        return cls(made(_capi.annulus_comm_create_mpi(communicator, None)), "mpi")
 
     @staticmethod
     def nccl_id() -> bytes:
@@ -62,28 +76,41 @@ class Comm:
         return made(_capi.annulus_nccl_id_create())
 
     @classmethod
-    def from_nccl_id(cls, id: bytes, ranks: int, rank: int, device: int) -> Comm:
-        """Rank `rank` of `ranks` over NCCL, on CUDA device number `device`. Collective: waits for the other ranks."""
+    def from_nccl_id(
+        cls, id: bytes, ranks: int, rank: int, device: int, *, creation_timeout: float | None = None
+    ) -> Comm:
+        """Rank `rank` of `ranks` over NCCL, on CUDA device number `device`. Collective: waits for the other ranks, for
+        at most creation_timeout seconds (None: 300)."""
         if not isinstance(id, bytes) or len(id) != _NCCL_ID_BYTES:
             raise ArgumentError(
                 f"id is {id!r:.40}; it must be the {_NCCL_ID_BYTES} bytes that one rank's nccl_id() made"
             )
         numbers = _count(ranks), integer("rank", rank, 32), integer("device", device, 32)
-        return cls(made(_capi.annulus_comm_create_nccl(id, *numbers)), "nccl")
+        return cls(made(_capi.annulus_comm_create_nccl(id, *numbers, _options(creation_timeout=creation_timeout))), "nccl")
 
     @classmethod
-    def nccl_devices(cls, devices: Union[int, Sequence[int]]) -> list[Comm]:
-        """The ends over several CUDA devices of this process, each for a thread of its own: a number or a list."""
+    def nccl_devices(
+        cls, devices: Union[int, Sequence[int]], *, creation_timeout: float | None = None
+    ) -> list[Comm]:
+        """The ends over several CUDA devices of this process, each for a thread of its own: a number or a list.
+
+        creation_timeout: how many seconds NCCL has to connect them; None: 300.
+        """
         numbers = None if isinstance(devices, int) else integers("devices", devices, 32)
         ranks = _count(devices if numbers is None else len(numbers))
-        return [cls(end, "nccl") for end in made(_capi.annulus_comm_create_nccl_devices(ranks, numbers))]
+        options = _options(creation_timeout=creation_timeout)
+        return [cls(end, "nccl") for end in made(_capi.annulus_comm_create_nccl_devices(ranks, numbers, options))]
 
     @classmethod
-    def from_nccl(cls, address: int) -> Comm:
-        """Uses an existing ncclComm_t, such as cupy's NcclCommunicator.comm, which stays the caller's."""
+    def from_nccl(cls, address: int, *, may_abort: bool = False) -> Comm:
+        """Uses an existing ncclComm_t, such as cupy's NcclCommunicator.comm, which stays the caller's.
+
+        It must be of the libnccl.so.2 that is loaded in the process. may_abort: annulus aborts it when it fails; else
+        NCCL's kernels may wait on the GPU until its owner does, once this object is gone.
+        """
         if not isinstance(address, int):
             raise ArgumentError(f"address is {address!r}; it must be an int, the address of an ncclComm_t")
-        return cls(made(_capi.annulus_comm_create_from_nccl(address)), "nccl")
+        return cls(made(_capi.annulus_comm_create_from_nccl(address, _options(may_abort=may_abort))), "nccl")
 
     @property
     def size(self) -> int:
@@ -102,6 +129,12 @@ class Comm:
     def abort(self) -> None:
         """Breaks the communicator: calls that wait in it, in any thread, raise CommError."""
         check(_capi.annulus_comm_abort(self._handle))
+
+    @property
+    def failure(self) -> Error | None:
+        """Why the communicator broke, an exception that is not raised; None where it is usable, as far as this rank
+        knows. Over NCCL it may break after a call has returned. Never waits."""
+        return failure(_capi.annulus_comm_status(self._handle))
 
     def __repr__(self) -> str:
         return f"<annulus.Comm {self.kind} rank {self.rank} of {self.size}>"

@@ -124,17 +124,19 @@ class MpiRanks final : public Ranks, private Meeting {
             if (rank_.execution.threads == 0)
                 rank_.execution.threads = std::max(rank_.execution.thread_count() / machine.sharers(), 1);
             const MPI_Comm world = MPI_COMM_WORLD;
-            check(annulus_comm_create_mpi(&comm, &world));
+            check(annulus_comm_create_mpi(&comm, &world, nullptr));
         } else {
             std::int32_t devices = 0;
             check(annulus_device_count(ANNULUS_DEVICE_CUDA, &devices));
             device.index = (device.index + machine.rank()) % std::max(devices, 1);
             create_context(device); // the library's own words for a device that it cannot use
+            annulus_comm_options options = ANNULUS_COMM_OPTIONS_INIT;
+            options.creation_timeout = options_.timeout.value_or(0);
             annulus_nccl_id id{};
             if (lead())
                 check(annulus_nccl_id_create(&id));
             id = rank_.gather(id).front();
-            check(annulus_comm_create_nccl(&comm, &id, rank_.count, rank_.index, device.index));
+            check(annulus_comm_create_nccl(&comm, &id, rank_.count, rank_.index, device.index, &options));
         }
         comm_.reset(comm);
         if (options_.timeout)

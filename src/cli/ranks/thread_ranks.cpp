@@ -102,7 +102,7 @@ class ThreadRanks final : public Ranks {
         for (int i = 0; i < count_; ++i)
             create_context(device_of(i)); // before there are threads: one failure to report
         std::vector<annulus_comm *> ends(static_cast<std::size_t>(count_));
-        check(annulus_comm_create_local(ends.data(), count_), "--ranks");
+        check(annulus_comm_create_local(ends.data(), count_, nullptr), "--ranks");
         std::vector<Comm> comms(ends.begin(), ends.end());
         if (options_.timeout)
             for (const Comm &comm : comms)

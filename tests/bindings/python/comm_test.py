@@ -97,10 +97,14 @@ class CommTest(unittest.TestCase):
     def test_an_aborted_communicator(self):
         ends = annulus.Comm.local(2)
         context = annulus.Context([(16, 1)], comm=ends[0])
+        self.assertIsNone(ends[0].failure)
         threading.Timer(0.2, ends[1].abort).start()
         with self.assertRaises(annulus.CommError) as caught:
             context.forward(*ARRAYS[:3])
         self.assertEqual(caught.exception.name, "comm")
+        for end in ends:
+            self.assertIsInstance(end.failure, annulus.CommError)
+            self.assertEqual(str(end.failure), str(caught.exception))
 
     def test_a_rank_that_declines(self):
         """The other learns why, and the communicator stays usable."""
@@ -114,6 +118,7 @@ class CommTest(unittest.TestCase):
                 context.forward(*ARRAYS[:3])
             self.assertIn("the workspace has 8 bytes", str(caught.exception))
             context.set_workspace(None)
+            self.assertIsNone(end.failure)
             context.forward(*ARRAYS[:3])
 
         together(annulus.Comm.local(2), work)
@@ -149,6 +154,13 @@ class CommTest(unittest.TestCase):
             r"devices\[1\] is 'a'; it must be an int": lambda: annulus.Comm.nccl_devices([0, "a"]),
             "devices is None; it must be a list": lambda: annulus.Comm.nccl_devices(None),
             "ranks is 0; it must be at least 1": lambda: annulus.Comm.nccl_devices([]),
+            "creation_timeout is 0; it must be above 0": lambda: annulus.Comm.nccl_devices(1, creation_timeout=0),
+            "creation_timeout of options is -1; it": lambda: annulus.Comm.nccl_devices(1, creation_timeout=-1),
+            "creation_timeout of options is inf": lambda: annulus.Comm.from_nccl_id(
+                bytes(128), 2, 0, 0, creation_timeout=float("inf")
+            ),
+            "creation_timeout is 'x'; it must be a number": lambda: annulus.Comm.nccl_devices(1, creation_timeout="x"),
+            "may_abort is 'x'": lambda: annulus.Comm.from_nccl(8, may_abort="x"),
             "address is 'x'; it must be an int": lambda: annulus.Comm.from_nccl("x"),
         }
         cases += [(annulus.ArgumentError, *case) for case in words.items()]

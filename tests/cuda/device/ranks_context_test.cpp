@@ -8,8 +8,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
+#include <future>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace annulus::test {
@@ -23,7 +26,7 @@ int device_count() {
 
 std::vector<Comm> make_nccl_comms(int ranks) {
     std::vector<annulus_comm *> handles(static_cast<std::size_t>(ranks));
-    check(annulus_comm_create_nccl_devices(handles.data(), ranks, nullptr));
+    check(annulus_comm_create_nccl_devices(handles.data(), ranks, nullptr, nullptr));
     std::vector<Comm> comms;
     for (annulus_comm *handle : handles)
         comms.emplace_back(handle);
@@ -143,8 +146,49 @@ TEST_F(TwoGpus, ARankThatNeverCallsIsMissed) {
         const std::string first = annulus_last_error();
         EXPECT_EQ(call.forward(context.get()), ANNULUS_ERROR_COMM);
         EXPECT_EQ(first, annulus_last_error());
+        std::thread([&] {
+            EXPECT_EQ(annulus_comm_status(comms[0].get()), ANNULUS_ERROR_COMM);
+            EXPECT_EQ(first, annulus_last_error());
+        }).join();
         check_cuda(cudaStreamSynchronize(memory(0).cuda_stream()));
     }
+}
+
+// The ranks agree, and then rank 1's stream does not come to its messages: the call of rank 0 has returned when NCCL's
+// kernels on it are given up.
+TEST_F(TwoGpus, ALateRankShowsInTheStatus) {
+    const std::vector<Comm> comms = make_nccl_comms(ranks);
+    const Inputs inputs = random_inputs(problem_, 1);
+    options_.timeout = 60;
+    std::promise<void> told;
+    const std::shared_future<void> open(told.get_future());
+    for_each_rank(ranks, [&](int rank) {
+        annulus_comm *const comm = comms[static_cast<std::size_t>(rank)].get();
+        const Context context = make_rank_context(problem_, options_, rank, comm);
+        const Call call = call_of(inputs, rank);
+        check(call.forward(context.get())); // connects the ranks
+        check_cuda(cudaStreamSynchronize(memory(rank).cuda_stream()));
+        check(annulus_comm_status(comm));
+        check(annulus_comm_set_timeout(comm, rank == 0 ? 1 : 60));
+        if (rank == 1)
+            check_cuda(cudaLaunchHostFunc(
+                memory(rank).cuda_stream(),
+                [](void *gate) {
+                    static_cast<const std::shared_future<void> *>(gate)->wait_for(std::chrono::seconds(20));
+                },
+                const_cast<std::shared_future<void> *>(&open)));
+        check(call.forward(context.get()));
+        if (rank == 1) {
+            open.wait_for(std::chrono::seconds(20));
+            check(annulus_comm_abort(comm));
+            return;
+        }
+        check(annulus_comm_status(comm)); // a second has not passed
+        check_cuda(cudaStreamSynchronize(memory(rank).cuda_stream()));
+        EXPECT_EQ(annulus_comm_status(comm), ANNULUS_ERROR_COMM);
+        EXPECT_STREQ(annulus_last_error(), "another rank did not come within 1 s");
+        told.set_value();
+    });
 }
 
 TEST_F(TwoGpus, ACommunicatorIsForItsDevice) {

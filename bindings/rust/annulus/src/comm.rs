@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Communicators: several ranks share one sequence.
 
-use crate::error::{check, Error, Result};
+use crate::error::{check, failure, Error, Result};
 use annulus_sys as sys;
 use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,11 +15,11 @@ pub struct Comm {
     shared: Arc<Shared>,
 }
 
-/// The handle as those see it that may abort; null once the communicator is destroyed.
+/// The handle as those see it that may abort or ask for its state; null once the communicator is destroyed.
 #[derive(Debug)]
 struct Shared(Mutex<*mut sys::annulus_comm>);
 
-// One thread at a time uses an end; only aborting, which any thread may, goes through Shared.
+// One thread at a time uses an end; only aborting and asking for its state, which any thread may, go through Shared.
 unsafe impl Send for Comm {}
 unsafe impl Send for Shared {}
 unsafe impl Sync for Shared {}
@@ -34,6 +34,25 @@ impl NcclId {
         let mut id = sys::annulus_nccl_id { bytes: [0; 128] };
         check(unsafe { sys::annulus_nccl_id_create(&mut id) })?;
         Ok(NcclId(id.bytes.map(|byte| byte as u8)))
+    }
+}
+
+/// How a communicator is made; `CommOptions::default()` unless something else is wanted.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CommOptions {
+    creation_timeout: Duration,
+}
+
+impl CommOptions {
+    /// How long to wait for the other ranks while the communicator is made; 5 minutes unless set, or where it is zero.
+    pub fn creation_timeout(mut self, timeout: Duration) -> CommOptions {
+        self.creation_timeout = timeout;
+        self
+    }
+
+    fn as_c(&self) -> sys::annulus_comm_options {
+        let creation_timeout = self.creation_timeout.as_secs_f64();
+        sys::annulus_comm_options { creation_timeout, ..sys::ANNULUS_COMM_OPTIONS_INIT }
     }
 }
 
@@ -65,22 +84,22 @@ impl Comm {
     /// # }
     /// ```
     pub fn local(ranks: i32) -> Result<Vec<Comm>> {
-        create_several(ranks, |handles| unsafe { sys::annulus_comm_create_local(handles, ranks) })
+        create_several(ranks, |handles| unsafe { sys::annulus_comm_create_local(handles, ranks, ptr::null()) })
     }
 
     /// Rank `rank` of `ranks` over NCCL, on a CUDA device. Collective: waits for the others, which pass the same id.
-    pub fn nccl(id: &NcclId, ranks: i32, rank: i32, device: i32) -> Result<Comm> {
+    pub fn nccl(id: &NcclId, ranks: i32, rank: i32, device: i32, options: CommOptions) -> Result<Comm> {
         let id = sys::annulus_nccl_id { bytes: id.0.map(|byte| byte as _) };
         let mut handle = ptr::null_mut();
-        check(unsafe { sys::annulus_comm_create_nccl(&mut handle, &id, ranks, rank, device) })?;
+        check(unsafe { sys::annulus_comm_create_nccl(&mut handle, &id, ranks, rank, device, &options.as_c()) })?;
         Ok(Comm::from_handle(handle))
     }
 
     /// The ends of an NCCL communicator over CUDA devices of this process; the i-th is for a context on `devices[i]`.
-    pub fn nccl_devices(devices: &[i32]) -> Result<Vec<Comm>> {
+    pub fn nccl_devices(devices: &[i32], options: CommOptions) -> Result<Vec<Comm>> {
         let ranks = i32::try_from(devices.len()).unwrap_or(i32::MAX);
         create_several(ranks, |handles| unsafe {
-            sys::annulus_comm_create_nccl_devices(handles, ranks, devices.as_ptr())
+            sys::annulus_comm_create_nccl_devices(handles, ranks, devices.as_ptr(), &options.as_c())
         })
     }
 
@@ -103,7 +122,13 @@ impl Comm {
         check(unsafe { sys::annulus_comm_set_timeout(self.handle, timeout.as_secs_f64()) })
     }
 
-    /// What another thread may break this end with.
+    /// Why the communicator broke; `None` where it is usable as far as this rank knows. Over NCCL it may break after a
+    /// call has returned. Never waits. A broken communicator stays so: make a new one.
+    pub fn failure(&self) -> Option<Error> {
+        failure(unsafe { sys::annulus_comm_status(self.handle) })
+    }
+
+    /// What another thread may break this end with, and ask for its state.
     pub fn abort_handle(&self) -> AbortHandle {
         AbortHandle(Arc::clone(&self.shared))
     }
@@ -132,7 +157,7 @@ impl Drop for Comm {
     }
 }
 
-/// Breaks a communicator from any thread.
+/// Breaks a communicator from any thread, or asks whether it is broken.
 #[derive(Clone, Debug)]
 pub struct AbortHandle(Arc<Shared>);
 
@@ -145,5 +170,14 @@ impl AbortHandle {
             return Ok(());
         }
         check(unsafe { sys::annulus_comm_abort(*handle) })
+    }
+
+    /// As [`Comm::failure`]; `None` also where the communicator has been dropped.
+    pub fn failure(&self) -> Option<Error> {
+        let handle = self.0 .0.lock().unwrap_or_else(PoisonError::into_inner);
+        if handle.is_null() {
+            return None;
+        }
+        failure(unsafe { sys::annulus_comm_status(*handle) })
     }
 }

@@ -104,11 +104,16 @@ impl std::error::Error for Error {}
 
 /// Turns what a C function returned into a result. To be called on the thread that made the call, before the next one.
 pub(crate) fn check(status: sys::annulus_status) -> Result<()> {
+    failure(status).map_or(Ok(()), Err)
+}
+
+/// As check(), of a function whose status is its answer.
+pub(crate) fn failure(status: sys::annulus_status) -> Option<Error> {
     if status == sys::ANNULUS_OK {
-        return Ok(());
+        return None;
     }
     let message = unsafe { CStr::from_ptr(sys::annulus_last_error()) }.to_string_lossy().into_owned();
-    Err(Error { status: Status(status), message, bytes: unsafe { sys::annulus_last_error_bytes() } })
+    Some(Error { status: Status(status), message, bytes: unsafe { sys::annulus_last_error_bytes() } })
 }
 
 /// A string that the library keeps for ever; "" for NULL.

@@ -33,7 +33,7 @@ mod error;
 mod estimate;
 mod tensor;
 
-pub use comm::{AbortHandle, Comm, NcclId};
+pub use comm::{AbortHandle, Comm, CommOptions, NcclId};
 pub use config::{Branch, Config, ConfigBuilder, Engine, Exchange, KeyRule, Order, Padding, Phase, QueryRule};
 pub use context::{CallOptions, Context, Device, Traffic};
 pub use element::{Bf16, Dtype, Element, F16};

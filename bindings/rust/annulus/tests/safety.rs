@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Errors, views, threads and ranks.
 
-use annulus::{attention, AbortHandle, Branch, Comm, Config, Context, Device, Engine, Error, Exchange, Order, Status};
-use annulus::{CallOptions, Dtype, KeyRule, Padding, Pass, Phase, Problem, QueryRule, TensorMut, TensorRef};
+use annulus::{attention, AbortHandle, Branch, Comm, CommOptions, Config, Context, Device, Engine, Error, Exchange, Order};
+use annulus::{CallOptions, Dtype, KeyRule, Padding, Pass, Phase, Problem, QueryRule, Status, TensorMut, TensorRef};
 use std::time::Duration;
 
 const SHAPE: [usize; 4] = [1, 64, 4, 16];
@@ -232,7 +232,7 @@ fn ranks_give_what_one_gives() {
 #[test]
 fn a_rank_that_waits_can_be_freed() {
     let mut comms = Comm::local(2).unwrap();
-    let _other = comms.pop().unwrap();
+    let other = comms.pop().unwrap();
     let comm = comms.pop().unwrap();
     let abort = comm.abort_handle();
     let x = numbers(1);
@@ -245,10 +245,15 @@ fn a_rank_that_waits_can_be_freed() {
             context.forward(&x, &x, &x, &mut TensorMut::new(&mut out, &SHAPE).unwrap(), None, &CallOptions::new())
         });
         std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(abort.failure(), None);
         abort.abort().unwrap();
         assert_eq!(waiting.join().unwrap().unwrap_err().status(), Status::COMM);
+        assert_eq!(other.failure().unwrap().status(), Status::COMM);
     });
     abort.abort().unwrap(); // its communicator is gone
+    assert_eq!(abort.failure(), None);
+    let options = CommOptions::default().creation_timeout(Duration::from_secs(1));
+    assert_eq!(Comm::nccl_devices(&[], options).unwrap_err().status(), Status::ARGUMENT);
     assert_eq!(Comm::local(0).unwrap_err().status(), Status::ARGUMENT);
     assert_eq!(Comm::local(-1).unwrap_err().status(), Status::ARGUMENT);
 }
