@@ -29,9 +29,9 @@
  *   1. A call fails, or annulus_comm_status() is not ANNULUS_OK. For ANNULUS_ERROR_ARGUMENT, ANNULUS_ERROR_DECLINED and
  *      whatever else leaves the status at ANNULUS_OK: mend the cause and call again, on all ranks. Else go on here.
  *   2. annulus_comm_abort(), so that no rank has to wait out its timeout for this one. Destroy graphs that use the
- *      communicator; take it from its contexts (annulus_context_set_comm() with NULL) or destroy these; destroy it.
- * None of it waits for another rank. Abort a borrowed ncclComm_t by ncclCommAbort() where annulus was not allowed to:
- *      the stream may stand still until then.
+ *      communicator; take it from its contexts (annulus_context_set_comm() with NULL) or destroy these; destroy it, all
+ *      of which waits for no other rank. A borrowed ncclComm_t that annulus was not allowed to abort is then for its
+ *      owner to abort by ncclCommAbort(): the stream may stand still until then.
  *   3. The ranks that are left meet by means of the program's own (a new MPI communicator, a process group, a file),
  *      make a new communicator with a new id, give it to their contexts and repeat the work from what they know to be
  *      whole. Contexts, configs, streams and workspaces stay good. MPI itself may not (annulus_comm_create_mpi()).
@@ -110,8 +110,7 @@ ANNULUS_API annulus_status annulus_comm_create_local(annulus_comm **comms, int32
  * allocator gave is not released, and a workspace of the caller must stay.
  *
  * ANNULUS_ERROR_ARGUMENT: comm or mpi_comm is NULL, MPI is not initialised, or options are not as above.
- * ANNULUS_ERROR_UNSUPPORTED: annulus was built
- * without MPI. ANNULUS_ERROR_MPI: an MPI call failed. Since 0.1.0.
+ * ANNULUS_ERROR_UNSUPPORTED: annulus was built without MPI. ANNULUS_ERROR_MPI: an MPI call failed. Since 0.1.0.
  */
 ANNULUS_API annulus_status annulus_comm_create_mpi(annulus_comm **comm, const void *mpi_comm,
                                                    const annulus_comm_options *options);
@@ -128,8 +127,7 @@ typedef struct annulus_nccl_id {
  *
  * annulus is not linked with NCCL. The first function that needs it opens libnccl.so.2 by dlopen(): the library of that
  * soname which is in the process already, as it is once PyTorch or CuPy has loaded theirs, else what the dynamic loader
- * finds (LD_LIBRARY_PATH, the executable's RUNPATH, the system's directories). It stays for the life of the process.
- * Since 0.1.0.
+ * finds, as in LD_LIBRARY_PATH or the system's directories. It stays for the life of the process. Since 0.1.0.
  */
 ANNULUS_API annulus_status annulus_nccl_id_create(annulus_nccl_id *id);
 

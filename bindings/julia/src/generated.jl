@@ -749,8 +749,7 @@ annulus give up may use a failed call's memory as long as the program goes on ca
 allocator gave is not released, and a workspace of the caller must stay.
 
 ANNULUS_ERROR_ARGUMENT: comm or mpi_comm is NULL, MPI is not initialised, or options are not as above.
-ANNULUS_ERROR_UNSUPPORTED: annulus was built
-without MPI. ANNULUS_ERROR_MPI: an MPI call failed. Since 0.1.0.
+ANNULUS_ERROR_UNSUPPORTED: annulus was built without MPI. ANNULUS_ERROR_MPI: an MPI call failed. Since 0.1.0.
 """ function annulus_comm_create_mpi(comm, mpi_comm, options)
     @library_call annulus_comm_create_mpi(comm::Ptr{Ptr{annulus_comm}}, mpi_comm::Ptr{Cvoid}, options::Ptr{annulus_comm_options})::annulus_status
 end
@@ -768,8 +767,7 @@ an NCCL call failed.
 
 annulus is not linked with NCCL. The first function that needs it opens libnccl.so.2 by dlopen(): the library of that
 soname which is in the process already, as it is once PyTorch or CuPy has loaded theirs, else what the dynamic loader
-finds (LD_LIBRARY_PATH, the executable's RUNPATH, the system's directories). It stays for the life of the process.
-Since 0.1.0.
+finds, as in LD_LIBRARY_PATH or the system's directories. It stays for the life of the process. Since 0.1.0.
 """ function annulus_nccl_id_create(id)
     @library_call annulus_nccl_id_create(id::Ptr{annulus_nccl_id})::annulus_status
 end

@@ -854,8 +854,7 @@ extern "C" {
     /// allocator gave is not released, and a workspace of the caller must stay.
     ///
     /// ANNULUS_ERROR_ARGUMENT: comm or mpi_comm is NULL, MPI is not initialised, or options are not as above.
-    /// ANNULUS_ERROR_UNSUPPORTED: annulus was built
-    /// without MPI. ANNULUS_ERROR_MPI: an MPI call failed. Since 0.1.0.
+    /// ANNULUS_ERROR_UNSUPPORTED: annulus was built without MPI. ANNULUS_ERROR_MPI: an MPI call failed. Since 0.1.0.
     pub fn annulus_comm_create_mpi(
         comm: *mut *mut annulus_comm,
         mpi_comm: *const c_void,
@@ -868,8 +867,7 @@ extern "C" {
     ///
     /// annulus is not linked with NCCL. The first function that needs it opens libnccl.so.2 by dlopen(): the library of that
     /// soname which is in the process already, as it is once PyTorch or CuPy has loaded theirs, else what the dynamic loader
-    /// finds (LD_LIBRARY_PATH, the executable's RUNPATH, the system's directories). It stays for the life of the process.
-    /// Since 0.1.0.
+    /// finds, as in LD_LIBRARY_PATH or the system's directories. It stays for the life of the process. Since 0.1.0.
     pub fn annulus_nccl_id_create(id: *mut annulus_nccl_id) -> annulus_status;
 
     /// Makes rank `rank` of an NCCL communicator of `ranks` ranks on CUDA device `device`, in \*comm. Collective over the
