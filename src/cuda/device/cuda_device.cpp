@@ -42,8 +42,7 @@ CudaDevice::SideStream::SideStream(SharedDevice &shared)
     check(cublasSetStream(blas.get(), made), "cublasSetStream");
 }
 
-// The stream for messages comes first, so that what others wait for is sent while this rank's own work fills the
-// device.
+// The stream for messages has priority: what others wait for is sent while this rank's own work fills the device.
 CudaDevice::DeviceResources::DeviceResources(SharedDevice &shared)
     : pool(shared.pool()), forked(make_event()), side{SideStream(shared), SideStream(shared)}, comm(make_stream()) {}
 

@@ -48,6 +48,7 @@ fn structs_lie_as_in_c() {
             size, pairs, forward_flops, backward_flops, tensor_bytes, gradient_bytes, forward_workspace_bytes,
             backward_workspace_bytes, remote_bytes, plan_bytes
         }
+        annulus_comm_options { size, creation_timeout, flags }
         annulus_nccl_id { bytes }
         annulus_traffic { size, sent_bytes, received_bytes }
         annulus_rank_estimate {
