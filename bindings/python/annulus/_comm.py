@@ -86,12 +86,11 @@ class Comm:
                 f"id is {id!r:.40}; it must be the {_NCCL_ID_BYTES} bytes that one rank's nccl_id() made"
             )
         numbers = _count(ranks), integer("rank", rank, 32), integer("device", device, 32)
-        return cls(made(_capi.annulus_comm_create_nccl(id, *numbers, _options(creation_timeout=creation_timeout))), "nccl")
+        options = _options(creation_timeout=creation_timeout)
+        return cls(made(_capi.annulus_comm_create_nccl(id, *numbers, options)), "nccl")
 
     @classmethod
-    def nccl_devices(
-        cls, devices: Union[int, Sequence[int]], *, creation_timeout: float | None = None
-    ) -> list[Comm]:
+    def nccl_devices(cls, devices: Union[int, Sequence[int]], *, creation_timeout: float | None = None) -> list[Comm]:
         """The ends over several CUDA devices of this process, each for a thread of its own: a number or a list.
 
         creation_timeout: how many seconds NCCL has to connect them; None: 300.

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Errors, views, threads and ranks.
 
-use annulus::{attention, AbortHandle, Branch, Comm, CommOptions, Config, Context, Device, Engine, Error, Exchange, Order};
-use annulus::{CallOptions, Dtype, KeyRule, Padding, Pass, Phase, Problem, QueryRule, Status, TensorMut, TensorRef};
+use annulus::{attention, AbortHandle, Branch, Comm, CommOptions, Config, Context, Device, Engine, Error, Exchange};
+use annulus::{CallOptions, Dtype, KeyRule, Order, Padding, Pass, Phase, Problem, QueryRule, Status, TensorMut};
+use annulus::TensorRef;
 use std::time::Duration;
 
 const SHAPE: [usize; 4] = [1, 64, 4, 16];
