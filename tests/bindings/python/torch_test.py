@@ -656,7 +656,7 @@ class RanksTest(unittest.TestCase):
             torch.testing.assert_close(sum(gradients), parameter.grad, rtol=1e-9, atol=1e-10)
 
     def check_reconnect(self, group):
-        """A group's communicator that broke stays until reconnect(). For want of GPUs a local one stands in for NCCL's."""
+        """A group's communicator that broke stays until reconnect(). A local one stands in for NCCL's."""
         text = annulus.Config(BRANCHES)._text
         cpu, gpu = torch.device("cpu"), types.SimpleNamespace(device=torch.device("cuda", 0), shape=SHAPE)
         arrays = rows(3, SHAPE, KV_SHAPE, KV_SHAPE)
