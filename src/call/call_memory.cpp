@@ -6,6 +6,7 @@
 #include "core/workspace.hpp"
 
 #include <algorithm>
+#include <cstdio>
 #include <memory>
 
 namespace annulus {
@@ -15,6 +16,14 @@ namespace {
 constexpr std::size_t alignment = Workspace::alignment;
 
 } // namespace
+
+void check_memory(const Device &device, const NamedTensor &argument) {
+    if (!argument.tensor || is_empty(*argument.tensor))
+        return;
+    char name[32];
+    std::snprintf(name, sizeof name, "data of %s", argument.name);
+    device.check_memory(name, argument.tensor->data);
+}
 
 CallMemory::CallMemory(const annulus_context &context, std::size_t bytes) : context_(context), bytes_(bytes) {
     if (bytes == 0)

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the workspace of a call comes from.
+// The memory of a call: where its tensors are, and where its workspace comes from.
 #pragma once
+
+#include "core/tensor.hpp"
+#include "engine/device.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -8,6 +11,9 @@
 struct annulus_context;
 
 namespace annulus {
+
+// Throws where the device cannot reach a tensor, which may be null or empty.
+void check_memory(const Device &device, const NamedTensor &argument);
 
 // The workspace of one call, aligned as the ledger asks for: from the caller's workspace, else its allocator, else the
 // device. Given back, in the stream's order, when the call ends; lives inside a DeviceScope.

@@ -34,10 +34,13 @@ const annulus_config &annulus_context::required_config() const {
     return *config;
 }
 
+int annulus_context::thread_limit() const {
+    return kind == ANNULUS_DEVICE_CPU ? thread_count(threads) : 1;
+}
+
 CallSetting annulus_context::setting() const {
     const Execution &execution = required_config().execution;
-    const Limits limits{kind == ANNULUS_DEVICE_CPU ? thread_count(threads) : 1,
-                        CallMemory::bookable(execution.workspace_limit), execution.allow_tf32};
+    const Limits limits{thread_limit(), CallMemory::bookable(execution.workspace_limit), execution.allow_tf32};
     return {kind, *device, execution.engine, limits, execution.workspace_limit};
 }
 

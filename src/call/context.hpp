@@ -46,6 +46,8 @@ struct annulus_context {
 
     // Throws where no config was set.
     const annulus_config &required_config() const;
+    // How many threads its calls may use: 1 where the device is no CPU.
+    int thread_limit() const;
     // How its calls are chosen, and what they may use. Throws where no config was set.
     annulus::CallSetting setting() const;
     // The plan of a problem under the config, with its calls within the limits.

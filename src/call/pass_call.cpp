@@ -7,7 +7,6 @@
 #include "transport/transport.hpp"
 
 #include <cstdint>
-#include <cstdio>
 #include <exception>
 #include <initializer_list>
 #include <utility>
@@ -20,13 +19,8 @@ namespace {
 using Tensors = std::initializer_list<NamedTensor>;
 
 void check_memory(const Device &device, const Tensors &arguments) {
-    for (const NamedTensor &argument : arguments) {
-        if (!argument.tensor || is_empty(*argument.tensor))
-            continue;
-        char name[32];
-        std::snprintf(name, sizeof name, "data of %s", argument.name);
-        device.check_memory(name, argument.tensor->data);
-    }
+    for (const NamedTensor &argument : arguments)
+        check_memory(device, argument);
 }
 
 // use(inputs, outputs) of a pass.

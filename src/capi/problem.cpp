@@ -7,6 +7,7 @@
 #include "core/dtype_number.hpp"
 
 #include <cstdint>
+#include <cstdio>
 #include <limits>
 
 namespace annulus {
@@ -38,16 +39,28 @@ void check_rank4(const NamedTensor &argument) {
         throw Error(ANNULUS_ERROR_ARGUMENT, "rank of %s is %d; it must be 4", argument.name, argument.tensor->rank);
 }
 
+// The tensor of queries or results that the others must follow.
+void check_first(const NamedTensor &argument, bool may_be_empty) {
+    const annulus_tensor &tensor = *argument.tensor;
+    char name[32];
+    std::snprintf(name, sizeof name, "dtype of %s", argument.name);
+    check_enum(name, tensor.dtype, ANNULUS_FLOAT64, ANNULUS_FLOAT16);
+    check_rank4(argument);
+    const std::int64_t *const shape = tensor.shape;
+    check_tensor(argument, tensor.dtype, {shape[0], shape[1], shape[2], shape[3]}, true, may_be_empty);
+    std::snprintf(name, sizeof name, "shape[0] of %s", argument.name);
+    check_at_least(name, shape[0], 1);
+    std::snprintf(name, sizeof name, "shape[2] of %s", argument.name);
+    check_between(name, shape[2], 1, max_heads);
+    std::snprintf(name, sizeof name, "shape[3] of %s", argument.name);
+    check_head_dim(name, shape[3]);
+}
+
 } // namespace
 
 Problem check_inputs(const annulus_tensor &q, const annulus_tensor &k, const annulus_tensor &v,
                      std::optional<std::int64_t> query_start, bool may_be_empty) {
-    check_enum("dtype of q", q.dtype, ANNULUS_FLOAT64, ANNULUS_FLOAT16);
-    check_rank4({"q", &q});
-    check_tensor({"q", &q}, q.dtype, {q.shape[0], q.shape[1], q.shape[2], q.shape[3]}, true, may_be_empty);
-    check_at_least("shape[0] of q", q.shape[0], 1);
-    check_between("shape[2] of q", q.shape[2], 1, max_heads);
-    check_head_dim("shape[3] of q", q.shape[3]);
+    check_first({"q", &q}, may_be_empty);
     check_rank4({"k", &k});
     check_tensor({"k", &k}, q.dtype, {q.shape[0], k.shape[1], k.shape[2], q.shape[3]}, true, may_be_empty);
     check_head_groups("shape[2] of k", k.shape[2], q.shape[2]);
@@ -76,6 +89,20 @@ Problem check_inputs(const annulus_tensor &q, const annulus_tensor &k, const ann
     problem.head_dim = static_cast<std::int32_t>(q.shape[3]);
     problem.queries = {query_start.value_or(0), queries};
     problem.keys = {0, keys};
+    check_element_count(problem);
+    return problem;
+}
+
+Problem check_results(const NamedTensor &out) {
+    check_first(out, true);
+    const annulus_tensor &tensor = *out.tensor;
+    Problem problem;
+    problem.dtype = tensor.dtype;
+    problem.batch = tensor.shape[0];
+    problem.sequence_length = tensor.shape[1];
+    problem.heads = problem.kv_heads = static_cast<std::int32_t>(tensor.shape[2]);
+    problem.head_dim = static_cast<std::int32_t>(tensor.shape[3]);
+    problem.queries = {0, tensor.shape[1]};
     check_element_count(problem);
     return problem;
 }

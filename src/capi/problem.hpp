@@ -19,6 +19,10 @@ namespace annulus {
 Problem check_inputs(const annulus_tensor &q, const annulus_tensor &k, const annulus_tensor &v,
                      std::optional<std::int64_t> query_start, bool may_be_empty);
 
+// What results over some keys say, by the first part of several: B, Nq, H, D and the dtype, and no keys. There may be
+// no rows.
+Problem check_results(const NamedTensor &out);
+
 // The other tensors of a call, by their role.
 void check_query_rows(const Problem &problem, const NamedTensor &argument);
 void check_key_rows(const Problem &problem, const NamedTensor &argument);

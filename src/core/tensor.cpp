@@ -170,6 +170,10 @@ void check_tensor(const NamedTensor &argument, annulus_dtype dtype, std::initial
         throw Error(ANNULUS_ERROR_ARGUMENT, "shape and strides of %s reach beyond the address space", name);
 }
 
+bool same_elements(const annulus_tensor &a, const annulus_tensor &b) {
+    return a.data == b.data && strides_agree(a, b);
+}
+
 void check_overlap(std::initializer_list<NamedTensor> inputs, std::initializer_list<NamedTensor> outputs) {
     for (const NamedTensor *output = outputs.begin(); output != outputs.end(); ++output) {
         if (!output->tensor || is_empty(*output->tensor))

@@ -24,6 +24,9 @@ void check_tensor(const NamedTensor &argument, annulus_dtype dtype, std::initial
 // Whether there is no element.
 bool is_empty(const annulus_tensor &tensor);
 
+// Whether two tensors of one shape reach the same elements by the same indices.
+bool same_elements(const annulus_tensor &a, const annulus_tensor &b);
+
 // Throws unless the elements of every output are distinct and no output overlaps an input or another output.
 void check_overlap(std::initializer_list<NamedTensor> inputs, std::initializer_list<NamedTensor> outputs);
 

@@ -3,6 +3,7 @@
 #include "core/error.hpp"
 #include "engine/device.hpp"
 #include "engine/engine.hpp"
+#include "engine/merge.hpp"
 
 #include <stdexcept>
 
@@ -78,6 +79,14 @@ std::unique_ptr<Device> make_device(annulus_device device, [[maybe_unused]] int 
 #else
     throw Error(ANNULUS_ERROR_UNSUPPORTED, "there is no CUDA device: this annulus was built without CUDA");
 #endif
+}
+
+void merge([[maybe_unused]] annulus_device device, const MergeWork &work, int threads, [[maybe_unused]] void *stream) {
+#ifdef ANNULUS_HAVE_CUDA
+    if (device == ANNULUS_DEVICE_CUDA)
+        return merge_on_cuda(work, stream);
+#endif
+    merge_on_cpu(work, threads);
 }
 
 const char *cuda_description() noexcept {

@@ -325,12 +325,18 @@ template <class T> class Reference {
             *statistic<Statistic>(*t.lse, b, h, i) = static_cast<Statistic>(lse);
     }
 
-    // Writes dQ[n] and adds to dK and dV what query n gives. What the caller's LSE says is found anew from Q and K,
-    // without what rounding took from it.
+    // What turns P over the keys at hand into P under the caller's LSE, which may count other keys besides (a merged
+    // one). Where it counts none, it says no more than Q and K do, without the digits that rounding took from it.
+    static double merged_factor(double lse, Statistic merged_lse) {
+        return static_cast<Statistic>(lse) == merged_lse ? 1 : std::exp(lse - merged_lse);
+    }
+
+    // Writes dQ[n] and adds to dK and dV what query n gives.
     void backward_row(const CallTensors &t, std::int64_t b, std::int32_t h, std::int64_t i) const {
         const std::int32_t D = problem_.head_dim;
         const Row attended = attend(t.q, t.k, b, h, i);
         const T *q = row<T>(t.q, b, i, h), *d_out = row<T>(t.d_out, b, i, h);
+        const double factor = merged_factor(attended.lse, *statistic<Statistic>(*t.lse, b, h, i));
         const double d_lse = t.d_lse ? *statistic<Statistic>(*t.d_lse, b, h, i) : 0;
         const double delta = dot(d_out, row<T>(t.out, b, i, h), D);
 
@@ -338,8 +344,9 @@ template <class T> class Reference {
         for (const Attended *key = attended.begin; key != attended.end; ++key) {
             const T *k = key_row(t.k, b, key->m, h), *v = key_row(t.v, b, key->m, h);
             const std::int64_t j = key->m - problem_.keys.start;
-            const double d_s = key->p * (dot(d_out, v, D) - delta + d_lse) * scale_;
-            add(scratch_.d_v + j * D, key->p, d_out, D);
+            const double p = key->p * factor;
+            const double d_s = p * (dot(d_out, v, D) - delta + d_lse) * scale_;
+            add(scratch_.d_v + j * D, p, d_out, D);
             add(scratch_.row, d_s, k, D);
             add(scratch_.d_k + j * D, d_s, q, D);
         }

@@ -277,6 +277,9 @@ pub const ANNULUS_CALL_OPTIONS_INIT: annulus_call_options = annulus_call_options
     sequence_lengths: std::ptr::null(),
 };
 
+/// The most parts that annulus_merge() takes.
+pub const ANNULUS_MAX_MERGE_PARTS: c_int = 48;
+
 /// The two passes, for questions about their cost.
 pub type annulus_pass = i32;
 pub const ANNULUS_PASS_FORWARD: annulus_pass = 1;
@@ -761,10 +764,10 @@ extern "C" {
     /// k, v           [B, N,  G, D] inputs      d_k, d_v  [B, N,  G, D] outputs      d_lse  [B, H, Nq] input, or NULL
     /// ```
     ///
-    /// q, k, v, out and lse must be those of a forward call with the same config, query window and sequences: an engine
-    /// finds P with lse, as exactly as its dtype holds it, or anew from q and k, as `reference` does. Outputs are
-    /// overwritten, but for those that the options' bits say are added to; with a query window, d_k and d_v are the
-    /// contribution of its query rows. Everything else as annulus_forward. Since 0.1.0.
+    /// q, k, v, out and lse must be those of a forward call with the same config, query window and sequences; or out and lse
+    /// those that annulus_merge() made of its results and others'. P is found with lse, as exactly as its dtype holds it.
+    /// Outputs are overwritten, but for those that the options' bits say are added to; with a query window, d_k and d_v are
+    /// the contribution of its query rows. Everything else as annulus_forward. Since 0.1.0.
     pub fn annulus_backward(
         context: *mut annulus_context,
         q: *const annulus_tensor,
@@ -778,6 +781,52 @@ extern "C" {
         d_k: *const annulus_tensor,
         d_v: *const annulus_tensor,
         options: *const annulus_call_options,
+    ) -> annulus_status;
+
+    /// Merges what forward calls over different keys gave the same queries into what one call over all of these keys would
+    /// have given. Of part i, with O_i = outs\[i\] and LSE_i = lses\[i\]:
+    ///
+    /// ```text
+    /// LSE[n,h] = log sum_i exp(LSE_i[n,h])        O[n,h] = sum_i exp(LSE_i[n,h] - LSE[n,h]) * O_i[n,h]
+    /// ```
+    ///
+    /// the rule for partial results of a softmax (e.g. Milakov & Gimelshein 2018, arXiv:1805.02867). Logarithms are natural;
+    /// other libraries merge attention states by the same rule, but some keep LSE to the base 2: multiply those by ln 2. A
+    /// key that two parts have counts twice.
+    ///
+    /// ```text
+    /// outs  [count], each [B, Nq, H, D]  inputs     out  [B, Nq, H, D]  output, dtype of outs
+    /// lses  [count], each [B, H, Nq]     inputs     lse  [B, H, Nq]     output, dtype of lses, or NULL
+    /// count  from 1 to ANNULUS_MAX_MERGE_PARTS
+    /// ```
+    ///
+    /// All outs have one dtype, lses float32 (float64 when outs are). Nq may be 0. Strides as elsewhere, each tensor has its
+    /// own. Sums are in float32 (float64) and rounded to out once. A part whose LSE of a row is -infinity counts for nothing
+    /// there, whatever its O holds; where all are, O is 0 and LSE -infinity. Where one is NaN or +infinity, that row of O
+    /// and LSE is NaN, and no other.
+    ///
+    /// out may be one of outs, and lse one of lses: the same data, shape and strides. Any other overlap is an error, as in
+    /// tensor.h.
+    ///
+    /// The context needs no config, and no workspace is used. The call is not collective: with a communicator a rank merges
+    /// its own rows, alone. It is ordered on the context's stream as forward is, and may be captured into a graph.
+    ///
+    /// Gradients need no function of their own. Call annulus_backward() for each part, with its q, k, v and config, but with
+    /// the merged out and lse, and with d_out and d_lse of the merged results: each call gives the whole d_k and d_v of its
+    /// keys and its share of d_q, and d_q is the sum of the shares. For backward knows the other keys only by
+    /// P = exp(scale * Q.K - LSE) and delta = O . dO, and both are those of the merged results.
+    ///
+    /// ANNULUS_ERROR_ARGUMENT: context, outs, lses or out is NULL; count, a dtype, rank, shape, stride, alignment, overlap
+    /// or memory is not as above. ANNULUS_ERROR_UNSUPPORTED: D is no multiple of 8 from 8 to 256, or float64 on CUDA.
+    ///
+    /// Nothing was written in these cases. Since 0.1.0.
+    pub fn annulus_merge(
+        context: *mut annulus_context,
+        count: i32,
+        outs: *const annulus_tensor,
+        lses: *const annulus_tensor,
+        out: *const annulus_tensor,
+        lse: *const annulus_tensor,
     ) -> annulus_status;
 
     /// Estimates a problem under the context's config, in \*estimate.

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// annulus/attention.h, annulus_merge().
+#include "call/merge_call.hpp"
+#include "capi/guard.hpp"
+#include "capi/problem.hpp"
+#include "core/argument.hpp"
+
+#include <annulus/attention.h>
+
+#include <cstdio>
+
+using namespace annulus;
+
+annulus_status annulus_merge(annulus_context *context, int32_t count, const annulus_tensor *outs,
+                             const annulus_tensor *lses, const annulus_tensor *out, const annulus_tensor *lse) {
+    return guard([&] {
+        const ContextUse use(context);
+        check_between("count", count, 1, ANNULUS_MAX_MERGE_PARTS);
+        required(outs, "outs");
+        required(lses, "lses");
+        required(out, "out");
+        const Problem problem = check_results({"outs[0]", outs});
+        char name[32];
+        for (std::int32_t i = 0; i < count; ++i) {
+            std::snprintf(name, sizeof name, "outs[%d]", i);
+            check_query_rows(problem, {name, outs + i});
+            std::snprintf(name, sizeof name, "lses[%d]", i);
+            check_statistic(problem, {name, lses + i});
+        }
+        check_query_rows(problem, {"out", out});
+        if (lse)
+            check_statistic(problem, {"lse", lse});
+        run_merge(*context, {problem, count, outs, lses, *out, lse});
+    });
+}
