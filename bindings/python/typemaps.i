@@ -23,6 +23,7 @@
 %enddef
 COMPUTES(annulus_forward)
 COMPUTES(annulus_backward)
+COMPUTES(annulus_merge)
 
 /* Handles that a function makes. */
 %define MADE_HANDLE(TYPE, NAME)
@@ -191,6 +192,31 @@ SIZED(annulus_rank_estimate, ANNULUS_RANK_ESTIMATE_INIT)
         return made;
     }
 }
+
+/* Arrays of tensors that a function reads: a sequence; how many is another argument's to say, as in C. */
+%typemap(in) const annulus_tensor *outs, const annulus_tensor *lses {
+    PyObject *fast = PySequence_Fast($input, "a sequence of annulus_tensor is wanted");
+    if (!fast)
+        SWIG_fail;
+    const Py_ssize_t count = PySequence_Fast_GET_SIZE(fast);
+    annulus_tensor *tensors = (annulus_tensor *)calloc((size_t)count + 1, sizeof *tensors);
+    int good = tensors != NULL;
+    if (!good)
+        PyErr_NoMemory();
+    for (Py_ssize_t i = 0; good && i < count; ++i) {
+        void *tensor = NULL;
+        good = SWIG_IsOK(SWIG_ConvertPtr(PySequence_Fast_GET_ITEM(fast, i), &tensor, $1_descriptor, 0)) && tensor;
+        if (good)
+            tensors[i] = *(annulus_tensor *)tensor;
+        else
+            PyErr_SetString(PyExc_TypeError, "a sequence of annulus_tensor is wanted");
+    }
+    Py_DECREF(fast);
+    $1 = tensors;
+    if (!good)
+        SWIG_fail;
+}
+%typemap(freearg) const annulus_tensor *outs, const annulus_tensor *lses "free((void *)$1);"
 
 /* An allocator is called by the library in the middle of a call: not from Python. */
 %ignore annulus_allocator;

@@ -213,6 +213,38 @@ function backward(context::Context, q, k, v, out, lse, d_out; options...)
 end
 
 """
+    merge!(out, lse, context, outs, lses)
+
+As [`Annulus.merge`](@ref), into arrays of the caller's, which may be those of a part; `lse` may be `nothing`.
+"""
+function merge!(out, lse, context::Context, outs, lses)
+    count = length(outs)
+    count == length(lses) || throw(argument_error("there are $count outs and $(length(lses)) lses; they must be equally many"))
+    named(name, arrays, rank) = [("$name[$i]", x, rank) for (i, x) in enumerate(arrays)]
+    arrays = (("out", out, 4), ("lse", lse, 3), named("outs", outs, 4)..., named("lses", lses, 3)...)
+    with_tensors(context, arrays...) do out_tensor, lse_tensor, parts...
+        tensors = LibAnnulus.annulus_tensor[part[] for part in parts]
+        outs_of_parts, lses_of_parts = tensors[1:count], tensors[count+1:end]
+        check(LibAnnulus.annulus_merge(context, count, outs_of_parts, lses_of_parts, out_tensor, lse_tensor))
+    end
+    return out, lse
+end
+
+"""
+    out, lse = Annulus.merge(context, outs, lses)
+
+Results over different keys, of the same queries, as those of one softmax over all the keys: `outs` are arrays of size
+(D, H, Nq, B), from 1 to 48, `lses` as many of (Nq, H, B), natural logarithms. A part whose LSE is -Inf counts for nothing,
+and a key that two parts have counts twice. The context's config is not looked at.
+
+Gradients: [`backward`](@ref) of each part with the merged `out` and `lse` gives those of its keys, and its share of d_q.
+"""
+function merge(context::Context, outs, lses)
+    isempty(outs) && throw(argument_error("outs is empty; there must be at least one part"))
+    return merge!(similar(first(outs)), similar(first(lses)), context, outs, lses)
+end
+
+"""
     out = attention(q, k, v; branches=[(2048, 1), (8192, 4)], causal=true, return_lse=false, query_start=nothing,
                     sequence_starts=nothing, sequence_lengths=nothing, options...)
 

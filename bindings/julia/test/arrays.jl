@@ -52,3 +52,17 @@ end
         @test isapprox((above - below) / 2e-5, gradient[place]; atol = 1e-7, rtol = 1e-6)
     end
 end
+
+@testset "merge" begin
+    q, k, v = (randn(D, H, N, 2) for _ = 1:3)
+    part(branches) = attention(q, k, v; branches = branches, return_lse = true)
+    whole, whole_lse = part(BRANCHES)
+    outs, lses = zip(part(BRANCHES[1:1]), part(BRANCHES[2:2]))
+    context = Annulus.Context(Annulus.Config(BRANCHES))
+    out, lse = Annulus.merge(context, outs, lses)
+    @test isapprox(out, whole; atol = 1e-13) && isapprox(lse, whole_lse; atol = 1e-13)
+    Annulus.merge!(outs[2], lses[2], context, outs, lses) # in place
+    @test outs[2] == out && lses[2] == lse
+    @test_throws AnnulusError Annulus.merge(context, outs, lses[1:1])
+    @test_throws AnnulusError Annulus.merge(context, (), ())
+end

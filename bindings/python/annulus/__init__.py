@@ -19,7 +19,7 @@ from . import _capi
 from ._arguments import integer, pick
 from ._comm import Comm
 from ._config import Branch, Config
-from ._context import Context, Estimate, RankEstimate, Traffic, attention
+from ._context import Context, Estimate, RankEstimate, Traffic, attention, merge
 from ._errors import (
     ArgumentError,
     CommError,
@@ -53,6 +53,7 @@ __all__ = [
     "build_info",
     "device_count",
     "hilbert_curve",
+    "merge",
 ]
 
 __version__: str = _capi.annulus_version_string()

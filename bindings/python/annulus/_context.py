@@ -17,7 +17,7 @@ from ._comm import Comm
 from ._config import BranchLike, Config, config_of, listed
 from ._errors import ArgumentError, Error, check, failure, made
 
-__all__ = ["Context", "Estimate", "RankEstimate", "Traffic", "attention"]
+__all__ = ["Context", "Estimate", "RankEstimate", "Traffic", "attention", "merge"]
 
 _EXCHANGES = {
     _capi.ANNULUS_EXCHANGE_AUTO: "auto",
@@ -297,6 +297,29 @@ class Context:
         self._run(like, _capi.annulus_backward, others, options)
         return tuple(array for array, _ in results)
 
+    def merge(self, parts: Iterable[Tuple[Any, Any]], *, out: Any = None, lse: Any = None) -> Tuple[Any, Any]:
+        """Merges results over different keys into those of one call over all of them; see annulus.merge().
+
+        The config is not looked at. With a communicator each rank merges its own rows, alone.
+        """
+        return self._merge(_views_of_parts(parts), out, lse)
+
+    def _merge(self, parts: list[Tuple[View, View]], out: Any, lse: Any) -> Tuple[Any, Any]:
+        """merge() for views of the parts."""
+        for part in parts:
+            for view in part:
+                self._check_place(view)
+        like = parts[0][0]
+        out, out_view = self._output("out", out, like, like.shape, like.dtype)
+        lse, lse_view = self._lse(lse, like)
+        views = [*(view for part in parts for view in part), out_view, lse_view]
+        outs = [_arrays.tensor(part[0], 4) for part in parts]
+        lses = [_arrays.tensor(part[1], 3) for part in parts]
+        results = _arrays.tensor(out_view, 4), _arrays.tensor(lse_view, 3)
+        handle = self._handle
+        self._call(like, views, lambda: _capi.annulus_merge(handle, len(outs), outs, lses, *results))
+        return out, lse
+
     def estimate(
         self, length: int, heads: int, head_dim: int, *, branch: int | None = None, **problem: Any
     ) -> Estimate:
@@ -416,6 +439,10 @@ class Context:
                 f"q has {like.shape[-3]} rows and k has {others[0].shape[-3]}; they must have equally many, or q fewer "
                 "and query_start say where among k's its first row stands"
             )
+        self._call(like, views, lambda: function(self._handle, *tensors, options))
+
+    def _call(self, like: View, views: list, function: Callable[[], int]) -> None:
+        """Calls what calls a C function, ordered on the stream of `like`; `views` keep its arrays alive."""
         stream = self._stream
         if self._follow and self._place != CPU:
             stream = like.library.stream(self._place[1])
@@ -427,7 +454,7 @@ class Context:
                     status = _capi.annulus_context_set_stream(self._handle, stream or None)
                     self._stream = stream if status == _capi.ANNULUS_OK else self._stream
                 if status == _capi.ANNULUS_OK:
-                    status = function(self._handle, *tensors, options)
+                    status = function()
                 views.clear()  # what they keep alive was needed until here, also where nobody waits for the result
                 return failure(status)
 
@@ -467,6 +494,17 @@ class Context:
                 self.comm.abort()
             raise
         return outcome[0]
+
+
+def _views_of_parts(parts: Iterable[Tuple[Any, Any]]) -> list[Tuple[View, View]]:
+    views = []
+    for i, part in enumerate(parts):
+        if not isinstance(part, (tuple, list)) or len(part) != 2:
+            raise ArgumentError(f"parts[{i}] is a {type(part).__name__}; it must be a pair, (out, lse)")
+        views.append((_arrays.view(f"outs[{i}]", part[0]), _arrays.view(f"lses[{i}]", part[1])))
+    if not views:
+        raise ArgumentError("parts is empty; it must have at least one pair, (out, lse)")
+    return views
 
 
 def _check_count(shards: Sequence[int], ranks: int) -> None:
@@ -622,3 +660,22 @@ def attention(
     context = cached_context(cached_config(branches, options), q_view.device)
     call_options = CallOptions(query_start, sequence_starts, sequence_lengths)
     return context._forward(q_view, k, v, out, lse, return_lse, call_options)
+
+
+def merge(parts: Iterable[Tuple[Any, Any]], *, out: Any = None, lse: Any = None) -> Tuple[Any, Any]:
+    """Merges results over different keys, for the same queries, into those of one softmax over all the keys.
+
+        near = annulus.attention(q, k, v, [(2048, 1)], return_lse=True)
+        far = annulus.attention(q, other_k, other_v, [(0, 8)], return_lse=True)
+        out, lse = annulus.merge([near, far])
+
+    parts: pairs (out [B, Nq, H, D], lse [B, H, Nq]), at most 48. LSE is of natural logarithms. Where one is -inf, the
+        part counts for nothing, whatever its out holds.
+    out, lse: arrays to write to, also those of a part. Without them results are new arrays of the first one's library.
+
+    Returns (out, lse). A key that two parts have counts twice. Gradients: Context.backward() of each part with the
+    merged out and lse gives the gradients of its keys, and q's are the sum; annulus.torch.merge() is differentiable.
+    """
+    views = _views_of_parts(parts)
+    # Any config will do: it is not looked at.
+    return cached_context(cached_config([(0, 1)], {}), views[0][0].device)._merge(views, out, lse)

@@ -9,7 +9,8 @@ y, _ = attention(x, x, x)                                                # [B, N
 """
 
 from ._functional import dilated_attention
+from ._merge import merge
 from ._modules import LongNetAttention, MultiheadDilatedAttention
 from ._ranks import reconnect
 
-__all__ = ["LongNetAttention", "MultiheadDilatedAttention", "dilated_attention", "reconnect"]
+__all__ = ["LongNetAttention", "MultiheadDilatedAttention", "dilated_attention", "merge", "reconnect"]

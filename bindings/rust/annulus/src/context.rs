@@ -235,6 +235,45 @@ impl Context {
         check(unsafe { sys::annulus_backward(self.handle, q, k, v, out, lse, d_out, d_lse, d_q, d_k, d_v, &options) })
     }
 
+    /// Merges results over different keys, of the same queries, into those of one softmax over all the keys: O
+    /// \[B, Nq, H, D\] and, where `lse` is given, LSE \[B, H, Nq\]. `parts` are pairs of both, from 1 to 48. Logarithms are
+    /// natural; a part whose LSE is -infinity counts for nothing, and a key that two parts have counts twice.
+    ///
+    /// Gradients: [`Context::backward`] of each part with the merged `out` and `lse` gives those of its keys, and its
+    /// share of `d_q`. The config is not looked at, and with a communicator the rank merges its own rows alone.
+    ///
+    /// ```
+    /// use annulus::{Config, Context, TensorMut, TensorRef};
+    /// # fn main() -> annulus::Result<()> {
+    /// let (rows, numbers) = ([1, 1, 1, 8], [1, 1, 1]);
+    /// let (ones, fours, lse) = ([1.0_f32; 8], [4.0_f32; 8], [0.0_f32, 2.0_f32.ln()]);
+    /// let mut context = Context::cpu(&Config::builder().branch(0, 1).build()?)?;
+    /// let (mut out, mut merged_lse) = ([0.0_f32; 8], [0.0_f32]);
+    /// context.merge(
+    ///     &[
+    ///         (TensorRef::new(&ones, &rows)?, TensorRef::new(&lse[..1], &numbers)?),
+    ///         (TensorRef::new(&fours, &rows)?, TensorRef::new(&lse[1..], &numbers)?),
+    ///     ],
+    ///     &mut TensorMut::new(&mut out, &rows)?,
+    ///     Some(&mut TensorMut::new(&mut merged_lse, &numbers)?),
+    /// )?;
+    /// assert!(out.iter().all(|x| (x - 3.0).abs() < 1e-6)); // 1 / 3 of 1, 2 / 3 of 4
+    /// assert!((merged_lse[0] - 3.0_f32.ln()).abs() < 1e-6);
+    /// # Ok(()) }
+    /// ```
+    pub fn merge<T: Element>(
+        &mut self,
+        parts: &[(TensorRef<'_, T>, TensorRef<'_, T::Lse>)],
+        out: &mut TensorMut<'_, T>,
+        lse: Option<&mut TensorMut<'_, T::Lse>>,
+    ) -> Result<()> {
+        let outs: Vec<sys::annulus_tensor> = parts.iter().map(|(out, _)| out.describe()).collect();
+        let lses: Vec<sys::annulus_tensor> = parts.iter().map(|(_, lse)| lse.describe()).collect();
+        let count = i32::try_from(parts.len()).unwrap_or(i32::MAX);
+        let (out, lse) = (out.as_raw(), raw_mut(lse));
+        check(unsafe { sys::annulus_merge(self.handle, count, outs.as_ptr(), lses.as_ptr(), out, lse) })
+    }
+
     /// The engine that served the last successful call; [`Engine::AUTO`] before the first.
     pub fn last_engine(&self) -> Result<Engine> {
         let mut engine = sys::ANNULUS_ENGINE_AUTO;

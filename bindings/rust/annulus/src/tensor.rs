@@ -141,6 +141,11 @@ impl<'a, T: Element> TensorRef<'a, T> {
         &self.raw
     }
 
+    /// As an element of an array of the C API's.
+    pub(crate) fn describe(&self) -> sys::annulus_tensor {
+        self.raw
+    }
+
     /// The lengths of the dimensions.
     pub fn shape(&self) -> Vec<usize> {
         shape(&self.raw)

@@ -272,6 +272,30 @@ fn a_context_gives_its_communicator_back() {
 }
 
 #[test]
+fn merged_parts_are_one_softmax() {
+    let (q, k, v) = (numbers(1), numbers(2), numbers(3));
+    let of = |branches: &[(i64, i64)]| {
+        let config = branches.iter().fold(Config::builder(), |builder, &(w, r)| builder.branch(w, r)).build().unwrap();
+        (attention(&tensor(&q), &tensor(&k), &tensor(&v), &config).unwrap(), config)
+    };
+    let (whole, config) = of(&[(16, 1), (64, 4)]);
+    let (near, far) = (of(&[(16, 1)]).0, of(&[(64, 4)]).0);
+    fn statistics(lse: &[f32]) -> TensorRef<'_, f32> {
+        TensorRef::new(lse, &[1, 4, 64]).unwrap()
+    }
+    let parts = [(tensor(&near.out), statistics(&near.lse)), (tensor(&far.out), statistics(&far.lse))];
+    let mut context = Context::cpu(&config).unwrap();
+    let (mut out, mut merged) = (vec![f32::NAN; COUNT], vec![f32::NAN; 4 * 64]);
+    let mut lse = TensorMut::new(&mut merged, &[1, 4, 64]).unwrap();
+    context.merge(&parts, &mut TensorMut::new(&mut out, &SHAPE).unwrap(), Some(&mut lse)).unwrap();
+    assert!(out.iter().zip(&whole.out).all(|(a, b)| (a - b).abs() < 1e-5));
+    assert!(merged.iter().zip(&whole.lse).all(|(a, b)| (a - b).abs() < 1e-5));
+    let mut target = TensorMut::new(&mut out, &SHAPE).unwrap();
+    assert_eq!(context.merge(&[], &mut target, None).unwrap_err().status(), Status::ARGUMENT);
+    assert!(context.merge(&[parts[0]; 49], &mut target, None).is_err());
+}
+
+#[test]
 fn costs_and_curves() {
     let context = Context::cpu(&config()).unwrap();
     let problem = Problem::new(Dtype::FLOAT32, 1, 64, 4, 16);

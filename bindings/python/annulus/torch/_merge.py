@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The merge of results over different keys as a differentiable function of PyTorch."""
+
+from typing import Any, List, Sequence, Tuple
+
+import torch
+from torch import Tensor
+
+from .. import _context
+from .._errors import ArgumentError
+from ._functional import _rows, _untraced, check_tensor
+
+
+def _beside_rows(statistic: Tensor) -> Tensor:
+    """[B, H, N] as a factor on [B, N, H, D]."""
+    return statistic.transpose(-1, -2).unsqueeze(-1)
+
+
+def _sum_of_rows(rows: Tensor) -> Tensor:
+    """[B, N, H, D] summed over D, as [B, H, N]."""
+    return rows.sum(-1).transpose(-1, -2)
+
+
+class _Merge(torch.autograd.Function):
+    """The library's merge. With w_i = exp(lse_i - lse), a function of the inputs,
+
+    d_out_i = w_i d_out        d_lse_i = w_i (out_i . d_out - out . d_out + d_lse)
+    """
+
+    @staticmethod
+    def forward(ctx: Any, count: int, *tensors: Tensor) -> Tuple[Tensor, Tensor]:
+        parts = [(_rows(out), lse) for out, lse in zip(tensors[:count], tensors[count:])]
+        with torch.no_grad():
+            out, lse = _context.merge(parts)
+        ctx.count = count
+        ctx.save_for_backward(out, lse, *tensors)
+        return out, lse
+
+    @staticmethod
+    def backward(ctx: Any, d_out: Tensor, d_lse: Tensor) -> Tuple:
+        out, lse, *tensors = ctx.saved_tensors
+        d_out = d_out.to(lse.dtype)
+        d_sum = d_lse - _sum_of_rows(out.to(lse.dtype) * d_out)
+        d_outs: List[Tensor] = []
+        d_lses: List[Tensor] = []
+        for part, part_lse in zip(tensors[: ctx.count], tensors[ctx.count :]):
+            # Where a part counts for nothing its out may be NaN, and lse - lse would be.
+            counts = part_lse > -torch.inf
+            rows = torch.where(_beside_rows(counts), part.to(lse.dtype), part.new_zeros((), dtype=lse.dtype))
+            difference = torch.where(counts, part_lse, torch.zeros_like(lse)) - torch.where(
+                counts, lse, torch.zeros_like(lse)
+            )
+            weight = torch.where(counts, difference.exp(), torch.zeros_like(lse))
+            d_outs.append((_beside_rows(weight) * d_out).to(part.dtype))
+            d_lses.append(weight * (_sum_of_rows(rows * d_out) + torch.where(counts, d_sum, torch.zeros_like(lse))))
+        return (None, *d_outs, *d_lses)
+
+
+_apply = _untraced(_Merge.apply)
+
+
+def merge(outs: Sequence[Tensor], lses: Sequence[Tensor]) -> Tuple[Tensor, Tensor]:
+    """Merges results over different keys, for the same queries, into those of one softmax over all the keys.
+
+        near = dilated_attention(q, k, v, [(2048, 1)], return_lse=True)
+        far = dilated_attention(q, other_k, other_v, [(0, 8)], return_lse=True)
+        out, lse = merge(*zip(near, far))
+
+    outs: of [B, Nq, H, D], at most 48. lses: as many of [B, H, Nq], natural logarithms in float32 (float64 for float64);
+        a part whose lse is -inf counts for nothing there.
+
+    Returns (out, lse). Differentiable in reverse mode, any number of times, in outs and lses: gradients reach q, k and v
+    of all parts through dilated_attention() with return_lse.
+    """
+    outs, lses = list(outs), list(lses)
+    if len(outs) != len(lses) or not outs:
+        raise ArgumentError(f"there are {len(outs)} outs and {len(lses)} lses; there must be equally many, at least one")
+    for i, pair in enumerate(zip(outs, lses)):
+        for name, tensor in zip(("outs", "lses"), pair):
+            check_tensor(f"{name}[{i}]", tensor)
+    return _apply(len(outs), *outs, *lses)
