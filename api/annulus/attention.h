@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Forward, backward, and what they will cost.
+ * Forward, backward, and what they will cost. All rules of what is computed, in one place: doc/semantics.md.
  *
  * With A(n, h) the multiset (under the key rule `once` the set) of key positions that the config gives query position n
  * of head h, and g = h / (H/G):

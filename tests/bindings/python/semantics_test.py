@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The worked example of doc/semantics.md has the numbers that stand there."""
+
+import os
+import pathlib
+import re
+import unittest
+
+import tap
+from capi import np
+
+import annulus
+
+DOC = pathlib.Path(os.environ["ANNULUS_SOURCE"], "doc/semantics.md").read_text(encoding="utf-8")
+
+
+def row_of_example(name):
+    """The numbers of a row: how often query 0 meets keys 0 to 3, O and LSE."""
+    found = re.search(rf"^\| {re.escape(name)} \|(.*)\|$", DOC, re.MULTILINE)
+    return [float(number) for number in found[1].split("|")]
+
+
+class SemanticsTest(unittest.TestCase):
+    def compute(self, branches):
+        """O and LSE of query 0, all of whose scores are 0; values are 1, 2, 3 and 4."""
+        q = np.zeros((1, 4, 1, 8))
+        v = np.arange(1.0, 5)[:, None, None] * np.ones((1, 4, 1, 8))
+        out, lse = annulus.attention(q, q, v, branches, return_lse=True)
+        return out[0, 0, 0, 0], lse[0, 0, 0]
+
+    def check(self, row, branches, times):
+        *counted, out, lse = row_of_example(row)
+        self.assertEqual(counted, times)
+        got_out, got_lse = self.compute(branches)
+        self.assertAlmostEqual(got_out, out, delta=5e-5)
+        self.assertAlmostEqual(got_lse, lse, delta=5e-5)
+
+    def test_a_key_of_two_branches_counts_twice(self):
+        self.check("every time (default)", [(2, 1), (4, 1)], [2, 2, 1, 1])
+
+    def test_once_it_counts_as_in_the_branch_that_has_all(self):
+        self.check("once", [(4, 1)], [1, 1, 1, 1])
+
+    def test_phases_of_heads(self):
+        """The table of phases: which positions of a segment of 8 heads 0 to 3 attend to, by r = 2."""
+        for rule in ("block", "interleave"):
+            row = re.search(rf"^\| `{rule}` \|(.*)\|$", DOC, re.MULTILINE)[1]
+            phases = [int(text) for text in row.split("|")]
+            q = np.zeros((1, 8, 4, 8))
+            v = np.broadcast_to((np.arange(8) % 2)[:, None, None], (1, 8, 4, 8)).astype(float)
+            out = annulus.attention(q, q, v, [annulus.Branch(8, 2, phase=rule, query="every")])
+            self.assertEqual(out[0, 0, :, 0].tolist(), phases)
+
+
+if __name__ == "__main__":
+    tap.main()
