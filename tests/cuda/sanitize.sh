@@ -28,6 +28,7 @@ graph='*Graph*float16*'
 # cuBLAS's kernels are watched too where they use our addresses; what they do among themselves is not ours to check.
 sanitize memcheck gemm_table "$table"
 sanitize memcheck gemm_context "$graph"
+sanitize memcheck gemm_merge 'Merge.Nan*:Merge.TakesMany*'
 # Ranks on one GPU, which have their kernels in common: rows of closed form and listed ones, unaligned ones.
 ranks='Rules/Table*interleave_residue_linear*:Named/Table*/*dim_48*:Seeds/Random*/1?'
 CUDA_VISIBLE_DEVICES=0 sanitize memcheck gemm_ranks "$ranks"
