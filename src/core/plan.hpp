@@ -100,6 +100,8 @@ struct ResidueRange {
 class BranchPlan {
   public:
     BranchPlan(const Branch &branch, std::int32_t index, const Pattern &pattern, const Problem &problem);
+    // `branch`, along a line, in a sequence of this length instead of a longer one.
+    constexpr BranchPlan(const BranchPlan &branch, std::int64_t sequence_length);
 
     constexpr std::int64_t dilation() const { return dilation_; }
     // From one query of a class of keys to the next, in places: the dilation, where its queries are the class itself;
@@ -195,6 +197,13 @@ constexpr ResidueRange BranchPlan::residues(std::int32_t first, std::int32_t las
         return {0, dilation_};
     const std::int64_t row = heads.start / heads_of_phase_, last_row = (heads.end() - 1) / heads_of_phase_;
     return {first_phase_ + row % dilation_, std::min(last_row - row + 1, dilation_)};
+}
+
+constexpr BranchPlan::BranchPlan(const BranchPlan &branch, std::int64_t sequence_length) : BranchPlan(branch) {
+    length_ = std::min(length_, sequence_length);
+    sequence_length_ = sequence_length;
+    curve_ = Curve::linear(length_);
+    last_curve_ = Curve::linear(sequence_length - (segment_count() - 1) * length_);
 }
 
 constexpr std::int64_t BranchPlan::segment_count() const {

@@ -43,6 +43,7 @@ class FusedBackward final : public PreparedCall {
             check(cudaMemsetAsync(memory.counters, 0, memory.counter_count * sizeof(unsigned), call.stream),
                   "cudaMemsetAsync");
         bind(call, memory);
+        store_array(backward_.rows.data(), backward_.rows.size(), memory.sequences.rows, call.stream);
         find_kernels();
         unsigned *next_counter = memory.counters;
         for (const BackwardStep &step : backward_.steps) {
@@ -146,6 +147,7 @@ class FusedBackward final : public PreparedCall {
 
     void bind(const CudaCall &call, const BackwardMemory &memory) {
         const Problem &problem = call.problem();
+        Workspace of_grids(memory.sequences.of_grids);
         for (const Side side : {Side::queries, Side::keys}) {
             const bool of_queries = side == Side::queries;
             const Gradients kernel = of_queries ? Gradients::d_q : gradients_of_keys(problem.head_dim).front();
@@ -159,6 +161,7 @@ class FusedBackward final : public PreparedCall {
                 const RangeMatrices ranges = matrices_of(planned, ranges_of(side, call), curve, problem);
                 scores.bind(ranges.scores, params, problem, box_rows, params.range_scores);
                 values.bind(ranges.values, params, problem, box_rows, params.range_values);
+                store_sequences(planned, of_grids, params, call.stream);
                 const bool is_packed = planned.curve && !of_queries;
                 params.lse_log2 = is_packed ? curve.lse_log2 : memory.lse_log2;
                 params.delta = is_packed ? curve.delta : memory.delta;
@@ -275,9 +278,11 @@ class FusedBackward final : public PreparedCall {
     }
 
     GradientOutputArguments outputs(const CudaCall &call, const BackwardMemory &memory) const {
+        RowContext context = call.row_context(memory.branches, memory.has_nonfinite);
+        set_sequences(backward_.rows, memory.sequences, context);
         return {call.whole(), part_ == CallPart::whole ? memory.partial : call.partial.gradients,
                 call.d_q,     call.d_k,
-                call.d_v,     call.row_context(memory.branches, memory.has_nonfinite)};
+                call.d_v,     context};
     }
 
     const Plan plan_;
@@ -290,6 +295,18 @@ class FusedBackward final : public PreparedCall {
 };
 
 } // namespace
+
+Preparation prepare_fused_backward(const SequencePlans &plans, CudaDevice &device, const Limits &limits) {
+    const Plan rows = plan_of_rows(plans);
+    BackwardGrids grids = make_backward_grids(plans);
+    if (has_too_many_tiles(grids.queries) || has_too_many_tiles(grids.keys))
+        return {nullptr, too_many_tiles_refusal};
+    BackwardPlan backward =
+        plan_backward(rows, CallPart::whole, std::move(grids), device.multiprocessors(), limits.workspace_limit);
+    if (rows.causal())
+        backward.rows = row_sequences(plans);
+    return {std::make_unique<FusedBackward>(rows, CallPart::whole, device, std::move(backward))};
+}
 
 Preparation prepare_fused_backward(const Plan &plan, CallPart part, CudaDevice &device, const Limits &limits) {
     BackwardGrids grids = make_backward_grids(plan);

@@ -2,7 +2,7 @@
 // The calls of the fused engine, prepared; and what forward and backward have in common.
 #pragma once
 
-#include "core/plan.hpp"
+#include "core/sequences.hpp"
 #include "cuda/device/cuda_device.hpp"
 #include "cuda/fused/plan/curve_memory.hpp"
 #include "cuda/fused/plan/grids.hpp"
@@ -18,6 +18,9 @@ namespace annulus {
 // Answers of Engine::prepare() for a plan that the kernels can take.
 Preparation prepare_fused_forward(const Plan &plan, CallPart part, CudaDevice &device, const Limits &limits);
 Preparation prepare_fused_backward(const Plan &plan, CallPart part, CudaDevice &device, const Limits &limits);
+// Of whole calls over several sequences, along lines.
+Preparation prepare_fused_forward(const SequencePlans &plans, CudaDevice &device, const Limits &limits);
+Preparation prepare_fused_backward(const SequencePlans &plans, CudaDevice &device, const Limits &limits);
 
 inline constexpr const char *too_many_tiles_refusal = "there are too many small segments";
 

@@ -6,7 +6,10 @@
 // between two (plan/branch_split.hpp), which have partial results of a few heads at a time.
 #include "engine/engine.hpp"
 #include "cuda/fused/call.hpp"
+#include "cuda/fused/plan/sequence_grids.hpp"
+#include "engine/sequence_calls.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 namespace annulus {
@@ -45,8 +48,25 @@ Preparation prepare(const Plan &plan, annulus_pass pass, CallPart part, Device &
                                         : prepare_fused_backward(plan, part, device, limits);
 }
 
+// Along a curve each sequence has an order of its own: then they go one after the other.
+bool has_curves(const Pattern &pattern) {
+    return std::ranges::any_of(pattern.branches, [](const Branch &branch) {
+        return branch.order != ANNULUS_ORDER_LINEAR && branch.dilation > 1;
+    });
+}
+
+Preparation prepare_together(const SequencePlans &plans, annulus_pass pass, Device &of_context, const Limits &limits) {
+    if (plans.items().empty() || has_curves(plans.plans().front().pattern()))
+        return prepare_one_by_one(fused_engine, plans, pass, of_context, limits);
+    CudaDevice &device = cuda_device(of_context);
+    if (const char *reason = refusal(plan_of_rows(plans), device))
+        return {nullptr, reason};
+    return pass == ANNULUS_PASS_FORWARD ? prepare_fused_forward(plans, device, limits)
+                                        : prepare_fused_backward(plans, device, limits);
+}
+
 } // namespace
 
-const Engine fused_engine{ANNULUS_ENGINE_FUSED, ANNULUS_DEVICE_CUDA, true, prepare, clear_rows};
+const Engine fused_engine{ANNULUS_ENGINE_FUSED, ANNULUS_DEVICE_CUDA, true, prepare, clear_rows, prepare_together};
 
 } // namespace annulus

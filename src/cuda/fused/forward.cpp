@@ -41,6 +41,7 @@ class FusedForward final : public PreparedCall {
         check(cudaMemsetAsync(memory.counters, 0, memory.counter_count * sizeof(unsigned), call.stream),
               "cudaMemsetAsync");
         bind(call, memory);
+        store_array(forward_.rows.data(), forward_.rows.size(), memory.sequences.rows, call.stream);
         if (!kernel_.function) // now the device is the current one
             kernel_ = find_forward_kernel(problem.dtype, problem.head_dim);
         unsigned *next_counter = memory.counters;
@@ -86,12 +87,14 @@ class FusedForward final : public PreparedCall {
         const Problem &problem = call.problem();
         const int box_rows = forward_shape(problem.head_dim).range_block_rows;
         const bool is_whole = part_ == CallPart::whole;
+        Workspace of_grids(memory.sequences.of_grids);
         for (std::size_t i = 0; i < params_.size(); ++i) {
             ForwardParams &params = params_[i];
             const PlannedGrid &planned = forward_.grids[i];
             const RangeMatrices matrices = matrices_of(planned, keys(call), memory.curve, problem);
             maps_[i].k.bind(matrices.scores, params, problem, box_rows, params.k);
             maps_[i].v.bind(matrices.values, params, problem, box_rows, params.v);
+            store_sequences(planned, of_grids, params, call.stream);
             params.query_order = planned.curve ? memory.curve.order : nullptr;
             params.q = tensor_rows(call.q);
             params.out = tensor_rows(call.out);
@@ -142,8 +145,10 @@ class FusedForward final : public PreparedCall {
         }
     }
 
-    static OutputArguments outputs(const CudaCall &call, const float2 *state, float *o, const ForwardMemory &memory) {
-        return {call.whole(), state, o, call.out, call.lse, call.row_context(memory.branches, memory.has_nonfinite)};
+    OutputArguments outputs(const CudaCall &call, const float2 *state, float *o, const ForwardMemory &memory) const {
+        RowContext context = call.row_context(memory.branches, memory.has_nonfinite);
+        set_sequences(forward_.rows, memory.sequences, context);
+        return {call.whole(), state, o, call.out, call.lse, context};
     }
 
     struct KeyMaps {
@@ -161,6 +166,20 @@ class FusedForward final : public PreparedCall {
 };
 
 } // namespace
+
+Preparation prepare_fused_forward(const SequencePlans &plans, CudaDevice &device, const Limits &limits) {
+    const Plan rows = plan_of_rows(plans), longest = plan_of_longest(plans);
+    const KernelShape shape = forward_shape(rows.problem().head_dim);
+    std::vector<PlannedGrid> grids = make_grids(longest, GridOf::outputs, shape);
+    lay_out_sequences(plans, GridOf::outputs, shape, grids);
+    if (has_too_many_tiles(grids))
+        return {nullptr, too_many_tiles_refusal};
+    ForwardPlan forward =
+        plan_forward(rows, CallPart::whole, std::move(grids), device.multiprocessors(), limits.workspace_limit);
+    if (rows.causal())
+        forward.rows = row_sequences(plans);
+    return {std::make_unique<FusedForward>(rows, CallPart::whole, device, std::move(forward))};
+}
 
 Preparation prepare_fused_forward(const Plan &plan, CallPart part, CudaDevice &device, const Limits &limits) {
     std::vector<PlannedGrid> grids = make_grids(plan, GridOf::outputs, forward_shape(plan.problem().head_dim));

@@ -41,6 +41,8 @@ CudaCall::CudaCall(const Plan &of_plan, CudaDevice &of_device, const CallTensors
 RowContext CudaCall::row_context(const BranchPlan *branches, int *has_nonfinite) const {
     return {branches,
             static_cast<std::int32_t>(plan.branches().size()),
+            nullptr,
+            0,
             has_nonfinite,
             heads_per_kv_head(),
             head_dim(),
@@ -71,7 +73,7 @@ BranchPlan *book_branches(Workspace &workspace, const Plan &plan) {
 void store_branches(const CudaCall &call, BranchPlan *target) {
     const std::vector<BranchPlan> &branches = call.plan.branches();
     if (target)
-        store_branches(branches.data(), static_cast<std::int32_t>(branches.size()), target, call.stream);
+        store_array(branches.data(), branches.size(), target, call.stream);
 }
 
 void clear_rows(const Problem &problem, annulus_pass pass, const CallTensors &t, Device &, const Limits &,

@@ -146,7 +146,7 @@ class CudaRowMover : public MessageCopier {
         const Problem &problem = plan.problem();
         const auto branch_count = static_cast<std::int32_t>(plan.branches().size());
         auto *const branches = reinterpret_cast<BranchPlan *>(table.branches);
-        store_branches(plan.branches().data(), branch_count, branches, stream);
+        store_array(plan.branches().data(), plan.branches().size(), branches, stream);
         const ListArguments a{branches,        branch_count, problem.heads / problem.kv_heads,
                               message.queries, message.keys, table.prefix,
                               table.positions};

@@ -68,24 +68,51 @@ class NonfiniteColumns {
     unsigned own_ = 0;
 };
 
-// use(key position) for the keys that a query sees, until it returns false.
-template <class Use> __device__ void for_each_key(const RowContext &c, std::int32_t head, std::int64_t query, Use use) {
-    for (int i = 0; i < c.branch_count; ++i) {
-        const BranchPlan &branch = c.branches[i];
-        const ClassPair pair = pair_of_query(branch, head, query);
-        if (!for_each_position(pair.segment, pair.keys, seen_keys(branch.causal(), query, c.keys), use))
-            return;
+// visit(branch, row of its position 0) for the branches in the sequence of a row, until it returns false.
+template <class Visit>
+__device__ void for_each_branch(const RowContext &c, std::int64_t batch, std::int64_t row, Visit visit) {
+    if (!c.sequences) {
+        for (int i = 0; i < c.branch_count; ++i)
+            if (!visit(c.branches[i], std::int64_t{0}))
+                return;
+        return;
+    }
+    for (int j = 0; j < c.sequence_count; ++j) {
+        const RowSequence &own = c.sequences[j];
+        if (own.batch != batch || row < own.start || row >= own.start + own.length)
+            continue;
+        for (int i = 0; i < c.branch_count; ++i)
+            if (!visit(BranchPlan(c.branches[i], own.length), std::int64_t{own.start}))
+                return;
+        return;
     }
 }
 
-// use(query position) for the queries of a head that see a key, until it returns false.
-template <class Use> __device__ void for_each_query(const RowContext &c, std::int32_t head, std::int64_t key, Use use) {
-    for (int i = 0; i < c.branch_count; ++i) {
-        const BranchPlan &branch = c.branches[i];
-        const ClassPair pair = pair_of_key(branch, branch.segment_at(key), head, head + 1, key);
-        if (!for_each_position(pair.segment, pair.queries, seeing_queries(branch.causal(), key, c.queries), use))
-            return;
-    }
+// A window of rows in positions of a sequence.
+__device__ inline Window window_from(const Window &rows, std::int64_t start) {
+    return {rows.start - start, rows.length};
+}
+
+// use(row of a key) for the keys that a query sees, until it returns false.
+template <class Use>
+__device__ void for_each_key(const RowContext &c, std::int64_t batch, std::int32_t head, std::int64_t query, Use use) {
+    for_each_branch(c, batch, query, [&](const BranchPlan &branch, std::int64_t start) {
+        const ClassPair pair = pair_of_query(branch, head, query - start);
+        return for_each_position(pair.segment, pair.keys,
+                                 seen_keys(branch.causal(), query - start, window_from(c.keys, start)),
+                                 [&](std::int64_t key) { return use(start + key); });
+    });
+}
+
+// use(row of a query) for the queries of a head that see a key, until it returns false.
+template <class Use>
+__device__ void for_each_query(const RowContext &c, std::int64_t batch, std::int32_t head, std::int64_t key, Use use) {
+    for_each_branch(c, batch, key, [&](const BranchPlan &branch, std::int64_t start) {
+        const ClassPair pair = pair_of_key(branch, branch.segment_at(key - start), head, head + 1, key - start);
+        return for_each_position(pair.segment, pair.queries,
+                                 seeing_queries(branch.causal(), key - start, window_from(c.queries, start)),
+                                 [&](std::int64_t query) { return use(start + query); });
+    });
 }
 
 // log2 of a row's sum of 2^score.
@@ -94,7 +121,7 @@ __device__ float log2_sum_of_row(const RowContext &c, std::int64_t batch, std::i
     const std::int32_t kv_head = head / c.heads_per_kv_head;
     const LaneRow q = LaneRow::load(row_at<T>(c.q, batch, head, query), c.head_dim);
     float most = -INFINITY, sum = 0;
-    for_each_key(c, head, query, [&](std::int64_t key) {
+    for_each_key(c, batch, head, query, [&](std::int64_t key) {
         const LaneRow k = LaneRow::load(row_at<T>(c.k, batch, kv_head, key), c.head_dim);
         const float score = q.dot(k) * c.scale * log2_e, before = most;
         most = fmaxf(most, score);
@@ -111,7 +138,7 @@ __device__ LaneRow output_row(const RowContext &c, std::int64_t batch, std::int3
     const std::int32_t kv_head = head / c.heads_per_kv_head;
     const LaneRow q = LaneRow::load(row_at<T>(c.q, batch, head, query), c.head_dim);
     LaneRow o;
-    for_each_key(c, head, query, [&](std::int64_t key) {
+    for_each_key(c, batch, head, query, [&](std::int64_t key) {
         const LaneRow k = LaneRow::load(row_at<T>(c.k, batch, kv_head, key), c.head_dim);
         const LaneRow v = LaneRow::load(row_at<T>(c.v, batch, kv_head, key), c.head_dim);
         o.add(exp2f(q.dot(k) * c.scale * log2_e - log2_sum), v);
@@ -148,7 +175,7 @@ __device__ LaneRow query_gradient_row(const RowContext &c, std::int64_t batch, s
     LaneRow d_q;
     if (row.log2_sum == -INFINITY)
         return d_q;
-    for_each_key(c, head, query, [&](std::int64_t key) {
+    for_each_key(c, batch, head, query, [&](std::int64_t key) {
         const LaneRow k = LaneRow::load(row_at<T>(c.k, batch, kv_head, key), c.head_dim);
         const LaneRow v = LaneRow::load(row_at<T>(c.v, batch, kv_head, key), c.head_dim);
         d_q.add(row.gradients(c, k, v).y, k);
@@ -166,7 +193,7 @@ __device__ void key_gradient_rows(const RowContext &c, std::int64_t batch, std::
     d_k = d_v = {};
     for (int i = 0; i < c.heads_per_kv_head; ++i) {
         const std::int32_t head = kv_head * c.heads_per_kv_head + i;
-        for_each_query(c, head, key, [&](std::int64_t query) {
+        for_each_query(c, batch, head, key, [&](std::int64_t query) {
             const QueryRow<T> row(c, batch, head, query);
             if (row.log2_sum == -INFINITY)
                 return true;

@@ -4,7 +4,7 @@
 #include "cuda/results/block_rows.cuh"
 
 #include <algorithm>
-#include <type_traits>
+#include <cstring>
 
 namespace annulus {
 
@@ -36,16 +36,15 @@ __global__ void __launch_bounds__(block_threads)
             }
 }
 
-// Few enough for the 4 KiB of a kernel's arguments.
-constexpr int branches_at_once = 16;
-struct SomeBranches {
-    alignas(BranchPlan) std::byte bytes[branches_at_once * sizeof(BranchPlan)];
+// As much as fits into the 4 KiB of a kernel's arguments.
+struct SomeWords {
+    std::uint32_t words[1008];
 };
-static_assert(std::is_trivially_copyable_v<BranchPlan> && sizeof(SomeBranches) < 4000);
 
-__global__ void store_kernel(const SomeBranches some, std::byte *target, int bytes) {
-    for (int i = static_cast<int>(threadIdx.x); i < bytes; i += static_cast<int>(blockDim.x))
-        target[i] = some.bytes[i];
+__global__ void __launch_bounds__(block_threads)
+    store_kernel(const __grid_constant__ SomeWords some, std::uint32_t *target, int words) {
+    for (int i = static_cast<int>(threadIdx.x); i < words; i += block_threads)
+        target[i] = some.words[i];
 }
 
 } // namespace
@@ -74,12 +73,15 @@ void clear_outputs(annulus_dtype dtype, const ClearArguments &a, cudaStream_t st
     });
 }
 
-void store_branches(const BranchPlan *branches, std::int32_t count, BranchPlan *target, cudaStream_t stream) {
-    for (std::int32_t first = 0; first < count; first += branches_at_once) {
-        const int bytes = std::min(branches_at_once, count - first) * static_cast<int>(sizeof(BranchPlan));
-        SomeBranches some;
-        std::copy_n(reinterpret_cast<const std::byte *>(branches + first), bytes, some.bytes);
-        launch("store_branches", store_kernel, 1, stream, some, reinterpret_cast<std::byte *>(target + first), bytes);
+void store_bytes(const void *source, std::size_t bytes, void *target, cudaStream_t stream) {
+    constexpr std::size_t word = sizeof(std::uint32_t);
+    for (std::size_t first = 0; first < bytes; first += sizeof(SomeWords)) {
+        const std::size_t count = std::min(sizeof(SomeWords), bytes - first);
+        SomeWords some;
+        std::memcpy(some.words, static_cast<const std::byte *>(source) + first, count);
+        launch("store_bytes", store_kernel, 1, stream, some,
+               reinterpret_cast<std::uint32_t *>(static_cast<std::byte *>(target) + first),
+               static_cast<int>(count / word));
     }
 }
 

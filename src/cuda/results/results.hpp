@@ -12,7 +12,9 @@
 #include <annulus/tensor.h>
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 namespace annulus {
 
@@ -26,13 +28,24 @@ struct Block {
 // Sets all rows of a softmax state.
 void fill_state(float2 *state, std::int64_t rows, float2 value, cudaStream_t stream);
 
-// Copies branches to device memory, through kernel arguments: a captured graph keeps them.
-void store_branches(const BranchPlan *branches, std::int32_t count, BranchPlan *target, cudaStream_t stream);
+// Copies from the host to device memory, through kernel arguments: a captured graph keeps them.
+void store_bytes(const void *source, std::size_t bytes, void *target, cudaStream_t stream);
+template <class T> void store_array(const T *source, std::size_t count, T *target, cudaStream_t stream) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    store_bytes(source, count * sizeof(T), target, stream);
+}
+
+// A sequence of several in the rows of a call.
+struct RowSequence {
+    int batch, start, length; // start: row of its position 0
+};
 
 // What the results of a row depend on, for those rows that must be computed one by one (nonfinite_rows.cuh).
 struct RowContext {
-    const BranchPlan *branches;
+    const BranchPlan *branches; // of several sequences those of the longest
     std::int32_t branch_count;
+    const RowSequence *sequences; // null: all rows are one
+    std::int32_t sequence_count;
     int *has_nonfinite; // 0 before; becomes 1 where a row must be computed again. Null: none is noted
     std::int32_t heads_per_kv_head, head_dim;
     float scale;

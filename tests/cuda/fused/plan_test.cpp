@@ -86,12 +86,12 @@ class LaunchChecker {
     void expect_all_once(std::size_t kernels) const {
         std::size_t expected = 0;
         for (const PlannedGrid &planned : grids_)
-            if (planned.tiles.row_count > 0)
+            if (planned.tiles.sequence.row_count > 0)
                 expected += kernels * static_cast<std::size_t>(problem_.batch * problem_.heads);
         std::size_t found = 0;
         for (const auto &[key, segments] : times_) {
             EXPECT_EQ(segments, 1.0);
-            found += grids_[std::get<0>(key)].tiles.row_count > 0;
+            found += grids_[std::get<0>(key)].tiles.sequence.row_count > 0;
         }
         EXPECT_EQ(found, expected);
     }
@@ -117,7 +117,7 @@ class LaunchChecker {
         const TileGrid &tiles = grids_[launch.grid].tiles;
         const int heads = problem_.heads / head_step_;
         const GridPart part = launch.part.value_or(GridPart{0, static_cast<int>(problem_.batch), 0, heads});
-        const double share = part.segments ? static_cast<double>(part.segments) / tiles.segments : 1;
+        const double share = part.segments ? static_cast<double>(part.segments) / tiles.sequence.segments : 1;
         for (int b = 0; b < part.batches; ++b)
             for (int h = 0; h < part.heads; ++h)
                 times_[{launch.grid, kernel, part.first_batch + b, part.first_head + h * head_step_}] += share;

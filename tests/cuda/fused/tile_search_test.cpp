@@ -45,7 +45,7 @@ template <bool of_keys, int range_block_rows, int row_blocks> class Search {
             const int lane = HostWarp::current()->lane();
             search.start(lane);
             for (unsigned id = 0; id < pass.tiles; ++id) {
-                const bool is_found = find_tile<of_keys, range_block_rows>(pass, search, id, tile);
+                const bool is_found = find_tile<of_keys, range_block_rows, true>(pass, search, id, tile);
                 if (is_found && lane == 0)
                     visit(pass, tile, rows);
                 __syncwarp();
@@ -138,7 +138,7 @@ class Tiles : public testing::TestWithParam<int> {
         const std::vector<PlannedGrid> passes = make_grids(plan, what, shape);
         Search<of_keys, range_block_rows, row_blocks> search;
         for (const PlannedGrid &planned : passes)
-            if (planned.tiles.row_count > 0)
+            if (planned.tiles.sequence.row_count > 0)
                 visit(search, planned.tiles);
         expect_same(search.met, wanted(of_keys));
         if (what == GridOf::outputs && problem_.zero_keys && !problem_.causal) {

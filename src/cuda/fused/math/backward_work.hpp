@@ -18,10 +18,10 @@ struct BackwardWork : TileGrid {
     FastDivmod row_stride; // positions to a row of row blocks
     int all_heads, heads_of_kv_head, head_dim;
     float scale, scale_log2; // scale log2(e)
-    // Where rows have numbers other than their positions (curve_order.hpp): the index, from row_start, of the position
-    // with number row_start + i; results are then partial. Else null.
+    // Where rows have numbers other than their positions (curve_order.hpp): the index, from first_row, of the position
+    // with number first_row + i; results are then partial. Else null.
     const int *row_order;
-    int row_offset; // of row_start, in the rows of row blocks and of partial results
+    int row_offset; // of first_row, in the rows of row blocks and of partial results
     // Of queries, in the order of their tensors or, for row blocks of keys, of ranges: [B, H, statistic_rows].
     const float *lse_log2; // LSE log2(e); of a query without keys infinity, so that its probabilities are 0
     const float *delta;
@@ -37,7 +37,7 @@ struct BackwardWork : TileGrid {
 
     // The row of a row block in its tensors and in partial results.
     constexpr int row_of(int number) const {
-        const int index = number - row_start;
+        const int index = number - first_row;
         return (row_order ? row_order[index] : row_stride.quotient(index)) + row_offset;
     }
 };

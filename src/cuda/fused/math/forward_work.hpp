@@ -16,14 +16,14 @@ struct ForwardWork : TileGrid {
     int heads_of_kv_head, head_dim;
     float scale_log2, inverse_scale_log2; // scale log2(e), above 0
     TensorRows q;
-    // Where queries and keys have numbers other than their positions (curve_order.hpp): the index, from row_start, of
-    // the position with number row_start + i; results are then partial. Else null.
+    // Where queries and keys have numbers other than their positions (curve_order.hpp): the index, from first_row, of
+    // the position with number first_row + i; results are then partial. Else null.
     const int *query_order;
-    int query_offset; // of row_start, in the rows of Q and of partial results
+    int query_offset; // of first_row, in the rows of Q and of partial results
 
     // The row of a query in Q and in partial results.
     constexpr int query_row(int number) const {
-        const int index = number - row_start;
+        const int index = number - first_row;
         return (query_order ? query_order[index] : index) + query_offset;
     }
 

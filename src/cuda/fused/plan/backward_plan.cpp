@@ -102,7 +102,7 @@ class StepWriter {
         const StoredDsParts &parts = *result_.stored;
         prepare(Side::queries);
         const bool sets = prepare(Side::keys);
-        const int first_segment = result_.keys.grids.front().tiles.first_segment;
+        const int first_segment = result_.keys.grids.front().tiles.sequence.first_segment;
         const auto write_part = [&](const GridPart &part) {
             for (int member = 0; member < group(); ++member) {
                 GridPart own = part;
@@ -216,10 +216,19 @@ BackwardGrids make_backward_grids(const Plan &plan) {
             make_grids(plan, GridOf::key_gradients, shape_of(problem, Side::keys))};
 }
 
+BackwardGrids make_backward_grids(const SequencePlans &plans) {
+    BackwardGrids grids = make_backward_grids(plan_of_longest(plans));
+    const Problem &rows = plans.rows();
+    lay_out_sequences(plans, GridOf::query_gradients, shape_of(rows, Side::queries), grids.queries);
+    lay_out_sequences(plans, GridOf::key_gradients, shape_of(rows, Side::keys), grids.keys);
+    return grids;
+}
+
 BackwardPlan plan_backward(const Plan &plan, CallPart part, BackwardGrids grids, int multiprocessors,
                            std::uint64_t limit) {
     BackwardPlan result = plan_grids(plan, part, std::move(grids));
-    if (part == CallPart::whole && !try_splitting(plan, multiprocessors, limit, result))
+    const bool may_vary = part == CallPart::whole && !are_over_sequences(result.queries.grids);
+    if (may_vary && !try_splitting(plan, multiprocessors, limit, result))
         try_storing_ds(plan, limit, result);
     return result;
 }
@@ -240,6 +249,7 @@ BackwardMemory book_backward(Workspace &workspace, const Plan &plan, const Backw
     }
     memory.query_curve = book_curve(workspace, plan, backward.queries.grids, false);
     memory.key_curve = book_curve(workspace, plan, backward.keys.grids, true);
+    memory.sequences = book_sequences(workspace, {&backward.queries.grids, &backward.keys.grids}, backward.rows);
     const std::int64_t launches =
         std::ranges::count(backward.steps, BackwardAction::find_gradients, &BackwardStep::action);
     memory.counters = workspace.take<unsigned>(launches + 1);

@@ -5,6 +5,7 @@
 #include "core/workspace.hpp"
 #include "cuda/fused/plan/curve_memory.hpp"
 #include "cuda/fused/plan/launch.hpp"
+#include "cuda/fused/plan/sequence_grids.hpp"
 #include "cuda/fused/plan/stored_ds_plan.hpp"
 #include "cuda/fused/sm90/backward_params.hpp"
 #include "cuda/results/results.hpp"
@@ -49,6 +50,7 @@ struct SideGrids {
 struct BackwardPlan {
     SideGrids queries, keys;
     std::optional<StoredDsParts> stored; // dS between two kernels
+    std::vector<RowSequence> rows;       // of several sequences, if rows may be computed again
     std::vector<BackwardStep> steps;
 
     const SideGrids &of(Side side) const { return side == Side::queries ? queries : keys; }
@@ -59,6 +61,7 @@ struct BackwardGrids {
     std::vector<PlannedGrid> queries, keys;
 };
 BackwardGrids make_backward_grids(const Plan &plan);
+BackwardGrids make_backward_grids(const SequencePlans &plans);
 
 // Of a whole call, whose branches may be split and whose dS may be stored where the limit in bytes (0: none) leaves
 // room for it, or of a part.
@@ -74,6 +77,7 @@ struct BackwardMemory {
     PartialGradients partial;  // of the call's own
     CurveMemory query_curve, key_curve;
     std::uint8_t *stored_ds;
+    SequenceMemory sequences;
     float *split_partial; // partial results of split grids, some heads at a time: dQ; or dK, and dV
 
     const CurveMemory &curve_of(Side side) const { return side == Side::queries ? query_curve : key_curve; }

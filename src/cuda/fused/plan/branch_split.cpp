@@ -33,7 +33,7 @@ struct RowBlocksOfClass {
 class GridTime {
   public:
     GridTime(const TileGrid &grid, const KernelShape &shape) : grid_(grid), shape_(shape) {
-        const std::int64_t heads = grid.heads.value, segments = grid.segments;
+        const std::int64_t heads = grid.heads.value, segments = grid.sequence.segments;
         const int samples = static_cast<int>(std::min<std::int64_t>(most_samples, heads * segments));
         for (int i = 0; i < samples; ++i) // of each as evenly as can be (Roberts, 2018)
             visit_segment(sample(i, 0.7548776662466927, heads) * grid.head_step,
@@ -53,6 +53,7 @@ class GridTime {
     }
 
     const TileGrid &grid_;
+    const SequenceGrid &sequence_ = grid_.sequence;
     const KernelShape &shape_;
     double all_ = 0; // tiles
     // Of the cell at hand, and of its tile.
@@ -60,16 +61,17 @@ class GridTime {
     std::vector<RowBlocksOfClass> classes_;
 
     void visit_segment(int head, int segment) {
-        const int segment_start = (grid_.first_segment + segment) * grid_.segment_length;
-        const int segment_end = std::min(segment_start + grid_.segment_length, grid_.sequence_length);
+        const int segment_start = (sequence_.first_segment + segment) * sequence_.segment_length;
+        const int segment_end = std::min(segment_start + sequence_.segment_length, sequence_.sequence_length);
         for (int start = segment_start, end; start < segment_end; start = end) {
             end = segment_end;
             branches_.clear();
             for (int i = 0; i < grid_.branch_count; ++i) {
-                branches_.emplace_back(grid_, grid_.branches[i], head, start);
+                branches_.emplace_back(grid_.branches[i], grid_.branches[i].length, sequence_.sequence_length, head,
+                                       start);
                 end = std::min(end, branches_.back().end);
             }
-            visit_cell(std::max(start, grid_.row_start), std::min(end, grid_.row_start + grid_.row_count));
+            visit_cell(std::max(start, sequence_.row_start), std::min(end, sequence_.row_start + sequence_.row_count));
         }
     }
 
@@ -185,7 +187,8 @@ class GridTime {
     }
 
     int rows_of(const CellBranch &branch, int index, int start, int end) const {
-        const int from = std::max(start, grid_.range_start), to = std::min(end, grid_.range_start + grid_.range_count);
+        const int from = std::max(start, sequence_.range_start),
+                  to = std::min(end, sequence_.range_start + sequence_.range_count);
         return from < to ? Members(from, to, branch.range_residue, grid_.branches[index].range_dilation).count : 0;
     }
 };
@@ -233,7 +236,7 @@ std::optional<std::vector<PlannedGrid>> split_branches(const std::vector<Planned
         return std::nullopt;
     const PlannedGrid &whole = grids.front();
     if (!whole.is_complete || whole.tiles.branch_count < 2 || whole.tiles.has_residue_classes ||
-        whole.tiles.row_count == 0)
+        whole.tiles.sequence.row_count == 0)
         return std::nullopt;
     const int less_dilated = find_split(whole, plan, what, shape, multiprocessors);
     if (less_dilated == 0)

@@ -68,7 +68,7 @@ ForwardPlan plan_forward(const Plan &plan, CallPart part, std::vector<PlannedGri
                          std::uint64_t limit) {
     const Problem &problem = plan.problem();
     std::optional<std::vector<PlannedGrid>> split;
-    if (part == CallPart::whole)
+    if (part == CallPart::whole && !are_over_sequences(grids))
         split = split_branches(grids, plan, GridOf::outputs, forward_shape(problem.head_dim), multiprocessors);
     ForwardPlan result = plan_grids(plan, part, std::move(grids));
     if (!split)
@@ -99,6 +99,7 @@ ForwardMemory book_forward(Workspace &workspace, const Plan &plan, const Forward
         memory.o = workspace.take<float>(heads * problem.queries.length * problem.head_dim);
     }
     memory.curve = book_curve(workspace, plan, forward.grids, false);
+    memory.sequences = book_sequences(workspace, {&forward.grids}, forward.rows);
     return memory;
 }
 

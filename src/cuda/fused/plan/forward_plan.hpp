@@ -5,6 +5,7 @@
 #include "core/workspace.hpp"
 #include "cuda/fused/plan/curve_memory.hpp"
 #include "cuda/fused/plan/launch.hpp"
+#include "cuda/fused/plan/sequence_grids.hpp"
 #include "engine/engine.hpp"
 
 #include <cuda_runtime_api.h>
@@ -37,11 +38,12 @@ struct ForwardPlan {
     std::vector<PlannedGrid> grids;
     std::optional<HeadParts> parts; // of partial results, where the branches are split between two grids
     bool has_own_partial = false;   // partial results of all rows in the workspace, not the call's
+    std::vector<RowSequence> rows;  // of several sequences, if rows may be computed again
     std::vector<ForwardStep> steps;
 };
 
 // Of a whole call, whose branches may be split where the limit in bytes (0: none) leaves room for it, or of a part.
-// `grids` are those of make_grids().
+// `grids` are those of make_grids(), or of several sequences.
 ForwardPlan plan_forward(const Plan &plan, CallPart part, std::vector<PlannedGrid> grids, int multiprocessors,
                          std::uint64_t limit);
 
@@ -53,6 +55,7 @@ struct ForwardMemory {
     float2 *state;             // [B, H, queries], of partial results; those of a split grid of some heads at a time
     float *o;                  // [B, H, queries, D]
     CurveMemory curve;
+    SequenceMemory sequences;
 };
 ForwardMemory book_forward(Workspace &workspace, const Plan &plan, const ForwardPlan &forward);
 std::size_t forward_bytes(const Plan &plan, const ForwardPlan &forward);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/fused/plan/grids.hpp"
 
+#include "cuda/fused/plan/sequence_grids.hpp"
+
 #include <algorithm>
 #include <cstdint>
 #include <limits>
@@ -15,8 +17,6 @@ namespace {
 std::span<const GridBranch> branches_of(const TileGrid &grid) {
     return {grid.branches, static_cast<std::size_t>(grid.branch_count)};
 }
-
-constexpr std::int64_t too_many_tiles = std::int64_t{1} << 31;
 
 GridBranch make_branch(const BranchPlan &branch, GridOf what) {
     const bool of_keys = what == GridOf::key_gradients;
@@ -42,11 +42,6 @@ int smallest_prime_factor(int x) {
         if (x % p == 0)
             return p;
     return x;
-}
-
-// Whether row blocks fall into classes by their own residue in the branch.
-bool divides_rows(const GridBranch &branch) {
-    return branch.row_rule != ANNULUS_QUERY_EVERY;
 }
 
 // Sets the levels, and says how many classes a cell may have at most; none where that would take too long to find out.
@@ -93,6 +88,7 @@ std::optional<TileGrid> with_branch(TileGrid grid, const GridBranch &branch) {
     } else if (branch.row_rule == ANNULUS_QUERY_DILATED && has_rule(ANNULUS_QUERY_RESIDUE)) {
         return std::nullopt;
     }
+    grid.sequence.lengths[grid.branch_count] = branch.length;
     grid.branches[grid.branch_count++] = branch;
     if (!set_levels(grid))
         return std::nullopt;
@@ -137,13 +133,14 @@ class Merging {
                 root = i;
             const int sides = is_merged && !grid_.causal ? 2 : 1;
             const int parts = sides * most_splits(i, dilation(root));
-            const int positions = grid_.branches[i].length.value - (is_merged ? grid_.branches[i - 1].length.value : 0);
+            const int positions = length(i) - (is_merged ? length(i - 1) : 0);
             sum += parts * divide_up(std::max(positions, 0), std::int64_t{dilation(i)} * parts * block_rows);
         }
         return sum;
     }
 
   private:
+    int length(int i) const { return grid_.branches[i].length.value; }
     int dilation(int i) const { return grid_.branches[i].range_dilation.value; }
     int period(int i, int j) const { return dilation(j) / dilation(i); }
     bool merges(int i, int j) const { return ratio_ > 0 && period(i, j) <= ratio_; }
@@ -184,47 +181,6 @@ void set_merging(TileGrid &grid, int block_rows, std::int64_t rows_of_ranges) {
     }
 }
 
-void set_grid(TileGrid &grid, int row_blocks) {
-    const std::span<const GridBranch> branches = branches_of(grid);
-    const auto length_of = [](const GridBranch &branch) { return branch.length.value; };
-    const int length = length_of(std::ranges::min(branches, {}, length_of));
-    const int longest = length_of(std::ranges::max(branches, {}, length_of));
-    grid.segment_length = length;
-    grid.first_segment = grid.row_start / length;
-    grid.segments = (grid.row_start + grid.row_count - 1) / length - grid.first_segment + 1;
-    // A head's ranges of a section are read together.
-    const int segments_of_section = std::min(grid.segments, static_cast<int>(divide_up(longest, length)));
-    grid.segments_of_section = FastDivmod(segments_of_section);
-    grid.sections = FastDivmod(static_cast<int>(divide_up(grid.segments, segments_of_section)));
-    // Each branch whose segments do not end with those of the shortest may divide each of these once.
-    grid.cells_of_segment =
-        FastDivmod(1 + static_cast<int>(std::ranges::count_if(branches, [&](const GridBranch &branch) {
-                       return branch.length.value % length != 0 && branch.length.value < grid.sequence_length;
-                   })));
-    const std::int64_t rows = std::min(length, grid.row_count);
-    std::int64_t tiles_of_cell;
-    if (grid.has_residue_classes) {
-        const std::int64_t row_blocks_of_class = divide_up(divide_up(rows, grid.residue_classes.value), row_block_rows);
-        grid.tiles_of_class = FastDivmod(static_cast<int>(divide_up(row_blocks_of_class, row_blocks)));
-        tiles_of_cell = std::int64_t{grid.tiles_of_class.value} * grid.residue_classes.value;
-    } else {
-        const std::int64_t classes = *set_levels(grid);
-        std::int64_t members = 0;
-        for (const GridBranch &branch : branches)
-            members += divides_rows(branch) ? divide_up(rows, branch.dilation.value) : rows;
-        const std::int64_t row_blocks_of_cell =
-            (std::min(rows, members) + classes * (row_block_rows - 1)) / row_block_rows;
-        tiles_of_cell = divide_up(row_blocks_of_cell, row_blocks);
-    }
-    tiles_of_cell = std::min(tiles_of_cell, too_many_tiles - 1);
-    grid.tiles_of_cell = FastDivmod(static_cast<int>(tiles_of_cell));
-    std::int64_t tiles = tiles_of_cell;
-    for (const int count :
-         {grid.cells_of_segment.value, segments_of_section, grid.sections.value, grid.heads.value, grid.batches})
-        tiles = std::min(too_many_tiles, tiles * count);
-    grid.tiles = static_cast<unsigned>(tiles);
-}
-
 // An order other than the linear one makes a difference.
 bool is_curved(const Branch &branch, const BranchPlan &plan) {
     const auto is_linear = [&](std::int64_t segment) { return plan.segment(segment).curve.is_linear(); };
@@ -262,11 +218,9 @@ TileGrid grid_without_branches(const Plan &plan, GridOf what) {
     grid.causal = plan.causal();
     grid.zero_keys =
         what == GridOf::outputs && plan.pattern().padding_rule == ANNULUS_PADDING_ZERO_KEYS && !plan.causal();
-    grid.sequence_length = static_cast<int>(problem.sequence_length);
-    grid.row_start = static_cast<int>(rows.start);
-    grid.row_count = static_cast<int>(rows.length);
-    grid.range_start = static_cast<int>(ranges.start);
-    grid.range_count = static_cast<int>(ranges.length);
+    set_windows(rows, ranges, problem.sequence_length, grid.sequence);
+    grid.first_row = grid.sequence.row_start;
+    grid.first_range_row = grid.sequence.range_start;
     grid.range_stride = FastDivmod(of_keys ? 1 : static_cast<int>(problem.key_stride));
     grid.batches = static_cast<int>(problem.batch);
     grid.heads = FastDivmod(of_keys ? problem.kv_heads : problem.heads);
@@ -280,8 +234,11 @@ void finish(PlannedGrid &planned, const Plan &plan, GridOf what, const KernelSha
     TileGrid &grid = planned.tiles;
     const std::int64_t rows_of_ranges = what == GridOf::key_gradients ? problem.queries.length : problem.key_rows();
     set_merging(grid, shape.range_block_rows, planned.curve ? planned.window.length : rows_of_ranges);
-    if (grid.row_count > 0)
-        set_grid(grid, shape.row_blocks);
+    if (grid.sequence.row_count > 0) {
+        planned.classes = *set_levels(grid);
+        number_tiles(grid, planned.classes, shape.row_blocks, grid.sequence);
+        grid.tiles = count_tiles(grid.sequence.tiles(), {grid.heads.value, grid.batches});
+    }
     // Rows of keys may stand for several positions, of which one has queries at the most.
     const bool rows_are_positions = what != GridOf::key_gradients || problem.key_stride == 1;
     planned.is_complete = !planned.curve && rows_are_positions && is_complete(grid, problem.heads);
@@ -305,8 +262,8 @@ std::vector<PlannedGrid> make_grids(const Plan &plan, GridOf what, const KernelS
                               intersect(problem.queries, problem.keys)});
             TileGrid &grid = curved.back().tiles;
             const Window &window = curved.back().window;
-            grid.row_start = grid.range_start = static_cast<int>(window.start);
-            grid.row_count = grid.range_count = static_cast<int>(window.length);
+            set_windows(window, window, problem.sequence_length, grid.sequence);
+            grid.first_row = grid.first_range_row = static_cast<int>(window.start);
         }
     }
     std::stable_sort(linear.begin(), linear.end(), [](const GridBranch &a, const GridBranch &b) {
@@ -346,29 +303,35 @@ std::optional<PlannedGrid> grid_over(const PlannedGrid &planned, int first, int 
 
 void restrict_grid(TileGrid &tiles, const GridPart &part) {
     const auto count = [](int value) { return static_cast<unsigned>(value); };
+    tiles.first_head = part.first_head;
+    if (tiles.sequence_count > 0) { // of all batch entries
+        tiles.heads = FastDivmod(part.heads);
+        tiles.tiles = count(tiles.tiles_of_head.value) * count(part.heads);
+        return;
+    }
     const unsigned before = count(tiles.heads.value * tiles.batches), heads = count(part.heads * part.batches);
     tiles.tiles = tiles.tiles / before * heads;
     tiles.first_batch = part.first_batch;
     tiles.batches = part.batches;
-    tiles.first_head = part.first_head;
     tiles.heads = FastDivmod(part.heads);
     if (part.segments == 0)
         return;
-    tiles.first_segment = part.first_segment;
-    tiles.segments = part.segments;
-    tiles.sections = FastDivmod(part.segments); // of one segment each
-    tiles.tiles = count(tiles.tiles_of_cell.value) * count(part.segments) * heads;
+    tiles.sequence.first_segment = part.first_segment;
+    tiles.sequence.segments = part.segments;
+    tiles.sequence.sections = FastDivmod(part.segments); // of one segment each
+    tiles.tiles = count(tiles.sequence.tiles_of_cell.value) * count(part.segments) * heads;
 }
 
 PartialRows rows_with_more_ranges(const TileGrid &grid, GridOf what) {
     PartialRows rows{};
     std::ranges::copy(branches_of(grid), rows.branches);
     rows.branch_count = grid.branch_count;
-    const int range_end = grid.range_start + grid.range_count;
-    const bool has_next = range_end < grid.sequence_length;
+    const SequenceGrid &sequence = grid.sequence;
+    const int range_end = sequence.range_start + sequence.range_count;
+    const bool has_next = range_end < sequence.sequence_length;
     // Under causality queries meet nothing after them, keys nothing before them.
     const bool of_keys = what == GridOf::key_gradients;
-    rows.window_start = grid.causal && of_keys ? 0 : grid.range_start;
+    rows.window_start = grid.causal && of_keys ? 0 : sequence.range_start;
     rows.window_end = !has_next || (grid.causal && !of_keys) ? std::numeric_limits<int>::max() : range_end;
     return rows;
 }

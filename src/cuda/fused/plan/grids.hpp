@@ -21,6 +21,10 @@ struct PlannedGrid {
     // else null; and the window of the numbers.
     const BranchPlan *curve = nullptr;
     Window window{};
+    int classes = 1; // of row blocks that a cell may have, at most
+    // Of a grid over several sequences, the longest first, and their shapes.
+    std::vector<PlacedSequence> sequences{};
+    std::vector<SequenceGrid> shapes{};
 };
 
 // The plan's positions and dilations are below position_limit. Branches of a grid have dilations that divide one

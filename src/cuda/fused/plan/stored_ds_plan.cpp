@@ -35,7 +35,7 @@ std::optional<StoredDsParts> plan_stored_ds(const Problem &problem, const std::v
         return std::nullopt;
     const TileGrid &tiles = keys.front().tiles;
     const GridBranch &branch = tiles.branches[0];
-    StoredDsParts parts{1, 1, 1, tiles.segments, {}};
+    StoredDsParts parts{1, 1, 1, tiles.sequence.segments, {}};
     parts.of_segment.row_blocks_of_segment = branch.length.value / branch.dilation.value / row_block_rows;
     parts.of_segment.causal = tiles.causal;
     std::int64_t room = static_cast<std::int64_t>(bytes / parts.bytes());

@@ -20,13 +20,14 @@ struct CellBranch {
     std::uint8_t ancestors; // a bit each
     int root_dilation;      // of the last of them, or its own
 
-    constexpr CellBranch(const TileGrid &grid, const GridBranch &branch, int head, int position) {
+    constexpr CellBranch(const GridBranch &branch, const FastDivmod &length, int sequence_length, int head,
+                         int position) {
         serves = branch.serves(head);
         row_rule = branch.row_rule;
         row_dilation = row_rule == ANNULUS_QUERY_EVERY ? 1 : branch.dilation.value;
         range_dilation = branch.range_dilation.value;
-        start = position - branch.length.remainder(position);
-        end = start + branch.length.value < grid.sequence_length ? start + branch.length.value : grid.sequence_length;
+        start = position - length.remainder(position);
+        end = start + length.value < sequence_length ? start + length.value : sequence_length;
         const int residue = branch.dilation.remainder(start + (serves ? branch.phase(head) : 0));
         row_residue = row_dilation == 1 ? 0 : residue;
         range_residue = range_dilation == 1 ? 0 : residue;

@@ -65,18 +65,18 @@ __device__ __forceinline__ void find_blocks(const TileGrid &grid, const Range<ro
 }
 
 // Writes a range and where its first row is: in which tensor map, and at which coordinates. `own_stride` is that of the
-// lane-th pair of maps.
+// lane-th pair of maps; `start` the row of position 0, where the range becomes one of rows.
 template <int row_blocks>
-__device__ __forceinline__ void write_range(const TileGrid &grid, int lane, int own_stride,
+__device__ __forceinline__ void write_range(const TileGrid &grid, int lane, int own_stride, int start,
                                             const Range<row_blocks> &range, Range<row_blocks> &target) {
-    const int row = grid.range_stride.quotient(range.first - grid.range_start);
+    const int row = grid.range_stride.quotient(range.first + start - grid.first_range_row);
     // Where rows are those that a branch left, another one may have a single row.
     const bool has_stride = grid.range_stride.remainder(range.stride) == 0;
     const int row_stride = has_stride ? grid.range_stride.quotient(range.stride) : 1;
     const int map = __ffs(__ballot_sync(~0u, own_stride == row_stride)) - 1;
     const int residue = grid.strides[map].remainder(row);
     if (lane == 0) {
-        target.first = range.first;
+        target.first = range.first + start;
         target.stride = range.stride;
         target.count = range.count;
         target.blocks = range.blocks;
@@ -89,7 +89,7 @@ __device__ __forceinline__ void write_range(const TileGrid &grid, int lane, int 
 // Appends a range of branch b, whose multiplicities are those of branches `below`, if a row block sees some of it.
 template <bool of_keys, int range_block_rows, int row_blocks>
 __device__ __forceinline__ void add_range(const TileGrid &grid, const TileSearch &search, int lane, int b,
-                                          unsigned below, int own_stride, Range<row_blocks> range,
+                                          unsigned below, int own_stride, int start, Range<row_blocks> range,
                                           Tile<row_blocks> &tile, int &ranges) {
     // Lane 8 u + j: row block u, column j.
     const int u = min(lane / multiplicity_period, row_blocks - 1), j = lane % multiplicity_period;
@@ -112,13 +112,14 @@ __device__ __forceinline__ void add_range(const TileGrid &grid, const TileSearch
         target.part[u].blocks = blocks;
         target.part[u].full_blocks = full;
     }
-    write_range(grid, lane, own_stride, range, target);
+    write_range(grid, lane, own_stride, start, range, target);
 }
 
-// Fills in the ranges of a tile whose row blocks take part in the branches `taking`; returns how many.
+// Fills in the ranges of a tile whose row blocks take part in the branches `taking`; returns how many. Position 0 of
+// the sequence is row `start`.
 template <bool of_keys, int range_block_rows, int row_blocks>
-__device__ __forceinline__ int find_ranges(const TileGrid &grid, const TileSearch &search, int lane, unsigned taking,
-                                           Tile<row_blocks> &tile) {
+__device__ __forceinline__ int find_ranges(const TileGrid &grid, const SequenceGrid &sequence, const TileSearch &search,
+                                           int lane, unsigned taking, int start, Tile<row_blocks> &tile) {
     const int own_stride = lane < grid.stride_count ? grid.strides[lane].value : 0;
     int ranges = 0;
     for (unsigned left = taking; left; left &= left - 1) {
@@ -135,16 +136,17 @@ __device__ __forceinline__ int find_ranges(const TileGrid &grid, const TileSearc
         const int first_side = of_keys && parent >= 0 && grid.causal,
                   last_side = parent >= 0 && (of_keys || !grid.causal);
         for (int side = first_side; side <= last_side; ++side) {
-            const int from = max(side == 0 ? branch.start : search.branches[parent].end, grid.range_start);
+            const int from = max(side == 0 ? branch.start : search.branches[parent].end, sequence.range_start);
             const int to = min(side == 0 && parent >= 0 ? search.branches[parent].start : branch.end,
-                               grid.range_start + grid.range_count);
+                               sequence.range_start + sequence.range_count);
             const Members rows(from, to, branch.range_residue, of_grid);
             for (int split = 0; split < min(splits, rows.count); ++split) {
                 Range<row_blocks> range;
                 range.first = rows.first + split * dilation;
                 range.stride = splits * dilation;
                 range.count = splits == 1 ? rows.count : (rows.count - 1 - split) / splits + 1;
-                add_range<of_keys, range_block_rows>(grid, search, lane, b, below, own_stride, range, tile, ranges);
+                add_range<of_keys, range_block_rows>(grid, search, lane, b, below, own_stride, start, range, tile,
+                                                     ranges);
             }
         }
     }

@@ -58,9 +58,10 @@ __device__ __forceinline__ void find_classes(const TileGrid &grid, TileSearch &s
 }
 
 // Fills in the row blocks of tile `index` of a cell; returns the union of their branches, 0 if there is no such tile.
-template <bool of_keys, int row_blocks>
-__device__ __forceinline__ unsigned find_row_blocks(const TileGrid &grid, TileSearch &search, int lane, int index,
-                                                    int cell_start, int cell_end, Tile<row_blocks> &tile) {
+template <bool of_keys, bool several, int row_blocks>
+__device__ __forceinline__ unsigned find_row_blocks(const TileGrid &grid, const SequenceGrid &sequence,
+                                                    TileSearch &search, int lane, int index, int cell_start,
+                                                    int cell_end, Tile<row_blocks> &tile) {
     const bool is_branch = lane < grid.branch_count;
     const unsigned serving = __ballot_sync(~0u, is_branch && search.branches[lane].serves);
     // Of the lane's class.
@@ -69,9 +70,9 @@ __device__ __forceinline__ unsigned find_row_blocks(const TileGrid &grid, TileSe
     unsigned own_branches = serving;
     if (grid.has_residue_classes) {
         // Each residue is a class, which meets the same class of the other side.
-        residue = grid.tiles_of_class.quotient(index);
+        residue = sequence.tiles_of_class.quotient(index);
         modulus = grid.residue_classes;
-        index = grid.tiles_of_class.remainder(index);
+        index = sequence.tiles_of_class.remainder(index);
         if (is_branch && search.branches[lane].row_rule == ANNULUS_QUERY_RESIDUE)
             search.branches[lane].range_residue = grid.branches[lane].dilation.remainder(residue);
         __syncwarp();
@@ -97,11 +98,12 @@ __device__ __forceinline__ unsigned find_row_blocks(const TileGrid &grid, TileSe
     float padding_keys = 0;
     for (unsigned left = own_branches; left; left &= left - 1) {
         const CellBranch &branch = search.branches[__ffs(left) - 1];
-        const GridBranch &of_grid = grid.branches[__ffs(left) - 1];
-        const int count = Members(branch.start, branch.end, branch.range_residue, of_grid.range_dilation).count;
+        const FastDivmod &dilation = grid.branches[__ffs(left) - 1].range_dilation;
+        const int count = Members(branch.start, branch.end, branch.range_residue, dilation).count;
         met += count;
         if (grid.zero_keys)
-            padding_keys += of_grid.range_dilation.quotient(of_grid.length.value - 1) + 1 - count;
+            padding_keys +=
+                dilation.quotient(length_of<several>(grid, sequence, __ffs(left) - 1).value - 1) + 1 - count;
     }
     int before = 0; // row blocks of classes that meet more
     for (int i = 0; i < classes; ++i) {

@@ -14,14 +14,15 @@ namespace annulus {
 
 // The interval of positions that is cell `number` of a segment, between the ends of segments of other branches. False
 // where there are not as many.
-__device__ __forceinline__ bool find_cell(const TileGrid &grid, int lane, int segment, int number, int &start,
-                                          int &end) {
-    start = (grid.first_segment + segment) * grid.segment_length;
-    const int segment_end = min(start + grid.segment_length, grid.sequence_length);
+template <bool several>
+__device__ __forceinline__ bool find_cell(const TileGrid &grid, const SequenceGrid &sequence, int lane, int segment,
+                                          int number, int &start, int &end) {
+    start = (sequence.first_segment + segment) * sequence.segment_length;
+    const int segment_end = min(start + sequence.segment_length, sequence.sequence_length);
     for (int i = 0;; ++i) {
         int cut = segment_end;
         if (lane < grid.branch_count) {
-            const FastDivmod &length = grid.branches[lane].length;
+            const FastDivmod &length = length_of<several>(grid, sequence, lane);
             cut = min(cut, (length.quotient(start) + 1) * length.value);
         }
         end = __reduce_min_sync(~0u, cut);
@@ -33,8 +34,26 @@ __device__ __forceinline__ bool find_cell(const TileGrid &grid, int lane, int se
     }
 }
 
-// Tile `id`, or false where there is none of this number; `range_block_rows` rows of a range are a block.
-template <bool of_keys, int range_block_rows, int row_blocks>
+// The sequence that has tile `id` of a head, of several; from now on the id counts its own.
+__device__ __forceinline__ PlacedSequence find_sequence(const TileGrid &grid, int lane, int &id) {
+    // The last one that begins with this tile or before it, by a look at one of each so many with every step.
+    int first = 0, count = grid.sequence_count;
+    while (count > 1) {
+        const int step = quotient_up(count, warp_threads), at = lane * step;
+        const bool is_before = at < count && static_cast<int>(grid.sequences[first + at].first_tile) <= id;
+        const int before = __ffs(~__ballot_sync(~0u, is_before)) - 2; // lane 0's always is
+        const int passed = (before < 0 ? warp_threads - 1 : before) * step;
+        first += passed;
+        count = min(step, count - passed);
+    }
+    const PlacedSequence found = grid.sequences[first];
+    id -= static_cast<int>(found.first_tile);
+    return found;
+}
+
+// Tile `id`, or false where there is none of this number; `range_block_rows` rows of a range are a block. The grid may
+// be over `several` sequences.
+template <bool of_keys, int range_block_rows, bool several, int row_blocks>
 __device__ __forceinline__ bool find_tile(const TileGrid &grid, TileSearch &search, unsigned id,
                                           Tile<row_blocks> &tile) {
     const int lane = static_cast<int>(threadIdx.x) % warp_threads;
@@ -44,43 +63,58 @@ __device__ __forceinline__ bool find_tile(const TileGrid &grid, TileSearch &sear
         rest = count.quotient(rest);
         return digit;
     };
+    const bool is_one = !several || !grid.sequences;
+    PlacedSequence placed{};
+    int head = 0;
+    if (!is_one) {
+        head = grid.tiles_of_head.quotient(rest);
+        rest = grid.tiles_of_head.remainder(rest);
+        placed = find_sequence(grid, lane, rest);
+    }
+    const SequenceGrid &sequence = is_one ? grid.sequence : grid.shapes[placed.shape];
     int index;
     if (of_keys && grid.by_length) {
-        const int cells = static_cast<int>(grid.tiles) / grid.tiles_of_cell.value;
+        const int cells = static_cast<int>(grid.tiles) / sequence.tiles_of_cell.value;
         index = rest / cells;
         rest %= cells;
     } else {
-        index = take(grid.tiles_of_cell);
+        index = take(sequence.tiles_of_cell);
     }
-    const int cell = take(grid.cells_of_segment);
-    int segment = take(grid.segments_of_section);
-    const int head = grid.first_head + take(grid.heads) * grid.head_step;
-    segment += take(grid.sections) * grid.segments_of_section.value;
-    if (segment >= grid.segments)
+    const int cell = take(sequence.cells_of_segment);
+    int segment = take(sequence.segments_of_section);
+    if (is_one)
+        head = take(grid.heads);
+    head = grid.first_head + head * grid.head_step;
+    segment += take(sequence.sections) * sequence.segments_of_section.value;
+    if (segment >= sequence.segments)
         return false;
 
     int cell_start, cell_end;
-    if (!find_cell(grid, lane, segment, cell, cell_start, cell_end))
+    if (!find_cell<several>(grid, sequence, lane, segment, cell, cell_start, cell_end))
         return false;
     if (lane < grid.branch_count)
-        search.branches[lane] = CellBranch(grid, grid.branches[lane], head, cell_start);
+        search.branches[lane] = CellBranch(grid.branches[lane], length_of<several>(grid, sequence, lane),
+                                           sequence.sequence_length, head, cell_start);
+    if (lane == 0) {
+        tile.head = head;
+        tile.batch = is_one ? grid.first_batch + rest : placed.batch;
+    }
     __syncwarp();
-    cell_start = max(cell_start, grid.row_start);
-    cell_end = min(cell_end, grid.row_start + grid.row_count);
+    cell_start = max(cell_start, sequence.row_start);
+    cell_end = min(cell_end, sequence.row_start + sequence.row_count);
     if (cell_start >= cell_end)
         return false;
 
-    const unsigned taking = find_row_blocks<of_keys>(grid, search, lane, index, cell_start, cell_end, tile);
+    const unsigned taking =
+        find_row_blocks<of_keys, several>(grid, sequence, search, lane, index, cell_start, cell_end, tile);
     if (!taking)
         return false;
     find_parents(grid, search, lane, taking);
-    const int ranges = find_ranges<of_keys, range_block_rows>(grid, search, lane, taking, tile);
+    const int ranges = find_ranges<of_keys, range_block_rows>(grid, sequence, search, lane, taking, placed.start, tile);
     if (ranges == 0 && grid.skips_empty)
         return false;
-    if (lane == 0) {
-        tile.head = head;
-        tile.batch = grid.first_batch + rest;
-    }
+    if (several && lane < row_blocks) // now they are rows of the call
+        tile.row_block[lane].first += placed.start;
     __syncwarp();
     return true;
 }

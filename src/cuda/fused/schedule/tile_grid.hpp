@@ -89,6 +89,31 @@ struct TensorRows {
     }
 };
 
+// What of a grid depends on the length of a sequence and on its windows, in positions of the sequence.
+struct SequenceGrid {
+    FastDivmod lengths[most_branches]; // of the branches' segments
+    // Segments are those of a branch with the shortest ones; those of others may cut them into cells.
+    FastDivmod tiles_of_cell, cells_of_segment, segments_of_section, sections;
+    FastDivmod tiles_of_class; // with residue_classes
+    int segment_length, first_segment, segments;
+    int sequence_length, row_start, row_count, range_start, range_count;
+
+    bool operator==(const SequenceGrid &) const = default;
+    // Numbers of tiles of a head; some may have none.
+    constexpr std::int64_t tiles() const {
+        return std::int64_t{tiles_of_cell.value} * cells_of_segment.value * segments_of_section.value * sections.value;
+    }
+};
+
+// A sequence of several in the rows of a call.
+struct PlacedSequence {
+    unsigned first_tile; // of a head's
+    int shape;           // which SequenceGrid is its own
+    int batch, start;    // row of its position 0
+
+    bool operator==(const PlacedSequence &) const = default;
+};
+
 struct TileGrid {
     // For each stride of a range's rows two tensor maps: of the residues below rows modulo stride, and of the others,
     // which have a row less.
@@ -111,13 +136,16 @@ struct TileGrid {
     bool causal, zero_keys;
 
     // Tile ids count, from the fastest: tiles of a cell (by_length: these last), cells of a segment, segments of a
-    // section, heads, sections, batch. Segments are those of a branch with the shortest ones; those of others may cut
-    // them into cells.
+    // section, heads, sections, batch.
     unsigned tiles;
-    FastDivmod tiles_of_cell, cells_of_segment, segments_of_section, heads, sections;
+    FastDivmod heads;
     int first_head, head_step; // of the heads of Q that the numbers stand for
-    FastDivmod tiles_of_class; // with residue_classes
-    int segment_length, first_segment, segments;
+    SequenceGrid sequence;
+    // Several sequences: then they count tiles of a cell, cells, segments, sections, sequences, heads. Else null.
+    const PlacedSequence *sequences;
+    const SequenceGrid *shapes;
+    int sequence_count;
+    FastDivmod tiles_of_head;
     // Of stored dS (stored_ds_plan.hpp): first the longest tile of each cell, then the next ones, so that few tiles
     // come to the same for all CTAs.
     bool by_length;
@@ -126,12 +154,18 @@ struct TileGrid {
     // Destination::outputs_or_partial: rows that meet more than the launch's ranges (rows_with_more_ranges()).
     PartialRows rows_with_partial;
 
-    int sequence_length, row_start, row_count, range_start, range_count;
-    FastDivmod range_stride; // positions to a row
+    int first_row, first_range_row; // positions of the rows of row blocks and of ranges that tensors begin with
+    FastDivmod range_stride;        // positions to a row
     int first_batch, batches;
     unsigned *next_tile; // 0 before; how many tiles were taken beyond those that CTAs have by their index
 
     bool operator==(const TileGrid &) const = default;
 };
+
+// Of the segments of a branch in a sequence, which is that of the grid unless there are several.
+template <bool several>
+constexpr const FastDivmod &length_of(const TileGrid &grid, const SequenceGrid &sequence, int branch) {
+    return several ? sequence.lengths[branch] : grid.branches[branch].length;
+}
 
 } // namespace annulus

@@ -62,7 +62,7 @@ template <class Traits>
 __device__ __forceinline__ void copy_statistics(const BackwardParams &params, BackwardShared<Traits> &shared) {
     for_each_block<Traits>(shared, [&](const auto &tile, const auto &range, int first, int stage) {
         const std::int64_t offset = (std::int64_t{tile.batch} * params.all_heads + tile.head) * params.statistic_rows +
-                                    range.first - params.range_start;
+                                    range.first - params.first_range_row;
         for (int i = static_cast<int>(threadIdx.x) % warp_threads; i < Traits::range_block_rows; i += warp_threads) {
             const int row = first + i;
             const bool present = row >= 0 && row < range.count;

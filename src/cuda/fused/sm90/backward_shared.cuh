@@ -14,6 +14,7 @@ namespace annulus {
 
 template <class Traits> struct BackwardShared {
     static constexpr bool of_keys = Traits::of_keys;
+    static constexpr bool several = !Traits::keeps_d_s; // sequences, maybe
     static constexpr int row_blocks = Traits::consumers, range_block_rows = Traits::range_block_rows;
 
     // For dV alone the value rows of row blocks are not needed.

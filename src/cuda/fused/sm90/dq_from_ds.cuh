@@ -66,10 +66,10 @@ struct StoredTile {
         batch = stored.first_batch + id / stored.heads;
         if (!branch.serves(head))
             return false;
-        const int start = segment * branch.length.value;
+        const int length = branch.length.value, start = segment * length;
         stride = branch.dilation.value;
         first = start + branch.phase(head);
-        row_blocks = (min(branch.length.value, params.sequence_length - start) / stride) / row_block_rows;
+        row_blocks = (min(length, params.sequence.sequence_length - start) / stride) / row_block_rows;
         first_row_block = group * row_blocks_of_tile;
         keys = params.causal ? min(row_blocks, first_row_block + row_blocks_of_tile) : row_blocks;
         return first_row_block < row_blocks;
@@ -91,7 +91,7 @@ __device__ __forceinline__ void copy_stored(const BackwardParams &params, DqFrom
     PipelineState<Traits::stages> place;
     for_each_stored_tile<Traits>(params, [&](const StoredTile &tile) {
         const int row_blocks = min(Traits::row_blocks, tile.row_blocks - tile.first_row_block);
-        const int row = tile.first - params.range_start, residue = row % tile.stride, index = row / tile.stride;
+        const int row = tile.first - params.first_range_row, residue = row % tile.stride, index = row / tile.stride;
         for (int keys = 0; keys < tile.keys; ++keys, ++place.count) {
             auto &stage = shared.stages[place.slot()];
             Mbarrier &full = shared.full[place.slot()];

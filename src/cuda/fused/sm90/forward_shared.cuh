@@ -13,6 +13,7 @@ namespace annulus {
 
 template <class Traits> struct ForwardShared {
     static constexpr bool of_keys = false;
+    static constexpr bool several = true; // sequences, maybe
     static constexpr int row_blocks = Traits::consumers, range_block_rows = Traits::range_block_rows;
     std::uint8_t queries[Traits::query_slots][Traits::consumers * Traits::row_block_bytes];
     std::uint8_t k[Traits::stages][Traits::stage_bytes];

@@ -30,7 +30,8 @@ __device__ __forceinline__ void find_tiles(const TileGrid &grid, Shared &shared,
         shared.tile_empty[at.slot()].wait(at.parity_to_fill());
         Tile<Shared::row_blocks> &tile = shared.tiles[at.slot()];
         unsigned id = next();
-        while (id < grid.tiles && !find_tile<Shared::of_keys, Shared::range_block_rows>(grid, shared.search, id, tile))
+        while (id < grid.tiles &&
+               !find_tile<Shared::of_keys, Shared::range_block_rows, Shared::several>(grid, shared.search, id, tile))
             id = next();
         const bool is_last = id >= grid.tiles;
         if (lane == 0) {

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// The numbers of a grid's tiles in a sequence, and in several.
+#pragma once
+
+#include "core/sequences.hpp"
+#include "core/workspace.hpp"
+#include "cuda/fused/plan/grids.hpp"
+#include "cuda/results/results.hpp"
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <vector>
+
+namespace annulus {
+
+inline constexpr std::int64_t too_many_tiles = std::int64_t{1} << 31;
+// The product, or too_many_tiles.
+unsigned count_tiles(std::int64_t tiles, std::initializer_list<int> factors);
+
+// Whether row blocks fall into classes by their own residue in the branch.
+bool divides_rows(const GridBranch &branch);
+
+void set_windows(const Window &rows, const Window &ranges, std::int64_t sequence_length, SequenceGrid &sequence);
+
+// Of a sequence whose lengths and windows are set. `classes` are those of the planned grid.
+void number_tiles(const TileGrid &grid, int classes, int row_blocks, SequenceGrid &sequence);
+
+// The plan of the longest sequence as if it were alone, of whose grids lay_out_sequences() makes grids over all; and
+// the same pattern for all rows, in which positions are rows.
+Plan plan_of_longest(const SequencePlans &plans);
+inline Plan plan_of_rows(const SequencePlans &plans) {
+    return {plan_of_longest(plans), plans.rows()};
+}
+void lay_out_sequences(const SequencePlans &plans, GridOf what, const KernelShape &shape,
+                       std::vector<PlannedGrid> &grids);
+
+inline bool are_over_sequences(const std::vector<PlannedGrid> &grids) {
+    return !grids.empty() && !grids.front().sequences.empty();
+}
+
+// The sequences for rows that are computed again.
+std::vector<RowSequence> row_sequences(const SequencePlans &plans);
+
+// Device memory for what grids and repairs read of several sequences; without them null.
+struct SequenceMemory {
+    std::byte *of_grids; // for each its shapes, then its sequences
+    RowSequence *rows;
+};
+SequenceMemory book_sequences(Workspace &workspace, std::initializer_list<const std::vector<PlannedGrid> *> sides,
+                              const std::vector<RowSequence> &rows);
+
+inline void set_sequences(const std::vector<RowSequence> &rows, const SequenceMemory &memory, RowContext &context) {
+    context.sequences = rows.empty() ? nullptr : memory.rows;
+    context.sequence_count = static_cast<std::int32_t>(rows.size());
+}
+
+// Copies a grid's shapes and sequences to the next place of `memory`, and tells the kernel's parameters of it.
+void store_sequences(const PlannedGrid &planned, Workspace &memory, TileGrid &params, cudaStream_t stream);
+
+} // namespace annulus
