@@ -30,9 +30,10 @@ static annulus_tensor numbers(double *data) {
 static annulus_context *make_context(int64_t segment_length, int64_t dilation, int causal) {
     annulus_config *config;
     annulus_context *context;
+    annulus_branch branch = ANNULUS_BRANCH_INIT(segment_length, dilation);
+    branch.query_rule = ANNULUS_QUERY_RESIDUE;
     check(annulus_config_create(&config));
-    check(annulus_config_add_branch(config, segment_length, dilation, NULL));
-    check(annulus_config_set_branch_query_rule(config, 0, ANNULUS_QUERY_RESIDUE));
+    check(annulus_config_add_branch(config, &branch, NULL));
     check(annulus_config_set_causal(config, causal));
     check(annulus_context_create(&context, ANNULUS_DEVICE_CPU, 0));
     check(annulus_context_set_config(context, config));

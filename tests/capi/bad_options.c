@@ -204,9 +204,10 @@ static void grid_widths(void **state) {
     static const numbers fits = {3, 1, 0, {0, 8, 8, 12}, {0}, NULL, NULL};
     static const numbers wrong = {3, 1, 0, {0, 8, 8, 11}, {0}, NULL, NULL};
     annulus_call_options options = options_of(&fits);
-    int32_t branch;
-    assert_ok(annulus_config_add_branch(f->config, 0, 2, &branch));
-    assert_ok(annulus_config_set_branch_order(f->config, branch, ANNULUS_ORDER_HILBERT, 4));
+    annulus_branch branch = ANNULUS_BRANCH_INIT(0, 2);
+    branch.order = ANNULUS_ORDER_HILBERT;
+    branch.grid_width = 4;
+    assert_ok(annulus_config_add_branch(f->config, &branch, NULL));
     assert_ok(annulus_context_set_config(f->context, f->config));
     assert_sequences_pass_the_checks(f, &options);
     options = options_of(&wrong);

@@ -197,7 +197,7 @@ static void alone_with_a_communicator(void **state) {
     (void)state;
     merge_fixture f = make_fixture();
     annulus_comm *comms[2];
-    assert_ok(annulus_comm_create_local(comms, 2));
+    assert_ok(annulus_comm_create_local(comms, 2, NULL));
     assert_ok(annulus_context_set_comm(f.context, comms[1]));
     restore_tensors(&f);
     assert_ok(merge(&f));

@@ -80,7 +80,7 @@ TEST_P(AbleEngine, PaddingCountsForEachBranch) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Engines, AbleEngine, testing::ValuesIn(able),
-                         [](const auto &info) { return std::string(annulus_engine_name(info.param)); });
+                         [](const auto &of_test) { return std::string(annulus_engine_name(of_test.param)); });
 
 TEST(KeyRule, IsRefusedByEnginesThatGoBranchByBranch) {
     Problem problem = {.length = 20, .branches = {{.segment = 10}, {}}, .keys_once = true};
