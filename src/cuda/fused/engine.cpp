@@ -67,6 +67,7 @@ Preparation prepare_together(const SequencePlans &plans, annulus_pass pass, Devi
 
 } // namespace
 
-const Engine fused_engine{ANNULUS_ENGINE_FUSED, ANNULUS_DEVICE_CUDA, true, prepare, clear_rows, prepare_together};
+const Engine fused_engine{ANNULUS_ENGINE_FUSED, ANNULUS_DEVICE_CUDA, true, prepare,
+                          clear_device_rows,    prepare_together};
 
 } // namespace annulus

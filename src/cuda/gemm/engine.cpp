@@ -208,6 +208,6 @@ Preparation prepare(const Plan &plan, annulus_pass pass, CallPart part, Device &
 
 } // namespace
 
-const Engine gemm_engine{ANNULUS_ENGINE_GEMM, ANNULUS_DEVICE_CUDA, true, prepare, clear_rows};
+const Engine gemm_engine{ANNULUS_ENGINE_GEMM, ANNULUS_DEVICE_CUDA, true, prepare, clear_device_rows};
 
 } // namespace annulus

@@ -76,8 +76,8 @@ void store_branches(const CudaCall &call, BranchPlan *target) {
         store_array(branches.data(), branches.size(), target, call.stream);
 }
 
-void clear_rows(const Problem &problem, annulus_pass pass, const CallTensors &t, Device &, const Limits &,
-                void *stream) {
+void clear_device_rows(const Problem &problem, annulus_pass pass, const CallTensors &t, Device &, const Limits &,
+                       void *stream) {
     const auto clear = [&](std::int32_t heads, const Window &window, const annulus_tensor &rows,
                            const annulus_tensor *lse) {
         const Block block{0, problem.batch, 0, heads, window, window};

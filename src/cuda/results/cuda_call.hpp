@@ -50,7 +50,7 @@ BranchPlan *book_branches(Workspace &workspace, const Plan &plan);
 void store_branches(const CudaCall &call, BranchPlan *target);
 
 // Engine::clear() of the engines on a GPU.
-void clear_rows(const Problem &problem, annulus_pass pass, const CallTensors &tensors, Device &device,
-                const Limits &limits, void *stream);
+void clear_device_rows(const Problem &problem, annulus_pass pass, const CallTensors &tensors, Device &device,
+                       const Limits &limits, void *stream);
 
 } // namespace annulus
