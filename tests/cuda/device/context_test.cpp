@@ -154,9 +154,9 @@ TEST(Stream, DestroyingAContextWaitsForNothing) {
     const Problem problem = small_problem();
     const Inputs inputs = random_inputs(problem, 1);
     CudaMemory memory, other;
-    const Results wanted = run(problem, inputs, deterministic(memory));
-    Context context = make_context(problem, deterministic(memory));
-    Context idle = make_context(problem, deterministic(other));
+    const Results wanted = run(problem, inputs, from_own_pool(memory));
+    Context context = make_context(problem, from_own_pool(memory));
+    Context idle = make_context(problem, from_own_pool(other));
     Call call(problem, inputs, memory, true), unheld(problem, inputs, other, true);
     forward_and_backward(call, context.get()); // loads the kernels, which may wait
     forward_and_backward(unheld, idle.get());
@@ -170,7 +170,7 @@ TEST(Stream, DestroyingAContextWaitsForNothing) {
     context.reset();
     idle.reset();
     // A context that comes after takes what these have left, and is not held up by the stream that still is.
-    const Context next = make_context(problem, deterministic(other));
+    const Context next = make_context(problem, from_own_pool(other));
     expect_identical(forward_and_backward(unheld, next.get()), wanted);
     EXPECT_LT(std::chrono::steady_clock::now() - started, std::chrono::seconds(10));
     EXPECT_EQ(cudaStreamQuery(memory.cuda_stream()), cudaErrorNotReady);

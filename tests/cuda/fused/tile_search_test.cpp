@@ -3,6 +3,7 @@
 // often as it says, whether by one pass or by one that is cut anywhere; the sums that the last of two passes takes are
 // those that the other has left; and the first step of several leaves sums where another step or rank adds to them.
 #include "cuda/fused/plan/branch_split.hpp"
+#include "cuda/fused/plan/sequence_grids.hpp"
 #include "cuda/fused/schedule/find_tile.cuh" // with host_warp/ for its warp-wide functions
 #include "cuda/fused/sm90/kernels.hpp"
 
@@ -218,8 +219,60 @@ class Tiles : public testing::TestWithParam<int> {
             }
     }
 
+    // Of several sequences in the rows, some of equal lengths, with gaps between them: each pair of each once, and no
+    // other.
+    template <bool of_keys, int range_block_rows, int row_blocks> void check_sequences(GridOf what) const {
+        SCOPED_TRACE(testing::Message() << problem_ << " " << static_cast<int>(what) << " of " << row_blocks);
+        CallProblem call{plan_problem_of(problem_), {}};
+        std::map<Row, std::vector<std::int64_t>> all;
+        std::map<Row, double> padding;
+        int start = 0;
+        for (const std::int64_t length : {problem_.length, problem_.length / 3 + 1, std::int64_t{1}, std::int64_t{0},
+                                          problem_.length / 3 + 1, problem_.length / 2 + 1}) {
+            start += static_cast<int>(length % 3);
+            call.sequences.push_back({0, problem_.batch, {start, length}});
+            Problem own = problem_;
+            own.length = length;
+            const Mask mask(own);
+            for (int b = 0; b < problem_.batch; ++b)
+                for (int h = 0; h < problem_.heads; ++h)
+                    for (int query = 0; query < length; ++query) {
+                        const Mask::Keys keys = mask.keys(query, h);
+                        padding[{b, h, start + query}] = static_cast<double>(keys.padding);
+                        for (const std::int64_t key : keys.positions) {
+                            const int row = start + (of_keys ? static_cast<int>(key) : query);
+                            all[{b, h, row}].push_back(start + (of_keys ? query : key));
+                        }
+                    }
+            start += static_cast<int>(length);
+        }
+        call.rows.sequence_length = start;
+        call.rows.queries = call.rows.keys = {0, start};
+        const SequencePlans plans(pattern_of(problem_), call);
+        const KernelShape shape{row_blocks, range_block_rows};
+        std::vector<PlannedGrid> passes = make_grids(plan_of_longest(plans), what, shape);
+        lay_out_sequences(plans, what, shape, passes);
+        Search<of_keys, range_block_rows, row_blocks> search;
+        for (PlannedGrid &planned : passes) {
+            planned.tiles.sequences = planned.sequences.data();
+            planned.tiles.shapes = planned.shapes.data();
+            visit(search, planned.tiles);
+        }
+        expect_same(search.met, all);
+        if (what == GridOf::outputs && problem_.zero_keys && !problem_.causal)
+            for (const auto &[row, keys] : search.padding)
+                EXPECT_EQ(keys, padding.at(row));
+    }
+
     Problem problem_;
 };
+
+TEST_P(Tiles, OfSeveralSequencesVisitEachPairOnce) {
+    problem_.window.reset();
+    check_sequences<false, 128, 3>(GridOf::outputs);
+    check_sequences<false, 64, 3>(GridOf::query_gradients);
+    check_sequences<true, 128, 2>(GridOf::key_gradients);
+}
 
 TEST_P(Tiles, OfAFirstStepHaveSumsWhereOthersAddToThem) {
     problem_.kv_heads = problem_.heads;
