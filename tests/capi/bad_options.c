@@ -2,6 +2,7 @@
 /* Every option of a call wrong, one at a time; and what is right about options by themselves. */
 #include "fixture.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -178,11 +179,53 @@ static void sequences(void **state) {
     }
 }
 
-static void assert_sequences_pass_the_checks(fixture *f, const annulus_call_options *options) {
+static int is_of_a_sequence(const annulus_call_options *options, int64_t entry, int64_t row) {
+    if (!options->sequence_starts)
+        return row < options->sequence_lengths[entry];
+    for (int64_t i = 0; i < options->sequence_count; ++i) {
+        const int64_t start = options->sequence_starts[i];
+        const int64_t end =
+            options->sequence_lengths ? start + options->sequence_lengths[i] : options->sequence_starts[i + 1];
+        if (row >= start && row < end)
+            return 1;
+    }
+    return 0;
+}
+
+/* The row of a tensor of dense rows (heads * DIM elements each) is zeros, or has none but finite numbers not all of
+ * which are 0. */
+static void assert_row(const fixture *f, enum argument argument, int64_t entry, int64_t row, int is_zero) {
+    const annulus_tensor *t = &f->tensors[argument];
+    const float *values = (const float *)t->data + entry * t->stride[0] + row * t->stride[1];
+    int zeros = 0;
+    for (int64_t i = 0; i < t->stride[1]; ++i) {
+        if (!isfinite(values[i]))
+            fail_msg("%s of row %d is not finite", argument_names[argument], (int)row);
+        zeros += values[i] == 0;
+    }
+    if (is_zero ? zeros != t->stride[1] : zeros == t->stride[1])
+        fail_msg("%s of row %d has %d zeros", argument_names[argument], (int)row, zeros);
+}
+
+/* Both passes; the first branch gives every query of a sequence a key, and rows of no sequence attend to nothing. */
+static void assert_sequences_pass(fixture *f, const annulus_call_options *options) {
     f->options = options;
-    for (int c = 0; c < 2; ++c)
-        assert_call_refused(f, both_calls[c], ANNULUS_ERROR_UNSUPPORTED, "sequence_count", "sequences");
+    for (int c = 0; c < 2; ++c) {
+        mark_outputs(f, both_calls[c]);
+        assert_ok(both_calls[c]->run(f));
+    }
     f->options = NULL;
+    for (int64_t entry = 0; entry < BATCH; ++entry)
+        for (int64_t row = 0; row < LENGTH; ++row) {
+            const int is_zero = !is_of_a_sequence(options, entry, row);
+            const enum argument rows[] = {OUT, D_Q, D_K, D_V};
+            for (int i = 0; i < 4; ++i)
+                assert_row(f, rows[i], entry, row, is_zero);
+            for (int64_t head = 0; head < HEADS; ++head) {
+                const float lse = ((const float *)f->tensors[LSE].data)[(entry * HEADS + head) * LENGTH + row];
+                assert_true(is_zero ? lse == -INFINITY : isfinite(lse));
+            }
+        }
 }
 
 static void legal_sequences(void **state) {
@@ -194,7 +237,7 @@ static void legal_sequences(void **state) {
     };
     for (size_t i = 0; i < sizeof legal / sizeof *legal; ++i) {
         const annulus_call_options options = options_of(&legal[i]);
-        assert_sequences_pass_the_checks(f, &options);
+        assert_sequences_pass(f, &options);
     }
 }
 
@@ -209,7 +252,7 @@ static void grid_widths(void **state) {
     branch.grid_width = 4;
     assert_ok(annulus_config_add_branch(f->config, &branch, NULL));
     assert_ok(annulus_context_set_config(f->context, f->config));
-    assert_sequences_pass_the_checks(f, &options);
+    assert_sequences_pass(f, &options);
     options = options_of(&wrong);
     assert_options_refused(f, &options, "grid_width",
                            "grid_width of branch 2 is 4; it must divide the length of sequence 2, 3");

@@ -238,16 +238,62 @@ static void options_of_the_call(void **state) {
     options.sequence_lengths = lengths;
     assert_refused(annulus_estimate_problem(f->context, &problem, -1, &estimate), ANNULUS_ERROR_ARGUMENT,
                    "sequence_count");
-    problem.batch = 1;
-    assert_refused(annulus_estimate_problem(f->context, &problem, -1, &estimate), ANNULUS_ERROR_UNSUPPORTED,
-                   "sequence_count");
     assert_int_equal(bytes, 77);
+
+    annulus_problem one = without;
+    one.batch = problem.batch = 1;
+    assert_same_estimate(f, &problem, &one);
+}
+
+static annulus_estimate estimate_of(const fixture *f, const annulus_problem *problem) {
+    annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
+    assert_ok(annulus_estimate_problem(f->context, problem, ANNULUS_ALL_BRANCHES, &estimate));
+    return estimate;
+}
+
+/* Pairs and operations are those of the sequences, each alone; tensors are those of all rows. */
+static void sequences_add_up(void **state) {
+    fixture *f = *state;
+    annulus_problem problem = fixture_problem();
+    annulus_call_options options = ANNULUS_CALL_OPTIONS_INIT;
+    const int64_t starts[] = {1, 4, 4, 11, 12}, lengths[] = {3, 0, 5, 1};
+    const annulus_estimate rows = estimate_of(f, &problem);
+    double pairs = 0, flops = 0;
+    for (int i = 0; i < 4; ++i) {
+        annulus_problem alone = problem;
+        alone.sequence_length = alone.query_length = alone.key_length = lengths[i];
+        if (lengths[i] == 0)
+            continue;
+        pairs += estimate_of(f, &alone).pairs;
+        flops += estimate_of(f, &alone).backward_flops;
+    }
+    problem.options = &options;
+    options.sequence_count = 4;
+    options.sequence_starts = starts;
+    options.sequence_lengths = lengths;
+    const annulus_estimate all = estimate_of(f, &problem);
+    assert_true(all.pairs == pairs && pairs > 0);
+    assert_true(all.backward_flops == flops);
+    assert_true(all.tensor_bytes == rows.tensor_bytes && all.gradient_bytes == rows.gradient_bytes);
+
+    /* One of each length of a padded batch. */
+    const int64_t padded[] = {5, 12};
+    options.sequence_count = BATCH;
+    options.sequence_starts = NULL;
+    options.sequence_lengths = padded;
+    annulus_problem alone = fixture_problem();
+    alone.batch = 1;
+    pairs = estimate_of(f, &alone).pairs;
+    alone.sequence_length = alone.query_length = alone.key_length = 5;
+    assert_true(estimate_of(f, &problem).pairs == pairs + estimate_of(f, &alone).pairs);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(of_the_largest_problems),           TEST(along_long_curves),       TEST(of_coprime_dilations),
-        TEST(of_a_billion_tokens_on_4096_ranks), TEST(lengths_that_nobody_set), TEST(options_of_the_call),
+        TEST(of_the_largest_problems), TEST(along_long_curves),
+        TEST(of_coprime_dilations),    TEST(of_a_billion_tokens_on_4096_ranks),
+        TEST(lengths_that_nobody_set), TEST(options_of_the_call),
+        TEST(sequences_add_up),
     };
     return RUN_TESTS(tests);
 }

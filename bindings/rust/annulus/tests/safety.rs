@@ -111,8 +111,31 @@ fn sequences_that_cannot_be() {
     problem.options = CallOptions::new().sequence_lengths(&[65]);
     let of_problem = Context::cpu(&config()).unwrap().estimate(&problem).unwrap_err().to_string();
     assert!(of_problem.contains("sequence_lengths[0] is 65; it must be at most 64"), "{of_problem}");
-    assert_eq!(error(CallOptions::new().sequence_starts(&[0, 30, 64])).status(), Status::UNSUPPORTED);
-    assert_eq!(error(CallOptions::new().sequence_lengths(&[30])).status(), Status::UNSUPPORTED);
+}
+
+#[test]
+fn sequences_are_computed_as_if_alone() {
+    let input = numbers(1);
+    let x = tensor(&input);
+    let row = 4 * 16;
+    let alone = |from: usize, to: usize| {
+        let part = TensorRef::new(&input[from * row..to * row], &[1, to - from, 4, 16]).unwrap();
+        attention(&part, &part, &part, &config()).unwrap()
+    };
+    let mut out = vec![f32::NAN; COUNT];
+    let mut context = Context::cpu(&config()).unwrap();
+    let mut forward = |options: CallOptions<'_>| {
+        let mut view = TensorMut::new(&mut out, &SHAPE).unwrap();
+        context.forward(&x, &x, &x, &mut view, None, &options).unwrap();
+        out.clone()
+    };
+    let packed = forward(CallOptions::new().sequence_starts(&[3, 30, 64]).sequence_lengths(&[27, 31]));
+    assert_eq!(packed[3 * row..30 * row], alone(3, 30));
+    assert_eq!(packed[30 * row..61 * row], alone(30, 61));
+    assert!(packed[..3 * row].iter().chain(&packed[61 * row..]).all(|value| *value == 0.0));
+    let padded = forward(CallOptions::new().sequence_lengths(&[30]));
+    assert_eq!(padded[..30 * row], alone(0, 30));
+    assert!(padded[30 * row..].iter().all(|value| *value == 0.0));
 }
 
 #[test]
