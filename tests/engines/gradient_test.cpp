@@ -31,6 +31,17 @@ std::vector<NamedProblem> differentiated_problems() {
          {.batch = 2, .length = 6, .heads = 3, .branches = {{.segment = 4, .first_head = 1, .head_count = 2}}}},
         {"window",
          {.length = 12, .branches = {{.segment = 5}, {.dilation = 3}}, .causal = true, .window = QueryWindow{4, 5}}},
+        {"packed_sequences",
+         {.length = 13,
+          .branches = {{.segment = 3}, {.dilation = 2}},
+          .causal = true,
+          .sequences = Sequences{{1, 6, 6, 12}, {4, 0, 6}}}},
+        {"padded_batch",
+         {.batch = 2,
+          .length = 6,
+          .branches = {{.dilation = 2}},
+          .zero_keys = true,
+          .sequences = Sequences{{}, {5, 3}}}},
         {"own_scale", {.length = 7, .branches = {{.segment = 4}}, .scale = -0.7}},
     };
 }

@@ -22,6 +22,13 @@ static void print_branch(std::ostream &out, const BranchSpec &branch) {
         << ", .head_count = " << branch.head_count << "}";
 }
 
+static void print_numbers(std::ostream &out, const std::vector<std::int64_t> &numbers) {
+    out << "{";
+    for (std::size_t i = 0; i < numbers.size(); ++i)
+        out << (i ? ", " : "") << numbers[i];
+    out << "}";
+}
+
 std::ostream &operator<<(std::ostream &out, const Problem &problem) {
     static const char *const layouts[] = {"rows", "heads_first", "gaps", "packed"};
     static const char *const dtypes[] = {"", "ANNULUS_FLOAT64", "ANNULUS_FLOAT32", "ANNULUS_BFLOAT16",
@@ -40,6 +47,13 @@ std::ostream &operator<<(std::ostream &out, const Problem &problem) {
         out << ", .scale = " << *problem.scale;
     if (problem.window)
         out << ", .window = QueryWindow{" << problem.window->start << ", " << problem.window->length << "}";
+    if (problem.sequences) {
+        out << ", .sequences = Sequences{";
+        print_numbers(out, problem.sequences->starts);
+        out << ", ";
+        print_numbers(out, problem.sequences->lengths);
+        out << "}";
+    }
     return out << ", .layout = Layout::" << layouts[static_cast<int>(problem.layout)]
                << ", .spread = " << problem.spread << ", .dtype = " << dtypes[problem.dtype] << "}";
 }
@@ -83,7 +97,22 @@ Context make_context(const annulus_config *config, int threads, Memory &memory) 
     return context;
 }
 
-annulus_problem sizes_of(const Problem &problem) {
+annulus_call_options options_of(const Problem &problem) {
+    annulus_call_options options = ANNULUS_CALL_OPTIONS_INIT;
+    if (problem.window) {
+        options.flags = ANNULUS_CALL_QUERY_WINDOW;
+        options.query_start = problem.query_start();
+    }
+    if (problem.sequences) {
+        const auto &[starts, lengths] = *problem.sequences;
+        options.sequence_count = static_cast<std::int64_t>(starts.empty() ? lengths.size() : starts.size() - 1);
+        options.sequence_starts = starts.empty() ? nullptr : starts.data();
+        options.sequence_lengths = lengths.empty() ? nullptr : lengths.data();
+    }
+    return options;
+}
+
+annulus_problem sizes_of(const Problem &problem, const annulus_call_options *options) {
     annulus_problem sizes = ANNULUS_PROBLEM_INIT;
     sizes.dtype = problem.dtype;
     sizes.heads = problem.heads;
@@ -95,6 +124,7 @@ annulus_problem sizes_of(const Problem &problem) {
     sizes.query_length = problem.query_length();
     sizes.key_start = 0;
     sizes.key_length = problem.length;
+    sizes.options = options;
     return sizes;
 }
 

@@ -33,6 +33,11 @@ struct QueryWindow {
     std::int64_t length = 0;
 };
 
+// What annulus_call_options says of sequences: without starts a padded batch, without lengths packed and whole.
+struct Sequences {
+    std::vector<std::int64_t> starts, lengths;
+};
+
 struct Problem {
     std::int64_t batch = 1;
     std::int64_t length = 64;
@@ -45,6 +50,7 @@ struct Problem {
     bool keys_once = false; // a key of several branches counts once
     std::optional<double> scale = {};
     std::optional<QueryWindow> window = {};
+    std::optional<Sequences> sequences = {};
     Layout layout = Layout::rows;
     double spread = 1; // standard deviation of Q: the larger, the sharper the softmax
     annulus_dtype dtype = ANNULUS_FLOAT64;
@@ -81,6 +87,8 @@ void check(annulus_status status);
 
 Config make_config(const Problem &problem, annulus_engine engine);
 Context make_context(const annulus_config *config, int threads, Memory &memory = host_memory());
-annulus_problem sizes_of(const Problem &problem);
+// The options of a call, which point into the problem's sequences.
+annulus_call_options options_of(const Problem &problem);
+annulus_problem sizes_of(const Problem &problem, const annulus_call_options *options = nullptr);
 
 } // namespace annulus::test

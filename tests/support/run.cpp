@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "support/run.hpp"
 
+#include "support/sequences.hpp"
+
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -107,12 +109,8 @@ Inputs random_inputs(const Problem &problem, std::uint64_t seed, bool with_d_lse
 }
 
 Call::Call(const Problem &problem, const Inputs &inputs, Memory &memory, bool aligned)
-    : options(ANNULUS_CALL_OPTIONS_INIT), problem_(problem), qkv_(make_qkv(problem)), gradients_(make_qkv(problem)),
-      copies_(memory, aligned) {
-    if (problem.window) {
-        options.flags = ANNULUS_CALL_QUERY_WINDOW;
-        options.query_start = problem.query_start();
-    }
+    : problem_(problem), qkv_(make_qkv(problem)), gradients_(make_qkv(problem)), copies_(memory, aligned) {
+    options = options_of(problem_);
     for (int i = 0; i < 2; ++i) {
         outs_.push_back(make_rows(problem, problem.query_length(), {problem.heads})[0]);
         statistics_.push_back(Tensor::statistics(problem.layout, statistics_dtype(problem.dtype), problem.batch,
@@ -176,6 +174,15 @@ Results Call::results(annulus_pass last) {
     return results;
 }
 
+const char *RunOptions::refusal_of(const Problem &problem) const {
+    if (!refusal)
+        return nullptr;
+    for (const SequenceRows &sequence : sequences_of(problem))
+        if (const char *const reason = refusal(sequence.cut(problem)))
+            return reason;
+    return nullptr;
+}
+
 Problem taken(Problem problem, const RunOptions &options) {
     if (options.refusal_of(problem))
         for (BranchSpec &branch : problem.branches) {
@@ -198,7 +205,8 @@ Config make_config(const Problem &problem, const RunOptions &options) {
 }
 
 bool fits_into_limit(annulus_context *context, const Problem &problem, const RunOptions &options) {
-    const annulus_problem sizes = sizes_of(problem);
+    const annulus_call_options call_options = options_of(problem);
+    const annulus_problem sizes = sizes_of(problem, &call_options);
     check(annulus_context_set_config(context, make_config(problem, options).get()));
     for (const annulus_pass pass : {ANNULUS_PASS_FORWARD, ANNULUS_PASS_BACKWARD}) {
         std::uint64_t bytes = 0;
@@ -252,7 +260,8 @@ Results run(const Problem &problem, const Inputs &inputs, const RunOptions &give
     const Context context = make_context(config.get(), options.threads, *options.memory);
     if (options.raise_limit)
         raise_limit(context.get(), problem, options);
-    return run_on(context.get(), sizes_of(problem), problem, inputs, options);
+    const annulus_call_options call_options = options_of(problem);
+    return run_on(context.get(), sizes_of(problem, &call_options), problem, inputs, options);
 }
 
 Results run_exact(const Problem &problem, const Inputs &inputs, bool backward) {

@@ -73,7 +73,8 @@ struct RunOptions {
     bool allow_tf32 = false;
     annulus_exchange exchange = ANNULUS_EXCHANGE_AUTO; // with several ranks
 
-    const char *refusal_of(const Problem &problem) const { return refusal ? refusal(problem) : nullptr; }
+    // Of a problem of several sequences, what it says of the first that it does not take.
+    const char *refusal_of(const Problem &problem) const;
 };
 
 // The problem, or one like it that the engine takes: with the linear order, other rows or the default scale.
