@@ -25,29 +25,10 @@ void PrintTo(const NamedProblem &named, std::ostream *out) {
 
 namespace {
 
-// Outside of all sequences the results are those of rows that attend to nothing, to the bit.
-void expect_nothing_outside(const Problem &problem, Results results) {
-    const Results nothing = results_of_no_sequence(problem);
-    for (const SequenceRows &sequence : sequences_of(problem))
-        sequence.paste(problem, sequence.cut(problem, nothing), results);
-    expect_identical(results, nothing);
-}
-
 void expect_each_as_if_alone(const Problem &problem, const Inputs &inputs, const std::vector<RunOptions> &ways) {
-    std::vector<Results> all;
-    for (const RunOptions &options : ways) {
-        all.push_back(run(problem, poisoned(problem, inputs), options));
-        expect_nothing_outside(problem, all.back());
-    }
-    for (const SequenceRows &sequence : sequences_of(problem)) {
-        SCOPED_TRACE(testing::Message() << "the sequence of " << sequence.length << " rows from " << sequence.start
-                                        << " on, batch entry " << sequence.first_batch);
-        const Problem own = sequence.cut(problem);
-        const Inputs own_inputs = sequence.cut(problem, inputs);
-        const Results exact = run_exact(own, own_inputs), low = plain_if_half(own, own_inputs);
-        for (const Results &results : all)
-            expect_agreement(own, sequence.cut(problem, results), exact, low);
-    }
+    const EachAlone alone(problem, inputs);
+    for (const RunOptions &options : ways)
+        alone.expect(run(problem, poisoned(problem, inputs), options));
 }
 
 Sequences packed(const std::vector<std::int64_t> &starts) {

@@ -20,6 +20,10 @@ Otherwise of_branch(const std::string &name, const std::function<void(BranchSpec
     return of_problem(name, "branch 1 ", [change](Problem &problem) { change(problem.branches[1]); });
 }
 
+Sequences halves() {
+    return {{0, 12, 24}, {}};
+}
+
 std::vector<Otherwise> disagreements() {
     return {
         of_problem("dtype", "dtype", [](Problem &p) { p.dtype = ANNULUS_FLOAT64; }),
@@ -32,6 +36,7 @@ std::vector<Otherwise> disagreements() {
         of_problem("padding", "padding", [](Problem &p) { p.zero_keys = true; }),
         of_problem("key_rule", "key rule", [](Problem &p) { p.keys_once = true; }),
         of_problem("scale", "scale", [](Problem &p) { p.scale = 0.5; }),
+        of_problem("sequences_on_one_rank", "the number of sequences", [](Problem &p) { p.sequences = halves(); }),
         of_problem("more_branches", "branches", [](Problem &p) { p.branches.emplace_back(); }),
         of_problem("fewer_branches", "branches", [](Problem &p) { p.branches.pop_back(); }),
         of_branch("segment_length", [](BranchSpec &b) { b.segment = 8; }),
@@ -78,6 +83,55 @@ TEST_P(Disagreement, IsAnErrorOnAllRanks) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Fields, Disagreement, testing::ValuesIn(disagreements()), name_of);
+
+TEST(Agreement, IsAboutEverySequence) {
+    const std::vector<Comm> comms = make_local_comms(ranks);
+    const std::vector<Sequences> others = {
+        {{0, 11, 24}, {}}, {{1, 12, 24}, {}}, {{0, 12, 23}, {}}, {{0, 12, 24}, {12, 11}}, {{}, {24, 24}}};
+    for (const annulus_pass pass : passes)
+        for (const Sequences &other : others)
+            for (int odd = 0; odd < ranks; ++odd) {
+                SCOPED_TRACE(testing::Message()
+                             << "pass " << pass << ", rank " << odd << ": " << testing::PrintToString(other.starts));
+                std::vector<Part> parts(ranks);
+                for (Part &part : parts) {
+                    part.pass = pass;
+                    part.problem.sequences = halves();
+                }
+                parts[odd].problem.sequences = other;
+                for (const Outcome &outcome : call_all(parts, comms)) {
+                    EXPECT_EQ(outcome.status, ANNULUS_ERROR_ARGUMENT) << outcome.message;
+                    EXPECT_TRUE(holds(outcome.message, "sequence_starts or sequence_lengths differ"))
+                        << outcome.message;
+                    EXPECT_TRUE(holds(outcome.message, "rank " + std::to_string(odd ? odd : 1)) ||
+                                holds(outcome.message, "ranks " + std::to_string(odd ? odd : 1)))
+                        << outcome.message;
+                    EXPECT_TRUE(outcome.untouched);
+                }
+                expect_service(comms);
+            }
+}
+
+// Only all ranks together know how many rows there are.
+TEST(Agreement, RefusesSequencesBeyondAllRows) {
+    const std::vector<Comm> comms = make_local_comms(ranks);
+    for (const annulus_pass pass : passes)
+        for (const Sequences &sequences :
+             {Sequences{{0, 12, 25}, {}}, Sequences{{25, 25}, {}}, Sequences{{}, {24, 25}}}) {
+            SCOPED_TRACE(testing::Message() << "pass " << pass << " " << testing::PrintToString(sequences.starts));
+            std::vector<Part> parts(ranks);
+            for (Part &part : parts) {
+                part.pass = pass;
+                part.problem.sequences = sequences;
+            }
+            for (const Outcome &outcome : call_all(parts, comms)) {
+                EXPECT_EQ(outcome.status, ANNULUS_ERROR_ARGUMENT) << outcome.message;
+                EXPECT_TRUE(holds(outcome.message, "24 rows on all ranks")) << outcome.message;
+                EXPECT_TRUE(outcome.untouched);
+            }
+            expect_service(comms);
+        }
+}
 
 // What one rank sets must be what all have; its own rows are. The others set that, or nothing.
 TEST(Agreement, ChecksTheShardsThatWereSet) {

@@ -70,7 +70,7 @@ Caller::Caller(const Part &part, annulus_comm *comm)
     if (!is_forward()) // inputs then
         for (const annulus_tensor *input : {&a.out, &a.lse})
             std::ranges::fill(elements_of(*input), 0);
-    pointers_ = {&a.q, &a.k, &a.v, &a.out, &a.lse, &a.d_out, &a.d_lse, &a.d_q, &a.d_k, &a.d_v};
+    pointers_ = {&a.q, &a.k, &a.v, &a.out, &a.lse, &a.d_out, &a.d_lse, &a.d_q, &a.d_k, &a.d_v, &call_.options};
     part.spoil(a, pointers_);
 }
 

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Several ranks, as threads, against one: the reference engine on the whole sequence in float64.
+// Several ranks, as threads, against one: the reference engine on each whole sequence in float64. Rows of no sequence
+// hold NaN.
 #include "engines/table.hpp"
 #include "ranks/ranks_subject.hpp"
 
 #include "support/compare.hpp"
 #include "support/random_problem.hpp"
+#include "support/sequences.hpp"
 
 #include <gtest/gtest.h>
 
@@ -22,9 +24,7 @@ namespace {
 
 class Expected {
   public:
-    Expected(const Problem &problem, std::uint64_t seed)
-        : problem_(problem), inputs_(random_inputs(problem, seed)), exact_(run_exact(problem, inputs_)),
-          low_(plain_if_half(problem, inputs_)) {}
+    Expected(const Problem &problem, std::uint64_t seed) : Expected(problem, random_inputs(problem, seed)) {}
 
     void expect_of(const RanksWay &way, const std::vector<std::int64_t> &lengths) const {
         const int ranks = static_cast<int>(lengths.size());
@@ -37,14 +37,17 @@ class Expected {
             options.run = way.run;
             options.run.exchange = exchange;
             options.memories = way.memories(ranks);
-            expect_agreement(problem_, run_ranks(problem_, inputs_, options, way.comms(ranks)), exact_, low_);
+            alone_.expect(run_ranks(problem_, inputs_, options, way.comms(ranks)));
         }
     }
 
   private:
+    Expected(const Problem &problem, const Inputs &inputs)
+        : problem_(problem), inputs_(poisoned(problem, inputs)), alone_(problem, inputs) {}
+
     const Problem &problem_;
     const Inputs inputs_;
-    const Results exact_, low_;
+    const EachAlone alone_;
 };
 
 class Table : public testing::TestWithParam<NamedProblem> {};
@@ -77,6 +80,41 @@ std::string name_of(const testing::TestParamInfo<NamedProblem> &info) {
 INSTANTIATE_TEST_SUITE_P(Rules, Table, testing::ValuesIn(table(rule_combinations(), ranks_rule_dtypes())), name_of);
 INSTANTIATE_TEST_SUITE_P(Named, Table, testing::ValuesIn(table(named_problems(), ranks_dtypes())), name_of);
 
+// Whole sequences on a rank, on two, over all of them, and rows of none on some.
+std::vector<NamedProblem> sequences() {
+    const std::vector<BranchSpec> branches = {
+        {.segment = 20}, {.segment = 64, .dilation = 3, .query = ANNULUS_QUERY_EVERY}, {.dilation = 2}};
+    std::vector<NamedProblem> problems;
+    const auto add = [&](const std::string &name, std::int64_t batch, const Sequences &sequences) {
+        for (const bool causal : {false, true})
+            problems.push_back({name + (causal ? "_causal" : ""),
+                                {.batch = batch,
+                                 .length = 150,
+                                 .heads = 4,
+                                 .kv_heads = 2,
+                                 .dim = 16,
+                                 .branches = branches,
+                                 .causal = causal,
+                                 .zero_keys = !causal,
+                                 .sequences = sequences}});
+    };
+    add("packed", 1, {{0, 10, 11, 80, 150}, {}});
+    add("packed_two_entries", 2, {{0, 70, 140, 150}, {}});
+    add("packed_with_gaps", 2, {{20, 60, 60, 120, 140}, {30, 0, 60, 1}});
+    add("all_rows_at_one_end", 1, {{0, 15, 30}, {}});
+    add("empty_sequences", 1, {{10, 10, 150, 150}, {0, 0, 0}});
+    add("padded", 4, {{}, {150, 0, 1, 77}});
+    problems.push_back({"curves",
+                        {.length = 150,
+                         .heads = 4,
+                         .branches = {{.segment = 30, .dilation = 2, .order = ANNULUS_ORDER_HILBERT},
+                                      {.dilation = 3, .order = ANNULUS_ORDER_HILBERT}},
+                         .sequences = Sequences{{3, 67, 128, 148}, {}}}});
+    return problems;
+}
+
+INSTANTIATE_TEST_SUITE_P(Sequences, Table, testing::ValuesIn(table(sequences(), ranks_dtypes())), name_of);
+
 // What is added in the order of arrival would differ now and then.
 TEST(Ranks, GiveTheSameBitsEveryTime) {
     const std::vector<RanksWay> ways = ranks_ways();
@@ -103,6 +141,8 @@ TEST_P(Random, RanksAgreeWithOne) {
     const auto seed = static_cast<std::uint64_t>(GetParam());
     Problem problem = random_problem(seed);
     problem.window.reset();
+    if (seed % 3 == 0)
+        problem = in_random_sequences(problem, seed);
     const std::vector<annulus_dtype> dtypes = ranks_dtypes();
     if (std::find(dtypes.begin(), dtypes.end(), problem.dtype) == dtypes.end())
         problem.dtype = dtypes[seed % dtypes.size()];

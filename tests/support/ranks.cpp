@@ -112,7 +112,9 @@ Context make_rank_context(const Problem &whole, const RankOptions &options, int 
 Results run_rank(const Problem &whole, const Inputs &inputs, const RankOptions &options, int rank, annulus_comm *comm) {
     const Context context = make_rank_context(whole, options, rank, comm);
     const std::int64_t start = start_of(options, rank), length = options.lengths[static_cast<std::size_t>(rank)];
-    const annulus_problem sizes = shard_sizes(whole, start, length);
+    const annulus_call_options call_options = options_of(whole);
+    annulus_problem sizes = shard_sizes(whole, start, length);
+    sizes.options = &call_options;
     RunOptions run = options.run;
     run.memory = &options.memory(rank);
     // Before a call a context knows no other lengths than those that were set.

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "support/sequences.hpp"
 
+#include "support/compare.hpp"
+
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <limits>
 #include <numeric>
@@ -125,6 +129,25 @@ Inputs poisoned(const Problem &problem, const Inputs &inputs) {
         parts.statistics.put(parts.statistics.of(inputs.d_lse), poisoned.d_lse);
     }
     return poisoned;
+}
+
+EachAlone::EachAlone(const Problem &problem, const Inputs &inputs)
+    : problem_(problem), sequences_(sequences_of(problem)), exact_(results_of_no_sequence(problem)), low_(exact_) {
+    for (const SequenceRows &rows : sequences_) {
+        const Problem own = rows.cut(problem);
+        const Inputs own_inputs = rows.cut(problem, inputs);
+        rows.paste(problem, run_exact(own, own_inputs), exact_);
+        rows.paste(problem, plain_if_half(own, own_inputs), low_);
+    }
+}
+
+void EachAlone::expect(const Results &results) const {
+    expect_agreement(problem_, results, exact_, low_);
+    const Results nothing = results_of_no_sequence(problem_);
+    Results outside = results;
+    for (const SequenceRows &rows : sequences_)
+        rows.paste(problem_, rows.cut(problem_, nothing), outside);
+    expect_identical(outside, nothing);
 }
 
 Problem in_random_sequences(Problem problem, std::uint64_t seed) {

@@ -30,6 +30,20 @@ Results results_of_no_sequence(const Problem &problem);
 // The values with NaN in the rows of no sequence.
 Inputs poisoned(const Problem &problem, const Inputs &inputs);
 
+// Each sequence computed alone by the reference engine in float64, and put together.
+class EachAlone {
+  public:
+    EachAlone(const Problem &problem, const Inputs &inputs);
+    // Fails the running test unless `results` agree, as expect_agreement() has it, and are those of rows that attend to
+    // nothing, to the bit, where no sequence is.
+    void expect(const Results &results) const;
+
+  private:
+    const Problem problem_;
+    const std::vector<SequenceRows> sequences_;
+    Results exact_, low_;
+};
+
 // The same problem in random sequences, packed or padded; given grid widths still fit.
 Problem in_random_sequences(Problem problem, std::uint64_t seed);
 
