@@ -125,6 +125,41 @@ constexpr void for_each_class_pair(const BranchPlan &branch, std::int32_t head, 
     }
 }
 
+// ---- A query and a key.
+
+// The class of keys that a key is one of, as a number; no two classes of a branch have the same.
+constexpr std::int64_t class_of_key(const BranchPlan &branch, std::int64_t key) {
+    const Segment segment = branch.segment_at(key);
+    return segment.range.start + segment.place(key) % branch.dilation();
+}
+
+// The class that a query of a head attends to; -1 where there is none.
+constexpr std::int64_t class_of_query(const BranchPlan &branch, std::int32_t head, std::int64_t query) {
+    const ClassPair pair = pair_of_query(branch, head, query);
+    return pair.queries.count > 0 && pair.keys.count > 0 ? pair.segment.range.start + pair.keys.first : -1;
+}
+
+// Whether a query of a head attends to a key, causality apart.
+constexpr bool attends(const BranchPlan &branch, std::int32_t head, std::int64_t query, std::int64_t key) {
+    return branch.segment_of(query) == branch.segment_of(key) &&
+           class_of_query(branch, head, query) == class_of_key(branch, key);
+}
+
+// The same in any of some branches.
+constexpr bool attends(const BranchPlan *branches, std::int32_t count, std::int32_t head, std::int64_t query,
+                       std::int64_t key) {
+    for (std::int32_t i = 0; i < count; ++i)
+        if (attends(branches[i], head, query, key))
+            return true;
+    return false;
+}
+
+// Whether a segment of a branch has positions in both windows, or between; neither is empty.
+constexpr bool segment_meets(const BranchPlan &branch, const Window &a, const Window &b) {
+    return branch.segment_of(a.start) <= branch.segment_of(b.end() - 1) &&
+           branch.segment_of(b.start) <= branch.segment_of(a.end() - 1);
+}
+
 // Whether a query of a head attends to a real key in `keys`.
 constexpr bool has_keys(const BranchPlan &branch, std::int32_t head, std::int64_t query, const Window &keys) {
     const ClassPair pair = pair_of_query(branch, head, query);

@@ -19,6 +19,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 namespace annulus {
@@ -231,6 +232,10 @@ class Plan {
     // Whether a query may have a key of several branches that is to count once.
     bool shares_keys() const {
         return shape_->pattern.key_rule == ANNULUS_KEY_ONCE && shape_->pattern.branches.size() > 1;
+    }
+    // The branches whose keys do not count again in `branch`, one of branches().
+    std::span<const BranchPlan> earlier_branches(const BranchPlan &branch) const {
+        return {branches().data(), shares_keys() ? static_cast<std::size_t>(&branch - branches().data()) : 0};
     }
     std::uint64_t bytes() const {
         return sizeof *this + sizeof *shape_ + shape_->pattern.branches.capacity() * sizeof(Branch) +

@@ -100,6 +100,36 @@ TEST_P(RandomPairs, OfQueriesHaveTheirKeys) {
     });
 }
 
+TEST_P(RandomPairs, AreTheQueriesThatAttendToAKey) {
+    const auto &branches = plan_.branches();
+    for (std::int32_t h = 0; h < problem_.heads; ++h)
+        for (std::int64_t n = 0; n < problem_.length; ++n) {
+            std::set<std::int64_t> of_branches; // those before the branch at hand
+            for_each_branch([&](const BranchPlan &branch, std::size_t i) {
+                const Positions keys = keys_of(i, n, h).positions;
+                const std::set<std::int64_t> wanted(keys.begin(), keys.end());
+                for (std::int64_t m = 0; m < (problem_.causal ? n + 1 : problem_.length); ++m) {
+                    ASSERT_EQ(attends(branch, h, n, m), wanted.contains(m)) << "query " << n << ", key " << m;
+                    ASSERT_EQ(attends(branches.data(), static_cast<std::int32_t>(i), h, n, m), of_branches.contains(m));
+                }
+                of_branches.insert(keys.begin(), keys.end());
+            });
+        }
+}
+
+TEST_P(RandomPairs, AreInNoSegmentThatDoesNotMeetThem) {
+    for_each_branch([&](const BranchPlan &branch, std::size_t) {
+        const Window a = window(), b = window();
+        if (a.length == 0 || b.length == 0)
+            return;
+        bool met = false;
+        for (std::int64_t n = a.start; n < a.end(); ++n)
+            for (std::int64_t m = b.start; m < b.end(); ++m)
+                met = met || branch.segment_of(n) == branch.segment_of(m);
+        ASSERT_EQ(segment_meets(branch, a, b), met);
+    });
+}
+
 TEST_P(RandomPairs, OfKeysHaveTheirQueries) {
     for_each_branch([&](const BranchPlan &branch, std::size_t i) {
         // The queries of each key, by head.

@@ -207,6 +207,27 @@ TEST_P(Simd, MaskHidesLaterKeys) {
     });
 }
 
+TEST_P(Simd, MaskHidesKeysOfTheQuerysClass) {
+    on_both_types([]<class T>(const VectorKernels<T> &kernels, annulus_dtype) {
+        constexpr int keys = 9;
+        std::vector<T> scores = random_values<T>(keys * group_columns, 1, 1);
+        scores[2] = static_cast<T>(nan); // key 0, query 2: hidden like any other
+        const std::vector<T> before = scores;
+        std::int64_t key_classes[keys], query_classes[group_columns];
+        for (int key = 0; key < keys; ++key)
+            key_classes[key] = (std::int64_t{1} << 40) + key % 4;
+        for (int c = 0; c < group_columns; ++c)
+            query_classes[c] = c % 5 == 0 ? -1 : (std::int64_t{1} << 40) + (c + 2) % 4;
+        for (const T value : {static_cast<T>(-infinity), T{0}}) {
+            kernels.mask_equal(scores.data(), keys, key_classes, query_classes, value);
+            for (int i = 0; i < keys * group_columns; ++i) {
+                const int key = i / group_columns, c = i % group_columns;
+                ASSERT_EQ(scores[i], c % 5 != 0 && key % 4 == (c + 2) % 4 ? value : before[i]);
+            }
+        }
+    });
+}
+
 TEST_P(Simd, RunningSoftmax) {
     on_both_types([]<class T>(const VectorKernels<T> &kernels, annulus_dtype dtype) {
         const double unit = rounding_unit(dtype);

@@ -21,8 +21,10 @@ namespace {
 constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr double nan = std::numeric_limits<double>::quiet_NaN();
 
-Problem pattern(bool is_whole, bool causal, annulus_dtype dtype) {
-    if (is_whole) // nothing is ragged in tiles of 64; causality hides some of them
+enum class Pattern { mixed, whole, once };
+
+Problem pattern(Pattern pattern, bool causal, annulus_dtype dtype) {
+    if (pattern == Pattern::whole) // nothing is ragged in tiles of 64; causality hides some of them
         return {.length = 192,
                 .heads = 4,
                 .kv_heads = 2,
@@ -37,6 +39,7 @@ Problem pattern(bool is_whole, bool causal, annulus_dtype dtype) {
                          {.segment = 100, .dilation = 3, .query = ANNULUS_QUERY_EVERY},
                          {.dilation = 5, .query = ANNULUS_QUERY_RESIDUE, .order = ANNULUS_ORDER_HILBERT}},
             .causal = causal,
+            .keys_once = pattern == Pattern::once,
             .dtype = dtype};
 }
 
@@ -65,7 +68,7 @@ Rows keys_of(const Problem &problem, const Mask &mask, const Rows &queries) {
     return rows;
 }
 
-class Nonfinite : public testing::TestWithParam<std::tuple<bool, bool, annulus_dtype, double, std::size_t>> {
+class Nonfinite : public testing::TestWithParam<std::tuple<Pattern, bool, annulus_dtype, double, std::size_t>> {
   protected:
     const bool causal_ = std::get<1>(GetParam());
     const annulus_dtype dtype_ = std::get<2>(GetParam());
@@ -167,8 +170,10 @@ TEST_P(Nonfinite, GradientRowReachesItselfAndItsKeys) {
 }
 
 std::string name_of(const testing::TestParamInfo<Nonfinite::ParamType> &info) {
-    const auto [is_whole, causal, dtype, value, way] = info.param;
-    return std::string(is_whole ? "whole_" : "") + (causal ? "causal_" : "all_") + annulus_dtype_name(dtype) +
+    const auto [pattern, causal, dtype, value, way] = info.param;
+    static const char *const patterns[] = {"", "whole_", "once_"};
+    return std::string(patterns[static_cast<int>(pattern)]) + (causal ? "causal_" : "all_") +
+           annulus_dtype_name(dtype) +
            (std::isnan(value) ? "_nan"
             : value > 0       ? "_infinity"
                               : "_minus_infinity") +
@@ -176,7 +181,8 @@ std::string name_of(const testing::TestParamInfo<Nonfinite::ParamType> &info) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Rows, Nonfinite,
-                         testing::Combine(testing::Bool(), testing::Bool(), testing::ValuesIn(subject_dtypes()),
+                         testing::Combine(testing::Values(Pattern::mixed, Pattern::whole, Pattern::once),
+                                          testing::Bool(), testing::ValuesIn(subject_dtypes()),
                                           testing::Values(nan, infinity, -infinity),
                                           testing::Range(std::size_t{0}, subject_ways().size())),
                          name_of);

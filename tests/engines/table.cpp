@@ -14,6 +14,42 @@ bool quick() {
     return std::getenv("ANNULUS_TEST_QUICK") != nullptr;
 }
 
+std::vector<NamedProblem> nested_problems() {
+    const BranchSpec near = {.segment = 64}, middle = {.segment = 256, .dilation = 2},
+                     far = {.segment = 1024, .dilation = 4};
+    const auto with_query = [](BranchSpec branch, annulus_query_rule rule) {
+        branch.query = rule;
+        return branch;
+    };
+    BranchSpec residues = with_query(middle, ANNULUS_QUERY_RESIDUE), curve = with_query(far, ANNULUS_QUERY_EVERY);
+    residues.first_head = 1;
+    curve.order = ANNULUS_ORDER_HILBERT;
+    std::vector<NamedProblem> problems;
+    for (const bool causal : {false, true}) {
+        const auto add = [&](const std::string &name, std::vector<BranchSpec> branches) {
+            problems.push_back({name + (causal ? "_causal" : ""),
+                                {.length = 1111,
+                                 .heads = 4,
+                                 .kv_heads = 2,
+                                 .dim = 16,
+                                 .branches = std::move(branches),
+                                 .causal = causal}});
+        };
+        add("nested_like_longnet", {near, middle, far});
+        add("nested_the_longest_first", {{}, middle, near});
+        add("nested_twice_the_same", {middle, far, middle});
+        add("nested_rules", {near, residues, with_query(far, ANNULUS_QUERY_EVERY), far});
+        add("nested_along_a_curve", {curve, near, residues});
+    }
+    return problems;
+}
+
+std::vector<NamedProblem> with_keys_once(std::vector<NamedProblem> problems) {
+    for (NamedProblem &named : problems)
+        named.problem.keys_once = true;
+    return problems;
+}
+
 std::vector<NamedProblem> with_dtypes(const std::vector<NamedProblem> &problems,
                                       const std::vector<annulus_dtype> &dtypes) {
     std::vector<NamedProblem> all;

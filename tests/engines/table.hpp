@@ -28,6 +28,12 @@ Problem gigapath(std::int64_t tiles);
 // A bit of everything, causal.
 Problem mixed_problem(annulus_dtype dtype);
 
+// Branches that reach keys of one another, over several tiles: nested as LongNet's, the longest first, twice the same.
+std::vector<NamedProblem> nested_problems();
+
+// The same problems with keys that count once.
+std::vector<NamedProblem> with_keys_once(std::vector<NamedProblem> problems);
+
 // Each problem in every one of `dtypes`.
 std::vector<NamedProblem> with_dtypes(const std::vector<NamedProblem> &problems,
                                       const std::vector<annulus_dtype> &dtypes);

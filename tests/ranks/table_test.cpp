@@ -79,6 +79,11 @@ std::string name_of(const testing::TestParamInfo<NamedProblem> &info) {
 
 INSTANTIATE_TEST_SUITE_P(Rules, Table, testing::ValuesIn(table(rule_combinations(), ranks_rule_dtypes())), name_of);
 INSTANTIATE_TEST_SUITE_P(Named, Table, testing::ValuesIn(table(named_problems(), ranks_dtypes())), name_of);
+INSTANTIATE_TEST_SUITE_P(RulesOnce, Table,
+                         testing::ValuesIn(table(with_keys_once(rule_combinations()), {ranks_rule_dtypes().front()})),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(NestedOnce, Table, testing::ValuesIn(table(with_keys_once(nested_problems()), ranks_dtypes())),
+                         name_of);
 
 // Whole sequences on a rank, on two, over all of them, and rows of none on some.
 std::vector<NamedProblem> sequences() {
@@ -143,6 +148,7 @@ TEST_P(Random, RanksAgreeWithOne) {
     problem.window.reset();
     if (seed % 3 == 0)
         problem = in_random_sequences(problem, seed);
+    problem.keys_once = seed % 4 == 2;
     const std::vector<annulus_dtype> dtypes = ranks_dtypes();
     if (std::find(dtypes.begin(), dtypes.end(), problem.dtype) == dtypes.end())
         problem.dtype = dtypes[seed % dtypes.size()];

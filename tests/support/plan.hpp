@@ -13,6 +13,7 @@ inline Pattern pattern_of(const Problem &problem) {
         pattern.branches.push_back({spec.segment, spec.dilation, spec.first_head, spec.head_count, spec.phase,
                                     spec.residue, spec.query, spec.order, spec.width});
     pattern.padding_rule = problem.zero_keys ? ANNULUS_PADDING_ZERO_KEYS : ANNULUS_PADDING_EXACT;
+    pattern.key_rule = problem.keys_once ? ANNULUS_KEY_ONCE : ANNULUS_KEY_EACH_BRANCH;
     pattern.causal = problem.causal;
     pattern.scale = problem.scale;
     return pattern;

@@ -193,6 +193,8 @@ Problem taken(Problem problem, const RunOptions &options) {
         problem.layout = Layout::packed;
     if (options.refusal_of(problem))
         problem.scale.reset();
+    if (options.refusal_of(problem))
+        problem.keys_once = false;
     return problem;
 }
 

@@ -11,6 +11,7 @@
 #include "core/softmax_limits.hpp"
 #include "core/workspace.hpp"
 #include "cpu/blocked/passes.hpp"
+#include "cpu/blocked/repeated_keys.hpp"
 #include "cpu/blocked/tile.hpp"
 #include "cpu/parallel.hpp"
 
@@ -59,6 +60,7 @@ template <class T> struct Scratch {
     T *k, *v, *d_k, *d_v;        // [key_tile, D]
     T *scores, *d_scores;        // [key_tile, group_columns]
     std::int64_t *key_positions; // [key_tile]
+    RepeatedKeys::Table *repeated;
 };
 
 template <class T> Scratch<T> book_scratch(Workspace &workspace, const Plan &plan) {
@@ -74,6 +76,7 @@ template <class T> Scratch<T> book_scratch(Workspace &workspace, const Plan &pla
     for (T **tile : {&s.scores, &s.d_scores})
         *tile = workspace.take<T>(keys * group_columns);
     s.key_positions = workspace.take<std::int64_t>(keys);
+    s.repeated = RepeatedKeys::book(workspace, plan);
     return s;
 }
 
@@ -161,7 +164,7 @@ template <class T> class CellBackward {
         const std::int32_t group = plan_.problem().heads / plan_.problem().kv_heads;
         const Progression heads = branch.users(residue, cell.kv_head * group, (cell.kv_head + 1) * group);
         for (std::int64_t j = 0; j < heads.count; ++j)
-            run_head(cell.b, static_cast<std::int32_t>(heads[j]), segment, keys, queries, span);
+            run_head(cell.b, static_cast<std::int32_t>(heads[j]), branch, segment, keys, queries, span);
     }
 
   private:
@@ -171,8 +174,8 @@ template <class T> class CellBackward {
         return fill_positions(pair.segment, queries, 0, queries.count, plan_.problem().queries, s_.query_positions);
     }
 
-    void run_head(std::int64_t b, std::int32_t head, const Segment &segment, const Progression &keys, int queries,
-                  const Span &query_span) const {
+    void run_head(std::int64_t b, std::int32_t head, const BranchPlan &branch, const Segment &segment,
+                  const Progression &keys, int queries, const Span &query_span) const {
         const VectorKernels<T> &vector = vector_kernels<T>();
         const Problem &problem = plan_.problem();
         const std::int32_t kv_head = problem.kv_head(head);
@@ -184,6 +187,7 @@ template <class T> class CellBackward {
         const auto scale_log2 = static_cast<T>(plan_.scale() * std::numbers::log2e);
         const bool causal = plan_.causal();
         const int tile = key_tile(problem.head_dim);
+        RepeatedKeys repeated(s_.repeated, plan_.earlier_branches(branch), head, s_.query_positions, queries);
         for (std::int64_t from = 0; from < keys.count; from += tile) {
             const int n = fill_positions(segment, keys, from, std::min<std::int64_t>(tile, keys.count - from),
                                          problem.keys, s_.key_positions);
@@ -192,6 +196,7 @@ template <class T> class CellBackward {
             const Span span = span_of(s_.key_positions, n);
             if (causal && span.low > query_span.high)
                 continue;
+            repeated.meet(query_span, s_.key_positions, n, span);
             const bool k_finite = load_tile(k, s_.key_positions, n, d_, s_.k);
             load_tile(v, s_.key_positions, n, d_, s_.v);
             std::fill_n(s_.d_k, n * d_, T{0});
@@ -211,7 +216,11 @@ template <class T> class CellBackward {
                 if (masked) // afterwards: a query's LSE may be NaN, and that is not for the keys it does not see
                     for (T *hidden : {s_.scores, s_.d_scores})
                         vector.mask(hidden, seen, s_.key_positions, s_.query_positions + group, T{0});
-                const bool careful_q = masked && !q_finite, careful_k = masked && !k_finite;
+                const bool repeats = repeated.meets(own);
+                if (repeats)
+                    for (T *hidden : {s_.scores, s_.d_scores})
+                        repeated.hide(group, seen, hidden, T{0});
+                const bool careful_q = (masked || repeats) && !q_finite, careful_k = (masked || repeats) && !k_finite;
                 add_to_keys(careful_q, seen, d_, columns, s_.scores, s_.d_out + offset, s_.d_v);
                 add_to_keys(careful_q, seen, d_, columns, s_.d_scores, s_.q + offset, s_.d_k);
                 add_to_queries(careful_k, columns, d_, seen, s_.d_scores, s_.k, s_.d_q + offset);

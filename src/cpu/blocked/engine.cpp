@@ -51,8 +51,6 @@ template <class T> class BlockedCall final : public PreparedCall {
 };
 
 Preparation prepare(const Plan &plan, annulus_pass pass, CallPart part, Device &, const Limits &limits) {
-    if (plan.shares_keys())
-        return {nullptr, counts_keys_by_branch};
     if (plan.problem().dtype == ANNULUS_FLOAT64)
         return {std::make_unique<BlockedCall<double>>(plan, pass, part, limits.threads)};
     return {std::make_unique<BlockedCall<float>>(plan, pass, part, limits.threads)};

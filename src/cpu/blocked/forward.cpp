@@ -9,6 +9,7 @@
 #include "core/class_pairs.hpp"
 #include "core/workspace.hpp"
 #include "cpu/blocked/passes.hpp"
+#include "cpu/blocked/repeated_keys.hpp"
 #include "cpu/blocked/tile.hpp"
 #include "cpu/parallel.hpp"
 
@@ -59,6 +60,7 @@ template <class T> struct Scratch {
     T *scores;                       // [key_tile, group_columns]
     std::int64_t *key_positions;     // [key_tile]
     std::int64_t *masking_positions; // [group_columns]
+    RepeatedKeys::Table *repeated;
 };
 
 template <class T> Scratch<T> book(Workspace &workspace, const Plan &plan) {
@@ -81,6 +83,7 @@ template <class T> Scratch<T> book(Workspace &workspace, const Plan &plan) {
     s.scores = workspace.take<T>(keys * group_columns);
     s.key_positions = workspace.take<std::int64_t>(keys);
     s.masking_positions = workspace.take<std::int64_t>(group_columns);
+    s.repeated = RepeatedKeys::book(workspace, plan);
     return s;
 }
 
@@ -148,11 +151,11 @@ template <class T> class BlockForward {
             for (std::int64_t i = 0; i < part.length; ++i)
                 s_.places[i] = segment.place(part.start + i);
         for_each_class_pair(branch, at.head, segment, part, plan_.problem().keys,
-                            [&](const ClassPair &pair) { run_pair(at, part, pair); });
+                            [&](const ClassPair &pair) { run_pair(at, branch, part, pair); });
     }
 
     // The queries of a pair inside `part` against its keys.
-    void run_pair(const Head &at, const Window &part, const ClassPair &pair) const {
+    void run_pair(const Head &at, const BranchPlan &branch, const Window &part, const ClassPair &pair) const {
         std::int64_t count = 0;
         if (pair.segment.curve.is_linear()) {
             for (; count < pair.queries.count; ++count)
@@ -163,10 +166,11 @@ template <class T> class BlockForward {
                     s_.members[count++] = part.start + i;
         }
         for (std::int64_t i = 0; i < count; i += query_tile)
-            run_tile(at, pair, s_.members + i, static_cast<int>(std::min<std::int64_t>(query_tile, count - i)));
+            run_tile(at, branch, pair, s_.members + i, static_cast<int>(std::min<std::int64_t>(query_tile, count - i)));
     }
 
-    void run_tile(const Head &at, const ClassPair &pair, const std::int64_t *queries, int count) const {
+    void run_tile(const Head &at, const BranchPlan &branch, const ClassPair &pair, const std::int64_t *queries,
+                  int count) const {
         const Segment &segment = pair.segment;
         const VectorKernels<T> &vector = vector_kernels<T>();
         load_tile(HeadRows(tensors_.q, at.b, at.head, plan_.problem().queries.start), queries, count, d_, s_.rows);
@@ -184,6 +188,7 @@ template <class T> class BlockForward {
         const std::int64_t last_query = queries[count - 1]; // they ascend
         const std::int64_t key_count = clip(segment, pair.keys, seen_keys(causal, last_query, problem.keys)).count;
         const int tile = key_tile(plan_.problem().head_dim);
+        RepeatedKeys repeated(s_.repeated, plan_.earlier_branches(branch), at.head, queries, count);
         for (std::int64_t from = 0; from < key_count; from += tile) {
             const int n = fill_positions(segment, pair.keys, from, std::min<std::int64_t>(tile, key_count - from),
                                          problem.keys, s_.key_positions);
@@ -192,6 +197,7 @@ template <class T> class BlockForward {
             const Span span = span_of(s_.key_positions, n);
             if (causal && span.low > last_query)
                 continue;
+            repeated.meet({queries[0], last_query}, s_.key_positions, n, span);
             load_tile(k, s_.key_positions, n, d_, s_.k);
             const bool v_finite = load_tile(v, s_.key_positions, n, d_, s_.v);
             for (int group = 0; group < count; group += group_columns) {
@@ -207,12 +213,15 @@ template <class T> class BlockForward {
                     vector.mask(s_.scores, seen, s_.key_positions, s_.masking_positions,
                                 -std::numeric_limits<T>::infinity());
                 }
+                const bool repeats = repeated.meets({queries[group], last});
+                if (repeats)
+                    repeated.hide(group, seen, s_.scores, -std::numeric_limits<T>::infinity());
                 T *o = s_.tile_o + group * d_;
                 if (vector.softmax(s_.scores, seen, s_.tile_m + group, s_.tile_l + group, s_.correction))
                     for (int c = 0; c < columns; ++c)
                         if (s_.correction[c] != T{1})
                             vector.scale(o + c * d_, s_.correction[c], d_);
-                add_to_queries(masked && !v_finite, columns, d_, seen, s_.scores, s_.v, o);
+                add_to_queries((masked || repeats) && !v_finite, columns, d_, seen, s_.scores, s_.v, o);
             }
         }
         store_state(at, queries, count);

@@ -42,6 +42,8 @@ template <class T> struct VectorKernels {
     T (*dot)(const T *a, const T *b, int n);
     // Sets S[i][c] to `value` wherever key_position[i] > query_position[c].
     void (*mask)(T *scores, int keys, const std::int64_t *key_position, const std::int64_t *query_position, T value);
+    // Sets S[i][c] to `value` wherever key_class[i] == query_class[c].
+    void (*mask_equal)(T *scores, int keys, const std::int64_t *key_class, const std::int64_t *query_class, T value);
     // One step of the running softmax: replaces S by P = 2^(S - m'), where m' is the maximum of m and the tile; sets
     // m = m', correction = 2^(m - m'), l = l * correction + sum of P. Returns whether any correction is not 1.
     bool (*softmax)(T *scores, int keys, T *m, T *l, T *correction);

@@ -134,6 +134,14 @@ void mask(T *scores, int keys, const std::int64_t *key_position, const std::int6
                 key_position[key] > query_position[c] ? value : scores[key * group_columns + c];
 }
 
+template <class T>
+void mask_equal(T *scores, int keys, const std::int64_t *key_class, const std::int64_t *query_class, T value) {
+    for (int key = 0; key < keys; ++key)
+        for (int c = 0; c < group_columns; ++c)
+            scores[key * group_columns + c] =
+                key_class[key] == query_class[c] ? value : scores[key * group_columns + c];
+}
+
 template <class T> void add(T *target, const T *source, int n) {
     for (int i = 0; i < n; ++i)
         target[i] += source[i];
@@ -263,8 +271,8 @@ extern const VectorKernels<float> float_kernels;
 extern const VectorKernels<double> double_kernels;
 
 const VectorKernels<float> float_kernels = {multiply<float>, load_float_row, store_float_row, add, scale, dot, mask,
-                                            softmax,         gradient};
+                                            mask_equal,      softmax,        gradient};
 const VectorKernels<double> double_kernels = {
-    multiply<double>, load_double_row, store_double_row, add, scale, dot, mask, softmax, gradient};
+    multiply<double>, load_double_row, store_double_row, add, scale, dot, mask, mask_equal, softmax, gradient};
 
 } // namespace annulus::ANNULUS_SIMD

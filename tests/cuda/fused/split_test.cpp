@@ -71,7 +71,7 @@ TEST_P(Split, NeedsNoLse) {
     const Results with_lse = call.results(ANNULUS_PASS_FORWARD);
     call.reset(inputs_);
     const Call::Arguments &a = call.arguments;
-    check(annulus_forward(context.get(), &a.q, &a.k, &a.v, &a.out, nullptr, call.window_or_null()));
+    check(annulus_forward(context.get(), &a.q, &a.k, &a.v, &a.out, nullptr, &call.options));
     Results without_lse = call.results(ANNULUS_PASS_FORWARD);
     without_lse.lse = with_lse.lse;
     expect_identical(without_lse, with_lse);

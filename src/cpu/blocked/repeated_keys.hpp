@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// The key rule `once`: which pairs of a tile an earlier branch has as well, where they count. Rows of queries and keys
+// are compared by the classes of that branch (class_pairs.hpp), whose numbers are found once for a tile; where no
+// segment of an earlier branch meets both sides of it nothing is looked at.
+#pragma once
+
+#include "core/class_pairs.hpp"
+#include "core/workspace.hpp"
+#include "cpu/blocked/tile.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace annulus {
+
+class RepeatedKeys {
+  public:
+    // What is known of an earlier branch.
+    struct Table {
+        std::int64_t *query_classes; // [query_tile], -1 where there is none
+        std::int64_t *key_classes;   // [key_tile]
+        bool has_queries;            // the queries' classes have been found
+        bool meets_keys;             // a segment of it meets the queries and the keys
+    };
+
+    // One for each branch that may come before another.
+    static Table *book(Workspace &workspace, const Plan &plan) {
+        const auto branches = plan.shares_keys() ? static_cast<std::int64_t>(plan.branches().size()) - 1 : 0;
+        Table *const tables = workspace.take<Table>(branches);
+        for (std::int64_t i = 0; i < branches; ++i) {
+            std::int64_t *const queries = workspace.take<std::int64_t>(query_tile);
+            std::int64_t *const keys = workspace.take<std::int64_t>(key_tile(plan.problem().head_dim));
+            if (tables)
+                tables[i] = {queries, keys, false, false};
+        }
+        return tables;
+    }
+
+    // Of a tile of queries of a head. `earlier` are the branches before the one that the tile is of.
+    RepeatedKeys(Table *tables, std::span<const BranchPlan> earlier, std::int32_t head, const std::int64_t *queries,
+                 int count)
+        : tables_(tables), earlier_(earlier), head_(head), queries_(queries), count_(count) {
+        for (std::size_t i = 0; i < earlier.size(); ++i)
+            tables[i].has_queries = false;
+    }
+
+    // Turns to a tile of keys for queries in a span.
+    void meet(const Span &queries, const std::int64_t *keys, int count, const Span &span) {
+        meets_ = false;
+        for (std::size_t i = 0; i < earlier_.size(); ++i) {
+            const BranchPlan &branch = earlier_[i];
+            Table &table = tables_[i];
+            table.meets_keys = branch.serves(head_) && segment_meets(branch, window(queries), window(span));
+            if (!table.meets_keys)
+                continue;
+            meets_ = true;
+            if (!table.has_queries)
+                find_query_classes(branch, table);
+            for (int k = 0; k < count; ++k)
+                table.key_classes[k] = class_of_key(branch, keys[k]);
+        }
+        keys_ = span;
+    }
+
+    // Whether some of the keys may be repeated for queries in a span.
+    bool meets(const Span &queries) const {
+        if (!meets_)
+            return false;
+        for (std::size_t i = 0; i < earlier_.size(); ++i)
+            if (tables_[i].meets_keys && segment_meets(earlier_[i], window(queries), window(keys_)))
+                return true;
+        return false;
+    }
+
+    // Sets the scores of repeated keys to `value`, for the queries from number `group` on and the first `keys` keys.
+    template <class T> void hide(int group, int keys, T *scores, T value) const {
+        for (std::size_t i = 0; i < earlier_.size(); ++i)
+            if (tables_[i].meets_keys)
+                vector_kernels<T>().mask_equal(scores, keys, tables_[i].key_classes, tables_[i].query_classes + group,
+                                               value);
+    }
+
+  private:
+    static Window window(const Span &span) { return {span.low, span.high - span.low + 1}; }
+
+    void find_query_classes(const BranchPlan &branch, Table &table) const {
+        for (int i = 0; i < count_; ++i)
+            table.query_classes[i] = class_of_query(branch, head_, queries_[i]);
+        std::fill(table.query_classes + count_, table.query_classes + query_tile, -1);
+        table.has_queries = true;
+    }
+
+    Table *tables_;
+    std::span<const BranchPlan> earlier_;
+    std::int32_t head_;
+    const std::int64_t *queries_;
+    int count_;
+    bool meets_ = false;
+    Span keys_{};
+};
+
+} // namespace annulus
