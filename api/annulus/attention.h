@@ -35,7 +35,7 @@ ANNULUS_BEGIN_DECLS
 /* Bits of annulus_call_options.flags. */
 typedef enum annulus_call_flag ANNULUS_INT32 {
     ANNULUS_CALL_QUERY_WINDOW = 1, /* Q's rows are a window of the rows of K and V, from query_start on */
-    ANNULUS_CALL_ADD_D_Q = 2,      /* backward adds dQ to what d_q holds; without it d_q is overwritten */
+    ANNULUS_CALL_ADD_D_Q = 2,      /* backward adds dQ to what d_q holds, in one rounding; else d_q is overwritten */
     ANNULUS_CALL_ADD_D_K = 4,      /* the same for d_k */
     ANNULUS_CALL_ADD_D_V = 8       /* the same for d_v */
 } annulus_call_flag;
@@ -119,8 +119,16 @@ ANNULUS_API annulus_status annulus_forward(annulus_context *context, const annul
  *
  * q, k, v, out and lse must be those of a forward call with the same config, query window and sequences; or out and lse
  * those that annulus_merge() made of its results and others'. P is found with lse, as exactly as its dtype holds it.
- * Outputs are overwritten, but for those that the options' bits say are added to; with a query window, d_k and d_v are
- * the contribution of its query rows. Everything else as annulus_forward. Since 0.1.0.
+ * With a query window, d_k and d_v are the contribution of its query rows.
+ *
+ * Each of d_q, d_k and d_v has the dtype of q or, where that is bfloat16 or float16, that or float32, each its own:
+ * then sums of several calls need not be rounded to 16 bits. Each is overwritten, or, if the options have its bit
+ * (ANNULUS_CALL_ADD_D_Q, _K, _V), added to: the sum of what it held and the gradient is computed in float32 (float64
+ * for float64) and rounded once. Rows that get no gradient then stay as they are, bit for bit, and what is NaN stays
+ * NaN there and nowhere else. With several ranks (comm.h) each has its own dtypes and bits: they say how a rank writes
+ * its own rows, whatever the others do.
+ *
+ * Everything else as annulus_forward. Since 0.1.0.
  */
 ANNULUS_API annulus_status annulus_backward(annulus_context *context, const annulus_tensor *q, const annulus_tensor *k,
                                             const annulus_tensor *v, const annulus_tensor *out,
@@ -192,6 +200,9 @@ typedef enum annulus_pass ANNULUS_INT32 { ANNULUS_PASS_FORWARD = 1, ANNULUS_PASS
  * multiple of so many bytes, a power of two up to 4096, and no dimension of more than one has a stride of 0 or of 2^40
  * bytes or more; 0: nothing is known. Workspace is told for all tensors that are so: where ANNULUS_ENGINE_AUTO would
  * compute with another engine for some of them, what the engine that needs most needs. 16 is enough for every engine.
+ *
+ * gradient_dtype is that of d_q, d_k and d_v: dtype or 0 for the same, or ANNULUS_FLOAT32 where dtype is bfloat16 or
+ * float16 and at least one of them is float32. Forward does not ask for it.
  */
 typedef struct annulus_problem {
     size_t size;
@@ -207,10 +218,14 @@ typedef struct annulus_problem {
     int64_t key_length;
     const annulus_call_options *options; /* or NULL */
     int64_t row_alignment;               /* bytes, or 0 */
+    annulus_dtype gradient_dtype;        /* or 0 */
 } annulus_problem;
 
 #define ANNULUS_PROBLEM_INIT                                                                                           \
-    { sizeof(annulus_problem), ANNULUS_FLOAT32, 0, 0, 0, 0, 0, 0, ANNULUS_WHOLE, 0, ANNULUS_WHOLE, NULL, 0 }
+    {                                                                                                                  \
+        sizeof(annulus_problem), ANNULUS_FLOAT32, 0, 0, 0, 0, 0, 0, ANNULUS_WHOLE, 0, ANNULUS_WHOLE, NULL, 0,          \
+            (annulus_dtype)0                                                                                           \
+    }
 
 /*
  * What a problem costs. In a context with a communicator (comm.h) the problem's windows are the rank's shard, and the

@@ -42,7 +42,8 @@ class Headers:
             return None
         found = self._only(rf"^#define {macro}(?:\(([a-z_, ]*)\))?[\s\\]*\{{([^}}]*)\}}$")
         parameters = [name.strip() for name in (found[1] or "").split(",") if name.strip()]
-        return parameters, [value.strip() for value in found[2].replace("\\\n", "").split(",")]
+        values = [value.strip() for value in found[2].replace("\\\n", "").split(",")]
+        return parameters, [re.sub(r"^\(\w+\)(?=\w)", "", value) for value in values]  # without casts
 
 
 def plain_comment(text):

@@ -54,7 +54,6 @@ annulus_status annulus_forward(annulus_context *context, const annulus_tensor *q
             check_query_rows(problem, {"out", out});
             if (lse)
                 check_statistic(problem, {"lse", lse});
-            check_supported(given);
             return {{problem, std::move(sequences)}, {.q = *q, .k = *k, .v = *v, .out = *out, .lse = lse}};
         });
     });
@@ -78,17 +77,17 @@ annulus_status annulus_backward(annulus_context *context, const annulus_tensor *
             required(d_k, "d_k");
             required(d_v, "d_v");
             const annulus_call_options given = read_options(options, ANNULUS_PASS_BACKWARD);
-            const Problem problem = check_call_inputs(call.context(), *q, *k, *v, query_window(given));
+            Problem problem = check_call_inputs(call.context(), *q, *k, *v, query_window(given));
             std::vector<Sequence> sequences = check_call_sequences(call.context(), given, problem);
             check_query_rows(problem, {"out", out});
             check_statistic(problem, {"lse", lse});
             check_query_rows(problem, {"d_out", d_out});
             if (d_lse)
                 check_statistic(problem, {"d_lse", d_lse});
-            check_query_rows(problem, {"d_q", d_q});
-            check_key_rows(problem, {"d_k", d_k});
-            check_key_rows(problem, {"d_v", d_v});
-            check_supported(given);
+            problem.gradients = gradient_targets(given, problem.dtype, d_q->dtype, d_k->dtype, d_v->dtype);
+            check_query_gradient(problem, {"d_q", d_q}, problem.gradients.q);
+            check_key_gradient(problem, {"d_k", d_k}, problem.gradients.k);
+            check_key_gradient(problem, {"d_v", d_v}, problem.gradients.v);
             return {{problem, std::move(sequences)}, {*q, *k, *v, *out, lse, *d_out, d_lse, *d_q, *d_k, *d_v}};
         });
     });

@@ -53,6 +53,9 @@ annulus_status annulus_estimate_problem(annulus_context *context, const annulus_
         const SequencePlans &plan = context->whole_calls(stated.problem, context->setting().limits).plan();
         const std::int64_t query_elements = checked.batch * checked.queries.length * checked.heads * checked.head_dim;
         const std::int64_t key_elements = checked.batch * checked.keys.length * checked.kv_heads * checked.head_dim;
+        const auto gradient_bytes = [&](const GradientTarget &target, std::int64_t elements) {
+            return static_cast<std::uint64_t>(elements * dtype_bytes(target.dtype(checked.dtype)));
+        };
         const auto row_bytes =
             static_cast<std::uint64_t>(2 * (query_elements + key_elements) * dtype_bytes(checked.dtype));
         const auto statistic_bytes =
@@ -61,7 +64,10 @@ annulus_status annulus_estimate_problem(annulus_context *context, const annulus_
         result.forward_flops = 4.0 * result.pairs * checked.head_dim;
         result.backward_flops = 10.0 * result.pairs * checked.head_dim;
         result.tensor_bytes = row_bytes + statistic_bytes;
-        result.gradient_bytes = row_bytes;
+        result.gradient_bytes = static_cast<std::uint64_t>(query_elements * dtype_bytes(checked.dtype)) +
+                                gradient_bytes(checked.gradients.q, query_elements) +
+                                gradient_bytes(checked.gradients.k, key_elements) +
+                                gradient_bytes(checked.gradients.v, key_elements);
         result.forward_workspace_bytes = announced_bytes(*context, stated, ANNULUS_PASS_FORWARD);
         result.backward_workspace_bytes = announced_bytes(*context, stated, ANNULUS_PASS_BACKWARD);
         const double remote_bytes = plan.remote_bytes(branch);

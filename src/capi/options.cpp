@@ -3,6 +3,7 @@
 
 #include "capi/sized_struct.hpp"
 #include "core/argument.hpp"
+#include "core/dtype_number.hpp"
 #include "core/error.hpp"
 
 #include <cstddef>
@@ -121,6 +122,14 @@ std::optional<std::int64_t> query_window(const annulus_call_options &options) {
     return options.flags & ANNULUS_CALL_QUERY_WINDOW ? std::optional(options.query_start) : std::nullopt;
 }
 
+GradientTargets gradient_targets(const annulus_call_options &options, annulus_dtype dtype, annulus_dtype d_q,
+                                 annulus_dtype d_k, annulus_dtype d_v) {
+    const auto target = [&](annulus_dtype of_gradient, annulus_call_flag flag) {
+        return GradientTarget{sum_dtype(dtype) != dtype && of_gradient == ANNULUS_FLOAT32, (options.flags & flag) != 0};
+    };
+    return {target(d_q, ANNULUS_CALL_ADD_D_Q), target(d_k, ANNULUS_CALL_ADD_D_K), target(d_v, ANNULUS_CALL_ADD_D_V)};
+}
+
 std::vector<Sequence> check_sequences(const annulus_call_options &options, std::int64_t batch,
                                       std::optional<std::int64_t> rows, const Pattern &pattern) {
     if (options.sequence_count == 0)
@@ -135,12 +144,6 @@ std::vector<Sequence> check_sequences(const annulus_call_options &options, std::
 void refuse_query_window() {
     throw Error(ANNULUS_ERROR_UNSUPPORTED, "flags of options has ANNULUS_CALL_QUERY_WINDOW; with several ranks the "
                                            "query rows of a rank are those of its shard");
-}
-
-void check_supported(const annulus_call_options &options) {
-    if (options.flags & add_flags)
-        throw Error(ANNULUS_ERROR_UNSUPPORTED, "flags of options is %#llx; no engine adds to gradients yet",
-                    static_cast<unsigned long long>(options.flags));
 }
 
 } // namespace annulus

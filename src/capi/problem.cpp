@@ -107,14 +107,37 @@ Problem check_results(const NamedTensor &out) {
     return problem;
 }
 
-void check_query_rows(const Problem &problem, const NamedTensor &argument) {
-    check_tensor(argument, problem.dtype, {problem.batch, problem.queries.length, problem.heads, problem.head_dim},
-                 true, problem.queries.length == 0);
+namespace {
+
+// A tensor [B, rows, heads, D].
+void check_rows(const Problem &problem, const NamedTensor &argument, annulus_dtype dtype, std::int64_t rows,
+                std::int64_t heads) {
+    check_tensor(argument, dtype, {problem.batch, rows, heads, problem.head_dim}, true, rows == 0);
 }
 
-void check_key_rows(const Problem &problem, const NamedTensor &argument) {
-    check_tensor(argument, problem.dtype, {problem.batch, problem.keys.length, problem.kv_heads, problem.head_dim},
-                 true, problem.keys.length == 0);
+void check_gradient(const Problem &problem, const NamedTensor &argument, const GradientTarget &target,
+                    std::int64_t rows, std::int64_t heads) {
+    const annulus_dtype sum = sum_dtype(problem.dtype);
+    const int given = enum_value(argument.tensor->dtype);
+    if (sum != problem.dtype && given != sum && given != problem.dtype)
+        throw Error(ANNULUS_ERROR_ARGUMENT, "dtype of %s is %d (%s); it must be %d (%s) or %d (%s)", argument.name,
+                    given, dtype_name(given), static_cast<int>(problem.dtype), dtype_name(problem.dtype),
+                    static_cast<int>(sum), dtype_name(sum));
+    check_rows(problem, argument, target.dtype(problem.dtype), rows, heads);
+}
+
+} // namespace
+
+void check_query_rows(const Problem &problem, const NamedTensor &argument) {
+    check_rows(problem, argument, problem.dtype, problem.queries.length, problem.heads);
+}
+
+void check_query_gradient(const Problem &problem, const NamedTensor &argument, const GradientTarget &target) {
+    check_gradient(problem, argument, target, problem.queries.length, problem.heads);
+}
+
+void check_key_gradient(const Problem &problem, const NamedTensor &argument, const GradientTarget &target) {
+    check_gradient(problem, argument, target, problem.keys.length, problem.kv_heads);
 }
 
 void check_statistic(const Problem &problem, const NamedTensor &argument) {
@@ -148,9 +171,21 @@ Window check_window(const char *name, std::int64_t start, std::int64_t length, c
     return window;
 }
 
-// The sequences of the options that a call on the problem will have.
-std::vector<Sequence> check_options(const annulus_problem &given, const Pattern &pattern, annulus_pass pass,
-                                    bool has_ranks) {
+void check_gradient_dtype(const annulus_problem &given) {
+    const annulus_dtype sum = sum_dtype(given.dtype);
+    const int dtype = enum_value(given.gradient_dtype);
+    if (dtype == 0 || dtype == given.dtype || dtype == sum)
+        return;
+    char or_float32[32] = "";
+    if (sum != given.dtype)
+        std::snprintf(or_float32, sizeof or_float32, ", %d (%s)", static_cast<int>(sum), dtype_name(sum));
+    throw Error(ANNULUS_ERROR_ARGUMENT, "gradient_dtype is %d (%s); it must be 0, %d (%s)%s", dtype, dtype_name(dtype),
+                static_cast<int>(given.dtype), dtype_name(given.dtype), or_float32);
+}
+
+// With the options that a call on the problem will have.
+CallProblem with_options(Problem problem, const annulus_problem &given, const Pattern &pattern, annulus_pass pass,
+                         bool has_ranks) {
     const annulus_call_options options = read_options(given.options, pass);
     if (const std::optional<std::int64_t> query_start = query_window(options)) {
         if (has_ranks)
@@ -160,16 +195,16 @@ std::vector<Sequence> check_options(const annulus_problem &given, const Pattern 
                         "query_start of options is %lld; it must be query_start of problem, which is %lld",
                         static_cast<long long>(*query_start), static_cast<long long>(given.query_start));
     }
-    std::vector<Sequence> sequences = check_sequences(options, given.batch, given.sequence_length, pattern);
-    check_supported(options);
-    return sequences;
+    if (const annulus_dtype dtype = given.gradient_dtype; pass == ANNULUS_PASS_BACKWARD)
+        problem.gradients = gradient_targets(options, problem.dtype, dtype, dtype, dtype);
+    return {problem, check_sequences(options, given.batch, given.sequence_length, pattern)};
 }
 
 } // namespace
 
 StatedProblem check_problem(const annulus_problem *argument, const annulus_context &context, annulus_pass pass,
                             Asked asked) {
-    const annulus_problem given = read_sized("problem", argument, &annulus_problem::row_alignment);
+    const annulus_problem given = read_sized("problem", argument, &annulus_problem::gradient_dtype);
     check_enum("dtype", given.dtype, ANNULUS_FLOAT64, ANNULUS_FLOAT16);
     check_at_least("heads", given.heads, 1);
     check_head_groups("kv_heads", given.kv_heads, given.heads);
@@ -180,6 +215,7 @@ StatedProblem check_problem(const annulus_problem *argument, const annulus_conte
     if (alignment < 0 || alignment > 4096 || (alignment & (alignment - 1)) != 0)
         throw Error(ANNULUS_ERROR_ARGUMENT, "row_alignment is %lld; it must be 0 or a power of two from 1 to 4096",
                     static_cast<long long>(alignment));
+    check_gradient_dtype(given);
     Problem problem;
     problem.dtype = given.dtype;
     problem.batch = given.batch;
@@ -194,7 +230,7 @@ StatedProblem check_problem(const annulus_problem *argument, const annulus_conte
     problem.keys = check_window("key", given.key_start, given.key_length, given, shard);
     check_element_count(problem);
     const bool has_ranks = asked == Asked::rank_of_others || context.comm;
-    return {{problem, check_options(given, context.required_config().pattern, pass, has_ranks)}, alignment};
+    return {with_options(problem, given, context.required_config().pattern, pass, has_ranks), alignment};
 }
 
 } // namespace annulus

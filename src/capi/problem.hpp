@@ -25,8 +25,10 @@ Problem check_results(const NamedTensor &out);
 
 // The other tensors of a call, by their role.
 void check_query_rows(const Problem &problem, const NamedTensor &argument);
-void check_key_rows(const Problem &problem, const NamedTensor &argument);
 void check_statistic(const Problem &problem, const NamedTensor &argument);
+// Gradients of queries and of keys.
+void check_query_gradient(const Problem &problem, const NamedTensor &argument, const GradientTarget &target);
+void check_key_gradient(const Problem &problem, const NamedTensor &argument, const GradientTarget &target);
 
 // What the caller says of a problem without tensors.
 struct StatedProblem {

@@ -37,6 +37,23 @@ constexpr Window intersect(const Window &a, const Window &b) {
     return {start, std::max<std::int64_t>(0, std::min(a.end(), b.end()) - start)};
 }
 
+// How the caller's tensor of a gradient takes it.
+struct GradientTarget {
+    bool is_float32 = false; // where the problem's dtype is bfloat16 or float16; else it has the problem's dtype
+    bool adds = false;       // to what it holds
+    bool operator==(const GradientTarget &) const = default;
+    constexpr bool is_plain() const { return !is_float32 && !adds; }
+    constexpr annulus_dtype dtype(annulus_dtype of_problem) const { return is_float32 ? ANNULUS_FLOAT32 : of_problem; }
+};
+
+struct GradientTargets {
+    GradientTarget q, k, v;
+    bool operator==(const GradientTargets &) const = default;
+    constexpr bool of_queries_are_plain() const { return q.is_plain(); }
+    constexpr bool of_keys_are_plain() const { return k.is_plain() && v.is_plain(); }
+    constexpr bool are_plain() const { return of_queries_are_plain() && of_keys_are_plain(); }
+};
+
 struct Problem {
     annulus_dtype dtype = ANNULUS_FLOAT32;
     std::int64_t batch = 0;
@@ -49,6 +66,7 @@ struct Problem {
     // Position m of the keys is row (m - keys.start) / key_stride of a head, rounded down: more than 1 where the rows
     // at hand are those that a dilated branch left.
     std::int64_t key_stride = 1;
+    GradientTargets gradients; // of backward; in a forward problem they are plain
     bool operator==(const Problem &) const = default;
     std::int32_t kv_head(std::int32_t head) const { return head / (heads / kv_heads); }
     std::int64_t key_rows() const { return divide_up(keys.length, key_stride); }

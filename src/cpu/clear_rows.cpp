@@ -34,7 +34,7 @@ template <class T> void clear_lse(const annulus_tensor &lse) {
 
 } // namespace
 
-void clear_rows(const Problem &, annulus_pass pass, const CallTensors &tensors, Device &, const Limits &limits,
+void clear_rows(const Problem &problem, annulus_pass pass, const CallTensors &tensors, Device &, const Limits &limits,
                 void *) {
     if (pass == ANNULUS_PASS_FORWARD) {
         clear_tensor(tensors.out, limits.threads);
@@ -42,8 +42,13 @@ void clear_rows(const Problem &, annulus_pass pass, const CallTensors &tensors, 
             tensors.lse->dtype == ANNULUS_FLOAT64 ? clear_lse<double>(*tensors.lse) : clear_lse<float>(*tensors.lse);
         return;
     }
-    for (const annulus_tensor *gradient : {&tensors.d_q, &tensors.d_k, &tensors.d_v})
-        clear_tensor(*gradient, limits.threads);
+    const auto clear = [&](const GradientTarget &target, const annulus_tensor &gradient) {
+        if (!target.adds)
+            clear_tensor(gradient, limits.threads);
+    };
+    clear(problem.gradients.q, tensors.d_q);
+    clear(problem.gradients.k, tensors.d_k);
+    clear(problem.gradients.v, tensors.d_v);
 }
 
 } // namespace annulus

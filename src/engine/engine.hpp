@@ -18,8 +18,8 @@
 
 namespace annulus {
 
-// Checked tensors of one call, of the shapes that annulus/attention.h says. Forward has q, k, v, out, and lse, which is
-// null where LSE is not wanted. Backward has all; `d_lse` may be null.
+// Checked tensors of one call, of the shapes that annulus/attention.h says; gradients as Problem::gradients says.
+// Forward has q, k, v, out, and lse, which is null where LSE is not wanted. Backward has all; `d_lse` may be null.
 struct CallTensors {
     annulus_tensor q, k, v, out;
     const annulus_tensor *lse = nullptr;
@@ -94,7 +94,8 @@ struct Engine {
     bool has_parts; // else it computes whole calls only
     // `device`, one of the engine's kind, outlives the call.
     Preparation (*prepare)(const Plan &plan, annulus_pass pass, CallPart part, Device &device, const Limits &limits);
-    // Writes what rows get that attend to nothing, to all rows of a problem: O 0, LSE -infinity, gradients 0.
+    // Writes what rows get that attend to nothing, to all rows of a problem: O 0, LSE -infinity, gradients 0 but where
+    // they are added to.
     void (*clear)(const Problem &problem, annulus_pass pass, const CallTensors &tensors, Device &device,
                   const Limits &limits, void *stream);
     // A whole call over several sequences. Null: one after the other is as fast as it gets.

@@ -53,6 +53,7 @@ int main(void) {
     FIELD(annulus_problem, key_length);
     FIELD(annulus_problem, options);
     FIELD(annulus_problem, row_alignment);
+    FIELD(annulus_problem, gradient_dtype);
     STRUCT(annulus_estimate);
     FIELD(annulus_estimate, size);
     FIELD(annulus_estimate, pairs);

@@ -54,6 +54,12 @@ std::ostream &operator<<(std::ostream &out, const Problem &problem) {
         print_numbers(out, problem.sequences->lengths);
         out << "}";
     }
+    if (problem.gradients != Problem{}.gradients) {
+        out << ", .gradients = {{";
+        for (const GradientSpec &gradient : problem.gradients)
+            out << "{" << gradient.is_float32 << ", " << gradient.adds << "}, ";
+        out << "}}";
+    }
     return out << ", .layout = Layout::" << layouts[static_cast<int>(problem.layout)]
                << ", .spread = " << problem.spread << ", .dtype = " << dtypes[problem.dtype] << "}";
 }
@@ -125,6 +131,9 @@ annulus_problem sizes_of(const Problem &problem, const annulus_call_options *opt
     sizes.key_start = 0;
     sizes.key_length = problem.length;
     sizes.options = options;
+    for (const GradientSpec &gradient : problem.gradients)
+        if (gradient.is_float32)
+            sizes.gradient_dtype = ANNULUS_FLOAT32;
     return sizes;
 }
 

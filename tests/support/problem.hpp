@@ -7,6 +7,7 @@
 
 #include <annulus/annulus.h>
 
+#include <array>
 #include <cstdint>
 #include <iosfwd>
 #include <memory>
@@ -38,6 +39,13 @@ struct Sequences {
     std::vector<std::int64_t> starts, lengths;
 };
 
+// How a gradient is written.
+struct GradientSpec {
+    bool is_float32 = false; // where the problem's dtype is of 16 bits
+    bool adds = false;
+    bool operator==(const GradientSpec &) const = default;
+};
+
 struct Problem {
     std::int64_t batch = 1;
     std::int64_t length = 64;
@@ -54,10 +62,12 @@ struct Problem {
     Layout layout = Layout::rows;
     double spread = 1; // standard deviation of Q: the larger, the sharper the softmax
     annulus_dtype dtype = ANNULUS_FLOAT64;
+    std::array<GradientSpec, 3> gradients = {}; // of Q, K and V
 
     std::int32_t kv() const { return kv_heads ? kv_heads : heads; }
     std::int32_t kv_head(std::int32_t head) const { return head / (heads / kv()); }
     std::int64_t query_start() const { return window ? window->start : 0; }
+    annulus_dtype gradient_dtype(std::size_t i) const { return gradients[i].is_float32 ? ANNULUS_FLOAT32 : dtype; }
     std::int64_t query_length() const { return window ? window->length : length; }
     double scale_or_default() const;
     // Sizes of Q (and O, dQ), K (and V, dK, dV) and LSE in elements.

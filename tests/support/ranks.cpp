@@ -88,9 +88,14 @@ Inputs shard_inputs(const Problem &whole, const Inputs &inputs, std::int64_t sta
     const auto rows = [&](const std::vector<double> &values, std::int32_t heads) {
         return cut(values, whole.batch, whole.length, static_cast<std::int64_t>(heads) * whole.dim, start, length);
     };
-    return {rows(inputs.q, whole.heads), rows(inputs.k, whole.kv()), rows(inputs.v, whole.kv()),
+    return {rows(inputs.q, whole.heads),
+            rows(inputs.k, whole.kv()),
+            rows(inputs.v, whole.kv()),
             rows(inputs.d_out, whole.heads),
-            cut(inputs.d_lse, whole.batch * whole.heads, whole.length, 1, start, length)};
+            cut(inputs.d_lse, whole.batch * whole.heads, whole.length, 1, start, length),
+            rows(inputs.d_q, whole.heads),
+            rows(inputs.d_k, whole.kv()),
+            rows(inputs.d_v, whole.kv())};
 }
 
 annulus_problem shard_sizes(const Problem &whole, std::int64_t start, std::int64_t length) {
@@ -109,7 +114,11 @@ Context make_rank_context(const Problem &whole, const RankOptions &options, int 
     return context;
 }
 
-Results run_rank(const Problem &whole, const Inputs &inputs, const RankOptions &options, int rank, annulus_comm *comm) {
+Results run_rank(const Problem &of_all, const Inputs &inputs, const RankOptions &options, int rank,
+                 annulus_comm *comm) {
+    Problem whole = of_all;
+    if (!options.gradients.empty())
+        whole.gradients = options.gradients[static_cast<std::size_t>(rank)];
     const Context context = make_rank_context(whole, options, rank, comm);
     const std::int64_t start = start_of(options, rank), length = options.lengths[static_cast<std::size_t>(rank)];
     const annulus_call_options call_options = options_of(whole);

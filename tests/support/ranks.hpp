@@ -16,6 +16,8 @@ struct RankOptions {
     double timeout = 60;               // seconds
     RunOptions run = {};
     std::vector<Memory *> memories = {}; // of the ranks; empty: all in run.memory
+    // How the ranks' gradients are written; empty: as the problem says.
+    std::vector<std::array<GradientSpec, 3>> gradients = {};
 
     int ranks() const { return static_cast<int>(lengths.size()); }
     Memory &memory(int rank) const {

@@ -68,6 +68,19 @@ std::vector<Tensor> make_qkv(const Problem &p) {
     return tensors;
 }
 
+// Of tensors that are not of one dtype none share their memory.
+std::vector<Tensor> make_gradients(const Problem &p) {
+    if (p.gradients == Problem{}.gradients)
+        return make_qkv(p);
+    std::vector<Tensor> tensors;
+    for (const std::size_t i : {0, 1, 2}) {
+        Problem own = p;
+        own.dtype = p.gradient_dtype(i);
+        tensors.push_back(make_rows(own, i == 0 ? p.query_length() : p.length, {i == 0 ? p.heads : p.kv()})[0]);
+    }
+    return tensors;
+}
+
 void expect_intact(const char *name, const Tensor &tensor) {
     if (!tensor.memory().intact())
         throw std::runtime_error(std::string("written outside the elements of ") + name);
@@ -109,8 +122,12 @@ Inputs random_inputs(const Problem &problem, std::uint64_t seed, bool with_d_lse
 }
 
 Call::Call(const Problem &problem, const Inputs &inputs, Memory &memory, bool aligned)
-    : problem_(problem), qkv_(make_qkv(problem)), gradients_(make_qkv(problem)), copies_(memory, aligned) {
-    options = options_of(problem_);
+    : problem_(problem), qkv_(make_qkv(problem)), gradients_(make_gradients(problem)), copies_(memory, aligned) {
+    options = test::options_of(problem_);
+    constexpr std::array adds = {ANNULUS_CALL_ADD_D_Q, ANNULUS_CALL_ADD_D_K, ANNULUS_CALL_ADD_D_V};
+    for (std::size_t i = 0; i < adds.size(); ++i)
+        if (problem.gradients[i].adds)
+            options.flags |= static_cast<std::uint64_t>(adds[i]);
     for (int i = 0; i < 2; ++i) {
         outs_.push_back(make_rows(problem, problem.query_length(), {problem.heads})[0]);
         statistics_.push_back(Tensor::statistics(problem.layout, statistics_dtype(problem.dtype), problem.batch,
@@ -130,6 +147,10 @@ void Call::assign(const Inputs &inputs) {
     outs_[1].assign(inputs.d_out);
     if (!inputs.d_lse.empty())
         statistics_[1].assign(inputs.d_lse);
+    std::size_t i = 0;
+    for (const std::vector<double> *before : {&inputs.d_q, &inputs.d_k, &inputs.d_v})
+        if (Tensor &gradient = gradients_[i++]; !before->empty())
+            gradient.assign(*before);
     for (const Tensor *tensor : {&qkv_[0], &qkv_[1], &qkv_[2], &outs_[1], &statistics_[1]})
         tensor->memory().remember();
 }
@@ -142,9 +163,18 @@ void Call::reset(const Inputs &inputs) {
     copies_.upload();
 }
 
+// Forward takes no flags of gradients.
+annulus_call_options Call::options_of(annulus_pass pass) const {
+    annulus_call_options of_pass = options;
+    if (pass == ANNULUS_PASS_FORWARD)
+        of_pass.flags &= ANNULUS_CALL_QUERY_WINDOW;
+    return of_pass;
+}
+
 annulus_status Call::forward(annulus_context *context) const {
     const Arguments &a = arguments;
-    return annulus_forward(context, &a.q, &a.k, &a.v, &a.out, &a.lse, &options);
+    const annulus_call_options of_pass = options_of(ANNULUS_PASS_FORWARD);
+    return annulus_forward(context, &a.q, &a.k, &a.v, &a.out, &a.lse, &of_pass);
 }
 
 annulus_status Call::backward(annulus_context *context) const {
@@ -237,8 +267,11 @@ Results run_on(annulus_context *context, const annulus_problem &sizes, const Pro
     Call call(problem, inputs, memory, options.aligned);
     const auto results_of = [&](annulus_pass pass, annulus_status (Call::*compute)(annulus_context *) const) {
         std::optional<WatchedWorkspace> workspace;
+        const annulus_call_options of_pass = call.options_of(pass);
+        annulus_problem with_options = sizes;
+        with_options.options = &of_pass;
         if (options.own_workspace)
-            workspace.emplace(memory, context, sizes, pass, options.workspace_limit);
+            workspace.emplace(memory, context, with_options, pass, options.workspace_limit);
         check((call.*compute)(context));
         if (workspace)
             workspace->expect_guards_intact();
@@ -270,6 +303,7 @@ Results run_exact(const Problem &problem, const Inputs &inputs, bool backward) {
     Problem exact = problem;
     exact.dtype = ANNULUS_FLOAT64;
     exact.layout = Layout::rows;
+    exact.gradients = {};
     return run(exact, inputs, {.engine = ANNULUS_ENGINE_REFERENCE, .threads = 2, .backward = backward});
 }
 

@@ -15,6 +15,8 @@ namespace annulus::test {
 struct Inputs {
     std::vector<double> q, k, v, d_out;
     std::vector<double> d_lse; // empty: none is passed
+    // What the gradients are before the call; empty: NaN.
+    std::vector<double> d_q = {}, d_k = {}, d_v = {};
 };
 
 struct Results {
@@ -47,7 +49,9 @@ class Call {
         annulus_tensor q, k, v, out, lse, d_out, d_lse, d_q, d_k, d_v;
     };
     Arguments arguments;
-    annulus_call_options options;
+    annulus_call_options options; // those of a pass are told by options_of()
+
+    annulus_call_options options_of(annulus_pass pass) const;
 
   private:
     void assign(const Inputs &inputs);

@@ -494,7 +494,7 @@ end
 Bits of annulus_call_options.flags.
 """ const annulus_call_flag = Int32
 const ANNULUS_CALL_QUERY_WINDOW = annulus_call_flag(1) # Q's rows are a window of the rows of K and V, from query_start on
-const ANNULUS_CALL_ADD_D_Q = annulus_call_flag(2) # backward adds dQ to what d_q holds; without it d_q is overwritten
+const ANNULUS_CALL_ADD_D_Q = annulus_call_flag(2) # backward adds dQ to what d_q holds, in one rounding; else d_q is overwritten
 const ANNULUS_CALL_ADD_D_K = annulus_call_flag(4) # the same for d_k
 const ANNULUS_CALL_ADD_D_V = annulus_call_flag(8) # the same for d_v
 
@@ -582,8 +582,16 @@ k, v           [B, N,  G, D] inputs      d_k, d_v  [B, N,  G, D] outputs      d_
 
 q, k, v, out and lse must be those of a forward call with the same config, query window and sequences; or out and lse
 those that annulus_merge() made of its results and others'. P is found with lse, as exactly as its dtype holds it.
-Outputs are overwritten, but for those that the options' bits say are added to; with a query window, d_k and d_v are
-the contribution of its query rows. Everything else as annulus_forward. Since 0.1.0.
+With a query window, d_k and d_v are the contribution of its query rows.
+
+Each of d_q, d_k and d_v has the dtype of q or, where that is bfloat16 or float16, that or float32, each its own:
+then sums of several calls need not be rounded to 16 bits. Each is overwritten, or, if the options have its bit
+(ANNULUS_CALL_ADD_D_Q, _K, _V), added to: the sum of what it held and the gradient is computed in float32 (float64
+for float64) and rounded once. Rows that get no gradient then stay as they are, bit for bit, and what is NaN stays
+NaN there and nowhere else. With several ranks (comm.h) each has its own dtypes and bits: they say how a rank writes
+its own rows, whatever the others do.
+
+Everything else as annulus_forward. Since 0.1.0.
 """ function annulus_backward(context, q, k, v, out, lse, d_out, d_lse, d_q, d_k, d_v, options)
     @library_call annulus_backward(context::Ptr{annulus_context}, q::Ptr{annulus_tensor}, k::Ptr{annulus_tensor}, v::Ptr{annulus_tensor}, out::Ptr{annulus_tensor}, lse::Ptr{annulus_tensor}, d_out::Ptr{annulus_tensor}, d_lse::Ptr{annulus_tensor}, d_q::Ptr{annulus_tensor}, d_k::Ptr{annulus_tensor}, d_v::Ptr{annulus_tensor}, options::Ptr{annulus_call_options})::annulus_status
 end
@@ -659,6 +667,9 @@ row_alignment says what is known of the call's tensors: every row of them (the D
 multiple of so many bytes, a power of two up to 4096, and no dimension of more than one has a stride of 0 or of 2^40
 bytes or more; 0: nothing is known. Workspace is told for all tensors that are so: where ANNULUS_ENGINE_AUTO would
 compute with another engine for some of them, what the engine that needs most needs. 16 is enough for every engine.
+
+gradient_dtype is that of d_q, d_k and d_v: dtype or 0 for the same, or ANNULUS_FLOAT32 where dtype is bfloat16 or
+float16 and at least one of them is float32. Forward does not ask for it.
 """ struct annulus_problem
     size::Csize_t
     dtype::annulus_dtype
@@ -673,9 +684,10 @@ compute with another engine for some of them, what the engine that needs most ne
     key_length::Int64
     options::Ptr{annulus_call_options} # or NULL
     row_alignment::Int64 # bytes, or 0
+    gradient_dtype::annulus_dtype # or 0
 end
 
-const ANNULUS_PROBLEM_INIT = annulus_problem(sizeof(annulus_problem), ANNULUS_FLOAT32, 0, 0, 0, 0, 0, 0, ANNULUS_WHOLE, 0, ANNULUS_WHOLE, C_NULL, 0)
+const ANNULUS_PROBLEM_INIT = annulus_problem(sizeof(annulus_problem), ANNULUS_FLOAT32, 0, 0, 0, 0, 0, 0, ANNULUS_WHOLE, 0, ANNULUS_WHOLE, C_NULL, 0, 0)
 
 @doc raw"""
 What a problem costs. In a context with a communicator (comm.h) the problem's windows are the rank's shard, and the

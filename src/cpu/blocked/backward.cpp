@@ -15,6 +15,8 @@
 #include "cpu/blocked/tile.hpp"
 #include "cpu/parallel.hpp"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <numbers>
@@ -26,7 +28,10 @@ namespace {
 // Keys in a cell; its queries are one query_tile.
 constexpr std::int64_t key_chunk = 2 * query_tile;
 
-// The gradients in the type of accumulation: the caller's own tensors where they have that type, else copies.
+constexpr std::size_t most_columns = 256; // of a head
+
+// The gradients in the type of accumulation: the caller's own tensors where they have that type and are not added to,
+// else copies.
 struct Gradients {
     annulus_tensor q, k, v;
 };
@@ -41,12 +46,15 @@ annulus_tensor packed(void *data, annulus_dtype dtype, std::int64_t b, std::int6
 template <class T> Gradients book_gradients(Workspace &workspace, const Plan &plan, const CallTensors *tensors) {
     const Problem &p = plan.problem();
     const annulus_dtype dtype = accumulation_dtype<T>;
-    if (p.dtype == dtype)
-        return tensors ? Gradients{tensors->d_q, tensors->d_k, tensors->d_v} : Gradients{};
-    const auto copy = [&](std::int64_t n, std::int64_t heads) {
+    const auto book = [&](const GradientTarget &target, annulus_tensor CallTensors::*own, std::int64_t n,
+                          std::int64_t heads) {
+        if (p.dtype == dtype && !target.adds)
+            return tensors ? tensors->*own : annulus_tensor{};
         return packed(workspace.take<T>(p.batch, n, heads, p.head_dim), dtype, p.batch, n, heads, p.head_dim);
     };
-    return {copy(p.queries.length, p.heads), copy(p.keys.length, p.kv_heads), copy(p.keys.length, p.kv_heads)};
+    return {book(p.gradients.q, &CallTensors::d_q, p.queries.length, p.heads),
+            book(p.gradients.k, &CallTensors::d_k, p.keys.length, p.kv_heads),
+            book(p.gradients.v, &CallTensors::d_v, p.keys.length, p.kv_heads)};
 }
 
 template <class T> struct Scratch {
@@ -283,13 +291,24 @@ template <class T> void set_to_zero(const annulus_tensor &tensor, int threads) {
     });
 }
 
-// Rounds a gradient into the caller's tensor, where the two are not the same.
-template <class T> void write(const annulus_tensor &gradient, const annulus_tensor &target, int threads) {
+// Rounds a gradient into the caller's tensor, where the two are not the same, or adds it to what is there. Of what is
+// added to, `gradient` holds the sums afterwards; rows that get nothing are not written.
+template <class T> void write(const annulus_tensor &gradient, const annulus_tensor &target, bool adds, int threads) {
     if (gradient.data == target.data)
         return;
+    const VectorKernels<T> &vector = vector_kernels<T>();
+    const auto columns = static_cast<int>(target.shape[3]);
     for_each_row(gradient, threads, [&](std::int64_t b, std::int64_t n, std::int64_t head) {
-        vector_kernels<T>().store_row(target.dtype, row<T>(gradient, b, n, head), T{1},
-                                      static_cast<int>(target.shape[3]), HeadRows(target, b, head, 0)[n]);
+        T *const from = row<T>(gradient, b, n, head);
+        void *const to = HeadRows(target, b, head, 0)[n];
+        if (adds) {
+            if (std::all_of(from, from + columns, [](T x) { return x == 0; }))
+                return;
+            std::array<T, most_columns> before;
+            vector.load_row(target.dtype, to, columns, before.data());
+            vector.add(from, before.data(), columns);
+        }
+        vector.store_row(target.dtype, from, T{1}, columns, to);
     });
 }
 
@@ -321,10 +340,12 @@ void add_gradients(const Plan &plan, const CallTensors &tensors, const Gradients
     }
 }
 
-template <class T> void write_gradients(const Gradients &gradients, const CallTensors &tensors, int threads) {
-    write<T>(gradients.q, tensors.d_q, threads);
-    write<T>(gradients.k, tensors.d_k, threads);
-    write<T>(gradients.v, tensors.d_v, threads);
+template <class T>
+void write_gradients(const Plan &plan, const Gradients &gradients, const CallTensors &tensors, int threads) {
+    const GradientTargets &targets = plan.problem().gradients;
+    write<T>(gradients.q, tensors.d_q, targets.q.adds, threads);
+    write<T>(gradients.k, tensors.d_k, targets.k.adds, threads);
+    write<T>(gradients.v, tensors.d_v, targets.v.adds, threads);
 }
 
 // Partial results, whose rows lie head by head.
@@ -360,12 +381,12 @@ void backward(const Plan &plan, CallPart part, const CallTensors &tensors, const
     set_to_zero<T>(gradients.v, threads);
     add_gradients<T>(plan, tensors, gradients, workspace, threads);
     if (part == CallPart::whole)
-        write_gradients<T>(gradients, tensors, threads);
+        write_gradients<T>(plan, gradients, tensors, threads);
 }
 
 template <class T>
 void finish_backward(const Plan &plan, const CallTensors &tensors, const PartialResults &partial, int threads) {
-    write_gradients<T>(gradients_of<T>(plan, partial), tensors, threads);
+    write_gradients<T>(plan, gradients_of<T>(plan, partial), tensors, threads);
 }
 
 template std::size_t backward_bytes<float>(const Plan &, CallPart, int);

@@ -247,6 +247,13 @@ template <class T> void store(T *to, const double *from, std::int32_t length) {
         to[d] = from_float<T>(from[d]);
 }
 
+// Adding 0 is none: it would make 0 of -0.
+template <class T> void store_sum(T *to, const double *from, std::int32_t length) {
+    for (std::int32_t d = 0; d < length; ++d)
+        if (from[d] != 0)
+            to[d] = from_float<T>(to_double(to[d]) + from[d]);
+}
+
 template <class T> class Reference {
   public:
     Reference(const Plan &plan, Workspace &workspace, annulus_pass pass)
@@ -272,8 +279,8 @@ template <class T> class Reference {
                     for (std::int64_t i = 0; i < problem_.queries.length; ++i)
                         backward_row(t, b, h, i);
                 for (std::int64_t j = 0; j < problem_.keys.length; ++j) {
-                    store(row<T>(t.d_k, b, j, g), scratch_.d_k + j * D, D);
-                    store(row<T>(t.d_v, b, j, g), scratch_.d_v + j * D, D);
+                    store_gradient(problem_.gradients.k, t.d_k, b, j, g, scratch_.d_k + j * D);
+                    store_gradient(problem_.gradients.v, t.d_v, b, j, g, scratch_.d_v + j * D);
                 }
             }
     }
@@ -350,7 +357,21 @@ template <class T> class Reference {
             add(scratch_.row, d_s, k, D);
             add(scratch_.d_k + j * D, d_s, q, D);
         }
-        store(row<T>(t.d_q, b, i, h), scratch_.row, D);
+        store_gradient(problem_.gradients.q, t.d_q, b, i, h, scratch_.row);
+    }
+
+    void store_gradient(const GradientTarget &target, const annulus_tensor &t, std::int64_t b, std::int64_t n,
+                        std::int32_t h, const double *gradient) const {
+        const auto store_in = [&](auto *to) {
+            if (target.adds)
+                store_sum(to, gradient, problem_.head_dim);
+            else
+                store(to, gradient, problem_.head_dim);
+        };
+        if (target.is_float32)
+            store_in(row<float>(t, b, n, h));
+        else
+            store_in(row<T>(t, b, n, h));
     }
 
     // Row of K or V at global position m that query head h reads.

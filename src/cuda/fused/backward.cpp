@@ -70,9 +70,10 @@ class FusedBackward final : public PreparedCall {
             write(Side::keys, GridOf::key_gradients, std::exchange(all.d_k, nullptr), call.d_k);
             write(Side::keys, GridOf::key_gradients, all.d_v, call.d_v);
         }
-        write_gradients(problem.dtype,
-                        {call.whole(), all, call.d_q, call.d_k, call.d_v, call.row_context(nullptr, nullptr)},
-                        call.stream);
+        write_gradients(
+            problem.dtype,
+            {call.whole(), all, call.d_q, call.d_k, call.d_v, problem.gradients, call.row_context(nullptr, nullptr)},
+            call.stream);
     }
 
   private:
@@ -282,7 +283,8 @@ class FusedBackward final : public PreparedCall {
         set_sequences(backward_.rows, memory.sequences, context);
         return {call.whole(), part_ == CallPart::whole ? memory.partial : call.partial.gradients,
                 call.d_q,     call.d_k,
-                call.d_v,     context};
+                call.d_v,     call.problem().gradients,
+                context};
     }
 
     const Plan plan_;

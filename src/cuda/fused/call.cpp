@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/fused/call.hpp"
 
+#include "core/dtype_number.hpp"
 #include "cuda/fused/curve_order.hpp"
 
 #include <cstdint>
@@ -14,7 +15,7 @@ const char *fused_tensor_refusal(std::initializer_list<const annulus_tensor *> t
         if (reinterpret_cast<std::uintptr_t>(tensor->data) % fused_row_alignment != 0)
             return "a tensor's address is no multiple of 16 bytes";
         for (int i = 0; i < 3; ++i)
-            if (tensor->shape[i] > 1 && tensor->stride[i] % (fused_row_alignment / 2) != 0)
+            if (tensor->shape[i] > 1 && tensor->stride[i] * dtype_bytes(tensor->dtype) % fused_row_alignment != 0)
                 return "rows of a tensor do not begin at multiples of 16 bytes";
     }
     // Rows that tensor maps copy are less than 2^40 bytes apart.

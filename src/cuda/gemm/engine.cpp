@@ -92,7 +92,8 @@ class GemmCall final : public PreparedCall {
           of_any_(layout_within(plan, pass, limits.workspace_limit,
                                 part == CallPart::whole ? Results::in_state : Results::in_partial)),
           bytes_(booked_bytes(plan, pass, of_any_)) {
-        if (part != CallPart::whole)
+        const bool are_plain = pass == ANNULUS_PASS_FORWARD || plan.problem().gradients.are_plain();
+        if (part != CallPart::whole || !are_plain)
             return;
         of_matrices_ = layout_within(plan, pass, limits.workspace_limit, Results::direct);
         bytes_ = std::max(bytes_, booked_bytes(plan, pass, *of_matrices_));
@@ -127,8 +128,10 @@ class GemmCall final : public PreparedCall {
             write_outputs(call.problem().dtype,
                           {call.whole(), call.partial.state, call.partial.o, call.out, call.lse, rows}, call.stream);
         else
-            write_gradients(call.problem().dtype,
-                            {call.whole(), call.partial.gradients, call.d_q, call.d_k, call.d_v, rows}, call.stream);
+            write_gradients(
+                call.problem().dtype,
+                {call.whole(), call.partial.gradients, call.d_q, call.d_k, call.d_v, call.problem().gradients, rows},
+                call.stream);
     }
 
   private:
@@ -184,8 +187,8 @@ class GemmCall final : public PreparedCall {
             recompute_partial_outputs(call.problem().dtype,
                                       {call.whole(), call.partial.state, call.partial.o, {}, {}, rows}, call.stream);
         else
-            recompute_partial_gradients(call.problem().dtype, {call.whole(), call.partial.gradients, {}, {}, {}, rows},
-                                        call.stream);
+            recompute_partial_gradients(call.problem().dtype,
+                                        {call.whole(), call.partial.gradients, {}, {}, {}, {}, rows}, call.stream);
     }
 
     const Plan plan_;
@@ -193,8 +196,9 @@ class GemmCall final : public PreparedCall {
     const CallPart part_;
     CudaDevice &device_;
     const bool allow_tf32_;
-    const GemmLayout of_any_;               // tensors
-    std::optional<GemmLayout> of_matrices_; // of a whole call, for tensors that are matrices to cuBLAS
+    const GemmLayout of_any_; // tensors
+    // Of a whole call, for tensors that are matrices to cuBLAS; none where a gradient's target is not plain.
+    std::optional<GemmLayout> of_matrices_;
     std::size_t bytes_;
     std::array<WorkerLists, CudaDevice::side_streams> lists_;
 };

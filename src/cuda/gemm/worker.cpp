@@ -163,9 +163,14 @@ void Worker::finish_block() {
     }
     const PartialGradients gradients{grid_->query_results ? memory.o : nullptr,
                                      grid_->key_results ? memory.d_k : nullptr, memory.d_v};
-    const GradientOutputArguments outputs{block, gradients, call.d_q, call.d_k, call.d_v, rows};
+    const GradientTargets &targets = call.problem().gradients;
+    GradientOutputArguments outputs{block, gradients, call.d_q, call.d_k, call.d_v, targets, rows};
+    if (memory.has_nonfinite && !targets.are_plain()) { // nobody has noted a NaN yet
+        outputs.context.has_nonfinite = nullptr;
+        recompute_partial_gradients(dtype, outputs, context_.stream);
+    }
     write_gradients(dtype, outputs, context_.stream);
-    if (memory.has_nonfinite)
+    if (memory.has_nonfinite && targets.are_plain())
         recompute_gradients(dtype, outputs, grid_->query_results, grid_->key_results, context_.stream);
 }
 

@@ -99,13 +99,34 @@ __device__ inline void note_nan(const float4 &four, int *has_nonfinite) {
         *has_nonfinite = 1;
 }
 
+// To what the caller has there; where all four are 0 that stays as it is.
+template <class T> __device__ void add_four(float4 values, T *target, bool aligned) {
+    if (values.x == 0.f && values.y == 0.f && values.z == 0.f && values.w == 0.f)
+        return;
+    Four<T> before;
+    if (aligned)
+        before = *reinterpret_cast<const Four<T> *>(target);
+    else
+        for (int i = 0; i < 4; ++i)
+            before.x[i] = target[i];
+    values.x += to_float(before.x[0]);
+    values.y += to_float(before.x[1]);
+    values.z += to_float(before.x[2]);
+    values.w += to_float(before.x[3]);
+    write_four(values, target, aligned);
+}
+
 // Four columns of a row of partial results [B, heads, rows, D], to the caller's.
-template <class T>
+template <class T, bool adds = false>
 __device__ void write_partial(const float *partial, const DeviceRows &target, const BlockRow &row, int columns,
                               int column, int *has_nonfinite, bool aligned) {
     const float4 four = __ldg(reinterpret_cast<const float4 *>(partial + row.index * columns + column));
     note_nan(four, has_nonfinite);
-    write_four(four, row_at<T>(target, row.batch, row.head, row.position) + column, aligned);
+    T *const of_caller = row_at<T>(target, row.batch, row.head, row.position) + column;
+    if constexpr (adds)
+        add_four(four, of_caller, aligned);
+    else
+        write_four(four, of_caller, aligned);
 }
 
 } // namespace annulus

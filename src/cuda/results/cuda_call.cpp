@@ -78,17 +78,22 @@ void store_branches(const CudaCall &call, BranchPlan *target) {
 
 void clear_device_rows(const Problem &problem, annulus_pass pass, const CallTensors &t, Device &, const Limits &,
                        void *stream) {
-    const auto clear = [&](std::int32_t heads, const Window &window, const annulus_tensor &rows,
+    const auto clear = [&](annulus_dtype dtype, std::int32_t heads, const Window &window, const annulus_tensor &rows,
                            const annulus_tensor *lse) {
         const Block block{0, problem.batch, 0, heads, window, window};
-        clear_outputs(problem.dtype, {block, problem.head_dim, rows_of(rows, window), statistic_of(lse, window)},
+        clear_outputs(dtype, {block, problem.head_dim, rows_of(rows, window), statistic_of(lse, window)},
                       static_cast<cudaStream_t>(stream));
     };
     if (pass == ANNULUS_PASS_FORWARD)
-        return clear(problem.heads, problem.queries, t.out, t.lse);
-    clear(problem.heads, problem.queries, t.d_q, nullptr);
-    clear(problem.kv_heads, problem.keys, t.d_k, nullptr);
-    clear(problem.kv_heads, problem.keys, t.d_v, nullptr);
+        return clear(problem.dtype, problem.heads, problem.queries, t.out, t.lse);
+    const auto clear_gradient = [&](const GradientTarget &target, std::int32_t heads, const Window &window,
+                                    const annulus_tensor &rows) {
+        if (!target.adds)
+            clear(target.dtype(problem.dtype), heads, window, rows, nullptr);
+    };
+    clear_gradient(problem.gradients.q, problem.heads, problem.queries, t.d_q);
+    clear_gradient(problem.gradients.k, problem.kv_heads, problem.keys, t.d_k);
+    clear_gradient(problem.gradients.v, problem.kv_heads, problem.keys, t.d_v);
 }
 
 } // namespace annulus

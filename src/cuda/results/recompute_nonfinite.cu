@@ -140,7 +140,8 @@ void recompute_gradients(annulus_dtype dtype, const GradientOutputArguments &a, 
 }
 
 void recompute_partial_gradients(annulus_dtype dtype, const GradientOutputArguments &a, cudaStream_t stream) {
-    with_dtype(dtype, [&](auto type) { recompute<decltype(type)>(a, a.partial, true, true, stream); });
+    with_dtype(dtype,
+               [&](auto type) { recompute<decltype(type)>(a, a.partial, a.partial.d_q, a.partial.d_k, stream); });
 }
 
 } // namespace annulus

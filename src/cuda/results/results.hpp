@@ -88,10 +88,13 @@ struct GradientOutputArguments {
     Block block;
     PartialGradients partial;
     DeviceRows d_q, d_k, d_v;
+    GradientTargets targets;
     RowContext context;
 };
+// `dtype` is that of the inputs.
 void write_gradients(annulus_dtype dtype, const GradientOutputArguments &arguments, cudaStream_t stream);
-// Compute again those rows that have a NaN: in the caller's gradients, and in the partial ones.
+// Compute again those rows that have a NaN: in the caller's gradients, whose targets are plain, and in the partial ones
+// of the sides that are there, where without `has_nonfinite` all rows are looked at.
 void recompute_gradients(annulus_dtype dtype, const GradientOutputArguments &arguments, bool of_queries, bool of_keys,
                          cudaStream_t stream);
 void recompute_partial_gradients(annulus_dtype dtype, const GradientOutputArguments &arguments, cudaStream_t stream);

@@ -27,13 +27,13 @@ __global__ void __launch_bounds__(block_threads)
     });
 }
 
-template <class T>
+template <class T, bool adds>
 __global__ void __launch_bounds__(block_threads)
     gradient_output_kernel(const float *partial, const DeviceRows target, const BlockRows rows, int columns,
                            int *has_nonfinite, bool aligned) {
     const auto all = [](const BlockRow &) { return true; };
     for_four_columns<usual_rows_of_warp>(rows, columns, all, [&](const BlockRow &row, int column) {
-        write_partial<T>(partial, target, row, columns, column, has_nonfinite, aligned);
+        write_partial<T, adds>(partial, target, row, columns, column, has_nonfinite, aligned);
     });
 }
 
@@ -52,20 +52,21 @@ void write_outputs(annulus_dtype dtype, const OutputArguments &a, cudaStream_t s
 
 void write_gradients(annulus_dtype dtype, const GradientOutputArguments &a, cudaStream_t stream) {
     const BlockRows queries = query_rows(a.block), keys = key_rows(a.block, a.context.heads_per_kv_head);
-    with_dtype(dtype, [&](auto type) {
-        using T = decltype(type);
-        const int columns = a.context.head_dim;
-        const auto write = [&](const float *partial, const DeviceRows &target, const BlockRows &rows) {
-            launch("write_gradients", gradient_output_kernel<T>, grid_of(rows, usual_rows_of_warp), stream, partial,
-                   target, rows, columns, a.context.has_nonfinite, fours_are_aligned<T>(target));
-        };
-        if (a.partial.d_q && queries.count() > 0)
-            write(a.partial.d_q, a.d_q, queries);
-        if (a.partial.d_k && keys.count() > 0) {
-            write(a.partial.d_k, a.d_k, keys);
-            write(a.partial.d_v, a.d_v, keys);
-        }
-    });
+    const auto write = [&](const float *partial, const DeviceRows &rows, const GradientTarget &target,
+                           const BlockRows &of_block) {
+        with_dtype(target.dtype(dtype), [&](auto type) {
+            using T = decltype(type);
+            launch("write_gradients", target.adds ? gradient_output_kernel<T, true> : gradient_output_kernel<T, false>,
+                   grid_of(of_block, usual_rows_of_warp), stream, partial, rows, of_block, a.context.head_dim,
+                   a.context.has_nonfinite, fours_are_aligned<T>(rows));
+        });
+    };
+    if (a.partial.d_q && queries.count() > 0)
+        write(a.partial.d_q, a.d_q, a.targets.q, queries);
+    if (a.partial.d_k && keys.count() > 0) {
+        write(a.partial.d_k, a.d_k, a.targets.k, keys);
+        write(a.partial.d_v, a.d_v, a.targets.v, keys);
+    }
 }
 
 } // namespace annulus

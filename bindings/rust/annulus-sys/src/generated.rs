@@ -221,7 +221,7 @@ pub const ANNULUS_ALLOCATOR_INIT: annulus_allocator = annulus_allocator {
 pub type annulus_call_flag = i32;
 /// Q's rows are a window of the rows of K and V, from query_start on
 pub const ANNULUS_CALL_QUERY_WINDOW: annulus_call_flag = 1;
-/// backward adds dQ to what d_q holds; without it d_q is overwritten
+/// backward adds dQ to what d_q holds, in one rounding; else d_q is overwritten
 pub const ANNULUS_CALL_ADD_D_Q: annulus_call_flag = 2;
 /// the same for d_k
 pub const ANNULUS_CALL_ADD_D_K: annulus_call_flag = 4;
@@ -302,6 +302,9 @@ pub const ANNULUS_WHOLE: c_int = -1;
 /// multiple of so many bytes, a power of two up to 4096, and no dimension of more than one has a stride of 0 or of 2^40
 /// bytes or more; 0: nothing is known. Workspace is told for all tensors that are so: where ANNULUS_ENGINE_AUTO would
 /// compute with another engine for some of them, what the engine that needs most needs. 16 is enough for every engine.
+///
+/// gradient_dtype is that of d_q, d_k and d_v: dtype or 0 for the same, or ANNULUS_FLOAT32 where dtype is bfloat16 or
+/// float16 and at least one of them is float32. Forward does not ask for it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct annulus_problem {
@@ -324,6 +327,8 @@ pub struct annulus_problem {
     pub options: *const annulus_call_options,
     /// bytes, or 0
     pub row_alignment: i64,
+    /// or 0
+    pub gradient_dtype: annulus_dtype,
 }
 
 pub const ANNULUS_PROBLEM_INIT: annulus_problem = annulus_problem {
@@ -340,6 +345,7 @@ pub const ANNULUS_PROBLEM_INIT: annulus_problem = annulus_problem {
     key_length: ANNULUS_WHOLE as i64,
     options: std::ptr::null(),
     row_alignment: 0,
+    gradient_dtype: 0,
 };
 
 /// What a problem costs. In a context with a communicator (comm.h) the problem's windows are the rank's shard, and the
@@ -766,8 +772,16 @@ extern "C" {
     ///
     /// q, k, v, out and lse must be those of a forward call with the same config, query window and sequences; or out and lse
     /// those that annulus_merge() made of its results and others'. P is found with lse, as exactly as its dtype holds it.
-    /// Outputs are overwritten, but for those that the options' bits say are added to; with a query window, d_k and d_v are
-    /// the contribution of its query rows. Everything else as annulus_forward. Since 0.1.0.
+    /// With a query window, d_k and d_v are the contribution of its query rows.
+    ///
+    /// Each of d_q, d_k and d_v has the dtype of q or, where that is bfloat16 or float16, that or float32, each its own:
+    /// then sums of several calls need not be rounded to 16 bits. Each is overwritten, or, if the options have its bit
+    /// (ANNULUS_CALL_ADD_D_Q, _K, _V), added to: the sum of what it held and the gradient is computed in float32 (float64
+    /// for float64) and rounded once. Rows that get no gradient then stay as they are, bit for bit, and what is NaN stays
+    /// NaN there and nowhere else. With several ranks (comm.h) each has its own dtypes and bits: they say how a rank writes
+    /// its own rows, whatever the others do.
+    ///
+    /// Everything else as annulus_forward. Since 0.1.0.
     pub fn annulus_backward(
         context: *mut annulus_context,
         q: *const annulus_tensor,

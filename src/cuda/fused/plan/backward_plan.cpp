@@ -48,6 +48,9 @@ class StepWriter {
 
     bool has_partial(const SideGrids &side) const { return part_ != CallPart::whole || side.has_own_partial; }
 
+    // No row is written to the caller's tensors but from partial results.
+    bool is_all_partial(const SideGrids &side) const { return has_partial(side) && !side.finishes; }
+
     // Where a side's launches leave rows out: zeros for these. Whether the first launch sets its rows.
     bool prepare(Side which) {
         const SideGrids &side = result_.of(which);
@@ -55,8 +58,7 @@ class StepWriter {
         const bool sets = part_ != CallPart::other_keys || which == Side::keys;
         if (!sets || (!side.grids.empty() && (side.grids.front().is_complete || side.parts)))
             return sets;
-        const bool in_partial = has_partial(side) && !side.finishes;
-        add({in_partial ? BackwardAction::clear_partial : BackwardAction::clear_gradients, which});
+        add({is_all_partial(side) ? BackwardAction::clear_partial : BackwardAction::clear_gradients, which});
         return side.finishes;
     }
 
@@ -123,15 +125,16 @@ class StepWriter {
 
     // From partial results of its own to the caller's tensors, and rows that a hidden NaN or infinity has reached.
     void write_end() {
+        const bool recomputes = plan_.causal() && part_ != CallPart::other_keys;
+        // What is added to cannot be repaired there. Rows that are not where they are looked for are unset there, and
+        // stay unused.
+        const bool in_partial = part_ == CallPart::own_keys || !problem_.gradients.are_plain();
+        if (recomputes && in_partial)
+            add({BackwardAction::recompute_partial});
         if (result_.queries.has_own_partial || result_.keys.has_own_partial)
             add({BackwardAction::write_gradients});
-        if (!plan_.causal() || part_ == CallPart::other_keys)
-            return;
-        // Rows that are not where they are looked for are unset there, and stay unused.
-        if (part_ == CallPart::own_keys)
-            add({BackwardAction::recompute_partial});
         for (const Side side : {Side::queries, Side::keys})
-            if (part_ == CallPart::whole || result_.of(side).finishes)
+            if (recomputes && !(in_partial && is_all_partial(result_.of(side))))
                 add({BackwardAction::recompute_gradients, side});
     }
 
@@ -152,6 +155,7 @@ void write_steps(const Plan &plan, CallPart part, BackwardPlan &result) {
 // Without split branches and stored dS.
 BackwardPlan plan_grids(const Plan &plan, CallPart part, BackwardGrids grids) {
     const Problem &problem = plan.problem();
+    const GradientTargets &targets = problem.gradients;
     const bool is_whole = part == CallPart::whole, shares_keys = problem.heads != problem.kv_heads;
     BackwardPlan result;
     result.queries.grids = std::move(grids.queries);
@@ -160,10 +164,16 @@ BackwardPlan plan_grids(const Plan &plan, CallPart part, BackwardGrids grids) {
         side->has_own_partial = is_whole && share_partial_results(side->grids);
         side->finishes = finishes_rows(part, side->grids);
     }
-    if (shares_keys) {
-        result.keys.has_own_partial = is_whole;
-        result.keys.finishes = false; // the heads that share one of K would still add to rows
-    }
+    // The kernels write nothing but the problem's dtype, and add to no rows of the caller's; and the heads that share
+    // one of K would still add to its rows.
+    const auto only_partial = [&](SideGrids &side) {
+        side.has_own_partial = is_whole;
+        side.finishes = false;
+    };
+    if (!targets.of_queries_are_plain())
+        only_partial(result.queries);
+    if (shares_keys || !targets.of_keys_are_plain())
+        only_partial(result.keys);
     write_steps(plan, part, result);
     return result;
 }
@@ -227,7 +237,8 @@ BackwardGrids make_backward_grids(const SequencePlans &plans) {
 BackwardPlan plan_backward(const Plan &plan, CallPart part, BackwardGrids grids, int multiprocessors,
                            std::uint64_t limit) {
     BackwardPlan result = plan_grids(plan, part, std::move(grids));
-    const bool may_vary = part == CallPart::whole && !are_over_sequences(result.queries.grids);
+    const bool may_vary =
+        part == CallPart::whole && plan.problem().gradients.are_plain() && !are_over_sequences(result.queries.grids);
     if (may_vary && !try_splitting(plan, multiprocessors, limit, result))
         try_storing_ds(plan, limit, result);
     return result;

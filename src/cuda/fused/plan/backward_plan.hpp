@@ -64,7 +64,7 @@ BackwardGrids make_backward_grids(const Plan &plan);
 BackwardGrids make_backward_grids(const SequencePlans &plans);
 
 // Of a whole call, whose branches may be split and whose dS may be stored where the limit in bytes (0: none) leaves
-// room for it, or of a part.
+// room for it, if all gradients are plain; or of a part.
 BackwardPlan plan_backward(const Plan &plan, CallPart part, BackwardGrids grids, int multiprocessors,
                            std::uint64_t limit);
 
