@@ -131,6 +131,29 @@ class AttendTest(ProgramTest):
         self.assert_close(out, wanted_out, "float32")
         self.assert_close(lse, wanted_lse, "float32")
 
+    def assert_sequences(self, options, sequences, shape=(2, 60, 2, 8)):
+        """`sequences`: the batch entries and the rows of each."""
+        q, k, v = self.save_inputs(shape)
+        (out, _), (lse, _) = self.attend("--branch", "16:1", "--branch", "0:3", "--causal", *options)
+        wanted_out, wanted_lse = np.zeros_like(out), np.full_like(lse, -np.inf)
+        for entries, rows in sequences:
+            alone_out, alone_lse = oracle.attention(
+                *(array[entries, rows] for array in (q, k, v)), [{"w": 16, "r": 1}, {"w": 0, "r": 3}], causal=True)
+            wanted_out[entries, rows], wanted_lse[entries, :, rows] = alone_out, alone_lse
+        self.assert_close(out, wanted_out, "float32")
+        self.assert_close(lse, wanted_lse, "float32")
+
+    def test_packed_sequences(self):
+        both = slice(0, 2)
+        wanted = [(both, slice(3, 20)), (both, slice(20, 21)), (both, slice(21, 55))]
+        self.assert_sequences(["--starts", "3,20,21,21,55"], wanted)
+        wanted[2] = (both, slice(21, 50))
+        self.assert_sequences(["--starts", "3,20,21,55", "--lengths", "17,1,29"], wanted)
+
+    def test_padded_batches(self):
+        self.assert_sequences(["--lengths", "60,23"], [(slice(0, 1), slice(0, 60)), (slice(1, 2), slice(0, 23))])
+        self.assert_sequences(["--lengths", "0,7"], [(slice(1, 2), slice(0, 7))])
+
     def test_permissions_and_limits_change_nothing_on_a_cpu(self):
         self.save_inputs((1, 40, 2, 8))
         self.attend("--branch", "16:1")

@@ -32,6 +32,21 @@ class BenchTest(ProgramTest):
                 self.assertEqual(bench["machine"]["sgemm_measurements"], 3)
                 self.assertGreater(bench["machine"]["sgemm_flops_per_second"], 0)
 
+    def test_sequences(self):
+        options = ["--heads", 2, "--head-dim", 16, "--branch", "0:1", "--repeats", 2, "--threads", 2]
+        bench = run_json("bench", "--sequences", "5:10:50", *options)
+        self.assertEqual([row["pass"] for row in bench["sequences"]], ["forward", "backward"])
+        pairs, batch_pairs = 2 * sum(n * n for n in (10, 20, 30, 40, 50)), 2 * 5 * 30 ** 2
+        for row in bench["sequences"]:
+            self.assertLessEqual(row["seconds_min"], row["seconds"])
+            self.assertLessEqual(row["seconds"], row["seconds_max"])
+            self.assertAlmostEqual(row["pairs_per_second"] * row["seconds"] / pairs, 1)
+            self.assertAlmostEqual(row["batch_pairs_per_second"] * row["batch_seconds"] / batch_pairs, 1)
+            ratio = row["seconds"] / (row["batch_seconds"] * pairs / batch_pairs)
+            self.assertAlmostEqual(row["time_to_batch_rate"] / ratio, 1)
+        one = run_json("bench", "--sequences", "1:33:33", *options)
+        self.assertAlmostEqual(one["sequences"][0]["pairs_per_second"] * one["sequences"][0]["seconds"] / (2 * 33 ** 2), 1)
+
     def test_cuda(self):
         if cuda_device_count() == 0:
             self.skipTest("needs a CUDA device")
@@ -54,7 +69,13 @@ class BenchTest(ProgramTest):
 
     def test_refusals(self):
         for options in (["--repeats", 0], ["--scaling", "--branch", "8:1"], ["--branch", "8:1"], ["--tokens", 9],
-                        ["--preset", "gigapath", "--tokens", 9, "--heads", 4, "--head-dim", 7], ["--format", "yaml"]):
+                        ["--preset", "gigapath", "--tokens", 9, "--heads", 4, "--head-dim", 7], ["--format", "yaml"],
+                        *(["--sequences", text, "--heads", 2, "--head-dim", 8, "--branch", "0:1", *others]
+                          for text, others in (("5", []), ("0:1:2", []), ("5:0:2", []), ("5:3:2", []), ("5:1:x", []),
+                                               ("5:1:2:3", []), ("9:1:1099511627776", []), ("5:1:2", ["--scaling"]),
+                                               ("5:1:2", ["--tokens", 9]), ("5:1:2", ["--batch", 2]),
+                                               ("5:1:2", ["--ranks", 2]))),
+                        ["--sequences", "5:1:2"], ["--sequences", "5:1:2", "--heads", 2, "--head-dim", 8]):
             with self.subTest(options):
                 self.assert_refused(run("bench", *options))
 

@@ -6,6 +6,7 @@
 #include "cli/commands/bench_host.hpp"
 #include "cli/commands/bench_ranks.hpp"
 #include "cli/commands/bench_scaling.hpp"
+#include "cli/commands/bench_sequences.hpp"
 #include "cli/commands/commands.hpp"
 #include "cli/commands/context.hpp"
 #include "cli/commands/machine_facts.hpp"
@@ -31,6 +32,7 @@ struct BenchOptions {
     ExecutionOptions execution;
     int repeats = 5;
     bool scaling = false;
+    std::string sequences; // empty: none
     RankOptions ranks;
     bool weak = false;
     std::string format = "text";
@@ -135,7 +137,10 @@ void bench_one_rank(BenchOptions options) {
     if (options.problem.dtype.empty())
         options.problem.dtype = annulus_dtype_name(memory->fast_dtype());
     Report report;
-    if (options.scaling) {
+    if (!options.sequences.empty()) {
+        bench_sequences(parse_sequence_lengths(options.sequences), options.problem, options.pattern, options.execution,
+                        options.repeats, *memory, report);
+    } else if (options.scaling) {
         const Scaling cpu_scaling = {{65536, 131072, 262144, 524288, 1048576}, 1, false, 262144};
         const Scaling cuda_scaling = {{131072, 262144, 524288, 1048576}, 8, true, 1048576};
         bench_scaling(on_cpu(options) ? cpu_scaling : cuda_scaling, options.problem.dtype, options.execution,
@@ -178,10 +183,19 @@ void bench(const BenchOptions &options) {
         throw bad_input("--repeats " + std::to_string(options.repeats) + ": must be at least 1");
     if (is_custom(options) && options.scaling)
         throw bad_input("--scaling has a problem and a pattern of its own");
+    if (!options.sequences.empty()) {
+        parse_sequence_lengths(options.sequences);
+        if (options.scaling)
+            throw bad_input("--scaling has a problem of its own, without --sequences");
+        if (options.problem.tokens || options.problem.batch != 1)
+            throw bad_input("--sequences says how many tokens there are: --tokens and --batch cannot be given with it");
+    }
     const std::unique_ptr<Ranks> ranks = make_ranks(options.ranks, options.execution);
     ranks->in_each_process([&] {
         if (ranks->count() > 1 && options.scaling)
             throw bad_input("--scaling is for one rank");
+        if (ranks->count() > 1 && !options.sequences.empty())
+            throw bad_input("--sequences is for one rank");
         if (ranks->count() == 1 && options.weak)
             throw bad_input("--weak compares several ranks with one: give --ranks");
         if (ranks->count() > 1)
@@ -205,6 +219,12 @@ void add_bench_command(CLI::App &program) {
     add_number<int>(*command, "--repeats", options->repeats, "Timed calls of each case after a warm-up, 5 unless given")
         ->type_name("R");
     command->add_flag("--scaling", options->scaling, "Time a token at growing lengths up to 1,048,576 instead");
+    command
+        ->add_option(
+            "--sequences", options->sequences,
+            "Time one call over so many sequences, of lengths spread evenly from MIN to MAX, beside a batch of "
+            "as many of their mean length")
+        ->type_name("COUNT:MIN:MAX");
     options->problem.add_to(*command, false);
     options->pattern.add_to(*command);
     options->execution.add_to(*command);

@@ -8,7 +8,12 @@ namespace annulus::cli {
 
 Run::Run(const BenchCase &bench_case, const Rank &rank, Memory &memory)
     : memory_(memory), context_(make_context(bench_case.pattern, rank.execution, bench_case.problem.heads)),
-      problem_(bench_case.problem.problem()), numbers_(problem_.dtype) {
+      sequence_starts_(bench_case.sequence_starts), problem_(bench_case.problem.problem()), numbers_(problem_.dtype) {
+    if (!sequence_starts_.empty()) {
+        options_.sequence_count = static_cast<std::int64_t>(sequence_starts_.size()) - 1;
+        options_.sequence_starts = sequence_starts_.data();
+    }
+    problem_.options = &options_;
     memory.order(context_.get());
     const Shard shard = shard_of(problem_.sequence_length, rank.index, rank.count);
     problem_.query_start = problem_.key_start = shard.start;
@@ -33,12 +38,12 @@ void Run::add_gradients() {
 }
 
 void Run::forward() {
-    check(annulus_forward(context_.get(), &q_, &k_, &v_, &out_, &lse_, nullptr));
+    check(annulus_forward(context_.get(), &q_, &k_, &v_, &out_, &lse_, &options_));
 }
 
 void Run::backward() {
-    check(
-        annulus_backward(context_.get(), &q_, &k_, &v_, &out_, &lse_, &d_out_, nullptr, &d_q_, &d_k_, &d_v_, nullptr));
+    check(annulus_backward(context_.get(), &q_, &k_, &v_, &out_, &lse_, &d_out_, nullptr, &d_q_, &d_k_, &d_v_,
+                           &options_));
 }
 
 annulus_tensor Run::make_rows(std::int64_t length, std::int32_t heads, bool random) {

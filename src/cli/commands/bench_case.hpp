@@ -21,6 +21,7 @@ struct BenchCase {
     std::string name;
     ProblemOptions problem;
     PatternOptions pattern;
+    std::vector<std::int64_t> sequence_starts = {}; // of packed sequences; empty: all rows are one
 };
 
 struct PassTimes {
@@ -39,6 +40,8 @@ struct Measurement {
 class Run {
   public:
     Run(const BenchCase &bench_case, const Rank &rank, Memory &memory);
+    Run(const Run &) = delete;
+    Run &operator=(const Run &) = delete;
 
     annulus_context *context() const { return context_.get(); }
     const annulus_problem &problem() const { return problem_; } // its windows are the shard
@@ -53,7 +56,9 @@ class Run {
 
     Memory &memory_;
     Context context_;
-    annulus_problem problem_;
+    const std::vector<std::int64_t> sequence_starts_;
+    annulus_call_options options_ = ANNULUS_CALL_OPTIONS_INIT;
+    annulus_problem problem_; // points to the options
     annulus_estimate estimate_ = ANNULUS_ESTIMATE_INIT;
     RandomNumbers numbers_;
     std::vector<Allocation> allocations_;
