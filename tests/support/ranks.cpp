@@ -126,8 +126,9 @@ Results run_rank(const Problem &of_all, const Inputs &inputs, const RankOptions 
     sizes.options = &call_options;
     RunOptions run = options.run;
     run.memory = &options.memory(rank);
-    // Before a call a context knows no other lengths than those that were set.
-    run.own_workspace &= options.set_lengths || options.lengths == even_lengths(whole.length, options.ranks());
+    // Questions are answered for the lengths that were set, or even ones.
+    const bool has_answers = options.set_lengths || options.lengths == even_lengths(whole.length, options.ranks());
+    run.own_workspace &= has_answers;
     const bool empty = length == 0;
     if (empty) // the library serves nobody
         run.engine = ANNULUS_ENGINE_AUTO;
@@ -140,6 +141,14 @@ Results run_rank(const Problem &of_all, const Inputs &inputs, const RankOptions 
     if (traffic.sent_bytes != (run.backward ? estimate.backward_sent_bytes : estimate.forward_sent_bytes) ||
         traffic.received_bytes != (run.backward ? estimate.backward_received_bytes : estimate.forward_received_bytes))
         throw std::runtime_error("the traffic is not what was estimated");
+    for (const auto &[pass, announced] : {std::pair(ANNULUS_PASS_FORWARD, estimate.forward_workspace_bytes),
+                                          std::pair(ANNULUS_PASS_BACKWARD, estimate.backward_workspace_bytes)}) {
+        std::uint64_t bytes = announced;
+        if (has_answers)
+            check(annulus_workspace_size(context.get(), &sizes, pass, &bytes));
+        if (bytes != announced)
+            throw std::runtime_error("the workspace is not what was estimated of the rank");
+    }
     return results;
 }
 

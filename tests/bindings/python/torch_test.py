@@ -127,6 +127,20 @@ class FunctionTest(unittest.TestCase):
             )
         )
 
+    def test_gradcheck_of_sequences(self):
+        for given in (
+            {"sequence_starts": torch.tensor([1, 6, 6, 13])},
+            {"sequence_starts": [0, 9, 15], "sequence_lengths": [4, 6]},
+            {"sequence_lengths": torch.tensor([15, 4], dtype=torch.int32)},
+        ):
+            with self.subTest(given):
+                inputs = rows(3, (2, 15, 2, 8), (2, 15, 2, 8), (2, 15, 2, 8), dtype=torch.float64, grad=True)
+                self.assertTrue(
+                    torch.autograd.gradcheck(
+                        lambda q, k, v: dilated_attention(q, k, v, [(4, 1), (0, 2)], causal=True, **given), inputs
+                    )
+                )
+
     def test_gradient_of_lse_alone(self):
         q, k, v = rows(3, (1, 15, 2, 8), (1, 15, 2, 8), (1, 15, 2, 8), dtype=torch.float64, grad=True)
         _, lse = dilated_attention(q, k, v, FULL, return_lse=True)
