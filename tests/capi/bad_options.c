@@ -77,12 +77,72 @@ static void flags(void **state) {
         assert_options_refused(f, &options, "flags", "it may have the bits 0xf");
     }
     const uint64_t of_gradients[] = {ANNULUS_CALL_ADD_D_Q, ANNULUS_CALL_ADD_D_K, ANNULUS_CALL_ADD_D_V};
+    f->options = &options;
     for (int i = 0; i < 3; ++i) {
         options.flags = of_gradients[i];
-        f->options = &options;
         assert_call_refused(f, &forward_call, ARGUMENT, "flags", "gradients in forward");
-        assert_call_refused(f, &backward_call, ANNULUS_ERROR_UNSUPPORTED, "flags", "added gradients");
     }
+    f->options = NULL;
+}
+
+/* Each bit adds to its own tensor. */
+static void added_gradients(void **state) {
+    fixture *f = *state;
+    enum { MOST_ELEMENTS = BATCH * LENGTH * HEADS * DIM };
+    static float gradients[3][MOST_ELEMENTS];
+    const enum argument outputs[] = {D_Q, D_K, D_V};
+    annulus_call_options options = fresh();
+    f->options = &options;
+    assert_ok(backward_call.run(f));
+    for (int i = 0; i < 3; ++i)
+        memcpy(gradients[i], f->tensors[outputs[i]].data, sizeof *gradients);
+    for (uint64_t bits = 0; bits < 8; ++bits) {
+        options.flags = bits * ANNULUS_CALL_ADD_D_Q;
+        for (int i = 0; i < 3; ++i)
+            for (int j = 0; j < MOST_ELEMENTS; ++j)
+                ((float *)f->tensors[outputs[i]].data)[j] = 1000;
+        assert_ok(backward_call.run(f));
+        for (int i = 0; i < 3; ++i)
+            for (int j = 0; j < MOST_ELEMENTS / (i ? HEADS / KV_HEADS : 1); ++j) {
+                const float sum = (bits >> i & 1 ? 1000 : 0) + gradients[i][j];
+                assert_true(((const float *)f->tensors[outputs[i]].data)[j] == sum);
+            }
+    }
+    f->options = NULL;
+}
+
+static void set_dtypes(fixture *f, annulus_dtype of_inputs) {
+    for (int i = 0; i < ARGUMENTS; ++i)
+        if (i != LSE && i != D_LSE)
+            f->tensors[i].dtype = of_inputs;
+}
+
+/* Gradients of inputs of 16 bits may be float32, each for itself; no others may be of another dtype than q. */
+static void gradient_dtypes(void **state) {
+    fixture *f = *state;
+    const annulus_dtype all[] = {ANNULUS_FLOAT64, ANNULUS_FLOAT32, ANNULUS_BFLOAT16, ANNULUS_FLOAT16};
+    const enum argument outputs[] = {D_Q, D_K, D_V};
+    for (int i = 0; i < 3; ++i)
+        for (int input = 1; input < 4; ++input) /* float64 tensors do not fit into the fixture's */
+            for (int output = 0; output < 4; ++output) {
+                set_dtypes(f, all[input]);
+                f->tensors[outputs[i]].dtype = all[output];
+                if (output == input || (output == 1 && input > 1))
+                    assert_ok(backward_call.run(f));
+                else
+                    assert_call_refused(f, &backward_call, ARGUMENT, argument_names[outputs[i]], "dtype");
+            }
+    set_dtypes(f, ANNULUS_BFLOAT16);
+    f->tensors[D_K].dtype = ANNULUS_FLOAT16;
+    assert_call_refused(f, &backward_call, ARGUMENT, "d_k", "dtype");
+    assert_non_null(
+        strstr(annulus_last_error(), "dtype of d_k is 4 (float16); it must be 3 (bfloat16) or 2 (float32)"));
+    /* Rows of float32 take twice the memory: where d_q then reaches into d_k, they overlap. */
+    f->tensors[D_K].dtype = ANNULUS_BFLOAT16;
+    f->tensors[D_K].data = (char *)f->tensors[D_Q].data + (size_t)2 * BATCH * LENGTH * HEADS * DIM;
+    assert_ok(backward_call.run(f));
+    f->tensors[D_Q].dtype = ANNULUS_FLOAT32;
+    assert_call_refused(f, &backward_call, ARGUMENT, "d_q", "overlap");
 }
 
 static void query_windows(void **state) {
@@ -260,8 +320,9 @@ static void grid_widths(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(sizes),     TEST(fresh_options_are_none), TEST(flags),       TEST(query_windows),
-        TEST(sequences), TEST(legal_sequences),        TEST(grid_widths),
+        TEST(sizes),           TEST(fresh_options_are_none), TEST(flags),
+        TEST(added_gradients), TEST(gradient_dtypes),        TEST(query_windows),
+        TEST(sequences),       TEST(legal_sequences),        TEST(grid_widths),
     };
     return RUN_TESTS(tests);
 }

@@ -214,8 +214,6 @@ static void options_of_the_call(void **state) {
     options.flags = ANNULUS_CALL_ADD_D_K;
     assert_refused(annulus_workspace_size(f->context, &problem, ANNULUS_PASS_FORWARD, &bytes), ANNULUS_ERROR_ARGUMENT,
                    "flags");
-    assert_refused(annulus_workspace_size(f->context, &problem, ANNULUS_PASS_BACKWARD, &bytes),
-                   ANNULUS_ERROR_UNSUPPORTED, "flags");
     options.flags = ANNULUS_CALL_QUERY_WINDOW;
     options.query_start = 2;
     assert_refused(annulus_estimate_problem(f->context, &problem, -1, &estimate), ANNULUS_ERROR_ARGUMENT,
@@ -288,12 +286,48 @@ static void sequences_add_up(void **state) {
     assert_true(estimate_of(f, &problem).pairs == pairs + estimate_of(f, &alone).pairs);
 }
 
+/* Gradients are counted by their dtype. On a CPU those of 16 bits take copies, whatever they are rounded to; those of
+ * float32 where they are added to. */
+static void gradients_of_the_call(void **state) {
+    fixture *f = *state;
+    annulus_problem problem = fixture_problem();
+    annulus_call_options options = ANNULUS_CALL_OPTIONS_INIT;
+    annulus_estimate plain = ANNULUS_ESTIMATE_INIT, other = ANNULUS_ESTIMATE_INIT;
+    const uint64_t queries = BATCH * LENGTH * HEADS * DIM, keys = BATCH * LENGTH * KV_HEADS * DIM;
+    assert_ok(annulus_estimate_problem(f->context, &problem, -1, &plain));
+    const annulus_dtype wrong[] = {ANNULUS_FLOAT64, ANNULUS_BFLOAT16, ANNULUS_FLOAT16, (annulus_dtype)5};
+    for (int i = 0; i < 4; ++i) {
+        problem.gradient_dtype = wrong[i];
+        assert_refused(annulus_estimate_problem(f->context, &problem, -1, &other), ANNULUS_ERROR_ARGUMENT,
+                       "gradient_dtype");
+    }
+    problem.gradient_dtype = ANNULUS_FLOAT32;
+    problem.options = &options;
+    assert_ok(annulus_estimate_problem(f->context, &problem, -1, &other));
+    assert_memory_equal(&plain, &other, sizeof plain);
+    options.flags = ANNULUS_CALL_ADD_D_K;
+    assert_ok(annulus_estimate_problem(f->context, &problem, -1, &other));
+    assert_true(other.forward_workspace_bytes == plain.forward_workspace_bytes);
+    assert_true(other.backward_workspace_bytes == plain.backward_workspace_bytes + 4 * keys);
+
+    options.flags = 0;
+    problem.dtype = ANNULUS_BFLOAT16;
+    problem.gradient_dtype = (annulus_dtype)0;
+    assert_ok(annulus_estimate_problem(f->context, &problem, -1, &plain));
+    assert_true(plain.gradient_bytes == 4 * queries + 4 * keys);
+    problem.gradient_dtype = ANNULUS_FLOAT32;
+    assert_ok(annulus_estimate_problem(f->context, &problem, -1, &other));
+    assert_true(other.gradient_bytes == 6 * queries + 8 * keys);
+    assert_true(other.forward_workspace_bytes == plain.forward_workspace_bytes);
+    assert_true(other.backward_workspace_bytes == plain.backward_workspace_bytes);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(of_the_largest_problems), TEST(along_long_curves),
         TEST(of_coprime_dilations),    TEST(of_a_billion_tokens_on_4096_ranks),
         TEST(lengths_that_nobody_set), TEST(options_of_the_call),
-        TEST(sequences_add_up),
+        TEST(sequences_add_up),        TEST(gradients_of_the_call),
     };
     return RUN_TESTS(tests);
 }

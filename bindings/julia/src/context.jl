@@ -94,8 +94,14 @@ function host_numbers(name, x::AbstractVector{<:Integer}, base)
     return Int64[number - base for number in x]
 end
 
+const ADD_FLAGS = (
+    d_q = LibAnnulus.ANNULUS_CALL_ADD_D_Q,
+    d_k = LibAnnulus.ANNULUS_CALL_ADD_D_K,
+    d_v = LibAnnulus.ANNULUS_CALL_ADD_D_V,
+)
+
 "Calls `f` with C's options, which count positions from 0, while their arrays are kept alive."
-function with_options(f; query_start::Union{Nothing,Integer}, sequence_starts::Numbers, sequence_lengths::Numbers)
+function with_options(f; query_start::Union{Nothing,Integer}, sequence_starts::Numbers, sequence_lengths::Numbers, add = ())
     starts = host_numbers("sequence_starts", sequence_starts, 1)
     lengths = host_numbers("sequence_lengths", sequence_lengths, 0)
     if sequence_starts !== nothing && sequence_lengths !== nothing && length(starts) != length(lengths) + 1
@@ -106,6 +112,9 @@ function with_options(f; query_start::Union{Nothing,Integer}, sequence_starts::N
     end
     size = sizeof(LibAnnulus.annulus_call_options)
     flags = query_start === nothing ? 0 : LibAnnulus.ANNULUS_CALL_QUERY_WINDOW
+    for name in add
+        flags |= pick("a name in add", name, ADD_FLAGS)
+    end
     start = query_start === nothing ? 0 : query_start - 1
     count = sequence_starts === nothing ? length(lengths) : length(starts) - 1
     GC.@preserve starts lengths begin
@@ -172,10 +181,11 @@ function lse_size(q)
 end
 
 """
-    backward!(d_q, d_k, d_v, context, q, k, v, out, lse, d_out; d_lse=nothing, query_start=nothing,
+    backward!(d_q, d_k, d_v, context, q, k, v, out, lse, d_out; d_lse=nothing, add=(), query_start=nothing,
               sequence_starts=nothing, sequence_lengths=nothing)
 
-As [`backward`](@ref), into arrays of the caller's, which are overwritten.
+As [`backward`](@ref), into arrays of the caller's, each of q's element type or, where that has 16 bits, Float32. They are
+overwritten, but for those named in `add`, such as `(:d_k, :d_v)`, to which the gradient is added with one rounding.
 """
 function backward!(
     d_q,
@@ -189,15 +199,16 @@ function backward!(
     lse,
     d_out;
     d_lse = nothing,
+    add = (),
     query_start::Union{Nothing,Integer} = nothing,
     sequence_starts::Numbers = nothing,
     sequence_lengths::Numbers = nothing,
 )
     inputs = (("q", q, 4), ("k", k, 4), ("v", v, 4), ("out", out, 4), ("lse", lse, 3), ("d_out", d_out, 4))
     outputs = (("d_lse", d_lse, 3), ("d_q", d_q, 4), ("d_k", d_k, 4), ("d_v", d_v, 4))
-    names = (query_start = query_start, sequence_starts = sequence_starts, sequence_lengths = sequence_lengths)
+    rows = (query_start = query_start, sequence_starts = sequence_starts, sequence_lengths = sequence_lengths)
     with_tensors(context, inputs..., outputs...) do tensors...
-        with_options(options -> check(LibAnnulus.annulus_backward(context, tensors..., options)); names...)
+        with_options(options -> check(LibAnnulus.annulus_backward(context, tensors..., options)); rows..., add = add)
     end
     return d_q, d_k, d_v
 end
@@ -292,12 +303,13 @@ end
 
 """
     estimate(context; sequence_length, heads, head_dim, kv_heads=heads, batch=1, eltype=Float32, branch=nothing,
-             sequence_starts=nothing, sequence_lengths=nothing, row_alignment=0)
+             sequence_starts=nothing, sequence_lengths=nothing, row_alignment=0, add=(), gradient_eltype=eltype)
 
 What a problem costs under the context's config, without its data: a named tuple of pairs, FLOPs and bytes. `branch`, counted
 from 1: pairs, FLOPs and remote bytes are that branch's share. In a context with a communicator it is what this rank's shard
 costs. `sequence_starts`, `sequence_lengths`: as [`forward`](@ref) takes them. `row_alignment`: every row of the call's arrays
-begins at a multiple of so many bytes; 0: not known.
+begins at a multiple of so many bytes; 0: not known. `add`: as [`Annulus.backward!`](@ref) takes it; `gradient_eltype`: Float32
+where one of the gradients is.
 """
 function estimate(
     context::Context;
@@ -311,17 +323,20 @@ function estimate(
     sequence_starts::Numbers = nothing,
     sequence_lengths::Numbers = nothing,
     row_alignment::Integer = 0,
+    add = (),
+    gradient_eltype::Type = eltype,
 )
     size = sizeof(LibAnnulus.annulus_problem)
     sizes = (size, element_code(eltype), heads, kv_heads, head_dim, batch, sequence_length)
     whole = LibAnnulus.ANNULUS_WHOLE
     result = Ref(LibAnnulus.ANNULUS_ESTIMATE_INIT)
     index = branch === nothing ? LibAnnulus.ANNULUS_ALL_BRANCHES : branch - 1
-    names = (query_start = nothing, sequence_starts = sequence_starts, sequence_lengths = sequence_lengths)
+    names = (query_start = nothing, sequence_starts = sequence_starts, sequence_lengths = sequence_lengths, add = add)
+    gradients = element_code(gradient_eltype)
     with_options(; names...) do options
         GC.@preserve options begin
             address = Base.unsafe_convert(Ptr{LibAnnulus.annulus_call_options}, options)
-            problem = LibAnnulus.annulus_problem(sizes..., 0, whole, 0, whole, address, row_alignment)
+            problem = LibAnnulus.annulus_problem(sizes..., 0, whole, 0, whole, address, row_alignment, gradients)
             check(LibAnnulus.annulus_estimate_problem(context, Ref(problem), index, result))
         end
     end

@@ -88,18 +88,28 @@ def _stream_address(stream: Any) -> int:
     )
 
 
+_ADD_FLAGS = {
+    "d_q": _capi.ANNULUS_CALL_ADD_D_Q,
+    "d_k": _capi.ANNULUS_CALL_ADD_D_K,
+    "d_v": _capi.ANNULUS_CALL_ADD_D_V,
+}
+
+
 class CallOptions(NamedTuple):
     """What a call is given beside its arrays and where they go, as the caller said it."""
 
     query_start: int | None = None
     sequence_starts: Any = None
     sequence_lengths: Any = None
+    add: Iterable[str] = ()
 
     def struct(self) -> Any:
         """The C API's."""
         options = _capi.annulus_call_options()
+        for name in self.add:
+            options.flags |= pick("a name in add", name, _ADD_FLAGS)
         if self.query_start is not None:
-            options.flags = _capi.ANNULUS_CALL_QUERY_WINDOW
+            options.flags |= _capi.ANNULUS_CALL_QUERY_WINDOW
             options.query_start = integer("query_start", self.query_start)
         if self.sequence_lengths is not None:
             lengths = host_integers("sequence_lengths", self.sequence_lengths)
@@ -274,6 +284,7 @@ class Context:
         d_q: Any = None,
         d_k: Any = None,
         d_v: Any = None,
+        add: Iterable[str] = (),
         query_start: int | None = None,
         sequence_starts: Any = None,
         sequence_lengths: Any = None,
@@ -281,10 +292,16 @@ class Context:
         """Computes the gradients of forward(): of q [B, Nq, H, D], and of k and v [B, N, G, D].
 
         q, k, v, out, lse: of a forward call with the same config, query_start and sequences. d_out: the gradient of out.
-        d_lse: the gradient of lse [B, H, Nq], or None. d_q, d_k, d_v: arrays to write to, of q's dtype.
+        d_lse: the gradient of lse [B, H, Nq], or None. d_q, d_k, d_v: arrays to write to, each of q's dtype or, where that
+        is bfloat16 or float16, of float32. add: the names of those that the gradient is added to, with one rounding, such
+        as ("d_k", "d_v"); the others are overwritten.
 
         Returns (d_q, d_k, d_v).
         """
+        add = tuple(add)
+        for name, array in (("d_q", d_q), ("d_k", d_k), ("d_v", d_v)):
+            if array is None and name in add:
+                raise ArgumentError(f"add has {name!r}, and {name} is None; it must be the array that is added to")
         views = self._inputs(q=q, k=k, v=v, out=out, lse=lse, d_out=d_out)
         like = views[0]
         d_lse_view = None if d_lse is None else self._inputs(d_lse=d_lse)[0]
@@ -293,7 +310,7 @@ class Context:
             for name, array, source in zip(("d_q", "d_k", "d_v"), (d_q, d_k, d_v), views)
         ]
         others = [*views[1:], d_lse_view, *(view for _, view in results)]
-        options = CallOptions(query_start, sequence_starts, sequence_lengths)
+        options = CallOptions(query_start, sequence_starts, sequence_lengths, add)
         self._run(like, _capi.annulus_backward, others, options)
         return tuple(array for array, _ in results)
 
@@ -327,8 +344,9 @@ class Context:
 
         problem: kv_heads (default: heads), batch (1), dtype ("float32"), query_start (0) and query_length, key_start (0)
         and key_length (None: to the end; with a communicator, where both start at 0, this rank's shard),
-        sequence_starts and sequence_lengths as forward() takes them, and row_alignment: every row of the call's arrays
-        begins at a multiple of so many bytes (0: not known; see annulus_problem in annulus/attention.h).
+        sequence_starts and sequence_lengths as forward() takes them, add as backward() takes it, gradient_dtype (None:
+        dtype; "float32" where one of d_q, d_k and d_v is), and row_alignment: every row of the call's arrays begins at a
+        multiple of so many bytes (0: not known; see annulus_problem in annulus/attention.h).
         """
         estimate = _capi.annulus_estimate()
         index = _capi.ANNULUS_ALL_BRANCHES if branch is None else integer("branch", branch, 32)
@@ -530,6 +548,8 @@ def _problem(
     key_length: int | None = None,
     sequence_starts: Any = None,
     sequence_lengths: Any = None,
+    add: Iterable[str] = (),
+    gradient_dtype: str | None = None,
     row_alignment: int = 0,
 ) -> Any:
     problem = _capi.annulus_problem()
@@ -545,7 +565,9 @@ def _problem(
     problem.key_start = integer("key_start", key_start)
     if key_length is not None:
         problem.key_length = integer("key_length", key_length)
-    problem.options = CallOptions(None, sequence_starts, sequence_lengths).struct()
+    problem.options = CallOptions(None, sequence_starts, sequence_lengths, add).struct()
+    if gradient_dtype is not None:
+        problem.gradient_dtype = pick("gradient_dtype", gradient_dtype, _arrays.DTYPES)
     problem.row_alignment = integer("row_alignment", row_alignment)
     return problem
 

@@ -3,7 +3,7 @@
 
 use crate::comm::Comm;
 use crate::config::{Config, Engine};
-use crate::element::Element;
+use crate::element::{Element, GradientOf};
 use crate::error::{check, Error, Result};
 use crate::tensor::{TensorMut, TensorRef};
 use annulus_sys as sys;
@@ -64,6 +64,7 @@ pub struct CallOptions<'a> {
     query_start: Option<i64>,
     sequence_starts: Option<&'a [i64]>,
     sequence_lengths: Option<&'a [i64]>,
+    add_flags: u64,
 }
 
 impl<'a> CallOptions<'a> {
@@ -92,10 +93,29 @@ impl<'a> CallOptions<'a> {
         self
     }
 
+    /// Backward adds dQ to what `d_q` holds, with one rounding, instead of overwriting it. An error in forward.
+    pub fn add_d_q(mut self) -> CallOptions<'a> {
+        self.add_flags |= sys::ANNULUS_CALL_ADD_D_Q as u64;
+        self
+    }
+
+    /// The same for `d_k`.
+    pub fn add_d_k(mut self) -> CallOptions<'a> {
+        self.add_flags |= sys::ANNULUS_CALL_ADD_D_K as u64;
+        self
+    }
+
+    /// The same for `d_v`.
+    pub fn add_d_v(mut self) -> CallOptions<'a> {
+        self.add_flags |= sys::ANNULUS_CALL_ADD_D_V as u64;
+        self
+    }
+
     pub(crate) fn raw(&self) -> Result<sys::annulus_call_options> {
         let mut raw = sys::ANNULUS_CALL_OPTIONS_INIT;
+        raw.flags = self.add_flags;
         if let Some(position) = self.query_start {
-            raw.flags = sys::ANNULUS_CALL_QUERY_WINDOW as u64;
+            raw.flags |= sys::ANNULUS_CALL_QUERY_WINDOW as u64;
             raw.query_start = position;
         }
         if let Some(lengths) = self.sequence_lengths {
@@ -212,9 +232,11 @@ impl Context {
     }
 
     /// Computes the gradients dQ, dK and dV of a forward call with the same config and `options`, given dO and, where
-    /// it is not None, dLSE. Gradients have the shapes of what they are gradients of, and are overwritten.
+    /// it is not None, dLSE. Gradients have the shapes of what they are gradients of, and each its element type or, where
+    /// that is [`Bf16`](crate::Bf16) or [`F16`](crate::F16), `f32`. They are overwritten, but for those that `options` says
+    /// are added to.
     #[allow(clippy::too_many_arguments)] // as many as the mathematics has
-    pub fn backward<T: Element>(
+    pub fn backward<T: Element, Q: GradientOf<T>, K: GradientOf<T>, V: GradientOf<T>>(
         &mut self,
         q: &TensorRef<'_, T>,
         k: &TensorRef<'_, T>,
@@ -223,9 +245,9 @@ impl Context {
         lse: &TensorRef<'_, T::Lse>,
         d_out: &TensorRef<'_, T>,
         d_lse: Option<&TensorRef<'_, T::Lse>>,
-        d_q: &mut TensorMut<'_, T>,
-        d_k: &mut TensorMut<'_, T>,
-        d_v: &mut TensorMut<'_, T>,
+        d_q: &mut TensorMut<'_, Q>,
+        d_k: &mut TensorMut<'_, K>,
+        d_v: &mut TensorMut<'_, V>,
         options: &CallOptions<'_>,
     ) -> Result<()> {
         let (q, k, v, out, lse) = (q.as_raw(), k.as_raw(), v.as_raw(), out.as_raw(), lse.as_raw());

@@ -26,6 +26,12 @@ pub trait Element: private::Sealed + Copy + Default + Send + Sync + 'static {
     type Lse: Element;
 }
 
+/// What gradients of a tensor of `T` may be made of: `T`, and `f32` for [`Bf16`] and [`F16`].
+pub trait GradientOf<T: Element>: Element {}
+impl<T: Element> GradientOf<T> for T {}
+impl GradientOf<Bf16> for f32 {}
+impl GradientOf<F16> for f32 {}
+
 macro_rules! element {
     ($type:ty, $dtype:ident, $lse:ty) => {
         impl private::Sealed for $type {}

@@ -36,6 +36,8 @@ pub struct Problem<'a> {
     /// Every row of the call's tensors begins at a multiple of so many bytes, a power of two up to 4096, and no stride
     /// is 0 or 2^40 bytes or more; 0: nothing is known of the tensors. Workspace is told for all that are so.
     pub row_alignment: i64,
+    /// That of the gradients that backward writes; None: `dtype`. Else, where one of them is `f32`, that.
+    pub gradient_dtype: Option<Dtype>,
 }
 
 impl<'a> Problem<'a> {
@@ -54,6 +56,7 @@ impl<'a> Problem<'a> {
             key_length: None,
             options: CallOptions::new(),
             row_alignment: 0,
+            gradient_dtype: None,
         }
     }
 
@@ -74,6 +77,7 @@ impl<'a> Problem<'a> {
             key_length: self.key_length.unwrap_or(WHOLE),
             options: &options,
             row_alignment: self.row_alignment,
+            gradient_dtype: self.gradient_dtype.map_or(0, |dtype| dtype.0),
         })
     }
 }

@@ -36,7 +36,7 @@ mod tensor;
 pub use comm::{AbortHandle, Comm, CommOptions, NcclId};
 pub use config::{Branch, Config, ConfigBuilder, Engine, Exchange, KeyRule, Order, Padding, Phase, QueryRule};
 pub use context::{CallOptions, Context, Device, Traffic};
-pub use element::{Bf16, Dtype, Element, F16};
+pub use element::{Bf16, Dtype, Element, GradientOf, F16};
 pub use error::{Error, Result, Status};
 pub use estimate::{Estimate, Pass, Problem, RankEstimate};
 pub use tensor::{TensorMut, TensorRef};
