@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <string>
 #include <vector>
 
@@ -49,6 +50,34 @@ class Expected {
     const Inputs inputs_;
     const EachAlone alone_;
 };
+
+// Whether the elements of a tensor of gradients, all `before` at first, are what each rank's way makes of `sums`.
+void expect_rows_written(const Problem &problem, std::size_t tensor, std::int64_t row_size,
+                         const std::vector<std::int64_t> &lengths,
+                         const std::vector<std::array<GradientSpec, 3>> &gradients, double before,
+                         const std::vector<double> &got, const std::vector<double> &sums) {
+    std::int64_t start = 0;
+    for (std::size_t rank = 0; rank < lengths.size(); start += lengths[rank++]) {
+        const GradientSpec &spec = gradients[rank][tensor];
+        const annulus_dtype dtype = spec.is_float32 ? ANNULUS_FLOAT32 : problem.dtype;
+        for (std::int64_t b = 0; b < problem.batch; ++b)
+            for (std::int64_t i = 0; i < lengths[rank] * row_size; ++i) {
+                const auto at = static_cast<std::size_t>((b * problem.length + start) * row_size + i);
+                const double sum = round_to(statistics_dtype(problem.dtype), (spec.adds ? before : 0) + sums[at]);
+                ASSERT_EQ(got[at], round_to(dtype, sum))
+                    << "gradient " << tensor << " of rank " << rank << " at " << at;
+            }
+    }
+}
+
+void expect_written(const Problem &problem, const std::vector<std::int64_t> &lengths,
+                    const std::vector<std::array<GradientSpec, 3>> &gradients, double before, const Results &got,
+                    const Results &sums) {
+    const std::int64_t query_row = problem.heads * problem.dim, key_row = problem.kv() * problem.dim;
+    expect_rows_written(problem, 0, query_row, lengths, gradients, before, got.d_q, sums.d_q);
+    expect_rows_written(problem, 1, key_row, lengths, gradients, before, got.d_k, sums.d_k);
+    expect_rows_written(problem, 2, key_row, lengths, gradients, before, got.d_v, sums.d_v);
+}
 
 class Table : public testing::TestWithParam<NamedProblem> {};
 
@@ -119,6 +148,46 @@ std::vector<NamedProblem> sequences() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Sequences, Table, testing::ValuesIn(table(sequences(), ranks_dtypes())), name_of);
+
+// Each rank writes its own rows its own way: what is added is found by adding to zeros, in the widest dtype.
+TEST(Ranks, WriteGradientsEachItsOwnWay) {
+    const std::vector<RanksWay> ways = ranks_ways();
+    constexpr GradientSpec plain{}, adds{.adds = true};
+    for (const bool causal : {false, true})
+        for (const annulus_dtype dtype : ranks_dtypes()) {
+            Problem problem = taken(mixed_problem(dtype), ways.front().run);
+            problem.causal = causal;
+            const bool is_half = bytes_of(dtype) == 2;
+            const GradientSpec wide{.is_float32 = is_half, .adds = true};
+            const std::vector<std::array<GradientSpec, 3>> kinds = {
+                {adds, plain, wide}, {wide, wide, wide}, {plain, plain, plain}, {GradientSpec{is_half}, adds, plain}};
+            Inputs inputs = random_inputs(problem, 3);
+            const Results exact = run_exact(problem, inputs), low = plain_if_half(problem, inputs);
+            for (const RanksWay &way : ways)
+                for (const int ranks : way.rank_counts) {
+                    SCOPED_TRACE(testing::Message() << way.name << " ranks: " << ranks << " " << problem);
+                    RankOptions options;
+                    options.lengths = random_lengths(problem.length, ranks, 5);
+                    options.set_lengths = true;
+                    options.run = way.run;
+                    options.memories = way.memories(ranks);
+                    const auto run_from = [&](double before, const auto &gradients) {
+                        inputs.d_q.assign(problem.q_size(), before);
+                        inputs.d_k.assign(problem.kv_size(), before);
+                        inputs.d_v = inputs.d_k;
+                        options.gradients = gradients;
+                        return run_ranks(problem, inputs, options, way.comms(ranks));
+                    };
+                    const auto count = static_cast<std::size_t>(ranks);
+                    const Results sums = run_from(0, std::vector(count, kinds[1]));
+                    expect_agreement(problem, sums, exact, low);
+                    std::vector<std::array<GradientSpec, 3>> mixed;
+                    for (std::size_t rank = 0; rank < count; ++rank)
+                        mixed.push_back(kinds[rank % kinds.size()]);
+                    expect_written(problem, options.lengths, mixed, 3, run_from(3, mixed), sums);
+                }
+        }
+}
 
 // What is added in the order of arrival would differ now and then.
 TEST(Ranks, GiveTheSameBitsEveryTime) {

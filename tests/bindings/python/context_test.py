@@ -199,6 +199,35 @@ class ContextTest(unittest.TestCase):
         with self.assertRaisesRegex(annulus.ArgumentError, "threads is -1"):
             annulus.Context([(16, 1)], threads=-1)
 
+    def test_added_gradients(self):
+        context = annulus.Context([(16, 1), (64, 4)])
+        out, lse = context.forward(Q, K, V)
+        plain = context.backward(Q, K, V, out, lse, D_OUT)
+        for add in ((), ("d_q",), ("d_k", "d_v"), ["d_q", "d_k", "d_v"]):
+            before = dict(d_q=np.full_like(Q, 7), d_k=np.full_like(K, 8), d_v=np.full_like(V, 9))
+            wanted = [gradient + (before[name] if name in add else 0) for name, gradient in zip(before, plain)]
+            got = context.backward(Q, K, V, out, lse, D_OUT, add=add, **before)
+            for array, name, sum in zip(got, before, wanted):
+                self.assertIs(array, before[name])
+                self.assertEqual(array.tobytes(), sum.tobytes())
+        q, k, v = (x.astype(np.float16) for x in (Q, K, V))
+        out, lse = context.forward(q, k, v)
+        arrays = dict(d_q=np.zeros_like(Q), d_v=np.ones_like(V))
+        wide = context.backward(q, k, v, out, lse, D_OUT.astype(np.float16), add=["d_v"], **arrays)
+        narrow = context.backward(q, k, v, out, lse, D_OUT.astype(np.float16))
+        self.assertEqual([x.dtype for x in wide], [np.float32, np.float16, np.float32])
+        self.assertEqual(wide[0].astype(np.float16).tobytes(), narrow[0].tobytes())
+        self.assertEqual(wide[1].tobytes(), narrow[1].tobytes())
+        np.testing.assert_allclose(wide[2] - 1, narrow[2], atol=2e-3)
+        size = dict(length=64, heads=2, head_dim=16, backward=True)
+        self.assertGreater(context.workspace_size(**size, add=["d_q"]), context.workspace_size(**size))
+        with self.assertRaisesRegex(annulus.ArgumentError, "add has 'd_k', and d_k is None; it must be the array"):
+            context.backward(Q, K, V, Q, lse, Q, add=["d_k"])
+        with self.assertRaisesRegex(annulus.ArgumentError, "a name in add is 'dq'; it must be one of 'd_q', 'd_k'"):
+            context.backward(Q, K, V, Q, lse, Q, add=["dq"])
+        with self.assertRaisesRegex(annulus.ArgumentError, "gradient_dtype is 3"):
+            context.workspace_size(**size, gradient_dtype="bfloat16")
+
     def test_estimate(self):
         context = annulus.Context([(16, 1), (64, 4)])
         estimate = context.estimate(64, 4, 16, kv_heads=2, batch=3)
