@@ -53,6 +53,20 @@ end
     end
 end
 
+@testset "gradients that are added to" begin
+    q, k, v, d_out = (Float16.(randn(D, H, 24)) for _ = 1:4)
+    context = Annulus.Context(Annulus.Config([(8, 1), (24, 2)]; causal = true))
+    inputs = (q, k, v, Annulus.forward(context, q, k, v)..., d_out)
+    d_q, d_k, d_v = Annulus.backward!(zeros(Float32, D, H, 24), similar(k), zeros(Float32, D, H, 24), context, inputs...)
+    @test (Float16.(d_q), d_k, Float16.(d_v)) == Annulus.backward(context, inputs...)
+    sums = Annulus.backward!(fill(1.0f0, D, H, 24), copy(d_k), fill(2.0f0, D, H, 24), context, inputs...; add = (:d_q, :d_v))
+    @test sums == (1 .+ d_q, d_k, 2 .+ d_v)
+    @test_throws AnnulusError Annulus.backward!(d_q, d_k, d_v, context, inputs...; add = (:dq,))
+    sizes = (sequence_length = 24, heads = H, head_dim = D, eltype = Float16)
+    @test Annulus.estimate(context; sizes..., gradient_eltype = Float32).gradient_bytes >
+          Annulus.estimate(context; sizes...).gradient_bytes
+end
+
 @testset "merge" begin
     q, k, v = (randn(D, H, N, 2) for _ = 1:3)
     part(branches) = attention(q, k, v; branches = branches, return_lse = true)

@@ -42,7 +42,7 @@ fn structs_lie_as_in_c() {
         annulus_call_options { size, flags, query_start, sequence_count, sequence_starts, sequence_lengths }
         annulus_problem {
             size, dtype, heads, kv_heads, head_dim, batch, sequence_length, query_start, query_length, key_start, key_length,
-            options, row_alignment
+            options, row_alignment, gradient_dtype
         }
         annulus_estimate {
             size, pairs, forward_flops, backward_flops, tensor_bytes, gradient_bytes, forward_workspace_bytes,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Errors, views, threads and ranks.
 
-use annulus::{attention, AbortHandle, Branch, Comm, CommOptions, Config, Context, Device, Engine, Error, Exchange};
-use annulus::{CallOptions, Dtype, KeyRule, Order, Padding, Pass, Phase, Problem, QueryRule, Status, TensorMut};
 use annulus::TensorRef;
+use annulus::{attention, AbortHandle, Branch, Comm, CommOptions, Config, Context, Device, Engine, Error, Exchange};
+use annulus::{Bf16, CallOptions, Dtype, KeyRule, Order, Padding, Pass, Phase, Problem, QueryRule, Status, TensorMut};
 use std::time::Duration;
 
 const SHAPE: [usize; 4] = [1, 64, 4, 16];
@@ -316,6 +316,41 @@ fn merged_parts_are_one_softmax() {
     let mut target = TensorMut::new(&mut out, &SHAPE).unwrap();
     assert_eq!(context.merge(&[], &mut target, None).unwrap_err().status(), Status::ARGUMENT);
     assert!(context.merge(&[parts[0]; 49], &mut target, None).is_err());
+}
+
+#[test]
+fn gradients_are_added_and_wide() {
+    let numbers: Vec<f32> = (0..COUNT).map(|i| (i % 13) as f32 / 8.0 - 0.75).collect();
+    let x: Vec<Bf16> = numbers.iter().map(|&number| Bf16::from_f32(number)).collect();
+    let input = || TensorRef::new(&x, &SHAPE).unwrap();
+    let result = attention(&input(), &input(), &input(), &config()).unwrap();
+    let out = TensorRef::new(&result.out, &SHAPE).unwrap();
+    let lse = TensorRef::new(&result.lse, &[1, 4, 64]).unwrap();
+    let mut context = Context::cpu(&config()).unwrap();
+    let mut backward = |d_q: &mut [f32], d_k: &mut [Bf16], d_v: &mut [f32], options: &CallOptions<'_>| {
+        let mut d_q = TensorMut::new(d_q, &SHAPE).unwrap();
+        let mut d_k = TensorMut::new(d_k, &SHAPE).unwrap();
+        let mut d_v = TensorMut::new(d_v, &SHAPE).unwrap();
+        let x = input();
+        context.backward(&x, &x, &x, &out, &lse, &x, None, &mut d_q, &mut d_k, &mut d_v, options).unwrap();
+    };
+    let (mut d_q, mut d_k, mut d_v) = (vec![f32::NAN; COUNT], vec![Bf16::from_f32(f32::NAN); COUNT], vec![0.0; COUNT]);
+    backward(&mut d_q, &mut d_k, &mut d_v, &CallOptions::new());
+    assert!(d_q.iter().any(|&number| Bf16::from_f32(number).to_f32() != number));
+    let (mut sum_q, mut sum_k, mut sum_v) = (vec![1.0; COUNT], vec![Bf16::from_f32(2.0); COUNT], vec![3.0; COUNT]);
+    backward(&mut sum_q, &mut sum_k, &mut sum_v, &CallOptions::new().add_d_q().add_d_v());
+    assert!(sum_q.iter().zip(&d_q).all(|(&sum, &number)| sum == 1.0 + number));
+    assert!(sum_k == d_k);
+    assert!(sum_v.iter().zip(&d_v).all(|(&sum, &number)| sum == 3.0 + number));
+    backward(&mut sum_q, &mut sum_k, &mut sum_v, &CallOptions::new().add_d_k());
+    assert!(sum_q == d_q && sum_k != d_k && sum_v == d_v);
+
+    let mut problem = Problem::new(Dtype::BFLOAT16, 1, 64, 4, 16);
+    let plain = context.estimate(&problem).unwrap();
+    problem.gradient_dtype = Some(Dtype::FLOAT32);
+    assert!(context.estimate(&problem).unwrap().gradient_bytes > plain.gradient_bytes);
+    problem.gradient_dtype = Some(Dtype::FLOAT16);
+    assert_eq!(context.estimate(&problem).unwrap_err().status(), Status::ARGUMENT);
 }
 
 #[test]
