@@ -15,13 +15,15 @@ class EveryDtype : public testing::TestWithParam<annulus_dtype> {};
 
 TEST_P(EveryDtype, ThreadsDoNotChangeBits) {
     Problem problem = mixed_problem(GetParam());
-    for (const bool causal : {false, true}) {
-        problem.causal = causal;
-        const Inputs inputs = random_inputs(problem, 3);
-        const Results alone = run(problem, inputs, {.threads = 1});
-        for (const int threads : {2, 3, 7, 64})
-            expect_identical(run(problem, inputs, {.threads = threads}), alone);
-    }
+    for (const bool causal : {false, true})
+        for (const bool keys_once : {false, true}) {
+            problem.causal = causal;
+            problem.keys_once = keys_once;
+            const Inputs inputs = random_inputs(problem, 3);
+            const Results alone = run(problem, inputs, {.threads = 1});
+            for (const int threads : {2, 3, 7, 64})
+                expect_identical(run(problem, inputs, {.threads = threads}), alone);
+        }
 }
 
 TEST_P(EveryDtype, BatchEntriesAreIndependent) {

@@ -31,7 +31,7 @@ struct WorkerMemory {
 };
 
 struct GemmMemory {
-    BranchPlan *branches; // [branches], causal
+    BranchPlan *branches; // [branches], or null; see book_branches()
     std::array<WorkerMemory, CudaDevice::side_streams> workers;
 };
 

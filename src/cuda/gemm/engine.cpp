@@ -14,6 +14,9 @@
 //     P = 2^(log2(e) (scale S - LSE)),  dS = scale P (T - delta)
 //     dV += P^T dO,  dK += dS^T Q,  dQ += dS K
 //
+// Under the key rule `once`, a kernel after S hides the keys that an earlier branch has (repeated_keys.cu), in the
+// tiles where one may.
+//
 // O and the gradients of a block are summed in float32 in the workspace; where one tile alone computes each row of the
 // results, the last products are the results and are written to the caller's tensors. Tiles whose rows are no
 // matrix (an order along a curve, strides or addresses that cuBLAS does not take) are packed first and their products
@@ -40,8 +43,6 @@ namespace annulus {
 namespace {
 
 const char *refusal(const Plan &plan, const CudaDevice &device) {
-    if (plan.shares_keys())
-        return counts_keys_by_branch;
     if (plan.problem().dtype == ANNULUS_FLOAT64)
         return "it has no float64; the CPU engines have";
     if (plan.problem().dtype == ANNULUS_BFLOAT16 && device.compute_capability() < 80)

@@ -99,6 +99,15 @@ struct ScoreArguments {
     float scale_log2; // scale log2(e), their factor: cuBLAS may apply one to Q, which could overflow
 };
 
+// Multiplies scores by scale_log2, and then sets those of keys that the query has in one of the first `earlier`
+// branches to -infinity: whatever follows takes the scores as they are, with the factor 1.
+struct RepeatedKeyArguments {
+    ScoreArguments score;
+    const BranchPlan *branches; // on the device
+    std::int32_t earlier;
+};
+void hide_repeated_keys(const RepeatedKeyArguments &arguments, cudaStream_t stream);
+
 // Running softmax: scores become probabilities (of the dtype, in the same place, at twice the pitch where it is half as
 // wide), the state moves on, O is rescaled.
 struct SoftmaxArguments {

@@ -2,6 +2,7 @@
 #include "cuda/gemm/layout.hpp"
 
 #include "core/dtype_number.hpp"
+#include "cuda/results/cuda_call.hpp"
 
 #include <algorithm>
 #include <limits>
@@ -274,8 +275,7 @@ GemmLayout best_layout(const Plan &plan, annulus_pass pass, std::int64_t availab
 } // namespace
 
 GemmLayout make_layout(const Plan &plan, annulus_pass pass, std::uint64_t limit, int most_workers, Results results) {
-    // Under causality the workspace has a copy of the branches.
-    const auto copied = static_cast<std::int64_t>(plan.causal() ? plan.branches().size() * sizeof(BranchPlan) : 0);
+    const std::int64_t copied = bytes_of_branches(plan);
     const std::int64_t available = std::max<std::int64_t>(
         0, static_cast<std::int64_t>(std::min<std::uint64_t>(limit, std::uint64_t{1} << 60)) - copied);
     if (results == Results::direct && can_be_direct(plan, pass, largest_tile)) {

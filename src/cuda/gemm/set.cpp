@@ -281,12 +281,21 @@ void SetLaunches::launch() {
     next_tile_ += tiles_;
 }
 
+// The scores, where an earlier branch has some of the keys without these.
+ScoreArguments SetLaunches::hide_repeated(ScoreArguments score) const {
+    if (role_.earlier_branches == 0 || set_.keys == 0)
+        return score;
+    hide_repeated_keys({score, run_.memory.branches, role_.earlier_branches}, worker_.stream);
+    score.scale_log2 = 1;
+    return score;
+}
+
 void SetLaunches::launch_forward(const ScoreArguments &score) const {
     if (set_.keys > 0)
         multiply(set_.queries, set_.keys, d_, input(operand_q, call_.q, false),
                  transposed(input(operand_k, call_.k, true)), false, scores(operand_scores));
     SoftmaxArguments a{};
-    a.score = score;
+    a.score = hide_repeated(score);
     a.padding_keys = static_cast<float>(set_.padding_keys);
     // Packed products are added, so their rows must hold something.
     a.fresh = role_.first && set_.covers_queries && !packed_ && set_.keys > 0;
@@ -310,7 +319,7 @@ void SetLaunches::launch_backward(const ScoreArguments &score) const {
     multiply(set_.queries, set_.keys, d_, q, transposed(k), false, scores(operand_scores));
     multiply(set_.queries, set_.keys, d_, d_out, transposed(v), false, scores(operand_d_scores));
     GradientArguments a{};
-    a.score = score;
+    a.score = hide_repeated(score);
     a.d_scores = buffers_.d_scores;
     a.wants_probabilities = role_.key_results;
     a.scale = static_cast<float>(call_.plan.scale());

@@ -13,6 +13,7 @@ namespace annulus {
 struct SetRole {
     bool query_results, key_results; // O or dQ; dK and dV
     bool first; // the block's float32 results hold nothing yet: tiles that cover their rows overwrite them
+    std::int32_t earlier_branches; // of these the first ones may have keys of the tiles' queries that count once
 };
 
 class SetLaunches {
@@ -60,6 +61,7 @@ class SetLaunches {
 
     void pack(bool of_keys, const PackedTensor &first, const PackedTensor &second) const;
     void add_packed(bool of_keys, bool overwrite, const float *rows, float *target) const;
+    ScoreArguments hide_repeated(ScoreArguments score) const;
     void launch_forward(const ScoreArguments &score) const;
     void launch_backward(const ScoreArguments &score) const;
 

@@ -251,4 +251,26 @@ void make_tiles(const Plan &plan, const BranchPlan &branch, const Block &block, 
     BranchTiles(plan, branch, block, tile, sets).make();
 }
 
+bool may_share_keys(const BranchPlan &other, const TileSet &set) {
+    if (set.keys == 0 || set.last_head() < other.first_head() ||
+        set.head.first_head >= other.first_head() + other.head_count())
+        return false;
+    if (!set.curve.is_linear())
+        return true;
+    // The tiles of a step, but for their segment, lie in these windows.
+    const auto rows = [&](std::int64_t first, std::int64_t count, std::int64_t stride) {
+        return Window{set.segment_start + first, (count - 1) * stride + set.head.residues};
+    };
+    // Segments of the other branch cut all segments of the set alike.
+    const bool is_alike = set.segments == 1 || set.segment_length % other.segment_length() == 0;
+    for (std::int64_t step = 0; step < set.steps; ++step) {
+        const Window queries = rows(set.first_query + step * set.query_step, set.queries, set.query_stride);
+        const Window keys = rows(set.first_key + step * set.key_step, set.keys, set.key_stride);
+        const std::int64_t gap = std::max(keys.start - (queries.end() - 1), queries.start - (keys.end() - 1));
+        if (is_alike ? segment_meets(other, queries, keys) : gap < other.segment_length())
+            return true;
+    }
+    return false;
+}
+
 } // namespace annulus

@@ -37,6 +37,10 @@ struct TileSet {
     std::int64_t segment_length = 0;
     std::int64_t query_step = 0, key_step = 0;
 
+    constexpr std::int32_t last_head() const {
+        return static_cast<std::int32_t>(head.first_head + (head.residues - 1) * head.head_step_residue +
+                                         (head.heads - 1) * head.head_step);
+    }
     constexpr std::int64_t count() const { return batches * segments * head.residues * head.heads * steps; }
 };
 
@@ -68,5 +72,8 @@ constexpr Tile tile_at(const TileSet &set, std::int64_t i) {
 // side. Tiles have at most `tile` queries and keys.
 void make_tiles(const Plan &plan, const BranchPlan &branch, const Block &block, std::int64_t tile,
                 std::vector<TileSet> &sets);
+
+// Whether another branch may give a query of a tile of the set a key of this tile.
+bool may_share_keys(const BranchPlan &other, const TileSet &set);
 
 } // namespace annulus

@@ -3,6 +3,9 @@
 
 #include "cuda/device/cuda_error.hpp"
 
+#include <algorithm>
+#include <span>
+
 namespace annulus {
 
 namespace {
@@ -139,9 +142,20 @@ void Worker::begin_part() {
 }
 
 void Worker::begin_set() {
-    const bool is_first = lists_.parts[next_part_ - 1].branch == 0;
-    const SetRole role{grid_->query_results, grid_->key_results, is_first && !partial_is_set_};
-    launches_.emplace(context_, partial_block_, lists_.sets[next_set_++], role);
+    const std::size_t branch = lists_.parts[next_part_ - 1].branch;
+    const TileSet &set = lists_.sets[next_set_++];
+    const SetRole role{grid_->query_results, grid_->key_results, branch == 0 && !partial_is_set_,
+                       earlier_branches(branch, set)};
+    launches_.emplace(context_, partial_block_, set, role);
+}
+
+// How many branches from the first on there are up to the last one before a set's own with keys that count there.
+std::int32_t Worker::earlier_branches(std::size_t branch, const TileSet &set) const {
+    const Plan &plan = context_.run.call.plan;
+    const std::span<const BranchPlan> earlier = plan.earlier_branches(plan.branches()[branch]);
+    const auto last = std::find_if(earlier.rbegin(), earlier.rend(),
+                                   [&](const BranchPlan &other) { return may_share_keys(other, set); });
+    return static_cast<std::int32_t>(earlier.rend() - last);
 }
 
 void Worker::finish_block() {

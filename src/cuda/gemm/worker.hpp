@@ -42,6 +42,7 @@ class Worker {
     bool first_branch_reaches_all_rows() const;
     void begin_part();
     void begin_set();
+    std::int32_t earlier_branches(std::size_t branch, const TileSet &set) const;
     void finish_block();
 
     const int index_;

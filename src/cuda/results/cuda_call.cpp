@@ -41,6 +41,7 @@ CudaCall::CudaCall(const Plan &of_plan, CudaDevice &of_device, const CallTensors
 RowContext CudaCall::row_context(const BranchPlan *branches, int *has_nonfinite) const {
     return {branches,
             static_cast<std::int32_t>(plan.branches().size()),
+            plan.shares_keys(),
             nullptr,
             0,
             has_nonfinite,
@@ -63,11 +64,14 @@ void CudaCall::clear_partial(float *target, std::int64_t rows) const {
     check(cudaMemsetAsync(target, 0, bytes, stream), "cudaMemsetAsync");
 }
 
+std::int64_t bytes_of_branches(const Plan &plan) {
+    const bool needed = plan.causal() || plan.shares_keys();
+    return needed ? static_cast<std::int64_t>(plan.branches().size() * sizeof(BranchPlan)) : 0;
+}
+
 BranchPlan *book_branches(Workspace &workspace, const Plan &plan) {
-    if (!plan.causal())
-        return nullptr;
-    return reinterpret_cast<BranchPlan *>(
-        workspace.take<std::byte>(static_cast<std::int64_t>(plan.branches().size() * sizeof(BranchPlan))));
+    const std::int64_t bytes = bytes_of_branches(plan);
+    return bytes == 0 ? nullptr : reinterpret_cast<BranchPlan *>(workspace.take<std::byte>(bytes));
 }
 
 void store_branches(const CudaCall &call, BranchPlan *target) {

@@ -44,7 +44,9 @@ struct CudaCall {
     void clear_partial(float *target, std::int64_t rows) const;
 };
 
-// Room for the branches on the device, which causal plans need for rows that are computed again; else null.
+// Room for the branches on the device, which plans need that are causal, for rows that are computed again, or whose
+// keys count once; else none, and null.
+std::int64_t bytes_of_branches(const Plan &plan);
 BranchPlan *book_branches(Workspace &workspace, const Plan &plan);
 // Copies them there.
 void store_branches(const CudaCall &call, BranchPlan *target);

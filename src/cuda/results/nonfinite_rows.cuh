@@ -68,12 +68,13 @@ class NonfiniteColumns {
     unsigned own_ = 0;
 };
 
-// visit(branch, row of its position 0) for the branches in the sequence of a row, until it returns false.
+// visit(number of a branch, the branch, row of its position 0) for the branches in the sequence of a row, until it
+// returns false.
 template <class Visit>
 __device__ void for_each_branch(const RowContext &c, std::int64_t batch, std::int64_t row, Visit visit) {
     if (!c.sequences) {
         for (int i = 0; i < c.branch_count; ++i)
-            if (!visit(c.branches[i], std::int64_t{0}))
+            if (!visit(i, c.branches[i], std::int64_t{0}))
                 return;
         return;
     }
@@ -82,7 +83,7 @@ __device__ void for_each_branch(const RowContext &c, std::int64_t batch, std::in
         if (own.batch != batch || row < own.start || row >= own.start + own.length)
             continue;
         for (int i = 0; i < c.branch_count; ++i)
-            if (!visit(BranchPlan(c.branches[i], own.length), std::int64_t{own.start}))
+            if (!visit(i, BranchPlan(c.branches[i], own.length), std::int64_t{own.start}))
                 return;
         return;
     }
@@ -93,25 +94,31 @@ __device__ inline Window window_from(const Window &rows, std::int64_t start) {
     return {rows.start - start, rows.length};
 }
 
+// Whether a pair of a branch counts in an earlier one.
+__device__ inline bool is_repeated(const RowContext &c, int branch, std::int32_t head, std::int64_t query,
+                                   std::int64_t key) {
+    return c.keys_once && attends(c.branches, branch, head, query, key);
+}
+
 // use(row of a key) for the keys that a query sees, until it returns false.
 template <class Use>
 __device__ void for_each_key(const RowContext &c, std::int64_t batch, std::int32_t head, std::int64_t query, Use use) {
-    for_each_branch(c, batch, query, [&](const BranchPlan &branch, std::int64_t start) {
+    for_each_branch(c, batch, query, [&](int i, const BranchPlan &branch, std::int64_t start) {
         const ClassPair pair = pair_of_query(branch, head, query - start);
-        return for_each_position(pair.segment, pair.keys,
-                                 seen_keys(branch.causal(), query - start, window_from(c.keys, start)),
-                                 [&](std::int64_t key) { return use(start + key); });
+        return for_each_position(
+            pair.segment, pair.keys, seen_keys(branch.causal(), query - start, window_from(c.keys, start)),
+            [&](std::int64_t key) { return is_repeated(c, i, head, query - start, key) || use(start + key); });
     });
 }
 
 // use(row of a query) for the queries of a head that see a key, until it returns false.
 template <class Use>
 __device__ void for_each_query(const RowContext &c, std::int64_t batch, std::int32_t head, std::int64_t key, Use use) {
-    for_each_branch(c, batch, key, [&](const BranchPlan &branch, std::int64_t start) {
+    for_each_branch(c, batch, key, [&](int i, const BranchPlan &branch, std::int64_t start) {
         const ClassPair pair = pair_of_key(branch, branch.segment_at(key - start), head, head + 1, key - start);
-        return for_each_position(pair.segment, pair.queries,
-                                 seeing_queries(branch.causal(), key - start, window_from(c.queries, start)),
-                                 [&](std::int64_t query) { return use(start + query); });
+        return for_each_position(
+            pair.segment, pair.queries, seeing_queries(branch.causal(), key - start, window_from(c.queries, start)),
+            [&](std::int64_t query) { return is_repeated(c, i, head, query, key - start) || use(start + query); });
     });
 }
 

@@ -44,6 +44,7 @@ struct RowSequence {
 struct RowContext {
     const BranchPlan *branches; // of several sequences those of the longest
     std::int32_t branch_count;
+    bool keys_once;               // a key of several branches counts once; not with several sequences
     const RowSequence *sequences; // null: all rows are one
     std::int32_t sequence_count;
     int *has_nonfinite; // 0 before; becomes 1 where a row must be computed again. Null: none is noted

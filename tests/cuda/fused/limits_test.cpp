@@ -82,6 +82,13 @@ TEST(Auto, IsGemmWithoutAPositiveScale) {
     }
 }
 
+TEST(Auto, IsGemmWhereKeysCountOnce) {
+    Problem problem = small_problem();
+    problem.branches = {{.segment = 16}, {}};
+    problem.keys_once = true;
+    expect_gemm_instead(problem, "once for each branch");
+}
+
 TEST(Auto, IsGemmForFloat32) {
     Problem problem = small_problem();
     problem.dtype = ANNULUS_FLOAT32;

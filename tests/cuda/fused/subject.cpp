@@ -20,6 +20,8 @@ const char *refusal(const Problem &problem) {
         return "the engine takes positive scales only";
     if (problem.layout == Layout::gaps)
         return "the engine takes rows at multiples of 16 bytes only";
+    if (problem.keys_once && problem.branches.size() > 1)
+        return "the engine counts a key once for each branch";
     for (const BranchSpec &branch : problem.branches) {
         if (branch.dilation >= std::int64_t{1} << 30)
             return "the engine takes dilations below 2^30 only";

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the gemm engine cuts a problem, as pure data and without a GPU: the tiles of all blocks visit each (query, key)
 // pair of the definition once, and tiles that run side by side share no row.
+#include "core/class_pairs.hpp"
 #include "cuda/gemm/call.hpp"
 #include "cuda/gemm/layout.hpp"
 #include "cuda/gemm/tiles.hpp"
@@ -92,6 +93,10 @@ class Visits {
                 const bool first = keys_of_branch_.insert({tile.batch, tile.head, key}).second;
                 ASSERT_TRUE(first || !set.covers_keys);
             }
+            for (const BranchPlan &branch : plan_.branches())
+                if (!may_share_keys(branch, set)) {
+                    ASSERT_NO_FATAL_FAILURE(expect_nothing_of(branch, set, tile, segment, keys));
+                }
             for (std::int64_t q = 0; q < set.queries; ++q) {
                 const std::int64_t query = segment.position(tile.query + q * set.query_stride);
                 if (!inside(query, block.queries)) {
@@ -111,6 +116,16 @@ class Visits {
                         visited.keys.push_back(key);
                 }
             }
+        }
+    }
+
+    // The branch gives no query of a tile one of these keys.
+    static void expect_nothing_of(const BranchPlan &branch, const TileSet &set, const Tile &tile,
+                                  const Segment &segment, const std::vector<std::int64_t> &keys) {
+        for (std::int64_t q = 0; q < set.queries; ++q) {
+            const std::int64_t query = segment.position(tile.query + q * set.query_stride);
+            for (const std::int64_t key : keys)
+                ASSERT_FALSE(attends(branch, tile.head, query, key)) << "query " << query << " key " << key;
         }
     }
 
@@ -230,6 +245,25 @@ TEST(LargeTiles, VisitEachPairOnce) {
             visits.visit({0, 1, 0, problem.heads, sizes.queries, sizes.keys}, tile);
             visits.expect_complete(true);
         }
+}
+
+// Short segments before a long one: they meet those tiles that lie along its diagonal, and no other heads.
+TEST(SharedKeys, AreInTilesThatASegmentMeets) {
+    const Problem problem = {
+        .length = 2048, .heads = 3, .branches = {{.segment = 128, .head_count = 2}, {.segment = 1024}}};
+    const Plan plan(pattern_of(problem), plan_problem_of(problem));
+    for (const bool served : {true, false}) {
+        const Block block{0, 1, served ? 0 : 2, served ? 2 : 1, {0, 2048}, {0, 2048}};
+        std::vector<TileSet> sets;
+        make_tiles(plan, plan.branches()[1], block, 128, sets);
+        std::int64_t tiles = 0, sharing = 0;
+        for (const TileSet &set : sets) {
+            tiles += set.count();
+            sharing += may_share_keys(plan.branches()[0], set) ? set.count() : 0;
+        }
+        EXPECT_EQ(tiles, (served ? 2 : 1) * 2 * 8 * 8);
+        EXPECT_EQ(sharing, served ? 2 * 2 * 8 : 0);
+    }
 }
 
 } // namespace

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// The key rule `once`, between the product of scores and what is made of them. A warp for each row of scores.
+#include "core/class_pairs.hpp"
+#include "cuda/device/kernel_common.cuh"
+#include "cuda/gemm/kernels.hpp"
+
+namespace annulus {
+
+namespace {
+
+// a modulo b, of numbers that are not negative: in 32 bits where they fit.
+__device__ std::int64_t remainder_of(std::int64_t a, std::int64_t b) {
+    if (((a | b) >> 32) == 0)
+        return static_cast<std::uint32_t>(a) % static_cast<std::uint32_t>(b);
+    return a % b;
+}
+
+__global__ void __launch_bounds__(block_threads) repeated_keys_kernel(const RepeatedKeyArguments a) {
+    const ScoreArguments &s = a.score;
+    const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * (block_threads / 32) + threadIdx.x / 32;
+    if (row >= s.tiles * s.queries)
+        return;
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    float *const scores = s.scores + row * s.pitch;
+    for (int j = lane; j < s.keys; j += 32)
+        scores[j] = __fmul_rn(scores[j], s.scale_log2);
+
+    const std::int64_t index = row / s.queries;
+    const Tile &tile = s.items[index].tile;
+    const std::int64_t query = s.query_positions
+                                   ? s.query_positions[row]
+                                   : tile.segment_start + tile.query + (row - index * s.queries) * s.query_stride;
+    if (query < 0)
+        return;
+    const auto key = [&](int j) {
+        return s.key_positions ? s.key_positions[index * s.keys + j] : tile.segment_start + tile.key + j * s.key_stride;
+    };
+    for (std::int32_t i = 0; i < a.earlier; ++i) {
+        const BranchPlan &branch = a.branches[i];
+        const ClassPair pair = pair_of_query(branch, tile.head, query);
+        if (pair.queries.count == 0 || pair.keys.count == 0)
+            continue;
+        const Window &range = pair.segment.range;
+        for (int j = lane; j < s.keys; j += 32)
+            if (const std::int64_t position = key(j);
+                position >= range.start && position < range.end() &&
+                remainder_of(pair.segment.place(position), branch.dilation()) == pair.keys.first)
+                scores[j] = -INFINITY;
+    }
+}
+
+} // namespace
+
+void hide_repeated_keys(const RepeatedKeyArguments &a, cudaStream_t stream) {
+    launch("hide_repeated_keys", repeated_keys_kernel, grid_for(a.score.tiles * a.score.queries, block_threads / 32),
+           stream, a);
+}
+
+} // namespace annulus
