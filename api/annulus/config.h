@@ -62,8 +62,8 @@ typedef enum annulus_padding_rule ANNULUS_INT32 {
 typedef enum annulus_key_rule ANNULUS_INT32 {
     ANNULUS_KEY_EACH_BRANCH = 1, /* once for each branch that reaches it: LongNet's multiset (default) */
     ANNULUS_KEY_ONCE = 2 /* once: the set union. Slots without a position (zero_keys padding) are of their branch
-                            alone and count for each as ever. A config of several branches is computed by the
-                            engine `reference` only. */
+                            alone and count for each as ever. A config of several branches is computed by all
+                            engines but `fused`. */
 } annulus_key_rule;
 
 /*

@@ -21,17 +21,17 @@ def row_of_example(name):
 
 
 class SemanticsTest(unittest.TestCase):
-    def compute(self, branches):
+    def compute(self, branches, key_rule):
         """O and LSE of query 0, all of whose scores are 0; values are 1, 2, 3 and 4."""
         q = np.zeros((1, 4, 1, 8))
         v = np.arange(1.0, 5)[:, None, None] * np.ones((1, 4, 1, 8))
-        out, lse = annulus.attention(q, q, v, branches, return_lse=True)
+        out, lse = annulus.attention(q, q, v, branches, key_rule=key_rule, return_lse=True)
         return out[0, 0, 0, 0], lse[0, 0, 0]
 
-    def check(self, row, branches, times):
+    def check(self, row, branches, times, key_rule="each_branch"):
         *counted, out, lse = row_of_example(row)
         self.assertEqual(counted, times)
-        got_out, got_lse = self.compute(branches)
+        got_out, got_lse = self.compute(branches, key_rule)
         self.assertAlmostEqual(got_out, out, delta=5e-5)
         self.assertAlmostEqual(got_lse, lse, delta=5e-5)
 
@@ -39,6 +39,7 @@ class SemanticsTest(unittest.TestCase):
         self.check("every time (default)", [(2, 1), (4, 1)], [2, 2, 1, 1])
 
     def test_once_it_counts_as_in_the_branch_that_has_all(self):
+        self.check("once", [(2, 1), (4, 1)], [1, 1, 1, 1], key_rule="once")
         self.check("once", [(4, 1)], [1, 1, 1, 1])
 
     def test_phases_of_heads(self):

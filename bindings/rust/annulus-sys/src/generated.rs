@@ -110,7 +110,7 @@ pub const ANNULUS_PADDING_ZERO_KEYS: annulus_padding_rule = 2;
 pub type annulus_key_rule = i32;
 /// once for each branch that reaches it: LongNet's multiset (default)
 pub const ANNULUS_KEY_EACH_BRANCH: annulus_key_rule = 1;
-/// once: the set union. Slots without a position (zero_keys padding) are of their branch alone and count for each as ever. A config of several branches is computed by the engine `reference` only.
+/// once: the set union. Slots without a position (zero_keys padding) are of their branch alone and count for each as ever. A config of several branches is computed by all engines but `fused`.
 pub const ANNULUS_KEY_ONCE: annulus_key_rule = 2;
 
 /// Who computes. Results agree up to rounding.
