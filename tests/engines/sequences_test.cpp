@@ -177,6 +177,8 @@ std::string name_of(const testing::TestParamInfo<NamedProblem> &info) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Rules, Sequenced, testing::ValuesIn(in_dtypes(rules())), name_of);
+INSTANTIATE_TEST_SUITE_P(RulesOnce, Sequenced,
+                         testing::ValuesIn(with_dtypes(with_keys_once(rules()), {subject_usual_dtype()})), name_of);
 INSTANTIATE_TEST_SUITE_P(Layouts, Sequenced, testing::ValuesIn(in_dtypes(sequence_layouts())), name_of);
 INSTANTIATE_TEST_SUITE_P(Patterns, Sequenced, testing::ValuesIn(in_dtypes(patterns())), name_of);
 
@@ -192,6 +194,7 @@ TEST_P(RandomSequences, AreWhatEachIsAlone) {
     Problem problem = in_random_sequences(random_problem(own_seed), own_seed);
     if (!subject_takes(problem.dtype))
         problem.dtype = subject_dtypes()[own_seed % subject_dtypes().size()];
+    problem.keys_once = own_seed % 4 == 1;
     problem = taken(problem, subject());
     SCOPED_TRACE(testing::Message() << "ANNULUS_TEST_SEED=" << seed() << " problem " << problem);
     const std::vector<RunOptions> ways = subject_ways();

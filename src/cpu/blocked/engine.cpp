@@ -123,9 +123,6 @@ class SequencesSideBySide final : public PreparedCall {
 };
 
 Preparation prepare_side_by_side(const SequencePlans &plans, annulus_pass pass, Device &device, const Limits &limits) {
-    for (const Plan &plan : plans.plans())
-        if (plan.shares_keys())
-            return {nullptr, counts_keys_by_branch};
     return {std::make_unique<SequencesSideBySide>(plans, pass, device, limits)};
 }
 
