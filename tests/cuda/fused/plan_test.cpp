@@ -235,13 +235,16 @@ void expect_sound(const Plan &plan, CallPart part, const BackwardPlan &backward)
             recomputes[step.side] = true;
             break;
         case BackwardAction::recompute_partial:
+            EXPECT_FALSE(writes); // nothing would come of it
             recomputes_partial = true;
             break;
         }
     }
     EXPECT_EQ(lse_deltas, part == CallPart::other_keys ? 0U : 1U);
     EXPECT_EQ(writes, backward.queries.has_own_partial || backward.keys.has_own_partial);
-    EXPECT_EQ(recomputes_partial, plan.causal() && part == CallPart::own_keys);
+    const bool are_plain = problem.gradients.are_plain();
+    EXPECT_EQ(recomputes_partial,
+              plan.causal() && (part == CallPart::own_keys || (part == CallPart::whole && !are_plain)));
     for (const Side side : {Side::queries, Side::keys}) {
         const SideGrids &of_side = backward.of(side);
         if (side == Side::keys && !backward.stored) {
@@ -249,7 +252,15 @@ void expect_sound(const Plan &plan, CallPart part, const BackwardPlan &backward)
         } else if (!backward.stored || side == Side::keys) {
             launches.at(side).expect_all_once(1);
         }
-        EXPECT_EQ(recomputes[side], plan.causal() && (part == CallPart::whole || of_side.finishes));
+        const bool has_all_in_partial =
+            recomputes_partial && !of_side.finishes && (part == CallPart::own_keys || of_side.has_own_partial);
+        EXPECT_EQ(recomputes[side], plan.causal() && part != CallPart::other_keys && !has_all_in_partial);
+        // The kernels write plain gradients only.
+        if (!(side == Side::queries ? problem.gradients.q.is_plain()
+                                    : problem.gradients.k.is_plain() && problem.gradients.v.is_plain())) {
+            EXPECT_EQ(of_side.has_own_partial, part == CallPart::whole);
+            EXPECT_FALSE(of_side.finishes || of_side.parts || backward.stored);
+        }
         if ((part != CallPart::other_keys || side == Side::keys) && !of_side.parts) {
             EXPECT_EQ(clears[side], leaves_rows_out(of_side.grids));
         }
@@ -265,6 +276,26 @@ BackwardPlan backward_of(const Plan &plan, CallPart part, std::uint64_t limit) {
     return plan_backward(plan, part, make_backward_grids(plan), multiprocessors, limit);
 }
 
+// Where gradients are added to, or of another dtype. With all of them so, a call takes the most workspace.
+void expect_sound_targets(const Problem &problem) {
+    constexpr GradientTarget plain{}, adds{.adds = true}, is_float32{.is_float32 = true};
+    std::optional<std::size_t> most;
+    for (const GradientTargets &targets : {GradientTargets{is_float32, is_float32, is_float32},
+                                           {adds, plain, plain},
+                                           {plain, adds, plain},
+                                           {plain, plain, is_float32}}) {
+        annulus::Problem sizes = plan_problem_of(problem);
+        sizes.gradients = targets;
+        const Plan plan(pattern_of(problem), sizes);
+        for (const CallPart part : {CallPart::whole, CallPart::own_keys, CallPart::other_keys})
+            expect_sound(plan, part, backward_of(plan, part, 0));
+        const std::size_t bytes = backward_bytes(plan, backward_of(plan, CallPart::whole, 0));
+        EXPECT_LE(bytes, most.value_or(bytes));
+        if (!most)
+            most = bytes; // of the first
+    }
+}
+
 // Parts of a call have the whole sequence here: what they list does not depend on where their keys lie.
 void expect_sound(const Problem &problem) {
     SCOPED_TRACE(testing::Message() << problem);
@@ -277,6 +308,7 @@ void expect_sound(const Problem &problem) {
             expect_sound(plan, part, backward_of(plan, part, limit));
         }
     }
+    expect_sound_targets(problem);
     // What the least takes is always enough, and more is kept.
     const std::size_t forward_least = forward_bytes(plan, forward_of(plan, CallPart::whole, 1));
     const std::size_t backward_least = backward_bytes(plan, backward_of(plan, CallPart::whole, 1));
