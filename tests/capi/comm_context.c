@@ -265,7 +265,7 @@ static void estimate_of_a_rank(void **state) {
     problem.sequence_length = problem.query_length = problem.key_length = 0;
     refuse_estimate(f->context, &problem, NULL, RANKS, 0, ARGUMENT, "sequence_length");
     problem = fixture_problem();
-    problem.size = sizeof problem - 1;
+    problem.size = offsetof(annulus_problem, gradient_dtype);
     refuse_estimate(f->context, &problem, NULL, RANKS, 0, ARGUMENT, "problem");
     problem = fixture_problem();
     assert_ok(annulus_config_set_engine(f->config, ANNULUS_ENGINE_REFERENCE));
