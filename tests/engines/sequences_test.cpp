@@ -194,7 +194,9 @@ TEST_P(RandomSequences, AreWhatEachIsAlone) {
     Problem problem = in_random_sequences(random_problem(own_seed), own_seed);
     if (!subject_takes(problem.dtype))
         problem.dtype = subject_dtypes()[own_seed % subject_dtypes().size()];
-    problem.keys_once = own_seed % 4 == 1;
+    // Half precision says little about the few keys that are left of such short sequences.
+    const bool is_half = problem.dtype == ANNULUS_BFLOAT16 || problem.dtype == ANNULUS_FLOAT16;
+    problem.keys_once = own_seed % 2 == 1 && !is_half;
     problem = taken(problem, subject());
     SCOPED_TRACE(testing::Message() << "ANNULUS_TEST_SEED=" << seed() << " problem " << problem);
     const std::vector<RunOptions> ways = subject_ways();
