@@ -280,7 +280,8 @@ TEST_P(Simd, Gradient) {
     on_both_types([]<class T>(const VectorKernels<T> &kernels, annulus_dtype dtype) {
         constexpr int keys = 13;
         const double tolerance = 16 * rounding_unit(dtype);
-        std::vector<T> scores = random_values<T>(keys * group_columns, 5, 1), d_p = random_values<T>(keys * group_columns, 3, 2);
+        std::vector<T> scores = random_values<T>(keys * group_columns, 5, 1),
+                       d_p = random_values<T>(keys * group_columns, 3, 2);
         std::vector<T> lse = random_values<T>(group_columns, 5, 3), delta = random_values<T>(group_columns, 3, 4);
         scores[3] = static_cast<T>(-infinity);
         lse[1] = delta[1] = static_cast<T>(nan);
