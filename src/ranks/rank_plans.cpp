@@ -43,9 +43,11 @@ RankPlans::RankPlans(const Pattern &pattern, const CallProblem &problem, const s
     std::int64_t covered = 0;
     for (const Sequence &sequence : problem.sequences) {
         if (sequence.rows.end() > rows_.sequence_length)
-            throw Error(ANNULUS_ERROR_ARGUMENT,
-                        "a sequence ends at row %lld; there are %lld rows on all ranks together",
-                        static_cast<long long>(sequence.rows.end()), static_cast<long long>(rows_.sequence_length));
+            throw Error(
+                ANNULUS_ERROR_ARGUMENT,
+                "sequence_starts or sequence_lengths of options reach row %lld; there are %lld rows on all ranks "
+                "together",
+                static_cast<long long>(sequence.rows.end()), static_cast<long long>(rows_.sequence_length));
         const std::int64_t here = intersect(shard, sequence.rows).length;
         covered += here * sequence.batches;
         if (here == sequence.rows.length)

@@ -23,9 +23,13 @@ import argparse
 import ctypes
 import dataclasses
 import math
+import pathlib
 import re
 import statistics
 import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cli"))
+from c_structs import Branch  # noqa: E402: it stands with the tests that call the C API
 
 try:
     import torch
@@ -92,20 +96,6 @@ CASES += [Case(f"Prov-GigaPath N={tokens}", GIGAPATH, tokens, 16, 48, zero_keys=
 # Of annulus' enumerations.
 DEVICE_CUDA, FLOAT32, BFLOAT16, ZERO_KEYS = 2, 2, 3, 2
 ENGINES = {"fused": 4, "gemm": 3}
-
-
-class Branch(ctypes.Structure):
-    """annulus_branch."""
-
-    _fields_ = [
-        ("size", ctypes.c_size_t),
-        ("numbers", ctypes.c_int64 * 4),  # segment_length, dilation, residue, grid_width
-        ("words", ctypes.c_int32 * 5),  # first_head, head_count, phase_rule, query_rule, order
-    ]
-
-    @classmethod
-    def plain(cls, segment_length, dilation):
-        return cls(ctypes.sizeof(cls), (segment_length, dilation, 0, 0), (0, 0, 1, 1, 1))
 
 
 class Tensor(ctypes.Structure):

@@ -5,6 +5,7 @@ import ctypes
 import os
 import unittest
 
+from c_structs import Branch
 from program import DTYPES, SANITIZED, ProgramTest, cuda_device_count, load, np, rounded, run, save
 import oracle
 import tap
@@ -218,20 +219,6 @@ class AttendTest(ProgramTest):
         self.assertEqual((result.returncode, result.stderr), (0, ""))
         self.assertTrue(self.path("link.npy").is_symlink())
         self.assertEqual(load(self.path("target/real.npy"))[0].shape, (1, 40, 2, 8))
-
-
-class Branch(ctypes.Structure):
-    """annulus_branch."""
-
-    _fields_ = [
-        ("size", ctypes.c_size_t),
-        ("numbers", ctypes.c_int64 * 4),  # segment_length, dilation, residue, grid_width
-        ("words", ctypes.c_int32 * 5),  # first_head, head_count, phase_rule, query_rule, order
-    ]
-
-    @classmethod
-    def plain(cls, segment_length, dilation):
-        return cls(ctypes.sizeof(cls), (segment_length, dilation, 0, 0), (0, 0, 1, 1, 1))
 
 
 class Tensor(ctypes.Structure):

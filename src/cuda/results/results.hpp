@@ -28,10 +28,10 @@ struct Block {
 // Sets all rows of a softmax state.
 void fill_state(float2 *state, std::int64_t rows, float2 value, cudaStream_t stream);
 
-// Copies from the host to device memory, through kernel arguments: a captured graph keeps them.
+// Copies from the host to device memory, in words of four bytes, through kernel arguments: a captured graph keeps them.
 void store_bytes(const void *source, std::size_t bytes, void *target, cudaStream_t stream);
 template <class T> void store_array(const T *source, std::size_t count, T *target, cudaStream_t stream) {
-    static_assert(std::is_trivially_copyable_v<T>);
+    static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % sizeof(std::uint32_t) == 0);
     store_bytes(source, count * sizeof(T), target, stream);
 }
 

@@ -5,6 +5,7 @@ import contextlib
 import ctypes
 import os
 
+from c_structs import Branch
 import tap
 
 try:
@@ -14,20 +15,6 @@ except ImportError:
 
 LIBRARY = ctypes.CDLL(os.environ["ANNULUS_LIBRARY"])
 DTYPES = {"float64": 1, "float32": 2, "bfloat16": 3, "float16": 4}
-
-
-class Branch(ctypes.Structure):
-    """annulus_branch."""
-
-    _fields_ = [
-        ("size", ctypes.c_size_t),
-        ("numbers", ctypes.c_int64 * 4),  # segment_length, dilation, residue, grid_width
-        ("words", ctypes.c_int32 * 5),  # first_head, head_count, phase_rule, query_rule, order
-    ]
-
-    @classmethod
-    def plain(cls, segment_length, dilation):
-        return cls(ctypes.sizeof(cls), (segment_length, dilation, 0, 0), (0, 0, 1, 1, 1))
 
 
 class Tensor(ctypes.Structure):

@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Structs of the C API, for what calls it by ctypes without the bindings."""
+
+import ctypes
+
+
+class Branch(ctypes.Structure):
+    """annulus_branch."""
+
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("numbers", ctypes.c_int64 * 4),  # segment_length, dilation, residue, grid_width
+        ("words", ctypes.c_int32 * 5),  # first_head, head_count, phase_rule, query_rule, order
+    ]
+
+    @classmethod
+    def plain(cls, segment_length, dilation):
+        """What ANNULUS_BRANCH_INIT makes."""
+        return cls(ctypes.sizeof(cls), (segment_length, dilation, 0, 0), (0, 0, 1, 1, 1))
