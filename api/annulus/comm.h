@@ -218,8 +218,9 @@ ANNULUS_API annulus_status annulus_context_set_comm(annulus_context *context, an
  * ANNULUS_ERROR_DECLINED on the others of a rank whose own tensors do not have what it has set.
  *
  * annulus_workspace_size() and annulus_estimate_problem() ask nobody: in a context with a communicator they answer for
- * these lengths, and where none are set for shards as equal as can be, the first ones longer; windows that are not the
- * rank's shard of those are ANNULUS_ERROR_ARGUMENT.
+ * these lengths; where none are set for those of the context's last call, if the problem's sequence is as long; else for
+ * shards as equal as can be, the first ones longer. Windows that are not the rank's shard of those are
+ * ANNULUS_ERROR_ARGUMENT.
  *
  * `count` is the number of ranks; NULL with 0 takes the lengths back (default). ANNULUS_ERROR_ARGUMENT: context is NULL
  * or has no communicator, count is not its size, a length is negative, or all are 0. Since 0.1.0.

@@ -62,8 +62,9 @@ typedef enum annulus_padding_rule ANNULUS_INT32 {
 typedef enum annulus_key_rule ANNULUS_INT32 {
     ANNULUS_KEY_EACH_BRANCH = 1, /* once for each branch that reaches it: LongNet's multiset (default) */
     ANNULUS_KEY_ONCE = 2 /* once: the set union. Slots without a position (zero_keys padding) are of their branch
-                            alone and count for each as ever. A config of several branches is computed by all
-                            engines but `fused`. */
+                            alone and count for each as ever. `fused` does so for up to 8 branches in linear order
+                            whose dilations divide one another and, but for dilations of 1, whose query rules are
+                            alike. */
 } annulus_key_rule;
 
 /*

@@ -79,7 +79,11 @@ RankCalls &annulus_context::rank_calls(CallProblem problem, const std::vector<st
 }
 
 std::vector<std::int64_t> annulus_context::lengths_in(std::int64_t sequence_length) const {
-    return shard_lengths.empty() ? even_lengths(sequence_length, comm->transport->size()) : shard_lengths;
+    if (!shard_lengths.empty())
+        return shard_lengths;
+    if (!agreed_lengths.empty() && check_lengths(agreed_lengths) == sequence_length)
+        return agreed_lengths;
+    return even_lengths(sequence_length, comm->transport->size());
 }
 
 Window annulus_context::shard_in(std::int64_t sequence_length) const {

@@ -62,7 +62,7 @@ struct annulus_context {
     // The lengths of all shards as far as they are known before a call where this rank has so many rows: those that
     // were set, else those of the call before. Empty: they are not.
     std::vector<std::int64_t> known_lengths(std::int64_t rows) const;
-    // As equal as can be, where none were set.
+    // Those that were set; else those of the call before, if they add up to this; else as equal as can be.
     std::vector<std::int64_t> lengths_in(std::int64_t sequence_length) const;
     // This rank's of these.
     annulus::Window shard_in(std::int64_t sequence_length) const;

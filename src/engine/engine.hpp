@@ -85,9 +85,6 @@ struct Preparation {
     const char *refusal = nullptr;
 };
 
-// The refusal of engines that go through the branches one by one.
-inline constexpr const char *counts_keys_by_branch = "it counts a key once for each branch";
-
 struct Engine {
     annulus_engine id;
     annulus_device device;

@@ -10,7 +10,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -140,6 +142,28 @@ TEST_F(Shards, OneRankDoesNotKnowAnyMore) {
     check(annulus_context_set_comm(contexts_[2].get(), comms_[2].get()));
     EXPECT_EQ(gathers_of_calls({2, 1, 1, 1}), 3);
     EXPECT_EQ(gathers_of_calls({2, 1, 1, 1}), 2);
+}
+
+// Workspace sizes ask nobody: they are of the shards of the call before if these are as long together, else of even ones.
+TEST_F(Shards, OfTheCallBeforeAreThoseOfSizes) {
+    const std::vector<std::int64_t> uneven = {0, 11, 0, 30}, even = {11, 10, 10, 10}, longer = {11, 11, 11, 10};
+    const auto expect_sizes_of = [&](const std::vector<std::int64_t> &lengths) {
+        Problem whole = problem_;
+        whole.length = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
+        annulus_problem sizes = sizes_of(whole);
+        sizes.query_length = sizes.key_length = ANNULUS_WHOLE;
+        for (int rank = 0; rank < ranks; ++rank) {
+            annulus_rank_estimate estimate = ANNULUS_RANK_ESTIMATE_INIT;
+            check(annulus_estimate_rank(contexts_[rank].get(), &sizes, lengths.data(), ranks, rank, &estimate));
+            std::uint64_t bytes = 0;
+            check(annulus_workspace_size(contexts_[rank].get(), &sizes, ANNULUS_PASS_BACKWARD, &bytes));
+            EXPECT_EQ(bytes, estimate.backward_workspace_bytes) << rank;
+        }
+    };
+    expect_sizes_of(even);
+    gathers_of_calls(uneven);
+    expect_sizes_of(uneven);
+    expect_sizes_of(longer);
 }
 
 // What a rank expects may be what it has no memory for, and the ranks may have less: that is no error.

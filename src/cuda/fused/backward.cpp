@@ -301,8 +301,9 @@ class FusedBackward final : public PreparedCall {
 Preparation prepare_fused_backward(const SequencePlans &plans, CudaDevice &device, const Limits &limits) {
     const Plan rows = plan_of_rows(plans);
     BackwardGrids grids = make_backward_grids(plans);
-    if (has_too_many_tiles(grids.queries) || has_too_many_tiles(grids.keys))
-        return {nullptr, too_many_tiles_refusal};
+    for (const std::vector<PlannedGrid> *of_side : {&grids.queries, &grids.keys})
+        if (const char *reason = grids_refusal(rows, *of_side))
+            return {nullptr, reason};
     BackwardPlan backward =
         plan_backward(rows, CallPart::whole, std::move(grids), device.multiprocessors(), limits.workspace_limit);
     if (rows.causal())
@@ -312,8 +313,9 @@ Preparation prepare_fused_backward(const SequencePlans &plans, CudaDevice &devic
 
 Preparation prepare_fused_backward(const Plan &plan, CallPart part, CudaDevice &device, const Limits &limits) {
     BackwardGrids grids = make_backward_grids(plan);
-    if (has_too_many_tiles(grids.queries) || has_too_many_tiles(grids.keys))
-        return {nullptr, too_many_tiles_refusal};
+    for (const std::vector<PlannedGrid> *of_side : {&grids.queries, &grids.keys})
+        if (const char *reason = grids_refusal(plan, *of_side))
+            return {nullptr, reason};
     BackwardPlan backward =
         plan_backward(plan, part, std::move(grids), device.multiprocessors(), limits.workspace_limit);
     return {std::make_unique<FusedBackward>(plan, part, device, std::move(backward))};

@@ -22,8 +22,6 @@ Preparation prepare_fused_backward(const Plan &plan, CallPart part, CudaDevice &
 Preparation prepare_fused_forward(const SequencePlans &plans, CudaDevice &device, const Limits &limits);
 Preparation prepare_fused_backward(const SequencePlans &plans, CudaDevice &device, const Limits &limits);
 
-inline constexpr const char *too_many_tiles_refusal = "there are too many small segments";
-
 // Rows are copied in pieces of so many bytes.
 inline constexpr std::int64_t fused_row_alignment = 16;
 

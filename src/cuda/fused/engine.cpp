@@ -3,7 +3,8 @@
 //
 // Branches whose dilations do not divide one another, whose query rules do not mix, or that follow a curve take a grid
 // each, which share partial results in float32, as the parts of a rank's call do. The branches of one grid may be split
-// between two (plan/branch_split.hpp), which have partial results of a few heads at a time.
+// between two (plan/branch_split.hpp), which have partial results of a few heads at a time. Keys that count once are
+// told apart within a grid, so that there must be but one.
 #include "engine/engine.hpp"
 #include "cuda/fused/call.hpp"
 #include "cuda/fused/plan/sequence_grids.hpp"
@@ -20,8 +21,6 @@ const char *refusal(const Plan &plan, const CudaDevice &device) {
     const Problem &problem = plan.problem();
     if (device.compute_capability() != 90)
         return "it needs a GPU of compute capability 9.0";
-    if (plan.shares_keys())
-        return counts_keys_by_branch;
     if (problem.dtype != ANNULUS_BFLOAT16 && problem.dtype != ANNULUS_FLOAT16)
         return "it computes in bfloat16 and float16 only";
     if (!(plan.scale() > 0))

@@ -172,8 +172,8 @@ Preparation prepare_fused_forward(const SequencePlans &plans, CudaDevice &device
     const KernelShape shape = forward_shape(rows.problem().head_dim);
     std::vector<PlannedGrid> grids = make_grids(longest, GridOf::outputs, shape);
     lay_out_sequences(plans, GridOf::outputs, shape, grids);
-    if (has_too_many_tiles(grids))
-        return {nullptr, too_many_tiles_refusal};
+    if (const char *reason = grids_refusal(rows, grids))
+        return {nullptr, reason};
     ForwardPlan forward =
         plan_forward(rows, CallPart::whole, std::move(grids), device.multiprocessors(), limits.workspace_limit);
     if (rows.causal())
@@ -183,8 +183,8 @@ Preparation prepare_fused_forward(const SequencePlans &plans, CudaDevice &device
 
 Preparation prepare_fused_forward(const Plan &plan, CallPart part, CudaDevice &device, const Limits &limits) {
     std::vector<PlannedGrid> grids = make_grids(plan, GridOf::outputs, forward_shape(plan.problem().head_dim));
-    if (has_too_many_tiles(grids))
-        return {nullptr, too_many_tiles_refusal};
+    if (const char *reason = grids_refusal(plan, grids))
+        return {nullptr, reason};
     ForwardPlan forward = plan_forward(plan, part, std::move(grids), device.multiprocessors(), limits.workspace_limit);
     return {std::make_unique<FusedForward>(plan, part, device, std::move(forward))};
 }

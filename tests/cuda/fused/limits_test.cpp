@@ -82,11 +82,18 @@ TEST(Auto, IsGemmWithoutAPositiveScale) {
     }
 }
 
-TEST(Auto, IsGemmWhereKeysCountOnce) {
+TEST(Auto, IsGemmWhereKeysCountOnceInSeveralGrids) {
     Problem problem = small_problem();
-    problem.branches = {{.segment = 16}, {}};
     problem.keys_once = true;
-    expect_gemm_instead(problem, "once for each branch");
+    const BranchSpec near = {.segment = 16}, two = {.dilation = 2};
+    const BranchSpec three = {.dilation = 3}, curve = {.dilation = 4, .order = ANNULUS_ORDER_HILBERT};
+    const BranchSpec every = {.segment = 16, .dilation = 4, .query = ANNULUS_QUERY_EVERY};
+    for (const BranchSpec &other : {three, curve, every}) {
+        problem.branches = {near, two, other};
+        expect_gemm_instead(problem, "it counts keys once for up to 8 branches");
+    }
+    problem.branches.assign(9, near);
+    expect_gemm_instead(problem, "it counts keys once for up to 8 branches");
 }
 
 TEST(Auto, IsGemmForFloat32) {

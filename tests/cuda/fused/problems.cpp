@@ -221,8 +221,16 @@ std::vector<NamedProblem> patterns() {
         all.back().problem.causal = true;
         all.push_back({named.name + "_zero_keys", named.problem});
         all.back().problem.zero_keys = true;
+        for (const bool causal : {false, true}) {
+            all.push_back({named.name + (causal ? "_once_causal" : "_once"), named.problem});
+            all.back().problem.keys_once = true;
+            all.back().problem.causal = causal;
+        }
     }
-    std::erase_if(all, [](const NamedProblem &named) { return subject().refusal_of(named.problem); });
+    std::erase_if(all, [](const NamedProblem &named) {
+        const Problem &problem = named.problem;
+        return subject().refusal_of(problem) || (problem.keys_once && problem.branches.size() == 1);
+    });
     return with_dtypes(all, subject_dtypes());
 }
 

@@ -4,6 +4,9 @@
 #include "cuda/cuda_memory.hpp"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
 
 namespace annulus::test {
 
@@ -15,13 +18,33 @@ bool cuts_segment(const Problem &problem, const BranchSpec &branch) {
     return problem.query_start() % segment != 0 || (end % segment != 0 && end != problem.length);
 }
 
+// Branches that surely take one grid: few classes of rows, dilations that divide one another.
+bool shares_a_grid(const Problem &problem) {
+    std::vector<std::int64_t> dilations;
+    for (const BranchSpec &branch : problem.branches)
+        if (branch.dilation > 1)
+            dilations.push_back(branch.dilation);
+    std::ranges::sort(dilations);
+    for (std::size_t i = 1; i < dilations.size(); ++i)
+        if (dilations[i] % dilations[i - 1] != 0)
+            return false;
+    const auto differs = [&](const BranchSpec &a, const BranchSpec &b) {
+        return a.dilation > 1 && b.dilation > 1 && a.query != b.query;
+    };
+    for (const BranchSpec &branch : problem.branches)
+        if ((branch.dilation > 1 && branch.order != ANNULUS_ORDER_LINEAR) || branch.dilation > 32 ||
+            std::ranges::any_of(problem.branches, [&](const BranchSpec &other) { return differs(branch, other); }))
+            return false;
+    return problem.branches.size() <= 8;
+}
+
 const char *refusal(const Problem &problem) {
     if (problem.scale_or_default() <= 0)
         return "the engine takes positive scales only";
     if (problem.layout == Layout::gaps)
         return "the engine takes rows at multiples of 16 bytes only";
-    if (problem.keys_once && problem.branches.size() > 1)
-        return "the engine counts a key once for each branch";
+    if (problem.keys_once && problem.branches.size() > 1 && !shares_a_grid(problem))
+        return "the engine counts keys once in one grid only";
     for (const BranchSpec &branch : problem.branches) {
         if (branch.dilation >= std::int64_t{1} << 30)
             return "the engine takes dilations below 2^30 only";

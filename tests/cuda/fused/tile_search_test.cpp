@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the tiles of the fused kernels visit, found by a warp of the host: each (query, key) pair of the definition as
-// often as it says, whether by one pass or by one that is cut anywhere; the sums that the last of two passes takes are
+// often as the key rule says, whether by one pass or by one that is cut anywhere; the sums that the last of two passes takes are
 // those that the other has left; and the first step of several leaves sums where another step or rank adds to them.
 #include "cuda/fused/plan/branch_split.hpp"
 #include "cuda/fused/plan/sequence_grids.hpp"
@@ -14,6 +14,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
@@ -91,13 +92,27 @@ template <bool of_keys, int range_block_rows, int row_blocks> class Search {
     }
 };
 
-class Tiles : public testing::TestWithParam<int> {
+// Of random problems as they are, or (`keys_once`) of such whose keys count once in one grid.
+class Tiles : public testing::TestWithParam<std::tuple<int, bool>> {
   protected:
-    Tiles() : problem_(random_problem(static_cast<std::uint64_t>(GetParam()))) {
+    Tiles() : problem_(random_problem(static_cast<std::uint64_t>(std::get<0>(GetParam())))) {
         problem_.dtype = ANNULUS_BFLOAT16;
+        problem_.keys_once = std::get<1>(GetParam());
+        if (problem_.keys_once) // several, which meet in many ways
+            for (std::uint64_t i = 1; i <= 2; ++i)
+                for (const BranchSpec &branch : random_problem(1000 * i + std::get<0>(GetParam())).branches)
+                    if (problem_.branches.size() < 5)
+                        problem_.branches.push_back(branch);
+        const std::int64_t base = 2 + std::get<0>(GetParam()) % 2;
         for (BranchSpec &branch : problem_.branches) {
             branch.order = ANNULUS_ORDER_LINEAR;
             branch.width = 0;
+            if (!problem_.keys_once)
+                continue;
+            branch.query = problem_.branches.front().query;
+            branch.dilation = std::array{std::int64_t{1}, base, base * base, 4 * base * base}[branch.dilation % 4];
+            if (branch.first_head + branch.head_count > problem_.heads)
+                branch.first_head = branch.head_count = 0;
         }
     }
 
@@ -137,6 +152,7 @@ class Tiles : public testing::TestWithParam<int> {
         const Plan plan(pattern_of(problem_), plan_problem_of(problem_));
         const KernelShape shape{row_blocks, range_block_rows};
         const std::vector<PlannedGrid> passes = make_grids(plan, what, shape);
+        ASSERT_EQ(grids_refusal(plan, passes), nullptr);
         Search<of_keys, range_block_rows, row_blocks> search;
         for (const PlannedGrid &planned : passes)
             if (planned.tiles.sequence.row_count > 0)
@@ -252,6 +268,7 @@ class Tiles : public testing::TestWithParam<int> {
         const KernelShape shape{row_blocks, range_block_rows};
         std::vector<PlannedGrid> passes = make_grids(plan_of_longest(plans), what, shape);
         lay_out_sequences(plans, what, shape, passes);
+        ASSERT_EQ(grids_refusal(plan_of_rows(plans), passes), nullptr);
         Search<of_keys, range_block_rows, row_blocks> search;
         for (PlannedGrid &planned : passes) {
             planned.tiles.sequences = planned.sequences.data();
@@ -294,7 +311,8 @@ TEST_P(Tiles, VisitEachPairOnce) {
     check<true, 64, 3>(GridOf::key_gradients);
 }
 
-INSTANTIATE_TEST_SUITE_P(Fused, Tiles, testing::Range(0, 200));
+INSTANTIATE_TEST_SUITE_P(Fused, Tiles, testing::Combine(testing::Range(0, 200), testing::Values(false)));
+INSTANTIATE_TEST_SUITE_P(KeysOnce, Tiles, testing::Combine(testing::Range(0, 60), testing::Values(true)));
 
 } // namespace
 } // namespace annulus::test

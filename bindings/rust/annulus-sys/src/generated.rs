@@ -110,7 +110,7 @@ pub const ANNULUS_PADDING_ZERO_KEYS: annulus_padding_rule = 2;
 pub type annulus_key_rule = i32;
 /// once for each branch that reaches it: LongNet's multiset (default)
 pub const ANNULUS_KEY_EACH_BRANCH: annulus_key_rule = 1;
-/// once: the set union. Slots without a position (zero_keys padding) are of their branch alone and count for each as ever. A config of several branches is computed by all engines but `fused`.
+/// once: the set union. Slots without a position (zero_keys padding) are of their branch alone and count for each as ever. `fused` does so for up to 8 branches in linear order whose dilations divide one another and, but for dilations of 1, whose query rules are alike.
 pub const ANNULUS_KEY_ONCE: annulus_key_rule = 2;
 
 /// Who computes. Results agree up to rounding.
@@ -1016,8 +1016,9 @@ extern "C" {
     /// ANNULUS_ERROR_DECLINED on the others of a rank whose own tensors do not have what it has set.
     ///
     /// annulus_workspace_size() and annulus_estimate_problem() ask nobody: in a context with a communicator they answer for
-    /// these lengths, and where none are set for shards as equal as can be, the first ones longer; windows that are not the
-    /// rank's shard of those are ANNULUS_ERROR_ARGUMENT.
+    /// these lengths; where none are set for those of the context's last call, if the problem's sequence is as long; else for
+    /// shards as equal as can be, the first ones longer. Windows that are not the rank's shard of those are
+    /// ANNULUS_ERROR_ARGUMENT.
     ///
     /// `count` is the number of ranks; NULL with 0 takes the lengths back (default). ANNULUS_ERROR_ARGUMENT: context is NULL
     /// or has no communicator, count is not its size, a length is negative, or all are 0. Since 0.1.0.

@@ -153,7 +153,7 @@ class GridTime {
         for (std::size_t i = 0; i < branches.size(); ++i)
             for (std::size_t j = 0; j < i; ++j)
                 if ((taking >> i & 1) && (taking >> j & 1))
-                    branches[i].try_parent(grid_, static_cast<int>(j), branches[j]);
+                    branches[i].leave_to(grid_, static_cast<int>(j), branches[j]);
         double rows = rows_of_tile;
         for (std::size_t i = 0; i < branches.size(); ++i) {
             if (!(taking >> i & 1))
@@ -171,12 +171,9 @@ class GridTime {
                 const double busy = static_cast<double>(row_blocks[i]) / shape_.row_blocks;
                 rows += static_cast<double>(blocks * shape_.range_block_rows) * (busy + cost_of_waiting * (1 - busy));
             };
-            if (branch.parent < 0) {
-                visit(branch.start, branch.end);
-            } else {
-                visit(branch.start, branches[branch.parent].start);
-                visit(branches[branch.parent].end, branch.end);
-            }
+            visit(branch.start, branch.others_start);
+            if (branch.has_others())
+                visit(branch.others_end, branch.end);
         }
         all_ += rows * tiles;
     }
@@ -219,6 +216,8 @@ int find_split(const PlannedGrid &whole, const Plan &plan, GridOf what, const Ke
 
 std::optional<std::vector<PlannedGrid>> split_after(int less_dilated, const PlannedGrid &whole, const Plan &plan,
                                                     GridOf what, const KernelShape &shape) {
+    if (whole.tiles.keys_count_once) // which needs all branches in one grid
+        return std::nullopt;
     const int branches = whole.tiles.branch_count;
     std::optional<PlannedGrid> others = grid_over(whole, less_dilated, branches - less_dilated, plan, what, shape);
     std::optional<PlannedGrid> last = grid_over(whole, 0, less_dilated, plan, what, shape);

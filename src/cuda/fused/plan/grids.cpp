@@ -70,6 +70,12 @@ std::optional<int> set_levels(TileGrid &grid) {
     }
 }
 
+// Row blocks of one may have rows with and rows without the ranges of the other.
+bool mixes_rules(const GridBranch &a, const GridBranch &b) {
+    const bool differ = a.row_rule != b.row_rule || (a.range_dilation.value == 1) != (b.range_dilation.value == 1);
+    return a.dilation.value > 1 && b.dilation.value > 1 && differ;
+}
+
 // The grid with one more branch, which is not less dilated than those it has, nor shorter than one equally dilated; or
 // none.
 std::optional<TileGrid> with_branch(TileGrid grid, const GridBranch &branch) {
@@ -88,6 +94,9 @@ std::optional<TileGrid> with_branch(TileGrid grid, const GridBranch &branch) {
     } else if (branch.row_rule == ANNULUS_QUERY_DILATED && has_rule(ANNULUS_QUERY_RESIDUE)) {
         return std::nullopt;
     }
+    if (grid.keys_count_once &&
+        std::ranges::any_of(branches_of(grid), [&](const GridBranch &other) { return mixes_rules(branch, other); }))
+        return std::nullopt;
     grid.sequence.lengths[grid.branch_count] = branch.length;
     grid.branches[grid.branch_count++] = branch;
     if (!set_levels(grid))
@@ -163,7 +172,7 @@ void set_merging(TileGrid &grid, int block_rows, std::int64_t rows_of_ranges) {
     };
     const bool may_merge = std::ranges::all_of(branches_of(grid), [](const GridBranch &branch) {
         return branch.range_dilation.value == branch.dilation.value;
-    });
+    }) && !grid.keys_count_once;
     for (const int ratio : {8, 16, 32}) {
         const Merging merging(grid, ratio);
         if (may_merge && fits(merging) &&
@@ -215,6 +224,7 @@ TileGrid grid_without_branches(const Plan &plan, GridOf what) {
     const bool of_keys = what == GridOf::key_gradients;
     const Window &rows = of_keys ? problem.keys : problem.queries, &ranges = of_keys ? problem.queries : problem.keys;
     TileGrid grid{};
+    grid.keys_count_once = plan.shares_keys();
     grid.causal = plan.causal();
     grid.zero_keys =
         what == GridOf::outputs && plan.pattern().padding_rule == ANNULUS_PADDING_ZERO_KEYS && !plan.causal();
@@ -350,9 +360,14 @@ const char *curve_refusal(const Plan &plan) {
     return nullptr;
 }
 
-bool has_too_many_tiles(const std::vector<PlannedGrid> &grids) {
-    return std::any_of(grids.begin(), grids.end(),
-                       [](const PlannedGrid &planned) { return planned.tiles.tiles >= too_many_tiles; });
+const char *grids_refusal(const Plan &plan, const std::vector<PlannedGrid> &grids) {
+    if (plan.shares_keys() && grids.size() > 1)
+        return "it counts keys once for up to 8 branches in linear order whose dilations divide one another and whose "
+               "query rules are alike";
+    if (std::any_of(grids.begin(), grids.end(),
+                    [](const PlannedGrid &planned) { return planned.tiles.tiles >= too_many_tiles; }))
+        return "there are too many small segments";
+    return nullptr;
 }
 
 } // namespace annulus

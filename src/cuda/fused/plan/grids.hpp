@@ -52,7 +52,8 @@ PartialRows rows_with_more_ranges(const TileGrid &grid, GridOf what);
 // Why the grids cannot do a plan that has an order along a curve; null if they can.
 const char *curve_refusal(const Plan &plan);
 
-// Tiles of a grid may be too many for their 32-bit numbers.
-bool has_too_many_tiles(const std::vector<PlannedGrid> &grids);
+// Why the grids of a plan cannot do it, null if they can: keys that count once need all branches in one grid, and tiles
+// may be too many for their 32-bit numbers.
+const char *grids_refusal(const Plan &plan, const std::vector<PlannedGrid> &grids);
 
 } // namespace annulus

@@ -15,9 +15,10 @@ struct CellBranch {
     int range_dilation, row_dilation; // 1 where every position takes part
     int range_residue, row_residue;
     annulus_query_rule row_rule;
-    bool serves;            // the head
-    std::int8_t parent;     // -1: none
-    std::uint8_t ancestors; // a bit each
+    bool serves; // the head
+    // Other branches visit what its ranges have between these positions, itself the rest. None do: not start < end.
+    int others_start, others_end;
+    std::uint8_t ancestors; // of them, which count this branch's in their multiplicity; a bit each
     int root_dilation;      // of the last of them, or its own
 
     constexpr CellBranch(const GridBranch &branch, const FastDivmod &length, int sequence_length, int head,
@@ -31,26 +32,39 @@ struct CellBranch {
         const int residue = branch.dilation.remainder(start + (serves ? branch.phase(head) : 0));
         row_residue = row_dilation == 1 ? 0 : residue;
         range_residue = range_dilation == 1 ? 0 : residue;
-        parent = -1;
+        others_start = end;
+        others_end = start;
         ancestors = 0;
         root_dilation = range_dilation;
     }
 
-    // Whether `other`, of no larger dilation, visits all that ranges of this branch have in the segment of `other`, for
-    // all row blocks of this one.
-    constexpr bool has_ranges_in(const CellBranch &other, const FastDivmod &other_dilation) const {
-        return other_dilation.remainder(range_residue) == other.range_residue && start <= other.start &&
-               other.end <= end && (other.row_dilation == 1 || other.row_rule == row_rule);
+    constexpr bool has_others() const { return others_start < others_end; }
+
+    // Leaves what it can to `other`, branch `index` of the grid, which comes before this one.
+    constexpr void leave_to(const TileGrid &grid, int index, const CellBranch &other) {
+        if (!has_ranges_in(grid.branches[index], other))
+            return;
+        if (grid.keys_count_once) {
+            // All segments have the cell in common, so that what several visit is one interval.
+            others_start = other.start < others_start ? other.start : others_start;
+            others_end = other.end > others_end ? other.end : others_end;
+        } else if (start <= other.start && other.end <= end &&
+                   range_dilation <= static_cast<std::int64_t>(grid.merged_ratio) * other.root_dilation) {
+            others_start = other.start;
+            others_end = other.end;
+            ancestors = static_cast<std::uint8_t>(other.ancestors | 1u << index);
+            root_dilation = other.root_dilation;
+        }
     }
 
-    // Makes `other`, branch `index` of the grid, which comes before this one, its parent if it can be.
-    constexpr void try_parent(const TileGrid &grid, int index, const CellBranch &other) {
-        if (!has_ranges_in(other, grid.branches[index].range_dilation) ||
-            range_dilation > static_cast<std::int64_t>(grid.merged_ratio) * other.root_dilation)
-            return;
-        parent = static_cast<std::int8_t>(index);
-        ancestors = static_cast<std::uint8_t>(other.ancestors | 1u << index);
-        root_dilation = other.root_dilation;
+  private:
+    // Whether `other`, of no larger dilation, has all that ranges of this branch have in the segment of `other`, and
+    // all row blocks of this one.
+    constexpr bool has_ranges_in(const GridBranch &of_other, const CellBranch &other) const {
+        return of_other.range_dilation.remainder(range_residue) == other.range_residue &&
+               (other.row_dilation == 1 ||
+                (other.row_rule == row_rule && (row_rule == ANNULUS_QUERY_RESIDUE ||
+                                                of_other.dilation.remainder(row_residue) == other.row_residue)));
     }
 };
 

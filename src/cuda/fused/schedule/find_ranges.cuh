@@ -19,6 +19,10 @@
 // If the dilation of b were 3, query 6 would be the one of both, and of the keys 4, 5, 6, 7 only 6 counted twice. Such
 // multiplicities have a period of 3, which columns of eight have not. So the range of a is split in three of stride 3,
 // each of one multiplicity: 4, 7 and 5 with 1, 6 with 2.
+//
+// Keys that count once. All multiplicities are 1, no range is split, and b leaves to a what both have of the segment of
+// a, whether that lies within its own or not. Segments of a cell have the cell in common, so that those of all branches
+// that b leaves something to are one interval; b visits what lies left and right of it.
 #pragma once
 
 #include "cuda/device/warp.cuh"
@@ -29,13 +33,13 @@
 
 namespace annulus {
 
-// Finds the parents among the branches `taking`.
-__device__ __forceinline__ void find_parents(const TileGrid &grid, TileSearch &search, int lane, unsigned taking) {
+// What the branches `taking` leave to one another.
+__device__ __forceinline__ void share_ranges(const TileGrid &grid, TileSearch &search, int lane, unsigned taking) {
     for (unsigned left = taking; left; left &= left - 1) {
         const int i = __ffs(left) - 1;
         const CellBranch &other = search.branches[i];
         if (lane > i && (taking >> lane & 1))
-            search.branches[lane].try_parent(grid, i, other);
+            search.branches[lane].leave_to(grid, i, other);
         __syncwarp();
     }
 }
@@ -125,7 +129,8 @@ __device__ __forceinline__ int find_ranges(const TileGrid &grid, const SequenceG
     for (unsigned left = taking; left; left &= left - 1) {
         const int b = __ffs(left) - 1;
         const CellBranch &branch = search.branches[b];
-        const int dilation = branch.range_dilation, parent = branch.parent;
+        const int dilation = branch.range_dilation;
+        const bool has_others = branch.has_others();
         const bool counts_here = (taking >> lane & 1) && (search.branches[lane % most_branches].ancestors >> b & 1);
         const unsigned below = __ballot_sync(~0u, counts_here);
         const FastDivmod &of_grid = grid.branches[b].range_dilation;
@@ -133,11 +138,11 @@ __device__ __forceinline__ int find_ranges(const TileGrid &grid, const SequenceG
             __reduce_max_sync(~0u, counts_here ? search.branches[lane % most_branches].range_dilation : dilation));
         const int splits = splits_of_period(period);
         // Under causality queries meet nothing right of their own segment, keys nothing left of it.
-        const int first_side = of_keys && parent >= 0 && grid.causal,
-                  last_side = parent >= 0 && (of_keys || !grid.causal);
+        const int first_side = of_keys && has_others && grid.causal,
+                  last_side = has_others && (of_keys || !grid.causal);
         for (int side = first_side; side <= last_side; ++side) {
-            const int from = max(side == 0 ? branch.start : search.branches[parent].end, sequence.range_start);
-            const int to = min(side == 0 && parent >= 0 ? search.branches[parent].start : branch.end,
+            const int from = max(side == 0 ? branch.start : branch.others_end, sequence.range_start);
+            const int to = min(side == 0 ? branch.others_start : branch.end,
                                sequence.range_start + sequence.range_count);
             const Members rows(from, to, branch.range_residue, of_grid);
             for (int split = 0; split < min(splits, rows.count); ++split) {

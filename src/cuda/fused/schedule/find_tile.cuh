@@ -109,7 +109,7 @@ __device__ __forceinline__ bool find_tile(const TileGrid &grid, TileSearch &sear
         find_row_blocks<of_keys, several>(grid, sequence, search, lane, index, cell_start, cell_end, tile);
     if (!taking)
         return false;
-    find_parents(grid, search, lane, taking);
+    share_ranges(grid, search, lane, taking);
     const int ranges = find_ranges<of_keys, range_block_rows>(grid, sequence, search, lane, taking, placed.start, tile);
     if (ranges == 0 && grid.skips_empty)
         return false;

@@ -133,6 +133,7 @@ struct TileGrid {
     // one that has the other's ranges in its segment visits them, with their multiplicity. 0: each branch visits all
     // its ranges.
     int merged_ratio;
+    bool keys_count_once; // key rule `once` of several branches: then none are merged
     bool causal, zero_keys;
 
     // Tile ids count, from the fastest: tiles of a cell (by_length: these last), cells of a segment, segments of a
