@@ -138,6 +138,9 @@ annulus_status annulus_context_set_comm(annulus_context *context, annulus_comm *
             check_process("comm", *comm);
             comm->transport->check_device(target.kind, target.device->index());
             copier = make_message_copier(target.kind);
+            DeviceStreams *const streams = target.device->streams();
+            if (streams && comm->transport->copies_between_devices())
+                streams->admit_peers();
         }
         target.comm = comm;
         target.message_copier = std::move(copier);

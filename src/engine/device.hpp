@@ -22,8 +22,8 @@ class DeviceStreams {
     virtual void *record(void *stream) = 0;
     // What `stream` is given after this comes after `event`, which may be of another device of the process.
     virtual void wait(void *stream, void *event) = 0;
-    // Lets those other devices of the process that have access copy directly from what Device::allocate() returned and
-    // will return.
+    // Lets those other devices of the process that have access copy directly from what Device::allocate() returns after
+    // this.
     virtual void admit_peers() = 0;
     // Whether the stream is being captured into a graph.
     virtual bool is_capturing(void *stream) const = 0;

@@ -295,6 +295,7 @@ class LocalTransport final : public Transport {
     int size() const override { return hub_->size(); }
     int rank() const override { return rank_; }
     void check_device(annulus_device device, int) const override { hub_->check_kind(device); }
+    bool copies_between_devices() const override { return true; }
     void set_timeout(Seconds timeout) override { timeout_ = timeout; }
 
     void all_gather(const void *mine, void *all, std::size_t bytes) override {
@@ -337,10 +338,8 @@ void LocalTransport::begin(const Batch &batch, Device &device, void *stream) {
         if (batch.sends.empty())
             return;
         void *written = nullptr;
-        if (DeviceStreams *const streams = device.streams()) {
-            streams->admit_peers();
+        if (DeviceStreams *const streams = device.streams())
             written = streams->record(stream);
-        }
         hub_->offer(rank_, batch.sends, written);
     });
 }

@@ -41,6 +41,9 @@ class Transport {
     // Throws unless contexts on this device can use the transport; `index` is the device's number.
     virtual void check_device(annulus_device device, int index) const = 0;
 
+    // Whether devices copy from one another's memory: then contexts admit peers (DeviceStreams) beforehand.
+    virtual bool copies_between_devices() const { return false; }
+
     virtual void set_timeout(Seconds timeout) = 0;
 
     // Collective: `bytes` of host memory from each rank, in rank order into `all`. Waits for all ranks.

@@ -460,8 +460,9 @@ end
 @doc raw"""
 Sets the allocator that serves calls without a workspace (copied); NULL restores the device's own: the process's
 memory on a CPU, on CUDA a stream-ordered pool that the contexts of the device share and that keeps its memory for
-the next call until the last of them is destroyed. ANNULUS_ERROR_ARGUMENT: size is too small or non-zero bytes follow
-what this version knows, or a function is NULL. Since 0.1.0.
+the next call. When the last of them is destroyed, and all that their calls were to do is done by then, the memory
+goes back to the system; else it stays for contexts to come. ANNULUS_ERROR_ARGUMENT: size is too small or non-zero
+bytes follow what this version knows, or a function is NULL. Since 0.1.0.
 """ function annulus_context_set_allocator(context, allocator)
     @library_call annulus_context_set_allocator(context::Ptr{annulus_context}, allocator::Ptr{annulus_allocator})::annulus_status
 end

@@ -32,19 +32,20 @@ int attribute(cudaDeviceAttr which, int index) {
     return value;
 }
 
+Stream make_side_stream() {
+    cudaStream_t stream;
+    check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+    return Stream(stream);
+}
+
 } // namespace
 
 CudaDevice::SideStream::SideStream(SharedDevice &shared)
-    : done(make_event()), blas(shared.take_blas(), GiveBack{&shared}) {
-    cudaStream_t made;
-    check(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
-    stream.reset(made);
-    check(cublasSetStream(blas.get(), made), "cublasSetStream");
-}
+    : stream(make_side_stream()), done(make_event()), blas(shared, stream.get()) {}
 
 // The stream for messages has priority: what others wait for is sent while this rank's own work fills the device.
 CudaDevice::DeviceResources::DeviceResources(SharedDevice &shared)
-    : pool(shared.pool()), forked(make_event()), side{SideStream(shared), SideStream(shared)}, comm(make_stream()) {}
+    : pool(std::make_unique<PoolUse>(shared, false)), forked(make_event()), side{SideStream(shared), SideStream(shared)}, comm(make_stream()) {}
 
 CudaDevice::CudaDevice(int index) : index_(index) {
     const CurrentDevice current(index);
@@ -61,13 +62,14 @@ CudaDevice::~CudaDevice() {
 }
 
 void *CudaDevice::allocate(std::size_t bytes, void *stream) {
-    if (!resources_->pool)
+    const DevicePool *const pool = resources_->pool->get();
+    if (!pool)
         throw Error(ANNULUS_ERROR_UNSUPPORTED,
                     "CUDA device %d has no memory pools; a context on it must have a workspace or an allocator",
                     index_);
     void *memory = nullptr;
     const cudaError_t error =
-        cudaMallocFromPoolAsync(&memory, bytes, resources_->pool->get(), static_cast<cudaStream_t>(stream));
+        cudaMallocFromPoolAsync(&memory, bytes, pool->get(), static_cast<cudaStream_t>(stream));
     if (error == cudaErrorMemoryAllocation) {
         cudaGetLastError();
         throw Error(ANNULUS_ERROR_MEMORY, "CUDA device %d has no memory for a workspace of %zu bytes", index_, bytes);
@@ -77,7 +79,14 @@ void *CudaDevice::allocate(std::size_t bytes, void *stream) {
 }
 
 void CudaDevice::release(void *memory, void *stream) noexcept {
-    if (cudaFreeAsync(memory, static_cast<cudaStream_t>(stream)) != cudaSuccess)
+    const auto cuda_stream = static_cast<cudaStream_t>(stream);
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    cudaError_t error = cudaFreeAsync(memory, cuda_stream);
+    if (error == cudaSuccess)
+        error = cudaStreamIsCapturing(cuda_stream, &capture);
+    if (error == cudaSuccess && capture == cudaStreamCaptureStatusNone) // else the memory is the graph's
+        error = cudaEventRecord(resources_->pool->last(), cuda_stream);
+    if (error != cudaSuccess)
         cudaGetLastError();
 }
 
@@ -121,8 +130,8 @@ void CudaDevice::wait(void *stream, void *event) {
 }
 
 void CudaDevice::admit_peers() {
-    if (resources_->pool)
-        resources_->pool->admit_peers();
+    const OnDevice current(index_);
+    resources_->pool = std::make_unique<PoolUse>(SharedDevice::of(index_), true);
 }
 
 // Between devices as the runtime asks for it of those that have no access to one another.

@@ -13,7 +13,6 @@
 #include <array>
 #include <memory>
 #include <optional>
-#include <type_traits>
 
 namespace annulus {
 
@@ -54,19 +53,15 @@ class CudaDevice final : public Device, public DeviceStreams {
     void join(cudaStream_t stream);
 
   private:
-    struct GiveBack {
-        SharedDevice *shared;
-        void operator()(cublasHandle_t blas) const noexcept { shared->give_back(blas); }
-    };
     struct SideStream {
         Stream stream;
         Event done;
-        std::unique_ptr<std::remove_pointer_t<cublasHandle_t>, GiveBack> blas;
+        BlasUse blas;
         explicit SideStream(SharedDevice &shared);
     };
     // What is made and destroyed while the device is current.
     struct DeviceResources {
-        std::shared_ptr<DevicePool> pool; // null where the device has no pools
+        std::unique_ptr<PoolUse> pool;
         Event forked;
         std::array<SideStream, side_streams> side;
         Stream comm;

@@ -5,45 +5,48 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
+#include <new>
+#include <utility>
 
 namespace annulus {
 
-DevicePool::DevicePool(int index) : index_(index) {
+DevicePool::DevicePool(const std::vector<int> &peers) {
     cudaMemPoolProps properties{};
     properties.allocType = cudaMemAllocationTypePinned;
     properties.location.type = cudaMemLocationTypeDevice;
-    properties.location.id = index;
-    cudaMemPool_t pool;
-    check(cudaMemPoolCreate(&pool, &properties), "cudaMemPoolCreate");
-    pool_.reset(pool);
-    // The next call wants the memory again: none goes back to the system before the pool does.
+    check(cudaGetDevice(&properties.location.id), "cudaGetDevice");
+    cudaMemPool_t made;
+    check(cudaMemPoolCreate(&made, &properties), "cudaMemPoolCreate");
+    Owned<cudaMemPool_t, cudaMemPoolDestroy> pool(made); // until anybody has had it
     std::uint64_t threshold = UINT64_MAX;
-    check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &threshold), "cudaMemPoolSetAttribute");
+    check(cudaMemPoolSetAttribute(made, cudaMemPoolAttrReleaseThreshold, &threshold), "cudaMemPoolSetAttribute");
     // One context's stream must not be made to wait for another's, only because its memory could be used again then.
     int allow = 0;
-    check(cudaMemPoolSetAttribute(pool, cudaMemPoolReuseAllowInternalDependencies, &allow), "cudaMemPoolSetAttribute");
-}
-
-// The driver copies between devices whatever cudaMalloc() returned, but from a pool directly only where it is mapped.
-void DevicePool::admit_peers() {
-    const std::lock_guard lock(admitting_);
-    if (admits_peers_)
-        return;
-    int count = 0;
-    check(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
-    for (int peer = 0; peer < count; ++peer) {
-        int can = 0;
-        if (peer != index_)
-            check(cudaDeviceCanAccessPeer(&can, peer, index_), "cudaDeviceCanAccessPeer");
-        if (can == 0)
-            continue;
+    check(cudaMemPoolSetAttribute(made, cudaMemPoolReuseAllowInternalDependencies, &allow), "cudaMemPoolSetAttribute");
+    for (const int peer : peers) {
         cudaMemAccessDesc access{};
         access.location.type = cudaMemLocationTypeDevice;
         access.location.id = peer;
         access.flags = cudaMemAccessFlagsProtReadWrite;
-        check(cudaMemPoolSetAccess(pool_.get(), &access, 1), "cudaMemPoolSetAccess");
+        check(cudaMemPoolSetAccess(made, &access, 1), "cudaMemPoolSetAccess");
     }
-    admits_peers_ = true;
+    pool_ = pool.release();
+}
+
+void DevicePool::leave(Event last) noexcept {
+    --users_;
+    try {
+        last_.push_back(std::move(last));
+    } catch (const std::bad_alloc &) {
+        ++users_; // for good: nobody knows when it is done with
+        return;
+    }
+    const BesideCaptures beside_captures;
+    std::erase_if(last_, [](const Event &event) { return cudaEventQuery(event.get()) == cudaSuccess; });
+    if (users_ == 0 && last_.empty())
+        cudaMemPoolTrimTo(pool_, 0);
+    cudaGetLastError(); // of an event that is not done
 }
 
 // Never destroyed: a context may be, after the destructors of static objects have run.
@@ -57,45 +60,75 @@ SharedDevice &SharedDevice::of(int index) {
     return *device;
 }
 
-std::shared_ptr<DevicePool> SharedDevice::pool() {
+std::vector<int> SharedDevice::peers() const {
+    std::vector<int> peers;
+    int count = 0;
+    check(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
+    for (int peer = 0; peer < count; ++peer) {
+        int can = 0;
+        if (peer != index_)
+            check(cudaDeviceCanAccessPeer(&can, peer, index_), "cudaDeviceCanAccessPeer");
+        if (can != 0)
+            peers.push_back(peer);
+    }
+    return peers;
+}
+
+DevicePool *SharedDevice::enter_pool(bool for_peers) {
     const std::lock_guard lock(mutex_);
-    std::shared_ptr<DevicePool> pool = pool_.lock();
-    if (pool)
-        return pool;
     int has_pools = 0;
     check(cudaDeviceGetAttribute(&has_pools, cudaDevAttrMemoryPoolsSupported, index_), "cudaDeviceGetAttribute");
     if (has_pools == 0)
         return nullptr;
-    pool = std::make_shared<DevicePool>(index_);
-    pool_ = pool;
-    return pool;
+    std::optional<DevicePool> &pool = for_peers ? pool_of_peers_ : pool_;
+    if (!pool)
+        pool.emplace(for_peers ? peers() : std::vector<int>());
+    pool->enter();
+    return &*pool;
 }
 
-cublasHandle_t SharedDevice::take_blas() {
+void SharedDevice::leave_pool(DevicePool &pool, Event last) noexcept {
     const std::lock_guard lock(mutex_);
-    if (!idle_.empty()) {
-        const cublasHandle_t blas = idle_.back();
-        idle_.pop_back();
-        return blas;
-    }
+    pool.leave(std::move(last));
+}
+
+cublasHandle_t SharedDevice::take_blas(cudaStream_t stream) {
+    const std::lock_guard lock(mutex_);
     idle_.reserve(made_ + 1); // give_back() must not fail
-    cublasHandle_t blas;
-    check(cublasCreate(&blas), "cublasCreate");
-    ++made_;
-    // Sums stay float32 where a product is split.
-    constexpr int math = CUBLAS_DEFAULT_MATH | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
-    const cublasStatus_t status = cublasSetMathMode(blas, static_cast<cublasMath_t>(math));
-    if (status != CUBLAS_STATUS_SUCCESS) {
-        cublasDestroy(blas);
-        --made_;
-    }
-    check(status, "cublasSetMathMode");
+    const cublasHandle_t blas = idle_blas();
+    const cublasStatus_t status = cublasSetStream(blas, stream);
+    if (status != CUBLAS_STATUS_SUCCESS)
+        idle_.push_back({blas, {}});
+    check(status, "cublasSetStream");
     return blas;
 }
 
-void SharedDevice::give_back(cublasHandle_t blas) noexcept {
+// One that is not in idle_ any more, or was never there.
+cublasHandle_t SharedDevice::idle_blas() {
+    const BesideCaptures beside_captures;
+    for (IdleBlas &idle : idle_)
+        if (!idle.done || cudaEventQuery(idle.done.get()) == cudaSuccess) {
+            const cublasHandle_t blas = idle.blas;
+            std::swap(idle, idle_.back());
+            idle_.pop_back();
+            return blas;
+        }
+    cudaGetLastError(); // of a handle that is not ready
+    cublasHandle_t blas;
+    check(cublasCreate(&blas), "cublasCreate");
+    // Sums stay float32 where a product is split.
+    constexpr int math = CUBLAS_DEFAULT_MATH | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
+    const cublasStatus_t status = cublasSetMathMode(blas, static_cast<cublasMath_t>(math));
+    if (status != CUBLAS_STATUS_SUCCESS)
+        cublasDestroy(blas);
+    check(status, "cublasSetMathMode");
+    ++made_;
+    return blas;
+}
+
+void SharedDevice::give_back(cublasHandle_t blas, Event done) noexcept {
     const std::lock_guard lock(mutex_);
-    idle_.push_back(blas);
+    idle_.push_back({blas, std::move(done)});
 }
 
 } // namespace annulus

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the contexts of a device share: a pool of memory, and handles of cuBLAS of which each has some for itself as
-// long as it lives.
+// long as it lives. None of it is ever destroyed: destroying a handle would wait for all work of the device, destroying
+// a pool with work in flight has been seen to crash in the driver and to pull memory from under kernels, and at the end
+// of the process CUDA may be gone.
 #pragma once
 
 #include "cuda/device/cuda_handle.hpp"
@@ -9,28 +11,30 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
-#include <memory>
 #include <mutex>
+#include <optional>
+#include <utility>
 #include <vector>
 
 namespace annulus {
 
-// Memory in the order of streams. It goes back to the system when the pool does, and when what was allocated is done
-// with; destroying the pool does not wait for that.
+// Memory in the order of streams. It is kept for the next call until nobody has the pool any more and all that was
+// allocated is done with: none is ever taken back while there is work in flight.
 class DevicePool {
   public:
-    // Of the current device, which is number `index`.
-    explicit DevicePool(int index);
+    // Of the current device. `peers`: the devices that may copy from it directly, said before any of it is in use.
+    explicit DevicePool(const std::vector<int> &peers);
 
-    cudaMemPool_t get() const { return pool_.get(); }
-    // Lets the other devices that have access copy from it directly. Any thread.
-    void admit_peers();
+    cudaMemPool_t get() const { return pool_; }
+
+    void enter() { ++users_; }
+    // `last`: the event after the last that the one who leaves had of it.
+    void leave(Event last) noexcept;
 
   private:
-    const int index_;
-    Owned<cudaMemPool_t, cudaMemPoolDestroy> pool_;
-    std::mutex admitting_;
-    bool admits_peers_ = false;
+    cudaMemPool_t pool_;
+    int users_ = 0;
+    std::vector<Event> last_; // of those who have left, where it may not have been yet
 };
 
 // One for each device, from its first context to the end of the process. Any thread, with the device current.
@@ -38,22 +42,74 @@ class SharedDevice {
   public:
     static SharedDevice &of(int index);
 
-    // That of the contexts there are, or a new one. Null where the device has no pools.
-    std::shared_ptr<DevicePool> pool();
+    // The pool, or the one that other devices may copy from directly. Null where the device has none.
+    DevicePool *enter_pool(bool for_peers);
+    void leave_pool(DevicePool &pool, Event last) noexcept;
 
-    cublasHandle_t take_blas();
-    // Destroying a handle would wait for all work of the device, and at the end of the process CUDA may be gone: so
-    // none ever is.
-    void give_back(cublasHandle_t blas) noexcept;
+    // A handle bound to a stream; what used it before, and the handle's workspace, is done.
+    cublasHandle_t take_blas(cudaStream_t stream);
+    // `done`: the event after all that used it.
+    void give_back(cublasHandle_t blas, Event done) noexcept;
 
   private:
     explicit SharedDevice(int index) : index_(index) {}
+    std::vector<int> peers() const;
+    cublasHandle_t idle_blas();
+
+    struct IdleBlas {
+        cublasHandle_t blas;
+        Event done;
+    };
 
     const int index_;
     std::mutex mutex_;
-    std::weak_ptr<DevicePool> pool_;
-    std::vector<cublasHandle_t> idle_;
+    std::optional<DevicePool> pool_, pool_of_peers_;
+    std::vector<IdleBlas> idle_;
     std::size_t made_ = 0; // for as many there is room in idle_
+};
+
+// One of the device's pools as long as it lives.
+class PoolUse {
+  public:
+    PoolUse(SharedDevice &shared, bool for_peers)
+        : shared_(shared), last_(make_event()), pool_(shared.enter_pool(for_peers)) {}
+    ~PoolUse() {
+        if (pool_)
+            shared_.leave_pool(*pool_, std::move(last_));
+    }
+    PoolUse(const PoolUse &) = delete;
+    PoolUse &operator=(const PoolUse &) = delete;
+
+    // Null where the device has none.
+    DevicePool *get() const { return pool_; }
+    // To be recorded after each use of its memory.
+    cudaEvent_t last() const { return last_.get(); }
+
+  private:
+    SharedDevice &shared_;
+    Event last_;
+    DevicePool *const pool_;
+};
+
+// A handle of the device's as long as it lives, bound to a stream.
+class BlasUse {
+  public:
+    BlasUse(SharedDevice &shared, cudaStream_t stream)
+        : shared_(shared), stream_(stream), done_(make_event()), blas_(shared.take_blas(stream)) {}
+    ~BlasUse() {
+        cudaEventRecord(done_.get(), stream_);
+        shared_.give_back(blas_, std::move(done_));
+    }
+    BlasUse(const BlasUse &) = delete;
+    BlasUse &operator=(const BlasUse &) = delete;
+
+    cublasHandle_t get() const { return blas_; }
+
+  private:
+    SharedDevice &shared_;
+    const cudaStream_t stream_;
+    Event done_;
+    const cublasHandle_t blas_;
 };
 
 } // namespace annulus
