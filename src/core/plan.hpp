@@ -66,7 +66,7 @@ struct Problem {
     // Position m of the keys is row (m - keys.start) / key_stride of a head, rounded down: more than 1 where the rows
     // at hand are those that a dilated branch left.
     std::int64_t key_stride = 1;
-    GradientTargets gradients; // of backward; in a forward problem they are plain
+    GradientTargets gradients{}; // of backward; in a forward problem they are plain
     bool operator==(const Problem &) const = default;
     std::int32_t kv_head(std::int32_t head) const { return head / (heads / kv_heads); }
     std::int64_t key_rows() const { return divide_up(keys.length, key_stride); }

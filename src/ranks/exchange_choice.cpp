@@ -56,10 +56,11 @@ class Outlines {
                                    (shared.keys.start - shared.segment.range.start) % shared.dilation()});
         const auto [known, is_new] = known_.try_emplace(std::move(key), 0);
         if (is_new) {
-            const std::optional<Outline> outline = make_outline(plan_, branches, steps);
-            if (!outline)
+            const std::optional<std::vector<Stretch>> stretches = make_stretches(plan_, keys, queries, steps);
+            if (!stretches)
                 return std::nullopt;
-            known->second = outline->slots();
+            for (const Stretch &stretch : *stretches)
+                known->second += stretch.outline.slots();
         }
         if (!steps.take(1))
             return std::nullopt;

@@ -8,27 +8,24 @@
 
 namespace annulus {
 
-Message MessageMaker::make(int from, int to) {
-    Message message;
-    message.from = from;
-    message.to = to;
-    message.queries = shard(to);
+std::vector<Message> MessageMaker::make(int from, int to) {
+    std::vector<Message> messages;
     if (from == to)
-        return message;
+        return messages;
     if (const int peer = from == rank_ ? to : from; peer != peer_) {
         peer_ = peer;
         parts_of_peer_.clear();
     }
-    const std::vector<SharedBranch> branches = shared_branches(plan_, shard(from), shard(to), steps_);
-    const std::optional<Outline> outline = make_outline(plan_, branches, steps_);
-    if (!outline)
+    const std::optional<std::vector<Stretch>> stretches = make_stretches(plan_, shard(from), shard(to), steps_);
+    if (!stretches)
         refuse_heads();
-    if (outline->keys.length == 0)
-        return message;
-    message.keys = outline->keys;
-    message.stride = outline->stride;
-    count_rows(branches, message);
-    return message;
+    for (const Stretch &stretch : *stretches) {
+        Message message{from, to, shard(to), stretch.outline.keys, stretch.outline.stride, {}, {}};
+        count_rows(stretch.branches, message);
+        if (message.total_rows() > 0)
+            messages.push_back(std::move(message));
+    }
+    return messages;
 }
 
 void MessageMaker::count_rows(const std::vector<SharedBranch> &branches, Message &message) {
@@ -55,8 +52,6 @@ void MessageMaker::count_rows(const std::vector<SharedBranch> &branches, Message
     }
     if (!regular)
         message.firsts.clear();
-    if (message.total_rows() == 0)
-        message.keys = {};
 }
 
 // The rows of a key/value head, whatever its branches are.

@@ -21,8 +21,8 @@ class MessageMaker {
     MessageMaker(const Plan &plan, const std::vector<Window> &shards, int rank, std::int64_t most_steps)
         : plan_(plan), shards_(shards), rank_(rank), steps_(most_steps) {}
 
-    // From `rank` or to it. What was learnt of another rank stays until the next one's turn.
-    Message make(int from, int to);
+    // From `rank` or to it, all with rows. What was learnt of another rank stays until the next one's turn.
+    std::vector<Message> make(int from, int to);
 
   private:
     // A shard's part of a segment, along the segment's order.

@@ -38,11 +38,11 @@ std::int64_t bytes_of_rows(const Problem &problem, std::int64_t rows, annulus_dt
 RankPlan::RankPlan(const Pattern &pattern, const Problem &problem, const std::vector<Window> &shards, int rank,
                    annulus_exchange exchange, std::int64_t most_steps)
     : local_(pattern, local_problem(problem, shards[static_cast<std::size_t>(rank)])),
-      schedule_(local_, shards, rank, exchange, most_steps), remote_(shards.size()) {
+      schedule_(local_, shards, rank, exchange, most_steps) {
     const Plan of_remote(remote_pattern(pattern), problem);
     for (const Round &round : schedule_.rounds())
         for (const Message *message : round.receives)
-            remote_[static_cast<std::size_t>(message->from)].emplace(of_remote, remote_problem(problem, *message));
+            remote_.try_emplace(message, of_remote, remote_problem(problem, *message));
 }
 
 bool RankPlan::communicates() const {

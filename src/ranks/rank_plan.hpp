@@ -10,7 +10,7 @@
 #include <annulus/config.h>
 
 #include <cstdint>
-#include <optional>
+#include <map>
 #include <vector>
 
 namespace annulus {
@@ -25,7 +25,7 @@ class RankPlan {
     // The rank's queries against its own keys.
     const Plan &local() const { return local_; }
     // The rank's queries against the keys of a message. None of them is hidden, and padding keys are with the own keys.
-    const Plan &remote(const Message &message) const { return *remote_[static_cast<std::size_t>(message.from)]; }
+    const Plan &remote(const Message &message) const { return remote_.at(&message); }
     const Schedule &schedule() const { return schedule_; }
     // Whether the rank sends or receives anything.
     bool communicates() const;
@@ -36,7 +36,7 @@ class RankPlan {
   private:
     Plan local_;
     Schedule schedule_;
-    std::vector<std::optional<Plan>> remote_; // of each rank that sends something
+    std::map<const Message *, Plan> remote_; // of each that is received
 };
 
 // Bytes of some rows of one tensor, of all batch entries.

@@ -13,7 +13,7 @@ std::int64_t Message::total_rows() const {
     return std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
 }
 
-Message make_message(const Plan &plan, const std::vector<Window> &shards, int from, int to) {
+std::vector<Message> make_messages(const Plan &plan, const std::vector<Window> &shards, int from, int to) {
     return MessageMaker(plan, shards, from, call_steps).make(from, to);
 }
 
@@ -38,10 +38,10 @@ Schedule::Schedule(const Plan &plan, std::vector<Window> shards, int rank, annul
         rounds_.resize(outgoing_.empty() ? 0 : 1);
     for (std::size_t i = 0; i < outgoing_.size(); ++i) {
         Round &round = rounds_[exchange_ == ANNULUS_EXCHANGE_RING ? i : 0];
-        if (!outgoing_[i].empty())
-            round.sends.push_back(&outgoing_[i]);
-        if (!incoming_[i].empty())
-            round.receives.push_back(&incoming_[i]);
+        for (const Message &message : outgoing_[i])
+            round.sends.push_back(&message);
+        for (const Message &message : incoming_[i])
+            round.receives.push_back(&message);
     }
 }
 

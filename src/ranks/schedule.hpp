@@ -3,9 +3,9 @@
 //
 // Shards are contiguous, so of two different ones each segment of a branch that meets both contains all that lies
 // between: a branch has at most one segment in common between two shards, and what the receiver wants of it is one
-// class of the segment (or several), clipped to the sender's shard. A message holds the union over branches and heads:
-// each row that some query of the receiver attends to, once, and nothing else. Causality decides between two shards as
-// a whole: all of the one lies before all of the other.
+// class of the segment (or several), clipped to the sender's shard. The messages from one rank to another hold the
+// union over branches and heads: each row that some query of the receiver attends to, once, and nothing else. Causality
+// decides between two shards as a whole: all of the one lies before all of the other.
 #pragma once
 
 #include "core/class_pairs.hpp"
@@ -34,8 +34,8 @@ constexpr bool wants(const BranchPlan *branches, std::int32_t branch_count, std:
     return false;
 }
 
-// Rows of K and V that one rank sends to another. On the wire rows lie [batch, kv head, wanted row, D], wanted rows in
-// the order of their positions, first all of K, then all of V.
+// Rows of K and V that one rank sends to another: all those between some positions. On the wire rows lie [batch, kv
+// head, wanted row, D], wanted rows in the order of their positions, first all of K, then all of V.
 //
 // Where they are computed with, a head's rows lie in slots: one for every `stride` positions of `keys`, counted from
 // its start. `stride` divides all distances between the wanted rows of a head, so that no two meet in a slot: it is the
@@ -43,13 +43,12 @@ constexpr bool wants(const BranchPlan *branches, std::int32_t branch_count, std:
 struct Message {
     int from = 0, to = 0;           // ranks
     Window queries;                 // the receiver's shard
-    Window keys;                    // all wanted rows lie in it; empty: there are none
+    Window keys;                    // it has all that are wanted between its ends, and no row of another message
     std::int64_t stride = 1;        // positions
     std::vector<std::int64_t> rows; // wanted, of each kv head
     // Where the wanted rows of each head are first, first + stride, …: its first. Else empty.
     std::vector<std::int64_t> firsts;
 
-    bool empty() const { return keys.length == 0; }
     std::int64_t slots() const { return divide_up(keys.length, stride); } // of a head
     // Of a batch entry, over the heads.
     std::int64_t total_rows() const;
@@ -74,16 +73,17 @@ template <class Use> void for_each_row(const Plan &plan, const Message &message,
 // last kind are its rows to send and to receive, which take longer themselves.
 constexpr std::int64_t estimate_steps = std::int64_t{1} << 21, call_steps = std::int64_t{1} << 36;
 
-// The message from one shard to another, for which a call would plan.
-Message make_message(const Plan &plan, const std::vector<Window> &shards, int from, int to);
+// The messages from one shard to another, for which a call would plan.
+std::vector<Message> make_messages(const Plan &plan, const std::vector<Window> &shards, int from, int to);
 
 // What happens between two parts of the computation: messages that this rank sends and receives.
 struct Round {
     std::vector<const Message *> sends, receives;
 };
 
-// One rank's messages. The exchange `ring` has ranks - 1 hops: in hop t a rank sends to the rank t places after it and
-// receives from the rank t places before it, so that two buffers are enough. `gather` has all of them in one round.
+// One rank's messages, those from one rank to another in one round. The exchange `ring` has ranks - 1 hops: in hop t a
+// rank sends to the rank t places after it and receives from the rank t places before it, so that two buffers are
+// enough. `gather` has all of them in one round.
 class Schedule {
   public:
     // `plan` is of the whole sequence. Equal on all ranks: shards, plan and exchange. Throws
@@ -106,7 +106,7 @@ class Schedule {
     std::vector<Window> shards_;
     int rank_;
     annulus_exchange exchange_;
-    std::vector<Message> outgoing_, incoming_; // of hop 1, 2, …
+    std::vector<std::vector<Message>> outgoing_, incoming_; // of hop 1, 2, …
     std::vector<Round> rounds_;
 };
 

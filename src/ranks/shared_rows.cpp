@@ -108,8 +108,7 @@ Window find_hull(const std::vector<SharedBranch> &branches, std::int32_t heads) 
     return hull;
 }
 
-} // namespace
-
+// Nothing where the steps have run out.
 std::optional<Outline> make_outline(const Plan &plan, const std::vector<SharedBranch> &branches, Steps &steps) {
     Outline outline{find_hull(branches, plan.problem().heads)};
     std::int64_t stride = 0;
@@ -125,6 +124,44 @@ std::optional<Outline> make_outline(const Plan &plan, const std::vector<SharedBr
         return std::nullopt;
     outline.stride = stride == 0 ? std::max<std::int64_t>(1, outline.keys.length) : stride;
     return outline;
+}
+
+// What a message more costs, launches of kernels above all, in slots that could be cleared, filled and read meanwhile.
+constexpr std::int64_t slots_of_message = 1 << 15;
+
+} // namespace
+
+std::optional<std::vector<Stretch>> make_stretches(const Plan &plan, const Window &keys, const Window &queries,
+                                                   Steps &steps) {
+    std::vector<SharedBranch> branches = shared_branches(plan, keys, queries, steps);
+    const std::optional<Outline> whole = make_outline(plan, branches, steps);
+    if (!whole)
+        return std::nullopt;
+    std::vector<std::int64_t> reaches; // of segments, from the border towards the receiver on
+    for (const SharedBranch &shared : branches)
+        reaches.push_back(shared.keys.length);
+    std::sort(reaches.begin(), reaches.end());
+    reaches.erase(std::unique(reaches.begin(), reaches.end()), reaches.end());
+
+    std::vector<Stretch> stretches;
+    std::int64_t slots = static_cast<std::int64_t>(reaches.size()) * slots_of_message;
+    for (std::size_t i = 0; i < reaches.size() && slots < whole->slots(); ++i) {
+        const std::int64_t before = i > 0 ? reaches[i - 1] : 0, length = reaches[i] - before;
+        const std::int64_t start = keys.start < queries.start ? keys.end() - reaches[i] : keys.start + before;
+        std::vector<SharedBranch> own = shared_branches(plan, {start, length}, queries, steps);
+        const std::optional<Outline> outline = make_outline(plan, own, steps);
+        if (!outline)
+            return std::nullopt;
+        slots += outline->slots();
+        if (outline->keys.length > 0)
+            stretches.push_back({std::move(own), *outline});
+    }
+    if (slots < whole->slots())
+        return stretches;
+    stretches.clear();
+    if (whole->keys.length > 0)
+        stretches.push_back({std::move(branches), *whole});
+    return stretches;
 }
 
 } // namespace annulus

@@ -86,7 +86,17 @@ struct Outline {
     std::int64_t slots() const { return divide_up(keys.length, stride); }
 };
 
-// Nothing where the steps have run out.
-std::optional<Outline> make_outline(const Plan &plan, const std::vector<SharedBranch> &branches, Steps &steps);
+// A part of the keys, what the branches have in common there, and the message that is made of it.
+struct Stretch {
+    std::vector<SharedBranch> branches;
+    Outline outline;
+};
+
+// Stretches of keys that make a message each, the nearest to the receiver first; they have some slot each. Shards'
+// parts of segments all begin or all end towards the other shard, so that one is inside the next: what only the longer
+// ones reach is a stretch of its own, with the larger stride of their dilations, where that saves more slots than
+// messages cost. Nothing where the steps have run out.
+std::optional<std::vector<Stretch>> make_stretches(const Plan &plan, const Window &keys, const Window &queries,
+                                                   Steps &steps);
 
 } // namespace annulus

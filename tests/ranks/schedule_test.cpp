@@ -24,15 +24,15 @@ std::vector<Message> messages_of(const Problem &problem, const std::vector<std::
     std::vector<Message> messages;
     for (int from = 0; from < static_cast<int>(lengths.size()); ++from)
         for (int to = 0; to < static_cast<int>(lengths.size()); ++to)
-            messages.push_back(make_message(plan, shards, from, to));
+            for (Message &message : make_messages(plan, shards, from, to))
+                messages.push_back(std::move(message));
     return messages;
 }
 
 TEST(Schedule, SegmentsInsideShardsSendNothing) {
     const Problem problem = of_branches(
         96, {{.segment = 8}, {.segment = 16, .dilation = 3, .query = ANNULUS_QUERY_EVERY}, {.segment = 24}});
-    for (const Message &message : messages_of(problem, {48, 0, 48}))
-        EXPECT_TRUE(message.empty());
+    EXPECT_TRUE(messages_of(problem, {48, 0, 48}).empty());
     expect_schedules(problem, {48, 0, 48});
 }
 
@@ -40,7 +40,7 @@ TEST(Schedule, CausalSendsNothingBack) {
     for (const annulus_query_rule rule : {ANNULUS_QUERY_DILATED, ANNULUS_QUERY_RESIDUE, ANNULUS_QUERY_EVERY}) {
         const Problem problem = of_branches(60, {{.dilation = 2, .query = rule}}, true);
         for (const Message &message : messages_of(problem, {10, 20, 1, 29}))
-            EXPECT_EQ(message.empty(), message.from >= message.to);
+            EXPECT_LT(message.from, message.to);
         expect_schedules(problem, {10, 20, 1, 29});
     }
 }
@@ -49,8 +49,6 @@ TEST(Schedule, CausalSendsNothingBack) {
 TEST(Schedule, OneBranchIsRegularAndFull) {
     Problem problem = of_branches(210, {{.dilation = 5, .phase = ANNULUS_PHASE_FIXED, .residue = 3}});
     for (const Message &message : messages_of(problem, {70, 70, 70})) {
-        if (message.from == message.to)
-            continue;
         EXPECT_EQ(message.stride, 5);
         EXPECT_EQ(message.slots(), 14);
         EXPECT_TRUE(message.is_regular());
@@ -64,12 +62,47 @@ TEST(Schedule, NestedClassesAreRegular) {
                                         {.dilation = 16, .phase = ANNULUS_PHASE_FIXED, .residue = 6},
                                         {.dilation = 64, .phase = ANNULUS_PHASE_FIXED, .residue = 18}});
     for (const Message &message : messages_of(problem, {128, 128})) {
-        if (message.from == message.to)
-            continue;
         EXPECT_TRUE(message.is_regular());
         EXPECT_EQ(message.total_rows(), 2 * 32);
     }
     expect_schedules(problem, {128, 128});
+}
+
+// Three branches reach over the border, each further and with larger steps than the one before: what each alone reaches
+// is a message of its own, and takes about as many slots as there are rows. The border is 256 positions behind the
+// start of a segment of 512 and 8448 behind that of one of 16384, which is position 180224, and at 196608 it ends.
+TEST(Schedule, FurtherBranchesHaveMessagesOfTheirOwn) {
+    Problem problem =
+        of_branches(196608 + 180224, {{.segment = 512}, {.segment = 16384, .dilation = 32}, {.dilation = 1024}});
+    problem.heads = problem.kv_heads = 2;
+    const std::vector<std::int64_t> lengths = {180224 + 8448, 196608 - 8448};
+    for (const bool causal : {false, true}) {
+        problem.causal = causal;
+        std::vector<Message> messages = messages_of(problem, lengths);
+        ASSERT_EQ(messages.size(), causal ? 3 : 6);
+        const auto expect = [](const Message &message, std::int64_t stride, std::int64_t rows) {
+            EXPECT_EQ(message.stride, stride);
+            EXPECT_TRUE(message.is_regular());
+            EXPECT_EQ(message.total_rows(), 2 * rows);
+            EXPECT_LE(message.slots(), rows + 1);
+        };
+        expect(messages[0], 1, 256);
+        expect(messages[1], 32, (8448 - 256) / 32);
+        expect(messages[2], 1024, 180224 / 1024);
+        if (causal)
+            continue;
+        expect(messages[3], 1, 256);
+        expect(messages[4], 32, (16384 - 8448 - 256) / 32);
+        expect(messages[5], 1024, 180224 / 1024);
+    }
+    // Against the definition: with several heads to a key/value head, a short shard between the others, and rows that
+    // are not so regular.
+    problem.heads = 4;
+    expect_schedules(problem, lengths);
+    problem.branches[1].phase = ANNULUS_PHASE_FIXED;
+    problem.branches[1].residue = 7;
+    problem.branches[0].query = ANNULUS_QUERY_EVERY;
+    expect_schedules(problem, {180224 + 8448, 5000, 196608 - 13448});
 }
 
 // Neighbours in pairs of shards want 16 rows of each other, whose slots are 4 apart; all others want one. So a rank

@@ -144,7 +144,8 @@ TEST_F(Shards, OneRankDoesNotKnowAnyMore) {
     EXPECT_EQ(gathers_of_calls({2, 1, 1, 1}), 2);
 }
 
-// Workspace sizes ask nobody: they are of the shards of the call before if these are as long together, else of even ones.
+// Workspace sizes ask nobody: they are of the shards of the call before if these are as long together, else of even
+// ones.
 TEST_F(Shards, OfTheCallBeforeAreThoseOfSizes) {
     const std::vector<std::int64_t> uneven = {0, 11, 0, 30}, even = {11, 10, 10, 10}, longer = {11, 11, 11, 10};
     const auto expect_sizes_of = [&](const std::vector<std::int64_t> &lengths) {

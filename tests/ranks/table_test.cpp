@@ -209,6 +209,36 @@ TEST(Ranks, GiveTheSameBitsEveryTime) {
         }
 }
 
+// Branches that reach far over the border of long shards, with rows in messages of their own: against one rank of the
+// same engine, which the reference would take minutes for.
+TEST(Far, RanksAgreeWithOne) {
+    const std::vector<RanksWay> ways = ranks_ways();
+    Problem problem = {.length = 300001,
+                       .heads = 2,
+                       .kv_heads = 1,
+                       .dim = 8,
+                       .branches = {{.segment = 64}, {.segment = 4096, .dilation = 64}, {.dilation = 2048}},
+                       .dtype = ranks_dtypes().front()};
+    const Inputs inputs = random_inputs(problem, 3);
+    for (const bool is_second : {false, true}) {
+        problem.causal = problem.keys_once = is_second;
+        const Results wanted = run(problem, inputs, ways.front().run);
+        for (const RanksWay &way : ways)
+            for (const annulus_exchange exchange : {ANNULUS_EXCHANGE_RING, ANNULUS_EXCHANGE_GATHER}) {
+                SCOPED_TRACE(testing::Message() << way.name << " exchange " << exchange << " " << is_second);
+                const int ranks = way.rank_counts.back();
+                RankOptions options;
+                options.lengths.assign(static_cast<std::size_t>(ranks), 5000);
+                options.lengths.front() = 150001;
+                options.lengths.back() = ranks > 1 ? 150000 - (ranks - 2) * 5000 : problem.length;
+                options.run = way.run;
+                options.run.exchange = exchange;
+                options.memories = way.memories(ranks);
+                expect_near(run_ranks(problem, inputs, options, way.comms(ranks)), wanted, tolerance_of(problem.dtype));
+            }
+    }
+}
+
 class Random : public testing::TestWithParam<int> {};
 
 TEST_P(Random, RanksAgreeWithOne) {

@@ -929,8 +929,8 @@ ANNULUS_ERROR_ARGUMENT on every rank where the ranks' tensors have other rows th
 ANNULUS_ERROR_DECLINED on the others of a rank whose own tensors do not have what it has set.
 
 annulus_workspace_size() and annulus_estimate_problem() ask nobody: in a context with a communicator they answer for
-these lengths; where none are set for those of the context's last call, if the problem's sequence is as long; else for
-shards as equal as can be, the first ones longer. Windows that are not the rank's shard of those are
+these lengths; where none are set, for those of the context's last call if the problem's sequence is as long; else
+for shards as equal as can be, the first ones longer. Windows that are not the rank's shard of those are
 ANNULUS_ERROR_ARGUMENT.
 
 `count` is the number of ranks; NULL with 0 takes the lengths back (default). ANNULUS_ERROR_ARGUMENT: context is NULL

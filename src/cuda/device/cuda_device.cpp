@@ -45,7 +45,8 @@ CudaDevice::SideStream::SideStream(SharedDevice &shared)
 
 // The stream for messages has priority: what others wait for is sent while this rank's own work fills the device.
 CudaDevice::DeviceResources::DeviceResources(SharedDevice &shared)
-    : pool(std::make_unique<PoolUse>(shared, false)), forked(make_event()), side{SideStream(shared), SideStream(shared)}, comm(make_stream()) {}
+    : pool(std::make_unique<PoolUse>(shared, false)),
+      forked(make_event()), side{SideStream(shared), SideStream(shared)}, comm(make_stream()) {}
 
 CudaDevice::CudaDevice(int index) : index_(index) {
     const CurrentDevice current(index);
@@ -68,8 +69,7 @@ void *CudaDevice::allocate(std::size_t bytes, void *stream) {
                     "CUDA device %d has no memory pools; a context on it must have a workspace or an allocator",
                     index_);
     void *memory = nullptr;
-    const cudaError_t error =
-        cudaMallocFromPoolAsync(&memory, bytes, pool->get(), static_cast<cudaStream_t>(stream));
+    const cudaError_t error = cudaMallocFromPoolAsync(&memory, bytes, pool->get(), static_cast<cudaStream_t>(stream));
     if (error == cudaErrorMemoryAllocation) {
         cudaGetLastError();
         throw Error(ANNULUS_ERROR_MEMORY, "CUDA device %d has no memory for a workspace of %zu bytes", index_, bytes);

@@ -170,9 +170,12 @@ void set_merging(TileGrid &grid, int block_rows, std::int64_t rows_of_ranges) {
     const auto fits = [&](const Merging &merging) {
         return merging.ranges() <= most_ranges && merging.strides().size() <= most_strides;
     };
-    const bool may_merge = std::ranges::all_of(branches_of(grid), [](const GridBranch &branch) {
-        return branch.range_dilation.value == branch.dilation.value;
-    }) && !grid.keys_count_once;
+    // Where keys count once each branch has a range on either side of what it leaves to others, none is split.
+    static_assert(2 * most_branches <= most_ranges);
+    const bool may_merge =
+        !grid.keys_count_once && std::ranges::all_of(branches_of(grid), [](const GridBranch &branch) {
+            return branch.range_dilation.value == branch.dilation.value;
+        });
     for (const int ratio : {8, 16, 32}) {
         const Merging merging(grid, ratio);
         if (may_merge && fits(merging) &&

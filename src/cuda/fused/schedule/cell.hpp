@@ -63,8 +63,8 @@ struct CellBranch {
     constexpr bool has_ranges_in(const GridBranch &of_other, const CellBranch &other) const {
         return of_other.range_dilation.remainder(range_residue) == other.range_residue &&
                (other.row_dilation == 1 ||
-                (other.row_rule == row_rule && (row_rule == ANNULUS_QUERY_RESIDUE ||
-                                                of_other.dilation.remainder(row_residue) == other.row_residue)));
+                (other.row_rule == row_rule &&
+                 (row_rule == ANNULUS_QUERY_RESIDUE || of_other.dilation.remainder(row_residue) == other.row_residue)));
     }
 };
 

@@ -142,8 +142,8 @@ __device__ __forceinline__ int find_ranges(const TileGrid &grid, const SequenceG
                   last_side = has_others && (of_keys || !grid.causal);
         for (int side = first_side; side <= last_side; ++side) {
             const int from = max(side == 0 ? branch.start : branch.others_end, sequence.range_start);
-            const int to = min(side == 0 ? branch.others_start : branch.end,
-                               sequence.range_start + sequence.range_count);
+            const int to =
+                min(side == 0 ? branch.others_start : branch.end, sequence.range_start + sequence.range_count);
             const Members rows(from, to, branch.range_residue, of_grid);
             for (int split = 0; split < min(splits, rows.count); ++split) {
                 Range<row_blocks> range;
