@@ -46,7 +46,7 @@ void DevicePool::leave(Event last) noexcept {
     std::erase_if(last_, [](const Event &event) { return cudaEventQuery(event.get()) == cudaSuccess; });
     if (users_ == 0 && last_.empty())
         cudaMemPoolTrimTo(pool_, 0);
-    cudaGetLastError(); // of an event that is not done
+    cudaGetLastError(); // of an event that is not done: nobody is to find it
 }
 
 // Never destroyed: a context may be, after the destructors of static objects have run.
@@ -106,14 +106,16 @@ cublasHandle_t SharedDevice::take_blas(cudaStream_t stream) {
 // One that is not in idle_ any more, or was never there.
 cublasHandle_t SharedDevice::idle_blas() {
     const BesideCaptures beside_captures;
-    for (IdleBlas &idle : idle_)
-        if (!idle.done || cudaEventQuery(idle.done.get()) == cudaSuccess) {
-            const cublasHandle_t blas = idle.blas;
-            std::swap(idle, idle_.back());
-            idle_.pop_back();
-            return blas;
+    for (IdleBlas &idle : idle_) {
+        if (idle.done && cudaEventQuery(idle.done.get()) != cudaSuccess) {
+            cudaGetLastError(); // nobody is to find it
+            continue;
         }
-    cudaGetLastError(); // of a handle that is not ready
+        const cublasHandle_t blas = idle.blas;
+        std::swap(idle, idle_.back());
+        idle_.pop_back();
+        return blas;
+    }
     cublasHandle_t blas;
     check(cublasCreate(&blas), "cublasCreate");
     // Sums stay float32 where a product is split.
