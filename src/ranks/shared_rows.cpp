@@ -144,7 +144,8 @@ std::optional<std::vector<Stretch>> make_stretches(const Plan &plan, const Windo
     reaches.erase(std::unique(reaches.begin(), reaches.end()), reaches.end());
 
     std::vector<Stretch> stretches;
-    std::int64_t slots = static_cast<std::int64_t>(reaches.size()) * slots_of_message;
+    std::int64_t slots =
+        reaches.size() < 2 ? whole->slots() : static_cast<std::int64_t>(reaches.size()) * slots_of_message;
     for (std::size_t i = 0; i < reaches.size() && slots < whole->slots(); ++i) {
         const std::int64_t before = i > 0 ? reaches[i - 1] : 0, length = reaches[i] - before;
         const std::int64_t start = keys.start < queries.start ? keys.end() - reaches[i] : keys.start + before;
