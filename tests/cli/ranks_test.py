@@ -185,6 +185,11 @@ class BenchTest(ProgramTest):
                     self.assertAlmostEqual(
                         row["flops_per_second"] / row["one_rank_flops_per_second"] / row["speed_up"], 1)
                     self.assertAlmostEqual(row["speed_up"] / 3 / row["efficiency"], 1)
+                    share = row["flops_per_second_per_rank"] * row["seconds"] / row["row_seconds"]
+                    alone = row["one_rank_flops_per_second"] * row["one_rank_seconds"] / row["row_one_rank_seconds"]
+                    self.assertAlmostEqual(share / alone / row["row_efficiency"], 1)
+                    self.assertLessEqual(0, row["row_host_seconds"])
+                    self.assertLessEqual(row["row_host_seconds"], 1.01 * row["row_seconds"])
                     self.assertLessEqual(row["seconds_min"], row["seconds"])
                     self.assertLessEqual(row["seconds"], row["seconds_max"])
                 self.assertEqual(bench["machine"]["threads"], 1)

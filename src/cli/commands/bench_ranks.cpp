@@ -13,6 +13,10 @@ namespace {
 
 using Pass = void (Run::*)();
 
+// As many as take so long, but one at least.
+constexpr int most_calls_in_a_row = 10;
+constexpr double seconds_in_a_row = 0.5;
+
 // The FLOPs of a whole problem, whatever a single rank's workspace for it may be.
 annulus_estimate flops_of(const BenchCase &bench_case, const Rank &rank) {
     ExecutionOptions unlimited = rank.execution;
@@ -41,9 +45,9 @@ class RanksMeasurement {
         line_.exchange = exchange_of(shared, rank, shared_.context());
         const annulus_estimate all = flops_of(shared, rank), one = flops_of(alone, rank);
         line_.forward.flops = all.forward_flops;
-        line_.forward.one_rank_flops = one.forward_flops;
+        line_.forward.alone_flops = one.forward_flops;
         line_.backward.flops = all.backward_flops;
-        line_.backward.one_rank_flops = one.backward_flops;
+        line_.backward.alone_flops = one.backward_flops;
     }
 
     RanksLine measure(int repeats) {
@@ -56,10 +60,8 @@ class RanksMeasurement {
         }
         make_alone();
         for (int i = 0; i < repeats; ++i) {
-            time_alone(&Run::forward, line_.forward.one_rank_seconds);
-            time_shared(&Run::forward, line_.forward.seconds);
-            time_alone(&Run::backward, line_.backward.one_rank_seconds);
-            time_shared(&Run::backward, line_.backward.seconds);
+            time(&Run::forward, line_.forward);
+            time(&Run::backward, line_.backward);
         }
         return line_;
     }
@@ -87,8 +89,6 @@ class RanksMeasurement {
 
     // The ranks together can hold what one cannot: then there is nothing to compare with.
     void make_alone() {
-        if (rank_.index != 0)
-            return;
         try {
             Rank alone;
             alone.execution = rank_.execution;
@@ -104,25 +104,39 @@ class RanksMeasurement {
         } catch (const std::bad_alloc &) {
             alone_.reset();
         }
+        if (std::ranges::min(rank_.gather(alone_ ? 1 : 0)) == 0)
+            alone_.reset();
     }
 
-    void time_alone(Pass pass, Sample &seconds) {
-        rank_.meet();
+    void time(Pass pass, RanksPass &of_pass) {
         if (alone_)
-            seconds.add(memory_.seconds_of([&] { ((*alone_).*pass)(); }));
-        rank_.meet(); // the others wait
+            time(*alone_, pass, of_pass.alone);
+        time(shared_, pass, of_pass.times);
     }
 
-    void time_shared(Pass pass, Sample &seconds) {
+    void time(Run &run, Pass pass, CallTimes &times) {
+        const auto slowest = [&](double seconds) { return std::ranges::max(rank_.gather(seconds)); };
+        rank_.meet();
+        const double single = slowest(memory_.seconds_of([&] { (run.*pass)(); }));
+        times.single.add(single);
+        const int calls = static_cast<int>(std::clamp(seconds_in_a_row / single, 1., double{most_calls_in_a_row}));
         rank_.meet(); // once more: those who have waited long are awake now
-        seconds.add(std::ranges::max(rank_.gather(memory_.seconds_of([&] { (shared_.*pass)(); }))));
+        double of_host = 0;
+        const double of_all = memory_.seconds_of([&] {
+            of_host = seconds_of([&] {
+                for (int i = 0; i < calls; ++i)
+                    (run.*pass)();
+            });
+        });
+        times.in_a_row.add(slowest(of_all / calls));
+        times.host.add(slowest(of_host / calls));
     }
 
     const Rank &rank_;
     Memory &memory_;
     const BenchCase &alone_case_;
     Run shared_;
-    std::unique_ptr<Run> alone_; // in rank 0
+    std::unique_ptr<Run> alone_;
     RanksLine line_;
 };
 
@@ -149,7 +163,8 @@ Cell peak_cell(const std::optional<std::uint64_t> &bytes) {
 
 std::vector<Cell> speed_row(const RanksLine &line, const char *name, const RanksPass &pass) {
     const auto ranks = static_cast<double>(pass.costs.size());
-    const double seconds = pass.seconds.median(), rate = pass.flops / seconds;
+    const Sample &single = pass.times.single;
+    const double seconds = single.median(), in_a_row = pass.times.in_a_row.median(), rate = pass.flops / seconds;
     std::vector<Cell> row = {text_cell(line.name),
                              text_cell(name),
                              count_cell(static_cast<std::int64_t>(line.tokens)),
@@ -158,14 +173,23 @@ std::vector<Cell> speed_row(const RanksLine &line, const char *name, const Ranks
                              scaled_cell(rate, "FLOP/s"),
                              scaled_cell(rate / ranks, "FLOP/s"),
                              seconds_cell(seconds),
-                             seconds_cell(pass.seconds.min()),
-                             seconds_cell(pass.seconds.max())};
-    if (pass.one_rank_seconds.size() > 0) {
-        const double alone = pass.one_rank_seconds.median(), alone_rate = pass.one_rank_flops / alone;
+                             seconds_cell(single.min()),
+                             seconds_cell(single.max())};
+    const bool compares = pass.alone.single.size() > 0;
+    if (compares) {
+        const double alone = pass.alone.single.median(), alone_rate = pass.alone_flops / alone;
         row.insert(row.end(), {seconds_cell(alone), scaled_cell(alone_rate, "FLOP/s"), real_cell(rate / alone_rate, 2),
                                real_cell(rate / ranks / alone_rate, 3)});
     } else {
         row.insert(row.end(), 4, missing_cell());
+    }
+    row.insert(row.end(), {seconds_cell(in_a_row), seconds_cell(pass.times.host.median())});
+    if (compares) {
+        const double alone = pass.alone.in_a_row.median();
+        row.insert(row.end(),
+                   {seconds_cell(alone), real_cell(pass.flops / in_a_row / ranks / (pass.alone_flops / alone), 3)});
+    } else {
+        row.insert(row.end(), 2, missing_cell());
     }
     row.insert(row.end(), {bytes_cell(largest(pass, &RankCost::workspace_bytes)), peak_cell(largest_peak(pass)),
                            bytes_cell(largest(pass, &RankCost::sent_bytes)),
@@ -194,28 +218,35 @@ std::vector<RanksLine> measure_over_ranks(const std::vector<BenchCase> &cases, c
 }
 
 Table speed_table(const std::vector<RanksLine> &lines, bool weak) {
-    Table table{"cases",
-                std::string("Cases: median times of the slowest rank, in turns with one rank ") +
-                    (weak ? "on as many tokens as each has" : "on all tokens") + "; bytes of the rank with the most",
-                {{"case", "case"},
-                 {"pass", "pass"},
-                 {"tokens", "tokens"},
-                 {"ranks", "ranks"},
-                 {"exchange", "exchange"},
-                 {"flops_per_second", "rate"},
-                 {"flops_per_second_per_rank", "a rank"},
-                 {"seconds", "time"},
-                 {"seconds_min", "fastest"},
-                 {"seconds_max", "slowest"},
-                 {"one_rank_seconds", "one rank's time"},
-                 {"one_rank_flops_per_second", "one rank's rate"},
-                 {"speed_up", "speed-up"},
-                 {"efficiency", "efficiency"},
-                 {"workspace_bytes", "workspace"},
-                 {"measured_peak_bytes", "measured peak"},
-                 {"sent_bytes", "sent"},
-                 {"received_bytes", "received"}},
-                {}};
+    Table table{
+        "cases",
+        std::string("Cases: median times of the slowest rank, in turns with each rank alone, all at once, ") +
+            (weak ? "on as many tokens as it has" : "on all tokens") +
+            "; single calls, then up to ten in a row, of which 'host' is until the last of them returned; bytes of "
+            "the rank with the most",
+        {{"case", "case"},
+         {"pass", "pass"},
+         {"tokens", "tokens"},
+         {"ranks", "ranks"},
+         {"exchange", "exchange"},
+         {"flops_per_second", "rate"},
+         {"flops_per_second_per_rank", "a rank"},
+         {"seconds", "time"},
+         {"seconds_min", "fastest"},
+         {"seconds_max", "slowest"},
+         {"one_rank_seconds", "one rank's time"},
+         {"one_rank_flops_per_second", "one rank's rate"},
+         {"speed_up", "speed-up"},
+         {"efficiency", "efficiency"},
+         {"row_seconds", "in a row"},
+         {"row_host_seconds", "host, in a row"},
+         {"row_one_rank_seconds", "one rank's, in a row"},
+         {"row_efficiency", "efficiency, in a row"},
+         {"workspace_bytes", "workspace"},
+         {"measured_peak_bytes", "measured peak"},
+         {"sent_bytes", "sent"},
+         {"received_bytes", "received"}},
+        {}};
     for (const RanksLine &line : lines) {
         table.rows.push_back(speed_row(line, "forward", line.forward));
         table.rows.push_back(speed_row(line, "backward", line.backward));

@@ -24,12 +24,17 @@ struct RankCost {
     std::uint64_t sent_bytes, received_bytes;
 };
 
+// Of a call, that of the slowest rank: by itself, and as one of several in a row; and how long these hold the host.
+struct CallTimes {
+    Sample single, in_a_row, host;
+};
+
 struct RanksPass {
-    Sample seconds; // of the slowest rank
-    double flops;   // of all ranks
+    CallTimes times;
+    double flops; // of all ranks
     std::vector<RankCost> costs;
-    Sample one_rank_seconds; // empty where one rank has not the memory
-    double one_rank_flops;
+    CallTimes alone;    // each rank for itself, all at once; empty where one of them has not the memory
+    double alone_flops; // of one
 };
 
 struct RanksLine {
@@ -40,7 +45,7 @@ struct RanksLine {
 };
 
 // Each rank calls it with its own memory; the lines are complete in rank 0. `weak`: the tokens of a case are those of
-// each rank, and of the one rank that is compared with them.
+// each rank, and of one that computes alone.
 std::vector<RanksLine> measure_over_ranks(const std::vector<BenchCase> &cases, const Rank &rank, Memory &memory,
                                           int repeats, bool weak);
 
