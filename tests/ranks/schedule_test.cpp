@@ -39,7 +39,9 @@ TEST(Schedule, SegmentsInsideShardsSendNothing) {
 TEST(Schedule, CausalSendsNothingBack) {
     for (const annulus_query_rule rule : {ANNULUS_QUERY_DILATED, ANNULUS_QUERY_RESIDUE, ANNULUS_QUERY_EVERY}) {
         const Problem problem = of_branches(60, {{.dilation = 2, .query = rule}}, true);
-        for (const Message &message : messages_of(problem, {10, 20, 1, 29}))
+        const std::vector<Message> messages = messages_of(problem, {10, 20, 1, 29});
+        EXPECT_EQ(messages.size(), 6); // one from each rank to each after it
+        for (const Message &message : messages)
             EXPECT_LT(message.from, message.to);
         expect_schedules(problem, {10, 20, 1, 29});
     }
@@ -48,7 +50,9 @@ TEST(Schedule, CausalSendsNothingBack) {
 // One branch alone: slots are those of the dilation, and the message needs no table.
 TEST(Schedule, OneBranchIsRegularAndFull) {
     Problem problem = of_branches(210, {{.dilation = 5, .phase = ANNULUS_PHASE_FIXED, .residue = 3}});
-    for (const Message &message : messages_of(problem, {70, 70, 70})) {
+    const std::vector<Message> messages = messages_of(problem, {70, 70, 70});
+    EXPECT_EQ(messages.size(), 6);
+    for (const Message &message : messages) {
         EXPECT_EQ(message.stride, 5);
         EXPECT_EQ(message.slots(), 14);
         EXPECT_TRUE(message.is_regular());
@@ -61,7 +65,9 @@ TEST(Schedule, NestedClassesAreRegular) {
     Problem problem = of_branches(256, {{.dilation = 4, .phase = ANNULUS_PHASE_FIXED, .residue = 2},
                                         {.dilation = 16, .phase = ANNULUS_PHASE_FIXED, .residue = 6},
                                         {.dilation = 64, .phase = ANNULUS_PHASE_FIXED, .residue = 18}});
-    for (const Message &message : messages_of(problem, {128, 128})) {
+    const std::vector<Message> messages = messages_of(problem, {128, 128});
+    EXPECT_EQ(messages.size(), 2);
+    for (const Message &message : messages) {
         EXPECT_TRUE(message.is_regular());
         EXPECT_EQ(message.total_rows(), 2 * 32);
     }
@@ -78,7 +84,7 @@ TEST(Schedule, FurtherBranchesHaveMessagesOfTheirOwn) {
     const std::vector<std::int64_t> lengths = {180224 + 8448, 196608 - 8448};
     for (const bool causal : {false, true}) {
         problem.causal = causal;
-        std::vector<Message> messages = messages_of(problem, lengths);
+        const std::vector<Message> messages = messages_of(problem, lengths);
         ASSERT_EQ(messages.size(), causal ? 3 : 6);
         const auto expect = [](const Message &message, std::int64_t stride, std::int64_t rows) {
             EXPECT_EQ(message.stride, stride);
@@ -102,7 +108,7 @@ TEST(Schedule, FurtherBranchesHaveMessagesOfTheirOwn) {
     problem.branches[1].phase = ANNULUS_PHASE_FIXED;
     problem.branches[1].residue = 7;
     problem.branches[0].query = ANNULUS_QUERY_EVERY;
-    expect_schedules(problem, {180224 + 8448, 5000, 196608 - 13448});
+    expect_schedules(problem, {180224 + 8447, 4999, 196608 - 13446});
 }
 
 // Neighbours in pairs of shards want 16 rows of each other, whose slots are 4 apart; all others want one. So a rank

@@ -220,17 +220,17 @@ TEST(Far, RanksAgreeWithOne) {
                        .branches = {{.segment = 64}, {.segment = 4096, .dilation = 64}, {.dilation = 2048}},
                        .dtype = ranks_dtypes().front()};
     const Inputs inputs = random_inputs(problem, 3);
-    for (const bool is_second : {false, true}) {
-        problem.causal = problem.keys_once = is_second;
+    for (const bool causal : {false, true}) {
+        problem.causal = problem.keys_once = causal;
         const Results wanted = run(problem, inputs, ways.front().run);
         for (const RanksWay &way : ways)
             for (const annulus_exchange exchange : {ANNULUS_EXCHANGE_RING, ANNULUS_EXCHANGE_GATHER}) {
-                SCOPED_TRACE(testing::Message() << way.name << " exchange " << exchange << " " << is_second);
+                SCOPED_TRACE(testing::Message() << way.name << " exchange " << exchange << " causal " << causal);
                 const int ranks = way.rank_counts.back();
                 RankOptions options;
-                options.lengths.assign(static_cast<std::size_t>(ranks), 5000);
+                options.lengths.assign(static_cast<std::size_t>(ranks), 4999);
                 options.lengths.front() = 150001;
-                options.lengths.back() = ranks > 1 ? 150000 - (ranks - 2) * 5000 : problem.length;
+                options.lengths.back() = ranks > 1 ? 150000 - (ranks - 2) * 4999 : problem.length;
                 options.run = way.run;
                 options.run.exchange = exchange;
                 options.memories = way.memories(ranks);
