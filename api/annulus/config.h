@@ -64,7 +64,7 @@ typedef enum annulus_key_rule ANNULUS_INT32 {
     ANNULUS_KEY_ONCE = 2 /* once: the set union. Slots without a position (zero_keys padding) are of their branch
                             alone and count for each as ever. `fused` does so for up to 8 branches in linear order
                             whose dilations divide one another and, but for dilations of 1, whose query rules are
-                            alike. */
+                            alike, and refuses others, which `auto` leaves to `gemm`. */
 } annulus_key_rule;
 
 /*

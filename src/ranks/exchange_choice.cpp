@@ -49,18 +49,18 @@ class Outlines {
 
     // Nothing where that takes too many steps.
     std::optional<std::int64_t> slots(const Window &keys, const Window &queries, std::size_t reader, Steps &steps) {
-        const std::vector<SharedBranch> branches = shared_branches(plan_, keys, queries, steps);
+        std::vector<SharedBranch> branches = shared_branches(plan_, keys, queries, steps);
         std::vector<std::int64_t> key{static_cast<std::int64_t>(reader)};
         for (const SharedBranch &shared : branches)
             key.insert(key.end(), {shared.index, shared.keys.length,
                                    (shared.keys.start - shared.segment.range.start) % shared.dilation()});
         const auto [known, is_new] = known_.try_emplace(std::move(key), 0);
         if (is_new) {
-            const std::optional<std::vector<Stretch>> stretches = make_stretches(plan_, keys, queries, steps);
-            if (!stretches)
+            const std::optional<std::vector<Band>> bands = make_bands(plan_, std::move(branches), keys, queries, steps);
+            if (!bands)
                 return std::nullopt;
-            for (const Stretch &stretch : *stretches)
-                known->second += stretch.outline.slots();
+            for (const Band &band : *bands)
+                known->second += band.outline.slots();
         }
         if (!steps.take(1))
             return std::nullopt;

@@ -16,12 +16,14 @@ std::vector<Message> MessageMaker::make(int from, int to) {
         peer_ = peer;
         parts_of_peer_.clear();
     }
-    const std::optional<std::vector<Stretch>> stretches = make_stretches(plan_, shard(from), shard(to), steps_);
-    if (!stretches)
+    const Window &keys = shard(from), &queries = shard(to);
+    const std::optional<std::vector<Band>> bands =
+        make_bands(plan_, shared_branches(plan_, keys, queries, steps_), keys, queries, steps_);
+    if (!bands)
         refuse_heads();
-    for (const Stretch &stretch : *stretches) {
-        Message message{from, to, shard(to), stretch.outline.keys, stretch.outline.stride, {}, {}};
-        count_rows(stretch.branches, message);
+    for (const Band &band : *bands) {
+        Message message{from, to, queries, band.outline.keys, band.outline.stride, {}, {}};
+        count_rows(band.branches, message);
         if (message.total_rows() > 0)
             messages.push_back(std::move(message));
     }

@@ -34,8 +34,8 @@ constexpr bool wants(const BranchPlan *branches, std::int32_t branch_count, std:
     return false;
 }
 
-// Rows of K and V that one rank sends to another: all those between some positions. On the wire rows lie [batch, kv
-// head, wanted row, D], wanted rows in the order of their positions, first all of K, then all of V.
+// Rows of K and V that one rank sends to another: all wanted ones between two positions. On the wire rows lie [batch,
+// kv head, wanted row, D], wanted rows in the order of their positions, first all of K, then all of V.
 //
 // Where they are computed with, a head's rows lie in slots: one for every `stride` positions of `keys`, counted from
 // its start. `stride` divides all distances between the wanted rows of a head, so that no two meet in a slot: it is the
@@ -43,7 +43,7 @@ constexpr bool wants(const BranchPlan *branches, std::int32_t branch_count, std:
 struct Message {
     int from = 0, to = 0;           // ranks
     Window queries;                 // the receiver's shard
-    Window keys;                    // it has all that are wanted between its ends, and no row of another message
+    Window keys;                    // all wanted rows in it are in this message; those of others do not overlap
     std::int64_t stride = 1;        // positions
     std::vector<std::int64_t> rows; // wanted, of each kv head
     // Where the wanted rows of each head are first, first + stride, …: its first. Else empty.

@@ -126,14 +126,14 @@ std::optional<Outline> make_outline(const Plan &plan, const std::vector<SharedBr
     return outline;
 }
 
-// What a message more costs, launches of kernels above all, in slots that could be cleared, filled and read meanwhile.
+// What a message more costs, launches of kernels above all, in slots that could be cleared, filled and read meanwhile:
+// an estimate that nothing has measured.
 constexpr std::int64_t slots_of_message = 1 << 15;
 
 } // namespace
 
-std::optional<std::vector<Stretch>> make_stretches(const Plan &plan, const Window &keys, const Window &queries,
-                                                   Steps &steps) {
-    std::vector<SharedBranch> branches = shared_branches(plan, keys, queries, steps);
+std::optional<std::vector<Band>> make_bands(const Plan &plan, std::vector<SharedBranch> branches, const Window &keys,
+                                            const Window &queries, Steps &steps) {
     const std::optional<Outline> whole = make_outline(plan, branches, steps);
     if (!whole)
         return std::nullopt;
@@ -143,7 +143,7 @@ std::optional<std::vector<Stretch>> make_stretches(const Plan &plan, const Windo
     std::sort(reaches.begin(), reaches.end());
     reaches.erase(std::unique(reaches.begin(), reaches.end()), reaches.end());
 
-    std::vector<Stretch> stretches;
+    std::vector<Band> bands;
     std::int64_t slots =
         reaches.size() < 2 ? whole->slots() : static_cast<std::int64_t>(reaches.size()) * slots_of_message;
     for (std::size_t i = 0; i < reaches.size() && slots < whole->slots(); ++i) {
@@ -155,14 +155,14 @@ std::optional<std::vector<Stretch>> make_stretches(const Plan &plan, const Windo
             return std::nullopt;
         slots += outline->slots();
         if (outline->keys.length > 0)
-            stretches.push_back({std::move(own), *outline});
+            bands.push_back({std::move(own), *outline});
     }
     if (slots < whole->slots())
-        return stretches;
-    stretches.clear();
+        return bands;
+    bands.clear();
     if (whole->keys.length > 0)
-        stretches.push_back({std::move(branches), *whole});
-    return stretches;
+        bands.push_back({std::move(branches), *whole});
+    return bands;
 }
 
 } // namespace annulus

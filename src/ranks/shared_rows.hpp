@@ -86,17 +86,17 @@ struct Outline {
     std::int64_t slots() const { return divide_up(keys.length, stride); }
 };
 
-// A part of the keys, what the branches have in common there, and the message that is made of it.
-struct Stretch {
+// Keys that lie next to one another, what the branches have in common there, and the message that is made of it.
+struct Band {
     std::vector<SharedBranch> branches;
     Outline outline;
 };
 
-// Stretches of keys that make a message each, the nearest to the receiver first; they have some slot each. Shards'
-// parts of segments all begin or all end towards the other shard, so that one is inside the next: what only the longer
-// ones reach is a stretch of its own, with the larger stride of their dilations, where that saves more slots than
-// messages cost. Nothing where the steps have run out.
-std::optional<std::vector<Stretch>> make_stretches(const Plan &plan, const Window &keys, const Window &queries,
-                                                   Steps &steps);
+// The bands of keys that make a message each, the nearest to the receiver first; none is without slots. `branches` are
+// the shared ones of keys and queries. Shards' parts of segments all begin or all end towards the other shard, so that
+// one is inside the next: what only the longer ones reach is a band of its own, with the larger stride of their
+// dilations, where that saves more slots than messages cost. Nothing where the steps have run out.
+std::optional<std::vector<Band>> make_bands(const Plan &plan, std::vector<SharedBranch> branches, const Window &keys,
+                                            const Window &queries, Steps &steps);
 
 } // namespace annulus

@@ -152,7 +152,7 @@ const ANNULUS_PADDING_ZERO_KEYS = annulus_padding_rule(2) # a key of score 0 and
 How often a key counts that several branches give to a query.
 """ const annulus_key_rule = Int32
 const ANNULUS_KEY_EACH_BRANCH = annulus_key_rule(1) # once for each branch that reaches it: LongNet's multiset (default)
-const ANNULUS_KEY_ONCE = annulus_key_rule(2) # once: the set union. Slots without a position (zero_keys padding) are of their branch alone and count for each as ever. `fused` does so for up to 8 branches in linear order whose dilations divide one another and, but for dilations of 1, whose query rules are alike.
+const ANNULUS_KEY_ONCE = annulus_key_rule(2) # once: the set union. Slots without a position (zero_keys padding) are of their branch alone and count for each as ever. `fused` does so for up to 8 branches in linear order whose dilations divide one another and, but for dilations of 1, whose query rules are alike, and refuses others, which `auto` leaves to `gemm`.
 
 @doc raw"""
 Who computes. Results agree up to rounding.

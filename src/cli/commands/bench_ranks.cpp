@@ -13,7 +13,7 @@ namespace {
 
 using Pass = void (Run::*)();
 
-// As many as take so long, but one at least.
+// In a row there are as many calls as take so long, but one at least.
 constexpr int most_calls_in_a_row = 10;
 constexpr double seconds_in_a_row = 0.5;
 
@@ -174,22 +174,17 @@ std::vector<Cell> speed_row(const RanksLine &line, const char *name, const Ranks
                              scaled_cell(rate / ranks, "FLOP/s"),
                              seconds_cell(seconds),
                              seconds_cell(single.min()),
-                             seconds_cell(single.max())};
-    const bool compares = pass.alone.single.size() > 0;
-    if (compares) {
+                             seconds_cell(single.max()),
+                             seconds_cell(in_a_row),
+                             seconds_cell(pass.times.host.median())};
+    if (pass.alone.single.size() > 0) {
         const double alone = pass.alone.single.median(), alone_rate = pass.alone_flops / alone;
+        const double alone_in_a_row = pass.alone.in_a_row.median();
         row.insert(row.end(), {seconds_cell(alone), scaled_cell(alone_rate, "FLOP/s"), real_cell(rate / alone_rate, 2),
-                               real_cell(rate / ranks / alone_rate, 3)});
+                               real_cell(rate / ranks / alone_rate, 3), seconds_cell(alone_in_a_row),
+                               real_cell(pass.flops / in_a_row / ranks / (pass.alone_flops / alone_in_a_row), 3)});
     } else {
-        row.insert(row.end(), 4, missing_cell());
-    }
-    row.insert(row.end(), {seconds_cell(in_a_row), seconds_cell(pass.times.host.median())});
-    if (compares) {
-        const double alone = pass.alone.in_a_row.median();
-        row.insert(row.end(),
-                   {seconds_cell(alone), real_cell(pass.flops / in_a_row / ranks / (pass.alone_flops / alone), 3)});
-    } else {
-        row.insert(row.end(), 2, missing_cell());
+        row.insert(row.end(), 6, missing_cell());
     }
     row.insert(row.end(), {bytes_cell(largest(pass, &RankCost::workspace_bytes)), peak_cell(largest_peak(pass)),
                            bytes_cell(largest(pass, &RankCost::sent_bytes)),
@@ -234,12 +229,12 @@ Table speed_table(const std::vector<RanksLine> &lines, bool weak) {
          {"seconds", "time"},
          {"seconds_min", "fastest"},
          {"seconds_max", "slowest"},
+         {"row_seconds", "in a row"},
+         {"row_host_seconds", "host, in a row"},
          {"one_rank_seconds", "one rank's time"},
          {"one_rank_flops_per_second", "one rank's rate"},
          {"speed_up", "speed-up"},
          {"efficiency", "efficiency"},
-         {"row_seconds", "in a row"},
-         {"row_host_seconds", "host, in a row"},
          {"row_one_rank_seconds", "one rank's, in a row"},
          {"row_efficiency", "efficiency, in a row"},
          {"workspace_bytes", "workspace"},

@@ -18,8 +18,8 @@
 
 namespace annulus {
 
-// Memory in the order of streams. It is kept for the next call until nobody has the pool any more and all that was
-// allocated is done with: none is ever taken back while there is work in flight.
+// Memory in the order of streams. It is kept for the next call until nobody has the pool any more and all work is done
+// on the streams that its users had last.
 class DevicePool {
   public:
     // Of the current device. `peers`: the devices that may copy from it directly, said before any of it is in use.
@@ -28,13 +28,13 @@ class DevicePool {
     cudaMemPool_t get() const { return pool_; }
 
     void enter() { ++users_; }
-    // `last`: the event after the last that the one who leaves had of it.
+    // `last`: recorded after the last use of its memory by the one who leaves.
     void leave(Event last) noexcept;
 
   private:
     cudaMemPool_t pool_;
     int users_ = 0;
-    std::vector<Event> last_; // of those who have left, where it may not have been yet
+    std::vector<Event> last_; // of those who have left, as far as they may not have passed yet
 };
 
 // One for each device, from its first context to the end of the process. Any thread, with the device current.
@@ -46,7 +46,7 @@ class SharedDevice {
     DevicePool *enter_pool(bool for_peers);
     void leave_pool(DevicePool &pool, Event last) noexcept;
 
-    // A handle bound to a stream; what used it before, and the handle's workspace, is done.
+    // A handle bound to a stream, which no work in flight uses.
     cublasHandle_t take_blas(cudaStream_t stream);
     // `done`: the event after all that used it.
     void give_back(cublasHandle_t blas, Event done) noexcept;

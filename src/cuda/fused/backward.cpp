@@ -296,14 +296,18 @@ class FusedBackward final : public PreparedCall {
     std::array<Kernel<BackwardParams>, gradients_count> kernels_; // by Gradients
 };
 
+const char *refusal_of(const Plan &plan, const BackwardGrids &grids) {
+    const char *const reason = grids_refusal(plan, grids.queries);
+    return reason ? reason : grids_refusal(plan, grids.keys);
+}
+
 } // namespace
 
 Preparation prepare_fused_backward(const SequencePlans &plans, CudaDevice &device, const Limits &limits) {
     const Plan rows = plan_of_rows(plans);
     BackwardGrids grids = make_backward_grids(plans);
-    for (const std::vector<PlannedGrid> *of_side : {&grids.queries, &grids.keys})
-        if (const char *reason = grids_refusal(rows, *of_side))
-            return {nullptr, reason};
+    if (const char *reason = refusal_of(rows, grids))
+        return {nullptr, reason};
     BackwardPlan backward =
         plan_backward(rows, CallPart::whole, std::move(grids), device.multiprocessors(), limits.workspace_limit);
     if (rows.causal())
@@ -313,9 +317,8 @@ Preparation prepare_fused_backward(const SequencePlans &plans, CudaDevice &devic
 
 Preparation prepare_fused_backward(const Plan &plan, CallPart part, CudaDevice &device, const Limits &limits) {
     BackwardGrids grids = make_backward_grids(plan);
-    for (const std::vector<PlannedGrid> *of_side : {&grids.queries, &grids.keys})
-        if (const char *reason = grids_refusal(plan, *of_side))
-            return {nullptr, reason};
+    if (const char *reason = refusal_of(plan, grids))
+        return {nullptr, reason};
     BackwardPlan backward =
         plan_backward(plan, part, std::move(grids), device.multiprocessors(), limits.workspace_limit);
     return {std::make_unique<FusedBackward>(plan, part, device, std::move(backward))};

@@ -110,7 +110,7 @@ pub const ANNULUS_PADDING_ZERO_KEYS: annulus_padding_rule = 2;
 pub type annulus_key_rule = i32;
 /// once for each branch that reaches it: LongNet's multiset (default)
 pub const ANNULUS_KEY_EACH_BRANCH: annulus_key_rule = 1;
-/// once: the set union. Slots without a position (zero_keys padding) are of their branch alone and count for each as ever. `fused` does so for up to 8 branches in linear order whose dilations divide one another and, but for dilations of 1, whose query rules are alike.
+/// once: the set union. Slots without a position (zero_keys padding) are of their branch alone and count for each as ever. `fused` does so for up to 8 branches in linear order whose dilations divide one another and, but for dilations of 1, whose query rules are alike, and refuses others, which `auto` leaves to `gemm`.
 pub const ANNULUS_KEY_ONCE: annulus_key_rule = 2;
 
 /// Who computes. Results agree up to rounding.

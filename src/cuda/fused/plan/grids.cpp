@@ -70,7 +70,7 @@ std::optional<int> set_levels(TileGrid &grid) {
     }
 }
 
-// Row blocks of one may have rows with and rows without the ranges of the other.
+// Of the rows of one branch in a row block some may be rows of the other branch and some not.
 bool mixes_rules(const GridBranch &a, const GridBranch &b) {
     const bool differ = a.row_rule != b.row_rule || (a.range_dilation.value == 1) != (b.range_dilation.value == 1);
     return a.dilation.value > 1 && b.dilation.value > 1 && differ;

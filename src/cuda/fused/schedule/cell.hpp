@@ -16,7 +16,8 @@ struct CellBranch {
     int range_residue, row_residue;
     annulus_query_rule row_rule;
     bool serves; // the head
-    // Other branches visit what its ranges have between these positions, itself the rest. None do: not start < end.
+    // Other branches visit what its ranges have between these positions, it the rest; where there are no such branches
+    // the start is not before the end.
     int others_start, others_end;
     std::uint8_t ancestors; // of them, which count this branch's in their multiplicity; a bit each
     int root_dilation;      // of the last of them, or its own
