@@ -68,8 +68,10 @@ void *CudaDevice::allocate(std::size_t bytes, void *stream) {
         throw Error(ANNULUS_ERROR_UNSUPPORTED,
                     "CUDA device %d has no memory pools; a context on it must have a workspace or an allocator",
                     index_);
+    const auto cuda_stream = static_cast<cudaStream_t>(stream);
+    resources_->pool->go_to(cuda_stream);
     void *memory = nullptr;
-    const cudaError_t error = cudaMallocFromPoolAsync(&memory, bytes, pool->get(), static_cast<cudaStream_t>(stream));
+    const cudaError_t error = cudaMallocFromPoolAsync(&memory, bytes, pool->get(), cuda_stream);
     if (error == cudaErrorMemoryAllocation) {
         cudaGetLastError();
         throw Error(ANNULUS_ERROR_MEMORY, "CUDA device %d has no memory for a workspace of %zu bytes", index_, bytes);

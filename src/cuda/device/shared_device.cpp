@@ -34,18 +34,26 @@ DevicePool::DevicePool(const std::vector<int> &peers) {
     pool_ = pool.release();
 }
 
+void DevicePool::leave_stream(Event last) {
+    forget_done();
+    last_.push_back(std::move(last));
+}
+
 void DevicePool::leave(Event last) noexcept {
-    --users_;
     try {
-        last_.push_back(std::move(last));
+        leave_stream(std::move(last));
     } catch (const std::bad_alloc &) {
-        ++users_; // for good: nobody knows when it is done with
-        return;
+        return; // a user for good: nobody knows when that stream is done with its memory
     }
-    const BesideCaptures beside_captures;
-    std::erase_if(last_, [](const Event &event) { return cudaEventQuery(event.get()) == cudaSuccess; });
+    --users_;
+    forget_done();
     if (users_ == 0 && last_.empty())
         cudaMemPoolTrimTo(pool_, 0);
+}
+
+void DevicePool::forget_done() noexcept {
+    const BesideCaptures beside_captures;
+    std::erase_if(last_, [](const Event &event) { return cudaEventQuery(event.get()) == cudaSuccess; });
     cudaGetLastError(); // of an event that is not done: nobody is to find it
 }
 
@@ -87,9 +95,22 @@ DevicePool *SharedDevice::enter_pool(bool for_peers) {
     return &*pool;
 }
 
+void SharedDevice::leave_stream(DevicePool &pool, Event last) {
+    const std::lock_guard lock(mutex_);
+    pool.leave_stream(std::move(last));
+}
+
 void SharedDevice::leave_pool(DevicePool &pool, Event last) noexcept {
     const std::lock_guard lock(mutex_);
     pool.leave(std::move(last));
+}
+
+void PoolUse::go_to(cudaStream_t stream) {
+    if (stream == stream_)
+        return;
+    Event last = make_event();
+    shared_.leave_stream(*pool_, std::exchange(last_, std::move(last)));
+    stream_ = stream;
 }
 
 cublasHandle_t SharedDevice::take_blas(cudaStream_t stream) {

@@ -28,13 +28,17 @@ class DevicePool {
     cudaMemPool_t get() const { return pool_; }
 
     void enter() { ++users_; }
-    // `last`: recorded after the last use of its memory by the one who leaves.
+    // Its memory has been used on a stream, by one who may never use it there again. `last`: recorded after that.
+    void leave_stream(Event last);
+    // `last`: as above, of the only stream not yet left by the one who leaves.
     void leave(Event last) noexcept;
 
   private:
+    void forget_done() noexcept;
+
     cudaMemPool_t pool_;
     int users_ = 0;
-    std::vector<Event> last_; // of those who have left, as far as they may not have passed yet
+    std::vector<Event> last_; // of streams that were left, as far as they may not have passed yet
 };
 
 // One for each device, from its first context to the end of the process. Any thread, with the device current.
@@ -44,6 +48,7 @@ class SharedDevice {
 
     // The pool, or the one that other devices may copy from directly. Null where the device has none.
     DevicePool *enter_pool(bool for_peers);
+    void leave_stream(DevicePool &pool, Event last);
     void leave_pool(DevicePool &pool, Event last) noexcept;
 
     // A handle bound to a stream, which no work in flight uses.
@@ -82,12 +87,15 @@ class PoolUse {
 
     // Null where the device has none.
     DevicePool *get() const { return pool_; }
-    // To be recorded after each use of its memory.
+    // Before memory is taken from it in the order of a stream.
+    void go_to(cudaStream_t stream);
+    // To be recorded after each use of its memory, on the stream that it went to.
     cudaEvent_t last() const { return last_.get(); }
 
   private:
     SharedDevice &shared_;
     Event last_;
+    cudaStream_t stream_ = nullptr;
     DevicePool *const pool_;
 };
 

@@ -369,6 +369,12 @@ TEST(Contexts, ThreadsOnTheirOwnStreamsDoNotDisturbEachOther) {
     }
 }
 
+std::int64_t free_bytes() {
+    std::size_t free = 0, total = 0;
+    check_cuda(cudaMemGetInfo(&free, &total));
+    return static_cast<std::int64_t>(free);
+}
+
 // Other programs on the device change what is free, too: one quiet round out of five is enough, and a leak leaves none.
 TEST(Contexts, GiveTheirMemoryBack) {
     const Problem problem = small_problem();
@@ -382,11 +388,6 @@ TEST(Contexts, GiveTheirMemoryBack) {
         }
         check_cuda(cudaDeviceSynchronize());
     };
-    const auto free_bytes = [] {
-        std::size_t free = 0, total = 0;
-        check_cuda(cudaMemGetInfo(&free, &total));
-        return static_cast<std::int64_t>(free);
-    };
     make_and_destroy(3);
     std::int64_t lost = 0;
     for (int round = 0; round < 5; ++round) {
@@ -397,6 +398,33 @@ TEST(Contexts, GiveTheirMemoryBack) {
             return;
     }
     FAIL() << lost << " bytes of device memory did not come back from 200 contexts";
+}
+
+// Among them what a call on a stream that the context has left got.
+TEST(Contexts, TheLastOneGivesAllMemoryOfTheDeviceBack) {
+    Problem problem = small_problem();
+    problem.length = 100'003;
+    CudaMemory first, second;
+    const Inputs inputs = random_inputs(problem, 1);
+    Call call(problem, inputs, first, true);
+    std::int64_t held = 0, lost = 0;
+    for (int round = 0; round < 5; ++round) {
+        const std::int64_t before = free_bytes();
+        {
+            const Context context = make_context(problem, from_own_pool(first));
+            for (const CudaMemory *memory : {&first, &second}) {
+                check(annulus_context_set_stream(context.get(), memory->cuda_stream()));
+                check(call.forward(context.get()));
+                check(call.backward(context.get()));
+                check_cuda(cudaDeviceSynchronize());
+            }
+            held = before - free_bytes();
+        }
+        lost = before - free_bytes();
+        if (held >= 32 << 20 && lost < 16 << 20)
+            return;
+    }
+    FAIL() << held << " bytes of device memory were used and " << lost << " did not come back from the last context";
 }
 
 } // namespace
