@@ -130,6 +130,10 @@ void wake_sleepers(std::atomic<std::uint32_t> &word) {
 } // namespace
 
 Board::~Board() {
+    leave();
+}
+
+void Board::leave() noexcept {
     Place &own = memory_->place(rank_);
     own.has_left.store(1, std::memory_order_release);
     wake_sleepers(own.count);
@@ -164,7 +168,7 @@ void Board::await(int rank, std::uint32_t count, const Check &check) const {
         if (i < spins)
             continue;
         if (place.has_left.load(std::memory_order_acquire) != 0 && place.count.load(std::memory_order_acquire) == seen)
-            throw Error(ANNULUS_ERROR_COMM, "rank %d destroyed its end of the communicator", rank);
+            throw Error(ANNULUS_ERROR_COMM, "rank %d has left the communicator", rank);
         check(rank);
         syscall(SYS_futex, &place.count, FUTEX_WAIT, seen, &nap, nullptr, 0);
     }

@@ -24,14 +24,16 @@ class Board {
     // Collective, by way of another gather. Null on every rank where one of them cannot reach the others' memory.
     static std::unique_ptr<Board> make(int rank, int ranks, const Gather &gather);
 
-    // Waits for nobody: others are told that this rank will write no more.
-    ~Board();
+    ~Board(); // leaves
     Board(const Board &) = delete;
     Board &operator=(const Board &) = delete;
 
     // Collective. While it waits it asks `check` every few milliseconds. After an exception the board is of no use any
     // more. Throws Error(ANNULUS_ERROR_COMM) where a rank has left.
     void all_gather(const void *mine, void *all, std::size_t bytes, const Check &check);
+
+    // Tells the others, which no longer wait for this rank, that it will write no more. Any thread; waits for nobody.
+    void leave() noexcept;
 
   private:
     struct Place;

@@ -110,6 +110,8 @@ void NcclRank::break_with(const Error &error) noexcept {
     {
         const std::lock_guard lock(state_mutex_);
         failure_.keep(error);
+        if (board_)
+            board_->leave();
     }
     state_changed_.notify_all();
 }
@@ -158,37 +160,59 @@ void NcclRank::reserve(std::size_t bytes) {
     capacity_ = bytes;
 }
 
+// On a board, which knows nothing of the device, a rank waits for the others' hosts alone. Where its own earlier work
+// is still under way, that may be what keeps them, too, and the watching thread looks after it.
 void NcclRank::all_gather(const void *mine, void *all, std::size_t bytes) {
     run([&] {
-        // NCCL's kernel on a rank that aborts lets those of its neighbours go on with what their buffers held before,
-        // so that they seem to have heard from all. So a rank's parts carry a time, and each is later than the one
-        // before.
-        const std::int64_t now = std::chrono::steady_clock::now().time_since_epoch().count();
-        const std::size_t part_bytes = sizeof now + bytes, all_bytes = part_bytes * size_;
-        const std::size_t offset = part_bytes * rank_;
-        reserve(all_bytes);
-        std::byte *const host = host_.get(), *const memory = memory_.get();
-        std::memset(host, 0, all_bytes);
-        std::memcpy(host + offset, &now, sizeof now);
-        std::memcpy(host + offset + sizeof now, mine, bytes);
-        check(cudaMemcpyAsync(memory, host, all_bytes, cudaMemcpyHostToDevice, stream_.get()), "cudaMemcpyAsync");
-        call([&] {
-            check(nccl().all_gather(memory + offset, memory, part_bytes, ncclUint8, comm_, stream_.get()),
-                  "ncclAllGather");
-        });
-        check(cudaMemcpyAsync(host, memory, all_bytes, cudaMemcpyDeviceToHost, stream_.get()), "cudaMemcpyAsync");
-        check(cudaEventRecord(gathered_.get(), stream_.get()), "cudaEventRecord");
-        await([&] { return is_done(gathered_); });
-        for (int i = 0; i < size_; ++i) {
-            const std::byte *const part = host + i * part_bytes;
-            std::int64_t time;
-            std::memcpy(&time, part, sizeof time);
-            if (time <= times_[i])
-                throw_late();
-            times_[i] = time;
-            std::memcpy(static_cast<std::byte *>(all) + i * bytes, part + sizeof now, bytes);
+        if (!std::exchange(has_looked_for_board_, true)) {
+            std::unique_ptr<Board> board =
+                Board::make(rank_, size_, [&](const void *own, void *of_all, std::size_t each) {
+                    gather_by_nccl(own, of_all, each);
+                });
+            const std::lock_guard lock(state_mutex_);
+            board_ = std::move(board);
         }
+        if (!board_)
+            return gather_by_nccl(mine, all, bytes);
+        Deadline deadline(timeout_);
+        board_->all_gather(mine, all, bytes, [&](int) {
+            failure_.check();
+            if (is_working())
+                deadline = Deadline(timeout_);
+            else if (deadline.passed())
+                throw_late();
+        });
     });
+}
+
+void NcclRank::gather_by_nccl(const void *mine, void *all, std::size_t bytes) {
+    // NCCL's kernel on a rank that aborts lets those of its neighbours go on with what their buffers held before,
+    // so that they seem to have heard from all. So a rank's parts carry a time, and each is later than the one
+    // before.
+    const std::int64_t now = std::chrono::steady_clock::now().time_since_epoch().count();
+    const std::size_t part_bytes = sizeof now + bytes, all_bytes = part_bytes * size_;
+    const std::size_t offset = part_bytes * rank_;
+    reserve(all_bytes);
+    std::byte *const host = host_.get(), *const memory = memory_.get();
+    std::memset(host, 0, all_bytes);
+    std::memcpy(host + offset, &now, sizeof now);
+    std::memcpy(host + offset + sizeof now, mine, bytes);
+    check(cudaMemcpyAsync(memory, host, all_bytes, cudaMemcpyHostToDevice, stream_.get()), "cudaMemcpyAsync");
+    call([&] {
+        check(nccl().all_gather(memory + offset, memory, part_bytes, ncclUint8, comm_, stream_.get()), "ncclAllGather");
+    });
+    check(cudaMemcpyAsync(host, memory, all_bytes, cudaMemcpyDeviceToHost, stream_.get()), "cudaMemcpyAsync");
+    check(cudaEventRecord(gathered_.get(), stream_.get()), "cudaEventRecord");
+    await([&] { return is_done(gathered_); });
+    for (int i = 0; i < size_; ++i) {
+        const std::byte *const part = host + i * part_bytes;
+        std::int64_t time;
+        std::memcpy(&time, part, sizeof time);
+        if (time <= times_[i])
+            throw_late();
+        times_[i] = time;
+        std::memcpy(static_cast<std::byte *>(all) + i * bytes, part + sizeof now, bytes);
+    }
 }
 
 void NcclRank::begin(const Batch &batch, Device &device, void *stream) {

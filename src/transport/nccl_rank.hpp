@@ -12,6 +12,7 @@
 
 #include "core/error.hpp"
 #include "cuda/device/cuda_handle.hpp"
+#include "transport/board.hpp"
 #include "transport/deadline.hpp"
 #include "transport/first_failure.hpp"
 #include "transport/nccl_library.hpp"
@@ -74,6 +75,8 @@ class NcclRank final : public Transport {
     // Waits for NCCL and then until ready(), but no longer than the timeout for other ranks.
     template <class Ready> void await(Ready ready);
 
+    // By NCCL's own, on the device.
+    void gather_by_nccl(const void *mine, void *all, std::size_t bytes);
     // Room for what all ranks give.
     void reserve(std::size_t bytes);
 
@@ -96,7 +99,11 @@ class NcclRank final : public Transport {
     const Hold hold_;
     std::atomic<Seconds> timeout_ = default_timeout;
 
-    // For all_gather(): what all ranks give, on the host and on the device.
+    // For all_gather(): the board, where all ranks are on this host, which the first one finds out.
+    bool has_looked_for_board_ = false;
+    std::unique_ptr<Board> board_; // set while state_mutex_ is locked
+
+    // For gather_by_nccl(): what all ranks give, on the host and on the device.
     Stream stream_;
     Event gathered_;
     PinnedBytes host_;

@@ -172,7 +172,7 @@ TEST(Board, ARankThatLeavesIsNamedAtOnce) {
     const std::vector<int> statuses = in_processes(ranks, [&](int rank) {
         std::unique_ptr<Board> board = Board::make(rank, ranks, table.gather_of(rank, ranks));
         if (rank != 1)
-            return expect_failure(*board, "rank 1 destroyed its end");
+            return expect_failure(*board, "rank 1 has left");
         const std::uint64_t mine = 1;
         std::uint64_t all[ranks];
         for (int i = 0; i < 10; ++i)
