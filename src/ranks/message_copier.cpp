@@ -11,6 +11,7 @@ RowTable book_table(Workspace &workspace, const Plan &plan, const Message &messa
         table.firsts = workspace.take<std::int64_t>(heads);
     } else {
         table.positions = workspace.take<std::int64_t>(message.total_rows());
+        table.counts = workspace.take<std::int64_t>(heads * message.pieces());
         table.branches =
             workspace.take<std::byte>(static_cast<std::int64_t>(plan.branches().size() * sizeof(BranchPlan)));
     }

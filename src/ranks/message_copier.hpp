@@ -20,6 +20,7 @@ struct RowTable {
     std::int64_t *prefix;    // [G + 1]
     std::int64_t *firsts;    // [G], of a regular message
     std::int64_t *positions; // [total rows], of another
+    std::int64_t *counts;    // [G, pieces of the keys], of another: how many rows are wanted in each
     std::byte *branches;     // room for the plan's branches, of another
 };
 

@@ -34,6 +34,9 @@ constexpr bool wants(const BranchPlan *branches, std::int32_t branch_count, std:
     return false;
 }
 
+// Where wanted rows are looked for one by one, they are counted for so many positions at a time.
+constexpr std::int64_t positions_of_count = 4096;
+
 // Rows of K and V that one rank sends to another: all wanted ones between two positions. On the wire rows lie [batch,
 // kv head, wanted row, D], wanted rows in the order of their positions, first all of K, then all of V.
 //
@@ -50,6 +53,7 @@ struct Message {
     std::vector<std::int64_t> firsts;
 
     std::int64_t slots() const { return divide_up(keys.length, stride); } // of a head
+    std::int64_t pieces() const { return divide_up(keys.length, positions_of_count); }
     // Of a batch entry, over the heads.
     std::int64_t total_rows() const;
     // Whether the wanted rows of a head are told by its first alone.

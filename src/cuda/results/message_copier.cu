@@ -37,31 +37,62 @@ void store_numbers(const std::vector<std::int64_t> &numbers, std::int64_t *targe
     }
 }
 
-// ---- The positions of a message that no closed form tells: those that are wanted, in order, a block for each kv head.
+// ---- The positions of a message that no closed form tells: those that are wanted, in order. A block for each kv head
+// and piece of the keys; each counts its own first.
 
 struct ListArguments {
     const BranchPlan *branches;
     std::int32_t branch_count, heads_per_kv_head;
     Window queries, keys;
     const std::int64_t *prefix;
-    std::int64_t *positions;
+    std::int64_t *counts, *positions;
+    std::int64_t pieces;
+
+    __device__ bool is_wanted(std::int64_t position) const {
+        return position < keys.end() &&
+               wants(branches, branch_count, kv_head() * heads_per_kv_head, heads_per_kv_head, queries, position);
+    }
+    __device__ std::int32_t kv_head() const { return static_cast<std::int32_t>(blockIdx.x / pieces); }
+    __device__ std::int64_t piece() const { return blockIdx.x % pieces; }
+    // use(position) for those of the block's piece, by all threads alike.
+    template <class Use> __device__ void for_each_position(Use use) const {
+        const std::int64_t start = keys.start + piece() * positions_of_count;
+        for (std::int64_t from = start; from < start + positions_of_count; from += blockDim.x)
+            use(from + threadIdx.x);
+    }
 };
 
 constexpr int list_threads = 1024;
+static_assert(positions_of_count % list_threads == 0);
+
+__global__ void __launch_bounds__(list_threads) count_positions_kernel(const ListArguments a) {
+    int count = 0;
+    a.for_each_position([&](std::int64_t position) { count += __syncthreads_count(a.is_wanted(position)); });
+    if (threadIdx.x == 0)
+        a.counts[blockIdx.x] = count;
+}
 
 __global__ void __launch_bounds__(list_threads) list_positions_kernel(const ListArguments a) {
     __shared__ int counts[list_threads / 32];
-    const auto kv_head = static_cast<std::int32_t>(blockIdx.x);
-    std::int64_t *next = a.positions + a.prefix[kv_head];
-    for (std::int64_t from = a.keys.start; from < a.keys.end(); from += list_threads) {
-        const std::int64_t position = from + threadIdx.x;
-        const bool wanted = position < a.keys.end() && wants(a.branches, a.branch_count, kv_head * a.heads_per_kv_head,
-                                                             a.heads_per_kv_head, a.queries, position);
+    __shared__ unsigned long long before; // in the pieces before this one
+    if (threadIdx.x == 0)
+        before = 0;
+    __syncthreads();
+    unsigned long long own = 0;
+    const std::int64_t piece = a.piece();
+    for (std::int64_t i = threadIdx.x; i < piece; i += list_threads)
+        own += static_cast<unsigned long long>(a.counts[blockIdx.x - piece + i]);
+    if (own != 0)
+        atomicAdd(&before, own);
+    __syncthreads();
+    std::int64_t *next = a.positions + a.prefix[a.kv_head()] + before;
+    a.for_each_position([&](std::int64_t position) {
+        const bool wanted = a.is_wanted(position);
         const BlockRank rank = rank_in_block(wanted, counts);
         if (wanted)
             next[rank.before] = position;
         next += rank.all;
-    }
+    });
 }
 
 // ---- Rows, 16 bytes a thread.
@@ -147,11 +178,12 @@ class CudaRowMover : public MessageCopier {
         const auto branch_count = static_cast<std::int32_t>(plan.branches().size());
         auto *const branches = reinterpret_cast<BranchPlan *>(table.branches);
         store_array(plan.branches().data(), plan.branches().size(), branches, stream);
-        const ListArguments a{branches,        branch_count, problem.heads / problem.kv_heads,
-                              message.queries, message.keys, table.prefix,
-                              table.positions};
-        launch_with("list_positions", list_positions_kernel, static_cast<unsigned>(problem.kv_heads), list_threads,
-                    stream, a);
+        const ListArguments a{branches,        branch_count,    problem.heads / problem.kv_heads,
+                              message.queries, message.keys,    table.prefix,
+                              table.counts,    table.positions, message.pieces()};
+        const auto grid = static_cast<unsigned>(problem.kv_heads * message.pieces());
+        launch_with("count_positions", count_positions_kernel, grid, list_threads, stream, a);
+        launch_with("list_positions", list_positions_kernel, grid, list_threads, stream, a);
     }
 
     void pack(const RowMove &move, void *stream) override { run<Direction::pack>(move, stream); }
