@@ -209,34 +209,47 @@ TEST(Ranks, GiveTheSameBitsEveryTime) {
         }
 }
 
-// Branches that reach far over the border of long shards, with rows in messages of their own: against one rank of the
-// same engine, which the reference would take minutes for.
-TEST(Far, RanksAgreeWithOne) {
+// Long shards, against one rank of the same engine, which the reference would take minutes for.
+void expect_long_shards_agree(Problem problem) {
     const std::vector<RanksWay> ways = ranks_ways();
-    Problem problem = {.length = 300001,
-                       .heads = 2,
-                       .kv_heads = 1,
-                       .dim = 8,
-                       .branches = {{.segment = 64}, {.segment = 4096, .dilation = 64}, {.dilation = 2048}},
-                       .dtype = ranks_dtypes().front()};
+    problem.length = 300001;
+    problem.dtype = ranks_dtypes().front();
     const Inputs inputs = random_inputs(problem, 3);
-    for (const bool causal : {false, true}) {
-        problem.causal = problem.keys_once = causal;
-        const Results wanted = run(problem, inputs, ways.front().run);
-        for (const RanksWay &way : ways)
-            for (const annulus_exchange exchange : {ANNULUS_EXCHANGE_RING, ANNULUS_EXCHANGE_GATHER}) {
-                SCOPED_TRACE(testing::Message() << way.name << " exchange " << exchange << " causal " << causal);
-                const int ranks = way.rank_counts.back();
-                RankOptions options;
-                options.lengths.assign(static_cast<std::size_t>(ranks), 4999);
-                options.lengths.front() = 150001;
-                options.lengths.back() = ranks > 1 ? 150000 - (ranks - 2) * 4999 : problem.length;
-                options.run = way.run;
-                options.run.exchange = exchange;
-                options.memories = way.memories(ranks);
-                expect_near(run_ranks(problem, inputs, options, way.comms(ranks)), wanted, tolerance_of(problem.dtype));
-            }
-    }
+    const Results wanted = run(problem, inputs, ways.front().run);
+    for (const RanksWay &way : ways)
+        for (const annulus_exchange exchange : {ANNULUS_EXCHANGE_RING, ANNULUS_EXCHANGE_GATHER}) {
+            SCOPED_TRACE(testing::Message() << way.name << " exchange " << exchange << " " << problem);
+            const int ranks = way.rank_counts.back();
+            RankOptions options;
+            options.lengths.assign(static_cast<std::size_t>(ranks), 4999);
+            options.lengths.front() = 150001;
+            options.lengths.back() = ranks > 1 ? 150000 - (ranks - 2) * 4999 : problem.length;
+            options.run = way.run;
+            options.run.exchange = exchange;
+            options.memories = way.memories(ranks);
+            expect_near(run_ranks(problem, inputs, options, way.comms(ranks)), wanted, tolerance_of(problem.dtype));
+        }
+}
+
+// Branches that reach far over the border, with rows in messages of their own.
+TEST(LongShards, AgreeWithOneRankWhereBranchesReachFar) {
+    for (const bool causal : {false, true})
+        expect_long_shards_agree(
+            {.heads = 2,
+             .kv_heads = 1,
+             .dim = 8,
+             .branches = {{.segment = 64}, {.segment = 4096, .dilation = 64}, {.dilation = 2048}},
+             .causal = causal,
+             .keys_once = causal});
+}
+
+// Branches so different that an engine may take those of a rank's own keys apart.
+TEST(LongShards, AgreeWithOneRankWhereBranchesAreSplit) {
+    for (const bool causal : {false, true})
+        expect_long_shards_agree({.heads = 2,
+                                  .dim = 8,
+                                  .branches = {{.segment = 64}, {.segment = 3000, .dilation = 16}, {.dilation = 64}},
+                                  .causal = causal});
 }
 
 class Random : public testing::TestWithParam<int> {};

@@ -59,16 +59,16 @@ class FusedBackward final : public PreparedCall {
         const CudaCall call(plan_, device_, tensors, partial, stream);
         const Problem &problem = call.problem();
         PartialGradients all = call.partial.gradients;
-        const auto write = [&](Side side, GridOf what, const float *partial_rows, const DeviceRows &target) {
-            const PartialRows rows = rows_with_more_ranges(backward_.of(side).grids.front().tiles, what);
+        const auto write = [&](Side side, const float *partial_rows, const DeviceRows &target) {
+            const PartialRows &rows = backward_.of(side).grids.back().tiles.rows_left_partial;
             write_partial_rows(problem.dtype, {call.whole(), rows, problem.head_dim, partial_rows, target},
                                call.stream);
         };
         if (backward_.queries.finishes)
-            write(Side::queries, GridOf::query_gradients, std::exchange(all.d_q, nullptr), call.d_q);
+            write(Side::queries, std::exchange(all.d_q, nullptr), call.d_q);
         if (backward_.keys.finishes) {
-            write(Side::keys, GridOf::key_gradients, std::exchange(all.d_k, nullptr), call.d_k);
-            write(Side::keys, GridOf::key_gradients, all.d_v, call.d_v);
+            write(Side::keys, std::exchange(all.d_k, nullptr), call.d_k);
+            write(Side::keys, all.d_v, call.d_v);
         }
         write_gradients(
             problem.dtype,
@@ -106,8 +106,6 @@ class FusedBackward final : public PreparedCall {
         params.partial_rows = static_cast<int>(problem.queries.length);
         if (planned.curve)
             params.row_offset = static_cast<int>(planned.window.start - problem.queries.start);
-        if (backward_.queries.finishes)
-            params.rows_with_partial = rows_with_more_ranges(planned.tiles, GridOf::query_gradients);
         return params;
     }
 
@@ -120,8 +118,6 @@ class FusedBackward final : public PreparedCall {
             params.row_offset = static_cast<int>(planned.window.start - problem.keys.start);
             params.statistic_rows = static_cast<int>(planned.window.length);
         }
-        if (backward_.keys.finishes)
-            params.rows_with_partial = rows_with_more_ranges(planned.tiles, GridOf::key_gradients);
         return params;
     }
 

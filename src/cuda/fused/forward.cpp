@@ -64,8 +64,6 @@ class FusedForward final : public PreparedCall {
         const Problem &problem = plan_.problem();
         ForwardParams params{};
         static_cast<TileGrid &>(params) = planned.tiles;
-        if (finishes_rows(part_, forward_.grids))
-            params.rows_with_partial = rows_with_more_ranges(planned.tiles, GridOf::outputs);
         if (planned.curve) // rows of Q and of partial results are those of the call's window
             params.query_offset = static_cast<int>(planned.window.start - problem.queries.start);
         params.heads_of_kv_head = problem.heads / problem.kv_heads;

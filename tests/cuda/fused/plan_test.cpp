@@ -72,6 +72,12 @@ class LaunchChecker {
             EXPECT_EQ(part_, CallPart::own_keys);
             EXPECT_EQ(grids_.size(), 1U);
             break;
+        case Destination::outputs_or_partial_with_partial:
+            EXPECT_EQ(part_, CallPart::own_keys);
+            EXPECT_EQ(grids_.size(), 2U);
+            ASSERT_TRUE(before_);
+            EXPECT_EQ(before_->destination, is_first_kernel ? Destination::set_partial : launch.destination);
+            break;
         }
         if (split_) {
             EXPECT_EQ(launch.first_partial_row,
@@ -140,6 +146,12 @@ bool leaves_rows_out(const std::vector<PlannedGrid> &grids) {
     return grids.empty() || !grids.front().is_complete;
 }
 
+bool is_split_part(const ForwardPlan &forward) {
+    return std::ranges::any_of(forward.steps, [](const ForwardStep &step) {
+        return step.launch.destination == Destination::outputs_or_partial_with_partial;
+    });
+}
+
 void expect_sound(const Plan &plan, CallPart part, const ForwardPlan &forward) {
     const bool has_partial = part != CallPart::whole || forward.has_own_partial;
     LaunchChecker launches(plan, part, forward.grids, has_partial, forward.parts.has_value(),
@@ -183,7 +195,7 @@ void expect_sound(const Plan &plan, CallPart part, const ForwardPlan &forward) {
     EXPECT_EQ(writes, forward.has_own_partial);
     EXPECT_EQ(recomputes, plan.causal() && part != CallPart::other_keys);
     if (part != CallPart::other_keys && !forward.parts) {
-        EXPECT_EQ(clears, leaves_rows_out(forward.grids));
+        EXPECT_EQ(clears, !is_split_part(forward) && leaves_rows_out(forward.grids));
     }
 }
 
@@ -261,7 +273,7 @@ void expect_sound(const Plan &plan, CallPart part, const BackwardPlan &backward)
             EXPECT_EQ(of_side.has_own_partial, part == CallPart::whole);
             EXPECT_FALSE(of_side.finishes || of_side.parts || backward.stored);
         }
-        if ((part != CallPart::other_keys || side == Side::keys) && !of_side.parts) {
+        if ((part != CallPart::other_keys || side == Side::keys) && !of_side.parts && !of_side.is_split) {
             EXPECT_EQ(clears[side], leaves_rows_out(of_side.grids));
         }
     }
@@ -330,18 +342,44 @@ TEST_P(RandomPlans, AreSound) {
 
 INSTANTIATE_TEST_SUITE_P(Many, RandomPlans, testing::Range(0, 300));
 
+Problem large_split_problem(bool causal) {
+    return {.batch = 2,
+            .length = 262147,
+            .heads = 7,
+            .dim = 56,
+            .branches = {{.segment = 253}, {.dilation = 64}},
+            .causal = causal,
+            .dtype = ANNULUS_BFLOAT16};
+}
+
+// On a rank the part with the own keys is split as a whole call is, and leaves what it leaves otherwise.
+TEST(LargePlans, AreSplitOnARank) {
+    for (const bool causal : {false, true}) {
+        Problem problem = large_split_problem(causal);
+        annulus::Problem shard = plan_problem_of(problem);
+        shard.queries = shard.keys = {0, 131101};
+        const Plan plan(pattern_of(problem), shard);
+        const ForwardPlan forward = forward_of(plan, CallPart::own_keys, 0);
+        const BackwardPlan backward = backward_of(plan, CallPart::own_keys, 0);
+        EXPECT_EQ(forward.grids.size(), 2U);
+        EXPECT_TRUE(backward.queries.is_split && backward.keys.is_split);
+        expect_sound(plan, CallPart::own_keys, forward);
+        expect_sound(plan, CallPart::own_keys, backward);
+        for (const auto &[what, grids] : {std::pair(GridOf::outputs, &forward.grids),
+                                          {GridOf::query_gradients, &backward.queries.grids},
+                                          {GridOf::key_gradients, &backward.keys.grids}}) {
+            const TileGrid whole = make_grids(plan, what, forward_shape(problem.dim)).front().tiles;
+            EXPECT_EQ(grids->back().tiles.rows_left_partial, rows_with_more_ranges(whole, what));
+            EXPECT_EQ(grids->front().tiles.rows_left_partial, PartialRows{});
+        }
+    }
+}
+
 // Branches that are split, and dS that is stored, in parts where the limit says so.
 TEST(LargePlans, AreSound) {
-    const std::vector<BranchSpec> split = {{.segment = 253}, {.dilation = 64}};
     const std::vector<BranchSpec> stored = {{.segment = 2048}};
     for (const bool causal : {false, true}) {
-        const Problem with_split = {.batch = 2,
-                                    .length = 262147,
-                                    .heads = 7,
-                                    .dim = 56,
-                                    .branches = split,
-                                    .causal = causal,
-                                    .dtype = ANNULUS_BFLOAT16};
+        const Problem with_split = large_split_problem(causal);
         const Plan split_plan(pattern_of(with_split), plan_problem_of(with_split));
         EXPECT_TRUE(forward_of(split_plan, CallPart::whole, 0).parts);
         EXPECT_TRUE(backward_of(split_plan, CallPart::whole, 0).queries.parts);

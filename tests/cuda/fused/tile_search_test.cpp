@@ -65,8 +65,8 @@ template <bool of_keys, int range_block_rows, int row_blocks> class Search {
                 EXPECT_TRUE(rows.insert(row).second) << "a row of two row blocks: " << std::get<2>(row);
                 padding[row] += tile.row_block[u].padding_keys;
                 if (finishes_rows) {
-                    EXPECT_EQ(pass.rows_with_partial.has(tile.head, std::get<2>(row)),
-                              pass.rows_with_partial.has(tile.head, tile.row_block[u].first));
+                    EXPECT_EQ(pass.rows_left_partial.has(tile.head, std::get<2>(row)),
+                              pass.rows_left_partial.has(tile.head, tile.row_block[u].first));
                 }
                 for (int r = 0; r < tile.ranges; ++r)
                     visit(pass, tile.range[r], u, std::get<2>(row), met[row]);
@@ -207,7 +207,7 @@ class Tiles : public testing::TestWithParam<std::tuple<int, bool>> {
         if (passes.size() != 1) // then it finishes no rows
             return;
         TileGrid pass = passes.front().tiles;
-        pass.rows_with_partial = rows_with_more_ranges(pass, what);
+        pass.rows_left_partial = rows_with_more_ranges(pass, what);
         Search<of_keys, range_block_rows, row_blocks> search;
         search.finishes_rows = true;
         std::set<Row> rows;
@@ -216,7 +216,7 @@ class Tiles : public testing::TestWithParam<std::tuple<int, bool>> {
         const Mask mask(problem_);
         for (int h = 0; h < problem_.heads; ++h)
             for (int i = static_cast<int>(shard.start); i < shard.end(); ++i) {
-                const bool has_sum = pass.rows_with_partial.has(h, i);
+                const bool has_sum = pass.rows_left_partial.has(h, i);
                 bool leaves_shard = false;
                 for (std::size_t b = 0; b < problem_.branches.size(); ++b) {
                     const Mask::Segment segment = mask.segment_of(b, i);

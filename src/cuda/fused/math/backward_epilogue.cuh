@@ -27,11 +27,13 @@ template <class Element, int columns, bool of_keys, int row_blocks> class Backwa
         const int head = of_keys ? tile_.head / work_.heads_of_kv_head : tile_.head;
         if (work_.has_nonfinite)
             note_nonfinite(x, work_.has_nonfinite);
-        if (is_partial(work_, tile_.head, row_block_.first))
-            return add_to_partial(head, x, partial);
-        if (work_.destination == Destination::outputs_with_partial)
+        const bool all_partial = is_partial(work_, tile_.head, row_block_.first);
+        if (takes_partial(work_.destination))
             take_partial(x, partial + partial_row(head) * work_.head_dim);
-        write_rows(head, x, staging, rows);
+        if (all_partial || work_.destination == Destination::outputs_or_partial_with_partial)
+            add_to_partial(head, x, partial);
+        if (!all_partial)
+            write_rows(head, x, staging, rows);
     }
 
   private:
@@ -68,7 +70,7 @@ template <class Element, int columns, bool of_keys, int row_blocks> class Backwa
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             const int row = FragmentThread().row(r);
-            if (row >= row_block_.rows)
+            if (row >= row_block_.rows || !is_left_partial(work_, tile_.head, row_block_.position(row)))
                 continue;
             const std::int64_t index = first + work_.row_of(row_block_.position(row));
             float2 *const of_row = reinterpret_cast<float2 *>(partial + index * work_.head_dim);

@@ -28,10 +28,14 @@ template <class Element, int head_dim, int row_blocks> class ForwardEpilogue {
         find_sums(softmax, sum);
         if (work_.has_nonfinite)
             note_nonfinite(o, work_.has_nonfinite);
-        if (is_partial(work_, head_, row_block_.first))
-            add_to_partial(o, softmax, sum);
-        else
-            write_outputs(o, softmax, sum);
+        const bool all_partial = is_partial(work_, head_, row_block_.first);
+        float top[2] = {softmax.m[0] * work_.scale_log2, softmax.m[1] * work_.scale_log2};
+        if (takes_partial(work_.destination))
+            take_partial(o, top, sum);
+        if (all_partial || work_.destination == Destination::outputs_or_partial_with_partial)
+            add_to_partial(o, top, sum);
+        if (!all_partial)
+            write_outputs(o, top, sum);
     }
 
   private:
@@ -51,16 +55,11 @@ template <class Element, int head_dim, int row_blocks> class ForwardEpilogue {
         }
     }
 
-    __device__ __forceinline__ void write_outputs(float (&o)[count], const RunningSoftmax &softmax, float (&sum)[2]) {
+    __device__ __forceinline__ void write_outputs(float (&o)[count], const float (&top)[2], const float (&sum)[2]) {
         Element *const out = static_cast<Element *>(work_.out.data) + work_.out.offset(batch_, head_, row_block_.first);
         const std::int64_t row_distance = row_block_.stride * work_.out.row;
         const auto row_at = [&](int row) { return out + row * row_distance; };
-        float top[2], inverse[2];
-#pragma unroll
-        for (int r = 0; r < 2; ++r)
-            top[r] = softmax.m[r] * work_.scale_log2;
-        if (work_.destination == Destination::outputs_with_partial)
-            take_partial(o, top, sum);
+        float inverse[2];
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             inverse[r] = sum[r] == 0.f ? inverse_sum(sum[r]) : __frcp_rn(sum[r]);
@@ -73,7 +72,10 @@ template <class Element, int head_dim, int row_blocks> class ForwardEpilogue {
         stage_rows<Element>(staging_, o, inverse[0], inverse[1]);
         store_rows<Element, head_dim>(staging_, row_block_.rows, work_.head_dim, row_at);
         const int row = at_.warp() * 16 + at_.lane();
-        if (work_.destination == Destination::outputs_or_partial && at_.lane() < 16 && row < row_block_.rows)
+        const bool notes_finished = work_.destination == Destination::outputs_or_partial ||
+                                    (work_.destination == Destination::outputs_or_partial_with_partial &&
+                                     !work_.rows_left_partial.has(head_, row_block_.position(row)));
+        if (at_.lane() < 16 && row < row_block_.rows && notes_finished)
             work_.partial_state[partial_row(row)] = finished_state();
     }
 
@@ -101,7 +103,7 @@ template <class Element, int head_dim, int row_blocks> class ForwardEpilogue {
     }
 
     // O and (m, l) are set, or added to those of other keys: with M the larger m, 2^(m - M) O + 2^(m' - M) O'.
-    __device__ __forceinline__ void add_to_partial(const float (&o)[count], const RunningSoftmax &softmax,
+    __device__ __forceinline__ void add_to_partial(const float (&o)[count], const float (&top)[2],
                                                    const float (&sum)[2]) {
         const bool adds = work_.destination == Destination::add_to_partial;
         std::int64_t index[2];
@@ -116,9 +118,11 @@ template <class Element, int head_dim, int row_blocks> class ForwardEpilogue {
         for (int r = 0; r < 2; ++r) {
             // Of a row that sees no key O may be NaN all the same: 0 times infinities of hidden rows.
             const bool has_keys = sum[r] != 0.f;
-            if (at_.row(r) >= row_block_.rows || !(has_keys || std::signbit(sum[r]) || !adds))
+            const int row = at_.row(r);
+            if (row >= row_block_.rows || !(has_keys || std::signbit(sum[r]) || !adds) ||
+                !is_left_partial(work_, head_, row_block_.position(row)))
                 continue;
-            const float own_m = has_keys ? softmax.m[r] * work_.scale_log2 : -INFINITY;
+            const float own_m = has_keys ? top[r] : -INFINITY;
             const float m = fmaxf(before[r].x, own_m);
             const float own_factor = own_m == -INFINITY ? 0.f : exp2f(own_m - m);
             const float factor = before[r].x == -INFINITY ? 0.f : exp2f(before[r].x - m);

@@ -26,7 +26,13 @@ template <int count> __device__ __forceinline__ void note_nonfinite(const float 
 // so that all or none of them have partial results.
 template <class Work> __device__ __forceinline__ bool is_partial(const Work &work, int head, int first_row) {
     return work.destination == Destination::set_partial || work.destination == Destination::add_to_partial ||
-           (work.destination == Destination::outputs_or_partial && work.rows_with_partial.has(head, first_row));
+           (work.destination == Destination::outputs_or_partial && work.rows_left_partial.has(head, first_row));
+}
+
+// Of a row of a row block of which some results are partial: whether its own are.
+template <class Work> __device__ __forceinline__ bool is_left_partial(const Work &work, int head, int position) {
+    return work.destination != Destination::outputs_or_partial_with_partial ||
+           work.rows_left_partial.has(head, position);
 }
 
 // Row r of the thread's two becomes factor times itself and factor_of_partial times `partial`.

@@ -17,6 +17,10 @@ KernelShape shape_of(const Problem &problem, Side side) {
     return backward_shape(problem.dtype, problem.head_dim, what);
 }
 
+GridOf grids_of(Side side) {
+    return side == Side::queries ? GridOf::query_gradients : GridOf::key_gradients;
+}
+
 // Lists the steps of a plan.
 class StepWriter {
   public:
@@ -76,6 +80,11 @@ class StepWriter {
         if (side.parts)
             return for_split(*side.parts, batches(), problem_.heads, problem_.queries.length,
                              [&](const Launch &part) { launch(Side::queries, Gradients::d_q, part); });
+        if (side.is_split) {
+            for (const Launch &part : split_part_launches)
+                launch(Side::queries, Gradients::d_q, part);
+            return;
+        }
         bool sets = prepare(Side::queries);
         for (std::size_t i = 0; i < side.grids.size(); ++i) {
             order(Side::queries, i);
@@ -90,6 +99,11 @@ class StepWriter {
         if (side.parts) // no heads share those of K
             return for_split(*side.parts, batches(), problem_.heads, problem_.key_rows(),
                              [&](const Launch &part) { launch_of_keys(part); });
+        if (side.is_split) {
+            for (const Launch &part : split_part_launches)
+                launch_of_keys(part);
+            return;
+        }
         bool sets = prepare(Side::keys);
         for (std::size_t i = 0; i < side.grids.size(); ++i) {
             order(Side::keys, i);
@@ -163,6 +177,8 @@ BackwardPlan plan_grids(const Plan &plan, CallPart part, BackwardGrids grids) {
     for (SideGrids *side : {&result.queries, &result.keys}) {
         side->has_own_partial = is_whole && share_partial_results(side->grids);
         side->finishes = finishes_rows(part, side->grids);
+        if (side->finishes)
+            leave_rows(grids_of(side == &result.queries ? Side::queries : Side::keys), side->grids);
     }
     // The kernels write nothing but the problem's dtype, and add to no rows of the caller's; and the heads that share
     // one of K would still add to its rows.
@@ -190,6 +206,21 @@ void try_storing_ds(const Plan &plan, std::uint64_t limit, BackwardPlan &result)
         result = std::move(storing);
 }
 
+// Of a call's own keys: with the branches of one or both sides split.
+void split_part(const Plan &plan, int multiprocessors, BackwardPlan &result) {
+    for (const Side which : {Side::queries, Side::keys}) {
+        SideGrids &side = which == Side::queries ? result.queries : result.keys;
+        if (!side.finishes)
+            continue;
+        std::optional<std::vector<PlannedGrid>> grids =
+            split_branches(side.grids, plan, grids_of(which), shape_of(plan.problem(), which), multiprocessors);
+        side.is_split = grids.has_value();
+        if (grids)
+            side.grids = *std::move(grids);
+    }
+    write_steps(plan, CallPart::own_keys, result);
+}
+
 // With the branches of one or both sides split, if there is room for partial results.
 bool try_splitting(const Plan &plan, int multiprocessors, std::uint64_t limit, BackwardPlan &result) {
     const Problem &problem = plan.problem();
@@ -197,9 +228,8 @@ bool try_splitting(const Plan &plan, int multiprocessors, std::uint64_t limit, B
     const std::size_t room = room_within(limit, used), row_bytes = problem.head_dim * sizeof(float);
     BackwardPlan splitting = result;
     const auto split = [&](Side which, SideGrids &side, std::size_t bytes_of_head) {
-        const GridOf what = which == Side::queries ? GridOf::query_gradients : GridOf::key_gradients;
         std::optional<std::vector<PlannedGrid>> grids =
-            split_branches(side.grids, plan, what, shape_of(problem, which), multiprocessors);
+            split_branches(side.grids, plan, grids_of(which), shape_of(problem, which), multiprocessors);
         if (!grids)
             return;
         side.parts = parts_within(problem.batch, problem.heads, bytes_of_head, room);
@@ -241,6 +271,8 @@ BackwardPlan plan_backward(const Plan &plan, CallPart part, BackwardGrids grids,
         part == CallPart::whole && plan.problem().gradients.are_plain() && !are_over_sequences(result.queries.grids);
     if (may_vary && !try_splitting(plan, multiprocessors, limit, result))
         try_storing_ds(plan, limit, result);
+    if (part == CallPart::own_keys)
+        split_part(plan, multiprocessors, result);
     return result;
 }
 

@@ -226,6 +226,7 @@ std::optional<std::vector<PlannedGrid>> split_after(int less_dilated, const Plan
     PartialRows &with_partial = last->tiles.rows_with_partial;
     std::ranges::copy(others->tiles.branches, with_partial.branches);
     with_partial.branch_count = others->tiles.branch_count; // the window is empty
+    last->tiles.rows_left_partial = rows_with_more_ranges(whole.tiles, what);
     return std::vector{*others, *last};
 }
 

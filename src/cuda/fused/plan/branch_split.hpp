@@ -13,8 +13,8 @@
 namespace annulus {
 
 // A grid of linear order, without classes of residues, as two: over all but its `less_dilated` least dilated branches,
-// which leaves partial results of its rows, and over these, which adds them. None where that cannot be: either would be
-// no grid, or the second leaves rows out.
+// which leaves partial results of its rows, and over these, which adds them. Of a call's own keys the second may leave
+// partial results in turn. None where that cannot be: either would be no grid, or the second leaves rows out.
 std::optional<std::vector<PlannedGrid>> split_after(int less_dilated, const PlannedGrid &whole, const Plan &plan,
                                                     GridOf what, const KernelShape &shape);
 

@@ -24,6 +24,8 @@ ForwardPlan plan_grids(const Plan &plan, CallPart part, std::vector<PlannedGrid>
     result.has_own_partial = part == CallPart::whole && share_partial_results(result.grids);
     const bool has_partial = part != CallPart::whole || result.has_own_partial;
     const bool finishes = finishes_rows(part, result.grids);
+    if (finishes)
+        leave_rows(GridOf::outputs, result.grids);
     bool sets = part != CallPart::other_keys; // the next launch sets its rows
     std::vector<ForwardStep> &steps = result.steps;
     if (sets && (result.grids.empty() || !result.grids.front().is_complete)) {
@@ -50,6 +52,17 @@ ForwardPlan plan_grids(const Plan &plan, CallPart part, std::vector<PlannedGrid>
     return result;
 }
 
+// Of a call's own keys, where the branches are split: the partial results are those of the call.
+ForwardPlan plan_split_part(const Plan &plan, std::vector<PlannedGrid> grids) {
+    ForwardPlan result;
+    result.grids = std::move(grids);
+    for (const Launch &launch : split_part_launches)
+        result.steps.push_back({ForwardAction::attend, launch});
+    add_recomputing(result.steps, plan, ForwardAction::recompute_outputs);
+    add_recomputing(result.steps, plan, ForwardAction::recompute_partial_outputs);
+    return result;
+}
+
 ForwardPlan plan_split(const Plan &plan, std::vector<PlannedGrid> grids, const HeadParts &parts) {
     const Problem &problem = plan.problem();
     ForwardPlan result;
@@ -68,11 +81,13 @@ ForwardPlan plan_forward(const Plan &plan, CallPart part, std::vector<PlannedGri
                          std::uint64_t limit) {
     const Problem &problem = plan.problem();
     std::optional<std::vector<PlannedGrid>> split;
-    if (part == CallPart::whole && !are_over_sequences(grids))
+    if (part != CallPart::other_keys && !are_over_sequences(grids))
         split = split_branches(grids, plan, GridOf::outputs, forward_shape(problem.head_dim), multiprocessors);
     ForwardPlan result = plan_grids(plan, part, std::move(grids));
     if (!split)
         return result;
+    if (part == CallPart::own_keys)
+        return plan_split_part(plan, *std::move(split));
     const auto bytes_of_head = static_cast<std::size_t>(problem.queries.length) *
                                (sizeof(float2) + static_cast<std::size_t>(problem.head_dim) * sizeof(float));
     const std::optional<HeadParts> parts =

@@ -27,6 +27,8 @@ bool share_partial_results(const std::vector<PlannedGrid> &grids);
 // Whether the launch over the own keys of a call finishes the rows that meet no others, as one grid in linear order
 // can.
 bool finishes_rows(CallPart part, const std::vector<PlannedGrid> &grids);
+// Says in the only one of `grids` which rows it leaves.
+void leave_rows(GridOf what, std::vector<PlannedGrid> &grids);
 
 // Where the next launch puts its results: into the partial results, if there are any, which the first one sets.
 Destination next_destination(bool has_partial, bool finishes, bool sets);
@@ -51,7 +53,11 @@ template <class Use> void for_parts(int all, int part, const Use &use) {
         use(first, std::min(part, all - first));
 }
 
-// The two launches of a split grid, part after part: grid 0 sets partial results of `rows` rows a head, grid 1 adds
+// The two launches of a grid over a call's own keys that is split.
+inline constexpr Launch split_part_launches[] = {{0, {}, Destination::set_partial},
+                                                 {1, {}, Destination::outputs_or_partial_with_partial}};
+
+// The two launches of a split grid of a whole call, part after part: grid 0 sets partial results of `rows` rows a head, grid 1 adds
 // them to its own and writes all rows.
 template <class Use> void for_split(const HeadParts &parts, int batches, int heads, std::int64_t rows, const Use &use) {
     for_parts(batches, parts.batches, [&](int first_batch, int part_batches) {

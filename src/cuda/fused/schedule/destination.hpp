@@ -11,9 +11,17 @@ enum class Destination {
     add_to_partial, // partial results, of all rows, to be added to those that are there
     // Rows of the caller's tensors; those of TileGrid::rows_with_partial have their partial results added first.
     outputs_with_partial,
-    // Partial results of the rows of TileGrid::rows_with_partial. The others, which meet nothing else, are written to
-    // the caller's tensors at once; forward writes finished_state() for them.
+    // Partial results of the rows of TileGrid::rows_left_partial, all or none of a row block. The others, which meet
+    // nothing else, are written to the caller's tensors at once; forward writes finished_state() for them.
     outputs_or_partial,
+    // Both of these, where some rows of a row block may be left: what is written to the caller's tensors for those is
+    // not all of it.
+    outputs_or_partial_with_partial,
 };
+
+constexpr bool takes_partial(Destination destination) {
+    return destination == Destination::outputs_with_partial ||
+           destination == Destination::outputs_or_partial_with_partial;
+}
 
 } // namespace annulus

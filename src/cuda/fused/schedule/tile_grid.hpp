@@ -151,9 +151,8 @@ struct TileGrid {
     // come to the same for all CTAs.
     bool by_length;
     bool skips_empty; // tiles whose row blocks meet nothing are left out
-    // Destination::outputs_with_partial: rows of which the launch before has set partial results (branch_split.hpp).
-    // Destination::outputs_or_partial: rows that meet more than the launch's ranges (rows_with_more_ranges()).
-    PartialRows rows_with_partial;
+    PartialRows rows_with_partial; // which the launch before has set (branch_split.hpp), to be added
+    PartialRows rows_left_partial; // since they meet more than the ranges of all launches (rows_with_more_ranges())
 
     int first_row, first_range_row; // positions of the rows of row blocks and of ranges that tensors begin with
     FastDivmod range_stride;        // positions to a row
