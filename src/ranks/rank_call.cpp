@@ -165,9 +165,13 @@ class RankCall::Run {
     void copy(void (MessageCopier::*way)(const RowMove &, void *), const WireBuffer &buffer, annulus_dtype dtype,
               const RowView &first, const RowView &second) {
         const Message &message = *buffer.message;
-        copier_.fill(buffer.table, call_.plan_.local(), message, comm_);
         for (const auto &[rows, wire] : {std::pair(&first, buffer.wire.first()), {&second, buffer.wire.second()}})
             (copier_.*way)({&message, buffer.table, dtype, problem_.batch, problem_.head_dim, *rows, wire}, comm_);
+    }
+
+    void fill_tables(const std::vector<WireBuffer> &buffers) {
+        for (const WireBuffer &buffer : buffers)
+            copier_.fill(buffer.table, call_.plan_.local(), *buffer.message, comm_);
     }
 
     static void add_transfer(std::vector<Transfer> &transfers, int peer, const RowPair &pair) {
@@ -184,6 +188,8 @@ class RankCall::Run {
         const RoundMemory &round = memory_.rounds[i];
         order(comm_, stream_);
         Batch &batch = call_.batches_[i];
+        fill_tables(round.leaving);
+        fill_tables(round.arriving);
         for (const WireBuffer &buffer : round.leaving) {
             copy(&MessageCopier::pack, buffer, problem_.dtype, own_rows(tensors_.k), own_rows(tensors_.v));
             add_transfer(batch.sends, buffer.message->to, buffer.wire);
@@ -192,6 +198,8 @@ class RankCall::Run {
             const WireBuffer *buffer = buffer_of(round.arriving, *slots.message);
             add_transfer(batch.receives, slots.message->from, buffer ? buffer->wire : slots.rows);
         }
+        // What is computed next would leave no multiprocessor to all this, and the others wait for it.
+        order(stream_, comm_);
         transport_.begin(batch, call_.device_, comm_);
     }
 
@@ -209,6 +217,8 @@ class RankCall::Run {
         const RoundMemory &round = memory_.rounds[i];
         order(comm_, stream_);
         Batch &batch = call_.returns_[i];
+        fill_tables(round.returning);
+        fill_tables(round.returned);
         for (const ReceiveSlots &slots : round.received) {
             const WireBuffer *buffer = buffer_of(round.returning, *slots.message);
             if (buffer)
@@ -219,6 +229,7 @@ class RankCall::Run {
         }
         for (const WireBuffer &buffer : round.returned)
             add_transfer(batch.receives, buffer.message->to, buffer.wire);
+        order(stream_, comm_);
         transport_.begin(batch, call_.device_, comm_);
     }
 

@@ -35,7 +35,7 @@ constexpr bool wants(const BranchPlan *branches, std::int32_t branch_count, std:
 }
 
 // Where wanted rows are looked for one by one, they are counted for so many positions at a time.
-constexpr std::int64_t positions_of_count = 4096;
+constexpr std::int64_t positions_of_count = 1024;
 
 // Rows of K and V that one rank sends to another: all wanted ones between two positions. On the wire rows lie [batch,
 // kv head, wanted row, D], wanted rows in the order of their positions, first all of K, then all of V.

@@ -40,8 +40,12 @@ struct BlockRow {
 
 constexpr std::int64_t most_layers = 65535; // of a grid
 
+// As many blocks as keep a GPU busy: most rows may not be wanted, and then a block more costs more than its rows.
+constexpr std::int64_t most_row_blocks = 4096;
+
 inline dim3 grid_of(const BlockRows &rows, int rows_of_warp) {
-    return {grid_for(rows.window.length, block_threads / 32 * rows_of_warp).x,
+    return {static_cast<unsigned>(
+                std::min(most_row_blocks, divide_up(rows.window.length, block_threads / 32 * rows_of_warp))),
             static_cast<unsigned>(std::min(most_layers, rows.batches * rows.heads))};
 }
 
@@ -51,25 +55,26 @@ template <int rows_of_warp, class Wants, class Use>
 __device__ void for_four_columns(const BlockRows &rows, int columns, Wants wants, Use use) {
     const int lane = static_cast<int>(threadIdx.x) % 32, parts = columns / 4; // of a row
     const std::int64_t warp = static_cast<std::int64_t>(blockIdx.x) * (block_threads / 32) + threadIdx.x / 32;
-    const std::int64_t first = warp * rows_of_warp;
-    const auto count = static_cast<int>(min(std::int64_t{rows_of_warp}, rows.window.length - first));
-    for (std::int64_t layer = blockIdx.y; layer < rows.batches * rows.heads; layer += gridDim.y) {
-        const unsigned wanted = __ballot_sync(~0u, lane < count && wants(BlockRow(rows, first + lane, layer)));
-        if (wanted == 0)
-            continue;
-        int row = lane / parts, part = lane % parts;
+    const std::int64_t warps = static_cast<std::int64_t>(gridDim.x) * (block_threads / 32);
+    for (std::int64_t layer = blockIdx.y; layer < rows.batches * rows.heads; layer += gridDim.y)
+        for (std::int64_t first = warp * rows_of_warp; first < rows.window.length; first += warps * rows_of_warp) {
+            const bool is_row = lane < rows_of_warp && first + lane < rows.window.length;
+            const unsigned wanted = __ballot_sync(~0u, is_row && wants(BlockRow(rows, first + lane, layer)));
+            if (wanted == 0)
+                continue;
+            int row = lane / parts, part = lane % parts;
 #pragma unroll 4
-        for (int i = lane; i < rows_of_warp * parts; i += 32) {
-            if (wanted >> row & 1)
-                use(BlockRow(rows, first + row, layer), 4 * part);
-            row += 32 / parts;
-            part += 32 % parts;
-            if (part >= parts) {
-                part -= parts;
-                ++row;
+            for (int i = lane; i < rows_of_warp * parts; i += 32) {
+                if (wanted >> row & 1)
+                    use(BlockRow(rows, first + row, layer), 4 * part);
+                row += 32 / parts;
+                part += 32 % parts;
+                if (part >= parts) {
+                    part -= parts;
+                    ++row;
+                }
             }
         }
-    }
 }
 
 // Whether every row begins at a multiple of `bytes`, a power of two.

@@ -375,6 +375,30 @@ TEST(LargePlans, AreSplitOnARank) {
     }
 }
 
+// Of a long shard's rows those alone that have something in a segment with the keys at its border.
+TEST(LargePlans, VisitNoRowsWithoutKeys) {
+    const Problem problem = {.length = 262147,
+                             .heads = 2,
+                             .dim = 32,
+                             .branches = {{.segment = 2000}, {.segment = 9000, .dilation = 4}},
+                             .dtype = ANNULUS_BFLOAT16};
+    annulus::Problem sizes = plan_problem_of(problem);
+    sizes.keys = {131000 - 500, 500};
+    sizes.queries = {131000, 131147};
+    const Plan plan(pattern_of(problem), sizes);
+    const ForwardPlan forward = forward_of(plan, CallPart::other_keys, 0);
+    const BackwardPlan backward = backward_of(plan, CallPart::other_keys, 0);
+    for (const std::vector<PlannedGrid> *grids : {&forward.grids, &backward.queries.grids}) {
+        ASSERT_EQ(grids->size(), 1U);
+        const SequenceGrid &sequence = grids->front().tiles.sequence;
+        EXPECT_EQ(sequence.row_start, 131000);
+        EXPECT_EQ(sequence.row_count, 15 * 9000 - 131000);
+        EXPECT_FALSE(grids->front().is_complete);
+    }
+    expect_sound(plan, CallPart::other_keys, forward);
+    expect_sound(plan, CallPart::other_keys, backward);
+}
+
 // Branches that are split, and dS that is stored, in parts where the limit says so.
 TEST(LargePlans, AreSound) {
     const std::vector<BranchSpec> stored = {{.segment = 2048}};

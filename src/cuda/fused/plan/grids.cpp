@@ -241,6 +241,23 @@ TileGrid grid_without_branches(const Plan &plan, GridOf what) {
     return grid;
 }
 
+// Leaves rows out whose segments have no ranges: most of a long shard's, where the ranges are keys at its border.
+void leave_rows_out(TileGrid &grid) {
+    SequenceGrid &sequence = grid.sequence;
+    if (grid.zero_keys || sequence.row_count == 0 || sequence.range_count == 0)
+        return;
+    const int last = sequence.range_start + sequence.range_count - 1;
+    int start = sequence.sequence_length, end = 0;
+    for (const GridBranch &branch : branches_of(grid)) {
+        const FastDivmod &length = branch.length;
+        start = std::min(start, sequence.range_start - length.remainder(sequence.range_start));
+        end = std::max(end, last - length.remainder(last) + length.value);
+    }
+    const Window rows = intersect(Window{sequence.row_start, sequence.row_count}, Window{start, end - start});
+    sequence.row_start = static_cast<int>(rows.start);
+    sequence.row_count = static_cast<int>(rows.length);
+}
+
 // All but the branches.
 void finish(PlannedGrid &planned, const Plan &plan, GridOf what, const KernelShape &shape) {
     const Problem &problem = plan.problem();
@@ -254,7 +271,9 @@ void finish(PlannedGrid &planned, const Plan &plan, GridOf what, const KernelSha
     }
     // Rows of keys may stand for several positions, of which one has queries at the most.
     const bool rows_are_positions = what != GridOf::key_gradients || problem.key_stride == 1;
-    planned.is_complete = !planned.curve && rows_are_positions && is_complete(grid, problem.heads);
+    const bool has_all_rows =
+        grid.sequence.row_count == (what == GridOf::key_gradients ? problem.keys : problem.queries).length;
+    planned.is_complete = !planned.curve && has_all_rows && rows_are_positions && is_complete(grid, problem.heads);
 }
 
 } // namespace
@@ -292,6 +311,8 @@ std::vector<PlannedGrid> make_grids(const Plan &plan, GridOf what, const KernelS
         if (!taken)
             grids.push_back({*with_branch(empty, branch), false});
     }
+    for (PlannedGrid &planned : grids)
+        leave_rows_out(planned.tiles);
     grids.insert(grids.end(), curved.begin(), curved.end());
 
     for (PlannedGrid &planned : grids)
@@ -337,8 +358,6 @@ void restrict_grid(TileGrid &tiles, const GridPart &part) {
 
 PartialRows rows_with_more_ranges(const TileGrid &grid, GridOf what) {
     PartialRows rows{};
-    std::ranges::copy(branches_of(grid), rows.branches);
-    rows.branch_count = grid.branch_count;
     const SequenceGrid &sequence = grid.sequence;
     const int range_end = sequence.range_start + sequence.range_count;
     const bool has_next = range_end < sequence.sequence_length;
@@ -346,6 +365,11 @@ PartialRows rows_with_more_ranges(const TileGrid &grid, GridOf what) {
     const bool of_keys = what == GridOf::key_gradients;
     rows.window_start = grid.causal && of_keys ? 0 : sequence.range_start;
     rows.window_end = !has_next || (grid.causal && !of_keys) ? std::numeric_limits<int>::max() : range_end;
+    for (const GridBranch &branch : branches_of(grid)) {
+        const bool leaves_at_end = has_next && branch.length.remainder(range_end) != 0;
+        if (branch.length.remainder(rows.window_start) != 0 || (rows.window_end == range_end && leaves_at_end))
+            rows.branches[rows.branch_count++] = branch;
+    }
     return rows;
 }
 
