@@ -11,10 +11,10 @@
  * dimension and batch; where they differ every rank gets ANNULUS_ERROR_ARGUMENT with a message that names the
  * difference, and where one rank cannot do its part, as for bad arguments of its own or for want of memory, the others
  * get ANNULUS_ERROR_DECLINED with its message. Nothing is written then, and the communicator stays usable. So a call
- * waits for the other ranks to make theirs; on CUDA it does not wait for the tensors, but over NCCL for what the call
- * before it exchanges. Lengths that differ from those of the context's call before are told in one more message. While
- * a stream is being captured into a CUDA graph, which only NCCL's communicators allow, nothing is told or compared:
- * make the same call once before, or set the lengths by annulus_context_set_shards(), or the call is
+ * waits for the other ranks to make theirs; on CUDA it does not wait for the tensors, but over NCCL between hosts for
+ * what the call before it exchanges. Lengths that differ from those of the context's call before are told in one more
+ * message. While a stream is being captured into a CUDA graph, which only NCCL's communicators allow, nothing is told
+ * or compared: make the same call once before, or set the lengths by annulus_context_set_shards(), or the call is
  * ANNULUS_ERROR_UNSUPPORTED. A graph keeps using the communicator with the lengths that it was captured with: destroy
  * it before the communicator. Its replays are collective, are not compared, and are not given up after a timeout.
  *
