@@ -57,8 +57,8 @@ template <class Use> void for_parts(int all, int part, const Use &use) {
 inline constexpr Launch split_part_launches[] = {{0, {}, Destination::set_partial},
                                                  {1, {}, Destination::outputs_or_partial_with_partial}};
 
-// The two launches of a split grid of a whole call, part after part: grid 0 sets partial results of `rows` rows a head, grid 1 adds
-// them to its own and writes all rows.
+// The two launches of a split grid of a whole call, part after part: grid 0 sets partial results of `rows` rows a head,
+// grid 1 adds them to its own and writes all rows.
 template <class Use> void for_split(const HeadParts &parts, int batches, int heads, std::int64_t rows, const Use &use) {
     for_parts(batches, parts.batches, [&](int first_batch, int part_batches) {
         for_parts(heads, parts.heads, [&](int first_head, int part_heads) {
