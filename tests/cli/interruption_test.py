@@ -19,6 +19,7 @@ REFERENCE = ("--branch", "0:1", "--engine", "reference")
 
 def no_core():
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)  # a shell's background jobs ignore it
 
 
 class JobTest(ProgramTest):
