@@ -178,7 +178,7 @@ BackwardPlan plan_grids(const Plan &plan, CallPart part, BackwardGrids grids) {
         side->has_own_partial = is_whole && share_partial_results(side->grids);
         side->finishes = finishes_rows(part, side->grids);
         if (side->finishes)
-            leave_rows(grids_of(side == &result.queries ? Side::queries : Side::keys), side->grids);
+            set_rows_left_partial(grids_of(side == &result.queries ? Side::queries : Side::keys), side->grids);
     }
     // The kernels write nothing but the problem's dtype, and add to no rows of the caller's; and the heads that share
     // one of K would still add to its rows.
@@ -218,7 +218,8 @@ void split_part(const Plan &plan, int multiprocessors, BackwardPlan &result) {
         if (grids)
             side.grids = *std::move(grids);
     }
-    write_steps(plan, CallPart::own_keys, result);
+    if (result.queries.is_split || result.keys.is_split)
+        write_steps(plan, CallPart::own_keys, result);
 }
 
 // With the branches of one or both sides split, if there is room for partial results.

@@ -25,7 +25,7 @@ ForwardPlan plan_grids(const Plan &plan, CallPart part, std::vector<PlannedGrid>
     const bool has_partial = part != CallPart::whole || result.has_own_partial;
     const bool finishes = finishes_rows(part, result.grids);
     if (finishes)
-        leave_rows(GridOf::outputs, result.grids);
+        set_rows_left_partial(GridOf::outputs, result.grids);
     bool sets = part != CallPart::other_keys; // the next launch sets its rows
     std::vector<ForwardStep> &steps = result.steps;
     if (sets && (result.grids.empty() || !result.grids.front().is_complete)) {
@@ -83,11 +83,11 @@ ForwardPlan plan_forward(const Plan &plan, CallPart part, std::vector<PlannedGri
     std::optional<std::vector<PlannedGrid>> split;
     if (part != CallPart::other_keys && !are_over_sequences(grids))
         split = split_branches(grids, plan, GridOf::outputs, forward_shape(problem.head_dim), multiprocessors);
+    if (split && part == CallPart::own_keys)
+        return plan_split_part(plan, *std::move(split));
     ForwardPlan result = plan_grids(plan, part, std::move(grids));
     if (!split)
         return result;
-    if (part == CallPart::own_keys)
-        return plan_split_part(plan, *std::move(split));
     const auto bytes_of_head = static_cast<std::size_t>(problem.queries.length) *
                                (sizeof(float2) + static_cast<std::size_t>(problem.head_dim) * sizeof(float));
     const std::optional<HeadParts> parts =

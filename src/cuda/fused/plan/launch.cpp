@@ -14,7 +14,7 @@ bool finishes_rows(CallPart part, const std::vector<PlannedGrid> &grids) {
     return part == CallPart::own_keys && grids.size() == 1 && !grids.front().curve;
 }
 
-void leave_rows(GridOf what, std::vector<PlannedGrid> &grids) {
+void set_rows_left_partial(GridOf what, std::vector<PlannedGrid> &grids) {
     TileGrid &grid = grids.front().tiles;
     grid.rows_left_partial = rows_with_more_ranges(grid, what);
 }

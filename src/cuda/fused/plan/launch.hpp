@@ -27,8 +27,8 @@ bool share_partial_results(const std::vector<PlannedGrid> &grids);
 // Whether the launch over the own keys of a call finishes the rows that meet no others, as one grid in linear order
 // can.
 bool finishes_rows(CallPart part, const std::vector<PlannedGrid> &grids);
-// Says in the only one of `grids` which rows it leaves.
-void leave_rows(GridOf what, std::vector<PlannedGrid> &grids);
+// Says in the only one of `grids` which rows it leaves as partial results.
+void set_rows_left_partial(GridOf what, std::vector<PlannedGrid> &grids);
 
 // Where the next launch puts its results: into the partial results, if there are any, which the first one sets.
 Destination next_destination(bool has_partial, bool finishes, bool sets);
