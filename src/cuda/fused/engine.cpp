@@ -2,9 +2,9 @@
 // The `fused` engine: kernels for all branches at once (sm90/), on GPUs of compute capability 9.0.
 //
 // Branches whose dilations do not divide one another, whose query rules do not mix, or that follow a curve take a grid
-// each, which share partial results in float32, as the parts of a rank's call do. The branches of one grid may be split
-// between two (plan/branch_split.hpp), which have partial results of a few heads at a time. Keys that count once are
-// told apart within a grid, so that there must be but one.
+// each, which share partial results in float32, as the parts of a rank's call do. Where there are two, one of all rows,
+// or the branches of one are split between two (plan/branch_split.hpp), only the rows of the other have some, of a few
+// heads at a time. Keys that count once are told apart within a grid, so that there must be but one.
 #include "engine/engine.hpp"
 #include "cuda/fused/call.hpp"
 #include "cuda/fused/plan/sequence_grids.hpp"

@@ -158,10 +158,26 @@ TEST(Split, SumsAreOfTheRowsOfOthers) {
         }
 }
 
+// Dilations that do not divide one another take two grids anyway.
+TEST(Split, TakesTwoGridsAsTheyAre) {
+    const Problem problem =
+        problem_of(20001, 8, 64, {{.segment = 256}, {.segment = 1000, .dilation = 2}, {.dilation = 63}});
+    const Plan plan(pattern_of(problem), plan_problem_of(problem));
+    for (const Kernel &kernel : kernels(problem.dim)) {
+        const std::vector<PlannedGrid> found = make_grids(plan, kernel.what, kernel.shape);
+        const auto split = split_branches(found, plan, kernel.what, kernel.shape, multiprocessors);
+        ASSERT_TRUE(found.size() == 2 && split);
+        EXPECT_EQ(split->front().tiles, found.back().tiles);
+        EXPECT_EQ(split->back().tiles.branch_count, 2);
+        EXPECT_EQ(split->back().tiles.rows_with_partial.branch_count, 1);
+        EXPECT_EQ(split->back().tiles.rows_with_partial.branches[0], found.back().tiles.branches[0]);
+    }
+}
+
 // Passes that follow one another anyway, or whose first part leaves rows out.
 TEST(Split, LeavesWhatItCannotCut) {
     const std::vector<Problem> problems = {
-        problem_of(1 << 18, 8, 64, {{.segment = 256}, {.segment = 1000, .dilation = 2}, {.dilation = 63}}),
+        problem_of(1 << 18, 8, 64, {{.segment = 256, .dilation = 2}, {.dilation = 63}}),
         problem_of(1 << 18, 8, 64, {{.segment = 256, .dilation = 2}, {.dilation = 64}}),
         local_and_global(1 << 18, ANNULUS_QUERY_RESIDUE)};
     for (const Problem &problem : problems)

@@ -21,6 +21,14 @@ GridOf grids_of(Side side) {
     return side == Side::queries ? GridOf::query_gradients : GridOf::key_gradients;
 }
 
+// The kernels write nothing but the problem's dtype, and add to no rows of the caller's; and the heads that share one
+// of K would still add to its rows.
+bool may_write_rows(const Problem &problem, Side side) {
+    if (side == Side::queries)
+        return problem.gradients.of_queries_are_plain();
+    return problem.heads == problem.kv_heads && problem.gradients.of_keys_are_plain();
+}
+
 // Lists the steps of a plan.
 class StepWriter {
   public:
@@ -169,27 +177,18 @@ void write_steps(const Plan &plan, CallPart part, BackwardPlan &result) {
 // Without split branches and stored dS.
 BackwardPlan plan_grids(const Plan &plan, CallPart part, BackwardGrids grids) {
     const Problem &problem = plan.problem();
-    const GradientTargets &targets = problem.gradients;
-    const bool is_whole = part == CallPart::whole, shares_keys = problem.heads != problem.kv_heads;
+    const bool is_whole = part == CallPart::whole;
     BackwardPlan result;
     result.queries.grids = std::move(grids.queries);
     result.keys.grids = std::move(grids.keys);
-    for (SideGrids *side : {&result.queries, &result.keys}) {
-        side->has_own_partial = is_whole && share_partial_results(side->grids);
-        side->finishes = finishes_rows(part, side->grids);
-        if (side->finishes)
-            set_rows_left_partial(grids_of(side == &result.queries ? Side::queries : Side::keys), side->grids);
+    for (const Side which : {Side::queries, Side::keys}) {
+        SideGrids &side = result.of(which);
+        const bool may_write = may_write_rows(problem, which);
+        side.has_own_partial = is_whole && (!may_write || share_partial_results(side.grids));
+        side.finishes = may_write && finishes_rows(part, side.grids);
+        if (side.finishes)
+            set_rows_left_partial(grids_of(which), side.grids);
     }
-    // The kernels write nothing but the problem's dtype, and add to no rows of the caller's; and the heads that share
-    // one of K would still add to its rows.
-    const auto only_partial = [&](SideGrids &side) {
-        side.has_own_partial = is_whole;
-        side.finishes = false;
-    };
-    if (!targets.of_queries_are_plain())
-        only_partial(result.queries);
-    if (shares_keys || !targets.of_keys_are_plain())
-        only_partial(result.keys);
     write_steps(plan, part, result);
     return result;
 }
@@ -209,14 +208,15 @@ void try_storing_ds(const Plan &plan, std::uint64_t limit, BackwardPlan &result)
 // Of a call's own keys: with the branches of one or both sides split.
 void split_part(const Plan &plan, int multiprocessors, BackwardPlan &result) {
     for (const Side which : {Side::queries, Side::keys}) {
-        SideGrids &side = which == Side::queries ? result.queries : result.keys;
-        if (!side.finishes)
+        SideGrids &side = result.of(which);
+        if (!may_write_rows(plan.problem(), which))
             continue;
         std::optional<std::vector<PlannedGrid>> grids =
             split_branches(side.grids, plan, grids_of(which), shape_of(plan.problem(), which), multiprocessors);
-        side.is_split = grids.has_value();
-        if (grids)
-            side.grids = *std::move(grids);
+        if (!grids)
+            continue;
+        side.is_split = side.finishes = true;
+        side.grids = *std::move(grids);
     }
     if (result.queries.is_split || result.keys.is_split)
         write_steps(plan, CallPart::own_keys, result);
@@ -234,11 +234,13 @@ bool try_splitting(const Plan &plan, int multiprocessors, std::uint64_t limit, B
         if (!grids)
             return;
         side.parts = parts_within(problem.batch, problem.heads, bytes_of_head, room);
-        if (side.parts)
-            side.grids = *std::move(grids);
+        if (!side.parts)
+            return;
+        side.grids = *std::move(grids);
+        side.has_own_partial = false;
     };
     split(Side::queries, splitting.queries, static_cast<std::size_t>(problem.queries.length) * row_bytes);
-    if (problem.heads == problem.kv_heads) // else the heads that share one of K add to its partial results
+    if (may_write_rows(problem, Side::keys))
         split(Side::keys, splitting.keys, 2 * static_cast<std::size_t>(problem.key_rows()) * row_bytes);
     if (!splitting.queries.parts && !splitting.keys.parts)
         return false;

@@ -55,6 +55,7 @@ struct BackwardPlan {
     std::vector<BackwardStep> steps;
 
     const SideGrids &of(Side side) const { return side == Side::queries ? queries : keys; }
+    SideGrids &of(Side side) { return side == Side::queries ? queries : keys; }
 };
 
 // What make_grids() says of both sides.

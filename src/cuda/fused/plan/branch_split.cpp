@@ -190,6 +190,14 @@ class GridTime {
     }
 };
 
+// All rows of a grid, whatever they meet.
+PartialRows rows_of(const TileGrid &grid) {
+    PartialRows rows{}; // with an empty window
+    std::ranges::copy(grid.branches, rows.branches);
+    rows.branch_count = grid.branch_count;
+    return rows;
+}
+
 // How many of the least dilated branches it is best to split off; 0: none.
 int find_split(const PlannedGrid &whole, const Plan &plan, GridOf what, const KernelShape &shape, int multiprocessors) {
     const int branches = whole.tiles.branch_count;
@@ -223,17 +231,34 @@ std::optional<std::vector<PlannedGrid>> split_after(int less_dilated, const Plan
     std::optional<PlannedGrid> last = grid_over(whole, 0, less_dilated, plan, what, shape);
     if (!others || !last || !last->is_complete)
         return std::nullopt;
-    PartialRows &with_partial = last->tiles.rows_with_partial;
-    std::ranges::copy(others->tiles.branches, with_partial.branches);
-    with_partial.branch_count = others->tiles.branch_count; // the window is empty
+    last->tiles.rows_with_partial = rows_of(others->tiles);
     last->tiles.rows_left_partial = rows_with_more_ranges(whole.tiles, what);
     return std::vector{*others, *last};
+}
+
+std::optional<std::vector<PlannedGrid>> as_split(const std::vector<PlannedGrid> &grids, GridOf what) {
+    if (grids.size() != 2)
+        return std::nullopt;
+    PlannedGrid last = grids.front();
+    const PlannedGrid &others = grids.back();
+    if (!last.is_complete || others.curve || last.tiles.has_residue_classes || others.tiles.has_residue_classes ||
+        others.tiles.sequence.row_count != last.tiles.sequence.row_count)
+        return std::nullopt;
+    PartialRows &left = last.tiles.rows_left_partial;
+    left = rows_with_more_ranges(last.tiles, what);
+    const PartialRows more = rows_with_more_ranges(others.tiles, what);
+    if (left.branch_count + more.branch_count > most_branches)
+        return std::nullopt;
+    std::copy_n(more.branches, more.branch_count, left.branches + left.branch_count);
+    left.branch_count += more.branch_count;
+    last.tiles.rows_with_partial = rows_of(others.tiles);
+    return std::vector{others, last};
 }
 
 std::optional<std::vector<PlannedGrid>> split_branches(const std::vector<PlannedGrid> &grids, const Plan &plan,
                                                        GridOf what, const KernelShape &shape, int multiprocessors) {
     if (grids.size() != 1)
-        return std::nullopt;
+        return as_split(grids, what);
     const PlannedGrid &whole = grids.front();
     if (!whole.is_complete || whole.tiles.branch_count < 2 || whole.tiles.has_residue_classes ||
         whole.tiles.sequence.row_count == 0)

@@ -18,8 +18,11 @@ namespace annulus {
 std::optional<std::vector<PlannedGrid>> split_after(int less_dilated, const PlannedGrid &whole, const Plan &plan,
                                                     GridOf what, const KernelShape &shape);
 
-// The only one of `grids` in two, if that is expected to save time on so many multiprocessors; else none. Kernels of
-// the same shape take the same time, whatever they compute.
+// Two grids that branches have to take, as such a split: the first of them comes last. None where that cannot be.
+std::optional<std::vector<PlannedGrid>> as_split(const std::vector<PlannedGrid> &grids, GridOf what);
+
+// The only one of `grids` in two, if that is expected to save time on so many multiprocessors, or both as they are;
+// else none. Kernels of the same shape take the same time, whatever they compute.
 std::optional<std::vector<PlannedGrid>> split_branches(const std::vector<PlannedGrid> &grids, const Plan &plan,
                                                        GridOf what, const KernelShape &shape, int multiprocessors);
 
