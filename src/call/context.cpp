@@ -68,9 +68,9 @@ std::vector<std::int64_t> annulus_context::known_lengths(std::int64_t rows) cons
 RankCalls &annulus_context::rank_calls(CallProblem problem, const std::vector<std::int64_t> &lengths,
                                        const Limits &limits, std::int64_t most_steps) {
     const int rank = comm->transport->rank();
-    const std::vector<Window> shards = make_shards(lengths);
+    const Shards shards = make_shards(lengths);
     problem.rows.sequence_length = check_lengths(lengths);
-    problem.rows.queries = problem.rows.keys = shards[static_cast<std::size_t>(rank)];
+    problem.rows.queries = problem.rows.keys = shards.pieces[static_cast<std::size_t>(rank)];
     check_element_count(problem.rows);
     return calls.of_ranks.get({problem, lengths, limits}, [&] {
         const annulus_config &own = required_config();
@@ -87,7 +87,7 @@ std::vector<std::int64_t> annulus_context::lengths_in(std::int64_t sequence_leng
 }
 
 Window annulus_context::shard_in(std::int64_t sequence_length) const {
-    return make_shards(lengths_in(sequence_length))[static_cast<std::size_t>(comm->transport->rank())];
+    return make_shards(lengths_in(sequence_length)).pieces[static_cast<std::size_t>(comm->transport->rank())];
 }
 
 const Problem &annulus_context::check_shard(const Problem &problem) const {

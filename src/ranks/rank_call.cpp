@@ -9,79 +9,102 @@
 // Batches are begun and finished in one order on all ranks, whatever each of them has to do in a round.
 #include "ranks/rank_call.hpp"
 
-#include "core/dtype_number.hpp"
 #include "core/error.hpp"
+#include "core/workspace.hpp"
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <tuple>
-#include <utility>
 
 namespace annulus {
 
-RankCall::RankCall(const RankPlan &plan, annulus_pass pass, const Engine &engine, Device &device, const Limits &limits)
-    : plan_(plan), pass_(pass), device_(device) {
-    if (!engine.has_parts)
-        throw Error(ANNULUS_ERROR_UNSUPPORTED, "engine %s computes on one rank only", engine_name(engine.id));
-    if (plan.local().problem().queries.length == 0)
-        return;
-    if (!plan.communicates()) {
-        prepare(plan.local(), CallPart::whole, engine, limits);
-        return;
-    }
-    Workspace ledger;
-    memory_.book(ledger, plan, pass);
-    own_bytes_ = ledger.used();
-    Limits left = limits;
+namespace {
+
+std::size_t aligned(std::size_t bytes) {
+    return (bytes + Workspace::alignment - 1) / Workspace::alignment * Workspace::alignment;
+}
+
+} // namespace
+
+RankCall::RankCall(const RankPlans::Shared &shared, annulus_pass pass, const Engine &engine, Device &device,
+                   const Limits &limits)
+    : shared_(shared), pass_(pass), device_(device) {
+    Limits of_shard = limits;
     if (limits.workspace_limit)
-        left.workspace_limit = limits.workspace_limit > own_bytes_ ? limits.workspace_limit - own_bytes_ : 1;
-    prepare(plan.local(), CallPart::own_keys, engine, left);
-    for (const RoundMemory &round : memory_.rounds)
-        for (const ReceiveSlots &slots : round.received)
-            prepare(plan.remote(*slots.message), CallPart::other_keys, engine, left);
-    for (const RoundMemory &round : memory_.rounds) {
-        const std::size_t sends = round.leaving.size(), receives = round.received.size();
-        for (auto [batches, sent, received] : {std::tuple(&batches_, sends, receives), {&returns_, receives, sends}}) {
-            Batch &batch = batches->emplace_back();
-            batch.sends.reserve(sent);
-            batch.receives.reserve(received);
+        of_shard.workspace_limit = std::max<std::uint64_t>(1, limits.workspace_limit / shared.shards.size());
+    std::size_t rounds = 0;
+    for (const RankPlans::Shard &shard : shared.shards) {
+        ShardCall &call = calls_.emplace_back(shard.plan, pass, engine, device, of_shard);
+        if (call.refusal())
+            return;
+        bytes_ += aligned(call.workspace_bytes());
+        rounds = std::max(rounds, call.rounds());
+    }
+    tensors_.resize(calls_.size());
+    runs_.resize(calls_.size());
+    rows_.resize(rounds);
+    gradients_.resize(rounds);
+    for (std::size_t i = 0; i < rounds; ++i) {
+        std::size_t sends = 0, receives = 0;
+        for (const ShardCall &call : calls_)
+            if (i < call.rounds()) {
+                sends += call.sends_of(i);
+                receives += call.receives_of(i);
+            }
+        for (auto [exchange, sent, received] :
+             {std::tuple(&rows_[i], sends, receives), {&gradients_[i], receives, sends}}) {
+            exchange->of_shards.sends.reserve(sent);
+            exchange->of_shards.receives.reserve(received);
+            exchange->travelling.sends.reserve(sent);
+            exchange->travelling.receives.reserve(received);
         }
     }
-    bytes_ += own_bytes_;
 }
 
-// All parts use the same workspace.
-void RankCall::prepare(const Plan &plan, CallPart part, const Engine &engine, const Limits &limits) {
-    if (refusal_)
-        return;
-    Preparation prepared = engine.prepare(plan, pass_, part, device_, limits);
-    refusal_ = prepared.refusal;
-    if (refusal_)
-        return;
-    bytes_ = std::max(bytes_, prepared.call->workspace_bytes());
-    parts_.push_back(std::move(prepared.call));
+const char *RankCall::refusal() const {
+    return calls_.back().refusal(); // there are none after one that is refused
 }
 
-const char *RankCall::tensor_refusal(const CallTensors &tensors) const {
-    return parts_.empty() ? nullptr : parts_.front()->tensor_refusal(tensors);
+void RankCall::place(std::size_t shard, const CallTensors &tensors, const Problem &rows,
+                     std::optional<SequenceTensors> &of_shard) const {
+    const RankPlans::Shard &own = shared_.shards[shard];
+    Problem placed = rows;
+    placed.queries.start = placed.keys.start = own.position_of_row_0;
+    of_shard.emplace(tensors, pass_, placed, shared_.sequence, own.plan.local().problem());
 }
 
-// What one call does with its messages and parts.
+const char *RankCall::tensor_refusal(const CallTensors &tensors, const Problem &rows) const {
+    std::optional<SequenceTensors> of_shard;
+    for (std::size_t i = 0; i < calls_.size(); ++i) {
+        place(i, tensors, rows, of_shard);
+        if (const char *const refusal = calls_[i].tensor_refusal(of_shard->get()))
+            return refusal;
+    }
+    return nullptr;
+}
+
+std::int64_t RankCall::row_alignment() const {
+    std::int64_t most = 1;
+    for (const ShardCall &call : calls_)
+        most = std::max(most, call.row_alignment());
+    return most;
+}
+
 class RankCall::Run {
   public:
-    Run(RankCall &call, const CallTensors &tensors, void *workspace, void *stream, Transport &transport,
-        MessageCopier &copier)
-        : call_(call), memory_(call.memory_), problem_(call.plan_.local().problem()), tensors_(tensors),
-          transport_(transport), copier_(copier), streams_(call.device_.streams()), stream_(stream),
+    Run(RankCall &call, const CallTensors &tensors, const Problem &rows, void *workspace, void *stream,
+        Transport &transport, MessageCopier &copier)
+        : call_(call), runs_(call.runs_), transport_(transport), device_(call.device_), streams_(call.device_.streams()), stream_(stream),
           comm_(streams_ ? streams_->comm_stream() : nullptr) {
-        Workspace own(workspace);
-        memory_.book(own, call.plan_, call.pass_);
-        for (std::vector<Batch> *batches : {&call.batches_, &call.returns_})
-            for (Batch &batch : *batches) {
-                batch.sends.clear();
-                batch.receives.clear();
-            }
-        of_parts_ = workspace ? static_cast<std::byte *>(workspace) + own.used() : nullptr;
+        auto *memory = static_cast<std::byte *>(workspace);
+        for (std::size_t i = 0; i < call.calls_.size(); ++i) {
+            ShardCall &shard = call.calls_[i];
+            call.place(i, tensors, rows, call.tensors_[i]);
+            runs_[i].emplace(shard, call.tensors_[i]->get(), memory, stream, comm_, copier);
+            if (memory)
+                memory += aligned(shard.workspace_bytes());
+        }
     }
 
     // A call that fails half-way leaves its messages behind.
@@ -90,7 +113,7 @@ class RankCall::Run {
             return;
         transport_.abort();
         try { // a broken transport gives up what was begun
-            transport_.finish({}, call_.device_, comm_);
+            transport_.finish({}, device_, comm_);
         } catch (const Error &) {
         }
         try {
@@ -102,12 +125,13 @@ class RankCall::Run {
     Run &operator=(const Run &) = delete;
 
     void run() {
-        const std::size_t rounds = memory_.rounds.size();
+        const std::size_t rounds = call_.rows_.size();
+        is_done_ = rounds == 0; // nobody waits for this rank
         const bool returns = call_.pass_ == ANNULUS_PASS_BACKWARD;
-        auto part = call_.parts_.begin();
-        PreparedCall &own_keys = **part++;
-        start(0);
-        own_keys.run(tensors_, memory_.own, of_parts_, stream_);
+        if (rounds > 0)
+            start(0);
+        for (std::optional<ShardCall::Run> &run : runs_)
+            run->attend_to_own_keys();
         for (std::size_t i = 0; i < rounds; ++i) {
             if (returns && i >= 2)
                 finish_return(i - 2);
@@ -116,18 +140,19 @@ class RankCall::Run {
                 start_return(i - 1);
             if (i + 1 < rounds)
                 start(i + 1);
-            for (const ReceiveSlots &slots : memory_.rounds[i].received)
-                attend_to(slots, **part++);
+            for_each_in(i, [&](ShardCall::Run &run) { run.attend_to_others(i); });
         }
-        if (returns) {
+        if (returns && rounds > 0) {
             if (rounds >= 2)
                 finish_return(rounds - 2);
             start_return(rounds - 1);
             finish_return(rounds - 1);
         }
-        order(stream_, comm_);
+        if (rounds > 0)
+            order(stream_, comm_);
         is_done_ = true;
-        own_keys.finish(tensors_, memory_.own, stream_);
+        for (std::optional<ShardCall::Run> &run : runs_)
+            run->write_outputs();
     }
 
   private:
@@ -137,130 +162,94 @@ class RankCall::Run {
             streams_->wait(later, streams_->record(earlier));
     }
 
-    void attend_to(const ReceiveSlots &slots, PreparedCall &part) {
-        CallTensors arrived = tensors_;
-        arrived.k = slots_tensor(*slots.message, slots.rows.first());
-        arrived.v = slots_tensor(*slots.message, slots.rows.second());
-        part.run(arrived, memory_.partial_results(slots), of_parts_, stream_);
+    template <class Use> void for_each_in(std::size_t round, const Use &use) {
+        for (std::optional<ShardCall::Run> &run : runs_)
+            if (round < run->rounds())
+                use(*run);
     }
 
-    RowView own_rows(const annulus_tensor &tensor) const {
-        return {tensor.data, tensor.stride[0], tensor.stride[2], tensor.stride[1], problem_.keys.start, 1};
-    }
-    // Rows that lie head by head.
-    RowView packed_rows(void *data, std::int64_t rows, std::int64_t start, std::int64_t stride) const {
-        const std::int64_t d = problem_.head_dim;
-        return {data, problem_.kv_heads * rows * d, rows * d, d, start, stride};
-    }
-    RowView slots_of(const Message &message, std::byte *data) const {
-        return packed_rows(data, message.slots(), message.keys.start, message.stride);
-    }
-    RowView own_gradients(void *data) const { return packed_rows(data, problem_.keys.length, problem_.keys.start, 1); }
-    annulus_tensor slots_tensor(const Message &message, std::byte *data) const {
-        const std::int64_t slots = message.slots(), d = problem_.head_dim, g = problem_.kv_heads;
-        return {data, problem_.dtype, 4, {problem_.batch, slots, g, d}, {g * slots * d, d, slots * d, 1}};
-    }
-
-    // Between the wire and the rows of two tensors: pack, unpack or add.
-    void copy(void (MessageCopier::*way)(const RowMove &, void *), const WireBuffer &buffer, annulus_dtype dtype,
-              const RowView &first, const RowView &second) {
-        const Message &message = *buffer.message;
-        for (const auto &[rows, wire] : {std::pair(&first, buffer.wire.first()), {&second, buffer.wire.second()}})
-            (copier_.*way)({&message, buffer.table, dtype, problem_.batch, problem_.head_dim, *rows, wire}, comm_);
+    // pack(run, batch) for each run, and on their way.
+    template <class Pack> void begin(std::size_t round, Exchange &exchange, const Pack &pack) {
+        auto &[of_shards, travelling] = exchange;
+        of_shards.sends.clear();
+        of_shards.receives.clear();
+        order(comm_, stream_);
+        for_each_in(round, [&](ShardCall::Run &run) { pack(run, of_shards); });
+        for (std::vector<ShardTransfer> *transfers : {&of_shards.sends, &of_shards.receives})
+            sort(*transfers);
+        travel(of_shards.sends, travelling.sends);
+        travel(of_shards.receives, travelling.receives);
+        // What is computed next would leave no multiprocessor to all this, and the others wait for it.
+        order(stream_, comm_);
+        transport_.begin(travelling, device_, comm_);
+        copy_at_home(of_shards);
     }
 
-    void fill_tables(const std::vector<WireBuffer> &buffers) {
-        for (const WireBuffer &buffer : buffers)
-            copier_.fill(buffer.table, call_.plan_.local(), *buffer.message, comm_);
+    // In one order at both ends.
+    static void sort(std::vector<ShardTransfer> &transfers) {
+        std::ranges::sort(transfers, {}, [](const ShardTransfer &transfer) {
+            const Message &message = *transfer.message;
+            return std::tuple(message.from, message.to, message.keys.start);
+        });
     }
 
-    static void add_transfer(std::vector<Transfer> &transfers, int peer, const RowPair &pair) {
-        transfers.push_back({peer, pair.memory, static_cast<std::size_t>(2 * pair.bytes)});
+    int owner(int shard) const { return call_.shared_.shards.front().plan.schedule().owner(shard); }
+    bool travels(const Message &message) const { return owner(message.from) != owner(message.to); }
+
+    // Of each message between ranks the other end.
+    void travel(const std::vector<ShardTransfer> &all, std::vector<Transfer> &travelling) const {
+        travelling.clear();
+        for (const ShardTransfer &transfer : all) {
+            const int from = owner(transfer.message->from), to = owner(transfer.message->to);
+            if (from != to)
+                travelling.push_back({from == transport_.rank() ? to : from, transfer.data, transfer.bytes});
+        }
     }
 
-    static const WireBuffer *buffer_of(const std::vector<WireBuffer> &buffers, const Message &message) {
-        const auto found = std::find_if(buffers.begin(), buffers.end(),
-                                        [&](const WireBuffer &buffer) { return buffer.message == &message; });
-        return found == buffers.end() ? nullptr : &*found;
+    // Messages between two shards of the rank.
+    void copy_at_home(const ShardBatch &batch) {
+        const auto is_next = [&](const ShardTransfer &transfer) { return !travels(*transfer.message); };
+        auto receive = batch.receives.begin();
+        for (const ShardTransfer &send : batch.sends) {
+            if (!is_next(send))
+                continue;
+            receive = std::find_if(receive, batch.receives.end(), is_next);
+            device_.copy(receive->data, send.data, send.bytes, comm_);
+            ++receive;
+        }
     }
 
     void start(std::size_t i) {
-        const RoundMemory &round = memory_.rounds[i];
-        order(comm_, stream_);
-        Batch &batch = call_.batches_[i];
-        fill_tables(round.leaving);
-        fill_tables(round.arriving);
-        for (const WireBuffer &buffer : round.leaving) {
-            copy(&MessageCopier::pack, buffer, problem_.dtype, own_rows(tensors_.k), own_rows(tensors_.v));
-            add_transfer(batch.sends, buffer.message->to, buffer.wire);
-        }
-        for (const ReceiveSlots &slots : round.received) {
-            const WireBuffer *buffer = buffer_of(round.arriving, *slots.message);
-            add_transfer(batch.receives, slots.message->from, buffer ? buffer->wire : slots.rows);
-        }
-        // What is computed next would leave no multiprocessor to all this, and the others wait for it.
-        order(stream_, comm_);
-        transport_.begin(batch, call_.device_, comm_);
+        begin(i, call_.rows_[i], [&](ShardCall::Run &run, ShardBatch &batch) { run.pack_rows(i, batch); });
     }
 
     void finish(std::size_t i) {
-        const RoundMemory &round = memory_.rounds[i];
-        transport_.finish(call_.batches_[i], call_.device_, comm_);
-        for (const ReceiveSlots &slots : round.received)
-            if (const WireBuffer *buffer = buffer_of(round.arriving, *slots.message))
-                copy(&MessageCopier::unpack, *buffer, problem_.dtype, slots_of(*slots.message, slots.rows.first()),
-                     slots_of(*slots.message, slots.rows.second()));
+        transport_.finish(call_.rows_[i].travelling, device_, comm_);
+        for_each_in(i, [&](ShardCall::Run &run) { run.unpack_rows(i); });
         order(stream_, comm_);
     }
 
     void start_return(std::size_t i) {
-        const RoundMemory &round = memory_.rounds[i];
-        order(comm_, stream_);
-        Batch &batch = call_.returns_[i];
-        fill_tables(round.returning);
-        fill_tables(round.returned);
-        for (const ReceiveSlots &slots : round.received) {
-            const WireBuffer *buffer = buffer_of(round.returning, *slots.message);
-            if (buffer)
-                copy(&MessageCopier::pack, *buffer, sum_dtype(problem_.dtype),
-                     slots_of(*slots.message, slots.gradients.first()),
-                     slots_of(*slots.message, slots.gradients.second()));
-            add_transfer(batch.sends, slots.message->from, buffer ? buffer->wire : slots.gradients);
-        }
-        for (const WireBuffer &buffer : round.returned)
-            add_transfer(batch.receives, buffer.message->to, buffer.wire);
-        order(stream_, comm_);
-        transport_.begin(batch, call_.device_, comm_);
+        begin(i, call_.gradients_[i], [&](ShardCall::Run &run, ShardBatch &batch) { run.pack_gradients(i, batch); });
     }
 
     void finish_return(std::size_t i) {
-        transport_.finish(call_.returns_[i], call_.device_, comm_);
-        for (const WireBuffer &buffer : memory_.rounds[i].returned)
-            copy(&MessageCopier::add, buffer, sum_dtype(problem_.dtype), own_gradients(memory_.own.d_k),
-                 own_gradients(memory_.own.d_v));
+        transport_.finish(call_.gradients_[i].travelling, device_, comm_);
+        for_each_in(i, [&](ShardCall::Run &run) { run.add_gradients(i); });
     }
 
     RankCall &call_;
-    RankMemory &memory_;
-    const Problem &problem_;
-    const CallTensors &tensors_;
+    std::deque<std::optional<ShardCall::Run>> &runs_;
     Transport &transport_;
-    MessageCopier &copier_;
+    Device &device_;
     DeviceStreams *const streams_;
     void *const stream_, *const comm_;
-    void *of_parts_ = nullptr; // their workspace
     bool is_done_ = false;
 };
 
-void RankCall::run(const CallTensors &tensors, void *workspace, void *stream, Transport &transport,
-                   MessageCopier &copier) {
-    if (parts_.empty())
-        return;
-    if (!plan_.communicates()) {
-        parts_.front()->run(tensors, {}, workspace, stream);
-        return;
-    }
-    Run(*this, tensors, workspace, stream, transport, copier).run();
+void RankCall::run(const CallTensors &tensors, const Problem &rows, void *workspace, void *stream,
+                   Transport &transport, MessageCopier &copier) {
+    Run(*this, tensors, rows, workspace, stream, transport, copier).run();
 }
 
 } // namespace annulus

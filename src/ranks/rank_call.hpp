@@ -1,54 +1,57 @@
 // SPDX-License-Identifier: Apache-2.0
-// A call over several ranks: this rank's queries meet the keys of its own shard while rows of other shards are on their
-// way, then each of those as it arrives, in one running softmax. Backward returns the gradients of the rows that came
-// to their owners, who add them up in the order of the hops: the same bits every time.
+// A rank's call of a sequence that several ranks share: those of its shards, whose messages travel together.
 #pragma once
 
-#include "engine/engine.hpp"
-#include "ranks/message_copier.hpp"
-#include "ranks/rank_memory.hpp"
-#include "ranks/rank_plan.hpp"
-#include "transport/transport.hpp"
+#include "engine/sequence_calls.hpp"
+#include "ranks/rank_plans.hpp"
+#include "ranks/shard_call.hpp"
 
 #include <cstddef>
-#include <memory>
+#include <deque>
+#include <optional>
 #include <vector>
 
 namespace annulus {
 
-// One rank's part of a call, prepared once. Used by one thread at a time.
+// Prepared once. Used by one thread at a time.
 class RankCall {
   public:
-    // `plan` and `device` outlive it.
-    RankCall(const RankPlan &plan, annulus_pass pass, const Engine &engine, Device &device, const Limits &limits);
+    // `shared` and `device` outlive it.
+    RankCall(const RankPlans::Shared &shared, annulus_pass pass, const Engine &engine, Device &device,
+             const Limits &limits);
 
-    // Why the engine cannot serve the rank, or cannot take its tensors; null if it can. Rows that arrive from other
-    // ranks suit every engine.
-    const char *refusal() const { return refusal_; }
-    const char *tensor_refusal(const CallTensors &tensors) const;
-    std::int64_t row_alignment() const { return parts_.empty() ? 1 : parts_.front()->row_alignment(); }
-
-    // Within the limit where the engine can keep it.
+    // As ShardCall's; of `rows`, the rank's among those of all.
+    const char *refusal() const;
+    const char *tensor_refusal(const CallTensors &tensors, const Problem &rows) const;
+    std::int64_t row_alignment() const;
     std::size_t workspace_bytes() const { return bytes_; }
 
-    // The tensors are those of the rank's shard; where the shard is empty they are not touched.
-    void run(const CallTensors &tensors, void *workspace, void *stream, Transport &transport, MessageCopier &copier);
+    // The tensors are those of all of the rank's rows.
+    void run(const CallTensors &tensors, const Problem &rows, void *workspace, void *stream, Transport &transport,
+             MessageCopier &copier);
 
   private:
     class Run;
 
-    void prepare(const Plan &plan, CallPart part, const Engine &engine, const Limits &limits);
+    // Of a round: what the shards send and receive, and of it what goes to and comes from other ranks.
+    struct Exchange {
+        ShardBatch of_shards;
+        Batch travelling;
+    };
 
-    const RankPlan &plan_;
+    // The shard's part of the tensors.
+    void place(std::size_t shard, const CallTensors &tensors, const Problem &rows,
+               std::optional<SequenceTensors> &of_shard) const;
+
+    const RankPlans::Shared &shared_;
     const annulus_pass pass_;
     Device &device_;
-    // Of the whole call, where the rank does not communicate; else with its own keys, then with those of each message,
-    // round by round. None where the shard is empty.
-    std::vector<std::unique_ptr<PreparedCall>> parts_;
-    const char *refusal_ = nullptr;
-    std::size_t bytes_ = 0, own_bytes_ = 0; // in all; of those what no part uses
-    RankMemory memory_;
-    std::vector<Batch> batches_, returns_; // of each round
+    std::deque<ShardCall> calls_; // of the shards
+    std::size_t bytes_ = 0;
+    std::vector<Exchange> rows_, gradients_; // of each round
+    // Of a run: made here, since once the ranks have agreed nothing is allocated.
+    std::deque<std::optional<SequenceTensors>> tensors_;
+    std::deque<std::optional<ShardCall::Run>> runs_;
 };
 
 } // namespace annulus

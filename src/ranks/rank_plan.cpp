@@ -35,10 +35,10 @@ std::int64_t bytes_of_rows(const Problem &problem, std::int64_t rows, annulus_dt
     return problem.batch * rows * problem.head_dim * dtype_bytes(dtype);
 }
 
-RankPlan::RankPlan(const Pattern &pattern, const Problem &problem, const std::vector<Window> &shards, int rank,
+RankPlan::RankPlan(const Pattern &pattern, const Problem &problem, const Shards &shards, int shard,
                    annulus_exchange exchange, std::int64_t most_steps)
-    : local_(pattern, local_problem(problem, shards[static_cast<std::size_t>(rank)])),
-      schedule_(local_, shards, rank, exchange, most_steps) {
+    : local_(pattern, local_problem(problem, shards.pieces[static_cast<std::size_t>(shard)])),
+      schedule_(local_, shards, shard, exchange, most_steps) {
     const Plan of_remote(remote_pattern(pattern), problem);
     for (const Round &round : schedule_.rounds())
         for (const Message *message : round.receives)
@@ -59,10 +59,11 @@ std::uint64_t bytes_of_messages(const RankPlan &plan, std::vector<const Message 
     std::int64_t bytes = 0;
     for (const Round &round : plan.schedule().rounds())
         for (const Message *message : round.*messages)
-            if (__builtin_add_overflow(bytes, 2 * bytes_of_rows(problem, message->total_rows(), dtype), &bytes))
+            if (plan.schedule().travels(*message) &&
+                __builtin_add_overflow(bytes, 2 * bytes_of_rows(problem, message->total_rows(), dtype), &bytes))
                 throw Error(ANNULUS_ERROR_ARGUMENT,
                             "the rows that rank %d would exchange with the others are more than 64 bits can count",
-                            plan.schedule().rank());
+                            plan.schedule().owner(plan.schedule().shard()));
     return static_cast<std::uint64_t>(bytes);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one rank does for a problem: its queries meet the keys of its own shard, and those rows of other shards that
-// they attend to.
+// What is done for one shard of a problem, by the rank that has it: its queries meet its own keys, and those rows of
+// other shards that they attend to.
 #pragma once
 
 #include "core/plan.hpp"
@@ -19,17 +19,18 @@ namespace annulus {
 class RankPlan {
   public:
     // The problem's windows are not looked at. Throws as Schedule.
-    RankPlan(const Pattern &pattern, const Problem &problem, const std::vector<Window> &shards, int rank,
+    RankPlan(const Pattern &pattern, const Problem &problem, const Shards &shards, int shard,
              annulus_exchange exchange, std::int64_t most_steps);
 
-    // The rank's queries against its own keys.
+    // The shard's queries against its own keys.
     const Plan &local() const { return local_; }
-    // The rank's queries against the keys of a message. None of them is hidden, and padding keys are with the own keys.
+    // The shard's queries against the keys of a message. None of them is hidden, and padding keys are with the own keys.
     const Plan &remote(const Message &message) const { return remote_.at(&message); }
     const Schedule &schedule() const { return schedule_; }
-    // Whether the rank sends or receives anything.
+    // Whether the shard has anything to do with others, be they the same rank's.
     bool communicates() const;
 
+    // To and from other ranks.
     std::uint64_t sent_bytes(annulus_pass pass) const;
     std::uint64_t received_bytes(annulus_pass pass) const;
 

@@ -9,31 +9,48 @@ namespace annulus {
 
 namespace {
 
-Problem with_windows(Problem problem, const Window &shard) {
-    problem.queries = problem.keys = shard;
+Problem with_windows(Problem problem, const Window &rows) {
+    problem.queries = problem.keys = rows;
     return problem;
 }
 
+Window rows_of(const Shards &shards, int rank) {
+    if (std::ranges::count(shards.owners, rank) == 1)
+        return shards.pieces[static_cast<std::size_t>(std::ranges::find(shards.owners, rank) - shards.owners.begin())];
+    return {0, shards.rows_of(rank)};
+}
+
 // The part of each shard that belongs to a sequence, in positions of the sequence.
-std::vector<Window> shards_of(const Window &rows, const std::vector<Window> &shards) {
-    std::vector<Window> parts;
+Shards shards_of(const Window &rows, Shards shards) {
     std::int64_t start = 0;
-    for (const Window &shard : shards) {
-        parts.push_back({start, intersect(shard, rows).length});
-        start = parts.back().end();
+    for (Window &piece : shards.pieces) {
+        piece = {start, intersect(piece, rows).length};
+        start = piece.end();
     }
-    return parts;
+    return shards;
 }
 
 } // namespace
 
-RankPlans::RankPlans(const Pattern &pattern, const CallProblem &problem, const std::vector<Window> &shards, int rank,
+RankPlans::RankPlans(const Pattern &pattern, const CallProblem &problem, const Shards &shards, int rank,
                      annulus_exchange exchange, std::int64_t most_steps)
-    : rows_(with_windows(problem.rows, shards[static_cast<std::size_t>(rank)])), covers_rows_(true) {
-    const Window &shard = rows_.queries;
+    : rows_(with_windows(problem.rows, rows_of(shards, rank))), covers_rows_(true) {
+    const bool is_one_shard = std::ranges::count(shards.owners, rank) == 1;
+    // The rank's rows of a sequence; those of shards that lie one behind the other as a shard each.
     const auto share = [&](const Sequence &sequence) {
-        shared_.emplace_back(sequence, pattern, problem_of(rows_, sequence), shards_of(sequence.rows, shards), rank,
-                             exchange, most_steps);
+        Shared &shared = shared_.emplace_back(sequence);
+        const Shards parts = shards_of(sequence.rows, shards);
+        std::int64_t row = is_one_shard ? rows_.queries.start : 0;
+        for (std::size_t i = 0; i < shards.pieces.size(); ++i) {
+            if (shards.owners[i] != rank)
+                continue;
+            const Window &piece = shards.pieces[i];
+            const std::int64_t position_of_row_0 = is_one_shard ? row : piece.start - row;
+            if (parts.pieces[i].length > 0 || is_one_shard)
+                shared.shards.emplace_back(position_of_row_0, pattern, problem_of(rows_, sequence), parts,
+                                           static_cast<int>(i), exchange, most_steps);
+            row += piece.length;
+        }
     };
     if (problem.sequences.empty()) {
         share({0, rows_.batch, {0, rows_.sequence_length}});
@@ -48,35 +65,40 @@ RankPlans::RankPlans(const Pattern &pattern, const CallProblem &problem, const s
                 "sequence_starts or sequence_lengths of options reach row %lld; there are %lld rows on all ranks "
                 "together",
                 static_cast<long long>(sequence.rows.end()), static_cast<long long>(rows_.sequence_length));
-        const std::int64_t here = intersect(shard, sequence.rows).length;
+        const std::int64_t here = shards_of(sequence.rows, shards).rows_of(rank);
         covered += here * sequence.batches;
-        if (here == sequence.rows.length)
+        if (is_one_shard && here == sequence.rows.length)
             own.push_back(sequence);
         else if (here > 0)
             share(sequence);
     }
-    covers_rows_ = covered == rows_.batch * shard.length;
+    covers_rows_ = covered == rows_.batch * rows_.queries.length;
     if (!own.empty())
         own_.emplace(pattern, CallProblem{rows_, std::move(own)});
 }
 
 annulus_exchange RankPlans::exchange() const {
-    const bool rings = std::ranges::any_of(
-        shared_, [](const Shared &shared) { return shared.plan.schedule().exchange() == ANNULUS_EXCHANGE_RING; });
+    const bool rings = std::ranges::any_of(shared_, [](const Shared &shared) {
+        return std::ranges::any_of(shared.shards, [](const Shard &shard) {
+            return shard.plan.schedule().exchange() == ANNULUS_EXCHANGE_RING;
+        });
+    });
     return rings ? ANNULUS_EXCHANGE_RING : ANNULUS_EXCHANGE_GATHER;
 }
 
 std::uint64_t RankPlans::sent_bytes(annulus_pass pass) const {
     std::uint64_t sum = 0;
     for (const Shared &shared : shared_)
-        sum += shared.plan.sent_bytes(pass);
+        for (const Shard &shard : shared.shards)
+            sum += shard.plan.sent_bytes(pass);
     return sum;
 }
 
 std::uint64_t RankPlans::received_bytes(annulus_pass pass) const {
     std::uint64_t sum = 0;
     for (const Shared &shared : shared_)
-        sum += shared.plan.received_bytes(pass);
+        for (const Shard &shard : shared.shards)
+            sum += shard.plan.received_bytes(pass);
     return sum;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What one rank does for the sequences of a call: those that it has all rows of are its own affair, those that it
-// shares with other ranks are a RankPlan each.
+// shares with other ranks are a RankPlan for each of its shards.
 #pragma once
 
 #include "core/sequences.hpp"
@@ -20,24 +20,28 @@ namespace annulus {
 // A function of pattern, problem and shards.
 class RankPlans {
   public:
-    struct Shared {
-        Sequence sequence;
-        RankPlan plan; // stays where it is made
+    struct Shard {
+        std::int64_t position_of_row_0; // of the rank's rows, where they went on before the shard as they do in it
+        RankPlan plan;                  // stays where it is made
 
         template <class... Arguments>
-        explicit Shared(const Sequence &of_rows, Arguments &&...arguments)
-            : sequence(of_rows), plan(std::forward<Arguments>(arguments)...) {}
+        explicit Shard(std::int64_t position, Arguments &&...arguments)
+            : position_of_row_0(position), plan(std::forward<Arguments>(arguments)...) {}
+    };
+    struct Shared {
+        Sequence sequence;
+        std::deque<Shard> shards; // in which the rank has rows of it
     };
 
     // The problem's windows are not looked at. Throws as Schedule, and Error(ANNULUS_ERROR_ARGUMENT) where a sequence
     // leaves the rows of all ranks.
-    RankPlans(const Pattern &pattern, const CallProblem &problem, const std::vector<Window> &shards, int rank,
+    RankPlans(const Pattern &pattern, const CallProblem &problem, const Shards &shards, int rank,
               annulus_exchange exchange, std::int64_t most_steps);
     // Calls refer to it.
     RankPlans(const RankPlans &) = delete;
     RankPlans &operator=(const RankPlans &) = delete;
 
-    // The rank's rows among those of all.
+    // The rank's rows: where they are one shard among those of all, else from 0 on.
     const Problem &rows() const { return rows_; }
     // Sequences of which it has all rows; null where there are none.
     const SequencePlans *own() const { return own_ ? &*own_ : nullptr; }

@@ -11,7 +11,7 @@ RankSequences::RankSequences(const RankPlans &plans, annulus_pass pass, const En
     if (plans.own())
         own_ = prepare_sequences(engine, *plans.own(), pass, device, limits);
     for (const RankPlans::Shared &shared : plans.shared())
-        shared_.emplace_back(shared.plan, pass, engine, device, limits);
+        shared_.emplace_back(shared, pass, engine, device, limits);
 }
 
 const char *RankSequences::refusal() const {
@@ -19,27 +19,11 @@ const char *RankSequences::refusal() const {
     return refuses == shared_.end() ? own_.refusal : refuses->refusal();
 }
 
-namespace {
-
-// Calls use(call, its tensors) for the calls of the shared sequences.
-template <class Calls, class Use>
-void for_each_shared(const RankPlans &plans, annulus_pass pass, Calls &calls, const CallTensors &tensors,
-                     const Use &use) {
-    auto call = calls.begin();
-    for (const RankPlans::Shared &shared : plans.shared()) {
-        const Problem &own = shared.plan.local().problem();
-        use(*call++, SequenceTensors(tensors, pass, plans.rows(), shared.sequence, own).get());
-    }
-}
-
-} // namespace
-
 const char *RankSequences::tensor_refusal(const CallTensors &tensors) const {
     const char *refusal = own_.call ? own_.call->tensor_refusal(tensors) : nullptr;
-    for_each_shared(plans_, pass_, shared_, tensors, [&](const RankCall &call, const CallTensors &own) {
+    for (const RankCall &call : shared_)
         if (!refusal)
-            refusal = call.tensor_refusal(own);
-    });
+            refusal = call.tensor_refusal(tensors, plans_.rows());
     return refusal;
 }
 
@@ -63,9 +47,8 @@ void RankSequences::run(const CallTensors &tensors, void *workspace, void *strea
         engine_.clear(plans_.rows(), pass_, tensors, device_, limits_, stream);
     if (own_.call)
         own_.call->run(tensors, {}, workspace, stream);
-    for_each_shared(plans_, pass_, shared_, tensors, [&](RankCall &call, const CallTensors &own) {
-        call.run(own, workspace, stream, transport, copier);
-    });
+    for (RankCall &call : shared_)
+        call.run(tensors, plans_.rows(), workspace, stream, transport, copier);
 }
 
 } // namespace annulus

@@ -17,19 +17,18 @@ std::vector<Message> make_messages(const Plan &plan, const std::vector<Window> &
     return MessageMaker(plan, shards, from, call_steps).make(from, to);
 }
 
-Schedule::Schedule(const Plan &plan, std::vector<Window> shards, int rank, annulus_exchange exchange,
-                   std::int64_t most_steps)
-    : shards_(std::move(shards)), rank_(rank), exchange_(exchange) {
+Schedule::Schedule(const Plan &plan, Shards shards, int shard, annulus_exchange exchange, std::int64_t most_steps)
+    : shards_(std::move(shards)), shard_(shard), exchange_(exchange) {
     if (exchange_ == ANNULUS_EXCHANGE_AUTO)
-        exchange_ = gather_is_small(plan, shards_) ? ANNULUS_EXCHANGE_GATHER : ANNULUS_EXCHANGE_RING;
-    const int ranks = static_cast<int>(shards_.size());
-    outgoing_.resize(static_cast<std::size_t>(ranks - 1));
+        exchange_ = gather_is_small(plan, shards_.pieces) ? ANNULUS_EXCHANGE_GATHER : ANNULUS_EXCHANGE_RING;
+    const int count = static_cast<int>(shards_.pieces.size());
+    outgoing_.resize(static_cast<std::size_t>(count - 1));
     incoming_.resize(outgoing_.size());
-    MessageMaker maker(plan, shards_, rank_, most_steps);
-    for (int hop = 1; hop < ranks; ++hop) { // a peer is `hop` places after this rank, and it as many after the peer
-        const int peer = (rank_ + hop) % ranks;
-        outgoing_[static_cast<std::size_t>(hop - 1)] = maker.make(rank_, peer);
-        incoming_[static_cast<std::size_t>(ranks - hop - 1)] = maker.make(peer, rank_);
+    MessageMaker maker(plan, shards_.pieces, shard_, most_steps);
+    for (int hop = 1; hop < count; ++hop) { // a peer is `hop` places after this shard, and it as many after the peer
+        const int peer = (shard_ + hop) % count;
+        outgoing_[static_cast<std::size_t>(hop - 1)] = maker.make(shard_, peer);
+        incoming_[static_cast<std::size_t>(count - hop - 1)] = maker.make(peer, shard_);
     }
     // Hops in which this rank has nothing to do stand there too: messages between two ranks have one order on both.
     if (exchange_ == ANNULUS_EXCHANGE_RING)
@@ -45,11 +44,19 @@ Schedule::Schedule(const Plan &plan, std::vector<Window> shards, int rank, annul
     }
 }
 
-std::vector<Window> make_shards(const std::vector<std::int64_t> &lengths) {
-    std::vector<Window> shards;
+std::int64_t Shards::rows_of(int rank) const {
+    std::int64_t rows = 0;
+    for (std::size_t i = 0; i < pieces.size(); ++i)
+        rows += owners[i] == rank ? pieces[i].length : 0;
+    return rows;
+}
+
+Shards make_shards(const std::vector<std::int64_t> &lengths) {
+    Shards shards;
     std::int64_t start = 0;
     for (const std::int64_t length : lengths) {
-        shards.push_back({start, length});
+        shards.owners.push_back(static_cast<int>(shards.pieces.size()));
+        shards.pieces.push_back({start, length});
         start += length;
     }
     return shards;

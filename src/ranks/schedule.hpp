@@ -85,7 +85,17 @@ struct Round {
     std::vector<const Message *> sends, receives;
 };
 
-// One rank's messages, those from one rank to another in one round. The exchange `ring` has ranks - 1 hops: in hop t a
+// The parts of a sequence that ranks hold, in the order of their positions: of each the rank whose it is.
+struct Shards {
+    std::vector<Window> pieces;
+    std::vector<int> owners;
+
+    bool operator==(const Shards &) const = default;
+    // Rows of a rank, which has its pieces one after the other.
+    std::int64_t rows_of(int rank) const;
+};
+
+// One shard's messages, those from one rank to another in one round. The exchange `ring` has ranks - 1 hops: in hop t a
 // rank sends to the rank t places after it and receives from the rank t places before it, so that two buffers are
 // enough. `gather` has all of them in one round.
 class Schedule {
@@ -93,28 +103,31 @@ class Schedule {
     // `plan` is of the whole sequence. Equal on all ranks: shards, plan and exchange. Throws
     // Error(ANNULUS_ERROR_UNSUPPORTED) where the messages of this rank take more than `most_steps`. The exchange `auto`
     // becomes `ring` where the choice takes more than estimate_steps.
-    Schedule(const Plan &plan, std::vector<Window> shards, int rank, annulus_exchange exchange,
-             std::int64_t most_steps);
+    Schedule(const Plan &plan, Shards shards, int shard, annulus_exchange exchange, std::int64_t most_steps);
     // Rounds point to its messages.
     Schedule(const Schedule &) = delete;
     Schedule &operator=(const Schedule &) = delete;
 
-    const std::vector<Window> &shards() const { return shards_; }
-    int rank() const { return rank_; }
+    const Shards &shards() const { return shards_; }
+    int shard() const { return shard_; }
+    // The rank that has a shard.
+    int owner(int shard) const { return shards_.owners[static_cast<std::size_t>(shard)]; }
+    // Whether a message goes from one rank to another.
+    bool travels(const Message &message) const { return owner(message.from) != owner(message.to); }
     // Not `auto`.
     annulus_exchange exchange() const { return exchange_; }
     // In order; in one of them there may be nothing to do.
     const std::vector<Round> &rounds() const { return rounds_; }
 
   private:
-    std::vector<Window> shards_;
-    int rank_;
+    Shards shards_;
+    int shard_;
     annulus_exchange exchange_;
     std::vector<std::vector<Message>> outgoing_, incoming_; // of hop 1, 2, …
     std::vector<Round> rounds_;
 };
 
-// Contiguous shards of these lengths.
-std::vector<Window> make_shards(const std::vector<std::int64_t> &lengths);
+// Contiguous shards of these lengths, one a rank.
+Shards make_shards(const std::vector<std::int64_t> &lengths);
 
 } // namespace annulus

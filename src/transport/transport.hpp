@@ -14,7 +14,8 @@
 
 namespace annulus {
 
-// One end of a message between two ranks. Between two ranks messages arrive in the order in which they were sent.
+// One end of a message between two ranks. Between two ranks messages arrive in the order in which they were sent, those
+// of a batch in that of its lists.
 struct Transfer {
     int peer;
     void *data;        // in the memory of the rank's device

@@ -127,15 +127,15 @@ annulus_exchange expected_exchange(const Plan &plan, const std::vector<Window> &
 
 // The messages of all ranks are those that the definition asks for, each told alike by sender and receiver, in rounds
 // that fit together.
-void expect_schedules(const Problem &problem, const std::vector<Window> &shards, annulus_exchange exchange,
+void expect_schedules(const Problem &problem, const Shards &shards, annulus_exchange exchange,
                       const Wanted &wanted) {
-    const int ranks = static_cast<int>(shards.size());
+    const int ranks = static_cast<int>(shards.pieces.size());
     std::deque<RankPlan> plans;
     for (int rank = 0; rank < ranks; ++rank)
         plans.emplace_back(pattern_of(problem), plan_problem_of(problem), shards, rank, exchange, call_steps);
     const annulus_exchange chosen = plans.front().schedule().exchange();
     const annulus_exchange expected =
-        exchange == ANNULUS_EXCHANGE_AUTO ? expected_exchange(plans.front().local(), shards) : exchange;
+        exchange == ANNULUS_EXCHANGE_AUTO ? expected_exchange(plans.front().local(), shards.pieces) : exchange;
     // Rows that would have to be counted one by one may be taken for more than they are, never for less.
     const bool taken_for_more = !is_closed_form(problem) && chosen == ANNULUS_EXCHANGE_RING;
     ASSERT_TRUE(chosen == expected || taken_for_more) << "exchange " << chosen;
@@ -145,7 +145,7 @@ void expect_schedules(const Problem &problem, const std::vector<Window> &shards,
     for (int rank = 0; rank < ranks; ++rank) {
         const Schedule &schedule = plans[rank].schedule();
         SCOPED_TRACE(testing::Message() << "rank " << rank);
-        ASSERT_EQ(schedule.rank(), rank);
+        ASSERT_EQ(schedule.shard(), rank);
         ASSERT_EQ(schedule.exchange(), chosen);
         ASSERT_EQ(schedule.shards(), shards);
         ASSERT_EQ(schedule.rounds().size(), rounds);
@@ -207,8 +207,8 @@ void expect_schedules(const Problem &problem, const std::vector<Window> &shards,
 
 void expect_schedules(const Problem &problem, const std::vector<std::int64_t> &lengths) {
     SCOPED_TRACE(testing::Message() << problem << "shards " << testing::PrintToString(lengths));
-    const std::vector<Window> shards = make_shards(lengths);
-    const Wanted wanted(problem, shards);
+    const Shards shards = make_shards(lengths);
+    const Wanted wanted(problem, shards.pieces);
     for (const annulus_exchange exchange : {ANNULUS_EXCHANGE_AUTO, ANNULUS_EXCHANGE_RING, ANNULUS_EXCHANGE_GATHER}) {
         expect_schedules(problem, shards, exchange, wanted);
         if (testing::Test::HasFailure())

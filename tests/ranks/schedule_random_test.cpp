@@ -163,9 +163,9 @@ TEST_P(Random, PlansWithinSteps) {
         Generator generator(3000 + 20 * GetParam() + i);
         const Problem problem = generator.overlapping_problem();
         SCOPED_TRACE(testing::Message() << problem);
-        const std::vector<Window> shards = make_shards(generator.lengths(problem.length));
+        const Shards shards = make_shards(generator.lengths(problem.length));
         const Plan plan(pattern_of(problem), plan_problem_of(problem));
-        const int rank = static_cast<int>(shards.size()) / 2;
+        const int rank = static_cast<int>(shards.pieces.size()) / 2;
         const Schedule whole(plan, shards, rank, ANNULUS_EXCHANGE_RING, call_steps);
         for (std::int64_t steps = 8; steps < 1 << 17; steps *= 4) {
             try {

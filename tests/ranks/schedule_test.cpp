@@ -20,7 +20,7 @@ Problem of_branches(std::int64_t length, std::vector<BranchSpec> branches, bool 
 
 std::vector<Message> messages_of(const Problem &problem, const std::vector<std::int64_t> &lengths) {
     const Plan plan(pattern_of(problem), plan_problem_of(problem));
-    const std::vector<Window> shards = make_shards(lengths);
+    const std::vector<Window> shards = make_shards(lengths).pieces;
     std::vector<Message> messages;
     for (int from = 0; from < static_cast<int>(lengths.size()); ++from)
         for (int to = 0; to < static_cast<int>(lengths.size()); ++to)
@@ -116,7 +116,7 @@ TEST(Schedule, FurtherBranchesHaveMessagesOfTheirOwn) {
 TEST(Schedule, WhatSharesNoSegmentWeighsLess) {
     Problem problem = of_branches(512, {{.segment = 128, .dilation = 4, .phase = ANNULUS_PHASE_FIXED},
                                         {.dilation = 64, .phase = ANNULUS_PHASE_FIXED}});
-    const std::vector<Window> shards = make_shards(even_lengths(512, 8));
+    const Shards shards = make_shards(even_lengths(512, 8));
     const auto exchange = [&] {
         const Plan plan(pattern_of(problem), plan_problem_of(problem));
         return Schedule(plan, shards, 7, ANNULUS_EXCHANGE_AUTO, call_steps).exchange();
@@ -158,7 +158,7 @@ constexpr std::int64_t billion = std::int64_t{1} << 30;
 constexpr int many_ranks = 64;
 
 std::int64_t rows_on_all_ranks(const Problem &problem) {
-    const std::vector<Window> shards = make_shards(even_lengths(problem.length, many_ranks));
+    const Shards shards = make_shards(even_lengths(problem.length, many_ranks));
     const Plan plan(pattern_of(problem), plan_problem_of(problem));
     std::int64_t total = 0;
     for (int rank = 0; rank < many_ranks; ++rank) {
@@ -197,8 +197,8 @@ TEST(ABillionTokens, CoprimeDilations) {
 }
 
 TEST(Shards, StandBehindOneAnother) {
-    const std::vector<Window> shards = make_shards({3, 0, 5});
-    EXPECT_EQ(shards, (std::vector<Window>{{0, 3}, {3, 0}, {3, 5}}));
+    const Shards shards = make_shards({3, 0, 5});
+    EXPECT_EQ(shards, (Shards{{{0, 3}, {3, 0}, {3, 5}}, {0, 1, 2}}));
 }
 
 } // namespace

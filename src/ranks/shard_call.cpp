@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ranks/shard_call.hpp"
+
+#include "core/dtype_number.hpp"
+#include "core/error.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+namespace annulus {
+
+ShardCall::ShardCall(const RankPlan &plan, annulus_pass pass, const Engine &engine, Device &device, const Limits &limits)
+    : plan_(plan), pass_(pass), device_(device) {
+    if (!engine.has_parts)
+        throw Error(ANNULUS_ERROR_UNSUPPORTED, "engine %s computes on one rank only", engine_name(engine.id));
+    if (plan.local().problem().queries.length == 0)
+        return;
+    if (!plan.communicates()) {
+        prepare(plan.local(), CallPart::whole, engine, limits);
+        return;
+    }
+    Workspace ledger;
+    memory_.book(ledger, plan, pass);
+    own_bytes_ = ledger.used();
+    Limits left = limits;
+    if (limits.workspace_limit)
+        left.workspace_limit = limits.workspace_limit > own_bytes_ ? limits.workspace_limit - own_bytes_ : 1;
+    prepare(plan.local(), CallPart::own_keys, engine, left);
+    for (const RoundMemory &round : memory_.rounds)
+        for (const ReceiveSlots &slots : round.received)
+            prepare(plan.remote(*slots.message), CallPart::other_keys, engine, left);
+    bytes_ += own_bytes_;
+}
+
+// All parts use the same workspace.
+void ShardCall::prepare(const Plan &plan, CallPart part, const Engine &engine, const Limits &limits) {
+    if (refusal_)
+        return;
+    Preparation prepared = engine.prepare(plan, pass_, part, device_, limits);
+    refusal_ = prepared.refusal;
+    if (refusal_)
+        return;
+    bytes_ = std::max(bytes_, prepared.call->workspace_bytes());
+    parts_.push_back(std::move(prepared.call));
+}
+
+const char *ShardCall::tensor_refusal(const CallTensors &tensors) const {
+    return parts_.empty() ? nullptr : parts_.front()->tensor_refusal(tensors);
+}
+
+ShardCall::Run::Run(ShardCall &call, const CallTensors &tensors, void *workspace, void *stream, void *comm_stream,
+                    MessageCopier &copier)
+    : call_(call), problem_(call.plan_.local().problem()), tensors_(tensors), copier_(copier), workspace_(workspace),
+      stream_(stream), comm_(comm_stream) {
+    if (rounds() == 0)
+        return;
+    Workspace own(workspace);
+    call.memory_.book(own, call.plan_, call.pass_);
+    of_parts_ = workspace ? static_cast<std::byte *>(workspace) + own.used() : nullptr;
+}
+
+void ShardCall::Run::attend_to_own_keys() {
+    if (call_.parts_.empty())
+        return;
+    if (rounds() == 0)
+        return call_.parts_.front()->run(tensors_, {}, workspace_, stream_);
+    call_.parts_.front()->run(tensors_, call_.memory_.own, of_parts_, stream_);
+    next_part_ = 1;
+}
+
+void ShardCall::Run::attend_to_others(std::size_t round) {
+    for (const ReceiveSlots &slots : call_.memory_.rounds[round].received) {
+        CallTensors arrived = tensors_;
+        arrived.k = slots_tensor(*slots.message, slots.rows.first());
+        arrived.v = slots_tensor(*slots.message, slots.rows.second());
+        call_.parts_[next_part_++]->run(arrived, call_.memory_.partial_results(slots), of_parts_, stream_);
+    }
+}
+
+void ShardCall::Run::write_outputs() {
+    if (rounds() > 0)
+        call_.parts_.front()->finish(tensors_, call_.memory_.own, stream_);
+}
+
+RowView ShardCall::Run::own_rows(const annulus_tensor &tensor) const {
+    return {tensor.data, tensor.stride[0], tensor.stride[2], tensor.stride[1], problem_.keys.start, 1};
+}
+
+// Rows that lie head by head.
+RowView ShardCall::Run::packed_rows(void *data, std::int64_t rows, std::int64_t start, std::int64_t stride) const {
+    const std::int64_t d = problem_.head_dim;
+    return {data, problem_.kv_heads * rows * d, rows * d, d, start, stride};
+}
+
+RowView ShardCall::Run::slots_of(const Message &message, std::byte *data) const {
+    return packed_rows(data, message.slots(), message.keys.start, message.stride);
+}
+
+RowView ShardCall::Run::own_gradients(void *data) const {
+    return packed_rows(data, problem_.keys.length, problem_.keys.start, 1);
+}
+
+annulus_tensor ShardCall::Run::slots_tensor(const Message &message, std::byte *data) const {
+    const std::int64_t slots = message.slots(), d = problem_.head_dim, g = problem_.kv_heads;
+    return {data, problem_.dtype, 4, {problem_.batch, slots, g, d}, {g * slots * d, d, slots * d, 1}};
+}
+
+// Between the wire and the rows of two tensors: pack, unpack or add.
+void ShardCall::Run::copy(void (MessageCopier::*way)(const RowMove &, void *), const WireBuffer &buffer,
+                          annulus_dtype dtype, const RowView &first, const RowView &second) {
+    const Message &message = *buffer.message;
+    for (const auto &[rows, wire] : {std::pair(&first, buffer.wire.first()), {&second, buffer.wire.second()}})
+        (copier_.*way)({&message, buffer.table, dtype, problem_.batch, problem_.head_dim, *rows, wire}, comm_);
+}
+
+void ShardCall::Run::fill_tables(const std::vector<WireBuffer> &buffers) {
+    for (const WireBuffer &buffer : buffers)
+        copier_.fill(buffer.table, call_.plan_.local(), *buffer.message, comm_);
+}
+
+namespace {
+
+void add_transfer(std::vector<ShardTransfer> &transfers, const Message &message, const RowPair &pair) {
+    transfers.push_back({&message, pair.memory, static_cast<std::size_t>(2 * pair.bytes)});
+}
+
+const WireBuffer *buffer_of(const std::vector<WireBuffer> &buffers, const Message &message) {
+    const auto found = std::find_if(buffers.begin(), buffers.end(),
+                                    [&](const WireBuffer &buffer) { return buffer.message == &message; });
+    return found == buffers.end() ? nullptr : &*found;
+}
+
+} // namespace
+
+void ShardCall::Run::pack_rows(std::size_t i, ShardBatch &batch) {
+    const RoundMemory &round = call_.memory_.rounds[i];
+    fill_tables(round.leaving);
+    fill_tables(round.arriving);
+    for (const WireBuffer &buffer : round.leaving) {
+        copy(&MessageCopier::pack, buffer, problem_.dtype, own_rows(tensors_.k), own_rows(tensors_.v));
+        add_transfer(batch.sends, *buffer.message, buffer.wire);
+    }
+    for (const ReceiveSlots &slots : round.received) {
+        const WireBuffer *buffer = buffer_of(round.arriving, *slots.message);
+        add_transfer(batch.receives, *slots.message, buffer ? buffer->wire : slots.rows);
+    }
+}
+
+void ShardCall::Run::unpack_rows(std::size_t i) {
+    const RoundMemory &round = call_.memory_.rounds[i];
+    for (const ReceiveSlots &slots : round.received)
+        if (const WireBuffer *buffer = buffer_of(round.arriving, *slots.message))
+            copy(&MessageCopier::unpack, *buffer, problem_.dtype, slots_of(*slots.message, slots.rows.first()),
+                 slots_of(*slots.message, slots.rows.second()));
+}
+
+void ShardCall::Run::pack_gradients(std::size_t i, ShardBatch &batch) {
+    const RoundMemory &round = call_.memory_.rounds[i];
+    fill_tables(round.returning);
+    fill_tables(round.returned);
+    for (const ReceiveSlots &slots : round.received) {
+        const WireBuffer *buffer = buffer_of(round.returning, *slots.message);
+        if (buffer)
+            copy(&MessageCopier::pack, *buffer, sum_dtype(problem_.dtype),
+                 slots_of(*slots.message, slots.gradients.first()), slots_of(*slots.message, slots.gradients.second()));
+        add_transfer(batch.sends, *slots.message, buffer ? buffer->wire : slots.gradients);
+    }
+    for (const WireBuffer &buffer : round.returned)
+        add_transfer(batch.receives, *buffer.message, buffer.wire);
+}
+
+void ShardCall::Run::add_gradients(std::size_t i) {
+    for (const WireBuffer &buffer : call_.memory_.rounds[i].returned)
+        copy(&MessageCopier::add, buffer, sum_dtype(problem_.dtype), own_gradients(call_.memory_.own.d_k),
+             own_gradients(call_.memory_.own.d_v));
+}
+
+} // namespace annulus

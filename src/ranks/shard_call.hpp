@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// A call for one shard of a sequence that several ranks share: its queries meet its own keys while rows of other shards
+// are on their way, then each of those as it arrives, in one running softmax. Backward returns the gradients of the rows
+// that came to their owners, who add them up in the order of the hops: the same bits every time.
+#pragma once
+
+#include "engine/engine.hpp"
+#include "ranks/message_copier.hpp"
+#include "ranks/rank_memory.hpp"
+#include "ranks/rank_plan.hpp"
+#include "transport/transport.hpp"
+
+#include <cstddef>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace annulus {
+
+// One end of a message between two shards.
+struct ShardTransfer {
+    const Message *message;
+    void *data;
+    std::size_t bytes;
+};
+
+// What one shard sends and receives in a round.
+struct ShardBatch {
+    std::vector<ShardTransfer> sends, receives;
+};
+
+// One shard's part of a call, prepared once. Used by one thread at a time.
+class ShardCall {
+  public:
+    // `plan` and `device` outlive it.
+    ShardCall(const RankPlan &plan, annulus_pass pass, const Engine &engine, Device &device, const Limits &limits);
+
+    // Why the engine cannot serve the shard, or cannot take its tensors; null if it can. Rows that arrive from other
+    // shards suit every engine.
+    const char *refusal() const { return refusal_; }
+    const char *tensor_refusal(const CallTensors &tensors) const;
+    std::int64_t row_alignment() const { return parts_.empty() ? 1 : parts_.front()->row_alignment(); }
+
+    // Within the limit where the engine can keep it.
+    std::size_t workspace_bytes() const { return bytes_; }
+    // Rounds of messages; 0 where the shard has none with others.
+    std::size_t rounds() const { return parts_.empty() || !plan_.communicates() ? 0 : memory_.rounds.size(); }
+    std::size_t sends_of(std::size_t round) const { return memory_.rounds[round].leaving.size(); }
+    std::size_t receives_of(std::size_t round) const { return memory_.rounds[round].received.size(); }
+
+    // What one run does with its messages and parts, step by step (rank_call.cpp says in which order).
+    class Run;
+
+  private:
+    void prepare(const Plan &plan, CallPart part, const Engine &engine, const Limits &limits);
+
+    const RankPlan &plan_;
+    const annulus_pass pass_;
+    Device &device_;
+    // Of the whole call, where the shard does not communicate; else with its own keys, then with those of each message,
+    // round by round. None where the shard is empty.
+    std::vector<std::unique_ptr<PreparedCall>> parts_;
+    const char *refusal_ = nullptr;
+    std::size_t bytes_ = 0, own_bytes_ = 0; // in all; of those what no part uses
+    RankMemory memory_;
+};
+
+// The tensors are those of the shard; where it is empty they are not touched.
+class ShardCall::Run {
+  public:
+    // What it is given outlives it.
+    Run(ShardCall &call, const CallTensors &tensors, void *workspace, void *stream, void *comm_stream,
+        MessageCopier &copier);
+
+    std::size_t rounds() const { return call_.rounds(); }
+
+    // On the call's stream.
+    void attend_to_own_keys();
+    void attend_to_others(std::size_t round); // in the order of the rounds
+    void write_outputs();
+
+    // On the stream for messages. What is sent and received is added to the batch.
+    void pack_rows(std::size_t round, ShardBatch &batch);
+    void unpack_rows(std::size_t round);
+    void pack_gradients(std::size_t round, ShardBatch &batch);
+    void add_gradients(std::size_t round);
+
+  private:
+    RowView own_rows(const annulus_tensor &tensor) const;
+    RowView packed_rows(void *data, std::int64_t rows, std::int64_t start, std::int64_t stride) const;
+    RowView slots_of(const Message &message, std::byte *data) const;
+    RowView own_gradients(void *data) const;
+    annulus_tensor slots_tensor(const Message &message, std::byte *data) const;
+    void copy(void (MessageCopier::*way)(const RowMove &, void *), const WireBuffer &buffer, annulus_dtype dtype,
+              const RowView &first, const RowView &second);
+    void fill_tables(const std::vector<WireBuffer> &buffers);
+
+    ShardCall &call_;
+    const Problem &problem_;
+    const CallTensors &tensors_;
+    MessageCopier &copier_;
+    void *const workspace_, *const stream_, *const comm_;
+    void *of_parts_ = nullptr; // their workspace
+    std::size_t next_part_ = 0;
+};
+
+} // namespace annulus
