@@ -227,6 +227,20 @@ ANNULUS_API annulus_status annulus_context_set_comm(annulus_context *context, an
  */
 ANNULUS_API annulus_status annulus_context_set_shards(annulus_context *context, const int64_t *lengths, int32_t count);
 
+/*
+ * Lets the ranks hold several parts of the sequence each: it is cut into `count` ranges, one behind the other, of which
+ * range i has lengths[i] >= 0 positions and belongs to rank ranks[i]. A rank's tensors have the rows of its ranges one
+ * behind the other, in the order of their positions. So under causality every rank can be given as much to do as the
+ * others: with P ranks and 2P ranges as equal as can be, range i to rank min(i, 2P - 1 - i) (zigzag).
+ *
+ * All ranks must set the same, and have tensors of so many rows, as annulus_context_set_shards() says of its lengths,
+ * which take the ranges back; so do NULL and 0 there. A rank's window in annulus_problem is {0, its rows} where it holds
+ * several ranges. ANNULUS_ERROR_ARGUMENT: context is NULL or has no communicator, lengths or ranks is NULL, count is not
+ * in 1 ... 65536, a length is negative, all are 0, or an element of ranks is no rank. Since 0.1.0.
+ */
+ANNULUS_API annulus_status annulus_context_set_ranges(annulus_context *context, const int64_t *lengths,
+                                                      const int32_t *ranks, int32_t count);
+
 /* What the last successful call of a context sent to and received from other ranks: rows of K and V, and of dK and dV.
  */
 typedef struct annulus_traffic {

@@ -50,49 +50,46 @@ WholeCalls &annulus_context::whole_calls(const CallProblem &problem, const Limit
 }
 
 void annulus_context::check_rows(std::int64_t rows) const {
-    if (shard_lengths.empty())
+    if (set_shards.pieces.empty())
         return;
     const int rank = comm->transport->rank();
-    const std::int64_t length = shard_lengths[static_cast<std::size_t>(rank)];
+    const std::int64_t length = set_shards.rows_of(rank);
     if (rows != length)
         throw Error(ANNULUS_ERROR_ARGUMENT, "shape[1] of q is %lld; the shard of rank %d has %lld rows",
                     static_cast<long long>(rows), rank, static_cast<long long>(length));
 }
 
-std::vector<std::int64_t> annulus_context::known_lengths(std::int64_t rows) const {
-    const std::vector<std::int64_t> &known = shard_lengths.empty() ? agreed_lengths : shard_lengths;
-    const auto rank = static_cast<std::size_t>(comm->transport->rank());
-    return known.empty() || known[rank] != rows ? std::vector<std::int64_t>() : known;
+Shards annulus_context::known_shards(std::int64_t rows) const {
+    const Shards &known = set_shards.pieces.empty() ? agreed_shards : set_shards;
+    return known.rows_of(comm->transport->rank()) == rows ? known : Shards();
 }
 
-RankCalls &annulus_context::rank_calls(CallProblem problem, const std::vector<std::int64_t> &lengths,
-                                       const Limits &limits, std::int64_t most_steps) {
+RankCalls &annulus_context::rank_calls(CallProblem problem, const Shards &shards, const Limits &limits,
+                                       std::int64_t most_steps) {
     const int rank = comm->transport->rank();
-    const Shards shards = make_shards(lengths);
-    problem.rows.sequence_length = check_lengths(lengths);
-    problem.rows.queries = problem.rows.keys = shards.pieces[static_cast<std::size_t>(rank)];
+    problem.rows.sequence_length = shards.length();
+    problem.rows.queries = problem.rows.keys = shards.window_of(rank);
     check_element_count(problem.rows);
-    return calls.of_ranks.get({problem, lengths, limits}, [&] {
+    return calls.of_ranks.get({problem, shards, limits}, [&] {
         const annulus_config &own = required_config();
         return std::make_unique<RankCalls>(own.pattern, problem, shards, rank, own.execution.exchange, most_steps);
     });
 }
 
-std::vector<std::int64_t> annulus_context::lengths_in(std::int64_t sequence_length) const {
-    if (!shard_lengths.empty())
-        return shard_lengths;
-    if (!agreed_lengths.empty() && check_lengths(agreed_lengths) == sequence_length)
-        return agreed_lengths;
-    return even_lengths(sequence_length, comm->transport->size());
+Shards annulus_context::shards_in(std::int64_t sequence_length) const {
+    if (!set_shards.pieces.empty())
+        return set_shards;
+    if (agreed_shards.length() == sequence_length)
+        return agreed_shards;
+    return make_shards(even_lengths(sequence_length, comm->transport->size()));
 }
 
 Window annulus_context::shard_in(std::int64_t sequence_length) const {
-    return make_shards(lengths_in(sequence_length)).pieces[static_cast<std::size_t>(comm->transport->rank())];
+    return shards_in(sequence_length).window_of(comm->transport->rank());
 }
 
 const Problem &annulus_context::check_shard(const Problem &problem) const {
-    const std::vector<std::int64_t> lengths = lengths_in(problem.sequence_length);
-    if (const std::int64_t sum = check_lengths(lengths); sum != problem.sequence_length)
+    if (const std::int64_t sum = shards_in(problem.sequence_length).length(); sum != problem.sequence_length)
         throw Error(ANNULUS_ERROR_ARGUMENT,
                     "sequence_length of problem is %lld; the shards of all ranks have %lld rows",
                     static_cast<long long>(problem.sequence_length), static_cast<long long>(sum));
@@ -101,7 +98,7 @@ const Problem &annulus_context::check_shard(const Problem &problem) const {
         throw Error(ANNULUS_ERROR_ARGUMENT,
                     "the windows of problem are not this rank's shard, which starts at %lld and has %lld rows%s",
                     static_cast<long long>(shard.start), static_cast<long long>(shard.length),
-                    shard_lengths.empty() ? "; annulus_context_set_shards() sets others" : "");
+                    set_shards.pieces.empty() ? "; annulus_context_set_shards() sets others" : "");
     return problem;
 }
 

@@ -39,8 +39,8 @@ struct annulus_context {
 
     // With other ranks; it is the caller's.
     annulus_comm *comm = nullptr;
-    std::vector<std::int64_t> shard_lengths;  // that were set; empty: none
-    std::vector<std::int64_t> agreed_lengths; // that the ranks last found; empty: none
+    annulus::Shards set_shards;    // by the caller; without pieces: none
+    annulus::Shards agreed_shards; // that the ranks last found; without pieces: none
     std::unique_ptr<annulus::MessageCopier> message_copier;
     std::uint64_t sent_bytes = 0, received_bytes = 0;
 
@@ -54,17 +54,17 @@ struct annulus_context {
     annulus::WholeCalls &whole_calls(const annulus::CallProblem &problem, const annulus::Limits &limits);
     // The rank's plan and calls, planned in no more than `most_steps` where they are not there yet; the problem's
     // windows and sequence length are not looked at.
-    annulus::RankCalls &rank_calls(annulus::CallProblem problem, const std::vector<std::int64_t> &lengths,
+    annulus::RankCalls &rank_calls(annulus::CallProblem problem, const annulus::Shards &shards,
                                    const annulus::Limits &limits, std::int64_t most_steps);
 
     // For a context with a communicator. Throws where shards were set and this rank's has another number of rows.
     void check_rows(std::int64_t rows) const;
-    // The lengths of all shards as far as they are known before a call where this rank has so many rows: those that
-    // were set, else those of the call before. Empty: they are not.
-    std::vector<std::int64_t> known_lengths(std::int64_t rows) const;
+    // All shards as far as they are known before a call where this rank has so many rows: those that were set, else
+    // those of the call before. Without pieces: they are not.
+    annulus::Shards known_shards(std::int64_t rows) const;
     // Those that were set; else those of the call before, if they add up to this; else as equal as can be.
-    std::vector<std::int64_t> lengths_in(std::int64_t sequence_length) const;
-    // This rank's of these.
+    annulus::Shards shards_in(std::int64_t sequence_length) const;
+    // This rank's rows of these, as RankPlans::rows() has them.
     annulus::Window shard_in(std::int64_t sequence_length) const;
     // Throws unless the problem's windows are this rank's shard.
     const annulus::Problem &check_shard(const annulus::Problem &problem) const;

@@ -68,15 +68,14 @@ void PassCall::run_alone(const CheckedCall &call) {
     context_.sent_bytes = context_.received_bytes = 0;
 }
 
-// What this rank needs for its part, once it knows the lengths of all shards.
+// What this rank needs for its part, once it knows all shards.
 struct PassCall::RankPart {
     RankCalls &calls;
     const ChosenCall<RankSequences> chosen;
     CallMemory memory;
 
-    RankPart(annulus_context &context, const CheckedCall &call, const std::vector<std::int64_t> &lengths,
-             annulus_pass pass, const CallSetting &setting)
-        : calls(context.rank_calls(call.problem, lengths, setting.limits, call_steps)),
+    RankPart(annulus_context &context, const CheckedCall &call, const Shards &shards, annulus_pass pass, const CallSetting &setting)
+        : calls(context.rank_calls(call.problem, shards, setting.limits, call_steps)),
           chosen(calls.choose(pass, &call.tensors, setting)), memory(context, chosen.call.workspace_bytes()) {}
 };
 
@@ -109,33 +108,33 @@ template <class Speech> auto PassCall::speak(const Speech &speech) {
 
 void PassCall::get_ready(std::optional<RankPart> &part, const CheckedCall &call) {
     const CallSetting setting = context_.setting();
-    std::vector<std::int64_t> lengths = context_.known_lengths(call.problem.rows.queries.length);
-    const bool are_set = !context_.shard_lengths.empty();
+    Shards shards = context_.known_shards(call.problem.rows.queries.length);
+    const bool are_set = !context_.set_shards.pieces.empty();
     const bool can_ask = context_.comm->transport->can_gather(*context_.device, context_.stream);
-    if (lengths.empty() && !can_ask)
+    if (shards.pieces.empty() && !can_ask)
         throw Error(ANNULUS_ERROR_UNSUPPORTED,
                     "stream is being captured, while ranks cannot tell one another how many rows they have: make "
                     "the same call once before, or set the lengths by annulus_context_set_shards()");
-    if (!lengths.empty())
+    if (!shards.pieces.empty())
         try {
-            part.emplace(context_, call, lengths, pass_, setting);
+            part.emplace(context_, call, shards, pass_, setting);
         } catch (const std::exception &) {
             if (are_set || !can_ask)
                 throw;
-            lengths.clear(); // they were those of the call before, and need not be those of this one
+            shards = {}; // they were those of the call before, and need not be those of this one
         }
     if (!can_ask)
         return;
     const annulus_config &config = context_.required_config();
     Agreement agreement = speak([&](Transport &transport) {
-        return agree(transport, {pass_, config.pattern, config.execution.exchange, call.problem, lengths, are_set});
+        return agree(transport, {pass_, config.pattern, config.execution.exchange, call.problem, shards, are_set});
     });
     has_spoken_ = agreement.is_ready;
-    if (agreement.lengths != lengths)
-        part.emplace(context_, call, agreement.lengths, pass_, setting);
+    if (agreement.shards != shards)
+        part.emplace(context_, call, agreement.shards, pass_, setting);
     if (!agreement.is_ready)
         speak([](Transport &transport) { confirm(transport); });
-    context_.agreed_lengths = std::move(agreement.lengths);
+    context_.agreed_shards = std::move(agreement.shards);
 }
 
 bool PassCall::can_speak() const {

@@ -135,13 +135,13 @@ template <class Key, class Entry> class RecentEntries {
     std::uint64_t uses_ = 0;
 };
 
-// By problem and limits; with ranks, whose problem has the rank's own windows, also by the lengths of all shards.
+// By problem and limits; with ranks, whose problem has the rank's own windows, also by all shards.
 using WholeCalls = PlannedCalls<SequencePlans, WholeCall>;
 using RankCalls = PlannedCalls<RankPlans, RankSequences>;
 
 struct PreparedCalls {
     RecentEntries<std::pair<CallProblem, Limits>, WholeCalls> whole;
-    RecentEntries<std::tuple<CallProblem, std::vector<std::int64_t>, Limits>, RankCalls> of_ranks;
+    RecentEntries<std::tuple<CallProblem, Shards, Limits>, RankCalls> of_ranks;
 
     // How many are prepared.
     int count() const {

@@ -31,9 +31,9 @@ std::size_t announced_bytes(annulus_context &context, const StatedProblem &state
     const CallSetting setting = context.setting();
     if (!context.comm)
         return announced_bytes(context.whole_calls(problem, setting.limits), pass, row_alignment, setting);
-    const std::vector<std::int64_t> lengths = context.lengths_in(problem.rows.sequence_length);
     context.check_shard(problem.rows);
-    return announced_bytes(context.rank_calls(problem, lengths, setting.limits, estimate_steps), pass, row_alignment,
+    const Shards shards = context.shards_in(problem.rows.sequence_length);
+    return announced_bytes(context.rank_calls(problem, shards, setting.limits, estimate_steps), pass, row_alignment,
                            setting);
 }
 

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <type_traits>
 
 namespace annulus {
@@ -52,10 +53,11 @@ struct Card {
     std::int32_t declines; // not 0: only the message counts
     std::int32_t pass, dtype, heads, kv_heads, head_dim, causal, padding_rule, key_rule, exchange, branch_count;
     std::int64_t batch, rows;
-    std::int32_t lengths_are_set;
+    std::int32_t shards_are_set;
+    std::int32_t shards_are_in_order;
     std::int64_t sequence_count;
     std::uint64_t sequences;
-    std::uint64_t scale, lengths; // those that the rank is ready for
+    std::uint64_t scale, shards; // those that the rank is ready for
     std::uint64_t branches[branch_hashes];
     char message[256];
 };
@@ -68,11 +70,18 @@ std::uint64_t hash_of(const std::vector<Sequence> &sequences) {
     return hash.value();
 }
 
-std::uint64_t hash_of(const std::vector<std::int64_t> &lengths) {
+std::uint64_t hash_of(const Shards &shards) {
     Hash hash;
-    for (const std::int64_t length : lengths)
-        hash.add(length);
+    for (std::size_t i = 0; i < shards.pieces.size(); ++i) {
+        hash.add(shards.pieces[i].length);
+        hash.add(shards.owners[i]);
+    }
     return hash.value();
+}
+
+// Whether each rank has one shard, in the order of the ranks: then their lengths say all.
+bool are_in_order(const Shards &shards) {
+    return std::ranges::is_sorted(shards.owners, std::less_equal());
 }
 
 Card card_of(const Intention &intention) {
@@ -93,8 +102,9 @@ Card card_of(const Intention &intention) {
     card.rows = problem.queries.length;
     card.sequence_count = static_cast<std::int64_t>(intention.problem.sequences.size());
     card.sequences = hash_of(intention.problem.sequences);
-    card.lengths_are_set = intention.lengths_are_set;
-    card.lengths = hash_of(intention.lengths);
+    card.shards_are_set = intention.shards_are_set;
+    card.shards_are_in_order = are_in_order(intention.shards);
+    card.shards = hash_of(intention.shards);
     Hash scale;
     scale.add(pattern.scale.has_value());
     scale.add(pattern.scale.value_or(0));
@@ -132,6 +142,11 @@ void compare(const Card &first, const Card &other, int rank) {
     if (other.sequences != first.sequences)
         throw Error(ANNULUS_ERROR_ARGUMENT,
                     "the ranks disagree: sequence_starts or sequence_lengths differ between ranks %d and 0", rank);
+    if (other.shards_are_in_order != first.shards_are_in_order ||
+        (!first.shards_are_in_order && other.shards != first.shards))
+        throw Error(ANNULUS_ERROR_ARGUMENT,
+                    "the ranks disagree: what annulus_context_set_ranges() was told differs between ranks %d and 0",
+                    rank);
     differ("the config's number of branches", other.branch_count, first.branch_count);
     differ("causal of the config", other.causal, first.causal);
     differ("the padding rule of the config", other.padding_rule, first.padding_rule);
@@ -145,16 +160,6 @@ void compare(const Card &first, const Card &other, int rank) {
             throw Error(ANNULUS_ERROR_ARGUMENT,
                         "the ranks disagree: branch %zu%s of the config differs between ranks %d and 0", i,
                         i + 1 == branch_hashes ? " or a later one" : "", rank);
-}
-
-// Throws where the ranks' rows are no sequence.
-void check_sequence(const std::vector<std::int64_t> &lengths) {
-    std::int64_t sum = 0;
-    for (const std::int64_t length : lengths)
-        if (__builtin_add_overflow(sum, length, &sum))
-            throw Error(ANNULUS_ERROR_ARGUMENT, "shape[1] of q is too large: the rows of all ranks do not fit 64 bits");
-    if (sum == 0)
-        throw Error(ANNULUS_ERROR_ARGUMENT, "shape[1] of q is 0 on all ranks; at least one must hold a row");
 }
 
 std::vector<Card> exchange_cards(Transport &transport, const Card &own) {
@@ -171,17 +176,28 @@ std::vector<Card> exchange_cards(Transport &transport, const Card &own) {
 
 Agreement agree(Transport &transport, const Intention &intention) {
     // What needs memory comes before the others hear of this rank.
-    Agreement agreement{std::vector<std::int64_t>(static_cast<std::size_t>(transport.size())), true};
+    Agreement agreement{make_shards(std::vector<std::int64_t>(static_cast<std::size_t>(transport.size()))), true};
+    Shards own = intention.shards;
     const std::vector<Card> cards = exchange_cards(transport, card_of(intention));
     for (std::size_t rank = 1; rank < cards.size(); ++rank)
         compare(cards.front(), cards[rank], static_cast<int>(rank));
-    std::ranges::transform(cards, agreement.lengths.begin(), &Card::rows);
-    check_sequence(agreement.lengths);
-    const std::uint64_t found = hash_of(agreement.lengths);
+    if (!are_in_order(own)) { // compare() has found it so, and alike, on all ranks
+        agreement.shards = std::move(own);
+        return agreement;
+    }
+    std::int64_t start = 0;
     for (std::size_t rank = 0; rank < cards.size(); ++rank) {
-        if (cards[rank].lengths == found)
+        agreement.shards.pieces[rank] = {start, cards[rank].rows};
+        if (__builtin_add_overflow(start, cards[rank].rows, &start))
+            throw Error(ANNULUS_ERROR_ARGUMENT, "shape[1] of q is too large: the rows of all ranks do not fit 64 bits");
+    }
+    if (start == 0)
+        throw Error(ANNULUS_ERROR_ARGUMENT, "shape[1] of q is 0 on all ranks; at least one must hold a row");
+    const std::uint64_t found = hash_of(agreement.shards);
+    for (std::size_t rank = 0; rank < cards.size(); ++rank) {
+        if (cards[rank].shards == found)
             continue;
-        if (cards[rank].lengths_are_set)
+        if (cards[rank].shards_are_set)
             throw Error(
                 ANNULUS_ERROR_ARGUMENT,
                 "the ranks disagree on the shards: those that rank %zu set by annulus_context_set_shards() are not "

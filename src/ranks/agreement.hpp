@@ -4,6 +4,7 @@
 
 #include "core/pattern.hpp"
 #include "core/sequences.hpp"
+#include "ranks/schedule.hpp"
 #include "transport/transport.hpp"
 
 #include <annulus/attention.h>
@@ -18,14 +19,14 @@ struct Intention {
     annulus_pass pass;
     const Pattern &pattern;
     annulus_exchange exchange;
-    const CallProblem &problem;               // its query rows are the rank's own; where they lie does not matter
-    const std::vector<std::int64_t> &lengths; // of the shards that the rank is ready for; empty: it knows of none yet
-    bool lengths_are_set;                     // by the caller: the shards must be these
+    const CallProblem &problem; // its query rows are the rank's own; where they lie does not matter
+    const Shards &shards;       // that the rank is ready for; without pieces: it knows of none yet
+    bool shards_are_set;        // by the caller: the shards must be these
 };
 
 struct Agreement {
-    std::vector<std::int64_t> lengths; // of all ranks' shards
-    bool is_ready;                     // all ranks are ready for these
+    Shards shards; // of all ranks
+    bool is_ready; // all ranks are ready for these
 };
 
 // Collective. Throws on every rank, with the same message, where two ranks intend different things, or where there are

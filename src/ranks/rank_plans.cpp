@@ -14,12 +14,6 @@ Problem with_windows(Problem problem, const Window &rows) {
     return problem;
 }
 
-Window rows_of(const Shards &shards, int rank) {
-    if (std::ranges::count(shards.owners, rank) == 1)
-        return shards.pieces[static_cast<std::size_t>(std::ranges::find(shards.owners, rank) - shards.owners.begin())];
-    return {0, shards.rows_of(rank)};
-}
-
 // The part of each shard that belongs to a sequence, in positions of the sequence.
 Shards shards_of(const Window &rows, Shards shards) {
     std::int64_t start = 0;
@@ -34,7 +28,7 @@ Shards shards_of(const Window &rows, Shards shards) {
 
 RankPlans::RankPlans(const Pattern &pattern, const CallProblem &problem, const Shards &shards, int rank,
                      annulus_exchange exchange, std::int64_t most_steps)
-    : rows_(with_windows(problem.rows, rows_of(shards, rank))), covers_rows_(true) {
+    : rows_(with_windows(problem.rows, shards.window_of(rank))), covers_rows_(true) {
     const bool is_one_shard = std::ranges::count(shards.owners, rank) == 1;
     // The rank's rows of a sequence; those of shards that lie one behind the other as a shard each.
     const auto share = [&](const Sequence &sequence) {

@@ -4,6 +4,7 @@
 #include "ranks/exchange_choice.hpp"
 #include "ranks/message_maker.hpp"
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
@@ -49,6 +50,32 @@ std::int64_t Shards::rows_of(int rank) const {
     for (std::size_t i = 0; i < pieces.size(); ++i)
         rows += owners[i] == rank ? pieces[i].length : 0;
     return rows;
+}
+
+Window Shards::window_of(int rank) const {
+    if (std::ranges::count(owners, rank) == 1)
+        return pieces[static_cast<std::size_t>(std::ranges::find(owners, rank) - owners.begin())];
+    return {0, rows_of(rank)};
+}
+
+Shards make_shards(const std::vector<std::int64_t> &lengths, const std::vector<int> &owners, int ranks) {
+    Shards shards;
+    for (std::size_t i = 0; i < lengths.size(); ++i) {
+        if (lengths[i] == 0)
+            continue;
+        if (!shards.owners.empty() && shards.owners.back() == owners[i]) {
+            shards.pieces.back().length += lengths[i];
+            continue;
+        }
+        shards.pieces.push_back({shards.length(), lengths[i]});
+        shards.owners.push_back(owners[i]);
+    }
+    for (int rank = 0; rank < ranks; ++rank)
+        if (std::ranges::find(shards.owners, rank) == shards.owners.end()) {
+            shards.pieces.push_back({shards.length(), 0});
+            shards.owners.push_back(rank);
+        }
+    return shards;
 }
 
 Shards make_shards(const std::vector<std::int64_t> &lengths) {

@@ -91,8 +91,12 @@ struct Shards {
     std::vector<int> owners;
 
     bool operator==(const Shards &) const = default;
+    // Of all together.
+    std::int64_t length() const { return pieces.empty() ? 0 : pieces.back().end(); }
     // Rows of a rank, which has its pieces one after the other.
     std::int64_t rows_of(int rank) const;
+    // A rank's rows: where they are one piece its positions, else from 0 on.
+    Window window_of(int rank) const;
 };
 
 // One shard's messages, those from one rank to another in one round. The exchange `ring` has ranks - 1 hops: in hop t a
@@ -126,6 +130,9 @@ class Schedule {
     std::vector<std::vector<Message>> outgoing_, incoming_; // of hop 1, 2, …
     std::vector<Round> rounds_;
 };
+
+// Of pieces of these lengths, of these owners: those that follow one another become one, and every rank has one.
+Shards make_shards(const std::vector<std::int64_t> &lengths, const std::vector<int> &owners, int ranks);
 
 // Contiguous shards of these lengths, one a rank.
 Shards make_shards(const std::vector<std::int64_t> &lengths);

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <array>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,19 @@ class Expected {
             options.run.exchange = exchange;
             options.memories = way.memories(ranks);
             alone_.expect(run_ranks(problem_, inputs_, options, way.comms(ranks)));
+        }
+    }
+
+    void expect_of(const RanksWay &way, int ranks, const Ranges &ranges) const {
+        for (const annulus_exchange exchange : {ANNULUS_EXCHANGE_RING, ANNULUS_EXCHANGE_GATHER}) {
+            SCOPED_TRACE(testing::Message() << way.name << " lengths " << testing::PrintToString(ranges.lengths)
+                                            << " of ranks " << testing::PrintToString(ranges.ranks) << " exchange "
+                                            << exchange);
+            RankOptions options;
+            options.run = way.run;
+            options.run.exchange = exchange;
+            options.memories = way.memories(ranks);
+            alone_.expect(run_ranges(problem_, inputs_, options, ranges, way.comms(ranks)));
         }
     }
 
@@ -93,6 +107,37 @@ TEST_P(Table, RanksAgreeWithOne) {
             if (ranks > 1)
                 expected.expect_of(way, random_lengths(problem.length, ranks, 1));
         }
+}
+
+// Range i of 2P to rank min(i, 2P - 1 - i): all have as much to do under causality.
+Ranges zigzag(std::int64_t length, int ranks) {
+    Ranges ranges{even_lengths(length, 2 * ranks), {}};
+    for (std::int32_t i = 0; i < 2 * ranks; ++i)
+        ranges.ranks.push_back(std::min(i, 2 * ranks - 1 - i));
+    return ranges;
+}
+
+// By chance, neighbours and empty ones included, and ranks without any.
+Ranges random_ranges(std::int64_t length, int ranks, std::uint64_t seed) {
+    std::mt19937_64 generator(seed);
+    const int count = 1 + static_cast<int>(generator() % 9);
+    Ranges ranges{random_lengths(length, count, seed), {}};
+    for (int i = 0; i < count; ++i)
+        ranges.ranks.push_back(static_cast<std::int32_t>(generator() % static_cast<std::uint64_t>(ranks)));
+    return ranges;
+}
+
+TEST_P(Table, RanksWithRangesAgreeWithOne) {
+    const Problem &problem = GetParam().problem;
+    const std::vector<RanksWay> ways = ranks_ways();
+    if (const char *reason = ways.front().run.refusal_of(problem))
+        GTEST_SKIP() << reason;
+    const Expected expected(problem, 2);
+    for (const RanksWay &way : ways) {
+        const int ranks = way.rank_counts.back();
+        expected.expect_of(way, ranks, zigzag(problem.length, ranks));
+        expected.expect_of(way, ranks, random_ranges(problem.length, ranks, static_cast<std::uint64_t>(problem.length)));
+    }
 }
 
 // Without query windows, which ranks have no use for.

@@ -109,7 +109,10 @@ Context make_rank_context(const Problem &whole, const RankOptions &options, int 
     Context context = make_context(make_config(whole, options.run).get(), options.run.threads, options.memory(rank));
     check(annulus_comm_set_timeout(comm, options.timeout));
     check(annulus_context_set_comm(context.get(), comm));
-    if (options.set_lengths)
+    if (!options.ranges.ranks.empty())
+        check(annulus_context_set_ranges(context.get(), options.ranges.lengths.data(), options.ranges.ranks.data(),
+                                         static_cast<std::int32_t>(options.ranges.ranks.size())));
+    else if (options.set_lengths)
         check(annulus_context_set_shards(context.get(), options.lengths.data(), options.ranks()));
     return context;
 }
@@ -127,13 +130,16 @@ Results run_rank(const Problem &of_all, const Inputs &inputs, const RankOptions 
     RunOptions run = options.run;
     run.memory = &options.memory(rank);
     // Questions are answered for the lengths that were set, or even ones.
+    const bool has_ranges = !options.ranges.ranks.empty();
     const bool has_answers = options.set_lengths || options.lengths == even_lengths(whole.length, options.ranks());
-    run.own_workspace &= has_answers;
+    run.own_workspace &= has_answers && !has_ranges;
     const bool empty = length == 0;
     if (empty) // the library serves nobody
         run.engine = ANNULUS_ENGINE_AUTO;
     const Results results =
         run_on(context.get(), sizes, shard_problem(whole, length), shard_inputs(whole, inputs, start, length), run);
+    if (has_ranges) // estimates know of none
+        return results;
     annulus_rank_estimate estimate = ANNULUS_RANK_ESTIMATE_INIT;
     check(annulus_estimate_rank(context.get(), &sizes, options.lengths.data(), options.ranks(), rank, &estimate));
     annulus_traffic traffic = ANNULUS_TRAFFIC_INIT;
@@ -195,6 +201,59 @@ Results run_ranks(const Problem &whole, const Inputs &inputs, const RankOptions 
             paste(**source++, outer, whole.length, inner, start, length, values);
         });
     }
+    return results;
+}
+
+std::vector<std::int64_t> Ranges::rows(int count) const {
+    std::vector<std::int64_t> rows(static_cast<std::size_t>(count));
+    for (std::size_t i = 0; i < ranks.size(); ++i)
+        rows[static_cast<std::size_t>(ranks[i])] += lengths[i];
+    return rows;
+}
+
+namespace {
+
+// Rows of a [outer, positions.size(), inner] array: to[i] = from[positions[i]], or the other way round.
+void reorder(const std::vector<double> &from, std::vector<double> &to, std::int64_t outer, std::int64_t inner,
+             const std::vector<std::int64_t> &positions, bool back) {
+    to.resize(from.size());
+    const auto rows = static_cast<std::int64_t>(positions.size());
+    for (std::int64_t o = 0; o < outer && !from.empty(); ++o)
+        for (std::int64_t i = 0; i < rows; ++i) {
+            const std::int64_t there = positions[static_cast<std::size_t>(i)];
+            std::copy_n(from.begin() + (o * rows + (back ? i : there)) * inner, inner,
+                        to.begin() + (o * rows + (back ? there : i)) * inner);
+        }
+}
+
+} // namespace
+
+Results run_ranges(const Problem &whole, const Inputs &inputs, RankOptions options, const Ranges &ranges,
+                   const std::vector<Comm> &comms) {
+    const int ranks = static_cast<int>(comms.size());
+    std::vector<std::int64_t> positions; // rank by rank
+    for (int rank = 0; rank < ranks; ++rank) {
+        std::int64_t start = 0;
+        for (std::size_t i = 0; i < ranges.ranks.size(); start += ranges.lengths[i++])
+            for (std::int64_t p = start; ranges.ranks[i] == rank && p < start + ranges.lengths[i]; ++p)
+                positions.push_back(p);
+    }
+    options.ranges = ranges;
+    options.lengths = ranges.rows(ranks);
+    const std::int64_t of_query = whole.heads * whole.dim, of_key = whole.kv() * whole.dim;
+    Inputs own;
+    reorder(inputs.q, own.q, whole.batch, of_query, positions, false);
+    reorder(inputs.k, own.k, whole.batch, of_key, positions, false);
+    reorder(inputs.v, own.v, whole.batch, of_key, positions, false);
+    reorder(inputs.d_out, own.d_out, whole.batch, of_query, positions, false);
+    reorder(inputs.d_lse, own.d_lse, whole.batch * whole.heads, 1, positions, false);
+    const Results found = run_ranks(whole, own, options, comms);
+    Results results;
+    reorder(found.out, results.out, whole.batch, of_query, positions, true);
+    reorder(found.lse, results.lse, whole.batch * whole.heads, 1, positions, true);
+    reorder(found.d_q, results.d_q, whole.batch, of_query, positions, true);
+    reorder(found.d_k, results.d_k, whole.batch, of_key, positions, true);
+    reorder(found.d_v, results.d_v, whole.batch, of_key, positions, true);
     return results;
 }
 

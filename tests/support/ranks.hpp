@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A problem computed by several ranks, each with its shard, and put together again.
+// A problem computed by several ranks, each with its shard or ranges, and put together again.
 #pragma once
 
 #include "support/run.hpp"
@@ -10,8 +10,19 @@
 
 namespace annulus::test {
 
+// The sequence as ranges one behind the other, each of a rank.
+struct Ranges {
+    std::vector<std::int64_t> lengths;
+    std::vector<std::int32_t> ranks;
+
+    // How many rows each of so many ranks has.
+    std::vector<std::int64_t> rows(int ranks) const;
+};
+
 struct RankOptions {
     std::vector<std::int64_t> lengths; // of the shards; one rank each
+    // Says to the contexts that these are the ranks' rows, of the lengths above, in whose order inputs and results are.
+    Ranges ranges = {};
     bool set_lengths = false;          // says them to the contexts; else the ranks find them
     double timeout = 60;               // seconds
     RunOptions run = {};
@@ -52,6 +63,10 @@ Results run_rank(const Problem &whole, const Inputs &inputs, const RankOptions &
 Results run_ranks(const Problem &whole, const Inputs &inputs, const RankOptions &options);
 Results run_ranks(const Problem &whole, const Inputs &inputs, const RankOptions &options,
                   const std::vector<Comm> &comms);
+
+// All ranks with ranges of the sequence. Inputs and results are in the order of the positions.
+Results run_ranges(const Problem &whole, const Inputs &inputs, RankOptions options, const Ranges &ranges,
+                   const std::vector<Comm> &comms);
 
 // The part of a result that is a shard's.
 Results shard_results(const Problem &whole, const Results &results, std::int64_t start, std::int64_t length);
