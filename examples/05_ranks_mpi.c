@@ -85,7 +85,7 @@ int main(int argc, char **argv) {
     annulus_comm *comm;
     check(annulus_comm_create_mpi(&comm, &world, NULL));
     check(annulus_context_set_comm(context, comm));
-    check(annulus_context_set_shards(context, lengths, ranks));
+    check(annulus_context_set_shards(context, lengths, NULL, ranks));
 
     annulus_traffic traffic = ANNULUS_TRAFFIC_INIT;
     check(annulus_forward(context, &q, &k, &v, &out, &lse, NULL));

@@ -4,6 +4,7 @@
 
 #include "call/comm.hpp"
 #include "capi/guard.hpp"
+#include "capi/shards.hpp"
 #include "capi/sized_struct.hpp"
 #include "core/argument.hpp"
 #include "engine/engine.hpp"
@@ -129,18 +130,6 @@ annulus_status annulus_context_last_engine(const annulus_context *context, annul
     });
 }
 
-namespace {
-
-constexpr std::int32_t max_ranges = 65536;
-
-int ranks_of(const annulus_context &context) {
-    if (!context.comm)
-        throw Error(ANNULUS_ERROR_ARGUMENT, "context has no communicator; annulus_context_set_comm() gives it one");
-    return context.comm->transport->size();
-}
-
-} // namespace
-
 annulus_status annulus_context_set_comm(annulus_context *context, annulus_comm *comm) {
     return guard([&] {
         const ContextUse use(context);
@@ -161,33 +150,16 @@ annulus_status annulus_context_set_comm(annulus_context *context, annulus_comm *
     });
 }
 
-annulus_status annulus_context_set_shards(annulus_context *context, const int64_t *lengths, int32_t count) {
-    return guard([&] {
-        const ContextUse use(context);
-        const int ranks = ranks_of(*context);
-        Shards shards;
-        if (lengths || count != 0) {
-            check_between("count", count, ranks, ranks);
-            const std::vector<std::int64_t> copy(&required(lengths, "lengths"), lengths + count);
-            check_lengths(copy);
-            shards = make_shards(copy);
-        }
-        context->set_shards = std::move(shards);
-    });
-}
-
-annulus_status annulus_context_set_ranges(annulus_context *context, const int64_t *lengths, const int32_t *ranks,
+annulus_status annulus_context_set_shards(annulus_context *context, const int64_t *lengths, const int32_t *owners,
                                           int32_t count) {
     return guard([&] {
         const ContextUse use(context);
-        const int all_ranks = ranks_of(*context);
-        check_between("count", count, 1, max_ranges);
-        const std::vector<std::int64_t> copy(&required(lengths, "lengths"), lengths + count);
-        check_lengths(copy);
-        const std::vector<int> owners(&required(ranks, "ranks"), ranks + count);
-        for (const int rank : owners)
-            check_between("an element of ranks", rank, 0, all_ranks - 1);
-        context->set_shards = make_shards(copy, owners, all_ranks);
+        if (!context->comm)
+            throw Error(ANNULUS_ERROR_ARGUMENT, "context has no communicator; annulus_context_set_comm() gives it one");
+        Shards shards;
+        if (lengths || owners || count != 0)
+            shards = checked_shards(lengths, owners, count, context->comm->transport->size());
+        context->set_shards = std::move(shards);
     });
 }
 

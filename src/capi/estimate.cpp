@@ -8,12 +8,12 @@
 #include "call/context.hpp"
 #include "capi/guard.hpp"
 #include "capi/problem.hpp"
+#include "capi/shards.hpp"
 #include "capi/sized_struct.hpp"
 #include "core/argument.hpp"
 #include "core/dtype_number.hpp"
 
 #include <cstdint>
-#include <vector>
 
 using namespace annulus;
 
@@ -92,7 +92,8 @@ annulus_status annulus_workspace_size(annulus_context *context, const annulus_pr
 }
 
 annulus_status annulus_estimate_rank(annulus_context *context, const annulus_problem *problem, const int64_t *lengths,
-                                     int32_t ranks, int32_t rank, annulus_rank_estimate *estimate) {
+                                     const int32_t *owners, int32_t count, int32_t ranks, int32_t rank,
+                                     annulus_rank_estimate *estimate) {
     return guard([&] {
         const ContextUse use(context);
         const annulus_config &config = context->required_config();
@@ -103,12 +104,12 @@ annulus_status annulus_estimate_rank(annulus_context *context, const annulus_pro
         check_between("rank", rank, 0, ranks - 1);
         annulus_rank_estimate result =
             read_sized("estimate", estimate, &annulus_rank_estimate::backward_received_bytes);
-        const std::vector<std::int64_t> all = lengths ? std::vector<std::int64_t>(lengths, lengths + ranks)
-                                                      : even_lengths(checked.sequence_length, ranks);
-        if (const std::int64_t sum = check_lengths(all); sum != checked.sequence_length)
+        const Shards shards = lengths || owners ? checked_shards(lengths, owners, count, ranks)
+                                                : make_shards(even_lengths(checked.sequence_length, ranks));
+        if (const std::int64_t sum = shards.length(); sum != checked.sequence_length)
             throw Error(ANNULUS_ERROR_ARGUMENT, "lengths add up to %lld; sequence_length of problem is %lld",
                         static_cast<long long>(sum), static_cast<long long>(checked.sequence_length));
-        RankCalls calls(config.pattern, stated, make_shards(all), rank, config.execution.exchange, estimate_steps);
+        RankCalls calls(config.pattern, stated, shards, rank, config.execution.exchange, estimate_steps);
         const RankPlans &plan = calls.plan();
         result.exchange = plan.exchange();
         const CallSetting setting = context->setting();

@@ -145,7 +145,7 @@ void compare(const Card &first, const Card &other, int rank) {
     if (other.shards_are_in_order != first.shards_are_in_order ||
         (!first.shards_are_in_order && other.shards != first.shards))
         throw Error(ANNULUS_ERROR_ARGUMENT,
-                    "the ranks disagree: what annulus_context_set_ranges() was told differs between ranks %d and 0",
+                    "the ranks disagree: what annulus_context_set_shards() was told differs between ranks %d and 0",
                     rank);
     differ("the config's number of branches", other.branch_count, first.branch_count);
     differ("causal of the config", other.causal, first.causal);

@@ -40,7 +40,7 @@ static void exchanges(void **state) {
         assert_ok(annulus_config_set_exchange(f->config, all[i]));
         assert_ok(annulus_context_set_config(f->context, f->config));
         assert_ok(annulus_config_set_exchange(f->config, ANNULUS_EXCHANGE_AUTO));
-        assert_ok(annulus_estimate_rank(f->context, &problem, NULL, 2, 0, &estimate));
+        assert_ok(annulus_estimate_rank(f->context, &problem, NULL, NULL, 0, 2, 0, &estimate));
         assert_int_equal(estimate.exchange, all[i]);
     }
     /* Without ranks it does nothing. */
@@ -68,34 +68,34 @@ static void set_shards(void **state) {
     fixture *f = *state;
     annulus_comm *comms[RANKS];
     int64_t lengths[RANKS] = {4, 0, 8};
-    assert_refused(annulus_context_set_shards(f->context, lengths, RANKS), ARGUMENT, "communicator");
-    assert_refused(annulus_context_set_shards(f->context, NULL, 0), ARGUMENT, "communicator");
+    assert_refused(annulus_context_set_shards(f->context, lengths, NULL, RANKS), ARGUMENT, "communicator");
+    assert_refused(annulus_context_set_shards(f->context, NULL, NULL, 0), ARGUMENT, "communicator");
     connect(f, comms);
-    assert_refused(annulus_context_set_shards(NULL, lengths, RANKS), ARGUMENT, "context");
+    assert_refused(annulus_context_set_shards(NULL, lengths, NULL, RANKS), ARGUMENT, "context");
     const int32_t counts[] = {0, 1, RANKS - 1, RANKS + 1, -1, INT32_MAX, INT32_MIN};
     for (int i = 0; i < 7; ++i)
-        assert_refused(annulus_context_set_shards(f->context, lengths, counts[i]), ARGUMENT, "count");
-    assert_refused(annulus_context_set_shards(f->context, NULL, RANKS), ARGUMENT, "lengths");
-    assert_refused(annulus_context_set_shards(f->context, NULL, 1), ARGUMENT, "count");
+        assert_refused(annulus_context_set_shards(f->context, lengths, NULL, counts[i]), ARGUMENT, "count");
+    assert_refused(annulus_context_set_shards(f->context, NULL, NULL, RANKS), ARGUMENT, "lengths");
+    assert_refused(annulus_context_set_shards(f->context, NULL, NULL, 1), ARGUMENT, "count");
     for (int i = 0; i < RANKS; ++i) {
         const int64_t wrong[] = {-1, INT64_MIN};
         const int64_t right = lengths[i];
         for (int j = 0; j < 2; ++j) {
             lengths[i] = wrong[j];
-            assert_refused(annulus_context_set_shards(f->context, lengths, RANKS), ARGUMENT, "lengths");
+            assert_refused(annulus_context_set_shards(f->context, lengths, NULL, RANKS), ARGUMENT, "lengths");
         }
         lengths[i] = right;
     }
     const int64_t none[RANKS] = {0, 0, 0}, too_long[RANKS] = {1, INT64_MAX, 0};
-    assert_refused(annulus_context_set_shards(f->context, none, RANKS), ARGUMENT, "lengths");
-    assert_refused(annulus_context_set_shards(f->context, too_long, RANKS), ARGUMENT, "lengths");
+    assert_refused(annulus_context_set_shards(f->context, none, NULL, RANKS), ARGUMENT, "lengths");
+    assert_refused(annulus_context_set_shards(f->context, too_long, NULL, RANKS), ARGUMENT, "lengths");
 
     /* What was refused changed nothing; what was accepted is a copy. */
     annulus_problem problem = fixture_problem();
     uint64_t bytes = 77;
-    assert_ok(annulus_context_set_shards(f->context, lengths, RANKS));
+    assert_ok(annulus_context_set_shards(f->context, lengths, NULL, RANKS));
     memset(lengths, 0xFF, sizeof lengths);
-    assert_refused(annulus_context_set_shards(f->context, none, RANKS), ARGUMENT, "lengths");
+    assert_refused(annulus_context_set_shards(f->context, none, NULL, RANKS), ARGUMENT, "lengths");
     problem.query_length = problem.key_length = 4;
     assert_ok(annulus_workspace_size(f->context, &problem, ANNULUS_PASS_FORWARD, &bytes));
     assert_true(bytes > 0);
@@ -103,22 +103,22 @@ static void set_shards(void **state) {
     const annulus_problem whole = fixture_problem();
     for (int i = 0; i < 2; ++i) {
         if (i == 0)
-            assert_ok(annulus_context_set_shards(f->context, NULL, 0));
+            assert_ok(annulus_context_set_shards(f->context, NULL, NULL, 0));
         else
             assert_ok(annulus_context_set_comm(f->context, comms[0]));
         assert_ok(annulus_workspace_size(f->context, &problem, ANNULUS_PASS_FORWARD, &bytes));
-        assert_ok(annulus_context_set_shards(f->context, (const int64_t[]){2, 5, 5}, RANKS));
+        assert_ok(annulus_context_set_shards(f->context, (const int64_t[]){2, 5, 5}, NULL, RANKS));
         assert_refused(annulus_workspace_size(f->context, &problem, ANNULUS_PASS_FORWARD, &bytes), ARGUMENT, "problem");
     }
     /* Where none are set: shards as equal as can be, the first ones longer, as annulus_estimate_rank() has them. */
     annulus_rank_estimate estimate = ANNULUS_RANK_ESTIMATE_INIT;
-    assert_ok(annulus_context_set_shards(f->context, NULL, 0));
+    assert_ok(annulus_context_set_shards(f->context, NULL, NULL, 0));
     problem.sequence_length = LENGTH + 1;
     assert_refused(annulus_workspace_size(f->context, &problem, ANNULUS_PASS_FORWARD, &bytes), ARGUMENT,
                    "annulus_context_set_shards");
     problem.query_length = problem.key_length = LENGTH / RANKS + 1;
     assert_ok(annulus_workspace_size(f->context, &problem, ANNULUS_PASS_FORWARD, &bytes));
-    assert_ok(annulus_estimate_rank(f->context, &problem, NULL, RANKS, 0, &estimate));
+    assert_ok(annulus_estimate_rank(f->context, &problem, NULL, NULL, 0, RANKS, 0, &estimate));
     assert_int_equal(bytes, estimate.forward_workspace_bytes);
     disconnect(f, comms);
     assert_ok(annulus_workspace_size(f->context, &whole, ANNULUS_PASS_FORWARD, &bytes));
@@ -131,7 +131,7 @@ static void windows_are_shards(void **state) {
     annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
     uint64_t bytes = 77;
     connect(f, comms);
-    assert_ok(annulus_context_set_shards(f->context, (const int64_t[]){4, 0, 8}, RANKS));
+    assert_ok(annulus_context_set_shards(f->context, (const int64_t[]){4, 0, 8}, NULL, RANKS));
     annulus_problem shard = fixture_problem();
     shard.query_length = shard.key_length = 4;
     assert_ok(annulus_workspace_size(f->context, &shard, ANNULUS_PASS_FORWARD, &bytes));
@@ -205,7 +205,7 @@ static void refuse_estimate(annulus_context *context, const annulus_problem *pro
     memset(&estimate, 0x5A, sizeof estimate);
     estimate.size = sizeof estimate;
     untouched = estimate;
-    assert_refused(annulus_estimate_rank(context, problem, lengths, ranks, rank, &estimate), wanted, name);
+    assert_refused(annulus_estimate_rank(context, problem, lengths, NULL, ranks, ranks, rank, &estimate), wanted, name);
     assert_memory_equal(&estimate, &untouched, sizeof estimate);
 }
 
@@ -217,7 +217,8 @@ static void estimate_of_a_rank(void **state) {
     annulus_context *bare = NULL;
     refuse_estimate(NULL, &problem, lengths, RANKS, 0, ARGUMENT, "context");
     refuse_estimate(f->context, NULL, lengths, RANKS, 0, ARGUMENT, "problem");
-    assert_refused(annulus_estimate_rank(f->context, &problem, lengths, RANKS, 0, NULL), ARGUMENT, "estimate");
+    assert_refused(annulus_estimate_rank(f->context, &problem, lengths, NULL, RANKS, RANKS, 0, NULL), ARGUMENT,
+                   "estimate");
     assert_ok(annulus_context_create(&bare, ANNULUS_DEVICE_CPU, 0));
     refuse_estimate(bare, &problem, lengths, RANKS, 0, ARGUMENT, "config");
     annulus_context_destroy(bare);
@@ -243,7 +244,8 @@ static void estimate_of_a_rank(void **state) {
     const size_t sizes[] = {0, sizeof(size_t), sizeof estimate - 1, 4097, SIZE_MAX};
     for (int i = 0; i < 5; ++i) {
         estimate.size = sizes[i];
-        assert_refused(annulus_estimate_rank(f->context, &problem, NULL, RANKS, 0, &estimate), ARGUMENT, "estimate");
+        assert_refused(annulus_estimate_rank(f->context, &problem, NULL, NULL, 0, RANKS, 0, &estimate), ARGUMENT,
+                       "estimate");
     }
     struct {
         annulus_rank_estimate estimate;
@@ -252,11 +254,11 @@ static void estimate_of_a_rank(void **state) {
     for (size_t i = 0; i < sizeof later.unknown; ++i) {
         later.estimate.size = sizeof later;
         later.unknown[i] = 1;
-        assert_refused(annulus_estimate_rank(f->context, &problem, NULL, RANKS, 0, &later.estimate), ARGUMENT,
+        assert_refused(annulus_estimate_rank(f->context, &problem, NULL, NULL, 0, RANKS, 0, &later.estimate), ARGUMENT,
                        "estimate");
         later.unknown[i] = 0;
     }
-    assert_ok(annulus_estimate_rank(f->context, &problem, NULL, RANKS, 0, &later.estimate));
+    assert_ok(annulus_estimate_rank(f->context, &problem, NULL, NULL, 0, RANKS, 0, &later.estimate));
     assert_int_equal(later.estimate.size, sizeof later);
 
     problem.head_dim = 12;
@@ -292,14 +294,14 @@ static void estimates_add_up(void **state) {
         uint64_t sent[2] = {0}, received[2] = {0};
         for (int32_t rank = 0; rank < ranks; ++rank) {
             annulus_rank_estimate estimate = ANNULUS_RANK_ESTIMATE_INIT, again = ANNULUS_RANK_ESTIMATE_INIT;
-            assert_ok(annulus_estimate_rank(f->context, &problem, NULL, ranks, rank, &estimate));
+            assert_ok(annulus_estimate_rank(f->context, &problem, NULL, NULL, 0, ranks, rank, &estimate));
             assert_true(estimate.exchange == ANNULUS_EXCHANGE_RING || estimate.exchange == ANNULUS_EXCHANGE_GATHER);
             sent[0] += estimate.forward_sent_bytes;
             received[0] += estimate.forward_received_bytes;
             sent[1] += estimate.backward_sent_bytes;
             received[1] += estimate.backward_received_bytes;
             connect(f, comms);
-            assert_ok(annulus_estimate_rank(f->context, &windows, NULL, ranks, rank, &again));
+            assert_ok(annulus_estimate_rank(f->context, &windows, NULL, NULL, 0, ranks, rank, &again));
             disconnect(f, comms);
             assert_memory_equal(&estimate, &again, sizeof estimate);
         }

@@ -58,7 +58,7 @@ static annulus_status ask(const fixture *f, const sizes *s, const char *what) {
             assert_ok(annulus_workspace_size(f->context, &problem, ANNULUS_PASS_FORWARD, &bytes));
     } else {
         annulus_rank_estimate estimate = ANNULUS_RANK_ESTIMATE_INIT;
-        status = annulus_estimate_rank(f->context, &problem, NULL, s->ranks, s->ranks / 2, &estimate);
+        status = annulus_estimate_rank(f->context, &problem, NULL, NULL, 0, s->ranks, s->ranks / 2, &estimate);
     }
     const double seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
     if (seconds > SECONDS_EACH)
@@ -221,8 +221,8 @@ static void options_of_the_call(void **state) {
     problem.query_start = 2;
     problem.query_length = 3;
     assert_ok(annulus_estimate_problem(f->context, &problem, -1, &estimate));
-    assert_refused(annulus_estimate_rank(f->context, &problem, NULL, 2, 0, &of_rank), ANNULUS_ERROR_UNSUPPORTED,
-                   "ANNULUS_CALL_QUERY_WINDOW");
+    assert_refused(annulus_estimate_rank(f->context, &problem, NULL, NULL, 0, 2, 0, &of_rank),
+                   ANNULUS_ERROR_UNSUPPORTED, "ANNULUS_CALL_QUERY_WINDOW");
 
     problem = without;
     problem.options = &options;

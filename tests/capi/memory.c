@@ -272,10 +272,10 @@ static void traffic_beyond_64_bits(void **state) {
         annulus_rank_estimate estimate = ANNULUS_RANK_ESTIMATE_INIT;
         assert_ok(annulus_config_set_exchange(config, exchanges[i]));
         assert_ok(annulus_context_set_config(f->context, config));
-        assert_refused(annulus_estimate_rank(f->context, &problem, lengths, RANKS, 0, &estimate),
+        assert_refused(annulus_estimate_rank(f->context, &problem, lengths, NULL, RANKS, RANKS, 0, &estimate),
                        i == 0 ? ANNULUS_ERROR_ARGUMENT : ANNULUS_ERROR_MEMORY, i == 0 ? "rows" : "workspace");
         assert_int_equal(estimate.forward_sent_bytes, 0);
-        assert_ok(annulus_estimate_rank(f->context, &problem, lengths, RANKS, 1, &estimate));
+        assert_ok(annulus_estimate_rank(f->context, &problem, lengths, NULL, RANKS, RANKS, 1, &estimate));
         assert_true(estimate.forward_received_bytes ==
                     2 * sizeof(float) * DIM * (uint64_t)(problem.sequence_length - 1));
     }

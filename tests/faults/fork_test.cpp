@@ -78,14 +78,15 @@ class Fork : public testing::Test {
         expect_refused("backward", call.backward(context));
         expect_refused("workspace_size", annulus_workspace_size(context, &sizes, ANNULUS_PASS_FORWARD, &bytes));
         expect_refused("estimate_problem", annulus_estimate_problem(context, &sizes, ANNULUS_ALL_BRANCHES, &estimate));
-        expect_refused("estimate_rank", annulus_estimate_rank(context, &sizes, nullptr, 2, 0, &rank_estimate));
+        expect_refused("estimate_rank",
+                       annulus_estimate_rank(context, &sizes, nullptr, nullptr, 0, 2, 0, &rank_estimate));
         expect_refused("set_config", annulus_context_set_config(context, config_.get()));
         expect_refused("set_stream", annulus_context_set_stream(context, nullptr));
         expect_refused("set_allocator", annulus_context_set_allocator(context, nullptr));
         expect_refused("set_workspace", annulus_context_set_workspace(context, nullptr, 0));
         expect_refused("set_threads", annulus_context_set_threads(context, 1));
         expect_refused("set_comm", annulus_context_set_comm(context, nullptr));
-        expect_refused("set_shards", annulus_context_set_shards(context, nullptr, 0));
+        expect_refused("set_shards", annulus_context_set_shards(context, nullptr, nullptr, 0));
     }
 };
 

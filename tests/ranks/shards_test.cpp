@@ -127,12 +127,12 @@ TEST_F(Shards, AreFoundOnce) {
 TEST_F(Shards, ThatAreSetNeedNoQuestion) {
     const std::vector<std::int64_t> lengths = {2, 1, 0, 1};
     for (const Context &context : contexts_)
-        check(annulus_context_set_shards(context.get(), lengths.data(), ranks));
+        check(annulus_context_set_shards(context.get(), lengths.data(), nullptr, ranks));
     EXPECT_EQ(gathers_of_calls(lengths), 2);
-    check(annulus_context_set_shards(contexts_[1].get(), nullptr, 0)); // it knows them from the call before
+    check(annulus_context_set_shards(contexts_[1].get(), nullptr, nullptr, 0)); // it knows them from the call before
     EXPECT_EQ(gathers_of_calls(lengths), 2);
     for (const Context &context : contexts_)
-        check(annulus_context_set_shards(context.get(), nullptr, 0));
+        check(annulus_context_set_shards(context.get(), nullptr, nullptr, 0));
     EXPECT_EQ(gathers_of_calls({1, 1, 1, 2}), 3);
 }
 
@@ -155,7 +155,8 @@ TEST_F(Shards, OfTheCallBeforeAreThoseOfSizes) {
         sizes.query_length = sizes.key_length = ANNULUS_WHOLE;
         for (int rank = 0; rank < ranks; ++rank) {
             annulus_rank_estimate estimate = ANNULUS_RANK_ESTIMATE_INIT;
-            check(annulus_estimate_rank(contexts_[rank].get(), &sizes, lengths.data(), ranks, rank, &estimate));
+            check(annulus_estimate_rank(contexts_[rank].get(), &sizes, lengths.data(), nullptr, ranks, ranks, rank,
+                                        &estimate));
             std::uint64_t bytes = 0;
             check(annulus_workspace_size(contexts_[rank].get(), &sizes, ANNULUS_PASS_BACKWARD, &bytes));
             EXPECT_EQ(bytes, estimate.backward_workspace_bytes) << rank;
@@ -173,7 +174,7 @@ TEST_F(Shards, WhatWasExpectedAndCannotBeDone) {
     const annulus_problem sizes = sizes_of(shard_problem(problem_, 20));
     const std::vector<std::int64_t> lengths(ranks, 5);
     annulus_rank_estimate estimate = ANNULUS_RANK_ESTIMATE_INIT;
-    check(annulus_estimate_rank(contexts_[0].get(), &sizes, lengths.data(), ranks, 0, &estimate));
+    check(annulus_estimate_rank(contexts_[0].get(), &sizes, lengths.data(), nullptr, ranks, ranks, 0, &estimate));
     std::vector<unsigned char> memory(estimate.backward_workspace_bytes);
     check(annulus_context_set_workspace(contexts_[0].get(), memory.data(), memory.size()));
     EXPECT_EQ(gathers_of_calls(lengths), 3);
@@ -204,7 +205,7 @@ TEST_F(Shards, MustBeKnownWhereNobodyCanAsk) {
     // Other lengths, that were set.
     const std::vector<std::int64_t> others = {4, 4, 0, 1};
     for (const Context &context : contexts_)
-        check(annulus_context_set_shards(context.get(), others.data(), ranks));
+        check(annulus_context_set_shards(context.get(), others.data(), nullptr, ranks));
     EXPECT_EQ(gathers_of_calls(others), 0);
 }
 

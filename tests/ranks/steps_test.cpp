@@ -230,7 +230,7 @@ TEST(Contexts, ComputeAloneAgain) {
             EXPECT_EQ(traffic.received_bytes, 0U);
 
             check(annulus_context_set_comm(context.get(), comms[rank].get()));
-            check(annulus_context_set_shards(context.get(), options.lengths.data(), options.ranks()));
+            check(annulus_context_set_shards(context.get(), options.lengths.data(), nullptr, options.ranks()));
         }
     });
 }
@@ -261,7 +261,7 @@ TEST(Contexts, ShareACommunicatorInOrder) {
             // Other shards each time.
             const std::vector<std::int64_t> lengths = random_lengths(problem.length, ranks, i);
             annulus_context *const context = contexts[i][rank].get();
-            check(annulus_context_set_shards(context, lengths.data(), ranks));
+            check(annulus_context_set_shards(context, lengths.data(), nullptr, ranks));
             const std::int64_t start = start_of(lengths, rank);
             RunOptions options;
             options.engine = ANNULUS_ENGINE_AUTO;
@@ -304,7 +304,7 @@ TEST(Workspace, IsWhatACallNeedsToTheByte) {
                 std::uint64_t bytes = 0;
                 check(annulus_workspace_size(context.get(), &sizes, pass, &bytes));
                 annulus_rank_estimate estimate = ANNULUS_RANK_ESTIMATE_INIT;
-                check(annulus_estimate_rank(context.get(), &sizes, lengths.data(), 3, rank, &estimate));
+                check(annulus_estimate_rank(context.get(), &sizes, lengths.data(), nullptr, 3, 3, rank, &estimate));
                 EXPECT_EQ(bytes, pass == ANNULUS_PASS_FORWARD ? estimate.forward_workspace_bytes
                                                               : estimate.backward_workspace_bytes);
                 // One byte less, at the address that leaves most of it to alignment, is too little on rank 1.
@@ -346,7 +346,7 @@ TEST(Workspace, ShrinksWithTheNumberOfRanks) {
             annulus_rank_estimate most = ANNULUS_RANK_ESTIMATE_INIT;
             for (int rank = 0; rank < ranks; ++rank) {
                 annulus_rank_estimate estimate = ANNULUS_RANK_ESTIMATE_INIT;
-                check(annulus_estimate_rank(context.get(), &sizes, nullptr, ranks, rank, &estimate));
+                check(annulus_estimate_rank(context.get(), &sizes, nullptr, nullptr, 0, ranks, rank, &estimate));
                 most.forward_workspace_bytes = std::max(most.forward_workspace_bytes, estimate.forward_workspace_bytes);
                 most.backward_workspace_bytes =
                     std::max(most.backward_workspace_bytes, estimate.backward_workspace_bytes);

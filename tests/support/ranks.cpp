@@ -110,10 +110,10 @@ Context make_rank_context(const Problem &whole, const RankOptions &options, int 
     check(annulus_comm_set_timeout(comm, options.timeout));
     check(annulus_context_set_comm(context.get(), comm));
     if (!options.ranges.ranks.empty())
-        check(annulus_context_set_ranges(context.get(), options.ranges.lengths.data(), options.ranges.ranks.data(),
-                                         static_cast<std::int32_t>(options.ranges.ranks.size())));
+        check(annulus_context_set_shards(context.get(), options.ranges.lengths.data(), options.ranges.ranks.data(),
+                                         options.ranges.count()));
     else if (options.set_lengths)
-        check(annulus_context_set_shards(context.get(), options.lengths.data(), options.ranks()));
+        check(annulus_context_set_shards(context.get(), options.lengths.data(), nullptr, options.ranks()));
     return context;
 }
 
@@ -126,22 +126,30 @@ Results run_rank(const Problem &of_all, const Inputs &inputs, const RankOptions 
     const std::int64_t start = start_of(options, rank), length = options.lengths[static_cast<std::size_t>(rank)];
     const annulus_call_options call_options = options_of(whole);
     annulus_problem sizes = shard_sizes(whole, start, length);
+    if (!options.ranges.ranks.empty()) { // the rank's own, whatever they are
+        sizes.query_start = sizes.key_start = 0;
+        sizes.query_length = sizes.key_length = ANNULUS_WHOLE;
+    }
     sizes.options = &call_options;
     RunOptions run = options.run;
     run.memory = &options.memory(rank);
     // Questions are answered for the lengths that were set, or even ones.
     const bool has_ranges = !options.ranges.ranks.empty();
-    const bool has_answers = options.set_lengths || options.lengths == even_lengths(whole.length, options.ranks());
-    run.own_workspace &= has_answers && !has_ranges;
+    const bool has_answers =
+        has_ranges || options.set_lengths || options.lengths == even_lengths(whole.length, options.ranks());
+    run.own_workspace &= has_answers;
     const bool empty = length == 0;
     if (empty) // the library serves nobody
         run.engine = ANNULUS_ENGINE_AUTO;
     const Results results =
         run_on(context.get(), sizes, shard_problem(whole, length), shard_inputs(whole, inputs, start, length), run);
-    if (has_ranges) // estimates know of none
-        return results;
     annulus_rank_estimate estimate = ANNULUS_RANK_ESTIMATE_INIT;
-    check(annulus_estimate_rank(context.get(), &sizes, options.lengths.data(), options.ranks(), rank, &estimate));
+    if (has_ranges)
+        check(annulus_estimate_rank(context.get(), &sizes, options.ranges.lengths.data(), options.ranges.ranks.data(),
+                                    options.ranges.count(), options.ranks(), rank, &estimate));
+    else
+        check(annulus_estimate_rank(context.get(), &sizes, options.lengths.data(), nullptr, options.ranks(),
+                                    options.ranks(), rank, &estimate));
     annulus_traffic traffic = ANNULUS_TRAFFIC_INIT;
     check(annulus_context_last_traffic(context.get(), &traffic));
     if (traffic.sent_bytes != (run.backward ? estimate.backward_sent_bytes : estimate.forward_sent_bytes) ||

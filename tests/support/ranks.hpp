@@ -15,6 +15,7 @@ struct Ranges {
     std::vector<std::int64_t> lengths;
     std::vector<std::int32_t> ranks;
 
+    std::int32_t count() const { return static_cast<std::int32_t>(ranks.size()); }
     // How many rows each of so many ranks has.
     std::vector<std::int64_t> rows(int ranks) const;
 };
@@ -23,8 +24,8 @@ struct RankOptions {
     std::vector<std::int64_t> lengths; // of the shards; one rank each
     // Says to the contexts that these are the ranks' rows, of the lengths above, in whose order inputs and results are.
     Ranges ranges = {};
-    bool set_lengths = false;          // says them to the contexts; else the ranks find them
-    double timeout = 60;               // seconds
+    bool set_lengths = false; // says them to the contexts; else the ranks find them
+    double timeout = 60;      // seconds
     RunOptions run = {};
     std::vector<Memory *> memories = {}; // of the ranks; empty: all in run.memory
     // How the ranks' gradients are written; empty: as the problem says.

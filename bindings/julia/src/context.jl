@@ -37,7 +37,7 @@ mutable struct Context
         end
         if shards !== nothing
             lengths = collect(Int64, shards)
-            check(LibAnnulus.annulus_context_set_shards(context, lengths, length(lengths)))
+            check(LibAnnulus.annulus_context_set_shards(context, lengths, C_NULL, length(lengths)))
         end
         return context
     end

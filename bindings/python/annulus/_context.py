@@ -216,7 +216,7 @@ class Context:
             check(_capi.annulus_context_set_comm(handle, comm._handle))
         if lengths is not None:
             _check_count(lengths, comm.size)
-            check(_capi.annulus_context_set_shards(handle, lengths, len(lengths)))
+            check(_capi.annulus_context_set_shards(handle, lengths, None, len(lengths)))
 
     @property
     def config(self) -> Config:
@@ -374,7 +374,7 @@ class Context:
         estimate = _capi.annulus_rank_estimate()
         sizes = _problem(length, heads, head_dim, **problem)
         with self._turn:
-            check(_capi.annulus_estimate_rank(self._handle, sizes, lengths, ranks, rank, estimate))
+            check(_capi.annulus_estimate_rank(self._handle, sizes, lengths, None, ranks, ranks, rank, estimate))
         return _read(RankEstimate, estimate, exchange=_EXCHANGES[estimate.exchange])
 
     def workspace_size(self, length: int, heads: int, head_dim: int, *, backward: bool = False, **problem: Any) -> int:

@@ -31,7 +31,7 @@ annulus_estimate flops_of(const BenchCase &bench_case, const Rank &rank) {
 annulus_exchange exchange_of(const BenchCase &bench_case, const Rank &rank, annulus_context *context) {
     const annulus_problem problem = bench_case.problem.problem();
     annulus_rank_estimate estimate = ANNULUS_RANK_ESTIMATE_INIT;
-    check(annulus_estimate_rank(context, &problem, nullptr, rank.count, rank.index, &estimate));
+    check(annulus_estimate_rank(context, &problem, nullptr, nullptr, 0, rank.count, rank.index, &estimate));
     return estimate.exchange;
 }
 

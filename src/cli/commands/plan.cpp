@@ -74,7 +74,7 @@ annulus_estimate estimate_of(annulus_context *context, const annulus_problem &pr
 annulus_rank_estimate estimate_of_rank(annulus_context *context, const annulus_problem &problem, std::int32_t rank,
                                        std::int32_t ranks) {
     annulus_rank_estimate estimate = ANNULUS_RANK_ESTIMATE_INIT;
-    check(annulus_estimate_rank(context, &problem, nullptr, ranks, rank, &estimate));
+    check(annulus_estimate_rank(context, &problem, nullptr, nullptr, 0, ranks, rank, &estimate));
     return estimate;
 }
 

@@ -48,7 +48,7 @@ void Rank::join(annulus_context *context, std::int64_t tokens) const {
     for (int i = 0; i < count; ++i)
         lengths.push_back(shard_of(tokens, i, count).length);
     check(annulus_context_set_comm(context, comm), "--ranks");
-    check(annulus_context_set_shards(context, lengths.data(), count));
+    check(annulus_context_set_shards(context, lengths.data(), nullptr, count));
 }
 
 std::unique_ptr<Ranks> make_ranks(const RankOptions &options, const ExecutionOptions &execution) {

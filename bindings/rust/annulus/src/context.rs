@@ -321,7 +321,7 @@ impl Context {
     pub fn set_shards(&mut self, lengths: Option<&[i64]>) -> Result<()> {
         let (data, count) = lengths.map_or((ptr::null(), 0), |lengths| (lengths.as_ptr(), lengths.len()));
         let count = i32::try_from(count).unwrap_or(i32::MAX);
-        check(unsafe { sys::annulus_context_set_shards(self.handle, data, count) })
+        check(unsafe { sys::annulus_context_set_shards(self.handle, data, ptr::null(), count) })
     }
 
     /// The bytes of rows that the last successful call sent to and received from other ranks.

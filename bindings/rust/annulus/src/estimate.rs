@@ -178,7 +178,7 @@ impl Context {
         let lengths = lengths.map_or(ptr::null(), <[i64]>::as_ptr);
         let mut raw = sys::ANNULUS_RANK_ESTIMATE_INIT;
         problem.with_raw(|problem| {
-            check(unsafe { sys::annulus_estimate_rank(self.handle, problem, lengths, ranks, rank, &mut raw) })
+            check(unsafe { sys::annulus_estimate_rank(self.handle, problem, lengths, ptr::null(), ranks, ranks, rank, &mut raw) })
         })?;
         Ok(RankEstimate {
             exchange: Exchange(raw.exchange),

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "capi/shards.hpp"
+
+#include "call/context.hpp"
+#include "core/argument.hpp"
+
+#include <vector>
+
+namespace annulus {
+
+namespace {
+
+constexpr std::int32_t most_shards = 65536;
+
+} // namespace
+
+Shards checked_shards(const std::int64_t *lengths, const std::int32_t *owners, std::int32_t count, std::int32_t ranks) {
+    if (owners)
+        check_between("count", count, 1, most_shards);
+    else
+        check_between("count", count, ranks, ranks);
+    const std::vector<std::int64_t> copy(&required(lengths, "lengths"), lengths + count);
+    check_lengths(copy);
+    if (!owners)
+        return make_shards(copy);
+    const std::vector<int> of_ranks(owners, owners + count);
+    for (const int rank : of_ranks)
+        check_between("an element of owners", rank, 0, ranks - 1);
+    return make_shards(copy, of_ranks, ranks);
+}
+
+} // namespace annulus
