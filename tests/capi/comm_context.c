@@ -90,6 +90,15 @@ static void set_shards(void **state) {
     assert_refused(annulus_context_set_shards(f->context, none, NULL, RANKS), ARGUMENT, "lengths");
     assert_refused(annulus_context_set_shards(f->context, too_long, NULL, RANKS), ARGUMENT, "lengths");
 
+    const int32_t owners[] = {0, 1, 2, 1, 0}, no_ranks[] = {0, 1, RANKS, 1, 0}, negative[] = {0, -1, 2, 1, 0};
+    const int64_t five[] = {2, 3, 0, 3, 4}, all_empty[5] = {0};
+    assert_refused(annulus_context_set_shards(f->context, five, no_ranks, 5), ARGUMENT, "owners");
+    assert_refused(annulus_context_set_shards(f->context, five, negative, 5), ARGUMENT, "owners");
+    assert_refused(annulus_context_set_shards(f->context, five, owners, 0), ARGUMENT, "count");
+    assert_refused(annulus_context_set_shards(f->context, five, owners, 65537), ARGUMENT, "count");
+    assert_refused(annulus_context_set_shards(f->context, NULL, owners, 5), ARGUMENT, "lengths");
+    assert_refused(annulus_context_set_shards(f->context, all_empty, owners, 5), ARGUMENT, "lengths");
+
     /* What was refused changed nothing; what was accepted is a copy. */
     annulus_problem problem = fixture_problem();
     uint64_t bytes = 77;
@@ -110,8 +119,17 @@ static void set_shards(void **state) {
         assert_ok(annulus_context_set_shards(f->context, (const int64_t[]){2, 5, 5}, NULL, RANKS));
         assert_refused(annulus_workspace_size(f->context, &problem, ANNULUS_PASS_FORWARD, &bytes), ARGUMENT, "problem");
     }
-    /* Where none are set: shards as equal as can be, the first ones longer, as annulus_estimate_rank() has them. */
+    /* A rank's window is from 0 on where it holds several. */
     annulus_rank_estimate estimate = ANNULUS_RANK_ESTIMATE_INIT;
+    assert_ok(annulus_context_set_shards(f->context, five, owners, 5));
+    problem.query_length = problem.key_length = 6;
+    assert_ok(annulus_workspace_size(f->context, &problem, ANNULUS_PASS_FORWARD, &bytes));
+    assert_ok(annulus_estimate_rank(f->context, &problem, five, owners, 5, RANKS, 0, &estimate));
+    assert_int_equal(bytes, estimate.forward_workspace_bytes);
+    problem.query_start = problem.key_start = 1;
+    assert_refused(annulus_workspace_size(f->context, &problem, ANNULUS_PASS_FORWARD, &bytes), ARGUMENT, "problem");
+    problem.query_start = problem.key_start = 0;
+    /* Where none are set: shards as equal as can be, the first ones longer, as annulus_estimate_rank() has them. */
     assert_ok(annulus_context_set_shards(f->context, NULL, NULL, 0));
     problem.sequence_length = LENGTH + 1;
     assert_refused(annulus_workspace_size(f->context, &problem, ANNULUS_PASS_FORWARD, &bytes), ARGUMENT,

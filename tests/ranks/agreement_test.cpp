@@ -159,6 +159,42 @@ TEST(Agreement, ChecksTheShardsThatWereSet) {
             }
 }
 
+// Where ranks hold several shards all must have said so, and the same.
+TEST(Agreement, ChecksWhoseShardsTheyAre) {
+    const std::vector<Comm> comms = make_local_comms(ranks);
+    const std::vector<std::int64_t> lengths = {4, 4, 4, 4, 4, 4};
+    const std::vector<std::int32_t> zigzag = {0, 1, 2, 2, 1, 0}, striped = {0, 1, 2, 0, 1, 2};
+    struct Shards {
+        std::vector<std::int64_t> lengths;
+        std::vector<std::int32_t> owners;
+    };
+    const Shards none, contiguous{{8, 8, 8}, {}}, folded{lengths, zigzag}, in_turns{lengths, striped};
+    for (const annulus_pass pass : passes)
+        for (int odd = 0; odd < ranks; ++odd)
+            for (const auto &[of_one, of_others] : {std::pair(&folded, &none),
+                                                    {&folded, &contiguous},
+                                                    {&none, &folded},
+                                                    {&contiguous, &folded},
+                                                    {&in_turns, &folded}}) {
+                SCOPED_TRACE(testing::Message() << "pass " << pass << ", rank " << odd << ", owners "
+                                                << testing::PrintToString(of_one->owners) << " and "
+                                                << testing::PrintToString(of_others->owners));
+                std::vector<Part> parts(ranks);
+                for (int rank = 0; rank < ranks; ++rank) {
+                    const Shards &shards = rank == odd ? *of_one : *of_others;
+                    parts[rank].pass = pass;
+                    parts[rank].lengths = shards.lengths;
+                    parts[rank].owners = shards.owners;
+                }
+                for (const Outcome &outcome : call_all(parts, comms)) {
+                    EXPECT_EQ(outcome.status, ANNULUS_ERROR_ARGUMENT) << outcome.message;
+                    EXPECT_TRUE(holds(outcome.message, "annulus_context_set_shards()")) << outcome.message;
+                    EXPECT_TRUE(outcome.untouched);
+                }
+                expect_service(comms);
+            }
+}
+
 TEST(Agreement, RefusesASequenceOfNoRows) {
     const std::vector<Comm> comms = make_local_comms(ranks);
     for (const annulus_pass pass : passes) {

@@ -64,7 +64,9 @@ Caller::Caller(const Part &part, annulus_comm *comm)
     check(annulus_comm_set_timeout(comm, part.timeout));
     check(annulus_context_set_comm(context, comm));
     if (!part.lengths.empty())
-        check(annulus_context_set_shards(context, part.lengths.data(), nullptr, static_cast<int>(part.lengths.size())));
+        check(annulus_context_set_shards(context, part.lengths.data(),
+                                         part.owners.empty() ? nullptr : part.owners.data(),
+                                         static_cast<int>(part.lengths.size())));
     part.prepare(context);
     Call::Arguments &a = given_;
     if (!is_forward()) // inputs then

@@ -29,7 +29,8 @@ struct Pointers {
 struct Part {
     Problem problem = small_problem();
     std::int64_t rows = small_problem().length / ranks;
-    std::vector<std::int64_t> lengths = {}; // empty: none are set
+    std::vector<std::int64_t> lengths = {}; // of the shards; empty: none are set
+    std::vector<std::int32_t> owners = {};  // empty: a shard a rank
     annulus_exchange exchange = ANNULUS_EXCHANGE_AUTO;
     annulus_pass pass = ANNULUS_PASS_FORWARD;
     double timeout = 60;
