@@ -5,8 +5,8 @@
     out = annulus.attention(q, k, v, branches=[(2048, 1), (8192, 4)], causal=True)
 
 q is an array [B, N, H, D] of NumPy, PyTorch, CuPy or JAX, k and v are [B, N, G, D], and so is the result. `Config` says
-which keys a query attends to, `Context` computes forward and backward on a device, `Comm` connects several ranks, and
-`annulus.torch` has the differentiable function and the modules for PyTorch.
+which keys a query attends to, `Context` computes forward and backward on a device, `Comm` connects several ranks,
+`Shards` says what they hold, and `annulus.torch` has the differentiable function and the modules for PyTorch.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from ._errors import (
     check,
     made,
 )
+from ._shards import Shards
 
 __all__ = [
     "ArgumentError",
@@ -46,6 +47,7 @@ __all__ = [
     "Estimate",
     "OutOfMemoryError",
     "RankEstimate",
+    "Shards",
     "Traffic",
     "UnsupportedError",
     "WorkspaceError",

@@ -11,11 +11,12 @@ import weakref
 from typing import Any, Callable, Iterable, NamedTuple, Sequence, Tuple, Union
 
 from . import _arrays, _capi
-from ._arguments import host_integers, integer, integers, pick
+from ._arguments import host_integers, integer, pick
 from ._arrays import CPU, View
 from ._comm import Comm
 from ._config import BranchLike, Config, config_of, listed
 from ._errors import ArgumentError, Error, check, failure, made
+from ._shards import Shards, shards_of
 
 __all__ = ["Context", "Estimate", "RankEstimate", "Traffic", "attention", "merge"]
 
@@ -172,8 +173,9 @@ class Context:
         stream of the library that q comes from.
     threads: how many CPU threads a call may use; 0: as many as the process may run on.
     comm: makes the calls collective over a communicator's ranks, each with its own shard of the sequence.
-    shards: the number of positions of each rank, which calls then check; None: each has what its arrays hold, of any
-        lengths. workspace_size() knows of no others than these, or equal ones.
+    shards: annulus.Shards, which a rank with several needs, or the number of positions of each rank, which calls then
+        check; None: each has what its arrays hold, of any lengths. workspace_size() knows of no others than these, or
+        equal ones.
 
     Calls from several threads wait for each other; contexts of their own let threads compute at the same time. The GIL
     is released while a call computes. On CUDA a call does not wait for the device. On a CPU Ctrl-C ends a call of the
@@ -189,15 +191,15 @@ class Context:
         stream: Any = None,
         threads: int = 0,
         comm: Comm | None = None,
-        shards: Sequence[int] | None = None,
+        shards: Shards | Sequence[int] | None = None,
     ) -> None:
         config = config if isinstance(config, Config) else Config(config)
         self._place = _device(device)
         if not isinstance(comm, (Comm, type(None))):
             raise ArgumentError(f"comm is {comm!r}; it must be an annulus.Comm, one rank's end of a communicator")
-        lengths = None if shards is None else integers("shards", shards)
-        if lengths is not None and comm is None:
-            raise ArgumentError(f"shards is {lengths}; it needs comm, the communicator whose ranks hold them")
+        of_ranks = shards_of(shards)
+        if of_ranks is not None and comm is None:
+            raise ArgumentError(f"shards is {shards}; it needs comm, the communicator whose ranks hold them")
         kind, number = self._place
         kinds = {"cpu": _capi.ANNULUS_DEVICE_CPU, "cuda": _capi.ANNULUS_DEVICE_CUDA}
         handle = made(_capi.annulus_context_create(kinds[kind], number))
@@ -214,9 +216,8 @@ class Context:
             check(_capi.annulus_context_set_stream(handle, self._stream or None))
         if comm is not None:
             check(_capi.annulus_context_set_comm(handle, comm._handle))
-        if lengths is not None:
-            _check_count(lengths, comm.size)
-            check(_capi.annulus_context_set_shards(handle, lengths, None, len(lengths)))
+        if of_ranks is not None:
+            check(_capi.annulus_context_set_shards(handle, *of_ranks._arguments(comm.size)))
 
     @property
     def config(self) -> Config:
@@ -363,18 +364,18 @@ class Context:
         *,
         ranks: int,
         rank: int,
-        shards: Sequence[int] | None = None,
+        shards: Shards | Sequence[int] | None = None,
         **problem: Any,
     ) -> RankEstimate:
-        """What rank `rank` of `ranks` needs, sends and receives. shards: their lengths; None: as equal as can be."""
+        """What rank `rank` of `ranks` needs, sends and receives. shards: annulus.Shards, or each rank's length; None: as
+        equal as can be."""
         ranks, rank = integer("ranks", ranks, 32), integer("rank", rank, 32)
-        lengths = None if shards is None else integers("shards", shards)
-        if lengths is not None:
-            _check_count(lengths, ranks)
+        of_ranks = shards_of(shards)
+        arguments = (None, None, 0) if of_ranks is None else of_ranks._arguments(ranks)
         estimate = _capi.annulus_rank_estimate()
         sizes = _problem(length, heads, head_dim, **problem)
         with self._turn:
-            check(_capi.annulus_estimate_rank(self._handle, sizes, lengths, None, ranks, ranks, rank, estimate))
+            check(_capi.annulus_estimate_rank(self._handle, sizes, *arguments, ranks, rank, estimate))
         return _read(RankEstimate, estimate, exchange=_EXCHANGES[estimate.exchange])
 
     def workspace_size(self, length: int, heads: int, head_dim: int, *, backward: bool = False, **problem: Any) -> int:
@@ -523,11 +524,6 @@ def _views_of_parts(parts: Iterable[Tuple[Any, Any]]) -> list[Tuple[View, View]]
     if not views:
         raise ArgumentError("parts is empty; it must have at least one pair, (out, lse)")
     return views
-
-
-def _check_count(shards: Sequence[int], ranks: int) -> None:
-    if len(shards) != ranks:
-        raise ArgumentError(f"shards has {len(shards)} lengths; there are {ranks} ranks")
 
 
 def lse_dtype(dtype: str) -> str:

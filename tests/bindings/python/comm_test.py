@@ -44,6 +44,57 @@ class CommTest(unittest.TestCase):
                         config = annulus.Config([(16, 1), (96, 4)], causal=True, exchange=exchange)
                         self.compare(config, lengths, shards)
 
+    def test_ranks_with_several_shards_equal_one_rank(self):
+        config = annulus.Config([(16, 1), (96, 4)], causal=True)
+        q, k, v, d_out = ARRAYS
+        context = annulus.Context(config)
+        out, lse = context.forward(q, k, v)
+        wanted = [out, lse, *context.backward(q, k, v, out, lse, d_out)]
+        for shards in (annulus.Shards.zigzag(96, 3), annulus.Shards([40, 0, 7, 30, 19], [2, 0, 0, 2, 1])):
+            with self.subTest(shards=shards):
+                found = [None] * 3
+
+                def work(end):
+                    mine = [shards.cut(array, end.rank) for array in ARRAYS]
+                    self.assertEqual(mine[0].shape[1], shards.rows(end.rank))
+                    context = annulus.Context(config, comm=end, shards=shards)
+                    out, lse = context.forward(*mine[:3])
+                    found[end.rank] = [out, lse, *context.backward(*mine[:3], out, lse, mine[3])]
+                    traffic = context.last_traffic
+                    share = context.estimate_rank(
+                        96, 4, 16, kv_heads=2, batch=2, dtype="float64", ranks=3, rank=end.rank, shards=shards
+                    )
+                    self.assertEqual(traffic.sent_bytes, share.backward_sent_bytes)
+
+                together(annulus.Comm.local(3), work)
+                for i, one in enumerate(wanted):
+                    joined = shards.join([parts[i] for parts in found], axis=2 if i == 1 else 1)
+                    np.testing.assert_allclose(joined, one, rtol=1e-10, atol=1e-12)
+
+    def test_shards(self):
+        shards = annulus.Shards.zigzag(11, 2)
+        self.assertEqual((shards.lengths, shards.owners), ((3, 3, 3, 2), (0, 1, 1, 0)))
+        self.assertEqual(shards.slices(0), [slice(0, 3), slice(9, 11)])
+        self.assertEqual((shards.rows(0), shards.rows(1), shards.length), (5, 6, 11))
+        self.assertEqual(shards, annulus.Shards([3, 3, 3, 2], [0, 1, 1, 0]))
+        self.assertEqual(repr(shards), "annulus.Shards([3, 3, 3, 2], owners=[0, 1, 1, 0])")
+        self.assertEqual(repr(annulus.Shards.even(11, 2)), "annulus.Shards([6, 5])")
+        whole = np.arange(22).reshape(1, 11, 2)
+        np.testing.assert_array_equal(shards.cut(whole, 0)[0, :, 0], [0, 2, 4, 18, 20])
+        np.testing.assert_array_equal(shards.join([shards.cut(whole, rank) for rank in range(2)]), whole)
+        self.assertEqual(shards.cut(whole, 2).shape, (1, 0, 2))
+        for message, make in {
+            r"owners has 1 ranks; there are 2 lengths": lambda: annulus.Shards([1, 2], [0]),
+            r"lengths\[1\] is -2; it must be at least 0": lambda: annulus.Shards([1, -2]),
+            r"owners\[0\] is -1; it must be at least 0": lambda: annulus.Shards([1], [-1]),
+            r"ranks 0; they must be at least 0 and 1": lambda: annulus.Shards.even(4, 0),
+            r"array has 10 rows along axis 1; the shards have 11": lambda: shards.cut(whole[:, 1:], 0),
+            r"parts\[0\] has 6 rows along axis 1; rank 0 holds 5": lambda: shards.join([whole[:, :6], whole[:, 6:]]),
+            r"parts has 1 arrays; there is a shard of rank 1": lambda: shards.join([whole[:, :5]]),
+        }.items():
+            with self.assertRaisesRegex(annulus.ArgumentError, message):
+                make()
+
     def compare(self, config, lengths, shards):
         q, k, v, d_out = ARRAYS
         context = annulus.Context(config)

@@ -14,6 +14,7 @@ from .._arrays import check_rank
 from .._config import Branch, BranchLike, Config
 from .._context import cached_config, given
 from .._errors import ArgumentError, UnsupportedError
+from .._shards import Shards
 from . import _ranks
 
 # None before PyTorch 2.1, where nothing is compiled.
@@ -292,7 +293,7 @@ def dilated_attention(
     sequence_starts: Any = None,
     sequence_lengths: Any = None,
     process_group: Any = None,
-    shards: Union[Sequence[int], str, None] = None,
+    shards: Union[Shards, Sequence[int], str, None] = None,
 ) -> Any:
     """Dilated attention of q [B, Nq, H, D] over k and v [B, N, G, D], where G divides H; differentiable.
 
@@ -307,8 +308,9 @@ def dilated_attention(
     process_group: each rank of this torch.distributed group holds a shard of the sequence in q, k, v and gets its shard
         of the result; gradients of q, k and v are those of the sum of all ranks' losses. Tensors are on a GPU each. An
         annulus.Comm does as well.
-    shards: with process_group, how many positions each rank holds, as a check, or "gather" to ask the group at each
-        call; None: each has what its tensors hold, of any lengths, and nothing has to be said.
+    shards: with process_group, annulus.Shards, which ranks with several need (zigzag, under a causal mask), or how many
+        positions each rank holds, as a check, or "gather" to ask the group at each call; None: each has what its tensors
+        hold, of any lengths, and nothing has to be said.
 
     Returns out [B, Nq, H, D] in q's dtype, with return_lse (out, lse). The gradient is the true derivative. It exists
     once and in reverse mode: backward(), torch.autograd.grad, torch.func.grad, vjp and jacrev give it, torch.func.vmap
@@ -368,7 +370,7 @@ def attend(
     config: str,
     query_start: Optional[int] = None,
     process_group: Any = None,
-    shards: Union[Sequence[int], str, None] = None,
+    shards: Union[Shards, Sequence[int], str, None] = None,
     sequence_starts: Any = None,
     sequence_lengths: Any = None,
 ) -> Tuple[Tensor, Tensor]:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from .._arguments import flag, integer, integers
 from .._config import Config
 from .._errors import ArgumentError, UnsupportedError
+from .._shards import Shards
 from ._functional import attend, check_tensor
 
 
@@ -56,7 +57,7 @@ class MultiheadDilatedAttention(nn.Module):
         is_causal: bool = False,
         batch_first: bool = True,
         process_group: Any = None,
-        shards: Union[Sequence[int], str, None] = None,
+        shards: Union[Shards, Sequence[int], str, None] = None,
         device: Any = None,
         dtype: torch.dtype | None = None,
         **options: Any,

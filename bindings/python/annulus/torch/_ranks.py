@@ -12,19 +12,17 @@ from typing import Any, Optional, Sequence, Tuple, Union
 
 import torch
 
-from .._arguments import integers
 from .._comm import Comm
 from .._config import from_text
 from .._context import Context, cached_context
 from .._errors import ArgumentError, UnsupportedError
-
-Shards = Optional[Tuple[int, ...]]
+from .._shards import Shards, shards_of
 
 
 class Ranks:
-    """A communicator with the lengths of its ranks' shards, and a context for each config."""
+    """A communicator with its ranks' shards, and a context for each config."""
 
-    def __init__(self, comm: Comm, shards: Shards) -> None:
+    def __init__(self, comm: Comm, shards: Optional[Shards]) -> None:
         self.comm = comm
         self.shards = shards
         self.contexts: dict = {}
@@ -98,20 +96,20 @@ def _gathered(group: Any, length: int) -> Tuple[int, ...]:
     return tuple(lengths)
 
 
-def number_of(group: Any, shards: Union[Sequence[int], str, None], q: torch.Tensor) -> int:
+def number_of(group: Any, shards: Union[Shards, Sequence[int], str, None], q: torch.Tensor) -> int:
     """The number that stands for the ranks of a process group, or of an annulus.Comm."""
     comm = group if isinstance(group, Comm) else _comm_of_group(group, q.device)
     if isinstance(shards, str):
         if shards != "gather":
-            raise ArgumentError(f"shards is {shards!r}; it must be None, 'gather' or the ranks' lengths")
+            raise ArgumentError(f"shards is {shards!r}; it must be None, 'gather', annulus.Shards or the ranks' lengths")
         shards = _gathered(group, q.shape[-3])
-    lengths = None if shards is None else tuple(integers("shards", shards))
+    of_ranks = shards_of(shards)
     # A communicator keeps its Ranks, by shards, as long as it lives itself.
     known = comm.__dict__.setdefault("_ranks", {})
-    if lengths not in known:
-        ranks = known[lengths] = Ranks(comm, lengths)
+    if of_ranks not in known:
+        ranks = known[of_ranks] = Ranks(comm, of_ranks)
         _by_number[ranks.number] = ranks
-    return known[lengths].number
+    return known[of_ranks].number
 
 
 def context_of(text: str, device: torch.device, ranks: int) -> Context:

@@ -1011,19 +1011,31 @@ extern "C" {
     /// kind. Since 0.1.0.
     pub fn annulus_context_set_comm(context: *mut annulus_context, comm: *mut annulus_comm) -> annulus_status;
 
-    /// Says how long the shards are: rank i holds lengths\[i\] >= 0 positions, behind those of rank i - 1. Calls need it only
-    /// where a stream is being captured, since the ranks tell one another; else it is a check: a call is
-    /// ANNULUS_ERROR_ARGUMENT on every rank where the ranks' tensors have other rows than some rank has set, or
-    /// ANNULUS_ERROR_DECLINED on the others of a rank whose own tensors do not have what it has set.
+    /// Says how the ranks share the sequence: it is cut into `count` shards, one behind the other, of which shard i has
+    /// lengths\[i\] >= 0 positions and belongs to rank owners\[i\], or to rank i where owners is NULL, and count then the number
+    /// of ranks. A rank with several shards has their rows one behind the other in its tensors, in the order of their
+    /// positions. So under causality every rank can be given as much to do as the others: with P ranks and 2P shards as
+    /// equal as can be, shard i belongs to rank min(i, 2P - 1 - i) (zigzag).
+    ///
+    /// Calls need it only where a rank holds several shards, and where a stream is being captured, since else the ranks tell
+    /// one another; it is also a check: a call is ANNULUS_ERROR_ARGUMENT on every rank where the ranks' tensors have other
+    /// rows than some rank has set, or where the ranks' shards differ and some have several, or ANNULUS_ERROR_DECLINED on
+    /// the others of a rank whose own tensors do not have what it has set.
     ///
     /// annulus_workspace_size() and annulus_estimate_problem() ask nobody: in a context with a communicator they answer for
-    /// these lengths; where none are set, for those of the context's last call if the problem's sequence is as long; else
-    /// for shards as equal as can be, the first ones longer. Windows that are not the rank's shard of those are
-    /// ANNULUS_ERROR_ARGUMENT.
+    /// these shards; where none are set, for those of the context's last call if the problem's sequence is as long; else
+    /// for shards as equal as can be, the first ones longer. Windows that are not the rank's shard of those, from 0 on where
+    /// it has several, are ANNULUS_ERROR_ARGUMENT.
     ///
-    /// `count` is the number of ranks; NULL with 0 takes the lengths back (default). ANNULUS_ERROR_ARGUMENT: context is NULL
-    /// or has no communicator, count is not its size, a length is negative, or all are 0. Since 0.1.0.
-    pub fn annulus_context_set_shards(context: *mut annulus_context, lengths: *const i64, count: i32) -> annulus_status;
+    /// NULL, NULL and 0 take the shards back (default). ANNULUS_ERROR_ARGUMENT: context is NULL or has no communicator,
+    /// lengths is NULL, count is not the number of ranks or, with owners, not in 1 ... 65536, a length is negative, all are
+    /// 0, or an element of owners is no rank. Since 0.1.0.
+    pub fn annulus_context_set_shards(
+        context: *mut annulus_context,
+        lengths: *const i64,
+        owners: *const i32,
+        count: i32,
+    ) -> annulus_status;
 
     /// Writes it to \*traffic. ANNULUS_ERROR_ARGUMENT: a pointer is NULL or the size is not known. Since 0.1.0.
     pub fn annulus_context_last_traffic(
@@ -1032,14 +1044,16 @@ extern "C" {
     ) -> annulus_status;
 
     /// Estimates, in \*estimate, the part of rank `rank` of `ranks` (at most 4096) in a problem under the context's config;
-    /// the context needs no communicator. lengths: `ranks` shard lengths that add up to the sequence length, or NULL for
-    /// shards as equal as can be, the first ones longer. The windows of the problem are not looked at. Errors as
-    /// annulus_estimate_problem(), which says how large a plan may be, and ANNULUS_ERROR_ARGUMENT where ranks, rank or
-    /// lengths are not as above. Since 0.1.0.
+    /// the context needs no communicator. lengths, owners and count: shards as annulus_context_set_shards() takes them,
+    /// which add up to the sequence length; or NULL and NULL for one a rank, as equal as can be, the first ones longer. The
+    /// windows of the problem are not looked at. Errors as annulus_estimate_problem(), which says how large a plan may be,
+    /// and ANNULUS_ERROR_ARGUMENT where ranks, rank or lengths are not as above. Since 0.1.0.
     pub fn annulus_estimate_rank(
         context: *mut annulus_context,
         problem: *const annulus_problem,
         lengths: *const i64,
+        owners: *const i32,
+        count: i32,
         ranks: i32,
         rank: i32,
         estimate: *mut annulus_rank_estimate,

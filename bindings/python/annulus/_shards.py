@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which rank holds which part of a sequence, and arrays cut and joined accordingly."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, Optional, Sequence, Tuple, Union
+
+import numpy as np
+
+from ._arguments import integer, integers
+from ._errors import ArgumentError
+
+
+class Shards:
+    """A sequence as shards, one behind the other, each of a rank.
+
+    lengths: how many positions each shard has.
+    owners: the rank of each shard; None: shard i is rank i's.
+
+    A rank with several shards has their rows one behind the other in its arrays, in the order of their positions.
+    Under a causal mask zigzag() gives every rank as much to do as the others.
+    """
+
+    def __init__(self, lengths: Sequence[int], owners: Optional[Sequence[int]] = None) -> None:
+        self.lengths: Tuple[int, ...] = tuple(integers("lengths", lengths))
+        self.owners: Tuple[int, ...] = (
+            tuple(range(len(self.lengths))) if owners is None else tuple(integers("owners", owners, 32))
+        )
+        if len(self.owners) != len(self.lengths):
+            raise ArgumentError(f"owners has {len(self.owners)} ranks; there are {len(self.lengths)} lengths")
+        for name, values in (("lengths", self.lengths), ("owners", self.owners)):
+            for i, value in enumerate(values):
+                if value < 0:
+                    raise ArgumentError(f"{name}[{i}] is {value}; it must be at least 0")
+
+    @classmethod
+    def even(cls, length: int, ranks: int) -> Shards:
+        """A shard for each rank, as equal as can be, the first ones longer."""
+        return cls(_even(length, ranks))
+
+    @classmethod
+    def zigzag(cls, length: int, ranks: int) -> Shards:
+        """Two shards for each rank: of 2P as equal as can be, rank p holds the p-th and the p-th from the end."""
+        lengths = _even(length, 2 * integer("ranks", ranks, 31))
+        return cls(lengths, [min(i, len(lengths) - 1 - i) for i in range(len(lengths))])
+
+    @property
+    def length(self) -> int:
+        """Positions of the sequence."""
+        return sum(self.lengths)
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Shard i is rank i's."""
+        return self.owners == tuple(range(len(self.owners)))
+
+    def slices(self, rank: int) -> list[slice]:
+        """The positions of a rank's shards."""
+        found, start = [], 0
+        for length, owner in zip(self.lengths, self.owners):
+            if owner == rank:
+                found.append(slice(start, start + length))
+            start += length
+        return found
+
+    def rows(self, rank: int) -> int:
+        """How many positions a rank holds."""
+        return sum(part.stop - part.start for part in self.slices(rank))
+
+    def cut(self, array: Any, rank: int, axis: int = 1) -> Any:
+        """A rank's rows of an array of the whole sequence, whose positions are along `axis` (2 of LSE)."""
+        if array.shape[axis] != self.length:
+            raise ArgumentError(f"array has {array.shape[axis]} rows along axis {axis}; the shards have {self.length}")
+        parts = [array[_along(array, axis, part)] for part in self.slices(rank)]
+        if not parts:
+            return array[_along(array, axis, slice(0, 0))]
+        return parts[0] if len(parts) == 1 else _concatenate(parts, axis)
+
+    def join(self, parts: Sequence[Any], axis: int = 1) -> Any:
+        """The array of the whole sequence from those of the ranks, in the order of the ranks: undoes cut()."""
+        for rank, part in enumerate(parts):
+            if part.shape[axis] != self.rows(rank):
+                raise ArgumentError(
+                    f"parts[{rank}] has {part.shape[axis]} rows along axis {axis}; rank {rank} holds {self.rows(rank)}"
+                )
+        if self.owners and max(self.owners) >= len(parts):
+            raise ArgumentError(f"parts has {len(parts)} arrays; there is a shard of rank {max(self.owners)}")
+        next_row = [0] * len(parts)
+        pieces = []
+        for length, owner in zip(self.lengths, self.owners):
+            start = next_row[owner]
+            next_row[owner] += length
+            pieces.append(parts[owner][_along(parts[owner], axis, slice(start, start + length))])
+        return _concatenate(pieces, axis)
+
+    def __eq__(self, other: Any) -> bool:
+        return isinstance(other, Shards) and (self.lengths, self.owners) == (other.lengths, other.owners)
+
+    def __hash__(self) -> int:
+        return hash((self.lengths, self.owners))
+
+    def __repr__(self) -> str:
+        owners = "" if self.is_contiguous else f", owners={list(self.owners)}"
+        return f"annulus.Shards({list(self.lengths)}{owners})"
+
+    def _arguments(self, ranks: int) -> Tuple[list[int], Optional[list[int]], int]:
+        """lengths, owners and count as the C API takes them."""
+        if self.is_contiguous and len(self.lengths) != ranks:
+            raise ArgumentError(f"shards has {len(self.lengths)} lengths; there are {ranks} ranks")
+        return list(self.lengths), None if self.is_contiguous else list(self.owners), len(self.lengths)
+
+
+def shards_of(value: Union[Shards, Sequence[int], None]) -> Optional[Shards]:
+    """Shards, or of lengths alone those of the ranks in their order."""
+    return value if value is None or isinstance(value, Shards) else Shards(integers("shards", value))
+
+
+def _even(length: int, ranks: int) -> list[int]:
+    length, ranks = integer("length", length), integer("ranks", ranks, 32)
+    if length < 0 or ranks < 1:
+        raise ArgumentError(f"length is {length} and ranks {ranks}; they must be at least 0 and 1")
+    return [length // ranks + (i < length % ranks) for i in range(ranks)]
+
+
+def _along(array: Any, axis: int, part: slice) -> Tuple[slice, ...]:
+    return (slice(None),) * (axis % len(array.shape)) + (part,)
+
+
+def _concatenate(arrays: Sequence[Any], axis: int) -> Any:
+    """By the library that the arrays come from."""
+    library = type(arrays[0]).__module__.split(".")[0]
+    if library == "torch":
+        return importlib.import_module("torch").cat(list(arrays), axis)
+    if library in ("jax", "jaxlib"):
+        return importlib.import_module("jax.numpy").concatenate(arrays, axis)
+    if library == "cupy":
+        return importlib.import_module("cupy").concatenate(arrays, axis)
+    return np.concatenate(arrays, axis)
