@@ -3,7 +3,7 @@
 
 namespace annulus {
 
-RowTable book_table(Workspace &workspace, const Plan &plan, const Message &message) {
+RowTable book_table(Workspace &workspace, const Message &message) {
     const auto heads = static_cast<std::int64_t>(message.rows.size());
     RowTable table{};
     table.prefix = workspace.take<std::int64_t>(heads + 1);
@@ -12,8 +12,8 @@ RowTable book_table(Workspace &workspace, const Plan &plan, const Message &messa
     } else {
         table.positions = workspace.take<std::int64_t>(message.total_rows());
         table.counts = workspace.take<std::int64_t>(heads * message.pieces());
-        table.branches =
-            workspace.take<std::byte>(static_cast<std::int64_t>(plan.branches().size() * sizeof(BranchPlan)));
+        table.segments =
+            workspace.take<std::byte>(static_cast<std::int64_t>(message.segments.size() * sizeof(CommonSegment)));
     }
     return table;
 }

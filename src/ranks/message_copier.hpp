@@ -21,7 +21,7 @@ struct RowTable {
     std::int64_t *firsts;    // [G], of a regular message
     std::int64_t *positions; // [total rows], of another
     std::int64_t *counts;    // [G, pieces of the keys], of another: how many rows are wanted in each
-    std::byte *branches;     // room for the plan's branches, of another
+    std::byte *segments;     // room for the message's, of another
 };
 
 // Rows of a [batch, …, D] tensor: position m of kv head g and batch entry b begins at element
@@ -55,7 +55,7 @@ class MessageCopier {
     virtual void add(const RowMove &move, void *stream) = 0;
 };
 
-RowTable book_table(Workspace &workspace, const Plan &plan, const Message &message);
+RowTable book_table(Workspace &workspace, const Message &message);
 
 std::unique_ptr<MessageCopier> make_message_copier(annulus_device device);
 

@@ -22,7 +22,9 @@ std::vector<Message> MessageMaker::make(int from, int to) {
     if (!bands)
         refuse_heads();
     for (const Band &band : *bands) {
-        Message message{from, to, queries, band.outline.keys, band.outline.stride, {}, {}};
+        Message message{from, to, queries, band.outline.keys, band.outline.stride, {}, {}, {}};
+        for (const SharedBranch &shared : band.branches)
+            message.segments.push_back({*shared.branch, shared.segment, shared.keys});
         count_rows(band.branches, message);
         if (message.total_rows() > 0)
             messages.push_back(std::move(message));

@@ -73,7 +73,7 @@ void RankMemory::book(Workspace &workspace, const RankPlan &plan, annulus_pass p
             for (const Message *message : of_plan[i].*messages)
                 if (full_ones || !message->is_full())
                     (rounds[i].*buffers)
-                        .push_back({message, book_table(mine, local, *message),
+                        .push_back({message, book_table(mine, *message),
                                     book_pair(mine, bytes_of_rows(problem, message->total_rows(), dtype))});
         });
     };

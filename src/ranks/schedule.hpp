@@ -17,20 +17,22 @@
 
 namespace annulus {
 
-// Whether one of `heads` query heads has a query in `queries` that attends to key m of another shard, in one branch.
-constexpr bool attends(const BranchPlan &branch, std::int32_t first_head, std::int32_t heads, const Window &queries,
-                       std::int64_t key) {
-    const Segment segment = branch.segment_at(key);
-    return intersect(segment.range, queries).length > 0 &&
-           has_row_in(segment, pair_of_key(branch, segment, first_head, first_head + heads, key).queries, queries);
-}
+// What two shards have in common in one branch: a segment, and the keys of the one in it.
+struct CommonSegment {
+    BranchPlan branch;
+    Segment segment;
+    Window keys;
+};
 
-// The same in any branch.
-constexpr bool wants(const BranchPlan *branches, std::int32_t branch_count, std::int32_t first_head, std::int32_t heads,
+// Whether one of `heads` query heads has a query in `queries`, of another shard, that attends to key m in one of these.
+constexpr bool wants(const CommonSegment *segments, std::int32_t count, std::int32_t first_head, std::int32_t heads,
                      const Window &queries, std::int64_t key) {
-    for (std::int32_t i = 0; i < branch_count; ++i)
-        if (attends(branches[i], first_head, heads, queries, key))
+    for (std::int32_t i = 0; i < count; ++i) {
+        const auto &[branch, segment, keys] = segments[i];
+        if (key >= keys.start && key < keys.end() &&
+            has_row_in(segment, pair_of_key(branch, segment, first_head, first_head + heads, key).queries, queries))
             return true;
+    }
     return false;
 }
 
@@ -44,11 +46,12 @@ constexpr std::int64_t positions_of_count = 1024;
 // its start. `stride` divides all distances between the wanted rows of a head, so that no two meet in a slot: it is the
 // dilation, where one branch alone wants rows, and 1, where the distances are not told in closed form.
 struct Message {
-    int from = 0, to = 0;           // ranks
-    Window queries;                 // the receiver's shard
-    Window keys;                    // all wanted rows in it are in this message; those of others do not overlap
-    std::int64_t stride = 1;        // positions
-    std::vector<std::int64_t> rows; // wanted, of each kv head
+    int from = 0, to = 0;                // ranks
+    Window queries;                      // the receiver's shard
+    Window keys;                         // all wanted rows in it are in this message; those of others do not overlap
+    std::int64_t stride = 1;             // positions
+    std::vector<CommonSegment> segments; // of the branches in which rows are wanted
+    std::vector<std::int64_t> rows;      // wanted, of each kv head
     // Where the wanted rows of each head are first, first + stride, …: its first. Else empty.
     std::vector<std::int64_t> firsts;
 
@@ -66,7 +69,7 @@ struct Message {
 template <class Use> void for_each_row(const Plan &plan, const Message &message, std::int32_t kv_head, Use use) {
     const std::int32_t group = plan.problem().heads / plan.problem().kv_heads;
     for (std::int64_t m = message.keys.start; m < message.keys.end(); ++m)
-        if (wants(plan.branches().data(), static_cast<std::int32_t>(plan.branches().size()), kv_head * group, group,
+        if (wants(message.segments.data(), static_cast<std::int32_t>(message.segments.size()), kv_head * group, group,
                   message.queries, m))
             use(m);
 }

@@ -41,8 +41,8 @@ void store_numbers(const std::vector<std::int64_t> &numbers, std::int64_t *targe
 // and piece of the keys; each counts its own first.
 
 struct ListArguments {
-    const BranchPlan *branches;
-    std::int32_t branch_count, heads_per_kv_head;
+    const CommonSegment *segments;
+    std::int32_t segment_count, heads_per_kv_head;
     Window queries, keys;
     const std::int64_t *prefix;
     std::int64_t *counts, *positions;
@@ -50,7 +50,7 @@ struct ListArguments {
 
     __device__ bool is_wanted(std::int64_t position) const {
         return position < keys.end() &&
-               wants(branches, branch_count, kv_head() * heads_per_kv_head, heads_per_kv_head, queries, position);
+               wants(segments, segment_count, kv_head() * heads_per_kv_head, heads_per_kv_head, queries, position);
     }
     __device__ std::int32_t kv_head() const { return static_cast<std::int32_t>(blockIdx.x / pieces); }
     __device__ std::int64_t piece() const { return blockIdx.x % pieces; }
@@ -175,12 +175,17 @@ class CudaRowMover : public MessageCopier {
             return;
         }
         const Problem &problem = plan.problem();
-        const auto branch_count = static_cast<std::int32_t>(plan.branches().size());
-        auto *const branches = reinterpret_cast<BranchPlan *>(table.branches);
-        store_array(plan.branches().data(), plan.branches().size(), branches, stream);
-        const ListArguments a{branches,        branch_count,    problem.heads / problem.kv_heads,
-                              message.queries, message.keys,    table.prefix,
-                              table.counts,    table.positions, message.pieces()};
+        auto *const segments = reinterpret_cast<CommonSegment *>(table.segments);
+        store_array(message.segments.data(), message.segments.size(), segments, stream);
+        const ListArguments a{segments,
+                              static_cast<std::int32_t>(message.segments.size()),
+                              problem.heads / problem.kv_heads,
+                              message.queries,
+                              message.keys,
+                              table.prefix,
+                              table.counts,
+                              table.positions,
+                              message.pieces()};
         const auto grid = static_cast<unsigned>(problem.kv_heads * message.pieces());
         launch_with("count_positions", count_positions_kernel, grid, list_threads, stream, a);
         launch_with("list_positions", list_positions_kernel, grid, list_threads, stream, a);
