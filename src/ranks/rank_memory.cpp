@@ -67,21 +67,26 @@ void RankMemory::book(Workspace &workspace, const RankPlan &plan, annulus_pass p
             for (ReceiveSlots &slots : rounds[i].received)
                 slots.gradients = book_slots(*slots.message, of_sums, mine);
         });
+    using Buffers = std::vector<WireBuffer> RoundMemory::*;
     const auto book_buffers = [&](std::vector<const Message *> Round::*messages, bool full_ones, annulus_dtype dtype,
-                                  std::vector<WireBuffer> RoundMemory::*buffers) {
+                                  Buffers buffers, Buffers with_tables) {
         book_in_turns(workspace, 0, 1, rounds.size(), [&](std::size_t i, Workspace &mine) {
-            for (const Message *message : of_plan[i].*messages)
-                if (full_ones || !message->is_full())
-                    (rounds[i].*buffers)
-                        .push_back({message, book_table(mine, *message),
-                                    book_pair(mine, bytes_of_rows(problem, message->total_rows(), dtype))});
+            for (const Message *message : of_plan[i].*messages) {
+                if (!full_ones && message->is_full())
+                    continue;
+                std::vector<WireBuffer> &all = rounds[i].*buffers;
+                const RowTable table = buffers != with_tables && keeps_tables()
+                                           ? (rounds[i].*with_tables)[all.size()].table
+                                           : book_table(mine, *message);
+                all.push_back({message, table, book_pair(mine, bytes_of_rows(problem, message->total_rows(), dtype))});
+            }
         });
     };
-    book_buffers(&Round::sends, true, problem.dtype, &RoundMemory::leaving);
-    book_buffers(&Round::receives, false, problem.dtype, &RoundMemory::arriving);
+    book_buffers(&Round::sends, true, problem.dtype, &RoundMemory::leaving, &RoundMemory::leaving);
+    book_buffers(&Round::receives, false, problem.dtype, &RoundMemory::arriving, &RoundMemory::arriving);
     if (backward) {
-        book_buffers(&Round::receives, false, of_sums, &RoundMemory::returning);
-        book_buffers(&Round::sends, true, of_sums, &RoundMemory::returned);
+        book_buffers(&Round::receives, false, of_sums, &RoundMemory::returning, &RoundMemory::arriving);
+        book_buffers(&Round::sends, true, of_sums, &RoundMemory::returned, &RoundMemory::leaving);
     }
 }
 

@@ -46,6 +46,8 @@ struct RankMemory {
     PartialResults own; // of the rank's queries; backward also dK and dV of its own keys
     std::vector<RoundMemory> rounds;
 
+    // Gradients return with the tables of the rows that they are of: no other round's lie there meanwhile.
+    bool keeps_tables() const { return rounds.size() == 1; }
     // Books all of it anew. Allocates nothing on the host the second time.
     void book(Workspace &workspace, const RankPlan &plan, annulus_pass pass);
     // The partial results of the part with these keys.

@@ -157,8 +157,10 @@ void ShardCall::Run::unpack_rows(std::size_t i) {
 
 void ShardCall::Run::pack_gradients(std::size_t i, ShardBatch &batch) {
     const RoundMemory &round = call_.memory_.rounds[i];
-    fill_tables(round.returning);
-    fill_tables(round.returned);
+    if (!call_.memory_.keeps_tables()) {
+        fill_tables(round.returning);
+        fill_tables(round.returned);
+    }
     for (const ReceiveSlots &slots : round.received) {
         const WireBuffer *buffer = buffer_of(round.returning, *slots.message);
         if (buffer)
