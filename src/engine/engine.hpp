@@ -31,10 +31,14 @@ struct CallTensors {
 // Which part of a call an engine prepares. A rank's call has several parts: its queries against its own keys, then
 // against the keys of other ranks, some at a time. What they have of the results meanwhile are partial results.
 enum class CallPart {
-    whole,     // all keys that there are; no partial results
-    own_keys,  // the keys at the queries' own positions; the first part to run: sets the partial results
-    other_keys // keys elsewhere; adds to the partial results
+    whole,      // all keys that there are; no partial results
+    own_keys,   // the keys at the queries' own positions; the first part to run: sets the partial results
+    other_keys, // keys elsewhere; adds to the partial results
+    last_keys   // the same, after which nothing is added: the engine may write rows that it has finished
 };
+constexpr bool is_of_other_keys(CallPart part) {
+    return part == CallPart::other_keys || part == CallPart::last_keys;
+}
 
 // Of the type of accumulation: float64 for float64 tensors, else float32.
 struct PartialResults {

@@ -27,9 +27,13 @@ ShardCall::ShardCall(const RankPlan &plan, annulus_pass pass, const Engine &engi
     if (limits.workspace_limit)
         left.workspace_limit = limits.workspace_limit > own_bytes_ ? limits.workspace_limit - own_bytes_ : 1;
     prepare(plan.local(), CallPart::own_keys, engine, left);
+    std::size_t others = 0;
+    for (const RoundMemory &round : memory_.rounds)
+        others += round.received.size();
     for (const RoundMemory &round : memory_.rounds)
         for (const ReceiveSlots &slots : round.received)
-            prepare(plan.remote(*slots.message), CallPart::other_keys, engine, left);
+            prepare(plan.remote(*slots.message), --others == 0 ? CallPart::last_keys : CallPart::other_keys, engine,
+                    left);
     bytes_ += own_bytes_;
 }
 

@@ -194,6 +194,26 @@ std::vector<NamedProblem> sequences() {
 
 INSTANTIATE_TEST_SUITE_P(Sequences, Table, testing::ValuesIn(table(sequences(), ranks_dtypes())), name_of);
 
+// One branch whose classes have whole blocks of 64 rows on each rank, of which an engine may store more than of others.
+std::vector<NamedProblem> whole_blocks() {
+    std::vector<NamedProblem> problems;
+    for (const bool causal : {false, true})
+        for (const std::int64_t dilation : {1, 2})
+            for (const std::int32_t kv_heads : {1, 2})
+                problems.push_back({"dilation_" + std::to_string(dilation) + "_kv_" + std::to_string(kv_heads) +
+                                        (causal ? "_causal" : ""),
+                                    {.batch = 2,
+                                     .length = 384,
+                                     .heads = 2,
+                                     .kv_heads = kv_heads,
+                                     .dim = 72,
+                                     .branches = {{.dilation = dilation}},
+                                     .causal = causal}});
+    return problems;
+}
+
+INSTANTIATE_TEST_SUITE_P(WholeBlocks, Table, testing::ValuesIn(with_dtypes(whole_blocks(), ranks_dtypes())), name_of);
+
 // Each rank writes its own rows its own way: what is added is found by adding to zeros, in the widest dtype.
 TEST(Ranks, WriteGradientsEachItsOwnWay) {
     const std::vector<RanksWay> ways = ranks_ways();

@@ -375,7 +375,7 @@ void backward(const Plan &plan, CallPart part, const CallTensors &tensors, const
     Workspace workspace(memory);
     const Gradients gradients =
         part == CallPart::whole ? book_gradients<T>(workspace, plan, &tensors) : gradients_of<T>(plan, partial);
-    if (part != CallPart::other_keys)
+    if (!is_of_other_keys(part))
         set_to_zero<T>(gradients.q, threads);
     set_to_zero<T>(gradients.k, threads);
     set_to_zero<T>(gradients.v, threads);

@@ -313,7 +313,7 @@ void forward(const Plan &plan, CallPart part, const CallTensors &tensors, const 
     for_each_block<T>(plan, tensors, workspace, threads, [&](BlockForward<T> block, const auto &at) {
         if (part != CallPart::whole)
             block.use_partial_results(at, partial);
-        if (part != CallPart::other_keys)
+        if (!is_of_other_keys(part))
             block.clear(at);
         block.run(at);
         if (part == CallPart::whole)

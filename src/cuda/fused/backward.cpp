@@ -39,7 +39,7 @@ class FusedBackward final : public PreparedCall {
         Workspace ledger(workspace);
         const BackwardMemory memory = book_backward(ledger, plan_, backward_);
         store_branches(call, memory.branches);
-        if (part_ == CallPart::other_keys) // else find_lse_delta does it
+        if (is_of_other_keys(part_)) // else find_lse_delta does it
             check(cudaMemsetAsync(memory.counters, 0, memory.counter_count * sizeof(unsigned), call.stream),
                   "cudaMemsetAsync");
         bind(call, memory);
@@ -213,7 +213,7 @@ class FusedBackward final : public PreparedCall {
         stored.first_segment = part.first_segment;
         stored.segments = part.segments;
         if (multiplies_ds)
-            params.tiles = static_cast<unsigned>(divide_up(stored.row_blocks_of_segment, StoredDs::row_blocks_of_tile) *
+            params.tiles = static_cast<unsigned>(divide_up(stored.queries, StoredDs::row_blocks_of_tile) *
                                                  part.segments * part.heads * part.batches);
         params.by_length = go_by_length(params, device_.multiprocessors());
     }

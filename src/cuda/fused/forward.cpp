@@ -109,7 +109,8 @@ class FusedForward final : public PreparedCall {
             restrict_grid(params, *launch.part);
         params.destination = launch.destination;
         params.first_partial_row = launch.first_partial_row;
-        params.skips_empty = launch.destination == Destination::add_to_partial && !params.zero_keys;
+        params.skips_empty = !params.zero_keys && (launch.destination == Destination::add_to_partial ||
+                                                   launch.destination == Destination::finish_partial);
         params.next_tile = counter;
         kernel_.launch(params, device_.multiprocessors(), stream);
     }

@@ -68,6 +68,11 @@ class LaunchChecker {
             EXPECT_EQ(before_->part->heads, launch.part->heads);
             EXPECT_EQ(before_->part->first_batch, launch.part->first_batch);
             break;
+        case Destination::finish_partial:
+            EXPECT_EQ(part_, CallPart::last_keys);
+            EXPECT_TRUE(has_partial_ && is_set(launch));
+            EXPECT_EQ(launch.grid + 1, grids_.size());
+            break;
         case Destination::outputs_or_partial:
             EXPECT_EQ(part_, CallPart::own_keys);
             EXPECT_EQ(grids_.size(), 1U);
@@ -156,7 +161,7 @@ void expect_sound(const Plan &plan, CallPart part, const ForwardPlan &forward) {
     const bool has_partial = part != CallPart::whole || forward.has_own_partial;
     LaunchChecker launches(plan, part, forward.grids, has_partial, forward.parts.has_value(),
                            plan.problem().queries.length, 1);
-    if (part == CallPart::other_keys)
+    if (is_of_other_keys(part))
         launches.set_partial();
     bool clears = false, recomputes = false, writes = false;
     for (const ForwardStep &step : forward.steps) {
@@ -193,8 +198,8 @@ void expect_sound(const Plan &plan, CallPart part, const ForwardPlan &forward) {
     }
     launches.expect_all_once(1);
     EXPECT_EQ(writes, forward.has_own_partial);
-    EXPECT_EQ(recomputes, plan.causal() && part != CallPart::other_keys);
-    if (part != CallPart::other_keys && !forward.parts) {
+    EXPECT_EQ(recomputes, plan.causal() && !is_of_other_keys(part));
+    if (!is_of_other_keys(part) && !forward.parts) {
         EXPECT_EQ(clears, !is_split_part(forward) && leaves_rows_out(forward.grids));
     }
 }
@@ -210,7 +215,7 @@ void expect_sound(const Plan &plan, CallPart part, const BackwardPlan &backward)
                              of_side.parts.has_value(), of_queries ? problem.queries.length : problem.key_rows(),
                              of_queries ? 1 : problem.heads / problem.kv_heads);
     }
-    if (part == CallPart::other_keys)
+    if (is_of_other_keys(part))
         launches.at(Side::queries).set_partial(); // each part sets those of its own keys
     const auto kernels = gradients_of_keys(problem.head_dim);
     bool writes = false, recomputes_partial = false;
@@ -252,7 +257,7 @@ void expect_sound(const Plan &plan, CallPart part, const BackwardPlan &backward)
             break;
         }
     }
-    EXPECT_EQ(lse_deltas, part == CallPart::other_keys ? 0U : 1U);
+    EXPECT_EQ(lse_deltas, is_of_other_keys(part) ? 0U : 1U);
     EXPECT_EQ(writes, backward.queries.has_own_partial || backward.keys.has_own_partial);
     const bool are_plain = problem.gradients.are_plain();
     EXPECT_EQ(recomputes_partial,
@@ -266,14 +271,14 @@ void expect_sound(const Plan &plan, CallPart part, const BackwardPlan &backward)
         }
         const bool has_all_in_partial =
             recomputes_partial && !of_side.finishes && (part == CallPart::own_keys || of_side.has_own_partial);
-        EXPECT_EQ(recomputes[side], plan.causal() && part != CallPart::other_keys && !has_all_in_partial);
+        EXPECT_EQ(recomputes[side], plan.causal() && !is_of_other_keys(part) && !has_all_in_partial);
         // The kernels write plain gradients only.
         if (!(side == Side::queries ? problem.gradients.q.is_plain()
                                     : problem.gradients.k.is_plain() && problem.gradients.v.is_plain())) {
             EXPECT_EQ(of_side.has_own_partial, part == CallPart::whole);
-            EXPECT_FALSE(of_side.finishes || of_side.parts || backward.stored);
+            EXPECT_FALSE(of_side.finishes || of_side.parts);
         }
-        if ((part != CallPart::other_keys || side == Side::keys) && !of_side.parts && !of_side.is_split) {
+        if ((!is_of_other_keys(part) || side == Side::keys) && !of_side.parts && !of_side.is_split) {
             EXPECT_EQ(clears[side], leaves_rows_out(of_side.grids));
         }
     }
@@ -299,7 +304,7 @@ void expect_sound_targets(const Problem &problem) {
         annulus::Problem sizes = plan_problem_of(problem);
         sizes.gradients = targets;
         const Plan plan(pattern_of(problem), sizes);
-        for (const CallPart part : {CallPart::whole, CallPart::own_keys, CallPart::other_keys})
+        for (const CallPart part : {CallPart::whole, CallPart::own_keys, CallPart::other_keys, CallPart::last_keys})
             expect_sound(plan, part, backward_of(plan, part, 0));
         const std::size_t bytes = backward_bytes(plan, backward_of(plan, CallPart::whole, 0));
         EXPECT_LE(bytes, most.value_or(bytes));
@@ -312,7 +317,7 @@ void expect_sound_targets(const Problem &problem) {
 void expect_sound(const Problem &problem) {
     SCOPED_TRACE(testing::Message() << problem);
     const Plan plan(pattern_of(problem), plan_problem_of(problem));
-    for (const CallPart part : {CallPart::whole, CallPart::own_keys, CallPart::other_keys}) {
+    for (const CallPart part : {CallPart::whole, CallPart::own_keys, CallPart::other_keys, CallPart::last_keys}) {
         SCOPED_TRACE(testing::Message() << "part " << static_cast<int>(part));
         for (const std::uint64_t limit :
              {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{16} << 20, std::uint64_t{512} << 20}) {
@@ -397,6 +402,63 @@ TEST(LargePlans, VisitNoRowsWithoutKeys) {
     }
     expect_sound(plan, CallPart::other_keys, forward);
     expect_sound(plan, CallPart::other_keys, backward);
+}
+
+// Of other ranks' keys a few branches reach far, those of short segments the border alone.
+TEST(LargePlans, AreSplitOverOtherKeys) {
+    const Problem problem = {.length = 70000,
+                             .heads = 16,
+                             .dim = 48,
+                             .branches = {{.segment = 1024},
+                                          {.segment = 5792, .dilation = 2},
+                                          {.segment = 32768, .dilation = 4},
+                                          {.segment = 185363, .dilation = 8},
+                                          {.segment = 1048576, .dilation = 16}},
+                             .dtype = ANNULUS_BFLOAT16};
+    annulus::Problem sizes = plan_problem_of(problem);
+    sizes.queries = {0, 35000};
+    sizes.keys = {35000, 35000};
+    const Plan plan(pattern_of(problem), sizes);
+    for (const CallPart part : {CallPart::other_keys, CallPart::last_keys}) {
+        const ForwardPlan forward = forward_of(plan, part, 0);
+        const BackwardPlan backward = backward_of(plan, part, 0);
+        for (const std::vector<PlannedGrid> *grids : {&forward.grids, &backward.queries.grids, &backward.keys.grids}) {
+            ASSERT_EQ(grids->size(), 2U);
+            EXPECT_LT(grids->front().tiles.sequence.row_count, 5792);
+            EXPECT_EQ(grids->back().tiles.sequence.row_count, 35000);
+        }
+        expect_sound(plan, part, forward);
+        expect_sound(plan, part, backward);
+    }
+}
+
+// A rank's rows are part of the only segment: dS is stored where its classes have whole blocks of them.
+TEST(LargePlans, StoreDsOnARank) {
+    for (const bool causal : {false, true})
+        for (const std::int64_t odd : {0, 1}) {
+            const Problem problem = {.batch = 2,
+                                     .length = 8192,
+                                     .heads = 4,
+                                     .kv_heads = 2,
+                                     .dim = 128,
+                                     .branches = {{.dilation = 2}},
+                                     .causal = causal,
+                                     .dtype = ANNULUS_BFLOAT16};
+            annulus::Problem sizes = plan_problem_of(problem);
+            sizes.queries = sizes.keys = {4096, 4096 - odd};
+            const Plan own(pattern_of(problem), sizes);
+            sizes.keys = {0, 2048};
+            annulus::Pattern visible = pattern_of(problem);
+            visible.causal = false; // as rank_plan.hpp says
+            const Plan others(visible, sizes);
+            for (const auto &[plan, part] : {std::pair(&own, CallPart::own_keys),
+                                             {&others, CallPart::other_keys},
+                                             {&others, CallPart::last_keys}}) {
+                const BackwardPlan backward = backward_of(*plan, part, 0);
+                EXPECT_EQ(backward.stored.has_value(), odd == 0);
+                expect_sound(*plan, part, backward);
+            }
+        }
 }
 
 // Branches that are split, and dS that is stored, in parts where the limit says so.

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "cuda/fused/math/backward_work.hpp"
+#include "cuda/fused/math/row_destinations.cuh"
 #include "cuda/fused/math/store_rows.cuh"
 #include "cuda/fused/schedule/tile.cuh"
 
@@ -12,11 +13,12 @@
 namespace annulus {
 
 // Of a row block of queries or, with `of_keys`, of keys.
-template <class Element, int columns, bool of_keys, int row_blocks> class BackwardEpilogue {
+template <class Element, int columns, bool of_keys> class BackwardEpilogue {
   public:
-    __device__ __forceinline__ BackwardEpilogue(const BackwardWork &work, const Tile<row_blocks> &tile,
+    // Of a batch entry and head of queries.
+    __device__ __forceinline__ BackwardEpilogue(const BackwardWork &work, int batch, int head,
                                                 const RowBlock &row_block)
-        : work_(work), tile_(tile), row_block_(row_block) {}
+        : work_(work), batch_(batch), head_(head), row_block_(row_block) {}
 
     // `factor` times x goes to `rows`, by way of `staging` in shared memory, or to `partial`.
     __device__ __forceinline__ void write(float (&x)[columns / 2], float factor, std::uint32_t staging,
@@ -24,15 +26,15 @@ template <class Element, int columns, bool of_keys, int row_blocks> class Backwa
 #pragma unroll
         for (int i = 0; i < count; ++i)
             x[i] *= factor;
-        const int head = of_keys ? tile_.head / work_.heads_of_kv_head : tile_.head;
+        const int head = of_keys ? head_ / work_.heads_of_kv_head : head_;
         if (work_.has_nonfinite)
             note_nonfinite(x, work_.has_nonfinite);
-        const bool all_partial = is_partial(work_, tile_.head, row_block_.first);
-        if (takes_partial(work_.destination))
-            take_partial(x, partial + partial_row(head) * work_.head_dim);
-        if (all_partial || work_.destination == Destination::outputs_or_partial_with_partial)
-            add_to_partial(head, x, partial);
-        if (!all_partial)
+        const RowDestinations destinations(work_, head_, row_block_);
+        if (destinations.take_any())
+            take_partial(destinations, x, partial + partial_row(head) * work_.head_dim);
+        if (destinations.leave_any())
+            add_to_partial(destinations, head, x, partial);
+        if (destinations.write_any())
             write_rows(head, x, staging, rows);
     }
 
@@ -41,7 +43,7 @@ template <class Element, int columns, bool of_keys, int row_blocks> class Backwa
 
     __device__ __forceinline__ void write_rows(int head, const float (&x)[count], std::uint32_t staging,
                                                const TensorRows &rows) const {
-        Element *const row_0 = static_cast<Element *>(rows.data) + tile_.batch * rows.batch + head * rows.head;
+        Element *const row_0 = static_cast<Element *>(rows.data) + batch_ * rows.batch + head * rows.head;
         const auto row_at = [&](int row) { return row_0 + work_.row_of(row_block_.position(row)) * rows.row; };
         stage_rows<Element>(staging, x, 1.f, 1.f);
         store_rows<Element, columns>(staging, row_block_.rows, work_.head_dim, row_at);
@@ -50,27 +52,28 @@ template <class Element, int columns, bool of_keys, int row_blocks> class Backwa
     // The first row of a head in partial results.
     __device__ __forceinline__ std::int64_t partial_row(int head) const {
         const int heads = of_keys ? work_.all_heads / work_.heads_of_kv_head : work_.all_heads;
-        return (std::int64_t{tile_.batch} * heads + head) * work_.partial_rows - work_.first_partial_row;
+        return (std::int64_t{batch_} * heads + head) * work_.partial_rows - work_.first_partial_row;
     }
 
     // Adds the partial results of the rows that have them.
-    __device__ __forceinline__ void take_partial(float (&x)[count], const float *partial) const {
+    __device__ __forceinline__ void take_partial(const RowDestinations &destinations, float (&x)[count],
+                                                 const float *partial) const {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            const int row = FragmentThread().row(r);
-            if (row < row_block_.rows && work_.rows_with_partial.has(tile_.head, row_block_.position(row)))
-                add_partial<count>(x, r, 1, 1,
-                                   partial + std::int64_t{work_.row_of(row_block_.position(row))} * work_.head_dim,
+            const int position = row_block_.position(FragmentThread().row(r));
+            if (destinations.takes(r))
+                add_partial<count>(x, r, 1, 1, partial + std::int64_t{work_.row_of(position)} * work_.head_dim,
                                    work_.head_dim);
         }
     }
 
-    __device__ __forceinline__ void add_to_partial(int head, const float (&x)[count], float *partial) const {
+    __device__ __forceinline__ void add_to_partial(const RowDestinations &destinations, int head,
+                                                   const float (&x)[count], float *partial) const {
         const std::int64_t first = partial_row(head);
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             const int row = FragmentThread().row(r);
-            if (row >= row_block_.rows || !is_left_partial(work_, tile_.head, row_block_.position(row)))
+            if (row >= row_block_.rows || !destinations.leaves(r))
                 continue;
             const std::int64_t index = first + work_.row_of(row_block_.position(row));
             float2 *const of_row = reinterpret_cast<float2 *>(partial + index * work_.head_dim);
@@ -90,7 +93,7 @@ template <class Element, int columns, bool of_keys, int row_blocks> class Backwa
     }
 
     const BackwardWork &work_;
-    const Tile<row_blocks> &tile_;
+    const int batch_, head_;
     const RowBlock &row_block_;
 };
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "cuda/fused/math/forward_work.hpp"
+#include "cuda/fused/math/row_destinations.cuh"
 #include "cuda/fused/math/softmax.cuh"
 #include "cuda/fused/math/store_rows.cuh"
 #include "cuda/fused/schedule/tile.cuh"
@@ -28,14 +29,15 @@ template <class Element, int head_dim, int row_blocks> class ForwardEpilogue {
         find_sums(softmax, sum);
         if (work_.has_nonfinite)
             note_nonfinite(o, work_.has_nonfinite);
-        const bool all_partial = is_partial(work_, head_, row_block_.first);
+        const RowDestinations rows(work_, head_, row_block_);
         float top[2] = {softmax.m[0] * work_.scale_log2, softmax.m[1] * work_.scale_log2};
-        if (takes_partial(work_.destination))
-            take_partial(o, top, sum);
-        if (all_partial || work_.destination == Destination::outputs_or_partial_with_partial)
-            add_to_partial(o, top, sum);
-        if (!all_partial)
-            write_outputs(o, top, sum);
+        if (rows.take_any())
+            take_partial(rows, o, top, sum);
+        if (rows.leave_any())
+            add_to_partial(rows, o, top, sum);
+        sync_warpgroup(index_); // no warp's products read Q any more
+        if (rows.write_any())
+            write_outputs(rows, o, top, sum);
     }
 
   private:
@@ -55,7 +57,8 @@ template <class Element, int head_dim, int row_blocks> class ForwardEpilogue {
         }
     }
 
-    __device__ __forceinline__ void write_outputs(float (&o)[count], const float (&top)[2], const float (&sum)[2]) {
+    __device__ __forceinline__ void write_outputs(const RowDestinations &rows, float (&o)[count], const float (&top)[2],
+                                                  const float (&sum)[2]) {
         Element *const out = static_cast<Element *>(work_.out.data) + work_.out.offset(batch_, head_, row_block_.first);
         const std::int64_t row_distance = row_block_.stride * work_.out.row;
         const auto row_at = [&](int row) { return out + row * row_distance; };
@@ -68,26 +71,25 @@ template <class Element, int head_dim, int row_blocks> class ForwardEpilogue {
                 static_cast<float *>(work_.lse.data)[work_.lse.offset(batch_, head_, row_block_.position(row))] =
                     sum[r] == 0.f ? inverse[r] - INFINITY : (top[r] + __log2f(sum[r])) * std::numbers::ln2_v<float>;
         }
-        sync_warpgroup(index_); // no warp's products read Q any more
         stage_rows<Element>(staging_, o, inverse[0], inverse[1]);
         store_rows<Element, head_dim>(staging_, row_block_.rows, work_.head_dim, row_at);
         const int row = at_.warp() * 16 + at_.lane();
         const bool notes_finished = work_.destination == Destination::outputs_or_partial ||
-                                    (work_.destination == Destination::outputs_or_partial_with_partial &&
-                                     !work_.rows_left_partial.has(head_, row_block_.position(row)));
-        if (at_.lane() < 16 && row < row_block_.rows && notes_finished)
+                                    work_.destination == Destination::outputs_or_partial_with_partial ||
+                                    work_.destination == Destination::finish_partial;
+        if (notes_finished && at_.lane() < 16 && row < row_block_.rows && !rows.leaves_row(at_.lane()))
             work_.partial_state[partial_row(row)] = finished_state();
     }
 
     // O, its maximum and its sum with the partial results of other keys.
-    __device__ __forceinline__ void take_partial(float (&o)[count], float (&top)[2], float (&sum)[2]) const {
+    __device__ __forceinline__ void take_partial(const RowDestinations &rows, float (&o)[count], float (&top)[2],
+                                                 float (&sum)[2]) const {
         const FragmentThread at;
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            const int row = at.row(r);
-            if (row >= row_block_.rows || !work_.rows_with_partial.has(head_, row_block_.position(row)))
+            if (!rows.takes(r))
                 continue;
-            const std::int64_t index = partial_row(row);
+            const std::int64_t index = partial_row(at.row(r));
             const float2 before = work_.partial_state[index];
             const float own = sum[r] == 0.f ? -INFINITY : top[r];
             if (before.y == 0.f) { // no key that counts; of NaN alone the maximum is - infinity, too
@@ -103,8 +105,8 @@ template <class Element, int head_dim, int row_blocks> class ForwardEpilogue {
     }
 
     // O and (m, l) are set, or added to those of other keys: with M the larger m, 2^(m - M) O + 2^(m' - M) O'.
-    __device__ __forceinline__ void add_to_partial(const float (&o)[count], const float (&top)[2],
-                                                   const float (&sum)[2]) {
+    __device__ __forceinline__ void add_to_partial(const RowDestinations &rows, const float (&o)[count],
+                                                   const float (&top)[2], const float (&sum)[2]) {
         const bool adds = work_.destination == Destination::add_to_partial;
         std::int64_t index[2];
         float2 before[2];
@@ -119,8 +121,7 @@ template <class Element, int head_dim, int row_blocks> class ForwardEpilogue {
             // Of a row that sees no key O may be NaN all the same: 0 times infinities of hidden rows.
             const bool has_keys = sum[r] != 0.f;
             const int row = at_.row(r);
-            if (row >= row_block_.rows || !(has_keys || std::signbit(sum[r]) || !adds) ||
-                !is_left_partial(work_, head_, row_block_.position(row)))
+            if (row >= row_block_.rows || !rows.leaves(r) || !(has_keys || std::signbit(sum[r]) || !adds))
                 continue;
             const float own_m = has_keys ? top[r] : -INFINITY;
             const float m = fmaxf(before[r].x, own_m);

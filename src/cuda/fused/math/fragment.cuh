@@ -20,8 +20,9 @@ struct FragmentThread {
 
     __device__ __forceinline__ int lane() const { return thread % warp_threads; }
     __device__ __forceinline__ int warp() const { return thread / warp_threads; }
-    // Row r of the thread's two.
-    __device__ __forceinline__ int row(int r) const { return warp() * 16 + lane() / 4 + 8 * r; }
+    // Row r of the thread's two, of the product's and of the warp's 16.
+    __device__ __forceinline__ int row(int r) const { return warp() * 16 + row_of_warp(r); }
+    __device__ __forceinline__ int row_of_warp(int r) const { return lane() / 4 + 8 * r; }
     // The first of its two columns of eight.
     __device__ __forceinline__ int column() const { return 2 * (thread % 4); }
 };

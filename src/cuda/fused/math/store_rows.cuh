@@ -5,8 +5,6 @@
 
 #include "cuda/fused/math/fragment.cuh"
 #include "cuda/fused/math/shared_rows.cuh"
-#include "cuda/fused/schedule/destination.hpp"
-#include "cuda/fused/schedule/tile_grid.hpp"
 
 #include <cstdint>
 
@@ -20,19 +18,6 @@ template <int count> __device__ __forceinline__ void note_nonfinite(const float 
         zero += x[i] * 0.f;
     if (zero != 0.f)
         *has_nonfinite = 1;
-}
-
-// Whether the results of a row block are partial, by its first row: a row block's rows take part in the same branches,
-// so that all or none of them have partial results.
-template <class Work> __device__ __forceinline__ bool is_partial(const Work &work, int head, int first_row) {
-    return work.destination == Destination::set_partial || work.destination == Destination::add_to_partial ||
-           (work.destination == Destination::outputs_or_partial && work.rows_left_partial.has(head, first_row));
-}
-
-// Of a row of a row block of which some results are partial: whether its own are.
-template <class Work> __device__ __forceinline__ bool is_left_partial(const Work &work, int head, int position) {
-    return work.destination != Destination::outputs_or_partial_with_partial ||
-           work.rows_left_partial.has(head, position);
 }
 
 // Row r of the thread's two becomes factor times itself and factor_of_partial times `partial`.

@@ -36,7 +36,7 @@ class StepWriter {
         : plan_(plan), problem_(plan.problem()), part_(part), result_(result) {}
 
     void write() {
-        if (part_ != CallPart::other_keys)
+        if (!is_of_other_keys(part_))
             add({BackwardAction::find_lse_delta});
         if (result_.stored) {
             write_stored_ds();
@@ -67,7 +67,7 @@ class StepWriter {
     bool prepare(Side which) {
         const SideGrids &side = result_.of(which);
         // Gradients of other keys than the own are set by each part.
-        const bool sets = part_ != CallPart::other_keys || which == Side::keys;
+        const bool sets = !is_of_other_keys(part_) || which == Side::keys;
         if (!sets || (!side.grids.empty() && (side.grids.front().is_complete || side.parts)))
             return sets;
         add({is_all_partial(side) ? BackwardAction::clear_partial : BackwardAction::clear_gradients, which});
@@ -124,16 +124,16 @@ class StepWriter {
 
     void write_stored_ds() {
         const StoredDsParts &parts = *result_.stored;
-        prepare(Side::queries);
-        const bool sets = prepare(Side::keys);
+        const bool sets_queries = prepare(Side::queries), sets_keys = prepare(Side::keys);
         const int first_segment = result_.keys.grids.front().tiles.sequence.first_segment;
         const auto write_part = [&](const GridPart &part) {
             for (int member = 0; member < group(); ++member) {
                 GridPart own = part;
                 own.first_head = part.first_head * group() + member;
                 launch(Side::keys, Gradients::d_k_and_d_v_storing_d_s,
-                       {0, own, destination(result_.keys, sets && member == 0)});
-                launch(Side::queries, Gradients::d_q_of_stored_d_s, {0, own, Destination::outputs});
+                       {0, own, destination(result_.keys, sets_keys && member == 0)});
+                launch(Side::queries, Gradients::d_q_of_stored_d_s,
+                       {0, own, destination(result_.queries, sets_queries)});
             }
         };
         for_parts(batches(), parts.batches, [&](int first_batch, int part_batches) {
@@ -147,7 +147,7 @@ class StepWriter {
 
     // From partial results of its own to the caller's tensors, and rows that a hidden NaN or infinity has reached.
     void write_end() {
-        const bool recomputes = plan_.causal() && part_ != CallPart::other_keys;
+        const bool recomputes = plan_.causal() && !is_of_other_keys(part_);
         // What is added to cannot be repaired there. Rows that are not where they are looked for are unset there, and
         // stay unused.
         const bool in_partial = part_ == CallPart::own_keys || !problem_.gradients.are_plain();
@@ -194,19 +194,19 @@ BackwardPlan plan_grids(const Plan &plan, CallPart part, BackwardGrids grids) {
 }
 
 // With dS stored, if there is room for it.
-void try_storing_ds(const Plan &plan, std::uint64_t limit, BackwardPlan &result) {
+void try_storing_ds(const Plan &plan, CallPart part, std::uint64_t limit, BackwardPlan &result) {
     const std::size_t used = backward_bytes(plan, result);
     BackwardPlan storing = result;
     storing.stored = plan_stored_ds(plan.problem(), result.queries.grids, result.keys.grids, room_within(limit, used));
     if (!storing.stored)
         return;
-    write_steps(plan, CallPart::whole, storing);
+    write_steps(plan, part, storing);
     if (limit == 0 || backward_bytes(plan, storing) <= limit) // counters may be what is too much
         result = std::move(storing);
 }
 
-// Of a call's own keys: with the branches of one or both sides split.
-void split_part(const Plan &plan, int multiprocessors, BackwardPlan &result) {
+// Of a call's own keys: with the branches of one or both sides split. False where neither is.
+bool split_part(const Plan &plan, int multiprocessors, BackwardPlan &result) {
     for (const Side which : {Side::queries, Side::keys}) {
         SideGrids &side = result.of(which);
         if (!may_write_rows(plan.problem(), which))
@@ -218,8 +218,10 @@ void split_part(const Plan &plan, int multiprocessors, BackwardPlan &result) {
         side.is_split = side.finishes = true;
         side.grids = *std::move(grids);
     }
-    if (result.queries.is_split || result.keys.is_split)
-        write_steps(plan, CallPart::own_keys, result);
+    if (!result.queries.is_split && !result.keys.is_split)
+        return false;
+    write_steps(plan, CallPart::own_keys, result);
+    return true;
 }
 
 // With the branches of one or both sides split, if there is room for partial results.
@@ -269,13 +271,23 @@ BackwardGrids make_backward_grids(const SequencePlans &plans) {
 
 BackwardPlan plan_backward(const Plan &plan, CallPart part, BackwardGrids grids, int multiprocessors,
                            std::uint64_t limit) {
+    if (is_of_other_keys(part)) {
+        const auto split = [&](Side which, std::vector<PlannedGrid> &of_side) {
+            split_ranges_elsewhere(of_side, plan, grids_of(which), shape_of(plan.problem(), which), multiprocessors);
+        };
+        split(Side::queries, grids.queries);
+        split(Side::keys, grids.keys);
+    }
     BackwardPlan result = plan_grids(plan, part, std::move(grids));
-    const bool may_vary =
-        part == CallPart::whole && plan.problem().gradients.are_plain() && !are_over_sequences(result.queries.grids);
-    if (may_vary && !try_splitting(plan, multiprocessors, limit, result))
-        try_storing_ds(plan, limit, result);
-    if (part == CallPart::own_keys)
-        split_part(plan, multiprocessors, result);
+    if (are_over_sequences(result.queries.grids))
+        return result;
+    bool is_split = false;
+    if (part == CallPart::whole)
+        is_split = plan.problem().gradients.are_plain() && try_splitting(plan, multiprocessors, limit, result);
+    else if (part == CallPart::own_keys)
+        is_split = split_part(plan, multiprocessors, result);
+    if (!is_split)
+        try_storing_ds(plan, part, limit, result);
     return result;
 }
 

@@ -65,8 +65,8 @@ struct BackwardGrids {
 BackwardGrids make_backward_grids(const Plan &plan);
 BackwardGrids make_backward_grids(const SequencePlans &plans);
 
-// Of a whole call, whose branches may be split and whose dS may be stored where the limit in bytes (0: none) leaves
-// room for it, if all gradients are plain; or of a part.
+// Of a whole call or a part. Branches may be split, of a whole call if all gradients are plain, else of the own keys;
+// dS may be stored where they are not and the limit in bytes (0: none) leaves room for it.
 BackwardPlan plan_backward(const Plan &plan, CallPart part, BackwardGrids grids, int multiprocessors,
                            std::uint64_t limit);
 

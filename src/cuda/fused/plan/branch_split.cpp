@@ -198,23 +198,42 @@ PartialRows rows_of(const TileGrid &grid) {
     return rows;
 }
 
-// How many of the least dilated branches it is best to split off; 0: none.
-int find_split(const PlannedGrid &whole, const Plan &plan, GridOf what, const KernelShape &shape, int multiprocessors) {
+// Those of a grid's branches that come after so many of the least dilated ones, and these; none where one grid cannot
+// take them.
+std::optional<std::vector<PlannedGrid>> grids_after(int less_dilated, const PlannedGrid &whole, const Plan &plan,
+                                                    GridOf what, const KernelShape &shape) {
+    if (whole.tiles.keys_count_once) // which needs all branches in one grid
+        return std::nullopt;
     const int branches = whole.tiles.branch_count;
-    const double rows_of_whole = GridTime(whole.tiles, shape).on(multiprocessors);
+    std::optional<PlannedGrid> others = grid_over(whole, less_dilated, branches - less_dilated, plan, what, shape);
+    std::optional<PlannedGrid> last = grid_over(whole, 0, less_dilated, plan, what, shape);
+    if (!others || !last)
+        return std::nullopt;
+    return std::vector{*others, *last};
+}
+
+// The two grids, split(how many of the least dilated branches to split off), that are expected to take the least time;
+// none where one grid is about as fast.
+template <class Split>
+std::optional<std::vector<PlannedGrid>> fastest_split(const PlannedGrid &whole, const KernelShape &shape,
+                                                      int multiprocessors, const Split &split) {
+    if (whole.curve || whole.tiles.branch_count < 2 || whole.tiles.has_residue_classes ||
+        whole.tiles.sequence.row_count == 0)
+        return std::nullopt;
+    const auto time_of = [&](const PlannedGrid &grid) { return GridTime(grid.tiles, shape).on(multiprocessors); };
+    std::optional<std::vector<PlannedGrid>> best;
+    const double rows_of_whole = time_of(whole);
     if (rows_of_whole < least_rows)
-        return 0;
-    int best = 0;
+        return best;
     double least = (1 - least_gain) * rows_of_whole;
-    for (int count = 1; count < branches; ++count) {
-        const std::optional<std::vector<PlannedGrid>> split = split_after(count, whole, plan, what, shape);
-        if (!split)
+    for (int count = 1; count < whole.tiles.branch_count; ++count) {
+        std::optional<std::vector<PlannedGrid>> grids = split(count);
+        if (!grids)
             continue;
-        const double rows = GridTime(split->front().tiles, shape).on(multiprocessors) +
-                            GridTime(split->back().tiles, shape).on(multiprocessors);
+        const double rows = time_of(grids->front()) + time_of(grids->back());
         if (rows < least) {
             least = rows;
-            best = count;
+            best = std::move(grids);
         }
     }
     return best;
@@ -224,16 +243,13 @@ int find_split(const PlannedGrid &whole, const Plan &plan, GridOf what, const Ke
 
 std::optional<std::vector<PlannedGrid>> split_after(int less_dilated, const PlannedGrid &whole, const Plan &plan,
                                                     GridOf what, const KernelShape &shape) {
-    if (whole.tiles.keys_count_once) // which needs all branches in one grid
+    std::optional<std::vector<PlannedGrid>> grids = grids_after(less_dilated, whole, plan, what, shape);
+    if (!grids || !grids->back().is_complete)
         return std::nullopt;
-    const int branches = whole.tiles.branch_count;
-    std::optional<PlannedGrid> others = grid_over(whole, less_dilated, branches - less_dilated, plan, what, shape);
-    std::optional<PlannedGrid> last = grid_over(whole, 0, less_dilated, plan, what, shape);
-    if (!others || !last || !last->is_complete)
-        return std::nullopt;
-    last->tiles.rows_with_partial = rows_of(others->tiles);
-    last->tiles.rows_left_partial = rows_with_more_ranges(whole.tiles, what);
-    return std::vector{*others, *last};
+    TileGrid &last = grids->back().tiles;
+    last.rows_with_partial = rows_of(grids->front().tiles);
+    last.rows_left_partial = rows_with_more_ranges(whole.tiles, what);
+    return grids;
 }
 
 std::optional<std::vector<PlannedGrid>> as_split(const std::vector<PlannedGrid> &grids, GridOf what) {
@@ -260,13 +276,21 @@ std::optional<std::vector<PlannedGrid>> split_branches(const std::vector<Planned
     if (grids.size() != 1)
         return as_split(grids, what);
     const PlannedGrid &whole = grids.front();
-    if (!whole.is_complete || whole.tiles.branch_count < 2 || whole.tiles.has_residue_classes ||
-        whole.tiles.sequence.row_count == 0)
+    if (!whole.is_complete)
         return std::nullopt;
-    const int less_dilated = find_split(whole, plan, what, shape, multiprocessors);
-    if (less_dilated == 0)
-        return std::nullopt;
-    return split_after(less_dilated, whole, plan, what, shape);
+    return fastest_split(whole, shape, multiprocessors,
+                         [&](int count) { return split_after(count, whole, plan, what, shape); });
+}
+
+void split_ranges_elsewhere(std::vector<PlannedGrid> &grids, const Plan &plan, GridOf what, const KernelShape &shape,
+                            int multiprocessors) {
+    if (grids.size() != 1)
+        return;
+    std::optional<std::vector<PlannedGrid>> split =
+        fastest_split(grids.front(), shape, multiprocessors,
+                      [&](int count) { return grids_after(count, grids.front(), plan, what, shape); });
+    if (split)
+        grids = {std::move(split->back()), std::move(split->front())};
 }
 
 } // namespace annulus

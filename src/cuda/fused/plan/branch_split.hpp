@@ -26,4 +26,9 @@ std::optional<std::vector<PlannedGrid>> as_split(const std::vector<PlannedGrid> 
 std::optional<std::vector<PlannedGrid>> split_branches(const std::vector<PlannedGrid> &grids, const Plan &plan,
                                                        GridOf what, const KernelShape &shape, int multiprocessors);
 
+// The same for one grid over the keys of other ranks, whose results are added to partial ones whatever the order: takes
+// its place with two, the one over the least dilated branches first.
+void split_ranges_elsewhere(std::vector<PlannedGrid> &grids, const Plan &plan, GridOf what, const KernelShape &shape,
+                            int multiprocessors);
+
 } // namespace annulus

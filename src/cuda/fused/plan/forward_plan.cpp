@@ -24,9 +24,11 @@ ForwardPlan plan_grids(const Plan &plan, CallPart part, std::vector<PlannedGrid>
     result.has_own_partial = part == CallPart::whole && share_partial_results(result.grids);
     const bool has_partial = part != CallPart::whole || result.has_own_partial;
     const bool finishes = finishes_rows(part, result.grids);
+    // The last launch, since every row that meets other keys has been left as a partial result.
+    const bool finishes_last = part == CallPart::last_keys && !result.grids.empty() && !result.grids.back().curve;
     if (finishes)
         set_rows_left_partial(GridOf::outputs, result.grids);
-    bool sets = part != CallPart::other_keys; // the next launch sets its rows
+    bool sets = !is_of_other_keys(part); // the next launch sets its rows
     std::vector<ForwardStep> &steps = result.steps;
     if (sets && (result.grids.empty() || !result.grids.front().is_complete)) {
         if (!has_partial || finishes)
@@ -38,7 +40,10 @@ ForwardPlan plan_grids(const Plan &plan, CallPart part, std::vector<PlannedGrid>
     for (std::size_t i = 0; i < result.grids.size(); ++i) {
         if (result.grids[i].curve)
             steps.push_back({ForwardAction::order_rows, {i, {}, {}}});
-        steps.push_back({ForwardAction::attend, {i, {}, next_destination(has_partial, finishes, sets)}});
+        const bool is_last = finishes_last && i + 1 == result.grids.size();
+        const Destination destination =
+            is_last ? Destination::finish_partial : next_destination(has_partial, finishes, sets);
+        steps.push_back({ForwardAction::attend, {i, {}, destination}});
         sets = false;
     }
     if (result.has_own_partial) {
@@ -81,7 +86,9 @@ ForwardPlan plan_forward(const Plan &plan, CallPart part, std::vector<PlannedGri
                          std::uint64_t limit) {
     const Problem &problem = plan.problem();
     std::optional<std::vector<PlannedGrid>> split;
-    if (part != CallPart::other_keys && !are_over_sequences(grids))
+    if (is_of_other_keys(part))
+        split_ranges_elsewhere(grids, plan, GridOf::outputs, forward_shape(problem.head_dim), multiprocessors);
+    else if (!are_over_sequences(grids))
         split = split_branches(grids, plan, GridOf::outputs, forward_shape(problem.head_dim), multiprocessors);
     if (split && part == CallPart::own_keys)
         return plan_split_part(plan, *std::move(split));

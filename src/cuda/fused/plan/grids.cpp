@@ -329,6 +329,7 @@ std::optional<PlannedGrid> grid_over(const PlannedGrid &planned, int first, int 
             return std::nullopt;
         result.tiles = *more;
     }
+    leave_rows_out(result.tiles);
     finish(result, plan, what, shape);
     if (result.tiles.tiles >= too_many_tiles)
         return std::nullopt;

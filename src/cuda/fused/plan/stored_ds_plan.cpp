@@ -12,19 +12,33 @@ std::size_t StoredDsParts::bytes() const {
 
 namespace {
 
+bool are_one_segment(const GridBranch &branch, const Window &a, const Window &b) {
+    const std::int64_t segment = a.start / branch.length.value;
+    const auto is_within = [&](const Window &window) {
+        return window.length > 0 && window.start / branch.length.value == segment &&
+               (window.end() - 1) / branch.length.value == segment;
+    };
+    return is_within(a) && is_within(b);
+}
+
 bool can_store_ds(const Problem &problem, const std::vector<PlannedGrid> &queries,
                   const std::vector<PlannedGrid> &keys) {
     if (!stores_d_s(problem.head_dim) || queries.size() != 1 || keys.size() != 1 || keys.front().curve)
         return false;
     const TileGrid &tiles = keys.front().tiles;
     const GridBranch &branch = tiles.branches[0];
+    if (tiles.branch_count != 1 || branch.row_rule == ANNULUS_QUERY_RESIDUE ||
+        branch.range_dilation.value != branch.dilation.value || problem.key_stride != 1)
+        return false;
     const Window &window = problem.queries;
     const std::int64_t length = branch.length.value, whole = std::int64_t{row_block_rows} * branch.dilation.value;
-    return tiles.branch_count == 1 && branch.row_rule != ANNULUS_QUERY_RESIDUE &&
-           branch.range_dilation.value == branch.dilation.value && window.start == problem.keys.start &&
-           window.length == problem.keys.length && problem.key_stride == 1 && window.start % length == 0 &&
-           (window.end() % length == 0 || window.end() == problem.sequence_length) && length % whole == 0 &&
-           window.length % whole == 0;
+    if (window.length % whole != 0 || problem.keys.length % whole != 0)
+        return false;
+    const bool are_same = window == problem.keys;
+    if (are_one_segment(branch, window, problem.keys))
+        return are_same || !tiles.causal;
+    return are_same && window.start % length == 0 && length % whole == 0 &&
+           (window.end() % length == 0 || window.end() == problem.sequence_length);
 }
 
 } // namespace
@@ -36,8 +50,13 @@ std::optional<StoredDsParts> plan_stored_ds(const Problem &problem, const std::v
     const TileGrid &tiles = keys.front().tiles;
     const GridBranch &branch = tiles.branches[0];
     StoredDsParts parts{1, 1, 1, tiles.sequence.segments, {}};
-    parts.of_segment.row_blocks_of_segment = branch.length.value / branch.dilation.value / row_block_rows;
-    parts.of_segment.causal = tiles.causal;
+    const auto row_blocks = [&](const Window &window) {
+        const std::int64_t of_segment = std::min<std::int64_t>(window.length, branch.length.value);
+        return static_cast<int>(of_segment / branch.dilation.value / row_block_rows);
+    };
+    parts.of_segment.queries = row_blocks(problem.queries);
+    parts.of_segment.keys = row_blocks(problem.keys);
+    parts.of_segment.is_triangle = tiles.causal && problem.queries == problem.keys;
     std::int64_t room = static_cast<std::int64_t>(bytes / parts.bytes());
     if (room == 0)
         return std::nullopt;

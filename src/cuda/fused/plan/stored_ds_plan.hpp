@@ -23,8 +23,8 @@ struct StoredDsParts {
 };
 
 // None where dS cannot be stored in so many bytes, or would not be images of 64 by 64: these are whole where there is
-// one branch, whose classes have a multiple of 64 members in each segment; all queries and keys of the segments must be
-// there.
+// one branch, whose classes have a multiple of 64 queries and keys in each segment. Of several segments all queries and
+// keys must be there; in one the windows may differ where no keys are hidden.
 std::optional<StoredDsParts> plan_stored_ds(const Problem &problem, const std::vector<PlannedGrid> &queries,
                                             const std::vector<PlannedGrid> &keys, std::size_t bytes);
 

@@ -17,11 +17,9 @@ enum class Destination {
     // Both of these, where some rows of a row block may be left: what is written to the caller's tensors for those is
     // not all of it.
     outputs_or_partial_with_partial,
+    // Of forward: rows of the caller's tensors, all of which have their partial results added first, and
+    // finished_state().
+    finish_partial,
 };
-
-constexpr bool takes_partial(Destination destination) {
-    return destination == Destination::outputs_with_partial ||
-           destination == Destination::outputs_or_partial_with_partial;
-}
 
 } // namespace annulus

@@ -105,7 +105,7 @@ template <class Traits> class BackwardConsumer {
         if (row_block.rows == 0 || (params_.skips_empty && !tile.meets_any(own_row_block())))
             return;
         sync_warpgroup(own_row_block()); // no warp's products read the row block's rows any more
-        const BackwardEpilogue<Element, columns, Traits::of_keys, Traits::consumers> epilogue(params_, tile, row_block);
+        const BackwardEpilogue<Element, columns, Traits::of_keys> epilogue(params_, tile.batch, tile.head, row_block);
         if constexpr (Traits::has_d_scores)
             epilogue.write(x.d_scores, params_.scale, own_rows, params_.d_scores, params_.partial_d_scores);
         if constexpr (Traits::has_d_values)
@@ -333,13 +333,16 @@ template <class Traits> class BackwardConsumer {
         sync_warpgroup(own_row_block());
     }
 
-    // Where the images of the row block begin. Keys and queries are the same positions.
+    // Where the images of the row block begin, which counts from the first keys of its class in the segment.
     __device__ __forceinline__ void find_images(const OwnTile &tile) {
-        const OwnRange &range = tile.range[0];
-        const int keys = (tile.row_block[own_row_block()].first - range.first) / range.stride / row_block_rows;
-        const int segment = params_.branches[0].length.quotient(range.first);
+        const RowBlock &row_block = tile.row_block[own_row_block()];
+        const FastDivmod &length = params_.branches[0].length;
+        const int segment = length.quotient(row_block.first);
+        const int first = max(segment * length.value, params_.sequence.row_start);
         if (thread_of_warpgroup() == 0)
-            shared_.images[own_row_block()] = params_.kept.image(tile.batch, tile.head, segment, keys);
+            shared_.images[own_row_block()] =
+                params_.kept.image(tile.batch, tile.head, segment,
+                                   (row_block.first - first) / row_block.stride / row_block_rows);
         sync_warpgroup(own_row_block());
     }
 

@@ -11,7 +11,8 @@
 #pragma once
 
 #include "cuda/device/warp.cuh"
-#include "cuda/fused/math/store_rows.cuh"
+#include "cuda/fused/math/backward_epilogue.cuh"
+#include "cuda/fused/schedule/cell.hpp"
 #include "cuda/fused/sm90/backward_traits.hpp"
 #include "cuda/fused/sm90/mbarrier.cuh"
 #include "cuda/fused/sm90/setmaxnreg.cuh"
@@ -49,14 +50,15 @@ template <class Traits> struct DqFromDsShared {
 struct StoredTile {
     int batch, head, segment;
     int first, stride; // position of the class's first query of the segment
-    int first_row_block, row_blocks,
-        keys; // of queries from there on; how many row blocks the class has; how many are met
+    int first_key;     // and of its first key
+    int first_row_block, row_blocks, // of queries from there on; how many row blocks the class has
+        keys;                        // row blocks that are met
 
     // False where the branch does not serve the head.
     __device__ __forceinline__ bool find(const BackwardParams &params, int row_blocks_of_tile, int id) {
         const StoredDs &stored = params.kept;
         const GridBranch &branch = params.branches[0];
-        const int groups = quotient_up(stored.row_blocks_of_segment, row_blocks_of_tile);
+        const int groups = quotient_up(stored.queries, row_blocks_of_tile);
         const int all_segments = stored.segments * stored.heads * stored.batches;
         const int group = groups - 1 - (params.by_length ? id / all_segments : id % groups);
         id = params.by_length ? id % all_segments : id / groups;
@@ -66,12 +68,22 @@ struct StoredTile {
         batch = stored.first_batch + id / stored.heads;
         if (!branch.serves(head))
             return false;
-        const int length = branch.length.value, start = segment * length;
+        const SequenceGrid &sequence = params.sequence;
+        const int start = segment * branch.length.value;
+        const int end = min(start + branch.length.value, sequence.sequence_length);
+        const int residue = branch.dilation.remainder(start + branch.phase(head));
+        const Members queries(max(start, sequence.row_start),
+                              min(end, sequence.row_start + sequence.row_count), residue, branch.dilation);
+        const Members all_keys(max(start, sequence.range_start),
+                               min(end, sequence.range_start + sequence.range_count), residue, branch.dilation);
         stride = branch.dilation.value;
-        first = start + branch.phase(head);
-        row_blocks = (min(length, params.sequence.sequence_length - start) / stride) / row_block_rows;
+        first = queries.first;
+        first_key = all_keys.first;
+        row_blocks = queries.count / row_block_rows;
         first_row_block = group * row_blocks_of_tile;
-        keys = params.causal ? min(row_blocks, first_row_block + row_blocks_of_tile) : row_blocks;
+        keys = all_keys.count / row_block_rows;
+        if (stored.is_triangle)
+            keys = min(keys, first_row_block + row_blocks_of_tile);
         return first_row_block < row_blocks;
     }
 };
@@ -91,12 +103,12 @@ __device__ __forceinline__ void copy_stored(const BackwardParams &params, DqFrom
     PipelineState<Traits::stages> place;
     for_each_stored_tile<Traits>(params, [&](const StoredTile &tile) {
         const int row_blocks = min(Traits::row_blocks, tile.row_blocks - tile.first_row_block);
-        const int row = tile.first - params.first_range_row, residue = row % tile.stride, index = row / tile.stride;
+        const int row = tile.first_key - params.first_range_row, residue = row % tile.stride, index = row / tile.stride;
         for (int keys = 0; keys < tile.keys; ++keys, ++place.count) {
             auto &stage = shared.stages[place.slot()];
             Mbarrier &full = shared.full[place.slot()];
             shared.empty[place.slot()].wait(place.parity_to_fill());
-            const int hidden = params.causal ? max(keys - tile.first_row_block, 0) : 0; // row blocks
+            const int hidden = params.kept.is_triangle ? max(keys - tile.first_row_block, 0) : 0; // row blocks
             const unsigned bytes = (row_blocks - hidden) * StoredDs::image_bytes;
             full.arrive_expecting(bytes + Traits::row_block_bytes);
             bulk_load(shared_address(stage.d_s[hidden]),
@@ -166,7 +178,7 @@ template <class Traits> class DqFromDsConsumer {
             fence_registers(y);
         };
         // Under causality the first of the two row blocks sees the keys up to its own, the second one more.
-        const int all = uniform(tile.keys), of_first = params_.causal ? min(all, row_block + 1) : all;
+        const int all = uniform(tile.keys), of_first = params_.kept.is_triangle ? min(all, row_block + 1) : all;
         int keys = 0;
 #pragma unroll 1
         for (; keys < of_first; ++keys)
@@ -181,20 +193,14 @@ template <class Traits> class DqFromDsConsumer {
         write(tile, row_block + 1, y);
     }
 
-    __device__ __forceinline__ void write(const StoredTile &tile, int row_block, const float (&x)[columns / 2]) {
-        if (row_block >= tile.row_blocks)
+    __device__ __forceinline__ void write(const StoredTile &tile, int index, float (&x)[columns / 2]) {
+        if (index >= tile.row_blocks)
             return;
-        if (params_.has_nonfinite)
-            note_nonfinite(x, params_.has_nonfinite);
-        const std::uint32_t staging = shared_address(shared_.staging[index_]);
+        const RowBlock row_block{tile.first + index * row_block_rows * tile.stride, tile.stride, row_block_rows, 1, 0};
         __syncwarp(); // the row block before is out
-        stage_rows<Element>(staging, x, params_.scale, params_.scale);
-        const TensorRows &rows = params_.d_scores;
-        const std::int64_t distance = tile.stride * rows.row;
-        Element *const row_0 = static_cast<Element *>(rows.data) + tile.batch * rows.batch + tile.head * rows.head +
-                               (tile.first - rows.start) * rows.row + row_block * row_block_rows * distance;
-        store_rows<Element, columns>(staging, row_block_rows, params_.head_dim,
-                                     [&](int row) { return row_0 + row * distance; });
+        BackwardEpilogue<Element, columns, false>(params_, tile.batch, tile.head, row_block)
+            .write(x, params_.scale, shared_address(shared_.staging[index_]), params_.d_scores,
+                   params_.partial_d_scores);
     }
 
     const BackwardParams &params_;

@@ -97,7 +97,7 @@ template <class Traits> class ForwardConsumer {
         // A turn without products: the others go on while this one writes.
         take_turn();
         pass_turn();
-        if (row_block.rows > 0)
+        if (row_block.rows > 0 && !(params_.skips_empty && !tile.meets_any(row_block_)))
             ForwardEpilogue<Element, columns, Traits::consumers>(params_, tile, row_block_, queries)
                 .write(x.o, x.softmax);
     }

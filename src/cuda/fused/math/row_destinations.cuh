@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the results of a row block's rows go. A warp has 16 of them, for which it finds out without the others.
+#pragma once
+
+#include "cuda/fused/math/fragment.cuh"
+#include "cuda/fused/schedule/destination.hpp"
+#include "cuda/fused/schedule/tile.cuh"
+
+namespace annulus {
+
+// Where the results of a warp's 16 rows of a row block go, and which of them take partial results first.
+class RowDestinations {
+  public:
+    template <class Work>
+    __device__ __forceinline__ RowDestinations(const Work &work, int head, const RowBlock &row_block) : rows_(0) {
+        switch (work.destination) {
+        case Destination::outputs:
+            return;
+        case Destination::set_partial:
+        case Destination::add_to_partial:
+            rows_ = all_left;
+            return;
+        case Destination::finish_partial:
+            rows_ = all_taken;
+            return;
+        case Destination::outputs_or_partial: // a row block's rows take part in the same branches
+            rows_ = work.rows_left_partial.has(head, row_block.first) ? all_left : 0;
+            return;
+        case Destination::outputs_with_partial:
+        case Destination::outputs_or_partial_with_partial:
+            break;
+        }
+        // Each lane asks one question: the lower half which rows take, the upper half which are left.
+        const FragmentThread own;
+        const int row = own.warp() * 16 + own.lane() % 16;
+        const bool asks_for_left = own.lane() >= 16;
+        const PartialRows &asked = asks_for_left ? work.rows_left_partial : work.rows_with_partial;
+        const bool asks = row < row_block.rows &&
+                          !(asks_for_left && work.destination == Destination::outputs_with_partial);
+        rows_ = __ballot_sync(~0u, asks && asked.has(head, row_block.position(row)));
+    }
+
+    // Whether any row is written to the caller's tensors, or is left as partial results: the same for all lanes.
+    __device__ __forceinline__ bool write_any() const { return rows_ < all_left; }
+    __device__ __forceinline__ bool leave_any() const { return rows_ >> 16; }
+    __device__ __forceinline__ bool take_any() const { return rows_ & all_taken; }
+    // Of row r of the thread's two.
+    __device__ __forceinline__ bool takes(int r) const { return rows_ >> FragmentThread().row_of_warp(r) & 1; }
+    __device__ __forceinline__ bool leaves(int r) const { return leaves_row(FragmentThread().row_of_warp(r)); }
+    // Of a row of the warp's 16.
+    __device__ __forceinline__ bool leaves_row(int row) const { return rows_ >> (16 + row) & 1; }
+
+  private:
+    static constexpr unsigned all_taken = 0xffff, all_left = all_taken << 16;
+    unsigned rows_; // a bit for each that takes partial results, and above these one for each that is left
+};
+
+} // namespace annulus
