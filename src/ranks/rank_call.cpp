@@ -91,12 +91,35 @@ std::int64_t RankCall::row_alignment() const {
     return most;
 }
 
+void RankCall::find_sends(const Transport &transport, std::vector<std::size_t> &bytes_to) const {
+    std::vector<std::size_t> of_exchange(bytes_to.size());
+    for (std::size_t round = 0; round < rows_.size(); ++round)
+        for (const bool are_gradients : {false, true}) {
+            if (are_gradients && pass_ == ANNULUS_PASS_FORWARD)
+                continue;
+            std::ranges::fill(of_exchange, std::size_t{0});
+            for (const ShardCall &call : calls_)
+                if (round < call.rounds())
+                    call.for_each_send(round, are_gradients, [&](const Message &message, std::size_t bytes) {
+                        const int to = owner(are_gradients ? message.from : message.to);
+                        if (owner(message.from) != owner(message.to))
+                            of_exchange[to] = transport.add_message(of_exchange[to], bytes);
+                    });
+            for (std::size_t rank = 0; rank < bytes_to.size(); ++rank)
+                bytes_to[rank] = std::max(bytes_to[rank], of_exchange[rank]);
+        }
+}
+
+int RankCall::owner(int shard) const {
+    return shared_.shards.front().plan.schedule().owner(shard);
+}
+
 class RankCall::Run {
   public:
     Run(RankCall &call, const CallTensors &tensors, const Problem &rows, void *workspace, void *stream,
         Transport &transport, MessageCopier &copier)
-        : call_(call), runs_(call.runs_), transport_(transport), device_(call.device_), streams_(call.device_.streams()), stream_(stream),
-          comm_(streams_ ? streams_->comm_stream() : nullptr) {
+        : call_(call), runs_(call.runs_), transport_(transport), device_(call.device_),
+          streams_(call.device_.streams()), stream_(stream), comm_(streams_ ? streams_->comm_stream() : nullptr) {
         auto *memory = static_cast<std::byte *>(workspace);
         for (std::size_t i = 0; i < call.calls_.size(); ++i) {
             ShardCall &shard = call.calls_[i];
@@ -193,14 +216,13 @@ class RankCall::Run {
         });
     }
 
-    int owner(int shard) const { return call_.shared_.shards.front().plan.schedule().owner(shard); }
-    bool travels(const Message &message) const { return owner(message.from) != owner(message.to); }
+    bool travels(const Message &message) const { return call_.owner(message.from) != call_.owner(message.to); }
 
     // Of each message between ranks the other end.
     void travel(const std::vector<ShardTransfer> &all, std::vector<Transfer> &travelling) const {
         travelling.clear();
         for (const ShardTransfer &transfer : all) {
-            const int from = owner(transfer.message->from), to = owner(transfer.message->to);
+            const int from = call_.owner(transfer.message->from), to = call_.owner(transfer.message->to);
             if (from != to)
                 travelling.push_back({from == transport_.rank() ? to : from, transfer.data, transfer.bytes});
         }
@@ -247,8 +269,8 @@ class RankCall::Run {
     bool is_done_ = false;
 };
 
-void RankCall::run(const CallTensors &tensors, const Problem &rows, void *workspace, void *stream,
-                   Transport &transport, MessageCopier &copier) {
+void RankCall::run(const CallTensors &tensors, const Problem &rows, void *workspace, void *stream, Transport &transport,
+                   MessageCopier &copier) {
     Run(*this, tensors, rows, workspace, stream, transport, copier).run();
 }
 

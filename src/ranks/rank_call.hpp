@@ -25,6 +25,8 @@ class RankCall {
     const char *tensor_refusal(const CallTensors &tensors, const Problem &rows) const;
     std::int64_t row_alignment() const;
     std::size_t workspace_bytes() const { return bytes_; }
+    // Makes bytes_to[rank] as large as what an exchange of the call sends there, if it is not.
+    void find_sends(const Transport &transport, std::vector<std::size_t> &bytes_to) const;
 
     // The tensors are those of all of the rank's rows.
     void run(const CallTensors &tensors, const Problem &rows, void *workspace, void *stream, Transport &transport,
@@ -39,6 +41,8 @@ class RankCall {
         Batch travelling;
     };
 
+    // The rank of a shard.
+    int owner(int shard) const;
     // The shard's part of the tensors.
     void place(std::size_t shard, const CallTensors &tensors, const Problem &rows,
                std::optional<SequenceTensors> &of_shard) const;

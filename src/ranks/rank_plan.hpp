@@ -19,12 +19,13 @@ namespace annulus {
 class RankPlan {
   public:
     // The problem's windows are not looked at. Throws as Schedule.
-    RankPlan(const Pattern &pattern, const Problem &problem, const Shards &shards, int shard,
-             annulus_exchange exchange, std::int64_t most_steps);
+    RankPlan(const Pattern &pattern, const Problem &problem, const Shards &shards, int shard, annulus_exchange exchange,
+             std::int64_t most_steps);
 
     // The shard's queries against its own keys.
     const Plan &local() const { return local_; }
-    // The shard's queries against the keys of a message. None of them is hidden, and padding keys are with the own keys.
+    // The shard's queries against the keys of a message. None of them is hidden, and padding keys are with the own
+    // keys.
     const Plan &remote(const Message &message) const { return remote_.at(&message); }
     const Schedule &schedule() const { return schedule_; }
     // Whether the shard has anything to do with others, be they the same rank's.

@@ -41,6 +41,13 @@ std::size_t RankSequences::workspace_bytes() const {
     return most;
 }
 
+std::vector<std::size_t> RankSequences::sends(const Transport &transport) const {
+    std::vector<std::size_t> bytes_to(static_cast<std::size_t>(transport.size()));
+    for (const RankCall &call : shared_)
+        call.find_sends(transport, bytes_to);
+    return bytes_to;
+}
+
 void RankSequences::run(const CallTensors &tensors, void *workspace, void *stream, Transport &transport,
                         MessageCopier &copier) {
     if (!plans_.covers_rows())

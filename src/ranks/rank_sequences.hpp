@@ -25,6 +25,8 @@ class RankSequences {
     const char *tensor_refusal(const CallTensors &tensors) const;
     std::int64_t row_alignment() const;
     std::size_t workspace_bytes() const;
+    // The bytes that the rank sends to each in an exchange, at most.
+    std::vector<std::size_t> sends(const Transport &transport) const;
     void run(const CallTensors &tensors, void *workspace, void *stream, Transport &transport, MessageCopier &copier);
 
   private:

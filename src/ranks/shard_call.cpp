@@ -10,7 +10,8 @@
 
 namespace annulus {
 
-ShardCall::ShardCall(const RankPlan &plan, annulus_pass pass, const Engine &engine, Device &device, const Limits &limits)
+ShardCall::ShardCall(const RankPlan &plan, annulus_pass pass, const Engine &engine, Device &device,
+                     const Limits &limits)
     : plan_(plan), pass_(pass), device_(device) {
     if (!engine.has_parts)
         throw Error(ANNULUS_ERROR_UNSUPPORTED, "engine %s computes on one rank only", engine_name(engine.id));
@@ -125,10 +126,6 @@ void ShardCall::Run::fill_tables(const std::vector<WireBuffer> &buffers) {
 
 namespace {
 
-void add_transfer(std::vector<ShardTransfer> &transfers, const Message &message, const RowPair &pair) {
-    transfers.push_back({&message, pair.memory, static_cast<std::size_t>(2 * pair.bytes)});
-}
-
 const WireBuffer *buffer_of(const std::vector<WireBuffer> &buffers, const Message &message) {
     const auto found = std::find_if(buffers.begin(), buffers.end(),
                                     [&](const WireBuffer &buffer) { return buffer.message == &message; });
@@ -136,6 +133,15 @@ const WireBuffer *buffer_of(const std::vector<WireBuffer> &buffers, const Messag
 }
 
 } // namespace
+
+void ShardCall::Run::add_transfer(std::vector<ShardTransfer> &transfers, const Message &message, const RowPair &pair) {
+    transfers.push_back({&message, pair.memory, bytes_of(pair)});
+}
+
+const RowPair &ShardCall::returning_gradients(std::size_t round, const ReceiveSlots &slots) const {
+    const WireBuffer *const buffer = buffer_of(memory_.rounds[round].returning, *slots.message);
+    return buffer ? buffer->wire : slots.gradients;
+}
 
 void ShardCall::Run::pack_rows(std::size_t i, ShardBatch &batch) {
     const RoundMemory &round = call_.memory_.rounds[i];
@@ -166,11 +172,10 @@ void ShardCall::Run::pack_gradients(std::size_t i, ShardBatch &batch) {
         fill_tables(round.returned);
     }
     for (const ReceiveSlots &slots : round.received) {
-        const WireBuffer *buffer = buffer_of(round.returning, *slots.message);
-        if (buffer)
+        if (const WireBuffer *buffer = buffer_of(round.returning, *slots.message))
             copy(&MessageCopier::pack, *buffer, sum_dtype(problem_.dtype),
                  slots_of(*slots.message, slots.gradients.first()), slots_of(*slots.message, slots.gradients.second()));
-        add_transfer(batch.sends, *slots.message, buffer ? buffer->wire : slots.gradients);
+        add_transfer(batch.sends, *slots.message, call_.returning_gradients(i, slots));
     }
     for (const WireBuffer &buffer : round.returned)
         add_transfer(batch.receives, *buffer.message, buffer.wire);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A call for one shard of a sequence that several ranks share: its queries meet its own keys while rows of other shards
-// are on their way, then each of those as it arrives, in one running softmax. Backward returns the gradients of the rows
-// that came to their owners, who add them up in the order of the hops: the same bits every time.
+// are on their way, then each of those as it arrives, in one running softmax. Backward returns the gradients of the
+// rows that came to their owners, who add them up in the order of the hops: the same bits every time.
 #pragma once
 
 #include "engine/engine.hpp"
@@ -48,10 +48,24 @@ class ShardCall {
     std::size_t sends_of(std::size_t round) const { return memory_.rounds[round].leaving.size(); }
     std::size_t receives_of(std::size_t round) const { return memory_.rounds[round].received.size(); }
 
+    // use(message, bytes) for what the shard sends in a round: rows, or gradients of received ones.
+    template <class Use> void for_each_send(std::size_t round, bool are_gradients, const Use &use) const {
+        if (are_gradients)
+            for (const ReceiveSlots &slots : memory_.rounds[round].received)
+                use(*slots.message, bytes_of(returning_gradients(round, slots)));
+        else
+            for (const WireBuffer &buffer : memory_.rounds[round].leaving)
+                use(*buffer.message, bytes_of(buffer.wire));
+    }
+
     // What one run does with its messages and parts, step by step (rank_call.cpp says in which order).
     class Run;
 
   private:
+    // Of two tensors.
+    static std::size_t bytes_of(const RowPair &pair) { return static_cast<std::size_t>(2 * pair.bytes); }
+    // On the wire: the gradients of a message's rows, where it came from.
+    const RowPair &returning_gradients(std::size_t round, const ReceiveSlots &slots) const;
     void prepare(const Plan &plan, CallPart part, const Engine &engine, const Limits &limits);
 
     const RankPlan &plan_;
@@ -86,6 +100,7 @@ class ShardCall::Run {
     void add_gradients(std::size_t round);
 
   private:
+    static void add_transfer(std::vector<ShardTransfer> &transfers, const Message &message, const RowPair &pair);
     RowView own_rows(const annulus_tensor &tensor) const;
     RowView packed_rows(void *data, std::int64_t rows, std::int64_t start, std::int64_t stride) const;
     RowView slots_of(const Message &message, std::byte *data) const;

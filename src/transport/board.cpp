@@ -53,37 +53,49 @@ class File {
 
 struct alignas(64) Board::Place {
     std::atomic<std::uint32_t> count; // of entries that can be read; others sleep on it
-    std::atomic<std::uint32_t> has_left;
+    std::atomic<std::uint32_t> has_left, has_failed;
     alignas(64) std::byte entries[2][entry_bytes];
 };
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
 
-// What all processes have mapped: a token that no other memory begins with, and a place for each rank. Zeros at first.
+// What all processes have mapped: the caller's bytes, a token that no other memory has there, and a place for each
+// rank. Zeros at first.
 struct Board::Memory {
-    Memory(void *mapped, std::size_t bytes) : mapped_(mapped), bytes_(bytes) {}
-    ~Memory() { munmap(mapped_, bytes_); }
+    Memory(void *mapped, std::size_t common_bytes, int ranks)
+        : mapped_(static_cast<std::byte *>(mapped)), common_bytes_(common_bytes), ranks_(ranks) {}
+    ~Memory() { munmap(mapped_, bytes(common_bytes_, ranks_)); }
     Memory(const Memory &) = delete;
     Memory &operator=(const Memory &) = delete;
 
+    static std::size_t bytes(std::size_t common_bytes, int ranks) {
+        return places_at(common_bytes) + sizeof(Place) * (static_cast<std::size_t>(ranks) + 1);
+    }
     // Null where the file cannot be mapped.
-    static std::unique_ptr<Memory> map(const File &file, int ranks) {
-        const std::size_t bytes = sizeof(Place) * (static_cast<std::size_t>(ranks) + 1);
+    static std::unique_ptr<Memory> map(const File &file, std::size_t common_bytes, int ranks) {
+        const std::size_t all = bytes(common_bytes, ranks);
         struct stat status {};
-        if (file.get() < 0 || fstat(file.get(), &status) != 0 || status.st_size != static_cast<off_t>(bytes))
+        if (file.get() < 0 || fstat(file.get(), &status) != 0 || status.st_size != static_cast<off_t>(all))
             return nullptr;
-        void *const mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
-        return mapped == MAP_FAILED ? nullptr : std::make_unique<Memory>(mapped, bytes);
+        void *const mapped = mmap(nullptr, all, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+        return mapped == MAP_FAILED ? nullptr : std::make_unique<Memory>(mapped, common_bytes, ranks);
     }
 
-    Token &token() const { return *static_cast<Token *>(mapped_); }
-    Place &place(int rank) const { return static_cast<Place *>(mapped_)[rank + 1]; }
+    void *common() const { return mapped_; }
+    std::size_t common_bytes() const { return common_bytes_; }
+    Token &token() const { return *reinterpret_cast<Token *>(mapped_ + places_at(common_bytes_)); }
+    Place &place(int rank) const { return reinterpret_cast<Place *>(mapped_ + places_at(common_bytes_))[rank + 1]; }
 
   private:
-    void *const mapped_;
-    const std::size_t bytes_;
+    static std::size_t places_at(std::size_t common_bytes) {
+        return (common_bytes + alignof(Place) - 1) / alignof(Place) * alignof(Place);
+    }
+
+    std::byte *const mapped_;
+    const std::size_t common_bytes_;
+    const int ranks_;
 };
 
-std::unique_ptr<Board> Board::make(int rank, int ranks, const Gather &gather) {
+std::unique_ptr<Board> Board::make(int rank, int ranks, std::size_t common_bytes, const Gather &gather) {
     struct Card {
         pid_t process;
         int descriptor;
@@ -93,10 +105,9 @@ std::unique_ptr<Board> Board::make(int rank, int ranks, const Gather &gather) {
     const File own(rank == 0 ? memfd_create("annulus", MFD_CLOEXEC) : -1);
     Card card{getpid(), own.get(), {}};
     std::unique_ptr<Memory> memory;
-    if (rank == 0 &&
-        ftruncate(own.get(), static_cast<off_t>(sizeof(Place) * (static_cast<std::size_t>(ranks) + 1))) == 0 &&
+    if (rank == 0 && ftruncate(own.get(), static_cast<off_t>(Memory::bytes(common_bytes, ranks))) == 0 &&
         getrandom(&card.token, sizeof card.token, 0) == sizeof card.token) {
-        memory = Memory::map(own, ranks);
+        memory = Memory::map(own, common_bytes, ranks);
         if (memory)
             memory->token() = card.token;
     }
@@ -106,7 +117,7 @@ std::unique_ptr<Board> Board::make(int rank, int ranks, const Gather &gather) {
         char path[64];
         std::snprintf(path, sizeof path, "/proc/%d/fd/%d", cards[0].process, cards[0].descriptor);
         const File others(open(path, O_RDWR | O_CLOEXEC));
-        memory = Memory::map(others, ranks);
+        memory = Memory::map(others, common_bytes, ranks);
         if (memory && memory->token() != cards[0].token)
             memory.reset(); // a process of another host, or of another container
     }
@@ -133,10 +144,24 @@ Board::~Board() {
     leave();
 }
 
-void Board::leave() noexcept {
+void Board::leave(bool has_failed) noexcept {
     Place &own = memory_->place(rank_);
+    if (has_failed)
+        own.has_failed.store(1, std::memory_order_release);
     own.has_left.store(1, std::memory_order_release);
     wake_sleepers(own.count);
+}
+
+bool Board::has_failed(int rank) const noexcept {
+    return memory_->place(rank).has_failed.load(std::memory_order_acquire) != 0;
+}
+
+void *Board::common() const noexcept {
+    return memory_->common();
+}
+
+std::size_t Board::common_bytes() const noexcept {
+    return memory_->common_bytes();
 }
 
 void Board::all_gather(const void *mine, void *all, std::size_t bytes, const Check &check) {

@@ -22,7 +22,8 @@ class Board {
     using Check = std::function<void(int rank)>;
 
     // Collective, by way of another gather. Null on every rank where one of them cannot reach the others' memory.
-    static std::unique_ptr<Board> make(int rank, int ranks, const Gather &gather);
+    // `common_bytes` of it are for the caller.
+    static std::unique_ptr<Board> make(int rank, int ranks, std::size_t common_bytes, const Gather &gather);
 
     ~Board(); // leaves
     Board(const Board &) = delete;
@@ -32,8 +33,15 @@ class Board {
     // more. Throws Error(ANNULUS_ERROR_COMM) where a rank has left.
     void all_gather(const void *mine, void *all, std::size_t bytes, const Check &check);
 
-    // Tells the others, which no longer wait for this rank, that it will write no more. Any thread; waits for nobody.
-    void leave() noexcept;
+    // Tells the others, which no longer wait for this rank, that it will write no more, and whether something has
+    // failed. Any thread; waits for nobody.
+    void leave(bool has_failed = false) noexcept;
+    // Whether a rank has left because something failed. Any thread.
+    bool has_failed(int rank) const noexcept;
+
+    // What all ranks have mapped besides: zeros at first, from the beginning of a page.
+    void *common() const noexcept;
+    std::size_t common_bytes() const noexcept;
 
   private:
     struct Place;

@@ -43,6 +43,13 @@ NcclRank::~NcclRank() {
     watcher_.join();
     const CurrentDevice current(device_);
     const BesideCaptures beside_captures;
+    if (drain()) {
+        peer_copies_.reset();
+    } else { // streams or other ranks may still use it: it stays
+        static_cast<void>(peer_copies_.release());
+        board_->leave(static_cast<bool>(failure_));
+        static_cast<void>(board_.release());
+    }
     if (comm_ && hold_ == Hold::owned)
         close();
     if (may_hang()) {
@@ -111,7 +118,7 @@ void NcclRank::break_with(const Error &error) noexcept {
         const std::lock_guard lock(state_mutex_);
         failure_.keep(error);
         if (board_)
-            board_->leave();
+            board_->leave(true);
     }
     state_changed_.notify_all();
 }
@@ -140,12 +147,8 @@ template <class Ready> void NcclRank::await(Ready ready) {
         const auto lock = lock_comm();
         return is_ready(comm_) && ready();
     };
-    for (NcclPause pause; !is_over(); pause()) {
-        if (is_working())
-            deadline = Deadline(timeout_);
-        else if (deadline.passed())
-            throw_late();
-    }
+    for (NcclPause pause; !is_over(); pause())
+        check_in_time(deadline);
 }
 
 void NcclRank::reserve(std::size_t bytes) {
@@ -160,29 +163,82 @@ void NcclRank::reserve(std::size_t bytes) {
     capacity_ = bytes;
 }
 
+void NcclRank::all_gather(const void *mine, void *all, std::size_t bytes) {
+    run([&] { gather(mine, all, bytes); });
+}
+
+void NcclRank::gather(const void *mine, void *all, std::size_t bytes) {
+    if (!std::exchange(has_looked_for_board_, true))
+        look_for_board();
+    if (board_)
+        gather_on_board(mine, all, bytes);
+    else
+        gather_by_nccl(mine, all, bytes);
+}
+
+void NcclRank::look_for_board() {
+    std::unique_ptr<Board> board =
+        Board::make(rank_, size_, PeerCopies::signal_bytes(size_),
+                    [&](const void *own, void *of_all, std::size_t each) { gather_by_nccl(own, of_all, each); });
+    if (!board)
+        return;
+    {
+        const std::lock_guard lock(state_mutex_);
+        board_ = std::move(board);
+    }
+    std::unique_ptr<PeerCopies> copies =
+        PeerCopies::make(rank_, size_, board_->common(),
+                         [&](const void *own, void *of_all, std::size_t each) { gather_on_board(own, of_all, each); });
+    const std::lock_guard lock(state_mutex_);
+    peer_copies_ = std::move(copies);
+}
+
 // On a board, which knows nothing of the device, a rank waits for the others' hosts alone. Where its own earlier work
 // is still under way, that may be what keeps them, too, and the watching thread looks after it.
-void NcclRank::all_gather(const void *mine, void *all, std::size_t bytes) {
-    run([&] {
-        if (!std::exchange(has_looked_for_board_, true)) {
-            std::unique_ptr<Board> board =
-                Board::make(rank_, size_, [&](const void *own, void *of_all, std::size_t each) {
-                    gather_by_nccl(own, of_all, each);
-                });
-            const std::lock_guard lock(state_mutex_);
-            board_ = std::move(board);
-        }
-        if (!board_)
-            return gather_by_nccl(mine, all, bytes);
-        Deadline deadline(timeout_);
-        board_->all_gather(mine, all, bytes, [&](int) {
-            failure_.check();
-            if (is_working())
-                deadline = Deadline(timeout_);
-            else if (deadline.passed())
-                throw_late();
-        });
+void NcclRank::gather_on_board(const void *mine, void *all, std::size_t bytes) {
+    Deadline deadline(timeout_);
+    board_->all_gather(mine, all, bytes, [&](int rank) {
+        if (peer_copies_ && peer_copies_->has_ended(rank))
+            throw_left(rank);
+        check_in_time(deadline);
     });
+}
+
+void NcclRank::check_in_time(Deadline &deadline) {
+    failure_.check();
+    if (is_working())
+        deadline = Deadline(timeout_);
+    else if (deadline.passed())
+        throw_late();
+}
+
+void NcclRank::reserve(const std::vector<std::size_t> &bytes_to) {
+    if (!peer_copies_)
+        return;
+    run([&] {
+        Deadline deadline(timeout_);
+        const bool has_more = peer_copies_->reserve(
+            bytes_to, [&](const void *mine, void *all, std::size_t bytes) { gather_on_board(mine, all, bytes); },
+            [&] { check_in_time(deadline); });
+        if (has_more)
+            connect_by_nccl();
+    });
+}
+
+// A stream that is being captured gets NCCL's messages, and NCCL cannot connect ranks meanwhile.
+void NcclRank::connect_by_nccl() {
+    Batch batch;
+    for (int peer = 0; peer < size_; ++peer) {
+        if (peer_copies_->has_room(rank_, peer))
+            batch.sends.push_back({peer, memory_.get(), 1});
+        if (peer_copies_->has_room(peer, rank_))
+            batch.receives.push_back({peer, memory_.get() + 1 + peer, 1});
+    }
+    if (batch.empty())
+        return;
+    send_by_nccl(batch, stream_.get());
+    check(cudaEventRecord(gathered_.get(), stream_.get()), "cudaEventRecord");
+    await([&] { return is_done(gathered_); });
 }
 
 void NcclRank::gather_by_nccl(const void *mine, void *all, std::size_t bytes) {
@@ -226,19 +282,30 @@ void NcclRank::begin(const Batch &batch, Device &device, void *stream) {
             work.emplace();
             check(cudaEventRecord(work->begun.get(), cuda_stream), "cudaEventRecord");
         }
-        call([&] {
-            NcclGroup group;
-            for (const Transfer &send : batch.sends)
-                group.add(nccl().send(send.data, send.bytes, ncclUint8, send.peer, comm_, cuda_stream), "ncclSend");
-            for (const Transfer &receive : batch.receives)
-                group.add(nccl().recv(receive.data, receive.bytes, ncclUint8, receive.peer, comm_, cuda_stream),
-                          "ncclRecv");
-            group.end();
-        });
+        if (work && peer_copies_) {
+            peer_copies_->begin(batch, cuda_stream, rest_);
+            if (failure_) // and what waits has been let go already
+                peer_copies_->release();
+            if (!rest_.empty())
+                send_by_nccl(rest_, cuda_stream);
+        } else {
+            send_by_nccl(batch, cuda_stream);
+        }
         if (work) {
             check(cudaEventRecord(work->ended.get(), cuda_stream), "cudaEventRecord");
             watch(std::move(*work));
         }
+    });
+}
+
+void NcclRank::send_by_nccl(const Batch &batch, cudaStream_t stream) {
+    call([&] {
+        NcclGroup group;
+        for (const Transfer &send : batch.sends)
+            group.add(nccl().send(send.data, send.bytes, ncclUint8, send.peer, comm_, stream), "ncclSend");
+        for (const Transfer &receive : batch.receives)
+            group.add(nccl().recv(receive.data, receive.bytes, ncclUint8, receive.peer, comm_, stream), "ncclRecv");
+        group.end();
     });
 }
 
@@ -276,6 +343,8 @@ void NcclRank::watch_all() noexcept {
         } catch (const Error &error) {
             break_with(error);
         }
+    if (failure_)
+        release_streams();
     if (!failure_ || hold_ == Hold::borrowed)
         return;
     const std::lock_guard lock(comm_mutex_);
@@ -301,6 +370,36 @@ void NcclRank::look_after_work() {
         work.deadline.emplace(timeout_);
     if (work.deadline && work.deadline->passed())
         throw_late();
+    for (int rank = 0; peer_copies_ && rank < size_; ++rank)
+        if ((board_->has_failed(rank) || peer_copies_->has_ended(rank)) && peer_copies_->has_outstanding(rank))
+            throw_left(rank);
+}
+
+// What another rank writes late may undo it: again until nothing waits any more.
+void NcclRank::release_streams() noexcept {
+    const Deadline deadline(closing_time);
+    auto pause = 2 * watch_interval;
+    for (std::unique_lock lock(state_mutex_); peer_copies_ && !stop_ && !deadline.passed(); pause = watch_interval) {
+        state_changed_.wait_for(lock, pause, [&] { return stop_; });
+        peer_copies_->release();
+        if (works_.empty() || cudaEventQuery(works_.back().ended.get()) == cudaSuccess)
+            return;
+    }
+}
+
+bool NcclRank::drain() noexcept {
+    if (!peer_copies_)
+        return true;
+    const Deadline deadline(closing_time);
+    for (NcclPause pause;; pause()) {
+        if (failure_)
+            peer_copies_->release();
+        const bool is_over = works_.empty() || cudaEventQuery(works_.back().ended.get()) == cudaSuccess;
+        if (is_over && !peer_copies_->may_be_read())
+            return true;
+        if (deadline.passed())
+            return false;
+    }
 }
 
 } // namespace annulus

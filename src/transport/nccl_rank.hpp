@@ -16,6 +16,7 @@
 #include "transport/deadline.hpp"
 #include "transport/first_failure.hpp"
 #include "transport/nccl_library.hpp"
+#include "transport/peer_copies.hpp"
 #include "transport/transport.hpp"
 
 #include <atomic>
@@ -46,6 +47,10 @@ class NcclRank final : public Transport {
 
     void all_gather(const void *mine, void *all, std::size_t bytes) override;
     bool can_gather(Device &device, void *stream) const override { return !is_capturing(device, stream); }
+    void reserve(const std::vector<std::size_t> &bytes_to) override;
+    std::size_t add_message(std::size_t before, std::size_t bytes) const override {
+        return PeerCopies::add_message(before, bytes);
+    }
 
     void begin(const Batch &batch, Device &device, void *stream) override;
     void finish(const Batch &batch, Device &device, void *stream) override;
@@ -68,6 +73,10 @@ class NcclRank final : public Transport {
         throw Error(ANNULUS_ERROR_COMM, "another rank did not come within %g s", timeout_.load().count());
     }
 
+    [[noreturn]] static void throw_left(int rank) {
+        throw Error(ANNULUS_ERROR_COMM, "rank %d has left the communicator", rank);
+    }
+
     // The communicator for this thread alone. Throws where the transport is broken: aborting may take long.
     std::unique_lock<std::mutex> lock_comm();
     // Calls NCCL and waits until that has reached the GPU.
@@ -75,21 +84,34 @@ class NcclRank final : public Transport {
     // Waits for NCCL and then until ready(), but no longer than the timeout for other ranks.
     template <class Ready> void await(Ready ready);
 
+    // While the transport runs a part of its interface.
+    void gather(const void *mine, void *all, std::size_t bytes);
+    void look_for_board();
+    void gather_on_board(const void *mine, void *all, std::size_t bytes);
     // By NCCL's own, on the device.
     void gather_by_nccl(const void *mine, void *all, std::size_t bytes);
     // Room for what all ranks give.
     void reserve(std::size_t bytes);
 
+    void send_by_nccl(const Batch &batch, cudaStream_t stream);
+    void connect_by_nccl();
+    // Waits for messages between ranks of one host that are still on their way, but not long. False where some may be.
+    bool drain() noexcept;
+
     // Hands over to the watching thread.
     void watch(Work work);
+    // Throws once the deadline has passed, which begins anew while this rank itself is at work.
+    void check_in_time(Deadline &deadline);
     // Whether the GPU has not come to the end of what it was given.
     bool is_working();
 
     // The watching thread.
     void watch_all() noexcept;
     bool wait_for_work();
-    // Throws where the oldest work is late.
+    // Throws where the oldest work is late, or a rank has failed that the work needs.
     void look_after_work();
+    // Lets streams go on that wait for other ranks' signals, once these ranks have seen that this one has failed.
+    void release_streams() noexcept;
     // Ends a whole communicator, once there is no other thread; waits for its last work, but not long.
     void close() noexcept;
     // Whether kernels of NCCL may wait for another rank with nobody here to stop them.
@@ -99,9 +121,12 @@ class NcclRank final : public Transport {
     const Hold hold_;
     std::atomic<Seconds> timeout_ = default_timeout;
 
-    // For all_gather(): the board, where all ranks are on this host, which the first one finds out.
+    // The board, where all ranks are on this host, which the first all_gather() finds out; and what goes between them
+    // without NCCL.
     bool has_looked_for_board_ = false;
-    std::unique_ptr<Board> board_; // set while state_mutex_ is locked
+    std::unique_ptr<Board> board_;            // set while state_mutex_ is locked
+    std::unique_ptr<PeerCopies> peer_copies_; // the same
+    Batch rest_;                              // of a batch, which goes over NCCL
 
     // For gather_by_nccl(): what all ranks give, on the host and on the device.
     Stream stream_;

@@ -127,8 +127,7 @@ annulus_exchange expected_exchange(const Plan &plan, const std::vector<Window> &
 
 // The messages of all ranks are those that the definition asks for, each told alike by sender and receiver, in rounds
 // that fit together.
-void expect_schedules(const Problem &problem, const Shards &shards, annulus_exchange exchange,
-                      const Wanted &wanted) {
+void expect_schedules(const Problem &problem, const Shards &shards, annulus_exchange exchange, const Wanted &wanted) {
     const int ranks = static_cast<int>(shards.pieces.size());
     std::deque<RankPlan> plans;
     for (int rank = 0; rank < ranks; ++rank)

@@ -45,9 +45,9 @@ class Expected {
 
     void expect_of(const RanksWay &way, int ranks, const Ranges &ranges) const {
         for (const annulus_exchange exchange : {ANNULUS_EXCHANGE_RING, ANNULUS_EXCHANGE_GATHER}) {
-            SCOPED_TRACE(testing::Message() << way.name << " lengths " << testing::PrintToString(ranges.lengths)
-                                            << " of ranks " << testing::PrintToString(ranges.ranks) << " exchange "
-                                            << exchange);
+            SCOPED_TRACE(testing::Message()
+                         << way.name << " lengths " << testing::PrintToString(ranges.lengths) << " of ranks "
+                         << testing::PrintToString(ranges.ranks) << " exchange " << exchange);
             RankOptions options;
             options.run = way.run;
             options.run.exchange = exchange;
@@ -136,7 +136,8 @@ TEST_P(Table, RanksWithRangesAgreeWithOne) {
     for (const RanksWay &way : ways) {
         const int ranks = way.rank_counts.back();
         expected.expect_of(way, ranks, zigzag(problem.length, ranks));
-        expected.expect_of(way, ranks, random_ranges(problem.length, ranks, static_cast<std::uint64_t>(problem.length)));
+        expected.expect_of(way, ranks,
+                           random_ranges(problem.length, ranks, static_cast<std::uint64_t>(problem.length)));
     }
 }
 
@@ -299,13 +300,12 @@ void expect_long_shards_agree(Problem problem) {
 // Branches that reach far over the border, with rows in messages of their own.
 TEST(LongShards, AgreeWithOneRankWhereBranchesReachFar) {
     for (const bool causal : {false, true})
-        expect_long_shards_agree(
-            {.heads = 2,
-             .kv_heads = 1,
-             .dim = 8,
-             .branches = {{.segment = 64}, {.segment = 4096, .dilation = 64}, {.dilation = 2048}},
-             .causal = causal,
-             .keys_once = causal});
+        expect_long_shards_agree({.heads = 2,
+                                  .kv_heads = 1,
+                                  .dim = 8,
+                                  .branches = {{.segment = 64}, {.segment = 4096, .dilation = 64}, {.dilation = 2048}},
+                                  .causal = causal,
+                                  .keys_once = causal});
 }
 
 // Branches so different that an engine may take those of a rank's own keys apart.

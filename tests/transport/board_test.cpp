@@ -114,7 +114,7 @@ TEST(Board, GathersAmongThreads) {
         std::vector<std::thread> threads;
         for (int rank = 0; rank < ranks; ++rank)
             threads.emplace_back([&, rank] {
-                const std::unique_ptr<Board> board = Board::make(rank, ranks, table.gather_of(rank, ranks));
+                const std::unique_ptr<Board> board = Board::make(rank, ranks, 4096, table.gather_of(rank, ranks));
                 ASSERT_TRUE(board);
                 EXPECT_TRUE(gathers_are_right(*board, rank, ranks, 3000));
             });
@@ -127,7 +127,7 @@ TEST(Board, GathersAmongProcesses) {
     constexpr int ranks = 4;
     const SharedTable table;
     const std::vector<int> statuses = in_processes(ranks, [&](int rank) {
-        const std::unique_ptr<Board> board = Board::make(rank, ranks, table.gather_of(rank, ranks));
+        const std::unique_ptr<Board> board = Board::make(rank, ranks, 4096, table.gather_of(rank, ranks));
         return board && gathers_are_right(*board, rank, ranks, 3000) ? 0 : 1;
     });
     EXPECT_EQ(statuses, std::vector<int>(ranks, 0));
@@ -151,7 +151,7 @@ TEST(Board, ARankThatIsKilledIsMissed) {
     constexpr int ranks = 3;
     const SharedTable table;
     const std::vector<int> statuses = in_processes(ranks, [&](int rank) {
-        const std::unique_ptr<Board> board = Board::make(rank, ranks, table.gather_of(rank, ranks));
+        const std::unique_ptr<Board> board = Board::make(rank, ranks, 4096, table.gather_of(rank, ranks));
         if (rank == 2) {
             const std::uint64_t mine = 1;
             std::uint64_t all[ranks];
@@ -170,7 +170,7 @@ TEST(Board, ARankThatLeavesIsNamedAtOnce) {
     constexpr int ranks = 3;
     const SharedTable table;
     const std::vector<int> statuses = in_processes(ranks, [&](int rank) {
-        std::unique_ptr<Board> board = Board::make(rank, ranks, table.gather_of(rank, ranks));
+        std::unique_ptr<Board> board = Board::make(rank, ranks, 4096, table.gather_of(rank, ranks));
         if (rank != 1)
             return expect_failure(*board, "rank 1 has left");
         const std::uint64_t mine = 1;
@@ -194,7 +194,7 @@ TEST(Board, NobodyHasOneWhereOneRankCannotReachIt) {
             if (rank == 2 && bytes > 1)
                 static_cast<std::byte *>(all)[bytes - 1] ^= std::byte{1};
         };
-        return Board::make(rank, ranks, misled) ? 1 : 0;
+        return Board::make(rank, ranks, 0, misled) ? 1 : 0;
     });
     EXPECT_EQ(statuses, std::vector<int>(ranks, 0));
 }

@@ -35,8 +35,8 @@ class RowDestinations {
         const int row = own.warp() * 16 + own.lane() % 16;
         const bool asks_for_left = own.lane() >= 16;
         const PartialRows &asked = asks_for_left ? work.rows_left_partial : work.rows_with_partial;
-        const bool asks = row < row_block.rows &&
-                          !(asks_for_left && work.destination == Destination::outputs_with_partial);
+        const bool asks =
+            row < row_block.rows && !(asks_for_left && work.destination == Destination::outputs_with_partial);
         rows_ = __ballot_sync(~0u, asks && asked.has(head, row_block.position(row)));
     }
 

@@ -340,9 +340,8 @@ template <class Traits> class BackwardConsumer {
         const int segment = length.quotient(row_block.first);
         const int first = max(segment * length.value, params_.sequence.row_start);
         if (thread_of_warpgroup() == 0)
-            shared_.images[own_row_block()] =
-                params_.kept.image(tile.batch, tile.head, segment,
-                                   (row_block.first - first) / row_block.stride / row_block_rows);
+            shared_.images[own_row_block()] = params_.kept.image(
+                tile.batch, tile.head, segment, (row_block.first - first) / row_block.stride / row_block_rows);
         sync_warpgroup(own_row_block());
     }
 

@@ -49,8 +49,8 @@ template <class Traits> struct DqFromDsShared {
 
 struct StoredTile {
     int batch, head, segment;
-    int first, stride; // position of the class's first query of the segment
-    int first_key;     // and of its first key
+    int first, stride;               // position of the class's first query of the segment
+    int first_key;                   // and of its first key
     int first_row_block, row_blocks, // of queries from there on; how many row blocks the class has
         keys;                        // row blocks that are met
 
@@ -72,10 +72,10 @@ struct StoredTile {
         const int start = segment * branch.length.value;
         const int end = min(start + branch.length.value, sequence.sequence_length);
         const int residue = branch.dilation.remainder(start + branch.phase(head));
-        const Members queries(max(start, sequence.row_start),
-                              min(end, sequence.row_start + sequence.row_count), residue, branch.dilation);
-        const Members all_keys(max(start, sequence.range_start),
-                               min(end, sequence.range_start + sequence.range_count), residue, branch.dilation);
+        const Members queries(max(start, sequence.row_start), min(end, sequence.row_start + sequence.row_count),
+                              residue, branch.dilation);
+        const Members all_keys(max(start, sequence.range_start), min(end, sequence.range_start + sequence.range_count),
+                               residue, branch.dilation);
         stride = branch.dilation.value;
         first = queries.first;
         first_key = all_keys.first;

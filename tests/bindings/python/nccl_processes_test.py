@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes over NCCL, a GPU for each of two: many calls in a row, and one of them killed, stopped or leaving meanwhile.
+
+nccl_processes_test.py runs itself as `nccl_processes_test.py WAY DIRECTORY RANK`.
+"""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+import tap
+
+try:
+    import torch
+except ImportError:
+    tap.skip_all("needs PyTorch")
+
+import annulus
+
+RANKS = 2
+TIMEOUT = 5.0  # seconds that a rank waits for another
+LENGTHS = (3001, 2999)
+CONFIG = annulus.Config([(512, 1), (2048, 4), (0, 16)], causal=True)
+
+
+def wait_for(path):
+    while not path.exists():
+        time.sleep(0.01)
+
+
+def connect(directory, rank):
+    file = pathlib.Path(directory, "id")
+    if rank == 0:
+        new = file.with_suffix(".new")
+        new.write_bytes(annulus.Comm.nccl_id())
+        new.rename(file)
+    wait_for(file)
+    return annulus.Comm.from_nccl_id(file.read_bytes(), RANKS, rank, rank)
+
+
+def whole_inputs(rank):
+    torch.manual_seed(1)
+    return [torch.randn(1, sum(LENGTHS), 4, 64, device=f"cuda:{rank}", dtype=torch.bfloat16) for _ in range(4)]
+
+
+def mine(whole, rank):
+    return whole[:, sum(LENGTHS[:rank]) : sum(LENGTHS[: rank + 1])].contiguous()
+
+
+def both_passes(context, q, k, v, d_out):
+    out, lse = context.forward(q, k, v)
+    return (out, *context.backward(q, k, v, out, lse, d_out))
+
+
+def agree_in_many_calls(rank, comm):
+    """A hundred calls are queued before the first result is looked at; sizes change, so that outboxes grow."""
+    whole = whole_inputs(rank)
+    context = annulus.Context(CONFIG, f"cuda:{rank}", comm=comm)
+    alone = annulus.Context(CONFIG, f"cuda:{rank}")
+    wanted = [mine(x, rank) for x in both_passes(alone, *whole)]
+    small = [x[:, : 100 * (rank + 1)].contiguous() for x in whole]
+    part = [mine(x, rank) for x in whole]
+    both_passes(context, *small)
+    found = [both_passes(context, *part) for _ in range(50)]
+    both_passes(context, *small)
+    torch.cuda.synchronize()
+    for results in found:
+        for one, other, first in zip(results, wanted, found[0]):
+            scale = float(other.abs().max())
+            torch.testing.assert_close(one.float(), other.float(), rtol=0, atol=0.02 * scale)
+            assert torch.equal(one, first)
+
+
+def agree_in_a_graph(rank, comm):
+    """Captured after one call as it is, and replayed on new data between others."""
+    whole = whole_inputs(rank)
+    part = [mine(x, rank) for x in whole]
+    context = annulus.Context(CONFIG, f"cuda:{rank}", comm=comm)
+    out, lse = context.forward(*part[:3])
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        context.forward(*part[:3], out=out, lse=lse)
+    for _ in range(3):
+        for x, own in zip(whole, part):
+            x.mul_(-0.5)
+            own.mul_(-0.5)
+        graph.replay()
+        torch.cuda.synchronize()
+        found = out.clone()
+        context.forward(*part[:3], out=out, lse=lse)
+        torch.cuda.synchronize()
+        assert torch.equal(found, out)
+
+
+def fail_together(way, directory, rank, comm):
+    comm.set_timeout(TIMEOUT)
+    part = [mine(x, rank) for x in whole_inputs(rank)]
+    context = annulus.Context(CONFIG, f"cuda:{rank}", comm=comm)
+    both_passes(context, *part)
+    torch.cuda.synchronize()
+    pathlib.Path(directory, f"running{rank}").touch()
+    started = None
+    try:
+        for i in range(10**6):
+            if way == "leaving" and rank == 1 and i == 100:
+                return  # in the midst of what the other has been given
+            both_passes(context, *part)
+            if i % 20 == 19:
+                torch.cuda.synchronize()
+            started = time.monotonic()
+        raise AssertionError("nothing failed")
+    except (annulus.CommError, annulus.DeclinedError) as error:
+        late = time.monotonic() - started
+        assert way == "stopped" or late < TIMEOUT + 5, late
+        assert comm.failure is not None, error
+    started = time.monotonic()
+    torch.cuda.synchronize()  # nothing waits on the GPU any more
+    assert time.monotonic() - started < 10
+    # What is left serves alone.
+    alone = annulus.Context(CONFIG, f"cuda:{rank}")
+    assert bool(torch.isfinite(both_passes(alone, *part)[0]).all())
+    torch.cuda.synchronize()
+
+
+def work(way, directory, rank):
+    torch.cuda.set_device(rank)
+    comm = connect(directory, rank)
+    if way == "many":
+        agree_in_many_calls(rank, comm)
+    elif way == "graph":
+        agree_in_a_graph(rank, comm)
+    else:
+        fail_together(way, directory, rank, comm)
+    del comm
+    print("done")
+
+
+class NcclProcessesTest(unittest.TestCase):
+    def run_ranks(self, way, disturb=None):
+        with tempfile.TemporaryDirectory() as directory:
+            ranks = [
+                subprocess.Popen(
+                    [sys.executable, __file__, way, directory, str(rank)],
+                    text=True,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                )
+                for rank in range(RANKS)
+            ]
+            try:
+                if disturb:
+                    for rank in range(RANKS):
+                        wait_for(pathlib.Path(directory, f"running{rank}"))
+                    time.sleep(0.5)
+                    disturb(ranks[1])
+                outcomes = [rank.communicate(timeout=120) for rank in ranks]
+            finally:
+                for rank in ranks:
+                    rank.kill()
+            return [(rank.returncode, out, err[-3000:]) for (out, err), rank in zip(outcomes, ranks)]
+
+    def expect_done(self, outcome):
+        self.assertEqual(outcome[:2], (0, "done\n"), outcome[2])
+
+    def test_many_calls(self):
+        for outcome in self.run_ranks("many"):
+            self.expect_done(outcome)
+
+    def test_graph(self):
+        for outcome in self.run_ranks("graph"):
+            self.expect_done(outcome)
+
+    def test_one_is_killed(self):
+        outcomes = self.run_ranks("killed", lambda rank: rank.kill())
+        self.expect_done(outcomes[0])
+        self.assertEqual(outcomes[1][0], -signal.SIGKILL)
+
+    def test_one_is_stopped_beyond_the_timeout(self):
+        def stop(rank):
+            os.kill(rank.pid, signal.SIGSTOP)
+            time.sleep(3 * TIMEOUT)
+            os.kill(rank.pid, signal.SIGCONT)
+
+        for outcome in self.run_ranks("stopped", stop):
+            self.expect_done(outcome)
+
+    def test_one_leaves(self):
+        for outcome in self.run_ranks("leaving"):
+            self.expect_done(outcome)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        work(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    elif min(torch.cuda.device_count(), annulus.device_count("cuda")) < RANKS:
+        tap.skip_all(f"needs {RANKS} GPUs")
+    else:
+        tap.main()
