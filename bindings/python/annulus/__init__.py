@@ -33,6 +33,7 @@ from ._errors import (
     made,
 )
 from ._shards import Shards
+from .types import DeviceKind
 
 __all__ = [
     "ArgumentError",
@@ -66,7 +67,7 @@ def build_info() -> str:
     return _capi.annulus_build_info()
 
 
-def device_count(kind: str = "cuda") -> int:
+def device_count(kind: DeviceKind = "cuda") -> int:
     """How many devices of a kind, "cpu" or "cuda", can be used on this machine."""
     kinds = {"cpu": _capi.ANNULUS_DEVICE_CPU, "cuda": _capi.ANNULUS_DEVICE_CUDA}
     return made(_capi.annulus_device_count(pick("kind", kind, kinds)))

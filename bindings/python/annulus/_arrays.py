@@ -11,6 +11,7 @@ import numpy as np
 
 from . import _capi
 from ._errors import ArgumentError, CudaError, UnsupportedError
+from .types import Layout
 
 Shape = Tuple[int, ...]
 
@@ -29,6 +30,12 @@ _DL_CPU, _DL_CUDA, _DL_CUDA_HOST, _DL_CUDA_MANAGED = 1, 2, 3, 13
 _DL_DTYPES = {(2, 64): "float64", (2, 32): "float32", (2, 16): "float16", (4, 16): "bfloat16"}
 
 
+def exchanged(axes: Sequence[int]) -> Shape:
+    """[..., N, heads, D] of [..., heads, N, D], and back again."""
+    *batch, first, second, last = axes
+    return (*batch, second, first, last)
+
+
 class View(NamedTuple):
     """Where an array's elements lie. Strides count elements; device is ("cpu", 0) or ("cuda", number)."""
 
@@ -41,6 +48,12 @@ class View(NamedTuple):
     read_only: bool
     library: Library
     array: Any  # what keeps the memory; the array itself, or a DLPack owner
+
+    def laid_out(self, layout: Layout | None) -> View:
+        """The view of an array of this layout with its axes as [B, N, heads, D]."""
+        if layout != "bhnd" or len(self.shape) < 3:
+            return self
+        return self._replace(shape=exchanged(self.shape), strides=exchanged(self.strides))
 
 
 class Library(NamedTuple):
@@ -318,7 +331,7 @@ def tensor(view: View, rank: int) -> Any:
 def check_rank(name: str, found: int, rank: int = 4) -> None:
     """Arrays of heads have 4 dimensions, those of the LSE 3; B may be left out."""
     if found not in (rank - 1, rank):
-        axes = "[B, N, heads, D]" if rank == 4 else "[B, heads, N]"
+        axes = "[B, N, heads, D] (with layout='bhnd' [B, heads, N, D])" if rank == 4 else "[B, heads, N]"
         raise ArgumentError(f"{name} has {found} dimensions; it must have {rank}, {axes}, or {rank - 1}, without B")
 
 
