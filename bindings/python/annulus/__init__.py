@@ -6,7 +6,8 @@
 
 q is an array [B, N, H, D] of NumPy, PyTorch, CuPy or JAX, k and v are [B, N, G, D], and so is the result. `Config` says
 which keys a query attends to, `Context` computes forward and backward on a device, `Comm` connects several ranks,
-`Shards` says what they hold, and `annulus.torch` has the differentiable function and the modules for PyTorch.
+`Shards` says what they hold. `annulus.torch` has the differentiable function and the modules for PyTorch, `annulus.jax` a
+function for JAX's transforms.
 """
 
 from __future__ import annotations
@@ -89,9 +90,9 @@ def hilbert_curve(length: int, width: int = 0) -> _np.ndarray:
 
 
 def __getattr__(name: str) -> Any:
-    """annulus.torch is imported when it is first used: PyTorch need not be there."""
-    if name == "torch":
+    """annulus.torch and annulus.jax are imported when they are first used: PyTorch and JAX need not be there."""
+    if name in ("jax", "torch"):
         import importlib
 
-        return importlib.import_module(".torch", __name__)
+        return importlib.import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -151,6 +151,14 @@ def call_options(
     return CallOptions(query_start, sequence_starts, sequence_lengths, add)
 
 
+def check_rows(query_start: Any, q_rows: int, k_rows: int) -> None:
+    if query_start is None and q_rows != k_rows:
+        raise ArgumentError(
+            f"q has {q_rows} rows and k has {k_rows}; they must have equally many, or q fewer and query_start say where "
+            "among k's its first row stands (arrays of [B, heads, N, D] need layout='bhnd')"
+        )
+
+
 _LAYOUTS = {"bnhd": "bnhd", "bhnd": "bhnd"}
 # More heads than any model has: with fewer rows than that, axes have probably been mistaken for one another.
 _MANY_HEADS = 128
@@ -649,12 +657,7 @@ class Context:
         views = [like, *others]
         tensors = [view and _arrays.tensor(view, 3 if view.name in ("lse", "d_lse") else 4) for view in views]
         options = given.struct()
-        if given.query_start is None and like.shape[-3] != others[0].shape[-3]:
-            raise ArgumentError(
-                f"q has {like.shape[-3]} rows and k has {others[0].shape[-3]}; they must have equally many, or q fewer "
-                "and query_start say where among k's its first row stands (arrays of [B, heads, N, D] need "
-                "layout='bhnd')"
-            )
+        check_rows(given.query_start, like.shape[-3], others[0].shape[-3])
         self._call(like, views, lambda: function(self._handle, *tensors, options))
 
     def _call(self, like: View, views: list, function: Callable[[], int]) -> None:
