@@ -17,7 +17,7 @@ from .._errors import ArgumentError, UnsupportedError
 from .._shards import Shards
 from .._unknown import refuse
 from ..types import Engine, KeyRule, Layout, Padding
-from . import _ranks
+from . import _flops, _gathered, _ranks
 
 # None before PyTorch 2.1, where nothing is compiled.
 _compiler: Any = getattr(torch, "compiler", None)
@@ -257,6 +257,7 @@ if not _have_operators:  # and so nothing tells torch.compile to stay away
 
 if _have_operators:
     _forward_pass.register_autograd(_Attention.backward, setup_context=_Attention.setup_context)
+    _flops.register()
 
 
 def _compiling() -> bool:
@@ -316,6 +317,7 @@ def config_text(branches: Any, options: dict) -> str:
 
 
 _number_of = _untraced(_ranks.number_of)
+_attend_gathered = _untraced(_gathered.attend_gathered)
 
 
 @overload
@@ -423,8 +425,9 @@ def dilated_attention(
         starts (cu_seqlens) for packed ones, lengths alone for padded batch entries. Integers in host memory: lists,
         NumPy arrays or CPU tensors. With process_group they count the rows of all ranks, and are the same on each.
     process_group: each rank of this torch.distributed group holds a shard of the sequence in q, k, v and gets its shard
-        of the result; gradients of q, k and v are those of the sum of all ranks' losses. Tensors are on a GPU each. An
-        annulus.Comm does as well.
+        of the result; gradients of q, k and v are those of the sum of all ranks' losses. Tensors are on a GPU each, or,
+        to try a program without GPUs, on the CPU, where every rank gathers all keys and values. An annulus.Comm does as
+        well.
     shards: with process_group, annulus.Shards, which ranks with several need (zigzag, under a causal mask), or how many
         positions each rank holds, as a check, or "gather" to ask the group at each call; None: each has what its tensors
         hold, of any lengths, and nothing has to be said.
@@ -533,6 +536,10 @@ def attend(
         query_start = integer("query_start", query_start)
     if process_group is None and shards is not None:
         raise ArgumentError(f"shards is {shards!r}; it needs process_group, the ranks that hold them")
-    ranks = 0 if process_group is None else _number_of(process_group, shards, q)
     starts, lengths = _numbers("sequence_starts", sequence_starts), _numbers("sequence_lengths", sequence_lengths)
+    if q.device.type == "cpu" and _ranks.is_group(process_group):
+        if query_start is not None:
+            raise UnsupportedError("query_start with a process group and tensors on the CPU; leave one of them out")
+        return _attend_gathered(attend, q, k, v, config, process_group, shards, starts, lengths)
+    ranks = 0 if process_group is None else _number_of(process_group, shards, q)
     return _attend(*_cast(q, k, v), config, query_start, starts, lengths, ranks)
