@@ -314,6 +314,18 @@ class Config:
         """A config with some options changed, such as causal=True."""
         return type(self)(**{**_options_of(self._handle), **changes})
 
+    def plot(self, length: int, heads: int = 1) -> Any:
+        """Draws which keys each query attends to in a sequence of `length` positions (at most 2048), with matplotlib.
+
+        A row for every group of the `heads` query heads that attend alike, a column for each branch and one for all
+        together: queries from top to bottom, keys from left to right, the darker the more often a key counts. Below it
+        the curve of a Hilbert order. Returns a figure of matplotlib.pyplot, which shows or saves it
+        (`config.plot(64).savefig("pattern.png")`). ImportError where there is no matplotlib.
+        """
+        from ._plot import plot
+
+        return plot(self, length, heads)
+
     def __getattr__(self, name: str) -> Any:
         if name in _DEFAULTS:
             return _options_of(self._handle)[name]
