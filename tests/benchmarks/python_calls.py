@@ -5,6 +5,7 @@ Batches of 100 calls; shown are the fastest batch and the fastest third. `C` is 
 thread. PYTHONPATH names the built package (build/.../bindings/python). It is no part of the test suite.
 """
 
+import importlib.util
 import time
 
 import numpy as np
@@ -58,9 +59,5 @@ def time_torch():
 if __name__ == "__main__":
     print(f"{'microseconds a call':42} {'fastest':>7} {'third':>7}")
     time_numpy()
-    try:
-        import torch  # noqa: F401
-    except ImportError:
-        print("no PyTorch")
-    else:
+    if importlib.util.find_spec("torch"):
         time_torch()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import sys
 from typing import Any, Callable, NamedTuple, Sequence, Tuple
 
@@ -126,8 +127,13 @@ def _torch_stream(device: int) -> int:
 _TORCH = Library("torch", _torch_empty, _torch_stream, _nothing)
 
 
+@functools.lru_cache(maxsize=None)
+def _torch_dtype(dtype: Any) -> str:
+    return str(dtype).rpartition(".")[2]
+
+
 def torch_view(name: str, tensor: Any) -> View:
-    dtype = _check_dtype(name, str(tensor.dtype).rpartition(".")[2])
+    dtype = _check_dtype(name, _torch_dtype(tensor.dtype))
     device = tensor.device
     if device.type not in ("cpu", "cuda"):
         raise UnsupportedError(f"{name} is a tensor on {device}; it must be on the CPU or a CUDA device")

@@ -10,7 +10,7 @@ import json
 import math
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, NoReturn, Sequence, Tuple, Union, cast
+from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, NoReturn, Sequence, Tuple, Union
 
 from . import _capi
 from ._arguments import flag, integer, integers, name_of, number, pick
@@ -101,7 +101,7 @@ class Branch:
 BranchLike = Union[Branch, Tuple[int, int], BranchDict]
 
 
-def _branch(value: BranchLike) -> Branch:
+def branch_of(value: BranchLike) -> Branch:
     if isinstance(value, Branch):
         return value
     try:
@@ -244,7 +244,7 @@ class Config:
         refuse("annulus.Config", unknown)
         handle = made(_capi.annulus_config_create())
         weakref.finalize(self, _capi.annulus_config_destroy, handle).atexit = False
-        for branch in map(_branch, listed(branches)):
+        for branch in map(branch_of, listed(branches)):
             _add_branch(handle, branch)
         if not _capi.annulus_config_branch_count(handle):
             raise ArgumentError("branches is empty; at least one (segment length, dilation) is needed")

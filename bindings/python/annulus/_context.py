@@ -16,7 +16,7 @@ from . import _arrays, _capi, _plain
 from ._arguments import host_integers, integer, pick
 from ._arrays import CPU, View
 from ._comm import Comm
-from ._config import BranchLike, Config, config_of, listed
+from ._config import BranchLike, Config, branch_of, config_of, listed
 from ._errors import ArgumentError, Error, check, failure, made
 from ._shards import Shards, shards_of
 from ._unknown import refuse
@@ -792,13 +792,18 @@ def cached_config(branches: Union[Config, Iterable[BranchLike], None], options: 
         if options:
             raise ArgumentError(f"{', '.join(options)} beside a config; config.replace() changes its options")
         return branches
-    branches = listed(branches)
-    values = tuple(options.items())
+    branches, values = listed(branches), tuple(options.items())
+    if not _is_hashable(branches):  # of lists or dicts
+        branches = tuple(branch_of(branch) for branch in branches)
+    return _config(branches, values) if _is_hashable(values) else Config(branches, **options)
+
+
+def _is_hashable(value: Any) -> bool:
     try:
-        hash((branches, values))
-    except TypeError:  # branches that are lists or dicts
-        return Config(branches, **options)
-    return _config(branches, values)
+        hash(value)
+    except TypeError:
+        return False
+    return True
 
 
 def given(**options: Any) -> dict[str, Any]:

@@ -5,7 +5,6 @@ import unittest
 
 import capi
 import tap
-from capi import np
 
 import annulus
 

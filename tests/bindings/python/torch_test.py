@@ -155,6 +155,17 @@ class FunctionTest(unittest.TestCase):
         self.assertIsNone(q.grad)
         self.assertIsNotNone(v.grad)
 
+    @unittest.skipUnless(hasattr(torch, "func"), "needs PyTorch 2.0")
+    def test_several_gradients_at_once(self):
+        """Of one graph, which was made before anybody said so."""
+        tensors = rows(6, SHAPE, KV_SHAPE, KV_SHAPE, grad=True)
+        out = dilated_attention(*tensors, BRANCHES, causal=True)
+        weights = torch.stack(rows(7, SHAPE, SHAPE))
+        batched = torch.func.vmap(lambda w: torch.autograd.grad(out, tensors, w, retain_graph=True))(weights)
+        for i in range(2):
+            for found, wanted in zip(batched, torch.autograd.grad(out, tensors, weights[i], retain_graph=True)):
+                torch.testing.assert_close(found[i], wanted)
+
     def test_strides(self):
         q, k, v = rows(3, SHAPE, SHAPE, SHAPE, dtype=torch.float64)
         wanted = dilated_attention(q, k, v, BRANCHES)

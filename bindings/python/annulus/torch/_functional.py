@@ -216,16 +216,6 @@ def _unwatched() -> bool:
     )
 
 
-class _UnwatchedGradients(torch.autograd.Function):
-    """Backward with create_graph."""
-
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> Any:
-        return _backward_pass(*inputs)
-
-    backward = staticmethod(_no_second_derivative)
-
-
 class _UnwatchedAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Any:
@@ -238,10 +228,8 @@ class _UnwatchedAttention(torch.autograd.Function):
         if d_out is None and d_lse is None:
             return (None,) * 8
         inputs = (d_out, d_lse, *ctx.saved_tensors, *ctx.options)
-        if torch.is_grad_enabled():
-            gradients = _UnwatchedGradients.apply(*inputs)
-        else:
-            gradients = _backward(*inputs) if _unwatched() else _backward_pass(*inputs)
+        plainly = not torch.is_grad_enabled() and _unwatched()  # else with create_graph, or under vmap, for example
+        gradients = _backward(*inputs) if plainly else _Gradients.apply(*inputs)
         return (*gradients, *(None,) * 5)
 
 
