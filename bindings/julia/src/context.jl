@@ -255,14 +255,14 @@ function merge(context::Context, outs, lses)
     return merge!(similar(first(outs)), similar(first(lses)), context, outs, lses)
 end
 
-# Contexts of attention() that no call uses at the moment, with what they compute and where, the one used last at the end.
+# Contexts of attention() that no call uses at the moment, with what they compute and where; the one used last is last.
 const KEPT_CONTEXTS = Pair{Any,Context}[]
 const KEPT_CONTEXTS_LOCK = ReentrantLock()
 const MOST_KEPT_CONTEXTS = 64
 
 """
-Calls `f` with a context for a config on the device of `q`: one of an earlier call, so that what was prepared for its arrays
-serves again. Each task has its own while it computes.
+Calls `f` with a context for a config on the device of `q`: one of an earlier call, so that what was prepared for its
+arrays serves again. Each task has its own while it computes.
 """
 function with_kept_context(f, config::Config, q)
     device, index = place_of(q)
@@ -318,7 +318,8 @@ end
     out, lse, gradients = attention_with_gradients(q, k, v; branches, options...)
 
 The results of [`attention`](@ref), and a function of `d_out` and `d_lse` (an array, or `nothing` for zeros) that gives
-`(d_q, d_k, d_v)`: what rules of automatic differentiation are made of. Afterwards q, k, v, out and lse must be as they were.
+`(d_q, d_k, d_v)`: what rules of automatic differentiation are made of. When it is called, q, k, v, out and lse must be as
+they were.
 """
 function attention_with_gradients(
     q,

@@ -6,8 +6,8 @@
 
 q is an array [B, N, H, D] of NumPy, PyTorch, CuPy or JAX, k and v are [B, N, G, D], and so is the result. `Config` says
 which keys a query attends to, `Context` computes forward and backward on a device, `Comm` connects several ranks,
-`Shards` says what they hold. `annulus.torch` has the differentiable function and the modules for PyTorch, `annulus.jax` a
-function for JAX's transforms.
+`Shards` says what they hold. `annulus.torch` has the differentiable function and the modules for PyTorch, `annulus.jax`
+a function for JAX's transforms.
 """
 
 from __future__ import annotations

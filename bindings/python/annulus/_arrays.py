@@ -291,8 +291,8 @@ _JAX = Library("jax", _jax_empty, _default_stream, _synchronise)
 def _from_jax(name: str, array: Any) -> View:
     if isinstance(array, sys.modules["jax"].core.Tracer):
         raise UnsupportedError(
-            f"{name} is traced by jax.jit, jax.grad or jax.vmap, which annulus.jax.attention() is for; here only concrete "
-            "arrays are possible"
+            f"{name} is traced by jax.jit, jax.grad or jax.vmap, which annulus.jax.attention() is for; here only "
+            "concrete arrays are possible"
         )
     return _from_dlpack(name, array, _JAX)._replace(read_only=True)
 

@@ -154,8 +154,8 @@ def call_options(
 def check_rows(query_start: Any, q_rows: int, k_rows: int) -> None:
     if query_start is None and q_rows != k_rows:
         raise ArgumentError(
-            f"q has {q_rows} rows and k has {k_rows}; they must have equally many, or q fewer and query_start say where "
-            "among k's its first row stands (arrays of [B, heads, N, D] need layout='bhnd')"
+            f"q has {q_rows} rows and k has {k_rows}; they must have equally many, or q fewer and query_start say "
+            "where among k's its first row stands (arrays of [B, heads, N, D] need layout='bhnd')"
         )
 
 
@@ -172,8 +172,8 @@ def check_layout(layout: Any, k: Any) -> None:
     shape = getattr(k, "shape", ())
     if len(shape) in (3, 4) and shape[-2] > _MANY_HEADS and shape[-2] > shape[-3]:
         warnings.warn(
-            f"k of shape {list(shape)} is taken for {shape[-3]} positions with {shape[-2]} heads; where it is [B, heads, "
-            "N, D], as scaled_dot_product_attention() has it, say layout='bhnd', else layout='bnhd'",
+            f"k of shape {list(shape)} is taken for {shape[-3]} positions with {shape[-2]} heads; where it is [B, "
+            "heads, N, D], as scaled_dot_product_attention() has it, say layout='bhnd', else layout='bnhd'",
             stacklevel=3,
         )
 

@@ -46,8 +46,8 @@ _ELSEWHERE: Mapping[str, str] = {
 
 
 def refuse(function: str, unknown: Mapping[str, Any]) -> None:
-    """Raises for arguments that a function does not have, if there are any: ArgumentError for those that other libraries
-    have, with what there is here instead, and TypeError for any other."""
+    """Raises for arguments that a function does not have, if there are any: ArgumentError for those that other
+    libraries have, with what there is here instead, and TypeError for any other."""
     for name in unknown:
         instead = _ELSEWHERE.get(name)
         if name in ConfigChanges.__annotations__:

@@ -6,8 +6,8 @@ from annulus.jax import attention
 loss = lambda q, k, v: attention(q, k, v, [(2048, 1), (8192, 4)], causal=True).sum()
 d_q, d_k, d_v = jax.jit(jax.grad(loss, (0, 1, 2)))(q, k, v)
 
-It is a callback of JAX's: it computes on the host's CPU, and rows that are on a GPU are copied there and back. On concrete
-arrays annulus.attention() computes where they are, and has no gradient. Needs JAX 0.4.34 or newer.
+It is a callback of JAX's: it computes on the host's CPU, and rows that are on a GPU are copied there and back. On
+concrete arrays annulus.attention() computes where they are, and has no gradient. Needs JAX 0.4.34 or newer.
 """
 
 from __future__ import annotations
@@ -170,12 +170,12 @@ def attention(
 ) -> Any:
     """Dilated attention of q [B, Nq, H, D] over k and v [B, N, G, D], where G divides H; differentiable.
 
-    The arguments are those of annulus.attention(); all but q, k and v are constants under jax.jit. q, k and v are float64,
-    float32, bfloat16 or float16, all of one dtype.
+    The arguments are those of annulus.attention(); all but q, k and v are constants under jax.jit. q, k and v are
+    float64, float32, bfloat16 or float16, all of one dtype.
 
     Returns out [B, Nq, H, D] in q's dtype, with return_lse (out, lse), lse [B, H, Nq] in float32 (float64 for float64),
-    whose gradient counts. The gradient is the true derivative; it exists once and in reverse mode. jax.vmap makes one call
-    of all. Inside jax.jit what is wrong with shapes may be found when the computation runs, in an error of JAX's.
+    whose gradient counts. The gradient is the true derivative; it exists once and in reverse mode. jax.vmap makes one
+    call of all. What is wrong with shapes may be found when the computation runs, in an error of JAX's.
     """
     if unknown:
         refuse("annulus.jax.attention()", unknown)

@@ -419,8 +419,8 @@ def dilated_attention(
     shards: with process_group, annulus.Shards, which ranks with several need (zigzag, under a causal mask), or how many
         positions each rank holds, as a check, or "gather" to ask the group at each call; None: each has what its tensors
         hold, of any lengths, and nothing has to be said.
-    layout: "bnhd", as said here, or "bhnd", where q, k, v and out (and their gradients) are [B, heads, N, D], as those of
-        scaled_dot_product_attention() are; nothing is copied in either. None: "bnhd", with a warning where that is
+    layout: "bnhd", as said here, or "bhnd", where q, k, v and out (and their gradients) are [B, heads, N, D], as those
+        of scaled_dot_product_attention() are; nothing is copied in either. None: "bnhd", with a warning where that is
         hardly meant. lse is [B, H, Nq] in both.
 
     Returns out [B, Nq, H, D] in q's dtype, with return_lse (out, lse). The gradient is the true derivative. It exists

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranks of a torch.distributed group whose tensors are on CPUs: every rank gathers the keys and values of all.
 
-For trying a program of several ranks where there are no GPUs: the results and gradients are those of one rank, but memory
-and traffic are those of all keys and values on each rank. An annulus.Comm of MPI's sends only what is attended to.
+For trying a program of several ranks where there are no GPUs: the results and gradients are those of one rank, but
+memory and traffic are those of all keys and values on each rank. An annulus.Comm of MPI's sends only what is attended
+to.
 """
 
 from typing import Any, Optional, Sequence, Tuple, Union
