@@ -168,3 +168,122 @@ PyObject *annulus_read_dlpack(PyObject *capsule) {
     PyErr_SetString(PyExc_TypeError, "no DLPack capsule, or one that was used already");
     return NULL;
 }
+
+/* The dtype of a buffer's elements; 0 where it is none of the library's. */
+static annulus_dtype dtype_of_format(const char *format) {
+    if (!format || format[0] == '\0' || format[1] != '\0')
+        return 0;
+    switch (format[0]) {
+    case 'd': return ANNULUS_FLOAT64;
+    case 'f': return ANNULUS_FLOAT32;
+    case 'e': return ANNULUS_FLOAT16;
+    default: return 0;
+    }
+}
+
+/* Adds the axis B where it is left out, and gives an array without elements an address: NULL would be refused. */
+static int complete(annulus_tensor *tensor, int dimensions, int rank) {
+    if (dimensions == rank - 1) {
+        memmove(tensor->shape + 1, tensor->shape, (size_t)dimensions * sizeof *tensor->shape);
+        memmove(tensor->stride + 1, tensor->stride, (size_t)dimensions * sizeof *tensor->stride);
+        tensor->shape[0] = 1;
+        tensor->stride[0] = tensor->shape[1] * tensor->stride[1];
+    } else if (dimensions != rank) {
+        return 0;
+    }
+    tensor->rank = rank;
+    for (int i = 0; i < rank; ++i)
+        if (!tensor->data && tensor->shape[i] == 0)
+            tensor->data = (void *)(uintptr_t)(annulus_dtype_bits(tensor->dtype) / 8);
+    return 1;
+}
+
+static PyObject *read_buffer(PyObject *array, int rank, int written, annulus_tensor *tensor) {
+    PyObject *view = PyMemoryView_FromObject(array);
+    if (!view)
+        return NULL;
+    const Py_buffer *buffer = PyMemoryView_GET_BUFFER(view);
+    tensor->dtype = dtype_of_format(buffer->format);
+    int good = tensor->dtype && !(written && buffer->readonly) && buffer->ndim <= rank && !buffer->suboffsets;
+    for (int i = 0; good && i < buffer->ndim; ++i) {
+        tensor->shape[i] = buffer->shape[i];
+        tensor->stride[i] = buffer->strides[i] / buffer->itemsize;
+        good = buffer->shape[i] <= 1 || buffer->strides[i] % buffer->itemsize == 0;
+    }
+    tensor->data = buffer->buf;
+    if (good && complete(tensor, buffer->ndim, rank))
+        return view;
+    Py_DECREF(view);
+    return NULL;
+}
+
+static PyObject *torch_types, *torch_dtypes; /* NULL until PyTorch is known */
+static PyObject *name_is_cpu, *name_dtype, *name_shape, *name_stride, *name_data_ptr;
+
+PyObject *annulus_know_torch(PyObject *types, PyObject *dtypes) {
+    if (!PyTuple_Check(types) || !PyDict_Check(dtypes))
+        return PyErr_Format(PyExc_TypeError, "a tuple and a dict are wanted");
+    name_is_cpu = PyUnicode_InternFromString("is_cpu");
+    name_dtype = PyUnicode_InternFromString("dtype");
+    name_shape = PyUnicode_InternFromString("shape");
+    name_stride = PyUnicode_InternFromString("stride");
+    name_data_ptr = PyUnicode_InternFromString("data_ptr");
+    if (!name_is_cpu || !name_dtype || !name_shape || !name_stride || !name_data_ptr)
+        return NULL;
+    Py_INCREF(types);
+    Py_INCREF(dtypes);
+    Py_XSETREF(torch_types, types);
+    Py_XSETREF(torch_dtypes, dtypes);
+    Py_RETURN_NONE;
+}
+
+/* Whether an object's type is one of PyTorch's own: a class derived from it may lie elsewhere than it says. */
+static int is_torch(PyObject *array) {
+    for (Py_ssize_t i = 0; torch_types && i < PyTuple_GET_SIZE(torch_types); ++i)
+        if ((PyObject *)Py_TYPE(array) == PyTuple_GET_ITEM(torch_types, i))
+            return 1;
+    return 0;
+}
+
+/* Reads a tuple of at most `rank` numbers. Takes the reference. Returns how many, -1 on failure. */
+static int read_tuple(PyObject *tuple, int rank, int64_t *numbers) {
+    int count = tuple && PyTuple_Check(tuple) && PyTuple_GET_SIZE(tuple) <= rank ? (int)PyTuple_GET_SIZE(tuple) : -1;
+    for (int i = 0; i < count; ++i) {
+        numbers[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(tuple, i));
+        if (numbers[i] == -1 && PyErr_Occurred())
+            count = -1;
+    }
+    Py_XDECREF(tuple);
+    return count;
+}
+
+static PyObject *read_torch(PyObject *array, int rank, annulus_tensor *tensor) {
+    PyObject *is_cpu = PyObject_GetAttr(array, name_is_cpu);
+    Py_XDECREF(is_cpu); /* True and False stay */
+    if (is_cpu != Py_True)
+        return NULL;
+    PyObject *dtype = PyObject_GetAttr(array, name_dtype);
+    PyObject *number = dtype ? PyDict_GetItem(torch_dtypes, dtype) : NULL; /* borrowed */
+    tensor->dtype = number ? (annulus_dtype)PyLong_AsLong(number) : 0;
+    Py_XDECREF(dtype);
+    if (!number)
+        return NULL;
+    const int dimensions = read_tuple(PyObject_GetAttr(array, name_shape), rank, tensor->shape);
+    if (dimensions < 0 || read_tuple(PyObject_CallMethodNoArgs(array, name_stride), rank, tensor->stride) != dimensions)
+        return NULL;
+    PyObject *address = PyObject_CallMethodNoArgs(array, name_data_ptr);
+    tensor->data = address ? PyLong_AsVoidPtr(address) : NULL;
+    Py_XDECREF(address);
+    if (!address || PyErr_Occurred() || !complete(tensor, dimensions, rank))
+        return NULL;
+    Py_INCREF(array);
+    return array;
+}
+
+PyObject *annulus_read_array(PyObject *array, int rank, int written, annulus_tensor *tensor) {
+    memset(tensor, 0, sizeof *tensor);
+    PyObject *held = is_torch(array) ? read_torch(array, rank, tensor) : read_buffer(array, rank, written, tensor);
+    if (!held)
+        PyErr_SetString(PyExc_BufferError, "no plain array in host memory");
+    return held;
+}

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the Python module's typemaps call: sequences of integers, and DLPack capsules. All of it with the GIL held; on
- * failure a Python exception is set.
+ * What the Python module's typemaps call: sequences of integers, arrays, and DLPack capsules. All of it with the GIL
+ * held; on failure a Python exception is set.
  */
 #ifndef ANNULUS_PYTHON_ARRAYS_H
 #define ANNULUS_PYTHON_ARRAYS_H
 
 #include <Python.h>
+#include <annulus/tensor.h>
 #include <stdint.h>
 
 /*
@@ -24,5 +25,16 @@ int annulus_read_sizes(PyObject *sequence, int64_t sizes[4]);
  * as long as `owner` lives. The capsule is used up, as the protocol wants it. Returns NULL on failure.
  */
 PyObject *annulus_read_dlpack(PyObject *capsule);
+
+/*
+ * Reads a plain array in host memory, one with a buffer or a torch.Tensor, as a tensor of `rank` dimensions, of which
+ * the array may lack the first. Returns what keeps the memory until it is given back (a new reference), or NULL with a
+ * BufferError, without a word that is for users, where the array is of another kind, dtype, device or shape, or is
+ * read-only and `written`.
+ */
+PyObject *annulus_read_array(PyObject *array, int rank, int written, annulus_tensor *tensor);
+
+/* Makes annulus_read_array() know PyTorch's tensors: their types, a tuple, and a dict from dtypes to annulus_dtype. */
+PyObject *annulus_know_torch(PyObject *types, PyObject *dtypes);
 
 #endif

@@ -23,6 +23,8 @@
 %enddef
 COMPUTES(annulus_forward)
 COMPUTES(annulus_backward)
+COMPUTES(forward_of_arrays)
+COMPUTES(backward_of_arrays)
 COMPUTES(annulus_merge)
 
 /* Handles that a function makes. */
@@ -222,5 +224,55 @@ SIZED(annulus_rank_estimate, ANNULUS_RANK_ESTIMATE_INIT)
 %ignore annulus_allocator;
 %ignore annulus_context_set_allocator;
 
+/*
+ * annulus_forward() and annulus_backward() on plain arrays, which are read here: a BufferError, before anything is
+ * computed, where one is not plain. Rows are [B, N, heads, D], statistics [B, heads, N]; B may be left out.
+ */
+%define PLAIN_ARRAY(NAME, RANK, WRITTEN)
+%typemap(in) const annulus_tensor *NAME (annulus_tensor read, PyObject *held = NULL) {
+    $1 = NULL;
+    if ($input != Py_None) {
+        held = annulus_read_array($input, RANK, WRITTEN, &read);
+        if (!held)
+            SWIG_fail;
+        $1 = &read;
+    }
+}
+%typemap(freearg) const annulus_tensor *NAME "Py_XDECREF(held$argnum);"
+%enddef
+PLAIN_ARRAY(rows, 4, 0)
+PLAIN_ARRAY(statistics, 3, 0)
+PLAIN_ARRAY(written_rows, 4, 1)
+PLAIN_ARRAY(written_statistics, 3, 1)
+%apply const annulus_tensor *rows {
+    const annulus_tensor *q, const annulus_tensor *k, const annulus_tensor *v, const annulus_tensor *o,
+    const annulus_tensor *d_o
+}
+%apply const annulus_tensor *statistics { const annulus_tensor *l, const annulus_tensor *d_l }
+%apply const annulus_tensor *written_rows {
+    const annulus_tensor *new_o, const annulus_tensor *d_q, const annulus_tensor *d_k, const annulus_tensor *d_v
+}
+%apply const annulus_tensor *written_statistics { const annulus_tensor *new_l }
+%inline %{
+static annulus_status forward_of_arrays(annulus_context *context, const annulus_tensor *q, const annulus_tensor *k,
+                                        const annulus_tensor *v, const annulus_tensor *new_o,
+                                        const annulus_tensor *new_l, const annulus_call_options *options) {
+    return annulus_forward(context, q, k, v, new_o, new_l, options);
+}
+
+static annulus_status backward_of_arrays(annulus_context *context, const annulus_tensor *q, const annulus_tensor *k,
+                                         const annulus_tensor *v, const annulus_tensor *o, const annulus_tensor *l,
+                                         const annulus_tensor *d_o, const annulus_tensor *d_l,
+                                         const annulus_tensor *d_q, const annulus_tensor *d_k,
+                                         const annulus_tensor *d_v, const annulus_call_options *options) {
+    return annulus_backward(context, q, k, v, o, l, d_o, d_l, d_q, d_k, d_v, options);
+}
+%}
+/* The headers' own functions take tensors. */
+%clear const annulus_tensor *q, const annulus_tensor *k, const annulus_tensor *v, const annulus_tensor *d_q,
+       const annulus_tensor *d_k, const annulus_tensor *d_v;
+
+%feature("nothread") annulus_know_torch;
+PyObject *annulus_know_torch(PyObject *types, PyObject *dtypes);
 %feature("nothread") annulus_read_dlpack;
 PyObject *annulus_read_dlpack(PyObject *capsule);

@@ -255,13 +255,44 @@ function merge(context::Context, outs, lses)
     return merge!(similar(first(outs)), similar(first(lses)), context, outs, lses)
 end
 
+# Contexts of attention() that no call uses at the moment, with what they compute and where; the one used last is last.
+const KEPT_CONTEXTS = Pair{Any,Context}[]
+const KEPT_CONTEXTS_LOCK = ReentrantLock()
+const MOST_KEPT_CONTEXTS = 64
+
+"""
+Calls `f` with a context for a config on the device of `q`: one of an earlier call, so that what was prepared for its
+arrays serves again. Each task has its own while it computes.
+"""
+function with_kept_context(f, config::Config, q)
+    device, index = place_of(q)
+    key = (branches(config), options(config), device, index)
+    context = lock(KEPT_CONTEXTS_LOCK) do
+        found = findlast(kept -> isequal(first(kept), key), KEPT_CONTEXTS)
+        found === nothing ? nothing : last(splice!(KEPT_CONTEXTS, found))
+    end
+    if context === nothing
+        context = Context(config; device = device, index = index)
+    end
+    try
+        return f(context)
+    finally
+        lock(KEPT_CONTEXTS_LOCK) do
+            push!(KEPT_CONTEXTS, key => context)
+            length(KEPT_CONTEXTS) > MOST_KEPT_CONTEXTS && close(last(popfirst!(KEPT_CONTEXTS)))
+        end
+    end
+end
+
 """
     out = attention(q, k, v; branches=[(2048, 1), (8192, 4)], causal=true, return_lse=false, query_start=nothing,
                     sequence_starts=nothing, sequence_lengths=nothing, options...)
 
 Dilated attention in one call, on the device of the arrays: `q`, `out` of size (D, H, N, B), `k` and `v` (D, G, N, B), used
 without a copy; see [`forward`](@ref). `branches` and `options` are those of [`Config`](@ref). With `return_lse` the
-result is `(out, lse)`. Where many calls follow one another, make a [`Context`](@ref) once.
+result is `(out, lse)`. The context of a call is kept for later ones that compute the same.
+
+Where ChainRulesCore is loaded (Julia 1.9 or newer), it has a rule for reverse mode, which Zygote, for one, uses.
 """
 function attention(
     q,
@@ -275,16 +306,44 @@ function attention(
     options...,
 )
     rows = (query_start = query_start, sequence_starts = sequence_starts, sequence_lengths = sequence_lengths)
-    device, index = place_of(q)
-    context = Context(Config(branches; options...); device = device, index = index)
-    try
+    return with_kept_context(Config(branches; options...), q) do context
         out = similar(q)
         lse = return_lse ? similar(q, lse_type(eltype(q)), lse_size(q)) : nothing
         forward!(out, lse, context, q, k, v; rows...)
         return return_lse ? (out, lse) : out
-    finally
-        close(context)
     end
+end
+
+"""
+    out, lse, gradients = attention_with_gradients(q, k, v; branches, options...)
+
+The results of [`attention`](@ref), and a function of `d_out` and `d_lse` (an array, or `nothing` for zeros) that gives
+`(d_q, d_k, d_v)`: what rules of automatic differentiation are made of. When it is called, q, k, v, out and lse must be as
+they were.
+"""
+function attention_with_gradients(
+    q,
+    k,
+    v;
+    branches,
+    query_start::Union{Nothing,Integer} = nothing,
+    sequence_starts::Numbers = nothing,
+    sequence_lengths::Numbers = nothing,
+    options...,
+)
+    rows = (query_start = query_start, sequence_starts = sequence_starts, sequence_lengths = sequence_lengths)
+    config = Config(branches; options...)
+    out, lse = with_kept_context(context -> forward(context, q, k, v; rows...), config, q)
+    # Gradients of sums and broadcasts are arrays without memory of their own.
+    in_memory(d, like) = d isa DenseArray{eltype(like)} ? d : copyto!(similar(like), d)
+    function gradients(d_out, d_lse)
+        d_out = d_out === nothing ? fill!(similar(out), 0) : in_memory(d_out, out)
+        d_lse = d_lse === nothing ? nothing : in_memory(d_lse, lse)
+        return with_kept_context(config, q) do context
+            backward(context, q, k, v, out, lse, d_out; d_lse = d_lse, rows...)
+        end
+    end
+    return out, lse, gradients
 end
 
 "The engine that served the context's last call, such as `:cpu`; `:auto` before the first."

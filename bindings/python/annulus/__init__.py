@@ -6,7 +6,8 @@
 
 q is an array [B, N, H, D] of NumPy, PyTorch, CuPy or JAX, k and v are [B, N, G, D], and so is the result. `Config` says
 which keys a query attends to, `Context` computes forward and backward on a device, `Comm` connects several ranks,
-`Shards` says what they hold, and `annulus.torch` has the differentiable function and the modules for PyTorch.
+`Shards` says what they hold. `annulus.torch` has the differentiable function and the modules for PyTorch, `annulus.jax`
+a function for JAX's transforms.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from ._errors import (
     made,
 )
 from ._shards import Shards
+from .types import DeviceKind
 
 __all__ = [
     "ArgumentError",
@@ -66,7 +68,7 @@ def build_info() -> str:
     return _capi.annulus_build_info()
 
 
-def device_count(kind: str = "cuda") -> int:
+def device_count(kind: DeviceKind = "cuda") -> int:
     """How many devices of a kind, "cpu" or "cuda", can be used on this machine."""
     kinds = {"cpu": _capi.ANNULUS_DEVICE_CPU, "cuda": _capi.ANNULUS_DEVICE_CUDA}
     return made(_capi.annulus_device_count(pick("kind", kind, kinds)))
@@ -88,9 +90,9 @@ def hilbert_curve(length: int, width: int = 0) -> _np.ndarray:
 
 
 def __getattr__(name: str) -> Any:
-    """annulus.torch is imported when it is first used: PyTorch need not be there."""
-    if name == "torch":
+    """annulus.torch and annulus.jax are imported when they are first used: PyTorch and JAX need not be there."""
+    if name in ("jax", "torch"):
         import importlib
 
-        return importlib.import_module(".torch", __name__)
+        return importlib.import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

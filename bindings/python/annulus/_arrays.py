@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import sys
 from typing import Any, Callable, NamedTuple, Sequence, Tuple
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from . import _capi
 from ._errors import ArgumentError, CudaError, UnsupportedError
+from .types import Layout
 
 Shape = Tuple[int, ...]
 
@@ -29,6 +31,12 @@ _DL_CPU, _DL_CUDA, _DL_CUDA_HOST, _DL_CUDA_MANAGED = 1, 2, 3, 13
 _DL_DTYPES = {(2, 64): "float64", (2, 32): "float32", (2, 16): "float16", (4, 16): "bfloat16"}
 
 
+def exchanged(axes: Sequence[int]) -> Shape:
+    """[..., N, heads, D] of [..., heads, N, D], and back again."""
+    *batch, first, second, last = axes
+    return (*batch, second, first, last)
+
+
 class View(NamedTuple):
     """Where an array's elements lie. Strides count elements; device is ("cpu", 0) or ("cuda", number)."""
 
@@ -41,6 +49,12 @@ class View(NamedTuple):
     read_only: bool
     library: Library
     array: Any  # what keeps the memory; the array itself, or a DLPack owner
+
+    def laid_out(self, layout: Layout | None) -> View:
+        """The view of an array of this layout with its axes as [B, N, heads, D]."""
+        if layout != "bhnd" or len(self.shape) < 3:
+            return self
+        return self._replace(shape=exchanged(self.shape), strides=exchanged(self.strides))
 
 
 class Library(NamedTuple):
@@ -113,8 +127,13 @@ def _torch_stream(device: int) -> int:
 _TORCH = Library("torch", _torch_empty, _torch_stream, _nothing)
 
 
+@functools.lru_cache(maxsize=None)
+def _torch_dtype(dtype: Any) -> str:
+    return str(dtype).rpartition(".")[2]
+
+
 def torch_view(name: str, tensor: Any) -> View:
-    dtype = _check_dtype(name, str(tensor.dtype).rpartition(".")[2])
+    dtype = _check_dtype(name, _torch_dtype(tensor.dtype))
     device = tensor.device
     if device.type not in ("cpu", "cuda"):
         raise UnsupportedError(f"{name} is a tensor on {device}; it must be on the CPU or a CUDA device")
@@ -271,7 +290,10 @@ _JAX = Library("jax", _jax_empty, _default_stream, _synchronise)
 
 def _from_jax(name: str, array: Any) -> View:
     if isinstance(array, sys.modules["jax"].core.Tracer):
-        raise UnsupportedError(f"{name} is traced by jax.jit or jax.grad; only concrete arrays are possible")
+        raise UnsupportedError(
+            f"{name} is traced by jax.jit, jax.grad or jax.vmap, which annulus.jax.attention() is for; here only "
+            "concrete arrays are possible"
+        )
     return _from_dlpack(name, array, _JAX)._replace(read_only=True)
 
 
@@ -318,7 +340,7 @@ def tensor(view: View, rank: int) -> Any:
 def check_rank(name: str, found: int, rank: int = 4) -> None:
     """Arrays of heads have 4 dimensions, those of the LSE 3; B may be left out."""
     if found not in (rank - 1, rank):
-        axes = "[B, N, heads, D]" if rank == 4 else "[B, heads, N]"
+        axes = "[B, N, heads, D] (with layout='bhnd' [B, heads, N, D])" if rank == 4 else "[B, heads, N]"
         raise ArgumentError(f"{name} has {found} dimensions; it must have {rank}, {axes}, or {rank - 1}, without B")
 
 

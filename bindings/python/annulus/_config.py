@@ -8,12 +8,20 @@ import functools
 import inspect
 import json
 import math
+import threading
 import weakref
-from typing import Any, Iterable, Mapping, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, NoReturn, Sequence, Tuple, Union
 
 from . import _capi
 from ._arguments import flag, integer, integers, name_of, number, pick
 from ._errors import ArgumentError, check, made
+from ._unknown import refuse
+from .types import BranchDict, Engine, Exchange, KeyRule, Order, Padding, Phase, Query
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .types import ConfigChanges, ConfigOptions
 
 __all__ = ["Branch", "Config"]
 
@@ -62,9 +70,9 @@ class Branch:
     segment_length: int
     dilation: int = 1
     heads: Tuple[int, int] | None = None
-    phase: Union[str, int] = "block"
-    query: str = "dilated"
-    order: str = "linear"
+    phase: Union[Phase, int] = "block"
+    query: Query = "dilated"
+    order: Order = "linear"
     grid_width: int = 0
 
     def __post_init__(self) -> None:
@@ -90,10 +98,10 @@ class Branch:
             put("heads", (integer("first head", first, 32), integer("head count", count, 32)))
 
 
-BranchLike = Union[Branch, Tuple[int, int], Mapping[str, Any]]
+BranchLike = Union[Branch, Tuple[int, int], BranchDict]
 
 
-def _branch(value: BranchLike) -> Branch:
+def branch_of(value: BranchLike) -> Branch:
     if isinstance(value, Branch):
         return value
     try:
@@ -177,6 +185,13 @@ def _taken_apart(status_and_handle: Any, *add: Any) -> dict[str, Any]:
         _capi.annulus_config_destroy(handle)
 
 
+class _ContextsOfThread(threading.local):
+    """The contexts that calls of a thread have made for a config, by device. They live as long as the config."""
+
+    def __init__(self) -> None:
+        self.by_place: Dict[Tuple[str, int], Any] = {}
+
+
 class Config:
     """Which keys each query attends to, and how the work is to be done. Immutable, comparable, hashable.
 
@@ -195,24 +210,41 @@ class Config:
     The same config computes the same everywhere: `annulus.attention`, `annulus.Context` and `annulus.torch` take one.
     """
 
-    __slots__ = ("_handle", "_text", "__weakref__")
+    __slots__ = ("_handle", "_text", "_contexts", "__weakref__")
+
+    _handle: Any
+    _text: str
+    _contexts: _ContextsOfThread
+
+    # Read back from the C config.
+    branches: List[Branch]
+    causal: bool
+    padding: Padding
+    key_rule: KeyRule
+    scale: float | None
+    engine: Engine
+    allow_tf32: bool
+    workspace_limit: int
+    exchange: Exchange
 
     def __init__(
         self,
         branches: Iterable[BranchLike] = (),
         *,
         causal: bool = False,
-        padding: str = "exact",
-        key_rule: str = "each_branch",
+        padding: Padding = "exact",
+        key_rule: KeyRule = "each_branch",
         scale: float | None = None,
-        engine: str = "auto",
+        engine: Engine = "auto",
         allow_tf32: bool = False,
         workspace_limit: int = 0,
-        exchange: str = "auto",
+        exchange: Exchange = "auto",
+        **unknown: NoReturn,
     ) -> None:
+        refuse("annulus.Config", unknown)
         handle = made(_capi.annulus_config_create())
         weakref.finalize(self, _capi.annulus_config_destroy, handle).atexit = False
-        for branch in map(_branch, listed(branches)):
+        for branch in map(branch_of, listed(branches)):
             _add_branch(handle, branch)
         if not _capi.annulus_config_branch_count(handle):
             raise ArgumentError("branches is empty; at least one (segment length, dilation) is needed")
@@ -233,10 +265,17 @@ class Config:
         held = _options_of(handle)
         held["branches"] = [list(dataclasses.astuple(branch)) for branch in held["branches"]]
         self._text = json.dumps(held)
+        self._contexts = _ContextsOfThread()
+        _by_text.setdefault(self._text, self)
 
     @classmethod
     def longnet(
-        cls, segment_length: int, segment_ratio: int = 2, dilation_ratio: int = 2, count: int = 6, **options: Any
+        cls,
+        segment_length: int,
+        segment_ratio: int = 2,
+        dilation_ratio: int = 2,
+        count: int = 6,
+        **options: Unpack[ConfigOptions],
     ) -> Config:
         """LongNet's geometric series: `count` branches of segment_length * segment_ratio**i, dilation_ratio**i."""
         numbers = [
@@ -249,13 +288,13 @@ class Config:
         return cls(**{**preset, **options})
 
     @classmethod
-    def gigapath(cls, **options: Any) -> Config:
+    def gigapath(cls, **options: Unpack[ConfigOptions]) -> Config:
         """The five branches and the zero_keys padding of Prov-GigaPath's slide encoder (H = 16, D = 48)."""
         return cls(**{**_taken_apart(_capi.annulus_config_create_gigapath()), **options})
 
     @classmethod
     def head_groups(
-        cls, heads: int, segment_lengths: Sequence[int], dilations: Sequence[int], **options: Any
+        cls, heads: int, segment_lengths: Sequence[int], dilations: Sequence[int], **options: Unpack[ConfigOptions]
     ) -> Config:
         """Branches that share the `heads` query heads out among themselves instead of each serving all."""
         heads = integer("heads", heads, 32)
@@ -271,9 +310,21 @@ class Config:
         groups = _capi.annulus_config_add_head_groups, heads, len(lengths), lengths, rates
         return cls(**{**_taken_apart(_capi.annulus_config_create(), *groups), **options})
 
-    def replace(self, **changes: Any) -> Config:
+    def replace(self, **changes: Unpack[ConfigChanges]) -> Config:
         """A config with some options changed, such as causal=True."""
         return type(self)(**{**_options_of(self._handle), **changes})
+
+    def plot(self, length: int, heads: int = 1) -> Any:
+        """Draws which keys each query attends to in a sequence of `length` positions (at most 2048), with matplotlib.
+
+        A row for every group of the `heads` query heads that attend alike, a column for each branch and one for all
+        together: queries from top to bottom, keys from left to right, the darker the more often a key counts. Below it
+        the curve of a Hilbert order. Returns a figure of matplotlib.pyplot, which shows or saves it
+        (`config.plot(64).savefig("pattern.png")`). ImportError where there is no matplotlib.
+        """
+        from ._plot import plot
+
+        return plot(self, length, heads)
 
     def __getattr__(self, name: str) -> Any:
         if name in _DEFAULTS:
@@ -308,7 +359,12 @@ class Config:
         return f"annulus.Config({', '.join(parts)})"
 
 
-_DEFAULTS = {name: parameter.default for name, parameter in inspect.signature(Config).parameters.items()}
+_DEFAULTS = {
+    name: parameter.default for name, parameter in inspect.signature(Config).parameters.items() if name != "unknown"
+}
+
+# Each config that is alive, the first one with its text.
+_by_text: weakref.WeakValueDictionary[str, Config] = weakref.WeakValueDictionary()
 
 
 def config_of(status_and_handle: Any) -> Config:
@@ -316,9 +372,14 @@ def config_of(status_and_handle: Any) -> Config:
     return Config(**_taken_apart(status_and_handle))
 
 
-@functools.lru_cache(maxsize=256)
 def from_text(text: str) -> Config:
     """The config whose `_text` this is."""
+    config = _by_text.get(text)
+    return _remade(text) if config is None else config
+
+
+@functools.lru_cache(maxsize=256)
+def _remade(text: str) -> Config:
     options = json.loads(text)
     options["branches"] = [Branch(*values) for values in options["branches"]]
     return Config(**options)

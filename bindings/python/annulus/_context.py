@@ -3,24 +3,35 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
+import functools
 import os
 import threading
+import warnings
 import weakref
-from typing import Any, Callable, Iterable, NamedTuple, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Literal, NamedTuple, NoReturn, Sequence, Tuple, TypeVar
+from typing import Union, overload
 
-from . import _arrays, _capi
+from . import _arrays, _capi, _plain
 from ._arguments import host_integers, integer, pick
 from ._arrays import CPU, View
 from ._comm import Comm
-from ._config import BranchLike, Config, config_of, listed
+from ._config import BranchLike, Config, branch_of, config_of, listed
 from ._errors import ArgumentError, Error, check, failure, made
 from ._shards import Shards, shards_of
+from ._unknown import refuse
+from .types import Dtype, Engine, Exchange, Gradient, KeyRule, Layout, Padding
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .types import ProblemOptions
 
 __all__ = ["Context", "Estimate", "RankEstimate", "Traffic", "attention", "merge"]
 
-_EXCHANGES = {
+Array = TypeVar("Array")
+
+_EXCHANGES: dict[int, Exchange] = {
     _capi.ANNULUS_EXCHANGE_AUTO: "auto",
     _capi.ANNULUS_EXCHANGE_RING: "ring",
     _capi.ANNULUS_EXCHANGE_GATHER: "gather",
@@ -46,7 +57,7 @@ class Estimate:
 class RankEstimate:
     """What a problem costs one of several ranks, in bytes. exchange: what "auto" comes to."""
 
-    exchange: str
+    exchange: Exchange
     forward_workspace_bytes: int
     backward_workspace_bytes: int
     forward_sent_bytes: int
@@ -128,8 +139,43 @@ class CallOptions(NamedTuple):
         return options
 
 
-# A call on the CPU with fewer elements of q than this is over before anybody could interrupt it.
-_SHORT_CALL = 1 << 18
+_NO_OPTIONS = CallOptions()
+
+
+def call_options(
+    query_start: Any, sequence_starts: Any, sequence_lengths: Any, add: Tuple[Any, ...] = ()
+) -> CallOptions:
+    """CallOptions, those of most calls not made again."""
+    if query_start is None and sequence_starts is None and sequence_lengths is None and not add:
+        return _NO_OPTIONS
+    return CallOptions(query_start, sequence_starts, sequence_lengths, add)
+
+
+def check_rows(query_start: Any, q_rows: int, k_rows: int) -> None:
+    if query_start is None and q_rows != k_rows:
+        raise ArgumentError(
+            f"q has {q_rows} rows and k has {k_rows}; they must have equally many, or q fewer and query_start say "
+            "where among k's its first row stands (arrays of [B, heads, N, D] need layout='bhnd')"
+        )
+
+
+_LAYOUTS = {"bnhd": "bnhd", "bhnd": "bhnd"}
+# More heads than any model has: with fewer rows than that, axes have probably been mistaken for one another.
+_MANY_HEADS = 128
+
+
+def check_layout(layout: Any, k: Any) -> None:
+    """Refuses other words, and warns where k looks as if it had another layout and none was named."""
+    if layout is not None:
+        pick("layout", layout, _LAYOUTS)
+        return
+    shape = getattr(k, "shape", ())
+    if len(shape) in (3, 4) and shape[-2] > _MANY_HEADS and shape[-2] > shape[-3]:
+        warnings.warn(
+            f"k of shape {list(shape)} is taken for {shape[-3]} positions with {shape[-2]} heads; where it is [B, "
+            "heads, N, D], as scaled_dot_product_attention() has it, say layout='bhnd', else layout='bnhd'",
+            stacklevel=3,
+        )
 
 
 class _Turn:
@@ -207,6 +253,7 @@ class Context:
         self._turn = _Turn()
         self._finalizer = weakref.finalize(self, _destroy, handle, self._turn, comm)
         self.comm = comm
+        self._is_plain = comm is None and self._place == CPU
         self._workspace: Any = None
         check(_capi.annulus_context_set_config(handle, config._handle))
         check(_capi.annulus_context_set_threads(handle, integer("threads", threads, 32)))
@@ -230,6 +277,54 @@ class Context:
         kind, number = self._place
         return kind if kind == "cpu" else f"{kind}:{number}"
 
+    @overload
+    def forward(
+        self,
+        q: Array,
+        k: Any,
+        v: Any,
+        *,
+        out: Any = None,
+        lse: Any = None,
+        return_lse: Literal[True] = True,
+        query_start: int | None = None,
+        sequence_starts: Any = None,
+        sequence_lengths: Any = None,
+        layout: Layout | None = None,
+    ) -> Tuple[Array, Array]: ...
+
+    @overload
+    def forward(
+        self,
+        q: Array,
+        k: Any,
+        v: Any,
+        *,
+        out: Any = None,
+        lse: Any = None,
+        return_lse: Literal[False],
+        query_start: int | None = None,
+        sequence_starts: Any = None,
+        sequence_lengths: Any = None,
+        layout: Layout | None = None,
+    ) -> Array: ...
+
+    @overload
+    def forward(
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        *,
+        out: Any = None,
+        lse: Any = None,
+        return_lse: bool,
+        query_start: int | None = None,
+        sequence_starts: Any = None,
+        sequence_lengths: Any = None,
+        layout: Layout | None = None,
+    ) -> Any: ...
+
     def forward(
         self,
         q: Any,
@@ -242,6 +337,8 @@ class Context:
         query_start: int | None = None,
         sequence_starts: Any = None,
         sequence_lengths: Any = None,
+        layout: Layout | None = None,
+        **unknown: NoReturn,
     ) -> Any:
         """Computes the attention of q [B, Nq, H, D] over k and v [B, N, G, D].
 
@@ -252,29 +349,95 @@ class Context:
             first lengths[b] rows. Branches count inside each sequence; rows of none have out 0 and lse -inf. Lists,
             NumPy arrays or CPU tensors of integers.
         out, lse: arrays to write to, [B, Nq, H, D] of q's dtype and [B, H, Nq] of float32 (float64 for float64).
+        layout: "bnhd", as said here; "bhnd": q, k, v and out have their axes as scaled_dot_product_attention() has
+            them, [B, H, N, D], and are used where they lie all the same; None: "bnhd", with a warning where that is
+            hardly meant. lse is [B, H, Nq] in both. Messages name shapes as "bnhd" has them.
 
         Returns (out, lse), or out alone where return_lse is false; new arrays are of q's library. The axis B may be
         left out of all arrays together.
         """
-        options = CallOptions(query_start, sequence_starts, sequence_lengths)
-        return self._forward(_arrays.view("q", q), k, v, out, lse, return_lse, options)
+        if unknown:
+            refuse("Context.forward()", unknown)
+        check_layout(layout, k)
+        options = call_options(query_start, sequence_starts, sequence_lengths)
+        results = self._forward(q, k, v, out, lse, return_lse or lse is not None, options, layout)
+        return results if return_lse else results[0]
 
     def _forward(
-        self, like: View, k: Any, v: Any, out: Any, lse: Any, return_lse: bool, options: CallOptions
-    ) -> Any:
-        """forward() for a view of q."""
+        self, q: Any, k: Any, v: Any, out: Any, lse: Any, with_lse: bool, options: CallOptions, layout: Layout | None
+    ) -> Tuple[Any, Any]:
+        """forward() after its arguments were looked at; lse is None without with_lse."""
+        kind = _plain.kind_of((q, k, v), (out, lse)) if self._is_plain else None
+        results = kind and self._forward_plain(kind, q, k, v, out, lse, with_lse, options, layout)
+        return results or self._forward_view(_arrays.view("q", q), k, v, out, lse, with_lse, options, layout)
+
+    def _forward_plain(
+        self,
+        kind: _plain.Kind,
+        q: Any,
+        k: Any,
+        v: Any,
+        out: Any,
+        lse: Any,
+        with_lse: bool,
+        options: CallOptions,
+        layout: Layout | None,
+    ) -> Tuple[Any, Any] | None:
+        """_forward() of plain arrays; None where one of them is not as it should be."""
+        shape = q.shape
+        if not 3 <= len(shape) <= 4 or len(k.shape) != len(shape) or len(v.shape) != len(shape):
+            return None
+        if out is None:
+            out = kind.empty(q, shape)
+        elif len(out.shape) != len(shape):
+            return None
+        rows = q, k, v, out
+        if layout == "bhnd":
+            rows = tuple(array.swapaxes(-3, -2) for array in rows)
+            shape = rows[0].shape
+        if options.query_start is None and shape[-3] != rows[1].shape[-3]:
+            return None
+        if with_lse and lse is None:
+            lse = kind.empty_lse(q, (*shape[:-3], shape[-2], shape[-3]))
+        status = self._call_plain(_capi.forward_of_arrays, (*rows, lse), options)
+        return None if status is None else (out, lse)
+
+    def _call_plain(self, function: Callable[..., int], arrays: Tuple[Any, ...], options: CallOptions) -> int | None:
+        """The status, 0, of a function of the extension module that reads arrays; None where it could not."""
+        struct = None if options is _NO_OPTIONS else options.struct()
+        with self._turn:
+            try:
+                status = function(self._handle, *arrays, struct)
+            except BufferError:
+                return None
+            check(status)
+            return status
+
+    def _forward_view(
+        self,
+        like: View,
+        k: Any,
+        v: Any,
+        out: Any,
+        lse: Any,
+        with_lse: bool,
+        options: CallOptions,
+        layout: Layout | None,
+    ) -> Tuple[Any, Any]:
+        """_forward() for a view of q."""
+        like = like.laid_out(layout)
         self._check_place(like)
-        views = self._inputs(k=k, v=v)
-        out, out_view = self._output("out", out, like, like.shape, like.dtype)
+        views = self._inputs(layout, k=k, v=v)
+        out, out_view = self._output("out", out, like, like.shape, like.dtype, layout)
         lse_view = None
-        if return_lse or lse is not None:
+        if with_lse:
             lse, lse_view = self._lse(lse, like)
         self._run(like, _capi.annulus_forward, [*views, out_view, lse_view], options)
-        return (out, lse) if return_lse else out
+        return out, lse
 
     def backward(
         self,
-        q: Any,
+        q: Array,
         k: Any,
         v: Any,
         out: Any,
@@ -285,35 +448,71 @@ class Context:
         d_q: Any = None,
         d_k: Any = None,
         d_v: Any = None,
-        add: Iterable[str] = (),
+        add: Iterable[Gradient] = (),
         query_start: int | None = None,
         sequence_starts: Any = None,
         sequence_lengths: Any = None,
-    ) -> Tuple[Any, Any, Any]:
+        layout: Layout | None = None,
+        **unknown: NoReturn,
+    ) -> Tuple[Array, Array, Array]:
         """Computes the gradients of forward(): of q [B, Nq, H, D], and of k and v [B, N, G, D].
 
         q, k, v, out, lse: of a forward call with the same config, query_start and sequences. d_out: the gradient of out.
         d_lse: the gradient of lse [B, H, Nq], or None. d_q, d_k, d_v: arrays to write to, each of q's dtype or, where that
         is bfloat16 or float16, of float32. add: the names of those that the gradient is added to, with one rounding, such
-        as ("d_k", "d_v"); the others are overwritten.
+        as ("d_k", "d_v"); the others are overwritten. layout: as forward() takes it, of all arrays but lse and d_lse.
 
         Returns (d_q, d_k, d_v).
         """
+        if unknown:
+            refuse("Context.backward()", unknown)
+        check_layout(layout, k)
         add = tuple(add)
         for name, array in (("d_q", d_q), ("d_k", d_k), ("d_v", d_v)):
             if array is None and name in add:
                 raise ArgumentError(f"add has {name!r}, and {name} is None; it must be the array that is added to")
-        views = self._inputs(q=q, k=k, v=v, out=out, lse=lse, d_out=d_out)
+        options = call_options(query_start, sequence_starts, sequence_lengths, add)
+        return self._backward((q, k, v, out, lse, d_out, d_lse, d_q, d_k, d_v), options, layout)
+
+    def _backward(self, arrays: Tuple[Any, ...], options: CallOptions, layout: Layout | None) -> Tuple[Any, Any, Any]:
+        """backward() after its arguments were looked at, the gradients last."""
+        kind = _plain.kind_of(arrays[:6], arrays[6:]) if self._is_plain else None
+        results = kind and self._backward_plain(kind, arrays, options, layout)
+        return results or self._backward_views(arrays, options, layout)
+
+    def _backward_plain(
+        self, kind: _plain.Kind, arrays: Tuple[Any, ...], options: CallOptions, layout: Layout | None
+    ) -> Tuple[Any, Any, Any] | None:
+        """backward() of plain arrays, the gradients last; None where one of them is not as it should be."""
+        q, k, v, out, lse, d_out, d_lse, *gradients = arrays
+        gradients = [kind.empty(q, x.shape) if d_x is None else d_x for d_x, x in zip(gradients, arrays)]
+        rows = [q, k, v, out, d_out, *gradients]
+        for array in rows:
+            if not 3 <= len(array.shape) <= 4:
+                return None
+        if layout == "bhnd":
+            rows = [array.swapaxes(-3, -2) for array in rows]
+        if options.query_start is None and rows[0].shape[-3] != rows[1].shape[-3]:
+            return None
+        q, k, v, out, d_out, d_q, d_k, d_v = rows
+        status = self._call_plain(_capi.backward_of_arrays, (q, k, v, out, lse, d_out, d_lse, d_q, d_k, d_v), options)
+        return None if status is None else tuple(gradients)  # type: ignore[return-value]
+
+    def _backward_views(
+        self, arrays: Tuple[Any, ...], options: CallOptions, layout: Layout | None
+    ) -> Tuple[Any, Any, Any]:
+        """backward() of any arrays, the gradients last."""
+        q, k, v, out, lse, d_out, d_lse, *gradients = arrays
+        views = self._inputs(layout, q=q, k=k, v=v, out=out)
         like = views[0]
-        d_lse_view = None if d_lse is None else self._inputs(d_lse=d_lse)[0]
-        results = [
-            self._output(name, array, like, source.shape, like.dtype)
-            for name, array, source in zip(("d_q", "d_k", "d_v"), (d_q, d_k, d_v), views)
-        ]
-        others = [*views[1:], d_lse_view, *(view for _, view in results)]
-        options = CallOptions(query_start, sequence_starts, sequence_lengths, add)
-        self._run(like, _capi.annulus_backward, others, options)
-        return tuple(array for array, _ in results)
+        views += self._inputs(None, lse=lse) + self._inputs(layout, d_out=d_out)
+        d_lse_view = None if d_lse is None else self._inputs(None, d_lse=d_lse)[0]
+        (d_q, d_q_view), (d_k, d_k_view), (d_v, d_v_view) = (
+            self._output(name, array, like, source.shape, like.dtype, layout)
+            for name, array, source in zip(("d_q", "d_k", "d_v"), gradients, views)
+        )
+        self._run(like, _capi.annulus_backward, [*views[1:], d_lse_view, d_q_view, d_k_view, d_v_view], options)
+        return d_q, d_k, d_v
 
     def merge(self, parts: Iterable[Tuple[Any, Any]], *, out: Any = None, lse: Any = None) -> Tuple[Any, Any]:
         """Merges results over different keys into those of one call over all of them; see annulus.merge().
@@ -339,7 +538,7 @@ class Context:
         return out, lse
 
     def estimate(
-        self, length: int, heads: int, head_dim: int, *, branch: int | None = None, **problem: Any
+        self, length: int, heads: int, head_dim: int, *, branch: int | None = None, **problem: Unpack[ProblemOptions]
     ) -> Estimate:
         """What a sequence of `length` positions costs, without its data; `branch`: that branch's share.
 
@@ -365,7 +564,7 @@ class Context:
         ranks: int,
         rank: int,
         shards: Shards | Sequence[int] | None = None,
-        **problem: Any,
+        **problem: Unpack[ProblemOptions],
     ) -> RankEstimate:
         """What rank `rank` of `ranks` needs, sends and receives. shards: annulus.Shards, or each rank's length; None: as
         equal as can be."""
@@ -378,7 +577,9 @@ class Context:
             check(_capi.annulus_estimate_rank(self._handle, sizes, *arguments, ranks, rank, estimate))
         return _read(RankEstimate, estimate, exchange=_EXCHANGES[estimate.exchange])
 
-    def workspace_size(self, length: int, heads: int, head_dim: int, *, backward: bool = False, **problem: Any) -> int:
+    def workspace_size(
+        self, length: int, heads: int, head_dim: int, *, backward: bool = False, **problem: Unpack[ProblemOptions]
+    ) -> int:
         """The bytes of memory that a call needs besides its tensors; arguments as estimate()."""
         which = _capi.ANNULUS_PASS_BACKWARD if backward else _capi.ANNULUS_PASS_FORWARD
         sizes = _problem(length, heads, head_dim, **problem)
@@ -422,8 +623,8 @@ class Context:
     def __repr__(self) -> str:
         return f"<annulus.Context on {self.device}: {self.config!r}>"
 
-    def _inputs(self, **arrays: Any) -> list[View]:
-        views = [_arrays.view(name, array) for name, array in arrays.items()]
+    def _inputs(self, layout: Layout | None, **arrays: Any) -> list[View]:
+        views = [_arrays.view(name, array).laid_out(layout) for name, array in arrays.items()]
         for view in views:
             self._check_place(view)
         return views
@@ -435,12 +636,15 @@ class Context:
                 f"{view.name} is on {kind if kind == 'cpu' else f'{kind}:{number}'}; the context is on {self.device}"
             )
 
-    def _output(self, name: str, array: Any, like: View, shape: Sequence[int], dtype: str) -> Tuple[Any, View]:
-        """The caller's array or a new one, and its view."""
+    def _output(
+        self, name: str, array: Any, like: View, shape: Sequence[int], dtype: str, layout: Layout | None = None
+    ) -> Tuple[Any, View]:
+        """The caller's array or a new one, of a layout, and its view."""
         if array is None:
-            array = like.library.empty(tuple(shape), dtype, like)
-            return array, _arrays.view(name, array)
-        view = _arrays.writable(_arrays.view(name, array))
+            exchange = layout == "bhnd" and len(shape) >= 3
+            array = like.library.empty(_arrays.exchanged(shape) if exchange else tuple(shape), dtype, like)
+            return array, _arrays.view(name, array).laid_out(layout)
+        view = _arrays.writable(_arrays.view(name, array)).laid_out(layout)
         self._check_place(view)
         return array, view
 
@@ -453,11 +657,7 @@ class Context:
         views = [like, *others]
         tensors = [view and _arrays.tensor(view, 3 if view.name in ("lse", "d_lse") else 4) for view in views]
         options = given.struct()
-        if given.query_start is None and like.shape[-3] != others[0].shape[-3]:
-            raise ArgumentError(
-                f"q has {like.shape[-3]} rows and k has {others[0].shape[-3]}; they must have equally many, or q fewer "
-                "and query_start say where among k's its first row stands"
-            )
+        check_rows(given.query_start, like.shape[-3], others[0].shape[-3])
         self._call(like, views, lambda: function(self._handle, *tensors, options))
 
     def _call(self, like: View, views: list, function: Callable[[], int]) -> None:
@@ -492,7 +692,7 @@ class Context:
         elements = 1
         for length in like.shape:
             elements *= length
-        return elements >= _SHORT_CALL
+        return elements >= _plain.SHORT_CALL
 
     def _interruptible(self, call: Callable[[], Error | None]) -> BaseException | None:
         """Runs `call` in a thread of its own, which is left alone when the main thread is interrupted."""
@@ -537,15 +737,15 @@ def _problem(
     *,
     kv_heads: int | None = None,
     batch: int = 1,
-    dtype: str = "float32",
+    dtype: Dtype = "float32",
     query_start: int = 0,
     query_length: int | None = None,
     key_start: int = 0,
     key_length: int | None = None,
     sequence_starts: Any = None,
     sequence_lengths: Any = None,
-    add: Iterable[str] = (),
-    gradient_dtype: str | None = None,
+    add: Iterable[Gradient] = (),
+    gradient_dtype: Dtype | None = None,
     row_alignment: int = 0,
 ) -> Any:
     problem = _capi.annulus_problem()
@@ -571,41 +771,19 @@ def _problem(
 # --- One call
 
 
-class _Cache(threading.local):
-    """The contexts and configs of a thread, the least recently used ones dropped."""
-
-    MOST = 16
-
-    def __init__(self) -> None:
-        self.contexts: collections.OrderedDict = collections.OrderedDict()
-        self.configs: collections.OrderedDict = collections.OrderedDict()
-
-    def get(self, kept: collections.OrderedDict, key: Any, make: Callable[[], Any]) -> Any:
-        value = kept.get(key)
-        if value is None:
-            value = kept[key] = make()
-            if len(kept) > self.MOST:
-                kept.popitem(last=False)
-        else:
-            kept.move_to_end(key)
-        return value
-
-
-_cache = _Cache()
-
-
 def cached_context(config: Config, place: Tuple[str, int]) -> Context:
-    """This thread's context for a config on a device."""
-
-    def make() -> Context:
+    """This thread's context for a config on a device, which lives as long as the config."""
+    kept = config._contexts.by_place
+    context = kept.get(place)
+    if context is None or context._turn.lock.locked():  # a call that was interrupted still computes
         kind, number = place
-        return Context(config, kind if kind == "cpu" else f"{kind}:{number}")
-
-    context = _cache.get(_cache.contexts, (config._text, place), make)
-    if context._turn.lock.locked():  # a call that was interrupted still computes
-        del _cache.contexts[config._text, place]
-        return cached_context(config, place)
+        context = kept[place] = Context(config, kind if kind == "cpu" else f"{kind}:{number}")
     return context
+
+
+@functools.lru_cache(maxsize=256)
+def _config(branches: Tuple[BranchLike, ...], options: Tuple[Tuple[str, Any], ...]) -> Config:
+    return Config(branches, **dict(options))
 
 
 def cached_config(branches: Union[Config, Iterable[BranchLike], None], options: dict[str, Any]) -> Config:
@@ -614,18 +792,95 @@ def cached_config(branches: Union[Config, Iterable[BranchLike], None], options: 
         if options:
             raise ArgumentError(f"{', '.join(options)} beside a config; config.replace() changes its options")
         return branches
-    branches = listed(branches)
+    branches, values = listed(branches), tuple(options.items())
+    if not _is_hashable(branches):  # of lists or dicts
+        branches = tuple(branch_of(branch) for branch in branches)
+    return _config(branches, values) if _is_hashable(values) else Config(branches, **options)
+
+
+def _is_hashable(value: Any) -> bool:
     try:
-        key = (branches, *options.items())
-        hash(key)
-    except TypeError:  # branches that are lists or dicts
-        return Config(branches, **options)
-    return _cache.get(_cache.configs, key, lambda: Config(branches, **options))
+        hash(value)
+    except TypeError:
+        return False
+    return True
 
 
 def given(**options: Any) -> dict[str, Any]:
     """The options that a caller set."""
     return {name: value for name, value in options.items() if value is not None}
+
+
+@overload
+def attention(
+    q: Array,
+    k: Any,
+    v: Any,
+    branches: Union[Config, Iterable[BranchLike], None] = None,
+    *,
+    causal: bool | None = None,
+    padding: Padding | None = None,
+    key_rule: KeyRule | None = None,
+    scale: float | None = None,
+    engine: Engine | None = None,
+    allow_tf32: bool | None = None,
+    workspace_limit: int | None = None,
+    return_lse: Literal[False] = False,
+    out: Any = None,
+    lse: Any = None,
+    query_start: int | None = None,
+    sequence_starts: Any = None,
+    sequence_lengths: Any = None,
+    layout: Layout | None = None,
+) -> Array: ...
+
+
+@overload
+def attention(
+    q: Array,
+    k: Any,
+    v: Any,
+    branches: Union[Config, Iterable[BranchLike], None] = None,
+    *,
+    causal: bool | None = None,
+    padding: Padding | None = None,
+    key_rule: KeyRule | None = None,
+    scale: float | None = None,
+    engine: Engine | None = None,
+    allow_tf32: bool | None = None,
+    workspace_limit: int | None = None,
+    return_lse: Literal[True],
+    out: Any = None,
+    lse: Any = None,
+    query_start: int | None = None,
+    sequence_starts: Any = None,
+    sequence_lengths: Any = None,
+    layout: Layout | None = None,
+) -> Tuple[Array, Array]: ...
+
+
+@overload
+def attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    branches: Union[Config, Iterable[BranchLike], None] = None,
+    *,
+    causal: bool | None = None,
+    padding: Padding | None = None,
+    key_rule: KeyRule | None = None,
+    scale: float | None = None,
+    engine: Engine | None = None,
+    allow_tf32: bool | None = None,
+    workspace_limit: int | None = None,
+    return_lse: bool,
+    out: Any = None,
+    lse: Any = None,
+    query_start: int | None = None,
+    sequence_starts: Any = None,
+    sequence_lengths: Any = None,
+    layout: Layout | None = None,
+) -> Any: ...
 
 
 def attention(
@@ -635,10 +890,10 @@ def attention(
     branches: Union[Config, Iterable[BranchLike], None] = None,
     *,
     causal: bool | None = None,
-    padding: str | None = None,
-    key_rule: str | None = None,
+    padding: Padding | None = None,
+    key_rule: KeyRule | None = None,
     scale: float | None = None,
-    engine: str | None = None,
+    engine: Engine | None = None,
     allow_tf32: bool | None = None,
     workspace_limit: int | None = None,
     return_lse: bool = False,
@@ -647,6 +902,8 @@ def attention(
     query_start: int | None = None,
     sequence_starts: Any = None,
     sequence_lengths: Any = None,
+    layout: Layout | None = None,
+    **unknown: NoReturn,
 ) -> Any:
     """Dilated attention of q [B, Nq, H, D] over k and v [B, N, G, D], where G divides H.
 
@@ -659,12 +916,18 @@ def attention(
     out, lse: arrays to write to. Without them results are new arrays of q's library.
     query_start: the global position of q's first row, where q is a part of the N positions (decoding against a cache).
     sequence_starts, sequence_lengths: the sequences that the N rows consist of, see Context.forward().
+    layout: "bnhd", as said here, or "bhnd", where q, k, v and out are [B, heads, N, D], as those of PyTorch's
+        scaled_dot_product_attention() are; they are used where they lie in both. None: "bnhd", with a warning where
+        that is hardly meant. LSE is [B, H, Nq] in both.
 
     Arrays of NumPy, PyTorch, CuPy, JAX, or anything with __dlpack__, __cuda_array_interface__ or a buffer: float64,
     float32, bfloat16 or float16, used where they lie, with any strides but that of D, which must be 1. The axis B may
     be left out of all together. Device and CUDA stream follow the inputs. The result has no gradient;
     annulus.torch.dilated_attention() has one.
     """
+    if unknown:
+        refuse("annulus.attention()", unknown)
+    check_layout(layout, k)
     options = given(
         causal=causal,
         padding=padding,
@@ -674,10 +937,15 @@ def attention(
         allow_tf32=allow_tf32,
         workspace_limit=workspace_limit,
     )
-    q_view = _arrays.view("q", q)
-    context = cached_context(cached_config(branches, options), q_view.device)
-    call_options = CallOptions(query_start, sequence_starts, sequence_lengths)
-    return context._forward(q_view, k, v, out, lse, return_lse, call_options)
+    config = cached_config(branches, options)
+    given_options = call_options(query_start, sequence_starts, sequence_lengths)
+    arguments = k, v, out, lse, return_lse or lse is not None, given_options, layout
+    kind = _plain.kind_of((q, k, v), (out, lse))
+    results = kind and cached_context(config, CPU)._forward_plain(kind, q, *arguments)
+    if not results:
+        view = _arrays.view("q", q)
+        results = cached_context(config, view.device)._forward_view(view, *arguments)
+    return results if return_lse else results[0]
 
 
 def merge(parts: Iterable[Tuple[Any, Any]], *, out: Any = None, lse: Any = None) -> Tuple[Any, Any]:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 import threading
 import unittest
+from unittest import mock
+import weakref
 
 import capi
 import tap
@@ -118,6 +120,30 @@ class ContextTest(unittest.TestCase):
             annulus.attention(Q, K, V, [(next(lengths), 1)])
 
         self.assertLess(self.growth(cycle), 2 << 20)
+
+    def test_contexts_live_as_long_as_their_configs(self):
+        """However many there are: a training loop over many layers makes none anew."""
+        configs = [annulus.Config([(16, 1), (0, i)]) for i in range(1, 301)]
+        made = []
+        make = annulus.Context.__init__
+
+        def count(context, config, *arguments, **options):
+            made.append(weakref.ref(context))
+            make(context, config, *arguments, **options)
+
+        with mock.patch.object(annulus.Context, "__init__", count):
+            for _ in range(3):
+                for config in configs:
+                    annulus.attention(Q, K, V, config)
+            self.assertEqual(len(made), len(configs))
+            self.assertTrue(all(context() is not None for context in made))
+            for branches in ([(16, 3)], [[16, 3]], [{"segment_length": 16, "dilation": 3}], [annulus.Branch(16, 3)]):
+                for _ in range(3):
+                    annulus.attention(Q, K, V, branches)
+            self.assertLessEqual(len(made), len(configs) + 4)
+        del configs, config
+        gc.collect()
+        self.assertTrue(all(context() is None for context in made[:300]))
 
     def test_the_gil_is_released(self):
         """The ranks of a communicator wait for one another inside their calls; with the GIL held none would come."""

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sequence parallelism over a torch.distributed process group: a process for each of two GPUs, against one GPU.
+"""Sequence parallelism over a torch.distributed process group, against one rank: a process for each of two GPUs, and
+two processes on CPUs.
 
-torch_ranks_test.py runs itself as `torch_ranks_test.py BACKEND DIRECTORY RANK`.
+torch_ranks_test.py runs itself as `torch_ranks_test.py DEVICE BACKEND DIRECTORY RANK`.
 """
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -18,66 +20,102 @@ except ImportError:
     tap.skip_all("needs PyTorch")
 
 import annulus
-from annulus.torch import MultiheadDilatedAttention
+from annulus.torch import MultiheadDilatedAttention, dilated_attention
 
 RANKS = 2
 LENGTH = 1000
 
 
-def compare(group, rank, lengths, shards, dtype, tolerance):
+def compare(device, group, rank, held, shards, dtype, tolerance):
     """One rank's rows of the output and of the input's gradient, and the sum of all ranks' parameter gradients."""
     torch.manual_seed(1)
-    options = {"layer_norm": True, "is_causal": True, "device": "cuda", "dtype": dtype}
+    options = {"layer_norm": True, "is_causal": True, "device": device, "dtype": dtype}
     arguments = (256, 8, [128, 1024], [1, 4])
     alone = MultiheadDilatedAttention(*arguments, **options)
     split = MultiheadDilatedAttention(*arguments, process_group=group, shards=shards, **options)
     split.load_state_dict(alone.state_dict())
-    x, weights = (torch.randn(2, LENGTH, 256, device="cuda", dtype=dtype) for _ in range(2))
-    mine = slice(sum(lengths[:rank]), sum(lengths[: rank + 1]))
+    x, weights = (torch.randn(2, LENGTH, 256, device=device, dtype=dtype) for _ in range(2))
 
     whole = x.clone().requires_grad_()
     wanted = alone(whole)[0]
     (wanted * weights).sum().backward()
-    part = x[:, mine].clone().requires_grad_()
+    part = held.cut(x, rank).clone().requires_grad_()
     found = split(part)[0]
-    (found * weights[:, mine]).sum().backward()
+    (found * held.cut(weights, rank)).sum().backward()
 
     def close(one, other, scale=None):
-        scale = float(other.detach().abs().max()) if scale is None else scale
+        if scale is None:
+            scale = float(other.detach().abs().max()) if other.numel() else 0.0
         torch.testing.assert_close(one, other, rtol=0, atol=tolerance * scale)
 
-    close(found, wanted[:, mine])
-    close(part.grad, whole.grad[:, mine])
+    close(found, held.cut(wanted, rank))
+    close(part.grad, held.cut(whole.grad, rank))
     # The gradient of the keys' bias is 0 but for rounding: the largest of all gradients is the measure.
     scale = max(float(parameter.grad.abs().max()) for parameter in alone.parameters())
     for one, other in zip(split.parameters(), alone.parameters()):
-        dist.all_reduce(one.grad, group=group)
-        close(one.grad, other.grad, scale)
+        total = one.grad.to(torch.promote_types(dtype, torch.float32))  # not every backend knows bfloat16
+        dist.all_reduce(total, group=group)
+        close(total.to(dtype), other.grad, scale)
 
 
-def work(backend, directory, rank):
-    torch.cuda.set_device(rank)
+def refuse(group, rank):
+    """What only one rank has wrong, all refuse; and the group goes on working."""
+    q = torch.zeros(1, 20, 2, 8)
+    for words, arguments, options in (
+        ("rank 1 has 20 rows of q and \\[19, 20\\] of k and v", (q, q[:, rank:], q), {}),
+        ("rank 0 has .* where rank 1 has", (q, q, q.to(torch.float64) if rank else q), {}),
+        ("rank 0 has 20 rows; its shards have 10", (q, q, q), {"shards": [10, 30]}),
+        ("shards has 3 lengths; there are 2 ranks", (q, q, q), {"shards": [10, 20, 10]}),
+        ("rank 0 has None where rank 1 has .*annulus.Shards", (q, q, q), {"shards": [20, 20] if rank else None}),
+    ):
+        try:
+            dilated_attention(*arguments, [(0, 1)], process_group=group, **options)
+        except annulus.ArgumentError as error:
+            assert re.search(words, str(error)), error
+        else:
+            raise AssertionError(words)
+
+
+def work(device, backend, directory, rank):
+    if device == "cuda":
+        torch.cuda.set_device(rank)
     dist.init_process_group(backend, init_method=f"file://{directory}/meeting", rank=rank, world_size=RANKS)
+    group, held = dist.group.WORLD, annulus.Shards([300, 700])
     for shards in (None, [300, 700], "gather"):
-        compare(dist.group.WORLD, rank, [300, 700], shards, torch.float32, 1e-4)
-    compare(dist.new_group(list(range(RANKS))), rank, [500, 500], None, torch.bfloat16, 3e-2)
+        compare(device, group, rank, held, shards, torch.float32, 1e-4)
+    others = dist.new_group(list(range(RANKS)))
+    compare(device, others, rank, annulus.Shards([500, 500]), None, torch.bfloat16, 3e-2)
+    if device == "cpu":
+        refuse(group, rank)
+        zigzag, one = annulus.Shards.zigzag(LENGTH, RANKS), annulus.Shards([0, LENGTH])
+        compare(device, group, rank, zigzag, zigzag, torch.float64, 1e-10)
+        compare(device, group, rank, one, None, torch.float64, 1e-10)
     dist.destroy_process_group()
     print("done")
 
 
-class TorchRanksTest(unittest.TestCase):
-    def test_nccl_group(self):
-        self.run_ranks("nccl")
+GPUS = min(torch.cuda.device_count(), annulus.device_count("cuda"))
 
+
+class TorchRanksTest(unittest.TestCase):
+    @unittest.skipUnless(GPUS >= RANKS, f"needs {RANKS} GPUs")
+    def test_nccl_group(self):
+        self.run_ranks("cuda", "nccl")
+
+    @unittest.skipUnless(GPUS >= RANKS, f"needs {RANKS} GPUs")
     def test_gloo_group(self):
         """The group only carries the id; the rows go over NCCL all the same."""
-        self.run_ranks("gloo")
+        self.run_ranks("cuda", "gloo")
 
-    def run_ranks(self, backend):
+    @unittest.skipUnless(dist.is_available() and dist.is_gloo_available(), "needs torch.distributed with gloo")
+    def test_gloo_group_on_cpus(self):
+        self.run_ranks("cpu", "gloo")
+
+    def run_ranks(self, device, backend):
         with tempfile.TemporaryDirectory() as directory:
             ranks = [
                 subprocess.Popen(
-                    [sys.executable, __file__, backend, directory, str(rank)],
+                    [sys.executable, __file__, device, backend, directory, str(rank)],
                     text=True,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
@@ -95,8 +133,6 @@ class TorchRanksTest(unittest.TestCase):
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        work(sys.argv[1], sys.argv[2], int(sys.argv[3]))
-    elif min(torch.cuda.device_count(), annulus.device_count("cuda")) < RANKS:
-        tap.skip_all(f"needs {RANKS} GPUs")
+        work(*sys.argv[1:4], int(sys.argv[4]))
     else:
         tap.main()

@@ -3,7 +3,7 @@
 
 # Types are no strings here: PyTorch reads the operators' schemas from them.
 import dataclasses
-from typing import Any, Callable, Iterable, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Iterable, Literal, NoReturn, Optional, Sequence, Tuple, Union, overload
 
 import torch
 from torch import Tensor
@@ -12,10 +12,12 @@ from torch.autograd import forward_ad
 from .._arguments import host_integers, integer
 from .._arrays import check_rank
 from .._config import Branch, BranchLike, Config
-from .._context import cached_config, given
+from .._context import cached_config, call_options, check_layout, given
 from .._errors import ArgumentError, UnsupportedError
 from .._shards import Shards
-from . import _ranks
+from .._unknown import refuse
+from ..types import Engine, KeyRule, Layout, Padding
+from . import _flops, _gathered, _ranks
 
 # None before PyTorch 2.1, where nothing is compiled.
 _compiler: Any = getattr(torch, "compiler", None)
@@ -54,20 +56,10 @@ def _forward(
     sequence_lengths: Optional[Sequence[int]],
     ranks: int,
 ) -> Tuple[Tensor, Tensor]:
-    with torch.no_grad():
-        out, lse = q.new_empty(q.shape), _lse_like(q)
-        context = _ranks.context_of(config, q.device, ranks)
-        context.forward(
-            _rows(q),
-            _rows(k),
-            _rows(v),
-            out=out,
-            lse=lse,
-            query_start=query_start,
-            sequence_starts=sequence_starts,
-            sequence_lengths=sequence_lengths,
-        )
-        return out, lse
+    """Where no gradient is wanted of what is called here."""
+    context = _ranks.context_of(config, q.device, ranks)
+    options = call_options(query_start, sequence_starts, sequence_lengths)
+    return context._forward(_rows(q), _rows(k), _rows(v), None, None, True, options, None)
 
 
 def _backward(
@@ -84,27 +76,17 @@ def _backward(
     sequence_lengths: Optional[Sequence[int]],
     ranks: int,
 ) -> Tuple[Tensor, Tensor, Tensor]:
-    with torch.no_grad():
-        d_out = torch.zeros_like(out) if d_out is None else _rows(d_out)
-        context = _ranks.context_of(config, q.device, ranks)
-        return context.backward(
-            _rows(q),
-            _rows(k),
-            _rows(v),
-            out,
-            lse,
-            d_out,
-            d_lse=d_lse,
-            query_start=query_start,
-            sequence_starts=sequence_starts,
-            sequence_lengths=sequence_lengths,
-        )
+    """Where no gradient is wanted of what is called here."""
+    d_out = torch.zeros_like(out) if d_out is None else _rows(d_out)
+    context = _ranks.context_of(config, q.device, ranks)
+    arrays = (_rows(q), _rows(k), _rows(v), out, lse, d_out, d_lse, None, None, None)
+    return context._backward(arrays, call_options(query_start, sequence_starts, sequence_lengths), None)
 
 
 def _make_operators() -> Tuple[Any, Any]:
     """Registers annulus::forward and annulus::backward, which torch.compile leaves in its graphs as they are."""
-    forward = torch.library.custom_op("annulus::forward", _forward, mutates_args=())
-    backward = torch.library.custom_op("annulus::backward", _backward, mutates_args=())
+    forward = torch.library.custom_op("annulus::forward", torch.no_grad()(_forward), mutates_args=())
+    backward = torch.library.custom_op("annulus::backward", torch.no_grad()(_backward), mutates_args=())
 
     @forward.register_fake
     def _(q, k, v, config, query_start, sequence_starts, sequence_lengths, ranks):
@@ -119,7 +101,7 @@ def _make_operators() -> Tuple[Any, Any]:
 
 # Before PyTorch 2.4 there are no custom operators.
 _have_operators = hasattr(torch.library, "custom_op")
-_forward_pass, _backward_pass = _make_operators() if _have_operators else (_forward, _backward)
+_forward_pass, _backward_pass = _make_operators() if _have_operators else (_forward, torch.no_grad()(_backward))
 
 
 # --- The derivative: one, in reverse mode. What needs another is refused, for PyTorch would take it for zero.
@@ -219,15 +201,65 @@ class _Attention(torch.autograd.Function):
 
 _apply = _untraced(_Attention.apply)
 
+
+# --- The same where nothing but autograd watches. The way above costs a call up to a hundred microseconds.
+
+_transforms_active: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
+_dispatch_modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
+
+
+def _unwatched() -> bool:
+    """Whether no transform of torch.func, no dispatch mode (such as FlopCounterMode), no forward-mode derivative and no
+    tracing wants to see operators."""
+    return not (
+        _transforms_active() or _dispatch_modes() or forward_ad._current_level >= 0 or torch._C._get_tracing_state()
+    )
+
+
+class _UnwatchedAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> Any:
+        output = _forward(*inputs)
+        _Attention.setup_context(ctx, inputs, output)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, d_out: Any, d_lse: Any) -> Any:
+        if d_out is None and d_lse is None:
+            return (None,) * 8
+        inputs = (d_out, d_lse, *ctx.saved_tensors, *ctx.options)
+        plainly = not torch.is_grad_enabled() and _unwatched()  # else with create_graph, or under vmap, for example
+        gradients = _backward(*inputs) if plainly else _Gradients.apply(*inputs)
+        return (*gradients, *(None,) * 5)
+
+
+def _attend_unwatched(*inputs: Any) -> Tuple[Tensor, Tensor]:
+    q, k, v = inputs[:3]
+    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+        return _UnwatchedAttention.apply(*inputs)
+    return _forward(*inputs)
+
+
+if not _have_operators:  # and so nothing tells torch.compile to stay away
+    _attend_unwatched = _untraced(_attend_unwatched)
+
 if _have_operators:
     _forward_pass.register_autograd(_Attention.backward, setup_context=_Attention.setup_context)
+    _flops.register()
 
 
 def _compiling() -> bool:
     return _have_operators and torch.compiler.is_compiling()
 
 
+# Tensors of other classes may want to see operators.
+_TENSORS = (Tensor, torch.nn.Parameter)
+
+
 def _attend(*inputs: Any) -> Tuple[Tensor, Tensor]:
+    q, k, v = inputs[:3]
+    if not _compiling() and type(q) in _TENSORS and type(k) in _TENSORS and type(v) in _TENSORS and _unwatched():
+        return _attend_unwatched(*inputs)
     # An operator in a compiled graph would drop tangents; a Function that is not traced refuses them.
     if _compiling() and forward_ad._current_level < 0:
         return _forward_pass(*inputs)
@@ -273,6 +305,79 @@ def config_text(branches: Any, options: dict) -> str:
 
 
 _number_of = _untraced(_ranks.number_of)
+_attend_gathered = _untraced(_gathered.attend_gathered)
+
+
+@overload
+def dilated_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    branches: Union[Config, Iterable[BranchLike]],
+    *,
+    causal: Optional[bool] = None,
+    padding: Optional[Padding] = None,
+    key_rule: Optional[KeyRule] = None,
+    scale: Optional[float] = None,
+    engine: Optional[Engine] = None,
+    allow_tf32: Optional[bool] = None,
+    workspace_limit: Optional[int] = None,
+    return_lse: Literal[False] = False,
+    query_start: Optional[int] = None,
+    sequence_starts: Any = None,
+    sequence_lengths: Any = None,
+    process_group: Any = None,
+    shards: Union[Shards, Sequence[int], Literal["gather"], None] = None,
+    layout: Optional[Layout] = None,
+) -> Tensor: ...
+
+
+@overload
+def dilated_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    branches: Union[Config, Iterable[BranchLike]],
+    *,
+    causal: Optional[bool] = None,
+    padding: Optional[Padding] = None,
+    key_rule: Optional[KeyRule] = None,
+    scale: Optional[float] = None,
+    engine: Optional[Engine] = None,
+    allow_tf32: Optional[bool] = None,
+    workspace_limit: Optional[int] = None,
+    return_lse: Literal[True],
+    query_start: Optional[int] = None,
+    sequence_starts: Any = None,
+    sequence_lengths: Any = None,
+    process_group: Any = None,
+    shards: Union[Shards, Sequence[int], Literal["gather"], None] = None,
+    layout: Optional[Layout] = None,
+) -> Tuple[Tensor, Tensor]: ...
+
+
+@overload
+def dilated_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    branches: Union[Config, Iterable[BranchLike]],
+    *,
+    causal: Optional[bool] = None,
+    padding: Optional[Padding] = None,
+    key_rule: Optional[KeyRule] = None,
+    scale: Optional[float] = None,
+    engine: Optional[Engine] = None,
+    allow_tf32: Optional[bool] = None,
+    workspace_limit: Optional[int] = None,
+    return_lse: bool,
+    query_start: Optional[int] = None,
+    sequence_starts: Any = None,
+    sequence_lengths: Any = None,
+    process_group: Any = None,
+    shards: Union[Shards, Sequence[int], Literal["gather"], None] = None,
+    layout: Optional[Layout] = None,
+) -> Any: ...
 
 
 def dilated_attention(
@@ -282,10 +387,10 @@ def dilated_attention(
     branches: Union[Config, Iterable[BranchLike]],
     *,
     causal: Optional[bool] = None,
-    padding: Optional[str] = None,
-    key_rule: Optional[str] = None,
+    padding: Optional[Padding] = None,
+    key_rule: Optional[KeyRule] = None,
     scale: Optional[float] = None,
-    engine: Optional[str] = None,
+    engine: Optional[Engine] = None,
     allow_tf32: Optional[bool] = None,
     workspace_limit: Optional[int] = None,
     return_lse: bool = False,
@@ -293,7 +398,9 @@ def dilated_attention(
     sequence_starts: Any = None,
     sequence_lengths: Any = None,
     process_group: Any = None,
-    shards: Union[Shards, Sequence[int], str, None] = None,
+    shards: Union[Shards, Sequence[int], Literal["gather"], None] = None,
+    layout: Optional[Layout] = None,
+    **unknown: NoReturn,
 ) -> Any:
     """Dilated attention of q [B, Nq, H, D] over k and v [B, N, G, D], where G divides H; differentiable.
 
@@ -306,17 +413,27 @@ def dilated_attention(
         starts (cu_seqlens) for packed ones, lengths alone for padded batch entries. Integers in host memory: lists,
         NumPy arrays or CPU tensors. With process_group they count the rows of all ranks, and are the same on each.
     process_group: each rank of this torch.distributed group holds a shard of the sequence in q, k, v and gets its shard
-        of the result; gradients of q, k and v are those of the sum of all ranks' losses. Tensors are on a GPU each. An
-        annulus.Comm does as well.
+        of the result; gradients of q, k and v are those of the sum of all ranks' losses. Tensors are on a GPU each, or,
+        to try a program without GPUs, on the CPU, where every rank gathers all keys and values. An annulus.Comm does as
+        well.
     shards: with process_group, annulus.Shards, which ranks with several need (zigzag, under a causal mask), or how many
         positions each rank holds, as a check, or "gather" to ask the group at each call; None: each has what its tensors
         hold, of any lengths, and nothing has to be said.
+    layout: "bnhd", as said here, or "bhnd", where q, k, v and out (and their gradients) are [B, heads, N, D], as those
+        of scaled_dot_product_attention() are; nothing is copied in either. None: "bnhd", with a warning where that is
+        hardly meant. lse is [B, H, Nq] in both.
 
     Returns out [B, Nq, H, D] in q's dtype, with return_lse (out, lse). The gradient is the true derivative. It exists
     once and in reverse mode: backward(), torch.autograd.grad, torch.func.grad, vjp and jacrev give it, torch.func.vmap
     works with and without them (torch.func from PyTorch 2.0 on); forward mode (torch.func.jvp, jacfwd) and derivatives
     of the gradient raise UnsupportedError. Under autocast q, k and v become autocast's dtype.
     """
+    if unknown:
+        refuse("annulus.torch.dilated_attention()", unknown)
+    if layout is not None or not _compiling():  # where shapes may be symbols
+        check_layout(layout, k)
+    if layout == "bhnd":
+        q, k, v = (_exchanged(name, tensor) for name, tensor in (("q", q), ("k", k), ("v", v)))
     options = given(
         causal=causal,
         padding=padding,
@@ -328,9 +445,26 @@ def dilated_attention(
     )
     text = branches._text if isinstance(branches, Config) and not options else config_text(branches, options)
     out, lse = attend(
-        q, k, v, text, query_start, process_group, shards, sequence_starts=sequence_starts, sequence_lengths=sequence_lengths
+        q,
+        k,
+        v,
+        text,
+        query_start,
+        process_group,
+        shards,
+        sequence_starts=sequence_starts,
+        sequence_lengths=sequence_lengths,
     )
+    if layout == "bhnd":
+        out = out.transpose(-3, -2)
     return (out, lse) if return_lse else out
+
+
+def _exchanged(name: str, tensor: Any) -> Tensor:
+    """[B, heads, N, D] as [B, N, heads, D]."""
+    check_tensor(name, tensor)
+    check_rank(name, tensor.dim())
+    return tensor.transpose(-3, -2)
 
 
 def check_tensor(name: str, tensor: Any) -> None:
@@ -345,6 +479,15 @@ def check_tensor(name: str, tensor: Any) -> None:
 
 def _check(name: str, tensor: Any, q: Tensor) -> None:
     """What operators and autograd would not refuse, or in words of their own."""
+    if (
+        type(tensor) is Tensor
+        and tensor.is_cpu
+        and q.is_cpu
+        and tensor.layout is torch.strided
+        and 3 <= tensor.dim() <= 4
+    ):
+        if not tensor.is_nested:
+            return  # as is said at length below
     check_tensor(name, tensor)
     if tensor.device != q.device:
         raise ArgumentError(f"{name} is on {tensor.device}, q on {q.device}; they must be on the same device")
@@ -381,6 +524,10 @@ def attend(
         query_start = integer("query_start", query_start)
     if process_group is None and shards is not None:
         raise ArgumentError(f"shards is {shards!r}; it needs process_group, the ranks that hold them")
-    ranks = 0 if process_group is None else _number_of(process_group, shards, q)
     starts, lengths = _numbers("sequence_starts", sequence_starts), _numbers("sequence_lengths", sequence_lengths)
+    if q.device.type == "cpu" and _ranks.is_group(process_group):
+        if query_start is not None:
+            raise UnsupportedError("query_start with a process group and tensors on the CPU; leave one of them out")
+        return _attend_gathered(attend, q, k, v, config, process_group, shards, starts, lengths)
+    ranks = 0 if process_group is None else _number_of(process_group, shards, q)
     return _attend(*_cast(q, k, v), config, query_start, starts, lengths, ranks)

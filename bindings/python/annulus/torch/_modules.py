@@ -88,7 +88,7 @@ class MultiheadDilatedAttention(nn.Module):
         self.process_group = process_group
         self.shards = shards
         self.config = Config(_branches(segment_lengths, dilation_rates), **options)
-        self._texts = tuple(self.config.replace(causal=causal)._text for causal in (False, True))
+        self._configs = tuple(self.config.replace(causal=causal) for causal in (False, True))
 
         place = {"device": device, "dtype": dtype}
         # In the order of LongNet's published code: what is saved by order, as optimizers' states are, relies on it.
@@ -159,8 +159,8 @@ class MultiheadDilatedAttention(nn.Module):
         q = self._heads(self.q_proj(query), self.num_heads)
         k = self._heads(self.k_proj(key), self.kv_heads)
         v = self._heads(self.v_proj(value), self.kv_heads)
-        text = self._texts[1 if causal else 0]
-        out, _ = attend(q, k, v, text, process_group=self.process_group, shards=self.shards)
+        config = self._configs[1 if causal else 0]
+        out, _ = attend(q, k, v, config._text, process_group=self.process_group, shards=self.shards)
         out = self._batch_first(out).flatten(-2)
         if self.inner_attn_ln is not None:
             out = self.inner_attn_ln(out.to(self.inner_attn_ln.weight.dtype))  # under autocast they differ

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from typing import Any, Optional, Sequence, Tuple, Union
+from typing import Any, List, Optional, Sequence, Tuple, Union
 
 import torch
 
@@ -40,20 +40,24 @@ _by_number: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
 _by_group: dict = {}
 
 
+def is_group(group: Any) -> bool:
+    """Whether it is a process group of torch.distributed."""
+    if group is None or isinstance(group, Comm):
+        return False
+    import torch.distributed as dist
+
+    return dist.is_available() and isinstance(group, dist.ProcessGroup)
+
+
 def _comm_of_group(group: Any, device: torch.device) -> Comm:
     """The NCCL communicator over a process group's ranks, made once for each device, and once more after reconnect().
     Collective when it is made."""
     import torch.distributed as dist
 
-    if not isinstance(group, dist.ProcessGroup):
+    if not is_group(group):
         raise ArgumentError(
             f"process_group is {group!r}; it must be a group of torch.distributed with this rank in it, or an "
             "annulus.Comm"
-        )
-    if device.type != "cuda":
-        raise UnsupportedError(
-            f"a process group with tensors on the {device.type}: ranks of torch.distributed need CUDA tensors, "
-            "which annulus exchanges over NCCL"
         )
     key = group, device
     if key not in _by_group:
@@ -110,6 +114,17 @@ def number_of(group: Any, shards: Union[Shards, Sequence[int], str, None], q: to
         ranks = known[of_ranks] = Ranks(comm, of_ranks)
         _by_number[ranks.number] = ranks
     return known[of_ranks].number
+
+
+def rows_of(ranks: int) -> Tuple[int, List[slice]]:
+    """The length of the sequence, and this rank's positions, of ranks that stand for a number."""
+    found = _by_number[ranks]
+    if found.shards is None:
+        raise UnsupportedError(
+            "the FLOPs of a rank are not known without shards: say shards=annulus.Shards(...), the ranks' lengths or "
+            "'gather' beside process_group"
+        )
+    return found.shards.length, found.shards.slices(found.comm.rank)
 
 
 def context_of(text: str, device: torch.device, ranks: int) -> Context:

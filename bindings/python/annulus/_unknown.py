@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arguments that other libraries have."""
+
+from __future__ import annotations
+
+from typing import Any, Mapping
+
+from ._errors import ArgumentError
+from .types import ConfigChanges
+
+# What other libraries call it, and what there is here instead.
+_ELSEWHERE: Mapping[str, str] = {
+    **dict.fromkeys(("is_causal", "is_causal_attention"), "use causal="),
+    **dict.fromkeys(("softmax_scale", "sm_scale", "scaling"), "use scale="),
+    **dict.fromkeys(
+        ("dropout_p", "dropout", "p"), "there is no dropout of attention weights; leave it out where it is 0"
+    ),
+    **dict.fromkeys(
+        ("window_size", "sliding_window", "local_window_size"),
+        "there is no sliding window; branches=[(w, 1)] cuts the sequence into segments of w positions instead",
+    ),
+    **dict.fromkeys(
+        ("attn_mask", "attn_bias", "attention_mask", "mask", "bias", "block_mask"),
+        "there are no masks and no bias; use causal=, sequence_lengths= for a padded batch or sequence_starts= for "
+        "packed sequences",
+    ),
+    **dict.fromkeys(
+        ("key_padding_mask", "seqused_k"), "use sequence_lengths=, the rows of each batch entry that count"
+    ),
+    **dict.fromkeys(("cu_seqlens", "cu_seqlens_q", "cu_seqlens_k", "cu_seq_lens"), "use sequence_starts="),
+    **dict.fromkeys(("max_seqlen", "max_seqlen_q", "max_seqlen_k"), "it follows from sequence_starts; leave it out"),
+    **dict.fromkeys(("cache_seqlens", "q_start"), "use query_start=, the position of q's first row among k's"),
+    **dict.fromkeys(("alibi_slopes", "softcap", "score_mod"), "scores are scale * q.k and nothing else; leave it out"),
+    "enable_gqa": "k and v may have fewer heads than q without it; leave it out",
+    **dict.fromkeys(
+        ("return_attn_probs", "return_softmax", "return_softmax_lse", "need_weights"),
+        "use return_lse=True, which gives the logarithms of the softmax's denominators; weights there are none",
+    ),
+    **dict.fromkeys(("tensor_layout", "qkv_format", "input_layout"), "use layout='bnhd' or 'bhnd'"),
+    **dict.fromkeys(("op", "backend"), "use engine="),
+    **dict.fromkeys(
+        ("segment_length", "segment_lengths", "dilated_ratio", "dilation_rates", "dilations"),
+        "use branches=, a list of (segment length, dilation)",
+    ),
+}
+
+
+def refuse(function: str, unknown: Mapping[str, Any]) -> None:
+    """Raises for arguments that a function does not have, if there are any: ArgumentError for those that other
+    libraries have, with what there is here instead, and TypeError for any other."""
+    for name in unknown:
+        instead = _ELSEWHERE.get(name)
+        if name in ConfigChanges.__annotations__:
+            instead = "it is an option of annulus.Config, which a Context is made with"
+        if instead is None:
+            raise TypeError(f"{function} has no argument {name!r}")
+        raise ArgumentError(f"{name} is no argument of {function}: {instead}")

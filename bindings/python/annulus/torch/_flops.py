@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many floating-point operations the operators are, for torch.utils.flop_counter.FlopCounterMode."""
+
+from __future__ import annotations
+
+from typing import Any, List, Sequence
+
+import torch
+
+from .._arrays import CPU
+from .._config import from_text
+from .._context import Estimate, cached_context
+from . import _ranks
+
+
+def _estimates(
+    q: Sequence[int],
+    k: Sequence[int],
+    config: str,
+    query_start: int | None,
+    starts: Sequence[int] | None,
+    lengths: Sequence[int] | None,
+    ranks: int,
+) -> List[Estimate]:
+    """What a call on tensors of these shapes costs; on a rank with several shards, each of them."""
+    # The engine changes nothing of the count, and a context on a CPU knows them all but cannot be made with each.
+    context = cached_context(from_text(config).replace(engine="auto"), CPU)
+    heads, head_dim = q[-2:]
+    batch = q[0] if len(q) == 4 else 1
+    if ranks:
+        length, windows = _ranks.rows_of(ranks)
+    else:
+        length, windows = k[-3], [slice(query_start or 0, (query_start or 0) + q[-3])]
+    return [
+        context.estimate(
+            length,
+            heads,
+            head_dim,
+            kv_heads=k[-2],
+            batch=batch,
+            query_start=window.start,
+            query_length=window.stop - window.start,
+            sequence_starts=starts,
+            sequence_lengths=lengths,
+        )
+        for window in windows
+    ]
+
+
+def _forward_flops(
+    q: Any, k: Any, v: Any, config: str, query_start: Any, starts: Any, lengths: Any, ranks: int, **_: Any
+) -> int:
+    estimates = _estimates(q, k, config, query_start, starts, lengths, ranks)
+    return round(sum(estimate.forward_flops for estimate in estimates))
+
+
+def _backward_flops(
+    d_out: Any,
+    d_lse: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    out: Any,
+    lse: Any,
+    config: str,
+    query_start: Any,
+    starts: Any,
+    lengths: Any,
+    ranks: int,
+    **_: Any,
+) -> int:
+    estimates = _estimates(q, k, config, query_start, starts, lengths, ranks)
+    return round(sum(estimate.backward_flops for estimate in estimates))
+
+
+def register() -> None:
+    """Makes FlopCounterMode count annulus::forward and annulus::backward."""
+    from torch.utils.flop_counter import register_flop_formula
+
+    register_flop_formula(torch.ops.annulus.forward)(_forward_flops)
+    register_flop_formula(torch.ops.annulus.backward)(_backward_flops)

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks of a torch.distributed group whose tensors are on CPUs: every rank gathers the keys and values of all.
+
+For trying a program of several ranks where there are no GPUs: the results and gradients are those of one rank, but
+memory and traffic are those of all keys and values on each rank. An annulus.Comm of MPI's sends only what is attended
+to.
+"""
+
+from typing import Any, Optional, Sequence, Tuple, Union
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from .._errors import ArgumentError
+from .._shards import Shards, shards_of
+
+
+class _Gather(torch.autograd.Function):
+    """The rows [..., N, heads, D] of all ranks, from each rank's own; the gradient is that of the sum of all losses."""
+
+    @staticmethod
+    def forward(ctx: Any, own: Tensor, group: Any, shards: Shards) -> Tensor:
+        import torch.distributed as dist
+
+        ctx.group, ctx.shards = group, shards
+        rows = [shards.rows(rank) for rank in range(dist.get_world_size(group))]
+        *batch, _, heads, dim = own.shape
+        padded = own.new_zeros((*batch, max(rows), heads, dim))
+        padded.narrow(-3, 0, own.shape[-3]).copy_(own)
+        parts = [torch.empty_like(padded) for _ in rows]
+        # As bytes, since not every backend knows every dtype.
+        dist.all_gather([part.view(torch.uint8) for part in parts], padded.view(torch.uint8), group=group)
+        return shards.join([part.narrow(-3, 0, count) for part, count in zip(parts, rows)], axis=-3)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_all: Tensor) -> Tuple[Tensor, None, None]:
+        import torch.distributed as dist
+
+        total = d_all.to(torch.float64 if d_all.dtype == torch.float64 else torch.float32).contiguous().clone()
+        dist.all_reduce(total, group=ctx.group)
+        return ctx.shards.cut(total, dist.get_rank(ctx.group), axis=-3).to(d_all.dtype), None, None
+
+
+def _agreed_shards(q: Tensor, k: Tensor, v: Tensor, group: Any, shards: Any, others: Tuple[Any, ...]) -> Shards:
+    """The shards of the ranks. Each says what it was given, so that all raise where one has something wrong."""
+    import torch.distributed as dist
+
+    if isinstance(shards, str) and shards != "gather":
+        raise ArgumentError(f"shards is {shards!r}; it must be None, 'gather', annulus.Shards or the ranks' lengths")
+    given = None if isinstance(shards, str) else shards_of(shards)
+    rows = tuple(tensor.shape[-3] for tensor in (q, k, v))
+    rest = tuple(tuple(tensor.shape[:-3] + tensor.shape[-2:]) for tensor in (q, k, v))
+    dtypes = tuple(str(tensor.dtype) for tensor in (q, k, v))
+    said: list = [None] * dist.get_world_size(group)
+    dist.all_gather_object(said, (rows, (rest, dtypes, repr(given), *others)), group=group)
+    for rank, ((q_rows, *kv_rows), theirs) in enumerate(said):
+        for one, other in zip(said[0][1], theirs):
+            if one != other:
+                raise ArgumentError(f"rank 0 has {one} where rank {rank} has {other}; they must be the same")
+        if kv_rows != [q_rows, q_rows]:
+            raise ArgumentError(
+                f"rank {rank} has {q_rows} rows of q and {kv_rows} of k and v; they must be equally many"
+            )
+    found = Shards([q_rows for (q_rows, *_), _ in said]) if given is None else given
+    found._arguments(len(said))  # refuses another number of ranks
+    for rank, ((q_rows, *_), _) in enumerate(said):
+        if q_rows != found.rows(rank):
+            raise ArgumentError(f"rank {rank} has {q_rows} rows; its shards have {found.rows(rank)}")
+    return found
+
+
+def attend_gathered(
+    attend: Any,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    config: str,
+    group: Any,
+    shards: Union[Shards, Sequence[int], str, None],
+    sequence_starts: Optional[Sequence[int]],
+    sequence_lengths: Optional[Sequence[int]],
+) -> Tuple[Tensor, Tensor]:
+    """(out, lse) of this rank's rows. attend: what computes them on one rank. Collective, and so is its backward."""
+    import torch.distributed as dist
+
+    of_ranks = _agreed_shards(q, k, v, group, shards, (config, sequence_starts, sequence_lengths))
+    all_k, all_v = _Gather.apply(k, group, of_ranks), _Gather.apply(v, group, of_ranks)
+    outs, lses, row = [], [], 0
+    for window in of_ranks.slices(dist.get_rank(group)):
+        count = window.stop - window.start
+        if count == 0:
+            continue
+        out, lse = attend(
+            q.narrow(-3, row, count),
+            all_k,
+            all_v,
+            config,
+            window.start,
+            sequence_starts=sequence_starts,
+            sequence_lengths=sequence_lengths,
+        )
+        outs.append(out)
+        lses.append(lse)
+        row += count
+    if not outs:  # this rank has no rows, and takes part in the others' backward
+        out = q + 0 * (all_k.sum() + all_v.sum())
+        lse_dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
+        return out, out.sum(-1, dtype=lse_dtype).transpose(-1, -2)
+    return torch.cat(outs, -3), torch.cat(lses, -1)
