@@ -11,24 +11,29 @@ TOKENS, HEADS, KV_HEADS, DIM, BATCH = 83, 4, 2, 16, 2
 SIZES = ["--tokens", TOKENS, "--heads", HEADS, "--kv-heads", KV_HEADS, "--head-dim", DIM, "--batch", BATCH]
 
 
-def shards(ranks):
-    each, more = divmod(TOKENS, ranks)
-    start = 0
-    for rank in range(ranks):
-        length = each + (rank < more)
-        yield slice(start, start + length)
-        start += length
+def shards(ranks, rule="even"):
+    """The positions of each rank, in ranges."""
+    if rule == "even":
+        return [[piece] for piece in np.array_split(np.arange(TOKENS), ranks)]
+    pieces = np.array_split(np.arange(TOKENS), 2 * ranks)
+    pairs = [[pieces[i], pieces[-1 - i]] for i in range(ranks - 1)]
+    return pairs + [[np.concatenate(pieces[ranks - 1:ranks + 1])]]  # the last rank's two lie side by side
 
 
-def counts(branch, shard, causal):
-    """(query, key) pairs of the queries of a shard, and key/value rows outside it that they attend to."""
+def counts(branch, ranges, causal):
+    """(query, key) pairs of the queries of a rank, and key/value rows of others that they attend to: those of each
+    range, which is sent its own."""
     keys, _ = oracle.branch_keys(TOKENS, HEADS, **branch)
     if causal:
         keys = keys * np.tri(TOKENS, dtype=int)
-    keys = keys[:, shard]
-    wanted = keys.reshape(KV_HEADS, HEADS // KV_HEADS, *keys.shape[1:]).any((1, 2))
-    wanted[:, shard] = False
-    return BATCH * int(keys.sum()), BATCH * int(wanted.sum())
+    own = np.concatenate(ranges)
+    pairs = rows = 0
+    for part in ranges:
+        wanted = keys[:, part].reshape(KV_HEADS, HEADS // KV_HEADS, len(part), TOKENS).any((1, 2))
+        wanted[:, own] = False
+        pairs += BATCH * int(keys[:, part].sum())
+        rows += BATCH * int(wanted.sum())
+    return pairs, rows
 
 
 class PlanTest(ProgramTest):
@@ -38,11 +43,13 @@ class PlanTest(ProgramTest):
 
     def test_sums_over_ranks_and_branches(self):
         for ranks in (1, 2, 5, 83, 100):
-            for causal in (False, True):
-                with self.subTest(ranks=ranks, causal=causal):
-                    problem, cost, branches = self.plan("--ranks", ranks, *BRANCH_OPTIONS, *["--causal"] * causal)
-                    self.assertEqual(problem["tokens_per_rank"], -(-TOKENS // ranks))
-                    per_shard = [[counts(branch, shard, causal) for branch in BRANCHES] for shard in shards(ranks)]
+            for causal, rule in ((False, "even"), (True, "even"), (False, "zigzag"), (True, "zigzag")):
+                with self.subTest(ranks=ranks, causal=causal, rule=rule):
+                    problem, cost, branches = self.plan("--ranks", ranks, *BRANCH_OPTIONS, *["--causal"] * causal,
+                                                        "--shards", rule)
+                    of_ranks = shards(ranks, rule)
+                    self.assertEqual(problem["tokens_per_rank"], max(sum(map(len, ranges)) for ranges in of_ranks))
+                    per_shard = [[counts(branch, ranges, causal) for branch in BRANCHES] for ranges in of_ranks]
                     pairs = np.array(per_shard, float)[..., 0]
                     rows = np.array(per_shard)[..., 1]
                     for key, factor in (("forward_flops", 4 * DIM), ("backward_flops", 10 * DIM)):
@@ -62,6 +69,14 @@ class PlanTest(ProgramTest):
                     self.assertEqual([row["largest_rank_remote_bytes"] for row in branches],
                                      list(row_bytes * rows.max(0)))
                     self.assertAlmostEqual(sum(row["forward_flops_share"] for row in branches), 1)
+
+    def test_zigzag_shares_causal_work_evenly(self):
+        """Of one branch over all of 8000 positions: with even shards the last of 4 ranks has 7/4 of the mean."""
+        for rule, largest in (("even", 7 / 4), ("zigzag", 1)):
+            plan = run_json("plan", "--tokens", 8000, "--heads", 1, "--head-dim", 8, "--branch", "0:1", "--causal",
+                            "--ranks", 4, "--shards", rule)
+            flops = next(row for row in plan["cost"] if row["quantity"] == "forward_flops")
+            self.assertAlmostEqual(flops["largest_rank"] / (flops["total"] / 4), largest, delta=0.001)
 
     def test_memory(self):
         for dtype, element, statistic in (("float64", 8, 8), ("float32", 4, 4), ("bfloat16", 2, 4), ("float16", 2, 4)):

@@ -167,6 +167,19 @@ Config PatternOptions::config(std::int32_t heads) const {
     return config;
 }
 
+std::vector<Config> PatternOptions::one_by_one(std::int32_t heads) const {
+    const Config all = config(heads);
+    std::vector<Config> configs;
+    for (std::int32_t i = 0; i < annulus_config_branch_count(all.get()); ++i) {
+        annulus_branch branch = ANNULUS_BRANCH_INIT(0, 1);
+        check(annulus_config_get_branch(all.get(), i, &branch));
+        configs.push_back(make_config());
+        check(annulus_config_add_branch(configs.back().get(), &branch, nullptr));
+        check(annulus_config_set_causal(configs.back().get(), causal));
+    }
+    return configs;
+}
+
 std::vector<std::string> PatternOptions::labels() const {
     std::vector<std::string> labels;
     for (const std::string &preset : presets)
