@@ -95,6 +95,18 @@ class PlanTest(ProgramTest):
                     sum(cost[key]["total"] for key in
                         ("tensor_bytes", "gradient_bytes", "backward_workspace_bytes")))
 
+    def test_units_of_numbers(self):
+        sizes = ["--heads", 2, "--head-dim", 8]
+        for text, number in (("1M", 10 ** 6), ("3k", 3000), ("3K", 3000), ("2G", 2 * 10 ** 9), ("1T", 10 ** 12),
+                             ("2Ki", 2048), ("5Mi", 5 << 20), ("1Gi", 1 << 30), ("1Ti", 1 << 40), ("77", 77)):
+            with self.subTest(text):
+                plan = run_json("plan", "--tokens", text, *sizes, "--branch", "64:1")
+                self.assertEqual(plan["problem"]["tokens"], number)
+        cost = [run_json("plan", "--tokens", "1M", *sizes, *more)["cost"] for more in (
+            ["--branch", "2Ki:1", "--branch", "1M:1k,phase=fixed:1k", "--preset", "longnet:1Ki,2,2,2"],
+            ["--branch", "2048:1", "--branch", "1000000:1000,phase=fixed:1000", "--preset", "longnet:1024,2,2,2"])]
+        self.assertEqual(*cost)
+
     def test_labels_of_branches(self):
         for options, labels in (
                 (["--preset", "longnet:2048,4,2,3", "--branch", "5:1,query=every"],

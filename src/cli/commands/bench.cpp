@@ -234,6 +234,7 @@ void add_bench_command(CLI::App &program) {
                    "The tokens are those of each rank, and one rank computes as many; else it computes all")
         ->group("Ranks");
     add_format_option(*command, options->format);
+    command->footer("annulus bench --tokens 8Ki --heads 4 --head-dim 64 --branch 1Ki:1 --branch 4Ki:4 --causal");
     command->callback([options] { bench(*options); });
 }
 
