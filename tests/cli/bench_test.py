@@ -83,7 +83,18 @@ class BenchTest(ProgramTest):
 class InfoTest(ProgramTest):
     def test_info(self):
         info = run_json("info")
-        self.assertEqual([row["name"] for row in info["engines"]][:3], ["auto", "reference", "cpu"])
+        runs = {(row["name"], row["device"]): row["runs"] for row in info["engines"]}
+        for name, runs_on_cpu in (("auto", True), ("reference", True), ("cpu", True), ("gemm", False), ("fused", False)):
+            self.assertEqual(runs[name, "cpu"], runs_on_cpu)
+        for row in info["engines"]:
+            self.assertEqual(row["runs"], row["obstacle"] is None)
+            if not row["runs"]:
+                self.assertGreater(len(row["obstacle"]), 20)
+        devices = {device for _, device in runs}
+        count = info["devices"][1]["count"]
+        self.assertEqual(devices, {"cpu", *(f"cuda:{i}" for i in range(count))} if count else {"cpu", "cuda"})
+        self.assertEqual({runs[name, device] for name in ("auto", "gemm") for device in devices - {"cpu"}}, {count > 0})
+        self.assert_runs_as_told(runs)
         self.assertEqual([row["kind"] for row in info["devices"]], ["cpu", "cuda"])
         self.assertEqual(info["devices"][0]["count"], 1)
         self.assertEqual(len(info.get("cuda_devices", [])), info["devices"][1]["count"])
@@ -91,6 +102,15 @@ class InfoTest(ProgramTest):
         text = run("info")
         self.assertEqual((text.returncode, text.stderr), (0, ""))
         self.assertIn(info["build"]["build_info"], text.stdout)
+
+    def assert_runs_as_told(self, runs):
+        """What attend says is what info says."""
+        self.save_inputs((1, 64, 1, 64))
+        for (name, device), expected in runs.items():
+            with self.subTest(name, device=device):
+                arguments = self.attend_arguments("--dtype", "bfloat16", "--branch", "0:1", "--engine", name,
+                                                  "--device", device)
+                self.assertEqual(run(*arguments).returncode, 0 if expected else 2)
 
     def test_version_and_help(self):
         version = run("--version")
