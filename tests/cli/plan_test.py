@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """annulus plan: its sums against counts of the definition's pairs and rows."""
 
+import re
+import xml.etree.ElementTree
+
 from program import ProgramTest, np, run, run_json
 import oracle
 import tap
@@ -150,6 +153,79 @@ class PlanTest(ProgramTest):
                                                 (9, 2 ** 40, 4, 8, 1), (9, 4, -4, 8, 1)))):
             with self.subTest(options=options):
                 self.assert_refused(run("plan", *options))
+
+
+class PictureTest(ProgramTest):
+    """The drawn cells against the definition's mask."""
+
+    def draw(self, tokens, heads, *options):
+        """Of each head the shades of the cells; the largest number that is told."""
+        path = self.path("pattern.svg")
+        result = run("plan", "--tokens", tokens, "--heads", heads, "--head-dim", 8, *options, "--svg", path)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        self.assertIn("Cost", result.stdout)
+        svg = xml.etree.ElementTree.parse(path).getroot()
+        side = -(-tokens // -(-tokens // 128))
+        panels, name = {}, "{http://www.w3.org/2000/svg}"
+        for panel in svg.iter(name + "g"):
+            shades = np.zeros((side, side), int)
+            for drawn in panel.iter(name + "path"):
+                for x, y, length, back in re.findall(r"M(\d+) (\d+)h(\d+)v1h-(\d+)z", drawn.get("d")):
+                    self.assertEqual(length, back)
+                    row = shades[int(y), int(x):int(x) + int(length)]
+                    self.assertEqual((len(row), row.any()), (int(length), False))
+                    row[:] = drawn.get("data-shade")
+            for part in panel.get("data-heads").split(", "):
+                first, _, last = part.partition("-")
+                for head in range(int(first), int(last or first) + 1):
+                    self.assertNotIn(head, panels)
+                    panels[head] = shades
+        self.assertEqual(sorted(panels), list(range(heads)))
+        labels = [text.text for text in svg.iter(name + "text")]
+        return np.array([panels[head] for head in range(heads)]), labels
+
+    def test_every_rule(self):
+        for options, branches, more in (
+                (["--branch", "16:1"], [{"w": 16, "r": 1}], {}),
+                (["--branch", "16:1", "--branch", "32:2", "--branch", "0:4", "--causal"],
+                 [{"w": 16, "r": 1}, {"w": 32, "r": 2}, {"w": 0, "r": 4}], {"causal": True}),
+                (["--branch", "24:3,phase=interleave,query=every"],
+                 [{"w": 24, "r": 3, "phase": "interleave", "query": "every"}], {}),
+                (["--branch", "40:4,query=residue", "--causal"], [{"w": 40, "r": 4, "query": "residue"}],
+                 {"causal": True}),
+                (["--branch", "36:3,order=hilbert", "--branch", "9:2,heads=1-2,phase=fixed:1"],
+                 [{"w": 36, "r": 3, "order": "hilbert"},
+                  {"w": 9, "r": 2, "first_head": 1, "head_count": 2, "phase": "1"}], {}),
+                (["--branch", "16:1", "--branch", "32:1", "--key-rule", "once", "--padding", "zero-keys", "--scale", 3],
+                 [{"w": 16, "r": 1}, {"w": 32, "r": 1}], {"once": True}),
+                (["--branch", "8:1,heads=2"], [{"w": 8, "r": 1, "first_head": 2, "head_count": 1}], {})):
+            for tokens in (1, 50, 128):
+                with self.subTest(options, tokens=tokens):
+                    keys = sum(oracle.branch_keys(tokens, 4, **branch)[0] for branch in branches)
+                    keys = np.minimum(keys, 1) if more.get("once") else keys
+                    keys = keys * np.tri(tokens, dtype=int) if more.get("causal") else keys
+                    shades, labels = self.draw(tokens, 4, *options)
+                    np.testing.assert_array_equal(shades, keys)
+                    self.assertEqual([label for label in labels if label.isdigit()],
+                                     [str(times) for times in range(1, keys.max() + 1)])
+
+    def test_more_tokens_than_cells(self):
+        tokens, cell = 300, 3
+        shades, labels = self.draw(tokens, 2, "--branch", "100:1", "--branch", "0:2,phase=interleave", "--causal")
+        keys = sum(oracle.branch_keys(tokens, 2, **branch)[0]
+                   for branch in ({"w": 100, "r": 1}, {"w": 0, "r": 2, "phase": "interleave"}))
+        keys = keys * np.tri(tokens, dtype=int)
+        means = keys.reshape(2, tokens // cell, cell, tokens // cell, cell).mean((2, 4))
+        np.testing.assert_array_equal(shades, np.ceil(means / means.max() * 4 - 1e-9))
+        self.assertIn(f"up to {means.max():g}"[:9], " ".join(label for label in labels if label.startswith("up to")))
+
+    def test_refusals(self):
+        for tokens, heads, path, says in ((2049, 1, "x.svg", "2048 tokens"), (64, 65, "x.svg", "64 heads"),
+                                          (64, 1, "missing/x.svg", "--svg: "), (64, 1, "-", "--svg: ")):
+            with self.subTest(says):
+                self.assert_refused(run("plan", "--tokens", tokens, "--heads", heads, "--head-dim", 8, "--branch", "8:1",
+                                        "--svg", path, cwd=self.directory), says=says)
+                self.assertEqual(self.names(), [])
 
 
 if __name__ == "__main__":

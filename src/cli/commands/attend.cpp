@@ -10,6 +10,7 @@
 #include "cli/devices/mirror.hpp"
 #include "cli/ranks/mpi_place.hpp"
 #include "cli/ranks/ranks.hpp"
+#include "cli/report/file_option.hpp"
 #include "cli/report/number_option.hpp"
 #include "cli/report/progress.hpp"
 
@@ -186,15 +187,7 @@ void add_attend_command(CLI::App &program) {
         "attend", "Compute O, and LSE, of Q, K and V in .npy files: [B, N, H, D], or [N, H, D] for one batch entry; "
                   "float64, float32, float16, or bfloat16 as ml_dtypes writes it.");
     const auto add_file = [&](const char *name, std::string &path, const char *help, bool required) {
-        command->add_option(name, path, help)
-            ->required(required)
-            ->check([](const std::string &given) {
-                return given == "-"
-                           ? "'-' for standard input or output is not supported; give a file, one named - as ./-"
-                           : "";
-            })
-            ->type_name("FILE")
-            ->group("Files");
+        add_file_option(*command, name, path, help)->required(required)->group("Files");
     };
     add_file("--q", options->files.q, "Queries, read", true);
     add_file("--k", options->files.k, "Keys [B, N, G, D], G dividing H, read", true);

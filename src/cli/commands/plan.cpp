@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // annulus plan: what a problem takes, on one rank or on several that share the sequence.
+#include "cli/arrays/output_file.hpp"
 #include "cli/commands/commands.hpp"
 #include "cli/commands/context.hpp"
+#include "cli/commands/pattern_picture.hpp"
 #include "cli/commands/problem_options.hpp"
 #include "cli/ranks/ranks.hpp"
+#include "cli/report/file_option.hpp"
 #include "cli/report/number_option.hpp"
 #include "cli/report/report.hpp"
+#include "cli/report/text.hpp"
 
 #include <algorithm>
 #include <limits>
@@ -21,6 +25,7 @@ struct PlanOptions {
     ProblemOptions problem;
     std::int32_t ranks = 1;
     Sharding sharding = Sharding::even;
+    std::string svg; // a path; empty: no picture
     std::string format = "text";
     PatternOptions pattern;
     ExecutionOptions execution;
@@ -232,6 +237,12 @@ void plan(const PlanOptions &options) {
     for (std::int32_t rank = 0; rank < options.ranks; ++rank)
         add_rank(cost, contexts, problem, shards, options.ranks, rank);
 
+    if (!options.svg.empty()) {
+        const std::string caption = std::to_string(problem.sequence_length) + " tokens: " + joined(labels, " + ") +
+                                    (options.pattern.causal ? ", causal" : "");
+        const Config config = options.pattern.config(problem.heads);
+        write_file("--svg", options.svg, draw_pattern(config.get(), problem.sequence_length, problem.heads, caption));
+    }
     Report report;
     report.add(problem_facts(problem, options.ranks, cost));
     report.add(cost_table(cost));
@@ -255,6 +266,9 @@ void add_plan_command(CLI::App &program) {
     add_shards_option(*command, options->sharding)->group("Problem");
     options->pattern.add_to(*command);
     options->execution.add_to(*command);
+    add_file_option(*command, "--svg", options->svg,
+                    "Draw which keys each query attends to, for up to 2048 tokens and 64 heads: of up to 128 tokens "
+                    "each pair, of more their mean in 128 x 128 cells or fewer");
     add_format_option(*command, options->format);
     command->footer("annulus plan --tokens 1M --heads 16 --head-dim 64 --branch 2Ki:1 --branch 64Ki:32 --ranks 4");
     command->callback([options] { plan(*options); });

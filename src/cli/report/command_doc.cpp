@@ -69,14 +69,4 @@ std::vector<std::string> names_of(const std::vector<CommandDoc> &commands) {
     return names;
 }
 
-std::string joined(const std::vector<std::string> &words, std::string_view separator) {
-    std::string text;
-    for (const std::string &word : words) {
-        if (!text.empty())
-            text += separator;
-        text += word;
-    }
-    return text;
-}
-
 } // namespace annulus::cli

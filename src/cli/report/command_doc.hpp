@@ -5,7 +5,6 @@
 #include <CLI/CLI.hpp>
 
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace annulus::cli {
@@ -39,8 +38,5 @@ CommandDoc describe(const CLI::App &command);
 // All names of the options, or of the commands.
 std::vector<std::string> names_of(const std::vector<OptionDoc> &options);
 std::vector<std::string> names_of(const std::vector<CommandDoc> &commands);
-
-// The words with a separator between them.
-std::string joined(const std::vector<std::string> &words, std::string_view separator);
 
 } // namespace annulus::cli

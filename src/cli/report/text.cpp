@@ -17,6 +17,16 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
     }
 }
 
+std::string joined(const std::vector<std::string> &words, std::string_view separator) {
+    std::string text;
+    for (const std::string &word : words) {
+        if (!text.empty())
+            text += separator;
+        text += word;
+    }
+    return text;
+}
+
 namespace {
 
 template <class Number> std::optional<Number> parse(std::string_view text) {

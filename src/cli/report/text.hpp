@@ -13,6 +13,9 @@ namespace annulus::cli {
 // The pieces of `text` between `separator`s; at least one.
 std::vector<std::string_view> split(std::string_view text, char separator);
 
+// The words with a separator between them.
+std::string joined(const std::vector<std::string> &words, std::string_view separator);
+
 // The whole number that all of `text` is, if it fits into int64.
 std::optional<std::int64_t> parse_integer(std::string_view text);
 
