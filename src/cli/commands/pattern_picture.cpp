@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <vector>
 
 namespace annulus::cli {
@@ -123,6 +124,12 @@ std::string ranges_text(const std::vector<std::size_t> &numbers) {
     return text;
 }
 
+std::string short_number(double value) {
+    char buffer[32];
+    std::snprintf(buffer, sizeof buffer, "%.3g", value);
+    return buffer;
+}
+
 // The shades from a little to the most.
 class Scale {
   public:
@@ -145,7 +152,7 @@ class Scale {
     }
     std::string label(int shade) const {
         const bool is_one_number = is_exact_ && largest_ == shades_;
-        return (is_one_number ? "" : "up to ") + Svg::number(largest_ * shade / shades_);
+        return (is_one_number ? "" : "up to ") + short_number(largest_ * shade / shades_);
     }
 
   private:
@@ -184,7 +191,7 @@ std::string draw_pattern(const annulus_config *config, std::int64_t tokens, std:
     const std::int64_t cell = counter.positions_of_cell();
     const Scale scale(panels, cell == 1);
 
-    constexpr double side = 256, gap = 24, top = 72, left = 40;
+    constexpr double side = 256, gap = 24, top = 90, left = 40;
     const std::size_t columns = std::min<std::size_t>(panels.size(), 4), rows = (panels.size() + columns - 1) / columns;
     const double width = std::max(left + static_cast<double>(columns) * (side + gap), 2 * (side + gap) + left);
     Svg svg(width, top + static_cast<double>(rows) * (side + 2 * gap), caption);
@@ -193,10 +200,10 @@ std::string draw_pattern(const annulus_config *config, std::int64_t tokens, std:
     svg.text(left, 44,
              cell == 1 ? "how often a query (row) attends to a key (column):"
                        : "cells of " + size + " x " + size + " positions: mean times a query attends to a key:");
-    double x = left + 310;
-    for (int shade = 1; shade <= scale.shades(); ++shade, x += 68) {
-        svg.rectangle(x, 34, 12, 12, scale.fill(shade));
-        svg.text(x + 16, 44, scale.label(shade));
+    double x = left;
+    for (int shade = 1; shade <= scale.shades(); ++shade, x += 96) {
+        svg.rectangle(x, 54, 12, 12, scale.fill(shade));
+        svg.text(x + 16, 64, scale.label(shade));
     }
     for (std::size_t p = 0; p < panels.size(); ++p) {
         const double panel_x = left + static_cast<double>(p % columns) * (side + gap);
