@@ -4,6 +4,7 @@
 #include "cli/ranks/mpi_place.hpp"
 #include "cli/report/failure.hpp"
 #include "cli/report/help.hpp"
+#include "cli/report/manual.hpp"
 #include "cli/report/text.hpp"
 
 #include <annulus/annulus.h>
@@ -50,6 +51,16 @@ void run(CLI::App &program, int argc, char **argv) {
     program.formatter(std::make_shared<HelpFormatter>());
     program.set_version_flag("--version", std::string("annulus ") + annulus_version_string());
     program.require_subcommand(1);
+    const auto generate = [&program](const std::string &kind) {
+        const CommandDoc doc = describe(program);
+        std::string text = kind == "man" ? man_page(doc) : kind == "bash" ? bash_completion(doc) : zsh_completion(doc);
+        text.pop_back(); // the end of the last line, which CLI11 adds
+        throw CLI::CallForVersion(text, 0);
+    };
+    program
+        .add_option_function<std::string>("--generate", generate) // for the build; hidden
+        ->check(CLI::IsMember({"man", "bash", "zsh"}))
+        ->group("");
     add_attend_command(program);
     add_plan_command(program);
     add_bench_command(program);
