@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """annulus bench and annulus info: what they print, not how fast anything is."""
 
+import xml.etree.ElementTree
+
 from program import ProgramTest, cuda_device_count, run, run_json
 import oracle
 import tap
@@ -46,6 +48,32 @@ class BenchTest(ProgramTest):
             self.assertAlmostEqual(row["time_to_batch_rate"] / ratio, 1)
         one = run_json("bench", "--sequences", "1:33:33", *options)
         self.assertAlmostEqual(one["sequences"][0]["pairs_per_second"] * one["sequences"][0]["seconds"] / (2 * 33 ** 2), 1)
+
+    def test_plot(self):
+        """A bar for each row of the table, as long as its number, with the number's text behind it."""
+        sequences = ["bench", "--sequences", "5:10:50", "--heads", 2, "--head-dim", 16, "--branch", "0:1", "--repeats",
+                     1, "--threads", 2]
+        name = "{http://www.w3.org/2000/svg}"
+        for arguments, table, value in (
+                (SMALL, "cases", "flops_per_second"), ([*SMALL, "--ranks", 2], "cases", "flops_per_second"),
+                (sequences, "sequences", "pairs_per_second")):
+            with self.subTest(arguments):
+                bench = run_json(*arguments, "--plot", self.path("plot.svg"))
+                values = [row[value] for row in bench[table]]
+                svg = xml.etree.ElementTree.parse(self.path("plot.svg")).getroot()
+                bars = [bar for bar in svg.iter(name + "rect") if bar.get("class") in ("mark", "second")]
+                self.assertEqual([bar.get("class") for bar in bars], ["mark", "second"])
+                for bar, number in zip(bars, values):
+                    self.assertAlmostEqual(float(bar.get("width")) / 400, number / max(values), places=3)
+                texts = [text.text for text in svg.iter(name + "text")]
+                for row, text in zip(bench[table], texts[1::2]):
+                    self.assertTrue(text.endswith(row["pass"]), text)
+                    self.assertTrue(text.startswith(row.get("case", "")), text)
+                self.assertEqual(len(texts), 1 + 2 * len(values))
+        self.path("plot.svg").unlink()
+        for path in ("missing/plot.svg", "-", "/dev/null", self.directory):
+            self.assert_refused(run(*SMALL, "--plot", path, cwd=self.directory), says="--plot: ")
+        self.assertEqual(self.names(), [])
 
     def test_cuda(self):
         if cuda_device_count() == 0:

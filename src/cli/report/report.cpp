@@ -109,6 +109,7 @@ void Report::add(const Table &table) {
             object[table.columns[i].key] = row[i].value;
         array.push_back(std::move(object));
     }
+    tables_.push_back(table);
     sections_.push_back(std::move(section));
 }
 
