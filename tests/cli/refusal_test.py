@@ -206,6 +206,8 @@ class RefusalTest(ProgramTest):
                 (["attend", "--bogus"], "unknown option --bogus", none), ([*files, "stray"], "unexpected argument stray", none),
                 ([*files, "--brnch", "8:1"], "unknown option --brnch", "did you mean --branch?"),
                 (["attend", "--qq", "q.npy"], "unknown option --qq", "did you mean --q?"),
+                (["attend", "-q", "q.npy"], "unknown option -q", "did you mean --q?"),
+                (["attend", "--x", "q.npy"], "unknown option --x", none),
                 (["bench", "--ranks", 2, "--fast"], "unknown option --fast", none),
                 (["info", "plan"], "unexpected argument plan", none),
                 (["plan", "--workspace", 5], "unknown option --workspace", "did you mean --workspace-limit?"),

@@ -103,8 +103,7 @@ void PatternOptions::add_to(CLI::App &command) {
         .add_option(
             "--branch", branches,
             "A branch: segments of W positions (0: the whole sequence), every R-th kept. Repeatable. Its properties "
-            "may "
-            "follow: heads=A-B, phase=block, phase=interleave or phase=fixed:X, query=dilated, query=residue or "
+            "may follow: heads=A-B, phase=block, phase=interleave or phase=fixed:X, query=dilated, query=residue or "
             "query=every, order=linear or order=hilbert, and width=C, the columns of the Hilbert order's grid")
         ->type_name("W:R[,PROPERTY=VALUE...]")
         ->allow_extra_args(false)

@@ -30,12 +30,7 @@ class Counter {
           context_(create_context({ANNULUS_DEVICE_CPU, 0})), keys_(numbers(tokens * dim_)),
           values_(numbers(tokens * dim_)), queries_(numbers(cell_ * heads * dim_)), out_(queries_),
           lse_(numbers(cell_ * heads)) {
-        annulus_config *copy = nullptr;
-        check(annulus_config_copy(&copy, config));
-        const Config own(copy);
-        check(annulus_config_set_engine(copy, ANNULUS_ENGINE_AUTO));
-        check(annulus_config_set_workspace_limit(copy, 0));
-        check(annulus_context_set_config(context_.get(), copy));
+        check(annulus_context_set_config(context_.get(), config));
         for (std::int64_t n = 0; n < tokens; ++n)
             values_[static_cast<std::size_t>(n * dim_ + n / cell_)] = 1;
     }

@@ -114,7 +114,6 @@ annulus_estimate estimate_of_ranges(annulus_context *context, annulus_problem pr
         sum.backward_flops += part.backward_flops;
         sum.tensor_bytes += part.tensor_bytes;
         sum.gradient_bytes += part.gradient_bytes;
-        sum.remote_bytes += part.remote_bytes;
     }
     return sum;
 }
@@ -254,11 +253,10 @@ void plan(const PlanOptions &options) {
 
 void add_plan_command(CLI::App &program) {
     auto options = std::make_shared<PlanOptions>();
-    CLI::App *command =
-        program.add_subcommand("plan", "Say what N tokens on P ranks take: memory, bytes sent, FLOPs; and "
-                                       "by branch FLOPs and the rows of K and V that it takes of other ranks, for each "
-                                       "part of a zigzag its own. Computes "
-                                       "nothing.");
+    CLI::App *command = program.add_subcommand(
+        "plan",
+        "Say what N tokens on P ranks take: memory, bytes sent, FLOPs; and by branch FLOPs and the rows of K and V "
+        "that it takes of other ranks, for each part of a zigzag its own. Computes nothing.");
     options->problem.add_to(*command, true);
     add_number<std::int32_t>(*command, "--ranks", options->ranks, "P, 1 unless given")
         ->type_name("P")

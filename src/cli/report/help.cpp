@@ -4,7 +4,6 @@
 #include "cli/report/text.hpp"
 
 #include <algorithm>
-#include <limits>
 #include <string_view>
 #include <utility>
 
@@ -58,15 +57,18 @@ std::size_t distance(const std::string &a, const std::string &b) {
     return steps[a.size()][b.size()];
 }
 
-// The name that `word` begins, or that one slip or, of a long word, two lie between; empty: none.
+// The name that `word` begins, or that one slip or, of a long word, two lie between; empty: none. Hyphens before words
+// do not count.
 std::string nearest(const std::string &word, const std::vector<std::string> &names) {
-    std::pair<std::size_t, std::string> best{std::numeric_limits<std::size_t>::max(), ""};
-    const std::size_t letters = word.size() - std::min(word.find_first_not_of('-'), word.size());
+    const auto letters_of = [](const std::string &name) {
+        return name.substr(std::min(name.find_first_not_of('-'), name.size()));
+    };
+    const std::string letters = letters_of(word);
+    const std::size_t most_slips = letters.size() > 4 ? 2 : letters.size() > 1 ? 1 : 0;
+    std::pair<std::size_t, std::string> best{most_slips + 1, ""};
     for (const std::string &name : names) {
-        const bool begins = letters > 1 && name.starts_with(word);
-        const std::size_t slips = begins ? 1 : distance(word, name);
-        if (slips <= (letters > 4 ? 2 : 1))
-            best = std::min(best, {slips, name});
+        const bool begins = letters.size() > 1 && letters_of(name).starts_with(letters);
+        best = std::min(best, {begins ? 1 : distance(letters, letters_of(name)), name});
     }
     return best.second;
 }
