@@ -3,6 +3,8 @@
 #include "cli/commands/commands.hpp"
 #include "cli/ranks/mpi_place.hpp"
 #include "cli/report/failure.hpp"
+#include "cli/report/help.hpp"
+#include "cli/report/manual.hpp"
 #include "cli/report/text.hpp"
 
 #include <annulus/annulus.h>
@@ -13,6 +15,7 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <memory>
 #include <new>
 #include <string>
 #include <vector>
@@ -28,17 +31,6 @@ int report(int exit_code, const std::string &message) {
     return exit_code;
 }
 
-// What a command takes, to be said where it was given something else.
-std::string takes(const CLI::App &command) {
-    std::string words;
-    const auto add = [&](const std::string &name) { words += (words.empty() ? " takes " : ", ") + name; };
-    for (const CLI::App *subcommand : command.get_subcommands({}))
-        add(subcommand->get_name());
-    for (const CLI::Option *option : command.get_options())
-        add(option->get_name());
-    return command.get_name() + words;
-}
-
 // What is wrong with the command line. A word that a command does not know comes first: an option that is missing may
 // be there, misspelt.
 std::string complaint(const CLI::App &program, const CLI::ParseError &error) {
@@ -48,16 +40,27 @@ std::string complaint(const CLI::App &program, const CLI::ParseError &error) {
             given.push_back(command);
         for (const CLI::App *command : given)
             if (const std::vector<std::string> unknown = command->remaining(); !unknown.empty())
-                return "'" + unknown.front() + "' is unknown; " + takes(*command);
+                return unknown_word(describe(*command), unknown.front());
         if (given.size() == 1)
-            return "a command is missing; " + takes(program);
+            return "a command is missing; `annulus` has " + joined(names_of(describe(program).commands), ", ");
     }
     return error.what();
 }
 
 void run(CLI::App &program, int argc, char **argv) {
+    program.formatter(std::make_shared<HelpFormatter>());
     program.set_version_flag("--version", std::string("annulus ") + annulus_version_string());
     program.require_subcommand(1);
+    const auto generate = [&program](const std::string &kind) {
+        const CommandDoc doc = describe(program);
+        std::string text = kind == "man" ? man_page(doc) : kind == "bash" ? bash_completion(doc) : zsh_completion(doc);
+        text.pop_back(); // the end of the last line, which CLI11 adds
+        throw CLI::CallForVersion(text, 0);
+    };
+    program
+        .add_option_function<std::string>("--generate", generate) // for the build; hidden
+        ->check(CLI::IsMember({"man", "bash", "zsh"}))
+        ->group("");
     add_attend_command(program);
     add_plan_command(program);
     add_bench_command(program);
@@ -66,7 +69,10 @@ void run(CLI::App &program, int argc, char **argv) {
 }
 
 int run_and_report(int argc, char **argv) {
-    CLI::App program("Dilated attention over sequences of any length.", "annulus");
+    CLI::App program(
+        "Dilated attention over sequences of any length. Whole numbers may have a unit, as in 1M or 64Ki: k, M, G "
+        "or T (powers of 1000), Ki, Mi, Gi or Ti (of 1024).",
+        "annulus");
     try {
         run(program, argc, argv);
     } catch (const CLI::Success &request) { // --help, --version

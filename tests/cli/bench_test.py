@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """annulus bench and annulus info: what they print, not how fast anything is."""
 
+import xml.etree.ElementTree
+
 from program import ProgramTest, cuda_device_count, run, run_json
 import oracle
 import tap
@@ -47,6 +49,32 @@ class BenchTest(ProgramTest):
         one = run_json("bench", "--sequences", "1:33:33", *options)
         self.assertAlmostEqual(one["sequences"][0]["pairs_per_second"] * one["sequences"][0]["seconds"] / (2 * 33 ** 2), 1)
 
+    def test_plot(self):
+        """A bar for each row of the table, as long as its number, with the number's text behind it."""
+        sequences = ["bench", "--sequences", "5:10:50", "--heads", 2, "--head-dim", 16, "--branch", "0:1", "--repeats",
+                     1, "--threads", 2]
+        name = "{http://www.w3.org/2000/svg}"
+        for arguments, table, value in (
+                (SMALL, "cases", "flops_per_second"), ([*SMALL, "--ranks", 2], "cases", "flops_per_second"),
+                (sequences, "sequences", "pairs_per_second")):
+            with self.subTest(arguments):
+                bench = run_json(*arguments, "--plot", self.path("plot.svg"))
+                values = [row[value] for row in bench[table]]
+                svg = xml.etree.ElementTree.parse(self.path("plot.svg")).getroot()
+                bars = [bar for bar in svg.iter(name + "rect") if bar.get("class") in ("mark", "second")]
+                self.assertEqual([bar.get("class") for bar in bars], ["mark", "second"])
+                for bar, number in zip(bars, values):
+                    self.assertAlmostEqual(float(bar.get("width")) / 400, number / max(values), places=3)
+                texts = [text.text for text in svg.iter(name + "text")]
+                for row, text in zip(bench[table], texts[1::2]):
+                    self.assertTrue(text.endswith(row["pass"]), text)
+                    self.assertTrue(text.startswith(row.get("case", "")), text)
+                self.assertEqual(len(texts), 1 + 2 * len(values))
+        self.path("plot.svg").unlink()
+        for path in ("missing/plot.svg", "-", "/dev/null", self.directory):
+            self.assert_refused(run(*SMALL, "--plot", path, cwd=self.directory), says="--plot: ")
+        self.assertEqual(self.names(), [])
+
     def test_cuda(self):
         if cuda_device_count() == 0:
             self.skipTest("needs a CUDA device")
@@ -83,7 +111,18 @@ class BenchTest(ProgramTest):
 class InfoTest(ProgramTest):
     def test_info(self):
         info = run_json("info")
-        self.assertEqual([row["name"] for row in info["engines"]][:3], ["auto", "reference", "cpu"])
+        runs = {(row["name"], row["device"]): row["runs"] for row in info["engines"]}
+        for name, runs_on_cpu in (("auto", True), ("reference", True), ("cpu", True), ("gemm", False), ("fused", False)):
+            self.assertEqual(runs[name, "cpu"], runs_on_cpu)
+        for row in info["engines"]:
+            self.assertEqual(row["runs"], row["obstacle"] is None)
+            if not row["runs"]:
+                self.assertGreater(len(row["obstacle"]), 20)
+        devices = {device for _, device in runs}
+        count = info["devices"][1]["count"]
+        self.assertEqual(devices, {"cpu", *(f"cuda:{i}" for i in range(count))} if count else {"cpu", "cuda"})
+        self.assertEqual({runs[name, device] for name in ("auto", "gemm") for device in devices - {"cpu"}}, {count > 0})
+        self.assert_runs_as_told(runs)
         self.assertEqual([row["kind"] for row in info["devices"]], ["cpu", "cuda"])
         self.assertEqual(info["devices"][0]["count"], 1)
         self.assertEqual(len(info.get("cuda_devices", [])), info["devices"][1]["count"])
@@ -91,6 +130,15 @@ class InfoTest(ProgramTest):
         text = run("info")
         self.assertEqual((text.returncode, text.stderr), (0, ""))
         self.assertIn(info["build"]["build_info"], text.stdout)
+
+    def assert_runs_as_told(self, runs):
+        """What attend says is what info says."""
+        self.save_inputs((1, 64, 1, 64))
+        for (name, device), expected in runs.items():
+            with self.subTest(name, device=device):
+                arguments = self.attend_arguments("--dtype", "bfloat16", "--branch", "0:1", "--engine", name,
+                                                  "--device", device)
+                self.assertEqual(run(*arguments).returncode, 0 if expected else 2)
 
     def test_version_and_help(self):
         version = run("--version")

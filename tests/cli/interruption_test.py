@@ -205,10 +205,10 @@ class ProgressTest(ProgramTest):
         for name in "qkv":
             save(self.path(name + ".npy"), np.zeros((16, 16384, 1, 8), np.float64))
 
-    def shown_on_a_terminal(self, exit_code, when_there_is_a_bar=lambda: None):
+    def shown_on_a_terminal(self, exit_code, when_there_is_a_bar=lambda: None, more=()):
         ours, theirs = pty.openpty()
         with os.fdopen(ours, "rb", buffering=0) as terminal:
-            job = subprocess.Popen([PROGRAM, *self.attend_arguments(*self.ARGUMENTS)], stderr=theirs)
+            job = subprocess.Popen([PROGRAM, *self.attend_arguments(*self.ARGUMENTS, *more)], stderr=theirs)
             os.close(theirs)
             shown = b""
             try:
@@ -222,16 +222,27 @@ class ProgressTest(ProgramTest):
 
     def test_bar_on_a_terminal_and_none_in_a_pipe(self):
         shown = self.shown_on_a_terminal(0)
-        self.assertRegex(shown, rb"\r\[#+\.*\] +\d+% \d+:\d\d left")
+        self.assertRegex(shown, rb"\r\[#+\.*\] +\d+% \d+:\d\d, \d+:\d\d left ")
         self.assertTrue(shown.endswith(b"\r\x1b[K"), shown)
         self.assertNotIn(b"\n", shown)
 
         result = run(*self.attend_arguments(*self.ARGUMENTS))
         self.assertEqual((result.returncode, result.stdout, result.stderr), (0, "", ""))
 
+    def test_bar_moves_within_a_piece(self):
+        """Ranks do a batch entry in one piece, here in several seconds: the bar is empty, and its time goes on."""
+        for name in "qkv":
+            save(self.path(name + ".npy"), np.zeros((1, 81920, 1, 8), np.float64))
+        shown = self.shown_on_a_terminal(0, more=("--ranks", "2"))
+        times = re.findall(rb"\r\[\.+\]   0% (\d+):(\d\d) \x1b", shown)
+        seconds = [60 * int(minutes) + int(rest) for minutes, rest in times]
+        self.assertGreaterEqual(len(seconds), 2)
+        self.assertEqual(seconds, sorted(set(seconds)))
+        self.assertTrue(shown.endswith(b"\r\x1b[K"), shown)
+
     def test_error_takes_the_place_of_the_bar(self):
         shown = self.shown_on_a_terminal(2, lambda: os.truncate(self.path("k.npy"), 0))
-        self.assertRegex(shown, rb"left \r\x1b\[Kannulus: --k: [^\r\n]+\r\n\Z")
+        self.assertRegex(shown, rb" \d+:\d\d \x1b\[K\r\x1b\[Kannulus: --k: [^\r\n]+\r\n\Z")
 
     def test_no_bar_for_a_short_job(self):
         self.save_inputs((1, 16, 1, 8))

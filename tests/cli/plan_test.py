@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """annulus plan: its sums against counts of the definition's pairs and rows."""
 
+import re
+import xml.etree.ElementTree
+
 from program import ProgramTest, np, run, run_json
 import oracle
 import tap
@@ -11,24 +14,29 @@ TOKENS, HEADS, KV_HEADS, DIM, BATCH = 83, 4, 2, 16, 2
 SIZES = ["--tokens", TOKENS, "--heads", HEADS, "--kv-heads", KV_HEADS, "--head-dim", DIM, "--batch", BATCH]
 
 
-def shards(ranks):
-    each, more = divmod(TOKENS, ranks)
-    start = 0
-    for rank in range(ranks):
-        length = each + (rank < more)
-        yield slice(start, start + length)
-        start += length
+def shards(ranks, rule="even"):
+    """The positions of each rank, in ranges."""
+    if rule == "even":
+        return [[piece] for piece in np.array_split(np.arange(TOKENS), ranks)]
+    pieces = np.array_split(np.arange(TOKENS), 2 * ranks)
+    pairs = [[pieces[i], pieces[-1 - i]] for i in range(ranks - 1)]
+    return pairs + [[np.concatenate(pieces[ranks - 1:ranks + 1])]]  # the last rank's two lie side by side
 
 
-def counts(branch, shard, causal):
-    """(query, key) pairs of the queries of a shard, and key/value rows outside it that they attend to."""
+def counts(branch, ranges, causal):
+    """(query, key) pairs of the queries of a rank, and key/value rows of others that they attend to: those of each
+    range, which is sent its own."""
     keys, _ = oracle.branch_keys(TOKENS, HEADS, **branch)
     if causal:
         keys = keys * np.tri(TOKENS, dtype=int)
-    keys = keys[:, shard]
-    wanted = keys.reshape(KV_HEADS, HEADS // KV_HEADS, *keys.shape[1:]).any((1, 2))
-    wanted[:, shard] = False
-    return BATCH * int(keys.sum()), BATCH * int(wanted.sum())
+    own = np.concatenate(ranges)
+    pairs = rows = 0
+    for part in ranges:
+        wanted = keys[:, part].reshape(KV_HEADS, HEADS // KV_HEADS, len(part), TOKENS).any((1, 2))
+        wanted[:, own] = False
+        pairs += BATCH * int(keys[:, part].sum())
+        rows += BATCH * int(wanted.sum())
+    return pairs, rows
 
 
 class PlanTest(ProgramTest):
@@ -38,11 +46,13 @@ class PlanTest(ProgramTest):
 
     def test_sums_over_ranks_and_branches(self):
         for ranks in (1, 2, 5, 83, 100):
-            for causal in (False, True):
-                with self.subTest(ranks=ranks, causal=causal):
-                    problem, cost, branches = self.plan("--ranks", ranks, *BRANCH_OPTIONS, *["--causal"] * causal)
-                    self.assertEqual(problem["tokens_per_rank"], -(-TOKENS // ranks))
-                    per_shard = [[counts(branch, shard, causal) for branch in BRANCHES] for shard in shards(ranks)]
+            for causal, rule in ((False, "even"), (True, "even"), (False, "zigzag"), (True, "zigzag")):
+                with self.subTest(ranks=ranks, causal=causal, rule=rule):
+                    problem, cost, branches = self.plan("--ranks", ranks, *BRANCH_OPTIONS, *["--causal"] * causal,
+                                                        "--shards", rule)
+                    of_ranks = shards(ranks, rule)
+                    self.assertEqual(problem["tokens_per_rank"], max(sum(map(len, ranges)) for ranges in of_ranks))
+                    per_shard = [[counts(branch, ranges, causal) for branch in BRANCHES] for ranges in of_ranks]
                     pairs = np.array(per_shard, float)[..., 0]
                     rows = np.array(per_shard)[..., 1]
                     for key, factor in (("forward_flops", 4 * DIM), ("backward_flops", 10 * DIM)):
@@ -63,6 +73,14 @@ class PlanTest(ProgramTest):
                                      list(row_bytes * rows.max(0)))
                     self.assertAlmostEqual(sum(row["forward_flops_share"] for row in branches), 1)
 
+    def test_zigzag_shares_causal_work_evenly(self):
+        """Of one branch over all of 8000 positions: with even shards the last of 4 ranks has 7/4 of the mean."""
+        for rule, largest in (("even", 7 / 4), ("zigzag", 1)):
+            plan = run_json("plan", "--tokens", 8000, "--heads", 1, "--head-dim", 8, "--branch", "0:1", "--causal",
+                            "--ranks", 4, "--shards", rule)
+            flops = next(row for row in plan["cost"] if row["quantity"] == "forward_flops")
+            self.assertAlmostEqual(flops["largest_rank"] / (flops["total"] / 4), largest, delta=0.001)
+
     def test_memory(self):
         for dtype, element, statistic in (("float64", 8, 8), ("float32", 4, 4), ("bfloat16", 2, 4), ("float16", 2, 4)):
             with self.subTest(dtype):
@@ -79,6 +97,18 @@ class PlanTest(ProgramTest):
                     cost["backward_memory_bytes"]["total"],
                     sum(cost[key]["total"] for key in
                         ("tensor_bytes", "gradient_bytes", "backward_workspace_bytes")))
+
+    def test_units_of_numbers(self):
+        sizes = ["--heads", 2, "--head-dim", 8]
+        for text, number in (("1M", 10 ** 6), ("3k", 3000), ("3K", 3000), ("2G", 2 * 10 ** 9), ("1T", 10 ** 12),
+                             ("2Ki", 2048), ("5Mi", 5 << 20), ("1Gi", 1 << 30), ("1Ti", 1 << 40), ("77", 77)):
+            with self.subTest(text):
+                plan = run_json("plan", "--tokens", text, *sizes, "--branch", "64:1")
+                self.assertEqual(plan["problem"]["tokens"], number)
+        cost = [run_json("plan", "--tokens", "1M", *sizes, *more)["cost"] for more in (
+            ["--branch", "2Ki:1", "--branch", "1M:1k,phase=fixed:1k", "--preset", "longnet:1Ki,2,2,2"],
+            ["--branch", "2048:1", "--branch", "1000000:1000,phase=fixed:1000", "--preset", "longnet:1024,2,2,2"])]
+        self.assertEqual(*cost)
 
     def test_labels_of_branches(self):
         for options, labels in (
@@ -123,6 +153,79 @@ class PlanTest(ProgramTest):
                                                 (9, 2 ** 40, 4, 8, 1), (9, 4, -4, 8, 1)))):
             with self.subTest(options=options):
                 self.assert_refused(run("plan", *options))
+
+
+class PictureTest(ProgramTest):
+    """The drawn cells against the definition's mask."""
+
+    def draw(self, tokens, heads, *options):
+        """Of each head the shades of the cells; the largest number that is told."""
+        path = self.path("pattern.svg")
+        result = run("plan", "--tokens", tokens, "--heads", heads, "--head-dim", 8, *options, "--svg", path)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        self.assertIn("Cost", result.stdout)
+        svg = xml.etree.ElementTree.parse(path).getroot()
+        side = -(-tokens // -(-tokens // 128))
+        panels, name = {}, "{http://www.w3.org/2000/svg}"
+        for panel in svg.iter(name + "g"):
+            shades = np.zeros((side, side), int)
+            for drawn in panel.iter(name + "path"):
+                for x, y, length, back in re.findall(r"M(\d+) (\d+)h(\d+)v1h-(\d+)z", drawn.get("d")):
+                    self.assertEqual(length, back)
+                    row = shades[int(y), int(x):int(x) + int(length)]
+                    self.assertEqual((len(row), row.any()), (int(length), False))
+                    row[:] = drawn.get("data-shade")
+            for part in panel.get("data-heads").split(", "):
+                first, _, last = part.partition("-")
+                for head in range(int(first), int(last or first) + 1):
+                    self.assertNotIn(head, panels)
+                    panels[head] = shades
+        self.assertEqual(sorted(panels), list(range(heads)))
+        labels = [text.text for text in svg.iter(name + "text")]
+        return np.array([panels[head] for head in range(heads)]), labels
+
+    def test_every_rule(self):
+        for options, branches, more in (
+                (["--branch", "16:1"], [{"w": 16, "r": 1}], {}),
+                (["--branch", "16:1", "--branch", "32:2", "--branch", "0:4", "--causal"],
+                 [{"w": 16, "r": 1}, {"w": 32, "r": 2}, {"w": 0, "r": 4}], {"causal": True}),
+                (["--branch", "24:3,phase=interleave,query=every"],
+                 [{"w": 24, "r": 3, "phase": "interleave", "query": "every"}], {}),
+                (["--branch", "40:4,query=residue", "--causal"], [{"w": 40, "r": 4, "query": "residue"}],
+                 {"causal": True}),
+                (["--branch", "36:3,order=hilbert", "--branch", "9:2,heads=1-2,phase=fixed:1"],
+                 [{"w": 36, "r": 3, "order": "hilbert"},
+                  {"w": 9, "r": 2, "first_head": 1, "head_count": 2, "phase": "1"}], {}),
+                (["--branch", "16:1", "--branch", "32:1", "--key-rule", "once", "--padding", "zero-keys", "--scale", 3],
+                 [{"w": 16, "r": 1}, {"w": 32, "r": 1}], {"once": True}),
+                (["--branch", "8:1,heads=2"], [{"w": 8, "r": 1, "first_head": 2, "head_count": 1}], {})):
+            for tokens in (1, 50, 128):
+                with self.subTest(options, tokens=tokens):
+                    keys = sum(oracle.branch_keys(tokens, 4, **branch)[0] for branch in branches)
+                    keys = np.minimum(keys, 1) if more.get("once") else keys
+                    keys = keys * np.tri(tokens, dtype=int) if more.get("causal") else keys
+                    shades, labels = self.draw(tokens, 4, *options)
+                    np.testing.assert_array_equal(shades, keys)
+                    self.assertEqual([label for label in labels if label.isdigit()],
+                                     [str(times) for times in range(1, keys.max() + 1)])
+
+    def test_more_tokens_than_cells(self):
+        tokens, cell = 300, 3
+        shades, labels = self.draw(tokens, 2, "--branch", "100:1", "--branch", "0:2,phase=interleave", "--causal")
+        keys = sum(oracle.branch_keys(tokens, 2, **branch)[0]
+                   for branch in ({"w": 100, "r": 1}, {"w": 0, "r": 2, "phase": "interleave"}))
+        keys = keys * np.tri(tokens, dtype=int)
+        means = keys.reshape(2, tokens // cell, cell, tokens // cell, cell).mean((2, 4))
+        np.testing.assert_array_equal(shades, np.ceil(means / means.max() * 4 - 1e-9))
+        self.assertIn(f"up to {means.max():.3g}", labels)
+
+    def test_refusals(self):
+        for tokens, heads, path, says in ((2049, 1, "x.svg", "2048 tokens"), (64, 65, "x.svg", "64 heads"),
+                                          (64, 1, "missing/x.svg", "--svg: "), (64, 1, "-", "--svg: ")):
+            with self.subTest(says):
+                self.assert_refused(run("plan", "--tokens", tokens, "--heads", heads, "--head-dim", 8, "--branch", "8:1",
+                                        "--svg", path, cwd=self.directory), says=says)
+                self.assertEqual(self.names(), [])
 
 
 if __name__ == "__main__":

@@ -42,6 +42,29 @@ class AttendTest(ProgramTest):
                         self.assert_close(out, wanted_out, 1e-5)
                         self.assert_close(lse, wanted_lse, 1e-5)
 
+    def test_zigzag_gives_what_one_rank_gives(self):
+        """Of O and LSE in the order of the sequence."""
+        self.save_inputs((2, 83, 4, 16), (2, 83, 2, 16))
+        for name, (options, _) in PATTERNS.items():
+            (wanted_out, _), (wanted_lse, _) = self.attend(*options)
+            for ranks in (1, 2, 3, 5):
+                for exchange in ("ring", "gather"):
+                    with self.subTest(name, ranks=ranks, exchange=exchange):
+                        (out, _), (lse, _) = self.attend(*options, "--ranks", ranks, "--exchange", exchange,
+                                                         "--shards", "zigzag")
+                        self.assert_close(out, wanted_out, 1e-5)
+                        self.assert_close(lse, wanted_lse, 1e-5)
+
+    def test_zigzag_of_packed_sequences_and_fewer_tokens_than_shards(self):
+        for tokens, ranks, options in ((83, 3, ["--starts", "0,20,21,70"]), (3, 5, []), (83, 2, ["--lengths", "50"])):
+            with self.subTest(tokens=tokens, options=options):
+                self.save_inputs((1, tokens, 2, 8))
+                options = ["--branch", "0:1", "--branch", "16:2", "--causal", *options]
+                (wanted_out, _), (wanted_lse, _) = self.attend(*options)
+                (out, _), (lse, _) = self.attend(*options, "--ranks", ranks, "--shards", "zigzag")
+                self.assert_close(out, wanted_out, 1e-5)
+                self.assert_close(lse, wanted_lse, 1e-5)
+
     def test_dtypes_and_three_dimensions(self):
         options, arguments = PATTERNS["longnet"]
         for dtype, tolerance in UNIT.items():
@@ -85,6 +108,7 @@ class AttendTest(ProgramTest):
         good = ["--branch", "16:1", "--ranks", 2]
         for options, exit_code, says in (
                 (good[:3] + [0], 2, "--ranks"), (good[:3] + [4097], 2, "--ranks"),
+                (good + ["--shards", "criss-cross"], 2, "--shards"),
                 (good + ["--query-start", 0], 2, "--query-start"), (good + ["--exchange", "telegram"], 2, "--exchange"),
                 (good + ["--timeout", "0"], 2, "--timeout"), (good + ["--timeout", "soon"], 2, "--timeout"),
                 (good + ["--threads", "-1"], 2, "--threads"), (good + ["--engine", "gemm"], 2, "gemm"),
@@ -106,11 +130,11 @@ class MpiTest(ProgramTest):
         q, k, v = self.save_inputs((2, 83, 4, 16))
         options, arguments = PATTERNS["causal"]
         wanted_out, wanted_lse = oracle.attention(q, k, v, **arguments)
-        for ranks in (2, 3):
-            with self.subTest(ranks=ranks):
+        for ranks, shards in ((2, "even"), (3, "even"), (3, "zigzag")):
+            with self.subTest(ranks=ranks, shards=shards):
                 for name in ("o.npy", "lse.npy"):
                     self.path(name).unlink(missing_ok=True)
-                result = mpirun(ranks, *self.attend_arguments(*options, "--lse", self.path("lse.npy")))
+                result = mpirun(ranks, *self.attend_arguments(*options, "--lse", self.path("lse.npy"), "--shards", shards))
                 self.assertEqual((result.returncode, result.stdout, result.stderr), (0, "", ""))
                 for name, wanted in (("o.npy", wanted_out), ("lse.npy", wanted_lse)):
                     oracle.np.testing.assert_allclose(load(self.path(name))[0], wanted, rtol=1e-5, atol=1e-5)
@@ -148,11 +172,13 @@ class BenchTest(ProgramTest):
     @unittest.skipIf(SANITIZED, "takes minutes under sanitizers")
     def test_plan_says_what_a_run_measures(self):
         for name, (options, _) in PATTERNS.items():
-            for ranks, tokens, dtype in ((2, 128, "float32"), (4, 83, "bfloat16"), (5, 3, "float64")):
+            for ranks, tokens, dtype, shards in ((2, 128, "float32", "even"), (4, 83, "bfloat16", "even"),
+                                                 (5, 3, "float64", "even"), (4, 83, "float32", "zigzag"),
+                                                 (5, 3, "float32", "zigzag")):
                 for exchange in ("auto", "ring", "gather"):
-                    with self.subTest(name, ranks=ranks, tokens=tokens, exchange=exchange):
+                    with self.subTest(name, ranks=ranks, tokens=tokens, shards=shards, exchange=exchange):
                         problem = ["--tokens", tokens, *self.SIZES, "--dtype", dtype, *options, "--ranks", ranks,
-                                   "--exchange", exchange]
+                                   "--exchange", exchange, "--shards", shards]
                         bench = run_json("bench", *problem, "--repeats", 1, "--threads", ranks)
                         self.assert_equal_costs(run_json("plan", *problem, "--threads", 1), bench)
 

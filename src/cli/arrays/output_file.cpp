@@ -97,4 +97,10 @@ void OutputFile::fail(int exit_code, const char *action, int error) const {
     throw Failure(exit_code, option_ + ": " + action + " '" + path_ + "': " + std::strerror(error));
 }
 
+void write_file(const std::string &option, const std::string &path, const std::string &contents) {
+    OutputFile file(option, path, contents.size());
+    std::memcpy(file.data(), contents.data(), contents.size());
+    file.commit();
+}
+
 } // namespace annulus::cli

@@ -41,4 +41,7 @@ class OutputFile {
     std::optional<Mapping> mapping_;
 };
 
+// A whole file at once.
+void write_file(const std::string &option, const std::string &path, const std::string &contents);
+
 } // namespace annulus::cli

@@ -10,6 +10,7 @@
 #include "cli/devices/mirror.hpp"
 #include "cli/ranks/mpi_place.hpp"
 #include "cli/ranks/ranks.hpp"
+#include "cli/report/file_option.hpp"
 #include "cli/report/number_option.hpp"
 #include "cli/report/progress.hpp"
 
@@ -44,31 +45,32 @@ class Job {
     // Refuses sizes that cannot be, before any output exists. Forward checks the rest.
     Job(const Context &context, Memory &memory, const Rank &rank, const Inputs &inputs, std::int64_t query_start)
         : context_(context.get()), memory_(memory), rank_(rank), inputs_(inputs), query_start_(query_start),
-          rows_(shard_of(inputs.q.shape[1], rank.index, rank.count)), batch_(inputs.q.shape[0]) {
+          ranges_(rank.shards(inputs.q.shape[1]).of(rank.index)),
+          rows_(rank.shards(inputs.q.shape[1]).rows(rank.index)), batch_(inputs.q.shape[0]) {
         const Memory::Piece piece = memory.piece(); // long enough to cost nothing, short enough for a bar to move
         const double entry_flops = check_and_estimate(inputs.q, inputs.k) / static_cast<double>(batch_);
         if (rank.comm || entry_flops <= piece.flops) {
             const auto entries = static_cast<std::int64_t>(
                 std::clamp(piece.flops / std::max(entry_flops, 1.0), 1.0, static_cast<double>(batch_)));
             batch_step_ = std::ranges::min(rank.gather(entries));
-            row_step_ = rows_.length;
+            row_step_ = rows_;
         } else {
-            const double rows = piece.flops / entry_flops * static_cast<double>(rows_.length);
+            const double rows = piece.flops / entry_flops * static_cast<double>(rows_);
             batch_step_ = 1;
             row_step_ = (static_cast<std::int64_t>(rows) / piece.rows + 1) * piece.rows;
         }
     }
 
-    const Shard &rows() const { return rows_; }
+    const std::vector<Range> &ranges() const { return ranges_; }
 
     void run(const Call &call) const {
         std::optional<Progress> progress;
         if (rank_.index == 0)
-            progress.emplace(static_cast<double>(batch_) * static_cast<double>(rows_.length));
+            progress.emplace(static_cast<double>(batch_) * static_cast<double>(rows_));
         for (std::int64_t b = 0; b < batch_; b += batch_step_)
-            for (std::int64_t n = 0; n == 0 || n < rows_.length; n += std::max<std::int64_t>(row_step_, 1)) {
+            for (std::int64_t n = 0; n == 0 || n < rows_; n += std::max<std::int64_t>(row_step_, 1)) {
                 const std::int64_t entries = std::min(batch_step_, batch_ - b);
-                const std::int64_t rows = std::min(row_step_, rows_.length - n);
+                const std::int64_t rows = std::min(row_step_, rows_ - n);
                 run_piece(call, b, entries, n, rows);
                 memory_.finish();
                 if (progress)
@@ -88,10 +90,10 @@ class Job {
         problem.head_dim = static_cast<std::int32_t>(q.shape[3]);
         problem.batch = q.shape[0];
         problem.sequence_length = k.shape[1];
-        problem.query_start = query_start_ + rows_.start;
-        problem.query_length = rows_.length;
-        problem.key_start = rank_.comm ? rows_.start : 0;
-        problem.key_length = rank_.comm ? rows_.length : k.shape[1];
+        if (!rank_.comm) { // else the windows stand for the rank's rows
+            problem.query_start = query_start_;
+            problem.query_length = rows_;
+        }
         annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
         check(annulus_estimate_problem(context_, &problem, ANNULUS_ALL_BRANCHES, &estimate));
         return estimate.forward_flops;
@@ -118,7 +120,8 @@ class Job {
     const Rank &rank_;
     const Inputs &inputs_;
     std::int64_t query_start_;
-    Shard rows_; // of Q
+    std::vector<Range> ranges_; // of Q
+    std::int64_t rows_;         // in all of them
     std::int64_t batch_;
     std::int64_t batch_step_, row_step_;
 };
@@ -126,13 +129,16 @@ class Job {
 // What a rank does: from its rows of the inputs to its rows of the results.
 void compute(const Job &job, Memory &memory, const Rank &rank, const Inputs &inputs, const Results &results) {
     const auto rows_of = [&](const annulus_tensor &t) {
-        return rank.comm ? slice(t, 1, job.rows().start, job.rows().length) : t;
+        std::vector<annulus_tensor> parts;
+        for (const Range &range : job.ranges())
+            parts.push_back(slice(t, 1, range.start, range.length));
+        return rank.comm ? parts : std::vector{t};
     };
-    Mirror q(memory, rows_of(inputs.q)), k(memory, rows_of(inputs.k)), v(memory, rows_of(inputs.v));
-    Mirror out(memory, results.out(job.rows()));
+    Mirror q(memory, rows_of(inputs.q), 1), k(memory, rows_of(inputs.k), 1), v(memory, rows_of(inputs.v), 1);
+    Mirror out(memory, results.out(job.ranges()), 1);
     std::optional<Mirror> lse;
-    if (const std::optional<annulus_tensor> host = results.lse(job.rows()))
-        lse.emplace(memory, *host);
+    if (const std::vector<annulus_tensor> host = results.lse(job.ranges()); !host.empty())
+        lse.emplace(memory, host, 2);
     for (Mirror *input : {&q, &k, &v})
         input->copy_in();
     rank.meet(); // from here on nothing but calls of the library, which tell the other ranks of their failures
@@ -156,18 +162,19 @@ void attend(const AttendOptions &options) {
             const Context context =
                 make_context(options.pattern, rank.execution, static_cast<std::int32_t>(inputs.q.shape[2]));
             memory->order(context.get());
-            rank.join(context.get(), tokens);
+            rank.join(context.get(), rank.shards(tokens));
             const Job job(context, *memory, rank, inputs, options.files.query_start.value_or(0));
             rank.meet(); // no rank refuses
             if (rank.index == 0)
                 results.make_files();
             else if (!ranks->lead())
-                results.hold(job.rows());
+                results.hold(job.ranges());
             rank.meet();
             compute(job, *memory, rank, inputs, results);
             inputs.check_unchanged();
         });
-        ranks->collect([&](int rank) { return results.stretches(shard_of(tokens, rank, ranks->count())); });
+        const Shards shards(tokens, ranks->count(), options.ranks.sharding);
+        ranks->collect([&](int rank) { return results.stretches(shards.of(rank)); });
         results.commit();
     });
 }
@@ -180,15 +187,7 @@ void add_attend_command(CLI::App &program) {
         "attend", "Compute O, and LSE, of Q, K and V in .npy files: [B, N, H, D], or [N, H, D] for one batch entry; "
                   "float64, float32, float16, or bfloat16 as ml_dtypes writes it.");
     const auto add_file = [&](const char *name, std::string &path, const char *help, bool required) {
-        command->add_option(name, path, help)
-            ->required(required)
-            ->check([](const std::string &given) {
-                return given == "-"
-                           ? "'-' for standard input or output is not supported; give a file, one named - as ./-"
-                           : "";
-            })
-            ->type_name("FILE")
-            ->group("Files");
+        add_file_option(*command, name, path, help)->required(required)->group("Files");
     };
     add_file("--q", options->files.q, "Queries, read", true);
     add_file("--k", options->files.k, "Keys [B, N, G, D], G dividing H, read", true);
@@ -210,6 +209,7 @@ void add_attend_command(CLI::App &program) {
     options->pattern.add_to(*command);
     options->execution.add_to(*command);
     options->ranks.add_to(*command);
+    command->footer("annulus attend --q q.npy --k k.npy --v v.npy --out o.npy --branch 2048:1 --branch 8192:4");
     command->callback([options] { attend(*options); });
 }
 

@@ -107,6 +107,7 @@ void Results::make_files() {
     const Shape shape = inputs_.shape_of_q();
     out_file_.emplace("--out", files_.out, inputs_.q.dtype, shape);
     set_tensors(out_file_->data(), nullptr, inputs_.q.shape[1]);
+    are_whole_ = true;
     if (!lse_)
         return;
     const Shape lse_shape = shape_of(*lse_);
@@ -117,9 +118,11 @@ void Results::make_files() {
     lse_->data = lse_file_->data();
 }
 
-void Results::hold(const Shard &rows) {
-    start_ = rows.start;
-    set_tensors(nullptr, nullptr, rows.length);
+void Results::hold(const std::vector<Range> &ranges) {
+    std::int64_t rows = 0;
+    for (const Range &range : ranges)
+        rows += range.length;
+    set_tensors(nullptr, nullptr, rows);
     out_memory_.resize(bytes_of(out_));
     out_.data = out_memory_.data();
     if (!lse_)
@@ -128,25 +131,34 @@ void Results::hold(const Shard &rows) {
     lse_->data = lse_memory_.data();
 }
 
-annulus_tensor Results::out(const Shard &rows) const {
-    return slice(out_, 1, rows.start - start_, rows.length);
+std::vector<annulus_tensor> Results::lse(const std::vector<Range> &ranges) const {
+    return lse_ ? parts(*lse_, 2, ranges) : std::vector<annulus_tensor>();
 }
 
-std::optional<annulus_tensor> Results::lse(const Shard &rows) const {
-    return lse_ ? std::optional(slice(*lse_, 2, rows.start - start_, rows.length)) : std::nullopt;
+std::vector<annulus_tensor> Results::parts(const annulus_tensor &of, int dimension,
+                                           const std::vector<Range> &ranges) const {
+    std::vector<annulus_tensor> parts;
+    std::int64_t next = 0; // in the rows of one rank
+    for (const Range &range : ranges) {
+        parts.push_back(slice(of, dimension, are_whole_ ? range.start : next, range.length));
+        next += range.length;
+    }
+    return parts;
 }
 
-std::vector<Stretch> Results::stretches(const Shard &rows) const {
+std::vector<Stretch> Results::stretches(const std::vector<Range> &ranges) const {
     std::vector<Stretch> all;
     const auto add = [&](const annulus_tensor &part) {
         const std::vector<Stretch> more = stretches_of(part);
         all.insert(all.end(), more.begin(), more.end());
     };
-    for (std::int64_t b = 0; b < out_.shape[0]; ++b) {
-        add(slice(out(rows), 0, b, 1));
-        for (std::int64_t h = 0; lse_ && h < lse_->shape[1]; ++h)
-            add(slice(slice(*lse(rows), 0, b, 1), 1, h, 1));
-    }
+    for (const annulus_tensor &part : out(ranges))
+        for (std::int64_t b = 0; b < part.shape[0]; ++b)
+            add(slice(part, 0, b, 1));
+    for (const annulus_tensor &part : lse(ranges))
+        for (std::int64_t b = 0; b < part.shape[0]; ++b)
+            for (std::int64_t h = 0; h < part.shape[1]; ++h)
+                add(slice(slice(part, 0, b, 1), 1, h, 1));
     return all;
 }
 

@@ -44,25 +44,27 @@ class Inputs {
     std::vector<std::int64_t> starts_, lengths_;
 };
 
-// O and LSE: whole, in files, in the process of rank 0; in any other the rows of its own rank, in memory.
+// O and LSE: whole, in files, in the process of rank 0; in any other the rows of its own rank, in memory, one range
+// behind the other.
 class Results {
   public:
     Results(const AttendFiles &files, const Inputs &inputs);
 
     void make_files();
-    void hold(const Shard &rows);
+    void hold(const std::vector<Range> &ranges);
 
-    // The rows of a shard.
-    annulus_tensor out(const Shard &rows) const;
-    std::optional<annulus_tensor> lse(const Shard &rows) const;
-    // In the same pieces in every process: a batch entry of O, a head of a batch entry of LSE.
-    std::vector<Stretch> stretches(const Shard &rows) const;
+    // The rows of a rank, in the order of `ranges`, which are its own. No LSE where none is wanted.
+    std::vector<annulus_tensor> out(const std::vector<Range> &ranges) const { return parts(out_, 1, ranges); }
+    std::vector<annulus_tensor> lse(const std::vector<Range> &ranges) const;
+    // In the same pieces in every process: of each range a batch entry of O, a head of a batch entry of LSE.
+    std::vector<Stretch> stretches(const std::vector<Range> &ranges) const;
 
     // Gives the files, if they are here, their names.
     void commit();
 
   private:
     void set_tensors(void *out, void *lse, std::int64_t rows);
+    std::vector<annulus_tensor> parts(const annulus_tensor &of, int dimension, const std::vector<Range> &ranges) const;
 
     const AttendFiles &files_;
     const Inputs &inputs_;
@@ -71,7 +73,7 @@ class Results {
     std::vector<std::byte> out_memory_, lse_memory_;
     annulus_tensor out_{};
     std::optional<annulus_tensor> lse_;
-    std::int64_t start_ = 0; // the position of their first row
+    bool are_whole_ = false; // else they are the rows of one rank
 };
 
 } // namespace annulus::cli

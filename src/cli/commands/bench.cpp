@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // annulus bench: how fast, beside the rates of the hardware's own matrix product, and of its copies on a GPU, measured
 // in the same run.
+#include "cli/arrays/output_file.hpp"
 #include "cli/commands/bench_case.hpp"
 #include "cli/commands/bench_cases.hpp"
 #include "cli/commands/bench_host.hpp"
+#include "cli/commands/bench_plot.hpp"
 #include "cli/commands/bench_ranks.hpp"
 #include "cli/commands/bench_scaling.hpp"
 #include "cli/commands/bench_sequences.hpp"
@@ -13,6 +15,7 @@
 #include "cli/commands/problem_options.hpp"
 #include "cli/devices/memory.hpp"
 #include "cli/ranks/ranks.hpp"
+#include "cli/report/file_option.hpp"
 #include "cli/report/number_option.hpp"
 #include "cli/report/progress.hpp"
 #include "cli/report/report.hpp"
@@ -35,6 +38,7 @@ struct BenchOptions {
     std::string sequences; // empty: none
     RankOptions ranks;
     bool weak = false;
+    std::string plot; // a path; empty: no picture
     std::string format = "text";
 };
 
@@ -132,6 +136,12 @@ std::vector<BenchCase> cases_of(const BenchOptions &options) {
     return on_cpu(options) ? cpu_cases(options.problem.dtype) : cuda_cases(options.problem.dtype);
 }
 
+void finish(const BenchOptions &options, const Report &report) {
+    report.print(options.format);
+    if (!options.plot.empty())
+        write_file("--plot", options.plot, draw_bench(report));
+}
+
 void bench_one_rank(BenchOptions options) {
     const std::unique_ptr<Memory> memory = make_memory(options.execution.device, options.execution.thread_count());
     if (options.problem.dtype.empty())
@@ -153,7 +163,7 @@ void bench_one_rank(BenchOptions options) {
                 report.add(host_time_table(options.problem.dtype, options.execution, *memory));
         }
     }
-    report.print(options.format);
+    finish(options, report);
 }
 
 void bench_several_ranks(const BenchOptions &options, Ranks &ranks) {
@@ -175,7 +185,7 @@ void bench_several_ranks(const BenchOptions &options, Ranks &ranks) {
         return;
     report.add(speed_table(lines, options.weak));
     report.add(rank_table(lines));
-    report.print(options.format);
+    finish(options, report);
 }
 
 void bench(const BenchOptions &options) {
@@ -198,6 +208,8 @@ void bench(const BenchOptions &options) {
             throw bad_input("--sequences is for one rank");
         if (ranks->count() == 1 && options.weak)
             throw bad_input("--weak compares several ranks with one: give --ranks");
+        if (!options.plot.empty() && ranks->lead())
+            OutputFile("--plot", options.plot, 1); // fails now where it would after all that is to be measured
         if (ranks->count() > 1)
             bench_several_ranks(options, *ranks);
         else
@@ -233,7 +245,10 @@ void add_bench_command(CLI::App &program) {
         ->add_flag("--weak", options->weak,
                    "The tokens are those of each rank, and one rank computes as many; else it computes all")
         ->group("Ranks");
+    add_file_option(*command, "--plot", options->plot,
+                    "Draw the rates of the table, or with --scaling a token's times");
     add_format_option(*command, options->format);
+    command->footer("annulus bench --tokens 8Ki --heads 4 --head-dim 64 --branch 1Ki:1 --branch 4Ki:4 --causal");
     command->callback([options] { bench(*options); });
 }
 

@@ -15,26 +15,23 @@ Run::Run(const BenchCase &bench_case, const Rank &rank, Memory &memory)
     }
     problem_.options = &options_;
     memory.order(context_.get());
-    const Shard shard = shard_of(problem_.sequence_length, rank.index, rank.count);
-    problem_.query_start = problem_.key_start = shard.start;
-    problem_.query_length = problem_.key_length = shard.length;
-    rank.join(context_.get(), problem_.sequence_length);
+    const Shards shards = rank.shards(problem_.sequence_length);
+    rows_ = shards.rows(rank.index);
+    rank.join(context_.get(), shards);
     check(annulus_estimate_problem(context_.get(), &problem_, ANNULUS_ALL_BRANCHES, &estimate_));
-    const std::int64_t n = shard.length;
-    q_ = make_rows(n, problem_.heads, true);
-    k_ = make_rows(n, problem_.kv_heads, true);
-    v_ = make_rows(n, problem_.kv_heads, true);
-    out_ = make_rows(n, problem_.heads, false);
+    q_ = make_rows(problem_.heads, true);
+    k_ = make_rows(problem_.kv_heads, true);
+    v_ = make_rows(problem_.kv_heads, true);
+    out_ = make_rows(problem_.heads, false);
     lse_ = make_tensor(problem_.dtype == ANNULUS_FLOAT64 ? ANNULUS_FLOAT64 : ANNULUS_FLOAT32,
-                       {problem_.batch, problem_.heads, n}, false);
+                       {problem_.batch, problem_.heads, rows_}, false);
 }
 
 void Run::add_gradients() {
-    const std::int64_t n = problem_.query_length;
-    d_out_ = make_rows(n, problem_.heads, true);
-    d_q_ = make_rows(n, problem_.heads, false);
-    d_k_ = make_rows(n, problem_.kv_heads, false);
-    d_v_ = make_rows(n, problem_.kv_heads, false);
+    d_out_ = make_rows(problem_.heads, true);
+    d_q_ = make_rows(problem_.heads, false);
+    d_k_ = make_rows(problem_.kv_heads, false);
+    d_v_ = make_rows(problem_.kv_heads, false);
 }
 
 void Run::forward() {
@@ -46,8 +43,8 @@ void Run::backward() {
                            &options_));
 }
 
-annulus_tensor Run::make_rows(std::int64_t length, std::int32_t heads, bool random) {
-    return make_tensor(problem_.dtype, {problem_.batch, length, heads, problem_.head_dim}, random);
+annulus_tensor Run::make_rows(std::int32_t heads, bool random) {
+    return make_tensor(problem_.dtype, {problem_.batch, rows_, heads, problem_.head_dim}, random);
 }
 
 annulus_tensor Run::make_tensor(annulus_dtype dtype, std::initializer_list<std::int64_t> shape, bool random) {

@@ -44,7 +44,8 @@ class Run {
     Run &operator=(const Run &) = delete;
 
     annulus_context *context() const { return context_.get(); }
-    const annulus_problem &problem() const { return problem_; } // its windows are the shard
+    const annulus_problem &problem() const { return problem_; } // of all ranks; its windows stand for this one's rows
+    std::int64_t rows() const { return rows_; }                 // of this rank
     const annulus_estimate &estimate() const { return estimate_; }
     void forward();
     void add_gradients(); // the tensors of backward
@@ -52,13 +53,14 @@ class Run {
 
   private:
     annulus_tensor make_tensor(annulus_dtype dtype, std::initializer_list<std::int64_t> shape, bool random);
-    annulus_tensor make_rows(std::int64_t length, std::int32_t heads, bool random);
+    annulus_tensor make_rows(std::int32_t heads, bool random);
 
     Memory &memory_;
     Context context_;
     const std::vector<std::int64_t> sequence_starts_;
     annulus_call_options options_ = ANNULUS_CALL_OPTIONS_INIT;
     annulus_problem problem_; // points to the options
+    std::int64_t rows_;
     annulus_estimate estimate_ = ANNULUS_ESTIMATE_INIT;
     RandomNumbers numbers_;
     std::vector<Allocation> allocations_;

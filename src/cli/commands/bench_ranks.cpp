@@ -31,7 +31,9 @@ annulus_estimate flops_of(const BenchCase &bench_case, const Rank &rank) {
 annulus_exchange exchange_of(const BenchCase &bench_case, const Rank &rank, annulus_context *context) {
     const annulus_problem problem = bench_case.problem.problem();
     annulus_rank_estimate estimate = ANNULUS_RANK_ESTIMATE_INIT;
-    check(annulus_estimate_rank(context, &problem, nullptr, nullptr, 0, rank.count, rank.index, &estimate));
+    const Shards shards = rank.shards(problem.sequence_length);
+    check(annulus_estimate_rank(context, &problem, shards.lengths(), shards.owners(), shards.count(), rank.count,
+                                rank.index, &estimate));
     return estimate.exchange;
 }
 
@@ -70,7 +72,7 @@ class RanksMeasurement {
     // The first call of a pass, and what it takes.
     std::vector<RankCost> costs_of(Pass pass, annulus_pass id) {
         RankCost cost{};
-        cost.rows = shared_.problem().query_length;
+        cost.rows = shared_.rows();
         check(annulus_workspace_size(shared_.context(), &shared_.problem(), id, &cost.workspace_bytes));
         rank_.meet();
         const auto call = [&] { (shared_.*pass)(); };

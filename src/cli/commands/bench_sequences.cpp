@@ -62,7 +62,7 @@ SequenceLengths parse_sequence_lengths(const std::string &text) {
     const std::vector<std::string_view> parts = split(text, ':');
     std::vector<std::int64_t> numbers;
     for (const std::string_view part : parts)
-        numbers.push_back(parse_integer(part).value_or(0));
+        numbers.push_back(parse_count(part).value_or(0));
     if (numbers.size() != 3 || numbers[0] < 1 || numbers[0] > most_sequences || numbers[1] < 1 ||
         numbers[2] < numbers[1] || numbers[2] > most_rows / numbers[0])
         throw bad_input("--sequences " + text +

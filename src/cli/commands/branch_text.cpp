@@ -42,7 +42,7 @@ class Parser {
 
     std::int64_t number(std::string_view text, const std::string &what, std::int64_t minimum,
                         std::int64_t maximum = std::numeric_limits<std::int64_t>::max()) const {
-        const std::optional<std::int64_t> value = parse_integer(text);
+        const std::optional<std::int64_t> value = parse_count(text);
         if (!value || *value < minimum || *value > maximum)
             fail(text, what + ", a whole number >= " + std::to_string(minimum));
         return *value;

@@ -14,9 +14,6 @@ struct BranchText {
     bool names_heads = false; // or a phase
 };
 
-inline constexpr const char *branch_syntax =
-    "W:R[,heads=A-B][,phase=block|interleave|fixed:X][,query=dilated|residue|every][,order=linear|hilbert][,width=C]";
-
 // Throws Failure where the text does not follow the syntax.
 BranchText parse_branch(const std::string &text);
 

@@ -10,6 +10,7 @@
 
 namespace annulus::cli {
 
+Context make_context(annulus_config *config, const ExecutionOptions &execution);
 // For problems of `heads` query heads.
 Context make_context(const PatternOptions &pattern, const ExecutionOptions &execution, std::int32_t heads);
 

@@ -6,8 +6,10 @@
 #include "cli/devices/handles.hpp"
 #include "cli/report/report.hpp"
 
+#include <algorithm>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace annulus::cli {
 
@@ -19,17 +21,60 @@ std::int32_t device_count(annulus_device device) {
     return count;
 }
 
+// Why an engine cannot compute on a device; empty where it can, at the least in bfloat16.
+std::string obstacle(annulus_engine engine, const DeviceChoice &device) {
+    try {
+        const Config config = make_config();
+        const annulus_branch branch = ANNULUS_BRANCH_INIT(0, 1);
+        check(annulus_config_add_branch(config.get(), &branch, nullptr));
+        check(annulus_config_set_engine(config.get(), engine));
+        annulus_context *created = nullptr;
+        check(annulus_context_create(&created, device.kind, device.index));
+        const Context context(created);
+        check(annulus_context_set_config(context.get(), config.get()));
+        annulus_problem problem = ANNULUS_PROBLEM_INIT;
+        problem.dtype = ANNULUS_BFLOAT16;
+        problem.heads = problem.kv_heads = 1;
+        problem.head_dim = 64;
+        problem.sequence_length = 64;
+        problem.batch = 1;
+        problem.row_alignment = 16;
+        annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
+        check(annulus_estimate_problem(context.get(), &problem, ANNULUS_ALL_BRANCHES, &estimate));
+        return "";
+    } catch (const Failure &failure) {
+        return failure.what();
+    }
+}
+
+Table engine_table(std::int32_t cuda_count) {
+    std::vector<DeviceChoice> devices = {{ANNULUS_DEVICE_CPU, 0}};
+    for (std::int32_t i = 0; i < std::max(cuda_count, 1); ++i) // without any: the reason
+        devices.push_back({ANNULUS_DEVICE_CUDA, i});
+    Table table{
+        "engines", "Engines", {{"name", "name"}, {"device", "device"}, {"runs", "runs"}, {"obstacle", "why not"}}, {}};
+    for (const DeviceChoice &device : devices)
+        for (const annulus_engine engine : engines) {
+            const std::string reason = obstacle(engine, device);
+            Cell runs = text_cell(reason.empty() ? "yes" : "no"), why = text_cell(reason);
+            runs.value = reason.empty();
+            if (reason.empty())
+                why.value = nullptr;
+            const bool is_there = device.kind == ANNULUS_DEVICE_CPU || cuda_count > 0;
+            table.rows.push_back({text_cell(annulus_engine_name(engine)),
+                                  text_cell(is_there ? device_name(device) : "cuda"), runs, why});
+        }
+    return table;
+}
+
 void info(const std::string &format) {
     Report report;
     report.add(Facts{"build",
                      "Build",
                      {{{"version", "version"}, text_cell(annulus_version_string())},
                       {{"build_info", "build"}, text_cell(annulus_build_info())}}});
-    Table table_of_engines{"engines", "Engines", {{"name", "name"}}, {}};
-    for (const annulus_engine engine : engines)
-        table_of_engines.rows.push_back({text_cell(annulus_engine_name(engine))});
-    report.add(table_of_engines);
     const std::int32_t cuda_count = device_count(ANNULUS_DEVICE_CUDA);
+    report.add(engine_table(cuda_count));
     report.add(Table{"devices",
                      "Devices",
                      {{"kind", "kind"}, {"count", "count"}},
@@ -56,8 +101,11 @@ void info(const std::string &format) {
 
 void add_info_command(CLI::App &program) {
     auto format = std::make_shared<std::string>("text");
-    CLI::App *command = program.add_subcommand("info", "Say the version, how it was built, its engines and devices.");
+    CLI::App *command = program.add_subcommand(
+        "info",
+        "Say the version, how it was built, its devices, and which engines run on them and why the others do not.");
     add_format_option(*command, *format);
+    command->footer("annulus info --format json");
     command->callback([format] { info(*format); });
 }
 

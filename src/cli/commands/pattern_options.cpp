@@ -24,7 +24,7 @@ LongNet parse_longnet(const std::string &preset) {
     const std::vector<std::string_view> parts = split(std::string_view(preset).substr(longnet_prefix.size()), ',');
     bool legal = parts.size() == numbers.size();
     for (std::size_t i = 0; legal && i < numbers.size(); ++i) {
-        const std::optional<std::int64_t> number = parse_integer(parts[i]);
+        const std::optional<std::int64_t> number = parse_count(parts[i]);
         legal = number && *number >= 1;
         numbers[i] = number.value_or(0);
     }
@@ -102,9 +102,10 @@ void PatternOptions::add_to(CLI::App &command) {
     command
         .add_option(
             "--branch", branches,
-            std::string("A branch: segments of W positions (0: the whole sequence), every R-th kept. Repeatable. ") +
-                branch_syntax)
-        ->type_name("W:R[,...]")
+            "A branch: segments of W positions (0: the whole sequence), every R-th kept. Repeatable. Its properties "
+            "may follow: heads=A-B, phase=block, phase=interleave or phase=fixed:X, query=dilated, query=residue or "
+            "query=every, order=linear or order=hilbert, and width=C, the columns of the Hilbert order's grid")
+        ->type_name("W:R[,PROPERTY=VALUE...]")
         ->allow_extra_args(false)
         ->group(group);
     command
@@ -165,6 +166,19 @@ Config PatternOptions::config(std::int32_t heads) const {
     if (scale)
         check(annulus_config_set_scale(config.get(), *scale), "--scale");
     return config;
+}
+
+std::vector<Config> PatternOptions::one_by_one(std::int32_t heads) const {
+    const Config all = config(heads);
+    std::vector<Config> configs;
+    for (std::int32_t i = 0; i < annulus_config_branch_count(all.get()); ++i) {
+        annulus_branch branch = ANNULUS_BRANCH_INIT(0, 1);
+        check(annulus_config_get_branch(all.get(), i, &branch));
+        configs.push_back(make_config());
+        check(annulus_config_add_branch(configs.back().get(), &branch, nullptr));
+        check(annulus_config_set_causal(configs.back().get(), causal));
+    }
+    return configs;
 }
 
 std::vector<std::string> PatternOptions::labels() const {

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // annulus plan: what a problem takes, on one rank or on several that share the sequence.
+#include "cli/arrays/output_file.hpp"
 #include "cli/commands/commands.hpp"
 #include "cli/commands/context.hpp"
+#include "cli/commands/pattern_picture.hpp"
 #include "cli/commands/problem_options.hpp"
-#include "cli/ranks/shard.hpp"
+#include "cli/ranks/ranks.hpp"
+#include "cli/report/file_option.hpp"
 #include "cli/report/number_option.hpp"
 #include "cli/report/report.hpp"
+#include "cli/report/text.hpp"
 
 #include <algorithm>
 #include <limits>
@@ -20,6 +24,8 @@ namespace {
 struct PlanOptions {
     ProblemOptions problem;
     std::int32_t ranks = 1;
+    Sharding sharding = Sharding::even;
+    std::string svg; // a path; empty: no picture
     std::string format = "text";
     PatternOptions pattern;
     ExecutionOptions execution;
@@ -52,17 +58,11 @@ struct Cost {
     Sum<double> forward_flops, backward_flops;
     std::vector<Work> branches;
     annulus_exchange exchange;
+    Sum<std::int64_t> rows;
     Bytes tensors, gradients, forward_workspace, backward_workspace;
     Bytes forward_memory, backward_memory; // everything a rank holds at a time
     Bytes forward_sent, forward_received, backward_sent, backward_received;
 };
-
-annulus_problem share(annulus_problem problem, std::int32_t rank, std::int32_t ranks) {
-    const Shard shard = shard_of(problem.sequence_length, rank, ranks);
-    problem.query_start = problem.key_start = shard.start;
-    problem.query_length = problem.key_length = shard.length;
-    return problem;
-}
 
 annulus_estimate estimate_of(annulus_context *context, const annulus_problem &problem, std::int32_t branch) {
     annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
@@ -71,18 +71,62 @@ annulus_estimate estimate_of(annulus_context *context, const annulus_problem &pr
 }
 
 // One of several ranks.
-annulus_rank_estimate estimate_of_rank(annulus_context *context, const annulus_problem &problem, std::int32_t rank,
-                                       std::int32_t ranks) {
+annulus_rank_estimate estimate_of_rank(annulus_context *context, const annulus_problem &problem, const Shards &shards,
+                                       std::int32_t ranks, std::int32_t rank) {
     annulus_rank_estimate estimate = ANNULUS_RANK_ESTIMATE_INIT;
-    check(annulus_estimate_rank(context, &problem, nullptr, nullptr, 0, ranks, rank, &estimate));
+    check(annulus_estimate_rank(context, &problem, shards.lengths(), shards.owners(), shards.count(), ranks, rank,
+                                &estimate));
     return estimate;
 }
 
-void add_rank(Cost &cost, annulus_context *context, const annulus_problem &problem, std::int32_t rank,
-              std::int32_t ranks) {
+// What a plan asks: a context of all branches and, of several ranks, one of each branch alone, for the rows that it
+// wants of the others.
+struct PlanContexts {
+    Context all;
+    std::vector<Context> alone;
+};
+
+PlanContexts make_contexts(const PlanOptions &options, const annulus_problem &problem, const Shards &shards) {
+    ExecutionOptions execution = options.execution;
+    PlanContexts contexts{make_context(options.pattern, execution, problem.heads), {}};
+    if (options.ranks == 1)
+        return contexts;
+    // What `auto` comes to is found once and not for each rank again.
+    execution.exchange =
+        exchange_name(estimate_of_rank(contexts.all.get(), problem, shards, options.ranks, 0).exchange);
+    contexts.all = make_context(options.pattern, execution, problem.heads);
+    execution.exchange = exchange_name(ANNULUS_EXCHANGE_GATHER);
+    execution.workspace_limit = 0;
+    for (const Config &config : options.pattern.one_by_one(problem.heads))
+        contexts.alone.push_back(make_context(config.get(), execution));
+    return contexts;
+}
+
+// A branch of all positions that a rank holds.
+annulus_estimate estimate_of_ranges(annulus_context *context, annulus_problem problem, const std::vector<Range> &ranges,
+                                    std::int32_t branch) {
+    annulus_estimate sum = ANNULUS_ESTIMATE_INIT;
+    for (const Range &range : ranges) {
+        problem.query_start = problem.key_start = range.start;
+        problem.query_length = problem.key_length = range.length;
+        const annulus_estimate part = estimate_of(context, problem, branch);
+        sum.forward_flops += part.forward_flops;
+        sum.backward_flops += part.backward_flops;
+        sum.tensor_bytes += part.tensor_bytes;
+        sum.gradient_bytes += part.gradient_bytes;
+    }
+    return sum;
+}
+
+void add_rank(Cost &cost, const PlanContexts &contexts, const annulus_problem &problem, const Shards &shards,
+              std::int32_t ranks, std::int32_t rank) {
     annulus_estimate whole = ANNULUS_ESTIMATE_INIT;
     for (std::size_t i = 0; i < cost.branches.size(); ++i) {
-        const annulus_estimate part = estimate_of(context, share(problem, rank, ranks), static_cast<std::int32_t>(i));
+        annulus_estimate part =
+            estimate_of_ranges(contexts.all.get(), problem, shards.of(rank), static_cast<std::int32_t>(i));
+        if (ranks > 1)
+            part.remote_bytes =
+                estimate_of_rank(contexts.alone[i].get(), problem, shards, ranks, rank).forward_received_bytes;
         cost.branches[i].add(part);
         const double forward_flops = whole.forward_flops, backward_flops = whole.backward_flops;
         whole = part;
@@ -93,11 +137,14 @@ void add_rank(Cost &cost, annulus_context *context, const annulus_problem &probl
     cost.backward_flops.add(whole.backward_flops);
     cost.tensors.add(whole.tensor_bytes);
     cost.gradients.add(whole.gradient_bytes);
-    annulus_rank_estimate estimate = ANNULUS_RANK_ESTIMATE_INIT; // one that is alone sends nothing
-    estimate.forward_workspace_bytes = whole.forward_workspace_bytes;
-    estimate.backward_workspace_bytes = whole.backward_workspace_bytes;
-    if (ranks > 1)
-        estimate = estimate_of_rank(context, problem, rank, ranks);
+    annulus_rank_estimate estimate = ANNULUS_RANK_ESTIMATE_INIT;
+    if (ranks > 1) {
+        estimate = estimate_of_rank(contexts.all.get(), problem, shards, ranks, rank);
+    } else { // sends nothing
+        const annulus_estimate alone = estimate_of(contexts.all.get(), problem, ANNULUS_ALL_BRANCHES);
+        estimate.forward_workspace_bytes = alone.forward_workspace_bytes;
+        estimate.backward_workspace_bytes = alone.backward_workspace_bytes;
+    }
     cost.exchange = estimate.exchange;
     cost.forward_workspace.add(estimate.forward_workspace_bytes);
     cost.backward_workspace.add(estimate.backward_workspace_bytes);
@@ -107,23 +154,16 @@ void add_rank(Cost &cost, annulus_context *context, const annulus_problem &probl
     cost.forward_received.add(estimate.forward_received_bytes);
     cost.backward_sent.add(estimate.backward_sent_bytes);
     cost.backward_received.add(estimate.backward_received_bytes);
+    cost.rows.add(shards.rows(rank));
 }
 
-Cost cost_of(annulus_context *context, const annulus_problem &problem, std::size_t branches, std::int32_t ranks) {
-    Cost cost{};
-    cost.branches.resize(branches);
-    for (std::int32_t rank = 0; rank < ranks; ++rank)
-        add_rank(cost, context, problem, rank, ranks);
-    return cost;
-}
-
-Facts problem_facts(const annulus_problem &problem, std::int32_t ranks, annulus_exchange exchange) {
+Facts problem_facts(const annulus_problem &problem, std::int32_t ranks, const Cost &cost) {
     return {"problem",
             "Problem",
             {{{"tokens", "tokens N"}, count_cell(problem.sequence_length)},
              {{"ranks", "ranks"}, count_cell(ranks)},
-             {{"tokens_per_rank", "tokens a rank, at most"}, count_cell(share(problem, 0, ranks).query_length)},
-             {{"exchange", "exchange"}, ranks > 1 ? text_cell(exchange_name(exchange)) : missing_cell()},
+             {{"tokens_per_rank", "tokens a rank, at most"}, count_cell(cost.rows.largest)},
+             {{"exchange", "exchange"}, ranks > 1 ? text_cell(exchange_name(cost.exchange)) : missing_cell()},
              {{"batch", "batch B"}, count_cell(problem.batch)},
              {{"heads", "heads H"}, count_cell(problem.heads)},
              {{"kv_heads", "key/value heads G"}, count_cell(problem.kv_heads)},
@@ -184,20 +224,26 @@ Table branch_table(const Cost &cost, const std::vector<std::string> &labels) {
 }
 
 void plan(const PlanOptions &options) {
-    if (options.ranks < 1)
-        throw bad_input("--ranks " + std::to_string(options.ranks) + ": must be at least 1");
+    if (options.ranks < 1 || options.ranks > max_ranks)
+        throw bad_input("--ranks " + std::to_string(options.ranks) + ": must be from 1 to " +
+                        std::to_string(max_ranks));
     const annulus_problem problem = options.problem.problem();
-    ExecutionOptions execution = options.execution;
-    Context context = make_context(options.pattern, execution, problem.heads);
-    if (options.ranks > 1) { // what `auto` comes to is found once and not for each rank again
-        execution.exchange = exchange_name(estimate_of_rank(context.get(), problem, 0, options.ranks).exchange);
-        context = make_context(options.pattern, execution, problem.heads);
-    }
     const std::vector<std::string> labels = options.pattern.labels();
-    const Cost cost = cost_of(context.get(), problem, labels.size(), options.ranks);
+    const Shards shards(problem.sequence_length, options.ranks, options.sharding);
+    const PlanContexts contexts = make_contexts(options, problem, shards);
+    Cost cost{};
+    cost.branches.resize(labels.size());
+    for (std::int32_t rank = 0; rank < options.ranks; ++rank)
+        add_rank(cost, contexts, problem, shards, options.ranks, rank);
 
+    if (!options.svg.empty()) {
+        const std::string caption = std::to_string(problem.sequence_length) + " tokens: " + joined(labels, " + ") +
+                                    (options.pattern.causal ? ", causal" : "");
+        const Config config = options.pattern.config(problem.heads);
+        write_file("--svg", options.svg, draw_pattern(config.get(), problem.sequence_length, problem.heads, caption));
+    }
     Report report;
-    report.add(problem_facts(problem, options.ranks, cost.exchange));
+    report.add(problem_facts(problem, options.ranks, cost));
     report.add(cost_table(cost));
     report.add(branch_table(cost, labels));
     report.print(options.format);
@@ -209,15 +255,20 @@ void add_plan_command(CLI::App &program) {
     auto options = std::make_shared<PlanOptions>();
     CLI::App *command = program.add_subcommand(
         "plan",
-        "Say what N tokens on P ranks take, each rank holding an equal contiguous part: memory, bytes sent, FLOPs; and "
-        "by branch FLOPs and the rows of K and V that other ranks hold. Computes nothing.");
+        "Say what N tokens on P ranks take: memory, bytes sent, FLOPs; and by branch FLOPs and the rows of K and V "
+        "that it takes of other ranks, for each part of a zigzag its own. Computes nothing.");
     options->problem.add_to(*command, true);
     add_number<std::int32_t>(*command, "--ranks", options->ranks, "P, 1 unless given")
         ->type_name("P")
         ->group("Problem");
+    add_shards_option(*command, options->sharding)->group("Problem");
     options->pattern.add_to(*command);
     options->execution.add_to(*command);
+    add_file_option(*command, "--svg", options->svg,
+                    "Draw which keys each query attends to, for up to 2048 tokens and 64 heads: of up to 128 tokens "
+                    "each pair, of more their mean in 128 x 128 cells or fewer");
     add_format_option(*command, options->format);
+    command->footer("annulus plan --tokens 1M --heads 16 --head-dim 64 --branch 2Ki:1 --branch 64Ki:32 --ranks 4");
     command->callback([options] { plan(*options); });
 }
 

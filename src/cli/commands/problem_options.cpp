@@ -17,7 +17,7 @@ constexpr annulus_dtype dtypes[] = {ANNULUS_FLOAT64, ANNULUS_FLOAT32, ANNULUS_BF
 void ProblemOptions::add_to(CLI::App &command, bool required) {
     const std::string group = "Problem";
     const std::string need = required ? "" : ", for a case of your own";
-    add_number<std::int64_t>(command, "--tokens", tokens, "N, the sequence length" + need)
+    add_number<std::int64_t>(command, "--tokens", tokens, "N, the sequence length, such as 65536, 64Ki or 1M" + need)
         ->required(required)
         ->type_name("N")
         ->group(group);

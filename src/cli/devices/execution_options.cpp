@@ -47,20 +47,6 @@ DeviceChoice parse_device(const std::string &text) {
     throw bad_input("--device " + text + ": must be cpu, cuda, or cuda:I with a device's number I, counted from 0");
 }
 
-std::uint64_t parse_bytes(const std::string &text) {
-    constexpr std::string_view units = "KMGT"; // powers of 1024
-    std::string_view digits = text;
-    std::size_t shift = 0;
-    if (const std::size_t unit = digits.empty() ? units.npos : units.find(digits.back()); unit != units.npos) {
-        digits.remove_suffix(1);
-        shift = 10 * (unit + 1);
-    }
-    const std::optional<std::int64_t> number = parse_integer(digits);
-    if (!number || *number < 0 || *number > std::numeric_limits<std::int64_t>::max() >> shift)
-        throw bad_input("--workspace-limit " + text + ": must be a number of bytes, or one of K, M, G or T after it");
-    return static_cast<std::uint64_t>(*number) << shift;
-}
-
 } // namespace
 
 void ExecutionOptions::add_to(CLI::App &command) {
@@ -87,10 +73,14 @@ void ExecutionOptions::add_to(CLI::App &command) {
         ->type_name("T")
         ->group(group);
     command.add_flag("--tf32", allow_tf32, "Products of float32 numbers may be TF32")->group(group);
+    const auto set_limit = [this](const std::string &text) {
+        const std::int64_t most = std::numeric_limits<std::int64_t>::max();
+        workspace_limit = static_cast<std::uint64_t>(whole_number("--workspace-limit", text, 0, most));
+    };
     command
         .add_option_function<std::string>(
-            "--workspace-limit", [this](const std::string &text) { workspace_limit = parse_bytes(text); },
-            "The most workspace a call may take, such as 256M; 0, the default, is the engine's own choice")
+            "--workspace-limit", set_limit,
+            "The most workspace a call may take, such as 256Mi; 0, the default, is the engine's own choice")
         ->type_name("BYTES")
         ->group(group);
 }

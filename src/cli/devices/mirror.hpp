@@ -1,46 +1,75 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tensor of the host's where the calls on a device reach it.
+// Rows of the host's where the calls on a device reach them.
 #pragma once
 
 #include "cli/arrays/host_tensor.hpp"
 #include "cli/devices/memory.hpp"
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 namespace annulus::cli {
 
 class Mirror {
   public:
-    Mirror(Memory &memory, const annulus_tensor &host) : memory_(memory), tensor_(host) {
-        if (memory.is_host())
+    // One tensor of all `parts`, of which there is one at least, one behind the other along `dimension`. A single part
+    // that the device reaches is used where it lies.
+    Mirror(Memory &memory, const std::vector<annulus_tensor> &parts, int dimension)
+        : memory_(memory), tensor_(parts.front()) {
+        if (parts.size() == 1 && memory.is_host())
             return;
-        allocation_ = memory.allocate(bytes_of(host));
-        tensor_ = view(allocation_.get(), host.dtype, shape_of(host));
-        stretches_ = stretches_of(host);
+        Shape shape = shape_of(tensor_);
+        std::int64_t &rows = shape[static_cast<std::size_t>(dimension)] = 0;
+        for (const annulus_tensor &part : parts)
+            rows += part.shape[dimension];
+        tensor_ = view(nullptr, tensor_.dtype, shape);
+        allocation_ = memory.allocate(bytes_of(tensor_));
+        tensor_.data = allocation_.get();
+        std::int64_t start = 0;
+        for (const annulus_tensor &part : parts) {
+            add_copies(slice(tensor_, dimension, start, part.shape[dimension]), part);
+            start += part.shape[dimension];
+        }
     }
 
     const annulus_tensor &tensor() const { return tensor_; }
     void copy_in() {
-        for_each([&](std::byte *here, const Stretch &host) { memory_.copy_in(here, host.data, host.bytes); });
+        for (const Copy &copy : copies_)
+            memory_.copy_in(copy.here, copy.host, copy.bytes);
     }
     void copy_out() {
-        for_each([&](std::byte *here, const Stretch &host) { memory_.copy_out(host.data, here, host.bytes); });
+        for (const Copy &copy : copies_)
+            memory_.copy_out(copy.host, copy.here, copy.bytes);
     }
 
   private:
-    template <class Copy> void for_each(const Copy &copy) {
-        std::byte *here = allocation_.get();
-        for (const Stretch &host : stretches_) {
-            copy(here, host);
-            here += host.bytes;
+    struct Copy {
+        std::byte *here, *host;
+        std::size_t bytes;
+    };
+
+    // Of two tensors of the same shape, which may lie together in pieces of other lengths.
+    void add_copies(const annulus_tensor &here, const annulus_tensor &host) {
+        std::vector<Stretch> targets = stretches_of(here), sources = stretches_of(host);
+        for (std::size_t i = 0, j = 0; i < targets.size();) {
+            Stretch &target = targets[i], &source = sources[j];
+            const std::size_t bytes = std::min(target.bytes, source.bytes);
+            copies_.push_back({target.data, source.data, bytes});
+            for (Stretch *stretch : {&target, &source}) {
+                stretch->data += bytes;
+                stretch->bytes -= bytes;
+            }
+            i += target.bytes == 0;
+            j += source.bytes == 0;
         }
     }
 
     Memory &memory_;
     Allocation allocation_;
     annulus_tensor tensor_;
-    std::vector<Stretch> stretches_; // of the host's tensor; none where this is that
+    std::vector<Copy> copies_; // none where the tensor is the host's
 };
 
 } // namespace annulus::cli

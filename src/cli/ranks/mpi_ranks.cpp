@@ -80,6 +80,7 @@ class MpiRanks final : public Ranks, private Meeting {
     MpiRanks(const RankOptions &options, const ExecutionOptions &execution) : options_(options) {
         rank_.execution = execution;
         rank_.meeting = this;
+        rank_.sharding = options.sharding;
         check_mpi(MPI_Comm_size(MPI_COMM_WORLD, &rank_.count));
         check_mpi(MPI_Comm_rank(MPI_COMM_WORLD, &rank_.index));
     }

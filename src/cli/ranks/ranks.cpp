@@ -36,19 +36,17 @@ void RankOptions::add_to(CLI::App &command) {
         "process is a rank")
         ->type_name("P")
         ->group(group);
+    add_shards_option(command, sharding)->group(group);
     add_number<double>(command, "--timeout", timeout, "How long a rank waits for another, 300 unless given")
         ->type_name("SECONDS")
         ->group(group);
 }
 
-void Rank::join(annulus_context *context, std::int64_t tokens) const {
+void Rank::join(annulus_context *context, const Shards &shards) const {
     if (!comm)
         return;
-    std::vector<std::int64_t> lengths;
-    for (int i = 0; i < count; ++i)
-        lengths.push_back(shard_of(tokens, i, count).length);
     check(annulus_context_set_comm(context, comm), "--ranks");
-    check(annulus_context_set_shards(context, lengths.data(), nullptr, count));
+    check(annulus_context_set_shards(context, shards.lengths(), shards.owners(), shards.count()));
 }
 
 std::unique_ptr<Ranks> make_ranks(const RankOptions &options, const ExecutionOptions &execution) {

@@ -23,6 +23,7 @@ inline constexpr std::int64_t max_ranks = 4096;
 
 struct RankOptions {
     std::optional<std::int64_t> count;
+    Sharding sharding = Sharding::even;
     std::optional<double> timeout; // seconds
 
     void add_to(CLI::App &command);
@@ -43,9 +44,12 @@ struct Rank {
     annulus_comm *comm = nullptr; // null where there is one rank
     bool has_process = true;      // no other rank is in this process
     Meeting *meeting = nullptr;   // null where there is one rank
+    Sharding sharding = Sharding::even;
 
-    // Makes the context's calls collective over shards of `tokens` positions.
-    void join(annulus_context *context, std::int64_t tokens) const;
+    // Of a sequence of `tokens` positions.
+    Shards shards(std::int64_t tokens) const { return Shards(tokens, count, sharding); }
+    // Makes the context's calls collective over these shards.
+    void join(annulus_context *context, const Shards &shards) const;
 
     // What every rank gives, in rank order.
     template <class T> std::vector<T> gather(const T &mine) const {

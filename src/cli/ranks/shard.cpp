@@ -2,12 +2,49 @@
 #include "cli/ranks/shard.hpp"
 
 #include <algorithm>
+#include <map>
+#include <string>
 
 namespace annulus::cli {
 
-Shard shard_of(std::int64_t tokens, std::int64_t rank, std::int64_t ranks) {
-    const std::int64_t each = tokens / ranks, more = tokens % ranks;
-    return {rank * each + std::min(rank, more), each + (rank < more ? 1 : 0)};
+Shards::Shards(std::int64_t tokens, int ranks, Sharding sharding) {
+    const int count = sharding == Sharding::zigzag ? 2 * ranks : ranks;
+    for (int i = 0; i < count; ++i) {
+        lengths_.push_back(tokens / count + (i < tokens % count ? 1 : 0));
+        owners_.push_back(std::min(i, 2 * ranks - 1 - i)); // in an even division i itself
+    }
+}
+
+std::vector<Range> Shards::of(int rank) const {
+    std::vector<Range> ranges;
+    std::int64_t start = 0;
+    for (std::size_t i = 0; i < lengths_.size(); start += lengths_[i++]) {
+        if (owners_[i] != rank)
+            continue;
+        if (!ranges.empty() && ranges.back().start + ranges.back().length == start)
+            ranges.back().length += lengths_[i];
+        else
+            ranges.push_back({start, lengths_[i]});
+    }
+    return ranges;
+}
+
+std::int64_t Shards::rows(int rank) const {
+    std::int64_t rows = 0;
+    for (const Range &range : of(rank))
+        rows += range.length;
+    return rows;
+}
+
+CLI::Option *add_shards_option(CLI::App &command, Sharding &sharding) {
+    static const std::map<std::string, Sharding> words = {{"even", Sharding::even}, {"zigzag", Sharding::zigzag}};
+    return command
+        .add_option_function<std::string>(
+            "--shards", [&sharding](const std::string &word) { sharding = words.at(word); },
+            "What each rank holds: one contiguous part (even, the default), or of 2P parts the p-th and the p-th from "
+            "the end (zigzag), which gives all ranks as much to do where attention is causal")
+        ->check(CLI::IsMember({"even", "zigzag"}))
+        ->type_name("RULE");
 }
 
 } // namespace annulus::cli

@@ -1,17 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
-// A rank's part of the sequence.
+// Which rank holds which part of the sequence.
 #pragma once
 
+#include <CLI/CLI.hpp>
+
 #include <cstdint>
+#include <vector>
 
 namespace annulus::cli {
 
-// A contiguous part of the sequence.
-struct Shard {
+// Positions of the sequence.
+struct Range {
     std::int64_t start, length;
 };
 
-// The shard of each rank, as equal as can be: the first N mod p ranks have one position more.
-Shard shard_of(std::int64_t tokens, std::int64_t rank, std::int64_t ranks);
+enum class Sharding {
+    even,  // a shard for each rank
+    zigzag // two for each of P ranks: of 2P, rank p holds the p-th and the p-th from the end
+};
+
+// The sequence as shards, one behind the other and as equal as can be, the first ones longer, each of a rank. A rank
+// with several has their rows one behind the other in its tensors.
+class Shards {
+  public:
+    Shards(std::int64_t tokens, int ranks, Sharding sharding);
+
+    // A rank's positions, one range at least; shards that follow one another are one.
+    std::vector<Range> of(int rank) const;
+    std::int64_t rows(int rank) const;
+
+    // As the library takes them.
+    const std::int64_t *lengths() const { return lengths_.data(); }
+    const std::int32_t *owners() const { return owners_.data(); }
+    std::int32_t count() const { return static_cast<std::int32_t>(lengths_.size()); }
+
+  private:
+    std::vector<std::int64_t> lengths_;
+    std::vector<std::int32_t> owners_;
+};
+
+CLI::Option *add_shards_option(CLI::App &command, Sharding &sharding);
 
 } // namespace annulus::cli

@@ -77,7 +77,8 @@ class ThreadRanks final : public Ranks {
                 annulus_comm_abort(comm.get());
         };
         const auto part = [&](int index) {
-            Rank rank{index, count_, execution_, comms[static_cast<std::size_t>(index)].get(), false, &meeting};
+            annulus_comm *comm = comms[static_cast<std::size_t>(index)].get();
+            Rank rank{index, count_, execution_, comm, false, &meeting, options_.sharding};
             rank.execution.device = device_of(index);
             Outcome &outcome = outcomes[static_cast<std::size_t>(index)];
             outcome = outcome_of([&] { work(rank); });

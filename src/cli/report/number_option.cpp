@@ -10,10 +10,10 @@ namespace annulus::cli {
 
 std::int64_t whole_number(const std::string &option, const std::string &text, std::int64_t lowest,
                           std::int64_t highest) {
-    const std::optional<std::int64_t> number = parse_integer(text);
+    const std::optional<std::int64_t> number = parse_count(text);
     if (!number || *number < lowest || *number > highest)
         throw bad_input(option + " " + text + ": must be a whole number from " + std::to_string(lowest) + " to " +
-                        std::to_string(highest));
+                        std::to_string(highest) + ", also with " + count_units);
     return *number;
 }
 

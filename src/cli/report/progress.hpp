@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A progress bar on standard error: only when that is a terminal, and only once a job has run for a second.
+// A progress bar on standard error: only when that is a terminal, and only once a job has run for a second. From then
+// on it shows how long the job has run, and changes every second, however long a piece of the job takes.
 #pragma once
 
 #include <chrono>
-#include <cstddef>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
 
 namespace annulus::cli {
 
@@ -22,13 +25,16 @@ class Progress {
 
   private:
     using Clock = std::chrono::steady_clock;
-    void draw(double seconds);
+    void keep_drawing();
+    void draw(std::chrono::seconds elapsed) const;
 
-    bool terminal_;
-    bool drawn_ = false;
-    double total_;
+    const double total_;
+    const Clock::time_point start_ = Clock::now();
+    std::mutex mutex_;
+    std::condition_variable wake_;
     double done_ = 0;
-    Clock::time_point start_ = Clock::now();
+    bool is_over_ = false;
+    std::thread drawer_; // none where nobody sees it
 };
 
 } // namespace annulus::cli

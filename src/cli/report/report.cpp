@@ -109,6 +109,7 @@ void Report::add(const Table &table) {
             object[table.columns[i].key] = row[i].value;
         array.push_back(std::move(object));
     }
+    tables_.push_back(table);
     sections_.push_back(std::move(section));
 }
 
@@ -161,7 +162,7 @@ void Report::print(const std::string &format) const {
 }
 
 void add_format_option(CLI::App &command, std::string &format) {
-    command.add_option("--format", format, "text (default), markdown or json")
+    command.add_option("--format", format, "How to print, text unless given")
         ->check(CLI::IsMember({"text", "markdown", "json"}))
         ->type_name("FORMAT");
 }

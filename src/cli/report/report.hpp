@@ -54,6 +54,7 @@ class Report {
   public:
     void add(const Facts &facts);
     void add(const Table &table);
+    const std::vector<Table> &tables() const { return tables_; } // all that were added
     // Writes to standard output: `format` is text, markdown or json.
     void print(const std::string &format) const;
 
@@ -67,6 +68,7 @@ class Report {
     std::string markdown(const Section &section) const;
 
     std::vector<Section> sections_;
+    std::vector<Table> tables_;
     nlohmann::ordered_json json_ = nlohmann::ordered_json::object();
 };
 

@@ -17,6 +17,16 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
     }
 }
 
+std::string joined(const std::vector<std::string> &words, std::string_view separator) {
+    std::string text;
+    for (const std::string &word : words) {
+        if (!text.empty())
+            text += separator;
+        text += word;
+    }
+    return text;
+}
+
 namespace {
 
 template <class Number> std::optional<Number> parse(std::string_view text) {
@@ -32,6 +42,22 @@ template <class Number> std::optional<Number> parse(std::string_view text) {
 
 std::optional<std::int64_t> parse_integer(std::string_view text) {
     return parse<std::int64_t>(text);
+}
+
+std::optional<std::int64_t> parse_count(std::string_view text) {
+    constexpr std::string_view units = "kMGT";
+    const bool binary = text.ends_with('i');
+    std::string_view digits = text.substr(0, text.size() - binary);
+    const char letter = digits.empty() ? ' ' : digits.back() == 'K' ? 'k' : digits.back();
+    const std::size_t unit = units.find(letter);
+    if (unit == units.npos)
+        return parse_integer(text);
+    digits.remove_suffix(1);
+    std::optional<std::int64_t> number = parse_integer(digits);
+    for (std::size_t i = 0; number && i <= unit; ++i)
+        if (__builtin_mul_overflow(*number, binary ? 1024 : 1000, &*number))
+            number.reset();
+    return number;
 }
 
 std::optional<double> parse_real(std::string_view text) {

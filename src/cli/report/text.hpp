@@ -13,8 +13,15 @@ namespace annulus::cli {
 // The pieces of `text` between `separator`s; at least one.
 std::vector<std::string_view> split(std::string_view text, char separator);
 
+// The words with a separator between them.
+std::string joined(const std::vector<std::string> &words, std::string_view separator);
+
 // The whole number that all of `text` is, if it fits into int64.
 std::optional<std::int64_t> parse_integer(std::string_view text);
+
+// The same where the number may have a unit: k, M, G or T, powers of 1000, or Ki, Mi, Gi or Ti, powers of 1024.
+std::optional<std::int64_t> parse_count(std::string_view text);
+inline constexpr const char *count_units = "k, M, G or T (powers of 1000) or Ki, Mi, Gi or Ti (of 1024)";
 
 // The number that all of `text` is, if it fits into double.
 std::optional<double> parse_real(std::string_view text);

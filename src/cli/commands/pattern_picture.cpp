@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+// Scores that are all 0 give each key that a query attends to the same weight. With values that are 1 in the number of
+// the key's cell, O times exp(LSE) counts the keys of each cell.
+#include "cli/commands/pattern_picture.hpp"
+
+#include "cli/arrays/host_tensor.hpp"
+#include "cli/devices/handles.hpp"
+#include "cli/report/svg.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <vector>
+
+namespace annulus::cli {
+
+namespace {
+
+constexpr std::int64_t most_tokens = 2048, most_cells = 128;
+constexpr std::int32_t most_heads = 64;
+
+// Of one head: how often each of a cell's queries attends to each of its keys, on average. [queries][keys]
+using Cells = std::vector<std::vector<double>>;
+
+class Counter {
+  public:
+    Counter(const annulus_config *config, std::int64_t tokens, std::int32_t heads)
+        : tokens_(tokens), heads_(heads), cell_((tokens + most_cells - 1) / most_cells),
+          cells_((tokens + cell_ - 1) / cell_), dim_((cells_ + 7) / 8 * 8),
+          context_(create_context({ANNULUS_DEVICE_CPU, 0})), keys_(numbers(tokens * dim_)),
+          values_(numbers(tokens * dim_)), queries_(numbers(cell_ * heads * dim_)), out_(queries_),
+          lse_(numbers(cell_ * heads)) {
+        check(annulus_context_set_config(context_.get(), config));
+        for (std::int64_t n = 0; n < tokens; ++n)
+            values_[static_cast<std::size_t>(n * dim_ + n / cell_)] = 1;
+    }
+
+    std::int64_t positions_of_cell() const { return cell_; }
+
+    // Of each head.
+    std::vector<Cells> count() {
+        const auto side = static_cast<std::size_t>(cells_);
+        std::vector<Cells> heads(static_cast<std::size_t>(heads_), Cells(side, std::vector<double>(side)));
+        for (std::int64_t i = 0; i < cells_; ++i)
+            count_row(i, heads);
+        return heads;
+    }
+
+  private:
+    static std::vector<double> numbers(std::int64_t count) {
+        return std::vector<double>(static_cast<std::size_t>(count));
+    }
+    std::int64_t positions(std::int64_t cell) const { return std::min(cell_, tokens_ - cell * cell_); }
+
+    void count_row(std::int64_t row, std::vector<Cells> &heads) {
+        const std::int64_t queries = positions(row);
+        const Shape of_queries = {1, queries, heads_, dim_}, of_keys = {1, tokens_, 1, dim_};
+        const annulus_tensor q = view(queries_.data(), ANNULUS_FLOAT64, of_queries);
+        const annulus_tensor k = view(keys_.data(), ANNULUS_FLOAT64, of_keys);
+        const annulus_tensor v = view(values_.data(), ANNULUS_FLOAT64, of_keys);
+        const annulus_tensor out = view(out_.data(), ANNULUS_FLOAT64, of_queries);
+        const annulus_tensor lse = view(lse_.data(), ANNULUS_FLOAT64, {1, heads_, queries});
+        annulus_call_options options = ANNULUS_CALL_OPTIONS_INIT;
+        options.flags = ANNULUS_CALL_QUERY_WINDOW;
+        options.query_start = row * cell_;
+        check(annulus_forward(context_.get(), &q, &k, &v, &out, &lse, &options));
+        for (std::size_t h = 0; h < heads.size(); ++h) {
+            std::vector<double> &cells = heads[h][static_cast<std::size_t>(row)];
+            for (std::size_t j = 0; j < cells.size(); ++j) {
+                double keys = 0;
+                for (std::int64_t n = 0; n < queries; ++n) {
+                    const auto at = static_cast<std::size_t>(n * heads_) + h;
+                    const double total =
+                        std::exp(lse_[h * static_cast<std::size_t>(queries) + static_cast<std::size_t>(n)]);
+                    keys += std::round(out_[at * static_cast<std::size_t>(dim_) + j] * total);
+                }
+                cells[j] = keys / static_cast<double>(queries * positions(static_cast<std::int64_t>(j)));
+            }
+        }
+    }
+
+    std::int64_t tokens_;
+    std::int32_t heads_;
+    std::int64_t cell_, cells_, dim_;
+    Context context_;
+    std::vector<double> keys_, values_, queries_, out_, lse_;
+};
+
+// A pattern, and the heads that have it.
+struct Panel {
+    Cells cells;
+    std::vector<std::size_t> heads;
+};
+
+std::vector<Panel> panels_of(const std::vector<Cells> &heads) {
+    std::vector<Panel> panels;
+    for (std::size_t h = 0; h < heads.size(); ++h) {
+        const auto same = std::ranges::find(panels, heads[h], &Panel::cells);
+        if (same == panels.end())
+            panels.push_back({heads[h], {h}});
+        else
+            same->heads.push_back(h);
+    }
+    return panels;
+}
+
+// 0-3, 8
+std::string ranges_text(const std::vector<std::size_t> &numbers) {
+    std::string text;
+    for (std::size_t i = 0; i < numbers.size();) {
+        std::size_t last = i;
+        while (last + 1 < numbers.size() && numbers[last + 1] == numbers[last] + 1)
+            ++last;
+        text += (text.empty() ? "" : ", ") + std::to_string(numbers[i]);
+        if (last > i)
+            text.append(1, '-').append(std::to_string(numbers[last]));
+        i = last + 1;
+    }
+    return text;
+}
+
+std::string short_number(double value) {
+    char buffer[32];
+    std::snprintf(buffer, sizeof buffer, "%.3g", value);
+    return buffer;
+}
+
+// The shades from a little to the most.
+class Scale {
+  public:
+    Scale(const std::vector<Panel> &panels, bool cells_are_pairs) : is_exact_(cells_are_pairs) {
+        for (const Panel &panel : panels)
+            for (const std::vector<double> &row : panel.cells)
+                largest_ = std::max(largest_, std::ranges::max(row));
+        if (is_exact_ && largest_ <= 4)
+            shades_ = static_cast<int>(largest_);
+    }
+
+    int shades() const { return shades_; }
+    // 0: not a single key.
+    int shade(double keys) const {
+        return keys > 0 ? static_cast<int>(std::ceil(keys / largest_ * shades_ - 1e-9)) : 0;
+    }
+    std::string fill(int shade) const {
+        return "class=\"mark\" data-shade=\"" + std::to_string(shade) + "\" fill-opacity=\"" +
+               Svg::number(0.15 + 0.85 * shade / shades_) + "\"";
+    }
+    std::string label(int shade) const {
+        const bool is_one_number = is_exact_ && largest_ == shades_;
+        return (is_one_number ? "" : "up to ") + short_number(largest_ * shade / shades_);
+    }
+
+  private:
+    bool is_exact_;
+    double largest_ = 0;
+    int shades_ = 4;
+};
+
+// The cells of one shade, in units of cells: a rectangle for each run of them in a row.
+std::string path_of(const Cells &cells, const Scale &scale, int shade) {
+    std::string path;
+    for (std::size_t i = 0; i < cells.size(); ++i)
+        for (std::size_t j = 0, end; j < cells.size(); j = end) {
+            end = j + 1;
+            if (scale.shade(cells[i][j]) != shade)
+                continue;
+            while (end < cells.size() && scale.shade(cells[i][end]) == shade)
+                ++end;
+            const std::string length = std::to_string(end - j);
+            path.append("M").append(std::to_string(j)).append(" ").append(std::to_string(i));
+            path.append("h").append(length).append("v1h-").append(length).append("z");
+        }
+    return path;
+}
+
+} // namespace
+
+std::string draw_pattern(const annulus_config *config, std::int64_t tokens, std::int32_t heads,
+                         const std::string &caption) {
+    if (tokens < 1 || tokens > most_tokens || heads < 1 || heads > most_heads)
+        throw bad_input("--svg draws from 1 to " + std::to_string(most_tokens) + " tokens and from 1 to " +
+                        std::to_string(most_heads) + " heads; there are " + std::to_string(tokens) + " and " +
+                        std::to_string(heads));
+    Counter counter(config, tokens, heads);
+    const std::vector<Panel> panels = panels_of(counter.count());
+    const std::int64_t cell = counter.positions_of_cell();
+    const Scale scale(panels, cell == 1);
+
+    constexpr double side = 256, gap = 24, top = 90, left = 40;
+    const std::size_t columns = std::min<std::size_t>(panels.size(), 4), rows = (panels.size() + columns - 1) / columns;
+    const double width = std::max(left + static_cast<double>(columns) * (side + gap), 2 * (side + gap) + left);
+    Svg svg(width, top + static_cast<double>(rows) * (side + 2 * gap), caption);
+    svg.text(left, 24, caption);
+    const std::string size = std::to_string(cell);
+    svg.text(left, 44,
+             cell == 1 ? "how often a query (row) attends to a key (column):"
+                       : "cells of " + size + " x " + size + " positions: mean times a query attends to a key:");
+    double x = left;
+    for (int shade = 1; shade <= scale.shades(); ++shade, x += 96) {
+        svg.rectangle(x, 54, 12, 12, scale.fill(shade));
+        svg.text(x + 16, 64, scale.label(shade));
+    }
+    for (std::size_t p = 0; p < panels.size(); ++p) {
+        const double panel_x = left + static_cast<double>(p % columns) * (side + gap);
+        const double panel_y = top + static_cast<double>(p / columns) * (side + 2 * gap) + 8;
+        const auto count = static_cast<double>(panels[p].cells.size());
+        svg.text(panel_x, panel_y - 6,
+                 (panels[p].heads.size() == 1 ? "head " : "heads ") + ranges_text(panels[p].heads));
+        svg.raw("<g data-heads=\"" + ranges_text(panels[p].heads) +
+                "\" shape-rendering=\"crispEdges\" transform=\"translate(" + Svg::number(panel_x) + " " +
+                Svg::number(panel_y) + ") scale(" + Svg::number(side / count) + ")\">");
+        for (int shade = 1; shade <= scale.shades(); ++shade)
+            if (const std::string path = path_of(panels[p].cells, scale, shade); !path.empty())
+                svg.raw("<path " + scale.fill(shade) + " d=\"" + path + "\"/>");
+        svg.raw("</g>");
+        svg.rectangle(panel_x, panel_y, side, side, "class=\"faint\"");
+    }
+    return svg.document();
+}
+
+} // namespace annulus::cli
