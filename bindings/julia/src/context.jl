@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 
 """
-    Context(config; device=:cpu, index=0, threads=0, comm=nothing, shards=nothing)
+    Context(config; device=:cpu, index=0, threads=0, comm=nothing, shards=nothing, owners=nothing)
 
 A device with a config: what [`forward`](@ref) and [`backward`](@ref) work on. `device` is `:cpu` or `:cuda`, `index` its
 number as CUDA counts, from 0. `threads`: how many CPU threads a call may use; 0 is as many as the process may.
 
 `comm` is a [`Comm`](@ref), and `shards` how many positions each rank holds, which calls then check; `nothing`: each has
-what its arrays hold, of any lengths.
+what its arrays hold, of any lengths. With `owners`, shard `i` of the sequence has `shards[i]` positions and belongs to
+rank `owners[i]`, counted from 0; a rank with several has their rows one behind the other in its arrays.
 
 One task at a time uses a context; several contexts work at the same time in several threads. It is destroyed by the
 garbage collector, or at once by `close(context)`.
@@ -24,7 +25,12 @@ mutable struct Context
         threads::Integer = 0,
         comm::Union{Nothing,Comm} = nothing,
         shards::Union{Nothing,AbstractVector{<:Integer}} = nothing,
+        owners::Union{Nothing,AbstractVector{<:Integer}} = nothing,
     )
+        if owners !== nothing && (shards === nothing || length(owners) != length(shards))
+            count = shards === nothing ? 0 : length(shards)
+            throw(ArgumentError("owners has $(length(owners)) ranks; there are $count shards"))
+        end
         reference = Ref{Ptr{LibAnnulus.annulus_context}}(C_NULL)
         check(LibAnnulus.annulus_context_create(reference, pick("device", device, DEVICES), index))
         context = new(reference[], nothing, (device, Int(index)))
@@ -37,7 +43,8 @@ mutable struct Context
         end
         if shards !== nothing
             lengths = collect(Int64, shards)
-            check(LibAnnulus.annulus_context_set_shards(context, lengths, C_NULL, length(lengths)))
+            ranks = owners === nothing ? C_NULL : collect(Int32, owners)
+            check(LibAnnulus.annulus_context_set_shards(context, lengths, ranks, length(lengths)))
         end
         return context
     end

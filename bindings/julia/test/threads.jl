@@ -57,6 +57,18 @@ end
     @test isapprox(cat(results[1][2], results[2][2]; dims = 3), d_k; rtol = 1e-5)
     @test results[1][3] == 0 && results[2][3] > 0 # causal
 
+    # Two shards a rank, of which the first and the last are the first rank's.
+    lengths, owners = [17, 15, 20, 12], [0, 1, 1, 0]
+    positions = [vcat(1:17, 53:64), 18:52]
+    parts = Vector{Any}(undef, 2)
+    function work_on_two(rank)
+        context = Annulus.Context(CONFIG; comm = comms[rank], shards = lengths, owners = owners)
+        parts[rank] = Annulus.forward(context, map(x -> x[:, :, positions[rank]], (q, k, v))...)[1]
+    end
+    foreach(wait, [Threads.@spawn(work_on_two(rank)) for rank = 1:2])
+    @test all(isapprox(parts[rank], out[:, :, positions[rank]]; rtol = 1e-5) for rank = 1:2)
+    @test_throws ArgumentError Annulus.Context(CONFIG; comm = comms[1], shards = lengths, owners = [0])
+
     # A rank that waits is freed.
     pair = Annulus.local_comms(2)
     waiting = Threads.@spawn begin

@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
 from ._arguments import integer, integers
 from ._errors import ArgumentError
+
+if TYPE_CHECKING:
+    from ._config import Config
 
 
 class Shards:
@@ -44,6 +47,30 @@ class Shards:
         """Two shards for each rank: of 2P as equal as can be, rank p holds the p-th and the p-th from the end."""
         lengths = _even(length, 2 * integer("ranks", ranks, 31))
         return cls(lengths, [min(i, len(lengths) - 1 - i) for i in range(len(lengths))])
+
+    @classmethod
+    def balanced(cls, config: Config, length: int, ranks: int, heads: int = 1) -> Shards:
+        """even(), or zigzag() where that gives the rank with the most pairs of queries and keys at least a tenth less
+        to compute, as under a causal mask over long segments. heads: of queries, for configs whose branches differ by
+        head."""
+        from ._context import Context  # which takes shards
+
+        context = Context(config)
+
+        def most_pairs(shards: Shards) -> int:
+            return max(
+                sum(
+                    context.estimate(
+                        length, heads, 8, query_start=part.start, query_length=part.stop - part.start
+                    ).pairs
+                    for part in shards.slices(rank)
+                    if part.stop > part.start
+                )
+                for rank in range(ranks)
+            )
+
+        even, zigzag = cls.even(length, ranks), cls.zigzag(length, ranks)
+        return zigzag if 10 * most_pairs(zigzag) <= 9 * most_pairs(even) else even
 
     @property
     def length(self) -> int:

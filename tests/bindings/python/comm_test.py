@@ -78,6 +78,14 @@ class CommTest(unittest.TestCase):
         self.assertEqual((shards.rows(0), shards.rows(1), shards.length), (5, 6, 11))
         self.assertEqual(shards, annulus.Shards([3, 3, 3, 2], [0, 1, 1, 0]))
         self.assertEqual(repr(shards), "annulus.Shards([3, 3, 3, 2], owners=[0, 1, 1, 0])")
+        balanced = annulus.Shards.balanced
+        for branches, causal, best in (
+            ([(0, 1)], True, annulus.Shards.zigzag),
+            ([(0, 1)], False, annulus.Shards.even),
+            ([(64, 1), (1024, 16)], True, annulus.Shards.even),
+        ):
+            config = annulus.Config(branches, causal=causal)
+            self.assertEqual(balanced(config, 1001, 3, 2), best(1001, 3))
         self.assertEqual(repr(annulus.Shards.even(11, 2)), "annulus.Shards([6, 5])")
         whole = np.arange(22).reshape(1, 11, 2)
         np.testing.assert_array_equal(shards.cut(whole, 0)[0, :, 0], [0, 2, 4, 18, 20])

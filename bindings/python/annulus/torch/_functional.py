@@ -416,8 +416,8 @@ def dilated_attention(
         of the result; gradients of q, k and v are those of the sum of all ranks' losses. Tensors are on a GPU each, or,
         to try a program without GPUs, on the CPU, where every rank gathers all keys and values. An annulus.Comm does as
         well.
-    shards: with process_group, annulus.Shards, which ranks with several need (zigzag, under a causal mask), or how many
-        positions each rank holds, as a check, or "gather" to ask the group at each call; None: each has what its tensors
+    shards: with process_group, annulus.Shards, which ranks with several need (under a causal mask, what
+        annulus.Shards.balanced() finds), or how many positions each rank holds, as a check, or "gather" to ask the group at each call; None: each has what its tensors
         hold, of any lengths, and nothing has to be said.
     layout: "bnhd", as said here, or "bhnd", where q, k, v and out (and their gradients) are [B, heads, N, D], as those
         of scaled_dot_product_attention() are; nothing is copied in either. None: "bnhd", with a warning where that is

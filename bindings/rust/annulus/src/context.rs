@@ -5,6 +5,7 @@ use crate::comm::Comm;
 use crate::config::{Config, Engine};
 use crate::element::{Element, GradientOf};
 use crate::error::{check, Error, Result};
+use crate::shards::Shards;
 use crate::tensor::{TensorMut, TensorRef};
 use annulus_sys as sys;
 use std::os::raw::c_void;
@@ -316,12 +317,10 @@ impl Context {
         self.comm.as_ref()
     }
 
-    /// How many positions each rank holds, in the order of the sequence, which calls then check; None: each has what
-    /// its tensors hold, of any lengths.
-    pub fn set_shards(&mut self, lengths: Option<&[i64]>) -> Result<()> {
-        let (data, count) = lengths.map_or((ptr::null(), 0), |lengths| (lengths.as_ptr(), lengths.len()));
-        let count = i32::try_from(count).unwrap_or(i32::MAX);
-        check(unsafe { sys::annulus_context_set_shards(self.handle, data, ptr::null(), count) })
+    /// Which rank holds which positions, which calls then check; None: one shard a rank, of what its tensors hold.
+    pub fn set_shards(&mut self, shards: Option<Shards<'_>>) -> Result<()> {
+        let (lengths, owners, count) = Shards::raw(shards)?;
+        check(unsafe { sys::annulus_context_set_shards(self.handle, lengths, owners, count) })
     }
 
     /// The bytes of rows that the last successful call sent to and received from other ranks.

@@ -4,7 +4,8 @@
 use crate::config::Exchange;
 use crate::context::{CallOptions, Context};
 use crate::element::Dtype;
-use crate::error::{check, Error, Result};
+use crate::error::{check, Result};
+use crate::shards::Shards;
 use annulus_sys as sys;
 use std::ptr;
 
@@ -164,21 +165,20 @@ impl Context {
         })
     }
 
-    /// The part of rank `rank` of `ranks`. `lengths`: each rank's positions; None: as equal as can be, the first longer.
+    /// The part of rank `rank` of `ranks`. `shards`: None is one a rank, as equal as can be, the first longer.
     pub fn estimate_rank(
         &self,
         problem: &Problem<'_>,
-        lengths: Option<&[i64]>,
+        shards: Option<Shards<'_>>,
         ranks: i32,
         rank: i32,
     ) -> Result<RankEstimate> {
-        if let Some(lengths) = lengths.filter(|lengths| lengths.len() != ranks as usize) {
-            return Err(Error::argument(format!("lengths has {} numbers for {ranks} ranks", lengths.len())));
-        }
-        let lengths = lengths.map_or(ptr::null(), <[i64]>::as_ptr);
+        let (lengths, owners, count) = Shards::raw(shards)?;
         let mut raw = sys::ANNULUS_RANK_ESTIMATE_INIT;
         problem.with_raw(|problem| {
-            check(unsafe { sys::annulus_estimate_rank(self.handle, problem, lengths, ptr::null(), ranks, ranks, rank, &mut raw) })
+            check(unsafe {
+                sys::annulus_estimate_rank(self.handle, problem, lengths, owners, count, ranks, rank, &mut raw)
+            })
         })?;
         Ok(RankEstimate {
             exchange: Exchange(raw.exchange),

@@ -31,6 +31,7 @@ mod context;
 mod element;
 mod error;
 mod estimate;
+mod shards;
 mod tensor;
 
 pub use comm::{AbortHandle, Comm, CommOptions, NcclId};
@@ -39,6 +40,7 @@ pub use context::{CallOptions, Context, Device, Traffic};
 pub use element::{Bf16, Dtype, Element, GradientOf, F16};
 pub use error::{Error, Result, Status};
 pub use estimate::{Estimate, Pass, Problem, RankEstimate};
+pub use shards::Shards;
 pub use tensor::{TensorMut, TensorRef};
 
 use annulus_sys as sys;

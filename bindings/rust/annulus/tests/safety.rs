@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Errors, views, threads and ranks.
 
-use annulus::TensorRef;
 use annulus::{attention, AbortHandle, Branch, Comm, CommOptions, Config, Context, Device, Engine, Error, Exchange};
 use annulus::{Bf16, CallOptions, Dtype, KeyRule, Order, Padding, Pass, Phase, Problem, QueryRule, Status, TensorMut};
+use annulus::{Shards, TensorRef};
 use std::time::Duration;
 
 const SHAPE: [usize; 4] = [1, 64, 4, 16];
@@ -229,7 +229,7 @@ fn ranks_give_what_one_gives() {
         let shape = [1, lengths[rank] as usize, 4, 16];
         let mut context = Context::cpu(&config)?;
         assert!(context.set_comm(Some(comm))?.is_none());
-        context.set_shards(Some(&lengths))?;
+        context.set_shards(Some(Shards::new(&lengths)))?;
         let part = |rows| TensorRef::new(rows, &shape);
         let (q, k, v) = (part(&q[start * 64..])?, part(&k[start * 64..])?, part(&v[start * 64..])?);
         context.forward(&q, &k, &v, &mut TensorMut::new(out, &shape)?, None, &CallOptions::new())?;
@@ -251,6 +251,50 @@ fn ranks_give_what_one_gives() {
     for (a, b) in out.iter().zip(&expected) {
         assert!((a - b).abs() < 1e-5);
     }
+}
+
+#[test]
+fn ranks_with_two_shards_give_what_one_gives() {
+    let (q, k, v) = (numbers(1), numbers(2), numbers(3));
+    let expected = attention(&tensor(&q), &tensor(&k), &tensor(&v), &config()).unwrap().out;
+    let (lengths, owners) = ([17, 15, 20, 12], [0, 1, 1, 0]);
+    let of_rank = |all: &[f32], rank: i32| -> Vec<f32> {
+        let mut start = 0;
+        let mut rows = Vec::new();
+        for (length, owner) in lengths.iter().zip(owners) {
+            let end = start + *length as usize * 64;
+            if owner == rank {
+                rows.extend_from_slice(&all[start..end]);
+            }
+            start = end;
+        }
+        rows
+    };
+    let config = config();
+    let work = |comm: Comm| -> annulus::Result<()> {
+        let rank = comm.rank()?;
+        let (q, k, v) = (of_rank(&q, rank), of_rank(&k, rank), of_rank(&v, rank));
+        let shape = [1, q.len() / 64, 4, 16];
+        let mut context = Context::cpu(&config)?;
+        context.set_comm(Some(comm))?;
+        assert!(context.set_shards(Some(Shards::with_owners(&lengths, &[0]))).is_err());
+        context.set_shards(Some(Shards::with_owners(&lengths, &owners)))?;
+        let part = |rows| TensorRef::new(rows, &shape);
+        let mut out = vec![f32::NAN; q.len()];
+        let mut rows_of_out = TensorMut::new(&mut out, &shape)?;
+        context.forward(&part(&q)?, &part(&k)?, &part(&v)?, &mut rows_of_out, None, &CallOptions::new())?;
+        for (a, b) in out.iter().zip(of_rank(&expected, rank)) {
+            assert!((a - b).abs() < 1e-5);
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let work = &work;
+        let ranks: Vec<_> = Comm::local(2).unwrap().into_iter().map(|comm| scope.spawn(move || work(comm))).collect();
+        for rank in ranks {
+            rank.join().unwrap().unwrap();
+        }
+    });
 }
 
 #[test]
@@ -291,7 +335,7 @@ fn a_context_gives_its_communicator_back() {
     context.set_comm(comms.pop()).unwrap();
     assert!(context.comm().is_some());
     assert!(context.set_comm(None).unwrap().is_some());
-    assert!(context.set_shards(Some(&[64])).is_err()); // no ranks any more
+    assert!(context.set_shards(Some(Shards::new(&[64]))).is_err()); // no ranks any more
 }
 
 #[test]
@@ -363,8 +407,8 @@ fn costs_and_curves() {
     assert!(context.estimate_branch(&problem, 2).is_err());
     assert!(context.workspace_size(&problem, Pass::Backward).unwrap() > 0);
     assert_eq!(context.workspace_size(&problem, Pass::Forward).unwrap(), whole.forward_workspace_bytes);
-    assert!(context.estimate_rank(&problem, Some(&[32, 32]), 2, 1).unwrap().forward_received_bytes > 0);
-    assert!(context.estimate_rank(&problem, Some(&[32]), 2, 1).is_err());
+    assert!(context.estimate_rank(&problem, Some(Shards::new(&[32, 32])), 2, 1).unwrap().forward_received_bytes > 0);
+    assert!(context.estimate_rank(&problem, Some(Shards::new(&[32])), 2, 1).is_err());
 
     let mut curve = annulus::hilbert_curve(35, 7).unwrap();
     curve.sort_unstable();
