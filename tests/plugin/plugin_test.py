@@ -6,7 +6,6 @@ ANNULUS_LIBRARY is the library, ANNULUS_PLUGIN the plugin's file, which is not t
 ANNULUS_CC the C compiler's command, one word a line.
 """
 
-import ctypes
 import json
 import os
 import pathlib
@@ -23,6 +22,10 @@ LIBRARY = pathlib.Path(os.environ["ANNULUS_LIBRARY"])
 PLUGIN = pathlib.Path(os.environ["ANNULUS_PLUGIN"])
 CC = os.environ["ANNULUS_CC"].splitlines()
 UNSUPPORTED = 2
+
+# Without the directory where both were built, which Meson adds.
+SEARCHED = [path for path in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
+            if path and pathlib.Path(path).resolve() != LIBRARY.parent.resolve()]
 
 # Run in a process of its own: the answers of the library whose path it is given.
 ASK = """
@@ -46,12 +49,15 @@ print(json.dumps(answers))
 """
 
 
+def run_python(program, *arguments, searched):
+    env = {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(map(str, searched))}
+    return subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, env=env)
+
+
 def ask(library, path=None):
     """`path` is searched for libraries besides."""
-    env = dict(os.environ)
-    if path:
-        env["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, [str(path), env.get("LD_LIBRARY_PATH")]))
-    asked = subprocess.run([sys.executable, "-c", ASK, library], check=True, capture_output=True, text=True, env=env)
+    asked = run_python(ASK, library, searched=[path, *SEARCHED] if path else SEARCHED)
+    asked.check_returncode()
     return json.loads(asked.stdout)
 
 
@@ -62,11 +68,8 @@ def dynamic(library, tag):
 
 def is_installed():
     """Whether the loader finds a plugin by itself."""
-    try:
-        ctypes.CDLL(PLUGIN.name)
-    except OSError as error:
-        return "cannot open shared object file" not in str(error)
-    return True
+    found = run_python("import ctypes, sys; ctypes.CDLL(sys.argv[1])", PLUGIN.name, searched=SEARCHED)
+    return f"{PLUGIN.name}: cannot open shared object file" not in found.stderr
 
 
 class PluginTest(unittest.TestCase):
