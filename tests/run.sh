@@ -6,6 +6,11 @@
 set -eu
 cd "$(dirname "$0")/.."
 
+# say <words>: what comes next; each may take many minutes.
+say() {
+    printf '\n== %s  %s\n' "$(date +%H:%M:%S)" "$*"
+}
+
 # build <directory> <option of meson setup>...
 build() {
     directory=$1
@@ -23,16 +28,23 @@ build_sanitized() {
     build "$directory" "$@" -Dcuda=disabled -Dmpi=disabled -Dpython=disabled -Db_lundef=false -Db_sanitize="$sanitizers"
 }
 
+say 'installing the packages that are missing'
 sh packaging/install.sh build cli mpi python rust abi test example
+say 'building everything, with CUDA kernels where there is nvcc'
 build build/test -Dcli=enabled
+say 'building for the address and undefined-behaviour sanitizers'
 build_sanitized build/sanitize address,undefined -Dcli=enabled
+say 'building for the thread sanitizer'
 build_sanitized build/threads thread -Dcli=disabled
 
 # A failing test is counted below; it does not keep the others from running.
+say 'all tests'
 meson test -C build/test --no-rebuild || true
+say 'tests under the address and undefined-behaviour sanitizers'
 ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 ANNULUS_TEST_QUICK=1 \
     meson test -C build/sanitize --no-rebuild --timeout-multiplier 4 --suite unit --suite capi --suite engines \
     --suite ranks --suite cli || true
+say 'tests under the thread sanitizer'
 TSAN_OPTIONS=halt_on_error=1 ANNULUS_TEST_QUICK=1 \
     meson test -C build/threads --no-rebuild --timeout-multiplier 4 --suite ranks --suite threads || true
 

@@ -122,8 +122,8 @@ typedef struct annulus_nccl_id {
 
 /*
  * Makes an id in *id, on one rank, for one communicator. ANNULUS_ERROR_ARGUMENT: id is NULL. ANNULUS_ERROR_UNSUPPORTED:
- * annulus was built without CUDA or NCCL, or libnccl.so.2 cannot be loaded or is older than 2.14. ANNULUS_ERROR_NCCL:
- * an NCCL call failed.
+ * annulus's part for CUDA cannot be loaded (see annulus_device_count()) or was built without NCCL, or libnccl.so.2
+ * cannot be loaded or is older than 2.14. ANNULUS_ERROR_NCCL: an NCCL call failed.
  *
  * annulus is not linked with NCCL. The first function that needs it opens libnccl.so.2 by dlopen(): the library of that
  * soname which is in the process already, as it is once PyTorch or CuPy has loaded theirs, else what the dynamic loader

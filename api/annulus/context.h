@@ -46,9 +46,14 @@ typedef struct annulus_context annulus_context;
 typedef enum annulus_device ANNULUS_INT32 { ANNULUS_DEVICE_CPU = 1, ANNULUS_DEVICE_CUDA = 2 } annulus_device;
 
 /*
- * The number of devices of a kind that this build can use on this machine, in *count: 1 for ANNULUS_DEVICE_CPU; for
- * ANNULUS_DEVICE_CUDA what the CUDA runtime sees, 0 in a build without CUDA or where there is no driver.
- * ANNULUS_ERROR_ARGUMENT: count is NULL or `device` is unknown. Any thread. Since 0.1.0.
+ * The number of devices of a kind that can be used on this machine, in *count: 1 for ANNULUS_DEVICE_CPU; for
+ * ANNULUS_DEVICE_CUDA what the CUDA runtime sees, 0 without a driver or where annulus's part for CUDA cannot be loaded.
+ * ANNULUS_ERROR_ARGUMENT: count is NULL or `device` is unknown. Any thread.
+ *
+ * That part is the file libannulus-cuda.so.0, which alone needs CUDA's libraries. The first function that is asked for
+ * CUDA opens it by dlopen(): beside the library's own file, else where the dynamic loader looks. It must be of the same
+ * version, and stays for the life of the process. Where that fails, it is not tried again, and
+ * annulus_context_create() says why. Since 0.1.0.
  */
 ANNULUS_API annulus_status annulus_device_count(annulus_device device, int32_t *count);
 

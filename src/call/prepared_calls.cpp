@@ -12,7 +12,7 @@ template <class CallPlan, class Call>
 Call &PlannedCalls<CallPlan, Call>::call(annulus_pass pass, std::size_t engine, const CallSetting &setting) {
     std::unique_ptr<Call> &call = calls_[pass == ANNULUS_PASS_BACKWARD][engine];
     if (!call) {
-        call = std::make_unique<Call>(plan_, pass, *all_engines()[engine], setting.device, setting.limits);
+        call = std::make_unique<Call>(plan_, pass, *engines_of(setting.kind)[engine], setting.device, setting.limits);
         ++prepared_;
     }
     return *call;
@@ -29,7 +29,7 @@ const char *PlannedCalls<CallPlan, Call>::refusal(annulus_pass pass, std::size_t
 template <class CallPlan, class Call>
 ChosenCall<Call> PlannedCalls<CallPlan, Call>::find(annulus_pass pass, const CallTensors *tensors,
                                                     const CallSetting &setting) {
-    const std::span<const Engine *const> engines = all_engines();
+    const std::span<const Engine *const> engines = engines_of(setting.kind);
     const bool any = setting.engine == ANNULUS_ENGINE_AUTO;
     if (!any)
         find_engine(setting.kind, setting.engine);
@@ -37,7 +37,7 @@ ChosenCall<Call> PlannedCalls<CallPlan, Call>::find(annulus_pass pass, const Cal
     std::size_t too_large = engines.size();                 // the last on a GPU that needs more than the limit
     for (std::size_t i = 0; i < engines.size(); ++i) {
         const Engine &engine = *engines[i];
-        if (engine.device != setting.kind || (!any && engine.id != setting.engine))
+        if (!any && engine.id != setting.engine)
             continue;
         if (const char *const reason = refusal(pass, i, tensors, setting)) {
             if (!any)
@@ -77,11 +77,11 @@ std::size_t PlannedCalls<CallPlan, Call>::most_workspace(annulus_pass pass, std:
     if (setting.engine != ANNULUS_ENGINE_AUTO)
         return most;
     // Tensors that one engine does not take go to the next that does.
-    const std::span<const Engine *const> engines = all_engines();
+    const std::span<const Engine *const> engines = engines_of(setting.kind);
     std::int64_t taken = chosen.call.row_alignment();
     auto next = std::ranges::find(engines, &chosen.engine) - engines.begin() + 1;
     for (auto i = static_cast<std::size_t>(next); taken > row_alignment && taken > 1 && i < engines.size(); ++i) {
-        if (engines[i]->device != setting.kind || refusal(pass, i, nullptr, setting))
+        if (refusal(pass, i, nullptr, setting))
             continue;
         const Call &other = call(pass, i, setting);
         const std::uint64_t limit = setting.limits.workspace_limit;

@@ -78,7 +78,7 @@ template <class CallPlan, class Call> class PlannedCalls {
     std::size_t most_workspace(annulus_pass pass, std::int64_t row_alignment, const CallSetting &setting);
 
   private:
-    static constexpr std::size_t most_engines = 4;
+    static constexpr std::size_t most_engines = 2; // of a kind of device
 
     // Why it cannot, or null.
     const char *refusal(annulus_pass pass, std::size_t engine, const CallTensors *tensors, const CallSetting &setting);

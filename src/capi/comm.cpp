@@ -5,13 +5,12 @@
 #include "capi/guard.hpp"
 #include "capi/sized_struct.hpp"
 #include "core/argument.hpp"
+#include "engine/cuda_plugin.hpp"
 #include "engine/device.hpp"
 #include "transport/deadline.hpp"
 #include "transport/local_transport.hpp"
 #include "transport/mpi_transport.hpp"
-#ifdef ANNULUS_HAVE_NCCL
 #include "transport/nccl_transport.hpp"
-#endif
 
 #include <algorithm>
 #include <cmath>
@@ -25,27 +24,11 @@ using namespace annulus;
 
 namespace {
 
-#ifndef ANNULUS_HAVE_NCCL
-[[noreturn]] void refuse_nccl() {
-    throw Error(ANNULUS_ERROR_UNSUPPORTED, "there is no NCCL: this annulus was built without CUDA or without NCCL");
+const NcclTransports &nccl_transports() {
+    if (const NcclTransports *const nccl = cuda_plugin("NCCL").nccl)
+        return *nccl;
+    throw Error(ANNULUS_ERROR_UNSUPPORTED, "there is no NCCL: this annulus was built without it");
 }
-
-annulus_nccl_id make_nccl_id() {
-    refuse_nccl();
-}
-
-std::unique_ptr<Transport> make_nccl_transport(const annulus_nccl_id &, int, int, int, Transport::Seconds) {
-    refuse_nccl();
-}
-
-std::vector<std::unique_ptr<Transport>> make_nccl_transports(int, const int *, Transport::Seconds) {
-    refuse_nccl();
-}
-
-std::unique_ptr<Transport> borrow_nccl_transport(void *, bool) {
-    refuse_nccl();
-}
-#endif
 
 // As required(), of a pointer of any type.
 void check_not_null(const char *name, const void *pointer) {
@@ -138,7 +121,7 @@ annulus_status annulus_comm_create_mpi(annulus_comm **comm, const void *mpi_comm
 annulus_status annulus_nccl_id_create(annulus_nccl_id *id) {
     return guard([&] {
         required(id, "id");
-        *id = make_nccl_id();
+        *id = nccl_transports().make_id();
     });
 }
 
@@ -151,7 +134,7 @@ annulus_status annulus_comm_create_nccl(annulus_comm **comm, const annulus_nccl_
         check_between("rank", rank, 0, ranks - 1);
         const Creation creation = checked_options(options);
         check_between("device", device, 0, cuda_devices() - 1);
-        *comm = make_comm(make_nccl_transport(*id, ranks, rank, device, creation.timeout)).release();
+        *comm = make_comm(nccl_transports().make_one(*id, ranks, rank, device, creation.timeout)).release();
     });
 }
 
@@ -161,7 +144,8 @@ annulus_status annulus_comm_create_nccl_devices(annulus_comm **comms, int32_t ra
         required(comms, "comms");
         check_at_least("ranks", ranks, 1);
         const Creation creation = checked_options(options);
-        hand_out(comms, make_nccl_transports(ranks, checked_devices(devices, ranks).data(), creation.timeout));
+        const std::vector<int> chosen = checked_devices(devices, ranks);
+        hand_out(comms, nccl_transports().make_all(ranks, chosen.data(), creation.timeout));
     });
 }
 
@@ -172,7 +156,7 @@ annulus_status annulus_comm_create_from_nccl(annulus_comm **comm, void *nccl_com
         check_not_null("nccl_comm", nccl_comm);
         const Creation creation = checked_options(options, ANNULUS_COMM_MAY_ABORT);
         const bool may_abort = (creation.flags & ANNULUS_COMM_MAY_ABORT) != 0;
-        *comm = make_comm(borrow_nccl_transport(nccl_comm, may_abort)).release();
+        *comm = make_comm(nccl_transports().borrow(nccl_comm, may_abort)).release();
     });
 }
 

@@ -2,15 +2,13 @@
 // annulus/version.h.
 #include <annulus/version.h>
 
+#include "core/version.hpp"
 #include "cpu/simd/simd.hpp"
 #include "engine/device.hpp"
 #include "transport/mpi_transport.hpp"
 
 #include <array>
 #include <cstdio>
-
-#define ANNULUS_TEXT_OF(x) #x
-#define ANNULUS_TEXT(x) ANNULUS_TEXT_OF(x)
 
 #if defined(__clang__)
 #define ANNULUS_COMPILER __VERSION__
@@ -23,8 +21,7 @@ int annulus_version(void) {
 }
 
 const char *annulus_version_string(void) {
-    return ANNULUS_TEXT(ANNULUS_VERSION_MAJOR) "." ANNULUS_TEXT(ANNULUS_VERSION_MINOR) "." ANNULUS_TEXT(
-        ANNULUS_VERSION_PATCH);
+    return annulus::version_text;
 }
 
 const char *annulus_build_info(void) {

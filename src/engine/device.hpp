@@ -81,9 +81,9 @@ std::unique_ptr<Device> make_device(annulus_device device, int index);
 
 // What the kinds of devices answer to these, defined in their rooms.
 std::unique_ptr<Device> make_cpu_device();
-int cuda_device_count();                             // only with CUDA
-std::unique_ptr<Device> make_cuda_device(int index); // only with CUDA
-const char *cuda_versions() noexcept;                // only with CUDA
+int cuda_device_count();                             // only in the CUDA plugin
+std::unique_ptr<Device> make_cuda_device(int index); // only in the CUDA plugin
+const char *cuda_versions() noexcept;                // only in the CUDA plugin
 
 // The version of CUDA that is in use, or "none". Static.
 const char *cuda_description() noexcept;

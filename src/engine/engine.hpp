@@ -107,13 +107,13 @@ struct Engine {
 // The engines' entries, defined in their own rooms.
 extern const Engine reference_engine;
 extern const Engine cpu_engine;
-extern const Engine gemm_engine;  // only with CUDA
-extern const Engine fused_engine; // only with CUDA for Hopper
+extern const Engine gemm_engine;  // only in the CUDA plugin
+extern const Engine fused_engine; // only in the CUDA plugin built for Hopper
 
-// Those of this build in the order in which `auto` tries them.
-std::span<const Engine *const> all_engines();
+// Those of a kind of device that there is, in the order in which `auto` tries them.
+std::span<const Engine *const> engines_of(annulus_device device);
 
-// Throws Error(ANNULUS_ERROR_UNSUPPORTED) where this build has no such engine for the device.
+// Throws Error(ANNULUS_ERROR_UNSUPPORTED) where there is no such engine for the device.
 const Engine &find_engine(annulus_device device, annulus_engine id);
 
 // "unknown" where there is none of that number.

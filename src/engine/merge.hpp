@@ -37,6 +37,6 @@ void merge(annulus_device device, const MergeWork &work, int threads, void *stre
 // What the kinds of devices do then, defined in their rooms. A row of `out` and `lse` is written when all of the same
 // row that stands in `outs` and `lses` has been read.
 void merge_on_cpu(const MergeWork &work, int threads);
-void merge_on_cuda(const MergeWork &work, void *stream); // only with CUDA
+void merge_on_cuda(const MergeWork &work, void *stream); // only in the CUDA plugin
 
 } // namespace annulus

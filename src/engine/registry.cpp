@@ -1,104 +1,56 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engines and the kinds of devices that this build has.
+// The engines and the kinds of devices that there are: the CPU's here, CUDA's in the plugin.
 #include "core/error.hpp"
+#include "engine/cuda_plugin.hpp"
 #include "engine/device.hpp"
 #include "engine/engine.hpp"
 #include "engine/merge.hpp"
-
-#include <stdexcept>
 
 namespace annulus {
 
 namespace {
 
 // Fastest first; the reference serves `auto` only where nothing else can.
-const Engine *const engines[] = {
-#ifdef ANNULUS_HAVE_FUSED
-    &fused_engine,
-#endif
-#ifdef ANNULUS_HAVE_CUDA
-    &gemm_engine,
-#endif
-    &cpu_engine,
-    &reference_engine,
-};
+const Engine *const cpu_engines[] = {&cpu_engine, &reference_engine};
 
 } // namespace
 
-std::span<const Engine *const> all_engines() {
-    return engines;
+std::span<const Engine *const> engines_of(annulus_device device) {
+    if (device == ANNULUS_DEVICE_CPU)
+        return cpu_engines;
+    return cuda_plugin().engines;
 }
 
 const Engine &find_engine(annulus_device device, annulus_engine id) {
-    for (const Engine *engine : engines)
-        if (engine->id == id && engine->device == device)
+    for (const Engine *engine : engines_of(device))
+        if (engine->id == id)
             return *engine;
     throw Error(ANNULUS_ERROR_UNSUPPORTED, "this build has no engine %s for %s", engine_name(id), device_name(device));
-}
-
-const char *engine_name(annulus_engine engine) {
-    switch (engine) {
-    case ANNULUS_ENGINE_AUTO:
-        return "auto";
-    case ANNULUS_ENGINE_REFERENCE:
-        return "reference";
-    case ANNULUS_ENGINE_CPU:
-        return "cpu";
-    case ANNULUS_ENGINE_GEMM:
-        return "gemm";
-    case ANNULUS_ENGINE_FUSED:
-        return "fused";
-    }
-    return "unknown";
-}
-
-void PreparedCall::finish(const CallTensors &, const PartialResults &, void *) {
-    throw std::logic_error("a whole call has nothing to finish");
-}
-
-bool is_capturing(Device &device, void *stream) {
-    const DeviceStreams *const streams = device.streams();
-    return streams && streams->is_capturing(stream);
 }
 
 int device_count(annulus_device device) {
     if (device == ANNULUS_DEVICE_CPU)
         return 1;
-#ifdef ANNULUS_HAVE_CUDA
-    return cuda_device_count();
-#else
-    return 0;
-#endif
+    const CudaPlugin *const plugin = find_cuda_plugin();
+    return plugin ? plugin->device_count() : 0;
 }
 
-std::unique_ptr<Device> make_device(annulus_device device, [[maybe_unused]] int index) {
+std::unique_ptr<Device> make_device(annulus_device device, int index) {
     if (device == ANNULUS_DEVICE_CPU)
         return make_cpu_device();
-#ifdef ANNULUS_HAVE_CUDA
-    return make_cuda_device(index);
-#else
-    throw Error(ANNULUS_ERROR_UNSUPPORTED, "there is no CUDA device: this annulus was built without CUDA");
-#endif
+    return cuda_plugin().make_device(index);
 }
 
-void merge([[maybe_unused]] annulus_device device, const MergeWork &work, int threads, [[maybe_unused]] void *stream) {
-#ifdef ANNULUS_HAVE_CUDA
-    if (device == ANNULUS_DEVICE_CUDA)
-        return merge_on_cuda(work, stream);
-#endif
-    merge_on_cpu(work, threads);
+void merge(annulus_device device, const MergeWork &work, int threads, void *stream) {
+    if (device == ANNULUS_DEVICE_CPU)
+        merge_on_cpu(work, threads);
+    else
+        cuda_plugin().merge(work, stream);
 }
 
 const char *cuda_description() noexcept {
-#ifdef ANNULUS_HAVE_CUDA
-    return cuda_versions();
-#else
-    return "none";
-#endif
-}
-
-const char *device_name(annulus_device device) {
-    return device == ANNULUS_DEVICE_CPU ? "the CPU" : "a CUDA device";
+    const CudaPlugin *const plugin = find_cuda_plugin();
+    return plugin ? plugin->versions() : "none";
 }
 
 } // namespace annulus

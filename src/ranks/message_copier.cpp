@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ranks/message_copier.hpp"
 
+#include "engine/cuda_plugin.hpp"
+
 namespace annulus {
 
 RowTable book_table(Workspace &workspace, const Message &message) {
@@ -18,12 +20,10 @@ RowTable book_table(Workspace &workspace, const Message &message) {
     return table;
 }
 
-std::unique_ptr<MessageCopier> make_message_copier([[maybe_unused]] annulus_device device) {
-#ifdef ANNULUS_HAVE_CUDA
-    if (device == ANNULUS_DEVICE_CUDA)
-        return make_cuda_message_copier();
-#endif
-    return make_cpu_message_copier();
+std::unique_ptr<MessageCopier> make_message_copier(annulus_device device) {
+    if (device == ANNULUS_DEVICE_CPU)
+        return make_cpu_message_copier();
+    return cuda_plugin().make_message_copier();
 }
 
 } // namespace annulus

@@ -197,7 +197,7 @@ class RankCall::Run {
         of_shards.sends.clear();
         of_shards.receives.clear();
         order(comm_, stream_);
-        for_each_in(round, [&](ShardCall::Run &run) { pack(run, of_shards); });
+        for_each_in(round, [&, &batch = of_shards](ShardCall::Run &run) { pack(run, batch); });
         for (std::vector<ShardTransfer> *transfers : {&of_shards.sends, &of_shards.receives})
             sort(*transfers);
         travel(of_shards.sends, travelling.sends);

@@ -32,7 +32,7 @@ RankPlans::RankPlans(const Pattern &pattern, const CallProblem &problem, const S
     const bool is_one_shard = std::ranges::count(shards.owners, rank) == 1;
     // The rank's rows of a sequence; those of shards that lie one behind the other as a shard each.
     const auto share = [&](const Sequence &sequence) {
-        Shared &shared = shared_.emplace_back(sequence);
+        Shared &shared = shared_.emplace_back(Shared{sequence, {}});
         const Shards parts = shards_of(sequence.rows, shards);
         std::int64_t row = is_one_shard ? rows_.queries.start : 0;
         for (std::size_t i = 0; i < shards.pieces.size(); ++i) {

@@ -2,6 +2,7 @@
 #include "transport/nccl_library.hpp"
 
 #include "core/error.hpp"
+#include "engine/load_library.hpp"
 
 #include <dlfcn.h>
 
@@ -14,15 +15,6 @@ namespace {
 constexpr const char *library_name = "libnccl.so.2";
 constexpr int oldest_version = NCCL_VERSION(2, 14, 0); // the first with non-blocking communicators
 
-// Never closed: NCCL has threads of its own.
-void *open_library() {
-    if (void *const library = dlopen(library_name, RTLD_NOW | RTLD_LOCAL))
-        return library;
-    const char *const reason = dlerror();
-    throw Error(ANNULUS_ERROR_UNSUPPORTED, "NCCL is not to be had, since %s cannot be loaded: %s", library_name,
-                reason ? reason : "no reason given");
-}
-
 template <class Function> void find(void *library, Function &function, const char *name) {
     function = reinterpret_cast<Function>(dlsym(library, name));
     if (!function)
@@ -32,7 +24,7 @@ template <class Function> void find(void *library, Function &function, const cha
 } // namespace
 
 NcclLibrary::NcclLibrary() {
-    void *const library = open_library();
+    void *const library = load_library(library_name);
     find(library, get_version, "ncclGetVersion");
     int version = 0;
     if (get_version(&version) != ncclSuccess || version < oldest_version)

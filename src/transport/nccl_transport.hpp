@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks on a GPU each, threads or processes, connected by NCCL. Only where ANNULUS_HAVE_NCCL is defined.
+// Ranks on a GPU each, threads or processes, connected by NCCL. The functions are in the CUDA plugin, where it was
+// built with NCCL.
 //
 // Work is given to the GPU without waiting for it; a thread of the transport watches it, and breaks the transport where
 // NCCL's kernels have waited for another rank for longer than the timeout. These are stopped then, but for those of a
@@ -31,5 +32,13 @@ std::unique_ptr<Transport> make_nccl_transport(const annulus_nccl_id &id, int ra
 // An end that uses an ncclComm_t, which stays the caller's; on failure it is aborted where `may_abort`. Where it is a
 // blocking one, NCCL's own calls, such as the first between two ranks, wait for the other without limit.
 std::unique_ptr<Transport> borrow_nccl_transport(void *nccl_comm, bool may_abort);
+
+// The same as the plugin offers them.
+struct NcclTransports {
+    decltype(&make_nccl_id) make_id;
+    decltype(&make_nccl_transports) make_all;
+    decltype(&make_nccl_transport) make_one;
+    decltype(&borrow_nccl_transport) borrow;
+};
 
 } // namespace annulus

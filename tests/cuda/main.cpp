@@ -3,20 +3,15 @@
 // capability than that.
 #include "cuda/cuda_memory.hpp"
 
-#include <annulus/annulus.h>
-
 #include <gtest/gtest.h>
 
 #include <cstdio>
 
 int main(int argc, char **argv) {
     testing::InitGoogleTest(&argc, argv);
-    int32_t devices = 0;
-    if (annulus_device_count(ANNULUS_DEVICE_CUDA, &devices) != ANNULUS_OK) {
-        std::fprintf(stderr, "counting the CUDA devices: %s\n", annulus_last_error());
-        return 1;
-    }
-    if (devices == 0) {
+    // Not by annulus, which sees none where its plugin cannot be loaded: then the tests must fail.
+    int devices = 0;
+    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
         std::printf("skipped: no CUDA device\n");
         return 77;
     }

@@ -72,7 +72,7 @@ class DeviceBytes {
 // A rank's device, current in its thread, with a stream.
 class Seat {
   public:
-    explicit Seat(int index) : device_(make_device(ANNULUS_DEVICE_CUDA, index)), scope_(*device_) {
+    explicit Seat(int index) : device_(make_cuda_device(index)), scope_(*device_) {
         check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
     }
     ~Seat() { cudaStreamDestroy(stream_); }

@@ -393,9 +393,14 @@ const ANNULUS_DEVICE_CPU = annulus_device(1)
 const ANNULUS_DEVICE_CUDA = annulus_device(2)
 
 @doc raw"""
-The number of devices of a kind that this build can use on this machine, in \*count: 1 for ANNULUS_DEVICE_CPU; for
-ANNULUS_DEVICE_CUDA what the CUDA runtime sees, 0 in a build without CUDA or where there is no driver.
-ANNULUS_ERROR_ARGUMENT: count is NULL or `device` is unknown. Any thread. Since 0.1.0.
+The number of devices of a kind that can be used on this machine, in \*count: 1 for ANNULUS_DEVICE_CPU; for
+ANNULUS_DEVICE_CUDA what the CUDA runtime sees, 0 without a driver or where annulus's part for CUDA cannot be loaded.
+ANNULUS_ERROR_ARGUMENT: count is NULL or `device` is unknown. Any thread.
+
+That part is the file libannulus-cuda.so.0, which alone needs CUDA's libraries. The first function that is asked for
+CUDA opens it by dlopen(): beside the library's own file, else where the dynamic loader looks. It must be of the same
+version, and stays for the life of the process. Where that fails, it is not tried again, and
+annulus_context_create() says why. Since 0.1.0.
 """ function annulus_device_count(device, count)
     @library_call annulus_device_count(device::annulus_device, count::Ptr{Int32})::annulus_status
 end
@@ -821,8 +826,8 @@ end
 
 @doc raw"""
 Makes an id in \*id, on one rank, for one communicator. ANNULUS_ERROR_ARGUMENT: id is NULL. ANNULUS_ERROR_UNSUPPORTED:
-annulus was built without CUDA or NCCL, or libnccl.so.2 cannot be loaded or is older than 2.14. ANNULUS_ERROR_NCCL:
-an NCCL call failed.
+annulus's part for CUDA cannot be loaded (see annulus_device_count()) or was built without NCCL, or libnccl.so.2
+cannot be loaded or is older than 2.14. ANNULUS_ERROR_NCCL: an NCCL call failed.
 
 annulus is not linked with NCCL. The first function that needs it opens libnccl.so.2 by dlopen(): the library of that
 soname which is in the process already, as it is once PyTorch or CuPy has loaded theirs, else what the dynamic loader

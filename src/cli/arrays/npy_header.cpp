@@ -17,12 +17,12 @@ namespace {
 
 constexpr std::string_view magic = "\x93NUMPY";
 
-using Descriptor = std::pair<std::string_view, annulus_dtype>;
-constexpr Descriptor descriptors[] = {{"<f8", ANNULUS_FLOAT64},
-                                      {"<f4", ANNULUS_FLOAT32},
-                                      {"<f2", ANNULUS_FLOAT16},
-                                      {"<V2", ANNULUS_BFLOAT16},
-                                      {"|V2", ANNULUS_BFLOAT16}};
+using KnownDescriptor = std::pair<std::string_view, annulus_dtype>;
+constexpr KnownDescriptor descriptors[] = {{"<f8", ANNULUS_FLOAT64},
+                                           {"<f4", ANNULUS_FLOAT32},
+                                           {"<f2", ANNULUS_FLOAT16},
+                                           {"<V2", ANNULUS_BFLOAT16},
+                                           {"|V2", ANNULUS_BFLOAT16}};
 
 constexpr const char *accepted_numbers = "must be little-endian float64, float32, float16 or ml_dtypes' bfloat16";
 constexpr const char *accepted_integers = "must be little-endian int64 or int32";
@@ -200,7 +200,7 @@ std::size_t NpyHeader::data_bytes() const {
 
 NpyHeader parse_npy_header(std::string_view file) {
     Dictionary dictionary = parse_dictionary(file, accepted_numbers);
-    const auto *const known = std::ranges::find(descriptors, dictionary.descriptor, &Descriptor::first);
+    const auto *const known = std::ranges::find(descriptors, dictionary.descriptor, &KnownDescriptor::first);
     if (known == std::end(descriptors))
         throw bad_dtype(dictionary.descriptor, accepted_numbers);
     check_size(dtype_bytes(known->second), dictionary.shape);

@@ -37,13 +37,13 @@ std::vector<std::int64_t> starts_of(const SequenceLengths &lengths) {
     return starts;
 }
 
-struct Pass {
+struct TimedPass {
     const char *name;
     void (Run::*compute)();
     Sample packed, equal; // seconds
 };
 
-std::vector<Cell> row_of(const Pass &pass, double packed_pairs, double equal_pairs) {
+std::vector<Cell> row_of(const TimedPass &pass, double packed_pairs, double equal_pairs) {
     const double packed = pass.packed.median(), equal = pass.equal.median();
     const double packed_rate = packed_pairs / packed, equal_rate = equal_pairs / equal;
     return {text_cell(pass.name),
@@ -82,7 +82,7 @@ void bench_sequences(const SequenceLengths &lengths, const ProblemOptions &probl
     equal_case.problem.batch = lengths.count;
     const Rank rank = {.execution = execution};
     Run packed(packed_case, rank, memory), equal(equal_case, rank, memory);
-    Pass passes[] = {{"forward", &Run::forward, {}, {}}, {"backward", &Run::backward, {}, {}}};
+    TimedPass passes[] = {{"forward", &Run::forward, {}, {}}, {"backward", &Run::backward, {}, {}}};
     for (Run *run : {&packed, &equal}) {
         run->forward(); // warms up
         run->add_gradients();
@@ -90,7 +90,7 @@ void bench_sequences(const SequenceLengths &lengths, const ProblemOptions &probl
     }
     Progress progress(repeats);
     for (int i = 0; i < repeats; ++i) {
-        for (Pass &pass : passes) {
+        for (TimedPass &pass : passes) {
             pass.packed.add(memory.seconds_of([&] { (packed.*pass.compute)(); }));
             pass.equal.add(memory.seconds_of([&] { (equal.*pass.compute)(); }));
         }
@@ -110,7 +110,7 @@ void bench_sequences(const SequenceLengths &lengths, const ProblemOptions &probl
                  {"batch_pairs_per_second", "batch's rate"},
                  {"time_to_batch_rate", "time to that at the batch's rate"}},
                 {}};
-    for (const Pass &pass : passes)
+    for (const TimedPass &pass : passes)
         table.rows.push_back(row_of(pass, packed.estimate().pairs, equal.estimate().pairs));
     report.add(machine_facts(repeats, memory, {}));
     report.add(table);

@@ -50,7 +50,7 @@ class WheelTest(unittest.TestCase):
             printed = run(python, example, check=True, cwd=directory).stdout
             self.assertEqual(printed, run(os.environ["ANNULUS_SMALL_JOB"], check=True).stdout)
             self.assertIn(
-                f"annulus {version}\n",
+                f"libannulus {version}\n",
                 run(python, "-m", "pip", "list", "--format", "freeze", check=True).stdout.replace("==", " "),
             )
 

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// The plugin's table and its one exported function (engine/cuda_plugin.hpp).
+#include "engine/cuda_plugin.hpp"
+
+#include "core/version.hpp"
+#include "ranks/message_copier.hpp"
+#ifdef ANNULUS_HAVE_NCCL
+#include "transport/nccl_transport.hpp"
+#endif
+
+namespace annulus {
+
+namespace {
+
+const Engine *const engines[] = {
+#ifdef ANNULUS_HAVE_FUSED
+    &fused_engine,
+#endif
+    &gemm_engine,
+};
+
+#ifdef ANNULUS_HAVE_NCCL
+const NcclTransports nccl_transports{make_nccl_id, make_nccl_transports, make_nccl_transport, borrow_nccl_transport};
+constexpr const NcclTransports *nccl = &nccl_transports;
+#else
+constexpr const NcclTransports *nccl = nullptr;
+#endif
+
+const CudaPlugin plugin{version_text,  engines,       cuda_device_count,        make_cuda_device,
+                        cuda_versions, merge_on_cuda, make_cuda_message_copier, nccl};
+
+} // namespace
+
+} // namespace annulus
+
+extern "C" __attribute__((visibility("default"))) const annulus::CudaPlugin *annulus_cuda_plugin() {
+    return &annulus::plugin;
+}

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// The library's part for CUDA: a file of its own, loaded when it is first asked for, so that the library can be had
+// without CUDA. It has copies of what it needs of core/, engine/ and transport/; nothing in these may be state that
+// must exist once. Errors that it throws are caught here as if there were one library.
+#pragma once
+
+#include "engine/device.hpp"
+#include "engine/engine.hpp"
+#include "engine/merge.hpp"
+
+#include <memory>
+#include <span>
+
+namespace annulus {
+
+class MessageCopier;   // ranks/message_copier.hpp
+struct NcclTransports; // transport/nccl_transport.hpp
+
+// What the plugin offers. Its one exported function, `const CudaPlugin *annulus_cuda_plugin()`, returns it.
+struct CudaPlugin {
+    const char *version;                    // of annulus; in all versions the first, the rest is that version's own
+    std::span<const Engine *const> engines; // fastest first
+    decltype(&cuda_device_count) device_count;
+    decltype(&make_cuda_device) make_device;
+    decltype(&cuda_versions) versions;
+    decltype(&merge_on_cuda) merge;
+    std::unique_ptr<MessageCopier> (*make_message_copier)();
+    const NcclTransports *nccl; // null where it was built without NCCL
+};
+
+// Null where it cannot be loaded or is of another version. Any thread.
+const CudaPlugin *find_cuda_plugin();
+
+// Throws Error(ANNULUS_ERROR_UNSUPPORTED) that says why there is no `wanted`.
+const CudaPlugin &cuda_plugin(const char *wanted = "CUDA device");
+
+} // namespace annulus
