@@ -174,10 +174,14 @@ static annulus_dtype dtype_of_format(const char *format) {
     if (!format || format[0] == '\0' || format[1] != '\0')
         return 0;
     switch (format[0]) {
-    case 'd': return ANNULUS_FLOAT64;
-    case 'f': return ANNULUS_FLOAT32;
-    case 'e': return ANNULUS_FLOAT16;
-    default: return 0;
+    case 'd':
+        return ANNULUS_FLOAT64;
+    case 'f':
+        return ANNULUS_FLOAT32;
+    case 'e':
+        return ANNULUS_FLOAT16;
+    default:
+        return 0;
     }
 }
 

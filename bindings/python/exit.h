@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Python may exit while a thread that nobody waits for is in a call: after Ctrl-C, or a daemon thread. What exit() runs
- * last, destructors of libraries, would then pull what it works with away from under the call. So the process ends without them.
+ * last, destructors of libraries, would then pull what it works with away from under the call. So the process ends
+ * without them.
  */
 #ifndef ANNULUS_PYTHON_EXIT_H
 #define ANNULUS_PYTHON_EXIT_H

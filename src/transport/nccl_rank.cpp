@@ -20,6 +20,13 @@ constexpr auto watch_interval = 50ms;
 constexpr Transport::Seconds closing_time{2};
 constexpr std::size_t usual_gather_bytes = 4096; // from each rank
 
+// As is_done(), where nobody can be told of an error: then nothing will come any more.
+bool has_ended(const Event &event) noexcept {
+    const bool is_pending = cudaEventQuery(event.get()) == cudaErrorNotReady;
+    cudaGetLastError(); // clears it: later checks must not find it
+    return !is_pending;
+}
+
 } // namespace
 
 NcclRank::NcclRank(ncclComm_t comm, Hold hold) : hold_(hold), comm_(comm) {
@@ -382,7 +389,7 @@ void NcclRank::release_streams() noexcept {
     for (std::unique_lock lock(state_mutex_); peer_copies_ && !stop_ && !deadline.passed(); pause = watch_interval) {
         state_changed_.wait_for(lock, pause, [&] { return stop_; });
         peer_copies_->release();
-        if (works_.empty() || cudaEventQuery(works_.back().ended.get()) == cudaSuccess)
+        if (works_.empty() || has_ended(works_.back().ended))
             return;
     }
 }
@@ -394,7 +401,7 @@ bool NcclRank::drain() noexcept {
     for (NcclPause pause;; pause()) {
         if (failure_)
             peer_copies_->release();
-        const bool is_over = works_.empty() || cudaEventQuery(works_.back().ended.get()) == cudaSuccess;
+        const bool is_over = works_.empty() || has_ended(works_.back().ended);
         if (is_over && !peer_copies_->may_be_read())
             return true;
         if (deadline.passed())

@@ -969,7 +969,9 @@ end
 
 @doc raw"""
 What a problem costs one of several ranks. Set `size` to sizeof(annulus_rank_estimate) before the call, best by
-ANNULUS_RANK_ESTIMATE_INIT. Exact: a run needs, sends and receives these bytes.
+ANNULUS_RANK_ESTIMATE_INIT. Exact: a run needs, sends and receives these bytes. Where processes of one host share a
+communicator over NCCL, that keeps besides, on each device, what one exchange of the largest call so far sends: no
+more than the bytes sent here.
 """ struct annulus_rank_estimate
     size::Csize_t
     exchange::annulus_exchange # what `auto` comes to

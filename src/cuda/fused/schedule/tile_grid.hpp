@@ -150,7 +150,7 @@ struct TileGrid {
     // Of stored dS (stored_ds_plan.hpp): first the longest tile of each cell, then the next ones, so that few tiles
     // come to the same for all CTAs.
     bool by_length;
-    bool skips_empty; // row blocks that meet nothing are left out
+    bool skips_empty;              // row blocks that meet nothing are left out
     PartialRows rows_with_partial; // which the launch before has set (branch_split.hpp), to be added
     PartialRows rows_left_partial; // since they meet more than the ranges of all launches (rows_with_more_ranges())
 
