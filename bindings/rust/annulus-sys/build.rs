@@ -19,8 +19,16 @@ fn main() {
     for name in ["ANNULUS_LIB_DIR", "PKG_CONFIG", "PKG_CONFIG_PATH"] {
         println!("cargo:rerun-if-env-changed={name}");
     }
-    if let Some(directory) = library_directory() {
-        println!("cargo:rustc-link-search=native={directory}");
+    match library_directory() {
+        Some(directory) => {
+            println!("cargo:rustc-link-search=native={directory}");
+            // DEP_ANNULUS_LIBDIR to the build scripts of those who depend on this crate.
+            println!("cargo:libdir={directory}");
+        }
+        None => println!(
+            "cargo:warning=pkg-config knows no annulus: the linker looks for libannulus where it always does; \
+             ANNULUS_LIB_DIR may name its directory, or PKG_CONFIG_PATH that of annulus.pc"
+        ),
     }
     println!("cargo:rustc-link-lib=dylib=annulus");
 }

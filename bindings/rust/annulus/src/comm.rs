@@ -4,14 +4,19 @@
 use crate::error::{check, failure, Error, Result};
 use annulus_sys as sys;
 use std::ptr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// One rank's end of a communicator. Given to [`Context::set_comm`](crate::Context::set_comm), it makes forward and
-/// backward calls collective: every rank calls, in the same order, with its own shard of the sequence.
+/// backward calls collective: every rank calls, in the same order, with its own shard of the sequence. A clone is the same
+/// end, for another context of the rank; calls on both take turns. It ends with the last of them.
+#[derive(Clone, Debug)]
+pub struct Comm(Arc<End>);
+
 #[derive(Debug)]
-pub struct Comm {
-    pub(crate) handle: *mut sys::annulus_comm,
+struct End {
+    handle: *mut sys::annulus_comm,
+    turn: Mutex<()>,
     shared: Arc<Shared>,
 }
 
@@ -19,8 +24,10 @@ pub struct Comm {
 #[derive(Debug)]
 struct Shared(Mutex<*mut sys::annulus_comm>);
 
-// One thread at a time uses an end; only aborting and asking for its state, which any thread may, go through Shared.
-unsafe impl Send for Comm {}
+// One thread at a time uses an end, the one whose turn it is; only aborting and asking for its state, which any thread
+// may, go through Shared.
+unsafe impl Send for End {}
+unsafe impl Sync for End {}
 unsafe impl Send for Shared {}
 unsafe impl Sync for Shared {}
 
@@ -58,7 +65,16 @@ impl CommOptions {
 
 impl Comm {
     fn from_handle(handle: *mut sys::annulus_comm) -> Comm {
-        Comm { handle, shared: Arc::new(Shared(Mutex::new(handle))) }
+        Comm(Arc::new(End { handle, turn: Mutex::new(()), shared: Arc::new(Shared(Mutex::new(handle))) }))
+    }
+
+    pub(crate) fn handle(&self) -> *mut sys::annulus_comm {
+        self.0.handle
+    }
+
+    /// To be held while the end is used.
+    pub(crate) fn turn(&self) -> MutexGuard<'_, ()> {
+        self.0.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The ends of a communicator between `ranks` threads of this process, one each.
@@ -106,31 +122,32 @@ impl Comm {
     /// The number of ranks.
     pub fn size(&self) -> Result<i32> {
         let mut size = 0;
-        check(unsafe { sys::annulus_comm_size(self.handle, &mut size) })?;
+        check(unsafe { sys::annulus_comm_size(self.handle(), &mut size) })?;
         Ok(size)
     }
 
     /// The rank of this end, from 0.
     pub fn rank(&self) -> Result<i32> {
         let mut rank = 0;
-        check(unsafe { sys::annulus_comm_rank(self.handle, &mut rank) })?;
+        check(unsafe { sys::annulus_comm_rank(self.handle(), &mut rank) })?;
         Ok(rank)
     }
 
     /// How long a call waits for another rank before it fails; 5 minutes unless set.
-    pub fn set_timeout(&mut self, timeout: Duration) -> Result<()> {
-        check(unsafe { sys::annulus_comm_set_timeout(self.handle, timeout.as_secs_f64()) })
+    pub fn set_timeout(&self, timeout: Duration) -> Result<()> {
+        let _turn = self.turn();
+        check(unsafe { sys::annulus_comm_set_timeout(self.handle(), timeout.as_secs_f64()) })
     }
 
     /// Why the communicator broke; `None` where it is usable as far as this rank knows. Over NCCL it may break after a
     /// call has returned. Never waits. A broken communicator stays so: make a new one.
     pub fn failure(&self) -> Option<Error> {
-        failure(unsafe { sys::annulus_comm_status(self.handle) })
+        failure(unsafe { sys::annulus_comm_status(self.handle()) })
     }
 
     /// What another thread may break this end with, and ask for its state.
     pub fn abort_handle(&self) -> AbortHandle {
-        AbortHandle(Arc::clone(&self.shared))
+        AbortHandle(Arc::clone(&self.0.shared))
     }
 }
 
@@ -148,7 +165,7 @@ fn create_several(
     Ok(handles.into_iter().map(Comm::from_handle).collect())
 }
 
-impl Drop for Comm {
+impl Drop for End {
     fn drop(&mut self) {
         // Nobody aborts it from here on.
         let mut handle = self.shared.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -9,6 +9,7 @@ use std::ptr;
 
 /// Which residue φ of the places in a segment a head uses. The head h is counted inside the branch's range of c heads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Phase {
     /// φ = h / ceil(c / r), integer division: LongNet's published code.
     #[default]
@@ -21,6 +22,7 @@ pub enum Phase {
 
 /// Which queries of a segment attend to which of its keys. A residue is the place in the segment modulo r.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum QueryRule {
     /// The query's and the key's residue are both φ: LongNet.
     #[default]
@@ -33,6 +35,7 @@ pub enum QueryRule {
 
 /// How the positions of a segment are numbered before every r-th is kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Order {
     /// 0, 1, 2, …
     #[default]
@@ -44,6 +47,7 @@ pub enum Order {
 
 /// What stands in the slots that a segment has too few positions to fill.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Padding {
     /// Nothing.
     #[default]
@@ -54,6 +58,7 @@ pub enum Padding {
 
 /// How often a key counts that several branches give to a query.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum KeyRule {
     /// Once for each branch that reaches it: LongNet's multiset.
     #[default]

@@ -13,6 +13,7 @@ use std::ptr;
 
 /// A kind of device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Device {
     Cpu,
     Cuda,
@@ -229,6 +230,7 @@ impl Context {
         options: &CallOptions<'_>,
     ) -> Result<()> {
         let (q, k, v, out, lse) = (q.as_raw(), k.as_raw(), v.as_raw(), out.as_raw(), raw_mut(lse));
+        let _turn = self.comm.as_ref().map(Comm::turn);
         check(unsafe { sys::annulus_forward(self.handle, q, k, v, out, lse, &options.raw()?) })
     }
 
@@ -255,6 +257,7 @@ impl Context {
         let (d_out, d_lse) = (d_out.as_raw(), raw(d_lse));
         let (d_q, d_k, d_v) = (d_q.as_raw(), d_k.as_raw(), d_v.as_raw());
         let options = options.raw()?;
+        let _turn = self.comm.as_ref().map(Comm::turn);
         check(unsafe { sys::annulus_backward(self.handle, q, k, v, out, lse, d_out, d_lse, d_q, d_k, d_v, &options) })
     }
 
@@ -304,10 +307,10 @@ impl Context {
         Ok(Engine(engine))
     }
 
-    /// Makes the calls collective over the ranks of a communicator, which the context keeps; None: it computes alone
-    /// again. Forgets the shards. What the context had before is returned.
+    /// Makes the calls collective over the ranks of a communicator, which the context keeps, and of which others may have
+    /// clones; None: it computes alone again. Forgets the shards. What the context had before is returned.
     pub fn set_comm(&mut self, comm: Option<Comm>) -> Result<Option<Comm>> {
-        let handle = comm.as_ref().map_or(ptr::null_mut(), |comm| comm.handle);
+        let handle = comm.as_ref().map_or(ptr::null_mut(), Comm::handle);
         check(unsafe { sys::annulus_context_set_comm(self.handle, handle) })?;
         Ok(std::mem::replace(&mut self.comm, comm))
     }
@@ -345,6 +348,7 @@ impl Drop for Context {
 
 /// What a call sent to and received from other ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Traffic {
     pub sent_bytes: u64,
     pub received_bytes: u64,

@@ -7,7 +7,6 @@ use crate::element::Dtype;
 use crate::error::{check, Result};
 use crate::shards::Shards;
 use annulus_sys as sys;
-use std::ptr;
 
 const WHOLE: i64 = sys::ANNULUS_WHOLE as i64;
 
@@ -85,6 +84,7 @@ impl<'a> Problem<'a> {
 
 /// What a problem costs.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Estimate {
     /// (Query, key) pairs over batch, heads and branches.
     pub pairs: f64,
@@ -106,6 +106,7 @@ pub struct Estimate {
 
 /// What a problem costs one of several ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RankEstimate {
     /// What [`Exchange::AUTO`] comes to.
     pub exchange: Exchange,
@@ -121,6 +122,7 @@ pub struct RankEstimate {
 
 /// A forward or a backward call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Pass {
     Forward,
     Backward,

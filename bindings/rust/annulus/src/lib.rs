@@ -47,6 +47,7 @@ use annulus_sys as sys;
 
 /// What [`attention`] returns: rows that lie one behind the other.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Attention<T: Element> {
     /// \[B, N, H, D\]
     pub out: Vec<T>,

@@ -25,8 +25,9 @@ impl<'a> Shards<'a> {
 
     /// Lengths, owners and count as the C API takes them.
     pub(crate) fn raw(shards: Option<Shards<'a>>) -> Result<(*const i64, *const i32, i32)> {
-        let Some(Shards { lengths, owners }) = shards else {
-            return Ok((ptr::null(), ptr::null(), 0));
+        let (lengths, owners) = match shards {
+            Some(shards) => (shards.lengths, shards.owners),
+            None => return Ok((ptr::null(), ptr::null(), 0)),
         };
         if let Some(owners) = owners.filter(|owners| owners.len() != lengths.len()) {
             return Err(Error::argument(format!(

@@ -298,6 +298,30 @@ fn ranks_with_two_shards_give_what_one_gives() {
 }
 
 #[test]
+fn contexts_share_a_communicator() {
+    let comm = Comm::local(1).unwrap().pop().unwrap();
+    let (q, k, v) = (numbers(1), numbers(2), numbers(3));
+    let expected = attention(&tensor(&q), &tensor(&k), &tensor(&v), &config()).unwrap().out;
+    let work = |comm: Comm| {
+        let mut context = Context::cpu(&config()).unwrap();
+        context.set_comm(Some(comm)).unwrap();
+        for _ in 0..20 {
+            let mut out = vec![0.0; COUNT];
+            let mut rows = TensorMut::new(&mut out, &SHAPE).unwrap();
+            context.forward(&tensor(&q), &tensor(&k), &tensor(&v), &mut rows, None, &CallOptions::new()).unwrap();
+            assert_eq!(out, expected);
+        }
+    };
+    std::thread::scope(|scope| {
+        let work = &work;
+        for comm in [comm.clone(), comm.clone()] {
+            scope.spawn(move || work(comm));
+        }
+    });
+    assert_eq!(comm.size().unwrap(), 1); // it outlives the contexts
+}
+
+#[test]
 fn a_rank_that_waits_can_be_freed() {
     let mut comms = Comm::local(2).unwrap();
     let other = comms.pop().unwrap();
