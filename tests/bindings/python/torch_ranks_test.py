@@ -58,6 +58,28 @@ def compare(device, group, rank, held, shards, dtype, tolerance):
         close(total.to(dtype), other.grad, scale)
 
 
+def balance(device, group, rank):
+    """A word instead of shards: which they are follows from the config and the rows of all."""
+    torch.manual_seed(2)
+    whole = [torch.randn(1, 101, 2, 16, device=device, requires_grad=True) for _ in range(3)]
+    wanted = dilated_attention(*whole, [(0, 1)], causal=True)
+    wanted.square().sum().backward()
+    held = annulus.Shards.balanced(annulus.Config([(0, 1)], causal=True), 101, RANKS, 2)
+    assert held == annulus.Shards.zigzag(101, RANKS), held
+    mine = [held.cut(x.detach(), rank).requires_grad_() for x in whole]
+    found = dilated_attention(*mine, [(0, 1)], causal=True, process_group=group, shards="balanced")
+    found.square().sum().backward()
+    for one, other in zip([found] + [x.grad for x in mine], [wanted] + [x.grad for x in whole]):
+        torch.testing.assert_close(one, held.cut(other, rank), rtol=0, atol=1e-4 * float(other.detach().abs().max()))
+    part = [x[:, : 40 + rank].detach() for x in mine]
+    try:
+        dilated_attention(*part, [(0, 1)], causal=True, process_group=group, shards="balanced")
+    except annulus.ArgumentError as error:
+        assert re.search("rank 0 has 40 of 81 rows; with shards='balanced' it must have the 41", str(error)), error
+    else:
+        raise AssertionError("shards that are not balanced were taken")
+
+
 def refuse(group, rank):
     """What only one rank has wrong, all refuse; and the group goes on working."""
     q = torch.zeros(1, 20, 2, 8)
@@ -83,6 +105,7 @@ def work(device, backend, directory, rank):
     group, held = dist.group.WORLD, annulus.Shards([300, 700])
     for shards in (None, [300, 700], "gather"):
         compare(device, group, rank, held, shards, torch.float32, 1e-4)
+    balance(device, group, rank)
     others = dist.new_group(list(range(RANKS)))
     compare(device, others, rank, annulus.Shards([500, 500]), None, torch.bfloat16, 3e-2)
     if device == "cpu":

@@ -271,7 +271,7 @@ class FunctionTest(unittest.TestCase):
             "scale is tensor.*; it must be a number": {"scale": torch.ones((), requires_grad=True)},
             r"shards is \[83\]; it needs process_group": {"shards": [83]},
             "process_group is 3; it must be a group of torch.distributed": {"process_group": 3},
-            "shards is 'x'; it must be None, 'gather', annulus.Shards or": {"process_group": comm, "shards": "x"},
+            "shards is 'x'; it must be None, 'balanced', 'gather', annulus.Shards or": {"process_group": comm, "shards": "x"},
             r"shards\[0\] is 83.5; it must be an int": {"process_group": comm, "shards": [83.5]},
         }
         for words, given in options.items():
@@ -776,7 +776,7 @@ class RanksTest(unittest.TestCase):
                 self.check_reconnect(dist.group.WORLD)
             finally:
                 dist.destroy_process_group()
-        with self.assertRaisesRegex(annulus.ArgumentError, "shards is 'gather', which needs a process group"):
+        with self.assertRaisesRegex(annulus.ArgumentError, "a word for shards needs a process group"):
             dilated_attention(q, k, v, BRANCHES, process_group=annulus.Comm.local(1)[0], shards="gather")
 
 

@@ -327,7 +327,7 @@ def dilated_attention(
     sequence_starts: Any = None,
     sequence_lengths: Any = None,
     process_group: Any = None,
-    shards: Union[Shards, Sequence[int], Literal["gather"], None] = None,
+    shards: Union[Shards, Sequence[int], Literal["balanced", "gather"], None] = None,
     layout: Optional[Layout] = None,
 ) -> Tensor: ...
 
@@ -351,7 +351,7 @@ def dilated_attention(
     sequence_starts: Any = None,
     sequence_lengths: Any = None,
     process_group: Any = None,
-    shards: Union[Shards, Sequence[int], Literal["gather"], None] = None,
+    shards: Union[Shards, Sequence[int], Literal["balanced", "gather"], None] = None,
     layout: Optional[Layout] = None,
 ) -> Tuple[Tensor, Tensor]: ...
 
@@ -375,7 +375,7 @@ def dilated_attention(
     sequence_starts: Any = None,
     sequence_lengths: Any = None,
     process_group: Any = None,
-    shards: Union[Shards, Sequence[int], Literal["gather"], None] = None,
+    shards: Union[Shards, Sequence[int], Literal["balanced", "gather"], None] = None,
     layout: Optional[Layout] = None,
 ) -> Any: ...
 
@@ -398,7 +398,7 @@ def dilated_attention(
     sequence_starts: Any = None,
     sequence_lengths: Any = None,
     process_group: Any = None,
-    shards: Union[Shards, Sequence[int], Literal["gather"], None] = None,
+    shards: Union[Shards, Sequence[int], Literal["balanced", "gather"], None] = None,
     layout: Optional[Layout] = None,
     **unknown: NoReturn,
 ) -> Any:
@@ -416,9 +416,10 @@ def dilated_attention(
         of the result; gradients of q, k and v are those of the sum of all ranks' losses. Tensors are on a GPU each, or,
         to try a program without GPUs, on the CPU, where every rank gathers all keys and values. An annulus.Comm does as
         well.
-    shards: with process_group, annulus.Shards, which ranks with several need (under a causal mask, what
-        annulus.Shards.balanced() finds), or how many positions each rank holds, as a check, or "gather" to ask the group at each call; None: each has what its tensors
-        hold, of any lengths, and nothing has to be said.
+    shards: with process_group, annulus.Shards, which ranks with several need, or how many positions each rank holds, as
+        a check; or a word, for which the group is asked how many rows each rank has: "balanced", those that the caller
+        has cut by annulus.Shards.balanced() for this config (zigzag for long causal segments, else even), or "gather",
+        one shard each. None: each has what its tensors hold, of any lengths, and nothing has to be said.
     layout: "bnhd", as said here, or "bhnd", where q, k, v and out (and their gradients) are [B, heads, N, D], as those
         of scaled_dot_product_attention() are; nothing is copied in either. None: "bnhd", with a warning where that is
         hardly meant. lse is [B, H, Nq] in both.
@@ -529,5 +530,5 @@ def attend(
         if query_start is not None:
             raise UnsupportedError("query_start with a process group and tensors on the CPU; leave one of them out")
         return _attend_gathered(attend, q, k, v, config, process_group, shards, starts, lengths)
-    ranks = 0 if process_group is None else _number_of(process_group, shards, q)
+    ranks = 0 if process_group is None else _number_of(process_group, shards, q, config)
     return _attend(*_cast(q, k, v), config, query_start, starts, lengths, ranks)

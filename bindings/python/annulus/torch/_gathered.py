@@ -14,6 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from .._errors import ArgumentError
 from .._shards import Shards, shards_of
+from ._ranks import check_word, shards_of_word
 
 
 class _Gather(torch.autograd.Function):
@@ -43,18 +44,20 @@ class _Gather(torch.autograd.Function):
         return ctx.shards.cut(total, dist.get_rank(ctx.group), axis=-3).to(d_all.dtype), None, None
 
 
-def _agreed_shards(q: Tensor, k: Tensor, v: Tensor, group: Any, shards: Any, others: Tuple[Any, ...]) -> Shards:
+def _agreed_shards(
+    q: Tensor, k: Tensor, v: Tensor, group: Any, shards: Any, text: str, others: Tuple[Any, ...]
+) -> Shards:
     """The shards of the ranks. Each says what it was given, so that all raise where one has something wrong."""
     import torch.distributed as dist
 
-    if isinstance(shards, str) and shards != "gather":
-        raise ArgumentError(f"shards is {shards!r}; it must be None, 'gather', annulus.Shards or the ranks' lengths")
+    word = shards if isinstance(shards, str) else "gather"
+    check_word(word)
     given = None if isinstance(shards, str) else shards_of(shards)
     rows = tuple(tensor.shape[-3] for tensor in (q, k, v))
     rest = tuple(tuple(tensor.shape[:-3] + tensor.shape[-2:]) for tensor in (q, k, v))
     dtypes = tuple(str(tensor.dtype) for tensor in (q, k, v))
     said: list = [None] * dist.get_world_size(group)
-    dist.all_gather_object(said, (rows, (rest, dtypes, repr(given), *others)), group=group)
+    dist.all_gather_object(said, (rows, (rest, dtypes, repr(given), word, text, *others)), group=group)
     for rank, ((q_rows, *kv_rows), theirs) in enumerate(said):
         for one, other in zip(said[0][1], theirs):
             if one != other:
@@ -63,7 +66,8 @@ def _agreed_shards(q: Tensor, k: Tensor, v: Tensor, group: Any, shards: Any, oth
             raise ArgumentError(
                 f"rank {rank} has {q_rows} rows of q and {kv_rows} of k and v; they must be equally many"
             )
-    found = Shards([q_rows for (q_rows, *_), _ in said]) if given is None else given
+    lengths = [q_rows for (q_rows, *_), _ in said]
+    found = shards_of_word(word, lengths, text, q.shape[-2]) if given is None else given
     found._arguments(len(said))  # refuses another number of ranks
     for rank, ((q_rows, *_), _) in enumerate(said):
         if q_rows != found.rows(rank):
@@ -85,7 +89,7 @@ def attend_gathered(
     """(out, lse) of this rank's rows. attend: what computes them on one rank. Collective, and so is its backward."""
     import torch.distributed as dist
 
-    of_ranks = _agreed_shards(q, k, v, group, shards, (config, sequence_starts, sequence_lengths))
+    of_ranks = _agreed_shards(q, k, v, group, shards, config, (sequence_starts, sequence_lengths))
     all_k, all_v = _Gather.apply(k, group, of_ranks), _Gather.apply(v, group, of_ranks)
     outs, lses, row = [], [], 0
     for window in of_ranks.slices(dist.get_rank(group)):

@@ -6,6 +6,7 @@ Operators of PyTorch take numbers and strings only, so a communicator with its s
 
 from __future__ import annotations
 
+import functools
 import itertools
 import weakref
 from typing import Any, List, Optional, Sequence, Tuple, Union
@@ -94,20 +95,48 @@ def _gathered(group: Any, length: int) -> Tuple[int, ...]:
     import torch.distributed as dist
 
     if isinstance(group, Comm):
-        raise ArgumentError("shards is 'gather', which needs a process group; with an annulus.Comm give the lengths")
+        raise ArgumentError("a word for shards needs a process group; with annulus.Comm give annulus.Shards or lengths")
     lengths: list = [None] * dist.get_world_size(group)
     dist.all_gather_object(lengths, length, group=group)
     return tuple(lengths)
 
 
-def number_of(group: Any, shards: Union[Shards, Sequence[int], str, None], q: torch.Tensor) -> int:
-    """The number that stands for the ranks of a process group, or of an annulus.Comm."""
+@functools.lru_cache(maxsize=256)
+def _balanced(text: str, length: int, ranks: int, heads: int) -> Shards:
+    return Shards.balanced(from_text(text), length, ranks, heads)
+
+
+def check_word(shards: str) -> None:
+    """Refuses what shards_of_word() does not know."""
+    if shards not in ("balanced", "gather"):
+        raise ArgumentError(
+            f"shards is {shards!r}; it must be None, 'balanced', 'gather', annulus.Shards or the ranks' lengths"
+        )
+
+
+def shards_of_word(word: str, lengths: Sequence[int], text: str, heads: int) -> Shards:
+    """The shards of ranks with so many rows: "gather", one each; "balanced", those of annulus.Shards.balanced()."""
+    if word == "gather":
+        return Shards(lengths)
+    found = _balanced(text, sum(lengths), len(lengths), heads)
+    for rank, rows in enumerate(lengths):
+        if rows != found.rows(rank):
+            raise ArgumentError(
+                f"rank {rank} has {rows} of {sum(lengths)} rows; with shards='balanced' it must have the "
+                f"{found.rows(rank)} that annulus.Shards.balanced() gives it"
+            )
+    return found
+
+
+def number_of(group: Any, shards: Union[Shards, Sequence[int], str, None], q: torch.Tensor, text: str) -> int:
+    """The number that stands for the ranks of a process group, or of an annulus.Comm; text: the config's."""
+    if isinstance(shards, str):
+        check_word(shards)
     comm = group if isinstance(group, Comm) else _comm_of_group(group, q.device)
     if isinstance(shards, str):
-        if shards != "gather":
-            raise ArgumentError(f"shards is {shards!r}; it must be None, 'gather', annulus.Shards or the ranks' lengths")
-        shards = _gathered(group, q.shape[-3])
-    of_ranks = shards_of(shards)
+        of_ranks: Optional[Shards] = shards_of_word(shards, _gathered(group, q.shape[-3]), text, q.shape[-2])
+    else:
+        of_ranks = shards_of(shards)
     # A communicator keeps its Ranks, by shards, as long as it lives itself.
     known = comm.__dict__.setdefault("_ranks", {})
     if of_ranks not in known:
@@ -121,8 +150,8 @@ def rows_of(ranks: int) -> Tuple[int, List[slice]]:
     found = _by_number[ranks]
     if found.shards is None:
         raise UnsupportedError(
-            "the FLOPs of a rank are not known without shards: say shards=annulus.Shards(...), the ranks' lengths or "
-            "'gather' beside process_group"
+            "the FLOPs of a rank are not known without shards: say shards=annulus.Shards(...), the ranks' lengths, "
+            "'balanced' or 'gather' beside process_group"
         )
     return found.shards.length, found.shards.slices(found.comm.rank)
 
