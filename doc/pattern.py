@@ -13,7 +13,7 @@ COLOURS = ("#1b7837", "#2166ac", "#b2182b")
 
 
 def attends(branch, n, m):
-    """The dilated query rule with phase 0, causal (README, "What is computed")."""
+    """The dilated query rule with phase 0, causal (doc/semantics.md)."""
     length, dilation = branch
     same_segment = n // length == m // length
     return same_segment and m <= n and n % length % dilation == 0 and m % length % dilation == 0

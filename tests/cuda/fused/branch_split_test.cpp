@@ -96,8 +96,8 @@ TEST(Split, LongerSegmentsComeFirst) {
         }
 }
 
-// What the README says below its table.
-TEST(Split, TakesAsManyAsTheReadmeSays) {
+// What doc/performance.md says below the table of `fused`.
+TEST(Split, TakesAsManyAsThePageSays) {
     const Problem slide = gigapath(70001);
     for (const Kernel &kernel : kernels(slide.dim))
         EXPECT_EQ(grids_of(slide, kernel).size(), kernel.what == GridOf::key_gradients ? 1U : 2U);
