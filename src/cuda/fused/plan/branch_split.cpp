@@ -200,13 +200,14 @@ PartialRows rows_of(const TileGrid &grid) {
 
 // Those of a grid's branches that come after so many of the least dilated ones, and these; none where one grid cannot
 // take them.
-std::optional<std::vector<PlannedGrid>> grids_after(int less_dilated, const PlannedGrid &whole, const Plan &plan,
-                                                    GridOf what, const KernelShape &shape) {
+std::optional<std::vector<PlannedGrid>> grids_after(int less_dilated, const PlannedGrid &whole, GridRows rows,
+                                                    const Plan &plan, GridOf what, const KernelShape &shape) {
     if (whole.tiles.keys_count_once) // which needs all branches in one grid
         return std::nullopt;
     const int branches = whole.tiles.branch_count;
-    std::optional<PlannedGrid> others = grid_over(whole, less_dilated, branches - less_dilated, plan, what, shape);
-    std::optional<PlannedGrid> last = grid_over(whole, 0, less_dilated, plan, what, shape);
+    std::optional<PlannedGrid> others =
+        grid_over(whole, less_dilated, branches - less_dilated, rows, plan, what, shape);
+    std::optional<PlannedGrid> last = grid_over(whole, 0, less_dilated, rows, plan, what, shape);
     if (!others || !last)
         return std::nullopt;
     return std::vector{*others, *last};
@@ -243,7 +244,7 @@ std::optional<std::vector<PlannedGrid>> fastest_split(const PlannedGrid &whole, 
 
 std::optional<std::vector<PlannedGrid>> split_after(int less_dilated, const PlannedGrid &whole, const Plan &plan,
                                                     GridOf what, const KernelShape &shape) {
-    std::optional<std::vector<PlannedGrid>> grids = grids_after(less_dilated, whole, plan, what, shape);
+    std::optional<std::vector<PlannedGrid>> grids = grids_after(less_dilated, whole, GridRows::all, plan, what, shape);
     if (!grids || !grids->back().is_complete)
         return std::nullopt;
     TileGrid &last = grids->back().tiles;
@@ -287,8 +288,9 @@ void split_ranges_elsewhere(std::vector<PlannedGrid> &grids, const Plan &plan, G
     if (grids.size() != 1)
         return;
     std::optional<std::vector<PlannedGrid>> split =
-        fastest_split(grids.front(), shape, multiprocessors,
-                      [&](int count) { return grids_after(count, grids.front(), plan, what, shape); });
+        fastest_split(grids.front(), shape, multiprocessors, [&](int count) {
+            return grids_after(count, grids.front(), GridRows::with_ranges, plan, what, shape);
+        });
     if (split)
         grids = {std::move(split->back()), std::move(split->front())};
 }

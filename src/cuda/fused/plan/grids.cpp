@@ -320,8 +320,8 @@ std::vector<PlannedGrid> make_grids(const Plan &plan, GridOf what, const KernelS
     return grids;
 }
 
-std::optional<PlannedGrid> grid_over(const PlannedGrid &planned, int first, int count, const Plan &plan, GridOf what,
-                                     const KernelShape &shape) {
+std::optional<PlannedGrid> grid_over(const PlannedGrid &planned, int first, int count, GridRows rows, const Plan &plan,
+                                     GridOf what, const KernelShape &shape) {
     PlannedGrid result{grid_without_branches(plan, what), false};
     for (const GridBranch &branch : branches_of(planned.tiles).subspan(first, count)) {
         const std::optional<TileGrid> more = with_branch(result.tiles, branch);
@@ -329,7 +329,8 @@ std::optional<PlannedGrid> grid_over(const PlannedGrid &planned, int first, int 
             return std::nullopt;
         result.tiles = *more;
     }
-    leave_rows_out(result.tiles);
+    if (rows == GridRows::with_ranges)
+        leave_rows_out(result.tiles);
     finish(result, plan, what, shape);
     if (result.tiles.tiles >= too_many_tiles)
         return std::nullopt;

@@ -33,10 +33,13 @@ struct PlannedGrid {
 // points into the plan.
 std::vector<PlannedGrid> make_grids(const Plan &plan, GridOf what, const KernelShape &shape);
 
+// All rows of the window, or without those at its ends whose segments have no ranges.
+enum class GridRows { all, with_ranges };
+
 // The grid over `count` branches of another one, from its `first` on; none where that would be more classes of row
 // blocks than one grid takes, which fewer branches may come to as well.
-std::optional<PlannedGrid> grid_over(const PlannedGrid &planned, int first, int count, const Plan &plan, GridOf what,
-                                     const KernelShape &shape);
+std::optional<PlannedGrid> grid_over(const PlannedGrid &planned, int first, int count, GridRows rows, const Plan &plan,
+                                     GridOf what, const KernelShape &shape);
 
 // Some batch entries and heads of a grid; of one over a single branch also some segments, or all (0).
 struct GridPart {
