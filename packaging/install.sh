@@ -2,13 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # install.sh SECTION...: installs the Debian packages of these sections of packages.txt that are missing.
 set -eu
-list=$(dirname "$0")/packages.txt
 command -v dpkg-query >/dev/null || exit 0 # not Debian: the build says what it lacks
 
 missing=''
-for package in $(awk -v sections=" $* " '
-    /^# [a-z]+:/ { sub(":", "", $2); wanted = index(sections, " " $2 " ") }
-    /^[^#]/ && wanted' "$list"); do
+for package in $(sh "$(dirname "$0")/list.sh" "$@"); do
     dpkg-query --show --showformat='${Status}\n' "$package" 2>/dev/null | grep -q '^install ok installed' ||
         missing="$missing $package"
 done

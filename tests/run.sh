@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Installs what packaging/packages.txt lists (Debian, Ubuntu), builds annulus three times: plainly, under the address and
 # undefined-behaviour sanitizers, and under the thread sanitizer. Runs the test suite in the first and what concerns them
-# in the others. The last line is `N passed, N failed, N skipped`.
+# in the others, then the fuzz targets, each of which counts as one test. The last line is `N passed, N failed, N
+# skipped`.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -29,9 +30,12 @@ build_sanitized() {
 }
 
 say 'installing the packages that are missing'
-sh packaging/install.sh build cli mpi python rust abi test example
+sh packaging/install.sh build cli mpi python doc rust abi test example fuzz
+# Kernels for the GPUs of this machine; without one for compute capability 9.0 alone, to see that they compile.
+arch=90
+if nvidia-smi -L >/dev/null 2>&1; then arch=native; fi
 say 'building everything, with CUDA kernels where there is nvcc'
-build build/test -Dcli=enabled
+build build/test -Dcli=enabled -Dcuda-arch=$arch
 say 'building for the address and undefined-behaviour sanitizers'
 build_sanitized build/sanitize address,undefined -Dcli=enabled
 say 'building for the thread sanitizer'
@@ -48,4 +52,7 @@ say 'tests under the thread sanitizer'
 TSAN_OPTIONS=halt_on_error=1 ANNULUS_TEST_QUICK=1 \
     meson test -C build/threads --no-rebuild --timeout-multiplier 4 --suite ranks --suite threads || true
 
-exec python3 tests/count.py build/test build/sanitize build/threads
+say 'fuzz targets, ten seconds each'
+sh tests/fuzz/run.sh 10 || true
+
+exec python3 tests/count.py build/test build/sanitize build/threads build/fuzz

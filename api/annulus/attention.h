@@ -180,7 +180,10 @@ ANNULUS_API annulus_status annulus_merge(annulus_context *context, int32_t count
                                          const annulus_tensor *lse);
 
 /* The two passes, for questions about their cost. */
-typedef enum annulus_pass ANNULUS_INT32 { ANNULUS_PASS_FORWARD = 1, ANNULUS_PASS_BACKWARD = 2 } annulus_pass;
+typedef enum annulus_pass ANNULUS_INT32 {
+    ANNULUS_PASS_FORWARD = 1, /* annulus_forward() */
+    ANNULUS_PASS_BACKWARD = 2 /* annulus_backward() */
+} annulus_pass;
 
 /* A length in annulus_problem: as far as the rows go. */
 #define ANNULUS_WHOLE (-1)
@@ -235,13 +238,13 @@ typedef struct annulus_problem {
  * pairs counts (query, key) pairs over batch, heads and branches: a key that several branches give a query is counted
  * for each of them, whatever the key rule. It is exact, but for one case: in the Hilbert order
  * with a query window, or causal with the query rule `every`, positions are taken as evenly spread over the segment.
- * flops are 4 * pairs * D forward and 10 * pairs * D backward (a multiplication and an addition are two).
+ * In flops a multiplication and an addition are two.
  */
 typedef struct annulus_estimate {
     size_t size;
     double pairs;
-    double forward_flops;
-    double backward_flops;
+    double forward_flops;              /* 4 * pairs * D */
+    double backward_flops;             /* 10 * pairs * D */
     uint64_t tensor_bytes;             /* Q, K, V, O and LSE of the windows */
     uint64_t gradient_bytes;           /* dO, dQ, dK and dV of the windows */
     uint64_t forward_workspace_bytes;  /* memory a forward call needs besides its tensors */
@@ -254,6 +257,7 @@ typedef struct annulus_estimate {
 #define ANNULUS_ESTIMATE_INIT                                                                                          \
     { sizeof(annulus_estimate), 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
+/* In place of a branch's index: all of the config. */
 #define ANNULUS_ALL_BRANCHES (-1)
 
 /*

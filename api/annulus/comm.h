@@ -96,10 +96,14 @@ ANNULUS_API annulus_status annulus_comm_create_local(annulus_comm **comms, int32
 
 /*
  * Makes a communicator over the processes of an MPI communicator, in *comm. Collective over it. mpi_comm points to an
- * MPI_Comm of the MPI library that annulus was built with; annulus duplicates it, and MPI must be initialised until the
- * annulus communicator is destroyed. Only the calling thread calls MPI: MPI_THREAD_SINGLE is enough where it is the
- * main one. MPI's duplication cannot be given up: it waits for the other processes as long as MPI does, and options'
- * creation_timeout has no effect.
+ * MPI_Comm of the MPI library that annulus's part for MPI is linked with; annulus duplicates it, and MPI must be
+ * initialised until the annulus communicator is destroyed. Only the calling thread calls MPI: MPI_THREAD_SINGLE is
+ * enough where it is the main one. MPI's duplication cannot be given up: it waits for the other processes as long as
+ * MPI does, and options' creation_timeout has no effect.
+ *
+ * That part is the file libannulus-mpi.so.0, found and loaded as the one for CUDA is (annulus_device_count()), by the
+ * first call of this function or of annulus_build_info(). Where the process has another MPI library as well, which the
+ * part's calls would reach or in which MPI is initialised, the MPI_Comm may be of that one, and is refused.
  *
  * What MPI does by itself when a process dies is not annulus's to change. Open MPI's mpirun ends all processes then,
  * unless it is called with --enable-recovery; only with that do the others' calls return. They return late where Open
@@ -110,7 +114,8 @@ ANNULUS_API annulus_status annulus_comm_create_local(annulus_comm **comms, int32
  * allocator gave is not released, and a workspace of the caller must stay.
  *
  * ANNULUS_ERROR_ARGUMENT: comm or mpi_comm is NULL, MPI is not initialised, or options are not as above.
- * ANNULUS_ERROR_UNSUPPORTED: annulus was built without MPI. ANNULUS_ERROR_MPI: an MPI call failed. Since 0.1.0.
+ * ANNULUS_ERROR_UNSUPPORTED: annulus's part for MPI cannot be loaded, or the process has another MPI library, as above.
+ * ANNULUS_ERROR_MPI: an MPI call failed. Since 0.1.0.
  */
 ANNULUS_API annulus_status annulus_comm_create_mpi(annulus_comm **comm, const void *mpi_comm,
                                                    const annulus_comm_options *options);
@@ -238,9 +243,9 @@ ANNULUS_API annulus_status annulus_context_set_shards(annulus_context *context, 
 /* What the last successful call of a context sent to and received from other ranks: rows of K and V, and of dK and dV.
  */
 typedef struct annulus_traffic {
-    size_t size; /* sizeof(annulus_traffic) */
-    uint64_t sent_bytes;
-    uint64_t received_bytes;
+    size_t size;             /* sizeof(annulus_traffic) */
+    uint64_t sent_bytes;     /* to all other ranks together */
+    uint64_t received_bytes; /* from all other ranks together */
 } annulus_traffic;
 
 #define ANNULUS_TRAFFIC_INIT                                                                                           \
@@ -252,8 +257,8 @@ ANNULUS_API annulus_status annulus_context_last_traffic(const annulus_context *c
 /*
  * What a problem costs one of several ranks. Set `size` to sizeof(annulus_rank_estimate) before the call, best by
  * ANNULUS_RANK_ESTIMATE_INIT. Exact: a run needs, sends and receives these bytes. Where processes of one host share a
- * communicator over NCCL, that keeps besides, on each device, what one exchange of the largest call so far sends: no
- * more than the bytes sent here.
+ * communicator over NCCL, that keeps besides, on each device, room for what has been sent to each rank at once at most,
+ * which for one problem is no more than the bytes sent here, rounded up to 2 MiB.
  */
 typedef struct annulus_rank_estimate {
     size_t size;
@@ -261,9 +266,9 @@ typedef struct annulus_rank_estimate {
     uint64_t forward_workspace_bytes;  /* memory a forward call needs besides its tensors, received rows included */
     uint64_t backward_workspace_bytes; /* the same for a backward call */
     uint64_t forward_sent_bytes;       /* rows of K and V */
-    uint64_t forward_received_bytes;
-    uint64_t backward_sent_bytes; /* rows of K and V to those that attend to them, dK and dV back to the owners */
-    uint64_t backward_received_bytes;
+    uint64_t forward_received_bytes;   /* the same, from the others */
+    uint64_t backward_sent_bytes;      /* rows of K and V to those that attend to them, dK and dV back to the owners */
+    uint64_t backward_received_bytes;  /* the same, from the others */
 } annulus_rank_estimate;
 
 #define ANNULUS_RANK_ESTIMATE_INIT                                                                                     \

@@ -24,6 +24,7 @@
 
 ANNULUS_BEGIN_DECLS
 
+/* Which keys each query attends to, and how the work is to be done. */
 typedef struct annulus_config annulus_config;
 
 /*
@@ -227,7 +228,7 @@ ANNULUS_API annulus_status annulus_config_get_workspace_limit(const annulus_conf
  * out, as it can with thousands of ranks of unequal shards, `auto` is `ring`.
  */
 typedef enum annulus_exchange ANNULUS_INT32 {
-    ANNULUS_EXCHANGE_AUTO = 0,
+    ANNULUS_EXCHANGE_AUTO = 0,  /* one of the two, as said above (default) */
     ANNULUS_EXCHANGE_RING = 1,  /* in ranks - 1 hops: memory for the rows of two ranks at a time */
     ANNULUS_EXCHANGE_GATHER = 2 /* all at once: memory for all rows that the rank's queries attend to */
 } annulus_exchange;

@@ -41,9 +41,14 @@
 
 ANNULUS_BEGIN_DECLS
 
+/* A config bound to a device, with what calls have in common. */
 typedef struct annulus_context annulus_context;
 
-typedef enum annulus_device ANNULUS_INT32 { ANNULUS_DEVICE_CPU = 1, ANNULUS_DEVICE_CUDA = 2 } annulus_device;
+/* A kind of device. */
+typedef enum annulus_device ANNULUS_INT32 {
+    ANNULUS_DEVICE_CPU = 1, /* the CPUs that the process may run on: one device */
+    ANNULUS_DEVICE_CUDA = 2 /* an NVIDIA GPU */
+} annulus_device;
 
 /*
  * The number of devices of a kind that can be used on this machine, in *count: 1 for ANNULUS_DEVICE_CPU; for

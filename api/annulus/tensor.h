@@ -13,9 +13,10 @@
 
 ANNULUS_BEGIN_DECLS
 
+/* The type of a tensor's elements. */
 typedef enum annulus_dtype ANNULUS_INT32 {
-    ANNULUS_FLOAT64 = 1,
-    ANNULUS_FLOAT32 = 2,
+    ANNULUS_FLOAT64 = 1,  /* IEEE binary64, C's double */
+    ANNULUS_FLOAT32 = 2,  /* IEEE binary32, C's float */
     ANNULUS_BFLOAT16 = 3, /* 1 sign, 8 exponent, 7 fraction bits */
     ANNULUS_FLOAT16 = 4   /* IEEE binary16 */
 } annulus_dtype;
@@ -27,9 +28,9 @@ typedef enum annulus_dtype ANNULUS_INT32 {
  *   Q, K, V, O and their gradients: rank 4, [B, N, heads, D], stride[3] == 1.
  *   LSE and its gradient:           rank 3, [B, H, N], any strides; float32, or float64 when Q is float64.
  *
- * `data` must be aligned to the element's size. Inputs may overlap one another and may repeat rows (stride 0). The
- * elements of an output must be distinct, and no output may overlap an input or another output; tensors of equal
- * strides may interleave (a packed [B, N, 3, H, D] buffer of dQ, dK and dV is legal).
+ * `data` must be aligned to the size of an element of `dtype`. Inputs may overlap one another and may repeat rows
+ * (stride 0). The elements of an output must be distinct, and no output may overlap an input or another output; tensors
+ * of equal strides may interleave (a packed [B, N, 3, H, D] buffer of dQ, dK and dV is legal).
  */
 typedef struct annulus_tensor {
     void *data;

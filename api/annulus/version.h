@@ -9,8 +9,11 @@
 
 ANNULUS_BEGIN_DECLS
 
+/* The first number of the headers' version; ABI.md says when each grows. */
 #define ANNULUS_VERSION_MAJOR 0
+/* The second number. */
 #define ANNULUS_VERSION_MINOR 1
+/* The third number. */
 #define ANNULUS_VERSION_PATCH 0
 
 /* major * 1,000,000 + minor * 1,000 + patch: numbers that compare as versions do. */

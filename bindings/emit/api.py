@@ -92,19 +92,26 @@ def read_header(include, headers):
     return declarations
 
 
-def read_api(swig, api, interface):
-    """The declarations of the headers in api/annulus, which the SWIG interface includes."""
+def read_headers(swig, api, interface):
+    """The declarations of each header in api/annulus by its name, in the order of the SWIG interface, which includes
+    them."""
     headers = Headers(api / "annulus")
     with tempfile.TemporaryDirectory() as directory:
         output = pathlib.Path(directory) / "annulus.xml"
         command = [swig, "-xml", f"-I{api}", "-o", output, interface]
         subprocess.run(command, check=True)
         tree = ElementTree.parse(output).getroot()
-    declarations = []
+    declarations = {}
     for include in tree.iter("include"):
-        if pathlib.Path(attributes(include)["name"]).parent == api / "annulus":
-            declarations += read_header(include, headers)
-    found = {each.name for each in declarations if isinstance(each, Function)}
+        path = pathlib.Path(attributes(include)["name"])
+        if path.parent == api / "annulus":
+            declarations[path.name] = read_header(include, headers)
+    found = {each.name for header in declarations.values() for each in header if isinstance(each, Function)}
     if found != headers.functions():
         raise EmitError(f"annulus.i and the headers differ in {sorted(found ^ headers.functions())}")
     return declarations
+
+
+def read_api(swig, api, interface):
+    """The declarations of all headers."""
+    return [each for header in read_headers(swig, api, interface).values() for each in header]

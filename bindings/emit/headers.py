@@ -52,6 +52,11 @@ def plain_comment(text):
     return "\n".join(lines).strip("\n")
 
 
+def opening_comment(text):
+    """What a header says of itself, in the comment behind its license."""
+    return plain_comment(re.findall(r"/\*.*?\*/", text, re.DOTALL)[1])
+
+
 def trailing(body, pattern):
     """The comment behind an item on its line, or ''."""
     found = re.search(pattern + r"[ \t]*(/\*.*?\*/)", body, re.DOTALL)

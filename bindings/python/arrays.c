@@ -4,9 +4,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Writes element i of a sequence; 0 on failure. */
-static int read_element(PyObject *fast, Py_ssize_t i, size_t width, void *numbers) {
-    PyObject *index = PyNumber_Index(PySequence_Fast_GET_ITEM(fast, i));
+/* The elements of a sequence. A list itself could change while one of its elements is asked for its number. */
+static PyObject *elements_of(PyObject *sequence) {
+    PyObject *fast = PySequence_Fast(sequence, "a sequence of int is wanted");
+    PyObject *elements = fast ? PySequence_Tuple(fast) : NULL;
+    Py_XDECREF(fast);
+    return elements;
+}
+
+/* Writes element i of a tuple; 0 on failure. */
+static int read_element(PyObject *elements, Py_ssize_t i, size_t width, void *numbers) {
+    PyObject *index = PyNumber_Index(PyTuple_GET_ITEM(elements, i));
     if (!index)
         return 0;
     const long long value = PyLong_AsLongLong(index);
@@ -29,17 +37,17 @@ int annulus_read_integers(PyObject *sequence, size_t width, void **numbers) {
     *numbers = NULL;
     if (sequence == Py_None)
         return 1;
-    PyObject *fast = PySequence_Fast(sequence, "a sequence of int is wanted");
-    if (!fast)
+    PyObject *elements = elements_of(sequence);
+    if (!elements)
         return 0;
-    const Py_ssize_t count = PySequence_Fast_GET_SIZE(fast);
+    const Py_ssize_t count = PyTuple_GET_SIZE(elements);
     void *read = calloc((size_t)count + 1, width);
     int good = read != NULL;
     if (!good)
         PyErr_NoMemory();
     for (Py_ssize_t i = 0; good && i < count; ++i)
-        good = read_element(fast, i, width, read);
-    Py_DECREF(fast);
+        good = read_element(elements, i, width, read);
+    Py_DECREF(elements);
     if (good)
         *numbers = read;
     else
@@ -49,16 +57,16 @@ int annulus_read_integers(PyObject *sequence, size_t width, void **numbers) {
 
 int annulus_read_sizes(PyObject *sequence, int64_t sizes[4]) {
     memset(sizes, 0, 4 * sizeof *sizes);
-    PyObject *fast = PySequence_Fast(sequence, "a sequence of int is wanted");
-    if (!fast)
+    PyObject *elements = elements_of(sequence);
+    if (!elements)
         return -1;
-    const Py_ssize_t count = PySequence_Fast_GET_SIZE(fast);
+    const Py_ssize_t count = PyTuple_GET_SIZE(elements);
     int good = count <= 4;
     if (!good)
         PyErr_Format(PyExc_ValueError, "%zd dimensions; at most 4 are possible", count);
     for (Py_ssize_t i = 0; good && i < count; ++i)
-        good = read_element(fast, i, sizeof *sizes, sizes);
-    Py_DECREF(fast);
+        good = read_element(elements, i, sizeof *sizes, sizes);
+    Py_DECREF(elements);
     return good ? (int)count : -1;
 }
 
@@ -87,21 +95,28 @@ typedef struct dl_versioned {
     dl_tensor tensor;
 } dl_versioned;
 
-enum { flag_read_only = 1 };
+enum { flag_read_only = 1, most_dimensions = 64 /* of any library's arrays */ };
 
 static const char plain_name[] = "dltensor", versioned_name[] = "dltensor_versioned";
 static const char owner_name[] = "annulus.dltensor", versioned_owner_name[] = "annulus.dltensor_versioned";
 
+/* A deleter may run Python, whatever exception is on its way when the last reference goes. */
 static void release_plain(PyObject *owner) {
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
     dl_managed *managed = (dl_managed *)PyCapsule_GetPointer(owner, owner_name);
     if (managed && managed->deleter)
         managed->deleter(managed);
+    PyErr_Restore(type, value, traceback);
 }
 
 static void release_versioned(PyObject *owner) {
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
     dl_versioned *managed = (dl_versioned *)PyCapsule_GetPointer(owner, versioned_owner_name);
     if (managed && managed->deleter)
         managed->deleter(managed);
+    PyErr_Restore(type, value, traceback);
 }
 
 /* `count` numbers as a tuple. */
@@ -119,6 +134,12 @@ static PyObject *tuple_of(const int64_t *numbers, int32_t count) {
 
 /* The tuple that annulus_read_dlpack() returns. Takes the reference `owner`. */
 static PyObject *describe(const dl_tensor *tensor, int read_only, PyObject *owner) {
+    if (tensor->rank < 0 || tensor->rank > most_dimensions || (tensor->rank > 0 && !tensor->shape)) {
+        PyErr_Format(PyExc_BufferError, "a DLPack tensor of %d dimensions%s; it must have from 0 to %d, and a shape",
+                     (int)tensor->rank, tensor->shape ? "" : " without a shape", most_dimensions);
+        Py_DECREF(owner);
+        return NULL;
+    }
     PyObject *shape = tuple_of(tensor->shape, tensor->rank);
     PyObject *strides = shape && tensor->strides ? tuple_of(tensor->strides, tensor->rank) : Py_None;
     if (strides == Py_None)
@@ -191,7 +212,7 @@ static int complete(annulus_tensor *tensor, int dimensions, int rank) {
         memmove(tensor->shape + 1, tensor->shape, (size_t)dimensions * sizeof *tensor->shape);
         memmove(tensor->stride + 1, tensor->stride, (size_t)dimensions * sizeof *tensor->stride);
         tensor->shape[0] = 1;
-        tensor->stride[0] = tensor->shape[1] * tensor->stride[1];
+        tensor->stride[0] = 0; /* of one entry: nobody steps over it */
     } else if (dimensions != rank) {
         return 0;
     }
@@ -208,7 +229,8 @@ static PyObject *read_buffer(PyObject *array, int rank, int written, annulus_ten
         return NULL;
     const Py_buffer *buffer = PyMemoryView_GET_BUFFER(view);
     tensor->dtype = dtype_of_format(buffer->format);
-    int good = tensor->dtype && !(written && buffer->readonly) && buffer->ndim <= rank && !buffer->suboffsets;
+    int good = tensor->dtype && buffer->itemsize * 8 == annulus_dtype_bits(tensor->dtype) &&
+               !(written && buffer->readonly) && buffer->ndim <= rank && !buffer->suboffsets;
     for (int i = 0; good && i < buffer->ndim; ++i) {
         tensor->shape[i] = buffer->shape[i];
         tensor->stride[i] = buffer->strides[i] / buffer->itemsize;

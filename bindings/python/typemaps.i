@@ -197,23 +197,23 @@ SIZED(annulus_rank_estimate, ANNULUS_RANK_ESTIMATE_INIT)
 
 /* Arrays of tensors that a function reads: a sequence; how many is another argument's to say, as in C. */
 %typemap(in) const annulus_tensor *outs, const annulus_tensor *lses {
-    PyObject *fast = PySequence_Fast($input, "a sequence of annulus_tensor is wanted");
-    if (!fast)
+    PyObject *elements = PySequence_Tuple($input);
+    if (!elements)
         SWIG_fail;
-    const Py_ssize_t count = PySequence_Fast_GET_SIZE(fast);
+    const Py_ssize_t count = PyTuple_GET_SIZE(elements);
     annulus_tensor *tensors = (annulus_tensor *)calloc((size_t)count + 1, sizeof *tensors);
     int good = tensors != NULL;
     if (!good)
         PyErr_NoMemory();
     for (Py_ssize_t i = 0; good && i < count; ++i) {
         void *tensor = NULL;
-        good = SWIG_IsOK(SWIG_ConvertPtr(PySequence_Fast_GET_ITEM(fast, i), &tensor, $1_descriptor, 0)) && tensor;
+        good = SWIG_IsOK(SWIG_ConvertPtr(PyTuple_GET_ITEM(elements, i), &tensor, $1_descriptor, 0)) && tensor;
         if (good)
             tensors[i] = *(annulus_tensor *)tensor;
         else
             PyErr_SetString(PyExc_TypeError, "a sequence of annulus_tensor is wanted");
     }
-    Py_DECREF(fast);
+    Py_DECREF(elements);
     $1 = tensors;
     if (!good)
         SWIG_fail;

@@ -23,6 +23,7 @@ loads_installed ./smoke
 
 loads_installed /usr/bin/annulus
 annulus info
+annulus info | grep 'MPI Open MPI' # by libannulus-mpi0
 man --where annulus
 
 /usr/bin/python3 "$sources/smoke.py"

@@ -73,22 +73,20 @@ struct PassCall::RankPart {
     RankCalls &calls;
     const ChosenCall<RankSequences> chosen;
     CallMemory memory;
-    const std::vector<std::size_t> sends; // bytes to each rank
 
     RankPart(annulus_context &context, const CheckedCall &call, const Shards &shards, annulus_pass pass,
              const CallSetting &setting)
         : calls(context.rank_calls(call.problem, shards, setting.limits, call_steps)),
-          chosen(calls.choose(pass, &call.tensors, setting)), memory(context, chosen.call.workspace_bytes()),
-          sends(chosen.call.sends(*context.comm->transport)) {}
+          chosen(calls.choose(pass, &call.tensors, setting)), memory(context, chosen.call.workspace_bytes()) {}
 };
 
 void PassCall::run_with_others(const CheckedCall &call) {
     std::optional<RankPart> ready;
     get_ready(ready, call);
-    auto &[calls, chosen, memory, sends] = *ready;
+    auto &[calls, chosen, memory] = *ready;
     Transport &transport = *context_.comm->transport;
     if (transport.can_gather(*context_.device, context_.stream))
-        transport.reserve(sends);
+        transport.reserve(chosen.call.sends());
     try {
         chosen.call.run(call.tensors, memory.data(), context_.stream, transport, *context_.message_copier);
     } catch (...) {

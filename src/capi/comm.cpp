@@ -9,7 +9,7 @@
 #include "engine/device.hpp"
 #include "transport/deadline.hpp"
 #include "transport/local_transport.hpp"
-#include "transport/mpi_transport.hpp"
+#include "transport/mpi_plugin.hpp"
 #include "transport/nccl_transport.hpp"
 
 #include <algorithm>
@@ -114,7 +114,7 @@ annulus_status annulus_comm_create_mpi(annulus_comm **comm, const void *mpi_comm
         required(comm, "comm");
         check_not_null("mpi_comm", mpi_comm);
         checked_options(options);
-        *comm = make_comm(make_mpi_transport(mpi_comm)).release();
+        *comm = make_comm(make_transport_of_mpi_plugin(mpi_comm)).release();
     });
 }
 

@@ -5,7 +5,7 @@
 #include "core/version.hpp"
 #include "cpu/simd/simd.hpp"
 #include "engine/device.hpp"
-#include "transport/mpi_transport.hpp"
+#include "transport/mpi_plugin.hpp"
 
 #include <array>
 #include <cstdio>

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The library's part for CUDA: a file of its own, loaded when it is first asked for, so that the library can be had
-// without CUDA. It has copies of what it needs of core/, engine/ and transport/; nothing in these may be state that
-// must exist once. Errors that it throws are caught here as if there were one library.
+// The library's part for CUDA, a plugin (engine/plugin.hpp).
 #pragma once
 
 #include "engine/device.hpp"
@@ -18,7 +16,7 @@ struct NcclTransports; // transport/nccl_transport.hpp
 
 // What the plugin offers. Its one exported function, `const CudaPlugin *annulus_cuda_plugin()`, returns it.
 struct CudaPlugin {
-    const char *version;                    // of annulus; in all versions the first, the rest is that version's own
+    const char *version;                    // of annulus; in all versions the first
     std::span<const Engine *const> engines; // fastest first
     decltype(&cuda_device_count) device_count;
     decltype(&make_cuda_device) make_device;

@@ -162,13 +162,22 @@ void compare(const Card &first, const Card &other, int rank) {
                         i + 1 == branch_hashes ? " or a later one" : "", rank);
 }
 
+// One line, whatever another rank has sent.
+std::array<char, sizeof(Card::message) + 1> printable(const char (&message)[sizeof(Card::message)]) {
+    std::array<char, sizeof message + 1> text{};
+    std::transform(message, std::find(message, message + sizeof message, '\0'), text.begin(),
+                   [](char c) { return c >= ' ' && c <= '~' ? c : '?'; });
+    return text;
+}
+
 std::vector<Card> exchange_cards(Transport &transport, const Card &own) {
     static_assert(std::is_trivially_copyable_v<Card>);
     std::vector<Card> cards(static_cast<std::size_t>(transport.size()));
     transport.all_gather(&own, cards.data(), sizeof own);
     for (std::size_t rank = 0; rank < cards.size(); ++rank)
         if (cards[rank].declines)
-            throw Error(ANNULUS_ERROR_DECLINED, "rank %zu cannot do its part: %.255s", rank, cards[rank].message);
+            throw Error(ANNULUS_ERROR_DECLINED, "rank %zu cannot do its part: %s", rank,
+                        printable(cards[rank].message).data());
     return cards;
 }
 
@@ -187,6 +196,9 @@ Agreement agree(Transport &transport, const Intention &intention) {
     }
     std::int64_t start = 0;
     for (std::size_t rank = 0; rank < cards.size(); ++rank) {
+        if (cards[rank].rows < 0)
+            throw Error(ANNULUS_ERROR_ARGUMENT, "rank %zu tells of %lld rows; no rank has fewer than 0", rank,
+                        static_cast<long long>(cards[rank].rows));
         agreement.shards.pieces[rank] = {start, cards[rank].rows};
         if (__builtin_add_overflow(start, cards[rank].rows, &start))
             throw Error(ANNULUS_ERROR_ARGUMENT, "shape[1] of q is too large: the rows of all ranks do not fit 64 bits");

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <optional>
 #include <tuple>
+#include <utility>
 
 namespace annulus {
 
@@ -60,6 +61,32 @@ RankCall::RankCall(const RankPlans::Shared &shared, annulus_pass pass, const Eng
             exchange->travelling.receives.reserve(received);
         }
     }
+    find_sends();
+}
+
+void RankCall::find_sends() {
+    const Schedule &all = schedule();
+    sends_.resize(static_cast<std::size_t>(std::ranges::max(all.shards().owners)) + 1);
+    std::vector<std::size_t> of_exchange(sends_.size());
+    std::vector<int> receivers; // of one exchange: most ranks are none, of thousands
+    for (std::size_t round = 0; round < rows_.size(); ++round)
+        for (const bool are_gradients : {false, true}) {
+            if (are_gradients && pass_ == ANNULUS_PASS_FORWARD)
+                continue;
+            for (const ShardCall &call : calls_)
+                if (round < call.rounds())
+                    call.for_each_send(round, are_gradients, [&](const Message &message, std::size_t bytes) {
+                        if (!all.travels(message))
+                            return;
+                        const int to = all.owner(are_gradients ? message.from : message.to);
+                        if (of_exchange[to] == 0)
+                            receivers.push_back(to);
+                        of_exchange[to] = add_message(of_exchange[to], bytes);
+                    });
+            for (const int to : receivers)
+                sends_[to] = std::max(sends_[to], std::exchange(of_exchange[to], 0));
+            receivers.clear();
+        }
 }
 
 const char *RankCall::refusal() const {
@@ -89,29 +116,6 @@ std::int64_t RankCall::row_alignment() const {
     for (const ShardCall &call : calls_)
         most = std::max(most, call.row_alignment());
     return most;
-}
-
-void RankCall::find_sends(const Transport &transport, std::vector<std::size_t> &bytes_to) const {
-    std::vector<std::size_t> of_exchange(bytes_to.size());
-    for (std::size_t round = 0; round < rows_.size(); ++round)
-        for (const bool are_gradients : {false, true}) {
-            if (are_gradients && pass_ == ANNULUS_PASS_FORWARD)
-                continue;
-            std::ranges::fill(of_exchange, std::size_t{0});
-            for (const ShardCall &call : calls_)
-                if (round < call.rounds())
-                    call.for_each_send(round, are_gradients, [&](const Message &message, std::size_t bytes) {
-                        const int to = owner(are_gradients ? message.from : message.to);
-                        if (owner(message.from) != owner(message.to))
-                            of_exchange[to] = transport.add_message(of_exchange[to], bytes);
-                    });
-            for (std::size_t rank = 0; rank < bytes_to.size(); ++rank)
-                bytes_to[rank] = std::max(bytes_to[rank], of_exchange[rank]);
-        }
-}
-
-int RankCall::owner(int shard) const {
-    return shared_.shards.front().plan.schedule().owner(shard);
 }
 
 class RankCall::Run {
@@ -216,21 +220,22 @@ class RankCall::Run {
         });
     }
 
-    bool travels(const Message &message) const { return call_.owner(message.from) != call_.owner(message.to); }
-
     // Of each message between ranks the other end.
     void travel(const std::vector<ShardTransfer> &all, std::vector<Transfer> &travelling) const {
+        const Schedule &schedule = call_.schedule();
         travelling.clear();
         for (const ShardTransfer &transfer : all) {
-            const int from = call_.owner(transfer.message->from), to = call_.owner(transfer.message->to);
-            if (from != to)
+            const int from = schedule.owner(transfer.message->from), to = schedule.owner(transfer.message->to);
+            if (schedule.travels(*transfer.message))
                 travelling.push_back({from == transport_.rank() ? to : from, transfer.data, transfer.bytes});
         }
     }
 
     // Messages between two shards of the rank.
     void copy_at_home(const ShardBatch &batch) {
-        const auto is_next = [&](const ShardTransfer &transfer) { return !travels(*transfer.message); };
+        const auto is_next = [&](const ShardTransfer &transfer) {
+            return !call_.schedule().travels(*transfer.message);
+        };
         auto receive = batch.receives.begin();
         for (const ShardTransfer &send : batch.sends) {
             if (!is_next(send))

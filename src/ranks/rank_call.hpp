@@ -25,8 +25,8 @@ class RankCall {
     const char *tensor_refusal(const CallTensors &tensors, const Problem &rows) const;
     std::int64_t row_alignment() const;
     std::size_t workspace_bytes() const { return bytes_; }
-    // Makes bytes_to[rank] as large as what an exchange of the call sends there, if it is not.
-    void find_sends(const Transport &transport, std::vector<std::size_t> &bytes_to) const;
+    // What an exchange sends to each rank at most, in bytes as add_message() counts them.
+    const std::vector<std::size_t> &sends() const { return sends_; }
 
     // The tensors are those of all of the rank's rows.
     void run(const CallTensors &tensors, const Problem &rows, void *workspace, void *stream, Transport &transport,
@@ -41,8 +41,9 @@ class RankCall {
         Batch travelling;
     };
 
-    // The rank of a shard.
-    int owner(int shard) const;
+    // Of one of the shards: which rank has which is the same in all.
+    const Schedule &schedule() const { return shared_.shards.front().plan.schedule(); }
+    void find_sends();
     // The shard's part of the tensors.
     void place(std::size_t shard, const CallTensors &tensors, const Problem &rows,
                std::optional<SequenceTensors> &of_shard) const;
@@ -52,6 +53,7 @@ class RankCall {
     Device &device_;
     std::deque<ShardCall> calls_; // of the shards
     std::size_t bytes_ = 0;
+    std::vector<std::size_t> sends_;
     std::vector<Exchange> rows_, gradients_; // of each round
     // Of a run: made here, since once the ranks have agreed nothing is allocated.
     std::deque<std::optional<SequenceTensors>> tensors_;

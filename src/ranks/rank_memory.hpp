@@ -18,7 +18,7 @@ struct RowPair {
     std::byte *memory = nullptr;
     std::int64_t bytes = 0; // of one tensor
     std::byte *first() const { return memory; }
-    std::byte *second() const { return memory + bytes; }
+    std::byte *second() const { return memory ? memory + bytes : nullptr; } // null while memory is booked
 };
 
 // A message on the wire.

@@ -28,7 +28,8 @@ Shards shards_of(const Window &rows, Shards shards) {
 
 RankPlans::RankPlans(const Pattern &pattern, const CallProblem &problem, const Shards &shards, int rank,
                      annulus_exchange exchange, std::int64_t most_steps)
-    : rows_(with_windows(problem.rows, shards.window_of(rank))), covers_rows_(true) {
+    : ranks_(std::ranges::max(shards.owners) + 1), rows_(with_windows(problem.rows, shards.window_of(rank))),
+      covers_rows_(true) {
     const bool is_one_shard = std::ranges::count(shards.owners, rank) == 1;
     // The rank's rows of a sequence; those of shards that lie one behind the other as a shard each.
     const auto share = [&](const Sequence &sequence) {

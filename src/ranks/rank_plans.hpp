@@ -41,6 +41,8 @@ class RankPlans {
     RankPlans(const RankPlans &) = delete;
     RankPlans &operator=(const RankPlans &) = delete;
 
+    // How many ranks there are.
+    int ranks() const { return ranks_; }
     // The rank's rows: where they are one shard among those of all, else from 0 on.
     const Problem &rows() const { return rows_; }
     // Sequences of which it has all rows; null where there are none.
@@ -56,6 +58,7 @@ class RankPlans {
     std::uint64_t received_bytes(annulus_pass pass) const;
 
   private:
+    int ranks_;
     Problem rows_;
     std::optional<SequencePlans> own_;
     std::deque<Shared> shared_;

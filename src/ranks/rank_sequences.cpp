@@ -7,11 +7,13 @@ namespace annulus {
 
 RankSequences::RankSequences(const RankPlans &plans, annulus_pass pass, const Engine &engine, Device &device,
                              const Limits &limits)
-    : plans_(plans), pass_(pass), engine_(engine), device_(device), limits_(limits) {
+    : plans_(plans), pass_(pass), engine_(engine), device_(device), limits_(limits),
+      sends_(static_cast<std::size_t>(plans.ranks())) {
     if (plans.own())
         own_ = prepare_sequences(engine, *plans.own(), pass, device, limits);
     for (const RankPlans::Shared &shared : plans.shared())
-        shared_.emplace_back(shared, pass, engine, device, limits);
+        std::ranges::transform(shared_.emplace_back(shared, pass, engine, device, limits).sends(), sends_,
+                               sends_.begin(), std::ranges::max);
 }
 
 const char *RankSequences::refusal() const {
@@ -39,13 +41,6 @@ std::size_t RankSequences::workspace_bytes() const {
     for (const RankCall &call : shared_)
         most = std::max(most, call.workspace_bytes());
     return most;
-}
-
-std::vector<std::size_t> RankSequences::sends(const Transport &transport) const {
-    std::vector<std::size_t> bytes_to(static_cast<std::size_t>(transport.size()));
-    for (const RankCall &call : shared_)
-        call.find_sends(transport, bytes_to);
-    return bytes_to;
 }
 
 void RankSequences::run(const CallTensors &tensors, void *workspace, void *stream, Transport &transport,

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <vector>
 
 namespace annulus {
 
@@ -25,8 +26,8 @@ class RankSequences {
     const char *tensor_refusal(const CallTensors &tensors) const;
     std::int64_t row_alignment() const;
     std::size_t workspace_bytes() const;
-    // The bytes that the rank sends to each in an exchange, at most.
-    std::vector<std::size_t> sends(const Transport &transport) const;
+    // As RankCall's, of all sequences: one number for each rank.
+    const std::vector<std::size_t> &sends() const { return sends_; }
     void run(const CallTensors &tensors, void *workspace, void *stream, Transport &transport, MessageCopier &copier);
 
   private:
@@ -37,6 +38,7 @@ class RankSequences {
     const Limits limits_;
     Preparation own_;
     std::deque<RankCall> shared_;
+    std::vector<std::size_t> sends_;
 };
 
 } // namespace annulus

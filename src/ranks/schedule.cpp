@@ -70,8 +70,11 @@ Shards make_shards(const std::vector<std::int64_t> &lengths, const std::vector<i
         shards.pieces.push_back({shards.length(), lengths[i]});
         shards.owners.push_back(owners[i]);
     }
+    std::vector<bool> has_shard(static_cast<std::size_t>(ranks));
+    for (const int owner : shards.owners)
+        has_shard[static_cast<std::size_t>(owner)] = true;
     for (int rank = 0; rank < ranks; ++rank)
-        if (std::ranges::find(shards.owners, rank) == shards.owners.end()) {
+        if (!has_shard[static_cast<std::size_t>(rank)]) {
             shards.pieces.push_back({shards.length(), 0});
             shards.owners.push_back(rank);
         }

@@ -81,7 +81,6 @@ struct Board::Memory {
     }
 
     void *common() const { return mapped_; }
-    std::size_t common_bytes() const { return common_bytes_; }
     Token &token() const { return *reinterpret_cast<Token *>(mapped_ + places_at(common_bytes_)); }
     Place &place(int rank) const { return reinterpret_cast<Place *>(mapped_ + places_at(common_bytes_))[rank + 1]; }
 
@@ -158,10 +157,6 @@ bool Board::has_failed(int rank) const noexcept {
 
 void *Board::common() const noexcept {
     return memory_->common();
-}
-
-std::size_t Board::common_bytes() const noexcept {
-    return memory_->common_bytes();
 }
 
 void Board::all_gather(const void *mine, void *all, std::size_t bytes, const Check &check) {

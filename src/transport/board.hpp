@@ -41,7 +41,6 @@ class Board {
 
     // What all ranks have mapped besides: zeros at first, from the beginning of a page.
     void *common() const noexcept;
-    std::size_t common_bytes() const noexcept;
 
   private:
     struct Place;

@@ -280,14 +280,16 @@ void MpiTransport::finish(const Batch &, Device &, void *) {
 
 std::unique_ptr<Transport> make_mpi_transport(const void *mpi_comm, std::size_t piece_bytes) {
     if (!is_running())
-        throw Error(ANNULUS_ERROR_ARGUMENT, "mpi_comm is used while MPI is not initialised, or is finalised already");
+        throw Error(ANNULUS_ERROR_ARGUMENT,
+                    "mpi_comm is used while MPI (%s) is not initialised, or is finalised already",
+                    mpi_library_version());
     const MPI_Comm comm = *static_cast<const MPI_Comm *>(mpi_comm);
     if (comm == MPI_COMM_NULL)
         throw Error(ANNULUS_ERROR_ARGUMENT, "mpi_comm points to MPI_COMM_NULL; it must point to a communicator");
     return std::make_unique<MpiTransport>(comm, piece_bytes);
 }
 
-const char *mpi_description() noexcept {
+const char *mpi_library_version() noexcept {
     static const auto line = []() noexcept {
         std::array<char, MPI_MAX_LIBRARY_VERSION_STRING + 1> text{};
         int length = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that are processes with contexts on CPUs, over MPI. In a build without MPI there are only refusals.
+// Ranks that are processes with contexts on CPUs, over MPI: in the MPI plugin alone.
 #pragma once
 
 #include "transport/transport.hpp"
@@ -13,7 +13,7 @@ namespace annulus {
 // which MPI counts in int; the same on all ranks.
 std::unique_ptr<Transport> make_mpi_transport(const void *mpi_comm, std::size_t piece_bytes = std::size_t{1} << 30);
 
-// The MPI library that is in use, or "none". Static.
-const char *mpi_description() noexcept;
+// The name and the version of the MPI library. Static.
+const char *mpi_library_version() noexcept;
 
 } // namespace annulus

@@ -48,9 +48,6 @@ class NcclRank final : public Transport {
     void all_gather(const void *mine, void *all, std::size_t bytes) override;
     bool can_gather(Device &device, void *stream) const override { return !is_capturing(device, stream); }
     void reserve(const std::vector<std::size_t> &bytes_to) override;
-    std::size_t add_message(std::size_t before, std::size_t bytes) const override {
-        return PeerCopies::add_message(before, bytes);
-    }
 
     void begin(const Batch &batch, Device &device, void *stream) override;
     void finish(const Batch &batch, Device &device, void *stream) override;

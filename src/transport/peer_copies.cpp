@@ -16,7 +16,6 @@ namespace annulus {
 
 namespace {
 
-constexpr std::size_t alignment = 256;                    // of messages, which copies of whole lines like
 constexpr std::size_t granularity = std::size_t{2} << 20; // of outboxes: another process is given whole pages
 
 std::size_t round_up(std::size_t bytes, std::size_t unit) {
@@ -84,10 +83,6 @@ PeerCopies::Signals &PeerCopies::signals(int from, int to) const {
 std::size_t PeerCopies::first_byte(int from, int to) const {
     const auto row = rooms_.begin() + from * static_cast<std::ptrdiff_t>(peers_.size());
     return std::accumulate(row, row + to, std::size_t{0});
-}
-
-std::size_t PeerCopies::add_message(std::size_t before, std::size_t bytes) {
-    return before + round_up(bytes, alignment);
 }
 
 bool PeerCopies::reserve(const std::vector<std::size_t> &bytes_to, const Gather &gather,

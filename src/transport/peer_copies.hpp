@@ -42,11 +42,10 @@ class PeerCopies {
     PeerCopies(const PeerCopies &) = delete;
     PeerCopies &operator=(const PeerCopies &) = delete;
 
-    // Collective, on the rank's device: from now on there is room for so many bytes to each rank, in messages that
-    // add_message() counts, or none where devices cannot have that or reach it. Asks `check` while it waits for ranks
+    // Collective, on the rank's device: from now on there is room for so many bytes to each rank, as add_message()
+    // counts them, or none where devices cannot have that or reach it. Asks `check` while it waits for ranks
     // that have yet to read. Returns whether there is more room than before.
     bool reserve(const std::vector<std::size_t> &bytes_to, const Gather &gather, const std::function<void()> &check);
-    static std::size_t add_message(std::size_t before, std::size_t bytes);
     bool has_room(int from, int to) const { return rooms_[index_of(from, to)] > 0; }
 
     // Gives the stream what there is room for of a batch, on the rank's device; the rest, alike at both ends, is left

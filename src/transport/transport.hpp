@@ -22,6 +22,13 @@ struct Transfer {
     std::size_t bytes; // > 0; the same on both sides
 };
 
+// The bytes that messages take one behind the other, with one more of `bytes` behind those that take `before`: copies
+// of whole lines are faster.
+constexpr std::size_t add_message(std::size_t before, std::size_t bytes) {
+    constexpr std::size_t alignment = 256;
+    return before + (bytes + alignment - 1) / alignment * alignment;
+}
+
 // Sends and receives that belong together. Memory must stay until finish() on a CPU, and in the stream's order on CUDA.
 struct Batch {
     std::vector<Transfer> sends, receives;
@@ -52,10 +59,9 @@ class Transport {
     // Whether all_gather() may be called now: not while `stream` is being captured.
     virtual bool can_gather(Device &device, void *stream) const = 0;
 
-    // Collective, where all_gather() may be called: room is made for batches that send so many bytes to each rank, in
-    // messages as add_message() counts them, by a transport that is faster for it.
+    // Collective, where all_gather() may be called: room is made for batches that send so many bytes to each rank, as
+    // add_message() counts them, by a transport that is faster for it.
     virtual void reserve(const std::vector<std::size_t> &) {}
-    virtual std::size_t add_message(std::size_t before, std::size_t bytes) const { return before + bytes; }
 
     // Begins a batch, after what `stream` (null on a CPU) was given before; what follows on the stream after finish()
     // comes after the batch. Several batches may be begun before the first is finished, in the order of their

@@ -4,6 +4,7 @@
 The peers:
   dense    cuDNN's attention over dense segments: the case itself where it is that, else segments of 2048 in 65,536
            tokens with the case's head dimension and 1024 features, whose rate of FLOPs a pattern's is held against
+  flash    PyTorch's FlashAttention-2, where the case is dense
   longnet  LongNet's published procedure, forward: each branch's rows are padded, cut into segments, gathered, attended
            to by cuDNN and scattered, and the branches' outputs are weighted by the softmax of their LSEs
   views    the same branches as strided views, cuDNN's attention on them, outputs merged by LSE; true gradients
@@ -189,6 +190,23 @@ class CudnnAttention:
         no_seed = torch.empty(0, dtype=torch.int64, device=q.device)
         return torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
             d_out, q, k, v, out, lse, no_seed, no_seed, None, None, None, q.shape[2], k.shape[2], 0.0, self.causal)
+
+
+class FlashAttention:
+    """FlashAttention-2 as PyTorch has it, on [batch, heads, length, D]."""
+
+    def __init__(self, causal):
+        self.causal = causal
+        self.kept = None  # what forward hands to backward: two for the lengths of sequences, the longest ones, a seed
+
+    def forward(self, q, k, v):
+        out, lse, *kept = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, self.causal, False)
+        self.kept = kept[:6]
+        return out, lse
+
+    def backward(self, q, k, v, out, lse, d_out):
+        return torch.ops.aten._scaled_dot_product_flash_attention_backward(
+            d_out, q, k, v, out, lse.contiguous(), *self.kept[:4], 0.0, self.causal, *self.kept[4:])
 
 
 class PlainAttention:
@@ -413,6 +431,8 @@ def contenders(library, case, engines, peers, forward_only):
             dense = case.dense()
             same = {} if dense is case else {"of": Inputs(dense), "of_flops": dense.flops, "tolerance": None}
             add(name, lambda: Composition(CudnnAttention(dense.causal), dense.branches), **same)
+        elif name == "flash" and case.is_dense:
+            add(name, lambda: Composition(FlashAttention(case.causal), case.branches))
         elif name == "longnet" and not case.is_dense:
             add(name, lambda: LongNet(CudnnAttention(case.causal), case.branches))
         elif name in ("views", "plain") and not case.zero_keys:
@@ -517,7 +537,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("library", help="path of libannulus.so, built with CUDA")
     parser.add_argument("--engine", action="append", choices=ENGINES, help="may be given twice (default: fused)")
-    parser.add_argument("--peer", action="append", choices=("dense", "longnet", "views", "plain", "matmul"),
+    parser.add_argument("--peer", action="append", choices=("dense", "flash", "longnet", "views", "plain", "matmul"),
                         help="may be given several times (default: dense, longnet)")
     parser.add_argument("--only", metavar="REGEX", default="", help="cases with such names, as in '^2048.*D=64'")
     parser.add_argument("--rounds", type=int, default=6, help="default 6")

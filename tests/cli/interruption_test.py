@@ -11,7 +11,8 @@ import subprocess
 import time
 import unittest
 
-from program import PROGRAM, SANITIZED, ProgramTest, can_mount, has_mpi, in_namespace, mpirun_command, np, run, save
+from namespace import can_mount, in_namespace
+from program import PROGRAM, SANITIZED, ProgramTest, has_mpi, mpirun_command, np, run, save
 import tap
 
 REFERENCE = ("--branch", "0:1", "--engine", "reference")
@@ -178,6 +179,23 @@ class ChangedInputTest(JobTest):
                 job.send_signal(signal.SIGCONT)
                 self.assert_ends(job, 2, ("--k: ", "k.npy", "changed"))
                 self.path("k.npy").write_bytes(whole)
+
+    def test_removed_while_computing(self):
+        """What a job has opened stays what it is."""
+        shape = (1, 2047 if SANITIZED else 8203, 1, 8)
+        for name in "qkv":
+            save(self.path(name + ".npy"), self.random.standard_normal(shape), "float32")
+        result = run(*self.attend_arguments("--lse", self.path("lse.npy"), *REFERENCE))
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        wanted = self.path("o.npy").read_bytes()
+        self.path("lse.npy").unlink()
+        job = self.start_computing(*REFERENCE)
+        job.send_signal(signal.SIGSTOP)
+        for name in "qkv":
+            self.path(name + ".npy").unlink()
+        job.send_signal(signal.SIGCONT)
+        self.assertEqual((*job.communicate(timeout=60), job.returncode), ("", "", 0))
+        self.assertEqual(self.path("o.npy").read_bytes(), wanted)
 
     @unittest.skipUnless(has_mpi(), "needs mpirun and a build with MPI")
     def test_under_mpirun(self):

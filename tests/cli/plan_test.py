@@ -118,6 +118,12 @@ class PlanTest(ProgramTest):
             _, _, branches = self.plan(*options)
             self.assertEqual([row["branch"] for row in branches], labels)
 
+    def test_presets_that_do_not_exist(self):
+        sizes = ["--tokens", 64, "--heads", 1, "--head-dim", 8]
+        for preset in ("abc", "longest", "nonsense:8,2,2,2", "longnet:1,1,1,2147483647", "longnet:8,1000,2,100"):
+            with self.subTest(preset):
+                self.assert_refused(run("plan", *sizes, "--preset", preset), says=f"--preset {preset}: ")
+
     def test_labels_of_presets_are_their_branches(self):
         sizes = ["--tokens", 2_000_000, "--heads", 16, "--head-dim", 48]
         for preset in ("gigapath", "longnet:2048,4,2,3"):

@@ -44,16 +44,6 @@ def mpirun_command(ranks):
     return ["mpirun", "--oversubscribe", "--allow-run-as-root", "--bind-to", "none", "-n", str(ranks), PROGRAM]
 
 
-def in_namespace(mount):
-    """What stands before a command that is to see what `mount`, a line of the shell, has mounted."""
-    return ["unshare", "--map-root-user", "--mount", "sh", "-c", f'{mount} && exec "$@"', "sh"]
-
-
-def can_mount():
-    return shutil.which("unshare") and subprocess.run(
-        [*in_namespace("mount -t tmpfs none /mnt"), "true"], stderr=subprocess.DEVNULL, check=False).returncode == 0
-
-
 def round_to_bfloat16(values):
     """float32 numbers rounded to nearest, ties to even, as the 16-bit codes of bfloat16."""
     bits = np.asarray(values, np.float32).view(np.uint32)

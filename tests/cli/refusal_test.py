@@ -7,7 +7,8 @@ import struct
 import subprocess
 import unittest
 
-from program import PROGRAM, ProgramTest, can_mount, cuda_device_count, in_namespace, np, run, save
+from namespace import can_mount, in_namespace
+from program import PROGRAM, ProgramTest, cuda_device_count, np, run, save
 import tap
 
 BAD_OPTIONS = {
@@ -115,7 +116,9 @@ BAD_HEADERS = {
         "{'descr': '<f8', 'fortran_order': False, 'shape': (4611686018427387904, 8, 0)}", "too large"),
     "two shapes": ("{'descr': '<f4', 'fortran_order': False, 'shape': (1, 9), 'shape': (2, 8)}", "damaged"),
     "number beyond 64 bits": ("{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999,)}", "damaged"),
-    "control characters in the dtype": ("{'descr': 'a\nb', 'fortran_order': False, 'shape': (1,)}", "dtype"),
+    "control characters in the dtype": ("{'descr': 'a\nb\x1b[2J', 'fortran_order': False, 'shape': (1,)}",
+                                        "the dtype is 'a?b?[2J'"),
+    "dtype without an end": (f"{{'descr': '{'x' * 9999}', 'fortran_order': False, 'shape': (1,)}}", "xxx...'; it must"),
 }
 
 
@@ -375,6 +378,21 @@ class RefusalTest(ProgramTest):
         self.directory.chmod(0o500)
         self.addCleanup(self.directory.chmod, 0o700)
         self.check("--branch", "8:1", says="Permission denied")
+
+    @unittest.skipUnless(can_mount(), "needs namespaces of its own")
+    def test_read_only_file_system(self):
+        """Inputs come from it, outputs cannot go there; nor for root."""
+        read_only = in_namespace(f"mount --bind '{self.directory}' '{self.directory}' && "
+                                 f"mount -o remount,bind,ro '{self.directory}'")
+        for arguments, option in ((self.attend_arguments("--branch", "8:1"), "--out"),
+                                  (["plan", "--tokens", 64, "--heads", 1, "--head-dim", 8, "--branch", "8:1", "--svg",
+                                    self.path("p.svg")], "--svg")):
+            with self.subTest(option):
+                result = subprocess.run([*read_only, PROGRAM, *map(str, arguments)], check=False, text=True,
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
+                self.assert_refused(result, result.returncode, says=f"{option}: ")
+                self.assertIn("Read-only file system", result.stderr)
+                self.assert_untouched()
 
     def test_no_room_for_the_output(self):
         def limit_file_size():

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages keep up with the tree: links and anchors lead somewhere, README.md leads to every page of doc/, its C example
-is a part of the program, the tables that list something list all of it, and every public function has a comment."""
+"""The pages keep up with the tree: links and anchors lead somewhere, README.md leads to every page of doc/, examples are
+parts of programs, the tables that list something list all of it, and all that is public has a comment or a docstring."""
 
 import ast
 import pathlib
@@ -66,10 +66,62 @@ def dead_links(root):
     return faults
 
 
+DECLARATION = re.compile(
+    r"^(?:ANNULUS_API\b[^;{(]*?\b(?P<function>\w+)\s*\(|"
+    r"typedef (?:struct|enum) (?P<type>\w+)[^;{]*(?:\{(?P<members>[^}]*)\})?|"
+    r"#define (?P<constant>ANNULUS_\w+(?<!_INIT)) )",
+    re.MULTILINE,
+)
+MEMBER = re.compile(r"(?:\b(\w+) = \d+\b,?|\b(\w+)(?:\[\d+\])?;|\(\*(\w+)\)\(.*?;)[ \t]*(/\*)?")
+
+
+def declarations(header):
+    """(name, comment above) of each function, type and constant of a header, and (name, comment) of each value of an
+    enum and each member of a struct: what stands behind it or, where that names it, the type's."""
+    for found in DECLARATION.finditer(header):
+        above = header[:found.start()]
+        comment = above[above.rindex("/*"):] if above.endswith("*/\n") else ""
+        yield found["function"] or found["type"] or found["constant"], comment
+        members = re.sub(r"/\*.*?\*/", "/*", found["members"] or "", flags=re.DOTALL)
+        for value, field, callback, behind in MEMBER.findall(members):
+            name = value or field or callback
+            yield name, behind or (comment if re.search(rf"\b{name}\b", comment) else "")
+
+
 def without_comment(header):
-    """The functions of a header that no comment ends before, on the line above."""
-    functions = re.findall(r"(.*\n)^ANNULUS_API\b[^;{(]*?\b(\w+)\s*\(", header, re.MULTILINE)
-    return [name for above, name in functions if not above.rstrip().endswith("*/")]
+    return [name for name, comment in declarations(header) if not comment]
+
+
+def headers_of(root):
+    """The headers that declare something for programs."""
+    return sorted(path for path in (root / "api/annulus").glob("*.h") if path.name != "export.h")
+
+
+def definition(path, name):
+    """The class or function that a module defines, or imports from one beside it."""
+    for node in ast.parse(read(path)).body:
+        if isinstance(node, ast.ImportFrom) and node.level == 1 and name in [alias.name for alias in node.names]:
+            return definition(path.parent / f"{node.module}.py", name)
+        if getattr(node, "name", None) == name and not is_overload(node):
+            return node
+    raise LookupError(f"{path}: no {name}")
+
+
+def is_overload(node):
+    return any(getattr(each, "id", None) == "overload" for each in node.decorator_list)
+
+
+def docstrings(package):
+    """(name, docstring or None) of the public names of annulus, annulus.torch and annulus.jax, methods included."""
+    for module, file in (("annulus", "__init__.py"), ("annulus.torch", "torch/__init__.py"), ("annulus.jax", "jax.py")):
+        body = ast.parse(read(package / file)).body
+        names = next(node.value for node in body if isinstance(node, ast.Assign) and node.targets[0].id == "__all__")
+        for name in ast.literal_eval(names):
+            node = definition(package / file, name)
+            yield f"{module}.{name}", ast.get_docstring(node)
+            for method in node.body if isinstance(node, ast.ClassDef) else ():
+                if isinstance(method, ast.FunctionDef) and not method.name.startswith("_") and not is_overload(method):
+                    yield f"{module}.{name}.{method.name}", ast.get_docstring(method)
 
 
 class PagesTest(unittest.TestCase):
@@ -88,12 +140,18 @@ class PagesTest(unittest.TestCase):
         self.assertTrue(pages)
         self.assert_none([f"README.md has no link to {page}" for page in sorted(pages) if page not in links])
 
-    def test_c_example_is_part_of_the_program(self):
-        """Which is compiled and run as a test."""
-        examples = blocks(read(ROOT / "README.md"), "c")
-        self.assertTrue(examples)
-        program = read(ROOT / "examples/01_forward_backward.c")
-        self.assert_none([example for example in examples if textwrap.indent(example, "    ") not in program])
+    def test_examples_are_part_of_programs(self):
+        """Which are compiled and run as tests."""
+        for page, language, program, indent in (
+            ("README.md", "c", "examples/01_forward_backward.c", "    "),
+            ("doc/slides.md", "c", "examples/09_slide.c", "    "),
+            ("doc/slides.md", "rust", "bindings/rust/annulus/src/config.rs", "    /// "),
+        ):
+            with self.subTest(page=page, language=language):
+                examples = blocks(read(ROOT / page), language)
+                self.assertTrue(examples)
+                text = read(ROOT / program)
+                self.assert_none([example for example in examples if textwrap.indent(example, indent) not in text])
 
     def test_refused_arguments_are_listed(self):
         """The names in the dict of _unknown.py: its keys, or the tuples that dict.fromkeys() takes."""
@@ -112,10 +170,15 @@ class PagesTest(unittest.TestCase):
         page = read(ROOT / "doc/troubleshooting.md")
         self.assert_none([name for name in names if f"\n| `{name}`, " not in page])
 
-    def test_public_functions_have_comments(self):
-        headers = sorted((ROOT / "api/annulus").glob("*.h"))
+    def test_public_declarations_have_comments(self):
+        headers = headers_of(ROOT)
         self.assertTrue(headers)
         self.assert_none([f"{header.name}: {name}" for header in headers for name in without_comment(read(header))])
+
+    def test_public_names_of_python_have_docstrings(self):
+        found = list(docstrings(ROOT / "bindings/python/annulus"))
+        self.assertGreater(len(found), 50)
+        self.assert_none([name for name, docstring in found if not docstring])
 
 
 class PlantedFaultTest(unittest.TestCase):
@@ -163,6 +226,28 @@ class PlantedFaultTest(unittest.TestCase):
         self.assertEqual(without_comment(header), ["annulus_b"])
         self.assertEqual(without_comment(header + "\n/* Far. */\n\nANNULUS_API int annulus_c(void);\n"),
                          ["annulus_b", "annulus_c"])
+
+    def test_missing_comment_in_a_type(self):
+        header = ("typedef struct annulus_a annulus_a;\n/* With y and call. */\ntypedef struct annulus_b {\n"
+                  "    int32_t x; /* one; z; */\n    int32_t y[4];\n    void *(*call)(int n);\n    int32_t w;\n"
+                  "} annulus_b;\n/* Kinds. */\ntypedef enum annulus_c ANNULUS_INT32 {\n    ANNULUS_P = 1, /* one */\n"
+                  "    ANNULUS_Q = 2\n} annulus_c;\n#define ANNULUS_R 3\n#define ANNULUS_B_INIT { 0 }\n")
+        self.assertEqual(without_comment(header), ["annulus_a", "w", "ANNULUS_Q", "ANNULUS_R"])
+
+    def test_missing_docstring(self):
+        modules = {
+            "__init__.py": "from ._a import A, f\n__all__ = ['A', 'f']\n",
+            "_a.py": "class A:\n    'x'\n    def m(self): pass\n    def _n(self): pass\ndef f(): pass\ndef g(): pass\n",
+            "torch/__init__.py": "__all__ = []\n",
+            "jax.py": "__all__ = ['f']\n@overload\ndef f(): ...\ndef f(): 'x'\n",
+        }
+        with tempfile.TemporaryDirectory() as directory:
+            for name, text in modules.items():
+                path = pathlib.Path(directory, name)
+                path.parent.mkdir(exist_ok=True)
+                path.write_text(text, encoding="utf-8")
+            self.assertEqual(list(docstrings(pathlib.Path(directory))), [
+                ("annulus.A", "x"), ("annulus.A.m", None), ("annulus.f", None), ("annulus.jax.f", "x")])
 
 
 if __name__ == "__main__":

@@ -269,6 +269,9 @@ static std::vector<NamedProblem> windows() {
         {"window_middle", window(50, 100, false)},
         {"window_middle_causal", window(47, 55, true)},
         {"window_whole", window(0, 257, true)},
+        // One query more than the CPU engine takes at a time in backward.
+        {"window_of_a_query_more_than_a_tile",
+         {.length = 1100, .heads = 1, .dim = 8, .branches = {{.dilation = 2}}, .window = QueryWindow{60, 1025}}},
         {"window_end", window(200, 57, false)},
         {"window_hilbert",
          {.length = 144,

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the cpu engine splits its work does not change a bit of the result.
+// How the cpu engine splits its work does not change a bit of the result, nor does what it does beside it.
 #include "engines/table.hpp"
 
 #include "support/compare.hpp"
+#include "support/ranks.hpp"
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <string>
+#include <vector>
 
 namespace annulus::test {
 namespace {
@@ -24,6 +27,60 @@ TEST_P(EveryDtype, ThreadsDoNotChangeBits) {
             for (const int threads : {2, 3, 7, 64})
                 expect_identical(run(problem, inputs, {.threads = threads}), alone);
         }
+}
+
+// Gradients that are read and written, of another dtype than the inputs where that can be.
+TEST_P(EveryDtype, ThreadsDoNotChangeBitsOfWhatIsAdded) {
+    Problem problem = mixed_problem(GetParam());
+    problem.gradients.fill({.is_float32 = bytes_of(problem.dtype) == 2, .adds = true});
+    Inputs inputs = random_inputs(problem, 5);
+    inputs.d_q = inputs.d_out;
+    inputs.d_k = inputs.k;
+    inputs.d_v = inputs.v;
+    const Results alone = run(problem, inputs, {.threads = 1});
+    for (const int threads : {2, 7})
+        expect_identical(run(problem, inputs, {.threads = threads}), alone);
+}
+
+TEST_P(EveryDtype, ThreadsDoNotChangeBitsOfMerges) {
+    const Problem problem = mixed_problem(GetParam());
+    const Config config = make_config(problem, ANNULUS_ENGINE_CPU);
+    Results alone;
+    for (const int threads : {1, 2, 7}) {
+        const Context context = make_context(config.get(), threads);
+        Call one(problem, random_inputs(problem, 7), host_memory()),
+            other(problem, random_inputs(problem, 8), host_memory());
+        check(one.forward(context.get()));
+        check(other.forward(context.get()));
+        const std::array outs = {one.arguments.out, other.arguments.out};
+        const std::array lses = {one.arguments.lse, other.arguments.lse};
+        check(annulus_merge(context.get(), 2, outs.data(), lses.data(), &outs[0], &lses[0]));
+        const Results merged = one.results(ANNULUS_PASS_FORWARD);
+        if (threads == 1)
+            alone = merged;
+        expect_identical(merged, alone);
+    }
+}
+
+// Contexts of several threads, each with threads of its own, again and again.
+TEST_P(EveryDtype, ContextsSideBySideGiveTheSameBits) {
+    constexpr int users = 3, calls = 3;
+    Problem problem = mixed_problem(GetParam());
+    problem.batch = 1;
+    const Inputs inputs = random_inputs(problem, 6);
+    const Results alone = run(problem, inputs, {.threads = 1});
+    std::array<std::vector<Results>, users> results;
+    for_each_rank(users, [&](int user) {
+        const RunOptions options = {.threads = 2 + user};
+        const Config config = make_config(problem, options);
+        const Context context = make_context(config.get(), options.threads);
+        for (int i = 0; i < calls; ++i)
+            results[static_cast<std::size_t>(user)].push_back(
+                run_on(context.get(), sizes_of(problem), problem, inputs, options));
+    });
+    for (const std::vector<Results> &of_user : results)
+        for (const Results &found : of_user)
+            expect_identical(found, alone);
 }
 
 TEST_P(EveryDtype, BatchEntriesAreIndependent) {

@@ -6,6 +6,8 @@
 
 #include <cerrno>
 #include <csignal>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <system_error>
@@ -40,15 +42,32 @@ std::string read_all(int pipe_end) {
     }
 }
 
+// How a child ended that was given so many seconds; "" after exit(0).
+std::string end_of(pid_t child, unsigned seconds) {
+    int status = 0;
+    waitpid(child, &status, 0);
+    if (WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM)
+        return "no answer within " + std::to_string(seconds) + " s";
+    if (WIFSIGNALED(status))
+        return std::string("ended by signal: ") + strsignal(WTERMSIG(status));
+    return WEXITSTATUS(status) == 0 ? "" : "ended with exit status " + std::to_string(WEXITSTATUS(status));
+}
+
+pid_t fork_now() {
+    std::fflush(nullptr); // or the child writes it once more
+    const pid_t child = fork();
+    if (child < 0)
+        throw std::system_error(errno, std::generic_category(), "fork");
+    return child;
+}
+
 } // namespace
 
 std::string in_child(const std::function<std::string()> &work, unsigned seconds) {
     int ends[2];
     if (pipe(ends) != 0)
         throw std::system_error(errno, std::generic_category(), "pipe");
-    const pid_t child = fork();
-    if (child < 0)
-        throw std::system_error(errno, std::generic_category(), "fork");
+    const pid_t child = fork_now();
     if (child == 0) {
         alarm(seconds); // ends the process, whatever its threads wait for
         close(ends[0]);
@@ -57,17 +76,25 @@ std::string in_child(const std::function<std::string()> &work, unsigned seconds)
     close(ends[1]);
     std::string said = read_all(ends[0]);
     close(ends[0]);
-    int status = 0;
-    waitpid(child, &status, 0);
-    if (!said.empty() && said.back() == full_stop) {
-        said.pop_back();
-        return said;
+    const std::string end = end_of(child, seconds);
+    if (said.empty() || said.back() != full_stop)
+        return end.empty() ? "ended without an answer" : end;
+    said.pop_back();
+    return said;
+}
+
+std::string in_child_that_exits(const std::function<void()> &work, unsigned seconds) {
+    const pid_t child = fork_now();
+    if (child != 0)
+        return end_of(child, seconds);
+    alarm(seconds);
+    try {
+        work();
+    } catch (const std::exception &error) {
+        std::fprintf(stderr, "%s\n", error.what());
+        _exit(1);
     }
-    if (WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM)
-        return "no answer within " + std::to_string(seconds) + " s";
-    if (WIFSIGNALED(status))
-        return std::string("ended by signal: ") + strsignal(WTERMSIG(status));
-    return "ended with exit status " + std::to_string(WEXITSTATUS(status));
+    std::exit(0);
 }
 
 } // namespace annulus::test

@@ -11,4 +11,8 @@ namespace annulus::test {
 // exception's message, and how the child ended where it gave no answer: by a signal, or not within `seconds`.
 std::string in_child(const std::function<std::string()> &work, unsigned seconds = 20);
 
+// Calls `work` in a forked child that then calls exit(0), as a program does whose main() returns. "" where it so ended,
+// else what is not well, as above.
+std::string in_child_that_exits(const std::function<void()> &work, unsigned seconds = 20);
+
 } // namespace annulus::test

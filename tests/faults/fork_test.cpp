@@ -8,10 +8,12 @@
 #include "faults/child.hpp"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <exception>
 #include <latch>
 #include <stdexcept>
 #include <string>
@@ -164,6 +166,51 @@ TEST_F(Fork, Communicators) {
     });
     EXPECT_EQ(said, "");
     expect_rank_works(1);
+}
+
+// Ranks call one another, each of them with threads of its own: children of any moment of that use what they make
+// themselves, exit or become another program, and no call of the parent is the worse for it.
+TEST_F(Fork, RanksAtAnyMoment) {
+    constexpr int ranks = 3, calls = 50;
+    const std::vector<Comm> comms = make_local_comms(ranks);
+    RankOptions options;
+    options.lengths = even_lengths(problem_.length, ranks);
+    const Results wanted = run_ranks(problem_, inputs_, options);
+    options.run.own_workspace = false;
+    std::atomic<bool> done = false;
+    std::exception_ptr failure;
+    std::jthread parent([&] {
+        try {
+            for (int i = 0; i < calls; ++i)
+                if (!identical(run_ranks(problem_, inputs_, options, comms), wanted))
+                    throw std::runtime_error("wrong results");
+        } catch (...) {
+            failure = std::current_exception();
+        }
+        done = true;
+    });
+    for (int i = 0; !done; ++i) {
+        std::this_thread::sleep_for(std::chrono::microseconds(997 * (i % 7)));
+        if (i % 3 == 0)
+            EXPECT_EQ(in_child_that_exits([] { execl("/bin/sh", "sh", "-c", "exit 0", nullptr); }), "");
+        else if (i % 3 == 1)
+            EXPECT_EQ(in_child_that_exits([&] {
+                          for (const Comm &comm : comms)
+                              annulus_comm_destroy(comm.get());
+                          expect_works(new_context().get());
+                      }),
+                      "");
+        else
+            EXPECT_EQ(in_child([&] {
+                          for (const Comm &comm : comms)
+                              expect_refused("abort", annulus_comm_abort(comm.get()));
+                          return identical(run_ranks(problem_, inputs_, options), wanted) ? "" : "wrong results";
+                      }),
+                      "");
+    }
+    parent.join();
+    if (failure)
+        std::rethrow_exception(failure);
 }
 
 TEST_F(Fork, ContextsOfCudaDevices) {

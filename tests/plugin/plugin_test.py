@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CUDA plugin: what the library says of CUDA with it, without it, where a library that it needs is missing, and with
-files of that name that are something else. Each case has a directory of its own with a copy of the library.
+"""The plugins: what the library says of CUDA and MPI with them, without them, where a library that they need is
+missing, and with files of their names that are something else; and MPI in a process that has another MPI library too.
+Each case has a directory of its own with a copy of the library.
 
-ANNULUS_LIBRARY is the library, ANNULUS_PLUGIN the plugin's file, which is not there in a build without CUDA,
-ANNULUS_CC the C compiler's command, one word a line.
+ANNULUS_LIBRARY is the library, ANNULUS_CUDA_PLUGIN and ANNULUS_MPI_PLUGIN the plugins' files, which are not there in a
+build without CUDA or MPI, ANNULUS_CC the C compiler's command, one word a line.
 """
 
 import json
@@ -19,18 +20,27 @@ import unittest
 import tap
 
 LIBRARY = pathlib.Path(os.environ["ANNULUS_LIBRARY"])
-PLUGIN = pathlib.Path(os.environ["ANNULUS_PLUGIN"])
+CUDA_PLUGIN = pathlib.Path(os.environ["ANNULUS_CUDA_PLUGIN"])
+MPI_PLUGIN = pathlib.Path(os.environ["ANNULUS_MPI_PLUGIN"])
 CC = os.environ["ANNULUS_CC"].splitlines()
-UNSUPPORTED = 2
+ARGUMENT, UNSUPPORTED = 1, 2
 
-# Without the directory where both were built, which Meson adds.
+# Without the directory where all were built, which Meson adds.
 SEARCHED = [path for path in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
             if path and pathlib.Path(path).resolve() != LIBRARY.parent.resolve()]
 
-# Run in a process of its own: the answers of the library whose path it is given.
+# Run in a process of its own: the answers of the library whose path it is given, once the other libraries that are
+# named are there, those after the word "global" for all to see.
 ASK = """
 import ctypes, json, sys
-library = ctypes.CDLL(sys.argv[1])
+path, *others = sys.argv[1:]
+mode = ctypes.DEFAULT_MODE
+for other in others:
+    if other == "global":
+        mode = ctypes.RTLD_GLOBAL
+    else:
+        ctypes.CDLL(other, mode)
+library = ctypes.CDLL(path)
 for text in library.annulus_last_error, library.annulus_build_info, library.annulus_version_string:
     text.restype = ctypes.c_char_p
 count, handle, nccl_id = ctypes.c_int32(-1), ctypes.c_void_p(), ctypes.create_string_buffer(128)
@@ -42,10 +52,23 @@ answers["context_error"] = library.annulus_last_error().decode()
 answers["nccl"] = library.annulus_nccl_id_create(nccl_id)
 answers["nccl_error"] = library.annulus_last_error().decode()
 answers["cpu"] = library.annulus_context_create(ctypes.byref(handle), 1, 0)
+comm, mpi_comm = ctypes.c_void_p(1), ctypes.create_string_buffer(b"no communicator")
+answers["mpi"] = library.annulus_comm_create_mpi(ctypes.byref(comm), mpi_comm, None)
+answers["mpi_error"] = library.annulus_last_error().decode()
+answers["comm"] = comm.value
 answers["info"] = library.annulus_build_info().decode()
 answers["version"] = library.annulus_version_string().decode()
-answers["mapped"] = [line.split()[-1] for line in open("/proc/self/maps") if "annulus-cuda" in line]
+answers["mapped"] = [line.split()[-1] for line in open("/proc/self/maps") if "libannulus-" in line]
 print(json.dumps(answers))
+"""
+
+# Of another MPI library: what tells that there is one.
+OTHER_MPI = """
+int PMPI_Initialized(int *answer) { *answer = ANSWER; return 0; }
+int MPI_Initialized(int *answer) { return PMPI_Initialized(answer); }
+int MPI_Finalized(int *answer) { *answer = 0; return 0; }
+int MPI_Get_library_version(char *text, int *length) { __builtin_trap(); }
+int MPI_Comm_dup(void *comm, void **copy) { __builtin_trap(); }
 """
 
 
@@ -54,9 +77,9 @@ def run_python(program, *arguments, searched):
     return subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, env=env)
 
 
-def ask(library, path=None):
+def ask(library, *others, path=None):
     """`path` is searched for libraries besides."""
-    asked = run_python(ASK, library, searched=[path, *SEARCHED] if path else SEARCHED)
+    asked = run_python(ASK, library, *others, searched=[path, *SEARCHED] if path else SEARCHED)
     asked.check_returncode()
     return json.loads(asked.stdout)
 
@@ -66,86 +89,111 @@ def dynamic(library, tag):
     return re.findall(rf"\({tag}\).*\[(.*)\]", text)
 
 
-def is_installed():
-    """Whether the loader finds a plugin by itself."""
-    found = run_python("import ctypes, sys; ctypes.CDLL(sys.argv[1])", PLUGIN.name, searched=SEARCHED)
-    return f"{PLUGIN.name}: cannot open shared object file" not in found.stderr
+def is_installed(plugin):
+    """Whether the loader finds it by itself."""
+    found = run_python("import ctypes, sys; ctypes.CDLL(sys.argv[1])", plugin.name, searched=SEARCHED)
+    return f"{plugin.name}: cannot open shared object file" not in found.stderr
 
 
-class PluginTest(unittest.TestCase):
+class LibraryTest(unittest.TestCase):
+    def test_library_needs_no_plugins_libraries(self):
+        needed = dynamic(LIBRARY, "NEEDED")
+        self.assertEqual([name for name in needed if re.search("cuda|cublas|nccl|mpi", name)], [])
+
+
+class ScratchTest(unittest.TestCase):
+    BUILT: pathlib.Path  # the plugin, if it was built
+
     def setUp(self):
         scratch = tempfile.TemporaryDirectory()
         self.addCleanup(scratch.cleanup)
         self.scratch = pathlib.Path(scratch.name)
         self.library = self.scratch / "libannulus.so.0"
         shutil.copy(LIBRARY, self.library)
-        self.plugin = self.scratch / PLUGIN.name
+        self.plugin = self.scratch / self.BUILT.name
 
     def compile(self, source, output, *options):
         subprocess.run([*CC, "-shared", "-fPIC", "-x", "c", "-", "-x", "none", "-o", output, *options],
                        input=source, text=True, check=True)
 
-    def assert_no_cuda(self, answers, *words):
+    def needs_build(self):
+        if not self.BUILT.exists():
+            self.skipTest(f"a build without {self.PART}")
+
+
+class PluginCases:
+    """What is true of every plugin; PART is what it is for, ENTRY its function."""
+
+    def test_no_plugin(self):
+        if is_installed(self.BUILT):
+            self.skipTest("a plugin is installed")
+        answers = ask(self.library)
+        self.assert_none(answers, self.BUILT.name, "cannot be loaded", "No such file")
+        said = f"this annulus was built without {self.PART}" in answers[self.ERRORS[0]]
+        self.assertEqual(said, not self.BUILT.exists())
+
+    def test_missing_library(self):
+        self.compile("", self.scratch / "libannulus_test_lib.so", "-Wl,-soname,libannulus_test_lib.so")
+        self.compile("", self.plugin, "-Wl,--no-as-needed", self.scratch / "libannulus_test_lib.so")
+        (self.scratch / "libannulus_test_lib.so").unlink()
+        self.assert_none(ask(self.library), str(self.plugin), "libannulus_test_lib.so: cannot open")
+
+    def test_other_version(self):
+        self.compile('static const char *const plugin[] = {"9.8.7"};\n'
+                     f"const void *{self.ENTRY}(void) {{ return plugin; }}\n", self.plugin)
+        answers = ask(self.library)
+        self.assert_none(answers, f"annulus 9.8.7, and this is annulus {answers['version']}")
+
+    def test_other_library(self):
+        self.compile("", self.plugin)
+        self.assert_none(ask(self.library), f"is not annulus's part for {self.PART}")
+
+    def test_no_library(self):
+        self.plugin.write_text("none", encoding="ascii")
+        self.assert_none(ask(self.library), str(self.plugin), "cannot be loaded")
+
+    def test_plugin_has_one_function(self):
+        self.needs_build()
+        table = subprocess.run(["nm", "-D", "--defined-only", self.BUILT], check=True, capture_output=True, text=True)
+        self.assertEqual([line.split()[-1] for line in table.stdout.splitlines()], [self.ENTRY])
+
+    def test_plugin_beside(self):
+        self.needs_build()
+        shutil.copy(self.BUILT, self.plugin)
+        self.assert_loaded(ask(self.library), self.plugin)
+
+    def test_plugin_in_path(self):
+        self.needs_build()
+        directory = self.scratch / "elsewhere"
+        directory.mkdir()
+        shutil.copy(self.BUILT, directory)
+        self.assert_loaded(ask(self.library, path=directory), directory / self.BUILT.name)
+
+    def assert_none(self, answers, *words):
+        self.assert_refused(answers)
+        for word in words:
+            for error in self.ERRORS:
+                self.assertIn(word, answers[error])
+        self.assertEqual(answers["cpu"], 0)
+        self.assertIn(f"{self.PART} none", answers["info"])
+
+    def assert_loaded(self, answers, plugin):
+        self.assertEqual({path for path in answers["mapped"] if self.BUILT.name in path}, {str(plugin)})
+        self.assert_serves(answers)
+        self.assertEqual(answers["cpu"], 0)
+
+
+class CudaPluginTest(PluginCases, ScratchTest):
+    BUILT, PART, ENTRY, ERRORS = CUDA_PLUGIN, "CUDA", "annulus_cuda_plugin", ["context_error", "nccl_error"]
+
+    def assert_refused(self, answers):
         self.assertEqual((answers["asked"], answers["count"]), (0, 0))
         self.assertEqual((answers["context"], answers["nccl"]), (UNSUPPORTED, UNSUPPORTED))
         self.assertIn("there is no CUDA device", answers["context_error"])
         self.assertIn("there is no NCCL", answers["nccl_error"])
-        for word in words:
-            self.assertIn(word, answers["context_error"])
-            self.assertIn(word, answers["nccl_error"])
-        self.assertEqual(answers["cpu"], 0)
-        self.assertIn("CUDA none", answers["info"])
 
-    def test_library_needs_no_cuda(self):
-        self.assertEqual([name for name in dynamic(LIBRARY, "NEEDED") if re.search("cuda|cublas|nccl", name)], [])
-
-    def test_no_plugin(self):
-        if is_installed():
-            self.skipTest("a plugin is installed")
-        answers = ask(self.library)
-        self.assert_no_cuda(answers, PLUGIN.name, "cannot be loaded", "No such file")
-        self.assertEqual("this annulus was built without CUDA" in answers["context_error"], not PLUGIN.exists())
-
-    def test_missing_library(self):
-        self.compile("", self.scratch / "libannulus_test_blas.so", "-Wl,-soname,libannulus_test_blas.so")
-        self.compile("", self.plugin, "-Wl,--no-as-needed", self.scratch / "libannulus_test_blas.so")
-        (self.scratch / "libannulus_test_blas.so").unlink()
-        self.assert_no_cuda(ask(self.library), str(self.plugin), "libannulus_test_blas.so: cannot open")
-
-    def test_other_version(self):
-        self.compile('static const char *const plugin[] = {"9.8.7"};\n'
-                     "const void *annulus_cuda_plugin(void) { return plugin; }\n", self.plugin)
-        answers = ask(self.library)
-        self.assert_no_cuda(answers, f"annulus 9.8.7, and this is annulus {answers['version']}")
-
-    def test_other_library(self):
-        self.compile("", self.plugin)
-        self.assert_no_cuda(ask(self.library), "is not annulus's part for CUDA")
-
-    def test_no_library(self):
-        self.plugin.write_text("none", encoding="ascii")
-        self.assert_no_cuda(ask(self.library), str(self.plugin), "cannot be loaded")
-
-    @unittest.skipUnless(PLUGIN.exists(), "a build without CUDA")
-    def test_plugin_has_one_function(self):
-        table = subprocess.run(["nm", "-D", "--defined-only", PLUGIN], check=True, capture_output=True, text=True)
-        self.assertEqual([line.split()[-1] for line in table.stdout.splitlines()], ["annulus_cuda_plugin"])
-
-    @unittest.skipUnless(PLUGIN.exists(), "a build without CUDA")
-    def test_plugin_beside(self):
-        shutil.copy(PLUGIN, self.plugin)
-        self.assert_loaded(ask(self.library), self.plugin)
-
-    @unittest.skipUnless(PLUGIN.exists(), "a build without CUDA")
-    def test_plugin_in_path(self):
-        directory = self.scratch / "elsewhere"
-        directory.mkdir()
-        shutil.copy(PLUGIN, directory)
-        self.assert_loaded(ask(self.library, directory), directory / PLUGIN.name)
-
-    def assert_loaded(self, answers, plugin):
+    def assert_serves(self, answers):
         """With a device or without: what the plugin throws arrives as the status that it is."""
-        self.assertEqual(set(answers["mapped"]), {str(plugin)})
         self.assertEqual(answers["asked"], 0)
         self.assertRegex(answers["info"], r"CUDA \d+\.\d+ \(")
         if answers["count"] == 0:
@@ -153,7 +201,57 @@ class PluginTest(unittest.TestCase):
             self.assertRegex(answers["context_error"], "there is no CUDA device: [^:]+$")
         else:
             self.assertEqual(answers["context"], 0)
-        self.assertEqual(answers["cpu"], 0)
+
+
+class MpiPluginTest(PluginCases, ScratchTest):
+    BUILT, PART, ENTRY, ERRORS = MPI_PLUGIN, "MPI", "annulus_mpi_plugin", ["mpi_error"]
+
+    def assert_refused(self, answers):
+        self.assertEqual((answers["mpi"], answers["comm"]), (UNSUPPORTED, 1))
+        self.assertIn("there is no MPI: ", answers["mpi_error"])
+
+    def assert_serves(self, answers):
+        """Nobody has initialised MPI, which the plugin finds and the library tells."""
+        self.assertEqual((answers["mpi"], answers["comm"]), (ARGUMENT, 1))
+        self.assertIn("is not initialised", answers["mpi_error"])
+        self.assertRegex(answers["info"], "MPI (?!none)")
+
+
+class OtherMpiTest(ScratchTest):
+    """The plugin, and a library of another MPI in the same process."""
+
+    BUILT, PART = MPI_PLUGIN, "MPI"
+
+    def setUp(self):
+        super().setUp()
+        self.needs_build()
+        shutil.copy(self.BUILT, self.plugin)
+
+    def ask_beside_other(self, answer, *words):
+        other = self.scratch / "libothermpi.so"
+        self.compile(OTHER_MPI, other, f"-DANSWER={answer}")
+        return other, ask(self.library, *words, other)
+
+    def test_other_that_is_met_first(self):
+        """As in a program that is linked with it: the plugin's calls would go there."""
+        for initialised in (0, 1):
+            with self.subTest(initialised=initialised):
+                other, answers = self.ask_beside_other(initialised, "global")
+                self.assertEqual((answers["mpi"], answers["comm"]), (UNSUPPORTED, 1))
+                self.assertRegex(answers["mpi_error"],
+                                 rf"libannulus-mpi.so.0 is for the MPI of .*libmpi.*it meets that of {other}$")
+                self.assertIn("MPI none", answers["info"])
+
+    def test_other_that_runs(self):
+        """As one that a Python module has brought."""
+        other, answers = self.ask_beside_other(1)
+        self.assertEqual((answers["mpi"], answers["comm"]), (UNSUPPORTED, 1))
+        self.assertIn(f"MPI is initialised in {other}, and libannulus-mpi.so.0 uses that of ", answers["mpi_error"])
+
+    def test_other_that_does_not_run(self):
+        _, answers = self.ask_beside_other(0)
+        self.assertEqual((answers["mpi"], answers["comm"]), (ARGUMENT, 1))
+        self.assertIn("is not initialised", answers["mpi_error"])
 
 
 if __name__ == "__main__":

@@ -49,6 +49,22 @@ class EveryDtype : public testing::TestWithParam<annulus_dtype> {
     }
 };
 
+// A query whose keys, all of them another rank's, have the score -infinity has met keys all the same.
+TEST_P(EveryDtype, KeysThatCountForNothingElsewhere) {
+    Problem whole{.length = 40,
+                  .heads = 1,
+                  .branches = {{.dilation = 64, .query = ANNULUS_QUERY_EVERY}}, // all attend to position 0
+                  .dtype = GetParam()};
+    Inputs inputs = random_inputs(whole, 1);
+    std::ranges::fill(inputs.q, 1);
+    std::fill_n(inputs.k.begin(), whole.dim, -std::numeric_limits<double>::infinity());
+    RankOptions options = options_of({15, 25}, ANNULUS_EXCHANGE_RING);
+    options.run.backward = false;
+    for (const Results &results : {run(whole, inputs, options.run), run_ranks(whole, inputs, options)})
+        for (const std::vector<double> &values : {results.out, results.lse})
+            EXPECT_TRUE(std::ranges::all_of(values, [](double x) { return std::isnan(x); }));
+}
+
 // From run to run, whatever the threads, and ring or gather.
 TEST_P(EveryDtype, BitsAreTheSameEveryTime) {
     for (const bool causal : {false, true}) {

@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -129,6 +130,29 @@ TEST(Board, GathersAmongProcesses) {
     const std::vector<int> statuses = in_processes(ranks, [&](int rank) {
         const std::unique_ptr<Board> board = Board::make(rank, ranks, 4096, table.gather_of(rank, ranks));
         return board && gathers_are_right(*board, rank, ranks, 3000) ? 0 : 1;
+    });
+    EXPECT_EQ(statuses, std::vector<int>(ranks, 0));
+}
+
+// Zeros at first, then what each process has written in its own part; of no size that anything divides.
+TEST(Board, HasBytesInCommon) {
+    constexpr int ranks = 3;
+    constexpr std::size_t bytes = 4999;
+    const SharedTable table;
+    const std::vector<int> statuses = in_processes(ranks, [&](int rank) {
+        const std::unique_ptr<Board> board = Board::make(rank, ranks, bytes, table.gather_of(rank, ranks));
+        if (!board)
+            return 1;
+        auto *const common = static_cast<unsigned char *>(board->common());
+        const auto meet = [&] { return gathers_are_right(*board, rank, ranks, 2); };
+        const bool are_zeros = std::all_of(common, common + bytes, [](unsigned char byte) { return byte == 0; });
+        bool are_right = are_zeros && meet();
+        for (std::size_t i = static_cast<std::size_t>(rank); i < bytes; i += ranks)
+            common[i] = static_cast<unsigned char>(1 + rank);
+        are_right &= meet();
+        for (std::size_t i = 0; i < bytes; ++i)
+            are_right &= common[i] == 1 + i % ranks;
+        return are_right ? 0 : 1;
     });
     EXPECT_EQ(statuses, std::vector<int>(ranks, 0));
 }

@@ -1,11 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 # Written by bindings/emit.py from the C headers; a test fails when they differ.
 
-const ANNULUS_VERSION_MAJOR = 0
+@doc raw"""
+The first number of the headers' version; ABI.md says when each grows.
+""" const ANNULUS_VERSION_MAJOR = 0
 
-const ANNULUS_VERSION_MINOR = 1
+@doc raw"""
+The second number.
+""" const ANNULUS_VERSION_MINOR = 1
 
-const ANNULUS_VERSION_PATCH = 0
+@doc raw"""
+The third number.
+""" const ANNULUS_VERSION_PATCH = 0
 
 @doc raw"""
 major * 1,000,000 + minor * 1,000 + patch: numbers that compare as versions do.
@@ -33,7 +39,7 @@ end
 @doc raw"""
 Later versions append values: treat a value you do not know as an error.
 """ const annulus_status = Int32
-const ANNULUS_OK = annulus_status(0)
+const ANNULUS_OK = annulus_status(0) # the call did what it is for
 const ANNULUS_ERROR_ARGUMENT = annulus_status(1) # an argument is not what the function's comment allows
 const ANNULUS_ERROR_UNSUPPORTED = annulus_status(2) # legal, but the chosen engine, device or build cannot do it
 const ANNULUS_ERROR_MEMORY = annulus_status(3) # an allocation failed
@@ -69,9 +75,11 @@ failed for another reason, and when no call has failed. Any thread. Since 0.1.0.
     @library_call annulus_last_error_bytes()::UInt64
 end
 
-const annulus_dtype = Int32
-const ANNULUS_FLOAT64 = annulus_dtype(1)
-const ANNULUS_FLOAT32 = annulus_dtype(2)
+@doc raw"""
+The type of a tensor's elements.
+""" const annulus_dtype = Int32
+const ANNULUS_FLOAT64 = annulus_dtype(1) # IEEE binary64, C's double
+const ANNULUS_FLOAT32 = annulus_dtype(2) # IEEE binary32, C's float
 const ANNULUS_BFLOAT16 = annulus_dtype(3) # 1 sign, 8 exponent, 7 fraction bits
 const ANNULUS_FLOAT16 = annulus_dtype(4) # IEEE binary16
 
@@ -84,9 +92,9 @@ Q, K, V, O and their gradients: rank 4, [B, N, heads, D], stride[3] == 1.
 LSE and its gradient:           rank 3, [B, H, N], any strides; float32, or float64 when Q is float64.
 ```
 
-`data` must be aligned to the element's size. Inputs may overlap one another and may repeat rows (stride 0). The
-elements of an output must be distinct, and no output may overlap an input or another output; tensors of equal
-strides may interleave (a packed \[B, N, 3, H, D\] buffer of dQ, dK and dV is legal).
+`data` must be aligned to the size of an element of `dtype`. Inputs may overlap one another and may repeat rows
+(stride 0). The elements of an output must be distinct, and no output may overlap an input or another output; tensors
+of equal strides may interleave (a packed \[B, N, 3, H, D\] buffer of dQ, dK and dV is legal).
 """ struct annulus_tensor
     data::Ptr{Cvoid}
     dtype::annulus_dtype
@@ -120,7 +128,9 @@ ANNULUS_ERROR_ARGUMENT: positions is NULL, length < 1, width < 0 or no divisor. 
     @library_call annulus_hilbert_curve(positions::Ptr{Int64}, length::Int64, width::Int64)::annulus_status
 end
 
-mutable struct annulus_config end
+@doc raw"""
+Which keys each query attends to, and how the work is to be done.
+""" mutable struct annulus_config end
 
 @doc raw"""
 Which residue phi of the places in a segment head h uses. h is counted inside the branch's head range of c heads.
@@ -352,7 +362,7 @@ and V take more memory than those of the longest shard, else `ring`; along the H
 the query rule `residue`, it counts a shard whole. Where it takes more than 2^21 steps (attention.h) to find that
 out, as it can with thousands of ranks of unequal shards, `auto` is `ring`.
 """ const annulus_exchange = Int32
-const ANNULUS_EXCHANGE_AUTO = annulus_exchange(0)
+const ANNULUS_EXCHANGE_AUTO = annulus_exchange(0) # one of the two, as said above (default)
 const ANNULUS_EXCHANGE_RING = annulus_exchange(1) # in ranks - 1 hops: memory for the rows of two ranks at a time
 const ANNULUS_EXCHANGE_GATHER = annulus_exchange(2) # all at once: memory for all rows that the rank's queries attend to
 
@@ -386,11 +396,15 @@ heads % count branches one more; branch i uses the fixed residue i mod r_i. segm
     @library_call annulus_config_add_head_groups(config::Ptr{annulus_config}, heads::Int32, count::Int32, segment_lengths::Ptr{Int64}, dilations::Ptr{Int64})::annulus_status
 end
 
-mutable struct annulus_context end
+@doc raw"""
+A config bound to a device, with what calls have in common.
+""" mutable struct annulus_context end
 
-const annulus_device = Int32
-const ANNULUS_DEVICE_CPU = annulus_device(1)
-const ANNULUS_DEVICE_CUDA = annulus_device(2)
+@doc raw"""
+A kind of device.
+""" const annulus_device = Int32
+const ANNULUS_DEVICE_CPU = annulus_device(1) # the CPUs that the process may run on: one device
+const ANNULUS_DEVICE_CUDA = annulus_device(2) # an NVIDIA GPU
 
 @doc raw"""
 The number of devices of a kind that can be used on this machine, in \*count: 1 for ANNULUS_DEVICE_CPU; for
@@ -651,8 +665,8 @@ end
 @doc raw"""
 The two passes, for questions about their cost.
 """ const annulus_pass = Int32
-const ANNULUS_PASS_FORWARD = annulus_pass(1)
-const ANNULUS_PASS_BACKWARD = annulus_pass(2)
+const ANNULUS_PASS_FORWARD = annulus_pass(1) # annulus_forward()
+const ANNULUS_PASS_BACKWARD = annulus_pass(2) # annulus_backward()
 
 @doc raw"""
 A length in annulus_problem: as far as the rows go.
@@ -703,12 +717,12 @@ ANNULUS_ESTIMATE_INIT.
 pairs counts (query, key) pairs over batch, heads and branches: a key that several branches give a query is counted
 for each of them, whatever the key rule. It is exact, but for one case: in the Hilbert order
 with a query window, or causal with the query rule `every`, positions are taken as evenly spread over the segment.
-flops are 4 * pairs * D forward and 10 * pairs * D backward (a multiplication and an addition are two).
+In flops a multiplication and an addition are two.
 """ struct annulus_estimate
     size::Csize_t
     pairs::Cdouble
-    forward_flops::Cdouble
-    backward_flops::Cdouble
+    forward_flops::Cdouble # 4 * pairs * D
+    backward_flops::Cdouble # 10 * pairs * D
     tensor_bytes::UInt64 # Q, K, V, O and LSE of the windows
     gradient_bytes::UInt64 # dO, dQ, dK and dV of the windows
     forward_workspace_bytes::UInt64 # memory a forward call needs besides its tensors
@@ -719,7 +733,9 @@ end
 
 const ANNULUS_ESTIMATE_INIT = annulus_estimate(sizeof(annulus_estimate), 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
-const ANNULUS_ALL_BRANCHES = -1
+@doc raw"""
+In place of a branch's index: all of the config.
+""" const ANNULUS_ALL_BRANCHES = -1
 
 @doc raw"""
 Estimates a problem under the context's config, in \*estimate.
@@ -799,10 +815,14 @@ end
 
 @doc raw"""
 Makes a communicator over the processes of an MPI communicator, in \*comm. Collective over it. mpi_comm points to an
-MPI_Comm of the MPI library that annulus was built with; annulus duplicates it, and MPI must be initialised until the
-annulus communicator is destroyed. Only the calling thread calls MPI: MPI_THREAD_SINGLE is enough where it is the
-main one. MPI's duplication cannot be given up: it waits for the other processes as long as MPI does, and options'
-creation_timeout has no effect.
+MPI_Comm of the MPI library that annulus's part for MPI is linked with; annulus duplicates it, and MPI must be
+initialised until the annulus communicator is destroyed. Only the calling thread calls MPI: MPI_THREAD_SINGLE is
+enough where it is the main one. MPI's duplication cannot be given up: it waits for the other processes as long as
+MPI does, and options' creation_timeout has no effect.
+
+That part is the file libannulus-mpi.so.0, found and loaded as the one for CUDA is (annulus_device_count()), by the
+first call of this function or of annulus_build_info(). Where the process has another MPI library as well, which the
+part's calls would reach or in which MPI is initialised, the MPI_Comm may be of that one, and is refused.
 
 What MPI does by itself when a process dies is not annulus's to change. Open MPI's mpirun ends all processes then,
 unless it is called with --enable-recovery; only with that do the others' calls return. They return late where Open
@@ -813,7 +833,8 @@ annulus give up may use a failed call's memory as long as the program goes on ca
 allocator gave is not released, and a workspace of the caller must stay.
 
 ANNULUS_ERROR_ARGUMENT: comm or mpi_comm is NULL, MPI is not initialised, or options are not as above.
-ANNULUS_ERROR_UNSUPPORTED: annulus was built without MPI. ANNULUS_ERROR_MPI: an MPI call failed. Since 0.1.0.
+ANNULUS_ERROR_UNSUPPORTED: annulus's part for MPI cannot be loaded, or the process has another MPI library, as above.
+ANNULUS_ERROR_MPI: an MPI call failed. Since 0.1.0.
 """ function annulus_comm_create_mpi(comm, mpi_comm, options)
     @library_call annulus_comm_create_mpi(comm::Ptr{Ptr{annulus_comm}}, mpi_comm::Ptr{Cvoid}, options::Ptr{annulus_comm_options})::annulus_status
 end
@@ -955,8 +976,8 @@ end
 What the last successful call of a context sent to and received from other ranks: rows of K and V, and of dK and dV.
 """ struct annulus_traffic
     size::Csize_t # sizeof(annulus_traffic)
-    sent_bytes::UInt64
-    received_bytes::UInt64
+    sent_bytes::UInt64 # to all other ranks together
+    received_bytes::UInt64 # from all other ranks together
 end
 
 const ANNULUS_TRAFFIC_INIT = annulus_traffic(sizeof(annulus_traffic), 0, 0)
@@ -970,17 +991,17 @@ end
 @doc raw"""
 What a problem costs one of several ranks. Set `size` to sizeof(annulus_rank_estimate) before the call, best by
 ANNULUS_RANK_ESTIMATE_INIT. Exact: a run needs, sends and receives these bytes. Where processes of one host share a
-communicator over NCCL, that keeps besides, on each device, what one exchange of the largest call so far sends: no
-more than the bytes sent here.
+communicator over NCCL, that keeps besides, on each device, room for what has been sent to each rank at once at most,
+which for one problem is no more than the bytes sent here, rounded up to 2 MiB.
 """ struct annulus_rank_estimate
     size::Csize_t
     exchange::annulus_exchange # what `auto` comes to
     forward_workspace_bytes::UInt64 # memory a forward call needs besides its tensors, received rows included
     backward_workspace_bytes::UInt64 # the same for a backward call
     forward_sent_bytes::UInt64 # rows of K and V
-    forward_received_bytes::UInt64
+    forward_received_bytes::UInt64 # the same, from the others
     backward_sent_bytes::UInt64 # rows of K and V to those that attend to them, dK and dV back to the owners
-    backward_received_bytes::UInt64
+    backward_received_bytes::UInt64 # the same, from the others
 end
 
 const ANNULUS_RANK_ESTIMATE_INIT = annulus_rank_estimate(sizeof(annulus_rank_estimate), ANNULUS_EXCHANGE_AUTO, 0, 0, 0, 0, 0, 0)

@@ -331,7 +331,7 @@ def tensor(view: View, rank: int) -> Any:
     shape, strides = view.shape, view.strides
     check_rank(view.name, len(shape), rank)
     if len(shape) == rank - 1:
-        shape, strides = (1, *shape), (shape[0] * strides[0], *strides)
+        shape, strides = (1, *shape), (0, *strides)  # of one entry: nobody steps over it
     # An array without elements may have no address; NULL would be refused before its shape is.
     address = view.address or (BYTES[view.dtype] if 0 in shape else None)
     return _capi.annulus_tensor(address, DTYPES[view.dtype], shape, strides)

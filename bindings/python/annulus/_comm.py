@@ -58,7 +58,7 @@ class Comm:
     def mpi(cls, communicator: Any) -> Comm:
         """Over the processes of an mpi4py communicator, or the address of an MPI_Comm. Collective.
 
-        mpi4py must use the MPI library that annulus was built with.
+        mpi4py must use the MPI library that annulus's part for MPI is linked with; else UnsupportedError.
         """
         if not isinstance(communicator, int):
             from mpi4py import MPI

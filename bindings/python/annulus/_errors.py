@@ -32,6 +32,7 @@ class Error(Exception):
 
     @property
     def name(self) -> str:
+        """The status's name."""
         return _capi.annulus_status_name(self.status)
 
 

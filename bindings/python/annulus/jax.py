@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dilated attention for JAX: a function that jax.grad, jax.jit and jax.vmap work through.
 
-from annulus.jax import attention
+    from annulus.jax import attention
 
-loss = lambda q, k, v: attention(q, k, v, [(2048, 1), (8192, 4)], causal=True).sum()
-d_q, d_k, d_v = jax.jit(jax.grad(loss, (0, 1, 2)))(q, k, v)
+    loss = lambda q, k, v: attention(q, k, v, [(2048, 1), (8192, 4)], causal=True).sum()
+    d_q, d_k, d_v = jax.jit(jax.grad(loss, (0, 1, 2)))(q, k, v)
 
 It is a callback of JAX's: it computes on the host's CPU, and rows that are on a GPU are copied there and back. On
 concrete arrays annulus.attention() computes where they are, and has no gradient. Needs JAX 0.4.34 or newer.

@@ -34,8 +34,13 @@ struct Dictionary {
     std::size_t data_offset = 0;
 };
 
+// The file may be anybody's: nothing of it reaches a terminal but what can be read there, and not too much.
 Failure bad_dtype(std::string_view descriptor, const char *accepted) {
-    return bad_input("the dtype is '" + std::string(descriptor) + "'; it " + accepted);
+    constexpr std::size_t most = 64;
+    std::string shown(descriptor.substr(0, most));
+    std::ranges::replace_if(
+        shown, [](char c) { return c < ' ' || c > '~'; }, '?');
+    return bad_input("the dtype is '" + shown + (descriptor.size() > most ? "...'; it " : "'; it ") + accepted);
 }
 
 // Reads the Python dictionary of a header.

@@ -80,7 +80,7 @@ std::vector<BenchCase> cuda_cases(const std::string &dtype) {
 
 BenchCase custom_case(const ProblemOptions &problem, const PatternOptions &pattern) {
     std::string name;
-    for (const std::string &branch : pattern.labels())
+    for (const std::string &branch : pattern.labels(problem.heads))
         name += (name.empty() ? "" : " ") + branch;
     return make_case(name, problem, pattern);
 }

@@ -55,24 +55,6 @@ void add_preset(annulus_config *config, const std::string &preset) {
     }
 }
 
-// In a legal preset no number overflows: the config took it.
-void append_labels(std::vector<std::string> &labels, const std::string &preset) {
-    if (preset == gigapath) {
-        for (const char *label : {"1024:1", "5792:2", "32768:4", "185363:8", "1048576:16"})
-            labels.emplace_back(label);
-        return;
-    }
-    const LongNet p = parse_longnet(preset);
-    std::int64_t segment_length = p.segment_length, dilation = 1;
-    for (std::int32_t i = 0; i < p.count; ++i) {
-        labels.push_back(std::to_string(segment_length) + ":" + std::to_string(dilation));
-        if (i + 1 < p.count) {
-            segment_length *= p.segment_ratio;
-            dilation *= p.dilation_ratio;
-        }
-    }
-}
-
 void add_head_groups(annulus_config *config, std::int32_t heads, const std::vector<BranchText> &branches) {
     std::vector<std::int64_t> segment_lengths, dilations;
     for (const BranchText &branch : branches) {
@@ -181,10 +163,15 @@ std::vector<Config> PatternOptions::one_by_one(std::int32_t heads) const {
     return configs;
 }
 
-std::vector<std::string> PatternOptions::labels() const {
+std::vector<std::string> PatternOptions::labels(std::int32_t heads) const {
+    const Config made = config(heads);
+    const auto of_presets = annulus_config_branch_count(made.get()) - static_cast<std::int32_t>(branches.size());
     std::vector<std::string> labels;
-    for (const std::string &preset : presets)
-        append_labels(labels, preset);
+    for (std::int32_t i = 0; i < of_presets; ++i) {
+        annulus_branch branch = ANNULUS_BRANCH_INIT(0, 1);
+        check(annulus_config_get_branch(made.get(), i, &branch));
+        labels.push_back(std::to_string(branch.segment_length) + ":" + std::to_string(branch.dilation));
+    }
     labels.insert(labels.end(), branches.begin(), branches.end());
     return labels;
 }

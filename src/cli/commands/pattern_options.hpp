@@ -28,8 +28,8 @@ struct PatternOptions {
     Config config(std::int32_t heads) const;
     // Configs of one branch each, which give queries the same keys of it, but for padding and how often they count.
     std::vector<Config> one_by_one(std::int32_t heads) const;
-    // What the user would call each branch of the config.
-    std::vector<std::string> labels() const;
+    // What the user would call each branch of config(heads).
+    std::vector<std::string> labels(std::int32_t heads) const;
 };
 
 } // namespace annulus::cli

@@ -228,7 +228,7 @@ void plan(const PlanOptions &options) {
         throw bad_input("--ranks " + std::to_string(options.ranks) + ": must be from 1 to " +
                         std::to_string(max_ranks));
     const annulus_problem problem = options.problem.problem();
-    const std::vector<std::string> labels = options.pattern.labels();
+    const std::vector<std::string> labels = options.pattern.labels(problem.heads);
     const Shards shards(problem.sequence_length, options.ranks, options.sharding);
     const PlanContexts contexts = make_contexts(options, problem, shards);
     Cost cost{};

@@ -3,11 +3,14 @@
 #include "cli/ranks/thread_ranks.hpp"
 
 #include "cli/ranks/outcome.hpp"
+#include "cli/report/failure.hpp"
 
 #include <algorithm>
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
+#include <string>
+#include <system_error>
 #include <thread>
 
 namespace annulus::cli {
@@ -116,6 +119,10 @@ class ThreadRanks final : public Ranks {
         try {
             for (int index = 0; index < count_; ++index)
                 threads.emplace_back(part, index);
+        } catch (const std::system_error &error) {
+            give_up();
+            throw Failure(exit_failed, "--ranks: cannot start a thread for rank " + std::to_string(threads.size()) +
+                                           ": " + error.code().message());
         } catch (...) {
             give_up();
             throw;

@@ -6,10 +6,13 @@ import unittest
 from unittest import mock
 
 import capi
+import dlpack
 import tap
 from capi import np
+from exported import Exported
 
 import annulus
+from annulus import _capi
 
 BRANCHES = [(16, 1), (48, 3)]
 SHAPE, KV_SHAPE = (2, 83, 4, 16), (2, 83, 2, 16)
@@ -25,64 +28,25 @@ def backward(q, k, v, d_out, **options):
     return (out, lse, *context.backward(q, k, v, out, lse, d_out, **options))
 
 
-class Capsule:
-    """An array by DLPack alone."""
-
-    def __init__(self, array):
-        self.array = array
-
-    def __dlpack_device__(self):
-        return self.array.__dlpack_device__()
-
-    def __dlpack__(self, *, stream=None):
-        return self.array.__dlpack__()
-
-
 class VersionedCapsule:
     """The same by a versioned capsule, made by hand; counts how often its memory is given back."""
 
     def __init__(self, array, major=1, read_only=False):
         self.array, self.released, self.read_only = array, 0, read_only
 
-        class DlTensor(ctypes.Structure):
-            _fields_ = [
-                ("data", ctypes.c_void_p),
-                ("device_type", ctypes.c_int32),
-                ("device_id", ctypes.c_int32),
-                ("rank", ctypes.c_int32),
-                ("code", ctypes.c_uint8),
-                ("bits", ctypes.c_uint8),
-                ("lanes", ctypes.c_uint16),
-                ("shape", ctypes.POINTER(ctypes.c_int64)),
-                ("strides", ctypes.POINTER(ctypes.c_int64)),
-                ("byte_offset", ctypes.c_uint64),
-            ]
-
-        release_type = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-
-        class Managed(ctypes.Structure):
-            _fields_ = [
-                ("major", ctypes.c_uint32),
-                ("minor", ctypes.c_uint32),
-                ("context", ctypes.c_void_p),
-                ("deleter", release_type),
-                ("flags", ctypes.c_uint64),
-                ("tensor", DlTensor),
-            ]
-
         def release(_):
             self.released += 1
 
-        self.release = release_type(release)
+        self.release = dlpack.DELETER(release)
         self.shape = (ctypes.c_int64 * array.ndim)(*array.shape)
         offset = 8
-        self.managed = Managed(
+        self.managed = dlpack.Versioned(
             major,
             0,
             None,
             self.release,
             int(read_only),
-            DlTensor(array.ctypes.data - offset, 1, 0, array.ndim, 2, 8 * array.itemsize, 1, self.shape, None, offset),
+            dlpack.DlTensor(array.ctypes.data - offset, 1, 0, array.ndim, 2, 8 * array.itemsize, 1, self.shape, None, offset),
         )
 
     def __dlpack_device__(self):
@@ -129,7 +93,7 @@ class ArraysTest(unittest.TestCase):
         """Of other kinds beside one of NumPy's, byte orders, dtypes and strides: as if all were read in Python."""
         q, k, v, d_out = inputs()
         wanted = backward(q, k, v, d_out)
-        self.assert_same(backward(q, Capsule(k), memoryview(v), Capsule(d_out)), wanted)
+        self.assert_same(backward(q, Exported(k), memoryview(v), Exported(d_out)), wanted)
         odd = np.zeros(k.shape[:-1] + (k.shape[-1] * 4 + 1,), np.uint8)
         odd_strides = odd[..., : k.shape[-1] * 4].view("float32")
         for name, array in (("k", k.astype(">f4")), ("k", k.astype("int32")), ("k", odd_strides)):
@@ -237,7 +201,7 @@ class ArraysTest(unittest.TestCase):
     def test_dlpack(self):
         q, k, v, _ = inputs()
         wanted = annulus.attention(q, k, v, BRANCHES, return_lse=True)
-        self.assert_same(annulus.attention(*map(Capsule, (q, k, v)), BRANCHES, return_lse=True), wanted)
+        self.assert_same(annulus.attention(*map(Exported, (q, k, v)), BRANCHES, return_lse=True), wanted)
 
     def test_versioned_dlpack(self):
         q, k, v, _ = inputs()
@@ -332,6 +296,37 @@ class ArraysTest(unittest.TestCase):
             sequence_starts=[0, 83],
             sequence_lengths=[1, 2],
         )
+
+    def test_sequences_that_change_while_they_are_read(self):
+        class Meddler:
+            def __index__(self):
+                numbers.clear()
+                return 5
+
+        for read in (lambda: setattr(_capi.annulus_call_options(), "sequence_starts", numbers),
+                     lambda: _capi.annulus_tensor(None, 2, numbers, [1, 1, 1])):
+            numbers = [0, Meddler(), 8 * 10**6]
+            read()
+            self.assertEqual(numbers, [])
+
+    def test_dlpack_tensors_that_cannot_be(self):
+        array = np.zeros(SHAPE, "float32")
+        for rank, has_shape in ((-1, True), (65, True), (-(2**31), True), (4, False)):
+            with self.subTest(rank=rank, has_shape=has_shape):
+                exported = VersionedCapsule(array)
+                exported.managed.tensor.rank = rank
+                if not has_shape:
+                    exported.managed.tensor.shape = None
+                with self.assertRaisesRegex(BufferError, f"a DLPack tensor of {rank} dimensions"):
+                    annulus.attention(exported, array, array, BRANCHES)
+                self.assertEqual(exported.released, 1)
+
+    def test_strides_that_reach_beyond_all_memory(self):
+        q, k, v, _ = inputs()
+        far = np.lib.stride_tricks.as_strided(q, (2**21, 4, 16), (2**43, 64, 4))
+        with self.assertRaisesRegex(annulus.ArgumentError, "q has|of q reach|shape"):
+            annulus.attention(far, k, v, BRANCHES)
+        _capi.forward_of_arrays(None, far, far, far, None, None, None)
 
     def test_refusals(self):
         q, k, v, _ = inputs()

@@ -7,6 +7,7 @@ import warnings
 import capi
 import tap
 from capi import np
+from exported import Exported
 
 import annulus
 
@@ -20,19 +21,6 @@ except ImportError:
 BRANCHES = [(16, 1), (48, 3)]
 SHAPE, KV_SHAPE = (2, 83, 4, 16), (2, 83, 2, 16)
 CONFIG = annulus.Config(BRANCHES, causal=True)
-
-
-class Exported:
-    """An array that is known by DLPack alone."""
-
-    def __init__(self, array):
-        self.array = array
-
-    def __dlpack_device__(self):
-        return self.array.__dlpack_device__()
-
-    def __dlpack__(self, *, stream=None):
-        return self.array.__dlpack__()
 
 
 def heads_first(array):

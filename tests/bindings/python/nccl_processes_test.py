@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes over NCCL, a GPU for each of two: many calls in a row, and one of them killed, stopped or leaving meanwhile.
+"""Processes over NCCL, a GPU for each of two: many calls in a row, and one of them killed before them or meanwhile,
+stopped, aborting, exiting or leaving.
 
 nccl_processes_test.py runs itself as `nccl_processes_test.py WAY DIRECTORY RANK`.
 """
@@ -102,14 +103,22 @@ def fail_together(way, directory, rank, comm):
     comm.set_timeout(TIMEOUT)
     part = [mine(x, rank) for x in whole_inputs(rank)]
     context = annulus.Context(CONFIG, f"cuda:{rank}", comm=comm)
-    both_passes(context, *part)
+    if way != "killed before":
+        both_passes(context, *part)
     torch.cuda.synchronize()
     pathlib.Path(directory, f"running{rank}").touch()
-    started = None
+    if way == "killed before" and rank == 1:
+        time.sleep(600)  # until it is
+    started = time.monotonic()
     try:
         for i in range(10**6):
-            if way == "leaving" and rank == 1 and i == 100:
-                return  # in the midst of what the other has been given
+            if rank == 1 and i == 100:  # in the midst of what the other has been given
+                if way == "leaving":
+                    return
+                if way == "exiting":
+                    os._exit(0)  # destroys nothing
+                if way == "aborting":
+                    os.abort()
             both_passes(context, *part)
             if i % 20 == 19:
                 torch.cuda.synchronize()
@@ -177,9 +186,18 @@ class NcclProcessesTest(unittest.TestCase):
             self.expect_done(outcome)
 
     def test_one_is_killed(self):
-        outcomes = self.run_ranks("killed", lambda rank: rank.kill())
-        self.expect_done(outcomes[0])
-        self.assertEqual(outcomes[1][0], -signal.SIGKILL)
+        for way in ("killed", "killed before"):
+            with self.subTest(way):
+                outcomes = self.run_ranks(way, lambda rank: rank.kill())
+                self.expect_done(outcomes[0])
+                self.assertEqual(outcomes[1][0], -signal.SIGKILL)
+
+    def test_one_ends_by_itself(self):
+        for way, code in (("exiting", 0), ("aborting", -signal.SIGABRT)):
+            with self.subTest(way):
+                outcomes = self.run_ranks(way)
+                self.expect_done(outcomes[0])
+                self.assertEqual(outcomes[1][:2], (code, ""))
 
     def test_one_is_stopped_beyond_the_timeout(self):
         def stop(rank):

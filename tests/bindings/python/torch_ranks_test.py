@@ -6,9 +6,7 @@ torch_ranks_test.py runs itself as `torch_ranks_test.py DEVICE BACKEND DIRECTORY
 """
 
 import re
-import subprocess
 import sys
-import tempfile
 import unittest
 
 import tap
@@ -20,6 +18,7 @@ except ImportError:
     tap.skip_all("needs PyTorch")
 
 import annulus
+from processes import run_ranks
 from annulus.torch import MultiheadDilatedAttention, dilated_attention
 
 RANKS = 2
@@ -123,35 +122,16 @@ GPUS = min(torch.cuda.device_count(), annulus.device_count("cuda"))
 class TorchRanksTest(unittest.TestCase):
     @unittest.skipUnless(GPUS >= RANKS, f"needs {RANKS} GPUs")
     def test_nccl_group(self):
-        self.run_ranks("cuda", "nccl")
+        run_ranks(self, __file__, RANKS, "cuda", "nccl")
 
     @unittest.skipUnless(GPUS >= RANKS, f"needs {RANKS} GPUs")
     def test_gloo_group(self):
         """The group only carries the id; the rows go over NCCL all the same."""
-        self.run_ranks("cuda", "gloo")
+        run_ranks(self, __file__, RANKS, "cuda", "gloo")
 
     @unittest.skipUnless(dist.is_available() and dist.is_gloo_available(), "needs torch.distributed with gloo")
     def test_gloo_group_on_cpus(self):
-        self.run_ranks("cpu", "gloo")
-
-    def run_ranks(self, device, backend):
-        with tempfile.TemporaryDirectory() as directory:
-            ranks = [
-                subprocess.Popen(
-                    [sys.executable, __file__, device, backend, directory, str(rank)],
-                    text=True,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                )
-                for rank in range(RANKS)
-            ]
-            try:
-                outcomes = [rank.communicate(timeout=240) for rank in ranks]
-            finally:
-                for rank in ranks:
-                    rank.kill()
-            for (out, err), rank in zip(outcomes, ranks):
-                self.assertEqual((rank.returncode, out), (0, "done\n"), err[-4000:])
+        run_ranks(self, __file__, RANKS, "cpu", "gloo")
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ except ImportError:
 from torch.autograd import forward_ad
 
 import annulus
+import published
 from annulus.torch import LongNetAttention, MultiheadDilatedAttention, _ranks, dilated_attention, reconnect
 
 BRANCHES = [(16, 1), (48, 3)]
@@ -36,45 +37,6 @@ def rows(seed, *shapes, dtype=torch.float32, grad=False):
     return [
         torch.from_numpy(array).to(dtype).requires_grad_(grad) for array in capi.numbers(seed, *shapes, dtype="float64")
     ]
-
-
-def plain_longnet(q, k, v, branches, causal):
-    """LongNet's formula written out: each branch's own softmax over zero-padded segments, its rows put back to their
-    places, and the branches mixed by the softmax of their denominators."""
-    batch, length, heads, dim = q.shape
-    outs, denominators = [], []
-    for w, r in branches:
-        w = min(w, length)
-        slots = -(-w // r)
-        out, lse = torch.zeros_like(q), q.new_full((batch, length, heads), -torch.inf)
-        for start in range(0, length, w):
-            for head in range(heads):
-                places = torch.arange(start + head // -(-heads // r), min(start + w, length), r)
-                if not len(places):
-                    continue
-                keys, values = (torch.zeros(batch, slots, dim, dtype=q.dtype) for _ in range(2))
-                keys[:, : len(places)], values[:, : len(places)] = k[:, places, head], v[:, places, head]
-                scores = q[:, places, head] @ keys.transpose(1, 2) / dim**0.5
-                if causal:
-                    future = torch.arange(slots)[None, :] > torch.arange(len(places))[:, None]
-                    scores = scores.masked_fill(future, -torch.inf)
-                out[:, places, head] = scores.softmax(-1) @ values
-                lse[:, places, head] = scores.logsumexp(-1)
-        outs.append(out)
-        denominators.append(lse)
-    shares = torch.stack(denominators).softmax(0).nan_to_num(0)  # no branch reaches the row: it stays 0
-    return (shares[..., None] * torch.stack(outs)).sum(0)
-
-
-class PublishedParameters(torch.nn.Module):
-    """The parameters of LongNet's published module (torchscale's DilatedAttention), registered in its order."""
-
-    def __init__(self, width, subln):
-        super().__init__()
-        for name in ("k_proj", "v_proj", "q_proj", "out_proj"):
-            setattr(self, name, torch.nn.Linear(width, width))
-        if subln:
-            self.inner_attn_ln = torch.nn.LayerNorm(width)
 
 
 class FunctionTest(unittest.TestCase):
@@ -592,7 +554,7 @@ class ModuleTest(unittest.TestCase):
                 (x,) = rows(9, (2, 53, 48), dtype=torch.float64)
                 weights = torch.randn_like(x)
                 q, k, v = (p(x).view(2, 53, 6, 8) for p in (module.q_proj, module.k_proj, module.v_proj))
-                mixed = plain_longnet(q, k, v, list(zip(segment_length, dilated_ratio)), causal).flatten(2)
+                mixed = published.attend(q, k, v, list(zip(segment_length, dilated_ratio)), causal).flatten(2)
                 wanted = module.out_proj(module.inner_attn_ln(mixed))
                 wanted_gradients = torch.autograd.grad((weights * wanted).sum(), module.parameters())
                 out, none = module(x, x, x, is_causal=causal)
@@ -604,16 +566,8 @@ class ModuleTest(unittest.TestCase):
 
     def test_longnet_in_its_place(self):
         """Made and called as the published code makes and calls its own; a checkpoint by its names loads."""
-        names = list(PublishedParameters(64, True).state_dict())
-        args = types.SimpleNamespace(
-            segment_length="[8, 16]",
-            dilated_ratio=[1, 2],
-            layernorm_eps=1e-6,
-            multiway=False,
-            xpos_rel_pos=False,
-            seq_parallel=False,
-            flash_attention=True,
-        )
+        args = published.arguments(segment_length="[8, 16]", dilated_ratio=[1, 2], layernorm_eps=1e-6)
+        names = list(published.DilatedAttention(args, 64, 4, subln=True).state_dict())
         module = LongNetAttention.from_args(args, 64, 4, dropout=0.1, self_attention=True, subln=True).eval()
         self.assertEqual(list(module.state_dict()), names)
         self.assertEqual(module.inner_attn_ln.eps, 1e-6)
@@ -661,7 +615,8 @@ class ModuleTest(unittest.TestCase):
             return [(name, tuple(parameter.shape)) for name, parameter in module.named_parameters()]
 
         for subln in (False, True):
-            theirs, ours = PublishedParameters(64, subln), LongNetAttention(64, 4, [8, 16], [1, 2], subln=subln)
+            theirs = published.DilatedAttention(published.arguments(), 64, 4, subln=subln)
+            ours = LongNetAttention(64, 4, [8, 16], [1, 2], subln=subln)
             self.assertEqual(shapes(ours), shapes(theirs))
             ours.load_state_dict(theirs.state_dict())
             optimizers = [torch.optim.AdamW(module.parameters(), lr=0.1) for module in (theirs, ours)]

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`pip install .` in a clean virtual environment: the wheel brings its library along and finds it."""
+"""packaging/build_wheel.sh: its wheel in a new virtual environment, without CUDA and PyTorch."""
 
 import os
+import pathlib
 import subprocess
 import sys
 import tempfile
@@ -9,19 +10,46 @@ import unittest
 
 import tap
 
-SOURCE = os.environ["ANNULUS_SOURCE"]
-# What is not under test here and takes long.
-OPTIONS = ["-Csetup-args=-Dcuda=disabled", "-Csetup-args=-Dmpi=disabled"]
+SOURCE = pathlib.Path(os.environ["ANNULUS_SOURCE"])
 # Nothing of the build directory's package may be seen.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "LD_LIBRARY_PATH")}
+ENVIRONMENT["PYTHONS"] = sys.executable  # build_wheel.sh is to make one wheel
 
 LOADED = """
 import annulus, pathlib
-import annulus._capi
 print(annulus.__version__)
 print(*sorted({line.split()[-1] for line in open("/proc/self/maps") if "libannulus" in line}))
 print(pathlib.Path(annulus.__file__).parent)
 print((pathlib.Path(annulus.__file__).parent / "py.typed").exists())
+"""
+
+NO_CUDA = """
+import annulus
+print(annulus.device_count("cpu"), annulus.device_count("cuda"))
+try:
+    annulus.Context([(16, 1)], device="cuda")
+except annulus.UnsupportedError as error:
+    print(error)
+"""
+
+RANKS = """
+import threading
+import annulus, numpy as np
+x = np.random.default_rng(1).standard_normal((1, 64, 2, 8), dtype=np.float32)
+config = annulus.Config([(16, 1), (64, 4)], causal=True)
+whole = annulus.Context(config).forward(x, x, x)[0]
+parts = [None, None]
+
+def attend(rank, comm):
+    shard = np.ascontiguousarray(x[:, 32 * rank : 32 * rank + 32])
+    parts[rank] = annulus.Context(config, comm=comm).forward(shard, shard, shard)[0]
+
+threads = [threading.Thread(target=attend, args=end) for end in enumerate(annulus.Comm.local(2))]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+np.testing.assert_allclose(np.concatenate(parts, axis=1), whole, atol=1e-6)
 """
 
 
@@ -29,31 +57,56 @@ def run(*command, **options):
     return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, **options)
 
 
-class WheelTest(unittest.TestCase):
-    def test_wheel(self):
-        with tempfile.TemporaryDirectory() as directory:
-            if run(sys.executable, "-m", "venv", f"{directory}/venv").returncode:
-                self.skipTest("needs python3-venv")
-            python = f"{directory}/venv/bin/python"
-            # Older versions of pip know no repeated settings.
-            if run(python, "-m", "pip", "install", "--quiet", "--retries", "1", "--upgrade", "pip").returncode:
-                self.skipTest("needs PyPI")
-            settings = [*OPTIONS, f"-Cbuild-dir={directory}/build"]
-            installed = run(python, "-m", "pip", "install", "--quiet", *settings, SOURCE)
-            self.assertEqual(installed.returncode, 0, installed.stderr[-4000:])
+def new_environment(directory):
+    """The python of a new virtual environment with NumPy."""
+    if run(sys.executable, "-m", "venv", directory / "venv").returncode:
+        tap.skip_all("needs python3-venv")
+    python = directory / "venv/bin/python"
+    if run(python, "-m", "pip", "install", "--quiet", "--retries", "1", "numpy").returncode:
+        tap.skip_all("needs PyPI")
+    return python
 
-            version, library, package, typed = run(python, "-c", LOADED, check=True, cwd=directory).stdout.splitlines()
-            self.assertTrue(package.startswith(f"{directory}/venv/lib/"), package)
-            self.assertEqual(os.path.dirname(os.path.dirname(library)), os.path.dirname(package))
-            self.assertEqual(typed, "True")
-            example = os.path.join(SOURCE, "bindings/python/examples/small_job.py")
-            printed = run(python, example, check=True, cwd=directory).stdout
-            self.assertEqual(printed, run(os.environ["ANNULUS_SMALL_JOB"], check=True).stdout)
-            self.assertIn(
-                f"libannulus {version}\n",
-                run(python, "-m", "pip", "list", "--format", "freeze", check=True).stdout.replace("==", " "),
-            )
+
+class WheelTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        built = run("sh", SOURCE / "packaging/build_wheel.sh", scratch / "wheels", "-Dcuda=disabled")
+        if built.returncode:
+            raise RuntimeError((built.stdout + built.stderr)[-4000:])
+        (cls.wheel,) = (scratch / "wheels").iterdir()
+        run(python, "-m", "pip", "install", "--quiet", "--no-index", cls.wheel, check=True)
+
+    def print_of(self, *command):
+        done = run(*command, cwd=scratch)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout
+
+    def test_tags(self):
+        version = f"cp{sys.version_info.major}{sys.version_info.minor}"
+        self.assertRegex(self.wheel.name, rf"^libannulus-[\d.]+-{version}-{version}-(manylinux_\w+\.?)+\.whl$")
+
+    def test_loads_its_own_library(self):
+        version, library, package, typed = self.print_of(python, "-c", LOADED).splitlines()
+        self.assertTrue(package.startswith(f"{scratch}/venv/lib/"), package)
+        self.assertEqual(os.path.dirname(os.path.dirname(library)), os.path.dirname(package))
+        self.assertEqual(typed, "True")
+        self.assertIn(f"libannulus=={version}\n", self.print_of(python, "-m", "pip", "list", "--format", "freeze"))
+
+    def test_small_job(self):
+        example = SOURCE / "bindings/python/examples/small_job.py"
+        self.assertEqual(self.print_of(python, example), self.print_of(os.environ["ANNULUS_SMALL_JOB"]))
+
+    def test_says_why_there_is_no_cuda(self):
+        counts, reason = self.print_of(python, "-c", NO_CUDA).splitlines()
+        self.assertEqual(counts, "1 0")
+        self.assertIn("this annulus was built without CUDA", reason)
+
+    def test_ranks_over_threads(self):
+        self.print_of(python, "-c", RANKS)
 
 
 if __name__ == "__main__":
-    tap.main()
+    with tempfile.TemporaryDirectory() as name:
+        scratch = pathlib.Path(name)
+        python = new_environment(scratch)
+        tap.main()

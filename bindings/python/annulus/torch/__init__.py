@@ -1,16 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dilated attention for PyTorch: a differentiable function, and modules with projections.
 
-from annulus.torch import MultiheadDilatedAttention, dilated_attention
+    from annulus.torch import MultiheadDilatedAttention, dilated_attention
 
-out = dilated_attention(q, k, v, [(2048, 1), (8192, 4)], causal=True)    # [B, N, H, D]
-attention = MultiheadDilatedAttention(512, 8, segment_lengths=[2048, 8192], dilation_rates=[1, 4])
-y, _ = attention(x, x, x)                                                # [B, N, 512]
+    out = dilated_attention(q, k, v, [(2048, 1), (8192, 4)], causal=True)    # [B, N, H, D]
+    attention = MultiheadDilatedAttention(512, 8, segment_lengths=[2048, 8192], dilation_rates=[1, 4])
+    y, _ = attention(x, x, x)                                                # [B, N, 512]
+
+    replace_longnet_attention(slide_encoder)    # of LongNet's published code, such as Prov-GigaPath's
 """
 
 from ._functional import dilated_attention
+from ._longnet import LongNetAttention
 from ._merge import merge
-from ._modules import LongNetAttention, MultiheadDilatedAttention
+from ._modules import MultiheadDilatedAttention
 from ._ranks import reconnect
+from ._replace import AttentionFound, Replacements, replace_longnet_attention
 
-__all__ = ["LongNetAttention", "MultiheadDilatedAttention", "dilated_attention", "merge", "reconnect"]
+__all__ = [
+    "AttentionFound",
+    "LongNetAttention",
+    "MultiheadDilatedAttention",
+    "Replacements",
+    "dilated_attention",
+    "merge",
+    "reconnect",
+    "replace_longnet_attention",
+]

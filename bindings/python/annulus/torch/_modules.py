@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import ast
 import math
 from typing import Any, Sequence, Tuple, Union
 
@@ -14,7 +13,7 @@ from .._arguments import flag, integer, integers
 from .._config import Config
 from .._errors import ArgumentError, UnsupportedError
 from .._shards import Shards
-from ._functional import attend, check_tensor
+from ._functional import _cast, attend, check_tensor
 
 
 def _branches(segment_lengths: Sequence[int], dilation_rates: Sequence[int]) -> list[Tuple[int, int]]:
@@ -40,6 +39,10 @@ class MultiheadDilatedAttention(nn.Module):
     process_group, shards: sequence parallelism; each rank of the group passes and gets its shard of the sequence, see
         dilated_attention(). Gradients of the parameters are each rank's part: sum them over the group.
     options: of annulus.Config: padding, key_rule, scale, engine, allow_tf32, workspace_limit, exchange.
+
+    For backward a module keeps of each position its input, q, k, v, the attention's output (E numbers each; k and v
+    kv_heads * D) and lse (num_heads float32). layer_norm adds its output and two float32; under autocast also its
+    input, in float32. Nothing is kept twice, whatever the number of branches.
     """
 
     def __init__(
@@ -65,6 +68,31 @@ class MultiheadDilatedAttention(nn.Module):
         super().__init__()
         if dropout:
             raise UnsupportedError(f"dropout is {dropout}; it must be 0: annulus has no dropout of attention weights")
+        self._set_up(embed_dim, num_heads, kv_heads, _branches(segment_lengths, dilation_rates), is_causal, options)
+        self.batch_first = batch_first
+        self.process_group = process_group
+        self.shards = shards
+
+        place = {"device": device, "dtype": dtype}
+        kv_dim = self.kv_heads * self.head_dim
+        # In the order of LongNet's published code: what is saved by order, as optimizers' states are, relies on it.
+        self.k_proj = nn.Linear(embed_dim, kv_dim, bias=bias, **place)
+        self.v_proj = nn.Linear(embed_dim, kv_dim, bias=bias, **place)
+        self.q_proj = nn.Linear(embed_dim, embed_dim, bias=bias, **place)
+        self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias, **place)
+        self.inner_attn_ln = nn.LayerNorm(embed_dim, eps=layer_norm_eps, **place) if layer_norm else None
+        self._start()
+
+    def _set_up(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        kv_heads: int | None,
+        branches: list[Tuple[int, int]],
+        is_causal: bool,
+        options: dict[str, Any],
+    ) -> None:
+        """Checks and sets what says which attention this is."""
         if "causal" in options:
             raise ArgumentError("causal is an option of annulus.Config; here it is is_causal")
         embed_dim, num_heads = integer("embed_dim", embed_dim), integer("num_heads", num_heads)
@@ -84,19 +112,11 @@ class MultiheadDilatedAttention(nn.Module):
                 f"embed_dim / num_heads is {self.head_dim}; it must be a multiple of 8 from 8 to 256"
             )
         self.is_causal = flag("is_causal", is_causal)
-        self.batch_first = batch_first
-        self.process_group = process_group
-        self.shards = shards
-        self.config = Config(_branches(segment_lengths, dilation_rates), **options)
+        self.config = Config(branches, **options)
         self._configs = tuple(self.config.replace(causal=causal) for causal in (False, True))
 
-        place = {"device": device, "dtype": dtype}
-        # In the order of LongNet's published code: what is saved by order, as optimizers' states are, relies on it.
-        self.k_proj = nn.Linear(embed_dim, kv_heads * self.head_dim, bias=bias, **place)
-        self.v_proj = nn.Linear(embed_dim, kv_heads * self.head_dim, bias=bias, **place)
-        self.q_proj = nn.Linear(embed_dim, embed_dim, bias=bias, **place)
-        self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias, **place)
-        self.inner_attn_ln = nn.LayerNorm(embed_dim, eps=layer_norm_eps, **place) if layer_norm else None
+    def _start(self) -> None:
+        """The values that the parameters of a new module have."""
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -117,10 +137,14 @@ class MultiheadDilatedAttention(nn.Module):
         key_padding_mask: Tensor | None = None,
         attn_mask: Tensor | None = None,
         need_weights: bool = False,
+        sequence_starts: Any = None,
+        sequence_lengths: Any = None,
     ) -> Tuple[Tensor, None]:
         """query, key, value [B, N, E] (key: query's, value: key's where not given) -> (output [B, N, E], None).
 
         is_causal: overrides the module's. Masks must be None and need_weights False: there are none.
+        sequence_starts, sequence_lengths: the sequences that the N rows consist of, as dilated_attention() takes them.
+            Rows of no sequence have zeros for attention; what follows it makes of them what it makes of zeros.
         """
         if key_padding_mask is not None or attn_mask is not None or need_weights:
             raise UnsupportedError(
@@ -131,7 +155,7 @@ class MultiheadDilatedAttention(nn.Module):
         for name, rows in (("query", query), ("key", key), ("value", value)):
             self._check(name, rows, query)
         causal = self.is_causal if is_causal is None else flag("is_causal", is_causal)
-        return self._attend(query, key, value, causal), None
+        return self._attend(query, key, value, causal, sequence_starts, sequence_lengths), None
 
     def _check(self, name: str, rows: Any, query: Tensor) -> None:
         check_tensor(name, rows)
@@ -155,138 +179,35 @@ class MultiheadDilatedAttention(nn.Module):
         """[N, B, heads, D] with its first axes exchanged, and back again, where the module has B second."""
         return rows if self.batch_first or rows.dim() < 4 else rows.transpose(0, 1)
 
-    def _attend(self, query: Tensor, key: Tensor, value: Tensor, causal: bool) -> Tensor:
-        q = self._heads(self.q_proj(query), self.num_heads)
-        k = self._heads(self.k_proj(key), self.kv_heads)
-        v = self._heads(self.v_proj(value), self.kv_heads)
-        config = self._configs[1 if causal else 0]
-        out, _ = attend(q, k, v, config._text, process_group=self.process_group, shards=self.shards)
-        out = self._batch_first(out).flatten(-2)
+    def _attend(
+        self, query: Tensor, key: Tensor, value: Tensor, causal: bool, starts: Any = None, lengths: Any = None
+    ) -> Tensor:
+        # Under autocast each projection would make a copy of its own in autocast's dtype, and keep it for backward.
+        (rows,) = _cast(query)
+        key_rows = rows if key is query else _cast(key)[0]
+        value_rows = rows if value is query else key_rows if value is key else _cast(value)[0]
+        q = self._heads(self.q_proj(rows), self.num_heads)
+        k = self._heads(self.k_proj(key_rows), self.kv_heads)
+        v = self._heads(self.v_proj(value_rows), self.kv_heads)
+        out = self._batch_first(self._attention(q, k, v, causal, starts, lengths)).flatten(-2)
         if self.inner_attn_ln is not None:
-            out = self.inner_attn_ln(out.to(self.inner_attn_ln.weight.dtype))  # under autocast they differ
+            weight = getattr(self.inner_attn_ln, "weight", None)
+            out = self.inner_attn_ln(out if weight is None else out.to(weight.dtype))  # under autocast they differ
         return self.out_proj(out)
 
+    def _attention(self, q: Tensor, k: Tensor, v: Tensor, causal: bool, starts: Any, lengths: Any) -> Tensor:
+        out, _ = attend(
+            q,
+            k,
+            v,
+            self._configs[1 if causal else 0]._text,
+            process_group=self.process_group,
+            shards=self.shards,
+            sequence_starts=starts,
+            sequence_lengths=lengths,
+        )
+        return out
+
     def extra_repr(self) -> str:
+        """The sizes and the config, for print()."""
         return f"embed_dim={self.embed_dim}, num_heads={self.num_heads}, kv_heads={self.kv_heads}, {self.config!r}"
-
-
-class LongNetAttention(MultiheadDilatedAttention):
-    """The attention of LongNet's published code (torchscale's DilatedAttention): the same parameters, by name, shape
-    and order (k_proj, v_proj, q_proj, out_proj, and inner_attn_ln with subln), so that checkpoints and optimizers'
-    states load, and the same outputs, but where a dilation r does not divide its segment length w and the sequence has
-    more than w positions: there that code puts rows in wrong places, and the outputs here are those of LongNet's
-    definition. (Prov-GigaPath's fine-tuning script has such a branch, 23170:4: outputs differ from 23,170 tiles on.)
-
-    segment_length, dilated_ratio: a list of each, as in that code's configuration.
-    subln: normalise before the output projection. layernorm_eps: its epsilon.
-    dropout: of attention weights, which that code has in training only; so where it is not 0, the module works in
-        eval() mode alone.
-    padding: "zero_keys" as that code pads, or "exact".
-
-    The other arguments as MultiheadDilatedAttention. Where that code's gradient treats the mixing weights of the
-    branches as constants, the gradient here is the true derivative.
-    """
-
-    def __init__(
-        self,
-        embed_dim: int,
-        num_heads: int,
-        segment_length: Sequence[int],
-        dilated_ratio: Sequence[int],
-        *,
-        subln: bool = True,
-        layernorm_eps: float = 1e-5,
-        dropout: float = 0.0,
-        padding: str = "zero_keys",
-        **others: Any,
-    ) -> None:
-        super().__init__(
-            embed_dim,
-            num_heads,
-            segment_length,
-            dilated_ratio,
-            layer_norm=subln,
-            layer_norm_eps=layernorm_eps,
-            padding=padding,
-            **others,
-        )
-        self.dropout = dropout
-
-    @classmethod
-    def from_args(
-        cls,
-        args: Any,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        self_attention: bool = False,
-        encoder_decoder_attention: bool = False,
-        subln: bool = False,
-    ) -> LongNetAttention:
-        """Takes what torchscale's DilatedAttention takes, so that it can stand in its place in a model's code.
-
-        args: an object with segment_length and dilated_ratio (lists, or strings of lists) and layernorm_eps.
-        """
-        for name in ("multiway", "xpos_rel_pos"):
-            if getattr(args, name, False):
-                raise UnsupportedError(f"{name} of args is set; it is not supported")
-        if encoder_decoder_attention:
-            raise UnsupportedError("encoder_decoder_attention is set; only self-attention is supported")
-        lengths, rates = (_list(args, name) for name in ("segment_length", "dilated_ratio"))
-        group = None
-        if getattr(args, "seq_parallel", False):
-            import torch.distributed as dist
-
-            group = dist.group.WORLD if dist.is_initialized() and dist.get_world_size() > 1 else None
-        return cls(
-            embed_dim,
-            num_heads,
-            lengths,
-            rates,
-            subln=subln and self_attention,
-            layernorm_eps=getattr(args, "layernorm_eps", 1e-5),
-            dropout=dropout,
-            process_group=group,
-        )
-
-    def forward(  # type: ignore[override]
-        self,
-        query: Tensor,
-        key: Tensor | None = None,
-        value: Tensor | None = None,
-        incremental_state: Any = None,
-        key_padding_mask: Tensor | None = None,
-        attn_mask: Tensor | None = None,
-        rel_pos: Tensor | None = None,
-        is_first_step: bool = False,
-        is_causal: bool | None = None,
-    ) -> Tuple[Tensor, None]:
-        """query, key, value [B, N, E] -> (output [B, N, E], None), by the published module's argument names.
-
-        key_padding_mask: has no effect, as in the published module. incremental_state, attn_mask and rel_pos must be
-            None.
-        """
-        for name, argument in (
-            ("incremental_state", incremental_state),
-            ("attn_mask", attn_mask),
-            ("rel_pos", rel_pos),
-        ):
-            if argument is not None:
-                raise UnsupportedError(f"{name} is given; it must be None")
-        if self.dropout and self.training:
-            raise UnsupportedError(
-                f"dropout is {self.dropout} and the module is in training mode; annulus has no dropout of attention "
-                "weights: set dropout = 0, or call eval()"
-            )
-        return super().forward(query, key, value, is_causal)
-
-
-def _list(args: Any, name: str) -> Sequence[int]:
-    """A list of numbers in a configuration, or a string of one."""
-    numbers = getattr(args, name, None)
-    if isinstance(numbers, str):
-        try:
-            numbers = ast.literal_eval(numbers)
-        except (SyntaxError, ValueError):
-            pass  # integers() refuses it
-    return integers(f"{name} of args", numbers)

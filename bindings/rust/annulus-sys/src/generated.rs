@@ -4,10 +4,13 @@
 use std::marker::{PhantomData, PhantomPinned};
 use std::os::raw::{c_char, c_int, c_void};
 
+/// The first number of the headers' version; ABI.md says when each grows.
 pub const ANNULUS_VERSION_MAJOR: c_int = 0;
 
+/// The second number.
 pub const ANNULUS_VERSION_MINOR: c_int = 1;
 
+/// The third number.
 pub const ANNULUS_VERSION_PATCH: c_int = 0;
 
 /// major * 1,000,000 + minor * 1,000 + patch: numbers that compare as versions do.
@@ -15,6 +18,7 @@ pub const ANNULUS_VERSION: c_int = 1000;
 
 /// Later versions append values: treat a value you do not know as an error.
 pub type annulus_status = i32;
+/// the call did what it is for
 pub const ANNULUS_OK: annulus_status = 0;
 /// an argument is not what the function's comment allows
 pub const ANNULUS_ERROR_ARGUMENT: annulus_status = 1;
@@ -39,8 +43,11 @@ pub const ANNULUS_ERROR_WORKSPACE: annulus_status = 10;
 /// another rank could not do its part; nothing was written, and the communicator stays usable
 pub const ANNULUS_ERROR_DECLINED: annulus_status = 11;
 
+/// The type of a tensor's elements.
 pub type annulus_dtype = i32;
+/// IEEE binary64, C's double
 pub const ANNULUS_FLOAT64: annulus_dtype = 1;
+/// IEEE binary32, C's float
 pub const ANNULUS_FLOAT32: annulus_dtype = 2;
 /// 1 sign, 8 exponent, 7 fraction bits
 pub const ANNULUS_BFLOAT16: annulus_dtype = 3;
@@ -55,9 +62,9 @@ pub const ANNULUS_FLOAT16: annulus_dtype = 4;
 /// LSE and its gradient:           rank 3, [B, H, N], any strides; float32, or float64 when Q is float64.
 /// ```
 ///
-/// `data` must be aligned to the element's size. Inputs may overlap one another and may repeat rows (stride 0). The
-/// elements of an output must be distinct, and no output may overlap an input or another output; tensors of equal
-/// strides may interleave (a packed \[B, N, 3, H, D\] buffer of dQ, dK and dV is legal).
+/// `data` must be aligned to the size of an element of `dtype`. Inputs may overlap one another and may repeat rows
+/// (stride 0). The elements of an output must be distinct, and no output may overlap an input or another output; tensors
+/// of equal strides may interleave (a packed \[B, N, 3, H, D\] buffer of dQ, dK and dV is legal).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct annulus_tensor {
@@ -68,6 +75,7 @@ pub struct annulus_tensor {
     pub stride: [i64; 4],
 }
 
+/// Which keys each query attends to, and how the work is to be done.
 #[repr(C)]
 pub struct annulus_config {
     _data: [u8; 0],
@@ -178,20 +186,25 @@ pub const fn ANNULUS_BRANCH_INIT(segment_length: i64, dilation: i64) -> annulus_
 /// the query rule `residue`, it counts a shard whole. Where it takes more than 2^21 steps (attention.h) to find that
 /// out, as it can with thousands of ranks of unequal shards, `auto` is `ring`.
 pub type annulus_exchange = i32;
+/// one of the two, as said above (default)
 pub const ANNULUS_EXCHANGE_AUTO: annulus_exchange = 0;
 /// in ranks - 1 hops: memory for the rows of two ranks at a time
 pub const ANNULUS_EXCHANGE_RING: annulus_exchange = 1;
 /// all at once: memory for all rows that the rank's queries attend to
 pub const ANNULUS_EXCHANGE_GATHER: annulus_exchange = 2;
 
+/// A config bound to a device, with what calls have in common.
 #[repr(C)]
 pub struct annulus_context {
     _data: [u8; 0],
     _marker: PhantomData<(*mut u8, PhantomPinned)>,
 }
 
+/// A kind of device.
 pub type annulus_device = i32;
+/// the CPUs that the process may run on: one device
 pub const ANNULUS_DEVICE_CPU: annulus_device = 1;
+/// an NVIDIA GPU
 pub const ANNULUS_DEVICE_CUDA: annulus_device = 2;
 
 /// Where a context takes the workspace of a call from, when no workspace is set.
@@ -282,7 +295,9 @@ pub const ANNULUS_MAX_MERGE_PARTS: c_int = 48;
 
 /// The two passes, for questions about their cost.
 pub type annulus_pass = i32;
+/// annulus_forward()
 pub const ANNULUS_PASS_FORWARD: annulus_pass = 1;
+/// annulus_backward()
 pub const ANNULUS_PASS_BACKWARD: annulus_pass = 2;
 
 /// A length in annulus_problem: as far as the rows go.
@@ -355,13 +370,15 @@ pub const ANNULUS_PROBLEM_INIT: annulus_problem = annulus_problem {
 /// pairs counts (query, key) pairs over batch, heads and branches: a key that several branches give a query is counted
 /// for each of them, whatever the key rule. It is exact, but for one case: in the Hilbert order
 /// with a query window, or causal with the query rule `every`, positions are taken as evenly spread over the segment.
-/// flops are 4 * pairs * D forward and 10 * pairs * D backward (a multiplication and an addition are two).
+/// In flops a multiplication and an addition are two.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct annulus_estimate {
     pub size: usize,
     pub pairs: f64,
+    /// 4 * pairs * D
     pub forward_flops: f64,
+    /// 10 * pairs * D
     pub backward_flops: f64,
     /// Q, K, V, O and LSE of the windows
     pub tensor_bytes: u64,
@@ -390,6 +407,7 @@ pub const ANNULUS_ESTIMATE_INIT: annulus_estimate = annulus_estimate {
     plan_bytes: 0,
 };
 
+/// In place of a branch's index: all of the config.
 pub const ANNULUS_ALL_BRANCHES: c_int = -1;
 
 /// One rank's end of a communicator.
@@ -437,7 +455,9 @@ pub struct annulus_nccl_id {
 pub struct annulus_traffic {
     /// sizeof(annulus_traffic)
     pub size: usize,
+    /// to all other ranks together
     pub sent_bytes: u64,
+    /// from all other ranks together
     pub received_bytes: u64,
 }
 
@@ -449,8 +469,8 @@ pub const ANNULUS_TRAFFIC_INIT: annulus_traffic = annulus_traffic {
 
 /// What a problem costs one of several ranks. Set `size` to sizeof(annulus_rank_estimate) before the call, best by
 /// ANNULUS_RANK_ESTIMATE_INIT. Exact: a run needs, sends and receives these bytes. Where processes of one host share a
-/// communicator over NCCL, that keeps besides, on each device, what one exchange of the largest call so far sends: no
-/// more than the bytes sent here.
+/// communicator over NCCL, that keeps besides, on each device, room for what has been sent to each rank at once at most,
+/// which for one problem is no more than the bytes sent here, rounded up to 2 MiB.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct annulus_rank_estimate {
@@ -463,9 +483,11 @@ pub struct annulus_rank_estimate {
     pub backward_workspace_bytes: u64,
     /// rows of K and V
     pub forward_sent_bytes: u64,
+    /// the same, from the others
     pub forward_received_bytes: u64,
     /// rows of K and V to those that attend to them, dK and dV back to the owners
     pub backward_sent_bytes: u64,
+    /// the same, from the others
     pub backward_received_bytes: u64,
 }
 
@@ -911,10 +933,14 @@ extern "C" {
     ) -> annulus_status;
 
     /// Makes a communicator over the processes of an MPI communicator, in \*comm. Collective over it. mpi_comm points to an
-    /// MPI_Comm of the MPI library that annulus was built with; annulus duplicates it, and MPI must be initialised until the
-    /// annulus communicator is destroyed. Only the calling thread calls MPI: MPI_THREAD_SINGLE is enough where it is the
-    /// main one. MPI's duplication cannot be given up: it waits for the other processes as long as MPI does, and options'
-    /// creation_timeout has no effect.
+    /// MPI_Comm of the MPI library that annulus's part for MPI is linked with; annulus duplicates it, and MPI must be
+    /// initialised until the annulus communicator is destroyed. Only the calling thread calls MPI: MPI_THREAD_SINGLE is
+    /// enough where it is the main one. MPI's duplication cannot be given up: it waits for the other processes as long as
+    /// MPI does, and options' creation_timeout has no effect.
+    ///
+    /// That part is the file libannulus-mpi.so.0, found and loaded as the one for CUDA is (annulus_device_count()), by the
+    /// first call of this function or of annulus_build_info(). Where the process has another MPI library as well, which the
+    /// part's calls would reach or in which MPI is initialised, the MPI_Comm may be of that one, and is refused.
     ///
     /// What MPI does by itself when a process dies is not annulus's to change. Open MPI's mpirun ends all processes then,
     /// unless it is called with --enable-recovery; only with that do the others' calls return. They return late where Open
@@ -925,7 +951,8 @@ extern "C" {
     /// allocator gave is not released, and a workspace of the caller must stay.
     ///
     /// ANNULUS_ERROR_ARGUMENT: comm or mpi_comm is NULL, MPI is not initialised, or options are not as above.
-    /// ANNULUS_ERROR_UNSUPPORTED: annulus was built without MPI. ANNULUS_ERROR_MPI: an MPI call failed. Since 0.1.0.
+    /// ANNULUS_ERROR_UNSUPPORTED: annulus's part for MPI cannot be loaded, or the process has another MPI library, as above.
+    /// ANNULUS_ERROR_MPI: an MPI call failed. Since 0.1.0.
     pub fn annulus_comm_create_mpi(
         comm: *mut *mut annulus_comm,
         mpi_comm: *const c_void,

@@ -239,6 +239,18 @@ impl Config {
     }
 
     /// Begins with the config of Prov-GigaPath's slide encoder: its branches, zero-key padding, not causal.
+    ///
+    /// ```
+    /// # use annulus::{attention, Config, TensorRef};
+    /// # fn main() -> annulus::Result<()> {
+    /// # let tiles = 50;
+    /// # let q = vec![0.5f32; (tiles + 1) * 16 * 48];
+    /// # let (k, v) = (q.clone(), q.clone());
+    /// let rows = |numbers| TensorRef::new(numbers, &[1, tiles + 1, 16, 48]);
+    /// let result = attention(&rows(&q)?, &rows(&k)?, &rows(&v)?, &Config::gigapath().build()?)?;
+    /// # assert_eq!(result.out.len(), q.len());
+    /// # Ok(()) }
+    /// ```
     pub fn gigapath() -> ConfigBuilder {
         let mut handle = ptr::null_mut();
         let made = check(unsafe { sys::annulus_config_create_gigapath(&mut handle) });

@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The attention module of LongNet's published code."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import types
+from typing import Any, Literal, Sequence, Tuple
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from .._arguments import integers
+from .._config import Config
+from .._errors import ArgumentError, UnsupportedError
+from ._functional import _untraced, attend
+from ._merge import merge
+from ._modules import MultiheadDilatedAttention, _branches
+
+
+class LongNetAttention(MultiheadDilatedAttention):
+    """The attention of LongNet's published code (torchscale's DilatedAttention): the same parameters, by name, shape,
+    order and first values (with one seed), so that checkpoints and optimizers' states load, and the same outputs, but
+    where a dilation r does not divide its segment length w and the sequence has more than w positions: there that code
+    puts rows in wrong places, and the outputs here are those of LongNet's definition. (Prov-GigaPath's fine-tuning
+    script has such a branch, 23170:4: outputs differ where there are more positions than 23,170.)
+
+    segment_length, dilated_ratio: a list of each, as in that code's configuration.
+    subln: normalise before the output projection. layernorm_eps: its epsilon.
+    dropout: of attention weights, which annulus does not have; so where it is not 0, the module works in eval() mode
+        alone, without it.
+    padding: "zero_keys" as that code pads, or "exact".
+    misplaced_rows: None; or "as published", for weights whose outputs must be those of that code: rows come to the
+        places where it has them. Such a branch is then computed by itself, on padded copies of q, k and v; not with
+        process_group, "exact" padding or several sequences in a call.
+
+    The other arguments as MultiheadDilatedAttention. So is what is kept of each position for backward: the input, q, k,
+    v, the attention's output and with subln the normalised one, embed_dim numbers each in the dtype of q; num_heads
+    float32 of lse, and with subln two more; under autocast with subln also the norm's input in float32. Nothing is kept
+    twice. Where that code's gradient treats the mixing weights of the branches as constants, the gradient here is the
+    true derivative.
+
+    args, scaling, self_attention, encoder_decoder_attention, xpos: attributes as that code's module has them.
+    misplaced_beyond: how many positions a sequence may have before that code misplaces rows; None: any number.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        segment_length: Sequence[int],
+        dilated_ratio: Sequence[int],
+        *,
+        subln: bool = True,
+        layernorm_eps: float = 1e-5,
+        dropout: float = 0.0,
+        padding: str = "zero_keys",
+        misplaced_rows: Literal["as published"] | None = None,
+        **others: Any,
+    ) -> None:
+        super().__init__(
+            embed_dim,
+            num_heads,
+            segment_length,
+            dilated_ratio,
+            layer_norm=subln,
+            layer_norm_eps=layernorm_eps,
+            padding=padding,
+            **others,
+        )
+        self.args: Any = types.SimpleNamespace(
+            segment_length=[*segment_length], dilated_ratio=[*dilated_ratio], layernorm_eps=layernorm_eps
+        )
+        self.scaling = self.head_dim**-0.5 if self.config.scale is None else self.config.scale
+        self.self_attention = True
+        self.encoder_decoder_attention = False
+        self.xpos = None
+        self.dropout = dropout
+        self._set_misplaced_rows(misplaced_rows)
+
+    @classmethod
+    def from_args(
+        cls,
+        args: Any,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        self_attention: bool = False,
+        encoder_decoder_attention: bool = False,
+        subln: bool = False,
+        *,
+        misplaced_rows: Literal["as published"] | None = None,
+    ) -> LongNetAttention:
+        """Takes what torchscale's DilatedAttention takes, so that it can stand in its place in a model's code.
+
+        args: an object with segment_length and dilated_ratio (lists, or strings of lists) and layernorm_eps.
+        """
+        module = cls(
+            embed_dim,
+            num_heads,
+            *branches_of_args(args, encoder_decoder_attention),
+            subln=subln and self_attention,
+            layernorm_eps=getattr(args, "layernorm_eps", 1e-5),
+            dropout=dropout,
+            process_group=group_of_args(args),
+            misplaced_rows=misplaced_rows,
+        )
+        module.args = args
+        return module
+
+    @classmethod
+    def _in_place_of(
+        cls, published: Any, misplaced_rows: Literal["as published"] | None, dropout: float
+    ) -> LongNetAttention:
+        """A module with all attributes, submodules and hooks of a published one: theirs, no copies."""
+        module = cls.__new__(cls)
+        module.__dict__.update(published.__dict__)
+        branches = _branches(*branches_of_args(published.args, getattr(published, "encoder_decoder_attention", False)))
+        width: Any = getattr(published, "embed_dim", None)
+        module._set_up(width, published.num_heads, None, branches, False, {"padding": "zero_keys"})
+        module.batch_first = True
+        module.process_group = group_of_args(published.args)
+        module.shards = None
+        module.dropout = dropout
+        if not hasattr(module, "inner_attn_ln"):
+            module.inner_attn_ln = None
+        module._set_misplaced_rows(misplaced_rows)
+        return module
+
+    def _start(self) -> None:
+        """As that code's, whose constructor calls reset_parameters() nowhere."""
+
+    def _set_misplaced_rows(self, misplaced_rows: Literal["as published"] | None) -> None:
+        check_misplaced_rows(misplaced_rows)
+        if misplaced_rows and self.config.padding != "zero_keys":
+            raise ArgumentError(f"padding is {self.config.padding!r}; with misplaced_rows it must be 'zero_keys'")
+        if misplaced_rows and self.process_group is not None:
+            raise UnsupportedError("misplaced_rows is 'as published' with a process group; leave one of them out")
+        self.misplaced_rows = misplaced_rows
+        branches = [(branch.segment_length, branch.dilation) for branch in self.config.branches]
+        self.misplaced_beyond = min((w for w, r in branches if w % r), default=None)
+
+    def forward(  # type: ignore[override]
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        incremental_state: Any = None,
+        key_padding_mask: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+        rel_pos: Tensor | None = None,
+        is_first_step: bool = False,
+        is_causal: bool | None = None,
+        *,
+        sequence_starts: Any = None,
+        sequence_lengths: Any = None,
+    ) -> Tuple[Tensor, None]:
+        """query, key, value [B, N, E] -> (output [B, N, E], None), by the published module's argument names.
+
+        key_padding_mask: has no effect, as in the published module. incremental_state, attn_mask and rel_pos must be
+            None.
+        sequence_starts, sequence_lengths: as MultiheadDilatedAttention's. The published module has neither.
+        """
+        for name, argument in (
+            ("incremental_state", incremental_state),
+            ("attn_mask", attn_mask),
+            ("rel_pos", rel_pos),
+        ):
+            if argument is not None:
+                raise UnsupportedError(f"{name} is given; it must be None")
+        if self.dropout and self.training:
+            raise UnsupportedError(
+                f"dropout is {self.dropout} and the module is in training mode; annulus has no dropout of attention "
+                "weights: set dropout = 0, or call eval()"
+            )
+        return super().forward(
+            query, key, value, is_causal, sequence_starts=sequence_starts, sequence_lengths=sequence_lengths
+        )
+
+    def _attention(self, q: Tensor, k: Tensor, v: Tensor, causal: bool, starts: Any, lengths: Any) -> Tensor:
+        if self.misplaced_rows:
+            if starts is not None or lengths is not None:
+                raise UnsupportedError(
+                    "sequence_starts and sequence_lengths with misplaced_rows; leave one of them out"
+                )
+            if self.misplaced_beyond is not None and q.shape[-3] > self.misplaced_beyond:
+                out: Tensor = _attend_as_published(q, k, v, self._configs[1 if causal else 0])
+                return out
+        return super()._attention(q, k, v, causal, starts, lengths)
+
+
+def check_misplaced_rows(misplaced_rows: Any) -> None:
+    if misplaced_rows not in (None, "as published"):
+        raise ArgumentError(f"misplaced_rows is {misplaced_rows!r}; it must be None or 'as published'")
+
+
+def branches_of_args(args: Any, encoder_decoder_attention: bool) -> Tuple[Sequence[int], Sequence[int]]:
+    """The segment lengths and dilations in a configuration of the published code."""
+    for name in ("multiway", "xpos_rel_pos"):
+        if getattr(args, name, False):
+            raise UnsupportedError(f"{name} of args is set; it is not supported")
+    if encoder_decoder_attention:
+        raise UnsupportedError("encoder_decoder_attention is set; only self-attention is supported")
+    return _list(args, "segment_length"), _list(args, "dilated_ratio")
+
+
+def group_of_args(args: Any) -> Any:
+    """The ranks over which the published code would share the sequence; None where there is one."""
+    if not getattr(args, "seq_parallel", False):
+        return None
+    import torch.distributed as dist
+
+    return dist.group.WORLD if dist.is_initialized() and dist.get_world_size() > 1 else None
+
+
+def _list(args: Any, name: str) -> Sequence[int]:
+    """A list of numbers in a configuration, or a string of one."""
+    numbers = getattr(args, name, None)
+    if isinstance(numbers, str):
+        try:
+            numbers = ast.literal_eval(numbers)
+        except (SyntaxError, ValueError):
+            pass  # integers() refuses it
+    return integers(f"{name} of args", numbers)
+
+
+# --- Rows where the published code has them
+
+
+@functools.lru_cache(maxsize=64)
+def _parts(config: Config, length: int) -> Tuple[str | None, Tuple[Tuple[int, int, str], ...]]:
+    """The text of a config with the branches whose rows are in their places (None: there are none); and of each other
+    branch its segment length, that of its padded segments and the text of a config for these."""
+    right, wrong = [], []
+    for branch in config.branches:
+        w, r = branch.segment_length, branch.dilation
+        if w < length and w % r:
+            padded = -(-w // r) * r
+            wrong.append((w, padded, config.replace(branches=[(padded, r)])._text))
+        else:
+            right.append(branch)
+    return config.replace(branches=right)._text if right else None, tuple(wrong)
+
+
+@_untraced
+def _attend_as_published(q: Tensor, k: Tensor, v: Tensor, config: Config) -> Tensor:
+    """The published code lengthens each segment by zeros, to a multiple of r, and leaves the zeros' rows in when it
+    puts the segments together again: they push all later rows back, and the last ones out. So the rows of such a branch
+    are the first ones of the same attention over lengthened segments."""
+    length = q.shape[-3]
+    right, wrong = _parts(config, length)
+    results = [] if right is None else [attend(q, k, v, right)]
+    for w, padded, text in wrong:
+        segments = -(-length // w)
+
+        def lengthened(rows: Tensor) -> Tensor:
+            whole = F.pad(rows, (0, 0, 0, 0, 0, segments * w - length)).unflatten(-3, (segments, w))
+            return F.pad(whole, (0, 0, 0, 0, 0, padded - w)).flatten(-4, -3)
+
+        out, lse = attend(lengthened(q), lengthened(k), lengthened(v), text)
+        results.append((out.narrow(-3, 0, length), lse.narrow(-1, 0, length)))
+    outs, lses = zip(*results)
+    return merge(outs, lses)[0]

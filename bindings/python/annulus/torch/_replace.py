@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""LongNetAttention in the place of a model's attention modules of LongNet's published code."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Dict, List, Literal, Tuple
+
+from torch import nn
+
+from .._errors import ArgumentError, Error, UnsupportedError
+from ._longnet import LongNetAttention, check_misplaced_rows
+
+_PROJECTIONS = ("k_proj", "v_proj", "q_proj", "out_proj")
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionFound:
+    """An attention module of a model.
+
+    name: as named_modules() says it. kind: the name of its class.
+    replaced: whether LongNetAttention stands in its place (in a dry run: would stand there).
+    note: why not; or what to know where it does, else "".
+    """
+
+    name: str
+    kind: str
+    replaced: bool
+    note: str
+
+    def __str__(self) -> str:
+        words = f"{self.name or '(the model)'}: {self.kind} {'replaced' if self.replaced else 'left as it is'}"
+        return f"{words}; {self.note}" if self.note else words
+
+
+class Replacements:
+    """What replace_longnet_attention() found, module by module.
+
+    found: an AttentionFound for each, in the model's order. str() has a line for each.
+    """
+
+    found: Tuple[AttentionFound, ...]
+
+    def __init__(self, found: List[AttentionFound], places: List[Tuple[nn.Module, str, nn.Module, nn.Module]]) -> None:
+        self.found = tuple(found)
+        self._places = places  # what holds it, under which name, the published module, and ours
+
+    @property
+    def replaced(self) -> List[str]:
+        """The names of the modules that ours stand for, or would after a dry run."""
+        return [one.name for one in self.found if one.replaced]
+
+    @property
+    def left(self) -> List[str]:
+        """The names of the modules that stay as they are."""
+        return [one.name for one in self.found if not one.replaced]
+
+    def undo(self) -> None:
+        """Puts the published modules back, with the parameters that they share with those in their place. ArgumentError
+        where something else stands there now; nothing is changed then. After a dry run, or the second time: nothing."""
+        for holder, name, _, ours in self._places:
+            now = holder._modules.get(name)
+            if now is not ours:
+                raise ArgumentError(
+                    f"{name} of a {type(holder).__name__} is a {type(now).__name__} by now, no longer what "
+                    "replace_longnet_attention() put there; it cannot be undone"
+                )
+        for holder, name, published, ours in self._places:
+            published.training = ours.training
+            holder._modules[name] = published
+        self._places = []
+
+    def __str__(self) -> str:
+        lines = [str(one) for one in self.found]
+        return "\n".join(lines or ["no attention module of LongNet's published code"])
+
+    def __repr__(self) -> str:
+        return f"<Replacements: {len(self.replaced)} replaced, {len(self.left)} left>"
+
+
+def replace_longnet_attention(
+    model: nn.Module, *, misplaced_rows: Literal["as published"] | None = None, dry_run: bool = False
+) -> Replacements:
+    """Puts a LongNetAttention in the place of every attention module of LongNet's published code in a model.
+
+        print(replace_longnet_attention(model))
+
+    They are known by what they have, whichever copy of torchscale they come from: k_proj, v_proj, q_proj, out_proj,
+    num_heads, args with segment_length and dilated_ratio, and dense_to_sparse() or a class that calls itself dilated.
+    What stands in their place has their very submodules, parameters, hooks and attributes, so state_dict() and
+    optimizers do not see a difference. A module that cannot be replaced is left as it is, and the result says why.
+
+    misplaced_rows: of LongNetAttention.
+    dry_run: change nothing, only say what would be done.
+
+    Wrappers (DDP, FSDP, checkpointing) may be put around before or after; torch.compile of an attention module by
+    itself and fully_shard() of one come after. Returns Replacements, whose undo() takes everything back.
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model is a {type(model).__name__}; it must be a torch.nn.Module")
+    check_misplaced_rows(misplaced_rows)
+    found: List[AttentionFound] = []
+    places: List[Tuple[nn.Module, str, nn.Module, nn.Module]] = []
+    made: Dict[nn.Module, LongNetAttention] = {}  # a module may have several places
+    modules = dict(model.named_modules(remove_duplicate=False))
+    for name, module in modules.items():
+        if not _is_published(module):
+            continue
+        parent, _, child = name.rpartition(".")
+        try:
+            if not name:
+                raise UnsupportedError("it is the model itself; put what holds it here")
+            ours = made.get(module) or _made(module, child, misplaced_rows)
+        except (Error, TypeError) as error:
+            found.append(AttentionFound(name, type(module).__name__, False, str(error)))
+            continue
+        made[module] = ours
+        found.append(AttentionFound(name, type(module).__name__, True, _note(ours)))
+        places.append((modules[parent], child, module, ours))
+    if dry_run:
+        places = []
+    for holder, child, _, replacement in places:
+        holder._modules[child] = replacement
+    return Replacements(found, places)
+
+
+def _is_published(module: nn.Module) -> bool:
+    """Whether it looks like an attention module of the published code with dilated branches."""
+    args = getattr(module, "args", None)
+    return (
+        not isinstance(module, LongNetAttention)
+        and all(module._modules.get(name) is not None for name in _PROJECTIONS)  # its own: wrappers lend others'
+        and hasattr(module, "num_heads")
+        and getattr(args, "segment_length", None) is not None
+        and getattr(args, "dilated_ratio", None) is not None
+    )
+
+
+def _made(module: Any, name: str, misplaced_rows: Literal["as published"] | None) -> LongNetAttention:
+    """Ours for a published module that `name` is the last name of; an error says why not."""
+    names = [kind.__name__.lower() for kind in type(module).__mro__]
+    if not (hasattr(module, "dense_to_sparse") or any("dilated" in one for one in names)):
+        raise UnsupportedError(
+            "it is not known as dilated attention: it has no dense_to_sparse(), and no class of it is called dilated"
+        )
+    if getattr(module, "xpos", None) is not None:
+        raise UnsupportedError("it has xpos, relative positions; they are not supported")
+    parts = (*_PROJECTIONS, "inner_attn_ln")
+    for part in parts:
+        if hasattr(getattr(module, part, None), "split_position"):
+            raise UnsupportedError(f"{part} is a {type(getattr(module, part)).__name__}; multiway is not supported")
+    known = (*parts, "_flat_param")  # the last one is FSDP's
+    beside = [parameter for parameter, _ in module.named_parameters() if parameter.split(".")[0] not in known]
+    if beside:
+        raise UnsupportedError(f"it has parameters of its own, {', '.join(beside)}; what they do is not known")
+    if "forward" in module.__dict__:
+        raise UnsupportedError("its forward() was replaced by another, as some wrappers do; replace before that")
+    if name == "_orig_mod" or getattr(module, "_compiled_call_impl", None) is not None:
+        raise UnsupportedError("torch.compile was applied to it by itself; replace before that")
+    if hasattr(module, "unshard") and hasattr(module, "reshard"):
+        raise UnsupportedError("fully_shard() was applied to it by itself; replace before that")
+    return LongNetAttention._in_place_of(module, misplaced_rows, _dropout_of(module))
+
+
+def _note(ours: LongNetAttention) -> str:
+    notes = []
+    if ours.dropout:
+        notes.append(f"dropout of attention weights is {ours.dropout}: in eval() mode alone")
+    if ours.misplaced_beyond is not None and not ours.misplaced_rows:
+        beyond = f"beyond {ours.misplaced_beyond} positions"
+        notes.append(f"{beyond}, where the published code misplaces rows, outputs differ")
+    return "; ".join(notes)
+
+
+def _dropout_of(module: Any) -> float:
+    for name in ("dropout", "dropout_module"):
+        dropout = getattr(module, name, None)
+        if dropout is not None:
+            return float(getattr(dropout, "p", dropout))
+    return 0.0

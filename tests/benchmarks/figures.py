@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A page of figures: tables in Markdown, and beside it a plot of each as SVG, from what report.py has measured."""
+
+
+def cell(value):
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def table(columns, rows):
+    numbers = [all(not isinstance(row[i], str) for row in rows) for i in range(len(columns))]
+    yield "| " + " | ".join(columns) + " |"
+    yield "|" + "|".join("---:" if number else "---" for number in numbers) + "|"
+    for row in rows:
+        yield "| " + " | ".join(map(cell, row)) + " |"
+
+
+def section(figure, machine, picture):
+    """A figure as lines of Markdown; `picture` is the name of its plot, or None."""
+    yield from (f"## {figure['title']}", "")
+    if "skipped" in figure:
+        yield from (f"Not measured here: {figure['skipped']}.", "")
+        return
+    yield from (figure["text"], "", *table(figure["columns"], figure["rows"]), "")
+    if picture:
+        yield from (f"![{figure['title']}]({picture})", "")
+    yield from (f"{figure['device']}, {machine['date']}:", "", "```sh", *figure["commands"], "```", "")
+
+
+def draw(figure, path):
+    """The plot that figure["plot"] asks for: numbers of the columns `series` over those of the column `x`, as lines
+    between logarithmic axes, or as bars for each word in column `x`."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "annulus"  # the same file of the same numbers
+    matplotlib.rcParams["svg.fonttype"] = "none"
+    from matplotlib import pyplot
+
+    plot = figure["plot"]
+    drawing, axes = pyplot.subplots(figsize=(7.5, 4.2), layout="constrained")
+    places = [row[plot["x"]] for row in figure["rows"]]
+    bars = isinstance(places[0], str)
+    for index, column in enumerate(plot["series"]):
+        values = [row[column] for row in figure["rows"]]
+        label = figure["columns"][column]
+        if bars:
+            width = 0.8 / len(plot["series"])
+            left = [i + (index - (len(plot["series"]) - 1) / 2) * width for i in range(len(places))]
+            axes.bar(left, [value or 0 for value in values], width, label=label)
+        else:
+            known = [(place, value) for place, value in zip(places, values) if value is not None]
+            axes.plot(*zip(*known), marker="o", label=label) if known else None
+    if bars:
+        axes.set_xticks(range(len(places)), places, rotation=20, ha="right")
+    else:
+        axes.set(xscale="log", yscale="log", xlabel=figure["columns"][plot["x"]])
+        axes.set_xticks(sorted(set(places)), [cell(place) for place in sorted(set(places))], rotation=20, ha="right")
+        axes.minorticks_off()
+    axes.set_ylabel(plot["label"])
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small")
+    drawing.savefig(path, metadata={"Date": None})
+    pyplot.close(drawing)
+
+
+def write_page(report, directory):
+    """directory/figures.md, and a figures_NAME.svg for each figure that has a plot."""
+    machine = report["machine"]
+    lines = [
+        "# Figures",
+        "",
+        f"Written by `tests/benchmarks/report.py`, measured on {machine['date']} with {machine['build']}. Times are "
+        "medians; FLOPs are 4 D forward and 10 D backward for each (query, key) pair.",
+        "",
+    ]
+    for figure in report["figures"]:
+        picture = f"figures_{figure['key']}.svg" if figure.get("plot") else None
+        if picture:
+            draw(figure, directory / picture)
+        lines += section(figure, machine, picture)
+    (directory / "figures.md").write_text("\n".join(lines).rstrip("\n") + "\n", encoding="utf-8")

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page and the plots that report.py makes of figures which were measured elsewhere. Nothing is measured here."""
+
+import importlib.util
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+import xml.etree.ElementTree as ElementTree
+
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent), str(pathlib.Path(__file__).resolve().parents[1] / "cli")]
+import figures  # noqa: E402
+import tap  # noqa: E402
+
+MEASURED = {"commands": ["annulus bench --tokens N"], "device": "A device"}
+LINES = {
+    "key": "lines", "title": "By length", "text": "In milliseconds.", "columns": ["tokens", "ours", "theirs"],
+    "rows": [[512, 0.123456, None], [4096, 1234.5, 2.0]],
+    "plot": {"x": 0, "series": [1, 2], "label": "milliseconds"}, **MEASURED,
+}
+BARS = {
+    "key": "bars", "title": "By pattern", "text": "Shares.", "columns": ["branch", "forward", "backward"],
+    "rows": [["2048:1", 0.5, 0.25], ["8192:4", None, 0.75]],
+    "plot": {"x": 0, "series": [1, 2], "label": "share of sgemm"}, **MEASURED,
+}
+TABLE = {
+    "key": "table", "title": "A table", "text": "No plot.", "columns": ["tokens", "memory"],
+    "rows": [[512, "failed"]], "plot": None, **MEASURED,
+}
+SKIPPED = {"key": "skipped", "title": "Not here", "skipped": "it needs two GPUs"}
+REPORT = {"machine": {"date": "2001-02-03", "build": "annulus 0.1.0"}, "figures": [LINES, BARS, TABLE, SKIPPED]}
+
+
+def texts(path):
+    return [element.text.strip() for element in ElementTree.parse(path).iter() if element.tag.endswith("}text")]
+
+
+class FiguresTest(unittest.TestCase):
+    def test_section(self):
+        self.assertEqual(list(figures.section(LINES, REPORT["machine"], "figures_lines.svg")), [
+            "## By length", "", "In milliseconds.", "",
+            "| tokens | ours | theirs |", "|---:|---:|---:|", "| 512 | 0.123 |  |", "| 4,096 | 1,234 | 2 |", "",
+            "![By length](figures_lines.svg)", "",
+            "A device, 2001-02-03:", "", "```sh", "annulus bench --tokens N", "```", ""])
+
+    def test_section_without_a_plot(self):
+        lines = list(figures.section(TABLE, REPORT["machine"], None))
+        self.assertIn("| 512 | failed |", lines)
+        self.assertIn("|---:|---|", lines)
+        self.assertFalse([line for line in lines if line.startswith("!")])
+
+    def test_section_of_what_was_not_measured(self):
+        self.assertEqual(list(figures.section(SKIPPED, REPORT["machine"], None)),
+                         ["## Not here", "", "Not measured here: it needs two GPUs.", ""])
+
+    @unittest.skipUnless(importlib.util.find_spec("matplotlib"), "there is no matplotlib")
+    def test_page(self):
+        with tempfile.TemporaryDirectory() as directory:
+            source, out = pathlib.Path(directory, "measured.json"), pathlib.Path(directory, "out")
+            source.write_text(json.dumps(REPORT), encoding="utf-8")
+            program = pathlib.Path(figures.__file__).with_name("report.py")
+            subprocess.run([sys.executable, program, out, "--figures", source], check=True)
+            self.assertEqual(sorted(path.name for path in out.iterdir()),
+                             ["figures.md", "figures_bars.svg", "figures_lines.svg"])
+            page = (out / "figures.md").read_text(encoding="utf-8")
+            headings = [line for line in page.splitlines() if line.startswith("#")]
+            self.assertEqual(headings, ["# Figures", "## By length", "## By pattern", "## A table", "## Not here"])
+            of_lines, of_bars = texts(out / "figures_lines.svg"), texts(out / "figures_bars.svg")
+            for text in ("tokens", "512", "4,096", "ours", "theirs", "milliseconds"):
+                self.assertIn(text, of_lines)
+            for text in ("2048:1", "8192:4", "forward", "backward", "share of sgemm"):
+                self.assertIn(text, of_bars)
+
+
+if __name__ == "__main__":
+    tap.main()

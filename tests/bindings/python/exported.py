@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arrays that the package under test knows by an exchange protocol alone."""
+
+
+class Exported:
+    """An array that is known by DLPack alone."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+    def __dlpack__(self, *, stream=None):
+        return self.array.__dlpack__()

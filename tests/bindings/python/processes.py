@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks that are processes of the calling script."""
+
+import subprocess
+import sys
+import tempfile
+
+
+def run_ranks(case, script, ranks, *arguments):
+    """Runs `script *arguments DIRECTORY RANK` for each rank, in one directory; each must print "done" and nothing else."""
+    with tempfile.TemporaryDirectory() as directory:
+        processes = [
+            subprocess.Popen(
+                [sys.executable, script, *arguments, directory, str(rank)],
+                text=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+            for rank in range(ranks)
+        ]
+        try:
+            outcomes = [process.communicate(timeout=240) for process in processes]
+        finally:
+            for process in processes:
+                process.kill()
+        for (out, err), process in zip(outcomes, processes):
+            case.assertEqual((process.returncode, out), (0, "done\n"), err[-4000:])

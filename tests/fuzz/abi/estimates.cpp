@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fuzz/abi/estimates.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace annulus::fuzz {
+
+namespace {
+
+// Of tiny problems and of the largest.
+std::int64_t any_length(Input &input) {
+    const int bits = input.below(64);
+    return bits < 8 ? input.number(1, 64) : input.number((1LL << (bits - 1)) - 3, (1LL << (bits - 1)) + 3);
+}
+
+class AnyProblem {
+  public:
+    explicit AnyProblem(Input &input) {
+        annulus_problem problem = ANNULUS_PROBLEM_INIT;
+        problem.dtype = input.choice(ANNULUS_FLOAT64, ANNULUS_FLOAT16);
+        problem.kv_heads = input.number32(1, 4);
+        problem.heads = static_cast<std::int32_t>(
+            input.is_wild() ? input.number(1, 1 << 20) : std::int64_t{problem.kv_heads} * (1 + input.below(4)));
+        problem.head_dim = static_cast<std::int32_t>(input.is_wild() ? input.any_number() : 8 * (1 + input.below(32)));
+        problem.batch = input.number(1, 4);
+        problem.sequence_length = any_length(input);
+        if (input.once_in(3)) {
+            problem.query_start = input.number(0, std::max<std::int64_t>(problem.sequence_length, 0));
+            problem.query_length = input.number(ANNULUS_WHOLE, 64);
+            problem.key_start = input.number(0, std::max<std::int64_t>(problem.sequence_length, 0));
+            problem.key_length = input.number(ANNULUS_WHOLE, 64);
+        }
+        problem.row_alignment = input.once_in(2) ? input.number(0, 0) : 1LL << input.below(13);
+        problem.gradient_dtype = input.once_in(3) ? ANNULUS_FLOAT32 : input.choice(annulus_dtype{}, annulus_dtype{});
+        if (input.once_in(3)) {
+            annulus_call_options options = ANNULUS_CALL_OPTIONS_INIT;
+            const int count = 1 + input.below(4);
+            for (int i = 0; i <= count; ++i)
+                starts_.push_back(input.number(0, std::max<std::int64_t>(problem.sequence_length, 0)));
+            std::ranges::sort(starts_);
+            options.sequence_count = input.is_wild() ? -input.number(0, 1) : count;
+            options.sequence_starts = starts_.data();
+            options.flags = static_cast<std::uint64_t>(input.number(0, 0));
+            options_.emplace(input, options);
+            problem.options = options_->get();
+        }
+        length_ = problem.sequence_length;
+        problem_.emplace(input, problem);
+    }
+
+    annulus_problem *get() { return problem_->get(); }
+    std::int64_t length() const { return length_; }
+
+  private:
+    std::vector<std::int64_t> starts_;
+    std::optional<Sized<annulus_call_options>> options_;
+    std::optional<Sized<annulus_problem>> problem_;
+    std::int64_t length_ = 0;
+};
+
+bool is_near(double a, double b) {
+    return std::abs(a - b) <= 1e-9 * std::max(std::abs(a), std::abs(b));
+}
+
+} // namespace
+
+void ask_estimate(Input &input, Handles &handles) {
+    AnyProblem problem(input);
+    Sized<annulus_estimate> result(input, ANNULUS_ESTIMATE_INIT);
+    const std::int32_t branch = input.number32(ANNULUS_ALL_BRANCHES, 2);
+    if (!succeeded(annulus_estimate_problem(handles.context(), problem.get(), branch, result.get()))) {
+        EXPECT(result.is_untouched(), "the estimate was written");
+        return;
+    }
+    annulus_estimate all = ANNULUS_ESTIMATE_INIT;
+    EXPECT(annulus_estimate_problem(handles.context(), problem.get(), ANNULUS_ALL_BRANCHES, &all) == ANNULUS_OK, "%s",
+           annulus_last_error());
+    const double dim = problem.get()->head_dim;
+    EXPECT(std::isfinite(all.pairs) && all.pairs >= 0, "%g pairs", all.pairs);
+    EXPECT(is_near(all.forward_flops, 4 * all.pairs * dim) && is_near(all.backward_flops, 10 * all.pairs * dim),
+           "%g pairs, %g and %g FLOPs", all.pairs, all.forward_flops, all.backward_flops);
+    double pairs = 0;
+    for (std::int32_t i = 0;; ++i) {
+        annulus_estimate of_branch = ANNULUS_ESTIMATE_INIT;
+        if (annulus_estimate_problem(handles.context(), problem.get(), i, &of_branch) != ANNULUS_OK)
+            break;
+        pairs += of_branch.pairs;
+    }
+    EXPECT(is_near(pairs, all.pairs), "%g pairs of all branches, %g of each", all.pairs, pairs);
+}
+
+void ask_workspace(Input &input, Handles &handles) {
+    AnyProblem problem(input);
+    std::uint64_t bytes = 7;
+    const annulus_pass pass = input.choice(ANNULUS_PASS_FORWARD, ANNULUS_PASS_BACKWARD);
+    if (!succeeded(annulus_workspace_size(handles.context(), problem.get(), pass, &bytes)))
+        EXPECT(bytes == 7, "bytes was written");
+}
+
+void ask_rank(Input &input, Handles &handles) {
+    AnyProblem problem(input);
+    // Plans of many ranks take long: few of them, or there would be nothing else.
+    const std::int32_t most = input.once_in(16) ? 4096 : 16;
+    const std::int32_t ranks = input.once_in(32) ? input.number32(5, most) : input.number32(1, 4);
+    const std::int32_t rank = input.number32(0, std::clamp(ranks, 1, 4096) - 1);
+    const int given = input.below(3); // shards: none, one a rank, any
+    std::int32_t count = given == 0 ? input.number32(0, 0) : given == 1 ? ranks : input.number32(1, 6);
+    const auto held = static_cast<std::size_t>(std::clamp(count, 0, 65536));
+    std::vector<std::int64_t> lengths(held);
+    std::vector<std::int32_t> owners(held);
+    std::int64_t left = problem.length();
+    for (std::size_t i = 0; i < held; ++i) {
+        lengths[i] = i + 1 < held && i < 16 ? input.number(0, std::max<std::int64_t>(left, 0)) : left;
+        if (__builtin_sub_overflow(left, lengths[i], &left))
+            left = 0;
+        owners[i] = i < 16 ? input.number32(0, std::clamp(ranks, 1, 4096) - 1) : 0;
+    }
+    Sized<annulus_rank_estimate> result(input, ANNULUS_RANK_ESTIMATE_INIT);
+    const auto ask = [&](std::int32_t of, annulus_rank_estimate *estimate) {
+        return annulus_estimate_rank(handles.context(), problem.get(), given == 0 ? nullptr : lengths.data(),
+                                     given == 2 ? owners.data() : nullptr, count, ranks, of, estimate);
+    };
+    if (!succeeded(ask(rank, result.get()))) {
+        EXPECT(result.is_untouched(), "the estimate was written");
+        return;
+    }
+    if (ranks > 4)
+        return;
+    // What one sends another receives.
+    std::uint64_t forward = 0, backward = 0;
+    for (std::int32_t i = 0; i < ranks; ++i) {
+        annulus_rank_estimate estimate = ANNULUS_RANK_ESTIMATE_INIT;
+        if (!succeeded(ask(i, &estimate))) // this rank's plan may take too many steps
+            return;
+        forward += estimate.forward_sent_bytes - estimate.forward_received_bytes;
+        backward += estimate.backward_sent_bytes - estimate.backward_received_bytes;
+    }
+    EXPECT(forward == 0 && backward == 0, "%d ranks send %lld and %lld bytes more than they receive", ranks,
+           static_cast<long long>(forward), static_cast<long long>(backward));
+}
+
+void ask_curve(Input &input) {
+    constexpr std::int64_t most = 1 << 12;
+    const std::int64_t length = input.number(1, 200), width = input.number(0, 20);
+    if (length > most && (width == 0 || (width > 0 && length % width == 0)))
+        return; // nobody here has room for it
+    std::vector<std::int64_t> positions(static_cast<std::size_t>(std::clamp<std::int64_t>(length, 0, most)), -7);
+    const bool is_null = input.is_wild();
+    if (!succeeded(annulus_hilbert_curve(is_null ? nullptr : positions.data(), length, width))) {
+        EXPECT(std::ranges::all_of(positions, [](std::int64_t p) { return p == -7; }), "positions was written");
+        return;
+    }
+    std::ranges::sort(positions);
+    for (std::size_t i = 0; i < positions.size(); ++i)
+        EXPECT(positions[i] == static_cast<std::int64_t>(i), "position %zu", i);
+}
+
+} // namespace annulus::fuzz

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// Questions about problems of any size, which nothing is computed for.
+#pragma once
+
+#include "fuzz/abi/handles.hpp"
+
+namespace annulus::fuzz {
+
+void ask_estimate(Input &input, Handles &handles);
+void ask_workspace(Input &input, Handles &handles);
+void ask_rank(Input &input, Handles &handles);
+void ask_curve(Input &input);
+
+} // namespace annulus::fuzz

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// Command lines of the program: the input is its words, one a line. What would compute for long, or read or write files
+// that the input names, is parsed and not done; `plan` answers, of one rank and without a picture.
+#include "fuzz/input.hpp"
+
+#include "cli/commands/commands.hpp"
+
+#include <sanitizer/common_interface_defs.h>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace annulus::cli {
+
+namespace {
+
+std::vector<std::string> words; // of the input
+
+bool has_word(std::string_view beginning) {
+    return std::ranges::any_of(words, [&](const std::string &word) { return word.starts_with(beginning); });
+}
+
+// Which takes the time of many command lines: what no word names is left out, if any is named.
+template <void (*add)(CLI::App &)> void add_harmless(CLI::App &program, const char *name, bool is_done) {
+    const bool names_any = has_word("attend") || has_word("plan") || has_word("bench");
+    if (names_any && !has_word(name))
+        return;
+    add(program);
+    if (!is_done)
+        program.get_subcommand(name)->parse_complete_callback([] { throw CLI::Success(); });
+}
+
+void add_harmless_attend(CLI::App &program) {
+    add_harmless<add_attend_command>(program, "attend", false);
+}
+void add_harmless_plan(CLI::App &program) {
+    add_harmless<add_plan_command>(program, "plan", !has_word("--ranks") && !has_word("--svg"));
+}
+void add_harmless_bench(CLI::App &program) {
+    add_harmless<add_bench_command>(program, "bench", false);
+}
+
+} // namespace
+
+} // namespace annulus::cli
+
+// The program's own main() and how it parses, with these commands.
+#define add_attend_command add_harmless_attend
+#define add_plan_command add_harmless_plan
+#define add_bench_command add_harmless_bench
+#define main program_main
+#include "cli/main.cpp"
+#undef main
+
+namespace {
+
+// What the program prints is of no use here; its errors must be one line, in this file.
+const int errors = memfd_create("errors", MFD_CLOEXEC);
+
+std::string said() {
+    std::string text(1 << 14, '\0');
+    const ssize_t bytes = pread(errors, text.data(), text.size(), 0);
+    text.resize(static_cast<std::size_t>(std::max<ssize_t>(bytes, 0)));
+    return text;
+}
+
+} // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size) {
+    std::vector<std::string> &words = annulus::cli::words;
+    words = {"annulus"};
+    for (const std::string_view word : annulus::cli::split({reinterpret_cast<const char *>(data), size}, '\n'))
+        words.emplace_back(word.substr(0, word.find('\0')));
+    std::vector<char *> arguments;
+    for (std::string &word : words)
+        arguments.push_back(word.data());
+    arguments.push_back(nullptr);
+
+    std::fflush(stdout);
+    std::fflush(stderr);
+    static const int kept_out = dup(STDOUT_FILENO), kept_error = dup(STDERR_FILENO);
+    static const int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    EXPECT(errors >= 0 && nowhere >= 0 && ftruncate(errors, 0) == 0 && lseek(errors, 0, SEEK_SET) == 0, "no file");
+    __sanitizer_set_report_fd(reinterpret_cast<void *>(static_cast<std::intptr_t>(kept_error)));
+    dup2(nowhere, STDOUT_FILENO);
+    dup2(errors, STDERR_FILENO);
+    const int exit_code = program_main(static_cast<int>(words.size()), arguments.data());
+    std::fflush(stdout);
+    std::fflush(stderr);
+    dup2(kept_out, STDOUT_FILENO);
+    dup2(kept_error, STDERR_FILENO);
+    const std::string text = said();
+    EXPECT(exit_code == 0 || exit_code == annulus::cli::exit_bad_input, "exit code %d: %s", exit_code, text.c_str());
+    EXPECT((exit_code == 0) == text.empty(), "exit code %d: '%s'", exit_code, text.c_str());
+    EXPECT(text.empty() || text.starts_with("annulus: "), "%s", text.c_str());
+    EXPECT(text.size() >= 1 << 14 || text.find('\n') + 1 == text.size() || text.empty(), "%s", text.c_str());
+    return 0;
+}

@@ -1,0 +1,18 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# run.sh SECONDS [TARGET...]: builds the fuzz targets with clang and its sanitizers in build/fuzz, and runs each (or
+# these) for so many seconds. Inputs that did not pass lie in build/fuzz/fuzz/TARGET/bad; given one of them as its
+# argument, build/fuzz/tests/fuzz/fuzz_TARGET runs it alone.
+set -eu
+cd "$(dirname "$0")/../.."
+seconds=${1:?the seconds that each target is to run}
+shift
+
+directory=build/fuzz
+[ -f "$directory/build.ninja" ] || CC=clang CXX=clang++ meson setup "$directory" -Dfuzz=true -Doptimization=1 \
+    -Db_sanitize=address,undefined -Db_lundef=false -Dcuda=disabled -Dmpi=disabled -Dtests=disabled -Dcli=enabled
+meson compile -C "$directory"
+rm -rf "$directory"/meson-logs/testlog*
+# shellcheck disable=SC2046
+ANNULUS_FUZZ_SECONDS=$seconds meson test -C "$directory" --no-rebuild --suite fuzz --verbose \
+    $(for target in "$@"; do echo "fuzz_$target"; done)
