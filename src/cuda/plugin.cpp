@@ -13,8 +13,11 @@ namespace annulus {
 namespace {
 
 const Engine *const engines[] = {
-#ifdef ANNULUS_HAVE_FUSED
+#ifdef ANNULUS_HAVE_SM90
     &fused_engine,
+#endif
+#ifdef ANNULUS_HAVE_MMA
+    &mma_engine,
 #endif
     &gemm_engine,
 };
