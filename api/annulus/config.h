@@ -72,8 +72,9 @@ typedef enum annulus_key_rule ANNULUS_INT32 {
  * Who computes. Results agree up to rounding.
  *
  * `auto` is the fastest engine of the context's device that supports the problem and the tensors of the call. On CUDA
- * that may depend on the tensors: where `fused` or `mma` supports a problem, a call whose tensors have rows that do not begin at
- * multiples of 16 bytes is computed by `gemm` (row_alignment of annulus_problem says what is known of them beforehand).
+ * that may depend on the tensors: where `fused` or `mma` supports a problem, a call whose tensors have rows that do not
+ * begin at multiples of 16 bytes is computed by `gemm` (row_alignment of annulus_problem says what is known of them
+ * beforehand).
  */
 typedef enum annulus_engine ANNULUS_INT32 {
     ANNULUS_ENGINE_AUTO = 0,      /* the fastest engine that supports the call (default) */
@@ -87,8 +88,8 @@ typedef enum annulus_engine ANNULUS_INT32 {
 } annulus_engine;
 
 /*
- * The name of an engine ("auto", "reference", "cpu", "gemm", "fused", "mma"), or "unknown". Every build knows all of them by
- * name, whether it can run them or not. Static. Any thread. Since 0.1.0.
+ * The name of an engine ("auto", "reference", "cpu", "gemm", "fused", "mma"), or "unknown". Every build knows all of
+ * them by name, whether it can run them or not. Static. Any thread. Since 0.1.0.
  */
 ANNULUS_API const char *annulus_engine_name(annulus_engine engine);
 

@@ -8,6 +8,8 @@
 #include "transport/nccl_transport.hpp"
 #endif
 
+#include <iterator>
+
 namespace annulus {
 
 namespace {
@@ -21,6 +23,7 @@ const Engine *const engines[] = {
 #endif
     &gemm_engine,
 };
+static_assert(std::size(engines) <= most_engines_of_device);
 
 #ifdef ANNULUS_HAVE_NCCL
 const NcclTransports nccl_transports{make_nccl_id, make_nccl_transports, make_nccl_transport, borrow_nccl_transport};

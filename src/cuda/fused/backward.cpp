@@ -36,8 +36,7 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
     std::int64_t row_alignment() const override { return fused_row_alignment; }
 
     const char *tensor_refusal(const CallTensors &t) const override {
-        const char *const reason =
-            alignment_refusal({&t.q, &t.k, &t.v, &t.out, &t.d_out, &t.d_q, &t.d_k, &t.d_v});
+        const char *const reason = alignment_refusal({&t.q, &t.k, &t.v, &t.out, &t.d_out, &t.d_q, &t.d_k, &t.d_v});
         return reason ? reason : Architecture::range_refusal({&t.q, &t.k, &t.v, &t.d_out});
     }
 
@@ -208,8 +207,7 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
         kernels_[static_cast<std::size_t>(step.what)].launch(params, device_.multiprocessors(), stream);
     }
 
-    void use_stored_ds(const GridPart &part, const BackwardMemory &memory, Params &params,
-                       bool multiplies_ds) const {
+    void use_stored_ds(const GridPart &part, const BackwardMemory &memory, Params &params, bool multiplies_ds) const {
         StoredDs &stored = params.kept;
         stored = backward_.stored->of_segment;
         stored.images = memory.stored_ds;

@@ -81,12 +81,12 @@ Preparation prepare_together(const SequencePlans &plans, annulus_pass pass, Devi
 } // namespace
 
 #ifdef ANNULUS_HAVE_SM90
-const Engine fused_engine{ANNULUS_ENGINE_FUSED, ANNULUS_DEVICE_CUDA, true, prepare<Sm90>,
-                          clear_device_rows,    prepare_together<Sm90>};
+const Engine fused_engine{ANNULUS_ENGINE_FUSED, ANNULUS_DEVICE_CUDA, true,
+                          prepare<Sm90>,        clear_device_rows,   prepare_together<Sm90>};
 #endif
 #ifdef ANNULUS_HAVE_MMA
-const Engine mma_engine{ANNULUS_ENGINE_MMA, ANNULUS_DEVICE_CUDA, true, prepare<mma::Mma>,
-                        clear_device_rows,  prepare_together<mma::Mma>};
+const Engine mma_engine{ANNULUS_ENGINE_MMA, ANNULUS_DEVICE_CUDA, true,
+                        prepare<mma::Mma>,  clear_device_rows,   prepare_together<mma::Mma>};
 #endif
 
 } // namespace annulus

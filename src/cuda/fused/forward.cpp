@@ -183,13 +183,13 @@ Preparation prepare_fused_forward(const SequencePlans &plans, CudaDevice &device
         plan_forward(rows, CallPart::whole, std::move(grids), shape, device.multiprocessors(), limits.workspace_limit);
     if (rows.causal())
         forward.rows = row_sequences(plans);
-    return {std::make_unique<FusedForward<Architecture>>(rows, CallPart::whole, device, architecture,
-                                                         std::move(forward))};
+    return {
+        std::make_unique<FusedForward<Architecture>>(rows, CallPart::whole, device, architecture, std::move(forward))};
 }
 
 template <class Architecture>
-Preparation prepare_fused_forward(const Plan &plan, CallPart part, CudaDevice &device,
-                                  const Architecture &architecture, const Limits &limits) {
+Preparation prepare_fused_forward(const Plan &plan, CallPart part, CudaDevice &device, const Architecture &architecture,
+                                  const Limits &limits) {
     const KernelShape shape = architecture.forward_shape(plan.problem().head_dim);
     std::vector<PlannedGrid> grids = make_grids(plan, GridOf::outputs, shape);
     if (const char *reason = grids_refusal(plan, grids))

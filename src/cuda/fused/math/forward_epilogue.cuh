@@ -57,8 +57,8 @@ template <class Element, int head_dim, int row_blocks, class At, class Sync> cla
         }
     }
 
-    __device__ __forceinline__ void write_outputs(const RowDestinations<At> &rows, float (&o)[count], const float (&top)[2],
-                                                  const float (&sum)[2]) {
+    __device__ __forceinline__ void write_outputs(const RowDestinations<At> &rows, float (&o)[count],
+                                                  const float (&top)[2], const float (&sum)[2]) {
         Element *const out = static_cast<Element *>(work_.out.data) + work_.out.offset(batch_, head_, row_block_.first);
         const std::int64_t row_distance = row_block_.stride * work_.out.row;
         const auto row_at = [&](int row) { return out + row * row_distance; };

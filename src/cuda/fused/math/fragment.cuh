@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a thread holds of a product of 64 rows, four strips of 16, which some warps compute: of a strip rows lane / 4 and
-// lane / 4 + 8, and of every eight columns columns 2 (lane % 4) and the next one. Element d[4 i + 2 r + e] is that of
-// its row r of two and of column 8 i + 2 (lane % 4) + e. wgmma and mma.sync.m16n8k16 have this in common.
+// What a thread holds of a product of 64 rows, four strips of 16, which some warps compute: of a strip rows lane / 4
+// and lane / 4 + 8, and of every eight columns columns 2 (lane % 4) and the next one. Element d[4 i + 2 r + e] is that
+// of its row r of two and of column 8 i + 2 (lane % 4) + e. wgmma and mma.sync.m16n8k16 have this in common.
 #pragma once
 
 #include "cuda/device/warp.cuh"

@@ -4,9 +4,9 @@
 //
 // Grid. As many CTAs as the GPU's multiprocessors hold; each takes tiles until there are none left (next_tile.cuh).
 //
-// Roles. Every warp copies, and computes strips of one row block: P and dS stay in its registers, where they are operands
-// of the last products. The next block of a range is copied beside the products of the one at hand where shared memory
-// has two stages, else after them.
+// Roles. Every warp copies, and computes strips of one row block: P and dS stay in its registers, where they are
+// operands of the last products. The next block of a range is copied beside the products of the one at hand where
+// shared memory has two stages, else after them.
 #pragma once
 
 #include "cuda/device/warp.cuh"
@@ -78,9 +78,10 @@ template <class Traits> class BackwardWarp {
         const Tile<Traits::row_blocks> &tile = shared_.tile;
         copy_own_rows();
         Cursor at(tile);
+        RangeSources sources;
         int stage = 0;
         if (!at.is_over(tile))
-            copy_range_rows(at, stage);
+            copy_range_rows(sources, at, stage);
         end_copies();
         Registers x{};
         if (at.is_over(tile)) {
@@ -98,7 +99,7 @@ template <class Traits> class BackwardWarp {
             stage = stages == 1 ? 0 : stage ^ 1;
             const auto copy_next = [&] {
                 if (!at.is_over(tile))
-                    copy_range_rows(at, stage);
+                    copy_range_rows(sources, at, stage);
                 end_copies();
             };
             if constexpr (stages > 1)
@@ -123,9 +124,8 @@ template <class Traits> class BackwardWarp {
         const Tile<Traits::row_blocks> &tile = shared_.tile;
         const int head = of_keys ? tile.head / params_.heads_of_kv_head : tile.head;
         const auto copy = [&](std::uint8_t *target, const TensorRows &rows) {
-            copy_row_blocks<Traits>(shared_address(target), params_.head_dim, rows, head, tile, [&](int position) {
-                return static_cast<std::int64_t>(params_.row_of(position));
-            });
+            copy_row_blocks<Traits>(shared_address(target), params_.head_dim, rows, head, tile,
+                                    [&](int position) { return static_cast<std::int64_t>(params_.row_of(position)); });
         };
         copy(shared_.own_scores, params_.row_scores);
         if constexpr (Traits::has_d_scores)
@@ -135,34 +135,33 @@ template <class Traits> class BackwardWarp {
             for (int i = static_cast<int>(threadIdx.x); i < Traits::row_blocks * row_block_rows; i += Traits::threads) {
                 const RowBlock &row_block = tile.row_block[i / row_block_rows];
                 const bool present = i % row_block_rows < row_block.rows;
-                copy_statistics(0, i,
-                                offset + (present ? params_.row_of(row_block.position(i % row_block_rows)) : 0),
+                copy_statistics(0, i, offset + (present ? params_.row_of(row_block.position(i % row_block_rows)) : 0),
                                 present);
             }
         }
     }
 
-    // Blocks count from the first key, but from the last query (tile.cuh).
-    __device__ __forceinline__ static int first_row(const OwnRange &range, int block) {
-        return of_keys ? range.count - (block + 1) * range_block_rows : block * range_block_rows;
-    }
+    struct RangeSources {
+        BlockSource<Traits> scores, values;
+    };
 
-    __device__ __forceinline__ void copy_range_rows(const Cursor &at, int stage) {
+    __device__ __forceinline__ void copy_range_rows(RangeSources &sources, const Cursor &at, int stage) {
         const Tile<Traits::row_blocks> &tile = shared_.tile;
         const OwnRange &range = tile.range[at.range];
         const int head = of_keys ? tile.head : tile.head / params_.heads_of_kv_head;
-        const int first = first_row(range, at.block);
-        const auto copy = [&](std::uint8_t *target, const TensorRows &matrix) {
-            copy_block<Traits>(shared_address(target), params_.head_dim,
-                               RangeSource<Element>(params_, matrix, tile.batch, head, range), first);
+        const auto copy = [&](BlockSource<Traits> &source, std::uint8_t *target, const TensorRows &matrix) {
+            if (at.is_first)
+                source.enter(params_, matrix, tile.batch, head, range);
+            source.copy(shared_address(target), params_.head_dim);
+            source.advance();
         };
-        copy(shared_.range_rows[stage].scores, params_.range_scores);
-        copy(shared_.range_rows[stage].values, params_.range_values);
+        copy(sources.scores, shared_.range_rows[stage].scores, params_.range_scores);
+        copy(sources.values, shared_.range_rows[stage].values, params_.range_values);
         if constexpr (of_keys) {
             const std::int64_t offset = first_statistic() + range.first - params_.first_range_row;
             for (int i = static_cast<int>(threadIdx.x); i < range_block_rows; i += Traits::threads) {
-                const int row = first + i;
-                const bool present = row >= 0 && row < range.count;
+                const int row = range.count - (at.block + 1) * range_block_rows + i; // blocks count from the last one
+                const bool present = row >= 0;
                 copy_statistics(stage, i, offset + (present ? std::int64_t{row} * range.stride : 0), present);
             }
         }
@@ -201,8 +200,8 @@ template <class Traits> class BackwardWarp {
             add_product_of<Element, columns, range_block_rows>(x.d_values, p, values);
         if constexpr (Traits::has_d_scores) {
             float d_p[strips][range_block_rows / 2];
-            multiply_rows<Element, columns, range_block_rows>(d_p, shared_address(shared_.own_values) + own_rows,
-                                                              first, values);
+            multiply_rows<Element, columns, range_block_rows>(d_p, shared_address(shared_.own_values) + own_rows, first,
+                                                              values);
             std::uint32_t d_s[strips][range_block_rows / 4];
             for_each_strip<strips>([&](auto at, auto strip) {
                 // Where P has been rounded for a product already, dS is computed from that, for fewer registers.
@@ -213,9 +212,8 @@ template <class Traits> class BackwardWarp {
                         return float2{s[strip][j], s[strip][j + 1]};
                 };
                 find_d_s<hides>(d_p[strip], p_at, statistic(shared_.delta, at, stage),
-                                find_mask<hides>(at, range, block), [&](int j, const float2 &two) {
-                                    d_s[strip][j / 2] = pack_two<Element>(two.x, two.y);
-                                });
+                                find_mask<hides>(at, range, block),
+                                [&](int j, const float2 &two) { d_s[strip][j / 2] = pack_two<Element>(two.x, two.y); });
             });
             add_product_of<Element, columns, range_block_rows>(x.d_scores, d_s, scores);
         }
@@ -229,9 +227,9 @@ template <class Traits> class BackwardWarp {
             const RowBlock &row_block = shared_.tile.row_block[own_row_block()];
 #pragma unroll
             for (int r = 0; r < 2; ++r)
-                mask.seen[r] = (params_.causal ? range.template visible<of_keys>(row_block.position(at.row(r)))
-                                               : range.count) -
-                               block * range_block_rows;
+                mask.seen[r] =
+                    (params_.causal ? range.template visible<of_keys>(row_block.position(at.row(r))) : range.count) -
+                    block * range_block_rows;
         }
         return mask;
     }

@@ -25,7 +25,7 @@ __device__ __forceinline__ void copy_rows(std::uint32_t target, int head_dim, co
         return;
     const bool has_columns = part * 8 < head_dim;
     const int column = has_columns ? part * 8 : 0;
-#pragma unroll
+#pragma unroll 1
     for (int i = 0; i < quotient_up(rows, at_once); ++i) {
         const int row = first + i * at_once;
         if (rows % at_once != 0 && row >= rows)
@@ -35,36 +35,70 @@ __device__ __forceinline__ void copy_rows(std::uint32_t target, int head_dim, co
     }
 }
 
-// Where the rows of a range are in a matrix of ranges.
-template <class Element> struct RangeSource {
-    const Element *first;  // row 0 of the range
-    std::int64_t distance; // to the next one, in elements
-    int count;
+// Where a matrix has the rows of a range: a thread's way through its blocks, from the last one that is met to the
+// first. Of each block a thread copies one part of every few rows.
+template <class Traits> class BlockSource {
+  public:
+    using Element = typename Traits::Element;
 
-    // In a batch entry and head of the matrix.
+    // The block that is met first, in a batch entry and head of the matrix.
     template <int row_blocks>
-    __device__ __forceinline__ RangeSource(const TileGrid &grid, const TensorRows &matrix, int batch, int head,
-                                           const Range<row_blocks> &range)
-        : count(range.count) {
+    __device__ __forceinline__ void enter(const TileGrid &grid, const TensorRows &matrix, int batch, int head,
+                                          const Range<row_blocks> &range) {
+        const Own own;
         const std::int64_t step = grid.strides[range.map / 2].value;
-        first = static_cast<const Element *>(matrix.data) + batch * matrix.batch + head * matrix.head +
-                (range.index * step + range.residue) * matrix.row;
-        distance = step * matrix.row;
+        const int first = Traits::of_keys ? range.count - range.blocks * Traits::range_block_rows
+                                          : (range.blocks - 1) * Traits::range_block_rows;
+        distance_ = step * matrix.row;
+        // Of a row that is not there this is no address: nothing is read.
+        row_ = static_cast<const Element *>(matrix.data) + batch * matrix.batch + head * matrix.head +
+               (range.index * step + range.residue) * matrix.row + (first + own.row) * distance_ + own.part * 8;
+        // Blocks count from the last query, and from the first key (tile.cuh).
+        bound_ = Traits::of_keys ? max(-first, 0) : range.count - first;
     }
-};
 
-// Block rows first_row, first_row + 1, … of a range; those that it does not have become zeros.
-template <class Traits>
-__device__ __forceinline__ void copy_block(std::uint32_t target, int head_dim,
-                                           const RangeSource<typename Traits::Element> &range, int first_row) {
-    copy_rows<Traits, Traits::range_block_rows>(
-        target, head_dim,
-        [&](int row) {
-            const int of_range = first_row + row;
-            return range.first + (of_range >= 0 && of_range < range.count ? of_range : 0) * range.distance;
-        },
-        [&](int row) { return first_row + row >= 0 && first_row + row < range.count; });
-}
+    // Copies the block; rows that the range does not have, and columns behind `head_dim`, become zeros.
+    __device__ __forceinline__ void copy(std::uint32_t target, int head_dim) const {
+        const Own own;
+        if (own.part >= parts)
+            return;
+        const bool has_columns = own.part * 8 < head_dim;
+        const Element *row = row_;
+#pragma unroll
+        for (int i = 0; i < quotient_up(Traits::range_block_rows, at_once); ++i, row += at_once * distance_) {
+            const int of_block = own.row + i * at_once;
+            if (Traits::range_block_rows % at_once != 0 && of_block >= Traits::range_block_rows)
+                break;
+            const bool present = Traits::of_keys ? of_block >= bound_ : of_block < bound_;
+            copy_to_shared<16>(target + swizzled_offset(Traits::range_block_rows, of_block, own.part), row,
+                               has_columns && present);
+        }
+    }
+
+    // To the next block of the range.
+    __device__ __forceinline__ void advance() {
+        row_ += (Traits::of_keys ? Traits::range_block_rows : -Traits::range_block_rows) * distance_;
+        bound_ = Traits::of_keys ? 0 : Traits::range_block_rows;
+    }
+
+  private:
+    static constexpr int parts = Traits::head_dim / 8;                                          // of 16 bytes, of a row
+    static constexpr int lanes = static_cast<int>(std::bit_ceil(static_cast<unsigned>(parts))); // of a row
+    static constexpr int at_once = Traits::threads / lanes;
+    // The part and the first row of a block that a thread copies.
+    struct Own {
+        int part, row;
+        __device__ __forceinline__ Own() {
+            const int thread = thread_of_block();
+            part = thread % lanes;
+            row = thread / lanes;
+        }
+    };
+
+    const Element *row_;    // of the thread's first row of the block
+    std::int64_t distance_; // between rows, in elements
+    int bound_;             // rows of the block from it on are there, or before it
+};
 
 // The rows of a tile's row blocks: row_of(position) is the one of a position in `rows`. Those behind a row block's last
 // are zeros, of a row block without rows nothing is written.
@@ -88,11 +122,13 @@ __device__ __forceinline__ void copy_row_blocks(std::uint32_t target, int head_d
 // The blocks of a tile's ranges, in the order in which they are visited.
 template <int row_blocks> struct BlockCursor {
     int range = -1, block = 0;
+    bool is_first = false; // of its range
 
     __device__ __forceinline__ explicit BlockCursor(const Tile<row_blocks> &tile) { advance(tile); }
     __device__ __forceinline__ bool is_over(const Tile<row_blocks> &tile) const { return range >= tile.ranges; }
     __device__ __forceinline__ void advance(const Tile<row_blocks> &tile) {
-        if (--block < 0 && ++range < tile.ranges)
+        is_first = --block < 0;
+        if (is_first && ++range < tile.ranges)
             block = tile.range[range].blocks - 1;
     }
 };

@@ -24,7 +24,7 @@
 namespace annulus::mma {
 
 template <class Traits> struct ForwardShared {
-    static constexpr bool of_keys = false;
+    static constexpr bool of_keys = Traits::of_keys;
     static constexpr int range_block_rows = Traits::range_block_rows;
     std::uint8_t queries[Traits::row_blocks * Traits::row_block_bytes];
     std::uint8_t k[Traits::stage_bytes], v[Traits::stage_bytes];
@@ -67,13 +67,19 @@ template <class Traits> class ForwardWarp {
         const Tile<Traits::row_blocks> &tile = shared_.tile;
         copy_row_blocks<Traits>(shared_address(shared_.queries), params_.head_dim, params_.q, tile.head, tile,
                                 [&](int position) {
-                                    return params_.query_order
-                                               ? static_cast<std::int64_t>(params_.query_row(position))
-                                               : static_cast<std::int64_t>(position - params_.q.start);
+                                    return params_.query_order ? static_cast<std::int64_t>(params_.query_row(position))
+                                                               : static_cast<std::int64_t>(position - params_.q.start);
                                 });
         Cursor at(tile);
+        BlockSource<Traits> keys, values;
+        const auto copy = [&](BlockSource<Traits> &source, std::uint8_t *target, const TensorRows &matrix) {
+            if (at.is_first)
+                source.enter(params_, matrix, tile.batch, tile.head / params_.heads_of_kv_head, tile.range[at.range]);
+            source.copy(shared_address(target), params_.head_dim);
+            source.advance();
+        };
         if (!at.is_over(tile))
-            copy(shared_.k, params_.k, at);
+            copy(keys, shared_.k, params_.k);
         end_copies();
         const float padding_keys = tile.row_block[own_row_block()].padding_keys;
         Registers x = make_registers(padding_keys, std::make_integer_sequence<int, strips>());
@@ -84,7 +90,7 @@ template <class Traits> class ForwardWarp {
         while (!at.is_over(tile)) {
             await_copies<0>();
             __syncthreads(); // K is there, and nobody reads V any more
-            copy(shared_.v, params_.v, at);
+            copy(values, shared_.v, params_.v);
             end_copies();
             const Range<Traits::row_blocks> &range = tile.range[at.range];
             const RangePart &own = range.part[own_row_block()];
@@ -97,7 +103,7 @@ template <class Traits> class ForwardWarp {
             const int block = at.block;
             at.advance(tile);
             if (!at.is_over(tile))
-                copy(shared_.k, params_.k, at);
+                copy(keys, shared_.k, params_.k);
             end_copies();
             if (!meets)
                 continue;
@@ -116,13 +122,6 @@ template <class Traits> class ForwardWarp {
         return x;
     }
 
-    __device__ __forceinline__ void copy(std::uint8_t *target, const TensorRows &matrix, const Cursor &at) const {
-        const Tile<Traits::row_blocks> &tile = shared_.tile;
-        const RangeSource<Element> source(params_, matrix, tile.batch, tile.head / params_.heads_of_kv_head,
-                                          tile.range[at.range]);
-        copy_block<Traits>(shared_address(target), params_.head_dim, source, at.block * range_block_rows);
-    }
-
     // The softmax of S, and O += P V.
     template <bool hides>
     __device__ __forceinline__ void take_block(Registers &x, const Range<Traits::row_blocks> &range,
@@ -137,16 +136,22 @@ template <class Traits> class ForwardWarp {
                 const RowBlock &row_block = shared_.tile.row_block[own_row_block()];
 #pragma unroll
                 for (int r = 0; r < 2; ++r)
-                    mask.seen[r] = (params_.causal ? range.template visible<false>(row_block.position(at.row(r)))
-                                                   : range.count) -
-                                   block * range_block_rows;
+                    mask.seen[r] =
+                        (params_.causal ? range.template visible<false>(row_block.position(at.row(r))) : range.count) -
+                        block * range_block_rows;
                 hide<range_block_rows>(s, mask);
             }
-            RunningSoftmax &softmax = x.softmax[strip];
-            softmax.template update<hides>(s, params_.scale_log2, params_.inverse_scale_log2, weight);
+            x.softmax[strip].template update<hides, 2>(s, params_.scale_log2, params_.inverse_scale_log2, weight);
             pack<Element>(p[strip], s);
-            softmax.template rescale<true>(x.o[strip]);
         });
+        bool moves = false; // one question for all strips, so that their exponentials can be computed side by side
+#pragma unroll
+        for (const RunningSoftmax &softmax : x.softmax)
+            moves |= softmax.scale[0] != 1.f || softmax.scale[1] != 1.f;
+        if (__any_sync(~0u, moves))
+#pragma unroll
+            for (int s = 0; s < strips; ++s)
+                x.softmax[s].template rescale<false>(x.o[s]);
         add_product_of<Element, columns, range_block_rows>(x.o, p, shared_address(shared_.v));
     }
 

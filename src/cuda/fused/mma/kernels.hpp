@@ -3,9 +3,9 @@
 #pragma once
 
 #include "cuda/device/cuda_device.hpp"
-#include "cuda/fused/schedule/kernel.hpp"
 #include "cuda/fused/mma/params.hpp"
 #include "cuda/fused/mma/traits.hpp"
+#include "cuda/fused/schedule/kernel.hpp"
 
 #include <annulus/tensor.h>
 

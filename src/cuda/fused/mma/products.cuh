@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The products of a warp's strips with a block of rows in shared memory, swizzled (shared_rows.cuh). What a lane reads of
-// the block serves all strips.
+// The products of a warp's strips with a block of rows in shared memory, swizzled (shared_rows.cuh). What a lane reads
+// of the block serves all strips.
 #pragma once
 
+#include "cuda/fused/math/fragment.cuh"
 #include "cuda/fused/math/shared_rows.cuh"
 #include "cuda/fused/mma/instructions.cuh"
 #include "cuda/fused/schedule/tile_grid.hpp"
@@ -23,12 +24,12 @@ struct LaneRow {
     }
 };
 
-// result = A B^T. A: the strips' rows of a row block at `a`, the first of them its row `first_row`; B: `rows` rows at `b`.
-// Both of `columns` columns.
+// result = A B^T. A: the strips' rows of a row block at `a`, the first of them its row `first_row`; B: `rows` rows at
+// `b`. Both of `columns` columns.
 template <class Element, int columns, int rows, int strips>
 __device__ __forceinline__ void multiply_rows(float (&result)[strips][rows / 2], std::uint32_t a, int first_row,
                                               std::uint32_t b) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int lane = FragmentThread<>().lane(); // asked for anew: addresses would be kept in registers
     const LaneRow left(a, first_row + lane % 16, lane / 16), right(b, lane / 16 * 8 + lane % 8, lane / 8 % 2);
 #pragma unroll
     for (int s = 0; s < strips; ++s)
@@ -58,7 +59,7 @@ __device__ __forceinline__ void multiply_rows(float (&result)[strips][rows / 2],
 template <class Element, int columns, int rows, int strips>
 __device__ __forceinline__ void add_product_of(float (&sum)[strips][columns / 2],
                                                const std::uint32_t (&a)[strips][rows / 4], std::uint32_t b) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int lane = FragmentThread<>().lane(); // asked for anew: addresses would be kept in registers
     const LaneRow right(b, lane % 16, lane / 16);
 #pragma unroll
     for (int i = 0; i < rows / 16; ++i)

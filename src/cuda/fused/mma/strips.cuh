@@ -15,7 +15,8 @@ namespace annulus::mma {
 template <int strips, class Use> __device__ __forceinline__ void for_each_strip(const Use &use) {
     [&]<int... numbers>(std::integer_sequence<int, numbers...>) {
         (use(FragmentThread<strips, numbers>(), std::integral_constant<int, numbers>()), ...);
-    }(std::make_integer_sequence<int, strips>());
+    }
+    (std::make_integer_sequence<int, strips>());
 }
 
 // Which row block the warp computes strips of, and which of its rows is the first.

@@ -24,9 +24,10 @@ constexpr bool has_bfloat16(Room room) {
 // The head dimensions that kernels exist for (and meson.build compiles); another one takes the next larger.
 inline constexpr int head_dims[] = {32, 48, 64, 96, 128, 192, 256};
 
-// A warp computes `strips` strips of 16 rows. The rows of a range come in blocks, `stages` of them at a time.
+// A warp computes `strips` strips of 16 rows. The rows of a range come in blocks, `stages` of them at a time. Registers
+// of a thread are so few that a multiprocessor has those of so many CTAs.
 struct Shape {
-    int warps, strips, range_block_rows, stages;
+    int warps, strips, range_block_rows, stages, ctas;
     constexpr int row_blocks() const { return warps * strips / 4; }
 };
 
@@ -57,54 +58,62 @@ constexpr Shape first_fitting(const Shape (&shapes)[count], int (*bytes)(const S
 }
 
 constexpr Shape forward_shape(int head_dim, Room room) {
-    constexpr Shape few_columns[] = {{4, 2, 64, 1}}, more_columns[] = {{4, 2, 64, 1}, {4, 1, 64, 1}},
-                    many_columns[] = {{8, 1, 64, 1}, {4, 1, 64, 1}, {4, 1, 32, 1}, {4, 1, 16, 1}};
-    if (head_dim <= 64)
-        return first_fitting(few_columns, forward_bytes, head_dim, room);
-    if (head_dim <= 128)
-        return first_fitting(more_columns, forward_bytes, head_dim, room);
-    return first_fitting(many_columns, forward_bytes, head_dim, room);
+    const auto first = [&](const auto &shapes) { return first_fitting(shapes, forward_bytes, head_dim, room); };
+    constexpr Shape up_to_96[] = {{4, 2, 64, 1, 2}, {4, 1, 64, 1, 2}},
+                    up_to_128[] = {{4, 2, 48, 1, 2}, {4, 1, 64, 1, 2}},
+                    others[] = {{8, 1, 64, 1, 1}, {4, 1, 64, 1, 2}, {4, 1, 32, 1, 2}, {4, 1, 16, 1, 2}};
+    if (head_dim <= 96)
+        return first(up_to_96);
+    return head_dim <= 128 ? first(up_to_128) : first(others);
 }
 
+// Where row blocks are of queries, or `of_keys`. What a second strip saves is loads from shared memory, which are what
+// products wait for on data centers' GPUs alone; on others it would be spilled registers.
 constexpr Shape backward_shape(int head_dim, bool of_keys, Room room) {
-    constexpr Shape few_columns_of_queries[] = {{4, 2, 64, 2}, {4, 2, 64, 1}},
-                    few_columns_of_keys[] = {{4, 2, 32, 2}, {4, 2, 32, 1}},
-                    more_columns_of_queries[] = {{4, 2, 32, 2}, {4, 2, 32, 1}, {4, 1, 32, 1}},
-                    more_columns_of_keys[] = {{8, 1, 64, 2}, {4, 1, 64, 2}, {4, 1, 64, 1}, {4, 1, 32, 1}},
-                    many_columns[] = {{8, 1, 64, 1}, {8, 1, 32, 1}, {4, 1, 64, 1}, {4, 1, 32, 1}, {4, 1, 16, 1}};
+    constexpr Shape one_strip[] = {{8, 1, 64, 2, 1},
+                                   {4, 1, 48, 2, 2},
+                                   {4, 1, 48, 1, 2},
+                                   {4, 1, 32, 1, 2},
+                                   {4, 1, 16, 1, 2}},
+                    queries_up_to_64[] = {{4, 2, 64, 2, 2}}, queries_up_to_128[] = {{4, 2, 32, 2, 2}},
+                    keys_up_to_64[] = {{4, 2, 32, 2, 2}}, keys_up_to_96[] = {{8, 1, 64, 2, 1}},
+                    keys_up_to_128[] = {{8, 1, 48, 2, 1}}, others[] = {{8, 1, 64, 1, 1}, {8, 1, 32, 1, 1}};
+    const auto first = [&](const auto &shapes) { return first_fitting(shapes, backward_bytes, head_dim, room); };
+    if (room == Room::kib_64 || room == Room::kib_99)
+        return first(one_strip);
     if (head_dim <= 64)
-        return of_keys ? first_fitting(few_columns_of_keys, backward_bytes, head_dim, room)
-                       : first_fitting(few_columns_of_queries, backward_bytes, head_dim, room);
-    if (head_dim <= 128)
-        return of_keys ? first_fitting(more_columns_of_keys, backward_bytes, head_dim, room)
-                       : first_fitting(more_columns_of_queries, backward_bytes, head_dim, room);
-    return first_fitting(many_columns, backward_bytes, head_dim, room);
+        return of_keys ? first(keys_up_to_64) : first(queries_up_to_64);
+    if (head_dim <= 128 && !of_keys)
+        return first(queries_up_to_128);
+    if (head_dim <= 96)
+        return first(keys_up_to_96);
+    return head_dim <= 128 ? first(keys_up_to_128) : first(others);
 }
 
 // What forward's and backward's have in common.
-template <class Element_, int head_dim_, int warps, int strips_, int range_block_rows_, int stages_>
+template <class Element_, int head_dim_, int warps, int strips_, int range_block_rows_, int stages_, int ctas_>
 struct CommonTraits {
     using Element = Element_;
-    static constexpr int head_dim = head_dim_, strips = strips_, range_block_rows = range_block_rows_, stages = stages_;
+    static constexpr int head_dim = head_dim_, strips = strips_, range_block_rows = range_block_rows_, stages = stages_,
+                         ctas = ctas_;
     static constexpr int threads = warps * 32, row_blocks = warps * strips / 4;
     static constexpr int row_block_bytes = 64 * row_bytes(head_dim);
     static constexpr int stage_bytes = range_block_rows * row_bytes(head_dim);
-    // Registers allow so many CTAs of a multiprocessor: 255 of a thread.
-    static constexpr int ctas = 8 / warps;
 };
 
 template <class Element, int head_dim, Shape shape>
-using TraitsOf = CommonTraits<Element, head_dim, shape.warps, shape.strips, shape.range_block_rows, shape.stages>;
+using TraitsOf =
+    CommonTraits<Element, head_dim, shape.warps, shape.strips, shape.range_block_rows, shape.stages, shape.ctas>;
 
 template <class Element, int head_dim, Room room>
 struct ForwardTraits : TraitsOf<Element, head_dim, forward_shape(head_dim, room)> {
     static constexpr int most_bytes = forward_bytes(forward_shape(head_dim, room), head_dim);
+    static constexpr bool of_keys = false;
 };
 
 template <class Element, int head_dim, Room room, Gradients what>
 struct BackwardTraits : TraitsOf<Element, head_dim, backward_shape(head_dim, what != Gradients::d_q, room)> {
-    static constexpr int most_bytes =
-        backward_bytes(backward_shape(head_dim, what != Gradients::d_q, room), head_dim);
+    static constexpr int most_bytes = backward_bytes(backward_shape(head_dim, what != Gradients::d_q, room), head_dim);
     static constexpr bool of_keys = what != Gradients::d_q;
     static constexpr bool has_d_scores = what != Gradients::d_v; // and so gradients of probabilities
     static constexpr bool has_d_values = what != Gradients::d_q && what != Gradients::d_k;
