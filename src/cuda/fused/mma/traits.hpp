@@ -68,26 +68,21 @@ constexpr Shape forward_shape(int head_dim, Room room) {
 }
 
 // Where row blocks are of queries, or `of_keys`. What a second strip saves is loads from shared memory, which are what
-// products wait for on data centers' GPUs alone; on others it would be spilled registers.
+// products wait for on data centers' GPUs alone, as far as registers allow.
 constexpr Shape backward_shape(int head_dim, bool of_keys, Room room) {
-    constexpr Shape one_strip[] = {{8, 1, 64, 2, 1},
-                                   {4, 1, 48, 2, 2},
-                                   {4, 1, 48, 1, 2},
-                                   {4, 1, 32, 1, 2},
-                                   {4, 1, 16, 1, 2}},
-                    queries_up_to_64[] = {{4, 2, 64, 2, 2}}, queries_up_to_128[] = {{4, 2, 32, 2, 2}},
-                    keys_up_to_64[] = {{4, 2, 32, 2, 2}}, keys_up_to_96[] = {{8, 1, 64, 2, 1}},
-                    keys_up_to_128[] = {{8, 1, 48, 2, 1}}, others[] = {{8, 1, 64, 1, 1}, {8, 1, 32, 1, 1}};
-    const auto first = [&](const auto &shapes) { return first_fitting(shapes, backward_bytes, head_dim, room); };
+    constexpr Shape one_strip[] = {
+        {8, 1, 64, 2, 1}, {4, 1, 48, 2, 2}, {4, 1, 48, 1, 2}, {4, 1, 32, 1, 2}, {4, 1, 16, 1, 2}};
+    constexpr Shape others[] = {{8, 1, 64, 1, 1}, {8, 1, 32, 1, 1}};
+    const bool is_of_hopper = room == Room::kib_227;
     if (room == Room::kib_64 || room == Room::kib_99)
-        return first(one_strip);
+        return first_fitting(one_strip, backward_bytes, head_dim, room);
     if (head_dim <= 64)
-        return of_keys ? first(keys_up_to_64) : first(queries_up_to_64);
-    if (head_dim <= 128 && !of_keys)
-        return first(queries_up_to_128);
-    if (head_dim <= 96)
-        return first(keys_up_to_96);
-    return head_dim <= 128 ? first(keys_up_to_128) : first(others);
+        return is_of_hopper && !of_keys ? Shape{4, 2, 64, 2, 2} : Shape{4, 2, 32, 2, 2};
+    if (head_dim <= 96 && of_keys)
+        return {8, 1, 64, 2, 1};
+    if (head_dim <= 128)
+        return is_of_hopper && !of_keys ? Shape{4, 2, 32, 2, 2} : Shape{8, 1, 48, 2, 1};
+    return first_fitting(others, backward_bytes, head_dim, room);
 }
 
 // What forward's and backward's have in common.
