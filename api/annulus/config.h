@@ -72,21 +72,24 @@ typedef enum annulus_key_rule ANNULUS_INT32 {
  * Who computes. Results agree up to rounding.
  *
  * `auto` is the fastest engine of the context's device that supports the problem and the tensors of the call. On CUDA
- * that may depend on the tensors: where `fused` supports a problem, a call whose tensors have rows that do not begin at
- * multiples of 16 bytes is computed by `gemm` (row_alignment of annulus_problem says what is known of them beforehand).
+ * that may depend on the tensors: where `fused` or `mma` supports a problem, a call whose tensors have rows that do not
+ * begin at multiples of 16 bytes is computed by `gemm` (row_alignment of annulus_problem says what is known of them
+ * beforehand).
  */
 typedef enum annulus_engine ANNULUS_INT32 {
     ANNULUS_ENGINE_AUTO = 0,      /* the fastest engine that supports the call (default) */
     ANNULUS_ENGINE_REFERENCE = 1, /* CPU, float64 inside, brute force in O(N * N) time: for tests */
     ANNULUS_ENGINE_CPU = 2,       /* CPU, blocked, threads */
     ANNULUS_ENGINE_GEMM = 3,      /* any CUDA device; float32, bfloat16, float16; cuBLAS inside, bounded workspace */
-    ANNULUS_ENGINE_FUSED = 4      /* CUDA devices of compute capability 9.0; bfloat16, float16; kernels for all branches
+    ANNULUS_ENGINE_FUSED = 4,     /* CUDA devices of compute capability 9.0; bfloat16, float16; kernels for all branches
                                      at once; tensors whose rows begin at multiples of 16 bytes; positive scale */
+    ANNULUS_ENGINE_MMA = 5        /* the same on CUDA devices of compute capability 8.0 and newer, and in float16 of
+                                     7.5; on 9.0 slower than `fused` */
 } annulus_engine;
 
 /*
- * The name of an engine ("auto", "reference", "cpu", "gemm", "fused"), or "unknown". Every build knows all of them by
- * name, whether it can run them or not. Static. Any thread. Since 0.1.0.
+ * The name of an engine ("auto", "reference", "cpu", "gemm", "fused", "mma"), or "unknown". Every build knows all of
+ * them by name, whether it can run them or not. Static. Any thread. Since 0.1.0.
  */
 ANNULUS_API const char *annulus_engine_name(annulus_engine engine);
 

@@ -78,15 +78,13 @@ template <class CallPlan, class Call> class PlannedCalls {
     std::size_t most_workspace(annulus_pass pass, std::int64_t row_alignment, const CallSetting &setting);
 
   private:
-    static constexpr std::size_t most_engines = 2; // of a kind of device
-
     // Why it cannot, or null.
     const char *refusal(annulus_pass pass, std::size_t engine, const CallTensors *tensors, const CallSetting &setting);
     Call &call(annulus_pass pass, std::size_t engine, const CallSetting &setting);
     ChosenCall<Call> find(annulus_pass pass, const CallTensors *tensors, const CallSetting &setting);
 
     const CallPlan plan_;
-    std::array<std::array<std::unique_ptr<Call>, most_engines>, 2> calls_; // by pass and engine
+    std::array<std::array<std::unique_ptr<Call>, most_engines_of_device>, 2> calls_; // by pass and engine
     int prepared_ = 0;
 };
 

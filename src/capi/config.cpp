@@ -235,7 +235,7 @@ annulus_status annulus_config_get_scale(const annulus_config *config, double *sc
 annulus_status annulus_config_set_engine(annulus_config *config, annulus_engine engine) {
     return guard([&] {
         required(config, "config");
-        check_enum("engine", engine, ANNULUS_ENGINE_AUTO, ANNULUS_ENGINE_FUSED);
+        check_enum("engine", engine, ANNULUS_ENGINE_AUTO, ANNULUS_ENGINE_MMA);
         config->execution.engine = engine;
     });
 }

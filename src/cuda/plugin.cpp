@@ -8,16 +8,22 @@
 #include "transport/nccl_transport.hpp"
 #endif
 
+#include <iterator>
+
 namespace annulus {
 
 namespace {
 
 const Engine *const engines[] = {
-#ifdef ANNULUS_HAVE_FUSED
+#ifdef ANNULUS_HAVE_SM90
     &fused_engine,
+#endif
+#ifdef ANNULUS_HAVE_MMA
+    &mma_engine,
 #endif
     &gemm_engine,
 };
+static_assert(std::size(engines) <= most_engines_of_device);
 
 #ifdef ANNULUS_HAVE_NCCL
 const NcclTransports nccl_transports{make_nccl_id, make_nccl_transports, make_nccl_transport, borrow_nccl_transport};

@@ -20,6 +20,8 @@ const char *engine_name(annulus_engine engine) {
         return "gemm";
     case ANNULUS_ENGINE_FUSED:
         return "fused";
+    case ANNULUS_ENGINE_MMA:
+        return "mma";
     }
     return "unknown";
 }

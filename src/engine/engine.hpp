@@ -108,7 +108,10 @@ struct Engine {
 extern const Engine reference_engine;
 extern const Engine cpu_engine;
 extern const Engine gemm_engine;  // only in the CUDA plugin
-extern const Engine fused_engine; // only in the CUDA plugin built for Hopper
+extern const Engine fused_engine; // only in a CUDA plugin built for Hopper
+extern const Engine mma_engine;   // only in a CUDA plugin built for GPUs with tensor cores
+
+inline constexpr std::size_t most_engines_of_device = 3;
 
 // Those of a kind of device that there is, in the order in which `auto` tries them.
 std::span<const Engine *const> engines_of(annulus_device device);

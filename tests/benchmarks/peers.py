@@ -96,7 +96,7 @@ CASES += [Case(f"Prov-GigaPath N={tokens}", GIGAPATH, tokens, 16, 48, zero_keys=
 
 # Of annulus' enumerations.
 DEVICE_CUDA, FLOAT32, BFLOAT16, ZERO_KEYS = 2, 2, 3, 2
-ENGINES = {"fused": 4, "gemm": 3}
+ENGINES = {"fused": 4, "gemm": 3, "mma": 5}
 
 
 class Tensor(ctypes.Structure):

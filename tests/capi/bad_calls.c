@@ -263,8 +263,8 @@ static void context_settings(void **state) {
 
 static void engines_of_other_devices(void **state) {
     fixture *f = *state;
-    const annulus_engine engines[] = {ANNULUS_ENGINE_GEMM, ANNULUS_ENGINE_FUSED};
-    for (int i = 0; i < 2; ++i) {
+    const annulus_engine engines[] = {ANNULUS_ENGINE_GEMM, ANNULUS_ENGINE_FUSED, ANNULUS_ENGINE_MMA};
+    for (size_t i = 0; i < sizeof engines / sizeof *engines; ++i) {
         assert_ok(annulus_config_set_engine(f->config, engines[i]));
         assert_refused(annulus_context_set_config(f->context, f->config), ANNULUS_ERROR_UNSUPPORTED,
                        annulus_engine_name(engines[i]));

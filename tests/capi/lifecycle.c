@@ -33,7 +33,8 @@ static void names_and_versions(void **state) {
     assert_string_equal(annulus_engine_name(ANNULUS_ENGINE_CPU), "cpu");
     assert_string_equal(annulus_engine_name(ANNULUS_ENGINE_GEMM), "gemm");
     assert_string_equal(annulus_engine_name(ANNULUS_ENGINE_FUSED), "fused");
-    assert_string_equal(annulus_engine_name((annulus_engine)(ANNULUS_ENGINE_FUSED + 1)), "unknown");
+    assert_string_equal(annulus_engine_name(ANNULUS_ENGINE_MMA), "mma");
+    assert_string_equal(annulus_engine_name((annulus_engine)(ANNULUS_ENGINE_MMA + 1)), "unknown");
 
     int32_t count = 0;
     assert_ok(annulus_device_count(ANNULUS_DEVICE_CPU, &count));

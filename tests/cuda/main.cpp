@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Skips the whole program where there is no CUDA device or, with ONLY_CAPABILITY, where the first is of another compute
-// capability than that.
+// Skips the whole program where there is no CUDA device or, with ONLY_CAPABILITY or LEAST_CAPABILITY, where the first
+// is of another compute capability than that, or of an older one.
 #include "cuda/cuda_memory.hpp"
 
 #include <gtest/gtest.h>
@@ -15,10 +15,16 @@ int main(int argc, char **argv) {
         std::printf("skipped: no CUDA device\n");
         return 77;
     }
-#ifdef ONLY_CAPABILITY
+#if defined(ONLY_CAPABILITY) || defined(LEAST_CAPABILITY)
     cudaDeviceProp device{};
     annulus::test::check_cuda(cudaGetDeviceProperties(&device, 0));
-    if (10 * device.major + device.minor != ONLY_CAPABILITY) {
+    const int capability = 10 * device.major + device.minor;
+#ifdef ONLY_CAPABILITY
+    const bool suits = capability == ONLY_CAPABILITY;
+#else
+    const bool suits = capability >= LEAST_CAPABILITY;
+#endif
+    if (!suits) {
         std::printf("skipped: %s is of compute capability %d.%d\n", device.name, device.major, device.minor);
         return 77;
     }

@@ -21,6 +21,7 @@ const ENGINES = (
     cpu = LibAnnulus.ANNULUS_ENGINE_CPU,
     gemm = LibAnnulus.ANNULUS_ENGINE_GEMM,
     fused = LibAnnulus.ANNULUS_ENGINE_FUSED,
+    mma = LibAnnulus.ANNULUS_ENGINE_MMA,
 )
 
 engine_name(code) = Symbol(unsafe_string(LibAnnulus.annulus_engine_name(code)))
@@ -75,7 +76,7 @@ What to compute. Each of `branches` is a pair `(segment length, dilation)` or a 
 * `scale`: the factor on q·k; `nothing` is 1/√D.
 * `padding`: `:exact`, or `:zero_keys` for weights that were trained with LongNet's published code.
 * `key_rule`: how often a key counts that several branches give to a query: `:each_branch`, once for each, or `:once`.
-* `engine`: `:auto`, `:cpu`, `:fused` (CUDA), `:gemm` (CUDA) or `:reference`.
+* `engine`: `:auto`, `:cpu`, `:fused` (CUDA), `:gemm` (CUDA), `:mma` (CUDA) or `:reference`.
 * `allow_tf32`: products of Float32 may be computed in TF32 on a GPU.
 * `workspace_limit`: the most bytes that a call may take besides its arrays; 0 is the engine's choice.
 * `exchange`: how ranks exchange rows: `:auto`, `:ring` or `:gather`.

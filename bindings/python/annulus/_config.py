@@ -49,6 +49,7 @@ _ENGINES = {
         _capi.ANNULUS_ENGINE_CPU,
         _capi.ANNULUS_ENGINE_GEMM,
         _capi.ANNULUS_ENGINE_FUSED,
+        _capi.ANNULUS_ENGINE_MMA,
     )
 }
 
@@ -200,7 +201,7 @@ class Config:
     padding: "exact", or "zero_keys" as LongNet's published code pads.
     key_rule: how often a key counts that several branches give to a query: "each_branch", once for each, or "once".
     scale: the factor on q·k; None is 1/sqrt(D).
-    engine: "auto", "cpu", "fused", "gemm" or "reference".
+    engine: "auto", "cpu", "fused", "gemm", "mma" or "reference".
     allow_tf32: products of float32 tensors may be computed in TF32.
     workspace_limit: an upper bound in bytes for the memory of a call besides its tensors; 0 is the engine's choice.
     exchange: how ranks exchange rows: "auto", "ring" or "gather".

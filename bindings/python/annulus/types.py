@@ -23,7 +23,7 @@ __all__ = [
     "Query",
 ]
 
-Engine = Literal["auto", "reference", "cpu", "gemm", "fused"]
+Engine = Literal["auto", "reference", "cpu", "gemm", "fused", "mma"]
 DeviceKind = Literal["cpu", "cuda"]
 Phase = Literal["block", "interleave"]
 Query = Literal["dilated", "residue", "every"]

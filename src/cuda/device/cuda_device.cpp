@@ -54,6 +54,7 @@ CudaDevice::CudaDevice(int index) : index_(index) {
     compute_capability_ =
         10 * attribute(cudaDevAttrComputeCapabilityMajor, index) + attribute(cudaDevAttrComputeCapabilityMinor, index);
     multiprocessors_ = attribute(cudaDevAttrMultiProcessorCount, index);
+    most_shared_bytes_ = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, index);
     resources_ = std::make_unique<DeviceResources>(SharedDevice::of(index));
 }
 

@@ -42,6 +42,7 @@ class CudaDevice final : public Device, public DeviceStreams {
 
     int compute_capability() const { return compute_capability_; } // 10 * major + minor
     int multiprocessors() const { return multiprocessors_; }
+    int most_shared_bytes() const { return most_shared_bytes_; } // of shared memory, of a block
 
     cudaStream_t stream(int side) const { return resources_->side[static_cast<std::size_t>(side)].stream.get(); }
     // Bound to its stream.
@@ -72,6 +73,7 @@ class CudaDevice final : public Device, public DeviceStreams {
     int index_;
     int compute_capability_ = 0;
     int multiprocessors_ = 0;
+    int most_shared_bytes_ = 0;
     std::unique_ptr<DeviceResources> resources_;
     std::size_t next_event_ = 0;
     std::optional<CurrentDevice> current_; // between enter() and leave()

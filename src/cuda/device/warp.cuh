@@ -37,6 +37,35 @@ __device__ __forceinline__ void sync_warpgroup(int consumer) {
     sync_threads(1 + consumer, warpgroup_threads);
 }
 
+// Over all lanes, by the whole warp. GPUs before compute capability 8.0 have no instruction for it.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+template <class Combine> __device__ __forceinline__ int combine_lanes(int x, const Combine &combine) {
+#pragma unroll
+    for (int step = warp_threads / 2; step > 0; step /= 2)
+        x = combine(x, __shfl_xor_sync(~0u, x, step));
+    return x;
+}
+__device__ __forceinline__ int max_of_warp(int x) {
+    return combine_lanes(x, [](int a, int b) { return max(a, b); });
+}
+__device__ __forceinline__ int min_of_warp(int x) {
+    return combine_lanes(x, [](int a, int b) { return min(a, b); });
+}
+__device__ __forceinline__ int sum_of_warp(int x) {
+    return combine_lanes(x, [](int a, int b) { return a + b; });
+}
+#else
+__device__ __forceinline__ int max_of_warp(int x) {
+    return __reduce_max_sync(~0u, x);
+}
+__device__ __forceinline__ int min_of_warp(int x) {
+    return __reduce_min_sync(~0u, x);
+}
+__device__ __forceinline__ int sum_of_warp(int x) {
+    return __reduce_add_sync(~0u, x);
+}
+#endif
+
 // a / b rounded up, for a >= 0 and b > 0 whose sum fits.
 __device__ __forceinline__ int quotient_up(int a, int b) {
     return (a + b - 1) / b;

@@ -4,7 +4,12 @@
 #include "cuda/fused/lse_delta.hpp"
 #include "cuda/fused/partial_rows.hpp"
 #include "cuda/fused/plan/backward_plan.hpp"
-#include "cuda/fused/sm90/kernels.hpp"
+#ifdef ANNULUS_HAVE_MMA
+#include "cuda/fused/mma/architecture.hpp"
+#endif
+#ifdef ANNULUS_HAVE_SM90
+#include "cuda/fused/sm90/architecture.hpp"
+#endif
 
 #include <array>
 #include <cstddef>
@@ -15,14 +20,15 @@ namespace annulus {
 
 namespace {
 
-class FusedBackward final : public PreparedCall {
+template <class Architecture> class FusedBackward final : public PreparedCall {
   public:
-    FusedBackward(const Plan &plan, CallPart part, CudaDevice &device, BackwardPlan backward)
-        : plan_(plan), part_(part), device_(device), backward_(std::move(backward)),
+    FusedBackward(const Plan &plan, CallPart part, CudaDevice &device, const Architecture &architecture,
+                  BackwardPlan backward)
+        : architecture_(architecture), plan_(plan), part_(part), device_(device), backward_(std::move(backward)),
           bytes_(backward_bytes(plan_, backward_)) {
         for (const Side side : {Side::queries, Side::keys})
             for (const PlannedGrid &planned : backward_.of(side).grids)
-                grids_of(side).push_back({side == Side::queries ? query_params(planned) : key_params(planned), {}, {}});
+                grids_of(side).push_back({side == Side::queries ? query_params(planned) : key_params(planned), {}});
     }
 
     std::size_t workspace_bytes() const override { return bytes_; }
@@ -30,8 +36,8 @@ class FusedBackward final : public PreparedCall {
     std::int64_t row_alignment() const override { return fused_row_alignment; }
 
     const char *tensor_refusal(const CallTensors &t) const override {
-        return fused_tensor_refusal({&t.q, &t.k, &t.v, &t.out, &t.d_out, &t.d_q, &t.d_k, &t.d_v},
-                                    {&t.q, &t.k, &t.v, &t.d_out});
+        const char *const reason = alignment_refusal({&t.q, &t.k, &t.v, &t.out, &t.d_out, &t.d_q, &t.d_k, &t.d_v});
+        return reason ? reason : Architecture::range_refusal({&t.q, &t.k, &t.v, &t.d_out});
     }
 
     void run(const CallTensors &tensors, const PartialResults &partial, void *workspace, void *stream) override {
@@ -77,18 +83,20 @@ class FusedBackward final : public PreparedCall {
     }
 
   private:
+    using Params = typename Architecture::BackwardParams;
+
     struct BoundGrid {
-        BackwardParams params;
-        RangeMaps scores, values;
+        Params params;
+        typename Architecture::Ranges ranges;
     };
     std::vector<BoundGrid> &grids_of(Side side) { return side == Side::queries ? queries_ : keys_; }
     const std::vector<BoundGrid> &grids_of(Side side) const { return side == Side::queries ? queries_ : keys_; }
 
     // ---- All that does not depend on where things lie.
 
-    BackwardParams common_params(const PlannedGrid &planned) const {
+    Params common_params(const PlannedGrid &planned) const {
         const Problem &problem = plan_.problem();
-        BackwardParams params{};
+        Params params{};
         static_cast<TileGrid &>(params) = planned.tiles;
         params.all_heads = problem.heads;
         params.heads_of_kv_head = problem.heads / problem.kv_heads;
@@ -99,9 +107,9 @@ class FusedBackward final : public PreparedCall {
         return params;
     }
 
-    BackwardParams query_params(const PlannedGrid &planned) const {
+    Params query_params(const PlannedGrid &planned) const {
         const Problem &problem = plan_.problem();
-        BackwardParams params = common_params(planned);
+        Params params = common_params(planned);
         params.row_stride = FastDivmod(1);
         params.partial_rows = static_cast<int>(problem.queries.length);
         if (planned.curve)
@@ -109,9 +117,9 @@ class FusedBackward final : public PreparedCall {
         return params;
     }
 
-    BackwardParams key_params(const PlannedGrid &planned) const {
+    Params key_params(const PlannedGrid &planned) const {
         const Problem &problem = plan_.problem();
-        BackwardParams params = common_params(planned);
+        Params params = common_params(planned);
         params.row_stride = FastDivmod(static_cast<int>(problem.key_stride));
         params.partial_rows = static_cast<int>(problem.key_rows());
         if (planned.curve) {
@@ -147,17 +155,15 @@ class FusedBackward final : public PreparedCall {
         Workspace of_grids(memory.sequences.of_grids);
         for (const Side side : {Side::queries, Side::keys}) {
             const bool of_queries = side == Side::queries;
-            const Gradients kernel = of_queries ? Gradients::d_q : gradients_of_keys(problem.head_dim).front();
-            const int box_rows = backward_shape(problem.dtype, problem.head_dim, kernel).range_block_rows;
+            const BackwardShapes shapes = architecture_.backward_shapes(problem.dtype, problem.head_dim);
+            const int block_rows = (of_queries ? shapes.of_queries : shapes.of_keys).range_block_rows;
             const CurveMemory &curve = memory.curve_of(side);
             const PartialGradients partial = partial_of(side, call, memory);
             std::vector<BoundGrid> &grids = grids_of(side);
             for (std::size_t i = 0; i < grids.size(); ++i) {
-                auto &[params, scores, values] = grids[i];
+                auto &[params, ranges] = grids[i];
                 const PlannedGrid &planned = backward_.of(side).grids[i];
-                const RangeMatrices ranges = matrices_of(planned, ranges_of(side, call), curve, problem);
-                scores.bind(ranges.scores, params, problem, box_rows, params.range_scores);
-                values.bind(ranges.values, params, problem, box_rows, params.range_values);
+                ranges.bind(matrices_of(planned, ranges_of(side, call), curve, problem), problem, block_rows, params);
                 store_sequences(planned, of_grids, params, call.stream);
                 const bool is_packed = planned.curve && !of_queries;
                 params.lse_log2 = is_packed ? curve.lse_log2 : memory.lse_log2;
@@ -179,20 +185,21 @@ class FusedBackward final : public PreparedCall {
     // When the first call runs: then the device is the current one.
     void find_kernels() {
         for (const BackwardStep &step : backward_.steps)
-            if (Kernel<BackwardParams> &kernel = kernels_[static_cast<std::size_t>(step.what)];
+            if (Kernel<Params> &kernel = kernels_[static_cast<std::size_t>(step.what)];
                 step.action == BackwardAction::find_gradients && !kernel.function)
-                kernel = find_backward_kernel(plan_.problem().dtype, plan_.problem().head_dim, step.what);
+                kernel = architecture_.find_backward_kernel(plan_.problem().dtype, plan_.problem().head_dim, step.what);
     }
 
     void find_gradients(const BackwardStep &step, const BackwardMemory &memory, unsigned *counter,
                         cudaStream_t stream) const {
         const Launch &launch = step.launch;
-        BackwardParams params = grids_of(step.side)[launch.grid].params;
+        Params params = grids_of(step.side)[launch.grid].params;
         const bool multiplies_ds = step.what == Gradients::d_q_of_stored_d_s;
         if (launch.part && !multiplies_ds)
             restrict_grid(params, *launch.part);
-        if (multiplies_ds || step.what == Gradients::d_k_and_d_v_storing_d_s)
-            use_stored_ds(*launch.part, memory, params, multiplies_ds);
+        if constexpr (Architecture::stores_d_s)
+            if (multiplies_ds || step.what == Gradients::d_k_and_d_v_storing_d_s)
+                use_stored_ds(*launch.part, memory, params, multiplies_ds);
         params.destination = launch.destination;
         params.first_partial_row = launch.first_partial_row;
         params.skips_empty = launch.destination == Destination::add_to_partial;
@@ -200,8 +207,7 @@ class FusedBackward final : public PreparedCall {
         kernels_[static_cast<std::size_t>(step.what)].launch(params, device_.multiprocessors(), stream);
     }
 
-    void use_stored_ds(const GridPart &part, const BackwardMemory &memory, BackwardParams &params,
-                       bool multiplies_ds) const {
+    void use_stored_ds(const GridPart &part, const BackwardMemory &memory, Params &params, bool multiplies_ds) const {
         StoredDs &stored = params.kept;
         stored = backward_.stored->of_segment;
         stored.images = memory.stored_ds;
@@ -283,13 +289,14 @@ class FusedBackward final : public PreparedCall {
                 context};
     }
 
+    const Architecture architecture_;
     const Plan plan_;
     const CallPart part_;
     CudaDevice &device_;
     const BackwardPlan backward_;
     const std::size_t bytes_;
     std::vector<BoundGrid> queries_, keys_;
-    std::array<Kernel<BackwardParams>, gradients_count> kernels_; // by Gradients
+    std::array<Kernel<Params>, gradients_count> kernels_; // by Gradients
 };
 
 const char *refusal_of(const Plan &plan, const BackwardGrids &grids) {
@@ -299,25 +306,41 @@ const char *refusal_of(const Plan &plan, const BackwardGrids &grids) {
 
 } // namespace
 
-Preparation prepare_fused_backward(const SequencePlans &plans, CudaDevice &device, const Limits &limits) {
+template <class Architecture>
+Preparation prepare_fused_backward(const SequencePlans &plans, CudaDevice &device, const Architecture &architecture,
+                                   const Limits &limits) {
     const Plan rows = plan_of_rows(plans);
-    BackwardGrids grids = make_backward_grids(plans);
+    const BackwardShapes shapes = architecture.backward_shapes(rows.problem().dtype, rows.problem().head_dim);
+    BackwardGrids grids = make_backward_grids(plans, shapes);
     if (const char *reason = refusal_of(rows, grids))
         return {nullptr, reason};
-    BackwardPlan backward =
-        plan_backward(rows, CallPart::whole, std::move(grids), device.multiprocessors(), limits.workspace_limit);
+    BackwardPlan backward = plan_backward(rows, CallPart::whole, std::move(grids), shapes, device.multiprocessors(),
+                                          limits.workspace_limit);
     if (rows.causal())
         backward.rows = row_sequences(plans);
-    return {std::make_unique<FusedBackward>(rows, CallPart::whole, device, std::move(backward))};
+    return {std::make_unique<FusedBackward<Architecture>>(rows, CallPart::whole, device, architecture,
+                                                          std::move(backward))};
 }
 
-Preparation prepare_fused_backward(const Plan &plan, CallPart part, CudaDevice &device, const Limits &limits) {
-    BackwardGrids grids = make_backward_grids(plan);
+template <class Architecture>
+Preparation prepare_fused_backward(const Plan &plan, CallPart part, CudaDevice &device,
+                                   const Architecture &architecture, const Limits &limits) {
+    const BackwardShapes shapes = architecture.backward_shapes(plan.problem().dtype, plan.problem().head_dim);
+    BackwardGrids grids = make_backward_grids(plan, shapes);
     if (const char *reason = refusal_of(plan, grids))
         return {nullptr, reason};
     BackwardPlan backward =
-        plan_backward(plan, part, std::move(grids), device.multiprocessors(), limits.workspace_limit);
-    return {std::make_unique<FusedBackward>(plan, part, device, std::move(backward))};
+        plan_backward(plan, part, std::move(grids), shapes, device.multiprocessors(), limits.workspace_limit);
+    return {std::make_unique<FusedBackward<Architecture>>(plan, part, device, architecture, std::move(backward))};
 }
+
+#ifdef ANNULUS_HAVE_SM90
+template Preparation prepare_fused_backward(const SequencePlans &, CudaDevice &, const Sm90 &, const Limits &);
+template Preparation prepare_fused_backward(const Plan &, CallPart, CudaDevice &, const Sm90 &, const Limits &);
+#endif
+#ifdef ANNULUS_HAVE_MMA
+template Preparation prepare_fused_backward(const SequencePlans &, CudaDevice &, const mma::Mma &, const Limits &);
+template Preparation prepare_fused_backward(const Plan &, CallPart, CudaDevice &, const mma::Mma &, const Limits &);
+#endif
 
 } // namespace annulus

@@ -9,8 +9,7 @@
 
 namespace annulus {
 
-const char *fused_tensor_refusal(std::initializer_list<const annulus_tensor *> tensors,
-                                 std::initializer_list<const annulus_tensor *> mapped) {
+const char *alignment_refusal(std::initializer_list<const annulus_tensor *> tensors) {
     for (const annulus_tensor *tensor : tensors) {
         if (reinterpret_cast<std::uintptr_t>(tensor->data) % fused_row_alignment != 0)
             return "a tensor's address is no multiple of 16 bytes";
@@ -18,20 +17,11 @@ const char *fused_tensor_refusal(std::initializer_list<const annulus_tensor *> t
             if (tensor->shape[i] > 1 && tensor->stride[i] * dtype_bytes(tensor->dtype) % fused_row_alignment != 0)
                 return "rows of a tensor do not begin at multiples of 16 bytes";
     }
-    // Rows that tensor maps copy are less than 2^40 bytes apart.
-    for (const annulus_tensor *tensor : mapped)
-        for (int i = 0; i < 3 && tensor->shape[1] > 0; ++i)
-            if (tensor->shape[i] > 1 && (tensor->stride[i] <= 0 || tensor->stride[i] >= std::int64_t{1} << 39))
-                return "a stride of an input is 0, or 2^40 bytes or more";
     return nullptr;
 }
 
 float scale_log2(const Plan &plan) {
     return static_cast<float>(plan.scale() * std::numbers::log2e);
-}
-
-TensorRows tensor_rows(const DeviceRows &rows) {
-    return {rows.data, rows.batch, rows.row, rows.head, static_cast<int>(rows.start)};
 }
 
 RangeMatrices matrices_of(const PlannedGrid &planned, const RangeMatrices &matrices, const CurveMemory &memory,

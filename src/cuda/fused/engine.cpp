@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The `fused` engine: kernels for all branches at once (sm90/), on GPUs of compute capability 9.0.
+// The engines `fused` and `mma`: kernels for all branches at once, of Hopper's own instructions (sm90/) on GPUs of
+// compute capability 9.0 and of mma.sync (mma/) on those of 7.5 and newer.
 //
 // Branches whose dilations do not divide one another, whose query rules do not mix, or that follow a curve take a grid
 // each, which share partial results in float32, as the parts of a rank's call do. Where there are two, one of all rows,
@@ -8,6 +9,12 @@
 #include "engine/engine.hpp"
 #include "cuda/fused/call.hpp"
 #include "cuda/fused/plan/sequence_grids.hpp"
+#ifdef ANNULUS_HAVE_MMA
+#include "cuda/fused/mma/architecture.hpp"
+#endif
+#ifdef ANNULUS_HAVE_SM90
+#include "cuda/fused/sm90/architecture.hpp"
+#endif
 #include "engine/sequence_calls.hpp"
 
 #include <algorithm>
@@ -17,10 +24,8 @@ namespace annulus {
 
 namespace {
 
-const char *refusal(const Plan &plan, const CudaDevice &device) {
+const char *refusal(const Plan &plan) {
     const Problem &problem = plan.problem();
-    if (device.compute_capability() != 90)
-        return "it needs a GPU of compute capability 9.0";
     if (problem.dtype != ANNULUS_BFLOAT16 && problem.dtype != ANNULUS_FLOAT16)
         return "it computes in bfloat16 and float16 only";
     if (!(plan.scale() > 0))
@@ -39,12 +44,16 @@ const char *refusal(const Plan &plan, const CudaDevice &device) {
     return curve_refusal(plan);
 }
 
+template <class Architecture>
 Preparation prepare(const Plan &plan, annulus_pass pass, CallPart part, Device &of_context, const Limits &limits) {
     CudaDevice &device = cuda_device(of_context);
-    if (const char *reason = refusal(plan, device))
+    if (const char *reason = Architecture::refusal(plan.problem(), pass, device))
         return {nullptr, reason};
-    return pass == ANNULUS_PASS_FORWARD ? prepare_fused_forward(plan, part, device, limits)
-                                        : prepare_fused_backward(plan, part, device, limits);
+    if (const char *reason = refusal(plan))
+        return {nullptr, reason};
+    const Architecture architecture(device);
+    return pass == ANNULUS_PASS_FORWARD ? prepare_fused_forward(plan, part, device, architecture, limits)
+                                        : prepare_fused_backward(plan, part, device, architecture, limits);
 }
 
 // Along a curve each sequence has an order of its own: then they go one after the other.
@@ -54,19 +63,30 @@ bool has_curves(const Pattern &pattern) {
     });
 }
 
+template <class Architecture>
 Preparation prepare_together(const SequencePlans &plans, annulus_pass pass, Device &of_context, const Limits &limits) {
     if (plans.items().empty() || has_curves(plans.plans().front().pattern()))
-        return prepare_one_by_one(fused_engine, plans, pass, of_context, limits);
+        return prepare_one_by_one(Architecture::engine(), plans, pass, of_context, limits);
     CudaDevice &device = cuda_device(of_context);
-    if (const char *reason = refusal(plan_of_rows(plans), device))
+    const Plan rows = plan_of_rows(plans);
+    if (const char *reason = Architecture::refusal(rows.problem(), pass, device))
         return {nullptr, reason};
-    return pass == ANNULUS_PASS_FORWARD ? prepare_fused_forward(plans, device, limits)
-                                        : prepare_fused_backward(plans, device, limits);
+    if (const char *reason = refusal(rows))
+        return {nullptr, reason};
+    const Architecture architecture(device);
+    return pass == ANNULUS_PASS_FORWARD ? prepare_fused_forward(plans, device, architecture, limits)
+                                        : prepare_fused_backward(plans, device, architecture, limits);
 }
 
 } // namespace
 
-const Engine fused_engine{ANNULUS_ENGINE_FUSED, ANNULUS_DEVICE_CUDA, true, prepare,
-                          clear_device_rows,    prepare_together};
+#ifdef ANNULUS_HAVE_SM90
+const Engine fused_engine{ANNULUS_ENGINE_FUSED, ANNULUS_DEVICE_CUDA, true,
+                          prepare<Sm90>,        clear_device_rows,   prepare_together<Sm90>};
+#endif
+#ifdef ANNULUS_HAVE_MMA
+const Engine mma_engine{ANNULUS_ENGINE_MMA, ANNULUS_DEVICE_CUDA, true,
+                        prepare<mma::Mma>,  clear_device_rows,   prepare_together<mma::Mma>};
+#endif
 
 } // namespace annulus

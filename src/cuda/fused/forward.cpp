@@ -2,7 +2,12 @@
 #include "cuda/device/cuda_error.hpp"
 #include "cuda/fused/call.hpp"
 #include "cuda/fused/plan/forward_plan.hpp"
-#include "cuda/fused/sm90/kernels.hpp"
+#ifdef ANNULUS_HAVE_MMA
+#include "cuda/fused/mma/architecture.hpp"
+#endif
+#ifdef ANNULUS_HAVE_SM90
+#include "cuda/fused/sm90/architecture.hpp"
+#endif
 
 #include <cstddef>
 #include <cstdint>
@@ -13,11 +18,12 @@ namespace annulus {
 
 namespace {
 
-class FusedForward final : public PreparedCall {
+template <class Architecture> class FusedForward final : public PreparedCall {
   public:
-    FusedForward(const Plan &plan, CallPart part, CudaDevice &device, ForwardPlan forward)
-        : plan_(plan), part_(part), device_(device), forward_(std::move(forward)),
-          bytes_(forward_bytes(plan_, forward_)), maps_(forward_.grids.size()) {
+    FusedForward(const Plan &plan, CallPart part, CudaDevice &device, const Architecture &architecture,
+                 ForwardPlan forward)
+        : architecture_(architecture), plan_(plan), part_(part), device_(device), forward_(std::move(forward)),
+          bytes_(forward_bytes(plan_, forward_)), ranges_(forward_.grids.size()) {
         for (const PlannedGrid &planned : forward_.grids)
             params_.push_back(params_of(planned));
     }
@@ -27,7 +33,8 @@ class FusedForward final : public PreparedCall {
     std::int64_t row_alignment() const override { return fused_row_alignment; }
 
     const char *tensor_refusal(const CallTensors &t) const override {
-        return fused_tensor_refusal({&t.q, &t.k, &t.v, &t.out}, {&t.k, &t.v});
+        const char *const reason = alignment_refusal({&t.q, &t.k, &t.v, &t.out});
+        return reason ? reason : Architecture::range_refusal({&t.k, &t.v});
     }
 
     void run(const CallTensors &tensors, const PartialResults &partial, void *workspace, void *stream) override {
@@ -43,7 +50,7 @@ class FusedForward final : public PreparedCall {
         bind(call, memory);
         store_array(forward_.rows.data(), forward_.rows.size(), memory.sequences.rows, call.stream);
         if (!kernel_.function) // now the device is the current one
-            kernel_ = find_forward_kernel(problem.dtype, problem.head_dim);
+            kernel_ = architecture_.find_forward_kernel(problem.dtype, problem.head_dim);
         unsigned *next_counter = memory.counters;
         for (const ForwardStep &step : forward_.steps) {
             if (step.action == ForwardAction::attend)
@@ -59,10 +66,12 @@ class FusedForward final : public PreparedCall {
     }
 
   private:
+    using Params = typename Architecture::ForwardParams;
+
     // All that does not depend on where things lie.
-    ForwardParams params_of(const PlannedGrid &planned) const {
+    Params params_of(const PlannedGrid &planned) const {
         const Problem &problem = plan_.problem();
-        ForwardParams params{};
+        Params params{};
         static_cast<TileGrid &>(params) = planned.tiles;
         if (planned.curve) // rows of Q and of partial results are those of the call's window
             params.query_offset = static_cast<int>(planned.window.start - problem.queries.start);
@@ -83,15 +92,13 @@ class FusedForward final : public PreparedCall {
     // Where things lie in this call.
     void bind(const CudaCall &call, const ForwardMemory &memory) {
         const Problem &problem = call.problem();
-        const int box_rows = forward_shape(problem.head_dim).range_block_rows;
+        const int block_rows = architecture_.forward_shape(problem.head_dim).range_block_rows;
         const bool is_whole = part_ == CallPart::whole;
         Workspace of_grids(memory.sequences.of_grids);
         for (std::size_t i = 0; i < params_.size(); ++i) {
-            ForwardParams &params = params_[i];
+            Params &params = params_[i];
             const PlannedGrid &planned = forward_.grids[i];
-            const RangeMatrices matrices = matrices_of(planned, keys(call), memory.curve, problem);
-            maps_[i].k.bind(matrices.scores, params, problem, box_rows, params.k);
-            maps_[i].v.bind(matrices.values, params, problem, box_rows, params.v);
+            ranges_[i].bind(matrices_of(planned, keys(call), memory.curve, problem), problem, block_rows, params);
             store_sequences(planned, of_grids, params, call.stream);
             params.query_order = planned.curve ? memory.curve.order : nullptr;
             params.q = tensor_rows(call.q);
@@ -104,7 +111,7 @@ class FusedForward final : public PreparedCall {
     }
 
     void attend(const Launch &launch, unsigned *counter, cudaStream_t stream) const {
-        ForwardParams params = params_[launch.grid];
+        Params params = params_[launch.grid];
         if (launch.part)
             restrict_grid(params, *launch.part);
         params.destination = launch.destination;
@@ -150,42 +157,55 @@ class FusedForward final : public PreparedCall {
         return {call.whole(), state, o, call.out, call.lse, context};
     }
 
-    struct KeyMaps {
-        RangeMaps k, v;
-    };
-
+    const Architecture architecture_;
     const Plan plan_;
     const CallPart part_;
     CudaDevice &device_;
     const ForwardPlan forward_;
     const std::size_t bytes_;
-    std::vector<ForwardParams> params_; // of each grid
-    std::vector<KeyMaps> maps_;
-    Kernel<ForwardParams> kernel_;
+    std::vector<Params> params_; // of each grid
+    std::vector<typename Architecture::Ranges> ranges_;
+    Kernel<Params> kernel_;
 };
 
 } // namespace
 
-Preparation prepare_fused_forward(const SequencePlans &plans, CudaDevice &device, const Limits &limits) {
+template <class Architecture>
+Preparation prepare_fused_forward(const SequencePlans &plans, CudaDevice &device, const Architecture &architecture,
+                                  const Limits &limits) {
     const Plan rows = plan_of_rows(plans), longest = plan_of_longest(plans);
-    const KernelShape shape = forward_shape(rows.problem().head_dim);
+    const KernelShape shape = architecture.forward_shape(rows.problem().head_dim);
     std::vector<PlannedGrid> grids = make_grids(longest, GridOf::outputs, shape);
     lay_out_sequences(plans, GridOf::outputs, shape, grids);
     if (const char *reason = grids_refusal(rows, grids))
         return {nullptr, reason};
     ForwardPlan forward =
-        plan_forward(rows, CallPart::whole, std::move(grids), device.multiprocessors(), limits.workspace_limit);
+        plan_forward(rows, CallPart::whole, std::move(grids), shape, device.multiprocessors(), limits.workspace_limit);
     if (rows.causal())
         forward.rows = row_sequences(plans);
-    return {std::make_unique<FusedForward>(rows, CallPart::whole, device, std::move(forward))};
+    return {
+        std::make_unique<FusedForward<Architecture>>(rows, CallPart::whole, device, architecture, std::move(forward))};
 }
 
-Preparation prepare_fused_forward(const Plan &plan, CallPart part, CudaDevice &device, const Limits &limits) {
-    std::vector<PlannedGrid> grids = make_grids(plan, GridOf::outputs, forward_shape(plan.problem().head_dim));
+template <class Architecture>
+Preparation prepare_fused_forward(const Plan &plan, CallPart part, CudaDevice &device, const Architecture &architecture,
+                                  const Limits &limits) {
+    const KernelShape shape = architecture.forward_shape(plan.problem().head_dim);
+    std::vector<PlannedGrid> grids = make_grids(plan, GridOf::outputs, shape);
     if (const char *reason = grids_refusal(plan, grids))
         return {nullptr, reason};
-    ForwardPlan forward = plan_forward(plan, part, std::move(grids), device.multiprocessors(), limits.workspace_limit);
-    return {std::make_unique<FusedForward>(plan, part, device, std::move(forward))};
+    ForwardPlan forward =
+        plan_forward(plan, part, std::move(grids), shape, device.multiprocessors(), limits.workspace_limit);
+    return {std::make_unique<FusedForward<Architecture>>(plan, part, device, architecture, std::move(forward))};
 }
+
+#ifdef ANNULUS_HAVE_SM90
+template Preparation prepare_fused_forward(const SequencePlans &, CudaDevice &, const Sm90 &, const Limits &);
+template Preparation prepare_fused_forward(const Plan &, CallPart, CudaDevice &, const Sm90 &, const Limits &);
+#endif
+#ifdef ANNULUS_HAVE_MMA
+template Preparation prepare_fused_forward(const SequencePlans &, CudaDevice &, const mma::Mma &, const Limits &);
+template Preparation prepare_fused_forward(const Plan &, CallPart, CudaDevice &, const mma::Mma &, const Limits &);
+#endif
 
 } // namespace annulus

@@ -23,9 +23,10 @@ struct Kernel {
 };
 
 std::vector<Kernel> kernels(std::int32_t dim) {
+    const BackwardShapes shapes = backward_shapes(ANNULUS_BFLOAT16, dim);
     return {{GridOf::outputs, forward_shape(dim)},
-            {GridOf::query_gradients, backward_shape(ANNULUS_BFLOAT16, dim, Gradients::d_q)},
-            {GridOf::key_gradients, backward_shape(ANNULUS_BFLOAT16, dim, Gradients::d_k_and_d_v)}};
+            {GridOf::query_gradients, shapes.of_queries},
+            {GridOf::key_gradients, shapes.of_keys}};
 }
 
 // One grid, or two where it is better.

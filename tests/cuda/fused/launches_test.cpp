@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `fused` launched again: the same bits from a hundred calls, and from a CUDA graph on new data.
+// The engine launched again: the same bits from a hundred calls, and from a CUDA graph on new data.
 #include "cuda/fused/calls.hpp"
 #include "cuda/fused/problems.hpp"
 
@@ -35,7 +35,7 @@ std::size_t contiguous_bytes(const annulus_tensor &tensor) {
 TEST_P(Repeats, AreBitEqual) {
     const Problem &problem = GetParam().problem;
     const Inputs inputs = random_inputs(problem, 1);
-    const Context context = context_for(problem, ANNULUS_ENGINE_FUSED);
+    const Context context = context_for(problem, subject().engine);
     Call call(problem, inputs, device_memory(), true);
     std::vector<std::vector<unsigned char>> first;
     for (int i = 0; i < 100; ++i) {

@@ -285,12 +285,13 @@ void expect_sound(const Plan &plan, CallPart part, const BackwardPlan &backward)
 }
 
 ForwardPlan forward_of(const Plan &plan, CallPart part, std::uint64_t limit) {
-    return plan_forward(plan, part, make_grids(plan, GridOf::outputs, forward_shape(plan.problem().head_dim)),
-                        multiprocessors, limit);
+    const KernelShape shape = forward_shape(plan.problem().head_dim);
+    return plan_forward(plan, part, make_grids(plan, GridOf::outputs, shape), shape, multiprocessors, limit);
 }
 
 BackwardPlan backward_of(const Plan &plan, CallPart part, std::uint64_t limit) {
-    return plan_backward(plan, part, make_backward_grids(plan), multiprocessors, limit);
+    const BackwardShapes shapes = backward_shapes(plan.problem().dtype, plan.problem().head_dim);
+    return plan_backward(plan, part, make_backward_grids(plan, shapes), shapes, multiprocessors, limit);
 }
 
 // Where gradients are added to, or of another dtype. With all of them so, a call takes the most workspace.

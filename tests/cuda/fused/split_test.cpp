@@ -66,7 +66,7 @@ TEST_P(Split, AgreesWithCpu) {
 TEST_P(Split, NeedsNoLse) {
     ASSERT_TRUE(is_split(problem_, 0));
     Call call(problem_, inputs_, device_memory(), true);
-    const Context context = context_for(problem_, ANNULUS_ENGINE_FUSED);
+    const Context context = context_for(problem_, subject().engine);
     check(call.forward(context.get()));
     const Results with_lse = call.results(ANNULUS_PASS_FORWARD);
     call.reset(inputs_);

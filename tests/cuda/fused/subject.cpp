@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// The engines `fused` and `mma`: ENGINE is one of them.
 #include "engines/subject.hpp"
 
 #include "cuda/cuda_memory.hpp"
@@ -62,7 +63,7 @@ const char *refusal(const Problem &problem) {
 
 RunOptions subject() {
     static CudaMemory memory;
-    return {.engine = ANNULUS_ENGINE_FUSED, .refusal = refusal, .memory = &memory, .aligned = true};
+    return {.engine = ENGINE, .refusal = refusal, .memory = &memory, .aligned = true};
 }
 
 // Also with memory from the context's own pool.

@@ -124,7 +124,7 @@ pub const ANNULUS_KEY_ONCE: annulus_key_rule = 2;
 /// Who computes. Results agree up to rounding.
 ///
 /// `auto` is the fastest engine of the context's device that supports the problem and the tensors of the call. On CUDA
-/// that may depend on the tensors: where `fused` supports a problem, a call whose tensors have rows that do not begin at
+/// that may depend on the tensors: where `fused` or `mma` supports a problem, a call whose tensors have rows that do not begin at
 /// multiples of 16 bytes is computed by `gemm` (row_alignment of annulus_problem says what is known of them beforehand).
 pub type annulus_engine = i32;
 /// the fastest engine that supports the call (default)
@@ -137,6 +137,8 @@ pub const ANNULUS_ENGINE_CPU: annulus_engine = 2;
 pub const ANNULUS_ENGINE_GEMM: annulus_engine = 3;
 /// CUDA devices of compute capability 9.0; bfloat16, float16; kernels for all branches at once; tensors whose rows begin at multiples of 16 bytes; positive scale
 pub const ANNULUS_ENGINE_FUSED: annulus_engine = 4;
+/// the same on CUDA devices of compute capability 8.0 and newer, and in float16 of 7.5; on 9.0 slower than `fused`
+pub const ANNULUS_ENGINE_MMA: annulus_engine = 5;
 
 /// A branch. Set `size` to sizeof(annulus_branch) and all other fields, best by ANNULUS_BRANCH_INIT(w, r): all heads,
 /// phase rule block, query rule dilated, linear order.
@@ -543,7 +545,7 @@ extern "C" {
     /// ANNULUS_ERROR_ARGUMENT: positions is NULL, length < 1, width < 0 or no divisor. Any thread. Since 0.1.0.
     pub fn annulus_hilbert_curve(positions: *mut i64, length: i64, width: i64) -> annulus_status;
 
-    /// The name of an engine ("auto", "reference", "cpu", "gemm", "fused"), or "unknown". Every build knows all of them by
+    /// The name of an engine ("auto", "reference", "cpu", "gemm", "fused", "mma"), or "unknown". Every build knows all of them by
     /// name, whether it can run them or not. Static. Any thread. Since 0.1.0.
     pub fn annulus_engine_name(engine: annulus_engine) -> *const c_char;
 

@@ -80,8 +80,10 @@ impl Engine {
     pub const CPU: Engine = Engine(sys::ANNULUS_ENGINE_CPU);
     /// Any CUDA device.
     pub const GEMM: Engine = Engine(sys::ANNULUS_ENGINE_GEMM);
-    /// CUDA devices of compute capability 9.0; bfloat16 and float16, forward.
+    /// CUDA devices of compute capability 9.0; bfloat16 and float16.
     pub const FUSED: Engine = Engine(sys::ANNULUS_ENGINE_FUSED);
+    /// The same on CUDA devices of compute capability 8.0 and newer, and in float16 of 7.5.
+    pub const MMA: Engine = Engine(sys::ANNULUS_ENGINE_MMA);
 
     /// The engine that the C API has this number for.
     pub const fn from_code(code: i32) -> Engine {

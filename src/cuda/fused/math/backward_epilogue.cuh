@@ -12,8 +12,8 @@
 
 namespace annulus {
 
-// Of a row block of queries or, with `of_keys`, of keys.
-template <class Element, int columns, bool of_keys> class BackwardEpilogue {
+// Of a strip, whose FragmentThread is `At`, of a row block of queries or, with `of_keys`, of keys.
+template <class Element, int columns, bool of_keys, class At> class BackwardEpilogue {
   public:
     // Of a batch entry and head of queries.
     __device__ __forceinline__ BackwardEpilogue(const BackwardWork &work, int batch, int head,
@@ -29,7 +29,7 @@ template <class Element, int columns, bool of_keys> class BackwardEpilogue {
         const int head = of_keys ? head_ / work_.heads_of_kv_head : head_;
         if (work_.has_nonfinite)
             note_nonfinite(x, work_.has_nonfinite);
-        const RowDestinations destinations(work_, head_, row_block_);
+        const RowDestinations<At> destinations(work_, head_, row_block_);
         if (destinations.take_any())
             take_partial(destinations, x, partial + partial_row(head) * work_.head_dim);
         if (destinations.leave_any())
@@ -45,8 +45,8 @@ template <class Element, int columns, bool of_keys> class BackwardEpilogue {
                                                const TensorRows &rows) const {
         Element *const row_0 = static_cast<Element *>(rows.data) + batch_ * rows.batch + head * rows.head;
         const auto row_at = [&](int row) { return row_0 + work_.row_of(row_block_.position(row)) * rows.row; };
-        stage_rows<Element>(staging, x, 1.f, 1.f);
-        store_rows<Element, columns>(staging, row_block_.rows, work_.head_dim, row_at);
+        stage_rows<Element, At>(staging, x, 1.f, 1.f);
+        store_rows<Element, columns, At>(staging, row_block_.rows, work_.head_dim, row_at);
     }
 
     // The first row of a head in partial results.
@@ -56,30 +56,30 @@ template <class Element, int columns, bool of_keys> class BackwardEpilogue {
     }
 
     // Adds the partial results of the rows that have them.
-    __device__ __forceinline__ void take_partial(const RowDestinations &destinations, float (&x)[count],
+    __device__ __forceinline__ void take_partial(const RowDestinations<At> &destinations, float (&x)[count],
                                                  const float *partial) const {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            const int position = row_block_.position(FragmentThread().row(r));
+            const int position = row_block_.position(At().row(r));
             if (destinations.takes(r))
                 add_partial<count>(x, r, 1, 1, partial + std::int64_t{work_.row_of(position)} * work_.head_dim,
                                    work_.head_dim);
         }
     }
 
-    __device__ __forceinline__ void add_to_partial(const RowDestinations &destinations, int head,
+    __device__ __forceinline__ void add_to_partial(const RowDestinations<At> &destinations, int head,
                                                    const float (&x)[count], float *partial) const {
         const std::int64_t first = partial_row(head);
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            const int row = FragmentThread().row(r);
+            const int row = At().row(r);
             if (row >= row_block_.rows || !destinations.leaves(r))
                 continue;
             const std::int64_t index = first + work_.row_of(row_block_.position(row));
             float2 *const of_row = reinterpret_cast<float2 *>(partial + index * work_.head_dim);
 #pragma unroll
             for (int i = 0; i < count / 4; ++i) {
-                const int column = 8 * i + FragmentThread().column();
+                const int column = 8 * i + At().column();
                 if (column >= work_.head_dim)
                     break;
                 float2 two{x[4 * i + 2 * r], x[4 * i + 2 * r + 1]};

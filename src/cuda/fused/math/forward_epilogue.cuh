@@ -15,27 +15,27 @@
 
 namespace annulus {
 
-// Of row block `index` of a tile, which the warpgroup of this number computes; rows are staged at an address in shared
-// memory.
-template <class Element, int head_dim, int row_blocks> class ForwardEpilogue {
+// Of a strip, whose FragmentThread is `At`, of row block `index` of a tile; rows are staged at an address in shared
+// memory, once sync() has returned: then no products read what lies there.
+template <class Element, int head_dim, int row_blocks, class At, class Sync> class ForwardEpilogue {
   public:
     __device__ __forceinline__ ForwardEpilogue(const ForwardWork &work, const Tile<row_blocks> &tile, int index,
-                                               std::uint32_t staging)
+                                               std::uint32_t staging, const Sync &sync)
         : work_(work), tile_(tile), row_block_(tile.row_block[index]), batch_(tile.batch), head_(tile.head),
-          index_(index), staging_(staging) {}
+          index_(index), staging_(staging), sync_(sync) {}
 
     __device__ __forceinline__ void write(float (&o)[head_dim / 2], const RunningSoftmax &softmax) {
         float sum[2];
         find_sums(softmax, sum);
         if (work_.has_nonfinite)
             note_nonfinite(o, work_.has_nonfinite);
-        const RowDestinations rows(work_, head_, row_block_);
+        const RowDestinations<At> rows(work_, head_, row_block_);
         float top[2] = {softmax.m[0] * work_.scale_log2, softmax.m[1] * work_.scale_log2};
         if (rows.take_any())
             take_partial(rows, o, top, sum);
         if (rows.leave_any())
             add_to_partial(rows, o, top, sum);
-        sync_warpgroup(index_); // no warp's products read Q any more
+        sync_();
         if (rows.write_any())
             write_outputs(rows, o, top, sum);
     }
@@ -57,8 +57,8 @@ template <class Element, int head_dim, int row_blocks> class ForwardEpilogue {
         }
     }
 
-    __device__ __forceinline__ void write_outputs(const RowDestinations &rows, float (&o)[count], const float (&top)[2],
-                                                  const float (&sum)[2]) {
+    __device__ __forceinline__ void write_outputs(const RowDestinations<At> &rows, float (&o)[count],
+                                                  const float (&top)[2], const float (&sum)[2]) {
         Element *const out = static_cast<Element *>(work_.out.data) + work_.out.offset(batch_, head_, row_block_.first);
         const std::int64_t row_distance = row_block_.stride * work_.out.row;
         const auto row_at = [&](int row) { return out + row * row_distance; };
@@ -71,9 +71,9 @@ template <class Element, int head_dim, int row_blocks> class ForwardEpilogue {
                 static_cast<float *>(work_.lse.data)[work_.lse.offset(batch_, head_, row_block_.position(row))] =
                     sum[r] == 0.f ? inverse[r] - INFINITY : (top[r] + __log2f(sum[r])) * std::numbers::ln2_v<float>;
         }
-        stage_rows<Element>(staging_, o, inverse[0], inverse[1]);
-        store_rows<Element, head_dim>(staging_, row_block_.rows, work_.head_dim, row_at);
-        const int row = at_.warp() * 16 + at_.lane();
+        stage_rows<Element, At>(staging_, o, inverse[0], inverse[1]);
+        store_rows<Element, head_dim, At>(staging_, row_block_.rows, work_.head_dim, row_at);
+        const int row = at_.strip() * 16 + at_.lane();
         const bool notes_finished = work_.destination == Destination::outputs_or_partial ||
                                     work_.destination == Destination::outputs_or_partial_with_partial ||
                                     work_.destination == Destination::finish_partial;
@@ -82,9 +82,9 @@ template <class Element, int head_dim, int row_blocks> class ForwardEpilogue {
     }
 
     // O, its maximum and its sum with the partial results of other keys.
-    __device__ __forceinline__ void take_partial(const RowDestinations &rows, float (&o)[count], float (&top)[2],
+    __device__ __forceinline__ void take_partial(const RowDestinations<At> &rows, float (&o)[count], float (&top)[2],
                                                  float (&sum)[2]) const {
-        const FragmentThread at;
+        const At at;
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             if (!rows.takes(r))
@@ -105,7 +105,7 @@ template <class Element, int head_dim, int row_blocks> class ForwardEpilogue {
     }
 
     // O and (m, l) are set, or added to those of other keys: with M the larger m, 2^(m - M) O + 2^(m' - M) O'.
-    __device__ __forceinline__ void add_to_partial(const RowDestinations &rows, const float (&o)[count],
+    __device__ __forceinline__ void add_to_partial(const RowDestinations<At> &rows, const float (&o)[count],
                                                    const float (&top)[2], const float (&sum)[2]) {
         const bool adds = work_.destination == Destination::add_to_partial;
         std::int64_t index[2];
@@ -161,7 +161,8 @@ template <class Element, int head_dim, int row_blocks> class ForwardEpilogue {
     const int batch_, head_;
     const int index_;
     const std::uint32_t staging_;
-    const FragmentThread at_;
+    const Sync &sync_;
+    const At at_;
 };
 
 } // namespace annulus

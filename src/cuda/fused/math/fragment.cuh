@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a thread holds of a product of 64 rows, which four warps compute, 16 rows each: rows lane / 4 and lane / 4 + 8
-// of its warp's, and of every eight columns columns 2 (lane % 4) and the next one. Element d[4 i + 2 r + e] is that of
-// its row r of two and of column 8 i + 2 (lane % 4) + e. wgmma and mma.sync.m16n8k16 have this in common.
+// What a thread holds of a product of 64 rows, four strips of 16, which some warps compute: of a strip rows lane / 4
+// and lane / 4 + 8, and of every eight columns columns 2 (lane % 4) and the next one. Element d[4 i + 2 r + e] is that
+// of its row r of two and of column 8 i + 2 (lane % 4) + e. wgmma and mma.sync.m16n8k16 have this in common.
 #pragma once
 
 #include "cuda/device/warp.cuh"
@@ -13,16 +13,21 @@
 
 namespace annulus {
 
-// Where the thread's elements are. Made where they are asked for, not once: addresses that depend on a thread's number
-// would be kept in registers.
-struct FragmentThread {
+// Where the thread's elements are, in strip `strip_of_warp` of the `strips` that each warp has. Made where they are
+// asked for, not once: addresses that depend on a thread's number would be kept in registers.
+template <int strips = 1, int strip_of_warp = 0> struct FragmentThread {
     int thread = thread_of_warpgroup();
 
     __device__ __forceinline__ int lane() const { return thread % warp_threads; }
-    __device__ __forceinline__ int warp() const { return thread / warp_threads; }
-    // Row r of the thread's two, of the product's and of the warp's 16.
-    __device__ __forceinline__ int row(int r) const { return warp() * 16 + row_of_warp(r); }
-    __device__ __forceinline__ int row_of_warp(int r) const { return lane() / 4 + 8 * r; }
+    __device__ __forceinline__ int strip() const {
+        if constexpr (strips == 1)
+            return thread / warp_threads;
+        else
+            return thread / warp_threads % (4 / strips) * strips + strip_of_warp;
+    }
+    // Row r of the thread's two, of the product's and of the strip's 16.
+    __device__ __forceinline__ int row(int r) const { return strip() * 16 + row_of_strip(r); }
+    __device__ __forceinline__ int row_of_strip(int r) const { return lane() / 4 + 8 * r; }
     // The first of its two columns of eight.
     __device__ __forceinline__ int column() const { return 2 * (thread % 4); }
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the results of a row block's rows go. A warp has 16 of them, for which it finds out without the others.
+// Where the results of a row block's rows go. A warp finds out about each strip of 16 without the others.
 #pragma once
 
 #include "cuda/fused/math/fragment.cuh"
@@ -8,8 +8,9 @@
 
 namespace annulus {
 
-// Where the results of a warp's 16 rows of a row block go, and which of them take partial results first.
-class RowDestinations {
+// Where the results of a strip's rows of a row block go, and which of them take partial results first. `At` is the
+// FragmentThread of the strip.
+template <class At> class RowDestinations {
   public:
     template <class Work>
     __device__ __forceinline__ RowDestinations(const Work &work, int head, const RowBlock &row_block) : rows_(0) {
@@ -31,8 +32,8 @@ class RowDestinations {
             break;
         }
         // Each lane asks one question: the lower half which rows take, the upper half which are left.
-        const FragmentThread own;
-        const int row = own.warp() * 16 + own.lane() % 16;
+        const At own;
+        const int row = own.strip() * 16 + own.lane() % 16;
         const bool asks_for_left = own.lane() >= 16;
         const PartialRows &asked = asks_for_left ? work.rows_left_partial : work.rows_with_partial;
         const bool asks =
@@ -45,9 +46,9 @@ class RowDestinations {
     __device__ __forceinline__ bool leave_any() const { return rows_ >> 16; }
     __device__ __forceinline__ bool take_any() const { return rows_ & all_taken; }
     // Of row r of the thread's two.
-    __device__ __forceinline__ bool takes(int r) const { return rows_ >> FragmentThread().row_of_warp(r) & 1; }
-    __device__ __forceinline__ bool leaves(int r) const { return leaves_row(FragmentThread().row_of_warp(r)); }
-    // Of a row of the warp's 16.
+    __device__ __forceinline__ bool takes(int r) const { return rows_ >> At().row_of_strip(r) & 1; }
+    __device__ __forceinline__ bool leaves(int r) const { return leaves_row(At().row_of_strip(r)); }
+    // Of a row of the strip's 16.
     __device__ __forceinline__ bool leaves_row(int row) const { return rows_ >> (16 + row) & 1; }
 
   private:

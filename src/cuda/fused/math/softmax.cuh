@@ -26,8 +26,8 @@ struct RunningSoftmax {
     }
 
     // Scores become probabilities. `weight` is log2 of the multiplicity of the lane's two columns of eight. With
-    // `may_be_hidden`, a row may have met no key yet.
-    template <bool may_be_hidden, int count>
+    // `may_be_hidden`, a row may have met no key yet. Sums of so many `chains` do not wait for one another.
+    template <bool may_be_hidden, int chains = 1, int count>
     __device__ __forceinline__ void update(float (&s)[count], float c, float inverse_c, const float (&weight)[2]) {
         float before[2];
 #pragma unroll
@@ -46,7 +46,7 @@ struct RunningSoftmax {
         for (int r = 0; r < 2; ++r) {
             const float top = may_be_hidden && m[r] == -INFINITY ? 0.f : m[r];
             scale[r] = exp2_fast((before[r] - top) * c);
-            l[r] *= scale[r];
+            float sum[chains] = {l[r] * scale[r]};
             const float shift[2] = {fmaf(-top, c, weight[0]), fmaf(-top, c, weight[1])};
 #pragma unroll
             for (int i = 0; i < count; i += 4)
@@ -54,8 +54,9 @@ struct RunningSoftmax {
                 for (int e = 0; e < 2; ++e) {
                     float &x = s[i + 2 * r + e];
                     x = exp2_fast(fmaf(x, c, shift[e]));
-                    l[r] += x;
+                    sum[e % chains] += x;
                 }
+            l[r] = chains == 1 ? sum[0] : sum[0] + sum[chains - 1];
         }
     }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a row block's results, in registers as products leave them, to rows of a tensor. A warp has 16 of the row
-// block's rows, which it writes without the others.
+// From a row block's results, in registers as products leave them, to rows of a tensor. A warp writes each
+// of its strips without the others; `At` is the FragmentThread of one.
 #pragma once
 
 #include "cuda/fused/math/fragment.cuh"
@@ -26,7 +26,7 @@ __device__ __forceinline__ void add_partial(float (&x)[count], int r, float fact
                                             const float *partial, int columns) {
 #pragma unroll
     for (int i = 0; i < count / 4; ++i) {
-        const int column = 8 * i + FragmentThread().column();
+        const int column = 8 * i + FragmentThread<>().column();
         if (column >= columns)
             break;
         const float2 two = *reinterpret_cast<const float2 *>(partial + column);
@@ -37,18 +37,18 @@ __device__ __forceinline__ void add_partial(float (&x)[count], int r, float fact
 }
 
 // To shared memory: pairs of elements of the dtype.
-template <int count>
+template <class At, int count>
 __device__ __forceinline__ void stage_pairs(std::uint32_t staging, const std::uint32_t (&pairs)[count]) {
-    const FragmentThread own;
-    const int lane = own.lane(), warp = own.warp();
+    const At own;
+    const int lane = own.lane(), strip = own.strip();
 #pragma unroll
     for (int i = 0; i < count / 4; ++i)
-        store_matrices(staging + swizzled_offset(row_block_rows, warp * 16 + lane % 16, 2 * i + lane / 16),
+        store_matrices(staging + swizzled_offset(row_block_rows, strip * 16 + lane % 16, 2 * i + lane / 16),
                        pairs[4 * i], pairs[4 * i + 1], pairs[4 * i + 2], pairs[4 * i + 3]);
 }
 
 // To shared memory, in the dtype: `first` times the thread's first row, `second` times the one 8 further.
-template <class Element, int count>
+template <class Element, class At, int count>
 __device__ __forceinline__ void stage_rows(std::uint32_t staging, const float (&x)[count], float first, float second) {
     std::uint32_t pairs[count / 2];
 #pragma unroll
@@ -56,19 +56,19 @@ __device__ __forceinline__ void stage_rows(std::uint32_t staging, const float (&
         const float factor = i % 2 ? second : first;
         pairs[i] = pack_two<Element>(x[2 * i] * factor, x[2 * i + 1] * factor);
     }
-    stage_pairs(staging, pairs);
+    stage_pairs<At>(staging, pairs);
     __syncwarp();
 }
 
 // From there to the first `columns` columns of rows row_at(0), …, row_at(rows - 1).
-template <class Element, int most_columns, class RowAt>
+template <class Element, int most_columns, class At, class RowAt>
 __device__ __forceinline__ void store_rows(std::uint32_t staging, int rows, int columns, const RowAt &row_at) {
-    const FragmentThread own;
-    const int lane = own.lane(), warp = own.warp();
+    const At own;
+    const int lane = own.lane(), strip = own.strip();
     constexpr int parts = most_columns / 8;
 #pragma unroll
     for (int i = 0; i < parts / 2; ++i) {
-        const int row = warp * 16 + (lane + i * warp_threads) / parts, part = (lane + i * warp_threads) % parts;
+        const int row = strip * 16 + (lane + i * warp_threads) / parts, part = (lane + i * warp_threads) % parts;
         const uint4 sixteen_bytes = load_16_bytes(staging + swizzled_offset(row_block_rows, row, part));
         if (row < rows && part * 8 < columns)
             *reinterpret_cast<uint4 *>(static_cast<Element *>(row_at(row)) + part * 8) = sixteen_bytes;

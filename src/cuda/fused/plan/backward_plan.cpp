@@ -2,7 +2,6 @@
 #include "cuda/fused/plan/backward_plan.hpp"
 
 #include "cuda/fused/plan/branch_split.hpp"
-#include "cuda/fused/sm90/kernels.hpp"
 #include "cuda/results/cuda_call.hpp"
 
 #include <algorithm>
@@ -12,13 +11,12 @@ namespace annulus {
 
 namespace {
 
-KernelShape shape_of(const Problem &problem, Side side) {
-    const Gradients what = side == Side::queries ? Gradients::d_q : gradients_of_keys(problem.head_dim).front();
-    return backward_shape(problem.dtype, problem.head_dim, what);
-}
-
 GridOf grids_of(Side side) {
     return side == Side::queries ? GridOf::query_gradients : GridOf::key_gradients;
+}
+
+const KernelShape &shape_of(const BackwardShapes &shapes, Side side) {
+    return side == Side::queries ? shapes.of_queries : shapes.of_keys;
 }
 
 // The kernels write nothing but the problem's dtype, and add to no rows of the caller's; and the heads that share one
@@ -206,13 +204,13 @@ void try_storing_ds(const Plan &plan, CallPart part, std::uint64_t limit, Backwa
 }
 
 // Of a call's own keys: with the branches of one or both sides split. False where neither is.
-bool split_part(const Plan &plan, int multiprocessors, BackwardPlan &result) {
+bool split_part(const Plan &plan, const BackwardShapes &shapes, int multiprocessors, BackwardPlan &result) {
     for (const Side which : {Side::queries, Side::keys}) {
         SideGrids &side = result.of(which);
         if (!may_write_rows(plan.problem(), which))
             continue;
         std::optional<std::vector<PlannedGrid>> grids =
-            split_branches(side.grids, plan, grids_of(which), shape_of(plan.problem(), which), multiprocessors);
+            split_branches(side.grids, plan, grids_of(which), shape_of(shapes, which), multiprocessors);
         if (!grids)
             continue;
         side.is_split = side.finishes = true;
@@ -225,14 +223,15 @@ bool split_part(const Plan &plan, int multiprocessors, BackwardPlan &result) {
 }
 
 // With the branches of one or both sides split, if there is room for partial results.
-bool try_splitting(const Plan &plan, int multiprocessors, std::uint64_t limit, BackwardPlan &result) {
+bool try_splitting(const Plan &plan, const BackwardShapes &shapes, int multiprocessors, std::uint64_t limit,
+                   BackwardPlan &result) {
     const Problem &problem = plan.problem();
     const std::size_t used = backward_bytes(plan, result);
     const std::size_t room = room_within(limit, used), row_bytes = problem.head_dim * sizeof(float);
     BackwardPlan splitting = result;
     const auto split = [&](Side which, SideGrids &side, std::size_t bytes_of_head) {
         std::optional<std::vector<PlannedGrid>> grids =
-            split_branches(side.grids, plan, grids_of(which), shape_of(problem, which), multiprocessors);
+            split_branches(side.grids, plan, grids_of(which), shape_of(shapes, which), multiprocessors);
         if (!grids)
             return;
         side.parts = parts_within(problem.batch, problem.heads, bytes_of_head, room);
@@ -255,25 +254,23 @@ bool try_splitting(const Plan &plan, int multiprocessors, std::uint64_t limit, B
 
 } // namespace
 
-BackwardGrids make_backward_grids(const Plan &plan) {
-    const Problem &problem = plan.problem();
-    return {make_grids(plan, GridOf::query_gradients, shape_of(problem, Side::queries)),
-            make_grids(plan, GridOf::key_gradients, shape_of(problem, Side::keys))};
+BackwardGrids make_backward_grids(const Plan &plan, const BackwardShapes &shapes) {
+    return {make_grids(plan, GridOf::query_gradients, shapes.of_queries),
+            make_grids(plan, GridOf::key_gradients, shapes.of_keys)};
 }
 
-BackwardGrids make_backward_grids(const SequencePlans &plans) {
-    BackwardGrids grids = make_backward_grids(plan_of_longest(plans));
-    const Problem &rows = plans.rows();
-    lay_out_sequences(plans, GridOf::query_gradients, shape_of(rows, Side::queries), grids.queries);
-    lay_out_sequences(plans, GridOf::key_gradients, shape_of(rows, Side::keys), grids.keys);
+BackwardGrids make_backward_grids(const SequencePlans &plans, const BackwardShapes &shapes) {
+    BackwardGrids grids = make_backward_grids(plan_of_longest(plans), shapes);
+    lay_out_sequences(plans, GridOf::query_gradients, shapes.of_queries, grids.queries);
+    lay_out_sequences(plans, GridOf::key_gradients, shapes.of_keys, grids.keys);
     return grids;
 }
 
-BackwardPlan plan_backward(const Plan &plan, CallPart part, BackwardGrids grids, int multiprocessors,
-                           std::uint64_t limit) {
+BackwardPlan plan_backward(const Plan &plan, CallPart part, BackwardGrids grids, const BackwardShapes &shapes,
+                           int multiprocessors, std::uint64_t limit) {
     if (is_of_other_keys(part)) {
         const auto split = [&](Side which, std::vector<PlannedGrid> &of_side) {
-            split_ranges_elsewhere(of_side, plan, grids_of(which), shape_of(plan.problem(), which), multiprocessors);
+            split_ranges_elsewhere(of_side, plan, grids_of(which), shape_of(shapes, which), multiprocessors);
         };
         split(Side::queries, grids.queries);
         split(Side::keys, grids.keys);
@@ -283,10 +280,10 @@ BackwardPlan plan_backward(const Plan &plan, CallPart part, BackwardGrids grids,
         return result;
     bool is_split = false;
     if (part == CallPart::whole)
-        is_split = plan.problem().gradients.are_plain() && try_splitting(plan, multiprocessors, limit, result);
+        is_split = plan.problem().gradients.are_plain() && try_splitting(plan, shapes, multiprocessors, limit, result);
     else if (part == CallPart::own_keys)
-        is_split = split_part(plan, multiprocessors, result);
-    if (!is_split)
+        is_split = split_part(plan, shapes, multiprocessors, result);
+    if (!is_split && shapes.store_d_s)
         try_storing_ds(plan, part, limit, result);
     return result;
 }

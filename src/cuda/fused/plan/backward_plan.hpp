@@ -58,17 +58,17 @@ struct BackwardPlan {
     SideGrids &of(Side side) { return side == Side::queries ? queries : keys; }
 };
 
-// What make_grids() says of both sides.
+// What make_grids() says of both sides, for kernels of these shapes.
 struct BackwardGrids {
     std::vector<PlannedGrid> queries, keys;
 };
-BackwardGrids make_backward_grids(const Plan &plan);
-BackwardGrids make_backward_grids(const SequencePlans &plans);
+BackwardGrids make_backward_grids(const Plan &plan, const BackwardShapes &shapes);
+BackwardGrids make_backward_grids(const SequencePlans &plans, const BackwardShapes &shapes);
 
 // Of a whole call or a part. Branches may be split, of a whole call if all gradients are plain, else of the own keys;
-// dS may be stored where they are not and the limit in bytes (0: none) leaves room for it.
-BackwardPlan plan_backward(const Plan &plan, CallPart part, BackwardGrids grids, int multiprocessors,
-                           std::uint64_t limit);
+// dS may be stored where they are not, kernels do it and the limit in bytes (0: none) leaves room for it.
+BackwardPlan plan_backward(const Plan &plan, CallPart part, BackwardGrids grids, const BackwardShapes &shapes,
+                           int multiprocessors, std::uint64_t limit);
 
 struct BackwardMemory {
     float *lse_log2, *delta;   // [B, H, queries]

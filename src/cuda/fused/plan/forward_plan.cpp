@@ -2,7 +2,6 @@
 #include "cuda/fused/plan/forward_plan.hpp"
 
 #include "cuda/fused/plan/branch_split.hpp"
-#include "cuda/fused/sm90/kernels.hpp"
 #include "cuda/results/cuda_call.hpp"
 
 #include <algorithm>
@@ -82,14 +81,14 @@ ForwardPlan plan_split(const Plan &plan, std::vector<PlannedGrid> grids, const H
 
 } // namespace
 
-ForwardPlan plan_forward(const Plan &plan, CallPart part, std::vector<PlannedGrid> grids, int multiprocessors,
-                         std::uint64_t limit) {
+ForwardPlan plan_forward(const Plan &plan, CallPart part, std::vector<PlannedGrid> grids, const KernelShape &shape,
+                         int multiprocessors, std::uint64_t limit) {
     const Problem &problem = plan.problem();
     std::optional<std::vector<PlannedGrid>> split;
     if (is_of_other_keys(part))
-        split_ranges_elsewhere(grids, plan, GridOf::outputs, forward_shape(problem.head_dim), multiprocessors);
+        split_ranges_elsewhere(grids, plan, GridOf::outputs, shape, multiprocessors);
     else if (!are_over_sequences(grids))
-        split = split_branches(grids, plan, GridOf::outputs, forward_shape(problem.head_dim), multiprocessors);
+        split = split_branches(grids, plan, GridOf::outputs, shape, multiprocessors);
     if (split && part == CallPart::own_keys)
         return plan_split_part(plan, *std::move(split));
     ForwardPlan result = plan_grids(plan, part, std::move(grids));

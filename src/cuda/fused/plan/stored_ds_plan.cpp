@@ -23,7 +23,7 @@ bool are_one_segment(const GridBranch &branch, const Window &a, const Window &b)
 
 bool can_store_ds(const Problem &problem, const std::vector<PlannedGrid> &queries,
                   const std::vector<PlannedGrid> &keys) {
-    if (!stores_d_s(problem.head_dim) || queries.size() != 1 || keys.size() != 1 || keys.front().curve)
+    if (queries.size() != 1 || keys.size() != 1 || keys.front().curve)
         return false;
     const TileGrid &tiles = keys.front().tiles;
     const GridBranch &branch = tiles.branches[0];

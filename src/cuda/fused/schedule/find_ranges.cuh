@@ -106,7 +106,7 @@ __device__ __forceinline__ void add_range(const TileGrid &grid, const TileSearch
     int blocks = 0, full = 0;
     if (row_block.branches >> b & 1)
         find_blocks<of_keys, range_block_rows>(grid, range, row_block, blocks, full);
-    range.blocks = __reduce_max_sync(~0u, blocks);
+    range.blocks = max_of_warp(blocks);
     if (range.blocks == 0)
         return;
     Range<row_blocks> &target = tile.range[ranges++];
@@ -135,7 +135,7 @@ __device__ __forceinline__ int find_ranges(const TileGrid &grid, const SequenceG
         const unsigned below = __ballot_sync(~0u, counts_here);
         const FastDivmod &of_grid = grid.branches[b].range_dilation;
         const int period = of_grid.quotient(
-            __reduce_max_sync(~0u, counts_here ? search.branches[lane % most_branches].range_dilation : dilation));
+            max_of_warp(counts_here ? search.branches[lane % most_branches].range_dilation : dilation));
         const int splits = splits_of_period(period);
         // Under causality queries meet nothing right of their own segment, keys nothing left of it.
         const int first_side = of_keys && has_others && grid.causal,

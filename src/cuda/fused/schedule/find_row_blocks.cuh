@@ -91,7 +91,7 @@ __device__ __forceinline__ unsigned find_row_blocks(const TileGrid &grid, const 
         own_branches = 0;
     const Members rows(cell_start, cell_end, residue, modulus);
     const int own_row_blocks = own_branches ? quotient_up(rows.count, row_block_rows) : 0;
-    if (index * row_blocks >= __reduce_add_sync(~0u, own_row_blocks))
+    if (index * row_blocks >= sum_of_warp(own_row_blocks))
         return 0;
 
     unsigned met = 0; // rows of ranges; only to order classes: it may wrap around

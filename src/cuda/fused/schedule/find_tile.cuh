@@ -25,7 +25,7 @@ __device__ __forceinline__ bool find_cell(const TileGrid &grid, const SequenceGr
             const FastDivmod &length = length_of<several>(grid, sequence, lane);
             cut = min(cut, (length.quotient(start) + 1) * length.value);
         }
-        end = __reduce_min_sync(~0u, cut);
+        end = min_of_warp(cut);
         if (i == number)
             return true;
         if (end == segment_end)

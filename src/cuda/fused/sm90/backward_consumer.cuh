@@ -105,7 +105,8 @@ template <class Traits> class BackwardConsumer {
         if (row_block.rows == 0 || (params_.skips_empty && !tile.meets_any(own_row_block())))
             return;
         sync_warpgroup(own_row_block()); // no warp's products read the row block's rows any more
-        const BackwardEpilogue<Element, columns, Traits::of_keys> epilogue(params_, tile.batch, tile.head, row_block);
+        const BackwardEpilogue<Element, columns, Traits::of_keys, FragmentThread<>> epilogue(params_, tile.batch,
+                                                                                             tile.head, row_block);
         if constexpr (Traits::has_d_scores)
             epilogue.write(x.d_scores, params_.scale, own_rows, params_.d_scores, params_.partial_d_scores);
         if constexpr (Traits::has_d_values)
@@ -169,7 +170,7 @@ template <class Traits> class BackwardConsumer {
     __device__ __forceinline__ void meet_overlapped(Registers &x, const RowBlock &row_block, const OwnRange &range,
                                                     int full, int blocks, int all_blocks) {
         int at = blocks - 1;
-        load_weights(range, FragmentThread().column(), x.weight);
+        load_weights(range, FragmentThread<>().column(), x.weight);
         if (blocks < all_blocks) {
             finish_pending(x);
             sit_out(all_blocks - blocks);
@@ -245,13 +246,13 @@ template <class Traits> class BackwardConsumer {
     // Of block `at` of a range.
     template <bool hides>
     __device__ __forceinline__ BlockMask find_mask(const RowBlock &row_block, const OwnRange &range, int at) const {
-        BlockMask mask{FragmentThread().column(), {}};
+        BlockMask mask{FragmentThread<>().column(), {}};
         if constexpr (hides)
 #pragma unroll
             for (int r = 0; r < 2; ++r)
                 mask.seen[r] =
                     (params_.causal
-                         ? range.template visible<Traits::of_keys>(row_block.position(FragmentThread().row(r)))
+                         ? range.template visible<Traits::of_keys>(row_block.position(FragmentThread<>().row(r)))
                          : range.count) -
                     at * range_block_rows;
         return mask;
@@ -300,7 +301,7 @@ template <class Traits> class BackwardConsumer {
         RowStatistic rows;
 #pragma unroll
         for (int r = 0; r < 2; ++r)
-            rows.of_row[r] = statistic[own_row_block() * row_block_rows + FragmentThread().row(r)];
+            rows.of_row[r] = statistic[own_row_block() * row_block_rows + FragmentThread<>().row(r)];
         return rows;
     }
     __device__ __forceinline__ static void load_weights(const OwnRange &range, int column, float (&weight)[2]) {
@@ -352,7 +353,7 @@ template <class Traits> class BackwardConsumer {
         if (thread_of_warpgroup() % warp_threads == 0)
             bulk_store_wait_read();
         __syncwarp();
-        stage_pairs(shared_address(shared_.d_s[own_row_block()]), d_s);
+        stage_pairs<FragmentThread<>>(shared_address(shared_.d_s[own_row_block()]), d_s);
     }
     // Once the product has been issued, beside which the fence and the copy then come.
     __device__ __forceinline__ void store_d_s(int queries) const {

@@ -3,19 +3,12 @@
 #pragma once
 
 #include "cuda/fused/math/backward_work.hpp"
+#include "cuda/fused/schedule/kernel_shape.hpp"
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
 namespace annulus {
-
-// What a kernel computes. Row blocks of the first are of queries, of the next ones of keys. The last two are a pair:
-// one stores dS, which the other (dq_from_ds.cuh) only has to multiply.
-enum class Gradients { d_q, d_k_and_d_v, d_k, d_v, d_k_and_d_v_storing_d_s, d_q_of_stored_d_s };
-inline constexpr int gradients_count = 6;
-
-// Above this, the gradients of a row block's K and V together are too many registers: a kernel for each.
-inline constexpr int most_columns_of_both = 128;
 
 // Whether there are kernels that store dS instead of computing it twice: below 65 columns two products take less time
 // than writing and reading their result.

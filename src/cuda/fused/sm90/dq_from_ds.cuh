@@ -198,7 +198,7 @@ template <class Traits> class DqFromDsConsumer {
             return;
         const RowBlock row_block{tile.first + index * row_block_rows * tile.stride, tile.stride, row_block_rows, 1, 0};
         __syncwarp(); // the row block before is out
-        BackwardEpilogue<Element, columns, false>(params_, tile.batch, tile.head, row_block)
+        BackwardEpilogue<Element, columns, false, FragmentThread<>>(params_, tile.batch, tile.head, row_block)
             .write(x, params_.scale, shared_address(shared_.staging[index_]), params_.d_scores,
                    params_.partial_d_scores);
     }

@@ -98,8 +98,15 @@ template <class Traits> class ForwardConsumer {
         take_turn();
         pass_turn();
         if (row_block.rows > 0 && !(params_.skips_empty && !tile.meets_any(row_block_)))
-            ForwardEpilogue<Element, columns, Traits::consumers>(params_, tile, row_block_, queries)
-                .write(x.o, x.softmax);
+            write(tile, queries, x);
+    }
+
+    // O is staged in the place of Q, once no warp's products read that any more.
+    __device__ __forceinline__ void write(const OwnTile &tile, std::uint32_t staging, Registers &x) const {
+        const auto sync = [this] { sync_warpgroup(row_block_); };
+        ForwardEpilogue<Element, columns, Traits::consumers, FragmentThread<>, decltype(sync)>(
+            params_, tile, row_block_, staging, sync)
+            .write(x.o, x.softmax);
     }
 
     // The first block, with which none overlaps: S, then P, whose product with V is left to the next block.
@@ -183,17 +190,17 @@ template <class Traits> class ForwardConsumer {
 
     // Read for each block: registers are scarcer. Not by log2_fast: the kernel of 128 columns would spill.
     __device__ __forceinline__ static void load_weights(Registers &x, const RangePart &own) {
-        annulus::load_weights(own, FragmentThread().column(), x.weight, [](float count) { return __log2f(count); });
+        annulus::load_weights(own, FragmentThread<>().column(), x.weight, [](float count) { return __log2f(count); });
     }
 
     __device__ __forceinline__ void find_visible(Registers &x, const OwnRange &range, const RowBlock &row_block) const {
-        const FragmentThread own;
+        const FragmentThread<> own;
 #pragma unroll
         for (int r = 0; r < 2; ++r)
             x.visible[r] = params_.causal ? range.template visible<false>(row_block.position(own.row(r))) : range.count;
     }
     __device__ __forceinline__ static void hide_keys(Registers &x, int first) {
-        hide<range_block_rows>(x.s, {first + FragmentThread().column(), {x.visible[0], x.visible[1]}});
+        hide<range_block_rows>(x.s, {first + FragmentThread<>().column(), {x.visible[0], x.visible[1]}});
     }
 
     // Rows of V behind the range's last key are rows of other segments or classes: their probabilities are 0, but their

@@ -43,31 +43,23 @@ KernelShape forward_shape(int head_dim) {
     return shape;
 }
 
-KernelShape backward_shape(annulus_dtype dtype, int head_dim, Gradients what) {
-    KernelShape shape{};
+BackwardShapes backward_shapes(annulus_dtype dtype, int head_dim) {
+    BackwardShapes shapes{};
     with_head_dim(head_dim, [&](auto dim) {
-        const auto set = [&](auto traits) {
-            shape = {decltype(traits)::consumers, decltype(traits)::range_block_rows};
+        const auto shape_of = [](auto traits) {
+            return KernelShape{decltype(traits)::consumers, decltype(traits)::range_block_rows};
         };
         const auto set_of = [&](auto element) {
-            if (what == Gradients::d_q)
-                set(BackwardTraits<decltype(element), dim.value, Gradients::d_q>());
-            else
-                set(BackwardTraits<decltype(element), dim.value, Gradients::d_k>());
+            using Element = decltype(element);
+            shapes = {shape_of(BackwardTraits<Element, dim.value, Gradients::d_q>()),
+                      shape_of(BackwardTraits<Element, dim.value, Gradients::d_k>()), stores_d_s(head_dim)};
         };
         if (dtype == ANNULUS_BFLOAT16)
             set_of(__nv_bfloat16());
         else
             set_of(__half());
     });
-    return shape;
-}
-
-std::span<const Gradients> gradients_of_keys(int head_dim) {
-    static constexpr Gradients together[] = {Gradients::d_k_and_d_v}, apart[] = {Gradients::d_k, Gradients::d_v};
-    if (head_dim <= most_columns_of_both)
-        return together;
-    return apart;
+    return shapes;
 }
 
 Kernel<ForwardParams> find_forward_kernel(annulus_dtype dtype, int head_dim) {

@@ -2,22 +2,17 @@
 // From a dtype and head dimension to the kernels that serve them, and their shapes.
 #pragma once
 
+#include "cuda/fused/schedule/kernel.hpp"
 #include "cuda/fused/schedule/kernel_shape.hpp"
 #include "cuda/fused/sm90/backward_params.hpp"
 #include "cuda/fused/sm90/forward_params.hpp"
-#include "cuda/fused/sm90/kernel.hpp"
 
 #include <annulus/tensor.h>
-
-#include <span>
 
 namespace annulus {
 
 KernelShape forward_shape(int head_dim);
-KernelShape backward_shape(annulus_dtype dtype, int head_dim, Gradients what);
-
-// The kernels that compute the gradients of keys between them; their shapes are the same.
-std::span<const Gradients> gradients_of_keys(int head_dim);
+BackwardShapes backward_shapes(annulus_dtype dtype, int head_dim);
 
 // The kernel that serves a head dimension, for launches on the current device. `dtype` is bfloat16 or float16.
 Kernel<ForwardParams> find_forward_kernel(annulus_dtype dtype, int head_dim);

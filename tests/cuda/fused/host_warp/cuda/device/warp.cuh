@@ -133,13 +133,13 @@ template <class T> T __shfl_down_sync(unsigned, T value, int distance) {
     const auto &values = lanes_exchange(static_cast<std::int64_t>(value));
     return lane < warp_threads ? static_cast<T>(values[static_cast<std::size_t>(lane)]) : value;
 }
-inline int __reduce_max_sync(unsigned, int value) {
+inline int max_of_warp(int value) {
     return static_cast<int>(std::ranges::max(lanes_exchange(value)));
 }
-inline int __reduce_min_sync(unsigned, int value) {
+inline int min_of_warp(int value) {
     return static_cast<int>(std::ranges::min(lanes_exchange(value)));
 }
-inline int __reduce_add_sync(unsigned, int value) {
+inline int sum_of_warp(int value) {
     std::int64_t sum = 0;
     for (const std::int64_t x : lanes_exchange(value))
         sum += x;

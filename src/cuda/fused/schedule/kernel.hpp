@@ -14,11 +14,12 @@ template <class Params> struct Kernel {
     const char *name = nullptr; // for messages
     void (*function)(Params) = nullptr;
     int threads = 0, shared_bytes = 0; // of a CTA
+    int ctas = 1;                      // of a multiprocessor
 
-    // On the current device, with a CTA for each of so many multiprocessors. Throws Error(ANNULUS_ERROR_CUDA).
+    // On the current device, with as many CTAs as so many multiprocessors have. Throws Error(ANNULUS_ERROR_CUDA).
     void launch(const Params &params, int multiprocessors, cudaStream_t stream) const {
         cudaLaunchConfig_t config{};
-        config.gridDim = static_cast<unsigned>(multiprocessors);
+        config.gridDim = static_cast<unsigned>(multiprocessors * ctas);
         config.blockDim = static_cast<unsigned>(threads);
         config.dynamicSmemBytes = static_cast<std::size_t>(shared_bytes);
         config.stream = stream;
@@ -28,13 +29,16 @@ template <class Params> struct Kernel {
 };
 
 // A kernel whose CTA has Traits::threads threads and a Shared, which is larger than what kernels have unasked: the
-// current device is told. Throws Error(ANNULUS_ERROR_CUDA).
+// current device is told; as many CTAs as fit run on a multiprocessor. Throws Error(ANNULUS_ERROR_CUDA).
 template <class Traits, class Shared, class Params>
 Kernel<Params> make_kernel(const char *name, void (*function)(Params)) {
     constexpr int bytes = static_cast<int>(sizeof(Shared));
     static_assert(bytes <= 227 * 1024);
     check(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "cudaFuncSetAttribute");
-    return {name, function, Traits::threads, bytes};
+    int ctas = 0;
+    check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&ctas, function, Traits::threads, bytes),
+          "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
+    return {name, function, Traits::threads, bytes, ctas};
 }
 
 } // namespace annulus

@@ -3,22 +3,13 @@
 #pragma once
 
 #include "core/plan.hpp"
-#include "cuda/device/device_rows.hpp"
+#include "cuda/fused/schedule/matrices.hpp"
 #include "cuda/fused/schedule/tile_grid.hpp"
 
 #include <annulus/tensor.h>
 #include <cuda.h>
 
-#include <cstdint>
-
 namespace annulus {
-
-// A matrix whose rows the ranges of a grid are made of: `heads` heads of `count` rows each.
-struct RangeMatrix {
-    DeviceRows rows;
-    std::int64_t count = 0;
-    std::int32_t heads = 0;
-};
 
 // The maps of one matrix, two for each stride of the grid (TileGrid), in a kernel's parameters. They are encoded when
 // the matrix has other strides than the one before; where it only lies elsewhere, they get its address.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cuda/fused/plan/tensor_maps.hpp"
+#include "cuda/fused/sm90/tensor_maps.hpp"
 
 #include "cuda/device/driver.hpp"
 

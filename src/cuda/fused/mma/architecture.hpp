@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels on mma.sync as the calls of the engine `mma` use them.
+#pragma once
+
+#include "cuda/fused/mma/kernels.hpp"
+#include "cuda/fused/schedule/matrices.hpp"
+#include "engine/engine.hpp"
+
+#include <initializer_list>
+
+namespace annulus::mma {
+
+class Mma {
+  public:
+    using ForwardParams = mma::ForwardParams;
+    using BackwardParams = mma::BackwardParams;
+    static constexpr bool stores_d_s = false;
+
+    // Of a device that refusal() is null for.
+    explicit Mma(const CudaDevice &device) : room_(*room_of(device)) {}
+    static const Engine &engine() { return mma_engine; }
+
+    // Why there are no kernels for a problem; null if there are.
+    static const char *refusal(const Problem &problem, annulus_pass pass, const CudaDevice &device) {
+        const std::optional<Room> room = room_of(device);
+        if (device.compute_capability() < 75 || !room)
+            return "it needs a GPU of compute capability 7.5 or newer that the library was built for";
+        if (!has_bfloat16(*room) && problem.dtype == ANNULUS_BFLOAT16)
+            return "its kernels for compute capability 7.5 compute in float16 only";
+        if (pass == ANNULUS_PASS_BACKWARD && backward_kernel_shapes(*room, problem.head_dim).of_keys.row_blocks == 0)
+            return "the GPU's shared memory is too small for backward with this head dimension";
+        return nullptr;
+    }
+    static const char *range_refusal(std::initializer_list<const annulus_tensor *>) { return nullptr; }
+
+    KernelShape forward_shape(int head_dim) const { return forward_kernel_shape(room_, head_dim); }
+    BackwardShapes backward_shapes(annulus_dtype, int head_dim) const {
+        return backward_kernel_shapes(room_, head_dim);
+    }
+    Kernel<ForwardParams> find_forward_kernel(annulus_dtype dtype, int head_dim) const {
+        return mma::find_forward_kernel(room_, dtype, head_dim);
+    }
+    Kernel<BackwardParams> find_backward_kernel(annulus_dtype dtype, int head_dim, Gradients what) const {
+        return mma::find_backward_kernel(room_, dtype, head_dim, what);
+    }
+
+    // Tells the parameters of a grid's kernel where the rows of its ranges are.
+    struct Ranges {
+        static void bind(const RangeMatrices &matrices, const Problem &, int, ForwardParams &params) {
+            params.k = tensor_rows(matrices.scores.rows);
+            params.v = tensor_rows(matrices.values.rows);
+        }
+        static void bind(const RangeMatrices &matrices, const Problem &, int, BackwardParams &params) {
+            params.range_scores = tensor_rows(matrices.scores.rows);
+            params.range_values = tensor_rows(matrices.values.rows);
+        }
+    };
+
+  private:
+    Room room_;
+};
+
+} // namespace annulus::mma

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels of one head dimension, ANNULUS_HEAD_DIM, and room, ANNULUS_ROOM.
+#include "cuda/fused/mma/backward.cuh"
+
+#include "cuda/fused/mma/kernels.hpp"
+
+namespace annulus::mma {
+
+namespace {
+
+constexpr Room room = Room::ANNULUS_ROOM;
+
+template <class Element, Gradients what> Kernel<BackwardParams> make() {
+    using Traits = BackwardTraits<Element, ANNULUS_HEAD_DIM, room, what>;
+    return make_kernel<Traits, BackwardShared<Traits>>("mma backward", backward_kernel<Traits>);
+}
+
+template <class Element> Kernel<BackwardParams> make(Gradients what) {
+    if (what == Gradients::d_q)
+        return make<Element, Gradients::d_q>();
+    if constexpr (ANNULUS_HEAD_DIM <= most_columns_of_both)
+        return make<Element, Gradients::d_k_and_d_v>();
+    else
+        return what == Gradients::d_k ? make<Element, Gradients::d_k>() : make<Element, Gradients::d_v>();
+}
+
+} // namespace
+
+template <>
+Kernel<BackwardParams> backward_kernel_of<room, ANNULUS_HEAD_DIM>([[maybe_unused]] annulus_dtype dtype,
+                                                                  [[maybe_unused]] Gradients what) {
+    if constexpr (backward_shape(ANNULUS_HEAD_DIM, true, room).warps == 0) {
+        return {};
+    } else {
+        if constexpr (has_bfloat16(room))
+            if (dtype == ANNULUS_BFLOAT16)
+                return make<__nv_bfloat16>(what);
+        return make<__half>(what);
+    }
+}
+
+} // namespace annulus::mma

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+// The fused backward kernels on mma.sync, for compute capability 7.5 and newer: what sm90/backward.cuh computes, with
+// the same tiles, masks and epilogue. One kernel text with row blocks of queries (dQ) or of keys (dK and dV).
+//
+// Grid. As many CTAs as the GPU's multiprocessors hold; each takes tiles until there are none left (next_tile.cuh).
+//
+// Roles. Every warp copies, and computes strips of one row block: P and dS stay in its registers, where they are
+// operands of the last products. The next block of a range is copied beside the products of the one at hand where
+// shared memory has two stages, else after them.
+#pragma once
+
+#include "cuda/device/warp.cuh"
+#include "cuda/fused/math/backward_epilogue.cuh"
+#include "cuda/fused/math/gradients.cuh"
+#include "cuda/fused/math/scores.cuh"
+#include "cuda/fused/mma/copy_rows.cuh"
+#include "cuda/fused/mma/next_tile.cuh"
+#include "cuda/fused/mma/params.hpp"
+#include "cuda/fused/mma/products.cuh"
+#include "cuda/fused/mma/strips.cuh"
+#include "cuda/fused/mma/traits.hpp"
+
+#include <cstdint>
+
+namespace annulus::mma {
+
+template <class Traits> struct BackwardShared {
+    static constexpr bool of_keys = Traits::of_keys;
+    static constexpr int range_block_rows = Traits::range_block_rows;
+    // For dV alone the value rows of row blocks are not needed.
+    std::uint8_t own_scores[Traits::row_blocks * Traits::row_block_bytes],
+        own_values[Traits::has_d_scores ? Traits::row_blocks * Traits::row_block_bytes : 128];
+    struct RangeRows {
+        std::uint8_t scores[Traits::stage_bytes], values[Traits::stage_bytes];
+    } range_rows[Traits::stages];
+    // Of queries: those of a stage, or of a tile's row blocks.
+    static constexpr int statistic_slots = of_keys ? Traits::stages : 1;
+    static constexpr int statistics = of_keys ? range_block_rows : Traits::row_blocks * row_block_rows;
+    alignas(8) float lse_log2[statistic_slots][statistics], delta[statistic_slots][statistics];
+    Tile<Traits::row_blocks> tile;
+    TileSearch search;
+};
+
+template <class Traits> class BackwardWarp {
+  public:
+    __device__ __forceinline__ BackwardWarp(const BackwardParams &params, BackwardShared<Traits> &shared)
+        : params_(params), shared_(shared) {}
+
+    __device__ __forceinline__ void run() {
+        for (bool is_first = true;; is_first = false) {
+            if (threadIdx.x < warp_threads)
+                find_next_tile(params_, shared_, is_first);
+            __syncthreads();
+            if (shared_.tile.ranges < 0)
+                return;
+            find_gradients();
+            __syncthreads(); // nothing of the tile is read any more
+        }
+    }
+
+  private:
+    using Element = typename Traits::Element;
+    static constexpr int range_block_rows = Traits::range_block_rows, columns = Traits::head_dim,
+                         strips = Traits::strips, stages = Traits::stages;
+    static constexpr bool of_keys = Traits::of_keys;
+    using Cursor = BlockCursor<Traits::row_blocks>;
+    using OwnRange = Range<Traits::row_blocks>;
+
+    // What a thread holds during a tile.
+    struct Registers {
+        float d_scores[Traits::has_d_scores ? strips : 1][Traits::has_d_scores ? columns / 2 : 1],
+            d_values[Traits::has_d_values ? strips : 1][Traits::has_d_values ? columns / 2 : 1];
+    };
+
+    __device__ __forceinline__ static int own_row_block() { return row_block_of_warp<strips>(); }
+
+    __device__ __forceinline__ void find_gradients() {
+        const Tile<Traits::row_blocks> &tile = shared_.tile;
+        copy_own_rows();
+        Cursor at(tile);
+        RangeSources sources;
+        int stage = 0;
+        if (!at.is_over(tile))
+            copy_range_rows(sources, at, stage);
+        end_copies();
+        Registers x{};
+        if (at.is_over(tile)) {
+            await_copies<0>();
+            __syncthreads();
+        }
+        while (!at.is_over(tile)) {
+            await_copies<0>();
+            __syncthreads(); // the stage is there, and nobody reads the other one any more
+            const int own_stage = stage;
+            const OwnRange &range = tile.range[at.range];
+            const RangePart &own = range.part[own_row_block()];
+            const int block = at.block;
+            at.advance(tile);
+            stage = stages == 1 ? 0 : stage ^ 1;
+            const auto copy_next = [&] {
+                if (!at.is_over(tile))
+                    copy_range_rows(sources, at, stage);
+                end_copies();
+            };
+            if constexpr (stages > 1)
+                copy_next();
+            if (block < own.blocks) {
+                if (block >= own.full_blocks)
+                    take_block<true>(x, range, own, block, own_stage);
+                else
+                    take_block<false>(x, range, own, block, own_stage);
+            }
+            if constexpr (stages == 1) {
+                __syncthreads();
+                copy_next();
+            }
+        }
+        write(x);
+    }
+
+    // ---- Copies.
+
+    __device__ __forceinline__ void copy_own_rows() {
+        const Tile<Traits::row_blocks> &tile = shared_.tile;
+        const int head = of_keys ? tile.head / params_.heads_of_kv_head : tile.head;
+        const auto copy = [&](std::uint8_t *target, const TensorRows &rows) {
+            copy_row_blocks<Traits>(shared_address(target), params_.head_dim, rows, head, tile,
+                                    [&](int position) { return static_cast<std::int64_t>(params_.row_of(position)); });
+        };
+        copy(shared_.own_scores, params_.row_scores);
+        if constexpr (Traits::has_d_scores)
+            copy(shared_.own_values, params_.row_values);
+        if constexpr (!of_keys) {
+            const std::int64_t offset = first_statistic();
+            for (int i = static_cast<int>(threadIdx.x); i < Traits::row_blocks * row_block_rows; i += Traits::threads) {
+                const RowBlock &row_block = tile.row_block[i / row_block_rows];
+                const bool present = i % row_block_rows < row_block.rows;
+                copy_statistics(0, i, offset + (present ? params_.row_of(row_block.position(i % row_block_rows)) : 0),
+                                present);
+            }
+        }
+    }
+
+    struct RangeSources {
+        BlockSource<Traits> scores, values;
+    };
+
+    __device__ __forceinline__ void copy_range_rows(RangeSources &sources, const Cursor &at, int stage) {
+        const Tile<Traits::row_blocks> &tile = shared_.tile;
+        const OwnRange &range = tile.range[at.range];
+        const int head = of_keys ? tile.head : tile.head / params_.heads_of_kv_head;
+        const auto copy = [&](BlockSource<Traits> &source, std::uint8_t *target, const TensorRows &matrix) {
+            if (at.is_first)
+                source.enter(params_, matrix, tile.batch, head, range);
+            source.copy(shared_address(target), params_.head_dim);
+            source.advance();
+        };
+        copy(sources.scores, shared_.range_rows[stage].scores, params_.range_scores);
+        copy(sources.values, shared_.range_rows[stage].values, params_.range_values);
+        if constexpr (of_keys) {
+            const std::int64_t offset = first_statistic() + range.first - params_.first_range_row;
+            for (int i = static_cast<int>(threadIdx.x); i < range_block_rows; i += Traits::threads) {
+                const int row = range.count - (at.block + 1) * range_block_rows + i; // blocks count from the last one
+                const bool present = row >= 0;
+                copy_statistics(stage, i, offset + (present ? std::int64_t{row} * range.stride : 0), present);
+            }
+        }
+    }
+
+    // Of the tile's batch entry and head.
+    __device__ __forceinline__ std::int64_t first_statistic() const {
+        return (std::int64_t{shared_.tile.batch} * params_.all_heads + shared_.tile.head) * params_.statistic_rows;
+    }
+    __device__ __forceinline__ void copy_statistics(int slot, int i, std::int64_t source, bool present) {
+        copy_to_shared<4>(shared_address(&shared_.lse_log2[slot][i]), params_.lse_log2 + source, present);
+        copy_to_shared<4>(shared_address(&shared_.delta[slot][i]), params_.delta + source, present);
+    }
+
+    // ---- Products.
+
+    template <bool hides>
+    __device__ __forceinline__ void take_block(Registers &x, const OwnRange &range, const RangePart &own, int block,
+                                               int stage) const {
+        const std::uint32_t scores = shared_address(shared_.range_rows[stage].scores),
+                            values = shared_address(shared_.range_rows[stage].values);
+        const int own_rows = own_row_block() * Traits::row_block_bytes, first = first_row_of_warp<strips>();
+        float s[strips][range_block_rows / 2];
+        multiply_rows<Element, columns, range_block_rows>(s, shared_address(shared_.own_scores) + own_rows, first,
+                                                          scores);
+        float weight[2];
+        load_weights(own, FragmentThread<>().column(), weight, [](float count) { return log2_fast(count); });
+        std::uint32_t p[strips][range_block_rows / 4];
+        for_each_strip<strips>([&](auto at, auto strip) {
+            find_probabilities<hides>(s[strip], params_.scale_log2, weight, statistic(shared_.lse_log2, at, stage),
+                                      find_mask<hides>(at, range, block));
+            if constexpr (Traits::has_d_values)
+                pack<Element>(p[strip], s[strip]);
+        });
+        if constexpr (Traits::has_d_values)
+            add_product_of<Element, columns, range_block_rows>(x.d_values, p, values);
+        if constexpr (Traits::has_d_scores) {
+            float d_p[strips][range_block_rows / 2];
+            multiply_rows<Element, columns, range_block_rows>(d_p, shared_address(shared_.own_values) + own_rows, first,
+                                                              values);
+            std::uint32_t d_s[strips][range_block_rows / 4];
+            for_each_strip<strips>([&](auto at, auto strip) {
+                // Where P has been rounded for a product already, dS is computed from that, for fewer registers.
+                const auto p_at = [&](int j) {
+                    if constexpr (Traits::has_d_values)
+                        return unpack_two<Element>(p[strip][j / 2]);
+                    else
+                        return float2{s[strip][j], s[strip][j + 1]};
+                };
+                find_d_s<hides>(d_p[strip], p_at, statistic(shared_.delta, at, stage),
+                                find_mask<hides>(at, range, block),
+                                [&](int j, const float2 &two) { d_s[strip][j / 2] = pack_two<Element>(two.x, two.y); });
+            });
+            add_product_of<Element, columns, range_block_rows>(x.d_scores, d_s, scores);
+        }
+    }
+
+    template <bool hides, class At>
+    __device__ __forceinline__ Mask<of_keys, range_block_rows> find_mask(const At &at, const OwnRange &range,
+                                                                         int block) const {
+        Mask<of_keys, range_block_rows> mask{at.column(), {}};
+        if constexpr (hides) {
+            const RowBlock &row_block = shared_.tile.row_block[own_row_block()];
+#pragma unroll
+            for (int r = 0; r < 2; ++r)
+                mask.seen[r] =
+                    (params_.causal ? range.template visible<of_keys>(row_block.position(at.row(r))) : range.count) -
+                    block * range_block_rows;
+        }
+        return mask;
+    }
+
+    // LSE or delta of the queries of a block or, for row blocks of queries, of the thread's rows.
+    template <int slots, int rows, class At>
+    __device__ __forceinline__ static auto statistic(const float (&of_queries)[slots][rows], const At &at, int stage) {
+        if constexpr (of_keys) {
+            return ColumnStatistic{&of_queries[stage][at.column()]};
+        } else {
+            RowStatistic of_rows;
+#pragma unroll
+            for (int r = 0; r < 2; ++r)
+                of_rows.of_row[r] = of_queries[0][own_row_block() * row_block_rows + at.row(r)];
+            return of_rows;
+        }
+    }
+
+    // A warp's rows are staged in the place of its own, which no other warp reads.
+    __device__ __forceinline__ void write(Registers &x) {
+        const Tile<Traits::row_blocks> &tile = shared_.tile;
+        const int u = own_row_block();
+        const RowBlock &row_block = tile.row_block[u];
+        if (row_block.rows == 0 || (params_.skips_empty && !tile.meets_any(u)))
+            return;
+        __syncwarp();
+        const std::uint32_t scores = shared_address(shared_.own_scores) + u * Traits::row_block_bytes;
+        const std::uint32_t values =
+            Traits::has_d_scores ? shared_address(shared_.own_values) + u * Traits::row_block_bytes : scores;
+        for_each_strip<strips>([&](auto at, auto strip) {
+            const BackwardEpilogue<Element, columns, of_keys, decltype(at)> epilogue(params_, tile.batch, tile.head,
+                                                                                     row_block);
+            if constexpr (Traits::has_d_scores)
+                epilogue.write(x.d_scores[strip], params_.scale, scores, params_.d_scores, params_.partial_d_scores);
+            if constexpr (Traits::has_d_values)
+                epilogue.write(x.d_values[strip], 1.f, values, params_.d_values, params_.partial_d_values);
+        });
+    }
+
+    const BackwardParams &params_;
+    BackwardShared<Traits> &shared_;
+};
+
+template <class Traits>
+__global__ void __launch_bounds__(Traits::threads, Traits::ctas)
+    backward_kernel(const __grid_constant__ BackwardParams params) {
+    extern __shared__ __align__(128) std::uint8_t memory[];
+    static_assert(sizeof(BackwardShared<Traits>) <= Traits::most_bytes);
+    BackwardWarp<Traits>(params, *reinterpret_cast<BackwardShared<Traits> *>(memory)).run();
+}
+
+} // namespace annulus::mma

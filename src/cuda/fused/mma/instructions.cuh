@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the kernels on mma.sync are made of: products of fragments, matrices from shared memory, copies into it.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+namespace annulus::mma {
+
+// d += A B, of 16 x 16 and 16 x 8: d as FragmentThread says, a and b as load_matrices() leaves them.
+template <class Element>
+__device__ __forceinline__ void add_product(float *d, const std::uint32_t *a, const std::uint32_t *b);
+template <>
+__device__ __forceinline__ void add_product<__nv_bfloat16>(float *d, const std::uint32_t *a, const std::uint32_t *b) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+template <>
+__device__ __forceinline__ void add_product<__half>(float *d, const std::uint32_t *a, const std::uint32_t *b) {
+#if __CUDA_ARCH__ >= 800
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+        asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
+            "{%0, %1, %2, %3};"
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+            : "r"(a[2 * half]), "r"(a[2 * half + 1]), "r"(b[half]));
+#endif
+}
+
+// Four 8 x 8 matrices of 16-bit elements; `address` is that of row lane % 8 of matrix lane / 8. A lane gets columns
+// 2 (lane % 4) and the next one of row lane / 4 of each; transposed, rows and columns change places.
+template <bool transposed> __device__ __forceinline__ void load_matrices(std::uint32_t (&x)[4], std::uint32_t address) {
+    if constexpr (transposed)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                     : "r"(address)
+                     : "memory");
+    else
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                     : "r"(address)
+                     : "memory");
+}
+
+// Copies so many bytes to shared memory, or zeros where nothing is `present`; `source` is an address in any case.
+// Before compute capability 8.0 at once, through registers; else it is done after end_copies() when await_copies()
+// returns.
+template <int bytes>
+__device__ __forceinline__ void copy_to_shared(std::uint32_t target, const void *source, bool present) {
+#if __CUDA_ARCH__ >= 800
+    if constexpr (bytes == 16)
+        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(target), "l"(source),
+                     "r"(present ? 16 : 0)
+                     : "memory");
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;" ::"r"(target), "l"(source),
+                     "r"(present ? bytes : 0), "n"(bytes)
+                     : "memory");
+#else
+    if constexpr (bytes == 16) {
+        const uint4 x = present ? *static_cast<const uint4 *>(source) : uint4{};
+        asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(target), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
+                     : "memory");
+    } else {
+        static_assert(bytes == 4);
+        const std::uint32_t x = present ? *static_cast<const std::uint32_t *>(source) : 0;
+        asm volatile("st.shared.b32 [%0], %1;" ::"r"(target), "r"(x) : "memory");
+    }
+#endif
+}
+// The thread's copies until now are a group.
+__device__ __forceinline__ void end_copies() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+// Waits for the thread's groups but for the last `pending`.
+template <int pending> __device__ __forceinline__ void await_copies() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
+#endif
+}
+
+} // namespace annulus::mma

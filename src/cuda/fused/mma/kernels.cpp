@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/fused/mma/kernels.hpp"
+
+#include <cstddef>
+#include <iterator>
+#include <type_traits>
+#include <utility>
+
+namespace annulus::mma {
+
+namespace {
+
+// Rooms that kernels were compiled for, ascending.
+constexpr Room rooms[] = {ANNULUS_MMA_ROOMS};
+
+// use(std::integral_constant) with the first of `candidates` that suits; false if none does.
+template <const auto &candidates, class Suits, class Use, std::size_t... indices>
+bool with_first(const Suits &suits, const Use &use, std::index_sequence<indices...>) {
+    bool done = false;
+    const auto try_one = [&](auto candidate) {
+        if (done || !suits(candidate.value))
+            return;
+        done = true;
+        use(candidate);
+    };
+    (try_one(std::integral_constant<std::remove_cvref_t<decltype(candidates[indices])>, candidates[indices]>()), ...);
+    return done;
+}
+
+// use(room, head dimension) as constants, of the smallest of the kernels' head dimensions that is large enough.
+template <class Use> void with_kernel(Room room, int head_dim, const Use &use) {
+    with_first<rooms>([&](Room candidate) { return candidate == room; },
+                      [&](auto of_room) {
+                          with_first<head_dims>([&](int candidate) { return head_dim <= candidate; },
+                                                [&](auto dim) { use(of_room, dim); },
+                                                std::make_index_sequence<std::size(head_dims)>());
+                      },
+                      std::make_index_sequence<std::size(rooms)>());
+}
+
+KernelShape kernel_shape(const Shape &shape) {
+    return {shape.row_blocks(), shape.range_block_rows};
+}
+
+} // namespace
+
+std::optional<Room> room_of(const CudaDevice &device) {
+    std::optional<Room> largest;
+    for (const Room room : rooms)
+        if (bytes_of(room) <= device.most_shared_bytes())
+            largest = room;
+    return largest;
+}
+
+KernelShape forward_kernel_shape(Room room, int head_dim) {
+    KernelShape shape{};
+    with_kernel(room, head_dim,
+                [&](auto of_room, auto dim) { shape = kernel_shape(forward_shape(dim.value, of_room.value)); });
+    return shape;
+}
+
+BackwardShapes backward_kernel_shapes(Room room, int head_dim) {
+    BackwardShapes shapes{};
+    with_kernel(room, head_dim, [&](auto of_room, auto dim) {
+        shapes = {kernel_shape(backward_shape(dim.value, false, of_room.value)),
+                  kernel_shape(backward_shape(dim.value, true, of_room.value)), false};
+    });
+    return shapes;
+}
+
+Kernel<ForwardParams> find_forward_kernel(Room room, annulus_dtype dtype, int head_dim) {
+    Kernel<ForwardParams> kernel;
+    with_kernel(room, head_dim,
+                [&](auto of_room, auto dim) { kernel = forward_kernel_of<of_room.value, dim.value>(dtype); });
+    return kernel;
+}
+
+Kernel<BackwardParams> find_backward_kernel(Room room, annulus_dtype dtype, int head_dim, Gradients what) {
+    Kernel<BackwardParams> kernel;
+    with_kernel(room, head_dim,
+                [&](auto of_room, auto dim) { kernel = backward_kernel_of<of_room.value, dim.value>(dtype, what); });
+    return kernel;
+}
+
+} // namespace annulus::mma

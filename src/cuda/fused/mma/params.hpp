@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// What launches of the kernels on mma.sync are given.
+#pragma once
+
+#include "cuda/fused/math/backward_work.hpp"
+#include "cuda/fused/math/forward_work.hpp"
+
+namespace annulus::mma {
+
+// Of matrices of ranges row 0 is the one of first_range_row.
+struct ForwardParams : ForwardWork {
+    TensorRows k, v;
+};
+struct BackwardParams : BackwardWork {
+    TensorRows range_scores, range_values;
+};
+
+} // namespace annulus::mma

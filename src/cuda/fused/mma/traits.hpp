@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// The constants of the kernels on mma.sync: for each head dimension the shapes in order of preference, of which a GPU
+// gets the first one that fits into its shared memory. notes.md tells what else was tried.
+#pragma once
+
+#include "cuda/fused/schedule/kernel_shape.hpp"
+
+#include <algorithm>
+
+namespace annulus::mma {
+
+// Shared memory of a multiprocessor that a CTA can have: of compute capability 7.5; 8.6, 8.9, 12; 8.0, 8.7; 9.0, 10.
+enum class Room { kib_64, kib_99, kib_163, kib_227 };
+constexpr int bytes_of(Room room) {
+    constexpr int kib[] = {64, 99, 163, 227};
+    return kib[static_cast<int>(room)] * 1024;
+}
+
+// Compute capability 7.5 has no products in bfloat16.
+constexpr bool has_bfloat16(Room room) {
+    return room != Room::kib_64;
+}
+
+// The head dimensions that kernels exist for (and meson.build compiles); another one takes the next larger.
+inline constexpr int head_dims[] = {32, 48, 64, 96, 128, 192, 256};
+
+// A warp computes `strips` strips of 16 rows. The rows of a range come in blocks, `stages` of them at a time. Registers
+// of a thread are so few that a multiprocessor has those of so many CTAs.
+struct Shape {
+    int warps, strips, range_block_rows, stages, ctas;
+    constexpr int row_blocks() const { return warps * strips / 4; }
+};
+
+constexpr int row_bytes(int head_dim) {
+    return (head_dim + 63) / 64 * 128;
+}
+// Beside rows: the tile, its search and statistics of rows.
+constexpr int bytes_beside_rows(const Shape &shape) {
+    return 2048 + shape.row_blocks() * 1024 + shape.stages * shape.range_block_rows * 8;
+}
+// Forward: row blocks of Q, a block of K and one of V.
+constexpr int forward_bytes(const Shape &shape, int head_dim) {
+    return (shape.row_blocks() * 64 + 2 * shape.range_block_rows) * row_bytes(head_dim) + bytes_beside_rows(shape);
+}
+// Backward: row blocks and stages of score rows and value rows.
+constexpr int backward_bytes(const Shape &shape, int head_dim) {
+    return 2 * (shape.row_blocks() * 64 + shape.stages * shape.range_block_rows) * row_bytes(head_dim) +
+           bytes_beside_rows(shape);
+}
+
+// The first that fits; without warps if none does.
+template <int count>
+constexpr Shape first_fitting(const Shape (&shapes)[count], int (*bytes)(const Shape &, int), int head_dim, Room room) {
+    for (const Shape &shape : shapes)
+        if (bytes(shape, head_dim) <= bytes_of(room))
+            return shape;
+    return {};
+}
+
+constexpr Shape forward_shape(int head_dim, Room room) {
+    const auto first = [&](const auto &shapes) { return first_fitting(shapes, forward_bytes, head_dim, room); };
+    constexpr Shape up_to_96[] = {{4, 2, 64, 1, 2}, {4, 1, 64, 1, 2}},
+                    up_to_128[] = {{4, 2, 48, 1, 2}, {4, 1, 64, 1, 2}},
+                    others[] = {{8, 1, 64, 1, 1}, {4, 1, 64, 1, 2}, {4, 1, 32, 1, 2}, {4, 1, 16, 1, 2}};
+    if (head_dim <= 96)
+        return first(up_to_96);
+    return head_dim <= 128 ? first(up_to_128) : first(others);
+}
+
+// Where row blocks are of queries, or `of_keys`. What a second strip saves is loads from shared memory, which are what
+// products wait for on data centers' GPUs alone, as far as registers allow.
+constexpr Shape backward_shape(int head_dim, bool of_keys, Room room) {
+    constexpr Shape one_strip[] = {
+        {8, 1, 64, 2, 1}, {4, 1, 48, 2, 2}, {4, 1, 48, 1, 2}, {4, 1, 32, 1, 2}, {4, 1, 16, 1, 2}};
+    constexpr Shape others[] = {{8, 1, 64, 1, 1}, {8, 1, 32, 1, 1}};
+    const bool is_of_hopper = room == Room::kib_227;
+    if (room == Room::kib_64 || room == Room::kib_99)
+        return first_fitting(one_strip, backward_bytes, head_dim, room);
+    if (head_dim <= 64)
+        return is_of_hopper && !of_keys ? Shape{4, 2, 64, 2, 2} : Shape{4, 2, 32, 2, 2};
+    if (head_dim <= 96 && of_keys)
+        return {8, 1, 64, 2, 1};
+    if (head_dim <= 128)
+        return is_of_hopper && !of_keys ? Shape{4, 2, 32, 2, 2} : Shape{8, 1, 48, 2, 1};
+    return first_fitting(others, backward_bytes, head_dim, room);
+}
+
+// What forward's and backward's have in common.
+template <class Element_, int head_dim_, int warps, int strips_, int range_block_rows_, int stages_, int ctas_>
+struct CommonTraits {
+    using Element = Element_;
+    static constexpr int head_dim = head_dim_, strips = strips_, range_block_rows = range_block_rows_, stages = stages_,
+                         ctas = ctas_;
+    static constexpr int threads = warps * 32, row_blocks = warps * strips / 4;
+    static constexpr int row_block_bytes = 64 * row_bytes(head_dim);
+    static constexpr int stage_bytes = range_block_rows * row_bytes(head_dim);
+};
+
+template <class Element, int head_dim, Shape shape>
+using TraitsOf =
+    CommonTraits<Element, head_dim, shape.warps, shape.strips, shape.range_block_rows, shape.stages, shape.ctas>;
+
+template <class Element, int head_dim, Room room>
+struct ForwardTraits : TraitsOf<Element, head_dim, forward_shape(head_dim, room)> {
+    static constexpr int most_bytes = forward_bytes(forward_shape(head_dim, room), head_dim);
+    static constexpr bool of_keys = false;
+};
+
+template <class Element, int head_dim, Room room, Gradients what>
+struct BackwardTraits : TraitsOf<Element, head_dim, backward_shape(head_dim, what != Gradients::d_q, room)> {
+    static constexpr int most_bytes = backward_bytes(backward_shape(head_dim, what != Gradients::d_q, room), head_dim);
+    static constexpr bool of_keys = what != Gradients::d_q;
+    static constexpr bool has_d_scores = what != Gradients::d_v; // and so gradients of probabilities
+    static constexpr bool has_d_values = what != Gradients::d_q && what != Gradients::d_k;
+};
+
+} // namespace annulus::mma

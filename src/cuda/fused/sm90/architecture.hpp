@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels for compute capability 9.0 as the calls of the fused engine use them.
+#pragma once
+
+#include "cuda/device/cuda_device.hpp"
+#include "cuda/fused/sm90/kernels.hpp"
+#include "cuda/fused/sm90/tensor_maps.hpp"
+#include "engine/engine.hpp"
+
+#include <cstdint>
+#include <initializer_list>
+
+namespace annulus {
+
+struct Sm90 {
+    using ForwardParams = annulus::ForwardParams;
+    using BackwardParams = annulus::BackwardParams;
+    static constexpr bool stores_d_s = true;
+
+    explicit Sm90(const CudaDevice &) {}
+    static const Engine &engine() { return fused_engine; }
+    static const char *refusal(const Problem &, annulus_pass, const CudaDevice &device) {
+        return device.compute_capability() == 90 ? nullptr : "it needs a GPU of compute capability 9.0";
+    }
+
+    KernelShape forward_shape(int head_dim) const { return annulus::forward_shape(head_dim); }
+    BackwardShapes backward_shapes(annulus_dtype dtype, int head_dim) const {
+        return annulus::backward_shapes(dtype, head_dim);
+    }
+    Kernel<ForwardParams> find_forward_kernel(annulus_dtype dtype, int head_dim) const {
+        return annulus::find_forward_kernel(dtype, head_dim);
+    }
+    Kernel<BackwardParams> find_backward_kernel(annulus_dtype dtype, int head_dim, Gradients what) const {
+        return annulus::find_backward_kernel(dtype, head_dim, what);
+    }
+
+    // Why the rows of ranges cannot be read from these tensors: tensor maps copy rows less than 2^40 bytes apart.
+    static const char *range_refusal(std::initializer_list<const annulus_tensor *> tensors) {
+        for (const annulus_tensor *tensor : tensors)
+            for (int i = 0; i < 3 && tensor->shape[1] > 0; ++i)
+                if (tensor->shape[i] > 1 && (tensor->stride[i] <= 0 || tensor->stride[i] >= std::int64_t{1} << 39))
+                    return "a stride of an input is 0, or 2^40 bytes or more";
+        return nullptr;
+    }
+
+    // Tells the parameters of a grid's kernel where the rows of its ranges are.
+    class Ranges {
+      public:
+        void bind(const RangeMatrices &matrices, const Problem &problem, int block_rows, ForwardParams &params) {
+            scores_.bind(matrices.scores, params, problem, block_rows, params.k);
+            values_.bind(matrices.values, params, problem, block_rows, params.v);
+        }
+        void bind(const RangeMatrices &matrices, const Problem &problem, int block_rows, BackwardParams &params) {
+            scores_.bind(matrices.scores, params, problem, block_rows, params.range_scores);
+            values_.bind(matrices.values, params, problem, block_rows, params.range_values);
+        }
+
+      private:
+        RangeMaps scores_, values_;
+    };
+};
+
+} // namespace annulus
