@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "engines/table.hpp"
 #include "ranks/ranks_subject.hpp"
 
 namespace annulus::test {
@@ -7,7 +8,7 @@ std::vector<RanksWay> ranks_ways() {
     static std::vector<Comm> comms;
     return {{"local",
              {.engine = ANNULUS_ENGINE_CPU, .threads = 1},
-             {1, 2, 3, 4, 8},
+             quick() ? std::vector<int>{3} : std::vector<int>{1, 2, 3, 4, 8},
              [](int ranks) -> const std::vector<Comm> & { return comms = make_local_comms(ranks); },
              [](int) { return std::vector<Memory *>(); }}};
 }

@@ -61,7 +61,13 @@ template <> __device__ __forceinline__ std::uint32_t pack_two<__nv_bfloat16>(flo
 }
 template <> __device__ __forceinline__ std::uint32_t pack_two<__half>(float first, float second) {
     std::uint32_t two;
+#if __CUDA_ARCH__ >= 800
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(second), "f"(first));
+#else
+    asm("{\n.reg .b16 low, high;\ncvt.rn.f16.f32 low, %1;\ncvt.rn.f16.f32 high, %2;\nmov.b32 %0, {low, high};\n}\n"
+        : "=r"(two)
+        : "f"(first), "f"(second));
+#endif
     return two;
 }
 

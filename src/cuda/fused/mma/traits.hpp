@@ -62,6 +62,8 @@ constexpr Shape forward_shape(int head_dim, Room room) {
     constexpr Shape up_to_96[] = {{4, 2, 64, 1, 2}, {4, 1, 64, 1, 2}},
                     up_to_128[] = {{4, 2, 48, 1, 2}, {4, 1, 64, 1, 2}},
                     others[] = {{8, 1, 64, 1, 1}, {4, 1, 64, 1, 2}, {4, 1, 32, 1, 2}, {4, 1, 16, 1, 2}};
+    if (room == Room::kib_64)
+        return first(others);
     if (head_dim <= 96)
         return first(up_to_96);
     return head_dim <= 128 ? first(up_to_128) : first(others);
@@ -70,11 +72,17 @@ constexpr Shape forward_shape(int head_dim, Room room) {
 // Where row blocks are of queries, or `of_keys`. What a second strip saves is loads from shared memory, which are what
 // products wait for on data centers' GPUs alone, as far as registers allow.
 constexpr Shape backward_shape(int head_dim, bool of_keys, Room room) {
-    constexpr Shape one_strip[] = {
-        {8, 1, 64, 2, 1}, {4, 1, 48, 2, 2}, {4, 1, 48, 1, 2}, {4, 1, 32, 1, 2}, {4, 1, 16, 1, 2}};
-    constexpr Shape others[] = {{8, 1, 64, 1, 1}, {8, 1, 32, 1, 1}};
+    constexpr Shape one_strip[] = {{8, 1, 64, 2, 1},
+                                   {4, 1, 48, 2, 2},
+                                   {4, 1, 48, 1, 2},
+                                   {4, 1, 32, 1, 2},
+                                   {4, 1, 16, 1, 2}},
+                    of_turing[] = {{4, 1, 32, 2, 2}, {4, 1, 32, 1, 2}, {4, 1, 16, 1, 2}};
+    constexpr Shape others[] = {{8, 1, 64, 1, 1}, {8, 1, 16, 1, 1}};
     const bool is_of_hopper = room == Room::kib_227;
-    if (room == Room::kib_64 || room == Room::kib_99)
+    if (room == Room::kib_64)
+        return first_fitting(of_turing, backward_bytes, head_dim, room);
+    if (room == Room::kib_99)
         return first_fitting(one_strip, backward_bytes, head_dim, room);
     if (head_dim <= 64)
         return is_of_hopper && !of_keys ? Shape{4, 2, 64, 2, 2} : Shape{4, 2, 32, 2, 2};
@@ -84,6 +92,24 @@ constexpr Shape backward_shape(int head_dim, bool of_keys, Room room) {
         return is_of_hopper && !of_keys ? Shape{4, 2, 32, 2, 2} : Shape{8, 1, 48, 2, 1};
     return first_fitting(others, backward_bytes, head_dim, room);
 }
+
+// Only 256 columns of both matrices of a row block are too many for backward on compute capability 7.5.
+constexpr bool all_fit() {
+    for (const Room room : {Room::kib_64, Room::kib_99, Room::kib_163, Room::kib_227})
+        for (const int head_dim : head_dims) {
+            if (forward_bytes(forward_shape(head_dim, room), head_dim) > bytes_of(room) ||
+                forward_shape(head_dim, room).warps == 0)
+                return false;
+            for (const bool of_keys : {false, true}) {
+                const Shape shape = backward_shape(head_dim, of_keys, room);
+                if (backward_bytes(shape, head_dim) > bytes_of(room) ||
+                    (shape.warps == 0) != (room == Room::kib_64 && head_dim == 256))
+                    return false;
+            }
+        }
+    return true;
+}
+static_assert(all_fit());
 
 // What forward's and backward's have in common.
 template <class Element_, int head_dim_, int warps, int strips_, int range_block_rows_, int stages_, int ctas_>
