@@ -111,23 +111,24 @@ struct PassCall::RankPart {
 void PassCall::run_with_others(const CheckedCall &call) {
     std::optional<RankPart> ready;
     get_ready(ready, call);
-    auto &[calls, chosen, memory] = *ready;
+    RankPart &part = *ready;
+    RankSequences &prepared = part.chosen.call;
     Transport &transport = *context_.comm->transport;
     if (transport.can_gather(*context_.device, context_.stream))
-        transport.reserve(chosen.call.sends());
+        transport.reserve(prepared.sends());
     std::int64_t passes = 0;
     try {
-        passes = run_passes(call, memory.data(), [&](const CallTensors &of_pass, void *workspace) {
-            chosen.call.run(of_pass, workspace, context_.stream, transport, *context_.message_copier);
+        passes = run_passes(call, part.memory.data(), [&](const CallTensors &of_pass, void *workspace) {
+            prepared.run(of_pass, workspace, context_.stream, transport, *context_.message_copier);
         });
     } catch (...) {
         if (transport.holds_memory())
-            memory.leave();
+            part.memory.leave();
         throw;
     }
-    context_.last_engine = chosen.engine.id;
-    context_.sent_bytes = passes * calls.plan().sent_bytes(engine_pass(pass_));
-    context_.received_bytes = passes * calls.plan().received_bytes(engine_pass(pass_));
+    context_.last_engine = part.chosen.engine.id;
+    context_.sent_bytes = passes * part.calls.plan().sent_bytes(engine_pass(pass_));
+    context_.received_bytes = passes * part.calls.plan().received_bytes(engine_pass(pass_));
 }
 
 template <class Speech> auto PassCall::speak(const Speech &speech) {
