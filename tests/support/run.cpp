@@ -202,10 +202,9 @@ Results Call::results(annulus_pass last) {
     expect_intact("out", outs_[0]);
     expect_intact("lse", statistics_[0]);
     Results results = {outs_[0].values(), statistics_[0].values(), {}, {}, {}};
-    if (last == ANNULUS_PASS_MASS) {
-        expect_intact("mass", statistics_[2]);
+    expect_intact("mass", statistics_[2]);
+    if (last == ANNULUS_PASS_MASS)
         results.mass = statistics_[2].values();
-    }
     if (last != ANNULUS_PASS_BACKWARD)
         return results;
     expect_intact("d_q", gradients_[0]);

@@ -62,7 +62,7 @@ template <class T> Gradients book_gradients(Workspace &workspace, const Plan &pl
     return gradients;
 }
 
-template <class T> struct Scratch {
+template <class T> struct CellScratch {
     // A tile of queries.
     T *q, *d_out;                  // [query_tile, D]
     T *q_t, *d_out_t;              // the same transposed
@@ -76,9 +76,9 @@ template <class T> struct Scratch {
     RepeatedKeys::Table *repeated;
 };
 
-template <class T> Scratch<T> book_scratch(Workspace &workspace, const Plan &plan) {
+template <class T> CellScratch<T> book_scratch(Workspace &workspace, const Plan &plan) {
     const std::int64_t d = plan.problem().head_dim, keys = key_tile(plan.problem().head_dim);
-    Scratch<T> s;
+    CellScratch<T> s;
     for (T **tile : {&s.q, &s.d_out, &s.q_t, &s.d_out_t, &s.d_q})
         *tile = workspace.take<T>(query_tile * d);
     for (T **row : {&s.lse, &s.delta})
@@ -157,7 +157,8 @@ class Schedule {
 
 template <class T> class CellBackward {
   public:
-    CellBackward(const Plan &plan, const CallTensors &tensors, const Gradients &gradients, const Scratch<T> &scratch)
+    CellBackward(const Plan &plan, const CallTensors &tensors, const Gradients &gradients,
+                 const CellScratch<T> &scratch)
         : plan_(plan), tensors_(tensors), gradients_(gradients), s_(scratch), d_(plan.problem().head_dim),
           only_v_(plan.problem().gradients.only_v) {}
 
@@ -287,7 +288,7 @@ template <class T> class CellBackward {
     const Plan &plan_;
     const CallTensors &tensors_;
     const Gradients &gradients_;
-    const Scratch<T> &s_;
+    const CellScratch<T> &s_;
     int d_;
     bool only_v_;
 };
@@ -329,7 +330,7 @@ template <class T> void write(const annulus_tensor &gradient, const annulus_tens
     });
 }
 
-template <class T> std::size_t scratch_bytes(const Plan &plan) {
+template <class T> std::size_t bytes_of_cell_scratch(const Plan &plan) {
     Workspace ledger;
     book_scratch<T>(ledger, plan);
     return ledger.used();
@@ -343,7 +344,7 @@ namespace {
 template <class T>
 void add_gradients(const Plan &plan, const CallTensors &tensors, const Gradients &gradients, const Workspace &workspace,
                    int threads) {
-    const std::size_t piece = scratch_bytes<T>(plan);
+    const std::size_t piece = bytes_of_cell_scratch<T>(plan);
     for (const BranchPlan &branch : plan.branches()) {
         const Schedule schedule(plan, branch);
         parallel_phases(
@@ -351,7 +352,7 @@ void add_gradients(const Plan &plan, const CallTensors &tensors, const Gradients
             [&](std::int64_t step, std::int64_t item, int worker) {
                 Workspace mine = workspace;
                 mine.skip(piece, worker);
-                const Scratch<T> scratch = book_scratch<T>(mine, plan);
+                const CellScratch<T> scratch = book_scratch<T>(mine, plan);
                 CellBackward<T>(plan, tensors, gradients, scratch).run(branch, schedule, schedule.cell(step, item));
             });
     }
@@ -384,7 +385,7 @@ template <class T> std::size_t backward_bytes(const Plan &plan, CallPart part, i
     Workspace ledger;
     if (part == CallPart::whole)
         book_gradients<T>(ledger, plan, nullptr);
-    ledger.skip(scratch_bytes<T>(plan), threads);
+    ledger.skip(bytes_of_cell_scratch<T>(plan), threads);
     return ledger.used();
 }
 
