@@ -76,7 +76,7 @@ annulus_status annulus_attention_mass(annulus_context *context, const annulus_te
             check_statistic(problem, {"lse", lse});
             check_mass(problem, {"mass", mass});
             problem.gradients = mass_gradients(problem.dtype);
-            return {{problem, std::move(sequences)}, {.q = *q, .k = *k, .lse = lse}, mass};
+            return {{problem, std::move(sequences)}, {.q = *q, .k = *k, .v = {}, .out = {}, .lse = lse}, mass};
         });
     });
 }

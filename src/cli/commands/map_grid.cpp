@@ -14,7 +14,7 @@ namespace annulus::cli {
 
 namespace {
 
-constexpr std::int64_t most_cells = std::int64_t{1} << 26;
+constexpr std::int64_t most_places = std::int64_t{1} << 26;
 
 struct Point {
     std::int64_t x, y;
@@ -88,7 +88,7 @@ Grid grid_of_coordinates(const std::string &path, std::int64_t tiles) {
         y.push_back(point.y);
     }
     Grid grid{find_places(x, path), find_places(y, path), {}};
-    if (grid.columns > most_cells / grid.rows)
+    if (grid.columns > most_places / grid.rows)
         throw bad_input("--coordinates '" + path + "': the tiles lie on a grid of " + std::to_string(grid.columns) +
                         " x " + std::to_string(grid.rows) + " places, which is too many to draw; they must be " +
                         "multiples of a tile's size apart");
@@ -106,9 +106,9 @@ Grid grid_of_rows(std::int64_t width, std::int64_t tiles) {
         throw bad_input("--grid " + std::to_string(width) + ": must be from 1 to the " + std::to_string(tiles) +
                         " positions that are drawn");
     Grid grid{width, (tiles + width - 1) / width, std::vector<std::int64_t>(static_cast<std::size_t>(tiles))};
-    if (grid.columns > most_cells / grid.rows)
+    if (grid.columns > most_places / grid.rows)
         throw bad_input("--grid " + std::to_string(width) + ": there are " + std::to_string(tiles) +
-                        " positions; at most " + std::to_string(most_cells) + " can be drawn");
+                        " positions; at most " + std::to_string(most_places) + " can be drawn");
     std::iota(grid.cells.begin(), grid.cells.end(), 0);
     return grid;
 }
