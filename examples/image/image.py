@@ -45,7 +45,8 @@ def halves_of(picture):
     thumbnails = picture[: rows * TILE, : columns * TILE].reshape(rows, SIDE, points, columns, SIDE, points, 3)
     thumbnails = thumbnails.mean((2, 5)).transpose(0, 2, 1, 3, 4)  # [rows, columns, SIDE, SIDE, 3]
     thumbnails = (thumbnails - thumbnails.mean((0, 1, 2, 3))) / thumbnails.std()
-    return (thumbnails[..., side, :].reshape(rows, columns, HALF) for side in (slice(SIDE // 2), slice(SIDE // 2, SIDE)))
+    sides = slice(SIDE // 2), slice(SIDE // 2, SIDE)
+    return (thumbnails[..., side, :].reshape(rows, columns, HALF) for side in sides)
 
 
 def heads_of(dilation):
@@ -53,8 +54,8 @@ def heads_of(dilation):
 
 
 def write_arrays(left, right, dilation, directory):
-    """Writes q.npy, k.npy and v.npy, [tiles, heads, DIM] in float32. A head's q . k is the score but for what is the same
-    for all keys of a query."""
+    """Writes q.npy, k.npy and v.npy, [tiles, heads, DIM] in float32. A head's q . k is the score but for what is the
+    same for all keys of a query."""
     rows, columns, _ = left.shape
     y, x = np.indices((rows, columns))
     places = np.stack([x - columns / 2, y - rows / 2], -1).reshape(-1, 2)

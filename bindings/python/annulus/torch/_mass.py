@@ -47,8 +47,8 @@ def attention_mass(
     lse: of a call of dilated_attention() with the same q, k, branches, options, query_start and sequences; None: it is
         computed first, by a forward call whose output is not kept.
     query_start: the queries are those of q alone, a part of the N positions.
-    All else as dilated_attention() takes it. With process_group, of tensors on GPUs, the queries are those of all ranks,
-    and each gets the mass of its own keys.
+    All else as dilated_attention() takes it. With process_group, of tensors on GPUs, the queries are those of all
+    ranks, and each gets the mass of its own keys.
 
     Returns float32 (float64 for float64), without a gradient. Of a head it adds up to the number of queries that attend
     to anything, less what zero_keys padding takes; over the heads take mass.mean(-2).
