@@ -137,6 +137,38 @@ ANNULUS_API annulus_status annulus_backward(annulus_context *context, const annu
                                             const annulus_tensor *d_k, const annulus_tensor *d_v,
                                             const annulus_call_options *options);
 
+/*
+ * Computes which keys are attended to, and how much: of each key and query head the attention mass, the sum of the
+ * probabilities that all queries give it, as forward had them. With P as in annulus_backward():
+ *
+ *   mass[m,h] = sum_n P[n,m]          P[n,m] = (multiplicity of m in A(n,h)) * exp(scale * Q.K - LSE)
+ *
+ *   q     [B, Nq, H, D]  input                            mass  [B, H, N]  output, dtype of lse, any strides
+ *   k     [B, N,  G, D]  input, dtype of q                options  as in annulus_forward(), or NULL
+ *   lse   [B, H, Nq]     input, from forward
+ *
+ * q, k and lse are those of a forward call with the same config, query window and sequences. The masses of a head add
+ * up to the number of queries that attend to anything, less what the keys of zero_keys padding take, which have no row.
+ * A key that nobody attends to has 0. With a query window the queries are those of the window: one row of Q tells what
+ * this query alone attends to. With several ranks (comm.h) every rank gets the mass of its own keys, over the queries
+ * of all.
+ *
+ * It costs two of backward's five products, about what forward costs, and a workspace that grows with N * D, of which
+ * annulus_workspace_size() tells under ANNULUS_PASS_MASS. Where H/G is more than D, it is done in ceil(H/G / D) rounds
+ * of the same cost.
+ *
+ * A probability is off by as much as LSE was rounded, |LSE| * 2^-23 [2^-52] of itself. For bfloat16 and float16 inputs
+ * engines may round each to the dtype before they add it, by at most 2^-9 [float16: 2^-11, and what is below 2^-25
+ * counts as 0] of itself; sums are in float32 (float64 for float64). Where a query's row holds NaN or its LSE is 2^20
+ * [2^49] or more, the masses of the keys that it attends to may be NaN, in all heads that share a key/value head, and
+ * no others.
+ *
+ * Everything else, errors too, as annulus_forward(). Since 0.1.0.
+ */
+ANNULUS_API annulus_status annulus_attention_mass(annulus_context *context, const annulus_tensor *q,
+                                                  const annulus_tensor *k, const annulus_tensor *lse,
+                                                  const annulus_tensor *mass, const annulus_call_options *options);
+
 /* The most parts that annulus_merge() takes. */
 #define ANNULUS_MAX_MERGE_PARTS 48
 
@@ -179,10 +211,11 @@ ANNULUS_API annulus_status annulus_merge(annulus_context *context, int32_t count
                                          const annulus_tensor *lses, const annulus_tensor *out,
                                          const annulus_tensor *lse);
 
-/* The two passes, for questions about their cost. */
+/* The passes over queries and keys, for questions about their cost. */
 typedef enum annulus_pass ANNULUS_INT32 {
-    ANNULUS_PASS_FORWARD = 1, /* annulus_forward() */
-    ANNULUS_PASS_BACKWARD = 2 /* annulus_backward() */
+    ANNULUS_PASS_FORWARD = 1,  /* annulus_forward() */
+    ANNULUS_PASS_BACKWARD = 2, /* annulus_backward() */
+    ANNULUS_PASS_MASS = 3      /* annulus_attention_mass() */
 } annulus_pass;
 
 /* A length in annulus_problem: as far as the rows go. */
@@ -205,7 +238,7 @@ typedef enum annulus_pass ANNULUS_INT32 {
  * compute with another engine for some of them, what the engine that needs most needs. 16 is enough for every engine.
  *
  * gradient_dtype is that of d_q, d_k and d_v: dtype or 0 for the same, or ANNULUS_FLOAT32 where dtype is bfloat16 or
- * float16 and at least one of them is float32. Forward does not ask for it.
+ * float16 and at least one of them is float32. Only backward asks for it.
  */
 typedef struct annulus_problem {
     size_t size;

@@ -3,9 +3,10 @@
  * Several ranks share one sequence. Each holds a contiguous shard of it: its own rows of Q, K, V, dO and of the
  * results. What they compute together is what one rank would compute of the whole sequence, up to rounding.
  *
- * A communicator is one rank's end of the connection. A context that was given one makes annulus_forward() and
- * annulus_backward() collective: every rank calls, in the same order, with its own shard. How many rows that is may
- * differ from rank to rank and from call to call, and may be 0: then the shape is 0 there and data may be NULL.
+ * A communicator is one rank's end of the connection. A context that was given one makes annulus_forward(),
+ * annulus_backward() and annulus_attention_mass() collective: every rank calls, in the same order, with its own shard.
+ * How many rows that is may differ from rank to rank and from call to call, and may be 0: then the shape is 0 there and
+ * data may be NULL.
  *
  * Before a call computes, the ranks tell one another how many rows they have and compare config, dtype, heads, head
  * dimension and batch; where they differ every rank gets ANNULUS_ERROR_ARGUMENT with a message that names the

@@ -8,9 +8,9 @@
  * thread was in a call with at that moment. These, and all contexts on CUDA devices, which do not survive a fork, can
  * only be destroyed in the child, which gives nothing back: any other call is ANNULUS_ERROR_ARGUMENT and says why.
  *
- * On a CUDA device annulus_forward(), annulus_backward() and annulus_merge() are ordered on the context's stream and do
- * not wait for the device, and errors of the device itself show up in a later call, of annulus or of CUDA. The thread's
- * current device is after every call what it was before.
+ * On a CUDA device annulus_forward(), annulus_backward(), annulus_attention_mass() and annulus_merge() are ordered on
+ * the context's stream and do not wait for the device, and errors of the device itself show up in a later call, of
+ * annulus or of CUDA. The thread's current device is after every call what it was before.
  *
  * What must stay, and until when:
  *

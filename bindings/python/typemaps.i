@@ -26,6 +26,7 @@ COMPUTES(annulus_backward)
 COMPUTES(forward_of_arrays)
 COMPUTES(backward_of_arrays)
 COMPUTES(annulus_merge)
+COMPUTES(annulus_attention_mass)
 
 /* Handles that a function makes. */
 %define MADE_HANDLE(TYPE, NAME)

@@ -38,10 +38,12 @@ int annulus_context::thread_limit() const {
     return kind == ANNULUS_DEVICE_CPU ? thread_count(threads) : 1;
 }
 
-CallSetting annulus_context::setting() const {
+CallSetting annulus_context::setting(std::size_t own_bytes) const {
     const Execution &execution = required_config().execution;
-    const Limits limits{thread_limit(), CallMemory::bookable(execution.workspace_limit), execution.allow_tf32};
-    return {kind, *device, execution.engine, limits, execution.workspace_limit};
+    Limits limits{thread_limit(), CallMemory::bookable(execution.workspace_limit), execution.allow_tf32};
+    if (limits.workspace_limit != 0)
+        limits.workspace_limit = limits.workspace_limit > own_bytes ? limits.workspace_limit - own_bytes : 1;
+    return {kind, *device, execution.engine, limits, execution.workspace_limit, own_bytes};
 }
 
 WholeCalls &annulus_context::whole_calls(const CallProblem &problem, const Limits &limits) {

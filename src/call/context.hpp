@@ -48,8 +48,9 @@ struct annulus_context {
     const annulus_config &required_config() const;
     // How many threads its calls may use: 1 where the device is no CPU.
     int thread_limit() const;
-    // How its calls are chosen, and what they may use. Throws where no config was set.
-    annulus::CallSetting setting() const;
+    // How its calls are chosen, and what they may use, of whose workspace so many bytes are not the engine's. Throws
+    // where no config was set.
+    annulus::CallSetting setting(std::size_t own_bytes = 0) const;
     // The plan of a problem under the config, with its calls within the limits.
     annulus::WholeCalls &whole_calls(const annulus::CallProblem &problem, const annulus::Limits &limits);
     // The rank's plan and calls, planned in no more than `most_steps` where they are not there yet; the problem's

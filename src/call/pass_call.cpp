@@ -2,6 +2,7 @@
 #include "call/pass_call.hpp"
 
 #include "call/comm.hpp"
+#include "call/mass_call.hpp"
 #include "core/tensor.hpp"
 #include "ranks/agreement.hpp"
 #include "transport/transport.hpp"
@@ -24,8 +25,11 @@ void check_memory(const Device &device, const Tensors &arguments) {
 }
 
 // use(inputs, outputs) of a pass.
-template <class Use> void with_names(annulus_pass pass, const CallTensors &t, const Use &use) {
-    if (pass == ANNULUS_PASS_FORWARD)
+template <class Use> void with_names(annulus_pass pass, const CheckedCall &call, const Use &use) {
+    const CallTensors &t = call.tensors;
+    if (pass == ANNULUS_PASS_MASS)
+        use(Tensors{{"q", &t.q}, {"k", &t.k}, {"lse", t.lse}}, Tensors{{"mass", call.mass}});
+    else if (pass == ANNULUS_PASS_FORWARD)
         use(Tensors{{"q", &t.q}, {"k", &t.k}, {"v", &t.v}}, Tensors{{"out", &t.out}, {"lse", t.lse}});
     else
         use(Tensors{{"q", &t.q},
@@ -38,6 +42,11 @@ template <class Use> void with_names(annulus_pass pass, const CallTensors &t, co
             Tensors{{"d_q", &t.d_q}, {"d_k", &t.d_k}, {"d_v", &t.d_v}});
 }
 
+// What an engine is asked about.
+CallTensors engine_tensors(const CheckedCall &call) {
+    return call.mass ? MassCall(call.problem.rows, call.tensors, *call.mass, nullptr).tensors() : call.tensors;
+}
+
 } // namespace
 
 PassCall::PassCall(annulus_context *context, annulus_pass pass) : use_(context), context_(*context), pass_(pass) {
@@ -46,7 +55,7 @@ PassCall::PassCall(annulus_context *context, annulus_pass pass) : use_(context),
 }
 
 void PassCall::run(const CheckedCall &call) {
-    with_names(pass_, call.tensors, [&](const Tensors &inputs, const Tensors &outputs) {
+    with_names(pass_, call, [&](const Tensors &inputs, const Tensors &outputs) {
         check_overlap(inputs, outputs);
         const DeviceScope scope(*context_.device);
         check_memory(*context_.device, inputs);
@@ -58,13 +67,31 @@ void PassCall::run(const CheckedCall &call) {
     });
 }
 
+CallSetting PassCall::setting(const CheckedCall &call) const {
+    return context_.setting(own_bytes(pass_, call.problem.rows));
+}
+
+template <class Pass> std::int64_t PassCall::run_passes(const CheckedCall &call, void *memory, const Pass &pass) {
+    if (!call.mass) {
+        pass(call.tensors, memory);
+        return 1;
+    }
+    MassCall mass(call.problem.rows, call.tensors, *call.mass, memory);
+    void *const of_engine = static_cast<std::byte *>(memory) + own_bytes(pass_, call.problem.rows);
+    mass.run(context_, [&] { pass(mass.tensors(), of_engine); });
+    return mass.rounds();
+}
+
 void PassCall::run_alone(const CheckedCall &call) {
-    const CallSetting setting = context_.setting();
+    const CallSetting setting = this->setting(call);
     WholeCalls &calls = context_.whole_calls(call.problem, setting.limits);
-    const auto [prepared, engine] = calls.choose(pass_, &call.tensors, setting);
-    const CallMemory memory(context_, prepared.workspace_bytes());
-    prepared.run(call.tensors, memory.data(), context_.stream);
-    context_.last_engine = engine.id;
+    const CallTensors tensors = engine_tensors(call);
+    const auto chosen = calls.choose(engine_pass(pass_), &tensors, setting);
+    const CallMemory memory(context_, setting.own_bytes + chosen.call.workspace_bytes());
+    run_passes(call, memory.data(), [&](const CallTensors &of_pass, void *workspace) {
+        chosen.call.run(of_pass, workspace, context_.stream);
+    });
+    context_.last_engine = chosen.engine.id;
     context_.sent_bytes = context_.received_bytes = 0;
 }
 
@@ -75,28 +102,33 @@ struct PassCall::RankPart {
     CallMemory memory;
 
     RankPart(annulus_context &context, const CheckedCall &call, const Shards &shards, annulus_pass pass,
-             const CallSetting &setting)
+             const CallTensors &tensors, const CallSetting &setting)
         : calls(context.rank_calls(call.problem, shards, setting.limits, call_steps)),
-          chosen(calls.choose(pass, &call.tensors, setting)), memory(context, chosen.call.workspace_bytes()) {}
+          chosen(calls.choose(engine_pass(pass), &tensors, setting)),
+          memory(context, setting.own_bytes + chosen.call.workspace_bytes()) {}
 };
 
 void PassCall::run_with_others(const CheckedCall &call) {
     std::optional<RankPart> ready;
     get_ready(ready, call);
-    auto &[calls, chosen, memory] = *ready;
+    RankPart &part = *ready;
+    RankSequences &prepared = part.chosen.call;
     Transport &transport = *context_.comm->transport;
     if (transport.can_gather(*context_.device, context_.stream))
-        transport.reserve(chosen.call.sends());
+        transport.reserve(prepared.sends());
+    std::int64_t passes = 0;
     try {
-        chosen.call.run(call.tensors, memory.data(), context_.stream, transport, *context_.message_copier);
+        passes = run_passes(call, part.memory.data(), [&](const CallTensors &of_pass, void *workspace) {
+            prepared.run(of_pass, workspace, context_.stream, transport, *context_.message_copier);
+        });
     } catch (...) {
         if (transport.holds_memory())
-            memory.leave();
+            part.memory.leave();
         throw;
     }
-    context_.last_engine = chosen.engine.id;
-    context_.sent_bytes = calls.plan().sent_bytes(pass_);
-    context_.received_bytes = calls.plan().received_bytes(pass_);
+    context_.last_engine = part.chosen.engine.id;
+    context_.sent_bytes = passes * part.calls.plan().sent_bytes(engine_pass(pass_));
+    context_.received_bytes = passes * part.calls.plan().received_bytes(engine_pass(pass_));
 }
 
 template <class Speech> auto PassCall::speak(const Speech &speech) {
@@ -110,7 +142,8 @@ template <class Speech> auto PassCall::speak(const Speech &speech) {
 }
 
 void PassCall::get_ready(std::optional<RankPart> &part, const CheckedCall &call) {
-    const CallSetting setting = context_.setting();
+    const CallSetting setting = this->setting(call);
+    const CallTensors tensors = engine_tensors(call);
     Shards shards = context_.known_shards(call.problem.rows.queries.length);
     const bool are_set = !context_.set_shards.pieces.empty();
     const bool can_ask = context_.comm->transport->can_gather(*context_.device, context_.stream);
@@ -120,7 +153,7 @@ void PassCall::get_ready(std::optional<RankPart> &part, const CheckedCall &call)
                     "the same call once before, or set the lengths by annulus_context_set_shards()");
     if (!shards.pieces.empty())
         try {
-            part.emplace(context_, call, shards, pass_, setting);
+            part.emplace(context_, call, shards, pass_, tensors, setting);
         } catch (const std::exception &) {
             if (are_set || !can_ask)
                 throw;
@@ -134,7 +167,7 @@ void PassCall::get_ready(std::optional<RankPart> &part, const CheckedCall &call)
     });
     has_spoken_ = agreement.is_ready;
     if (agreement.shards != shards)
-        part.emplace(context_, call, agreement.shards, pass_, setting);
+        part.emplace(context_, call, agreement.shards, pass_, tensors, setting);
     if (!agreement.is_ready)
         speak([](Transport &transport) { confirm(transport); });
     context_.agreed_shards = std::move(agreement.shards);

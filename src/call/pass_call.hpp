@@ -10,6 +10,7 @@
 
 #include <annulus/attention.h>
 
+#include <cstdint>
 #include <new>
 #include <optional>
 
@@ -19,6 +20,7 @@ namespace annulus {
 struct CheckedCall {
     CallProblem problem;
     CallTensors tensors;
+    const annulus_tensor *mass = nullptr; // where that is what is asked for: [B, H, N]
 };
 
 class PassCall {
@@ -47,6 +49,9 @@ class PassCall {
     struct RankPart;
 
     void run(const CheckedCall &call);
+    CallSetting setting(const CheckedCall &call) const;
+    // Calls pass(tensors, workspace) for the engine's passes that make up the call; returns how many these were.
+    template <class Pass> std::int64_t run_passes(const CheckedCall &call, void *memory, const Pass &pass);
     void run_alone(const CheckedCall &call);
     void run_with_others(const CheckedCall &call);
     // Together with the other ranks. A rank gets ready for the lengths that it knows and tells its own, in one question

@@ -60,7 +60,7 @@ template <class CallPlan, class Call>
 ChosenCall<Call> PlannedCalls<CallPlan, Call>::choose(annulus_pass pass, const CallTensors *tensors,
                                                       const CallSetting &setting) {
     const ChosenCall<Call> chosen = find(pass, tensors, setting);
-    const std::size_t announced = CallMemory::announced(chosen.call.workspace_bytes());
+    const std::size_t announced = CallMemory::announced(setting.own_bytes + chosen.call.workspace_bytes());
     if (setting.announced_limit != 0 && announced > setting.announced_limit)
         throw Error(ANNULUS_ERROR_WORKSPACE,
                     "engine %s needs %zu bytes of workspace for this; the config's workspace limit is %llu",

@@ -43,9 +43,10 @@ class WholeCall {
 struct CallSetting {
     annulus_device kind;
     Device &device;
-    annulus_engine engine; // that is wanted, or auto
-    Limits limits;
+    annulus_engine engine;         // that is wanted, or auto
+    Limits limits;                 // the engine's
     std::uint64_t announced_limit; // of the workspace, as the caller set it; 0: none
+    std::size_t own_bytes;         // of the workspace that are not the engine's
 };
 
 // A call, and the engine that computes it.

@@ -2,6 +2,7 @@
 // annulus/attention.h, the passes: from the caller's tensors to a checked call.
 #include <annulus/attention.h>
 
+#include "call/mass_call.hpp"
 #include "call/pass_call.hpp"
 #include "capi/guard.hpp"
 #include "capi/options.hpp"
@@ -55,6 +56,27 @@ annulus_status annulus_forward(annulus_context *context, const annulus_tensor *q
             if (lse)
                 check_statistic(problem, {"lse", lse});
             return {{problem, std::move(sequences)}, {.q = *q, .k = *k, .v = *v, .out = *out, .lse = lse}};
+        });
+    });
+}
+
+annulus_status annulus_attention_mass(annulus_context *context, const annulus_tensor *q, const annulus_tensor *k,
+                                      const annulus_tensor *lse, const annulus_tensor *mass,
+                                      const annulus_call_options *options) {
+    return guard([&] {
+        PassCall call(context, ANNULUS_PASS_MASS);
+        call.carry_out([&]() -> CheckedCall {
+            required(q, "q");
+            required(k, "k");
+            required(lse, "lse");
+            required(mass, "mass");
+            const annulus_call_options given = read_options(options, ANNULUS_PASS_MASS);
+            Problem problem = check_call_inputs(call.context(), *q, *k, *k, query_window(given));
+            std::vector<Sequence> sequences = check_call_sequences(call.context(), given, problem);
+            check_statistic(problem, {"lse", lse});
+            check_mass(problem, {"mass", mass});
+            problem.gradients = mass_gradients(problem.dtype);
+            return {{problem, std::move(sequences)}, {.q = *q, .k = *k, .v = {}, .out = {}, .lse = lse}, mass};
         });
     });
 }

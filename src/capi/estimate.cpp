@@ -6,6 +6,7 @@
 #include "call/call_memory.hpp"
 #include "call/comm.hpp"
 #include "call/context.hpp"
+#include "call/mass_call.hpp"
 #include "capi/guard.hpp"
 #include "capi/problem.hpp"
 #include "capi/shards.hpp"
@@ -22,13 +23,13 @@ namespace {
 // What a caller must provide for a call whose tensors' rows are aligned so.
 template <class Calls>
 std::size_t announced_bytes(Calls &calls, annulus_pass pass, std::int64_t row_alignment, const CallSetting &setting) {
-    return CallMemory::announced(calls.most_workspace(pass, row_alignment, setting));
+    return CallMemory::announced(setting.own_bytes + calls.most_workspace(engine_pass(pass), row_alignment, setting));
 }
 
 // The workspace of a call of the context, with its ranks if it has any.
 std::size_t announced_bytes(annulus_context &context, const StatedProblem &stated, annulus_pass pass) {
     const auto &[problem, row_alignment] = stated;
-    const CallSetting setting = context.setting();
+    const CallSetting setting = context.setting(own_bytes(pass, problem.rows));
     if (!context.comm)
         return announced_bytes(context.whole_calls(problem, setting.limits), pass, row_alignment, setting);
     context.check_shard(problem.rows);
@@ -85,7 +86,7 @@ annulus_status annulus_workspace_size(annulus_context *context, const annulus_pr
     return guard([&] {
         const ContextUse use(context);
         context->required_config();
-        check_enum("pass", pass, ANNULUS_PASS_FORWARD, ANNULUS_PASS_BACKWARD);
+        check_enum("pass", pass, ANNULUS_PASS_FORWARD, ANNULUS_PASS_MASS);
         required(bytes, "bytes");
         *bytes = announced_bytes(*context, check_problem(problem, *context, pass), pass);
     });

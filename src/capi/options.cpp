@@ -21,9 +21,10 @@ void check_flags(const annulus_call_options &options, annulus_pass pass) {
     if (options.flags & ~all_flags)
         throw Error(ANNULUS_ERROR_ARGUMENT, "flags of options is %#llx; it may have the bits %#llx", flags,
                     static_cast<unsigned long long>(all_flags));
-    if (pass == ANNULUS_PASS_FORWARD && (options.flags & add_flags))
+    if (pass != ANNULUS_PASS_BACKWARD && (options.flags & add_flags))
         throw Error(ANNULUS_ERROR_ARGUMENT,
-                    "flags of options is %#llx; forward writes no gradients, and may have the bits %#llx", flags,
+                    "flags of options is %#llx; %s writes no gradients, and may have the bits %#llx", flags,
+                    pass == ANNULUS_PASS_FORWARD ? "forward" : "attention_mass",
                     static_cast<unsigned long long>(all_flags & ~add_flags));
     if (!query_window(options) && options.query_start != 0)
         throw Error(ANNULUS_ERROR_ARGUMENT,

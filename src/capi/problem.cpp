@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "capi/problem.hpp"
 
+#include "call/mass_call.hpp"
 #include "capi/options.hpp"
 #include "capi/sized_struct.hpp"
 #include "core/argument.hpp"
@@ -140,9 +141,21 @@ void check_key_gradient(const Problem &problem, const NamedTensor &argument, con
     check_gradient(problem, argument, target, problem.keys.length, problem.kv_heads);
 }
 
+namespace {
+
+// A tensor [B, H, rows], in the type of sums.
+void check_of_heads(const Problem &problem, const NamedTensor &argument, std::int64_t rows) {
+    check_tensor(argument, sum_dtype(problem.dtype), {problem.batch, problem.heads, rows}, false, rows == 0);
+}
+
+} // namespace
+
 void check_statistic(const Problem &problem, const NamedTensor &argument) {
-    check_tensor(argument, sum_dtype(problem.dtype), {problem.batch, problem.heads, problem.queries.length}, false,
-                 problem.queries.length == 0);
+    check_of_heads(problem, argument, problem.queries.length);
+}
+
+void check_mass(const Problem &problem, const NamedTensor &argument) {
+    check_of_heads(problem, argument, problem.keys.length);
 }
 
 namespace {
@@ -197,6 +210,8 @@ CallProblem with_options(Problem problem, const annulus_problem &given, const Pa
     }
     if (const annulus_dtype dtype = given.gradient_dtype; pass == ANNULUS_PASS_BACKWARD)
         problem.gradients = gradient_targets(options, problem.dtype, dtype, dtype, dtype);
+    else if (pass == ANNULUS_PASS_MASS)
+        problem.gradients = mass_gradients(problem.dtype);
     return {problem, check_sequences(options, given.batch, given.sequence_length, pattern)};
 }
 

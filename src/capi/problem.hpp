@@ -25,7 +25,8 @@ Problem check_results(const NamedTensor &out);
 
 // The other tensors of a call, by their role.
 void check_query_rows(const Problem &problem, const NamedTensor &argument);
-void check_statistic(const Problem &problem, const NamedTensor &argument);
+void check_statistic(const Problem &problem, const NamedTensor &argument); // of queries
+void check_mass(const Problem &problem, const NamedTensor &argument);      // of keys
 // Gradients of queries and of keys.
 void check_query_gradient(const Problem &problem, const NamedTensor &argument, const GradientTarget &target);
 void check_key_gradient(const Problem &problem, const NamedTensor &argument, const GradientTarget &target);

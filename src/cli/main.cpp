@@ -62,6 +62,7 @@ void run(CLI::App &program, int argc, char **argv) {
         ->check(CLI::IsMember({"man", "bash", "zsh"}))
         ->group("");
     add_attend_command(program);
+    add_map_command(program);
     add_plan_command(program);
     add_bench_command(program);
     add_info_command(program);

@@ -48,6 +48,7 @@ struct GradientTarget {
 
 struct GradientTargets {
     GradientTarget q, k, v;
+    bool only_v = false; // dQ and dK are not wanted: their tensors have no data; V is K, and O, too, is of no account
     bool operator==(const GradientTargets &) const = default;
     constexpr bool of_queries_are_plain() const { return q.is_plain(); }
     constexpr bool of_keys_are_plain() const { return k.is_plain() && v.is_plain(); }

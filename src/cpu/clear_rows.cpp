@@ -46,8 +46,10 @@ void clear_rows(const Problem &problem, annulus_pass pass, const CallTensors &te
         if (!target.adds)
             clear_tensor(gradient, limits.threads);
     };
-    clear(problem.gradients.q, tensors.d_q);
-    clear(problem.gradients.k, tensors.d_k);
+    if (!problem.gradients.only_v) {
+        clear(problem.gradients.q, tensors.d_q);
+        clear(problem.gradients.k, tensors.d_k);
+    }
     clear(problem.gradients.v, tensors.d_v);
 }
 

@@ -32,8 +32,16 @@ constexpr const NcclTransports *nccl = &nccl_transports;
 constexpr const NcclTransports *nccl = nullptr;
 #endif
 
-const CudaPlugin plugin{version_text,  engines,       cuda_device_count,        make_cuda_device,
-                        cuda_versions, merge_on_cuda, make_cuda_message_copier, nccl};
+const CudaPlugin plugin{version_text,
+                        engines,
+                        cuda_device_count,
+                        make_cuda_device,
+                        cuda_versions,
+                        merge_on_cuda,
+                        mark_heads_on_cuda,
+                        take_mass_on_cuda,
+                        make_cuda_message_copier,
+                        nccl};
 
 } // namespace
 

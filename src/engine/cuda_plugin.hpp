@@ -4,6 +4,7 @@
 
 #include "engine/device.hpp"
 #include "engine/engine.hpp"
+#include "engine/mass.hpp"
 #include "engine/merge.hpp"
 
 #include <memory>
@@ -22,6 +23,8 @@ struct CudaPlugin {
     decltype(&make_cuda_device) make_device;
     decltype(&cuda_versions) versions;
     decltype(&merge_on_cuda) merge;
+    decltype(&mark_heads_on_cuda) mark_heads;
+    decltype(&take_mass_on_cuda) take_mass;
     std::unique_ptr<MessageCopier> (*make_message_copier)();
     const NcclTransports *nccl; // null where it was built without NCCL
 };

@@ -4,6 +4,7 @@
 #include "engine/cuda_plugin.hpp"
 #include "engine/device.hpp"
 #include "engine/engine.hpp"
+#include "engine/mass.hpp"
 #include "engine/merge.hpp"
 
 namespace annulus {
@@ -46,6 +47,20 @@ void merge(annulus_device device, const MergeWork &work, int threads, void *stre
         merge_on_cpu(work, threads);
     else
         cuda_plugin().merge(work, stream);
+}
+
+void mark_heads(annulus_device device, const MassWork &work, int threads, void *stream) {
+    if (device == ANNULUS_DEVICE_CPU)
+        mark_heads_on_cpu(work, threads);
+    else
+        cuda_plugin().mark_heads(work, stream);
+}
+
+void take_mass(annulus_device device, const MassWork &work, int threads, void *stream) {
+    if (device == ANNULUS_DEVICE_CPU)
+        take_mass_on_cpu(work, threads);
+    else
+        cuda_plugin().take_mass(work, stream);
 }
 
 const char *cuda_description() noexcept {

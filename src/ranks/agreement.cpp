@@ -118,7 +118,14 @@ Card card_of(const Intention &intention) {
 }
 
 const char *pass_name(std::int64_t pass) {
-    return pass == ANNULUS_PASS_FORWARD ? "annulus_forward()" : "annulus_backward()";
+    switch (pass) {
+    case ANNULUS_PASS_FORWARD:
+        return "annulus_forward()";
+    case ANNULUS_PASS_BACKWARD:
+        return "annulus_backward()";
+    default:
+        return "annulus_attention_mass()";
+    }
 }
 
 // Throws where the cards of rank 0 and of another are not the same.

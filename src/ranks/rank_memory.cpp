@@ -9,8 +9,8 @@ namespace annulus {
 
 namespace {
 
-RowPair book_pair(Workspace &workspace, std::int64_t bytes) {
-    return {workspace.take<std::byte>(2 * bytes), bytes};
+RowPair book_pair(Workspace &workspace, std::int64_t bytes, int tensors) {
+    return {workspace.take<std::byte>(tensors * bytes), bytes, tensors};
 }
 
 // Books the same memory for rounds first, first + step, …, each by book(round, workspace).
@@ -42,20 +42,25 @@ void RankMemory::book(Workspace &workspace, const RankPlan &plan, annulus_pass p
     }
 
     const std::int64_t query_rows = problem.heads * problem.queries.length;
-    void *const of_queries = workspace.take<std::byte>(bytes_of_rows(problem, query_rows, of_sums));
+    const int tensors = tensors_of_messages(problem);
+    const auto book_query_rows = [&] { return workspace.take<std::byte>(bytes_of_rows(problem, query_rows, of_sums)); };
     if (backward) {
+        own = {};
+        if (!problem.gradients.only_v)
+            own.d_q = book_query_rows();
         const RowPair of_keys =
-            book_pair(workspace, bytes_of_rows(problem, problem.kv_heads * problem.keys.length, of_sums));
-        own = {.d_q = of_queries, .d_k = of_keys.first(), .d_v = of_keys.second()};
+            book_pair(workspace, bytes_of_rows(problem, problem.kv_heads * problem.keys.length, of_sums), tensors);
+        own.d_k = tensors == 2 ? of_keys.first() : nullptr;
+        own.d_v = of_keys.second();
     } else {
-        own = {.o = of_queries,
+        own = {.o = book_query_rows(),
                .softmax_state = workspace.take<std::byte>(2 * problem.batch * query_rows * dtype_bytes(of_sums))};
     }
 
     // Two sets: rows arrive in one while the other is computed with. Gradients apart from them: those of a round may
     // still be on their way when the rows of the round after the next arrive.
     const auto book_slots = [&](const Message &message, annulus_dtype dtype, Workspace &mine) {
-        return book_pair(mine, bytes_of_rows(problem, problem.kv_heads * message.slots(), dtype));
+        return book_pair(mine, bytes_of_rows(problem, problem.kv_heads * message.slots(), dtype), tensors);
     };
     for (const std::size_t parity : {0, 1})
         book_in_turns(workspace, parity, 2, rounds.size(), [&](std::size_t i, Workspace &mine) {
@@ -78,7 +83,8 @@ void RankMemory::book(Workspace &workspace, const RankPlan &plan, annulus_pass p
                 const RowTable table = buffers != with_tables && keeps_tables()
                                            ? (rounds[i].*with_tables)[all.size()].table
                                            : book_table(mine, *message);
-                all.push_back({message, table, book_pair(mine, bytes_of_rows(problem, message->total_rows(), dtype))});
+                const std::int64_t bytes = bytes_of_rows(problem, message->total_rows(), dtype);
+                all.push_back({message, table, book_pair(mine, bytes, tensors)});
             }
         });
     };
@@ -92,7 +98,7 @@ void RankMemory::book(Workspace &workspace, const RankPlan &plan, annulus_pass p
 
 PartialResults RankMemory::partial_results(const ReceiveSlots &slots) const {
     PartialResults partial = own;
-    partial.d_k = slots.gradients.first();
+    partial.d_k = slots.gradients.tensors == 2 ? slots.gradients.first() : nullptr;
     partial.d_v = slots.gradients.second();
     return partial;
 }

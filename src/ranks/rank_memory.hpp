@@ -13,12 +13,13 @@
 
 namespace annulus {
 
-// Rows of two tensors, one behind the other.
+// Rows of two tensors, one behind the other; or, where only dV is wanted, of one, K or dV, which is then both.
 struct RowPair {
     std::byte *memory = nullptr;
     std::int64_t bytes = 0; // of one tensor
+    int tensors = 2;
     std::byte *first() const { return memory; }
-    std::byte *second() const { return memory ? memory + bytes : nullptr; } // null while memory is booked
+    std::byte *second() const { return memory ? memory + (tensors - 1) * bytes : nullptr; } // null while it is booked
 };
 
 // A message on the wire.
@@ -43,7 +44,7 @@ struct RoundMemory {
 };
 
 struct RankMemory {
-    PartialResults own; // of the rank's queries; backward also dK and dV of its own keys
+    PartialResults own; // of the rank's queries; backward also dK and dV of its own keys, or dV alone
     std::vector<RoundMemory> rounds;
 
     // Gradients return with the tables of the rows that they are of: no other round's lie there meanwhile.

@@ -52,15 +52,16 @@ bool RankPlan::communicates() const {
 
 namespace {
 
-// Two tensors of rows each way: K and V, and backward dK and dV of the accumulation's type the other way.
+// Two tensors of rows each way: K and V, and backward dK and dV of the accumulation's type the other way; or one.
 std::uint64_t bytes_of_messages(const RankPlan &plan, std::vector<const Message *> Round::*messages, bool gradients) {
     const Problem &problem = plan.local().problem();
     const annulus_dtype dtype = gradients ? sum_dtype(problem.dtype) : problem.dtype;
+    const int tensors = tensors_of_messages(problem);
     std::int64_t bytes = 0;
     for (const Round &round : plan.schedule().rounds())
         for (const Message *message : round.*messages)
             if (plan.schedule().travels(*message) &&
-                __builtin_add_overflow(bytes, 2 * bytes_of_rows(problem, message->total_rows(), dtype), &bytes))
+                __builtin_add_overflow(bytes, tensors * bytes_of_rows(problem, message->total_rows(), dtype), &bytes))
                 throw Error(ANNULUS_ERROR_ARGUMENT,
                             "the rows that rank %d would exchange with the others are more than 64 bits can count",
                             plan.schedule().owner(plan.schedule().shard()));

@@ -15,6 +15,11 @@
 
 namespace annulus {
 
+// How many tensors a message has rows of: K and V, or where only dV is wanted K; gradients alike.
+constexpr int tensors_of_messages(const Problem &problem) {
+    return problem.gradients.only_v ? 1 : 2;
+}
+
 // A function of pattern, problem and shards.
 class RankPlan {
   public:

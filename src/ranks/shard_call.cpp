@@ -111,12 +111,15 @@ annulus_tensor ShardCall::Run::slots_tensor(const Message &message, std::byte *d
     return {data, problem_.dtype, 4, {problem_.batch, slots, g, d}, {g * slots * d, d, slots * d, 1}};
 }
 
-// Between the wire and the rows of two tensors: pack, unpack or add.
+// Between the wire and the rows of two tensors, or of the second alone: pack, unpack or add.
 void ShardCall::Run::copy(void (MessageCopier::*way)(const RowMove &, void *), const WireBuffer &buffer,
                           annulus_dtype dtype, const RowView &first, const RowView &second) {
-    const Message &message = *buffer.message;
-    for (const auto &[rows, wire] : {std::pair(&first, buffer.wire.first()), {&second, buffer.wire.second()}})
-        (copier_.*way)({&message, buffer.table, dtype, problem_.batch, problem_.head_dim, *rows, wire}, comm_);
+    const auto move = [&](const RowView &rows, std::byte *wire) {
+        (copier_.*way)({buffer.message, buffer.table, dtype, problem_.batch, problem_.head_dim, rows, wire}, comm_);
+    };
+    if (buffer.wire.tensors == 2)
+        move(first, buffer.wire.first());
+    move(second, buffer.wire.second());
 }
 
 void ShardCall::Run::fill_tables(const std::vector<WireBuffer> &buffers) {

@@ -62,8 +62,8 @@ class ShardCall {
     class Run;
 
   private:
-    // Of two tensors.
-    static std::size_t bytes_of(const RowPair &pair) { return static_cast<std::size_t>(2 * pair.bytes); }
+    // Of all its tensors.
+    static std::size_t bytes_of(const RowPair &pair) { return static_cast<std::size_t>(pair.tensors * pair.bytes); }
     // On the wire: the gradients of a message's rows, where it came from.
     const RowPair &returning_gradients(std::size_t round, const ReceiveSlots &slots) const;
     void prepare(const Plan &plan, CallPart part, const Engine &engine, const Limits &limits);

@@ -5,7 +5,7 @@
  *
  * B = 2, N = 65, H = 4, G = 2, D = 16. Branches: 16:1; 64:4, phases interleaved, heads 1 to 3; 0:3, query rule residue.
  * Causal, scale 0.3. FILE: q, k, v, d_out, d_lse, out, lse, d_q, d_k, d_v one behind the other, row-major; then out
- * again, of the query rows 40 to 64 alone.
+ * again, of the query rows 40 to 64 alone; then the keys' attention mass.
  */
 #include <annulus/annulus.h>
 #include <stdio.h>
@@ -107,6 +107,7 @@ int main(int count, char **arguments) {
     annulus_tensor out = make(dtype, 4, query, 0), lse = make(lse_dtype, 3, statistics, 0);
     annulus_tensor d_q = make(dtype, 4, query, 0), d_k = make(dtype, 4, key, 0), d_v = make(dtype, 4, key, 0);
     annulus_tensor window_out = make(dtype, 4, window_query, 0), window_q = q;
+    annulus_tensor mass = make(lse_dtype, 3, statistics, 0);
     window_q.data = (char *)q.data + WINDOW_START * q.stride[1] * annulus_dtype_bits(dtype) / 8;
     window_q.shape[1] = N - WINDOW_START;
     annulus_call_options options = ANNULUS_CALL_OPTIONS_INIT;
@@ -120,10 +121,11 @@ int main(int count, char **arguments) {
     check(annulus_forward(context, &q, &k, &v, &out, &lse, NULL));
     check(annulus_backward(context, &q, &k, &v, &out, &lse, &d_out, &d_lse, &d_q, &d_k, &d_v, NULL));
     check(annulus_forward(context, &window_q, &k, &v, &window_out, NULL, &options));
+    check(annulus_attention_mass(context, &q, &k, &lse, &mass, NULL));
     annulus_context_destroy(context);
     annulus_config_destroy(config);
 
-    const annulus_tensor tensors[] = {q, k, v, d_out, d_lse, out, lse, d_q, d_k, d_v, window_out};
+    const annulus_tensor tensors[] = {q, k, v, d_out, d_lse, out, lse, d_q, d_k, d_v, window_out, mass};
     write_and_free(tensors, sizeof tensors / sizeof *tensors);
     return fclose(file) == 0 ? 0 : 1;
 }

@@ -13,14 +13,14 @@ static annulus_call_options fresh(void) {
     return options;
 }
 
-/* Refused by both passes, and `words` are a part of the message. */
+/* Refused by all passes, and `words` are a part of the message. */
 static void assert_options_refused(fixture *f, const annulus_call_options *options, const char *name,
                                    const char *words) {
-    for (int c = 0; c < 2; ++c) {
+    for (int c = 0; c < CALLS; ++c) {
         f->options = options;
-        assert_call_refused(f, both_calls[c], ARGUMENT, name, words);
+        assert_call_refused(f, all_calls[c], ARGUMENT, name, words);
         if (!strstr(annulus_last_error(), words))
-            fail_msg("%s: \"%s\" does not say \"%s\"", both_calls[c]->name, annulus_last_error(), words);
+            fail_msg("%s: \"%s\" does not say \"%s\"", all_calls[c]->name, annulus_last_error(), words);
         f->options = NULL;
     }
 }
@@ -41,9 +41,9 @@ static void sizes(void **state) {
     later.unknown[7] = 1;
     assert_options_refused(f, &later.options, "options", "is not zero");
     later.unknown[7] = 0;
-    for (int c = 0; c < 2; ++c) {
+    for (int c = 0; c < CALLS; ++c) {
         f->options = &later.options;
-        assert_ok(both_calls[c]->run(f));
+        assert_ok(all_calls[c]->run(f));
     }
 }
 
@@ -52,16 +52,16 @@ static void fresh_options_are_none(void **state) {
     fixture *f = *state;
     const annulus_call_options options = fresh();
     const size_t bytes = sizeof(float) * BATCH * LENGTH * HEADS * DIM;
-    for (int c = 0; c < 2; ++c) {
-        const void *result = f->tensors[both_calls[c]->outputs[0]].data;
+    for (int c = 0; c < CALLS; ++c) {
+        const void *result = f->tensors[all_calls[c]->outputs[0]].data;
         void *without = malloc(bytes);
         assert_non_null(without);
-        mark_outputs(f, both_calls[c]);
-        assert_ok(both_calls[c]->run(f));
+        mark_outputs(f, all_calls[c]);
+        assert_ok(all_calls[c]->run(f));
         memcpy(without, result, bytes);
-        mark_outputs(f, both_calls[c]);
+        mark_outputs(f, all_calls[c]);
         f->options = &options;
-        assert_ok(both_calls[c]->run(f));
+        assert_ok(all_calls[c]->run(f));
         assert_memory_equal(result, without, bytes);
         free(without);
         f->options = NULL;
@@ -81,6 +81,7 @@ static void flags(void **state) {
     for (int i = 0; i < 3; ++i) {
         options.flags = of_gradients[i];
         assert_call_refused(f, &forward_call, ARGUMENT, "flags", "gradients in forward");
+        assert_call_refused(f, &mass_call, ARGUMENT, "flags", "gradients in mass");
     }
     f->options = NULL;
 }
@@ -113,7 +114,7 @@ static void added_gradients(void **state) {
 
 static void set_dtypes(fixture *f, annulus_dtype of_inputs) {
     for (int i = 0; i < ARGUMENTS; ++i)
-        if (i != LSE && i != D_LSE)
+        if (i != LSE && i != D_LSE && i != MASS)
             f->tensors[i].dtype = of_inputs;
 }
 
@@ -158,11 +159,11 @@ static void query_windows(void **state) {
     }
     options.query_start = 0;
     f->options = &options;
-    for (int c = 0; c < 2; ++c)
-        assert_ok(both_calls[c]->run(f));
+    for (int c = 0; c < CALLS; ++c)
+        assert_ok(all_calls[c]->run(f));
 
     f->tensors[K].shape[1] = f->tensors[V].shape[1] = LENGTH - 1;
-    f->tensors[D_K].shape[1] = f->tensors[D_V].shape[1] = LENGTH - 1;
+    f->tensors[D_K].shape[1] = f->tensors[D_V].shape[1] = f->tensors[MASS].shape[2] = LENGTH - 1;
     assert_options_refused(f, &options, "query_start", "the 11 rows of k");
     const annulus_call_options none = fresh();
     assert_options_refused(f, &none, NULL, "without a query window");
@@ -267,12 +268,12 @@ static void assert_row(const fixture *f, enum argument argument, int64_t entry, 
         fail_msg("%s of row %d has %d zeros", argument_names[argument], (int)row, zeros);
 }
 
-/* Both passes; the first branch gives every query of a sequence a key, and rows of no sequence attend to nothing. */
+/* All passes; the first branch gives every query of a sequence a key, and rows of no sequence attend to nothing. */
 static void assert_sequences_pass(fixture *f, const annulus_call_options *options) {
     f->options = options;
-    for (int c = 0; c < 2; ++c) {
-        mark_outputs(f, both_calls[c]);
-        assert_ok(both_calls[c]->run(f));
+    for (int c = 0; c < CALLS; ++c) {
+        mark_outputs(f, all_calls[c]);
+        assert_ok(all_calls[c]->run(f));
     }
     f->options = NULL;
     for (int64_t entry = 0; entry < BATCH; ++entry)
@@ -283,7 +284,9 @@ static void assert_sequences_pass(fixture *f, const annulus_call_options *option
                 assert_row(f, rows[i], entry, row, is_zero);
             for (int64_t head = 0; head < HEADS; ++head) {
                 const float lse = ((const float *)f->tensors[LSE].data)[(entry * HEADS + head) * LENGTH + row];
+                const float mass = ((const float *)f->tensors[MASS].data)[(entry * HEADS + head) * LENGTH + row];
                 assert_true(is_zero ? lse == -INFINITY : isfinite(lse));
+                assert_true(is_zero ? mass == 0 : mass > 0 && mass < LENGTH);
             }
         }
 }

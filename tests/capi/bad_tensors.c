@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every field of every tensor argument wrong, one at a time, forward and backward: the call refuses, names the argument
- * and writes nothing.
+ * Every field of every tensor argument wrong, one at a time, forward, backward and mass: the call refuses, names the
+ * argument and writes nothing.
  */
 #include "fixture.h"
 
@@ -13,19 +13,19 @@ static const char *name_of(enum argument argument) {
 }
 
 static int is_statistic(enum argument argument) {
-    return argument == LSE || argument == D_LSE;
+    return argument == LSE || argument == D_LSE || argument == MASS;
 }
 
-/* Runs `spoil` on each tensor of both passes, then the call. */
+/* Runs `spoil` on each tensor of all passes, then the call. */
 static void for_each_tensor(fixture *f, void (*spoil)(annulus_tensor *t, int64_t value), int64_t value,
                             const char *what) {
-    for (int c = 0; c < 2; ++c)
-        for (int i = 0; i < both_calls[c]->count; ++i) {
-            const enum argument argument = both_calls[c]->arguments[i];
+    for (int c = 0; c < CALLS; ++c)
+        for (int i = 0; i < all_calls[c]->count; ++i) {
+            const enum argument argument = all_calls[c]->arguments[i];
             char text[100];
             snprintf(text, sizeof text, "%s of %s set to %lld", what, argument_names[argument], (long long)value);
             spoil(&f->tensors[argument], value);
-            assert_call_refused(f, both_calls[c], ANNULUS_ERROR_ARGUMENT, name_of(argument), text);
+            assert_call_refused(f, all_calls[c], ANNULUS_ERROR_ARGUMENT, name_of(argument), text);
             restore(f);
         }
 }
@@ -69,14 +69,14 @@ static void set_last_stride(annulus_tensor *t, int64_t value) {
 
 static void required_tensors(void **state) {
     fixture *f = *state;
-    for (int c = 0; c < 2; ++c)
-        for (int i = 0; i < both_calls[c]->count; ++i) {
-            const enum argument argument = both_calls[c]->arguments[i];
+    for (int c = 0; c < CALLS; ++c)
+        for (int i = 0; i < all_calls[c]->count; ++i) {
+            const enum argument argument = all_calls[c]->arguments[i];
             f->arguments[argument] = NULL;
-            if ((both_calls[c] == &forward_call && argument == LSE) || argument == D_LSE)
-                assert_ok(both_calls[c]->run(f));
+            if ((all_calls[c] == &forward_call && argument == LSE) || argument == D_LSE)
+                assert_ok(all_calls[c]->run(f));
             else
-                assert_call_refused(f, both_calls[c], ANNULUS_ERROR_ARGUMENT, argument_names[argument], "NULL");
+                assert_call_refused(f, all_calls[c], ANNULUS_ERROR_ARGUMENT, argument_names[argument], "NULL");
             restore(f);
         }
 }
@@ -126,14 +126,14 @@ static void stride(void **state) {
 
 static void stride_of_rows_is_one_in_the_last_dimension(void **state) {
     fixture *f = *state;
-    for (int c = 0; c < 2; ++c)
-        for (int i = 0; i < both_calls[c]->count; ++i) {
-            const enum argument argument = both_calls[c]->arguments[i];
+    for (int c = 0; c < CALLS; ++c)
+        for (int i = 0; i < all_calls[c]->count; ++i) {
+            const enum argument argument = all_calls[c]->arguments[i];
             if (is_statistic(argument))
                 continue;
             for (int64_t value = 0; value < 3; value += 2) {
                 f->tensors[argument].stride[3] = value;
-                assert_call_refused(f, both_calls[c], ANNULUS_ERROR_ARGUMENT, argument_names[argument], "stride[3]");
+                assert_call_refused(f, all_calls[c], ANNULUS_ERROR_ARGUMENT, argument_names[argument], "stride[3]");
                 restore(f);
             }
         }
@@ -144,11 +144,11 @@ static void head_dimension(void **state) {
     fixture *f = *state;
     const int64_t dims[] = {1, 4, 12, 260, 264, 1 << 20};
     for (size_t d = 0; d < sizeof dims / sizeof *dims; ++d)
-        for (int c = 0; c < 2; ++c) {
+        for (int c = 0; c < CALLS; ++c) {
             for (int i = 0; i < ARGUMENTS; ++i)
                 if (!is_statistic((enum argument)i))
                     f->tensors[i].shape[3] = dims[d];
-            assert_call_refused(f, both_calls[c], ANNULUS_ERROR_UNSUPPORTED, NULL, "head dimension");
+            assert_call_refused(f, all_calls[c], ANNULUS_ERROR_UNSUPPORTED, NULL, "head dimension");
             restore(f);
         }
 }
@@ -156,10 +156,10 @@ static void head_dimension(void **state) {
 static void kv_heads_divide_heads(void **state) {
     fixture *f = *state;
     for (int64_t kv_heads = 3; kv_heads < 9; kv_heads += 5)
-        for (int c = 0; c < 2; ++c) {
+        for (int c = 0; c < CALLS; ++c) {
             f->tensors[K].shape[2] = f->tensors[V].shape[2] = kv_heads;
             f->tensors[D_K].shape[2] = f->tensors[D_V].shape[2] = kv_heads;
-            assert_call_refused(f, both_calls[c], ANNULUS_ERROR_ARGUMENT, "k", "kv heads");
+            assert_call_refused(f, all_calls[c], ANNULUS_ERROR_ARGUMENT, "k", "kv heads");
             restore(f);
         }
 }
@@ -169,31 +169,31 @@ static void sizes_overflow(void **state) {
     fixture *f = *state;
     const int64_t huge[] = {INT64_MAX, INT64_MAX / 2, (int64_t)1 << 60, (int64_t)1 << 40};
     for (size_t s = 0; s < sizeof huge / sizeof *huge; ++s)
-        for (int c = 0; c < 2; ++c) {
+        for (int c = 0; c < CALLS; ++c) {
             for (int i = 0; i < ARGUMENTS; ++i) {
                 f->tensors[i].shape[0] = huge[s];
                 f->tensors[i].stride[0] = (int64_t)1 << 40;
                 if (i == Q || i == K || i == V)
                     f->tensors[i].stride[0] = 0;
             }
-            assert_call_refused(f, both_calls[c], ANNULUS_ERROR_ARGUMENT, NULL, "huge batch");
+            assert_call_refused(f, all_calls[c], ANNULUS_ERROR_ARGUMENT, NULL, "huge batch");
             restore(f);
         }
 }
 
 static void output_elements_are_distinct(void **state) {
     fixture *f = *state;
-    for (int c = 0; c < 2; ++c)
-        for (int i = 0; i < both_calls[c]->output_count; ++i) {
-            const enum argument output = both_calls[c]->outputs[i];
+    for (int c = 0; c < CALLS; ++c)
+        for (int i = 0; i < all_calls[c]->output_count; ++i) {
+            const enum argument output = all_calls[c]->outputs[i];
             for (int d = 0; d < (is_statistic(output) ? 3 : 2); ++d) {
                 f->tensors[output].stride[d] = 0;
-                assert_call_refused(f, both_calls[c], ANNULUS_ERROR_ARGUMENT, argument_names[output], "stride 0");
+                assert_call_refused(f, all_calls[c], ANNULUS_ERROR_ARGUMENT, argument_names[output], "stride 0");
                 restore(f);
             }
             if (!is_statistic(output)) {
                 f->tensors[output].stride[2] = DIM - 1;
-                assert_call_refused(f, both_calls[c], ANNULUS_ERROR_ARGUMENT, argument_names[output], "rows overlap");
+                assert_call_refused(f, all_calls[c], ANNULUS_ERROR_ARGUMENT, argument_names[output], "rows overlap");
                 restore(f);
             }
         }
@@ -201,21 +201,21 @@ static void output_elements_are_distinct(void **state) {
 
 static void outputs_overlap_nothing(void **state) {
     fixture *f = *state;
-    for (int c = 0; c < 2; ++c)
-        for (int o = 0; o < both_calls[c]->output_count; ++o)
-            for (int i = 0; i < both_calls[c]->count; ++i) {
-                const enum argument output = both_calls[c]->outputs[o];
-                const enum argument other = both_calls[c]->arguments[i];
+    for (int c = 0; c < CALLS; ++c)
+        for (int o = 0; o < all_calls[c]->output_count; ++o)
+            for (int i = 0; i < all_calls[c]->count; ++i) {
+                const enum argument output = all_calls[c]->outputs[o];
+                const enum argument other = all_calls[c]->arguments[i];
                 if (output == other)
                     continue;
                 char text[100];
                 snprintf(text, sizeof text, "%s on %s", argument_names[other], argument_names[output]);
                 f->tensors[other].data = f->tensors[output].data;
-                assert_call_refused(f, both_calls[c], ANNULUS_ERROR_ARGUMENT, argument_names[output], text);
+                assert_call_refused(f, all_calls[c], ANNULUS_ERROR_ARGUMENT, argument_names[output], text);
                 restore(f);
                 /* And only partly. */
                 f->tensors[other].data = (float *)f->tensors[output].data + LENGTH;
-                assert_call_refused(f, both_calls[c], ANNULUS_ERROR_ARGUMENT, argument_names[output], text);
+                assert_call_refused(f, all_calls[c], ANNULUS_ERROR_ARGUMENT, argument_names[output], text);
                 restore(f);
             }
 }

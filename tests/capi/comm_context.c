@@ -336,14 +336,14 @@ static void a_rank_alone(void **state) {
     annulus_comm *comm = NULL;
     annulus_traffic traffic = ANNULUS_TRAFFIC_INIT;
     float alone[BATCH * LENGTH * HEADS * DIM];
-    for (int c = 0; c < 2; ++c) {
-        const annulus_tensor *output = f->arguments[both_calls[c]->outputs[0]];
-        assert_ok(both_calls[c]->run(f));
+    for (int c = 0; c < CALLS; ++c) {
+        const annulus_tensor *output = f->arguments[all_calls[c]->outputs[0]];
+        assert_ok(all_calls[c]->run(f));
         memcpy(alone, output->data, sizeof alone);
-        mark_outputs(f, both_calls[c]);
+        mark_outputs(f, all_calls[c]);
         assert_ok(annulus_comm_create_local(&comm, 1, NULL));
         assert_ok(annulus_context_set_comm(f->context, comm));
-        assert_ok(both_calls[c]->run(f));
+        assert_ok(all_calls[c]->run(f));
         assert_memory_equal(alone, output->data, sizeof alone);
         assert_ok(annulus_context_last_traffic(f->context, &traffic));
         assert_int_equal(traffic.sent_bytes, 0);

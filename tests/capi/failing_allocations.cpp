@@ -153,7 +153,7 @@ TEST_P(FailingAllocations, OneByOne) {
     constexpr std::int64_t length = 200;
     const std::vector<std::int64_t> shape = {1, length, 2, 8};
     Buffer q(shape, 0.5F), k(shape, 0.25F), v(shape, 1), d_out(shape, 1);
-    Buffer out(shape, untouched), lse({1, 2, length}, untouched);
+    Buffer out(shape, untouched), lse({1, 2, length}, untouched), mass({1, 2, length}, untouched);
     Buffer d_q(shape, untouched), d_k(shape, untouched), d_v(shape, untouched);
     const long live_before = live_allocations;
 
@@ -237,6 +237,11 @@ TEST_P(FailingAllocations, OneByOne) {
         },
         [&] { EXPECT_TRUE(d_q.holds_only(untouched) && d_k.holds_only(untouched) && d_v.holds_only(untouched)); });
     EXPECT_FALSE(d_v.holds_only(untouched));
+    fail_each_allocation(
+        "attention_mass",
+        [&] { return annulus_attention_mass(context, &q.tensor, &k.tensor, &lse.tensor, &mass.tensor, nullptr); },
+        [&] { EXPECT_TRUE(mass.holds_only(untouched)); });
+    EXPECT_FALSE(mass.holds_only(untouched));
 
     annulus_context_destroy(context);
     annulus_config_destroy(copy);

@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const argument_names[ARGUMENTS] = {"q", "k", "v", "out", "lse", "d_out", "d_lse", "d_q", "d_k", "d_v"};
+const char *const argument_names[ARGUMENTS] = {"q",     "k",   "v",   "out", "lse", "d_out",
+                                               "d_lse", "d_q", "d_k", "d_v", "mass"};
 
 enum { SLOT = BATCH * LENGTH * HEADS * DIM }; /* elements of the largest tensor */
 static const int pattern = 0xA5;
@@ -21,6 +22,11 @@ static annulus_status run_backward(const fixture *f) {
                             f->arguments[D_K], f->arguments[D_V], f->options);
 }
 
+static annulus_status run_mass(const fixture *f) {
+    return annulus_attention_mass(f->context, f->arguments[Q], f->arguments[K], f->arguments[LSE], f->arguments[MASS],
+                                  f->options);
+}
+
 const call forward_call = {"forward", run_forward, ANNULUS_PASS_FORWARD, {Q, K, V, OUT, LSE}, 5, {OUT, LSE}, 2};
 const call backward_call = {"backward",
                             run_backward,
@@ -29,7 +35,8 @@ const call backward_call = {"backward",
                             10,
                             {D_Q, D_K, D_V},
                             3};
-const call *const both_calls[2] = {&forward_call, &backward_call};
+const call mass_call = {"mass", run_mass, ANNULUS_PASS_MASS, {Q, K, LSE, MASS}, 4, {MASS}, 1};
+const call *const all_calls[CALLS] = {&forward_call, &backward_call, &mass_call};
 
 void restore(fixture *f) {
     for (int i = 0; i < ARGUMENTS; ++i) {
@@ -37,7 +44,7 @@ void restore(fixture *f) {
         memset(t, 0, sizeof *t);
         t->data = f->memory + i * SLOT;
         t->dtype = ANNULUS_FLOAT32;
-        if (i == LSE || i == D_LSE) {
+        if (i == LSE || i == D_LSE || i == MASS) {
             t->rank = 3;
             t->shape[0] = BATCH;
             t->shape[1] = HEADS;
@@ -83,6 +90,7 @@ int setup(void **state) {
     assert_ok(annulus_context_set_threads(f->context, 2));
     assert_ok(run_forward(f));
     mark_outputs(f, &backward_call);
+    mark_outputs(f, &mass_call);
     *state = f;
     return 0;
 }

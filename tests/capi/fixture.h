@@ -14,8 +14,9 @@
 
 #include <cmocka.h>
 
-/* The arguments of forward and backward, in the order of annulus_backward(). */
-enum argument { Q, K, V, OUT, LSE, D_OUT, D_LSE, D_Q, D_K, D_V, ARGUMENTS };
+/* The arguments of forward and backward, in the order of annulus_backward(), and what the attention mass has besides.
+ */
+enum argument { Q, K, V, OUT, LSE, D_OUT, D_LSE, D_Q, D_K, D_V, MASS, ARGUMENTS };
 extern const char *const argument_names[ARGUMENTS];
 
 enum { BATCH = 2, LENGTH = 12, HEADS = 4, KV_HEADS = 2, DIM = 8 };
@@ -29,7 +30,7 @@ typedef struct fixture {
     float *memory;
 } fixture;
 
-/* A pass by its name, so that one test runs on both. */
+/* A pass by its name, so that one test runs on all. */
 typedef struct call {
     const char *name;
     annulus_status (*run)(const fixture *f);
@@ -39,11 +40,12 @@ typedef struct call {
     enum argument outputs[3];
     int output_count;
 } call;
-extern const call forward_call, backward_call;
-extern const call *const both_calls[2];
+enum { CALLS = 3 };
+extern const call forward_call, backward_call, mass_call;
+extern const call *const all_calls[CALLS];
 
 /* cmocka's setup and teardown of one test: *state is a fixture. Two branches (segment 6, dilation 1 and 12, 2), not
- * causal, two threads. Inputs are set, out and lse are those of a forward call; gradients hold a pattern. */
+ * causal, two threads. Inputs are set, out and lse are those of a forward call; gradients and mass hold a pattern. */
 int setup(void **state);
 int teardown(void **state);
 

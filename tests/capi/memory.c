@@ -23,8 +23,8 @@ static uint64_t workspace_size(const fixture *f, annulus_pass pass) {
 
 static void workspace_to_the_byte(void **state) {
     fixture *f = *state;
-    for (int c = 0; c < 2; ++c) {
-        const uint64_t bytes = workspace_size(f, both_calls[c]->pass);
+    for (int c = 0; c < CALLS; ++c) {
+        const uint64_t bytes = workspace_size(f, all_calls[c]->pass);
         void *aligned = NULL;
         assert_int_equal(posix_memalign(&aligned, ALIGNMENT, bytes + 2 * GUARD), 0);
         unsigned char *memory = aligned;
@@ -32,7 +32,7 @@ static void workspace_to_the_byte(void **state) {
             unsigned char *workspace = memory + 1 + shift;
             memset(memory, 0xFF, bytes + 2 * GUARD);
             assert_ok(annulus_context_set_workspace(f->context, workspace, bytes));
-            assert_ok(both_calls[c]->run(f));
+            assert_ok(all_calls[c]->run(f));
             for (unsigned char *p = memory; p < workspace; ++p)
                 assert_int_equal(*p, 0xFF);
             for (unsigned char *p = workspace + bytes; p < memory + bytes + 2 * GUARD; ++p)
@@ -40,10 +40,10 @@ static void workspace_to_the_byte(void **state) {
         }
         if (bytes > 0) {
             assert_ok(annulus_context_set_workspace(f->context, memory + 1, bytes - 1));
-            assert_call_refused(f, both_calls[c], ANNULUS_ERROR_WORKSPACE, NULL, "workspace one byte too small");
+            assert_call_refused(f, all_calls[c], ANNULUS_ERROR_WORKSPACE, NULL, "workspace one byte too small");
             assert_int_equal(annulus_last_error_bytes(), bytes);
             assert_ok(annulus_context_set_workspace(f->context, memory + 1, 0));
-            assert_call_refused(f, both_calls[c], ANNULUS_ERROR_WORKSPACE, NULL, "workspace of no bytes");
+            assert_call_refused(f, all_calls[c], ANNULUS_ERROR_WORKSPACE, NULL, "workspace of no bytes");
             assert_int_equal(annulus_last_error_bytes(), bytes);
             /* A call that succeeds leaves it; one that fails for another reason does not. */
             assert_ok(annulus_context_set_workspace(f->context, NULL, 0));
@@ -53,7 +53,7 @@ static void workspace_to_the_byte(void **state) {
         }
         assert_ok(annulus_context_set_workspace(f->context, NULL, 0));
         free(memory);
-        assert_ok(both_calls[c]->run(f));
+        assert_ok(all_calls[c]->run(f));
     }
 }
 
@@ -69,8 +69,8 @@ static void estimate_announces_the_workspace(void **state) {
 static void workspace_limit_is_kept(void **state) {
     fixture *f = *state;
     const annulus_problem problem = fixture_problem();
-    for (int c = 0; c < 2; ++c) {
-        const uint64_t needed = workspace_size(f, both_calls[c]->pass);
+    for (int c = 0; c < CALLS; ++c) {
+        const uint64_t needed = workspace_size(f, all_calls[c]->pass);
         const uint64_t limits[] = {needed, needed - 1, 1, 0};
         assert_true(needed > 1);
         for (int i = 0; i < 4; ++i) {
@@ -81,19 +81,21 @@ static void workspace_limit_is_kept(void **state) {
             assert_ok(annulus_config_set_workspace_limit(f->config, limits[i]));
             assert_ok(annulus_context_set_config(f->context, f->config));
             if (enough) {
-                assert_ok(both_calls[c]->run(f));
-                assert_true(workspace_size(f, both_calls[c]->pass) == needed);
+                assert_ok(all_calls[c]->run(f));
+                assert_true(workspace_size(f, all_calls[c]->pass) == needed);
                 continue;
             }
             snprintf(limit, sizeof limit, "%" PRIu64, limits[i]);
             snprintf(wanted, sizeof wanted, "%" PRIu64, needed);
-            assert_call_refused(f, both_calls[c], ANNULUS_ERROR_WORKSPACE, limit, "limit of the workspace");
+            assert_call_refused(f, all_calls[c], ANNULUS_ERROR_WORKSPACE, limit, "limit of the workspace");
             assert_non_null(strstr(annulus_last_error(), wanted));
             assert_int_equal(annulus_last_error_bytes(), needed);
-            assert_refused(annulus_workspace_size(f->context, &problem, both_calls[c]->pass, &bytes),
+            assert_refused(annulus_workspace_size(f->context, &problem, all_calls[c]->pass, &bytes),
                            ANNULUS_ERROR_WORKSPACE, limit);
             assert_int_equal(annulus_last_error_bytes(), needed);
             assert_int_equal(bytes, 77);
+            if (all_calls[c] == &mass_call) /* of which estimates say nothing */
+                continue;
             assert_refused(annulus_estimate_problem(f->context, &problem, ANNULUS_ALL_BRANCHES, &estimate),
                            ANNULUS_ERROR_WORKSPACE, limit);
             assert_true(annulus_last_error_bytes() > limits[i]);
@@ -141,22 +143,22 @@ static void allocator_is_called_and_balanced(void **state) {
     allocator.user = &count;
     assert_ok(annulus_context_set_allocator(f->context, &allocator));
     memset(&allocator, 0, sizeof allocator); /* it was copied */
-    for (int c = 0; c < 2; ++c) {
-        const int needed = workspace_size(f, both_calls[c]->pass) > 0;
+    for (int c = 0; c < CALLS; ++c) {
+        const int needed = workspace_size(f, all_calls[c]->pass) > 0;
         count.calls = 0;
         count.refuses = 0;
-        assert_ok(both_calls[c]->run(f));
+        assert_ok(all_calls[c]->run(f));
         assert_int_equal(count.calls > 0, needed);
         count.refuses = 1;
         if (needed)
-            assert_call_refused(f, both_calls[c], ANNULUS_ERROR_MEMORY, NULL, "allocator returned NULL");
+            assert_call_refused(f, all_calls[c], ANNULUS_ERROR_MEMORY, NULL, "allocator returned NULL");
         assert_int_equal(annulus_last_error_bytes(), 0);
         /* A workspace goes before the allocator. */
-        const uint64_t bytes = workspace_size(f, both_calls[c]->pass);
+        const uint64_t bytes = workspace_size(f, all_calls[c]->pass);
         void *workspace = malloc(bytes ? bytes : 1);
         count.calls = 0;
         assert_ok(annulus_context_set_workspace(f->context, workspace, bytes));
-        assert_ok(both_calls[c]->run(f));
+        assert_ok(all_calls[c]->run(f));
         assert_ok(annulus_context_set_workspace(f->context, NULL, 0));
         free(workspace);
         assert_int_equal(count.calls, 0);
@@ -234,7 +236,7 @@ static void sizes_beyond_any_memory(void **state) {
         const annulus_problem problem = one_query_of(sizes[i].length);
         annulus_call_options options = ANNULUS_CALL_OPTIONS_INIT;
         set_branches(f, sizes[i].branches, ANNULUS_ENGINE_REFERENCE);
-        for (int pass = ANNULUS_PASS_FORWARD; pass <= ANNULUS_PASS_BACKWARD; ++pass) {
+        for (int pass = ANNULUS_PASS_FORWARD; pass <= ANNULUS_PASS_MASS; ++pass) {
             uint64_t bytes = 77;
             assert_refused(annulus_workspace_size(f->context, &problem, (annulus_pass)pass, &bytes),
                            ANNULUS_ERROR_MEMORY, "workspace");

@@ -11,7 +11,7 @@ import unittest
 from program import ProgramTest, run
 import tap
 
-COMMANDS = ("attend", "plan", "bench", "info")
+COMMANDS = ("attend", "map", "plan", "bench", "info")
 
 
 def help_of(*command):

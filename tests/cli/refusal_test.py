@@ -190,8 +190,8 @@ class RefusalTest(ProgramTest):
 
     def test_no_command(self):
         for arguments, says in (
-                ([], "a command is missing; `annulus` has attend, plan, bench, info"),
-                (["divine"], "unknown command divine of `annulus`; it has attend, plan, bench, info"),
+                ([], "a command is missing; `annulus` has attend, map, plan, bench, info"),
+                (["divine"], "unknown command divine of `annulus`; it has attend, map, plan, bench, info"),
                 (["--bogus"], "unknown option --bogus of `annulus`; `annulus --help` says what it takes"),
                 (["--bogus", "info"], "unknown option --bogus of `annulus`; `annulus --help` says what it takes"),
                 (["atend", "--q", "q.npy"], "unknown command atend of `annulus`; did you mean attend?"),

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <ostream>
 #include <random>
@@ -288,7 +289,10 @@ TEST_P(Simd, Gradient) {
         lse[2] = static_cast<T>(infinity); // a query without keys
         d_p[2] = static_cast<T>(nan);
         const std::vector<T> s = scores, d = d_p;
+        std::vector<T> p_alone = scores;
         kernels.gradient(scores.data(), d_p.data(), keys, lse.data(), delta.data(), T{0.25});
+        kernels.gradient(p_alone.data(), nullptr, keys, lse.data(), delta.data(), T{0.25});
+        ASSERT_EQ(std::memcmp(p_alone.data(), scores.data(), scores.size() * sizeof(T)), 0);
         for (int i = 0; i < keys * group_columns; ++i) {
             const int c = i % group_columns;
             if (std::isinf(s[i]) || c == 2) {

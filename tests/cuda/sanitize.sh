@@ -31,7 +31,7 @@ sanitize memcheck gemm_context "$graph"
 sanitize memcheck gemm_merge 'Merge.Nan*:Merge.TakesMany*'
 # Ranks on one GPU, which have their kernels in common: rows of closed form and listed ones, unaligned ones.
 ranks='Rules/Table*interleave_residue_linear*:Named/Table*/*dim_48*:Seeds/Random*/1?'
-CUDA_VISIBLE_DEVICES=0 sanitize memcheck gemm_ranks "$ranks"
+CUDA_VISIBLE_DEVICES=0 sanitize memcheck gemm_ranks_table "$ranks"
 if [ -x "$programs/fused_table" ] && "$programs/fused_table" --gtest_filter=-'*' >/dev/null; then
     sanitize memcheck fused_table "$table"
     patterns='Fused/Patterns*/*hilbert_and_linear*:Fused/Patterns*/*whole_units*'
@@ -42,7 +42,7 @@ if [ -x "$programs/fused_table" ] && "$programs/fused_table" --gtest_filter=-'*'
 fi
 # In float32 alone: the tool breaks down over cuBLAS's tensor core kernels, and ours are the same for every dtype.
 for tool in racecheck synccheck; do
-    CUDA_VISIBLE_DEVICES=0 sanitize $tool gemm_ranks 'Rules/Table*interleave_residue_linear*float32' \
+    CUDA_VISIBLE_DEVICES=0 sanitize $tool gemm_ranks_table 'Rules/Table*interleave_residue_linear*float32' \
         --kernel-name kns=annulus
     sanitize $tool gemm_table "$(printf %s "$table" | sed 's/:/float32:/g; s/$/float32/')" --kernel-name kns=annulus
 done

@@ -51,7 +51,7 @@ std::string complaint(int download, std::ptrdiff_t byte) {
 
 // The order in which memories come back after each pass: the two guards of the workspace, then the tensors' as in
 // Call::Arguments.
-enum Download { workspace_front, workspace_back, q, k, v, out, lse, d_out, d_lse, d_q, d_k, d_v, count };
+enum Download { workspace_front, workspace_back, q, k, v, out, lse, d_out, d_lse, d_q, d_k, d_v, mass, count };
 
 constexpr std::ptrdiff_t guard = 128 + sizeof(float); // GuardedMemory's, before and after the elements
 constexpr std::ptrdiff_t gap = guard + 8 * sizeof(float);
@@ -67,6 +67,7 @@ TEST(Memory, ChangesOutsideTheElementsShow) {
         EXPECT_EQ(complaint(out, byte), "written outside the elements of out");
         EXPECT_EQ(complaint(count + d_q, byte), "written outside the elements of d_q");
         EXPECT_EQ(complaint(count + d_v, byte), "written outside the elements of d_v");
+        EXPECT_EQ(complaint(mass, byte), "written outside the elements of mass");
     }
     EXPECT_EQ(complaint(workspace_front, 64), "written outside the workspace");
     EXPECT_EQ(complaint(count + workspace_back, 0), "written outside the workspace");

@@ -53,6 +53,7 @@ std::vector<Otherwise> disagreements() {
          [](Part &part, int) {
              part.pass = part.pass == ANNULUS_PASS_FORWARD ? ANNULUS_PASS_BACKWARD : ANNULUS_PASS_FORWARD;
          }},
+        {"mass", "annulus_attention_mass()", [](Part &part, int) { part.pass = ANNULUS_PASS_MASS; }},
     };
 }
 

@@ -76,17 +76,28 @@ Caller::Caller(const Part &part, annulus_comm *comm)
     part.spoil(a, pointers_);
 }
 
+annulus_status Caller::run(const Pointers &p) const {
+    switch (part_.pass) {
+    case ANNULUS_PASS_FORWARD:
+        return annulus_forward(context_.get(), p.q, p.k, p.v, p.out, p.lse, p.options);
+    case ANNULUS_PASS_BACKWARD:
+        return annulus_backward(context_.get(), p.q, p.k, p.v, p.out, p.lse, p.d_out, p.d_lse, p.d_q, p.d_k, p.d_v,
+                                p.options);
+    case ANNULUS_PASS_MASS:
+        break;
+    }
+    return annulus_attention_mass(context_.get(), p.q, p.k, p.lse, &given_.mass, p.options);
+}
+
 Outcome Caller::call() {
     const Pointers &p = pointers_;
     Outcome outcome;
-    outcome.status = is_forward() ? annulus_forward(context_.get(), p.q, p.k, p.v, p.out, p.lse, p.options)
-                                  : annulus_backward(context_.get(), p.q, p.k, p.v, p.out, p.lse, p.d_out, p.d_lse,
-                                                     p.d_q, p.d_k, p.d_v, p.options);
+    outcome.status = run(p);
     if (outcome.status != ANNULUS_OK)
         outcome.message = annulus_last_error();
     const Call::Arguments &a = call_.arguments;
     const std::vector<const annulus_tensor *> outputs =
-        is_forward() ? std::vector{&a.out, &a.lse} : std::vector{&a.d_q, &a.d_k, &a.d_v};
+        is_forward() ? std::vector{&a.out, &a.lse} : std::vector{&a.d_q, &a.d_k, &a.d_v, &a.mass};
     for (const annulus_tensor *output : outputs)
         outcome.untouched = outcome.untouched && is_untouched(*output);
     return outcome;

@@ -56,6 +56,7 @@ class Caller {
     Outcome call();
 
   private:
+    annulus_status run(const Pointers &pointers) const;
     bool is_forward() const { return part_.pass == ANNULUS_PASS_FORWARD; }
 
     const Part part_;

@@ -42,6 +42,7 @@ template <class Values, class Use> void for_each_tensor(const Problem &whole, Va
     use(results.d_q, whole.batch, query_row);
     use(results.d_k, whole.batch, key_row);
     use(results.d_v, whole.batch, key_row);
+    use(results.mass, whole.batch * whole.heads, 1);
 }
 
 std::int64_t start_of(const RankOptions &options, int rank) {
@@ -152,8 +153,13 @@ Results run_rank(const Problem &of_all, const Inputs &inputs, const RankOptions 
                                     options.ranks(), rank, &estimate));
     annulus_traffic traffic = ANNULUS_TRAFFIC_INIT;
     check(annulus_context_last_traffic(context.get(), &traffic));
-    if (traffic.sent_bytes != (run.backward ? estimate.backward_sent_bytes : estimate.forward_sent_bytes) ||
-        traffic.received_bytes != (run.backward ? estimate.backward_received_bytes : estimate.forward_received_bytes))
+    const bool backward = run.backward || run.mass;
+    std::uint64_t sent = backward ? estimate.backward_sent_bytes : estimate.forward_sent_bytes;
+    std::uint64_t received = backward ? estimate.backward_received_bytes : estimate.forward_received_bytes;
+    if (run.mass) // of K and V one, and so of their gradients; the heads that share them in rounds of D
+        for (std::uint64_t *const bytes : {&sent, &received})
+            *bytes = *bytes / 2 * static_cast<std::uint64_t>((whole.heads / whole.kv() + whole.dim - 1) / whole.dim);
+    if (traffic.sent_bytes != sent || traffic.received_bytes != received)
         throw std::runtime_error("the traffic is not what was estimated");
     for (const auto &[pass, announced] : {std::pair(ANNULUS_PASS_FORWARD, estimate.forward_workspace_bytes),
                                           std::pair(ANNULUS_PASS_BACKWARD, estimate.backward_workspace_bytes)}) {
@@ -262,6 +268,7 @@ Results run_ranges(const Problem &whole, const Inputs &inputs, RankOptions optio
     reorder(found.d_q, results.d_q, whole.batch, of_query, positions, true);
     reorder(found.d_k, results.d_k, whole.batch, of_key, positions, true);
     reorder(found.d_v, results.d_v, whole.batch, of_key, positions, true);
+    reorder(found.mass, results.mass, whole.batch * whole.heads, 1, positions, true);
     return results;
 }
 

@@ -133,10 +133,13 @@ Call::Call(const Problem &problem, const Inputs &inputs, Memory &memory, bool al
         statistics_.push_back(Tensor::statistics(problem.layout, statistics_dtype(problem.dtype), problem.batch,
                                                  problem.heads, problem.query_length()));
     }
+    statistics_.push_back(Tensor::statistics(problem.layout, statistics_dtype(problem.dtype), problem.batch,
+                                             problem.heads, problem.length));
     assign(inputs);
     const auto view = [&](const Tensor &tensor) { return copies_.view(tensor); };
-    arguments = {view(qkv_[0]),  view(qkv_[1]),        view(qkv_[2]),       view(outs_[0]),      view(statistics_[0]),
-                 view(outs_[1]), view(statistics_[1]), view(gradients_[0]), view(gradients_[1]), view(gradients_[2])};
+    arguments = {view(qkv_[0]),        view(qkv_[1]),       view(qkv_[2]),        view(outs_[0]),
+                 view(statistics_[0]), view(outs_[1]),      view(statistics_[1]), view(gradients_[0]),
+                 view(gradients_[1]),  view(gradients_[2]), view(statistics_[2])};
 }
 
 void Call::assign(const Inputs &inputs) {
@@ -163,10 +166,10 @@ void Call::reset(const Inputs &inputs) {
     copies_.upload();
 }
 
-// Forward takes no flags of gradients.
+// Only backward takes flags of gradients.
 annulus_call_options Call::options_of(annulus_pass pass) const {
     annulus_call_options of_pass = options;
-    if (pass == ANNULUS_PASS_FORWARD)
+    if (pass != ANNULUS_PASS_BACKWARD)
         of_pass.flags &= ANNULUS_CALL_QUERY_WINDOW;
     return of_pass;
 }
@@ -183,6 +186,12 @@ annulus_status Call::backward(annulus_context *context) const {
                             inputs_.d_lse.empty() ? nullptr : &a.d_lse, &a.d_q, &a.d_k, &a.d_v, &options);
 }
 
+annulus_status Call::mass(annulus_context *context) const {
+    const Arguments &a = arguments;
+    const annulus_call_options of_pass = options_of(ANNULUS_PASS_MASS);
+    return annulus_attention_mass(context, &a.q, &a.k, &a.lse, &a.mass, &of_pass);
+}
+
 Results Call::results(annulus_pass last) {
     copies_.download();
     expect_untouched("q", qkv_[0], inputs_.q);
@@ -193,7 +202,10 @@ Results Call::results(annulus_pass last) {
     expect_intact("out", outs_[0]);
     expect_intact("lse", statistics_[0]);
     Results results = {outs_[0].values(), statistics_[0].values(), {}, {}, {}};
-    if (last == ANNULUS_PASS_FORWARD)
+    expect_intact("mass", statistics_[2]);
+    if (last == ANNULUS_PASS_MASS)
+        results.mass = statistics_[2].values();
+    if (last != ANNULUS_PASS_BACKWARD)
         return results;
     expect_intact("d_q", gradients_[0]);
     expect_intact("d_k", gradients_[1]);
@@ -240,7 +252,7 @@ bool fits_into_limit(annulus_context *context, const Problem &problem, const Run
     const annulus_call_options call_options = options_of(problem);
     const annulus_problem sizes = sizes_of(problem, &call_options);
     check(annulus_context_set_config(context, make_config(problem, options).get()));
-    for (const annulus_pass pass : {ANNULUS_PASS_FORWARD, ANNULUS_PASS_BACKWARD}) {
+    for (const annulus_pass pass : {ANNULUS_PASS_FORWARD, options.mass ? ANNULUS_PASS_MASS : ANNULUS_PASS_BACKWARD}) {
         std::uint64_t bytes = 0;
         const annulus_status status = annulus_workspace_size(context, &sizes, pass, &bytes);
         if (status == ANNULUS_ERROR_WORKSPACE)
@@ -279,9 +291,10 @@ Results run_on(annulus_context *context, const annulus_problem &sizes, const Pro
     };
     Results results = results_of(ANNULUS_PASS_FORWARD, &Call::forward);
     expect_served_by(options.engine, context);
-    if (options.backward) {
+    if (options.mass || options.backward) {
         const Results forward = std::move(results);
-        results = results_of(ANNULUS_PASS_BACKWARD, &Call::backward);
+        results = options.mass ? results_of(ANNULUS_PASS_MASS, &Call::mass)
+                               : results_of(ANNULUS_PASS_BACKWARD, &Call::backward);
         expect_unchanged("out", results.out, forward.out);
         expect_unchanged("lse", results.lse, forward.lse);
         expect_served_by(options.engine, context);

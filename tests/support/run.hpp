@@ -22,6 +22,7 @@ struct Inputs {
 struct Results {
     std::vector<double> out, lse;
     std::vector<double> d_q, d_k, d_v; // empty when there was no backward call
+    std::vector<double> mass = {};     // [B, H, N]; empty when nobody asked for it
 };
 
 // Normally distributed values.
@@ -39,14 +40,16 @@ class Call {
     // Both return as soon as the library does.
     annulus_status forward(annulus_context *context) const;
     annulus_status backward(annulus_context *context) const;
+    // After forward.
+    annulus_status mass(annulus_context *context) const;
 
-    // What the passes up to `last` wrote, once they are done with it. Throws when anything but the elements of their
-    // outputs was written.
+    // What the passes up to `last` wrote, once they are done with it; with the mass that of forward besides. Throws
+    // when anything but the elements of their outputs was written.
     Results results(annulus_pass last = ANNULUS_PASS_BACKWARD);
 
     // What the passes are called with.
     struct Arguments {
-        annulus_tensor q, k, v, out, lse, d_out, d_lse, d_q, d_k, d_v;
+        annulus_tensor q, k, v, out, lse, d_out, d_lse, d_q, d_k, d_v, mass;
     };
     Arguments arguments;
     annulus_call_options options; // those of a pass are told by options_of()
@@ -69,6 +72,7 @@ struct RunOptions {
     const char *(*refusal)(const Problem &problem) = nullptr;
     int threads = 2;
     bool backward = true;
+    bool mass = false; // in place of backward
     Memory *memory = &host_memory();
     bool aligned = false;
     bool own_workspace = true; // exactly what the library asks for, watched; else the context allocates

@@ -231,6 +231,42 @@ function backward(context::Context, q, k, v, out, lse, d_out; options...)
 end
 
 """
+    attention_mass!(mass, context, q, k, lse; query_start=nothing, sequence_starts=nothing, sequence_lengths=nothing)
+
+As [`Annulus.attention_mass`](@ref), into an array of the caller's.
+"""
+function attention_mass!(
+    mass,
+    context::Context,
+    q,
+    k,
+    lse;
+    query_start::Union{Nothing,Integer} = nothing,
+    sequence_starts::Numbers = nothing,
+    sequence_lengths::Numbers = nothing,
+)
+    names = (query_start = query_start, sequence_starts = sequence_starts, sequence_lengths = sequence_lengths)
+    with_tensors(context, ("q", q, 4), ("k", k, 4), ("lse", lse, 3), ("mass", mass, 3)) do tensors...
+        with_options(options -> check(LibAnnulus.annulus_attention_mass(context, tensors..., options)); names...)
+    end
+    return mass
+end
+
+"""
+    mass = Annulus.attention_mass(context, q, k, lse; options...)
+
+How much each key is attended to: of size (N, H, B), the sum over the queries of the probabilities that they give it, Float32
+(Float64 for Float64). `q`, `k`, `lse` and `options` are those of [`forward`](@ref) with the same config. The masses of a head
+add up to the number of queries that attend to anything, less what `:zero_keys` padding takes. It costs about as much as
+forward. With `query_start` the queries are those of `q` alone; in a context with a communicator they are those of all ranks,
+and the rank gets the mass of its own keys.
+"""
+function attention_mass(context::Context, q, k, lse; options...)
+    mass = similar(q, lse_type(eltype(q)), (size(k, 3), size(q, 2), size(q)[4:end]...))
+    return attention_mass!(mass, context, q, k, lse; options...)
+end
+
+"""
     merge!(out, lse, context, outs, lses)
 
 As [`Annulus.merge`](@ref), into arrays of the caller's, which may be those of a part; `lse` may be `nothing`.

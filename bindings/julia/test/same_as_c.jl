@@ -40,12 +40,15 @@ function compare(code, T)
     rows = view(q, :, :, WINDOW_START:N, :)
     window_out = attention(rows, k, v; branches = branches, query_start = WINDOW_START, options...)
 
+    mass = Annulus.attention_mass(context, q, k, lse)
+
     @test bytes(out) == bytes(read_next(io, T, QUERY))
     @test bytes(lse) == bytes(read_next(io, L, STATISTICS))
     @test bytes(d_q) == bytes(read_next(io, T, QUERY))
     @test bytes(d_k) == bytes(read_next(io, T, KEY))
     @test bytes(d_v) == bytes(read_next(io, T, KEY))
     @test bytes(window_out) == bytes(read_next(io, T, (D, H, N - WINDOW_START + 1, B)))
+    @test bytes(mass) == bytes(read_next(io, L, STATISTICS))
     @test eof(io)
     @test any(!iszero, bytes(d_q))
 end

@@ -20,7 +20,7 @@ from . import _capi
 from ._arguments import integer, pick
 from ._comm import Comm
 from ._config import Branch, Config
-from ._context import Context, Estimate, RankEstimate, Traffic, attention, merge
+from ._context import Context, Estimate, RankEstimate, Traffic, attention, attention_mass, merge
 from ._errors import (
     ArgumentError,
     CommError,
@@ -54,6 +54,7 @@ __all__ = [
     "UnsupportedError",
     "WorkspaceError",
     "attention",
+    "attention_mass",
     "build_info",
     "device_count",
     "hilbert_curve",

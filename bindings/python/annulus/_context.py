@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from .types import ProblemOptions
 
-__all__ = ["Context", "Estimate", "RankEstimate", "Traffic", "attention", "merge"]
+__all__ = ["Context", "Estimate", "RankEstimate", "Traffic", "attention", "attention_mass", "merge"]
 
 Array = TypeVar("Array")
 
@@ -514,6 +514,54 @@ class Context:
         self._run(like, _capi.annulus_backward, [*views[1:], d_lse_view, d_q_view, d_k_view, d_v_view], options)
         return d_q, d_k, d_v
 
+    def attention_mass(
+        self,
+        q: Array,
+        k: Any,
+        lse: Any = None,
+        *,
+        mass: Any = None,
+        query_start: int | None = None,
+        sequence_starts: Any = None,
+        sequence_lengths: Any = None,
+        layout: Layout | None = None,
+        **unknown: NoReturn,
+    ) -> Array:
+        """Computes how much each key is attended to: mass [B, H, N], the sum over the queries of their probabilities.
+
+        q [B, Nq, H, D], k [B, N, G, D], lse [B, H, Nq]: of a forward call with the same config, query_start and
+            sequences. lse None: it is computed first, by a forward call whose output is not kept.
+        query_start: the queries are those of q alone, a part of the N positions: one row tells what it looks at.
+        mass: an array to write to, float32 (float64 for float64); None: a new one of q's library.
+        sequence_starts, sequence_lengths, layout: as forward() takes them.
+
+        Returns mass. Of a head it adds up to the number of queries that attend to anything, less what zero_keys padding
+        takes; over the heads take mass.mean(-2). It costs about as much as a forward call; bfloat16 and float16
+        probabilities may be rounded once before they are added in float32. With a communicator the queries are those of
+        all ranks, and each rank gets the mass of its own keys.
+        """
+        if unknown:
+            refuse("Context.attention_mass()", unknown)
+        check_layout(layout, k)
+        options = call_options(query_start, sequence_starts, sequence_lengths)
+        return self._mass(_arrays.view("q", q), k, lse, mass, options, layout)
+
+    def _mass(
+        self, like: View, k: Any, lse: Any, mass: Any, options: CallOptions, layout: Layout | None
+    ) -> Any:
+        """attention_mass() for a view of q."""
+        if lse is None:
+            _, lse = self._forward_view(like, k, k, None, None, True, options, layout)
+        like = like.laid_out(layout)
+        self._check_place(like)
+        (k_view,) = self._inputs(layout, k=k)
+        (lse_view,) = self._inputs(None, lse=lse)
+        *batch, _, heads, _ = like.shape if len(like.shape) >= 3 else (0, 0, 0)
+        rows = k_view.shape[-3] if len(k_view.shape) >= 3 else 0
+        mass, mass_view = self._output("mass", mass, like, (*batch, heads, rows), lse_dtype(like.dtype))
+        self._run(like, _capi.annulus_attention_mass, [k_view, lse_view, mass_view], options)
+        return mass
+
     def merge(self, parts: Iterable[Tuple[Any, Any]], *, out: Any = None, lse: Any = None) -> Tuple[Any, Any]:
         """Merges results over different keys into those of one call over all of them; see annulus.merge().
 
@@ -578,10 +626,21 @@ class Context:
         return _read(RankEstimate, estimate, exchange=_EXCHANGES[estimate.exchange])
 
     def workspace_size(
-        self, length: int, heads: int, head_dim: int, *, backward: bool = False, **problem: Unpack[ProblemOptions]
+        self,
+        length: int,
+        heads: int,
+        head_dim: int,
+        *,
+        backward: bool = False,
+        mass: bool = False,
+        **problem: Unpack[ProblemOptions],
     ) -> int:
-        """The bytes of memory that a call needs besides its tensors; arguments as estimate()."""
+        """The bytes of memory that a call needs besides its tensors; arguments as estimate(). mass: that of
+        attention_mass()."""
+        if backward and mass:
+            raise ArgumentError("backward and mass are both true; a call is one of the two")
         which = _capi.ANNULUS_PASS_BACKWARD if backward else _capi.ANNULUS_PASS_FORWARD
+        which = _capi.ANNULUS_PASS_MASS if mass else which
         sizes = _problem(length, heads, head_dim, **problem)
         with self._turn:
             return made(_capi.annulus_workspace_size(self._handle, sizes, which))
@@ -655,7 +714,7 @@ class Context:
     def _run(self, like: View, function: Callable[..., int], others: list, given: CallOptions) -> None:
         """Calls the C function with q's view and the others; None is NULL."""
         views = [like, *others]
-        tensors = [view and _arrays.tensor(view, 3 if view.name in ("lse", "d_lse") else 4) for view in views]
+        tensors = [view and _arrays.tensor(view, 3 if view.name in ("lse", "d_lse", "mass") else 4) for view in views]
         options = given.struct()
         check_rows(given.query_start, like.shape[-3], others[0].shape[-3])
         self._call(like, views, lambda: function(self._handle, *tensors, options))
@@ -946,6 +1005,55 @@ def attention(
         view = _arrays.view("q", q)
         results = cached_context(config, view.device)._forward_view(view, *arguments)
     return results if return_lse else results[0]
+
+
+def attention_mass(
+    q: Array,
+    k: Any,
+    branches: Union[Config, Iterable[BranchLike], None] = None,
+    *,
+    causal: bool | None = None,
+    padding: Padding | None = None,
+    key_rule: KeyRule | None = None,
+    scale: float | None = None,
+    engine: Engine | None = None,
+    allow_tf32: bool | None = None,
+    workspace_limit: int | None = None,
+    lse: Any = None,
+    mass: Any = None,
+    query_start: int | None = None,
+    sequence_starts: Any = None,
+    sequence_lengths: Any = None,
+    layout: Layout | None = None,
+    **unknown: NoReturn,
+) -> Array:
+    """How much each key is attended to: mass [B, H, N], the sum over the queries of the probabilities they give it.
+
+        out, lse = annulus.attention(q, k, v, branches, return_lse=True)
+        mass = annulus.attention_mass(q, k, branches, lse=lse)
+        of_class_token = annulus.attention_mass(q[:, :1], k, branches, query_start=0)
+
+    q, k, lse, mass, query_start, sequence_starts, sequence_lengths, layout: as Context.attention_mass() takes them.
+    branches, causal to workspace_limit: as annulus.attention() takes them.
+    """
+    if unknown:
+        refuse("annulus.attention_mass()", unknown)
+    check_layout(layout, k)
+    config = cached_config(
+        branches,
+        given(
+            causal=causal,
+            padding=padding,
+            key_rule=key_rule,
+            scale=scale,
+            engine=engine,
+            allow_tf32=allow_tf32,
+            workspace_limit=workspace_limit,
+        ),
+    )
+    view = _arrays.view("q", q)
+    options = call_options(query_start, sequence_starts, sequence_lengths)
+    return cached_context(config, view.device)._mass(view, k, lse, mass, options, layout)
 
 
 def merge(parts: Iterable[Tuple[Any, Any]], *, out: Any = None, lse: Any = None) -> Tuple[Any, Any]:

@@ -34,7 +34,8 @@ _ELSEWHERE: Mapping[str, str] = {
     "enable_gqa": "k and v may have fewer heads than q without it; leave it out",
     **dict.fromkeys(
         ("return_attn_probs", "return_softmax", "return_softmax_lse", "need_weights"),
-        "use return_lse=True, which gives the logarithms of the softmax's denominators; weights there are none",
+        "use return_lse=True, which gives the logarithms of the softmax's denominators; weights there are none, but "
+        "annulus.attention_mass() sums them up for each key",
     ),
     **dict.fromkeys(("tensor_layout", "qkv_format", "input_layout"), "use layout='bnhd' or 'bhnd'"),
     **dict.fromkeys(("op", "backend"), "use engine="),

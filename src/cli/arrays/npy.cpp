@@ -49,6 +49,18 @@ void InputArray::check_unchanged() const {
         file_->check_unchanged();
 }
 
+NpyIntegers read_npy_integers(const std::string &option, const std::string &path) {
+    const InputFile file(option, path);
+    NpyIntegers integers;
+    try {
+        integers = parse_npy_integers({reinterpret_cast<const char *>(file.data()), file.bytes()});
+    } catch (const Failure &failure) {
+        throw Failure(failure.exit_code(), file.subject() + ": " + failure.what());
+    }
+    file.check_unchanged();
+    return integers;
+}
+
 std::vector<std::int64_t> read_integers(const std::string &option, const std::string &text) {
     if (!text.ends_with(".npy")) {
         std::vector<std::int64_t> numbers;
@@ -61,15 +73,11 @@ std::vector<std::int64_t> read_integers(const std::string &option, const std::st
         }
         return numbers;
     }
-    const InputFile file(option, text);
-    std::vector<std::int64_t> numbers;
-    try {
-        numbers = parse_npy_integers({reinterpret_cast<const char *>(file.data()), file.bytes()});
-    } catch (const Failure &failure) {
-        throw Failure(failure.exit_code(), file.subject() + ": " + failure.what());
-    }
-    file.check_unchanged();
-    return numbers;
+    NpyIntegers integers = read_npy_integers(option, text);
+    if (integers.shape.size() != 1)
+        throw bad_input(option + " '" + text + "': the array has " + std::to_string(integers.shape.size()) +
+                        " dimensions; it must have 1");
+    return std::move(integers.numbers);
 }
 
 OutputArray::OutputArray(const std::string &option, const std::string &path, annulus_dtype dtype,

@@ -39,8 +39,11 @@ class InputArray {
     NpyHeader header_;
 };
 
-// The whole numbers of an option: those of a file, where `text` ends with .npy, else the list that it is, "0,70,100".
-// Throws Failure with exit_bad_input.
+// The whole numbers of a .npy file. Throws Failure with exit_bad_input.
+NpyIntegers read_npy_integers(const std::string &option, const std::string &path);
+
+// The whole numbers of an option: those of a file of one dimension, where `text` ends with .npy, else the list that it
+// is, "0,70,100". Throws Failure with exit_bad_input.
 std::vector<std::int64_t> read_integers(const std::string &option, const std::string &text);
 
 // An array to write. It appears under its name with commit().

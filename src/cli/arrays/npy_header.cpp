@@ -212,20 +212,19 @@ NpyHeader parse_npy_header(std::string_view file) {
     return {known->second, std::move(dictionary.shape), dictionary.data_offset};
 }
 
-std::vector<std::int64_t> parse_npy_integers(std::string_view file) {
-    const Dictionary dictionary = parse_dictionary(file, accepted_integers);
+NpyIntegers parse_npy_integers(std::string_view file) {
+    Dictionary dictionary = parse_dictionary(file, accepted_integers);
     const bool is_wide = dictionary.descriptor == "<i8";
     if (!is_wide && dictionary.descriptor != "<i4")
         throw bad_dtype(dictionary.descriptor, accepted_integers);
-    if (dictionary.shape.size() != 1)
-        throw bad_input("the array has " + std::to_string(dictionary.shape.size()) + " dimensions; it must have 1");
     const std::int64_t width = is_wide ? 8 : 4;
     check_size(width, dictionary.shape);
     const std::string_view data = file.substr(dictionary.data_offset);
-    if (const auto promised = static_cast<std::size_t>(width * dictionary.shape[0]); data.size() != promised)
+    const NpyHeader sizes{is_wide ? ANNULUS_FLOAT64 : ANNULUS_FLOAT32, dictionary.shape, 0}; // of as many bytes
+    if (const std::size_t promised = sizes.data_bytes(); data.size() != promised)
         throw bad_input("the header promises " + std::to_string(promised) + " bytes of numbers, the file holds " +
                         std::to_string(data.size()));
-    return is_wide ? integers_in<std::int64_t>(data) : integers_in<std::int32_t>(data);
+    return {std::move(dictionary.shape), is_wide ? integers_in<std::int64_t>(data) : integers_in<std::int32_t>(data)};
 }
 
 std::string format_npy_header(annulus_dtype dtype, const std::vector<std::int64_t> &shape) {

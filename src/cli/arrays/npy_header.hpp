@@ -26,8 +26,11 @@ struct NpyHeader {
 // name the file. NumPy has no bfloat16: ml_dtypes saves it with the descr '<V2', which NumPy saves again as '|V2'.
 NpyHeader parse_npy_header(std::string_view file);
 
-// The whole numbers of a file of one dimension, int64 or int32. Throws as parse_npy_header().
-std::vector<std::int64_t> parse_npy_integers(std::string_view file);
+// The whole numbers of a file, int64 or int32. Throws as parse_npy_header().
+struct NpyIntegers {
+    std::vector<std::int64_t> shape, numbers;
+};
+NpyIntegers parse_npy_integers(std::string_view file);
 
 // The header's bytes; their number, and so where the data begins, is a multiple of 64.
 std::string format_npy_header(annulus_dtype dtype, const std::vector<std::int64_t> &shape);

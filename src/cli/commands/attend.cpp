@@ -48,7 +48,7 @@ class Job {
           ranges_(rank.shards(inputs.q.shape[1]).of(rank.index)),
           rows_(rank.shards(inputs.q.shape[1]).rows(rank.index)), batch_(inputs.q.shape[0]) {
         const Memory::Piece piece = memory.piece(); // long enough to cost nothing, short enough for a bar to move
-        const double entry_flops = check_and_estimate(inputs.q, inputs.k) / static_cast<double>(batch_);
+        const double entry_flops = estimate_flops(inputs.q, inputs.k) / static_cast<double>(batch_);
         if (rank.comm || entry_flops <= piece.flops) {
             const auto entries = static_cast<std::int64_t>(
                 std::clamp(piece.flops / std::max(entry_flops, 1.0), 1.0, static_cast<double>(batch_)));
@@ -79,10 +79,7 @@ class Job {
     }
 
   private:
-    double check_and_estimate(const annulus_tensor &q, const annulus_tensor &k) const {
-        if (k.shape[1] - q.shape[1] < query_start_ || query_start_ < 0)
-            throw bad_input("--query-start " + std::to_string(query_start_) + ": the " + std::to_string(q.shape[1]) +
-                            " rows of --q must then lie within the " + std::to_string(k.shape[1]) + " rows of --k");
+    double estimate_flops(const annulus_tensor &q, const annulus_tensor &k) const {
         annulus_problem problem = ANNULUS_PROBLEM_INIT;
         problem.dtype = q.dtype;
         problem.heads = static_cast<std::int32_t>(q.shape[2]);

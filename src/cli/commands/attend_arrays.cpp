@@ -29,8 +29,9 @@ std::string text(const Shape &shape) {
 }
 
 // What pieces of the arrays would hide from the library; it checks the rest.
-void check_inputs(const InputArray &q, const InputArray &k, const InputArray &v) {
-    for (const InputArray *array : {&q, &k, &v}) {
+void check_inputs(const std::vector<const InputArray *> &arrays) {
+    const InputArray &q = *arrays[0], &k = *arrays[1], &v = *arrays.back();
+    for (const InputArray *array : arrays) {
         const std::size_t rank = array->shape().size();
         if (rank != 3 && rank != 4)
             throw bad_input(array->option() + ": the array has " + std::to_string(rank) +
@@ -55,15 +56,17 @@ void check_inputs(const InputArray &q, const InputArray &k, const InputArray &v)
 
 } // namespace
 
-Inputs::Inputs(const AttendFiles &files) : q_("--q", files.q), k_("--k", files.k), v_("--v", files.v) {
+Inputs::Inputs(const AttendFiles &files) : q_("--q", files.q), k_("--k", files.k) {
+    if (!files.v.empty())
+        v_.emplace("--v", files.v);
     if (!files.dtype.empty())
-        for (InputArray *array : {&q_, &k_, &v_})
+        for (InputArray *array : {&q_, &k_, v_ ? &*v_ : &k_})
             if (const annulus_dtype dtype = dtype_of(files.dtype); array->dtype() != dtype)
                 array->convert_to(dtype);
-    check_inputs(q_, k_, v_);
+    check_inputs(arrays());
     q = tensor_of(q_);
     k = tensor_of(k_);
-    v = tensor_of(v_);
+    v = v_ ? tensor_of(*v_) : k;
     for (const auto &[option, tensor] : {std::pair("--q", &q), std::pair("--k", &k)})
         for (const int dimension : {2, 3})
             if (!std::in_range<std::int32_t>(tensor->shape[dimension]))
@@ -72,6 +75,9 @@ Inputs::Inputs(const AttendFiles &files) : q_("--q", files.q), k_("--k", files.k
     if (!files.query_start && q.shape[1] != k.shape[1])
         throw bad_input("--q has " + std::to_string(q.shape[1]) + " rows and --k " + std::to_string(k.shape[1]) +
                         "; they must be equal, or --query-start given");
+    if (const std::int64_t start = files.query_start.value_or(0); k.shape[1] - q.shape[1] < start || start < 0)
+        throw bad_input("--query-start " + std::to_string(start) + ": the " + std::to_string(q.shape[1]) +
+                        " rows of --q must then lie within the " + std::to_string(k.shape[1]) + " rows of --k");
     if (!files.starts.empty())
         starts_ = read_integers("--starts", files.starts);
     if (!files.lengths.empty())
@@ -95,8 +101,12 @@ void Inputs::name_sequences(annulus_call_options &options, std::int64_t first_en
 }
 
 void Inputs::check_unchanged() const {
-    for (const InputArray *array : {&q_, &k_, &v_})
+    for (const InputArray *array : arrays())
         array->check_unchanged();
+}
+
+std::vector<const InputArray *> Inputs::arrays() const {
+    return v_ ? std::vector<const InputArray *>{&q_, &k_, &*v_} : std::vector<const InputArray *>{&q_, &k_};
 }
 
 Results::Results(const AttendFiles &files, const Inputs &inputs)

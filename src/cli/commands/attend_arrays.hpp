@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The arrays of `annulus attend`: its inputs as files hold them, and where its results go.
+// The arrays of `annulus attend`: its inputs as files hold them, which `annulus map` has too, and where its results go.
 #pragma once
 
 #include "cli/arrays/host_tensor.hpp"
@@ -18,7 +18,7 @@ namespace annulus::cli {
 
 // What the user says of them.
 struct AttendFiles {
-    std::string q, k, v, out, lse; // paths; no LSE where empty
+    std::string q, k, v, out, lse; // paths; no LSE, and no V but K's, where empty
     std::string dtype;             // to convert the inputs to; empty: none
     std::optional<std::int64_t> query_start;
     std::string starts, lengths; // of sequences: lists or paths; empty: none
@@ -40,7 +40,10 @@ class Inputs {
     void name_sequences(annulus_call_options &options, std::int64_t first_entry, std::int64_t entries) const;
 
   private:
-    InputArray q_, k_, v_;
+    std::vector<const InputArray *> arrays() const;
+
+    InputArray q_, k_;
+    std::optional<InputArray> v_;
     std::vector<std::int64_t> starts_, lengths_;
 };
 

@@ -7,6 +7,7 @@
 namespace annulus::cli {
 
 void add_attend_command(CLI::App &program);
+void add_map_command(CLI::App &program);
 void add_plan_command(CLI::App &program);
 void add_bench_command(CLI::App &program);
 void add_info_command(CLI::App &program);

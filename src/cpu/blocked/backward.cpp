@@ -6,7 +6,7 @@
 // order whatever the number of threads.
 //
 // With P recomputed from LSE and delta = O . dO - dLSE: dV = P^T dO, dS = scale P (dO V^T - delta), dQ = dS K,
-// dK = dS^T Q.
+// dK = dS^T Q. Where only dV is wanted there is no dS.
 #include "core/class_pairs.hpp"
 #include "core/softmax_limits.hpp"
 #include "core/workspace.hpp"
@@ -20,6 +20,7 @@
 #include <cmath>
 #include <limits>
 #include <numbers>
+#include <span>
 
 namespace annulus {
 
@@ -31,7 +32,7 @@ constexpr std::int64_t key_chunk = 2 * query_tile;
 constexpr std::size_t most_columns = 256; // of a head
 
 // The gradients in the type of accumulation: the caller's own tensors where they have that type and are not added to,
-// else copies.
+// else copies. Where only dV is wanted the others are empty.
 struct Gradients {
     annulus_tensor q, k, v;
 };
@@ -52,12 +53,16 @@ template <class T> Gradients book_gradients(Workspace &workspace, const Plan &pl
             return tensors ? tensors->*own : annulus_tensor{};
         return packed(workspace.take<T>(p.batch, n, heads, p.head_dim), dtype, p.batch, n, heads, p.head_dim);
     };
-    return {book(p.gradients.q, &CallTensors::d_q, p.queries.length, p.heads),
-            book(p.gradients.k, &CallTensors::d_k, p.keys.length, p.kv_heads),
-            book(p.gradients.v, &CallTensors::d_v, p.keys.length, p.kv_heads)};
+    Gradients gradients{};
+    if (!p.gradients.only_v) {
+        gradients.q = book(p.gradients.q, &CallTensors::d_q, p.queries.length, p.heads);
+        gradients.k = book(p.gradients.k, &CallTensors::d_k, p.keys.length, p.kv_heads);
+    }
+    gradients.v = book(p.gradients.v, &CallTensors::d_v, p.keys.length, p.kv_heads);
+    return gradients;
 }
 
-template <class T> struct Scratch {
+template <class T> struct CellScratch {
     // A tile of queries.
     T *q, *d_out;                  // [query_tile, D]
     T *q_t, *d_out_t;              // the same transposed
@@ -71,9 +76,9 @@ template <class T> struct Scratch {
     RepeatedKeys::Table *repeated;
 };
 
-template <class T> Scratch<T> book_scratch(Workspace &workspace, const Plan &plan) {
+template <class T> CellScratch<T> book_scratch(Workspace &workspace, const Plan &plan) {
     const std::int64_t d = plan.problem().head_dim, keys = key_tile(plan.problem().head_dim);
-    Scratch<T> s;
+    CellScratch<T> s;
     for (T **tile : {&s.q, &s.d_out, &s.q_t, &s.d_out_t, &s.d_q})
         *tile = workspace.take<T>(query_tile * d);
     for (T **row : {&s.lse, &s.delta})
@@ -152,8 +157,10 @@ class Schedule {
 
 template <class T> class CellBackward {
   public:
-    CellBackward(const Plan &plan, const CallTensors &tensors, const Gradients &gradients, const Scratch<T> &scratch)
-        : plan_(plan), tensors_(tensors), gradients_(gradients), s_(scratch), d_(plan.problem().head_dim) {}
+    CellBackward(const Plan &plan, const CallTensors &tensors, const Gradients &gradients,
+                 const CellScratch<T> &scratch)
+        : plan_(plan), tensors_(tensors), gradients_(gradients), s_(scratch), d_(plan.problem().head_dim),
+          only_v_(plan.problem().gradients.only_v) {}
 
     void run(const BranchPlan &branch, const Schedule &schedule, const Schedule::Cell &cell) const {
         const std::int64_t residue = schedule.residue(cell.kv_head, cell.slot);
@@ -206,9 +213,11 @@ template <class T> class CellBackward {
                 continue;
             repeated.meet(query_span, s_.key_positions, n, span);
             const bool k_finite = load_tile(k, s_.key_positions, n, d_, s_.k);
-            load_tile(v, s_.key_positions, n, d_, s_.v);
-            std::fill_n(s_.d_k, n * d_, T{0});
             std::fill_n(s_.d_v, n * d_, T{0});
+            if (!only_v_) {
+                load_tile(v, s_.key_positions, n, d_, s_.v);
+                std::fill_n(s_.d_k, n * d_, T{0});
+            }
             for (int group = 0; group < queries; group += group_columns) {
                 const int columns = std::min(group_columns, queries - group);
                 const Span own = span_of(s_.query_positions + group, columns);
@@ -218,25 +227,32 @@ template <class T> class CellBackward {
                 const int seen = masked ? visible_keys(segment, s_.key_positions, n, own.high) : n;
                 const int offset = group * d_;
                 score_tile(seen, d_, s_.k, s_.q_t + offset, scale_log2, s_.scores);
-                score_tile(seen, d_, s_.v, s_.d_out_t + offset, T{1}, s_.d_scores);
-                vector.gradient(s_.scores, s_.d_scores, seen, s_.lse + group, s_.delta + group,
+                if (!only_v_)
+                    score_tile(seen, d_, s_.v, s_.d_out_t + offset, T{1}, s_.d_scores);
+                vector.gradient(s_.scores, only_v_ ? nullptr : s_.d_scores, seen, s_.lse + group, s_.delta + group,
                                 static_cast<T>(plan_.scale()));
+                T *const matrices[] = {s_.scores, s_.d_scores};
+                const std::span<T *const> found(matrices, only_v_ ? 1 : 2);
                 if (masked) // afterwards: a query's LSE may be NaN, and that is not for the keys it does not see
-                    for (T *hidden : {s_.scores, s_.d_scores})
+                    for (T *hidden : found)
                         vector.mask(hidden, seen, s_.key_positions, s_.query_positions + group, T{0});
                 const bool repeats = repeated.meets(own);
                 if (repeats)
-                    for (T *hidden : {s_.scores, s_.d_scores})
+                    for (T *hidden : found)
                         repeated.hide(group, seen, hidden, T{0});
                 const bool careful_q = (masked || repeats) && !q_finite, careful_k = (masked || repeats) && !k_finite;
                 add_to_keys(careful_q, seen, d_, columns, s_.scores, s_.d_out + offset, s_.d_v);
+                if (only_v_)
+                    continue;
                 add_to_keys(careful_q, seen, d_, columns, s_.d_scores, s_.q + offset, s_.d_k);
                 add_to_queries(careful_k, columns, d_, seen, s_.d_scores, s_.k, s_.d_q + offset);
             }
-            add_tile(s_.d_k, s_.key_positions, n, d_k);
             add_tile(s_.d_v, s_.key_positions, n, d_v);
+            if (!only_v_)
+                add_tile(s_.d_k, s_.key_positions, n, d_k);
         }
-        add_tile(s_.d_q, s_.query_positions, queries, HeadRows(gradients_.q, b, head, problem.queries.start));
+        if (!only_v_)
+            add_tile(s_.d_q, s_.query_positions, queries, HeadRows(gradients_.q, b, head, problem.queries.start));
     }
 
     // Brings the tile's Q, dO, LSE and delta together. Returns whether Q and dO are finite.
@@ -247,13 +263,14 @@ template <class T> class CellBackward {
         bool finite = load_tile(HeadRows(tensors_.q, b, head, start), s_.query_positions, count, d_, s_.q);
         finite &= load_tile(HeadRows(tensors_.d_out, b, head, start), s_.query_positions, count, d_, s_.d_out);
         T *o = s_.d_q; // free until the first product
-        load_tile(out, s_.query_positions, count, d_, o);
+        if (!only_v_)
+            load_tile(out, s_.query_positions, count, d_, o);
         for (int i = 0; i < count; ++i) {
             const std::int64_t row = s_.query_positions[i] - start;
             const T lse = usable_lse(*statistic<T>(*tensors_.lse, b, head, row));
             // A query without keys has no probabilities: 2^(S - infinity) is 0.
             s_.lse[i] = lse == -std::numeric_limits<T>::infinity() ? -lse : lse * static_cast<T>(std::numbers::log2e);
-            s_.delta[i] = vector.dot(o + i * d_, s_.d_out + i * d_, d_);
+            s_.delta[i] = only_v_ ? 0 : vector.dot(o + i * d_, s_.d_out + i * d_, d_);
             if (tensors_.d_lse)
                 s_.delta[i] -= *statistic<T>(*tensors_.d_lse, b, head, row);
         }
@@ -271,8 +288,9 @@ template <class T> class CellBackward {
     const Plan &plan_;
     const CallTensors &tensors_;
     const Gradients &gradients_;
-    const Scratch<T> &s_;
+    const CellScratch<T> &s_;
     int d_;
+    bool only_v_;
 };
 
 // Calls work(b, n, head) for every row of a [B, N, heads, D] tensor, a few thousand to an item.
@@ -312,7 +330,7 @@ template <class T> void write(const annulus_tensor &gradient, const annulus_tens
     });
 }
 
-template <class T> std::size_t scratch_bytes(const Plan &plan) {
+template <class T> std::size_t bytes_of_cell_scratch(const Plan &plan) {
     Workspace ledger;
     book_scratch<T>(ledger, plan);
     return ledger.used();
@@ -326,7 +344,7 @@ namespace {
 template <class T>
 void add_gradients(const Plan &plan, const CallTensors &tensors, const Gradients &gradients, const Workspace &workspace,
                    int threads) {
-    const std::size_t piece = scratch_bytes<T>(plan);
+    const std::size_t piece = bytes_of_cell_scratch<T>(plan);
     for (const BranchPlan &branch : plan.branches()) {
         const Schedule schedule(plan, branch);
         parallel_phases(
@@ -334,7 +352,7 @@ void add_gradients(const Plan &plan, const CallTensors &tensors, const Gradients
             [&](std::int64_t step, std::int64_t item, int worker) {
                 Workspace mine = workspace;
                 mine.skip(piece, worker);
-                const Scratch<T> scratch = book_scratch<T>(mine, plan);
+                const CellScratch<T> scratch = book_scratch<T>(mine, plan);
                 CellBackward<T>(plan, tensors, gradients, scratch).run(branch, schedule, schedule.cell(step, item));
             });
     }
@@ -343,8 +361,10 @@ void add_gradients(const Plan &plan, const CallTensors &tensors, const Gradients
 template <class T>
 void write_gradients(const Plan &plan, const Gradients &gradients, const CallTensors &tensors, int threads) {
     const GradientTargets &targets = plan.problem().gradients;
-    write<T>(gradients.q, tensors.d_q, targets.q.adds, threads);
-    write<T>(gradients.k, tensors.d_k, targets.k.adds, threads);
+    if (!targets.only_v) {
+        write<T>(gradients.q, tensors.d_q, targets.q.adds, threads);
+        write<T>(gradients.k, tensors.d_k, targets.k.adds, threads);
+    }
     write<T>(gradients.v, tensors.d_v, targets.v.adds, threads);
 }
 
@@ -365,7 +385,7 @@ template <class T> std::size_t backward_bytes(const Plan &plan, CallPart part, i
     Workspace ledger;
     if (part == CallPart::whole)
         book_gradients<T>(ledger, plan, nullptr);
-    ledger.skip(scratch_bytes<T>(plan), threads);
+    ledger.skip(bytes_of_cell_scratch<T>(plan), threads);
     return ledger.used();
 }
 
@@ -375,9 +395,11 @@ void backward(const Plan &plan, CallPart part, const CallTensors &tensors, const
     Workspace workspace(memory);
     const Gradients gradients =
         part == CallPart::whole ? book_gradients<T>(workspace, plan, &tensors) : gradients_of<T>(plan, partial);
-    if (!is_of_other_keys(part))
-        set_to_zero<T>(gradients.q, threads);
-    set_to_zero<T>(gradients.k, threads);
+    if (!plan.problem().gradients.only_v) {
+        if (!is_of_other_keys(part))
+            set_to_zero<T>(gradients.q, threads);
+        set_to_zero<T>(gradients.k, threads);
+    }
     set_to_zero<T>(gradients.v, threads);
     add_gradients<T>(plan, tensors, gradients, workspace, threads);
     if (part == CallPart::whole)

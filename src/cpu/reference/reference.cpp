@@ -279,7 +279,8 @@ template <class T> class Reference {
                     for (std::int64_t i = 0; i < problem_.queries.length; ++i)
                         backward_row(t, b, h, i);
                 for (std::int64_t j = 0; j < problem_.keys.length; ++j) {
-                    store_gradient(problem_.gradients.k, t.d_k, b, j, g, scratch_.d_k + j * D);
+                    if (!problem_.gradients.only_v)
+                        store_gradient(problem_.gradients.k, t.d_k, b, j, g, scratch_.d_k + j * D);
                     store_gradient(problem_.gradients.v, t.d_v, b, j, g, scratch_.d_v + j * D);
                 }
             }
@@ -357,7 +358,8 @@ template <class T> class Reference {
             add(scratch_.row, d_s, k, D);
             add(scratch_.d_k + j * D, d_s, q, D);
         }
-        store_gradient(problem_.gradients.q, t.d_q, b, i, h, scratch_.row);
+        if (!problem_.gradients.only_v)
+            store_gradient(problem_.gradients.q, t.d_q, b, i, h, scratch_.row);
     }
 
     void store_gradient(const GradientTarget &target, const annulus_tensor &t, std::int64_t b, std::int64_t n,

@@ -47,8 +47,8 @@ template <class T> struct VectorKernels {
     // One step of the running softmax: replaces S by P = 2^(S - m'), where m' is the maximum of m and the tile; sets
     // m = m', correction = 2^(m - m'), l = l * correction + sum of P. Returns whether any correction is not 1.
     bool (*softmax)(T *scores, int keys, T *m, T *l, T *correction);
-    // Backward: replaces S by P = 2^(S - lse) and dP by dS = factor * P * (dP - delta); where P is 0, dS is 0 whatever
-    // dP is.
+    // Backward: replaces S by P = 2^(S - lse) and dP, unless it is null, by dS = factor * P * (dP - delta); where P is
+    // 0, dS is 0 whatever dP is.
     void (*gradient)(T *scores, T *d_probability, int keys, const T *lse, const T *delta, T factor);
 };
 

@@ -115,12 +115,14 @@ template <class T> void gradient(T *scores, T *d_probability, int keys, const T 
     const Row<T> row_delta = load_lanes(delta);
     for (int key = 0; key < keys; ++key) {
         T *s = scores + key * group_columns;
-        T *d = d_probability + key * group_columns;
+        T *d = d_probability ? d_probability + key * group_columns : nullptr;
 #pragma GCC unroll 16
         for (int i = 0; i < Row<T>::count; ++i) {
             const Vector<T> p = exp2<T>(load<Vector<T>>(s + i * width<T>) - row_lse.v[i]);
-            const Vector<T> ds = factor * p * (load<Vector<T>>(d + i * width<T>) - row_delta.v[i]);
             store(s + i * width<T>, p);
+            if (!d)
+                continue;
+            const Vector<T> ds = factor * p * (load<Vector<T>>(d + i * width<T>) - row_delta.v[i]);
             store(d + i * width<T>, p == T{0} ? Vector<T>{} : ds);
         }
     }

@@ -74,7 +74,7 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
             write(Side::queries, std::exchange(all.d_q, nullptr), call.d_q);
         if (backward_.keys.finishes) {
             write(Side::keys, std::exchange(all.d_k, nullptr), call.d_k);
-            write(Side::keys, all.d_v, call.d_v);
+            write(Side::keys, std::exchange(all.d_v, nullptr), call.d_v);
         }
         write_gradients(
             problem.dtype,
@@ -241,7 +241,8 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
             if (of_queries)
                 return call.clear_partial(partial.d_q, problem.batch * problem.heads * problem.queries.length);
             for (float *const target : {partial.d_k, partial.d_v})
-                call.clear_partial(target, problem.batch * problem.kv_heads * problem.key_rows());
+                if (target)
+                    call.clear_partial(target, problem.batch * problem.kv_heads * problem.key_rows());
             return;
         }
         case BackwardAction::order_rows:
@@ -265,7 +266,8 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
             return clear_rows(call.whole(), call.d_q);
         Block keys = call.whole(); // as many heads as those of queries
         keys.queries = keys.keys;
-        clear_rows(keys, call.d_k);
+        if (!call.problem().gradients.only_v)
+            clear_rows(keys, call.d_k);
         clear_rows(keys, call.d_v);
     }
 

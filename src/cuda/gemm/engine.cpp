@@ -14,6 +14,8 @@
 //     P = 2^(log2(e) (scale S - LSE)),  dS = scale P (T - delta)
 //     dV += P^T dO,  dK += dS^T Q,  dQ += dS K
 //
+// or, where only dV is wanted, S, P and dV.
+//
 // Under the key rule `once`, a kernel after S hides the keys that an earlier branch has (repeated_keys.cu), in the
 // tiles where one may.
 //
@@ -148,9 +150,11 @@ class GemmCall final : public PreparedCall {
             if (first)
                 fill_state(state, query_rows, empty_state(), call.stream);
         } else {
-            if (first)
-                call.clear_partial(gradients.d_q, query_rows);
-            call.clear_partial(gradients.d_k, key_rows);
+            if (!problem.gradients.only_v) {
+                if (first)
+                    call.clear_partial(gradients.d_q, query_rows);
+                call.clear_partial(gradients.d_k, key_rows);
+            }
             call.clear_partial(gradients.d_v, key_rows);
         }
         for (WorkerMemory &worker : run.memory.workers) {

@@ -126,7 +126,7 @@ void softmax(annulus_dtype dtype, const SoftmaxArguments &arguments, cudaStream_
 // Scores become P, and d_scores (dO V^T) becomes dS = scale P (dO V^T - delta), delta = O . dO - dLSE.
 struct GradientArguments {
     ScoreArguments score;
-    float *d_scores;
+    float *d_scores; // null: dS is not wanted
     bool wants_probabilities;
     float scale;
     DeviceRows out, d_out, lse, d_lse;

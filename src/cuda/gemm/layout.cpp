@@ -183,6 +183,8 @@ class LayoutMaker {
         const std::int64_t query_bytes = query_row_bytes(plan_, pass_) * group_, key_bytes = key_row_bytes(plan_);
         if (forward_) {
             add_grid(problem_.queries, query_bytes, true, false);
+        } else if (problem_.gradients.only_v) {
+            add_grid(problem_.keys, key_bytes, false, true);
         } else if (!layout_.has_state() ||
                    (intersect(problem_.keys, problem_.queries) == problem_.queries &&
                     holds_segments(plan_, fitting_window(problem_.keys, query_bytes + key_bytes)))) {

@@ -5,7 +5,7 @@
 // Forward, a block is a window of queries of some heads; it meets all keys. Backward, where every segment lies inside
 // one window of positions, a block is such a window of queries and keys, and each tile is computed once for all three
 // gradients. Where windows that long do not fit, blocks of queries yield dQ and blocks of keys yield dK and dV, and the
-// scores are computed twice.
+// scores are computed twice. Where only dV is wanted there are blocks of keys alone.
 #pragma once
 
 #include "cuda/gemm/tiles.hpp"

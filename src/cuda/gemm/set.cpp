@@ -317,10 +317,12 @@ void SetLaunches::launch_backward(const ScoreArguments &score) const {
     const Matrices v = input(operand_v, call_.v, true);
     const Matrices d_out = input(operand_d_out, call_.d_out, false);
     multiply(set_.queries, set_.keys, d_, q, transposed(k), false, scores(operand_scores));
-    multiply(set_.queries, set_.keys, d_, d_out, transposed(v), false, scores(operand_d_scores));
+    const bool only_v = call_.problem().gradients.only_v;
+    if (!only_v)
+        multiply(set_.queries, set_.keys, d_, d_out, transposed(v), false, scores(operand_d_scores));
     GradientArguments a{};
     a.score = hide_repeated(score);
-    a.d_scores = buffers_.d_scores;
+    a.d_scores = only_v ? nullptr : buffers_.d_scores;
     a.wants_probabilities = role_.key_results;
     a.scale = static_cast<float>(call_.plan.scale());
     a.out = call_.out;
@@ -336,11 +338,12 @@ void SetLaunches::launch_backward(const ScoreArguments &score) const {
     if (role_.key_results) {
         const bool adds = !packed_ && !overwrites_keys;
         multiply(set_.keys, d_, set_.queries, transposed(p), d_out, adds, product(operand_d_v, call_.d_v, true));
-        multiply(set_.keys, d_, set_.queries, transposed(ds), q, adds, product(operand_d_k, call_.d_k, true));
-        if (packed_) {
-            add_packed(true, overwrites_keys, buffers_.d_k, memory.d_k);
+        if (packed_)
             add_packed(true, overwrites_keys, buffers_.d_v, memory.d_v);
-        }
+        if (!only_v)
+            multiply(set_.keys, d_, set_.queries, transposed(ds), q, adds, product(operand_d_k, call_.d_k, true));
+        if (packed_ && !only_v)
+            add_packed(true, overwrites_keys, buffers_.d_k, memory.d_k);
     }
     if (role_.query_results) {
         multiply(set_.queries, d_, set_.keys, ds, k, !packed_ && !overwrites_queries,

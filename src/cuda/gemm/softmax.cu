@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(block_threads) gradient_kernel(const GradientA
 
     RowValues<threads, per_thread> p, ds;
     p.load(scores, s.keys, s.scale_log2);
-    ds.load(d_scores, s.keys, 1);
+    ds.load(d_scores, a.d_scores ? s.keys : 0, 1);
     const Tile &tile = row.item->tile;
     float lse = 0, delta = 0;
     if (row.present) {
@@ -242,7 +242,8 @@ __global__ void __launch_bounds__(block_threads) gradient_kernel(const GradientA
         return;
     if (a.wants_probabilities)
         p.store(reinterpret_cast<T *>(scores), s.keys);
-    ds.store(reinterpret_cast<T *>(d_scores), s.keys);
+    if (a.d_scores)
+        ds.store(reinterpret_cast<T *>(d_scores), s.keys);
 }
 
 // Calls use with the threads and numbers a thread for rows of `keys` numbers, as integral constants.

@@ -96,7 +96,8 @@ void Worker::begin_block() {
     if (grid_->query_results)
         clear(memory.o, query_rows);
     if (grid_->key_results) {
-        clear(memory.d_k, key_rows);
+        if (!call.problem().gradients.only_v)
+            clear(memory.d_k, key_rows);
         clear(memory.d_v, key_rows);
     }
 }
@@ -115,8 +116,10 @@ void Worker::clear_unreached_rows() const {
         clear(call.out, call.lse);
         return;
     }
-    clear(call.d_q, {});
-    clear(call.d_k, {});
+    if (!call.problem().gradients.only_v) {
+        clear(call.d_q, {});
+        clear(call.d_k, {});
+    }
     clear(call.d_v, {});
 }
 
@@ -175,9 +178,10 @@ void Worker::finish_block() {
             recompute_outputs_of_partial(dtype, outputs, context_.stream);
         return;
     }
-    const PartialGradients gradients{grid_->query_results ? memory.o : nullptr,
-                                     grid_->key_results ? memory.d_k : nullptr, memory.d_v};
     const GradientTargets &targets = call.problem().gradients;
+    const PartialGradients gradients{grid_->query_results ? memory.o : nullptr,
+                                     grid_->key_results && !targets.only_v ? memory.d_k : nullptr,
+                                     grid_->key_results ? memory.d_v : nullptr};
     GradientOutputArguments outputs{block, gradients, call.d_q, call.d_k, call.d_v, targets, rows};
     if (memory.has_nonfinite && !targets.are_plain()) { // nobody has noted a NaN yet
         outputs.context.has_nonfinite = nullptr;

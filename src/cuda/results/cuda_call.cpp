@@ -95,8 +95,10 @@ void clear_device_rows(const Problem &problem, annulus_pass pass, const CallTens
         if (!target.adds)
             clear(target.dtype(problem.dtype), heads, window, rows, nullptr);
     };
-    clear_gradient(problem.gradients.q, problem.heads, problem.queries, t.d_q);
-    clear_gradient(problem.gradients.k, problem.kv_heads, problem.keys, t.d_k);
+    if (!problem.gradients.only_v) {
+        clear_gradient(problem.gradients.q, problem.heads, problem.queries, t.d_q);
+        clear_gradient(problem.gradients.k, problem.kv_heads, problem.keys, t.d_k);
+    }
     clear_gradient(problem.gradients.v, problem.kv_heads, problem.keys, t.d_v);
 }
 

@@ -54,12 +54,14 @@ __global__ void __launch_bounds__(block_threads) written_output_kernel(const Out
     });
 }
 
-// Rows of gradients, the caller's or partial results.
+// Rows of gradients, the caller's or partial results, or none.
 template <class T> struct GradientRows {
     DeviceRows written;
     float *partial; // null: the caller's
 
     __device__ LaneRow load(const BlockRow &row, int columns) const {
+        if (!partial && !written.data)
+            return {};
         return partial ? LaneRow::load(partial + row.index * columns, columns)
                        : LaneRow::load(row_at<T>(written, row.batch, row.head, row.position), columns);
     }
@@ -141,7 +143,7 @@ void recompute_gradients(annulus_dtype dtype, const GradientOutputArguments &a, 
 
 void recompute_partial_gradients(annulus_dtype dtype, const GradientOutputArguments &a, cudaStream_t stream) {
     with_dtype(dtype,
-               [&](auto type) { recompute<decltype(type)>(a, a.partial, a.partial.d_q, a.partial.d_k, stream); });
+               [&](auto type) { recompute<decltype(type)>(a, a.partial, a.partial.d_q, a.partial.d_v, stream); });
 }
 
 } // namespace annulus

@@ -84,7 +84,7 @@ struct PartialGradients {
     float *d_q, *d_k, *d_v;
 };
 
-// From a block's float32 gradients to the caller's; a null pointer for dQ or dK leaves that side out.
+// From a block's float32 gradients to the caller's; a null pointer for dQ or dV leaves that side out, one for dK dK.
 struct GradientOutputArguments {
     Block block;
     PartialGradients partial;

@@ -63,10 +63,10 @@ void write_gradients(annulus_dtype dtype, const GradientOutputArguments &a, cuda
     };
     if (a.partial.d_q && queries.count() > 0)
         write(a.partial.d_q, a.d_q, a.targets.q, queries);
-    if (a.partial.d_k && keys.count() > 0) {
+    if (a.partial.d_k && keys.count() > 0)
         write(a.partial.d_k, a.d_k, a.targets.k, keys);
+    if (a.partial.d_v && keys.count() > 0)
         write(a.partial.d_v, a.d_v, a.targets.v, keys);
-    }
 }
 
 } // namespace annulus

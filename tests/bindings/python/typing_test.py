@@ -40,6 +40,8 @@ def run(q: Rows, k: Rows, v: Rows, engine: Engine, return_lse: bool) -> Tuple[Ro
     other, lse = annulus.attention(q, k, v, [(16, 1)], causal=True, return_lse=True)
     either: Any = annulus.attention(q, k, v, config, return_lse=return_lse)
     context = annulus.Context(config, threads=1)
+    mass: Rows = annulus.attention_mass(q, k, config, lse=lse, query_start=0)
+    mass = context.attention_mass(q, k, lse, mass=mass, layout="bhnd")
     both: Tuple[Rows, Rows] = context.forward(q, k, v)
     alone: Rows = context.forward(q, k, v, return_lse=False)
     d_q, d_k, d_v = context.backward(q, k, v, *both, alone, d_k=k, add=("d_k",))

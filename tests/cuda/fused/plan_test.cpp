@@ -16,6 +16,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -217,11 +218,15 @@ void expect_sound(const Plan &plan, CallPart part, const BackwardPlan &backward)
     }
     if (is_of_other_keys(part))
         launches.at(Side::queries).set_partial(); // each part sets those of its own keys
-    const auto kernels = gradients_of_keys(problem.head_dim);
+    const bool only_v = problem.gradients.only_v;
+    static constexpr Gradients alone[] = {Gradients::d_v};
+    const std::span<const Gradients> kernels = only_v ? alone : gradients_of_keys(problem.head_dim);
     bool writes = false, recomputes_partial = false;
     std::size_t lse_deltas = 0;
     for (const BackwardStep &step : backward.steps) {
         LaunchChecker &of_side = launches.at(step.side);
+        EXPECT_TRUE(!only_v || step.side == Side::keys || step.action == BackwardAction::find_lse_delta ||
+                    step.action == BackwardAction::write_gradients || step.action == BackwardAction::recompute_partial);
         switch (step.action) {
         case BackwardAction::find_lse_delta:
             ++lse_deltas;
@@ -264,6 +269,10 @@ void expect_sound(const Plan &plan, CallPart part, const BackwardPlan &backward)
               plan.causal() && (part == CallPart::own_keys || (part == CallPart::whole && !are_plain)));
     for (const Side side : {Side::queries, Side::keys}) {
         const SideGrids &of_side = backward.of(side);
+        if (only_v && side == Side::queries) {
+            EXPECT_TRUE(of_side.grids.empty() && !of_side.has_own_partial && !of_side.parts);
+            continue;
+        }
         if (side == Side::keys && !backward.stored) {
             launches.at(side).expect_all_once(kernels.size());
         } else if (!backward.stored || side == Side::keys) {
@@ -301,7 +310,9 @@ void expect_sound_targets(const Problem &problem) {
     for (const GradientTargets &targets : {GradientTargets{is_float32, is_float32, is_float32},
                                            {adds, plain, plain},
                                            {plain, adds, plain},
-                                           {plain, plain, is_float32}}) {
+                                           {plain, plain, is_float32},
+                                           {plain, plain, is_float32, true},
+                                           {plain, plain, plain, true}}) {
         annulus::Problem sizes = plan_problem_of(problem);
         sizes.gradients = targets;
         const Plan plan(pattern_of(problem), sizes);

@@ -79,8 +79,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size
             call_pass(input, handles, ANNULUS_PASS_FORWARD);
             break;
         case 9:
-        case 10:
             call_pass(input, handles, ANNULUS_PASS_BACKWARD);
+            break;
+        case 10:
+            call_pass(input, handles, ANNULUS_PASS_MASS);
             break;
         case 11:
             call_merge(input, handles);

@@ -120,6 +120,11 @@ class PassTensors {
         const auto gradient_dtype = [&] { return input.once_in(3) ? s.sum_dtype() : s.dtype; };
         queries(s.dtype, Use::input);
         keys(s.dtype, Use::input);
+        if (pass == ANNULUS_PASS_MASS) {
+            statistic(Use::input);
+            tensors_.emplace_back(input, numbers, s.sum_dtype(), s.batch, s.keys, s.heads, 0, Use::output);
+            return;
+        }
         keys(s.dtype, Use::input);
         if (pass == ANNULUS_PASS_FORWARD) {
             queries(s.dtype, Use::output);
@@ -142,10 +147,12 @@ class PassTensors {
     int count() const { return static_cast<int>(tensors_.size()); }
     Tensor &operator[](int i) { return tensors_[static_cast<std::size_t>(i)]; }
     const Tensor &operator[](int i) const { return tensors_[static_cast<std::size_t>(i)]; }
-    bool is_output(int i) const { return i >= (pass_ == ANNULUS_PASS_FORWARD ? 3 : 7); }
+    bool is_output(int i) const { return i >= (pass_ == ANNULUS_PASS_BACKWARD ? 7 : 3); }
 
     annulus_status call(annulus_context *context, const annulus_call_options *options) const {
         const auto t = [&](int i) { return (*this)[i].get(); };
+        if (pass_ == ANNULUS_PASS_MASS)
+            return annulus_attention_mass(context, t(0), t(1), t(2), t(3), options);
         if (pass_ == ANNULUS_PASS_FORWARD)
             return annulus_forward(context, t(0), t(1), t(2), t(3), t(4), options);
         return annulus_backward(context, t(0), t(1), t(2), t(3), t(4), t(5), t(6), t(7), t(8), t(9), options);
@@ -194,8 +201,8 @@ bool has_config(const annulus_context *context) {
     return has;
 }
 
-// O and LSE that a backward call is given, which belong together. False where there are none.
-bool complete(Handles &handles, PassTensors &tensors, const annulus_call_options *options) {
+// O and LSE that a backward call is given, which belong together, or the LSE of a mass. False where there are none.
+bool complete(Handles &handles, PassTensors &tensors, const annulus_call_options *options, annulus_pass pass) {
     if (!has_config(handles.context()))
         return false;
     annulus_call_options forward = ANNULUS_CALL_OPTIONS_INIT;
@@ -204,9 +211,23 @@ bool complete(Handles &handles, PassTensors &tensors, const annulus_call_options
         forward.flags &= ANNULUS_CALL_QUERY_WINDOW;
     }
     const Reference reference(handles.context());
-    const annulus_tensor out = tensors[3].view(), lse = tensors[4].view();
-    return annulus_forward(reference.context(), tensors[0].get(), tensors[1].get(), tensors[2].get(), &out, &lse,
-                           &forward) == ANNULUS_OK;
+    if (pass == ANNULUS_PASS_BACKWARD)
+        return annulus_forward(reference.context(), tensors[0].get(), tensors[1].get(), tensors[2].get(),
+                               &tensors[3].view(), &tensors[4].view(), &forward) == ANNULUS_OK;
+    annulus_tensor out = tensors[0].view();
+    std::int64_t elements = 1;
+    for (int i = 3; i >= 0; --i) {
+        out.stride[i] = elements;
+        elements *= out.shape[i];
+    }
+    std::vector<std::byte> memory(static_cast<std::size_t>(elements * annulus_dtype_bits(out.dtype) / 8));
+    out.data = memory.data();
+    return annulus_forward(reference.context(), tensors[0].get(), tensors[1].get(), tensors[1].get(), &out,
+                           &tensors[2].view(), &forward) == ANNULUS_OK;
+}
+
+const char *name_of(annulus_pass pass) {
+    return pass == ANNULUS_PASS_FORWARD ? "forward" : pass == ANNULUS_PASS_BACKWARD ? "backward" : "mass";
 }
 
 annulus_problem problem_of(const Sizes &sizes, const annulus_call_options *options, int ranks) {
@@ -252,8 +273,8 @@ void call_pass(Input &input, Handles &handles, annulus_pass pass) {
         handles.refuse_memory();
     const bool is_sized = !options.get() || options.get()->size == sizeof(annulus_call_options);
     const bool is_plain = context && !is_spoilt && is_sized;
-    if (pass == ANNULUS_PASS_BACKWARD && is_plain && is_exact)
-        is_exact = complete(handles, tensors, options.get());
+    if (pass != ANNULUS_PASS_FORWARD && is_plain && is_exact)
+        is_exact = complete(handles, tensors, options.get(), pass);
 
     // What is announced must be enough.
     const annulus_problem problem = problem_of(sizes, is_sized ? options.get() : nullptr, handles.ranks());
@@ -296,7 +317,7 @@ void call_pass(Input &input, Handles &handles, annulus_pass pass) {
     EXPECT(expected.call(reference.context(), options.get()) == ANNULUS_OK, "reference: %s", annulus_last_error());
     for (int i = 0; i < tensors.count(); ++i)
         if (tensors.is_output(i))
-            expect_near(pass == ANNULUS_PASS_FORWARD ? "forward" : "backward", tensors[i], expected[i]);
+            expect_near(name_of(pass), tensors[i], expected[i]);
 }
 
 void call_merge(Input &input, Handles &handles) {

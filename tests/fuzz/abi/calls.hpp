@@ -6,7 +6,7 @@
 
 namespace annulus::fuzz {
 
-// One forward or backward call, legal or not, compared with the engine `reference` where both can be exact.
+// One forward, backward or mass call, legal or not, compared with the engine `reference` where both can be exact.
 void call_pass(Input &input, Handles &handles, annulus_pass pass);
 
 // One call of annulus_merge(), compared with its formula.

@@ -96,7 +96,7 @@ void ask_estimate(Input &input, Handles &handles) {
 void ask_workspace(Input &input, Handles &handles) {
     AnyProblem problem(input);
     std::uint64_t bytes = 7;
-    const annulus_pass pass = input.choice(ANNULUS_PASS_FORWARD, ANNULUS_PASS_BACKWARD);
+    const annulus_pass pass = input.choice(ANNULUS_PASS_FORWARD, ANNULUS_PASS_MASS);
     if (!succeeded(annulus_workspace_size(handles.context(), problem.get(), pass, &bytes)))
         EXPECT(bytes == 7, "bytes was written");
 }

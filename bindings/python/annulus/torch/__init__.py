@@ -12,6 +12,7 @@
 
 from ._functional import dilated_attention
 from ._longnet import LongNetAttention
+from ._mass import attention_mass
 from ._merge import merge
 from ._modules import MultiheadDilatedAttention
 from ._ranks import reconnect
@@ -22,6 +23,7 @@ __all__ = [
     "LongNetAttention",
     "MultiheadDilatedAttention",
     "Replacements",
+    "attention_mass",
     "dilated_attention",
     "merge",
     "reconnect",

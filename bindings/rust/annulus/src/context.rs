@@ -261,6 +261,41 @@ impl Context {
         check(unsafe { sys::annulus_backward(self.handle, q, k, v, out, lse, d_out, d_lse, d_q, d_k, d_v, &options) })
     }
 
+    /// Computes how much each key is attended to: `mass` \[B, H, N\], the sum over the queries of the probabilities that they
+    /// give it. `q`, `k`, `lse` and `options` are those of a forward call with the same config. The masses of a head add up to
+    /// the number of queries that attend to anything, less what zero_keys padding takes. It costs about as much as forward.
+    ///
+    /// With a query window the queries are those of the window, of which one tells what it looks at; with a communicator
+    /// they are those of all ranks, and the rank gets the mass of its own keys.
+    ///
+    /// ```
+    /// use annulus::{CallOptions, Config, Context, TensorMut, TensorRef};
+    /// # fn main() -> annulus::Result<()> {
+    /// let (rows, numbers) = ([1, 100, 4, 16], [1, 4, 100]);
+    /// let (q, k) = (vec![0.5_f32; 6400], vec![0.25_f32; 6400]);
+    /// let (mut out, mut lse, mut mass) = (vec![0.0_f32; 6400], vec![0.0_f32; 400], vec![0.0_f32; 400]);
+    /// let mut context = Context::cpu(&Config::builder().branch(0, 1).build()?)?;
+    /// let (q, k) = (TensorRef::new(&q, &rows)?, TensorRef::new(&k, &rows)?);
+    /// let mut all_lse = TensorMut::new(&mut lse, &numbers)?;
+    /// context.forward(&q, &k, &k, &mut TensorMut::new(&mut out, &rows)?, Some(&mut all_lse), &CallOptions::new())?;
+    /// let mut masses = TensorMut::new(&mut mass, &numbers)?;
+    /// context.attention_mass(&q, &k, &all_lse.as_ref(), &mut masses, &CallOptions::new())?;
+    /// assert!(mass.iter().all(|x| (x - 1.0).abs() < 1e-4)); // all keys are alike
+    /// # Ok(()) }
+    /// ```
+    pub fn attention_mass<T: Element>(
+        &mut self,
+        q: &TensorRef<'_, T>,
+        k: &TensorRef<'_, T>,
+        lse: &TensorRef<'_, T::Lse>,
+        mass: &mut TensorMut<'_, T::Lse>,
+        options: &CallOptions<'_>,
+    ) -> Result<()> {
+        let (q, k, lse, mass) = (q.as_raw(), k.as_raw(), lse.as_raw(), mass.as_raw());
+        let _turn = self.comm.as_ref().map(Comm::turn);
+        check(unsafe { sys::annulus_attention_mass(self.handle, q, k, lse, mass, &options.raw()?) })
+    }
+
     /// Merges results over different keys, of the same queries, into those of one softmax over all the keys: O
     /// \[B, Nq, H, D\] and, where `lse` is given, LSE \[B, H, Nq\]. `parts` are pairs of both, from 1 to 48. Logarithms are
     /// natural; a part whose LSE is -infinity counts for nothing, and a key that two parts have counts twice.

@@ -120,12 +120,13 @@ pub struct RankEstimate {
     pub backward_received_bytes: u64,
 }
 
-/// A forward or a backward call.
+/// A call of [`Context::forward`], [`Context::backward`] or [`Context::attention_mass`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Pass {
     Forward,
     Backward,
+    Mass,
 }
 
 impl Context {
@@ -198,6 +199,7 @@ impl Context {
         let pass = match pass {
             Pass::Forward => sys::ANNULUS_PASS_FORWARD,
             Pass::Backward => sys::ANNULUS_PASS_BACKWARD,
+            Pass::Mass => sys::ANNULUS_PASS_MASS,
         };
         let mut bytes = 0;
         problem.with_raw(|problem| {

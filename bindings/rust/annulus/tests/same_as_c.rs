@@ -104,12 +104,24 @@ fn same_as_c<T: Element>(dtype: i32) {
         )
         .unwrap();
 
+    let mut mass = vec![T::Lse::default(); STATISTICS.iter().product()];
+    context
+        .attention_mass(
+            &query(&q),
+            &key(&k),
+            &TensorRef::new(&result.lse, &STATISTICS).unwrap(),
+            &mut TensorMut::new(&mut mass, &STATISTICS).unwrap(),
+            &CallOptions::new(),
+        )
+        .unwrap();
+
     assert_eq!(bytes(&result.out), bytes(&reference.next::<T>(&QUERY)), "out");
     assert_eq!(bytes(&result.lse), bytes(&reference.next::<T::Lse>(&STATISTICS)), "lse");
     assert_eq!(bytes(&d_q), bytes(&reference.next::<T>(&QUERY)), "d_q");
     assert_eq!(bytes(&d_k), bytes(&reference.next::<T>(&KEY)), "d_k");
     assert_eq!(bytes(&d_v), bytes(&reference.next::<T>(&KEY)), "d_v");
     assert_eq!(bytes(&window_out), bytes(&reference.next::<T>(&window)), "out of a window");
+    assert_eq!(bytes(&mass), bytes(&reference.next::<T::Lse>(&STATISTICS)), "mass");
     assert_eq!(reference.place, reference.bytes.len());
     assert!(bytes(&d_q).iter().any(|&byte| byte != 0));
 }

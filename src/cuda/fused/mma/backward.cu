@@ -18,10 +18,12 @@ template <class Element, Gradients what> Kernel<BackwardParams> make() {
 template <class Element> Kernel<BackwardParams> make(Gradients what) {
     if (what == Gradients::d_q)
         return make<Element, Gradients::d_q>();
+    if (what == Gradients::d_v)
+        return make<Element, Gradients::d_v>();
     if constexpr (ANNULUS_HEAD_DIM <= most_columns_of_both)
         return make<Element, Gradients::d_k_and_d_v>();
     else
-        return what == Gradients::d_k ? make<Element, Gradients::d_k>() : make<Element, Gradients::d_v>();
+        return make<Element, Gradients::d_k>();
 }
 
 } // namespace

@@ -23,7 +23,7 @@ const KernelShape &shape_of(const BackwardShapes &shapes, Side side) {
 // of K would still add to its rows.
 bool may_write_rows(const Problem &problem, Side side) {
     if (side == Side::queries)
-        return problem.gradients.of_queries_are_plain();
+        return problem.gradients.of_queries_are_plain() && !problem.gradients.only_v;
     return problem.heads == problem.kv_heads && problem.gradients.of_keys_are_plain();
 }
 
@@ -39,7 +39,8 @@ class StepWriter {
         if (result_.stored) {
             write_stored_ds();
         } else {
-            write_query_gradients();
+            if (!problem_.gradients.only_v)
+                write_query_gradients();
             write_key_gradients();
         }
         write_end();
@@ -52,9 +53,13 @@ class StepWriter {
         add({BackwardAction::find_gradients, side, launch, what});
     }
     void launch_of_keys(const Launch &of_keys) {
+        if (problem_.gradients.only_v)
+            return launch(Side::keys, Gradients::d_v, of_keys);
         for (const Gradients what : gradients_of_keys(problem_.head_dim))
             launch(Side::keys, what, of_keys);
     }
+
+    bool has_results(Side side) const { return side == Side::keys || !problem_.gradients.only_v; }
 
     bool has_partial(const SideGrids &side) const { return part_ != CallPart::whole || side.has_own_partial; }
 
@@ -154,7 +159,7 @@ class StepWriter {
         if (result_.queries.has_own_partial || result_.keys.has_own_partial)
             add({BackwardAction::write_gradients});
         for (const Side side : {Side::queries, Side::keys})
-            if (recomputes && !(in_partial && is_all_partial(result_.of(side))))
+            if (recomputes && has_results(side) && !(in_partial && is_all_partial(result_.of(side))))
                 add({BackwardAction::recompute_gradients, side});
     }
 
@@ -182,7 +187,8 @@ BackwardPlan plan_grids(const Plan &plan, CallPart part, BackwardGrids grids) {
     for (const Side which : {Side::queries, Side::keys}) {
         SideGrids &side = result.of(which);
         const bool may_write = may_write_rows(problem, which);
-        side.has_own_partial = is_whole && (!may_write || share_partial_results(side.grids));
+        const bool has_results = which == Side::keys || !problem.gradients.only_v;
+        side.has_own_partial = is_whole && has_results && (!may_write || share_partial_results(side.grids));
         side.finishes = may_write && finishes_rows(part, side.grids);
         if (side.finishes)
             set_rows_left_partial(grids_of(which), side.grids);
@@ -275,15 +281,17 @@ BackwardPlan plan_backward(const Plan &plan, CallPart part, BackwardGrids grids,
         split(Side::queries, grids.queries);
         split(Side::keys, grids.keys);
     }
+    if (plan.problem().gradients.only_v)
+        grids.queries.clear();
     BackwardPlan result = plan_grids(plan, part, std::move(grids));
-    if (are_over_sequences(result.queries.grids))
+    if (are_over_sequences(result.keys.grids))
         return result;
     bool is_split = false;
     if (part == CallPart::whole)
         is_split = plan.problem().gradients.are_plain() && try_splitting(plan, shapes, multiprocessors, limit, result);
     else if (part == CallPart::own_keys)
         is_split = split_part(plan, shapes, multiprocessors, result);
-    if (!is_split && shapes.store_d_s)
+    if (!is_split && shapes.store_d_s && !plan.problem().gradients.only_v)
         try_storing_ds(plan, part, limit, result);
     return result;
 }
@@ -299,7 +307,8 @@ BackwardMemory book_backward(Workspace &workspace, const Plan &plan, const Backw
     if (backward.queries.has_own_partial)
         memory.partial.d_q = workspace.take<float>(rows, d);
     if (backward.keys.has_own_partial) {
-        memory.partial.d_k = workspace.take<float>(problem.batch, problem.kv_heads, problem.key_rows(), d);
+        if (!problem.gradients.only_v)
+            memory.partial.d_k = workspace.take<float>(problem.batch, problem.kv_heads, problem.key_rows(), d);
         memory.partial.d_v = workspace.take<float>(problem.batch, problem.kv_heads, problem.key_rows(), d);
     }
     memory.query_curve = book_curve(workspace, plan, backward.queries.grids, false);

@@ -25,10 +25,12 @@ template <class Element> Kernel<BackwardParams> make(Gradients what) {
             return make_kernel<Traits, DqFromDsShared<Traits>>("fused backward", dq_from_ds_kernel<Traits>);
         }
     }
+    if (what == Gradients::d_v)
+        return make<Element, Gradients::d_v>();
     if constexpr (ANNULUS_HEAD_DIM <= most_columns_of_both)
         return make<Element, Gradients::d_k_and_d_v>();
     else
-        return what == Gradients::d_k ? make<Element, Gradients::d_k>() : make<Element, Gradients::d_v>();
+        return make<Element, Gradients::d_k>();
 }
 
 } // namespace

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The attention mass of keys, for PyTorch."""
+
+from typing import Any, Iterable, Literal, NoReturn, Optional, Sequence, Union
+
+import torch
+from torch import Tensor
+
+from .._config import BranchLike, Config
+from .._context import check_layout, given
+from .._errors import ArgumentError, UnsupportedError
+from .._shards import Shards
+from .._unknown import refuse
+from ..types import Engine, KeyRule, Layout, Padding
+from . import _ranks
+from ._functional import _cast, _check, _exchanged, _rows, _untraced, config_text
+
+
+@_untraced
+def attention_mass(
+    q: Tensor,
+    k: Tensor,
+    branches: Union[Config, Iterable[BranchLike]],
+    *,
+    causal: Optional[bool] = None,
+    padding: Optional[Padding] = None,
+    key_rule: Optional[KeyRule] = None,
+    scale: Optional[float] = None,
+    engine: Optional[Engine] = None,
+    allow_tf32: Optional[bool] = None,
+    workspace_limit: Optional[int] = None,
+    lse: Optional[Tensor] = None,
+    query_start: Optional[int] = None,
+    sequence_starts: Any = None,
+    sequence_lengths: Any = None,
+    process_group: Any = None,
+    shards: Union[Shards, Sequence[int], Literal["balanced", "gather"], None] = None,
+    layout: Optional[Layout] = None,
+    **unknown: NoReturn,
+) -> Tensor:
+    """How much each key is attended to: mass [B, H, N], the sum over the queries of the probabilities they give it.
+
+        out, lse = dilated_attention(q, k, v, branches, return_lse=True)
+        mass = attention_mass(q, k, branches, lse=lse)
+        of_class_token = attention_mass(q[:, :1], k, branches, query_start=0)
+
+    lse: of a call of dilated_attention() with the same q, k, branches, options, query_start and sequences; None: it is
+        computed first, by a forward call whose output is not kept.
+    query_start: the queries are those of q alone, a part of the N positions.
+    All else as dilated_attention() takes it. With process_group, of tensors on GPUs, the queries are those of all
+    ranks, and each gets the mass of its own keys.
+
+    Returns float32 (float64 for float64), without a gradient. Of a head it adds up to the number of queries that attend
+    to anything, less what zero_keys padding takes; over the heads take mass.mean(-2).
+    """
+    if unknown:
+        refuse("annulus.torch.attention_mass()", unknown)
+    check_layout(layout, k)
+    if layout == "bhnd":
+        q, k = _exchanged("q", q), _exchanged("k", k)
+    for name, tensor in (("q", q), ("k", k)):
+        _check(name, tensor, q)
+    if process_group is None and shards is not None:
+        raise ArgumentError(f"shards is {shards!r}; it needs process_group, the ranks that hold them")
+    if q.device.type == "cpu" and _ranks.is_group(process_group):
+        raise UnsupportedError("attention_mass() with a process group takes tensors on GPUs; these are on the CPU")
+    options = given(
+        causal=causal,
+        padding=padding,
+        key_rule=key_rule,
+        scale=scale,
+        engine=engine,
+        allow_tf32=allow_tf32,
+        workspace_limit=workspace_limit,
+    )
+    text = config_text(branches, options)
+    ranks = 0 if process_group is None else _ranks.number_of(process_group, shards, q, text)
+    with torch.no_grad():
+        q, k = (_rows(tensor) for tensor in _cast(q, k))
+        context = _ranks.context_of(text, q.device, ranks)
+        return context.attention_mass(
+            q,
+            k,
+            lse,
+            query_start=query_start,
+            sequence_starts=sequence_starts,
+            sequence_lengths=sequence_lengths,
+            layout="bnhd",
+        )
