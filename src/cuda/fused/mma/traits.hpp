@@ -61,7 +61,7 @@ constexpr Shape forward_shape(int head_dim, Room room) {
     const auto first = [&](const auto &shapes) { return first_fitting(shapes, forward_bytes, head_dim, room); };
     constexpr Shape up_to_96[] = {{4, 2, 64, 1, 2}, {4, 1, 64, 1, 2}},
                     up_to_128[] = {{4, 2, 48, 1, 2}, {4, 1, 64, 1, 2}},
-                    others[] = {{8, 1, 64, 1, 1}, {4, 1, 64, 1, 2}, {4, 1, 32, 1, 2}, {4, 1, 16, 1, 2}};
+                    others[] = {{8, 1, 48, 1, 1}, {4, 1, 64, 1, 2}, {4, 1, 32, 1, 2}, {4, 1, 16, 1, 2}};
     if (room == Room::kib_64)
         return first(others);
     if (head_dim <= 96)
@@ -79,17 +79,14 @@ constexpr Shape backward_shape(int head_dim, bool of_keys, Room room) {
                                    {4, 1, 16, 1, 2}},
                     of_turing[] = {{4, 1, 32, 2, 2}, {4, 1, 32, 1, 2}, {4, 1, 16, 1, 2}};
     constexpr Shape others[] = {{8, 1, 64, 1, 1}, {8, 1, 16, 1, 1}};
-    const bool is_of_hopper = room == Room::kib_227;
     if (room == Room::kib_64)
         return first_fitting(of_turing, backward_bytes, head_dim, room);
     if (room == Room::kib_99)
         return first_fitting(one_strip, backward_bytes, head_dim, room);
     if (head_dim <= 64)
-        return is_of_hopper && !of_keys ? Shape{4, 2, 64, 2, 2} : Shape{4, 2, 32, 2, 2};
-    if (head_dim <= 96 && of_keys)
-        return {8, 1, 64, 2, 1};
+        return room == Room::kib_227 && !of_keys ? Shape{4, 2, 64, 2, 2} : Shape{4, 2, 32, 2, 2};
     if (head_dim <= 128)
-        return is_of_hopper && !of_keys ? Shape{4, 2, 32, 2, 2} : Shape{8, 1, 48, 2, 1};
+        return {8, 1, head_dim <= 96 ? 64 : 48, 2, 1};
     return first_fitting(others, backward_bytes, head_dim, room);
 }
 
