@@ -38,14 +38,15 @@ TEST(Auto, IsFused) {
     }
 }
 
-// A pass that `fused` refuses, and `auto` has done by `gemm`.
-void expect_gemm_instead(const Problem &problem, Call &call, annulus_pass pass, const std::string &reason) {
+// A pass that `fused` refuses, and `auto` has done by another engine.
+void expect_instead(annulus_engine other, const Problem &problem, Call &call, annulus_pass pass,
+                    const std::string &reason) {
     const Results before = call.results(pass);
     expect_refused(compute(call, pass, context_for(problem, ANNULUS_ENGINE_FUSED)), ANNULUS_ERROR_UNSUPPORTED, reason);
     expect_identical(call.results(pass), before);
     const Context automatic = context_for(problem, ANNULUS_ENGINE_AUTO);
     check(compute(call, pass, automatic));
-    EXPECT_EQ(last_engine(automatic), ANNULUS_ENGINE_GEMM);
+    EXPECT_EQ(last_engine(automatic), other);
 }
 
 // Both passes, with rows as the problem's layout has them.
@@ -53,7 +54,7 @@ void expect_gemm_instead(const Problem &problem, const std::string &reason) {
     const Inputs inputs = random_inputs(problem, 1);
     Call call(problem, inputs, device_memory(), true);
     for (const annulus_pass pass : passes)
-        expect_gemm_instead(problem, call, pass, reason);
+        expect_instead(ANNULUS_ENGINE_GEMM, problem, call, pass, reason);
     expect_agreement(problem, inputs, call.results(), run_exact(problem, inputs));
 }
 
@@ -128,12 +129,12 @@ TEST(Auto, IsGemmForOneTensorThatIsNotAligned) {
             Call odd(problem, inputs, device_memory(), false), call(problem, inputs, device_memory(), true);
             std::swap(odd.arguments.*tensor, call.arguments.*tensor);
             check(call.forward(automatic.get())); // what backward needs
-            expect_gemm_instead(problem, call, pass, "16 bytes");
+            expect_instead(ANNULUS_ENGINE_GEMM, problem, call, pass, "16 bytes");
         }
 }
 
 // The rows that a pass has copied by tensor maps. Backward, those are all inputs but O.
-TEST(Auto, IsGemmForOneEntryForTheBatch) {
+TEST(Auto, IsMmaForOneEntryForTheBatch) {
     struct Input {
         const char *name;
         annulus_tensor Call::Arguments::*tensor;
@@ -155,10 +156,10 @@ TEST(Auto, IsGemmForOneEntryForTheBatch) {
         Call call(problem, inputs, device_memory(), true);
         (call.arguments.*input.tensor).stride[0] = 0;
         if (input.of_forward)
-            expect_gemm_instead(problem, call, ANNULUS_PASS_FORWARD, "stride");
+            expect_instead(ANNULUS_ENGINE_MMA, problem, call, ANNULUS_PASS_FORWARD, "stride");
         else
             check(call.forward(context_for(problem, ANNULUS_ENGINE_FUSED).get()));
-        expect_gemm_instead(problem, call, ANNULUS_PASS_BACKWARD, "stride");
+        expect_instead(ANNULUS_ENGINE_MMA, problem, call, ANNULUS_PASS_BACKWARD, "stride");
         expect_agreement(problem, inputs, call.results(), run_exact(problem, inputs));
     }
 }
