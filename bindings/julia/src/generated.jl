@@ -168,8 +168,9 @@ const ANNULUS_KEY_ONCE = annulus_key_rule(2) # once: the set union. Slots withou
 Who computes. Results agree up to rounding.
 
 `auto` is the fastest engine of the context's device that supports the problem and the tensors of the call. On CUDA
-that may depend on the tensors: where `fused` or `mma` supports a problem, a call whose tensors have rows that do not begin at
-multiples of 16 bytes is computed by `gemm` (row_alignment of annulus_problem says what is known of them beforehand).
+that may depend on the tensors: where `fused` or `mma` supports a problem, a call whose tensors have rows that do not
+begin at multiples of 16 bytes is computed by `gemm` (row_alignment of annulus_problem says what is known of them
+beforehand).
 """ const annulus_engine = Int32
 const ANNULUS_ENGINE_AUTO = annulus_engine(0) # the fastest engine that supports the call (default)
 const ANNULUS_ENGINE_REFERENCE = annulus_engine(1) # CPU, float64 inside, brute force in O(N * N) time: for tests
@@ -179,8 +180,8 @@ const ANNULUS_ENGINE_FUSED = annulus_engine(4) # CUDA devices of compute capabil
 const ANNULUS_ENGINE_MMA = annulus_engine(5) # the same on CUDA devices of compute capability 8.0 and newer, and in float16 of 7.5; on 9.0 slower than `fused`
 
 @doc raw"""
-The name of an engine ("auto", "reference", "cpu", "gemm", "fused", "mma"), or "unknown". Every build knows all of them by
-name, whether it can run them or not. Static. Any thread. Since 0.1.0.
+The name of an engine ("auto", "reference", "cpu", "gemm", "fused", "mma"), or "unknown". Every build knows all of
+them by name, whether it can run them or not. Static. Any thread. Since 0.1.0.
 """ function annulus_engine_name(engine)
     @library_call annulus_engine_name(engine::annulus_engine)::Cstring
 end

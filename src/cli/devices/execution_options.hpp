@@ -12,7 +12,7 @@
 namespace annulus::cli {
 
 inline constexpr annulus_engine engines[] = {ANNULUS_ENGINE_AUTO, ANNULUS_ENGINE_REFERENCE, ANNULUS_ENGINE_CPU,
-                                             ANNULUS_ENGINE_GEMM, ANNULUS_ENGINE_FUSED, ANNULUS_ENGINE_MMA};
+                                             ANNULUS_ENGINE_GEMM, ANNULUS_ENGINE_FUSED,     ANNULUS_ENGINE_MMA};
 
 struct ExecutionOptions {
     DeviceChoice device;

@@ -124,8 +124,9 @@ pub const ANNULUS_KEY_ONCE: annulus_key_rule = 2;
 /// Who computes. Results agree up to rounding.
 ///
 /// `auto` is the fastest engine of the context's device that supports the problem and the tensors of the call. On CUDA
-/// that may depend on the tensors: where `fused` or `mma` supports a problem, a call whose tensors have rows that do not begin at
-/// multiples of 16 bytes is computed by `gemm` (row_alignment of annulus_problem says what is known of them beforehand).
+/// that may depend on the tensors: where `fused` or `mma` supports a problem, a call whose tensors have rows that do not
+/// begin at multiples of 16 bytes is computed by `gemm` (row_alignment of annulus_problem says what is known of them
+/// beforehand).
 pub type annulus_engine = i32;
 /// the fastest engine that supports the call (default)
 pub const ANNULUS_ENGINE_AUTO: annulus_engine = 0;
@@ -547,8 +548,8 @@ extern "C" {
     /// ANNULUS_ERROR_ARGUMENT: positions is NULL, length < 1, width < 0 or no divisor. Any thread. Since 0.1.0.
     pub fn annulus_hilbert_curve(positions: *mut i64, length: i64, width: i64) -> annulus_status;
 
-    /// The name of an engine ("auto", "reference", "cpu", "gemm", "fused", "mma"), or "unknown". Every build knows all of them by
-    /// name, whether it can run them or not. Static. Any thread. Since 0.1.0.
+    /// The name of an engine ("auto", "reference", "cpu", "gemm", "fused", "mma"), or "unknown". Every build knows all of
+    /// them by name, whether it can run them or not. Static. Any thread. Since 0.1.0.
     pub fn annulus_engine_name(engine: annulus_engine) -> *const c_char;
 
     /// Makes an empty config in \*config: no branches, not causal, exact padding, keys count for each branch, scale
