@@ -12,8 +12,8 @@
 
 namespace annulus::mma {
 
-// `rows` rows of `columns` columns, of which `head_dim` are there, to `target`, swizzled. source(row) is the address of
-// one, or anything that can be read where present(row) is false: then it becomes zeros.
+// `rows` rows to `target`, swizzled: `head_dim` columns from source(row) on, and zeros in the other ones of the kernel's
+// and in rows of which present(row) is false.
 template <class Traits, int rows, class Source, class Present>
 __device__ __forceinline__ void copy_rows(std::uint32_t target, int head_dim, const Source &source,
                                           const Present &present) {
