@@ -12,21 +12,28 @@ say() {
     printf '\n== %s  %s\n' "$(date +%H:%M:%S)" "$*"
 }
 
-# build <directory> <option of meson setup>...
-build() {
+# configure <directory> <option of meson setup>...
+configure() {
     directory=$1
     shift
     [ -f "$directory/build.ninja" ] || meson setup "$directory" -Dtests=enabled "$@"
-    meson compile -C "$directory"
     rm -rf "$directory"/meson-logs/testlog* "$directory"/*.xml # an earlier run's results must not be counted
 }
 
-# build_sanitized <directory> <sanitizers> <option of meson setup>... MPI's libraries and Python are not built for them.
-build_sanitized() {
+# test_sanitized <directory> <sanitizer> <option of meson setup> <suite>...: builds what these suites need, and runs
+# them. A failing test is counted below; it does not keep the others from running. MPI's libraries and Python are not
+# built for sanitizers.
+test_sanitized() {
     directory=$1
     sanitizers=$2
-    shift 2
-    build "$directory" "$@" -Dcuda=disabled -Dmpi=disabled -Dpython=disabled -Db_lundef=false -Db_sanitize="$sanitizers"
+    option=$3
+    shift 3
+    configure "$directory" "$option" -Dcuda=disabled -Dmpi=disabled -Dpython=disabled -Db_lundef=false \
+        -Db_sanitize="$sanitizers"
+    suites=''
+    for suite; do suites="$suites --suite $suite"; done
+    # shellcheck disable=SC2086
+    ANNULUS_TEST_QUICK=1 meson test -C "$directory" --timeout-multiplier 4 $suites || true
 }
 
 say 'installing the packages that are missing'
@@ -35,22 +42,15 @@ sh packaging/install.sh build cli mpi python doc rust abi test example fuzz
 arch=90
 if nvidia-smi -L >/dev/null 2>&1; then arch=native; fi
 say 'building everything, with CUDA kernels where there is nvcc'
-build build/test -Dcli=enabled -Dcuda-arch=$arch
-say 'building for the address and undefined-behaviour sanitizers'
-build_sanitized build/sanitize address,undefined -Dcli=enabled
-say 'building for the thread sanitizer'
-build_sanitized build/threads thread -Dcli=disabled
-
-# A failing test is counted below; it does not keep the others from running.
+configure build/test -Dcli=enabled -Dcuda-arch=$arch
+meson compile -C build/test
 say 'all tests'
 meson test -C build/test --no-rebuild || true
-say 'tests under the address and undefined-behaviour sanitizers'
-ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 ANNULUS_TEST_QUICK=1 \
-    meson test -C build/sanitize --no-rebuild --timeout-multiplier 4 --suite unit --suite capi --suite engines \
-    --suite ranks --suite cli || true
-say 'tests under the thread sanitizer'
-TSAN_OPTIONS=halt_on_error=1 ANNULUS_TEST_QUICK=1 \
-    meson test -C build/threads --no-rebuild --timeout-multiplier 4 --suite ranks --suite threads || true
+say 'tests under the address and undefined-behaviour sanitizers, which are built first'
+export ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1
+test_sanitized build/sanitize address,undefined -Dcli=enabled unit capi engines ranks cli
+say 'tests under the thread sanitizer, which are built first'
+test_sanitized build/threads thread -Dcli=disabled ranks threads
 
 say 'fuzz targets, ten seconds each'
 sh tests/fuzz/run.sh 10 || true

@@ -47,15 +47,7 @@ template <class Traits> class BackwardWarp {
         : params_(params), shared_(shared) {}
 
     __device__ __forceinline__ void run() {
-        for (bool is_first = true;; is_first = false) {
-            if (threadIdx.x < warp_threads)
-                find_next_tile(params_, shared_, is_first);
-            __syncthreads();
-            if (shared_.tile.ranges < 0)
-                return;
-            find_gradients();
-            __syncthreads(); // nothing of the tile is read any more
-        }
+        for_each_tile(params_, shared_, [this] { find_gradients(); });
     }
 
   private:

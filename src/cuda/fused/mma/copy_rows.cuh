@@ -12,23 +12,28 @@
 
 namespace annulus::mma {
 
-// `rows` rows to `target`, swizzled: `head_dim` columns from source(row) on, and zeros in the other ones of the kernel's
-// and in rows of which present(row) is false.
+// How a CTA's threads share out rows: each copies one part of 16 bytes of every few rows.
+template <class Traits> struct RowParts {
+    static constexpr int of_row = Traits::head_dim / 8;
+    static constexpr int lanes = static_cast<int>(std::bit_ceil(static_cast<unsigned>(of_row))); // for a row
+    static constexpr int rows = Traits::threads / lanes;                                         // at once
+};
+
+// `rows` rows to `target`, swizzled: `head_dim` columns from source(row) on, and zeros in the other ones of the
+// kernel's and in rows of which present(row) is false.
 template <class Traits, int rows, class Source, class Present>
 __device__ __forceinline__ void copy_rows(std::uint32_t target, int head_dim, const Source &source,
                                           const Present &present) {
-    constexpr int parts = Traits::head_dim / 8;                                          // of 16 bytes, of a row
-    constexpr int lanes = static_cast<int>(std::bit_ceil(static_cast<unsigned>(parts))); // of a row
-    constexpr int at_once = Traits::threads / lanes;
-    const int part = static_cast<int>(threadIdx.x) % lanes, first = static_cast<int>(threadIdx.x) / lanes;
-    if (part >= parts)
+    using Parts = RowParts<Traits>;
+    const int part = static_cast<int>(threadIdx.x) % Parts::lanes, first = static_cast<int>(threadIdx.x) / Parts::lanes;
+    if (part >= Parts::of_row)
         return;
     const bool has_columns = part * 8 < head_dim;
     const int column = has_columns ? part * 8 : 0;
 #pragma unroll 1
-    for (int i = 0; i < quotient_up(rows, at_once); ++i) {
-        const int row = first + i * at_once;
-        if (rows % at_once != 0 && row >= rows)
+    for (int i = 0; i < quotient_up(rows, Parts::rows); ++i) {
+        const int row = first + i * Parts::rows;
+        if (rows % Parts::rows != 0 && row >= rows)
             break;
         copy_to_shared<16>(target + swizzled_offset(rows, row, part), source(row) + column,
                            has_columns && present(row));
@@ -60,7 +65,7 @@ template <class Traits> class BlockSource {
     // Copies the block; rows that the range does not have, and columns behind `head_dim`, become zeros.
     __device__ __forceinline__ void copy(std::uint32_t target, int head_dim) const {
         const Own own;
-        if (own.part >= parts)
+        if (own.part >= Parts::of_row)
             return;
         const bool has_columns = own.part * 8 < head_dim;
         const Element *row = row_;
@@ -82,16 +87,15 @@ template <class Traits> class BlockSource {
     }
 
   private:
-    static constexpr int parts = Traits::head_dim / 8;                                          // of 16 bytes, of a row
-    static constexpr int lanes = static_cast<int>(std::bit_ceil(static_cast<unsigned>(parts))); // of a row
-    static constexpr int at_once = Traits::threads / lanes;
+    using Parts = RowParts<Traits>;
+    static constexpr int at_once = Parts::rows;
     // The part and the first row of a block that a thread copies.
     struct Own {
         int part, row;
         __device__ __forceinline__ Own() {
             const int thread = thread_of_block();
-            part = thread % lanes;
-            row = thread / lanes;
+            part = thread % Parts::lanes;
+            row = thread / Parts::lanes;
         }
     };
 

@@ -27,4 +27,18 @@ __device__ __forceinline__ void find_next_tile(const TileGrid &grid, Shared &sha
         shared.tile.ranges = -1;
 }
 
+// use() for each tile of the CTA, while it is in `shared`.
+template <class Shared, class Use>
+__device__ __forceinline__ void for_each_tile(const TileGrid &grid, Shared &shared, const Use &use) {
+    for (bool is_first = true;; is_first = false) {
+        if (threadIdx.x < warp_threads)
+            find_next_tile(grid, shared, is_first);
+        __syncthreads();
+        if (shared.tile.ranges < 0)
+            return;
+        use();
+        __syncthreads(); // nothing of the tile is read any more
+    }
+}
+
 } // namespace annulus::mma
