@@ -69,7 +69,7 @@ void read_file(std::string_view contents, annulus_dtype dtype) {
         return std::string(numbers).size(); // which reads all of them
     });
     if (const auto integers = result_of([&] { return parse_npy_integers(contents); }))
-        EXPECT(integers->size() * 4 <= contents.size(), "%zu numbers", integers->size());
+        EXPECT(integers->numbers.size() * 4 <= contents.size(), "%zu numbers", integers->numbers.size());
 }
 
 } // namespace
