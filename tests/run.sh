@@ -33,7 +33,8 @@ test_sanitized() {
     suites=''
     for suite; do suites="$suites --suite $suite"; done
     # shellcheck disable=SC2086
-    ANNULUS_TEST_QUICK=1 meson test -C "$directory" --timeout-multiplier 4 $suites || true
+    ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1 \
+        ANNULUS_TEST_QUICK=1 meson test -C "$directory" --timeout-multiplier 4 $suites || true
 }
 
 say 'installing the packages that are missing'
@@ -47,7 +48,6 @@ meson compile -C build/test
 say 'all tests'
 meson test -C build/test --no-rebuild || true
 say 'tests under the address and undefined-behaviour sanitizers, which are built first'
-export ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1
 test_sanitized build/sanitize address,undefined -Dcli=enabled unit capi engines ranks cli
 say 'tests under the thread sanitizer, which are built first'
 test_sanitized build/threads thread -Dcli=disabled ranks threads

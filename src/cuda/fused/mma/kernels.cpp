@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/fused/mma/kernels.hpp"
 
-#include <cstddef>
-#include <iterator>
-#include <type_traits>
-#include <utility>
+#include "cuda/fused/schedule/with_first.hpp"
 
 namespace annulus::mma {
 
@@ -13,29 +10,13 @@ namespace {
 // Rooms that kernels were compiled for, ascending.
 constexpr Room rooms[] = {ANNULUS_MMA_ROOMS};
 
-// use(std::integral_constant) with the first of `candidates` that suits; false if none does.
-template <const auto &candidates, class Suits, class Use, std::size_t... indices>
-bool with_first(const Suits &suits, const Use &use, std::index_sequence<indices...>) {
-    bool done = false;
-    const auto try_one = [&](auto candidate) {
-        if (done || !suits(candidate.value))
-            return;
-        done = true;
-        use(candidate);
-    };
-    (try_one(std::integral_constant<std::remove_cvref_t<decltype(candidates[indices])>, candidates[indices]>()), ...);
-    return done;
-}
-
 // use(room, head dimension) as constants, of the smallest of the kernels' head dimensions that is large enough.
 template <class Use> void with_kernel(Room room, int head_dim, const Use &use) {
     with_first<rooms>([&](Room candidate) { return candidate == room; },
                       [&](auto of_room) {
                           with_first<head_dims>([&](int candidate) { return head_dim <= candidate; },
-                                                [&](auto dim) { use(of_room, dim); },
-                                                std::make_index_sequence<std::size(head_dims)>());
-                      },
-                      std::make_index_sequence<std::size(rooms)>());
+                                                [&](auto dim) { use(of_room, dim); });
+                      });
 }
 
 KernelShape kernel_shape(const Shape &shape) {

@@ -1,35 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/fused/sm90/kernels.hpp"
 
+#include "cuda/fused/schedule/with_first.hpp"
 #include "cuda/fused/sm90/backward_traits.hpp"
 #include "cuda/fused/sm90/forward_traits.hpp"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include <cstddef>
-#include <iterator>
-#include <utility>
-
 namespace annulus {
 
 namespace {
 
 // use(std::integral_constant) with the smallest of the kernels' head dimensions that is large enough.
-template <class Use, std::size_t... indices>
-void with_head_dim(int head_dim, Use use, std::index_sequence<indices...>) {
-    bool done = false;
-    const auto try_one = [&](auto candidate) {
-        if (!done && head_dim <= candidate.value) {
-            done = true;
-            use(candidate);
-        }
-    };
-    (try_one(std::integral_constant<int, fused_head_dims[indices]>{}), ...);
-}
-
-template <class Use> void with_head_dim(int head_dim, Use use) {
-    with_head_dim(head_dim, use, std::make_index_sequence<std::size(fused_head_dims)>{});
+template <class Use> void with_head_dim(int head_dim, const Use &use) {
+    with_first<fused_head_dims>([&](int candidate) { return head_dim <= candidate; }, use);
 }
 
 } // namespace

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a number that is known when the program runs to the constant that a kernel was compiled for.
+#pragma once
+
+#include <cstddef>
+#include <iterator>
+#include <type_traits>
+#include <utility>
+
+namespace annulus {
+
+// use(std::integral_constant) with the first of the constants in an array for which suits(value); nothing without one.
+template <const auto &candidates, class Suits, class Use> void with_first(const Suits &suits, const Use &use) {
+    bool done = false;
+    const auto try_one = [&](auto candidate) {
+        if (done || !suits(candidate.value))
+            return;
+        done = true;
+        use(candidate);
+    };
+    [&]<std::size_t... i>(std::index_sequence<i...>) {
+        (try_one(std::integral_constant<std::remove_cvref_t<decltype(candidates[i])>, candidates[i]>()), ...);
+    }
+    (std::make_index_sequence<std::size(candidates)>());
+}
+
+} // namespace annulus
