@@ -17,31 +17,32 @@ class Mma {
     static constexpr bool stores_d_s = false;
 
     // Of a device that refusal() is null for.
-    explicit Mma(const CudaDevice &device) : room_(*room_of(device)) {}
+    explicit Mma(const CudaDevice &device) : capacity_(*capacity_of(device)) {}
     static const Engine &engine() { return mma_engine; }
 
     // Why there are no kernels for a problem; null if there are.
     static const char *refusal(const Problem &problem, annulus_pass pass, const CudaDevice &device) {
-        const std::optional<Room> room = room_of(device);
-        if (device.compute_capability() < 75 || !room)
+        const std::optional<SharedCapacity> capacity = capacity_of(device);
+        if (device.compute_capability() < 75 || !capacity)
             return "it needs a GPU of compute capability 7.5 or newer that the library was built for";
-        if (!has_bfloat16(*room) && problem.dtype == ANNULUS_BFLOAT16)
+        if (!has_bfloat16(*capacity) && problem.dtype == ANNULUS_BFLOAT16)
             return "its kernels for compute capability 7.5 compute in float16 only";
-        if (pass == ANNULUS_PASS_BACKWARD && backward_kernel_shapes(*room, problem.head_dim).of_keys.row_blocks == 0)
+        if (pass == ANNULUS_PASS_BACKWARD &&
+            backward_kernel_shapes(*capacity, problem.head_dim).of_keys.row_blocks == 0)
             return "the GPU's shared memory is too small for backward with this head dimension";
         return nullptr;
     }
     static const char *range_refusal(std::initializer_list<const annulus_tensor *>) { return nullptr; }
 
-    KernelShape forward_shape(int head_dim) const { return forward_kernel_shape(room_, head_dim); }
+    KernelShape forward_shape(int head_dim) const { return forward_kernel_shape(capacity_, head_dim); }
     BackwardShapes backward_shapes(annulus_dtype, int head_dim) const {
-        return backward_kernel_shapes(room_, head_dim);
+        return backward_kernel_shapes(capacity_, head_dim);
     }
     Kernel<ForwardParams> find_forward_kernel(annulus_dtype dtype, int head_dim) const {
-        return mma::find_forward_kernel(room_, dtype, head_dim);
+        return mma::find_forward_kernel(capacity_, dtype, head_dim);
     }
     Kernel<BackwardParams> find_backward_kernel(annulus_dtype dtype, int head_dim, Gradients what) const {
-        return mma::find_backward_kernel(room_, dtype, head_dim, what);
+        return mma::find_backward_kernel(capacity_, dtype, head_dim, what);
     }
 
     // Tells the parameters of a grid's kernel where the rows of its ranges are.
@@ -57,7 +58,7 @@ class Mma {
     };
 
   private:
-    Room room_;
+    SharedCapacity capacity_;
 };
 
 } // namespace annulus::mma

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels of one head dimension, ANNULUS_HEAD_DIM, and room, ANNULUS_ROOM.
+// The kernels of one head dimension, ANNULUS_HEAD_DIM, and capacity of shared memory,
+// ANNULUS_SHARED_CAPACITY.
 #include "cuda/fused/mma/backward.cuh"
 
 #include "cuda/fused/mma/kernels.hpp"
@@ -8,10 +9,10 @@ namespace annulus::mma {
 
 namespace {
 
-constexpr Room room = Room::ANNULUS_ROOM;
+constexpr SharedCapacity capacity = SharedCapacity::ANNULUS_SHARED_CAPACITY;
 
 template <class Element, Gradients what> Kernel<BackwardParams> make() {
-    using Traits = BackwardTraits<Element, ANNULUS_HEAD_DIM, room, what>;
+    using Traits = BackwardTraits<Element, ANNULUS_HEAD_DIM, capacity, what>;
     return make_kernel<Traits, BackwardShared<Traits>>("mma backward", backward_kernel<Traits>);
 }
 
@@ -29,12 +30,12 @@ template <class Element> Kernel<BackwardParams> make(Gradients what) {
 } // namespace
 
 template <>
-Kernel<BackwardParams> backward_kernel_of<room, ANNULUS_HEAD_DIM>([[maybe_unused]] annulus_dtype dtype,
-                                                                  [[maybe_unused]] Gradients what) {
-    if constexpr (backward_shape(ANNULUS_HEAD_DIM, true, room).warps == 0) {
+Kernel<BackwardParams> backward_kernel_of<capacity, ANNULUS_HEAD_DIM>([[maybe_unused]] annulus_dtype dtype,
+                                                                      [[maybe_unused]] Gradients what) {
+    if constexpr (backward_shape(ANNULUS_HEAD_DIM, true, capacity).warps == 0) {
         return {};
     } else {
-        if constexpr (has_bfloat16(room))
+        if constexpr (has_bfloat16(capacity))
             if (dtype == ANNULUS_BFLOAT16)
                 return make<__nv_bfloat16>(what);
         return make<__half>(what);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a GPU's room, a dtype and a head dimension to the kernels that serve them, and their shapes.
+// From a GPU's shared memory, a dtype and a head dimension to the kernels that serve them, and their shapes.
 #pragma once
 
 #include "cuda/device/cuda_device.hpp"
@@ -13,19 +13,20 @@
 
 namespace annulus::mma {
 
-// The largest room that kernels were compiled for and a GPU has; none if there is none.
-std::optional<Room> room_of(const CudaDevice &device);
+// The largest capacity of shared memory that kernels were compiled for and a GPU has; none if there is none.
+std::optional<SharedCapacity> capacity_of(const CudaDevice &device);
 
-KernelShape forward_kernel_shape(Room room, int head_dim);
-BackwardShapes backward_kernel_shapes(Room room, int head_dim);
+KernelShape forward_kernel_shape(SharedCapacity capacity, int head_dim);
+BackwardShapes backward_kernel_shapes(SharedCapacity capacity, int head_dim);
 
-// The kernel that serves a head dimension, for launches on the current device. `dtype` is bfloat16 or, with a room of
-// 64 KiB the only one, float16; the shape has warps.
-Kernel<ForwardParams> find_forward_kernel(Room room, annulus_dtype dtype, int head_dim);
-Kernel<BackwardParams> find_backward_kernel(Room room, annulus_dtype dtype, int head_dim, Gradients what);
+// The kernel that serves a head dimension, for launches on the current device. `dtype` is bfloat16 or, with a capacity
+// of 64 KiB the only one, float16; the shape has warps.
+Kernel<ForwardParams> find_forward_kernel(SharedCapacity capacity, annulus_dtype dtype, int head_dim);
+Kernel<BackwardParams> find_backward_kernel(SharedCapacity capacity, annulus_dtype dtype, int head_dim, Gradients what);
 
-// The same of the kernels of one room and head dimension, compiled for each apart.
-template <Room room, int head_dim> Kernel<ForwardParams> forward_kernel_of(annulus_dtype dtype);
-template <Room room, int head_dim> Kernel<BackwardParams> backward_kernel_of(annulus_dtype dtype, Gradients what);
+// The same of the kernels of one capacity and head dimension, compiled for each apart.
+template <SharedCapacity capacity, int head_dim> Kernel<ForwardParams> forward_kernel_of(annulus_dtype dtype);
+template <SharedCapacity capacity, int head_dim>
+Kernel<BackwardParams> backward_kernel_of(annulus_dtype dtype, Gradients what);
 
 } // namespace annulus::mma

@@ -10,15 +10,15 @@
 namespace annulus::mma {
 
 // Shared memory of a multiprocessor that a CTA can have: of compute capability 7.5; 8.6, 8.9, 12; 8.0, 8.7; 9.0, 10.
-enum class Room { kib_64, kib_99, kib_163, kib_227 };
-constexpr int bytes_of(Room room) {
+enum class SharedCapacity { kib_64, kib_99, kib_163, kib_227 };
+constexpr int bytes_of(SharedCapacity capacity) {
     constexpr int kib[] = {64, 99, 163, 227};
-    return kib[static_cast<int>(room)] * 1024;
+    return kib[static_cast<int>(capacity)] * 1024;
 }
 
 // Compute capability 7.5 has no products in bfloat16.
-constexpr bool has_bfloat16(Room room) {
-    return room != Room::kib_64;
+constexpr bool has_bfloat16(SharedCapacity capacity) {
+    return capacity != SharedCapacity::kib_64;
 }
 
 // The head dimensions that kernels exist for (and meson.build compiles); another one takes the next larger.
@@ -50,19 +50,20 @@ constexpr int backward_bytes(const Shape &shape, int head_dim) {
 
 // The first that fits; without warps if none does.
 template <int count>
-constexpr Shape first_fitting(const Shape (&shapes)[count], int (*bytes)(const Shape &, int), int head_dim, Room room) {
+constexpr Shape first_fitting(const Shape (&shapes)[count], int (*bytes)(const Shape &, int), int head_dim,
+                              SharedCapacity capacity) {
     for (const Shape &shape : shapes)
-        if (bytes(shape, head_dim) <= bytes_of(room))
+        if (bytes(shape, head_dim) <= bytes_of(capacity))
             return shape;
     return {};
 }
 
-constexpr Shape forward_shape(int head_dim, Room room) {
-    const auto first = [&](const auto &shapes) { return first_fitting(shapes, forward_bytes, head_dim, room); };
+constexpr Shape forward_shape(int head_dim, SharedCapacity capacity) {
+    const auto first = [&](const auto &shapes) { return first_fitting(shapes, forward_bytes, head_dim, capacity); };
     constexpr Shape up_to_96[] = {{4, 2, 64, 1, 2}, {4, 1, 64, 1, 2}},
                     up_to_128[] = {{4, 2, 48, 1, 2}, {4, 1, 64, 1, 2}},
                     others[] = {{8, 1, 48, 1, 1}, {4, 1, 64, 1, 2}, {4, 1, 32, 1, 2}, {4, 1, 16, 1, 2}};
-    if (room == Room::kib_64)
+    if (capacity == SharedCapacity::kib_64)
         return first(others);
     if (head_dim <= 96)
         return first(up_to_96);
@@ -71,7 +72,7 @@ constexpr Shape forward_shape(int head_dim, Room room) {
 
 // Where row blocks are of queries, or `of_keys`. What a second strip saves is loads from shared memory, which are what
 // products wait for on data centers' GPUs alone, as far as registers allow.
-constexpr Shape backward_shape(int head_dim, bool of_keys, Room room) {
+constexpr Shape backward_shape(int head_dim, bool of_keys, SharedCapacity capacity) {
     constexpr Shape one_strip[] = {{8, 1, 64, 2, 1},
                                    {4, 1, 48, 2, 2},
                                    {4, 1, 48, 1, 2},
@@ -79,28 +80,29 @@ constexpr Shape backward_shape(int head_dim, bool of_keys, Room room) {
                                    {4, 1, 16, 1, 2}},
                     of_turing[] = {{4, 1, 32, 2, 2}, {4, 1, 32, 1, 2}, {4, 1, 16, 1, 2}};
     constexpr Shape others[] = {{8, 1, 64, 1, 1}, {8, 1, 16, 1, 1}};
-    if (room == Room::kib_64)
-        return first_fitting(of_turing, backward_bytes, head_dim, room);
-    if (room == Room::kib_99)
-        return first_fitting(one_strip, backward_bytes, head_dim, room);
+    if (capacity == SharedCapacity::kib_64)
+        return first_fitting(of_turing, backward_bytes, head_dim, capacity);
+    if (capacity == SharedCapacity::kib_99)
+        return first_fitting(one_strip, backward_bytes, head_dim, capacity);
     if (head_dim <= 64)
-        return room == Room::kib_227 && !of_keys ? Shape{4, 2, 64, 2, 2} : Shape{4, 2, 32, 2, 2};
+        return capacity == SharedCapacity::kib_227 && !of_keys ? Shape{4, 2, 64, 2, 2} : Shape{4, 2, 32, 2, 2};
     if (head_dim <= 128)
         return {8, 1, head_dim <= 96 ? 64 : 48, 2, 1};
-    return first_fitting(others, backward_bytes, head_dim, room);
+    return first_fitting(others, backward_bytes, head_dim, capacity);
 }
 
 // Only 256 columns of both matrices of a row block are too many for backward on compute capability 7.5.
 constexpr bool all_fit() {
-    for (const Room room : {Room::kib_64, Room::kib_99, Room::kib_163, Room::kib_227})
+    for (const SharedCapacity capacity :
+         {SharedCapacity::kib_64, SharedCapacity::kib_99, SharedCapacity::kib_163, SharedCapacity::kib_227})
         for (const int head_dim : head_dims) {
-            if (forward_bytes(forward_shape(head_dim, room), head_dim) > bytes_of(room) ||
-                forward_shape(head_dim, room).warps == 0)
+            if (forward_bytes(forward_shape(head_dim, capacity), head_dim) > bytes_of(capacity) ||
+                forward_shape(head_dim, capacity).warps == 0)
                 return false;
             for (const bool of_keys : {false, true}) {
-                const Shape shape = backward_shape(head_dim, of_keys, room);
-                if (backward_bytes(shape, head_dim) > bytes_of(room) ||
-                    (shape.warps == 0) != (room == Room::kib_64 && head_dim == 256))
+                const Shape shape = backward_shape(head_dim, of_keys, capacity);
+                if (backward_bytes(shape, head_dim) > bytes_of(capacity) ||
+                    (shape.warps == 0) != (capacity == SharedCapacity::kib_64 && head_dim == 256))
                     return false;
             }
         }
@@ -123,15 +125,16 @@ template <class Element, int head_dim, Shape shape>
 using TraitsOf =
     CommonTraits<Element, head_dim, shape.warps, shape.strips, shape.range_block_rows, shape.stages, shape.ctas>;
 
-template <class Element, int head_dim, Room room>
-struct ForwardTraits : TraitsOf<Element, head_dim, forward_shape(head_dim, room)> {
-    static constexpr int most_bytes = forward_bytes(forward_shape(head_dim, room), head_dim);
+template <class Element, int head_dim, SharedCapacity capacity>
+struct ForwardTraits : TraitsOf<Element, head_dim, forward_shape(head_dim, capacity)> {
+    static constexpr int most_bytes = forward_bytes(forward_shape(head_dim, capacity), head_dim);
     static constexpr bool of_keys = false;
 };
 
-template <class Element, int head_dim, Room room, Gradients what>
-struct BackwardTraits : TraitsOf<Element, head_dim, backward_shape(head_dim, what != Gradients::d_q, room)> {
-    static constexpr int most_bytes = backward_bytes(backward_shape(head_dim, what != Gradients::d_q, room), head_dim);
+template <class Element, int head_dim, SharedCapacity capacity, Gradients what>
+struct BackwardTraits : TraitsOf<Element, head_dim, backward_shape(head_dim, what != Gradients::d_q, capacity)> {
+    static constexpr int most_bytes =
+        backward_bytes(backward_shape(head_dim, what != Gradients::d_q, capacity), head_dim);
     static constexpr bool of_keys = what != Gradients::d_q;
     static constexpr bool has_d_scores = what != Gradients::d_v; // and so gradients of probabilities
     static constexpr bool has_d_values = what != Gradients::d_q && what != Gradients::d_k;
