@@ -4,7 +4,8 @@ missing, and with files of their names that are something else; and MPI in a pro
 Each case has a directory of its own with a copy of the library.
 
 ANNULUS_LIBRARY is the library, ANNULUS_CUDA_PLUGIN and ANNULUS_MPI_PLUGIN the plugins' files, which are not there in a
-build without CUDA or MPI, ANNULUS_CC the C compiler's command, one word a line.
+build without CUDA or MPI, ANNULUS_CC the C compiler's command, one word a line; ANNULUS_PROGRAM the program, if it was
+built.
 """
 
 import json
@@ -99,6 +100,12 @@ class LibraryTest(unittest.TestCase):
     def test_library_needs_no_plugins_libraries(self):
         needed = dynamic(LIBRARY, "NEEDED")
         self.assertEqual([name for name in needed if re.search("cuda|cublas|nccl|mpi", name)], [])
+
+    @unittest.skipUnless("ANNULUS_PROGRAM" in os.environ, "a build without the program")
+    def test_program_starts_without_cuda(self):
+        needed = dynamic(os.environ["ANNULUS_PROGRAM"], "NEEDED")
+        self.assertIn("libannulus.so.0", needed)
+        self.assertEqual([name for name in needed if re.search("cuda|cublas|nccl", name)], [])
 
 
 class ScratchTest(unittest.TestCase):

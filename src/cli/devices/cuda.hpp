@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the program does with CUDA by itself. A build without CUDA has no_cuda.cpp instead of cuda_*.cpp.
+// What the program does with CUDA by itself.
 #pragma once
 
 #include "cli/devices/memory.hpp"

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/devices/cuda.hpp"
-#include "cli/devices/cuda_check.hpp"
+#include "cli/devices/cuda_driver.hpp"
 #include "cli/devices/cuda_yardsticks.hpp"
 
 #include <algorithm>
+#include <array>
 #include <type_traits>
 
 namespace annulus::cli {
@@ -11,37 +12,96 @@ namespace annulus::cli {
 namespace {
 
 struct DestroyStream {
-    void operator()(cudaStream_t stream) const { cudaStreamDestroy(stream); }
+    void operator()(CudaDriver::Stream stream) const { cuda_driver().destroy_stream(stream); }
 };
-using Stream = std::unique_ptr<std::remove_pointer_t<cudaStream_t>, DestroyStream>;
+using Stream = std::unique_ptr<std::remove_pointer_t<CudaDriver::Stream>, DestroyStream>;
 
 Stream make_stream() {
-    cudaStream_t stream = nullptr;
-    check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "make a stream");
+    CudaDriver::Stream stream = nullptr;
+    const CudaDriver &driver = cuda_driver();
+    driver.check(driver.create_stream(&stream, CudaDriver::non_blocking), "make a stream");
     return Stream(stream);
 }
 
 struct DestroyEvent {
-    void operator()(cudaEvent_t event) const { cudaEventDestroy(event); }
+    void operator()(CudaDriver::Event event) const { cuda_driver().destroy_event(event); }
 };
-using Event = std::unique_ptr<std::remove_pointer_t<cudaEvent_t>, DestroyEvent>;
+using Event = std::unique_ptr<std::remove_pointer_t<CudaDriver::Event>, DestroyEvent>;
 
 Event make_event() {
-    cudaEvent_t event = nullptr;
-    check_cuda(cudaEventCreate(&event), "make an event");
+    CudaDriver::Event event = nullptr;
+    const CudaDriver &driver = cuda_driver();
+    driver.check(driver.create_event(&event, 0), "make an event");
     return Event(event);
 }
 
-CudaDevice facts_of(int index) {
-    cudaDeviceProp properties;
-    check_cuda(cudaGetDeviceProperties(&properties, index), "describe device " + std::to_string(index));
-    return {properties.name, properties.major, properties.minor, properties.totalGlobalMem};
+CudaDriver::Device device_of(int index) {
+    const CudaDriver &driver = cuda_driver();
+    CudaDriver::Device device = 0;
+    driver.check(driver.device(&device, index), "find device " + std::to_string(index));
+    return device;
 }
+
+CudaDevice facts_of(int index) {
+    const CudaDriver &driver = cuda_driver();
+    const CudaDriver::Device device = device_of(index);
+    const std::string action = "describe device " + std::to_string(index);
+    std::array<char, 256> name{};
+    CudaDevice facts{};
+    std::size_t bytes = 0;
+    driver.check(driver.device_name(name.data(), static_cast<int>(name.size()), device), action);
+    driver.check(driver.device_attribute(&facts.major, CudaDriver::capability_major, device), action);
+    driver.check(driver.device_attribute(&facts.minor, CudaDriver::capability_minor, device), action);
+    driver.check(driver.device_bytes(&bytes, device), action);
+    facts.name = name.data();
+    facts.memory_bytes = bytes;
+    return facts;
+}
+
+// A device's context, the one that the library uses. It is never given back: the library may still have memory in it.
+class PrimaryContext {
+  public:
+    explicit PrimaryContext(int index) {
+        driver_.check(driver_.retain_primary_context(&context_, device_of(index)),
+                      "use device " + std::to_string(index));
+        use();
+    }
+
+    // Makes it the thread's: the library may have left it another.
+    void use() const { driver_.check(driver_.set_current_context(context_), "use its device"); }
+
+    // No bytes are no memory, where the driver would find fault.
+    CudaDriver::Status allocate(void **memory, std::size_t bytes) const {
+        CudaDriver::Address address = 0;
+        CudaDriver::Status status = driver_.set_current_context(context_);
+        if (status == CudaDriver::success && bytes > 0)
+            status = driver_.allocate(&address, bytes);
+        *memory = reinterpret_cast<void *>(address);
+        return status;
+    }
+
+    void release(void *memory) const noexcept {
+        driver_.set_current_context(context_);
+        driver_.release(address_of(memory));
+    }
+
+    // An error of the work shows up after the call.
+    void finish() const noexcept {
+        driver_.set_current_context(context_);
+        driver_.synchronize_context();
+    }
+
+  private:
+    const CudaDriver &driver_ = cuda_driver();
+    CudaDriver::Context context_ = nullptr;
+};
 
 // An allocator for a context that knows how many bytes it has given out. It waits for the device, so this is not for
 // calls that are timed.
 class CountingAllocator {
   public:
+    explicit CountingAllocator(const PrimaryContext &context) : context_(context) {}
+
     annulus_allocator interface() { return {sizeof(annulus_allocator), allocate, release, this}; }
     std::uint64_t peak() const { return peak_; }
     void reset() { peak_ = held_; }
@@ -50,59 +110,65 @@ class CountingAllocator {
     static void *allocate(void *self, std::size_t bytes, std::size_t, void *) {
         auto &counter = *static_cast<CountingAllocator *>(self);
         void *memory = nullptr;
-        if (cudaMalloc(&memory, bytes) != cudaSuccess) {
-            cudaGetLastError(); // or later calls would report it
+        if (counter.context_.allocate(&memory, bytes) != CudaDriver::success)
             return nullptr;
-        }
         counter.held_ += bytes;
         counter.peak_ = std::max(counter.peak_, counter.held_);
         return memory;
     }
 
     static void release(void *self, void *memory, std::size_t bytes, void *) {
-        cudaDeviceSynchronize(); // an error of the work shows up after the call
-        cudaFree(memory);
-        static_cast<CountingAllocator *>(self)->held_ -= bytes;
+        auto &counter = *static_cast<CountingAllocator *>(self);
+        counter.context_.finish();
+        counter.context_.release(memory);
+        counter.held_ -= bytes;
     }
 
+    const PrimaryContext &context_;
     std::uint64_t held_ = 0, peak_ = 0;
 };
 
 class CudaMemory : public Memory {
   public:
-    explicit CudaMemory(int index) : device_(facts_of(index)) {
-        check_cuda(cudaSetDevice(index), "use device " + std::to_string(index));
-        stream_ = make_stream();
-        start_ = make_event();
-        stop_ = make_event();
-    }
+    explicit CudaMemory(int index)
+        : device_(facts_of(index)), context_(index), stream_(make_stream()), start_(make_event()), stop_(make_event()),
+          allocator_(context_) {}
 
     Allocation allocate(std::size_t bytes) override {
         void *memory = nullptr;
-        check_cuda(cudaMalloc(&memory, bytes), "allocate " + std::to_string(bytes) + " bytes");
+        driver_.check(context_.allocate(&memory, bytes), "allocate " + std::to_string(bytes) + " bytes");
         return {static_cast<std::byte *>(memory), {this}};
     }
 
     bool is_host() const override { return false; }
 
     void copy_in(void *to, const void *from_host, std::size_t bytes) override {
-        copy(to, from_host, bytes, cudaMemcpyHostToDevice);
+        context_.use();
+        driver_.check(driver_.copy_in(address_of(to), from_host, bytes, stream_.get()), copy_of(bytes));
+        finish();
     }
     void copy_out(void *to_host, const void *from, std::size_t bytes) override {
-        copy(to_host, from, bytes, cudaMemcpyDeviceToHost);
+        context_.use();
+        driver_.check(driver_.copy_out(to_host, address_of(from), bytes, stream_.get()), copy_of(bytes));
+        finish();
     }
 
     void order(annulus_context *context) override { check(annulus_context_set_stream(context, stream_.get())); }
 
-    void finish() override { check_cuda(cudaStreamSynchronize(stream_.get()), "finish the computation"); }
+    void finish() override {
+        context_.use();
+        driver_.check(driver_.synchronize_stream(stream_.get()), "finish the computation");
+    }
 
     double seconds_of(const Work &work) override {
-        check_cuda(cudaEventRecord(start_.get(), stream_.get()), "record an event");
+        context_.use();
+        driver_.check(driver_.record_event(start_.get(), stream_.get()), "record an event");
         work();
-        check_cuda(cudaEventRecord(stop_.get(), stream_.get()), "record an event");
-        check_cuda(cudaEventSynchronize(stop_.get()), "finish the computation");
+        driver_.check(driver_.record_event(stop_.get(), stream_.get()), "record an event");
+        driver_.check(driver_.synchronize_event(stop_.get()), "finish the computation");
         float milliseconds = 0;
-        check_cuda(cudaEventElapsedTime(&milliseconds, start_.get(), stop_.get()), "read the time between events");
+        driver_.check(driver_.elapsed_milliseconds(&milliseconds, start_.get(), stop_.get()),
+                      "read the time between events");
         return static_cast<double>(milliseconds) / 1e3;
     }
 
@@ -139,21 +205,21 @@ class CudaMemory : public Memory {
     }
 
   protected:
-    void release(std::byte *data) noexcept override { cudaFree(data); }
+    void release(std::byte *data) noexcept override { context_.release(data); }
 
   private:
-    void copy(void *to, const void *from, std::size_t bytes, cudaMemcpyKind kind) {
-        check_cuda(cudaMemcpyAsync(to, from, bytes, kind, stream_.get()), "copy " + std::to_string(bytes) + " bytes");
-        finish();
-    }
+    static std::string copy_of(std::size_t bytes) { return "copy " + std::to_string(bytes) + " bytes"; }
 
-    static std::size_t free_bytes() {
+    std::size_t free_bytes() const {
         std::size_t free = 0, total = 0;
-        check_cuda(cudaMemGetInfo(&free, &total), "say how much memory is free");
+        context_.use();
+        driver_.check(driver_.memory_bytes(&free, &total), "say how much memory is free");
         return free;
     }
 
+    const CudaDriver &driver_ = cuda_driver();
     CudaDevice device_;
+    PrimaryContext context_;
     Stream stream_;
     Event start_, stop_;
     CountingAllocator allocator_; // here, as a context keeps its address when a call fails

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/devices/sgemm_yardstick.hpp"
 
-#include "cli/report/failure.hpp"
+#include "cli/devices/loaded_library.hpp"
 
-#include <dlfcn.h>
-
-#include <cstring>
 #include <memory>
 #include <string>
 #include <thread>
@@ -22,18 +19,14 @@ struct Product {
 };
 
 // Loaded when it is asked for: OpenBLAS starts threads and takes address space where it is loaded, and no other command
-// needs it. Never closed, since its threads run its code.
+// needs it.
 class OpenBlas {
   public:
     OpenBlas() {
-        constexpr const char *name = "libopenblas.so.0";
-        void *const library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-        if (!library)
-            throw Failure(exit_failed, std::string("bench compares with the sgemm of OpenBLAS, and ") + name +
-                                           " cannot be loaded: " + dlerror());
-        find(library, threads, "openblas_get_num_threads");
-        find(library, set_threads, "openblas_set_num_threads");
-        find(library, sgemm, "cblas_sgemm");
+        const LoadedLibrary library("libopenblas.so.0", "bench compares with the sgemm of OpenBLAS");
+        library.find(threads, "openblas_get_num_threads");
+        library.find(set_threads, "openblas_set_num_threads");
+        library.find(sgemm, "cblas_sgemm");
     }
 
     int (*threads)();
@@ -42,14 +35,6 @@ class OpenBlas {
                   int lda, const float *b, int ldb, float beta, float *c, int ldc);
     // CBLAS's numbers.
     static constexpr int row_major = 101, not_transposed = 111;
-
-  private:
-    template <class Function> static void find(void *library, Function &function, const char *name) {
-        void *const symbol = dlsym(library, name);
-        if (!symbol)
-            throw Failure(exit_failed, std::string("bench: the OpenBLAS of this machine has no ") + name);
-        std::memcpy(&function, &symbol, sizeof function);
-    }
 };
 
 // Each product on one thread: the threads of OpenBLAS's own would go on spinning for a while after theirs, and take
