@@ -5,14 +5,17 @@ The peers:
   dense    cuDNN's attention over dense segments: the case itself where it is that, else segments of 2048 in 65,536
            tokens with the case's head dimension and 1024 features, whose rate of FLOPs a pattern's is held against
   flash    PyTorch's FlashAttention-2, where the case is dense
+  flash3   FlashAttention-3, where the case is dense, from a file of its operators (--flash3); its backward is not
+           deterministic, as it comes
   longnet  LongNet's published procedure, forward: each branch's rows are padded, cut into segments, gathered, attended
            to by cuDNN and scattered, and the branches' outputs are weighted by the softmax of their LSEs
   views    the same branches as strided views, cuDNN's attention on them, outputs merged by LSE; true gradients
   plain    those views, with matrix product, softmax and matrix product as separate calls
   matmul   torch.matmul of 8192 x 8192 matrices
 
-Everything is bfloat16, batch 1, block phases. Contenders take turns, round after round: two calls, then seven in a row
-that are timed by CUDA events (one and three where they are long). FLOPs are 4 D forward and 10 D backward for each
+Everything is bfloat16, batch 1, block phases. Contenders take turns, round after round, in an order of its own in each,
+since who follows a slow one finds a cooler GPU: two calls, then seven in a row that are timed by CUDA events (one and
+three where they are long). FLOPs are 4 D forward and 10 D backward for each
 (query, key) pair of the contender's own problem. Rates are those of the median time; the spread is from the fastest to
 the slowest median of a round. Memory is what a call takes from PyTorch's allocator, which serves annulus too, above its
 inputs and outputs.
@@ -25,6 +28,7 @@ import ctypes
 import dataclasses
 import math
 import pathlib
+import random
 import re
 import statistics
 import sys
@@ -209,6 +213,23 @@ class FlashAttention:
             d_out, q, k, v, out, lse.contiguous(), *self.kept[:4], 0.0, self.causal, *self.kept[4:])
 
 
+class FlashAttention3:
+    """FlashAttention-3's own operators, on [batch, heads, length, D]; theirs take [batch, length, heads, D]."""
+
+    def __init__(self, causal):
+        self.causal = causal
+
+    def forward(self, q, k, v):
+        out, lse, *_ = torch.ops.flash_attn_3.fwd(*(x.transpose(1, 2) for x in (q, k, v)), is_causal=self.causal,
+                                                  num_splits=1)
+        return out.transpose(1, 2), lse
+
+    def backward(self, q, k, v, out, lse, d_out):
+        gradients = torch.ops.flash_attn_3.bwd(*(x.transpose(1, 2) for x in (d_out, q, k, v, out)), lse.contiguous(),
+                                               is_causal=self.causal)
+        return [x.transpose(1, 2) for x in gradients[:3]]
+
+
 class PlainAttention:
     """The same in separate calls, in chunks of the batch that keep each matrix of scores within a gibibyte."""
 
@@ -378,6 +399,9 @@ class Matmul:
     backward = forward
 
 
+DENSE_PEERS = {"flash": FlashAttention, "flash3": FlashAttention3}
+
+
 class Inputs:
     def __init__(self, case):
         self.qkv = [torch.randn(1, case.tokens, case.heads, case.dim, dtype=torch.bfloat16, device=DEVICE)
@@ -431,8 +455,8 @@ def contenders(library, case, engines, peers, forward_only):
             dense = case.dense()
             same = {} if dense is case else {"of": Inputs(dense), "of_flops": dense.flops, "tolerance": None}
             add(name, lambda: Composition(CudnnAttention(dense.causal), dense.branches), **same)
-        elif name == "flash" and case.is_dense:
-            add(name, lambda: Composition(FlashAttention(case.causal), case.branches))
+        elif name in DENSE_PEERS and case.is_dense:
+            add(name, lambda: Composition(DENSE_PEERS[name](case.causal), case.branches))
         elif name == "longnet" and not case.is_dense:
             add(name, lambda: LongNet(CudnnAttention(case.causal), case.branches))
         elif name in ("views", "plain") and not case.zero_keys:
@@ -510,7 +534,7 @@ def measure(case, pass_name, taking_part, rounds):
     memory = {c.name: extra_bytes(c.work(pass_name)) for c in taking_part}
     seconds = {c.name: [] for c in taking_part}
     for _ in range(rounds):
-        for contender in taking_part:
+        for contender in random.sample(taking_part, len(taking_part)):
             work = contender.work(pass_name)
             for _ in range(warm_up):
                 work()
@@ -537,8 +561,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("library", help="path of libannulus.so, built with CUDA")
     parser.add_argument("--engine", action="append", choices=ENGINES, help="may be given twice (default: fused)")
-    parser.add_argument("--peer", action="append", choices=("dense", "flash", "longnet", "views", "plain", "matmul"),
+    parser.add_argument("--peer", action="append", choices=("dense", *DENSE_PEERS, "longnet", "views", "plain", "matmul"),
                         help="may be given several times (default: dense, longnet)")
+    parser.add_argument("--flash3", metavar="FILE", help="library that registers torch.ops.flash_attn_3, for the peer")
     parser.add_argument("--only", metavar="REGEX", default="", help="cases with such names, as in '^2048.*D=64'")
     parser.add_argument("--rounds", type=int, default=6, help="default 6")
     parser.add_argument("--forward-only", action="store_true")
@@ -553,7 +578,12 @@ def main():
     cases = [case for case in CASES if re.search(arguments.only, case.name)]
     if not cases:
         parser.error("no case has such a name")
+    if "flash3" in peers:
+        if not arguments.flash3:
+            parser.error("--peer flash3 needs --flash3 FILE")
+        torch.ops.load_library(arguments.flash3)
     torch.manual_seed(0)
+    random.seed(0)
     print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, CUDA {torch.version.cuda}, "
           f"cuDNN {torch.backends.cudnn.version()}")
     lines = []

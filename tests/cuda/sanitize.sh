@@ -32,13 +32,18 @@ sanitize memcheck gemm_merge 'Merge.Nan*:Merge.TakesMany*'
 # Ranks on one GPU, which have their kernels in common: rows of closed form and listed ones, unaligned ones.
 ranks='Rules/Table*interleave_residue_linear*:Named/Table*/*dim_48*:Seeds/Random*/1?'
 CUDA_VISIBLE_DEVICES=0 sanitize memcheck gemm_ranks_table "$ranks"
-if [ -x "$programs/fused_table" ] && "$programs/fused_table" --gtest_filter=-'*' >/dev/null; then
-    sanitize memcheck fused_table "$table"
-    patterns='Fused/Patterns*/*hilbert_and_linear*:Fused/Patterns*/*whole_units*'
+for engine in fused mma; do
+    if ! [ -x "$programs/${engine}_table" ] || ! "$programs/${engine}_table" --gtest_filter=-'*' >/dev/null; then
+        continue
+    fi
+    sanitize memcheck ${engine}_table "$table"
+    patterns='*/Patterns*/*hilbert_and_linear*:*/Patterns*/*whole_units*'
+    sanitize memcheck ${engine}_patterns "*/Sizes*/length_129_*:$patterns"
+    sanitize memcheck ${engine}_launches '*/Graph*/dilations*'
+    sanitize memcheck ${engine}_split '*/Split.NeedsNoLse/four_*'
+done
+if [ -x "$programs/fused_limits" ]; then
     sanitize memcheck fused_limits 'Auto.*'
-    sanitize memcheck fused_patterns "Fused/Sizes*/length_129_*:$patterns"
-    sanitize memcheck fused_launches 'Fused/Graph*/dilations*'
-    sanitize memcheck fused_split 'Fused/Split.NeedsNoLse/four_*'
 fi
 # In float32 alone: the tool breaks down over cuBLAS's tensor core kernels, and ours are the same for every dtype.
 for tool in racecheck synccheck; do
@@ -46,3 +51,9 @@ for tool in racecheck synccheck; do
         --kernel-name kns=annulus
     sanitize $tool gemm_table "$(printf %s "$table" | sed 's/:/float32:/g; s/$/float32/')" --kernel-name kns=annulus
 done
+# The warps of `mma` share memory by barriers alone, which the tool understands; those of `fused` by the hardware's copies.
+if [ -x "$programs/mma_table" ] && "$programs/mma_table" --gtest_filter=-'*' >/dev/null; then
+    for tool in racecheck synccheck; do
+        sanitize $tool mma_table "$table" --kernel-name kns=annulus
+    done
+fi

@@ -75,6 +75,13 @@ constexpr float log2_e = std::numbers::log2e_v<float>, ln_2 = std::numbers::ln2_
 
 constexpr int block_threads = 256;
 
+// Of a kernel's argument whose address is taken; what has no such thing (compute capability 6) copies the argument.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 700
+#define ANNULUS_GRID_CONSTANT
+#else
+#define ANNULUS_GRID_CONSTANT __grid_constant__
+#endif
+
 inline dim3 grid_for(std::int64_t items, std::int64_t per_block) {
     return {static_cast<unsigned>(divide_up(items, per_block))};
 }

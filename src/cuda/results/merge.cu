@@ -76,7 +76,7 @@ __device__ MergedRow add_parts(const MergeWork &work, std::int64_t b, std::int64
 
 template <class T>
 __global__ void __launch_bounds__(block_threads)
-    merge_kernel(const __grid_constant__ MergeWork work, int threads_of_row, bool aligned) {
+    merge_kernel(const ANNULUS_GRID_CONSTANT MergeWork work, int threads_of_row, bool aligned) {
     const int lane = static_cast<int>(threadIdx.x) % 32, column = lane % threads_of_row * columns_of_thread;
     const std::int64_t warp = static_cast<std::int64_t>(blockIdx.x) * (block_threads / 32) + threadIdx.x / 32;
     const std::int64_t n = warp * (32 / threads_of_row) + lane / threads_of_row;

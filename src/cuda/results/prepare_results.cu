@@ -42,7 +42,7 @@ struct SomeWords {
 };
 
 __global__ void __launch_bounds__(block_threads)
-    store_kernel(const __grid_constant__ SomeWords some, std::uint32_t *target, int words) {
+    store_kernel(const ANNULUS_GRID_CONSTANT SomeWords some, std::uint32_t *target, int words) {
     for (int i = static_cast<int>(threadIdx.x); i < words; i += block_threads)
         target[i] = some.words[i];
 }

@@ -1,0 +1,79 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# cuda12.sh DIRECTORY: builds the library and its plugin for CUDA in DIRECTORY/build by CUDA 12.4, the plugin for GPUs of
+# compute capability 6.0, 6.1 and 7.0 (P100, GTX 10, V100), which CUDA 13 does not know. DIRECTORY is not in the source
+# tree, since Meson takes no headers of systems from there.
+# They are compiled, not run.
+#
+# The toolkit is unpacked into DIRECTORY/toolkit, nothing is installed: its compiler is of Debian 13 (non-free), which
+# works on Debian 12 too, its headers and libraries are of NVIDIA's wheels on PyPI. Needs curl, dpkg-deb, pip, unzip, and
+# 2 GB of disk. Exits 77 where the toolkit cannot be had.
+set -eu
+if [ $# -ne 1 ]; then
+    echo "usage: cuda12.sh DIRECTORY" >&2
+    exit 2
+fi
+mkdir -p "$1"
+directory=$(cd "$1" && pwd)
+cd "$(dirname "$0")/.."
+case $directory/ in
+    "$PWD"/*)
+        echo "cuda12.sh: $1 is in the source tree; it must be outside" >&2
+        exit 2
+        ;;
+esac
+toolkit=$directory/toolkit
+compiler=pool/non-free/n/nvidia-cuda-toolkit/nvidia-cuda-toolkit_12.4.131~12.4.1-2_amd64.deb
+
+if [ ! -d "$toolkit" ]; then
+    scratch=$directory/scratch
+    rm -rf "$scratch"
+    mkdir -p "$scratch/tree/bin" "$scratch/tree/nvvm"
+    curl --fail --silent --show-error --location --output "$scratch/compiler.deb" \
+        "http://deb.debian.org/debian/$compiler" || exit 77
+    dpkg-deb --extract "$scratch/compiler.deb" "$scratch/compiler"
+    python3 -m pip download --quiet --no-deps --dest "$scratch" \
+        nvidia-cuda-nvcc-cu12==12.4.131 nvidia-cuda-runtime-cu12==12.4.127 nvidia-cublas-cu12==12.4.5.8 || exit 77
+    for wheel in "$scratch"/*.whl; do
+        unzip -q -o "$wheel" -d "$scratch/wheels"
+    done
+    for program in bin2c cicc crt cudafe++ fatbinary nvcc nvlink ptxas; do
+        for place in lib/nvidia-cuda-toolkit/bin bin; do
+            if [ -e "$scratch/compiler/usr/$place/$program" ]; then
+                cp -R "$scratch/compiler/usr/$place/$program" "$scratch/tree/bin"
+                break
+            fi
+        done
+    done
+    # Where nvcc finds the rest: beside itself.
+    cat >"$scratch/tree/bin/nvcc.profile" <<'end'
+TOP = $(_HERE_)/..
+NVVMIR_LIBRARY_DIR = $(TOP)/nvvm/libdevice
+PATH += $(_HERE_):
+INCLUDES += "-I$(TOP)/include" $(_SPACE_)
+LIBRARIES =+ $(_SPACE_) "-L$(TOP)/lib64"
+end
+    mv "$scratch/wheels/nvidia/cuda_nvcc/nvvm/libdevice" "$scratch/tree/nvvm"
+    for part in cuda_nvcc cuda_runtime cublas; do
+        for place in include lib; do
+            mkdir -p "$scratch/tree/$place"
+            cp -R "$scratch/wheels/nvidia/$part/$place/." "$scratch/tree/$place"
+        done
+    done
+    mv "$scratch/tree/lib" "$scratch/tree/lib64"
+    for library in cudart cublas cublasLt; do
+        ln -s "lib$library.so.12" "$scratch/tree/lib64/lib$library.so"
+    done
+    # Meson tries nvcc with the static libraries, which the wheels do not have.
+    echo "INPUT($toolkit/lib64/libcudart.so.12)" >"$scratch/tree/lib64/libcudart_static.a"
+    ar rc "$scratch/tree/lib64/libcudadevrt.a"
+    mv "$scratch/tree" "$toolkit"
+    rm -rf "$scratch"
+fi
+
+export PATH="$toolkit/bin:$PATH" LD_LIBRARY_PATH="$toolkit/lib64"
+if [ ! -f "$directory/build/build.ninja" ]; then
+    meson setup "$directory/build" -Dcuda=enabled -Dcuda-arch=60,61,70 -Dtests=disabled -Dcli=disabled -Dmpi=disabled \
+        -Dpython=disabled -Ddoc=disabled
+fi
+exec meson compile -C "$directory/build"
