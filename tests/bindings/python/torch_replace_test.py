@@ -339,6 +339,36 @@ def compare_wrapped(wrap, rank):
             torch.testing.assert_close(one, other.grad, rtol=0, atol=1e-5 * scale)
 
 
+def compare_fully_sharded(fully_shard, mesh, rank):
+    """fully_shard() of layers with replaced modules, and of such a module by itself, against that of published ones,
+    since over gloo some versions of PyTorch give the sum of the ranks' gradients, and others the mean."""
+    x = rows(3, RANKS, LENGTH, 64, dtype=torch.float32)[rank : rank + 1]
+
+    def result(replaced, parts):
+        model = encoder(torch.float32)
+        if replaced == "before":
+            replace_longnet_attention(model)
+        for part in (*parts(model), model):
+            fully_shard(part, mesh=mesh)
+        if replaced == "after":
+            assert len(replace_longnet_attention(model).replaced) == 2
+        out, found = gradients(model, x)
+        return out, [gradient.full_tensor() for gradient in found]
+
+    def layers(model):
+        return [*model.layers]
+
+    def modules(model):
+        return [layer.self_attn for layer in model.layers]
+
+    wanted = result("", layers)
+    for found in (result("before", layers), result("after", layers), result("before", modules)):
+        torch.testing.assert_close(found[0], wanted[0], rtol=1e-4, atol=1e-4)
+        scale = max(float(gradient.abs().max()) for gradient in wanted[1])
+        for one, other in zip(found[1], wanted[1]):
+            torch.testing.assert_close(one, other, rtol=0, atol=1e-5 * scale)
+
+
 def work(directory, rank):
     dist.init_process_group("gloo", init_method=f"file://{directory}/meeting", rank=rank, world_size=RANKS)
 
@@ -366,8 +396,10 @@ def work(directory, rank):
         compare_wrapped(in_fsdp, rank)
     fully_shard = getattr(sys.modules.get("torch.distributed.fsdp"), "fully_shard", None)
     if fully_shard is not None:
+        mesh = dist.device_mesh.init_device_mesh("cpu", (RANKS,))
+        compare_fully_sharded(fully_shard, mesh, rank)
         model = encoder()
-        fully_shard(model.layers[0].self_attn, mesh=dist.device_mesh.init_device_mesh("cpu", (RANKS,)))
+        fully_shard(model.layers[0].self_attn, mesh=mesh)
         result = replace_longnet_attention(model)
         assert result.left == ["layers.0.self_attn"] and "fully_shard() was applied" in str(result), result
     dist.destroy_process_group()
