@@ -536,6 +536,20 @@ class PageTest(unittest.TestCase):
         self.assertTrue((layer.of_class_token > 0).any())
 
 
+    def test_from_args_of_other_pages(self):
+        """Each has Prov-GigaPath's five branches."""
+        for page in ("README.md", "doc/python.md"):
+            text = pathlib.Path(os.environ["ANNULUS_SOURCE"], page).read_text(encoding="utf-8")
+            blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+            (block,) = (block for block in blocks if "from_args" in block)
+            names = {"slide_encoder": encoder(torch.float32)}
+            with contextlib.redirect_stdout(io.StringIO()):
+                exec(block, names)
+            wanted = annulus.Config.gigapath()
+            self.assertEqual(names["attention"].config.branches, wanted.branches)
+            self.assertEqual(names["attention"].config.padding, wanted.padding)
+
+
 class KeptTest(unittest.TestCase):
     """What is kept for backward, counted in bytes of memory that is not the parameters', for each position."""
 
