@@ -166,6 +166,10 @@ class MapTest(ProgramTest):
                 result = run("map", "--q", self.path("q.npy"), "--k", self.path("k.npy"), *PATTERN, *options)
                 self.assert_refused(result, says=says)
                 self.assertEqual(self.names(), before)
+        self.save_inputs((1, 10, 10 ** 9, 0))  # no bytes of Q, and masses beyond all memory
+        for ranks in (1, 2):
+            result = run("map", "--q", self.path("q.npy"), "--k", self.path("k.npy"), *PATTERN, *out, "--ranks", ranks)
+            self.assert_refused(result, says="head_dim is 0")
         self.save_inputs((2, 40, 2, 8))
         result = run("map", "--q", self.path("q.npy"), "--k", self.path("k.npy"), *PATTERN, *svg, "--grid", 8)
         self.assert_refused(result, says="--svg draws one batch entry; there are 2")

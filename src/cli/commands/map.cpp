@@ -16,13 +16,11 @@
 #include "cli/report/text.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <memory>
 #include <numeric>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace annulus::cli {
@@ -127,6 +125,8 @@ void map(const MapOptions &options) {
             rank.join(context.get(), rank.shards(masses.keys));
             MassJob job(context.get(), *memory, rank, inputs, options.files.query_start.value_or(0));
             rank.meet(); // no rank refuses
+            if (rank.index == 0 || !ranks->lead())
+                masses.allocate();
             if (rank.index == 0 && !options.files.out.empty())
                 make_file();
             rank.meet();

@@ -9,9 +9,7 @@
 
 namespace annulus::cli {
 
-Masses::Masses(const Inputs &inputs)
-    : batch(inputs.q.shape[0]), heads(inputs.q.shape[2]), keys(inputs.k.shape[1]),
-      values(static_cast<std::size_t>(batch * heads * keys)) {}
+Masses::Masses(const Inputs &inputs) : batch(inputs.q.shape[0]), heads(inputs.q.shape[2]), keys(inputs.k.shape[1]) {}
 
 std::vector<Stretch> Masses::stretches(const std::vector<Range> &ranges) {
     const annulus_tensor all = view(values.data(), ANNULUS_FLOAT64, {batch, heads, keys});
@@ -34,7 +32,8 @@ MassJob::MassJob(annulus_context *context, Memory &memory, const Rank &rank, con
     : context_(context), memory_(memory), rank_(rank), inputs_(inputs), query_start_(query_start),
       batch_(inputs.q.shape[0]), heads_(inputs.q.shape[2]), ranges_(rank.shards(inputs.k.shape[1]).of(rank.index)),
       rows_(rank.comm ? rank.shards(inputs.q.shape[1]).rows(rank.index) : inputs.q.shape[1]),
-      keys_(rank.shards(inputs.k.shape[1]).rows(rank.index)), sum_dtype_(inputs.dtype_of_sums()) {}
+      keys_(rank.shards(inputs.k.shape[1]).rows(rank.index)), sum_dtype_(inputs.dtype_of_sums()),
+      entry_flops_(estimate_flops()) {}
 
 void MassJob::run(const std::optional<annulus_tensor> &lse, Masses &masses) {
     Mirror q(memory_, own_rows(inputs_.q, 1), 1), k(memory_, own_rows(inputs_.k, 1), 1);
@@ -45,7 +44,7 @@ void MassJob::run(const std::optional<annulus_tensor> &lse, Masses &masses) {
     k.copy_in();
     if (given_lse)
         given_lse->copy_in();
-    const std::int64_t step = rank_.comm ? std::max<std::int64_t>(rows_, 1) : rows_of_piece(lse ? 1 : 2);
+    const std::int64_t step = rows_of_piece(lse ? 1 : 2);
     allocate(lse ? 0 : step);
     rank_.meet(); // from here on nothing but calls of the library, which tell the other ranks of their failures
     std::optional<Progress> progress;
@@ -74,20 +73,27 @@ std::vector<annulus_tensor> MassJob::own_rows(const annulus_tensor &of, int dime
     return parts;
 }
 
-std::int64_t MassJob::rows_of_piece(int passes) const {
+double MassJob::estimate_flops() const {
     annulus_problem problem = ANNULUS_PROBLEM_INIT;
     problem.dtype = inputs_.q.dtype;
     problem.heads = static_cast<std::int32_t>(heads_);
     problem.kv_heads = static_cast<std::int32_t>(inputs_.k.shape[2]);
     problem.head_dim = static_cast<std::int32_t>(inputs_.q.shape[3]);
     problem.batch = 1;
-    problem.sequence_length = keys_;
-    problem.query_start = query_start_;
-    problem.query_length = rows_;
+    problem.sequence_length = inputs_.k.shape[1];
+    if (!rank_.comm) { // else the windows stand for the rank's rows
+        problem.query_start = query_start_;
+        problem.query_length = rows_;
+    }
     annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
     check(annulus_estimate_problem(context_, &problem, ANNULUS_ALL_BRANCHES, &estimate));
+    return estimate.forward_flops;
+}
+
+// Of a rank that is alone. Several take all at once.
+std::int64_t MassJob::rows_of_piece(int passes) const {
     const Memory::Piece piece = memory_.piece();
-    const double pieces = passes * estimate.forward_flops / piece.flops;
+    const double pieces = rank_.comm ? 1 : passes * entry_flops_ / piece.flops;
     if (pieces <= 1)
         return std::max<std::int64_t>(rows_, 1);
     return (static_cast<std::int64_t>(static_cast<double>(rows_) / pieces) / piece.rows + 1) * piece.rows;

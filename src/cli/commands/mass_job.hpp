@@ -18,6 +18,8 @@ namespace annulus::cli {
 struct Masses {
     explicit Masses(const Inputs &inputs);
 
+    // Once no rank refuses the sizes, in each process.
+    void allocate() { values.resize(static_cast<std::size_t>(batch * heads * keys)); }
     // Those of a rank's keys; in the same pieces in every process.
     std::vector<Stretch> stretches(const std::vector<Range> &ranges);
     // [B, N].
@@ -31,6 +33,7 @@ struct Masses {
 // add up; several take a batch entry at a time.
 class MassJob {
   public:
+    // Refuses sizes that cannot be, before any output exists. The calls check the rest.
     MassJob(annulus_context *context, Memory &memory, const Rank &rank, const Inputs &inputs, std::int64_t query_start);
 
     // `lse`: of all rows of Q, in the host's memory; without, it is found first.
@@ -38,6 +41,7 @@ class MassJob {
 
   private:
     std::vector<annulus_tensor> own_rows(const annulus_tensor &of, int dimension) const;
+    double estimate_flops() const;
     std::int64_t rows_of_piece(int passes) const;
     void allocate(std::int64_t forward_rows);
     void run_piece(const annulus_tensor &q, const annulus_tensor &k, const annulus_tensor *given_lse, std::int64_t b,
@@ -52,6 +56,7 @@ class MassJob {
     const std::vector<Range> ranges_; // of its keys
     const std::int64_t rows_, keys_;  // its own
     const annulus_dtype sum_dtype_;
+    const double entry_flops_; // of a forward call on its rows of a batch entry
     Allocation mass_memory_, out_memory_, lse_memory_;
     annulus_tensor mass_{}, out_{}, lse_{};
     std::vector<std::byte> piece_mass_; // in the host's memory
