@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a call costs beside its computation, in microseconds: one of a single head and 8 tokens, from Python.
+"""What a call costs beside its computation, in microseconds: one of a single head and 8 tokens, from Python; and what a
+module adds to its projections and its attention.
 
 Batches of 100 calls; shown are the fastest batch and the fastest third. `C` is the call of the C function alone, on one
 thread. PYTHONPATH names the built package (build/.../bindings/python). It is no part of the test suite.
@@ -56,8 +57,31 @@ def time_torch():
     show("the same and its backward()", lambda: dilated_attention(q, k, v, CONFIG).backward(d_out))
 
 
+def time_module():
+    """Of Prov-GigaPath's size, 1000 rows; projections, norm and attention return what they are given."""
+    import torch
+    from annulus.torch import LongNetAttention, _modules
+
+    class Through(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.empty(0))
+
+        def forward(self, rows):
+            return rows
+
+    module, x = LongNetAttention(768, 16, [1024, 5792], [1, 2]), torch.zeros(1, 1000, 768)
+    for name in ("q_proj", "k_proj", "v_proj", "out_proj", "inner_attn_ln"):
+        setattr(module, name, Through())
+    attend, _modules.attend = _modules.attend, lambda q, k, v, *_, **__: (q, None)
+    show("LongNetAttention beside what it calls", lambda: module(x, x, x))
+    show("of that, a call of a submodule, of five", lambda: module.q_proj(x))
+    _modules.attend = attend
+
+
 if __name__ == "__main__":
     print(f"{'microseconds a call':42} {'fastest':>7} {'third':>7}")
     time_numpy()
     if importlib.util.find_spec("torch"):
         time_torch()
+        time_module()

@@ -12,16 +12,6 @@ import oracle
 import tap
 
 
-def mass_of(q, k, branches, causal=False, zero_keys=False, query_start=0):
-    """[B, H, N]: the sum over the queries of what the definition gives each key."""
-    # The values are a one in the key's own column: then O is the probabilities.
-    n, heads = k.shape[1], q.shape[2]
-    keys = np.repeat(k, heads // k.shape[2], axis=2)
-    values = np.broadcast_to(np.eye(n)[None, :, None, :], (k.shape[0], n, heads, n))
-    out, _ = oracle.attention(q, keys, values, branches, causal=causal, zero_keys=zero_keys, query_start=query_start)
-    return out.sum(1)
-
-
 def points_of(png):
     """[rows, columns, 4] of a PNG of 8-bit RGBA that is not interlaced."""
     assert png[:8] == b"\x89PNG\r\n\x1a\n"
@@ -83,8 +73,8 @@ class MapTest(ProgramTest):
                                    (["--padding", "zero-keys"], {"zero_keys": True})):
             found, dtype = self.mass(*options)
             self.assertEqual((found.shape, dtype), ((2, 4, 83), "float32"))
-            self.assert_close(found, mass_of(q, k, BRANCHES, **arguments))
-        self.assert_close(self.mass("--heads", "mean")[0], mass_of(q, k, BRANCHES).mean(1))
+            self.assert_close(found, oracle.mass(q, k, BRANCHES, **arguments))
+        self.assert_close(self.mass("--heads", "mean")[0], oracle.mass(q, k, BRANCHES).mean(1))
 
     def test_dtypes_and_no_batch(self):
         for dtype, of_mass, tolerance in (("float64", "float64", 1e-12), ("float16", "float32", 1e-3),
@@ -92,7 +82,7 @@ class MapTest(ProgramTest):
             q, k = self.save_q_and_k((61, 3, 8), dtype=dtype)
             found, found_dtype = self.mass()
             self.assertEqual((found.shape, found_dtype), ((3, 61), of_mass))
-            self.assert_close(found, mass_of(q[None], k[None], BRANCHES)[0], tolerance)
+            self.assert_close(found, oracle.mass(q[None], k[None], BRANCHES)[0], tolerance)
 
     def test_lse_of_attend_gives_the_same(self):
         self.save_inputs((2, 83, 4, 16))
@@ -103,18 +93,18 @@ class MapTest(ProgramTest):
     def test_chosen_queries(self):
         q, k = self.save_q_and_k((1, 83, 4, 16))
         save(self.path("q.npy"), q[:, 20:21], "float32")
-        self.assert_close(self.mass("--query-start", 20)[0], mass_of(q[:, 20:21], k, BRANCHES, query_start=20))
+        self.assert_close(self.mass("--query-start", 20)[0], oracle.mass(q[:, 20:21], k, BRANCHES, query_start=20))
 
     def test_sequences(self):
         q, k = self.save_q_and_k((1, 83, 4, 16))
         wanted = np.zeros((1, 4, 83))
         for begin, end in ((2, 30), (30, 71)):
-            wanted[..., begin:end] = mass_of(q[:, begin:end], k[:, begin:end], BRANCHES)
+            wanted[..., begin:end] = oracle.mass(q[:, begin:end], k[:, begin:end], BRANCHES)
         self.assert_close(self.mass("--starts", "2,30,71")[0], wanted)
 
     def test_picture_on_a_grid(self):
         q, k = self.save_q_and_k((1, 53, 2, 8))
-        means = mass_of(q, k, BRANCHES).mean(1)[0]
+        means = oracle.mass(q, k, BRANCHES).mean(1)[0]
         lines, points = self.picture("--grid", 10, "--skip", 1)
         self.assertEqual(points.shape, (6, 10, 4))
         seen = points[..., 3].ravel() == 255
@@ -176,6 +166,10 @@ class MapTest(ProgramTest):
                 result = run("map", "--q", self.path("q.npy"), "--k", self.path("k.npy"), *PATTERN, *options)
                 self.assert_refused(result, says=says)
                 self.assertEqual(self.names(), before)
+        self.save_inputs((1, 10, 10 ** 9, 0))  # no bytes of Q, and masses beyond all memory
+        for ranks in (1, 2):
+            result = run("map", "--q", self.path("q.npy"), "--k", self.path("k.npy"), *PATTERN, *out, "--ranks", ranks)
+            self.assert_refused(result, says="head_dim is 0")
         self.save_inputs((2, 40, 2, 8))
         result = run("map", "--q", self.path("q.npy"), "--k", self.path("k.npy"), *PATTERN, *svg, "--grid", 8)
         self.assert_refused(result, says="--svg draws one batch entry; there are 2")

@@ -96,3 +96,12 @@ def attention(q, k, v, branches, causal=False, zero_keys=False, keys_once=False,
         lse = np.log(total)
     out = np.einsum("bhnm,bmhd->bnhd", weights, v) / np.where(total == 0, 1, total).transpose(0, 2, 1)[..., None]
     return out, lse
+
+
+def mass(q, k, branches, **options):
+    """[B, H, N]: the sum over the queries of what attention() gives each key."""
+    # The values are a one in the key's own column: then O is the probabilities.
+    n, heads = k.shape[1], q.shape[2]
+    keys = np.repeat(k, heads // k.shape[2], axis=2)
+    values = np.broadcast_to(np.eye(n)[None, :, None, :], (k.shape[0], n, heads, n))
+    return attention(q, keys, values, branches, **options)[0].sum(1)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several ranks: attend gives what one rank gives, and plan says what a run measures."""
+"""Several ranks: attend and map give what one rank gives, and plan says what a run measures."""
 
+import re
 import subprocess
 import unittest
 
@@ -124,8 +125,89 @@ class AttendTest(ProgramTest):
         self.assert_refused(run(*arguments, timeout=60), says="--out")
 
 
+class MapTest(ProgramTest):
+    def map_arguments(self, *more):
+        return ["map", "--q", self.path("q.npy"), "--k", self.path("k.npy"), "--out", self.path("mass.npy"), *more]
+
+    def assert_mass(self, result, wanted, tolerance=1e-5):
+        self.assertEqual((result.returncode, result.stderr, result.stdout), (0, "", ""))
+        oracle.np.testing.assert_allclose(load(self.path("mass.npy"))[0], wanted, rtol=tolerance, atol=tolerance)
+        self.path("mass.npy").unlink()
+
+    def test_ranks_give_what_the_definition_says(self):
+        """Of the heads in groups, and with --lse the same as without."""
+        q, k, _ = self.save_inputs((2, 83, 4, 16), (2, 83, 2, 16))
+        for name, (options, arguments) in PATTERNS.items():
+            wanted = oracle.mass(q, k, **arguments)
+            self.attend(*options)
+            for ranks, shards, exchange in ((2, "even", "ring"), (3, "zigzag", "gather"), (4, "even", "auto")):
+                for more in ([], ["--lse", self.path("lse.npy")]):
+                    with self.subTest(name, ranks=ranks, more=more):
+                        self.assert_mass(run(*self.map_arguments(*options, "--ranks", ranks, "--shards", shards,
+                                                                 "--exchange", exchange, *more)), wanted)
+
+    def test_fewer_tokens_than_ranks_and_dtypes(self):
+        for dtype, tolerance in (("float64", 1e-12), ("bfloat16", 1e-2)):
+            q, k, _ = self.save_inputs((3, 2, 8), dtype=dtype)
+            wanted = oracle.mass(q[None], k[None], [{"w": 0, "r": 1}])[0]
+            result = run(*self.map_arguments("--branch", "0:1", "--ranks", 5))
+            self.assert_mass(result, wanted, tolerance)
+
+    def test_packed_and_padded_sequences(self):
+        q, k, _ = self.save_inputs((2, 83, 2, 8))
+        for options, sequences in ((["--starts", "2,30,71"], [(0, 2, 30), (0, 30, 71), (1, 2, 30), (1, 30, 71)]),
+                                   (["--lengths", "50,9"], [(0, 0, 50), (1, 0, 9)])):
+            wanted = oracle.np.zeros((2, 2, 83))
+            for b, begin, end in sequences:
+                part = slice(b, b + 1), slice(begin, end)
+                wanted[b, :, begin:end] = oracle.mass(q[part], k[part], [{"w": 16, "r": 2}])[0]
+            self.assert_mass(run(*self.map_arguments("--branch", "16:2", "--ranks", 3, *options)), wanted)
+
+    def test_picture(self):
+        """The same of three ranks as of one, but for what rounding does to colours and numbers: its size and words."""
+        self.save_inputs((1, 53, 2, 8))
+        pictures = []
+        for ranks in (1, 3):
+            path = self.path(f"{ranks}.svg")
+            result = run("map", "--q", self.path("q.npy"), "--k", self.path("k.npy"), "--svg", path, "--grid", 10,
+                         "--branch", "16:1", "--ranks", ranks)
+            if "made without libpng" in result.stderr:
+                self.skipTest("the program has no libpng")
+            self.assertEqual((result.returncode, result.stderr), (0, ""))
+            pictures.append(re.findall(r">([^<]*)</text>", path.read_text(encoding="utf-8")))
+        self.assertEqual(*pictures)
+
+    def test_refusals(self):
+        self.save_inputs((1, 40, 2, 8))
+        before = self.names()
+        good = ["--branch", "16:1", "--ranks", 2]
+        for options, exit_code, says in (
+                (good[:3] + [0], 2, "--ranks"), (good + ["--query-start", 0], 2, "--query-start"),
+                (good + ["--workspace-limit", "1"], 1, "limit"),
+                (good + ["--out", self.path("missing/mass.npy")], 2, "--out")):
+            with self.subTest(options):
+                arguments = self.map_arguments(*options)
+                if options.count("--out"):
+                    del arguments[5:7]
+                self.assert_refused(run(*arguments, timeout=60), exit_code, says)
+                self.assertEqual(self.names(), before)
+
+
 @unittest.skipUnless(has_mpi(), "needs mpirun and a build with MPI")
 class MpiTest(ProgramTest):
+    def test_map(self):
+        q, k, _ = self.save_inputs((2, 83, 4, 16), (2, 83, 2, 16))
+        options, arguments = PATTERNS["causal"]
+        wanted = oracle.mass(q, k, **arguments)
+        for ranks, shards in ((2, "even"), (3, "zigzag")):
+            for heads, masses in (("each", wanted), ("mean", wanted.mean(1))):
+                with self.subTest(ranks=ranks, shards=shards, heads=heads):
+                    result = mpirun(ranks, "map", "--q", self.path("q.npy"), "--k", self.path("k.npy"), "--out",
+                                    self.path("mass.npy"), *options, "--shards", shards, "--heads", heads)
+                    self.assertEqual((result.returncode, result.stdout, result.stderr), (0, "", ""))
+                    oracle.np.testing.assert_allclose(load(self.path("mass.npy"))[0], masses, rtol=1e-5, atol=1e-5)
+                    self.path("mass.npy").unlink()
+
     def test_attend(self):
         q, k, v = self.save_inputs((2, 83, 4, 16))
         options, arguments = PATTERNS["causal"]

@@ -8,7 +8,6 @@
 #include "cli/commands/problem_options.hpp"
 #include "cli/devices/memory.hpp"
 #include "cli/devices/mirror.hpp"
-#include "cli/ranks/mpi_place.hpp"
 #include "cli/ranks/ranks.hpp"
 #include "cli/report/file_option.hpp"
 #include "cli/report/number_option.hpp"
@@ -146,9 +145,7 @@ void compute(const Job &job, Memory &memory, const Rank &rank, const Inputs &inp
 }
 
 void attend(const AttendOptions &options) {
-    if (options.files.query_start && (options.ranks.count || mpi_place().count > 1))
-        throw bad_input("--query-start: several ranks share the rows of --q out as those of --k; without ranks a part "
-                        "of the rows can be computed");
+    refuse_ranks_of_a_part(options.files, options.ranks);
     const std::unique_ptr<Ranks> ranks = make_ranks(options.ranks, options.execution);
     ranks->in_each_process([&] {
         const Inputs inputs(options.files);

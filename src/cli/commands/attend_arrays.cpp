@@ -2,6 +2,7 @@
 #include "cli/commands/attend_arrays.hpp"
 
 #include "cli/commands/problem_options.hpp"
+#include "cli/ranks/mpi_place.hpp"
 #include "cli/report/failure.hpp"
 
 #include <utility>
@@ -56,6 +57,12 @@ void check_inputs(const std::vector<const InputArray *> &arrays) {
 
 } // namespace
 
+void refuse_ranks_of_a_part(const AttendFiles &files, const RankOptions &ranks) {
+    if (files.query_start && (ranks.count || mpi_place().count > 1))
+        throw bad_input("--query-start: several ranks share the rows of --q out as those of --k; without ranks a part "
+                        "of the rows can be computed");
+}
+
 Inputs::Inputs(const AttendFiles &files) : q_("--q", files.q), k_("--k", files.k) {
     if (!files.v.empty())
         v_.emplace("--v", files.v);
@@ -109,10 +116,6 @@ std::vector<const InputArray *> Inputs::arrays() const {
     return v_ ? std::vector<const InputArray *>{&q_, &k_, &*v_} : std::vector<const InputArray *>{&q_, &k_};
 }
 
-Results::Results(const AttendFiles &files, const Inputs &inputs)
-    : files_(files), inputs_(inputs),
-      lse_dtype_(inputs.q.dtype == ANNULUS_FLOAT64 ? ANNULUS_FLOAT64 : ANNULUS_FLOAT32) {}
-
 void Results::make_files() {
     const Shape shape = inputs_.shape_of_q();
     out_file_.emplace("--out", files_.out, inputs_.q.dtype, shape);
@@ -121,7 +124,7 @@ void Results::make_files() {
     if (!lse_)
         return;
     const Shape lse_shape = shape_of(*lse_);
-    lse_file_.emplace("--lse", files_.lse, lse_dtype_,
+    lse_file_.emplace("--lse", files_.lse, inputs_.dtype_of_sums(),
                       shape.size() == 4 ? lse_shape : Shape(lse_shape.begin() + 1, lse_shape.end()));
     if (lse_file_->path() == out_file_->path())
         throw bad_input("--lse: '" + files_.lse + "' is the file of --out");
@@ -182,7 +185,7 @@ void Results::set_tensors(void *out, void *lse, std::int64_t rows) {
     const annulus_tensor &q = inputs_.q;
     out_ = view(out, q.dtype, {q.shape[0], rows, q.shape[2], q.shape[3]});
     if (!files_.lse.empty())
-        lse_ = view(lse, lse_dtype_, {q.shape[0], q.shape[2], rows});
+        lse_ = view(lse, inputs_.dtype_of_sums(), {q.shape[0], q.shape[2], rows});
 }
 
 } // namespace annulus::cli

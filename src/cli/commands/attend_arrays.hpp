@@ -4,7 +4,7 @@
 
 #include "cli/arrays/host_tensor.hpp"
 #include "cli/arrays/npy.hpp"
-#include "cli/ranks/shard.hpp"
+#include "cli/ranks/ranks.hpp"
 
 #include <annulus/attention.h>
 
@@ -24,6 +24,9 @@ struct AttendFiles {
     std::string starts, lengths; // of sequences: lists or paths; empty: none
 };
 
+// Refuses several ranks where Q is a part of the rows.
+void refuse_ranks_of_a_part(const AttendFiles &files, const RankOptions &ranks);
+
 // The inputs, which each process maps whole.
 class Inputs {
   public:
@@ -35,6 +38,8 @@ class Inputs {
     const Shape &shape_of_q() const { return q_.shape(); }
 
     annulus_tensor q, k, v; // with a batch
+    // Of LSE, and of what is summed over queries.
+    annulus_dtype dtype_of_sums() const { return q.dtype == ANNULUS_FLOAT64 ? ANNULUS_FLOAT64 : ANNULUS_FLOAT32; }
 
     // Which sequences the rows of some batch entries consist of, for a call on them.
     void name_sequences(annulus_call_options &options, std::int64_t first_entry, std::int64_t entries) const;
@@ -51,7 +56,7 @@ class Inputs {
 // behind the other.
 class Results {
   public:
-    Results(const AttendFiles &files, const Inputs &inputs);
+    Results(const AttendFiles &files, const Inputs &inputs) : files_(files), inputs_(inputs) {}
 
     void make_files();
     void hold(const std::vector<Range> &ranges);
@@ -71,7 +76,6 @@ class Results {
 
     const AttendFiles &files_;
     const Inputs &inputs_;
-    annulus_dtype lse_dtype_;
     std::optional<OutputArray> out_file_, lse_file_;
     std::vector<std::byte> out_memory_, lse_memory_;
     annulus_tensor out_{};

@@ -5,6 +5,7 @@ two processes on CPUs.
 torch_ranks_test.py runs itself as `torch_ranks_test.py DEVICE BACKEND DIRECTORY RANK`.
 """
 
+import contextlib
 import re
 import sys
 import unittest
@@ -19,8 +20,9 @@ except ImportError:
 
 import annulus
 from processes import run_ranks
-from annulus.torch import MultiheadDilatedAttention, dilated_attention
+from annulus.torch import MultiheadDilatedAttention, attention_mass, dilated_attention
 
+BRANCHES = [(16, 1), annulus.Branch(0, 3, query="residue")]
 RANKS = 2
 LENGTH = 1000
 
@@ -57,6 +59,16 @@ def compare(device, group, rank, held, shards, dtype, tolerance):
         close(total.to(dtype), other.grad, scale)
 
 
+@contextlib.contextmanager
+def refusal(words, kind=annulus.ArgumentError):
+    try:
+        yield
+    except kind as error:
+        assert re.search(words, str(error)), error
+    else:
+        raise AssertionError(words)
+
+
 def balance(device, group, rank):
     """A word instead of shards: which they are follows from the config and the rows of all."""
     torch.manual_seed(2)
@@ -71,12 +83,34 @@ def balance(device, group, rank):
     for one, other in zip([found] + [x.grad for x in mine], [wanted] + [x.grad for x in whole]):
         torch.testing.assert_close(one, held.cut(other, rank), rtol=0, atol=1e-4 * float(other.detach().abs().max()))
     part = [x[:, : 40 + rank].detach() for x in mine]
-    try:
+    with refusal("rank 0 has 40 of 81 rows; with shards='balanced' it must have the 41"):
         dilated_attention(*part, [(0, 1)], causal=True, process_group=group, shards="balanced")
-    except annulus.ArgumentError as error:
-        assert re.search("rank 0 has 40 of 81 rows; with shards='balanced' it must have the 41", str(error)), error
-    else:
-        raise AssertionError("shards that are not balanced were taken")
+
+
+def masses(device, group, rank):
+    """Each rank's own keys, from the queries of all; with an lse or without, and in shards of any kind."""
+    torch.manual_seed(3)
+    starts = [2, 40, 97]
+    for dtype, tolerance in ((torch.float32, 1e-5), (torch.bfloat16, 1e-2)):
+        q, k, v = (torch.randn(2, 101, heads, 16, device=device, dtype=dtype) for heads in (4, 2, 2))
+        for options in ({"causal": True}, {"padding": "zero_keys"}, {"sequence_starts": starts}):
+            wanted = attention_mass(q, k, BRANCHES, **options)
+            _, lse = dilated_attention(q, k, v, BRANCHES, return_lse=True, **options)
+            for shards in (annulus.Shards([30, 71]), annulus.Shards([0, 101]), annulus.Shards.zigzag(101, RANKS)):
+                own = [shards.cut(rows, rank) for rows in (q, k)]
+                given = shards if shards == annulus.Shards.zigzag(101, RANKS) else None
+                for own_lse in (None, shards.cut(lse, rank, axis=-1)):
+                    found = attention_mass(*own, BRANCHES, lse=own_lse, process_group=group, shards=given, **options)
+                    assert found.dtype == torch.float32 and not found.requires_grad
+                    torch.testing.assert_close(found, shards.cut(wanted, rank, axis=-1), rtol=tolerance, atol=tolerance)
+    whole = [x.transpose(1, 2) for x in (q, k)]
+    own = [annulus.Shards([50, 51]).cut(x, rank, axis=-2) for x in whole]
+    torch.testing.assert_close(
+        attention_mass(*own, BRANCHES, layout="bhnd", process_group=group),
+        annulus.Shards([50, 51]).cut(attention_mass(*whole, BRANCHES, layout="bhnd"), rank, axis=-1),
+        rtol=1e-2,
+        atol=1e-2,
+    )
 
 
 def refuse(group, rank):
@@ -89,12 +123,19 @@ def refuse(group, rank):
         ("shards has 3 lengths; there are 2 ranks", (q, q, q), {"shards": [10, 20, 10]}),
         ("rank 0 has None where rank 1 has .*annulus.Shards", (q, q, q), {"shards": [20, 20] if rank else None}),
     ):
-        try:
+        with refusal(words):
             dilated_attention(*arguments, [(0, 1)], process_group=group, **options)
-        except annulus.ArgumentError as error:
-            assert re.search(words, str(error)), error
-        else:
-            raise AssertionError(words)
+    lse = torch.zeros(1, 2, 20 - rank)
+    for words, arguments, options in (
+        ("rank 1 has 20 rows of q and \\[19\\] of k", (q, q[:, rank:]), {}),
+        ("rank 1 has 20 rows of q and \\[20, 19\\] of k and lse", (q, q), {"lse": lse}),
+        ("rank 0 has .* where rank 1 has", (q, q), {"lse": None if rank else lse}),
+        ("rank 0 has 20 rows; its shards have 10", (q, q), {"shards": [10, 30]}),
+    ):
+        with refusal(words):
+            attention_mass(*arguments, [(0, 1)], process_group=group, **options)
+    with refusal("query_start with a process group", annulus.UnsupportedError):
+        attention_mass(q, q, [(0, 1)], process_group=group, query_start=0)
 
 
 def work(device, backend, directory, rank):
@@ -105,6 +146,7 @@ def work(device, backend, directory, rank):
     for shards in (None, [300, 700], "gather"):
         compare(device, group, rank, held, shards, torch.float32, 1e-4)
     balance(device, group, rank)
+    masses(device, group, rank)
     others = dist.new_group(list(range(RANKS)))
     compare(device, others, rank, annulus.Shards([500, 500]), None, torch.bfloat16, 3e-2)
     if device == "cpu":

@@ -31,6 +31,7 @@ import annulus
 import published
 from processes import run_ranks
 from annulus.torch import LongNetAttention, replace_longnet_attention
+from annulus.torch._functional import attend
 
 torch.set_num_threads(1)  # for small tensors, of which there are many
 RANKS = 2
@@ -338,6 +339,36 @@ def compare_wrapped(wrap, rank):
             torch.testing.assert_close(one, other.grad, rtol=0, atol=1e-5 * scale)
 
 
+def compare_fully_sharded(fully_shard, mesh, rank):
+    """fully_shard() of layers with replaced modules, and of such a module by itself, against that of published ones,
+    since over gloo some versions of PyTorch give the sum of the ranks' gradients, and others the mean."""
+    x = rows(3, RANKS, LENGTH, 64, dtype=torch.float32)[rank : rank + 1]
+
+    def result(replaced, parts):
+        model = encoder(torch.float32)
+        if replaced == "before":
+            replace_longnet_attention(model)
+        for part in (*parts(model), model):
+            fully_shard(part, mesh=mesh)
+        if replaced == "after":
+            assert len(replace_longnet_attention(model).replaced) == 2
+        out, found = gradients(model, x)
+        return out, [gradient.full_tensor() for gradient in found]
+
+    def layers(model):
+        return [*model.layers]
+
+    def modules(model):
+        return [layer.self_attn for layer in model.layers]
+
+    wanted = result("", layers)
+    for found in (result("before", layers), result("after", layers), result("before", modules)):
+        torch.testing.assert_close(found[0], wanted[0], rtol=1e-4, atol=1e-4)
+        scale = max(float(gradient.abs().max()) for gradient in wanted[1])
+        for one, other in zip(found[1], wanted[1]):
+            torch.testing.assert_close(one, other, rtol=0, atol=1e-5 * scale)
+
+
 def work(directory, rank):
     dist.init_process_group("gloo", init_method=f"file://{directory}/meeting", rank=rank, world_size=RANKS)
 
@@ -365,8 +396,10 @@ def work(directory, rank):
         compare_wrapped(in_fsdp, rank)
     fully_shard = getattr(sys.modules.get("torch.distributed.fsdp"), "fully_shard", None)
     if fully_shard is not None:
+        mesh = dist.device_mesh.init_device_mesh("cpu", (RANKS,))
+        compare_fully_sharded(fully_shard, mesh, rank)
         model = encoder()
-        fully_shard(model.layers[0].self_attn, mesh=dist.device_mesh.init_device_mesh("cpu", (RANKS,)))
+        fully_shard(model.layers[0].self_attn, mesh=mesh)
         result = replace_longnet_attention(model)
         assert result.left == ["layers.0.self_attn"] and "fully_shard() was applied" in str(result), result
     dist.destroy_process_group()
@@ -438,29 +471,83 @@ class ModuleTest(unittest.TestCase):
         torch.testing.assert_close(model(x[:1]), torch.cat(wanted, 1))
 
 
+class HostTest(unittest.TestCase):
+    def test_calls_of_functions(self):
+        """How many a forward makes beside those of its projections and of the attention: of a slide of a thousand tiles
+        a GPU waits for the host."""
+        module = LongNetAttention(64, 4, [16, 48], [1, 3])
+        x = torch.zeros(1, LENGTH, 64)
+        q = x.view(1, LENGTH, 4, 16)
+
+        def calls_of(work):
+            count = 0
+
+            def seen(frame, event, argument):
+                nonlocal count
+                count += event in ("call", "c_call")
+
+            work()  # what is kept from the first call on is no work of the later ones
+            sys.setprofile(seen)
+            try:
+                work()
+            finally:
+                sys.setprofile(None)
+            return count
+
+        def projections():
+            module.q_proj(x), module.k_proj(x), module.v_proj(x), module.out_proj(module.inner_attn_ln(x))
+
+        with torch.no_grad():
+            attention = calls_of(lambda: attend(q, q, q, module.config._text))
+            own = calls_of(lambda: module(x, x, x)) - attention - calls_of(projections)
+        self.assertLess(own, 50)
+
+
 class PageTest(unittest.TestCase):
     @unittest.skipUnless(hasattr(torch, "func"), "needs PyTorch 2.0")
     def test_python_of_the_page(self):
-        """doc/slides.md, each block with a new encoder, prints what it says; the last encoder works."""
+        """doc/slides.md, each block with a new encoder, prints what it says; what it puts into encoders works."""
         page = pathlib.Path(os.environ["ANNULUS_SOURCE"], "doc/slides.md").read_text(encoding="utf-8")
         blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
         wanted = re.search(r"^```text\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)[1]
-        names, printed = {}, io.StringIO()
+        names, encoders, printed = {}, {}, io.StringIO()
         with contextlib.redirect_stdout(printed):
             for block in blocks:
                 if "slide_encoder" in block:
-                    model = torch.nn.Module()
-                    model.encoder = encoder(torch.float32)
-                    names["slide_encoder"] = model
+                    names["slide_encoder"] = torch.nn.Module()
+                    names["slide_encoder"].encoder = encoder(torch.float32)
                 exec(block, names)
+                for word in ("with_starts", "keep_mass"):
+                    if word in block:
+                        encoders[word] = names["slide_encoder"].encoder
         modules = "['encoder.layers.0.self_attn', 'encoder.layers.1.self_attn']"
         self.assertEqual(printed.getvalue(), wanted + f"{modules} []\n")
         self.assertEqual(names["out"].shape, (1, 3001, 16, 48))
         x = rows(3, 1, names["starts"][-1], 64, dtype=torch.float32)
-        found = model.encoder(x)
         alone = encoder(torch.float32)
         replace_longnet_attention(alone)
+        found = encoders["with_starts"](x)
         torch.testing.assert_close(found[:, 1200:1950], alone(x[:, 1200:1950]), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(encoders["keep_mass"](x), alone(x), rtol=1e-4, atol=1e-4)
+        layer = names["layer"]
+        self.assertIs(layer, encoders["keep_mass"].layers[-1].self_attn)
+        self.assertEqual((layer.mass.shape, layer.of_class_token.shape), ((4, x.shape[1]),) * 2)
+        self.assertTrue((layer.of_class_token <= layer.mass + 1e-5).all())  # one query's part of all queries'
+        self.assertTrue((layer.of_class_token > 0).any())
+
+
+    def test_from_args_of_other_pages(self):
+        """Each has Prov-GigaPath's five branches."""
+        for page in ("README.md", "doc/python.md"):
+            text = pathlib.Path(os.environ["ANNULUS_SOURCE"], page).read_text(encoding="utf-8")
+            blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+            (block,) = (block for block in blocks if "from_args" in block)
+            names = {"slide_encoder": encoder(torch.float32)}
+            with contextlib.redirect_stdout(io.StringIO()):
+                exec(block, names)
+            wanted = annulus.Config.gigapath()
+            self.assertEqual(names["attention"].config.branches, wanted.branches)
+            self.assertEqual(names["attention"].config.padding, wanted.padding)
 
 
 class KeptTest(unittest.TestCase):

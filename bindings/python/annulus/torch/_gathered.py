@@ -6,7 +6,7 @@ memory and traffic are those of all keys and values on each rank. An annulus.Com
 to.
 """
 
-from typing import Any, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Optional, Sequence, Tuple, Union
 
 import torch
 from torch import Tensor
@@ -44,30 +44,33 @@ class _Gather(torch.autograd.Function):
         return ctx.shards.cut(total, dist.get_rank(ctx.group), axis=-3).to(d_all.dtype), None, None
 
 
-def _agreed_shards(
-    q: Tensor, k: Tensor, v: Tensor, group: Any, shards: Any, text: str, others: Tuple[Any, ...]
-) -> Shards:
-    """The shards of the ranks. Each says what it was given, so that all raise where one has something wrong."""
+def _agreed_shards(tensors: Dict[str, Tensor], group: Any, shards: Any, text: str, others: Tuple[Any, ...]) -> Shards:
+    """The shards of the ranks. Each says what it was given, so that all raise where one has something wrong.
+
+    tensors: q first, and what has as many rows as it: [..., N, heads, D], or lse [..., heads, N].
+    """
     import torch.distributed as dist
 
     word = shards if isinstance(shards, str) else "gather"
     check_word(word)
     given = None if isinstance(shards, str) else shards_of(shards)
-    rows = tuple(tensor.shape[-3] for tensor in (q, k, v))
-    rest = tuple(tuple(tensor.shape[:-3] + tensor.shape[-2:]) for tensor in (q, k, v))
-    dtypes = tuple(str(tensor.dtype) for tensor in (q, k, v))
+    shapes = [(name, [*tensor.shape], -1 if name == "lse" else -3) for name, tensor in tensors.items()]
+    rows = [shape.pop(axis) for _, shape, axis in shapes]
+    rest = tuple((name, *shape) for name, shape, _ in shapes)
+    dtypes = tuple(str(tensor.dtype) for tensor in tensors.values())
     said: list = [None] * dist.get_world_size(group)
     dist.all_gather_object(said, (rows, (rest, dtypes, repr(given), word, text, *others)), group=group)
-    for rank, ((q_rows, *kv_rows), theirs) in enumerate(said):
+    for rank, ((q_rows, *other_rows), theirs) in enumerate(said):
         for one, other in zip(said[0][1], theirs):
             if one != other:
                 raise ArgumentError(f"rank 0 has {one} where rank {rank} has {other}; they must be the same")
-        if kv_rows != [q_rows, q_rows]:
+        if any(count != q_rows for count in other_rows):
+            names = " and ".join([*tensors][1:])
             raise ArgumentError(
-                f"rank {rank} has {q_rows} rows of q and {kv_rows} of k and v; they must be equally many"
+                f"rank {rank} has {q_rows} rows of q and {other_rows} of {names}; they must be equally many"
             )
     lengths = [q_rows for (q_rows, *_), _ in said]
-    found = shards_of_word(word, lengths, text, q.shape[-2]) if given is None else given
+    found = shards_of_word(word, lengths, text, tensors["q"].shape[-2]) if given is None else given
     found._arguments(len(said))  # refuses another number of ranks
     for rank, ((q_rows, *_), _) in enumerate(said):
         if q_rows != found.rows(rank):
@@ -89,7 +92,8 @@ def attend_gathered(
     """(out, lse) of this rank's rows. attend: what computes them on one rank. Collective, and so is its backward."""
     import torch.distributed as dist
 
-    of_ranks = _agreed_shards(q, k, v, group, shards, config, (sequence_starts, sequence_lengths))
+    tensors = {"q": q, "k": k, "v": v}
+    of_ranks = _agreed_shards(tensors, group, shards, config, (sequence_starts, sequence_lengths))
     all_k, all_v = _Gather.apply(k, group, of_ranks), _Gather.apply(v, group, of_ranks)
     outs, lses, row = [], [], 0
     for window in of_ranks.slices(dist.get_rank(group)):
@@ -113,3 +117,35 @@ def attend_gathered(
         lse_dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
         return out, out.sum(-1, dtype=lse_dtype).transpose(-1, -2)
     return torch.cat(outs, -3), torch.cat(lses, -1)
+
+
+def mass_gathered(
+    mass_of: Callable[..., Tensor],
+    q: Tensor,
+    k: Tensor,
+    config: str,
+    lse: Optional[Tensor],
+    group: Any,
+    shards: Union[Shards, Sequence[int], str, None],
+    sequence_starts: Optional[Sequence[int]],
+    sequence_lengths: Optional[Sequence[int]],
+) -> Tensor:
+    """The masses of this rank's keys, over the queries of all. mass_of: what computes them on one rank. Collective."""
+    import torch.distributed as dist
+
+    tensors = {"q": q, "k": k} if lse is None else {"q": q, "k": k, "lse": lse}
+    of_ranks = _agreed_shards(tensors, group, shards, config, (sequence_starts, sequence_lengths))
+    all_k = _Gather.apply(k, group, of_ranks)
+    sum_dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
+    total = q.new_zeros((*q.shape[:-3], q.shape[-2], of_ranks.length), dtype=sum_dtype)
+    row, rank = 0, dist.get_rank(group)
+    for window in of_ranks.slices(rank):
+        count = window.stop - window.start
+        if count:
+            part = None if lse is None else lse.narrow(-1, row, count)
+            total += mass_of(
+                q.narrow(-3, row, count), all_k, config, part, window.start, sequence_starts, sequence_lengths
+            )
+        row += count
+    dist.all_reduce(total, group=group)
+    return of_ranks.cut(total, rank, axis=-1)

@@ -162,13 +162,10 @@ class LongNetAttention(MultiheadDilatedAttention):
             None.
         sequence_starts, sequence_lengths: as MultiheadDilatedAttention's. The published module has neither.
         """
-        for name, argument in (
-            ("incremental_state", incremental_state),
-            ("attn_mask", attn_mask),
-            ("rel_pos", rel_pos),
-        ):
-            if argument is not None:
-                raise UnsupportedError(f"{name} is given; it must be None")
+        if incremental_state is not None or attn_mask is not None or rel_pos is not None:
+            given = {"incremental_state": incremental_state, "attn_mask": attn_mask, "rel_pos": rel_pos}
+            names = " and ".join(name for name, argument in given.items() if argument is not None)
+            raise UnsupportedError(f"{names} is given; it must be None")
         if self.dropout and self.training:
             raise UnsupportedError(
                 f"dropout is {self.dropout} and the module is in training mode; annulus has no dropout of attention "

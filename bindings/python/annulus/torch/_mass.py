@@ -12,8 +12,8 @@ from .._errors import ArgumentError, UnsupportedError
 from .._shards import Shards
 from .._unknown import refuse
 from ..types import Engine, KeyRule, Layout, Padding
-from . import _ranks
-from ._functional import _cast, _check, _exchanged, _rows, _untraced, config_text
+from . import _gathered, _ranks
+from ._functional import _cast, _check, _exchanged, _numbers, _rows, _untraced, check_tensor, config_text
 
 
 @_untraced
@@ -47,8 +47,8 @@ def attention_mass(
     lse: of a call of dilated_attention() with the same q, k, branches, options, query_start and sequences; None: it is
         computed first, by a forward call whose output is not kept.
     query_start: the queries are those of q alone, a part of the N positions.
-    All else as dilated_attention() takes it. With process_group, of tensors on GPUs, the queries are those of all
-    ranks, and each gets the mass of its own keys.
+    All else as dilated_attention() takes it. With process_group the queries are those of all ranks, lse is that of a
+    rank's own, and each gets the mass of its own keys.
 
     Returns float32 (float64 for float64), without a gradient. Of a head it adds up to the number of queries that attend
     to anything, less what zero_keys padding takes; over the heads take mass.mean(-2).
@@ -62,8 +62,6 @@ def attention_mass(
         _check(name, tensor, q)
     if process_group is None and shards is not None:
         raise ArgumentError(f"shards is {shards!r}; it needs process_group, the ranks that hold them")
-    if q.device.type == "cpu" and _ranks.is_group(process_group):
-        raise UnsupportedError("attention_mass() with a process group takes tensors on GPUs; these are on the CPU")
     options = given(
         causal=causal,
         padding=padding,
@@ -74,16 +72,36 @@ def attention_mass(
         workspace_limit=workspace_limit,
     )
     text = config_text(branches, options)
-    ranks = 0 if process_group is None else _ranks.number_of(process_group, shards, q, text)
+    starts, lengths = _numbers("sequence_starts", sequence_starts), _numbers("sequence_lengths", sequence_lengths)
     with torch.no_grad():
-        q, k = (_rows(tensor) for tensor in _cast(q, k))
-        context = _ranks.context_of(text, q.device, ranks)
-        return context.attention_mass(
-            q,
-            k,
-            lse,
-            query_start=query_start,
-            sequence_starts=sequence_starts,
-            sequence_lengths=sequence_lengths,
-            layout="bnhd",
-        )
+        if q.device.type == "cpu" and _ranks.is_group(process_group):
+            if query_start is not None:
+                raise UnsupportedError("query_start with a process group and tensors on the CPU; leave one of them out")
+            if lse is not None:
+                check_tensor("lse", lse)
+            return _gathered.mass_gathered(_mass_of, q, k, text, lse, process_group, shards, starts, lengths)
+        ranks = 0 if process_group is None else _ranks.number_of(process_group, shards, q, text)
+        return _mass_of(q, k, text, lse, query_start, starts, lengths, ranks)
+
+
+def _mass_of(
+    q: Tensor,
+    k: Tensor,
+    config: str,
+    lse: Optional[Tensor],
+    query_start: Optional[int],
+    sequence_starts: Optional[Sequence[int]],
+    sequence_lengths: Optional[Sequence[int]],
+    ranks: int = 0,
+) -> Tensor:
+    q, k = (_rows(tensor) for tensor in _cast(q, k))
+    mass: Tensor = _ranks.context_of(config, q.device, ranks).attention_mass(
+        q,
+        k,
+        lse,
+        query_start=query_start,
+        sequence_starts=sequence_starts,
+        sequence_lengths=sequence_lengths,
+        layout="bnhd",
+    )
+    return mass

@@ -150,10 +150,17 @@ class MultiheadDilatedAttention(nn.Module):
             raise UnsupportedError(
                 "key_padding_mask, attn_mask and need_weights: there are no masks but is_causal, and no weights"
             )
-        key = query if key is None else key
-        value = key if value is None else value
-        for name, rows in (("query", query), ("key", key), ("value", value)):
-            self._check(name, rows, query)
+        # Each tensor once, and mostly there is one: of a short sequence a GPU waits for the host.
+        self._check("query", query, query)
+        if key is None:
+            key = query
+        elif key is not query:
+            self._check("key", key, query)
+        if value is None:
+            value = key
+        elif value is not query and value is not key:
+            self._check("value", value, query)
+        self._check_has_values()
         causal = self.is_causal if is_causal is None else flag("is_causal", is_causal)
         return self._attend(query, key, value, causal, sequence_starts, sequence_lengths), None
 
@@ -165,7 +172,10 @@ class MultiheadDilatedAttention(nn.Module):
                 f"{name} has shape {list(rows.shape)}; it must be [{axes}, {self.embed_dim}], B may be left out, and "
                 f"the same as query's, {list(query.shape)}"
             )
-        if any(parameter.is_meta for parameter in self.parameters()):
+
+    def _check_has_values(self) -> None:
+        weight = getattr(self.q_proj, "weight", None)  # one for all: to ask each takes longer than all else here
+        if isinstance(weight, Tensor) and weight.is_meta:
             raise UnsupportedError(
                 "the module's parameters are on the device meta, where they have no values; to_empty(device=...) and "
                 "load_state_dict() or reset_parameters() give them some"
@@ -173,7 +183,7 @@ class MultiheadDilatedAttention(nn.Module):
 
     def _heads(self, rows: Tensor, heads: int) -> Tensor:
         """[B, N, heads · D] (or [N, B, …]) as [B, N, heads, D], without a copy."""
-        return self._batch_first(rows.unflatten(-1, (heads, self.head_dim)))
+        return self._batch_first(torch.unflatten(rows, -1, (heads, self.head_dim)))
 
     def _batch_first(self, rows: Tensor) -> Tensor:
         """[N, B, heads, D] with its first axes exchanged, and back again, where the module has B second."""
