@@ -43,6 +43,6 @@ fi
 rm -f "$build"/meson-logs/testlog* # an earlier run's results must not be counted
 
 # Compiles what the suites need. A failing test is counted below; it does not keep the others from running.
-echo '== tests under emulation, on two cores some ten minutes'
+echo '== tests under emulation, on two cores ten to twenty minutes'
 ANNULUS_TEST_QUICK=1 meson test -C "$build" --timeout-multiplier 20 --suite unit --suite capi --suite emulated || true
 exec python3 tests/count.py "$build"
