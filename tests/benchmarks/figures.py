@@ -22,14 +22,27 @@ def table(columns, rows):
 
 def section(figure, machine, picture):
     """A figure as lines of Markdown; `picture` is the name of its plot, or None."""
-    yield from (f"## {figure['title']}", "")
-    if "skipped" in figure:
-        yield from (f"Not measured here: {figure['skipped']}.", "")
-        return
-    yield from (figure["text"], "", *table(figure["columns"], figure["rows"]), "")
+    yield from (f"## {figure['title']}", "", figure["text"], "", *table(figure["columns"], figure["rows"]), "")
     if picture:
         yield from (f"![{figure['title']}]({picture})", "")
     yield from (f"{figure['device']}, {machine['date']}:", "", "```sh", *figure["commands"], "```", "")
+
+
+def beginning(report):
+    """What holds for the whole page, and which figures are not in it."""
+    machine = report["machine"]
+    yield from (
+        "# Figures", "",
+        f"Written by `tests/benchmarks/report.py`, measured on {machine['date']} with {machine['build']}. Times are "
+        "medians; FLOPs are 4 D forward and 10 D backward for each (query, key) pair.", "")
+    if not machine["gpus"]:
+        yield from ("There was no GPU: where a text speaks of GPUs, threads of the processor stand for them, and their "
+                    "times say nothing about those of GPUs.", "")
+    missing = [figure for figure in report["figures"] if "skipped" in figure]
+    if missing:
+        yield from ("Not measured on this machine, so not in this page:", "")
+        yield from (f"- {figure['title']}: {figure['skipped']}." for figure in missing)
+        yield ""
 
 
 def draw(figure, path):
@@ -71,17 +84,12 @@ def draw(figure, path):
 
 def write_page(report, directory):
     """directory/figures.md, and a figures_NAME.svg for each figure that has a plot."""
-    machine = report["machine"]
-    lines = [
-        "# Figures",
-        "",
-        f"Written by `tests/benchmarks/report.py`, measured on {machine['date']} with {machine['build']}. Times are "
-        "medians; FLOPs are 4 D forward and 10 D backward for each (query, key) pair.",
-        "",
-    ]
+    lines = list(beginning(report))
     for figure in report["figures"]:
+        if "skipped" in figure:
+            continue
         picture = f"figures_{figure['key']}.svg" if figure.get("plot") else None
         if picture:
             draw(figure, directory / picture)
-        lines += section(figure, machine, picture)
+        lines += section(figure, report["machine"], picture)
     (directory / "figures.md").write_text("\n".join(lines).rstrip("\n") + "\n", encoding="utf-8")

@@ -30,7 +30,9 @@ TABLE = {
     "rows": [[512, "failed"]], "plot": None, **MEASURED,
 }
 SKIPPED = {"key": "skipped", "title": "Not here", "skipped": "it needs two GPUs"}
-REPORT = {"machine": {"date": "2001-02-03", "build": "annulus 0.1.0"}, "figures": [LINES, BARS, TABLE, SKIPPED]}
+REPORT = {
+    "machine": {"date": "2001-02-03", "build": "annulus 0.1.0", "gpus": 1}, "figures": [LINES, BARS, TABLE, SKIPPED],
+}
 
 
 def texts(path):
@@ -51,9 +53,16 @@ class FiguresTest(unittest.TestCase):
         self.assertIn("|---:|---|", lines)
         self.assertFalse([line for line in lines if line.startswith("!")])
 
-    def test_section_of_what_was_not_measured(self):
-        self.assertEqual(list(figures.section(SKIPPED, REPORT["machine"], None)),
-                         ["## Not here", "", "Not measured here: it needs two GPUs.", ""])
+    def test_the_page_says_at_once_what_is_not_in_it(self):
+        self.assertEqual(list(figures.beginning(REPORT))[-4:], [
+            "Not measured on this machine, so not in this page:", "", "- Not here: it needs two GPUs.", ""])
+        complete = {**REPORT, "figures": [LINES]}
+        self.assertNotIn("not in this page", "\n".join(figures.beginning(complete)))
+
+    def test_a_page_from_a_cpu_says_so(self):
+        for gpus in (0, 1):
+            beginning = "\n".join(figures.beginning({**REPORT, "machine": {**REPORT["machine"], "gpus": gpus}}))
+            self.assertEqual("There was no GPU" in beginning, gpus == 0)
 
     @unittest.skipUnless(importlib.util.find_spec("matplotlib"), "there is no matplotlib")
     def test_page(self):
@@ -66,7 +75,7 @@ class FiguresTest(unittest.TestCase):
                              ["figures.md", "figures_bars.svg", "figures_lines.svg"])
             page = (out / "figures.md").read_text(encoding="utf-8")
             headings = [line for line in page.splitlines() if line.startswith("#")]
-            self.assertEqual(headings, ["# Figures", "## By length", "## By pattern", "## A table", "## Not here"])
+            self.assertEqual(headings, ["# Figures", "## By length", "## By pattern", "## A table"])
             of_lines, of_bars = texts(out / "figures_lines.svg"), texts(out / "figures_bars.svg")
             for text in ("tokens", "512", "4,096", "ours", "theirs", "milliseconds"):
                 self.assertIn(text, of_lines)

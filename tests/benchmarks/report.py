@@ -103,8 +103,8 @@ class Machine:
         return ["--heads", 2, "--head-dim", dim]
 
 
-def figure(title, text, columns, rows, **plot):
-    return {"title": title, "text": text, "columns": columns, "rows": rows, "plot": plot or None}
+def figure(text, columns, rows, **plot):
+    return {"text": text, "columns": columns, "rows": rows, "plot": plot or None}
 
 
 def milliseconds(row, name="seconds"):
@@ -124,7 +124,6 @@ def hilbert(machine):
         times = [milliseconds(each[name]) for name in ("forward", "backward") for each in (linear, curve)]
         rows.append([tokens, *times, times[1] / times[0], times[3] / times[2]])
     return figure(
-        "The Hilbert order beside the linear one",
         "One branch of segments of 8192 and dilation 4, in milliseconds.",
         ["tokens", "forward, linear", "forward, Hilbert", "backward, linear", "backward, Hilbert", "ratio, forward",
          "ratio, backward"],
@@ -147,7 +146,6 @@ def several_ranks(machine):
                      forward["row_efficiency"], backward["row_efficiency"]])
         count *= 2
     return figure(
-        "Over several ranks",
         f"One sequence of {tokens:,} tokens, LongNet's six branches 2048:1 to 65536:32, over GPUs of this machine "
         "(where there are none: threads), in milliseconds of calls in a row. Efficiency is the rate of a rank over "
         "that of one alone, in the same run.",
@@ -163,7 +161,6 @@ def memory(machine):
         mib = [cost[name] / 2 ** 20 for name in ("tensor_bytes", "forward_workspace_bytes", "backward_workspace_bytes")]
         rows.append([tokens, *mib, 4 * heads * tokens ** 2 / 2 ** 20])
     return figure(
-        "Memory by length",
         "LongNet's six branches, 16 heads of 64, in MiB: Q, K, V, O and LSE; what a call needs besides; and what a "
         "matrix of all scores would take in float32.",
         ["tokens", "tensors", "workspace, forward", "workspace, backward", "all scores"],
@@ -184,7 +181,6 @@ def sgemm(machine):
                     line += [row["flops_per_second"] / 1e9, share]
                 rows.append(line)
     return figure(
-        "The CPU engine beside sgemm",
         "float32, 4 heads: GFLOP/s, and the share of what OpenBLAS's sgemm reaches on as many threads, in turns.",
         ["branch", "tokens", "forward, GFLOP/s", "forward, of sgemm", "backward, GFLOP/s", "backward, of sgemm"],
         rows, x=0, series=[3, 5], label="share of sgemm")
@@ -224,7 +220,6 @@ def published_order(machine):
         plain, curve = theirs.get(tokens, (None, None))
         rows.append([tokens, *times, times[1] / times[0], plain, curve, ratio(curve, plain)])
     return figure(
-        "Published table: plain and Hilbert order on two GPUs",
         f"Branches 2048:1 and 4096:2, forward, float32, milliseconds. {ABOUT_THEIRS} Here also the ratio of the two "
         f"orders. {OUR_CHOICE}",
         ["tokens", "plain", "Hilbert", "Hilbert / plain", "theirs, plain", "theirs, Hilbert",
@@ -240,7 +235,6 @@ def published_memory(machine):
         each = [cost[f"{name}_memory_bytes"] / tokens / 1000 for name in ("forward", "backward")]
         rows.append([tokens, *each, theirs.get(tokens, "failed" if tokens == 8192 else None)])
     return figure(
-        "Published table: memory of a token",
         f"KB, tensors and workspace of branches 2048:1 and 4096:2, float32. {ABOUT_THEIRS} {OUR_CHOICE}",
         ["tokens", "forward", "backward", "theirs"], rows)
 
@@ -254,7 +248,6 @@ def published_segments(machine):
             row.append(cost["forward_memory_bytes"] / 1e6)
         row += [48.0, 152.0] if row[0] == 8192 else [None, None]
     return figure(
-        "Published table: segments of 2048, 4096 and 8192",
         f"Dilations 1, 2 and 4, forward, float32, milliseconds; MB of memory of each. {ABOUT_THEIRS} {OUR_CHOICE}",
         [*OURS_AND_THEIRS, "MB, one", "MB, two", "theirs, MB, one", "theirs, MB, two"],
         rows, x=0, series=[1, 2, 4, 5], label="milliseconds")
@@ -268,7 +261,6 @@ def published_lengths(machine):
     for row in rows:
         row += [machine.plan(row[0], *words, "--ranks", 2)["forward_memory_bytes"] / 1e6, their_memory.get(row[0])]
     return figure(
-        "Published table: width 768, segments of 2048 and 4096",
         f"12 heads, dilations 1 and 2, forward, float32, milliseconds; MB of memory of each of two. {ABOUT_THEIRS}",
         [*OURS_AND_THEIRS, "MB, two", "theirs, MB"], rows, x=0, series=[1, 2, 4, 5], label="milliseconds")
 
@@ -333,7 +325,6 @@ def by_length(machine):
                 line.append(of_case.flops[name] / rate * 1e3 if rate else None)
         rows.append(line)
     return figure(
-        "By length, beside other ways",
         "LongNet's six branches 2048:1 to 65536:32, and attention of all pairs, in milliseconds: bfloat16, 16 heads of "
         "128.",
         ["tokens", *both_passes(names)], rows, x=0, series=[1, 2, 3, 4], label="milliseconds, forward")
@@ -347,7 +338,6 @@ def by_head_dim(machine):
         case = measured.peers.Case("2048:1", ((2048, 1),), 65536, 1024 // dim, dim)
         rows.append([f"D = {dim}", *tflops(measured.rates(case, contenders[:1], contenders[1:]), contenders)])
     return figure(
-        "By head dimension, beside other kernels",
         "Dense segments of 2048 in 65,536 tokens, bfloat16, as many heads as make 1024 features: TFLOP/s.",
         ["head dimension", *both_passes(names)], rows, x=0, series=[1, 2, 3, 4, 5, 6], label="TFLOP/s")
 
@@ -361,7 +351,6 @@ def by_pattern(machine):
         rates = measured.rates(case, ["fused", "gemm"], ["dense", "longnet"])
         rows.append([case.name, *tflops(rates, ["fused", "gemm", "dense", "longnet"])])
     return figure(
-        "By pattern, beside other ways",
         "bfloat16, TFLOP/s: the engines; cuDNN's attention over dense segments of the same head dimension (2048 long, "
         "but for dense cases); and LongNet's published procedure over cuDNN.",
         ["branches", *both_passes(["fused", "gemm", "cuDNN", "LongNet's way"])],
@@ -369,24 +358,25 @@ def by_pattern(machine):
 
 
 FIGURES = {
-    "length": by_length,
-    "head_dim": by_head_dim,
-    "pattern": by_pattern,
-    "ranks": several_ranks,
-    "memory": memory,
-    "hilbert": hilbert,
-    "sgemm": sgemm,
-    "published_order": published_order,
-    "published_memory": published_memory,
-    "published_segments": published_segments,
-    "published_lengths": published_lengths,
+    "length": ("By length, beside other ways", by_length),
+    "head_dim": ("By head dimension, beside other kernels", by_head_dim),
+    "pattern": ("By pattern, beside other ways", by_pattern),
+    "ranks": ("Over several ranks", several_ranks),
+    "memory": ("Memory by length", memory),
+    "hilbert": ("The Hilbert order beside the linear one", hilbert),
+    "sgemm": ("The CPU engine beside sgemm", sgemm),
+    "published_order": ("Published table: plain and Hilbert order on two GPUs", published_order),
+    "published_memory": ("Published table: memory of a token", published_memory),
+    "published_segments": ("Published table: segments of 2048, 4096 and 8192", published_segments),
+    "published_lengths": ("Published table: width 768, segments of 2048 and 4096", published_lengths),
 }
 
 
 def measure(machine, written):
     """Measures all figures; `written` has at any time those that are done."""
-    report = {"machine": {"date": datetime.date.today().isoformat(), "build": machine.build}, "figures": []}
-    for key, make in FIGURES.items():
+    about = {"date": datetime.date.today().isoformat(), "build": machine.build, "gpus": machine.gpus}
+    report = {"machine": about, "figures": []}
+    for key, (title, make) in FIGURES.items():
         print(f"{datetime.datetime.now():%H:%M:%S} {key}", file=sys.stderr, flush=True)
         machine.begin()
         try:
@@ -395,8 +385,8 @@ def measure(machine, written):
             if not isinstance(error, Skipped):
                 traceback.print_exc()
             print(f"  not measured: {error}", file=sys.stderr, flush=True)
-            made = {"title": key.replace("_", " ").capitalize(), "skipped": str(error)}
-        report["figures"].append({"key": key, **made})
+            made = {"skipped": str(error)}
+        report["figures"].append({"key": key, "title": title, **made})
         written.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     return report
 

@@ -108,6 +108,19 @@ class BenchTest(ProgramTest):
                 self.assert_refused(run("bench", *options))
 
 
+    def test_a_case_of_your_own_is_complete(self):
+        for options, missing in ((["--branch", "64:1"], "--tokens"), (["--tokens", 9, "--branch", "64:1"], "--heads"),
+                                 (["--tokens", 9, "--heads", 2, "--branch", "64:1"], "--head-dim"),
+                                 (["--tokens", 9, "--heads", 2, "--head-dim", 8], "--branch"),
+                                 (["--causal"], "--tokens"), (["--batch", 4], "--tokens"), (["--scale", 1], "--tokens"),
+                                 (["--kv-heads", 2], "--tokens"), (["--key-rule", "once"], "--tokens"),
+                                 (["--sequences", "5:1:2", "--branch", "64:1"], "--heads")):
+            with self.subTest(options):
+                result = run("bench", *options)
+                self.assert_refused(result)
+                self.assertIn(missing, result.stderr)
+
+
 class InfoTest(ProgramTest):
     def test_info(self):
         info = run_json("info")

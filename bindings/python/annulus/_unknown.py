@@ -40,6 +40,13 @@ _ELSEWHERE: Mapping[str, str] = {
     **dict.fromkeys(("tensor_layout", "qkv_format", "input_layout"), "use layout='bnhd' or 'bhnd'"),
     **dict.fromkeys(("op", "backend"), "use engine="),
     **dict.fromkeys(
+        ("kernel_size", "stride", "dilation"),
+        "there are no windows that slide along; branches=[(w, r)] keeps every r-th of each segment of w positions",
+    ),
+    **dict.fromkeys(
+        ("additional_keys", "additional_values"), "call it for these keys, too, and use annulus.merge() on both results"
+    ),
+    **dict.fromkeys(
         ("segment_length", "segment_lengths", "dilated_ratio", "dilation_rates", "dilations"),
         "use branches=, a list of (segment length, dilation)",
     ),

@@ -123,7 +123,20 @@ void bench_cases(const BenchOptions &options, const std::vector<BenchCase> &case
 }
 
 bool is_custom(const BenchOptions &options) {
-    return options.problem.tokens || options.problem.heads || options.problem.head_dim || !options.pattern.empty();
+    return options.problem.given() || options.pattern.given();
+}
+
+// Of a case of the user's own there must be all, so that none of it is ignored for the set of cases.
+void check_complete(const BenchOptions &options) {
+    if (!is_custom(options) && options.sequences.empty())
+        return;
+    const std::string reason = " must be given, at least 1, for a case of your own";
+    if (options.sequences.empty() && !options.problem.tokens)
+        throw bad_input("--tokens" + reason);
+    if (!options.problem.heads)
+        throw bad_input("--heads" + reason);
+    if (!options.problem.head_dim)
+        throw bad_input("--head-dim" + reason);
 }
 
 bool on_cpu(const BenchOptions &options) {
@@ -200,6 +213,7 @@ void bench(const BenchOptions &options) {
         if (options.problem.tokens || options.problem.batch != 1)
             throw bad_input("--sequences says how many tokens there are: --tokens and --batch cannot be given with it");
     }
+    check_complete(options);
     const std::unique_ptr<Ranks> ranks = make_ranks(options.ranks, options.execution);
     ranks->in_each_process([&] {
         if (ranks->count() > 1 && options.scaling)

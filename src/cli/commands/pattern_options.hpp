@@ -24,6 +24,10 @@ struct PatternOptions {
 
     void add_to(CLI::App &command);
     bool empty() const { return presets.empty() && branches.empty(); }
+    // Whether the user gave any of these options.
+    bool given() const {
+        return !empty() || head_groups || causal || !padding.empty() || !key_rule.empty() || scale.has_value();
+    }
     // The pattern for problems of `heads` query heads.
     Config config(std::int32_t heads) const;
     // Configs of one branch each, which give queries the same keys of it, but for padding and how often they count.

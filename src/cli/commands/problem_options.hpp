@@ -20,6 +20,8 @@ struct ProblemOptions {
     std::string dtype; // empty: float32
 
     void add_to(CLI::App &command, bool required);
+    // Whether the user gave a size.
+    bool given() const { return tokens || heads || kv_heads || head_dim || batch != 1; }
     // All tokens, as queries and as keys.
     annulus_problem problem() const;
 };

@@ -31,6 +31,9 @@ FOREIGN = [
     ("enable_gqa", True, "fewer heads"),
     ("return_attn_probs", True, "return_lse=True"),
     ("segment_lengths", [16], "branches="),
+    ("kernel_size", 7, r"branches=\[\(w, r\)\]"),
+    ("dilation", 2, r"branches=\[\(w, r\)\]"),
+    ("additional_keys", None, r"annulus\.merge\(\)"),
 ]
 
 

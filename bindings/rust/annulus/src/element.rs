@@ -103,7 +103,7 @@ sixteen_bits! {
     /// Slices of the crate `half`'s `bf16` are used in place, by its own safe cast to bits:
     ///
     /// ```text
-    /// use half::{bf16, slice::HalfBitsSliceExt};
+    /// use half::{bf16, slice::HalfFloatSliceExt};
     /// let numbers: Vec<bf16> = load();
     /// let q = TensorRef::new(Bf16::slice_from_bits(numbers.reinterpret_cast()), &[1, n, h, d])?;
     /// ```

@@ -107,6 +107,13 @@ impl<'a, T: Element> TensorRef<'a, T> {
     /// let q = annulus::TensorRef::new(&numbers, &[2, 100, 4, 16])?;
     /// # Ok(()) }
     /// ```
+    ///
+    /// An array of the crate `ndarray` in its standard layout is a slice and a shape:
+    ///
+    /// ```text
+    /// let x: ndarray::Array4<f32> = load();
+    /// let q = TensorRef::new(x.as_slice().expect("standard layout"), x.shape())?;
+    /// ```
     pub fn new(data: &'a [T], shape: &[usize]) -> Result<Self> {
         Self::with_strides(data, shape, &row_major(shape))
     }
