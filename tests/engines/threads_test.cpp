@@ -14,10 +14,17 @@
 namespace annulus::test {
 namespace {
 
+// Of which backward has several chunks of keys at a time.
+Problem threaded_problem(annulus_dtype dtype) {
+    Problem problem = mixed_problem(dtype);
+    problem.branches.push_back({.segment = 300});
+    return problem;
+}
+
 class EveryDtype : public testing::TestWithParam<annulus_dtype> {};
 
 TEST_P(EveryDtype, ThreadsDoNotChangeBits) {
-    Problem problem = mixed_problem(GetParam());
+    Problem problem = threaded_problem(GetParam());
     for (const bool causal : {false, true})
         for (const bool keys_once : {false, true}) {
             problem.causal = causal;
@@ -31,7 +38,7 @@ TEST_P(EveryDtype, ThreadsDoNotChangeBits) {
 
 // Gradients that are read and written, of another dtype than the inputs where that can be.
 TEST_P(EveryDtype, ThreadsDoNotChangeBitsOfWhatIsAdded) {
-    Problem problem = mixed_problem(GetParam());
+    Problem problem = threaded_problem(GetParam());
     problem.gradients.fill({.is_float32 = bytes_of(problem.dtype) == 2, .adds = true});
     Inputs inputs = random_inputs(problem, 5);
     inputs.d_q = inputs.d_out;
