@@ -19,7 +19,7 @@
 namespace annulus::test {
 namespace {
 
-constexpr std::uint64_t usual_seed = 20260701;
+constexpr std::uint64_t usual_seed = 20260760;
 
 class Extremes {
   public:

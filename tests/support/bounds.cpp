@@ -212,14 +212,18 @@ class Formula {
         // Where LSE is larger, gradients are not found from it: they are exact or NaN.
         const Real logarithm = std::min(std::fabs(lse.exact), numbers_.greatest_lse);
         is_row_number &= std::fabs(lse.exact) + lse.error < numbers_.greatest_lse && delta.terms < numbers_.range;
-        const bool is_free_row = sees_infinity_ || is_infinite_among(d_out, p_.dim) || std::isinf(d_lse);
+        bool is_free_row = sees_infinity_ || is_infinite_among(d_out, p_.dim) || std::isinf(d_lse);
+        for (const Score &score : scores_) // which reaches all of them by delta
+            is_free_row |= is_infinite_among(&in_.v[score.key], p_.dim);
+        for (std::int32_t d = 0; d < p_.dim; ++d)
+            is_free_row |= bounds_.out[row + d].is_free;
         for (const Score &score : scores_) {
             const double *const k = &in_.k[score.key], *const v = &in_.v[score.key];
             const Real exponent_error = score.error + error_ + numbers_.sum * (2 + logarithm / 4);
             const Real weight = score.weight;
             const Real weight_error =
                 std::exp(score.exponent + exponent_error) - weight + numbers_.weight * weight + numbers_.least;
-            const bool is_free = is_free_row || is_infinite_among(v, p_.dim) || is_nothing(weight);
+            const bool is_free = is_free_row || is_nothing(weight);
             const Sum d_weight = dot(d_out, v, p_.dim);
             const Real change = d_weight.value - delta.value + d_lse;
             const Real change_error = numbers_.sum * (d_weight.terms + delta.terms + std::fabs(d_lse)) + delta_error;
