@@ -14,17 +14,10 @@
 namespace annulus::test {
 namespace {
 
-// Of which backward has several chunks of keys at a time.
-Problem threaded_problem(annulus_dtype dtype) {
-    Problem problem = mixed_problem(dtype);
-    problem.branches.push_back({.segment = 300});
-    return problem;
-}
-
 class EveryDtype : public testing::TestWithParam<annulus_dtype> {};
 
 TEST_P(EveryDtype, ThreadsDoNotChangeBits) {
-    Problem problem = threaded_problem(GetParam());
+    Problem problem = mixed_problem(GetParam());
     for (const bool causal : {false, true})
         for (const bool keys_once : {false, true}) {
             problem.causal = causal;
@@ -38,7 +31,7 @@ TEST_P(EveryDtype, ThreadsDoNotChangeBits) {
 
 // Gradients that are read and written, of another dtype than the inputs where that can be.
 TEST_P(EveryDtype, ThreadsDoNotChangeBitsOfWhatIsAdded) {
-    Problem problem = threaded_problem(GetParam());
+    Problem problem = mixed_problem(GetParam());
     problem.gradients.fill({.is_float32 = bytes_of(problem.dtype) == 2, .adds = true});
     Inputs inputs = random_inputs(problem, 5);
     inputs.d_q = inputs.d_out;
@@ -67,6 +60,16 @@ TEST_P(EveryDtype, ThreadsDoNotChangeBitsOfMerges) {
             alone = merged;
         expect_identical(merged, alone);
     }
+}
+
+// So many keys of a class that backward splits them: threads then share queries, one after the other.
+TEST(Threads, DoNotChangeBitsOfLongClasses) {
+    const Problem problem = {
+        .length = 2100, .heads = 1, .dim = 8, .branches = {{}}, .causal = true, .dtype = ANNULUS_FLOAT32};
+    const Inputs inputs = random_inputs(problem, 9);
+    const Results alone = run(problem, inputs, {.threads = 1});
+    for (const int threads : {2, 4})
+        expect_identical(run(problem, inputs, {.threads = threads}), alone);
 }
 
 // Contexts of several threads, each with threads of its own, again and again.
