@@ -187,9 +187,10 @@ void Board::await(int rank, std::uint32_t count, const Check &check) const {
             return;
         if (i < spins)
             continue;
+        check(rank);
+        // Who has left by now may have done its part before.
         if (place.has_left.load(std::memory_order_acquire) != 0 && place.count.load(std::memory_order_acquire) == seen)
             throw Error(ANNULUS_ERROR_COMM, "rank %d has left the communicator", rank);
-        check(rank);
         syscall(SYS_futex, &place.count, FUTEX_WAIT, seen, &nap, nullptr, 0);
     }
 }

@@ -14,6 +14,16 @@ bool quick() {
     return std::getenv("ANNULUS_TEST_QUICK") != nullptr;
 }
 
+std::uint64_t sweep_seed(std::uint64_t usual) {
+    const char *const text = std::getenv("ANNULUS_TEST_SEED");
+    return text ? std::strtoull(text, nullptr, 10) : usual;
+}
+
+int sweep_size(int usual) {
+    const char *const text = std::getenv("ANNULUS_TEST_PROBLEMS");
+    return text ? std::atoi(text) : usual;
+}
+
 std::vector<NamedProblem> nested_problems() {
     const BranchSpec near = {.segment = 64}, middle = {.segment = 256, .dilation = 2},
                      far = {.segment = 1024, .dilation = 4};

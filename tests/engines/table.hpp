@@ -47,4 +47,9 @@ constexpr double small_work = 2e7;
 // Whether the environment (ANNULUS_TEST_QUICK) asks for the fast part only, as a run under sanitizers does.
 bool quick();
 
+// Of a sweep of random problems, of which each has the next seed: the first seed, and how many there are. Those of
+// ANNULUS_TEST_SEED and ANNULUS_TEST_PROBLEMS where they are set.
+std::uint64_t sweep_seed(std::uint64_t usual);
+int sweep_size(int usual);
+
 } // namespace annulus::test

@@ -62,6 +62,16 @@ TEST_P(EveryDtype, ThreadsDoNotChangeBitsOfMerges) {
     }
 }
 
+// So many keys of a class that backward splits them: threads then share queries, one after the other.
+TEST(Threads, DoNotChangeBitsOfLongClasses) {
+    const Problem problem = {
+        .length = 2100, .heads = 1, .dim = 8, .branches = {{}}, .causal = true, .dtype = ANNULUS_FLOAT32};
+    const Inputs inputs = random_inputs(problem, 9);
+    const Results alone = run(problem, inputs, {.threads = 1});
+    for (const int threads : {2, 4})
+        expect_identical(run(problem, inputs, {.threads = threads}), alone);
+}
+
 // Contexts of several threads, each with threads of its own, again and again.
 TEST_P(EveryDtype, ContextsSideBySideGiveTheSameBits) {
     constexpr int users = 3, calls = 3;

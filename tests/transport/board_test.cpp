@@ -206,6 +206,32 @@ TEST(Board, ARankThatLeavesIsNamedAtOnce) {
     EXPECT_EQ(statuses, std::vector<int>(ranks, 0));
 }
 
+// Between the looks at its count and at whether it has left, a rank does both.
+TEST(Board, ARankThatLeavesAfterItsPartIsHeard) {
+    constexpr int ranks = 2;
+    const SharedTable table;
+    std::unique_ptr<Board> boards[ranks];
+    std::thread other([&] { boards[1] = Board::make(1, ranks, 0, table.gather_of(1, ranks)); });
+    boards[0] = Board::make(0, ranks, 0, table.gather_of(0, ranks));
+    other.join();
+    ASSERT_TRUE(boards[0] && boards[1]);
+    const auto speak_and_leave = [&](int) {
+        if (!boards[1])
+            return;
+        const int word = 11;
+        int heard[ranks] = {};
+        boards[1]->all_gather(&word, heard, sizeof word, within(Transport::Seconds(60)));
+        EXPECT_EQ(heard[0], 10);
+        boards[1].reset();
+    };
+    const int word = 10;
+    int heard[ranks] = {};
+    boards[0]->all_gather(&word, heard, sizeof word, speak_and_leave);
+    EXPECT_EQ(heard[0], 10);
+    EXPECT_EQ(heard[1], 11);
+    EXPECT_EQ(expect_failure(*boards[0], "rank 1 has left"), 0);
+}
+
 // As on several hosts: then nobody has a board.
 TEST(Board, NobodyHasOneWhereOneRankCannotReachIt) {
     constexpr int ranks = 3;

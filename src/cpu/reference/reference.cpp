@@ -237,6 +237,15 @@ template <class T> double dot(const T *a, const T *b, std::int32_t length) {
     return sum;
 }
 
+// Q . K, NaN where a sum of finite numbers leaves the range: a partial one may, and the whole not.
+template <class T> double product(const T *q, const T *k, std::int32_t length) {
+    const double sum = dot(q, k, length);
+    const auto is_infinite = [](T x) { return std::isinf(to_double(x)); };
+    const bool is_partial =
+        std::isinf(sum) && std::none_of(q, q + length, is_infinite) && std::none_of(k, k + length, is_infinite);
+    return is_partial ? std::numeric_limits<double>::quiet_NaN() : sum;
+}
+
 template <class T> void add(double *sum, double factor, const T *a, std::int32_t length) {
     for (std::int32_t d = 0; d < length; ++d)
         sum[d] += factor * to_double(a[d]);
@@ -304,7 +313,7 @@ template <class T> class Reference {
         double largest = zero_keys > 0 ? 0 : -std::numeric_limits<double>::infinity();
         for (std::int64_t m = keys.start; m < keys.end(); ++m)
             if (const int multiplicity = definition_.multiplicity(n, m, h)) {
-                const double score = scale_ * dot(row<T>(q, b, i, h), key_row(k, b, m, h), problem_.head_dim);
+                const double score = scale_ * product(row<T>(q, b, i, h), key_row(k, b, m, h), problem_.head_dim);
                 *end++ = {m, static_cast<double>(multiplicity), score, 0};
                 largest = std::max(largest, score);
             }

@@ -40,7 +40,8 @@ template <class V, int rows, int vectors, class T> void multiply_tile(const Tile
         T *c = x.c + static_cast<std::int64_t>(i + r) * x.n + j;
 #pragma GCC unroll 4
         for (int v = 0; v < vectors; ++v)
-            store(c + v * width, x.adds ? load<V>(c + v * width) + sum[r][v] : x.factor * sum[r][v]);
+            store(c + v * width, x.adds ? load<V>(c + v * width) + sum[r][v]
+                                        : x.factor * sum[r][v] + (sum[r][v] - sum[r][v])); // of an infinity NaN
     }
 }
 

@@ -17,7 +17,9 @@ namespace annulus {
 inline constexpr int group_columns = 32;
 
 // Row-major C[m, n] = factor * A B, or with `adds` C + A B; n is a multiple of 8. Element (i, k) of A is
-// a[i * a_row + k * a_column]; B is [k, n] and C is [m, n], both packed.
+// a[i * a_row + k * a_column]; B is [k, n] and C is [m, n], both packed. Without `adds` an element whose sum has become
+// infinite is NaN: a partial sum may have, where the whole is finite, and a score of -infinity would pass for a key
+// that is not seen.
 template <class T> struct TileProduct {
     int m, n, k;
     const T *a;

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which of several engines a call gets, and what workspace is announced for calls that any of them may get. The engines
+// stand in for those of a GPU: the program has this file in the place of the library's that loads the plugin.
+#include "call/call_memory.hpp"
+#include "call/prepared_calls.hpp"
+#include "core/error.hpp"
+#include "engine/cuda_plugin.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace annulus {
+
+namespace {
+
+// Takes tensors whose rows begin at multiples of `alignment` bytes, and computes nothing.
+template <std::size_t bytes, std::int64_t alignment> class IdleCall final : public PreparedCall {
+  public:
+    std::size_t workspace_bytes() const override { return bytes; }
+    std::int64_t row_alignment() const override { return alignment; }
+    const char *tensor_refusal(const CallTensors &t) const override {
+        return reinterpret_cast<std::uintptr_t>(t.q.data) % alignment == 0 ? nullptr : "its rows are not aligned";
+    }
+    void run(const CallTensors &, const PartialResults &, void *, void *) override {}
+};
+
+template <std::size_t bytes, std::int64_t alignment>
+Preparation prepare_idle(const Plan &plan, annulus_pass, CallPart, Device &, const Limits &) {
+    if (plan.problem().head_dim > 64 && alignment > 1)
+        return {nullptr, "its heads are too wide"};
+    return {std::make_unique<IdleCall<bytes, alignment>>(), nullptr};
+}
+
+// As on a GPU: the faster one asks more of its tensors.
+constexpr std::size_t fused_bytes = 1000, mma_bytes = 70'000, gemm_bytes = 5000;
+const Engine fused{ANNULUS_ENGINE_FUSED, ANNULUS_DEVICE_CUDA, true, &prepare_idle<fused_bytes, 16>, nullptr};
+const Engine mma{ANNULUS_ENGINE_MMA, ANNULUS_DEVICE_CUDA, true, &prepare_idle<mma_bytes, 4>, nullptr};
+const Engine gemm{ANNULUS_ENGINE_GEMM, ANNULUS_DEVICE_CUDA, true, &prepare_idle<gemm_bytes, 1>, nullptr};
+const Engine *const engines[] = {&fused, &mma, &gemm};
+
+const CudaPlugin &plugin() {
+    static const CudaPlugin table = [] {
+        CudaPlugin offered{};
+        offered.engines = engines;
+        return offered;
+    }();
+    return table;
+}
+
+} // namespace
+
+const CudaPlugin *find_cuda_plugin() {
+    return &plugin();
+}
+const CudaPlugin &cuda_plugin(const char *) {
+    return plugin();
+}
+
+namespace test {
+namespace {
+
+class EngineChoice : public testing::Test {
+  protected:
+    CallSetting setting(annulus_engine engine = ANNULUS_ENGINE_AUTO, std::uint64_t limit = 0) const {
+        return {ANNULUS_DEVICE_CUDA, *device_, engine, {.workspace_limit = limit}, 0, 0};
+    }
+    annulus_engine chosen(std::uintptr_t address, const CallSetting &setting) {
+        CallTensors tensors{};
+        tensors.q.data = reinterpret_cast<void *>(address);
+        return calls_.choose(ANNULUS_PASS_FORWARD, &tensors, setting).engine.id;
+    }
+    std::size_t announced(std::int64_t row_alignment, const CallSetting &setting) {
+        return calls_.most_workspace(ANNULUS_PASS_FORWARD, row_alignment, setting);
+    }
+
+    static WholeCalls make_calls(std::int32_t head_dim) {
+        Pattern pattern;
+        pattern.branches = {{.segment_length = 16}};
+        return WholeCalls(pattern, CallProblem{{ANNULUS_FLOAT32, 1, 50, 2, 2, head_dim, {0, 50}, {0, 50}}, {}});
+    }
+
+    const std::unique_ptr<Device> device_ = make_device(ANNULUS_DEVICE_CPU, 0);
+    WholeCalls calls_ = make_calls(64);
+};
+
+TEST_F(EngineChoice, IsTheFirstThatTakesTheTensors) {
+    EXPECT_EQ(chosen(32, setting()), ANNULUS_ENGINE_FUSED);
+    EXPECT_EQ(chosen(36, setting()), ANNULUS_ENGINE_MMA);
+    EXPECT_EQ(chosen(38, setting()), ANNULUS_ENGINE_GEMM);
+    EXPECT_EQ(chosen(32, setting(ANNULUS_ENGINE_GEMM)), ANNULUS_ENGINE_GEMM);
+}
+
+TEST_F(EngineChoice, TellsWhyAnEngineIsRefused) {
+    try {
+        chosen(36, setting(ANNULUS_ENGINE_FUSED));
+        FAIL() << "it was not refused";
+    } catch (const Error &error) {
+        EXPECT_EQ(error.status(), ANNULUS_ERROR_UNSUPPORTED);
+        EXPECT_STREQ(error.what(), "engine fused cannot do this: its rows are not aligned");
+    }
+}
+
+TEST_F(EngineChoice, IsTheFirstWithinTheLimit) {
+    EXPECT_EQ(chosen(36, setting(ANNULUS_ENGINE_AUTO, mma_bytes)), ANNULUS_ENGINE_MMA);
+    EXPECT_EQ(chosen(36, setting(ANNULUS_ENGINE_AUTO, mma_bytes - 1)), ANNULUS_ENGINE_GEMM);
+    EXPECT_EQ(chosen(32, setting(ANNULUS_ENGINE_AUTO, fused_bytes - 1)), ANNULUS_ENGINE_GEMM); // none is within it
+}
+
+// Whatever of an alignment the tensors have: a call with them fits what was announced.
+TEST_F(EngineChoice, WorkspaceIsEnoughForEachEngineThatMayCompute) {
+    EXPECT_EQ(announced(16, setting()), fused_bytes);
+    EXPECT_EQ(announced(32, setting()), fused_bytes);
+    EXPECT_EQ(announced(8, setting()), mma_bytes);
+    EXPECT_EQ(announced(4, setting()), mma_bytes);
+    EXPECT_EQ(announced(2, setting()), mma_bytes);
+    EXPECT_EQ(announced(1, setting()), mma_bytes);
+    EXPECT_EQ(announced(1, setting(ANNULUS_ENGINE_FUSED)), fused_bytes);
+    EXPECT_EQ(announced(1, setting(ANNULUS_ENGINE_AUTO, mma_bytes - 1)), gemm_bytes);
+    EXPECT_EQ(announced(1, setting(ANNULUS_ENGINE_AUTO, gemm_bytes - 1)), fused_bytes);
+}
+
+TEST_F(EngineChoice, WorkspaceOfAnEngineThatCannotIsNotAsked) {
+    WholeCalls wide = make_calls(72);
+    EXPECT_EQ(wide.most_workspace(ANNULUS_PASS_FORWARD, 1, setting()), gemm_bytes);
+}
+
+} // namespace
+} // namespace test
+} // namespace annulus

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "support/bounds.hpp"
+
+#include "support/mask.hpp"
+#include "support/number.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace annulus::test {
+
+namespace {
+
+using Real = long double;
+
+constexpr Real infinity = std::numeric_limits<Real>::infinity();
+constexpr Real nan = std::numeric_limits<Real>::quiet_NaN();
+
+// Of the type of accumulation, by annulus/attention.h, and of the tensors.
+struct Numbers {
+    explicit Numbers(annulus_dtype dtype) {
+        const bool wide = dtype == ANNULUS_FLOAT64;
+        score = std::ldexp(Real{1}, wide ? -49 : -20);
+        sum = std::ldexp(Real{1}, wide ? -45 : -18);
+        least = wide ? std::numeric_limits<double>::min() : std::numeric_limits<float>::min();
+        range = wide ? Real{1e300L} : Real{1e36L};
+        greatest_score = std::ldexp(Real{1}, wide ? 50 : 26);
+        greatest_lse = std::ldexp(Real{1}, wide ? 49 : 20);
+        negligible = wide ? 760 : 110;
+        // Probabilities and their gradients may be rounded to the dtype before they are multiplied with.
+        weight = std::max(sum, dtype == ANNULUS_FLOAT64 || dtype == ANNULUS_FLOAT32 ? 0 : Real{rounding_unit(dtype)});
+        if (dtype == ANNULUS_FLOAT16) {
+            least = std::ldexp(Real{1}, -24);
+            weight_range = 60000;
+        } else {
+            weight_range = range;
+        }
+    }
+    Real score;          // error of a score, of its products
+    Real sum;            // error of a sum, of its terms
+    Real weight;         // error of a probability
+    Real least;          // what may count as 0 in between
+    Real range;          // sums below are numbers
+    Real weight_range;   // gradients of scores
+    Real greatest_score; // scores and logarithms from there on promise nothing
+    Real greatest_lse;
+    Real negligible; // e to minus so much is nothing
+};
+
+struct Sum {
+    Real value = 0, terms = 0; // and of the magnitudes
+    void add(Real term) {
+        value += term;
+        terms += std::fabs(term);
+    }
+};
+
+Sum dot(const double *a, const double *b, std::int32_t dim) {
+    Sum sum;
+    for (std::int32_t d = 0; d < dim; ++d)
+        sum.add(static_cast<Real>(a[d]) * b[d]);
+    return sum;
+}
+
+bool is_infinite_among(const double *values, std::int32_t dim) {
+    return std::any_of(values, values + dim, [](double value) { return std::isinf(value); });
+}
+bool is_finite_all(const double *values, std::int32_t dim) {
+    return std::all_of(values, values + dim, [](double value) { return std::isfinite(value); });
+}
+
+// A gradient while its terms are added.
+struct Gradient {
+    Sum sum;
+    Real error = 0;
+    bool is_number = true, is_free = false;
+
+    void add(Real term, Real term_error, bool is_term_number, bool is_term_free) {
+        sum.add(term);
+        error += term_error;
+        is_number &= is_term_number;
+        is_free |= is_term_free;
+    }
+};
+
+class Formula {
+  public:
+    Formula(const Problem &problem, const Inputs &inputs)
+        : p_(problem), in_(inputs), numbers_(problem.dtype), scale_(problem.scale_or_default()), d_q_(problem.q_size()),
+          d_k_(problem.kv_size()), d_v_(problem.kv_size()) {
+        bounds_.out.resize(p_.q_size());
+        bounds_.lse.resize(p_.lse_size());
+    }
+
+    Bounds compute() {
+        const Mask mask(p_);
+        for (std::int64_t j = 0; j < p_.query_length(); ++j)
+            for (std::int32_t h = 0; h < p_.heads; ++h) {
+                const Mask::Keys keys = mask.keys(p_.query_start() + j, h);
+                for (std::int64_t b = 0; b < p_.batch; ++b)
+                    add_row(b, j, h, keys);
+            }
+        bounds_.d_q = finished(d_q_, 0);
+        bounds_.d_k = finished(d_k_, 1);
+        bounds_.d_v = finished(d_v_, 2);
+        return std::move(bounds_);
+    }
+
+  private:
+    struct Score {
+        std::size_t key; // where its row of K and V begins
+        Real value, error;
+        Real exponent = 0, weight = 0; // the probability, and its logarithm
+    };
+
+    void add_row(std::int64_t b, std::int64_t j, std::int32_t h, const Mask::Keys &keys) {
+        const std::size_t row = static_cast<std::size_t>((b * p_.query_length() + j) * p_.heads + h) * p_.dim;
+        const std::size_t statistic = static_cast<std::size_t>((b * p_.heads + h) * p_.query_length() + j);
+        Bound &lse = bounds_.lse[statistic];
+        if (keys.positions.empty() && keys.padding == 0) {
+            lse.exact = -infinity;
+            lse.is_number = false;
+            return;
+        }
+        const double *const q = &in_.q[row];
+        scores_.clear();
+        is_number_ = is_finite_all(q, p_.dim);
+        sees_infinity_ = is_infinite_among(q, p_.dim);
+        for (const std::int64_t m : keys.positions) {
+            const auto key = static_cast<std::size_t>((b * p_.length + m) * p_.kv() + p_.kv_head(h)) * p_.dim;
+            const Sum product = dot(q, &in_.k[key], p_.dim);
+            const Real size = std::fabs(scale_) * product.terms;
+            scores_.push_back({key, scale_ * product.value,
+                               numbers_.score * size + std::fabs(scale_) * p_.dim * numbers_.least * numbers_.score});
+            is_number_ &= product.terms < numbers_.range && size < numbers_.greatest_score;
+            sees_infinity_ |= is_infinite_among(&in_.k[key], p_.dim);
+        }
+        add_statistics(keys.padding, lse);
+        add_out(row);
+        add_gradients(row, statistic, lse);
+    }
+
+    // LSE, and of the scores that are not negligible the largest error.
+    void add_statistics(std::int64_t padding, Bound &lse) {
+        Real greatest = padding ? 0 : -infinity, top = greatest;
+        bool has_nan = false;
+        for (const Score &score : scores_) {
+            has_nan |= std::isnan(score.value);
+            greatest = std::max(greatest, score.value);
+            top = std::max(top, score.value - score.error);
+        }
+        Real sum = padding ? static_cast<Real>(padding) * std::exp(-greatest) : 0;
+        least_ = top - numbers_.negligible;
+        error_ = 0;
+        for (const Score &score : scores_) {
+            sum += std::exp(score.value - greatest);
+            if (score.value + score.error >= least_)
+                error_ = std::max(error_, score.error);
+        }
+        const Real log_sum = has_nan ? nan : std::log(sum);
+        for (Score &score : scores_) { // large scores leave no digits for the logarithm of a sum beside them
+            score.exponent = score.value - greatest - log_sum;
+            score.weight = std::exp(score.exponent);
+        }
+        lse.exact = greatest + log_sum;
+        lse.error = error_ + numbers_.sum * (1 + std::fabs(lse.exact) / 8);
+        lse.is_number = is_number_;
+    }
+
+    // What is multiplied with it may be left out, even a NaN.
+    bool is_nothing(Real weight) const { return weight < 4 * numbers_.least; }
+
+    void add_out(std::size_t row) {
+        for (std::int32_t d = 0; d < p_.dim; ++d) {
+            Sum out;
+            Real value = 0, negligible = 0; // the largest of V
+            bool is_number = is_number_, is_free = sees_infinity_;
+            for (const Score &score : scores_) {
+                const Real v = in_.v[score.key + d];
+                out.add(score.weight * v);
+                Real &size = score.value + score.error >= least_ ? value : negligible;
+                size = std::max(size, std::fabs(v));
+                is_number &= std::isfinite(v);
+                is_free |= !std::isfinite(v) && is_nothing(score.weight);
+            }
+            const auto count = static_cast<Real>(scores_.size());
+            is_number &= (value + negligible) * count < numbers_.range;
+            Bound &bound = bounds_.out[row + d];
+            bound.exact = out.value;
+            bound.error = (std::min(std::expm1(2 * error_), Real{2}) + 2 * numbers_.weight + numbers_.sum) * value +
+                          count * (std::exp(10 - numbers_.negligible) * negligible + numbers_.least * value) +
+                          rounding(p_.dtype, out.value);
+            bound.is_number = is_number;
+            bound.is_free = is_free;
+        }
+    }
+
+    void add_gradients(std::size_t row, std::size_t statistic, const Bound &lse) {
+        const double *const q = &in_.q[row], *const d_out = &in_.d_out[row];
+        const Real d_lse = in_.d_lse.empty() ? 0 : in_.d_lse[statistic];
+        Sum delta;
+        Real delta_error = 0;
+        bool is_row_number = is_number_ && error_ < 1 && is_finite_all(d_out, p_.dim) && std::isfinite(d_lse);
+        for (std::int32_t d = 0; d < p_.dim; ++d) {
+            const Bound &out = bounds_.out[row + d];
+            delta.add(out.exact * d_out[d]);
+            delta_error += out.error * std::fabs(static_cast<Real>(d_out[d]));
+            is_row_number &= out.is_number;
+        }
+        delta_error += numbers_.sum * delta.terms;
+        // Where LSE is larger, gradients are not found from it: they are exact or NaN.
+        const Real logarithm = std::min(std::fabs(lse.exact), numbers_.greatest_lse);
+        is_row_number &= std::fabs(lse.exact) + lse.error < numbers_.greatest_lse && delta.terms < numbers_.range;
+        bool is_free_row = sees_infinity_ || is_infinite_among(d_out, p_.dim) || std::isinf(d_lse);
+        for (const Score &score : scores_) // which reaches all of them by delta
+            is_free_row |= is_infinite_among(&in_.v[score.key], p_.dim);
+        for (std::int32_t d = 0; d < p_.dim; ++d)
+            is_free_row |= bounds_.out[row + d].is_free;
+        for (const Score &score : scores_) {
+            const double *const k = &in_.k[score.key], *const v = &in_.v[score.key];
+            const Real exponent_error = score.error + error_ + numbers_.sum * (2 + logarithm / 4);
+            const Real weight = score.weight;
+            const Real weight_error =
+                std::exp(score.exponent + exponent_error) - weight + numbers_.weight * weight + numbers_.least;
+            const bool is_free = is_free_row || is_nothing(weight);
+            const Sum d_weight = dot(d_out, v, p_.dim);
+            const Real change = d_weight.value - delta.value + d_lse;
+            const Real change_error = numbers_.sum * (d_weight.terms + delta.terms + std::fabs(d_lse)) + delta_error;
+            const Real d_score = weight * change;
+            const Real d_score_error = weight_error * (std::fabs(change) + change_error) + weight * change_error +
+                                       numbers_.weight * std::fabs(d_score) + numbers_.least;
+            const bool is_term_number =
+                is_row_number && exponent_error < 1 && d_weight.terms < numbers_.range &&
+                (std::fabs(d_score) + d_score_error) * std::max(Real{1}, std::fabs(scale_)) < numbers_.weight_range;
+            // The factor may be multiplied with before the rows.
+            const Real scale_error = std::fabs(scale_) * d_score_error + numbers_.least;
+            for (std::int32_t d = 0; d < p_.dim; ++d) {
+                add(d_q_[row + d], scale_ * d_score, scale_error, d_score, k[d], is_term_number, is_free);
+                add(d_k_[score.key + d], scale_ * d_score, scale_error, d_score, q[d], is_term_number, is_free);
+                add(d_v_[score.key + d], weight, weight_error, 0, d_out[d], is_row_number && exponent_error < 1,
+                    is_free);
+            }
+        }
+    }
+
+    // `other`: what the row may be multiplied with in place of the factor.
+    void add(Gradient &to, Real factor, Real factor_error, Real other, Real of_row, bool is_number,
+             bool is_free) const {
+        const Real term = factor * of_row, size = std::fabs(of_row);
+        const Real most = (std::max(std::fabs(factor), std::fabs(other)) + factor_error) * size;
+        to.add(term, factor_error * size + (numbers_.weight + numbers_.sum) * std::fabs(term) + numbers_.least,
+               is_number && most < numbers_.range, is_free);
+    }
+
+    std::vector<Bound> finished(const std::vector<Gradient> &gradients, std::size_t which) const {
+        const annulus_dtype dtype = p_.gradient_dtype(which);
+        const Real most = dtype == ANNULUS_FLOAT16 ? Real{60000} : numbers_.range;
+        std::vector<Bound> bounds;
+        for (const Gradient &gradient : gradients) {
+            Bound bound;
+            bound.exact = gradient.sum.value;
+            bound.error =
+                gradient.error + (numbers_.sum + numbers_.weight) * gradient.sum.terms + rounding(dtype, bound.exact);
+            bound.is_number = gradient.is_number && gradient.sum.terms + bound.error < most;
+            bound.is_free = gradient.is_free;
+            if (gradient.sum.terms == 0 && gradient.error == 0) // of a row that nothing reaches
+                bound.error = 0;
+            bounds.push_back(bound);
+        }
+        return bounds;
+    }
+
+    static Real rounding(annulus_dtype dtype, Real value) {
+        const Real least = dtype == ANNULUS_FLOAT16   ? std::ldexp(Real{1}, -24)
+                           : dtype == ANNULUS_FLOAT64 ? Real{std::numeric_limits<double>::min()}
+                                                      : Real{std::numeric_limits<float>::min()};
+        return rounding_unit(dtype) * std::fabs(value) + least;
+    }
+
+    const Problem &p_;
+    const Inputs &in_;
+    const Numbers numbers_;
+    const Real scale_;
+    Bounds bounds_;
+    std::vector<Gradient> d_q_, d_k_, d_v_;
+    // Of the row at hand.
+    std::vector<Score> scores_;
+    Real error_ = 0, least_ = 0;
+    bool is_number_ = true, sees_infinity_ = false;
+};
+
+} // namespace
+
+bool Bound::holds(double got) const {
+    if (!std::isfinite(exact))
+        return is_free || (std::isinf(exact) && error == 0 ? got == exact : !std::isfinite(got));
+    if (!std::isfinite(got))
+        return !is_number;
+    return !(std::fabs(got - exact) > error);
+}
+
+Bounds bounds_of(const Problem &problem, const Inputs &inputs) {
+    return Formula(problem, inputs).compute();
+}
+
+} // namespace annulus::test
