@@ -26,6 +26,9 @@ toolkit=$directory/toolkit
 compiler=pool/non-free/n/nvidia-cuda-toolkit/nvidia-cuda-toolkit_12.4.131~12.4.1-2_amd64.deb
 
 if [ ! -d "$toolkit" ]; then
+    for program in curl dpkg-deb unzip; do
+        command -v "$program" >/dev/null || { echo "cuda12.sh: $program is missing" >&2; exit 77; }
+    done
     scratch=$directory/scratch
     rm -rf "$scratch"
     mkdir -p "$scratch/tree/bin" "$scratch/tree/nvvm"
