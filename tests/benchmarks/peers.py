@@ -561,7 +561,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("library", help="path of libannulus.so, built with CUDA")
     parser.add_argument("--engine", action="append", choices=ENGINES, help="may be given twice (default: fused)")
-    parser.add_argument("--peer", action="append", choices=("dense", *DENSE_PEERS, "longnet", "views", "plain", "matmul"),
+    parser.add_argument("--peer", action="append",
+                        choices=("dense", *DENSE_PEERS, "longnet", "views", "plain", "matmul"),
                         help="may be given several times (default: dense, longnet)")
     parser.add_argument("--flash3", metavar="FILE", help="library that registers torch.ops.flash_attn_3, for the peer")
     parser.add_argument("--only", metavar="REGEX", default="", help="cases with such names, as in '^2048.*D=64'")

@@ -36,8 +36,8 @@ class Skipped(Exception):
 class Machine:
     """The program on this machine's GPUs, or where there is none on its CPU; remembers the commands of a figure."""
 
-    def __init__(self, program, library, quick):
-        self.program, self.library, self.quick = program, library, quick
+    def __init__(self, program, library, flash3, quick):
+        self.program, self.library, self.flash3, self.quick = program, library, flash3, quick
         info = self.run("info")
         self.gpus = next(row["count"] for row in info["devices"] if row["kind"] == "cuda")
         self.cpus = len(os.sched_getaffinity(0))
@@ -283,6 +283,12 @@ class Peers:
         self.library = ctypes.CDLL(machine.library)
         machine.device = f"{peers.torch.cuda.get_device_name()}, PyTorch {peers.torch.__version__}"
         machine.remember(COMMAND)
+        # For dense attention, by what peers.py calls them.
+        self.kernels = {"cuDNN": "dense", "FlashAttention-2": "flash"}
+        if machine.flash3:
+            peers.torch.ops.load_library(machine.flash3)
+            machine.remember("… --flash3 FILE")
+            self.kernels["FlashAttention-3"] = "flash3"
 
     def rates(self, case, engines, peers):
         """FLOP/s of each contender in {pass: {name: rate}}."""
@@ -310,36 +316,38 @@ def both_passes(names):
 def by_length(machine):
     measured = Peers(machine)
     case = measured.peers.Case
-    names = ["annulus", "LongNet's way", "cuDNN, all pairs", "FlashAttention-2, all pairs"]
+    names = ["annulus", "LongNet's way", *(f"{name}, all pairs" for name in measured.kernels)]
     rows = []
     for tokens in machine.sizes((16384, 32768, 65536, 131072, 262144), (), (65536,)):
         sparse = case("LongNet", measured.peers.LONGNET, tokens, 16, 128)
         full = case("all pairs", ((tokens, 1),), tokens, 16, 128)
         of_sparse = measured.rates(sparse, ["fused"], ["longnet"])
-        of_full = measured.rates(full, [], ["dense", "flash"]) if tokens <= 131072 else {"forward": {}, "backward": {}}
+        kernels = list(measured.kernels.values())
+        of_full = measured.rates(full, [], kernels) if tokens <= 131072 else {"forward": {}, "backward": {}}
         line = [tokens]
         for name in ("forward", "backward"):
             for of_case, found, contender in ((sparse, of_sparse, "fused"), (sparse, of_sparse, "longnet"),
-                                              (full, of_full, "dense"), (full, of_full, "flash")):
+                                              *((full, of_full, kernel) for kernel in kernels)):
                 rate = found[name].get(contender)
                 line.append(of_case.flops[name] / rate * 1e3 if rate else None)
         rows.append(line)
     return figure(
         "LongNet's six branches 2048:1 to 65536:32, and attention of all pairs, in milliseconds: bfloat16, 16 heads of "
         "128.",
-        ["tokens", *both_passes(names)], rows, x=0, series=[1, 2, 3, 4], label="milliseconds, forward")
+        ["tokens", *both_passes(names)], rows, x=0, series=list(range(1, 1 + len(names))),
+        label="milliseconds, forward")
 
 
 def by_head_dim(machine):
     measured = Peers(machine)
-    names, contenders = ["annulus", "cuDNN", "FlashAttention-2"], ["fused", "dense", "flash"]
+    names, contenders = ["annulus", *measured.kernels], ["fused", *measured.kernels.values()]
     rows = []
     for dim in machine.sizes((32, 64, 96, 128, 256), (), (64,)):
         case = measured.peers.Case("2048:1", ((2048, 1),), 65536, 1024 // dim, dim)
         rows.append([f"D = {dim}", *tflops(measured.rates(case, contenders[:1], contenders[1:]), contenders)])
     return figure(
         "Dense segments of 2048 in 65,536 tokens, bfloat16, as many heads as make 1024 features: TFLOP/s.",
-        ["head dimension", *both_passes(names)], rows, x=0, series=[1, 2, 3, 4, 5, 6], label="TFLOP/s")
+        ["head dimension", *both_passes(names)], rows, x=0, series=list(range(1, 1 + 2 * len(names))), label="TFLOP/s")
 
 
 def by_pattern(machine):
@@ -398,6 +406,7 @@ def main():
     source.add_argument("--annulus", help="the program, to measure with")
     source.add_argument("--figures", type=pathlib.Path, help="figures.json of an earlier run, to draw")
     parser.add_argument("--library", help="libannulus.so, for figures of peers")
+    parser.add_argument("--flash3", metavar="FILE", help="as peers.py takes it, for figures of FlashAttention-3")
     parser.add_argument("--quick", action="store_true", help="small problems")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
@@ -405,7 +414,7 @@ def main():
         report = json.loads(arguments.figures.read_text(encoding="utf-8"))
     else:
         written = arguments.out / "figures.json"
-        report = measure(Machine(arguments.annulus, arguments.library, arguments.quick), written)
+        report = measure(Machine(arguments.annulus, arguments.library, arguments.flash3, arguments.quick), written)
         if not importlib.util.find_spec("matplotlib"):
             print(f"There is no matplotlib: draw {written} elsewhere, by --figures.", file=sys.stderr)
             return
