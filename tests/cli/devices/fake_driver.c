@@ -156,7 +156,8 @@ static int copy(void *to, const void *from, size_t bytes, void *given) {
     WANT_CONTEXT;
     if (given != &stream)
         return INVALID_HANDLE;
-    memcpy(to, from, bytes);
+    if (bytes > 0)
+        memcpy(to, from, bytes);
     return SUCCESS;
 }
 
