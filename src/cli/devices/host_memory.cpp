@@ -4,7 +4,6 @@
 #include "cli/devices/sgemm_yardstick.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <fstream>
 #include <limits>
 #include <malloc.h>
@@ -34,8 +33,11 @@ class HostMemory : public Memory {
 
     bool is_host() const override { return true; }
 
-    void copy_in(void *to, const void *from_host, std::size_t bytes) override { std::memcpy(to, from_host, bytes); }
-    void copy_out(void *to_host, const void *from, std::size_t bytes) override { std::memcpy(to_host, from, bytes); }
+    // Not memcpy(), which may not be given the null pointer of an empty vector, even for no bytes.
+    void copy_in(void *to, const void *from_host, std::size_t bytes) override {
+        std::copy_n(static_cast<const std::byte *>(from_host), bytes, static_cast<std::byte *>(to));
+    }
+    void copy_out(void *to_host, const void *from, std::size_t bytes) override { copy_in(to_host, from, bytes); }
 
     void order(annulus_context *) override {}
     void finish() override {}
