@@ -2,6 +2,7 @@
 """annulus map: the masses against the definition, and what the picture shows."""
 
 import base64
+import math
 import re
 import struct
 import unittest
@@ -13,7 +14,7 @@ import tap
 
 
 def points_of(png):
-    """[rows, columns, 4] of a PNG of 8-bit RGBA that is not interlaced."""
+    """[rows, columns, 3] of a PNG of 8-bit RGB that is not interlaced."""
     assert png[:8] == b"\x89PNG\r\n\x1a\n"
     at, data = 8, b""
     while at < len(png):
@@ -21,21 +22,27 @@ def points_of(png):
         body = png[at + 8:at + 8 + length]
         if kind == b"IHDR":
             width, height, depth, color, _, _, interlaced = struct.unpack(">IIBBBBB", body)
-            assert (depth, color, interlaced) == (8, 6, 0)
+            assert (depth, color, interlaced) == (8, 2, 0)
         data += body if kind == b"IDAT" else b""
         at += 12 + length
-    lines = np.frombuffer(zlib.decompress(data), np.uint8).reshape(height, 1 + 4 * width)
-    rows = np.zeros((height, 4 * width), np.uint8)
-    for y, line in enumerate(lines):
-        above = rows[y - 1] if y else np.zeros(4 * width, np.uint8)
-        for x in range(4 * width):
-            left = int(rows[y, x - 4]) if x >= 4 else 0
-            up, corner = int(above[x]), int(above[x - 4]) if x >= 4 else 0
-            nearest = min((left, up, corner), key=lambda value: abs(left + up - corner - value))
-            rows[y, x] = (int(line[1 + x]) + (0, left, up, (left + up) // 2, nearest)[line[0]]) % 256
-    return rows.reshape(height, width, 4)
+    data, rows = zlib.decompress(data), []
+    above = bytes(3 * width)
+    for y in range(height):
+        kind, *line = data[y * (1 + 3 * width):(y + 1) * (1 + 3 * width)]
+        row = bytearray(3 * width)
+        for x, value in enumerate(line):
+            left, up, corner = (row[x - 3], above[x], above[x - 3]) if x >= 3 else (0, above[x], 0)
+            if kind == 4:
+                value += min((left, up, corner), key=lambda near: abs(left + up - corner - near))
+            else:
+                value += (0, left, up, (left + up) // 2)[kind]
+            row[x] = value & 255
+        rows.append(row)
+        above = row
+    return np.frombuffer(b"".join(rows), np.uint8).reshape(height, width, 3)
 
 
+GREY = [0xaf, 0xb8, 0xc1]  # of places with no position
 BRANCHES = [{"w": 16, "r": 1}, {"w": 48, "r": 3}]
 PATTERN = ["--branch", "16:1", "--branch", "48:3"]
 
@@ -52,16 +59,20 @@ class MapTest(ProgramTest):
         self.map("--out", self.path("mass.npy"), *PATTERN, *more)
         return load(self.path("mass.npy"))
 
+    def draw(self, name, *more):
+        result = run("map", "--q", self.path("q.npy"), "--k", self.path("k.npy"), "--picture", self.path(name),
+                     *PATTERN, *more)
+        if "made without cairo" in result.stderr:
+            self.skipTest("the program has no cairo")
+        self.assertEqual((result.returncode, result.stderr, result.stdout), (0, "", ""))
+        return self.path(name)
+
     def picture(self, *more):
         """The lines of text, and the points of the picture."""
-        if "made without libpng" in run("map", "--q", self.path("q.npy"), "--k", self.path("k.npy"), "--svg",
-                                        self.path("map.svg"), *PATTERN, *more).stderr:
-            self.skipTest("the program has no libpng")
-        self.map("--svg", self.path("map.svg"), *PATTERN, *more)
-        svg = self.path("map.svg").read_text(encoding="utf-8")
+        svg = self.draw("map.svg", *more).read_text(encoding="utf-8")
         pictures = [base64.b64decode(text) for text in re.findall(r"base64,([^\"]+)\"", svg)]
         self.assertEqual(len(pictures), 2)
-        self.assertEqual(points_of(pictures[1]).shape, (256, 1, 4))
+        self.assertEqual(points_of(pictures[1]).shape, (256, 1, 3))
         return re.findall(r"<text[^>]*>([^<]*)</text>", svg), points_of(pictures[0])
 
     def assert_close(self, found, wanted, tolerance=1e-5):
@@ -106,11 +117,11 @@ class MapTest(ProgramTest):
         q, k = self.save_q_and_k((1, 53, 2, 8))
         means = oracle.mass(q, k, BRANCHES).mean(1)[0]
         lines, points = self.picture("--grid", 10, "--skip", 1)
-        self.assertEqual(points.shape, (6, 10, 4))
-        seen = points[..., 3].ravel() == 255
+        self.assertEqual(points.shape, (6, 10, 3))
+        seen = (points != GREY).any(2).ravel()
         np.testing.assert_array_equal(seen, np.arange(60) < 52)
         # Lighter where there is more.
-        light = points.reshape(60, 4)[:52, :3].astype(int).sum(1)
+        light = points.reshape(60, 3)[:52].astype(int).sum(1)
         order = np.argsort(means[1:])
         self.assertTrue((np.diff(light[order]) >= -12).all())
         self.assertGreater(light[order[-1]], light[order[0]] + 200)
@@ -129,7 +140,55 @@ class MapTest(ProgramTest):
         wanted = np.zeros((3, 4), bool)
         for x, y in (tiles - [700, 40]) // [200, 100]:
             wanted[y, x] = True
-        np.testing.assert_array_equal(pictures[0][..., 3] == 255, wanted)
+        np.testing.assert_array_equal((pictures[0] != GREY).any(2), wanted)
+
+    def test_png_shows_what_svg_says(self):
+        """Its size, each place's colour from edge to edge, the bar, and ink where words are and nowhere else. On a grid
+        that 800 pixels are a multiple of, one that they are not, and one of more places than that."""
+        for columns, positions in ((10, 53), (30, 53), (901, 1001)):
+            self.save_q_and_k((1, positions, 2, 8))
+            svg = self.draw("map.svg", "--grid", columns).read_text(encoding="utf-8")
+            with self.subTest(columns):
+                found = points_of(self.draw("map.png", "--grid", columns).read_bytes()).astype(int)
+                place = math.ceil(800 / columns)  # pixels
+                scale = place * columns / 800
+                size = re.search(r'width="([\d.]+)" height="([\d.]+)"', svg)
+                height, width = (math.ceil(float(number) * scale) for number in size.groups()[::-1])
+                np.testing.assert_allclose(found.shape, (height, width, 3), atol=1)
+
+                nothing_drawn = np.ones(found.shape[:2], bool)
+                boxes = re.findall(
+                    r'<image x="([^"]+)" y="([^"]+)" width="([^"]+)" height="([^"]+)"[^>]*base64,([^"]+)', svg)
+                self.assertEqual(len(boxes), 2)
+                for box, (*numbers, png) in enumerate(boxes):
+                    x, y, width, height = (round(float(number) * scale) for number in numbers)
+                    points = points_of(base64.b64decode(png)).astype(int)
+                    rows, of_row = points.shape[:2]
+                    if box == 0:
+                        self.assertEqual((width, height), (of_row * place, rows * place))
+                    down, right = (np.arange(pixels) * count // pixels for pixels, count in ((height, rows),
+                                                                                           (width, of_row)))
+                    # A pixel on the edge of two of the bar's shades may be either's.
+                    np.testing.assert_allclose(found[y:y + height, x:x + width], points[down][:, right],
+                                               atol=(0, 8)[box])
+                    nothing_drawn[y - 3:y + height + 3, x - 3:x + width + 3] = False
+                for x, y, text in re.findall(r'<text[^>]* x="([^"]+)" y="([^"]+)"[^>]*>([^<]*)<', svg):
+                    x, y = float(x) * scale, float(y) * scale
+                    words = (slice(int(y - 14 * scale), int(y + 5 * scale)),
+                             slice(int(x - scale), int(x + 12 * scale * len(text))))
+                    self.assertLess(found[words].sum(2).min(), 300, text)
+                    nothing_drawn[words] = False
+                self.assertTrue((found[nothing_drawn] == 255).all())
+                self.assertTrue((found[:, -3:] == 255).all(), "words are cut off")
+
+    def test_long_lines_are_broken(self):
+        """The pattern of many branches."""
+        self.save_q_and_k((1, 53, 2, 8))
+        branches = [word for i in range(40) for word in ("--branch", f"{100 + i}:1")]
+        lines, _ = self.picture("--grid", 10, *branches)
+        labels = "16:1 + 48:3 + " + " + ".join(branches[1::2])
+        self.assertIn(labels, " ".join(lines))
+        self.assertNotIn(labels, lines)
 
     def test_refusals(self):
         self.save_inputs((1, 40, 2, 8))
@@ -143,9 +202,12 @@ class MapTest(ProgramTest):
         self.path("words.csv").write_text("1,2\n3;4\n", encoding="utf-8")
         save(self.path("lse.npy"), np.zeros((1, 2, 40)), "float64")
         save(self.path("short.npy"), np.zeros((1, 2, 39)), "float32")
-        out, svg = ["--out", self.path("mass.npy")], ["--svg", self.path("map.svg")]
+        no_cairo = "--picture: this build was made without cairo, and cannot draw pictures"
+        out, svg = ["--out", self.path("mass.npy")], ["--picture", self.path("map.svg")]
         for options, says in (
-            ([], "--out or --svg must be given"),
+            ([], "--out or --picture must be given"),
+            (["--picture", self.path("map.jpg")], "map.jpg': the name must end in .png or .svg"),
+            (["--picture", self.path("png")], "png': the name must end in .png or .svg"),
             (svg, "needs either --grid or --coordinates"),
             ([*svg, "--grid", 8, "--coordinates", "few.npy"], "needs either --grid or --coordinates"),
             ([*svg, "--grid", 0], "--grid 0: must be from 1 to the 40"),
@@ -154,7 +216,7 @@ class MapTest(ProgramTest):
             ([*svg, "--coordinates", self.path("few.npy")], "there are 5 tiles and 40 positions"),
             ([*svg, "--coordinates", self.path("flat.npy")], "the array must be [tiles, 2]"),
             ([*svg, "--coordinates", self.path("same.npy")], "two tiles lie in the same place"),
-            ([*svg, "--coordinates", self.path("wide.npy")], "too many to draw"),
+            ([*svg, "--coordinates", self.path("wide.npy")], "8192 x 8192 can be drawn"),
             ([*svg, "--coordinates", self.path("words.csv")], "line 2 must be two whole numbers"),
             ([*out, "--lse", self.path("lse.npy")], "--lse: the dtype is float64; it must be float32"),
             ([*out, "--lse", self.path("short.npy")], "--lse: the shape must be that of attend's LSE"),
@@ -164,15 +226,21 @@ class MapTest(ProgramTest):
             with self.subTest(says):
                 before = self.names()
                 result = run("map", "--q", self.path("q.npy"), "--k", self.path("k.npy"), *PATTERN, *options)
-                self.assert_refused(result, says=says)
+                self.assert_refused(result, says=no_cairo if no_cairo in result.stderr else says)
                 self.assertEqual(self.names(), before)
+        self.save_inputs((1, 2 * 8192 + 1, 1, 8))
+        for width, size in ((2, "2 x 8193"), (8193, "8193 x 2")):
+            result = run("map", "--q", self.path("q.npy"), "--k", self.path("k.npy"), *PATTERN, *svg, "--grid", width)
+            self.assert_refused(result, says=no_cairo if no_cairo in result.stderr else
+                                f"--grid {width}: 16385 positions make a grid of {size} places, and at most 8192 x 8192")
         self.save_inputs((1, 10, 10 ** 9, 0))  # no bytes of Q, and masses beyond all memory
         for ranks in (1, 2):
             result = run("map", "--q", self.path("q.npy"), "--k", self.path("k.npy"), *PATTERN, *out, "--ranks", ranks)
             self.assert_refused(result, says="head_dim is 0")
         self.save_inputs((2, 40, 2, 8))
         result = run("map", "--q", self.path("q.npy"), "--k", self.path("k.npy"), *PATTERN, *svg, "--grid", 8)
-        self.assert_refused(result, says="--svg draws one batch entry; there are 2")
+        self.assert_refused(result, says=no_cairo if no_cairo in result.stderr else
+                            "--picture draws one batch entry; there are 2")
 
 
 if __name__ == "__main__":

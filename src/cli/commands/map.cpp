@@ -30,7 +30,7 @@ namespace {
 struct MapOptions {
     AttendFiles files;
     std::string heads = "each";
-    std::string svg;
+    std::string picture;
     GridOptions grid;
     PatternOptions pattern;
     ExecutionOptions execution;
@@ -64,8 +64,8 @@ std::string text_of(double value) {
     return buffer;
 }
 
-std::string draw_masses(const MapOptions &options, const Grid &grid, const std::vector<double> &means,
-                        std::int64_t heads, std::int64_t queries) {
+Drawing draw_masses(const MapOptions &options, const Grid &grid, const std::vector<double> &means, std::int64_t heads,
+                    std::int64_t queries) {
     const std::int64_t skip = options.grid.skip;
     const std::vector<double> tiles(means.begin() + skip, means.end());
     std::vector<double> sorted = tiles;
@@ -90,8 +90,11 @@ std::string draw_masses(const MapOptions &options, const Grid &grid, const std::
 }
 
 void map(const MapOptions &options) {
-    if (options.files.out.empty() && options.svg.empty())
-        throw bad_input("--out or --svg must be given");
+    if (options.files.out.empty() && options.picture.empty())
+        throw bad_input("--out or --picture must be given");
+    std::optional<DrawingFormat> format;
+    if (!options.picture.empty())
+        format = format_of("--picture", options.picture);
     refuse_ranks_of_a_part(options.files, options.ranks);
     const bool is_mean = options.heads == "mean";
     const std::unique_ptr<Ranks> ranks = make_ranks(options.ranks, options.execution);
@@ -105,9 +108,9 @@ void map(const MapOptions &options) {
             lse = view(lse_file->data(), lse_file->dtype(), {masses.batch, masses.heads, inputs.q.shape[1]});
         }
         std::optional<Grid> grid;
-        if (!options.svg.empty()) {
+        if (format) {
             if (masses.batch != 1)
-                throw bad_input("--svg draws one batch entry; there are " + std::to_string(masses.batch));
+                throw bad_input("--picture draws one batch entry; there are " + std::to_string(masses.batch));
             grid = make_grid(options.grid, masses.keys);
         }
         std::optional<OutputArray> out;
@@ -143,7 +146,8 @@ void map(const MapOptions &options) {
         if (out)
             store(is_mean ? means : masses.values, inputs.dtype_of_sums(), out->data());
         if (grid)
-            write_file("--svg", options.svg, draw_masses(options, *grid, means, masses.heads, inputs.q.shape[1]));
+            write_file("--picture", options.picture,
+                       encoded(draw_masses(options, *grid, means, masses.heads, inputs.q.shape[1]), *format));
         if (out)
             out->commit();
     });
@@ -170,7 +174,8 @@ void add_map_command(CLI::App &program) {
         ->check(CLI::IsMember({"each", "mean"}))
         ->type_name("each|mean")
         ->group("Files");
-    add_file("--svg", options->svg, "Picture of the mean over the heads, of one batch entry, written", false);
+    add_file("--picture", options->picture,
+             "Picture of the mean over the heads, of one batch entry, written as PNG or SVG, as its name ends", false);
     add_number<std::int64_t>(*command, "--grid", options->grid.width,
                              "The positions lie row by row on a grid with W columns")
         ->type_name("W")

@@ -14,7 +14,7 @@ namespace annulus::cli {
 
 namespace {
 
-constexpr std::int64_t most_places = std::int64_t{1} << 26;
+constexpr std::int64_t most_side = 8192; // columns, and rows, that a picture has
 
 struct Point {
     std::int64_t x, y;
@@ -88,10 +88,11 @@ Grid grid_of_coordinates(const std::string &path, std::int64_t tiles) {
         y.push_back(point.y);
     }
     Grid grid{find_places(x, path), find_places(y, path), {}};
-    if (grid.columns > most_places / grid.rows)
+    if (std::max(grid.columns, grid.rows) > most_side)
         throw bad_input("--coordinates '" + path + "': the tiles lie on a grid of " + std::to_string(grid.columns) +
-                        " x " + std::to_string(grid.rows) + " places, which is too many to draw; they must be " +
-                        "multiples of a tile's size apart");
+                        " x " + std::to_string(grid.rows) + " places, and at most " + std::to_string(most_side) +
+                        " x " + std::to_string(most_side) +
+                        " can be drawn; they must be multiples of a tile's size apart");
     for (std::size_t i = 0; i < x.size(); ++i)
         grid.cells.push_back(y[i] * grid.columns + x[i]);
     std::vector<std::int64_t> sorted = grid.cells;
@@ -106,9 +107,11 @@ Grid grid_of_rows(std::int64_t width, std::int64_t tiles) {
         throw bad_input("--grid " + std::to_string(width) + ": must be from 1 to the " + std::to_string(tiles) +
                         " positions that are drawn");
     Grid grid{width, (tiles + width - 1) / width, std::vector<std::int64_t>(static_cast<std::size_t>(tiles))};
-    if (grid.columns > most_places / grid.rows)
-        throw bad_input("--grid " + std::to_string(width) + ": there are " + std::to_string(tiles) +
-                        " positions; at most " + std::to_string(most_places) + " can be drawn");
+    if (std::max(grid.columns, grid.rows) > most_side)
+        throw bad_input("--grid " + std::to_string(width) + ": " + std::to_string(tiles) +
+                        " positions make a grid of " + std::to_string(grid.columns) + " x " +
+                        std::to_string(grid.rows) + " places, and at most " + std::to_string(most_side) + " x " +
+                        std::to_string(most_side) + " can be drawn");
     std::iota(grid.cells.begin(), grid.cells.end(), 0);
     return grid;
 }
@@ -127,7 +130,7 @@ Grid make_grid(const GridOptions &options, std::int64_t tokens) {
         throw bad_input("--skip " + std::to_string(options.skip) + ": must be from 0 to one fewer than the " +
                         std::to_string(tokens) + " positions");
     if (options.width.has_value() == !options.coordinates.empty())
-        throw bad_input("--svg needs either --grid or --coordinates, which say where positions lie");
+        throw bad_input("--picture needs either --grid or --coordinates, which say where positions lie");
     const std::int64_t tiles = tokens - options.skip;
     return options.width ? grid_of_rows(*options.width, tiles) : grid_of_coordinates(options.coordinates, tiles);
 }

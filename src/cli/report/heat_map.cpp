@@ -1,55 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/report/heat_map.hpp"
 
-#include "cli/report/png.hpp"
-#include "cli/report/svg.hpp"
+#include "cli/report/text.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdio>
 #include <iterator>
+#include <utility>
 
 namespace annulus::cli {
 
 namespace {
 
 // From little to much, ever lighter, so that the order is seen in grey as well.
-constexpr Color stops[] = {
-    {13, 20, 64, 255},   {38, 70, 145, 255},  {33, 136, 152, 255},
-    {96, 190, 120, 255}, {243, 220, 96, 255}, {255, 250, 224, 255},
-};
+constexpr Color stops[] = {0x0d1440, 0x264691, 0x218898, 0x60be78, 0xf3dc60, 0xfffae0};
+// Where the grid has nothing.
+constexpr Color grey = 0xafb8c1;
 
 // Of a share from 0 to 1.
 Color color_of(double share) {
     const double at = std::clamp(share, 0.0, 1.0) * static_cast<double>(std::size(stops) - 1);
     const std::size_t first = std::min(static_cast<std::size_t>(at), std::size(stops) - 2);
-    Color color{};
-    for (std::size_t i = 0; i < color.size(); ++i)
-        color[i] = static_cast<std::uint8_t>(
-            std::lround(std::lerp(stops[first][i], stops[first + 1][i], at - static_cast<double>(first))));
-    return color;
-}
-
-std::string base64(const std::string &bytes) {
-    static constexpr char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    std::string text;
-    for (std::size_t at = 0; at < bytes.size(); at += 3) {
-        unsigned three = 0;
-        for (std::size_t i = at; i < at + 3; ++i)
-            three = three << 8 | (i < bytes.size() ? static_cast<unsigned char>(bytes[i]) : 0);
-        for (std::size_t i = 0; i < 4; ++i)
-            text += at + i > bytes.size() ? '=' : digits[three >> (18 - 6 * i) & 63];
+    Color color = 0;
+    for (int bits = 0; bits < 24; bits += 8) {
+        const auto part = [bits](Color stop) { return static_cast<double>(stop >> bits & 255); };
+        const double mixed = std::lerp(part(stops[first]), part(stops[first + 1]), at - static_cast<double>(first));
+        color |= static_cast<Color>(std::lround(mixed)) << bits;
     }
-    return text;
-}
-
-void add_image(Svg &svg, double x, double y, double width, double height, const std::string &png) {
-    svg.raw("<image x=\"" + Svg::number(x) + "\" y=\"" + Svg::number(y) + "\" width=\"" + Svg::number(width) +
-            "\" height=\"" + Svg::number(height) +
-            "\" preserveAspectRatio=\"none\" style=\"image-rendering: pixelated\" href=\"data:image/png;base64," +
-            base64(png) + "\"/>");
-    svg.rectangle(x, y, width, height, "class=\"faint\"");
+    return color;
 }
 
 std::string number(double value) {
@@ -71,40 +51,52 @@ double top_of(const std::vector<double> &values) {
 
 } // namespace
 
-std::string draw(const HeatMap &map) {
-    constexpr double side = 800, margin = 24, line = 20, bar = 20, labels = 110; // pixels
+Drawing draw(const HeatMap &map) {
+    constexpr double side = 800, margin = 24, line = 20, bar = 20, labels = 130, letter = 7.2;
     const auto columns = static_cast<double>(map.columns);
     const double rows = static_cast<double>(map.values.size()) / columns;
-    const double scale = side / std::max(columns, rows);
-    const double width = std::max(columns * scale, 1.0), height = std::max(rows * scale, 1.0);
-    const double top = margin + line * static_cast<double>(map.lines.size()), bar_height = std::max(height, 200.0);
+    const double cell = side / std::max(columns, rows);
+    const double width = std::max(columns * cell, 1.0), height = std::max(rows * cell, 1.0);
     const double x = std::max(width, side / 2) + 2 * margin; // of the bar
 
-    Svg svg(x + bar + labels, top + bar_height + 2 * margin, map.lines.front());
-    for (std::size_t i = 0; i < map.lines.size(); ++i)
-        svg.text(margin, margin + line * static_cast<double>(i), map.lines[i]);
+    Drawing drawing{};
+    drawing.title = map.lines.front();
+    drawing.width = x + bar + labels;
+    drawing.pixels = std::ceil(cell) / cell;
+    double top = margin;
+    for (const std::string &text : map.lines)
+        for (const std::string &words :
+             lines_of(text, static_cast<std::size_t>((drawing.width - 2 * margin) / letter))) {
+            drawing.words.push_back({margin, top, words});
+            top += line;
+        }
+    const double bar_height = std::max(height, 200.0);
+    drawing.height = top + bar_height + 2 * margin;
 
     const double most = top_of(map.values),
                  largest =
                      std::ranges::max(map.values, {}, [](double value) { return std::isfinite(value) ? value : 0; });
-    std::vector<Color> points;
+    Points points{map.columns, {}};
     for (const double value : map.values)
-        points.push_back(std::isnan(value) ? Color{} : color_of(value / most));
-    add_image(svg, margin, top, width, height, png_of(points, map.columns));
+        points.colors.push_back(std::isnan(value) ? grey : color_of(value / most));
+    drawing.pictures.push_back({margin, top, width, height, std::move(points)});
 
     constexpr std::size_t shades = 256;
-    std::vector<Color> shade_points;
+    Points shade_points{1, {}};
     for (std::size_t i = 0; i < shades; ++i)
-        shade_points.push_back(color_of(1 - static_cast<double>(i) / (shades - 1)));
-    add_image(svg, x, top, bar, bar_height, png_of(shade_points, 1));
+        shade_points.colors.push_back(color_of(1 - static_cast<double>(i) / (shades - 1)));
+    drawing.pictures.push_back({x, top, bar, bar_height, std::move(shade_points)});
     constexpr int ticks = 5;
     for (int i = 0; i < ticks; ++i) {
         const double share = static_cast<double>(i) / (ticks - 1);
         const bool has_more = i + 1 == ticks && largest > most;
-        svg.text(x + bar + 6, top + bar_height * (1 - share) + 4, number(most * share) + (has_more ? " or more" : ""));
+        drawing.words.push_back(
+            {x + bar + 6, top + bar_height * (1 - share) + 4, number(most * share) + (has_more ? " or more" : "")});
     }
-    svg.text(x, top + bar_height + line, map.unit);
-    return svg.document();
+    drawing.words.push_back({x, top + bar_height + line, map.unit});
+    if (std::ranges::any_of(map.values, [](double value) { return std::isnan(value); }))
+        drawing.words.push_back({margin, top + height + line, "grey: no position"});
+    return drawing;
 }
 
 } // namespace annulus::cli

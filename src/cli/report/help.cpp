@@ -13,24 +13,10 @@ namespace {
 
 constexpr std::size_t width = 90, indent = 28;
 
-// The words of `text` in lines that begin at column `start`, of which the first has come to column `column`.
+// The words of `text` in lines that begin at column `start`, of which the first has come to column `column` before it.
 std::string wrapped(std::string_view text, std::size_t column, std::size_t start) {
-    std::string result(column < start ? start - column : 0, ' ');
-    column = std::max(column, start);
-    bool begins = true;
-    for (const std::string_view word : split(text, ' ')) {
-        if (!begins && column + 1 + word.size() > width) {
-            result += "\n" + std::string(start, ' ');
-            column = start;
-        } else if (!begins) {
-            result += ' ';
-            ++column;
-        }
-        result += word;
-        column += word.size();
-        begins = false;
-    }
-    return result + "\n";
+    return std::string(start - column, ' ') + joined(lines_of(text, width - start), "\n" + std::string(start, ' ')) +
+           "\n";
 }
 
 std::string entry(const std::string &name, const std::string &description) {

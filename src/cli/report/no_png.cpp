@@ -1,12 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// In place of png.cpp, where there is no libpng.
+// In place of png.cpp, where there is no cairo.
 #include "cli/report/failure.hpp"
 #include "cli/report/png.hpp"
 
 namespace annulus::cli {
 
-std::string png_of(const std::vector<Color> &, std::int64_t) {
-    throw bad_input("this build was made without libpng, and cannot draw points");
+const bool has_png = false;
+
+std::string png_of(const Points &) {
+    throw Failure(exit_failed, "there is no cairo");
+}
+
+std::string png_of(const Drawing &) {
+    throw Failure(exit_failed, "there is no cairo");
 }
 
 } // namespace annulus::cli

@@ -3,22 +3,105 @@
 
 #include "cli/report/failure.hpp"
 
-#include <png.h>
+#include <cairo.h>
+
+#include <cmath>
+#include <memory>
+#include <new>
 
 namespace annulus::cli {
 
-std::string png_of(const std::vector<Color> &points, std::int64_t width) {
-    png_image image{};
-    image.version = PNG_IMAGE_VERSION;
-    image.format = PNG_FORMAT_RGBA;
-    image.width = static_cast<png_uint_32>(width);
-    image.height = static_cast<png_uint_32>(points.size() / static_cast<std::size_t>(width));
-    png_alloc_size_t bytes = PNG_IMAGE_PNG_SIZE_MAX(image);
-    std::string file(bytes, '\0');
-    if (!png_image_write_to_memory(&image, file.data(), &bytes, 0, points.data(), 0, nullptr))
-        throw Failure(exit_failed, std::string("libpng: ") + image.message);
-    file.resize(bytes);
+const bool has_png = true;
+
+namespace {
+
+using Surface = std::unique_ptr<cairo_surface_t, decltype(&cairo_surface_destroy)>;
+using Pen = std::unique_ptr<cairo_t, decltype(&cairo_destroy)>;
+
+void check(cairo_status_t status) {
+    if (status != CAIRO_STATUS_SUCCESS)
+        throw Failure(exit_failed, std::string("cairo: ") + cairo_status_to_string(status));
+}
+
+Surface checked(cairo_surface_t *made) {
+    Surface surface(made, cairo_surface_destroy);
+    check(cairo_surface_status(made));
+    return surface;
+}
+
+// Of `points` themselves, which it only reads.
+Surface surface_of(const Points &points) {
+    auto *pixels = reinterpret_cast<unsigned char *>(const_cast<Color *>(points.colors.data()));
+    const int columns = static_cast<int>(points.columns);
+    return checked(cairo_image_surface_create_for_data(pixels, CAIRO_FORMAT_RGB24, columns,
+                                                       static_cast<int>(points.rows()),
+                                                       cairo_format_stride_for_width(CAIRO_FORMAT_RGB24, columns)));
+}
+
+std::string file_of(const Surface &surface) {
+    std::string file;
+    const auto write = [](void *to, const unsigned char *bytes, unsigned count) {
+        try {
+            static_cast<std::string *>(to)->append(reinterpret_cast<const char *>(bytes), count);
+        } catch (const std::bad_alloc &) {
+            return CAIRO_STATUS_NO_MEMORY;
+        }
+        return CAIRO_STATUS_SUCCESS;
+    };
+    check(cairo_surface_write_to_png_stream(surface.get(), write, &file));
     return file;
+}
+
+void set_color(const Pen &pen, Color color) {
+    const auto share = [color](int bits) { return (color >> bits & 255) / 255.0; };
+    cairo_set_source_rgb(pen.get(), share(16), share(8), share(0));
+}
+
+// Each of its edges between two pixels.
+void paint(const Pen &pen, const Drawing::Picture &picture, double pixels) {
+    const double x = std::round(picture.x * pixels), y = std::round(picture.y * pixels);
+    const double width = std::round(picture.width * pixels), height = std::round(picture.height * pixels);
+    set_color(pen, 0xafb8c1);
+    cairo_set_line_width(pen.get(), pixels);
+    cairo_rectangle(pen.get(), x - pixels / 2, y - pixels / 2, width + pixels, height + pixels);
+    cairo_stroke(pen.get());
+
+    const Surface points = surface_of(picture.points);
+    cairo_save(pen.get());
+    cairo_translate(pen.get(), x, y);
+    cairo_scale(pen.get(), width / static_cast<double>(picture.points.columns),
+                height / static_cast<double>(picture.points.rows()));
+    cairo_set_source_surface(pen.get(), points.get(), 0, 0);
+    cairo_pattern_set_filter(cairo_get_source(pen.get()), CAIRO_FILTER_NEAREST);
+    cairo_paint(pen.get());
+    cairo_restore(pen.get());
+}
+
+} // namespace
+
+std::string png_of(const Points &points) {
+    return file_of(surface_of(points));
+}
+
+std::string png_of(const Drawing &drawing) {
+    const double pixels = drawing.pixels;
+    const Surface surface =
+        checked(cairo_image_surface_create(CAIRO_FORMAT_RGB24, static_cast<int>(std::ceil(drawing.width * pixels)),
+                                           static_cast<int>(std::ceil(drawing.height * pixels))));
+    const Pen pen(cairo_create(surface.get()), cairo_destroy);
+    set_color(pen, 0xffffff);
+    cairo_paint(pen.get());
+    for (const Drawing::Picture &picture : drawing.pictures)
+        paint(pen, picture, pixels);
+    set_color(pen, 0x24292f);
+    cairo_select_font_face(pen.get(), "sans-serif", CAIRO_FONT_SLANT_NORMAL, CAIRO_FONT_WEIGHT_NORMAL);
+    cairo_set_font_size(pen.get(), 12 * pixels);
+    for (const Drawing::Words &words : drawing.words) {
+        cairo_move_to(pen.get(), words.x * pixels, words.y * pixels);
+        cairo_show_text(pen.get(), words.text.c_str());
+    }
+    check(cairo_status(pen.get()));
+    return file_of(surface);
 }
 
 } // namespace annulus::cli

@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pictures of points, as PNG.
+// PNG, by cairo.
 #pragma once
 
-#include <array>
-#include <cstdint>
+#include "cli/report/drawing.hpp"
+
 #include <string>
-#include <vector>
 
 namespace annulus::cli {
 
-// Red, green, blue and how little shows through, from 0 to 255.
-using Color = std::array<std::uint8_t, 4>;
+// Whether this build has cairo. Without it the functions below throw.
+extern const bool has_png;
 
-// The bytes of a file; `points` are the rows of the picture, from the top, one behind the other. Throws Failure where
-// this build has no libpng.
-std::string png_of(const std::vector<Color> &points, std::int64_t width);
+// The bytes of files: of the points, one pixel each, and of a whole drawing, dark on white.
+std::string png_of(const Points &points);
+std::string png_of(const Drawing &drawing);
 
 } // namespace annulus::cli

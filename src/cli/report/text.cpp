@@ -27,6 +27,17 @@ std::string joined(const std::vector<std::string> &words, std::string_view separ
     return text;
 }
 
+std::vector<std::string> lines_of(std::string_view text, std::size_t width) {
+    std::vector<std::string> lines;
+    for (const std::string_view word : split(text, ' ')) {
+        if (lines.empty() || lines.back().size() + 1 + word.size() > width)
+            lines.emplace_back(word);
+        else
+            lines.back().append(" ").append(word);
+    }
+    return lines;
+}
+
 namespace {
 
 template <class Number> std::optional<Number> parse(std::string_view text) {

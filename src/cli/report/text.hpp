@@ -16,6 +16,9 @@ std::vector<std::string_view> split(std::string_view text, char separator);
 // The words with a separator between them.
 std::string joined(const std::vector<std::string> &words, std::string_view separator);
 
+// The words of `text` in lines of at most `width` characters, but for a longer word, which has a line of its own.
+std::vector<std::string> lines_of(std::string_view text, std::size_t width);
+
 // The whole number that all of `text` is, if it fits into int64.
 std::optional<std::int64_t> parse_integer(std::string_view text);
 
