@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libannulus: dilated attention over sequences of any length. This header includes the whole C API.
+ * libannulus, dilated attention over sequences of any length. This header includes the whole C API.
  *
  *   annulus_config *config;  // what to compute
  *   annulus_config_create(&config);

@@ -123,8 +123,25 @@ def write_index(app, error):
         shutil.copy(pathlib.Path(app.outdir) / "README.html", pathlib.Path(app.outdir) / "index.html")
 
 
+def mend_theme(app, error):
+    """Of Debian's Furo the script is a module that its pages do not load as one, importing what is none, and the style
+    imports a file of Debian's web servers. Without the script there are no buttons for light and dark."""
+    static = pathlib.Path(app.outdir) / "_static"
+    module = 'import Gumshoe from "./gumshoe-patched.js";\n'
+    style = "@import url(/javascript/normalize.css/normalize.css);\n"
+    if error:
+        return
+    script = (static / "scripts/furo.js").read_text(encoding="utf-8")
+    if script.startswith(module):
+        gumshoe = (static / "scripts/gumshoe-patched.js").read_text(encoding="utf-8")
+        (static / "scripts/furo.js").write_text(gumshoe + script.removeprefix(module), encoding="utf-8")
+    sheet = static / "styles/furo.css"
+    sheet.write_text(sheet.read_text(encoding="utf-8").removeprefix(style), encoding="utf-8")
+
+
 def setup(app):
     app.add_directive("annulus-headers", Headers)
     app.connect("source-read", read_page)
     app.connect("autodoc-process-docstring", read_docstring)
     app.connect("build-finished", write_index)
+    app.connect("build-finished", mend_theme)

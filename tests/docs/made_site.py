@@ -125,6 +125,14 @@ class SiteTest(unittest.TestCase):
         self.assertIn("annulus.attention", names)
         self.assertEqual([name for name in names if name not in found], [])
 
+    def test_scripts_and_styles_need_nothing_else(self):
+        """Pages load scripts as such and not as modules, and the site is wherever it was put."""
+        faults = [f"{path.name}: {found}" for pattern, needed in (("*.js", r"^(?:import|export)\b.*"),
+                                                                 ("*.css", r"^@import url\((?:/|http).*"))
+                  for path in self.site.rglob(pattern)
+                  for found in re.findall(needed, path.read_text(encoding="utf-8"), re.MULTILINE)]
+        self.assertEqual(faults, [])
+
     def test_it_can_be_searched(self):
         index = (self.site / "searchindex.js").read_text(encoding="utf-8")
         self.assertIn("annulus_forward", index)
