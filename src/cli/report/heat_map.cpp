@@ -52,6 +52,7 @@ double top_of(const std::vector<double> &values) {
 } // namespace
 
 Drawing draw(const HeatMap &map) {
+    // Of the drawing's units a letter has 7.2 at most on average.
     constexpr double side = 800, margin = 24, line = 20, bar = 20, labels = 130, letter = 7.2;
     const auto columns = static_cast<double>(map.columns);
     const double rows = static_cast<double>(map.values.size()) / columns;
@@ -62,7 +63,7 @@ Drawing draw(const HeatMap &map) {
     Drawing drawing{};
     drawing.title = map.lines.front();
     drawing.width = x + bar + labels;
-    drawing.pixels = std::ceil(cell) / cell;
+    drawing.pixels = std::ceil(cell) / cell; // so that each place has the same whole number of them
     double top = margin;
     for (const std::string &text : map.lines)
         for (const std::string &words :
