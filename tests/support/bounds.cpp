@@ -191,7 +191,7 @@ class Formula {
             bound.error = (std::min(std::expm1(2 * error_), Real{2}) + 2 * numbers_.weight + numbers_.sum) * value +
                           count * (std::exp(10 - numbers_.negligible) * negligible + numbers_.least * value) +
                           rounding(p_.dtype, out.value);
-            bound.is_number = is_number;
+            bound.is_number = is_number && std::fabs(bound.exact) + bound.error < most(p_.dtype);
             bound.is_free = is_free;
         }
     }
@@ -255,14 +255,13 @@ class Formula {
 
     std::vector<Bound> finished(const std::vector<Gradient> &gradients, std::size_t which) const {
         const annulus_dtype dtype = p_.gradient_dtype(which);
-        const Real most = dtype == ANNULUS_FLOAT16 ? Real{60000} : numbers_.range;
         std::vector<Bound> bounds;
         for (const Gradient &gradient : gradients) {
             Bound bound;
             bound.exact = gradient.sum.value;
             bound.error =
                 gradient.error + (numbers_.sum + numbers_.weight) * gradient.sum.terms + rounding(dtype, bound.exact);
-            bound.is_number = gradient.is_number && gradient.sum.terms + bound.error < most;
+            bound.is_number = gradient.is_number && gradient.sum.terms + bound.error < most(dtype);
             bound.is_free = gradient.is_free;
             if (gradient.sum.terms == 0 && gradient.error == 0) // of a row that nothing reaches
                 bound.error = 0;
@@ -270,6 +269,9 @@ class Formula {
         }
         return bounds;
     }
+
+    // Results below are numbers.
+    Real most(annulus_dtype dtype) const { return dtype == ANNULUS_FLOAT16 ? Real{60000} : numbers_.range; }
 
     static Real rounding(annulus_dtype dtype, Real value) {
         const Real least = dtype == ANNULUS_FLOAT16   ? std::ldexp(Real{1}, -24)

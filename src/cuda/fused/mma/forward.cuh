@@ -124,6 +124,7 @@ template <class Traits> class ForwardWarp {
         for_each_strip<strips>([&](auto at, auto strip) {
             float(&s)[range_block_rows / 2] = x.s[strip];
             if constexpr (hides) {
+                refuse_infinite(s);
                 Mask<false, range_block_rows> mask{at.column(), {}};
                 const RowBlock &row_block = shared_.tile.row_block[own_row_block()];
 #pragma unroll
