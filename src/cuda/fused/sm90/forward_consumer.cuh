@@ -117,7 +117,6 @@ template <class Traits> class ForwardConsumer {
         wgmma_wait<0>();
         fence_registers(x.s);
         release(shared_.k_empty[stage_.slot()]);
-        refuse_infinite(x.s);
         if (hides) {
             hide_keys(x, first);
             clear_values(keys);
@@ -141,10 +140,8 @@ template <class Traits> class ForwardConsumer {
         wgmma_wait<Traits::overlaps>();
         fence_registers(x.s);
         release(shared_.k_empty[stage_.slot()]);
-        if constexpr (hides) {
-            refuse_infinite(x.s);
+        if constexpr (hides)
             hide_keys(x, first);
-        }
         x.softmax.template update<hides>(x.s, params_.scale_log2, params_.inverse_scale_log2, x.weight);
         if constexpr (Traits::overlaps)
             end_values(x, pending_stage());
