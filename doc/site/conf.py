@@ -72,6 +72,7 @@ doc/program
 doc/ranks
 doc/slides
 doc/performance
+doc/figures
 doc/limits
 doc/troubleshooting
 doc/building

@@ -9,6 +9,7 @@ The peers:
            deterministic, as it comes
   longnet  LongNet's published procedure, forward: each branch's rows are padded, cut into segments, gathered, attended
            to by cuDNN and scattered, and the branches' outputs are weighted by the softmax of their LSEs
+  longnet-flash  the same over PyTorch's FlashAttention-2
   views    the same branches as strided views, cuDNN's attention on them, outputs merged by LSE; true gradients
   plain    those views, with matrix product, softmax and matrix product as separate calls
   matmul   torch.matmul of 8192 x 8192 matrices
@@ -400,6 +401,7 @@ class Matmul:
 
 
 DENSE_PEERS = {"flash": FlashAttention, "flash3": FlashAttention3}
+LONGNET_PEERS = {"longnet": CudnnAttention, "longnet-flash": FlashAttention}
 
 
 class Inputs:
@@ -457,8 +459,8 @@ def contenders(library, case, engines, peers, forward_only):
             add(name, lambda: Composition(CudnnAttention(dense.causal), dense.branches), **same)
         elif name in DENSE_PEERS and case.is_dense:
             add(name, lambda: Composition(DENSE_PEERS[name](case.causal), case.branches))
-        elif name == "longnet" and not case.is_dense:
-            add(name, lambda: LongNet(CudnnAttention(case.causal), case.branches))
+        elif name in LONGNET_PEERS and not case.is_dense:
+            add(name, lambda: LongNet(LONGNET_PEERS[name](case.causal), case.branches))
         elif name in ("views", "plain") and not case.zero_keys:
             # A bfloat16 has 8 bits; the plain composition rounds its scores to them, too.
             attention, tolerance = {"views": (CudnnAttention, 2 ** -6), "plain": (PlainAttention, 2 ** -4)}[name]
@@ -562,7 +564,7 @@ def main():
     parser.add_argument("library", help="path of libannulus.so, built with CUDA")
     parser.add_argument("--engine", action="append", choices=ENGINES, help="may be given twice (default: fused)")
     parser.add_argument("--peer", action="append",
-                        choices=("dense", *DENSE_PEERS, "longnet", "views", "plain", "matmul"),
+                        choices=("dense", *DENSE_PEERS, *LONGNET_PEERS, "views", "plain", "matmul"),
                         help="may be given several times (default: dense, longnet)")
     parser.add_argument("--flash3", metavar="FILE", help="library that registers torch.ops.flash_attn_3, for the peer")
     parser.add_argument("--only", metavar="REGEX", default="", help="cases with such names, as in '^2048.*D=64'")

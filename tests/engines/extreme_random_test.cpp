@@ -132,7 +132,8 @@ TEST_P(ExtremeProblem, IsRightOrNoNumber) {
     extremes.change(problem);
     problem = taken(problem, subject());
     const Inputs inputs = extremes.inputs(problem, seed);
-    const Bounds bounds = bounds_of(problem, inputs);
+    const bool is_fused = subject().engine == ANNULUS_ENGINE_FUSED; // which attention.h names
+    const Bounds bounds = bounds_of(problem, inputs, is_fused);
     const std::vector<RunOptions> ways = subject_ways();
     for (const RunOptions &options : {ways[seed % ways.size()], RunOptions{.engine = ANNULUS_ENGINE_REFERENCE}}) {
         SCOPED_TRACE(testing::Message() << "ANNULUS_TEST_SEED=" << seed << " engine "

@@ -74,7 +74,7 @@ bool is_finite_all(const double *values, std::int32_t dim) {
 struct Gradient {
     Sum sum;
     Real error = 0;
-    bool is_number = true, is_free = false;
+    bool is_number = true, is_free = false, is_open = false;
 
     void add(Real term, Real term_error, bool is_term_number, bool is_term_free) {
         sum.add(term);
@@ -86,9 +86,9 @@ struct Gradient {
 
 class Formula {
   public:
-    Formula(const Problem &problem, const Inputs &inputs)
-        : p_(problem), in_(inputs), numbers_(problem.dtype), scale_(problem.scale_or_default()), d_q_(problem.q_size()),
-          d_k_(problem.kv_size()), d_v_(problem.kv_size()) {
+    Formula(const Problem &problem, const Inputs &inputs, bool leaves_out_keys)
+        : p_(problem), in_(inputs), leaves_out_keys_(leaves_out_keys), numbers_(problem.dtype),
+          scale_(problem.scale_or_default()), d_q_(problem.q_size()), d_k_(problem.kv_size()), d_v_(problem.kv_size()) {
         bounds_.out.resize(p_.q_size());
         bounds_.lse.resize(p_.lse_size());
     }
@@ -127,6 +127,7 @@ class Formula {
         scores_.clear();
         is_number_ = is_finite_all(q, p_.dim);
         sees_infinity_ = is_infinite_among(q, p_.dim);
+        is_open_ = false;
         for (const std::int64_t m : keys.positions) {
             const auto key = static_cast<std::size_t>((b * p_.length + m) * p_.kv() + p_.kv_head(h)) * p_.dim;
             const Sum product = dot(q, &in_.k[key], p_.dim);
@@ -135,6 +136,7 @@ class Formula {
                                numbers_.score * size + std::fabs(scale_) * p_.dim * numbers_.least * numbers_.score});
             is_number_ &= product.terms < numbers_.range && size < numbers_.greatest_score;
             sees_infinity_ |= is_infinite_among(&in_.k[key], p_.dim);
+            is_open_ |= leaves_out_keys_ && product.terms > std::numeric_limits<float>::max();
         }
         add_statistics(keys.padding, lse);
         add_out(row);
@@ -166,6 +168,7 @@ class Formula {
         lse.exact = greatest + log_sum;
         lse.error = error_ + numbers_.sum * (1 + std::fabs(lse.exact) / 8);
         lse.is_number = is_number_;
+        lse.is_open = is_open_;
     }
 
     // What is multiplied with it may be left out, even a NaN.
@@ -191,8 +194,9 @@ class Formula {
             bound.error = (std::min(std::expm1(2 * error_), Real{2}) + 2 * numbers_.weight + numbers_.sum) * value +
                           count * (std::exp(10 - numbers_.negligible) * negligible + numbers_.least * value) +
                           rounding(p_.dtype, out.value);
-            bound.is_number = is_number;
+            bound.is_number = is_number && std::fabs(bound.exact) + bound.error < most(p_.dtype);
             bound.is_free = is_free;
+            bound.is_open = is_open_;
         }
     }
 
@@ -251,25 +255,29 @@ class Formula {
         const Real most = (std::max(std::fabs(factor), std::fabs(other)) + factor_error) * size;
         to.add(term, factor_error * size + (numbers_.weight + numbers_.sum) * std::fabs(term) + numbers_.least,
                is_number && most < numbers_.range, is_free);
+        to.is_open |= is_open_;
     }
 
     std::vector<Bound> finished(const std::vector<Gradient> &gradients, std::size_t which) const {
         const annulus_dtype dtype = p_.gradient_dtype(which);
-        const Real most = dtype == ANNULUS_FLOAT16 ? Real{60000} : numbers_.range;
         std::vector<Bound> bounds;
         for (const Gradient &gradient : gradients) {
             Bound bound;
             bound.exact = gradient.sum.value;
             bound.error =
                 gradient.error + (numbers_.sum + numbers_.weight) * gradient.sum.terms + rounding(dtype, bound.exact);
-            bound.is_number = gradient.is_number && gradient.sum.terms + bound.error < most;
+            bound.is_number = gradient.is_number && gradient.sum.terms + bound.error < most(dtype);
             bound.is_free = gradient.is_free;
+            bound.is_open = gradient.is_open;
             if (gradient.sum.terms == 0 && gradient.error == 0) // of a row that nothing reaches
                 bound.error = 0;
             bounds.push_back(bound);
         }
         return bounds;
     }
+
+    // Results below are numbers.
+    Real most(annulus_dtype dtype) const { return dtype == ANNULUS_FLOAT16 ? Real{60000} : numbers_.range; }
 
     static Real rounding(annulus_dtype dtype, Real value) {
         const Real least = dtype == ANNULUS_FLOAT16   ? std::ldexp(Real{1}, -24)
@@ -280,6 +288,7 @@ class Formula {
 
     const Problem &p_;
     const Inputs &in_;
+    const bool leaves_out_keys_;
     const Numbers numbers_;
     const Real scale_;
     Bounds bounds_;
@@ -287,12 +296,14 @@ class Formula {
     // Of the row at hand.
     std::vector<Score> scores_;
     Real error_ = 0, least_ = 0;
-    bool is_number_ = true, sees_infinity_ = false;
+    bool is_number_ = true, sees_infinity_ = false, is_open_ = false;
 };
 
 } // namespace
 
 bool Bound::holds(double got) const {
+    if (is_open)
+        return true;
     if (!std::isfinite(exact))
         return is_free || (std::isinf(exact) && error == 0 ? got == exact : !std::isfinite(got));
     if (!std::isfinite(got))
@@ -300,8 +311,8 @@ bool Bound::holds(double got) const {
     return !(std::fabs(got - exact) > error);
 }
 
-Bounds bounds_of(const Problem &problem, const Inputs &inputs) {
-    return Formula(problem, inputs).compute();
+Bounds bounds_of(const Problem &problem, const Inputs &inputs, bool leaves_out_keys) {
+    return Formula(problem, inputs, leaves_out_keys).compute();
 }
 
 } // namespace annulus::test

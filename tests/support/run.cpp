@@ -227,6 +227,9 @@ const char *RunOptions::refusal_of(const Problem &problem) const {
 
 Problem taken(Problem problem, const RunOptions &options) {
     if (options.refusal_of(problem))
+        for (BranchSpec &branch : problem.branches)
+            branch.dilation = std::min<std::int64_t>(branch.dilation, 1000003);
+    if (options.refusal_of(problem))
         for (BranchSpec &branch : problem.branches) {
             branch.order = ANNULUS_ORDER_LINEAR;
             branch.width = 0;

@@ -97,10 +97,12 @@ struct ScoreArguments {
     std::int32_t head_dim;
     float *scores;    // Q K^T
     float scale_log2; // scale log2(e), their factor: cuBLAS may apply one to Q, which could overflow
+    bool has_hidden;  // scores of -infinity are those of keys that do not count. Else one that counts makes its row NaN
 };
 
 // Multiplies scores by scale_log2, and then sets those of keys that the query has in one of the first `earlier`
-// branches to -infinity: whatever follows takes the scores as they are, with the factor 1.
+// branches to -infinity: whatever follows takes the scores as they are, with the factor 1 and `has_hidden`. What is
+// infinite before becomes NaN.
 struct RepeatedKeyArguments {
     ScoreArguments score;
     const BranchPlan *branches; // on the device

@@ -22,8 +22,10 @@ __global__ void __launch_bounds__(block_threads) repeated_keys_kernel(const Repe
         return;
     const int lane = static_cast<int>(threadIdx.x) % 32;
     float *const scores = s.scores + row * s.pitch;
-    for (int j = lane; j < s.keys; j += 32)
-        scores[j] = __fmul_rn(scores[j], s.scale_log2);
+    for (int j = lane; j < s.keys; j += 32) {
+        const float score = __fmul_rn(scores[j], s.scale_log2);
+        scores[j] = score + (score - score); // NaN for an infinity
+    }
 
     const std::int64_t index = row / s.queries;
     const Tile &tile = s.items[index].tile;

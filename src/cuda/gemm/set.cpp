@@ -287,6 +287,7 @@ ScoreArguments SetLaunches::hide_repeated(ScoreArguments score) const {
         return score;
     hide_repeated_keys({score, run_.memory.branches, role_.earlier_branches}, worker_.stream);
     score.scale_log2 = 1;
+    score.has_hidden = true;
     return score;
 }
 

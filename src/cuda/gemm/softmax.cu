@@ -135,15 +135,19 @@ __global__ void __launch_bounds__(block_threads) softmax_kernel(const SoftmaxArg
     const bool by_position = s.key_positions && (s.masked || s.absent_rows);
     const std::int64_t *const key_positions =
         by_position ? s.key_positions + (row.item - s.items) * static_cast<std::int64_t>(s.keys) : nullptr;
-    float largest = -INFINITY;
+    // An infinite score comes of a partial sum of Q . K that left float32's range; its row is NaN.
+    float largest = -INFINITY, l = 0;
     bool met_keys = false;
 #pragma unroll
     for (int i = 0; i < per_thread; ++i) {
         const int j = values.column(i);
-        if (j >= row.visible || !row.present || (by_position && !row.sees(s, key_positions, j)))
+        if (j >= row.visible || !row.present || (by_position && !row.sees(s, key_positions, j))) {
             values.x[i] = -INFINITY;
-        else
+        } else {
             met_keys = true;
+            if (!s.has_hidden)
+                l = fmaf(values.x[i], 0.f, l);
+        }
         largest = fmaxf(largest, values.x[i]);
     }
     largest = Group::max(largest);
@@ -160,7 +164,6 @@ __global__ void __launch_bounds__(block_threads) softmax_kernel(const SoftmaxArg
     if (m <= before.x + lazy_maximum)
         m = before.x;
     const float shift = m == -INFINITY ? 0.f : m; // no key seen yet: 2^-inf = 0, and a NaN stays one
-    float l = 0;
 #pragma unroll
     for (int i = 0; i < per_thread; ++i) {
         values.x[i] = exp2f(values.x[i] - shift);

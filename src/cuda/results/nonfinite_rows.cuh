@@ -122,7 +122,7 @@ __device__ void for_each_query(const RowContext &c, std::int64_t batch, std::int
     });
 }
 
-// log2 of a row's sum of 2^score.
+// log2 of a row's sum of 2^score; NaN where a score is infinite.
 template <class T>
 __device__ float log2_sum_of_row(const RowContext &c, std::int64_t batch, std::int32_t head, std::int64_t query) {
     const std::int32_t kv_head = head / c.heads_per_kv_head;
@@ -132,7 +132,7 @@ __device__ float log2_sum_of_row(const RowContext &c, std::int64_t batch, std::i
         const LaneRow k = LaneRow::load(row_at<T>(c.k, batch, kv_head, key), c.head_dim);
         const float score = q.dot(k) * c.scale * log2_e, before = most;
         most = fmaxf(most, score);
-        sum = sum * exp2f(before - most) + exp2f(score - most);
+        sum = sum * exp2f(before - most) + exp2f(score - most) + 0.f * score;
         return true;
     });
     return most + log2f(sum);

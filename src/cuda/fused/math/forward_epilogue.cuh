@@ -50,10 +50,11 @@ template <class Element, int head_dim, int row_blocks, class At, class Sync> cla
         for (int r = 0; r < 2; ++r) {
             sum[r] = sum_of_row(softmax.l[r]);
             const int row = at_.row(r);
-            if (sum[r] == 0.f && row < row_block_.rows)
-                sum[r] = sum_of_none(tile_.sees_keys(work_, index_, row_block_.position(row)));
-            else if (fabsf(softmax.m[r] * work_.scale_log2) >= largest_maximum)
+            // Even of a sum of 0: rounding may leave nothing of the largest score's own probability.
+            if (softmax.m[r] > -INFINITY && fabsf(softmax.m[r] * work_.scale_log2) >= largest_maximum)
                 sum[r] = NAN;
+            else if (sum[r] == 0.f && row < row_block_.rows)
+                sum[r] = sum_of_none(tile_.sees_keys(work_, index_, row_block_.position(row)));
         }
     }
 

@@ -26,8 +26,9 @@ struct RunningSoftmax {
     }
 
     // Scores become probabilities. `weight` is log2 of the multiplicity of the lane's two columns of eight. With
-    // `may_be_hidden`, a row may have met no key yet. Sums of so many `chains` do not wait for one another.
-    template <bool may_be_hidden, int chains = 1, int count>
+    // `may_be_hidden`, a row may have met no key yet. With `refuses_infinite`, an infinite score makes its row NaN.
+    // Sums of so many `chains` do not wait for one another.
+    template <bool may_be_hidden, bool refuses_infinite = false, int chains = 1, int count>
     __device__ __forceinline__ void update(float (&s)[count], float c, float inverse_c, const float (&weight)[2]) {
         float before[2];
 #pragma unroll
@@ -53,6 +54,8 @@ struct RunningSoftmax {
 #pragma unroll
                 for (int e = 0; e < 2; ++e) {
                     float &x = s[i + 2 * r + e];
+                    if constexpr (refuses_infinite)
+                        sum[e % chains] = fmaf(x, 0.f, sum[e % chains]);
                     x = exp2_fast(fmaf(x, c, shift[e]));
                     sum[e % chains] += x;
                 }

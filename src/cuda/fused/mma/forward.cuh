@@ -124,6 +124,7 @@ template <class Traits> class ForwardWarp {
         for_each_strip<strips>([&](auto at, auto strip) {
             float(&s)[range_block_rows / 2] = x.s[strip];
             if constexpr (hides) {
+                refuse_infinite(s);
                 Mask<false, range_block_rows> mask{at.column(), {}};
                 const RowBlock &row_block = shared_.tile.row_block[own_row_block()];
 #pragma unroll
@@ -133,7 +134,8 @@ template <class Traits> class ForwardWarp {
                         block * range_block_rows;
                 hide<range_block_rows>(s, mask);
             }
-            x.softmax[strip].template update<hides, 2>(s, params_.scale_log2, params_.inverse_scale_log2, weight);
+            x.softmax[strip].template update<hides, !hides, 2>(s, params_.scale_log2, params_.inverse_scale_log2,
+                                                               weight);
             pack<Element>(p[strip], s);
         });
         bool moves = false; // one question for all strips, so that their exponentials can be computed side by side
