@@ -33,7 +33,8 @@ test_sanitized() {
     suites=''
     for suite; do suites="$suites --suite $suite"; done
     # shellcheck disable=SC2086
-    ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1 \
+    ASAN_OPTIONS=detect_leaks=1 LSAN_OPTIONS="suppressions=$PWD/tests/support/leaks.supp:print_suppressions=0" \
+        UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1 \
         ANNULUS_TEST_QUICK=1 meson test -C "$directory" --timeout-multiplier 4 $suites || true
 }
 
