@@ -90,6 +90,8 @@ class LimitedTest(ProgramTest):
             self.assertEqual(self.attend_within(resource.RLIMIT_STACK, 64 << 10, *options).returncode, 0, options)
 
     def test_little_address_space(self):
+        """The program's own sizes must be more than a step, as each library it is linked with takes from what is left."""
+        self.save_inputs((2, 4099, 2, 16))
         ways = [(), ("--ranks", "3")]
         self.compute_wanted(*ways)
         for options in ways:
