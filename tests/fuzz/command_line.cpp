@@ -107,7 +107,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size
     dup2(kept_out, STDOUT_FILENO);
     dup2(kept_error, STDERR_FILENO);
     const std::string text = said();
-    EXPECT(exit_code == 0 || exit_code == annulus::cli::exit_bad_input, "exit code %d: %s", exit_code, text.c_str());
+    // Nothing that is done here needs a disk, or more memory than there is; a limit may still be set too low.
+    const bool is_limit = exit_code == annulus::cli::exit_failed && text.find("workspace limit is ") != text.npos;
+    EXPECT(exit_code == 0 || exit_code == annulus::cli::exit_bad_input || is_limit, "exit code %d: %s", exit_code,
+           text.c_str());
     EXPECT((exit_code == 0) == text.empty(), "exit code %d: '%s'", exit_code, text.c_str());
     EXPECT(text.empty() || text.starts_with("annulus: "), "%s", text.c_str());
     words = {}; // what is kept from run to run looks like a leak, which takes time to refute

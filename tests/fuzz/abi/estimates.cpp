@@ -42,7 +42,7 @@ class AnyProblem {
             for (int i = 0; i <= count; ++i)
                 starts_.push_back(input.number(0, std::max<std::int64_t>(problem.sequence_length, 0)));
             std::ranges::sort(starts_);
-            options.sequence_count = input.is_wild() ? -input.number(0, 1) : count;
+            options.sequence_count = input.is_wild() ? std::min<std::int64_t>(input.number(-1, 0), 0) : count;
             options.sequence_starts = starts_.data();
             options.flags = static_cast<std::uint64_t>(input.number(0, 0));
             options_.emplace(input, options);
