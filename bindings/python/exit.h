@@ -10,7 +10,7 @@
 /* Makes exit() look whether a call is under way. Once, when the module is loaded, so after the libraries it needs. */
 void annulus_watch_exit(void);
 
-/* Around every call that computes. Any thread. */
+/* Around every call that computes, and once more when a caller leaves one to its thread. Any thread. */
 void annulus_call_begins(void);
 void annulus_call_ends(void);
 

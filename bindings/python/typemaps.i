@@ -14,6 +14,7 @@
 %init %{
     annulus_watch_exit();
 %}
+void annulus_call_begins(void);
 %define COMPUTES(FUNCTION)
 %exception FUNCTION {
     annulus_call_begins();

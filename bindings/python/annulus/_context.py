@@ -251,6 +251,7 @@ class Context:
         handle = made(_capi.annulus_context_create(kinds[kind], number))
         self._handle = handle
         self._turn = _Turn()
+        self._was_left = False  # by an interrupted caller, so that a call of it may compute for as long as it takes
         self._finalizer = weakref.finalize(self, _destroy, handle, self._turn, comm)
         self.comm = comm
         self._is_plain = comm is None and self._place == CPU
@@ -764,10 +765,13 @@ class Context:
                 outcome.append(error)
 
         worker = threading.Thread(target=work, name="annulus", daemon=True)
-        worker.start()
         try:
-            worker.join()
+            worker.start()
+            while worker.is_alive():
+                worker.join(1)  # not for ever: a signal that comes just before the wait does not end it
         except BaseException:
+            self._was_left = True
+            _capi.annulus_call_begins()  # for good: exit() must not wait for the worker to say so
             if self.comm is not None:
                 self.comm.abort()
             raise
@@ -834,7 +838,7 @@ def cached_context(config: Config, place: Tuple[str, int]) -> Context:
     """This thread's context for a config on a device, which lives as long as the config."""
     kept = config._contexts.by_place
     context = kept.get(place)
-    if context is None or context._turn.lock.locked():  # a call that was interrupted still computes
+    if context is None or context._was_left:
         kind, number = place
         context = kept[place] = Context(config, kind if kind == "cpu" else f"{kind}:{number}")
     return context

@@ -15,6 +15,7 @@ import tap
 from capi import np
 
 import annulus
+from annulus import _context
 
 SHAPE = (1, 64, 2, 16)
 Q, K, V, D_OUT = capi.numbers(5, SHAPE, SHAPE, SHAPE, SHAPE)
@@ -206,6 +207,21 @@ class ContextTest(unittest.TestCase):
         for engine in ("reference", "cpu"):
             with self.subTest(engine):
                 self.assert_prints(INTERRUPTED % engine, "interrupted\n")
+
+    def test_a_context_that_was_left_serves_no_other_call(self):
+        q = np.zeros((1, 64, 64, 64), "float32")  # as short as a call that can be interrupted may be
+        config = annulus.Config([(16, 1)])
+        wanted = annulus.attention(q, q, q, config)
+        before = _context.cached_context(config, _context.CPU)
+        with mock.patch.object(threading.Thread, "join", side_effect=KeyboardInterrupt):
+            with mock.patch.object(threading.Thread, "is_alive", return_value=True):
+                with self.assertRaises(KeyboardInterrupt):
+                    annulus.attention(q, q, q, config)
+        # The worker may not have begun yet, so whether the context is in use says nothing.
+        after = _context.cached_context(config, _context.CPU)
+        self.assertIsNot(after, before)
+        self.assertEqual(annulus.attention(q, q, q, config).tobytes(), wanted.tobytes())
+        self.assertIs(_context.cached_context(config, _context.CPU), after)
 
     def test_ctrl_c_while_waiting_for_a_rank(self):
         self.assert_prints(INTERRUPTED_RANK, "comm\n")
