@@ -114,17 +114,16 @@ annulus_tensor ShardCall::Run::slots_tensor(const Message &message, std::byte *d
 // Between the wire and the rows of two tensors, or of the second alone: pack, unpack or add.
 void ShardCall::Run::copy(void (MessageCopier::*way)(const RowMove &, void *), const WireBuffer &buffer,
                           annulus_dtype dtype, const RowView &first, const RowView &second) {
-    const auto move = [&](const RowView &rows, std::byte *wire) {
-        (copier_.*way)({buffer.message, buffer.table, dtype, problem_.batch, problem_.head_dim, rows, wire}, comm_);
-    };
-    if (buffer.wire.tensors == 2)
-        move(first, buffer.wire.first());
-    move(second, buffer.wire.second());
-}
-
-void ShardCall::Run::fill_tables(const std::vector<WireBuffer> &buffers) {
-    for (const WireBuffer &buffer : buffers)
-        copier_.fill(buffer.table, call_.plan_.local(), *buffer.message, comm_);
+    RowMove move{buffer.message,
+                 buffer.table,
+                 dtype,
+                 problem_.batch,
+                 problem_.head_dim,
+                 buffer.wire.tensors,
+                 {{{second, buffer.wire.second()}}}};
+    if (move.tensors == 2)
+        move.of_tensor = {{{first, buffer.wire.first()}, {second, buffer.wire.second()}}};
+    (copier_.*way)(move, comm_);
 }
 
 namespace {
@@ -148,8 +147,7 @@ const RowPair &ShardCall::returning_gradients(std::size_t round, const ReceiveSl
 
 void ShardCall::Run::pack_rows(std::size_t i, ShardBatch &batch) {
     const RoundMemory &round = call_.memory_.rounds[i];
-    fill_tables(round.leaving);
-    fill_tables(round.arriving);
+    copier_.fill(round.tables, call_.plan_.local(), comm_);
     for (const WireBuffer &buffer : round.leaving) {
         copy(&MessageCopier::pack, buffer, problem_.dtype, own_rows(tensors_.k), own_rows(tensors_.v));
         add_transfer(batch.sends, *buffer.message, buffer.wire);
@@ -170,10 +168,7 @@ void ShardCall::Run::unpack_rows(std::size_t i) {
 
 void ShardCall::Run::pack_gradients(std::size_t i, ShardBatch &batch) {
     const RoundMemory &round = call_.memory_.rounds[i];
-    if (!call_.memory_.keeps_tables()) {
-        fill_tables(round.returning);
-        fill_tables(round.returned);
-    }
+    copier_.fill(round.tables_of_gradients, call_.plan_.local(), comm_);
     for (const ReceiveSlots &slots : round.received) {
         if (const WireBuffer *buffer = buffer_of(round.returning, *slots.message))
             copy(&MessageCopier::pack, *buffer, sum_dtype(problem_.dtype),

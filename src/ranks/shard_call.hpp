@@ -108,7 +108,6 @@ class ShardCall::Run {
     annulus_tensor slots_tensor(const Message &message, std::byte *data) const;
     void copy(void (MessageCopier::*way)(const RowMove &, void *), const WireBuffer &buffer, annulus_dtype dtype,
               const RowView &first, const RowView &second);
-    void fill_tables(const std::vector<WireBuffer> &buffers);
 
     ShardCall &call_;
     const Problem &problem_;
