@@ -38,7 +38,7 @@ constexpr bool wants(const CommonSegment *segments, std::int32_t count, std::int
 }
 
 // Where wanted rows are looked for one by one, they are counted for so many positions at a time.
-constexpr std::int64_t positions_of_count = 1024;
+constexpr std::int64_t positions_of_count = 8192;
 
 // What wants() says of one segment along a line, for keys first, first + 1, …: those are wanted whose distance from the
 // first of the residues that the heads use is short, and from the first of those that queries ask for.

@@ -74,13 +74,35 @@ void ShardCall::Run::attend_to_own_keys() {
     next_part_ = 1;
 }
 
+CallTensors ShardCall::Run::tensors_of(const ReceiveSlots &slots) const {
+    CallTensors arrived = tensors_;
+    arrived.k = slots_tensor(*slots.message, slots.rows.first());
+    arrived.v = slots_tensor(*slots.message, slots.rows.second());
+    return arrived;
+}
+
+// Parts share the workspace: all but the last are done at once.
 void ShardCall::Run::attend_to_others(std::size_t round) {
     for (const ReceiveSlots &slots : call_.memory_.rounds[round].received) {
-        CallTensors arrived = tensors_;
-        arrived.k = slots_tensor(*slots.message, slots.rows.first());
-        arrived.v = slots_tensor(*slots.message, slots.rows.second());
-        call_.parts_[next_part_++]->run(arrived, call_.memory_.partial_results(slots), of_parts_, stream_);
+        PreparedCall &part = *call_.parts_[next_part_++];
+        const CallTensors arrived = tensors_of(slots);
+        const PartialResults partial = call_.memory_.partial_results(slots);
+        part.run(arrived, partial, of_parts_, stream_);
+        if (&slots != &call_.memory_.rounds[round].received.back())
+            part.run_rest(arrived, partial, of_parts_, stream_);
     }
+}
+
+void ShardCall::Run::finish_others(std::size_t round) {
+    const std::vector<ReceiveSlots> &received = call_.memory_.rounds[round].received;
+    if (!received.empty())
+        call_.parts_[next_part_ - 1]->run_rest(tensors_of(received.back()),
+                                               call_.memory_.partial_results(received.back()), of_parts_, stream_);
+}
+
+void ShardCall::Run::finish_own_keys() {
+    if (rounds() > 0)
+        call_.parts_.front()->run_rest(tensors_, call_.memory_.own, of_parts_, stream_);
 }
 
 void ShardCall::Run::write_outputs() {

@@ -14,7 +14,7 @@ namespace annulus {
 namespace {
 
 // ---- The positions of messages that no closed form tells: those that are wanted, in order. A block for each kv head
-// and piece of the keys, a thread for each position; each piece is counted first.
+// and piece of the keys; each piece is counted first.
 
 struct PositionsOfMessage {
     const CommonSegment *segments;
@@ -34,7 +34,7 @@ struct PositionsToList {
 };
 
 constexpr int list_threads = 1024;
-static_assert(positions_of_count == list_threads);
+static_assert(positions_of_count % list_threads == 0);
 
 // A block's part of it.
 class PieceOfMessage {
@@ -49,35 +49,40 @@ class PieceOfMessage {
     __device__ std::int64_t index() const { return block_; }
     __device__ std::int64_t piece() const { return block_ % message_->pieces; }
     __device__ std::int32_t kv_head() const { return static_cast<std::int32_t>(block_ / message_->pieces); }
-    __device__ std::int64_t position() const { return first_position() + threadIdx.x; }
 
-    // Whether the thread's position is.
-    __device__ bool is_wanted() const {
-        constexpr int most = 32;
+    // use(position, whether it is wanted) for all positions, by all threads alike.
+    template <class Use> __device__ void for_each_position(Use use) const {
+        constexpr int most = 32; // branches along lines at a time
         __shared__ WantedKeys along_line[most];
         const PositionsOfMessage &m = *message_;
         const std::int32_t first_head = kv_head() * m.heads_per_kv_head;
-        bool wanted = false;
+        const std::int64_t first = m.first_key + piece() * positions_of_count;
+        unsigned wanted = 0; // a bit for each of the thread's positions
+        static_assert(positions_of_count / list_threads <= 32);
         for (int from = 0; from < m.segment_count; from += most) {
             const int count = min(most, m.segment_count - from);
             const CommonSegment *const segments = m.segments + from;
             __syncthreads(); // those before have been read
             if (static_cast<int>(threadIdx.x) < count)
                 along_line[threadIdx.x] =
-                    WantedKeys(segments[threadIdx.x], first_head, m.heads_per_kv_head, m.queries, first_position());
+                    WantedKeys(segments[threadIdx.x], first_head, m.heads_per_kv_head, m.queries, first);
             __syncthreads();
-            for (int i = 0; i < count; ++i)
-                wanted =
-                    wanted || (segments[i].segment.curve.is_linear()
-                                   ? along_line[i].has(static_cast<std::int32_t>(threadIdx.x))
-                                   : wants(segments + i, 1, first_head, m.heads_per_kv_head, m.queries, position()));
+            for (int i = 0; i < count; ++i) {
+                const bool is_linear = segments[i].segment.curve.is_linear();
+                for (int j = 0; j < positions_of_count / list_threads; ++j) {
+                    const int position = j * list_threads + static_cast<int>(threadIdx.x);
+                    const bool is_wanted = is_linear ? along_line[i].has(position)
+                                                     : wants(segments + i, 1, first_head, m.heads_per_kv_head,
+                                                             m.queries, first + position);
+                    wanted |= static_cast<unsigned>(is_wanted) << j;
+                }
+            }
         }
-        return wanted;
+        for (int j = 0; j < positions_of_count / list_threads; ++j)
+            use(first + j * list_threads + threadIdx.x, (wanted >> j & 1) != 0);
     }
 
   private:
-    __device__ std::int64_t first_position() const { return message_->first_key + piece() * positions_of_count; }
-
     const PositionsOfMessage *message_;
     std::int64_t block_; // of the message's
 };
@@ -85,7 +90,8 @@ class PieceOfMessage {
 __global__ void __launch_bounds__(list_threads)
     count_positions_kernel(const ANNULUS_GRID_CONSTANT PositionsToList all) {
     const PieceOfMessage piece(all);
-    const int count = __syncthreads_count(piece.is_wanted());
+    int count = 0;
+    piece.for_each_position([&](std::int64_t, bool is_wanted) { count += __syncthreads_count(is_wanted); });
     if (threadIdx.x == 0)
         piece.message().counts[piece.index()] = count;
 }
@@ -102,10 +108,14 @@ __global__ void __launch_bounds__(list_threads) list_positions_kernel(const ANNU
         own += static_cast<unsigned long long>(piece.message().counts[piece.index() - piece.piece() + i]);
     if (own != 0)
         atomicAdd(&before, own);
-    const bool wanted = piece.is_wanted();
-    const BlockRank rank = rank_in_block(wanted, counts); // and all have added to `before`
-    if (wanted)
-        piece.message().positions[piece.message().prefix[piece.kv_head()] + before + rank.before] = piece.position();
+    __syncthreads();
+    std::int64_t *next = piece.message().positions + piece.message().prefix[piece.kv_head()] + before;
+    piece.for_each_position([&](std::int64_t position, bool is_wanted) {
+        const BlockRank rank = rank_in_block(is_wanted, counts);
+        if (is_wanted)
+            next[rank.before] = position;
+        next += rank.all;
+    });
 }
 
 // ---- Rows, 16 bytes a thread.

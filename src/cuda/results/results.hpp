@@ -94,6 +94,8 @@ struct OutputArguments {
     RowContext context;
 };
 void write_outputs(annulus_dtype dtype, const OutputArguments &arguments, cudaStream_t stream);
+// The same, quicker where most rows are finished.
+void write_unfinished_outputs(annulus_dtype dtype, const OutputArguments &arguments, cudaStream_t stream);
 // Compute again those rows that have a NaN, if there are any: in the caller's O, with a state of finished rows only;
 // in the caller's O where the row of `o` that it was written from has one; in `o` itself, where without `has_nonfinite`
 // all rows are looked at.
