@@ -47,43 +47,63 @@ class WantedKeys {
     WantedKeys() = default;
     constexpr WantedKeys(const CommonSegment &common, std::int32_t first_head, std::int32_t heads,
                          const Window &queries, std::int64_t first)
-        : begin_(common.keys.start - first), end_(common.keys.end() - first), dilation_(common.branch.dilation()),
-          used_(common.branch.residues(first_head, first_head + heads), first - common.segment.range.start, dilation_),
-          asked_(asked_residues(common, queries), first - common.segment.range.start, dilation_) {}
-
-    // Of key first + i, 0 <= i < positions_of_count.
-    constexpr bool has(std::int32_t i) const {
-        return i >= begin_ && i < end_ && used_.has(i, dilation_) && asked_.has(i, dilation_);
-    }
-
-  private:
-    static constexpr ResidueRange asked_residues(const CommonSegment &common, const Window &queries) {
+        : begin_(common.keys.start - first), end_(common.keys.end() - first), dilation_(common.branch.dilation()) {
         const Window &range = common.segment.range, part = intersect(range, queries);
-        return part.length > 0 ? residues_of_queries(common.branch, part.start - range.start, part.length)
-                               : ResidueRange{};
+        ResidueRange asked{};
+        if (part.length > 0)
+            asked = residues_of_queries(common.branch, part.start - range.start, part.length);
+        used_ = {common.branch.residues(first_head, first_head + heads), first - range.start, dilation_};
+        asked_ = {asked, first - range.start, dilation_};
     }
 
-    // Some residues that follow one another, as places meet them that do.
-    class Residues {
-      public:
-        Residues() = default;
-        constexpr Residues(const ResidueRange &residues, std::int64_t place, std::int64_t dilation)
-            : distance_(remainder(place - residues.first, dilation)), count_(residues.count) {}
+    // Whether the segment has some of the first `count` keys.
+    constexpr bool has_any(std::int64_t count) const { return begin_ < count && end_ > 0; }
 
-        // Whether place + i has one of them.
-        constexpr bool has(std::int32_t i, std::int64_t dilation) const {
-            const std::int64_t over = i - (dilation - distance_);
-            if (over < 0)
-                return distance_ + i < count_;
-            if (over < dilation)
-                return over < count_;
-            // A GPU divides numbers of 32 bits much faster.
-            return static_cast<std::uint32_t>(over) % static_cast<std::uint32_t>(dilation) < count_;
+    // Through the keys first + i, first + i + step, …, both below 2^32.
+    class Walk {
+      public:
+        constexpr Walk(const WantedKeys &keys, std::int64_t i, std::int64_t step)
+            : keys_(keys), at_(i), step_(step), step_of_residue_(rest_of(step, keys.dilation_)),
+              used_(keys.used_.distance_at(i, keys.dilation_)), asked_(keys.asked_.distance_at(i, keys.dilation_)) {}
+
+        // Whether the key is wanted; and goes on to the next.
+        constexpr bool next() {
+            const bool is_wanted =
+                at_ >= keys_.begin_ && at_ < keys_.end_ && used_ < keys_.used_.count && asked_ < keys_.asked_.count;
+            at_ += step_;
+            advance(used_);
+            advance(asked_);
+            return is_wanted;
         }
 
       private:
-        std::int64_t distance_; // of the first place from the first residue
-        std::int64_t count_;
+        constexpr void advance(std::int64_t &distance) const {
+            const std::int64_t to_end = keys_.dilation_ - step_of_residue_;
+            distance = distance < to_end ? distance + step_of_residue_ : distance - to_end;
+        }
+
+        const WantedKeys &keys_;
+        std::int64_t at_, step_;
+        std::int64_t step_of_residue_, used_, asked_;
+    };
+
+  private:
+    // i modulo the dilation: a GPU divides numbers of 32 bits much faster.
+    static constexpr std::int64_t rest_of(std::int64_t i, std::int64_t dilation) {
+        return i < dilation ? i : static_cast<std::uint32_t>(i) % static_cast<std::uint32_t>(dilation);
+    }
+
+    // Some that follow one another, modulo the dilation.
+    struct Residues {
+        std::int64_t distance, count; // of key `first` from the first of them
+
+        Residues() = default;
+        constexpr Residues(const ResidueRange &residues, std::int64_t place, std::int64_t dilation)
+            : distance(remainder(place - residues.first, dilation)), count(residues.count) {}
+        constexpr std::int64_t distance_at(std::int64_t i, std::int64_t dilation) const {
+            const std::int64_t rest = rest_of(i, dilation), to_end = dilation - rest;
+            return distance < to_end ? distance + rest : distance - to_end;
+        }
     };
 
     std::int64_t begin_, end_; // of the segment's keys, from `first` on
@@ -120,20 +140,23 @@ struct Message {
 // Calls use(position) for the rows of a kv head that a message holds, in the order of the wire.
 template <class Use> void for_each_row(const Plan &plan, const Message &message, std::int32_t kv_head, Use use) {
     const std::int32_t group = plan.problem().heads / plan.problem().kv_heads, first_head = kv_head * group;
-    std::vector<CommonSegment> lines, curves;
+    std::vector<CommonSegment> curves;
+    std::vector<WantedKeys> lines;
+    std::vector<WantedKeys::Walk> walks;
     for (const CommonSegment &common : message.segments)
-        (common.segment.curve.is_linear() ? lines : curves).push_back(common);
-    std::vector<WantedKeys> of_lines(lines.size());
-    for (std::int64_t first = message.keys.start; first < message.keys.end(); first += positions_of_count) {
-        std::ranges::transform(lines, of_lines.begin(), [&](const CommonSegment &common) {
-            return WantedKeys(common, first_head, group, message.queries, first);
-        });
-        const auto count = static_cast<std::int32_t>(std::min(positions_of_count, message.keys.end() - first));
-        for (std::int32_t i = 0; i < count; ++i)
-            if (std::ranges::any_of(of_lines, [i](const WantedKeys &wanted) { return wanted.has(i); }) ||
-                wants(curves.data(), static_cast<std::int32_t>(curves.size()), first_head, group, message.queries,
-                      first + i))
-                use(first + i);
+        if (common.segment.curve.is_linear())
+            lines.emplace_back(common, first_head, group, message.queries, message.keys.start);
+        else
+            curves.push_back(common);
+    for (const WantedKeys &keys : lines)
+        walks.emplace_back(keys, 0, 1);
+    for (std::int64_t m = message.keys.start; m < message.keys.end(); ++m) {
+        bool is_wanted =
+            wants(curves.data(), static_cast<std::int32_t>(curves.size()), first_head, group, message.queries, m);
+        for (WantedKeys::Walk &walk : walks)
+            is_wanted |= walk.next();
+        if (is_wanted)
+            use(m);
     }
 }
 

@@ -69,8 +69,12 @@ __device__ void for_four_columns(const BlockRows &rows, int columns, Wants wants
         for (std::int64_t first = warp * rows_of_warp; first < rows.window.length; first += warps * rows_of_warp) {
             const bool is_row = lane < rows_of_warp && first + lane < rows.window.length;
             const unsigned wanted = __ballot_sync(~0u, is_row && wants(BlockRow(rows, first + lane, layer)));
-            if (wanted == 0)
+            if (__popc(wanted) <= rows_of_warp / 4) {
+                for (unsigned left = wanted; left != 0; left &= left - 1)
+                    for (int part = lane; part < parts; part += 32)
+                        use(BlockRow(rows, first + __ffs(static_cast<int>(left)) - 1, layer), 4 * part);
                 continue;
+            }
             int row = lane / parts, part = lane % parts;
 #pragma unroll 4
             for (int i = lane; i < rows_of_warp * parts; i += 32) {

@@ -69,11 +69,13 @@ class PieceOfMessage {
             __syncthreads();
             for (int i = 0; i < count; ++i) {
                 const bool is_linear = segments[i].segment.curve.is_linear();
+                if (!along_line[i].has_any(positions_of_count))
+                    continue;
+                WantedKeys::Walk walk(along_line[i], threadIdx.x, list_threads);
                 for (int j = 0; j < positions_of_count / list_threads; ++j) {
-                    const int position = j * list_threads + static_cast<int>(threadIdx.x);
-                    const bool is_wanted = is_linear ? along_line[i].has(position)
+                    const bool is_wanted = is_linear ? walk.next()
                                                      : wants(segments + i, 1, first_head, m.heads_per_kv_head,
-                                                             m.queries, first + position);
+                                                             m.queries, first + j * list_threads + threadIdx.x);
                     wanted |= static_cast<unsigned>(is_wanted) << j;
                 }
             }
