@@ -564,13 +564,17 @@ class PageTest(unittest.TestCase):
         torch.testing.assert_close(encoders["keep_mass"](x), alone(x), rtol=1e-4, atol=1e-4)
         layer = names["layer"]
         self.assertIs(layer, encoders["keep_mass"].layers[-1].self_attn)
-        self.assertEqual((layer.mass.shape, layer.of_class_token.shape), ((4, x.shape[1]),) * 2)
+        for mass in (layer.mass, layer.of_class_token, layer.mass_of_pattern):
+            self.assertEqual(mass.shape, (4, x.shape[1]))
+        self.assertFalse(torch.allclose(layer.mass, layer.mass_of_pattern))
         self.assertTrue((layer.of_class_token <= layer.mass + 1e-5).all())  # one query's part of all queries'
         self.assertTrue((layer.of_class_token > 0).any())
-        saved = {}
-        (saving,) = re.findall(r"`(numpy\.save\(.*?\))`", page)
-        eval(saving, {"numpy": types.SimpleNamespace(save=saved.__setitem__), "q": x.half().requires_grad_()})
-        np.testing.assert_array_equal(np.asarray(saved["q.npy"]), x[0].half().float())
+        saved, coordinates = {}, torch.tensor([[256.0, 0.0]], dtype=torch.float32)
+        for saving in re.findall(r"`(numpy\.save\(.*?\))`", page):
+            numpy = types.SimpleNamespace(save=lambda name, rows: saved.update({name: np.asarray(rows)}))
+            eval(saving, {"numpy": numpy, "q": x.half().requires_grad_(), "coordinates": coordinates})
+        np.testing.assert_array_equal(saved["q.npy"], x[0].half().float())
+        self.assertEqual((saved["tiles.npy"].dtype, saved["tiles.npy"].tolist()), ("int64", [[256, 0]]))
 
     def test_from_args_of_other_pages(self):
         """Each has Prov-GigaPath's five branches."""
