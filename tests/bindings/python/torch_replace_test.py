@@ -596,10 +596,11 @@ class KeptTest(unittest.TestCase):
     def kept(self, call, length, parameters):
         """Each piece of memory once, however many views of it are kept."""
         pieces = {}
-        own = {parameter.untyped_storage().data_ptr() for parameter in parameters}
+        storage_of = getattr(torch.Tensor, "untyped_storage", torch.Tensor.storage)  # before PyTorch 2.0
+        own = {storage_of(parameter).data_ptr() for parameter in parameters}
 
         def pack(tensor):
-            storage = tensor.untyped_storage()
+            storage = storage_of(tensor)
             if storage.data_ptr() not in own:
                 pieces[storage.data_ptr()] = storage  # held, so that the address stays its own
             return tensor
@@ -614,9 +615,8 @@ class KeptTest(unittest.TestCase):
         short, long = (self.kept(call, length, module.parameters()) for length in (64, 96))
         return (long - short) / 32
 
-    @unittest.skipUnless(hasattr(torch.Tensor, "untyped_storage"), "needs PyTorch 2.0")
-    def test_bytes_of_a_position(self):
-        """As the docstring says: in x, q, k, v, out, the normalised out; lse; the norm's statistics."""
+    def check_modules(self, wanted):
+        """Of one branch and of several, without and with the norm; wanted: bytes by width, heads and whether there is one."""
         width, heads = 128, 4
         for branches in ([(16, 1)], [(16, 1), (32, 2), (0, 4)]):
             for subln in (False, True):
@@ -626,14 +626,21 @@ class KeptTest(unittest.TestCase):
                 def call(length):
                     return module(*[x[:, :length].clone()] * 3)[0]
 
-                plain = 4 * (5 * width + subln * width) + 4 * heads + subln * 8
-                self.assertEqual(self.per_position(call, module), plain)
-                with torch.autocast("cpu", dtype=torch.bfloat16):
-                    # The norm's input in float32 is not the attention's output then.
-                    half = 2 * (5 * width + subln * width) + subln * 4 * width + 4 * heads + subln * 8
-                    self.assertEqual(self.per_position(call, module), half)
+                self.assertEqual(self.per_position(call, module), wanted(width, heads, subln))
 
-    @unittest.skipUnless(hasattr(torch.Tensor, "untyped_storage"), "needs PyTorch 2.0")
+    def test_bytes_of_a_position(self):
+        """As the docstring says: in x, q, k, v, out, the normalised out; lse; the norm's statistics."""
+        self.check_modules(lambda width, heads, subln: 4 * (5 + subln) * width + 4 * heads + subln * 8)
+
+    @unittest.skipUnless(hasattr(torch, "func"), "needs PyTorch 2.0, for layer_norm under autocast on CPUs")
+    def test_bytes_under_autocast(self):
+        """The same in 16 bits, and the norm's input in float32, which is not the attention's output then."""
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            self.check_modules(
+                lambda width, heads, subln: (2 * (5 + subln) + 4 * subln) * width + 4 * heads + subln * 8
+            )
+
+    @unittest.skipUnless(hasattr(torch, "func"), "needs PyTorch 2.0, for layer_norm under autocast on CPUs")
     def test_bytes_of_an_encoder_layer(self):
         """What doc/slides.md reckons with: under autocast, an inner layer of four times the width and no dropout. There
         it is 66 widths, since on a GPU autocast's norm of the inner layer keeps float32, 8 bytes a number more."""
