@@ -616,7 +616,7 @@ class KeptTest(unittest.TestCase):
         return (long - short) / 32
 
     def check_modules(self, wanted):
-        """Of one branch and of several, without and with the norm; wanted: bytes by width, heads and whether there is one."""
+        """Of one branch and of several, without and with the norm. wanted: of width, heads and norms."""
         width, heads = 128, 4
         for branches in ([(16, 1)], [(16, 1), (32, 2), (0, 4)]):
             for subln in (False, True):
