@@ -18,6 +18,7 @@ import unittest
 
 import capi
 import tap
+from capi import np
 
 try:
     import torch
@@ -53,7 +54,7 @@ def gradients(model, x):
         parameter.grad = None
     out = model(x)
     weights = rows(5, *out.shape, dtype=out.dtype)
-    (out * weights).sum().backward()
+    (out * weights.to(out.device)).sum().backward()
     return out.detach(), [parameter.grad.clone() for parameter in model.parameters()]
 
 
@@ -427,7 +428,7 @@ class ModuleTest(unittest.TestCase):
         for name, gain in (("k_proj", 0.5**0.5), ("v_proj", 0.5**0.5), ("q_proj", 0.5**0.5), ("out_proj", 1)):
             wanted = torch.nn.init.xavier_uniform_(torch.empty(64, 64), gain=gain)
             self.assertTrue(torch.equal(ours.get_parameter(f"{name}.weight"), wanted), name)
-        self.assertEqual(float(ours.out_proj.bias.abs().max()), 0)
+        self.assertEqual(float(ours.out_proj.bias.detach().abs().max()), 0)
         for name in ("k_proj.bias", "v_proj.bias", "q_proj.bias", "inner_attn_ln.weight"):
             self.assertTrue(torch.equal(ours.get_parameter(name), before[name]), name)
 
@@ -469,6 +470,38 @@ class ModuleTest(unittest.TestCase):
         for layer in model.layers:
             layer.self_attn.register_forward_pre_hook(with_starts, with_kwargs=True)
         torch.testing.assert_close(model(x[:1]), torch.cat(wanted, 1))
+
+
+@unittest.skipUnless(torch.cuda.is_available() and annulus.device_count("cuda"), "needs a GPU")
+class CudaTest(Case):
+    """Encoders as they are trained: float16 under autocast on a GPU, held against float64 on the CPU."""
+
+    def check(self, sizes, change=lambda model: model):
+        x = rows(3, 2, LENGTH, sizes["embed_dim"])
+        wanted = gradients(encoder(**sizes), x)
+        model = encoder(torch.float32, **sizes).cuda()
+        replace_longnet_attention(model)
+        with torch.autocast("cuda", dtype=torch.float16):
+            out, found = gradients(change(model), x.float().cuda())
+        self.assert_close((out.cpu().double(), [gradient.cpu().double() for gradient in found]), wanted, 0.01)
+
+    def test_sizes(self):
+        for dim in (16, 24, 48, 64, 96):
+            with self.subTest(dim=dim):
+                self.check({"embed_dim": 16 * dim, "num_heads": 16, "encoder_layers": 1})
+
+    def test_checkpointing(self):
+        def checkpointed(model):
+            for layer in model.layers:
+                inner = layer.forward
+                layer.forward = lambda *given, inner=inner: checkpoint(inner, *given, use_reentrant=False)
+            return model
+
+        self.check({"embed_dim": 64}, checkpointed)
+
+    @unittest.skipUnless(hasattr(torch.library, "custom_op"), "needs PyTorch 2.4")
+    def test_compile(self):
+        self.check({"embed_dim": 64}, lambda model: torch.compile(model, backend="aot_eager", fullgraph=True))
 
 
 class HostTest(unittest.TestCase):
@@ -531,10 +564,17 @@ class PageTest(unittest.TestCase):
         torch.testing.assert_close(encoders["keep_mass"](x), alone(x), rtol=1e-4, atol=1e-4)
         layer = names["layer"]
         self.assertIs(layer, encoders["keep_mass"].layers[-1].self_attn)
-        self.assertEqual((layer.mass.shape, layer.of_class_token.shape), ((4, x.shape[1]),) * 2)
+        for mass in (layer.mass, layer.of_class_token, layer.mass_of_pattern):
+            self.assertEqual(mass.shape, (4, x.shape[1]))
+        self.assertFalse(torch.allclose(layer.mass, layer.mass_of_pattern))
         self.assertTrue((layer.of_class_token <= layer.mass + 1e-5).all())  # one query's part of all queries'
         self.assertTrue((layer.of_class_token > 0).any())
-
+        saved, coordinates = {}, torch.tensor([[256.0, 0.0]], dtype=torch.float32)
+        for saving in re.findall(r"`(numpy\.save\(.*?\))`", page):
+            numpy = types.SimpleNamespace(save=lambda name, rows: saved.update({name: np.asarray(rows)}))
+            eval(saving, {"numpy": numpy, "q": x.half().requires_grad_(), "coordinates": coordinates})
+        np.testing.assert_array_equal(saved["q.npy"], x[0].half().float())
+        self.assertEqual((saved["tiles.npy"].dtype, saved["tiles.npy"].tolist()), ("int64", [[256, 0]]))
 
     def test_from_args_of_other_pages(self):
         """Each has Prov-GigaPath's five branches."""
@@ -556,10 +596,11 @@ class KeptTest(unittest.TestCase):
     def kept(self, call, length, parameters):
         """Each piece of memory once, however many views of it are kept."""
         pieces = {}
-        own = {parameter.untyped_storage().data_ptr() for parameter in parameters}
+        storage_of = getattr(torch.Tensor, "untyped_storage", torch.Tensor.storage)  # before PyTorch 2.0
+        own = {storage_of(parameter).data_ptr() for parameter in parameters}
 
         def pack(tensor):
-            storage = tensor.untyped_storage()
+            storage = storage_of(tensor)
             if storage.data_ptr() not in own:
                 pieces[storage.data_ptr()] = storage  # held, so that the address stays its own
             return tensor
@@ -574,9 +615,8 @@ class KeptTest(unittest.TestCase):
         short, long = (self.kept(call, length, module.parameters()) for length in (64, 96))
         return (long - short) / 32
 
-    @unittest.skipUnless(hasattr(torch.Tensor, "untyped_storage"), "needs PyTorch 2.0")
-    def test_bytes_of_a_position(self):
-        """As the docstring says: in x, q, k, v, out, the normalised out; lse; the norm's statistics."""
+    def check_modules(self, wanted):
+        """Of one branch and of several, without and with the norm. wanted: of width, heads and norms."""
         width, heads = 128, 4
         for branches in ([(16, 1)], [(16, 1), (32, 2), (0, 4)]):
             for subln in (False, True):
@@ -586,14 +626,21 @@ class KeptTest(unittest.TestCase):
                 def call(length):
                     return module(*[x[:, :length].clone()] * 3)[0]
 
-                plain = 4 * (5 * width + subln * width) + 4 * heads + subln * 8
-                self.assertEqual(self.per_position(call, module), plain)
-                with torch.autocast("cpu", dtype=torch.bfloat16):
-                    # The norm's input in float32 is not the attention's output then.
-                    half = 2 * (5 * width + subln * width) + subln * 4 * width + 4 * heads + subln * 8
-                    self.assertEqual(self.per_position(call, module), half)
+                self.assertEqual(self.per_position(call, module), wanted(width, heads, subln))
 
-    @unittest.skipUnless(hasattr(torch.Tensor, "untyped_storage"), "needs PyTorch 2.0")
+    def test_bytes_of_a_position(self):
+        """As the docstring says: in x, q, k, v, out, the normalised out; lse; the norm's statistics."""
+        self.check_modules(lambda width, heads, subln: 4 * (5 + subln) * width + 4 * heads + subln * 8)
+
+    @unittest.skipUnless(hasattr(torch, "func"), "needs PyTorch 2.0, for layer_norm under autocast on CPUs")
+    def test_bytes_under_autocast(self):
+        """The same in 16 bits, and the norm's input in float32, which is not the attention's output then."""
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            self.check_modules(
+                lambda width, heads, subln: (2 * (5 + subln) + 4 * subln) * width + 4 * heads + subln * 8
+            )
+
+    @unittest.skipUnless(hasattr(torch, "func"), "needs PyTorch 2.0, for layer_norm under autocast on CPUs")
     def test_bytes_of_an_encoder_layer(self):
         """What doc/slides.md reckons with: under autocast, an inner layer of four times the width and no dropout. There
         it is 66 widths, since on a GPU autocast's norm of the inner layer keeps float32, 8 bytes a number more."""
