@@ -40,14 +40,16 @@ constexpr bool wants(const CommonSegment *segments, std::int32_t count, std::int
 // Where wanted rows are looked for one by one, they are counted for so many positions at a time.
 constexpr std::int64_t positions_of_count = 8192;
 
-// What wants() says of one segment along a line, for keys first, first + 1, …: those are wanted whose distance from the
-// first of the residues that the heads use is short, and from the first of those that queries ask for.
+// What wants() says of one segment along a line, for the positions_of_count keys first, first + 1, …: those are wanted
+// whose distance from the first of the residues that the heads use is short, and from the first of those that queries
+// ask for.
 class WantedKeys {
   public:
     WantedKeys() = default;
     constexpr WantedKeys(const CommonSegment &common, std::int32_t first_head, std::int32_t heads,
                          const Window &queries, std::int64_t first)
-        : begin_(common.keys.start - first), end_(common.keys.end() - first), dilation_(common.branch.dilation()) {
+        : begin_(common.keys.start - first), end_(common.keys.end() - first), dilation_(common.branch.dilation()),
+          of_residue_(static_cast<std::int32_t>(divide_up(positions_of_count, dilation_))) {
         const Window &range = common.segment.range, part = intersect(range, queries);
         ResidueRange asked{};
         if (part.length > 0)
@@ -56,42 +58,28 @@ class WantedKeys {
         asked_ = {asked, first - range.start, dilation_};
     }
 
-    // Whether the segment has some of the first `count` keys.
-    constexpr bool has_any(std::int64_t count) const { return begin_ < count && end_ > 0; }
-
-    // Through the keys first + i, first + i + step, …, both below 2^32.
-    class Walk {
-      public:
-        constexpr Walk(const WantedKeys &keys, std::int64_t i, std::int64_t step)
-            : keys_(keys), at_(i), step_(step), step_of_residue_(rest_of(step, keys.dilation_)),
-              used_(keys.used_.distance_at(i, keys.dilation_)), asked_(keys.asked_.distance_at(i, keys.dilation_)) {}
-
-        // Whether the key is wanted; and goes on to the next.
-        constexpr bool next() {
-            const bool is_wanted =
-                at_ >= keys_.begin_ && at_ < keys_.end_ && used_ < keys_.used_.count && asked_ < keys_.asked_.count;
-            at_ += step_;
-            advance(used_);
-            advance(asked_);
-            return is_wanted;
-        }
-
-      private:
-        constexpr void advance(std::int64_t &distance) const {
-            const std::int64_t to_end = keys_.dilation_ - step_of_residue_;
-            distance = distance < to_end ? distance + step_of_residue_ : distance - to_end;
-        }
-
-        const WantedKeys &keys_;
-        std::int64_t at_, step_;
-        std::int64_t step_of_residue_, used_, asked_;
-    };
+    // Keys that may be wanted are candidate(0), candidate(1), …, so many: few, where heads use few residues.
+    constexpr std::int32_t candidates() const {
+        if (begin_ >= positions_of_count || end_ <= 0)
+            return 0;
+        return goes_by_residues() ? static_cast<std::int32_t>(used_.count) * of_residue_
+                                  : static_cast<std::int32_t>(positions_of_count);
+    }
+    // Key first + candidate(i).
+    constexpr std::int64_t candidate(std::int32_t i) const {
+        if (!goes_by_residues())
+            return i;
+        const std::int64_t residue = i / of_residue_, to_start = dilation_ - used_.distance;
+        const std::int64_t smallest = residue < used_.distance ? residue + to_start : residue - used_.distance;
+        return smallest + i % of_residue_ * dilation_;
+    }
+    // Whether key first + i is wanted.
+    constexpr bool has(std::int64_t i) const {
+        return i < positions_of_count && i >= begin_ && i < end_ && used_.has(i, dilation_) && asked_.has(i, dilation_);
+    }
 
   private:
-    // i modulo the dilation: a GPU divides numbers of 32 bits much faster.
-    static constexpr std::int64_t rest_of(std::int64_t i, std::int64_t dilation) {
-        return i < dilation ? i : static_cast<std::uint32_t>(i) % static_cast<std::uint32_t>(dilation);
-    }
+    constexpr bool goes_by_residues() const { return used_.count <= positions_of_count / of_residue_; }
 
     // Some that follow one another, modulo the dilation.
     struct Residues {
@@ -100,14 +88,21 @@ class WantedKeys {
         Residues() = default;
         constexpr Residues(const ResidueRange &residues, std::int64_t place, std::int64_t dilation)
             : distance(remainder(place - residues.first, dilation)), count(residues.count) {}
-        constexpr std::int64_t distance_at(std::int64_t i, std::int64_t dilation) const {
-            const std::int64_t rest = rest_of(i, dilation), to_end = dilation - rest;
-            return distance < to_end ? distance + rest : distance - to_end;
+        // Of key first + i, i below positions_of_count.
+        constexpr bool has(std::int64_t i, std::int64_t dilation) const {
+            if (count >= dilation)
+                return true;
+            // A GPU divides numbers of 32 bits much faster.
+            const std::int64_t rest =
+                i < dilation ? i : static_cast<std::uint32_t>(i) % static_cast<std::uint32_t>(dilation);
+            const std::int64_t to_end = dilation - rest;
+            return (distance < to_end ? distance + rest : distance - to_end) < count;
         }
     };
 
     std::int64_t begin_, end_; // of the segment's keys, from `first` on
     std::int64_t dilation_;
+    std::int32_t of_residue_; // keys, at most
     Residues used_, asked_;
 };
 
@@ -137,26 +132,35 @@ struct Message {
     bool is_full() const { return total_rows() == slots() * static_cast<std::int64_t>(rows.size()); }
 };
 
+// Calls use(i) for the keys first + i, of positions_of_count, that `heads` query heads want in a segment whose
+// WantedKeys these are: thread `thread` of `threads` for its part of them, in no order.
+template <class Use>
+constexpr void for_each_wanted(const CommonSegment &common, const WantedKeys &keys, std::int32_t first_head,
+                               std::int32_t heads, const Window &queries, std::int64_t first, std::int32_t thread,
+                               std::int32_t threads, Use use) {
+    const bool is_linear = common.segment.curve.is_linear();
+    const auto candidates = is_linear ? keys.candidates() : static_cast<std::int32_t>(positions_of_count);
+    for (std::int32_t i = thread; i < candidates; i += threads) {
+        const std::int64_t key = is_linear ? keys.candidate(i) : i;
+        if (is_linear ? keys.has(key) : wants(&common, 1, first_head, heads, queries, first + key))
+            use(key);
+    }
+}
+
 // Calls use(position) for the rows of a kv head that a message holds, in the order of the wire.
 template <class Use> void for_each_row(const Plan &plan, const Message &message, std::int32_t kv_head, Use use) {
     const std::int32_t group = plan.problem().heads / plan.problem().kv_heads, first_head = kv_head * group;
-    std::vector<CommonSegment> curves;
-    std::vector<WantedKeys> lines;
-    std::vector<WantedKeys::Walk> walks;
-    for (const CommonSegment &common : message.segments)
-        if (common.segment.curve.is_linear())
-            lines.emplace_back(common, first_head, group, message.queries, message.keys.start);
-        else
-            curves.push_back(common);
-    for (const WantedKeys &keys : lines)
-        walks.emplace_back(keys, 0, 1);
-    for (std::int64_t m = message.keys.start; m < message.keys.end(); ++m) {
-        bool is_wanted =
-            wants(curves.data(), static_cast<std::int32_t>(curves.size()), first_head, group, message.queries, m);
-        for (WantedKeys::Walk &walk : walks)
-            is_wanted |= walk.next();
-        if (is_wanted)
-            use(m);
+    std::vector<bool> is_wanted;
+    for (std::int64_t first = message.keys.start; first < message.keys.end(); first += positions_of_count) {
+        is_wanted.assign(positions_of_count, false);
+        for (const CommonSegment &common : message.segments) {
+            const WantedKeys keys(common, first_head, group, message.queries, first);
+            for_each_wanted(common, keys, first_head, group, message.queries, first, 0, 1,
+                            [&](std::int64_t i) { is_wanted[static_cast<std::size_t>(i)] = true; });
+        }
+        for (std::int64_t i = 0; i < positions_of_count; ++i)
+            if (is_wanted[static_cast<std::size_t>(i)])
+                use(first + i);
     }
 }
 

@@ -28,14 +28,23 @@ inline BlockRows key_rows(const Block &block, std::int32_t heads_per_kv_head) {
             block.keys};
 }
 
-// Row `row` of the window in layer `layer`, a batch entry and head.
+// A batch entry and head.
+struct BlockLayer {
+    std::int64_t first_index, batch;
+    std::int32_t head;
+
+    __device__ BlockLayer(const BlockRows &rows, std::int64_t layer)
+        : first_index(layer * rows.window.length), batch(rows.first_batch + layer / rows.heads),
+          head(static_cast<std::int32_t>(rows.first_head + layer % rows.heads)) {}
+};
+
+// Row `row` of the window in a layer.
 struct BlockRow {
     std::int64_t index, batch, position;
     std::int32_t head;
 
-    __device__ BlockRow(const BlockRows &rows, std::int64_t row, std::int64_t layer)
-        : index(layer * rows.window.length + row), batch(rows.first_batch + layer / rows.heads),
-          position(rows.window.start + row), head(static_cast<std::int32_t>(rows.first_head + layer % rows.heads)) {}
+    __device__ BlockRow(const BlockRows &rows, std::int64_t row, const BlockLayer &layer)
+        : index(layer.first_index + row), batch(layer.batch), position(rows.window.start + row), head(layer.head) {}
 };
 
 constexpr std::int64_t most_layers = 65535; // of a grid
@@ -65,7 +74,8 @@ __device__ void for_four_columns(const BlockRows &rows, int columns, Wants wants
     const int lane = static_cast<int>(threadIdx.x) % 32, parts = columns / 4; // of a row
     const std::int64_t warp = static_cast<std::int64_t>(blockIdx.x) * (block_threads / 32) + threadIdx.x / 32;
     const std::int64_t warps = static_cast<std::int64_t>(gridDim.x) * (block_threads / 32);
-    for (std::int64_t layer = blockIdx.y; layer < rows.batches * rows.heads; layer += gridDim.y)
+    for (std::int64_t i = blockIdx.y; i < rows.batches * rows.heads; i += gridDim.y) {
+        const BlockLayer layer(rows, i);
         for (std::int64_t first = warp * rows_of_warp; first < rows.window.length; first += warps * rows_of_warp) {
             const bool is_row = lane < rows_of_warp && first + lane < rows.window.length;
             const unsigned wanted = __ballot_sync(~0u, is_row && wants(BlockRow(rows, first + lane, layer)));
@@ -88,6 +98,7 @@ __device__ void for_four_columns(const BlockRows &rows, int columns, Wants wants
                 }
             }
         }
+    }
 }
 
 // Whether every row begins at a multiple of `bytes`, a power of two.

@@ -33,8 +33,8 @@ struct PositionsToList {
     PositionsOfMessage of_message[most];
 };
 
-constexpr int list_threads = 1024;
-static_assert(positions_of_count % list_threads == 0);
+constexpr int list_threads = 1024, list_words = static_cast<int>(positions_of_count / 32);
+static_assert(list_words <= list_threads && positions_of_count % (32 * 32) == 0);
 
 // A block's part of it.
 class PieceOfMessage {
@@ -49,39 +49,31 @@ class PieceOfMessage {
     __device__ std::int64_t index() const { return block_; }
     __device__ std::int64_t piece() const { return block_ % message_->pieces; }
     __device__ std::int32_t kv_head() const { return static_cast<std::int32_t>(block_ / message_->pieces); }
+    __device__ std::int64_t first_position() const { return message_->first_key + piece() * positions_of_count; }
 
-    // use(position, whether it is wanted) for all positions, by all threads alike.
-    template <class Use> __device__ void for_each_position(Use use) const {
-        constexpr int most = 32; // branches along lines at a time
-        __shared__ WantedKeys along_line[most];
+    // A bit for each position, by all threads.
+    __device__ void find_wanted(unsigned (&wanted)[list_words]) const {
+        constexpr int most = 32; // branches at a time
+        __shared__ WantedKeys keys[most];
         const PositionsOfMessage &m = *message_;
+        const int thread = static_cast<int>(threadIdx.x);
         const std::int32_t first_head = kv_head() * m.heads_per_kv_head;
-        const std::int64_t first = m.first_key + piece() * positions_of_count;
-        unsigned wanted = 0; // a bit for each of the thread's positions
-        static_assert(positions_of_count / list_threads <= 32);
+        if (thread < list_words)
+            wanted[thread] = 0;
         for (int from = 0; from < m.segment_count; from += most) {
             const int count = min(most, m.segment_count - from);
             const CommonSegment *const segments = m.segments + from;
             __syncthreads(); // those before have been read
-            if (static_cast<int>(threadIdx.x) < count)
-                along_line[threadIdx.x] =
-                    WantedKeys(segments[threadIdx.x], first_head, m.heads_per_kv_head, m.queries, first);
+            if (thread < count)
+                keys[thread] =
+                    WantedKeys(segments[thread], first_head, m.heads_per_kv_head, m.queries, first_position());
             __syncthreads();
-            for (int i = 0; i < count; ++i) {
-                const bool is_linear = segments[i].segment.curve.is_linear();
-                if (!along_line[i].has_any(positions_of_count))
-                    continue;
-                WantedKeys::Walk walk(along_line[i], threadIdx.x, list_threads);
-                for (int j = 0; j < positions_of_count / list_threads; ++j) {
-                    const bool is_wanted = is_linear ? walk.next()
-                                                     : wants(segments + i, 1, first_head, m.heads_per_kv_head,
-                                                             m.queries, first + j * list_threads + threadIdx.x);
-                    wanted |= static_cast<unsigned>(is_wanted) << j;
-                }
-            }
+            for (int i = 0; i < count; ++i)
+                for_each_wanted(segments[i], keys[i], first_head, m.heads_per_kv_head, m.queries, first_position(),
+                                thread, list_threads,
+                                [&](std::int64_t key) { atomicOr(&wanted[key / 32], 1u << key % 32); });
         }
-        for (int j = 0; j < positions_of_count / list_threads; ++j)
-            use(first + j * list_threads + threadIdx.x, (wanted >> j & 1) != 0);
+        __syncthreads();
     }
 
   private:
@@ -91,33 +83,61 @@ class PieceOfMessage {
 
 __global__ void __launch_bounds__(list_threads)
     count_positions_kernel(const ANNULUS_GRID_CONSTANT PositionsToList all) {
+    __shared__ unsigned wanted[list_words];
+    __shared__ int count;
+    if (threadIdx.x == 0)
+        count = 0;
     const PieceOfMessage piece(all);
-    int count = 0;
-    piece.for_each_position([&](std::int64_t, bool is_wanted) { count += __syncthreads_count(is_wanted); });
+    piece.find_wanted(wanted);
+    if (threadIdx.x < list_words)
+        atomicAdd(&count, __popc(wanted[threadIdx.x]));
+    __syncthreads();
     if (threadIdx.x == 0)
         piece.message().counts[piece.index()] = count;
 }
 
+// By a warp, of which each lane has some words that follow one another.
+__device__ void count_before_words(const unsigned (&words)[list_words], int (&before)[list_words]) {
+    constexpr int of_lane = list_words / 32;
+    const int lane = static_cast<int>(threadIdx.x);
+    int own = 0;
+    for (int i = 0; i < of_lane; ++i)
+        own += __popc(words[lane * of_lane + i]);
+    int sum = own; // up to this lane's last word
+    for (int step = 1; step < 32; step *= 2)
+        if (const int other = __shfl_up_sync(~0u, sum, step); lane >= step)
+            sum += other;
+    sum -= own;
+    for (int i = 0; i < of_lane; ++i) {
+        before[lane * of_lane + i] = sum;
+        sum += __popc(words[lane * of_lane + i]);
+    }
+}
+
 __global__ void __launch_bounds__(list_threads) list_positions_kernel(const ANNULUS_GRID_CONSTANT PositionsToList all) {
-    __shared__ int counts[list_threads / 32];
+    __shared__ unsigned wanted[list_words];
+    __shared__ int before_word[list_words];
     __shared__ unsigned long long before; // in the pieces before this one
-    if (threadIdx.x == 0)
+    const int thread = static_cast<int>(threadIdx.x);
+    if (thread == 0)
         before = 0;
-    __syncthreads();
     const PieceOfMessage piece(all);
+    piece.find_wanted(wanted);
     unsigned long long own = 0;
-    for (std::int64_t i = threadIdx.x; i < piece.piece(); i += list_threads)
+    for (std::int64_t i = thread; i < piece.piece(); i += list_threads)
         own += static_cast<unsigned long long>(piece.message().counts[piece.index() - piece.piece() + i]);
     if (own != 0)
         atomicAdd(&before, own);
+    if (thread < 32)
+        count_before_words(wanted, before_word);
     __syncthreads();
-    std::int64_t *next = piece.message().positions + piece.message().prefix[piece.kv_head()] + before;
-    piece.for_each_position([&](std::int64_t position, bool is_wanted) {
-        const BlockRank rank = rank_in_block(is_wanted, counts);
-        if (is_wanted)
-            next[rank.before] = position;
-        next += rank.all;
-    });
+    std::int64_t *const positions = piece.message().positions + piece.message().prefix[piece.kv_head()] + before;
+    const std::int64_t first = piece.first_position();
+    for (int i = thread; i < positions_of_count; i += list_threads) {
+        const unsigned word = wanted[i / 32], bit = 1u << i % 32;
+        if (word & bit)
+            positions[before_word[i / 32] + __popc(word & (bit - 1))] = first + i;
+    }
 }
 
 // ---- Rows, 16 bytes a thread.

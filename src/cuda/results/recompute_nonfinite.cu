@@ -14,7 +14,7 @@ template <class Use> __device__ void for_rows_of_warp(const BlockRows &rows, con
         return;
     const std::int64_t warps = gridDim.x * (blockDim.x / 32), count = rows.batches * rows.heads * rows.window.length;
     for (std::int64_t i = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32; i < count; i += warps)
-        use(BlockRow(rows, i % rows.window.length, i / rows.window.length));
+        use(BlockRow(rows, i % rows.window.length, BlockLayer(rows, i / rows.window.length)));
 }
 
 // Into the caller's rows, or with `in_partial` into O, which is not normalised.
