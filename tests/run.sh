@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Installs what packaging/packages.txt lists (Debian, Ubuntu), runs the quickstart, builds annulus three times: plainly,
-# under the address and undefined-behaviour sanitizers, and under the thread sanitizer. Runs the test suite in the first and what concerns them
-# in the others, then the fuzz targets, each of which counts as one test. The last line is `N passed, N failed, N
-# skipped`.
+# Installs what packaging/packages.txt lists (Debian, Ubuntu), runs the quickstart, and builds annulus three times:
+# plainly, under the address and undefined-behaviour sanitizers, and under the thread sanitizer. Runs the test suite in
+# the first and what concerns them in the others, then the fuzz targets, each of which counts as one test. The last line
+# is `N passed, N failed, N skipped`.
 set -eu
 cd "$(dirname "$0")/.."
 
