@@ -127,11 +127,11 @@ def write_index(app, error):
 def mend_theme(app, error):
     """Of Debian's Furo the script is a module that its pages do not load as one, importing what is none, and the style
     imports a file of Debian's web servers. Without the script there are no buttons for light and dark."""
+    if error:
+        return
     static = pathlib.Path(app.outdir) / "_static"
     module = 'import Gumshoe from "./gumshoe-patched.js";\n'
     style = "@import url(/javascript/normalize.css/normalize.css);\n"
-    if error:
-        return
     script = (static / "scripts/furo.js").read_text(encoding="utf-8")
     if script.startswith(module):
         gumshoe = (static / "scripts/gumshoe-patched.js").read_text(encoding="utf-8")

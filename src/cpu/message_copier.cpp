@@ -10,13 +10,13 @@ namespace annulus {
 
 namespace {
 
-// Calls use(row of the tensor, row on the wire) for all rows.
-template <class Use> void for_each_pair(const RowMove &move, Use use) {
+// Calls use(row of a tensor, row on the wire) for all rows of one.
+template <class Use> void for_each_pair(const RowMove &move, const RowMove::Ends &ends, Use use) {
     const Message &message = *move.message;
     const std::int64_t element = dtype_bytes(move.dtype), total = message.total_rows();
-    auto *const data = static_cast<std::byte *>(move.rows.data);
-    auto *const wire = static_cast<std::byte *>(move.wire);
-    const RowView &rows = move.rows;
+    auto *const data = static_cast<std::byte *>(ends.rows.data);
+    auto *const wire = static_cast<std::byte *>(ends.wire);
+    const RowView &rows = ends.rows;
     for (std::int64_t b = 0; b < move.batches; ++b)
         for (std::size_t g = 0; g < message.rows.size(); ++g)
             for (std::int64_t j = 0; j < message.rows[g]; ++j) {
@@ -29,6 +29,12 @@ template <class Use> void for_each_pair(const RowMove &move, Use use) {
             }
 }
 
+// The same for all tensors.
+template <class Use> void for_each_pair(const RowMove &move, Use use) {
+    for (int i = 0; i < move.tensors; ++i)
+        for_each_pair(move, move.of_tensor[i], use);
+}
+
 template <class T> void add_row(std::byte *target, const std::byte *values, std::int32_t length) {
     auto *const sum = reinterpret_cast<T *>(target);
     const auto *const row = reinterpret_cast<const T *>(values);
@@ -38,14 +44,16 @@ template <class T> void add_row(std::byte *target, const std::byte *values, std:
 
 class CpuRowMover : public MessageCopier {
   public:
-    void fill(const RowTable &table, const Plan &plan, const Message &message, void *) override {
-        table.prefix[0] = 0;
-        std::partial_sum(message.rows.begin(), message.rows.end(), table.prefix + 1);
-        if (message.is_regular())
-            return;
-        std::int64_t *next = table.positions;
-        for (std::int32_t g = 0; g < plan.problem().kv_heads; ++g)
-            for_each_row(plan, message, g, [&](std::int64_t position) { *next++ = position; });
+    void fill(const std::vector<TableOfMessage> &tables, const Plan &plan, void *) override {
+        for (const auto &[message, table] : tables) {
+            table.prefix[0] = 0;
+            std::partial_sum(message->rows.begin(), message->rows.end(), table.prefix + 1);
+            if (message->is_regular())
+                continue;
+            std::int64_t *next = table.positions;
+            for (std::int32_t g = 0; g < plan.problem().kv_heads; ++g)
+                for_each_row(plan, *message, g, [&](std::int64_t position) { *next++ = position; });
+        }
     }
 
     void pack(const RowMove &move, void *) override {

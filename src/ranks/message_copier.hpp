@@ -8,9 +8,11 @@
 
 #include <annulus/tensor.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 namespace annulus {
 
@@ -24,6 +26,12 @@ struct RowTable {
     std::byte *segments;     // room for the message's, of another
 };
 
+// A table that is to be filled.
+struct TableOfMessage {
+    const Message *message;
+    RowTable table;
+};
+
 // Rows of a [batch, …, D] tensor: position m of kv head g and batch entry b begins at element
 // b * batch + g * head + (m - start) / stride * row.
 struct RowView {
@@ -32,23 +40,27 @@ struct RowView {
     std::int64_t start = 0, stride = 1;
 };
 
-// The rows of a message in a tensor and on the wire, [batch, total rows, D].
+// The rows of a message in up to two tensors and on the wire, [batch, total rows, D] of each.
 struct RowMove {
+    struct Ends {
+        RowView rows;
+        void *wire;
+    };
     const Message *message;
     RowTable table;
     annulus_dtype dtype;
     std::int64_t batches;
     std::int32_t head_dim;
-    RowView rows;
-    void *wire;
+    int tensors;
+    std::array<Ends, 2> of_tensor;
 };
 
 class MessageCopier {
   public:
     virtual ~MessageCopier() = default;
 
-    // Fills a table, of the plan that the message was made from.
-    virtual void fill(const RowTable &table, const Plan &plan, const Message &message, void *stream) = 0;
+    // Of the plan that the messages were made from.
+    virtual void fill(const std::vector<TableOfMessage> &tables, const Plan &plan, void *stream) = 0;
     // wire = rows; rows = wire; rows += wire.
     virtual void pack(const RowMove &move, void *stream) = 0;
     virtual void unpack(const RowMove &move, void *stream) = 0;

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The order of a call, on a GPU of two streams, the call's and the one for communication:
 //
-//     send and receive round 0            | own keys
-//     send and receive round 1            | keys of round 0
+//     send and receive round 0             | own keys
+//     send and receive round 1             | keys of round 0
 //     return gradients of round 0, round 2 | keys of round 1
 //     …
+//
+// What nobody waits for comes last: of backward the gradients of the own keys, where there is one round, and of each
+// round those of queries.
 //
 // Batches are begun and finished in one order on all ranks, whatever each of them has to do in a round.
 #include "ranks/rank_call.hpp"
@@ -159,6 +162,8 @@ class RankCall::Run {
             start(0);
         for (std::optional<ShardCall::Run> &run : runs_)
             run->attend_to_own_keys();
+        if (rounds > 1) // they are added to before all rounds are over
+            finish_own_keys();
         for (std::size_t i = 0; i < rounds; ++i) {
             if (returns && i >= 2)
                 finish_return(i - 2);
@@ -168,11 +173,16 @@ class RankCall::Run {
             if (i + 1 < rounds)
                 start(i + 1);
             for_each_in(i, [&](ShardCall::Run &run) { run.attend_to_others(i); });
+            if (i + 1 < rounds)
+                finish_others(i);
         }
         if (returns && rounds > 0) {
             if (rounds >= 2)
                 finish_return(rounds - 2);
             start_return(rounds - 1);
+            finish_others(rounds - 1);
+            if (rounds == 1)
+                finish_own_keys();
             finish_return(rounds - 1);
         }
         if (rounds > 0)
@@ -246,6 +256,15 @@ class RankCall::Run {
         }
     }
 
+    void finish_others(std::size_t i) {
+        for_each_in(i, [&](ShardCall::Run &run) { run.finish_others(i); });
+    }
+
+    void finish_own_keys() {
+        for (std::optional<ShardCall::Run> &run : runs_)
+            run->finish_own_keys();
+    }
+
     void start(std::size_t i) {
         begin(i, call_.rows_[i], [&](ShardCall::Run &run, ShardBatch &batch) { run.pack_rows(i, batch); });
     }
@@ -262,6 +281,8 @@ class RankCall::Run {
 
     void finish_return(std::size_t i) {
         transport_.finish(call_.gradients_[i].travelling, device_, comm_);
+        if (call_.rows_.size() == 1)
+            order(comm_, stream_); // gradients of the own keys have been given to it meanwhile
         for_each_in(i, [&](ShardCall::Run &run) { run.add_gradients(i); });
     }
 

@@ -39,6 +39,8 @@ void RankMemory::book(Workspace &workspace, const RankPlan &plan, annulus_pass p
         round.received.clear();
         for (std::vector<WireBuffer> *buffers : {&round.leaving, &round.arriving, &round.returning, &round.returned})
             buffers->clear();
+        round.tables.clear();
+        round.tables_of_gradients.clear();
     }
 
     const std::int64_t query_rows = problem.heads * problem.queries.length;
@@ -76,13 +78,18 @@ void RankMemory::book(Workspace &workspace, const RankPlan &plan, annulus_pass p
     const auto book_buffers = [&](std::vector<const Message *> Round::*messages, bool full_ones, annulus_dtype dtype,
                                   Buffers buffers, Buffers with_tables) {
         book_in_turns(workspace, 0, 1, rounds.size(), [&](std::size_t i, Workspace &mine) {
+            RoundMemory &round = rounds[i];
+            const auto new_table = [&](const Message &message) {
+                const RowTable table = book_table(mine, message);
+                (buffers == with_tables ? round.tables : round.tables_of_gradients).push_back({&message, table});
+                return table;
+            };
             for (const Message *message : of_plan[i].*messages) {
                 if (!full_ones && message->is_full())
                     continue;
-                std::vector<WireBuffer> &all = rounds[i].*buffers;
-                const RowTable table = buffers != with_tables && keeps_tables()
-                                           ? (rounds[i].*with_tables)[all.size()].table
-                                           : book_table(mine, *message);
+                std::vector<WireBuffer> &all = round.*buffers;
+                const RowTable table = buffers != with_tables && keeps_tables() ? (round.*with_tables)[all.size()].table
+                                                                                : new_table(*message);
                 const std::int64_t bytes = bytes_of_rows(problem, message->total_rows(), dtype);
                 all.push_back({message, table, book_pair(mine, bytes, tensors)});
             }

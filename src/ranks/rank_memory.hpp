@@ -41,13 +41,15 @@ struct RoundMemory {
     std::vector<WireBuffer> leaving, arriving;   // K and V of sends, and of receives that are not full
     std::vector<ReceiveSlots> received;          // of receives
     std::vector<WireBuffer> returning, returned; // dK and dV of receives that are not full, and of sends
+    std::vector<TableOfMessage> tables, tables_of_gradients;
 };
 
 struct RankMemory {
     PartialResults own; // of the rank's queries; backward also dK and dV of its own keys, or dV alone
     std::vector<RoundMemory> rounds;
 
-    // Gradients return with the tables of the rows that they are of: no other round's lie there meanwhile.
+    // Gradients return with the tables of the rows that they are of, and have none of their own: no other round's lie
+    // there meanwhile.
     bool keeps_tables() const { return rounds.size() == 1; }
     // Books all of it anew. Allocates nothing on the host the second time.
     void book(Workspace &workspace, const RankPlan &plan, annulus_pass pass);

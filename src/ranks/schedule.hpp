@@ -12,6 +12,7 @@
 
 #include <annulus/config.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -37,7 +38,58 @@ constexpr bool wants(const CommonSegment *segments, std::int32_t count, std::int
 }
 
 // Where wanted rows are looked for one by one, they are counted for so many positions at a time.
-constexpr std::int64_t positions_of_count = 1024;
+constexpr std::int64_t positions_of_count = 8192;
+
+// What wants() says of one segment along a line, for keys first, first + 1, …: those are wanted whose distance from the
+// first of the residues that the heads use is short, and from the first of those that queries ask for.
+class WantedKeys {
+  public:
+    WantedKeys() = default;
+    constexpr WantedKeys(const CommonSegment &common, std::int32_t first_head, std::int32_t heads,
+                         const Window &queries, std::int64_t first)
+        : begin_(common.keys.start - first), end_(common.keys.end() - first), dilation_(common.branch.dilation()),
+          used_(common.branch.residues(first_head, first_head + heads), first - common.segment.range.start, dilation_),
+          asked_(asked_residues(common, queries), first - common.segment.range.start, dilation_) {}
+
+    // Of key first + i, 0 <= i < positions_of_count.
+    constexpr bool has(std::int32_t i) const {
+        return i >= begin_ && i < end_ && used_.has(i, dilation_) && asked_.has(i, dilation_);
+    }
+
+  private:
+    static constexpr ResidueRange asked_residues(const CommonSegment &common, const Window &queries) {
+        const Window &range = common.segment.range, part = intersect(range, queries);
+        return part.length > 0 ? residues_of_queries(common.branch, part.start - range.start, part.length)
+                               : ResidueRange{};
+    }
+
+    // Some residues that follow one another, as places meet them that do.
+    class Residues {
+      public:
+        Residues() = default;
+        constexpr Residues(const ResidueRange &residues, std::int64_t place, std::int64_t dilation)
+            : distance_(remainder(place - residues.first, dilation)), count_(residues.count) {}
+
+        // Whether place + i has one of them.
+        constexpr bool has(std::int32_t i, std::int64_t dilation) const {
+            const std::int64_t over = i - (dilation - distance_);
+            if (over < 0)
+                return distance_ + i < count_;
+            if (over < dilation)
+                return over < count_;
+            // A GPU divides numbers of 32 bits much faster.
+            return static_cast<std::uint32_t>(over) % static_cast<std::uint32_t>(dilation) < count_;
+        }
+
+      private:
+        std::int64_t distance_; // of the first place from the first residue
+        std::int64_t count_;
+    };
+
+    std::int64_t begin_, end_; // of the segment's keys, from `first` on
+    std::int64_t dilation_;
+    Residues used_, asked_;
+};
 
 // Rows of K and V that one rank sends to another: all wanted ones between two positions. On the wire rows lie [batch,
 // kv head, wanted row, D], wanted rows in the order of their positions, first all of K, then all of V.
@@ -67,11 +119,22 @@ struct Message {
 
 // Calls use(position) for the rows of a kv head that a message holds, in the order of the wire.
 template <class Use> void for_each_row(const Plan &plan, const Message &message, std::int32_t kv_head, Use use) {
-    const std::int32_t group = plan.problem().heads / plan.problem().kv_heads;
-    for (std::int64_t m = message.keys.start; m < message.keys.end(); ++m)
-        if (wants(message.segments.data(), static_cast<std::int32_t>(message.segments.size()), kv_head * group, group,
-                  message.queries, m))
-            use(m);
+    const std::int32_t group = plan.problem().heads / plan.problem().kv_heads, first_head = kv_head * group;
+    std::vector<CommonSegment> lines, curves;
+    for (const CommonSegment &common : message.segments)
+        (common.segment.curve.is_linear() ? lines : curves).push_back(common);
+    std::vector<WantedKeys> of_lines(lines.size());
+    for (std::int64_t first = message.keys.start; first < message.keys.end(); first += positions_of_count) {
+        std::ranges::transform(lines, of_lines.begin(), [&](const CommonSegment &common) {
+            return WantedKeys(common, first_head, group, message.queries, first);
+        });
+        const auto count = static_cast<std::int32_t>(std::min(positions_of_count, message.keys.end() - first));
+        for (std::int32_t i = 0; i < count; ++i)
+            if (std::ranges::any_of(of_lines, [i](const WantedKeys &wanted) { return wanted.has(i); }) ||
+                wants(curves.data(), static_cast<std::int32_t>(curves.size()), first_head, group, message.queries,
+                      first + i))
+                use(first + i);
+    }
 }
 
 // What planning may cost, in steps of some ten nanoseconds: a branch of a key/value head in a message, a class of rows

@@ -74,13 +74,35 @@ void ShardCall::Run::attend_to_own_keys() {
     next_part_ = 1;
 }
 
+CallTensors ShardCall::Run::tensors_of(const ReceiveSlots &slots) const {
+    CallTensors arrived = tensors_;
+    arrived.k = slots_tensor(*slots.message, slots.rows.first());
+    arrived.v = slots_tensor(*slots.message, slots.rows.second());
+    return arrived;
+}
+
+// Parts share the workspace: all but the last are done at once.
 void ShardCall::Run::attend_to_others(std::size_t round) {
     for (const ReceiveSlots &slots : call_.memory_.rounds[round].received) {
-        CallTensors arrived = tensors_;
-        arrived.k = slots_tensor(*slots.message, slots.rows.first());
-        arrived.v = slots_tensor(*slots.message, slots.rows.second());
-        call_.parts_[next_part_++]->run(arrived, call_.memory_.partial_results(slots), of_parts_, stream_);
+        PreparedCall &part = *call_.parts_[next_part_++];
+        const CallTensors arrived = tensors_of(slots);
+        const PartialResults partial = call_.memory_.partial_results(slots);
+        part.run(arrived, partial, of_parts_, stream_);
+        if (&slots != &call_.memory_.rounds[round].received.back())
+            part.run_rest(arrived, partial, of_parts_, stream_);
     }
+}
+
+void ShardCall::Run::finish_others(std::size_t round) {
+    const std::vector<ReceiveSlots> &received = call_.memory_.rounds[round].received;
+    if (!received.empty())
+        call_.parts_[next_part_ - 1]->run_rest(tensors_of(received.back()),
+                                               call_.memory_.partial_results(received.back()), of_parts_, stream_);
+}
+
+void ShardCall::Run::finish_own_keys() {
+    if (rounds() > 0)
+        call_.parts_.front()->run_rest(tensors_, call_.memory_.own, of_parts_, stream_);
 }
 
 void ShardCall::Run::write_outputs() {
@@ -114,17 +136,16 @@ annulus_tensor ShardCall::Run::slots_tensor(const Message &message, std::byte *d
 // Between the wire and the rows of two tensors, or of the second alone: pack, unpack or add.
 void ShardCall::Run::copy(void (MessageCopier::*way)(const RowMove &, void *), const WireBuffer &buffer,
                           annulus_dtype dtype, const RowView &first, const RowView &second) {
-    const auto move = [&](const RowView &rows, std::byte *wire) {
-        (copier_.*way)({buffer.message, buffer.table, dtype, problem_.batch, problem_.head_dim, rows, wire}, comm_);
-    };
-    if (buffer.wire.tensors == 2)
-        move(first, buffer.wire.first());
-    move(second, buffer.wire.second());
-}
-
-void ShardCall::Run::fill_tables(const std::vector<WireBuffer> &buffers) {
-    for (const WireBuffer &buffer : buffers)
-        copier_.fill(buffer.table, call_.plan_.local(), *buffer.message, comm_);
+    RowMove move{buffer.message,
+                 buffer.table,
+                 dtype,
+                 problem_.batch,
+                 problem_.head_dim,
+                 buffer.wire.tensors,
+                 {{{second, buffer.wire.second()}}}};
+    if (move.tensors == 2)
+        move.of_tensor = {{{first, buffer.wire.first()}, {second, buffer.wire.second()}}};
+    (copier_.*way)(move, comm_);
 }
 
 namespace {
@@ -148,8 +169,7 @@ const RowPair &ShardCall::returning_gradients(std::size_t round, const ReceiveSl
 
 void ShardCall::Run::pack_rows(std::size_t i, ShardBatch &batch) {
     const RoundMemory &round = call_.memory_.rounds[i];
-    fill_tables(round.leaving);
-    fill_tables(round.arriving);
+    copier_.fill(round.tables, call_.plan_.local(), comm_);
     for (const WireBuffer &buffer : round.leaving) {
         copy(&MessageCopier::pack, buffer, problem_.dtype, own_rows(tensors_.k), own_rows(tensors_.v));
         add_transfer(batch.sends, *buffer.message, buffer.wire);
@@ -170,10 +190,7 @@ void ShardCall::Run::unpack_rows(std::size_t i) {
 
 void ShardCall::Run::pack_gradients(std::size_t i, ShardBatch &batch) {
     const RoundMemory &round = call_.memory_.rounds[i];
-    if (!call_.memory_.keeps_tables()) {
-        fill_tables(round.returning);
-        fill_tables(round.returned);
-    }
+    copier_.fill(round.tables_of_gradients, call_.plan_.local(), comm_);
     for (const ReceiveSlots &slots : round.received) {
         if (const WireBuffer *buffer = buffer_of(round.returning, *slots.message))
             copy(&MessageCopier::pack, *buffer, sum_dtype(problem_.dtype),

@@ -88,9 +88,12 @@ class ShardCall::Run {
 
     std::size_t rounds() const { return call_.rounds(); }
 
-    // On the call's stream.
+    // On the call's stream. What another rank does not wait for can come later: what is left of the own keys once all
+    // rounds are over, what is left of a round before the next one.
     void attend_to_own_keys();
     void attend_to_others(std::size_t round); // in the order of the rounds
+    void finish_others(std::size_t round);
+    void finish_own_keys();
     void write_outputs();
 
     // On the stream for messages. What is sent and received is added to the batch.
@@ -106,9 +109,9 @@ class ShardCall::Run {
     RowView slots_of(const Message &message, std::byte *data) const;
     RowView own_gradients(void *data) const;
     annulus_tensor slots_tensor(const Message &message, std::byte *data) const;
+    CallTensors tensors_of(const ReceiveSlots &slots) const;
     void copy(void (MessageCopier::*way)(const RowMove &, void *), const WireBuffer &buffer, annulus_dtype dtype,
               const RowView &first, const RowView &second);
-    void fill_tables(const std::vector<WireBuffer> &buffers);
 
     ShardCall &call_;
     const Problem &problem_;

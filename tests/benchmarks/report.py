@@ -283,12 +283,11 @@ class Peers:
         self.peers = peers
         self.library = ctypes.CDLL(machine.library)
         machine.device = f"{peers.torch.cuda.get_device_name()}, PyTorch {peers.torch.__version__}"
-        machine.remember(COMMAND)
+        machine.remember(COMMAND + (" --flash3 FILE" if machine.flash3 else ""))
         # For dense attention, by what peers.py calls them.
         self.kernels = {"cuDNN": "dense", "FlashAttention-2": "flash"}
         if machine.flash3:
             peers.torch.ops.load_library(machine.flash3)
-            machine.remember("… --flash3 FILE")
             self.kernels["FlashAttention-3"] = "flash3"
 
     def rates(self, case, engines, peers):

@@ -75,6 +75,10 @@ class MapTest(ProgramTest):
         self.assertEqual(points_of(pictures[1]).shape, (256, 1, 3))
         return re.findall(r"<text[^>]*>([^<]*)</text>", svg), points_of(pictures[0])
 
+    def assert_no_picture(self, result, says):
+        no_cairo = "--picture: this build was made without cairo, and cannot draw pictures"
+        self.assert_refused(result, says=no_cairo if no_cairo in result.stderr else says)
+
     def assert_close(self, found, wanted, tolerance=1e-5):
         np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=tolerance)
 
@@ -202,7 +206,6 @@ class MapTest(ProgramTest):
         self.path("words.csv").write_text("1,2\n3;4\n", encoding="utf-8")
         save(self.path("lse.npy"), np.zeros((1, 2, 40)), "float64")
         save(self.path("short.npy"), np.zeros((1, 2, 39)), "float32")
-        no_cairo = "--picture: this build was made without cairo, and cannot draw pictures"
         out, svg = ["--out", self.path("mass.npy")], ["--picture", self.path("map.svg")]
         for options, says in (
             ([], "--out or --picture must be given"),
@@ -226,21 +229,20 @@ class MapTest(ProgramTest):
             with self.subTest(says):
                 before = self.names()
                 result = run("map", "--q", self.path("q.npy"), "--k", self.path("k.npy"), *PATTERN, *options)
-                self.assert_refused(result, says=no_cairo if no_cairo in result.stderr else says)
+                self.assert_no_picture(result, says)
                 self.assertEqual(self.names(), before)
         self.save_inputs((1, 2 * 8192 + 1, 1, 8))
         for width, size in ((2, "2 x 8193"), (8193, "8193 x 2")):
             result = run("map", "--q", self.path("q.npy"), "--k", self.path("k.npy"), *PATTERN, *svg, "--grid", width)
-            self.assert_refused(result, says=no_cairo if no_cairo in result.stderr else
-                                f"--grid {width}: 16385 positions make a grid of {size} places, and at most 8192 x 8192")
+            self.assert_no_picture(
+                result, f"--grid {width}: 16385 positions make a grid of {size} places, and at most 8192 x 8192")
         self.save_inputs((1, 10, 10 ** 9, 0))  # no bytes of Q, and masses beyond all memory
         for ranks in (1, 2):
             result = run("map", "--q", self.path("q.npy"), "--k", self.path("k.npy"), *PATTERN, *out, "--ranks", ranks)
             self.assert_refused(result, says="head_dim is 0")
         self.save_inputs((2, 40, 2, 8))
         result = run("map", "--q", self.path("q.npy"), "--k", self.path("k.npy"), *PATTERN, *svg, "--grid", 8)
-        self.assert_refused(result, says=no_cairo if no_cairo in result.stderr else
-                            "--picture draws one batch entry; there are 2")
+        self.assert_no_picture(result, "--picture draws one batch entry; there are 2")
 
 
 if __name__ == "__main__":

@@ -141,6 +141,19 @@ TEST(Schedule, ManyClasses) {
         expect_schedules(problem, {first, 200 - first});
 }
 
+// Rows that are looked for one by one, in pieces of positions_of_count: dilations below, beyond and about as long.
+TEST(Schedule, RowsOfSeveralPieces) {
+    Problem problem = of_branches(9001, {{.segment = 1024},
+                                         {.segment = 6000, .dilation = 3},
+                                         {.segment = 8000, .dilation = 7, .query = ANNULUS_QUERY_RESIDUE},
+                                         {.dilation = 1023, .phase = ANNULUS_PHASE_INTERLEAVE},
+                                         {.dilation = 2500, .query = ANNULUS_QUERY_EVERY}});
+    problem.heads = 4;
+    problem.kv_heads = 2;
+    for (const std::int64_t middle : {0, 1, 700})
+        expect_schedules(problem, {4099, middle, 4902 - middle});
+}
+
 // Dilations at the end of what 64 bits hold: only places before the first repetition count.
 TEST(Schedule, DilationsOfSixtyThreeBits) {
     for (const annulus_query_rule rule : {ANNULUS_QUERY_DILATED, ANNULUS_QUERY_RESIDUE, ANNULUS_QUERY_EVERY})

@@ -11,6 +11,9 @@ namespace annulus::cli {
 // 0xRRGGBB
 using Color = std::uint32_t;
 
+constexpr Color ink = 0x24292f;   // of words
+constexpr Color faint = 0xafb8c1; // of frames, and of points where nothing is
+
 // Rows of points from the top, one behind the other.
 struct Points {
     std::int64_t columns;

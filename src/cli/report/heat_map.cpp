@@ -16,8 +16,6 @@ namespace {
 
 // From little to much, ever lighter, so that the order is seen in grey as well.
 constexpr Color stops[] = {0x0d1440, 0x264691, 0x218898, 0x60be78, 0xf3dc60, 0xfffae0};
-// Where the grid has nothing.
-constexpr Color grey = 0xafb8c1;
 
 // Of a share from 0 to 1.
 Color color_of(double share) {
@@ -79,7 +77,7 @@ Drawing draw(const HeatMap &map) {
                      std::ranges::max(map.values, {}, [](double value) { return std::isfinite(value) ? value : 0; });
     Points points{map.columns, {}};
     for (const double value : map.values)
-        points.colors.push_back(std::isnan(value) ? grey : color_of(value / most));
+        points.colors.push_back(std::isnan(value) ? faint : color_of(value / most));
     drawing.pictures.push_back({margin, top, width, height, std::move(points)});
 
     constexpr std::size_t shades = 256;

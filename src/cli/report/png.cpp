@@ -61,7 +61,7 @@ void set_color(const Pen &pen, Color color) {
 void paint(const Pen &pen, const Drawing::Picture &picture, double pixels) {
     const double x = std::round(picture.x * pixels), y = std::round(picture.y * pixels);
     const double width = std::round(picture.width * pixels), height = std::round(picture.height * pixels);
-    set_color(pen, 0xafb8c1);
+    set_color(pen, faint);
     cairo_set_line_width(pen.get(), pixels);
     cairo_rectangle(pen.get(), x - pixels / 2, y - pixels / 2, width + pixels, height + pixels);
     cairo_stroke(pen.get());
@@ -93,7 +93,7 @@ std::string png_of(const Drawing &drawing) {
     cairo_paint(pen.get());
     for (const Drawing::Picture &picture : drawing.pictures)
         paint(pen, picture, pixels);
-    set_color(pen, 0x24292f);
+    set_color(pen, ink);
     cairo_select_font_face(pen.get(), "sans-serif", CAIRO_FONT_SLANT_NORMAL, CAIRO_FONT_WEIGHT_NORMAL);
     cairo_set_font_size(pen.get(), 12 * pixels);
     for (const Drawing::Words &words : drawing.words) {

@@ -13,6 +13,7 @@
 
 #include <array>
 #include <cstddef>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -41,23 +42,14 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
     }
 
     void run(const CallTensors &tensors, const PartialResults &partial, void *workspace, void *stream) override {
-        const CudaCall call(plan_, device_, tensors, partial, stream);
-        Workspace ledger(workspace);
-        const BackwardMemory memory = book_backward(ledger, plan_, backward_);
-        store_branches(call, memory.branches);
-        if (is_of_other_keys(part_)) // else find_lse_delta does it
-            check(cudaMemsetAsync(memory.counters, 0, memory.counter_count * sizeof(unsigned), call.stream),
-                  "cudaMemsetAsync");
-        bind(call, memory);
-        store_array(backward_.rows.data(), backward_.rows.size(), memory.sequences.rows, call.stream);
-        find_kernels();
-        unsigned *next_counter = memory.counters;
-        for (const BackwardStep &step : backward_.steps) {
-            if (step.action == BackwardAction::find_gradients)
-                find_gradients(step, memory, next_counter++, call.stream);
-            else
-                take(step, call, memory);
-        }
+        // Of the own keys find_lse_delta clears counters.
+        run_steps({backward_.steps.data(), backward_.first_of_rest}, is_of_other_keys(part_), tensors, partial,
+                  workspace, stream);
+    }
+
+    void run_rest(const CallTensors &tensors, const PartialResults &partial, void *workspace, void *stream) override {
+        run_steps(std::span(backward_.steps).subspan(backward_.first_of_rest), true, tensors, partial, workspace,
+                  stream);
     }
 
     // Rows of a side that the own keys' part has finished are written already.
@@ -65,17 +57,20 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
         const CudaCall call(plan_, device_, tensors, partial, stream);
         const Problem &problem = call.problem();
         PartialGradients all = call.partial.gradients;
-        const auto write = [&](Side side, const float *partial_rows, const DeviceRows &target) {
+        std::array<PartialRowsArguments, 3> unfinished;
+        std::size_t count = 0;
+        const auto add = [&](Side side, const float *partial_rows, const DeviceRows &target) {
             const PartialRows &rows = backward_.of(side).grids.back().tiles.rows_left_partial;
-            write_partial_rows(problem.dtype, {call.whole(), rows, problem.head_dim, partial_rows, target},
-                               call.stream);
+            unfinished[count++] = {call.whole(), rows, problem.head_dim, partial_rows, target};
         };
         if (backward_.queries.finishes)
-            write(Side::queries, std::exchange(all.d_q, nullptr), call.d_q);
+            add(Side::queries, std::exchange(all.d_q, nullptr), call.d_q);
         if (backward_.keys.finishes) {
-            write(Side::keys, std::exchange(all.d_k, nullptr), call.d_k);
-            write(Side::keys, std::exchange(all.d_v, nullptr), call.d_v);
+            if (all.d_k)
+                add(Side::keys, std::exchange(all.d_k, nullptr), call.d_k);
+            add(Side::keys, std::exchange(all.d_v, nullptr), call.d_v);
         }
+        write_partial_rows(problem.dtype, std::span(unfinished).first(count), call.stream);
         write_gradients(
             problem.dtype,
             {call.whole(), all, call.d_q, call.d_k, call.d_v, problem.gradients, call.row_context(nullptr, nullptr)},
@@ -84,6 +79,29 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
 
   private:
     using Params = typename Architecture::BackwardParams;
+
+    void run_steps(std::span<const BackwardStep> steps, bool clears_counters, const CallTensors &tensors,
+                   const PartialResults &partial, void *workspace, void *stream) {
+        if (steps.empty())
+            return;
+        const CudaCall call(plan_, device_, tensors, partial, stream);
+        Workspace ledger(workspace);
+        const BackwardMemory memory = book_backward(ledger, plan_, backward_);
+        unsigned *next_counter = memory.flag_and_counters + 1;
+        store_branches(call, memory.branches);
+        if (clears_counters)
+            check(cudaMemsetAsync(next_counter, 0, memory.counter_count * sizeof(unsigned), call.stream),
+                  "cudaMemsetAsync");
+        bind(call, memory);
+        store_array(backward_.rows.data(), backward_.rows.size(), memory.sequences.rows, call.stream);
+        find_kernels();
+        for (const BackwardStep &step : steps) {
+            if (step.action == BackwardAction::find_gradients)
+                find_gradients(step, memory, next_counter++, call.stream);
+            else
+                take(step, call, memory);
+        }
+    }
 
     struct BoundGrid {
         Params params;
@@ -231,8 +249,8 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
         case BackwardAction::find_lse_delta:
             return find_lse_delta(problem.dtype,
                                   {call.out, call.d_out, call.lse, call.d_lse, problem.batch, problem.queries.length,
-                                   problem.heads, problem.head_dim, memory.lse_log2, memory.delta, memory.counters,
-                                   static_cast<int>(memory.counter_count)},
+                                   problem.heads, problem.head_dim, memory.lse_log2, memory.delta,
+                                   memory.flag_and_counters, static_cast<int>(memory.counter_count + 1)},
                                   call.stream);
         case BackwardAction::clear_gradients:
             return clear(step.side, call);
@@ -252,7 +270,7 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
         case BackwardAction::recompute_gradients:
             return recompute_gradients(problem.dtype, outputs(call, memory), of_queries, !of_queries, call.stream);
         case BackwardAction::recompute_partial:
-            return recompute_partial_gradients(problem.dtype, outputs(call, memory), call.stream);
+            return recompute_partial_gradients(problem.dtype, of_side(step.side, outputs(call, memory)), call.stream);
         case BackwardAction::find_gradients:
             break;
         }
@@ -280,6 +298,16 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
             pack_lse_delta({curve.order, planned.window.start - problem.queries.start, planned.window.length,
                             problem.batch * problem.heads, problem.queries.length},
                            memory.lse_log2, memory.delta, curve.lse_log2, curve.delta, call.stream);
+    }
+
+    // Without the partial results of the other side.
+    static GradientOutputArguments of_side(Side side, GradientOutputArguments outputs) {
+        PartialGradients &partial = outputs.partial;
+        if (side == Side::queries)
+            partial.d_k = partial.d_v = nullptr;
+        else
+            partial.d_q = nullptr;
+        return outputs;
     }
 
     GradientOutputArguments outputs(const CudaCall &call, const BackwardMemory &memory) const {

@@ -62,7 +62,8 @@ template <class Architecture> class FusedForward final : public PreparedCall {
 
     void finish(const CallTensors &tensors, const PartialResults &partial, void *stream) override {
         const CudaCall call(plan_, device_, tensors, partial, stream);
-        write_outputs(call.problem().dtype, outputs(call, call.partial.state, call.partial.o, {}), call.stream);
+        write_unfinished_outputs(call.problem().dtype, outputs(call, call.partial.state, call.partial.o, {}),
+                                 call.stream);
     }
 
   private:

@@ -7,27 +7,41 @@ namespace annulus {
 
 namespace {
 
-constexpr int rows_of_warp = 32;
+struct PartialRowsOfGradients {
+    PartialRowsArguments of_gradient[3];
+    bool aligned[3];
+};
 
+// A layer of the grid for each gradient.
 template <class T>
 __global__ void __launch_bounds__(block_threads)
-    partial_rows_kernel(const __grid_constant__ PartialRowsArguments a, const BlockRows rows, bool aligned) {
+    partial_rows_kernel(const __grid_constant__ PartialRowsOfGradients all, const BlockRows rows) {
+    const PartialRowsArguments &a = all.of_gradient[blockIdx.z];
+    const bool aligned = all.aligned[blockIdx.z];
     const auto has_partial = [&](const BlockRow &row) { return a.rows.has(row.head, static_cast<int>(row.position)); };
-    for_four_columns<rows_of_warp>(rows, a.head_dim, has_partial, [&](const BlockRow &row, int column) {
+    for_four_columns<most_rows_of_warp>(rows, a.head_dim, has_partial, [&](const BlockRow &row, int column) {
         write_partial<T>(a.partial, a.target, row, a.head_dim, column, nullptr, aligned);
     });
 }
 
 } // namespace
 
-void write_partial_rows(annulus_dtype dtype, const PartialRowsArguments &a, cudaStream_t stream) {
-    const BlockRows rows = query_rows(a.block);
+void write_partial_rows(annulus_dtype dtype, std::span<const PartialRowsArguments> gradients, cudaStream_t stream) {
+    if (gradients.empty())
+        return;
+    const BlockRows rows = query_rows(gradients.front().block);
     if (rows.count() == 0)
         return;
+    dim3 grid = grid_of_few(rows);
+    grid.z = static_cast<unsigned>(gradients.size());
     with_dtype(dtype, [&](auto type) {
         using T = decltype(type);
-        launch("write_partial_rows", partial_rows_kernel<T>, grid_of(rows, rows_of_warp), stream, a, rows,
-               fours_are_aligned<T>(a.target));
+        PartialRowsOfGradients all{};
+        for (std::size_t i = 0; i < gradients.size(); ++i) {
+            all.of_gradient[i] = gradients[i];
+            all.aligned[i] = fours_are_aligned<T>(gradients[i].target);
+        }
+        launch("write_partial_rows", partial_rows_kernel<T>, grid, stream, all, rows);
     });
 }
 

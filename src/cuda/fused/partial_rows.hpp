@@ -9,6 +9,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <span>
 
 namespace annulus {
 
@@ -19,7 +20,8 @@ struct PartialRowsArguments {
     const float *partial; // [B, H, rows, D]
     DeviceRows target;
 };
-// Writes the rows that have partial results to the caller's tensor, of bfloat16 or float16.
-void write_partial_rows(annulus_dtype dtype, const PartialRowsArguments &arguments, cudaStream_t stream);
+// Writes the rows that have partial results to the caller's tensors, of bfloat16 or float16: of up to three gradients,
+// with the same block and head dimension.
+void write_partial_rows(annulus_dtype dtype, std::span<const PartialRowsArguments> gradients, cudaStream_t stream);
 
 } // namespace annulus

@@ -40,13 +40,22 @@ struct BlockRow {
 
 constexpr std::int64_t most_layers = 65535; // of a grid
 
-// As many blocks as keep a GPU busy: most rows may not be wanted, and then a block more costs more than its rows.
-constexpr std::int64_t most_row_blocks = 4096;
-
-inline dim3 grid_of(const BlockRows &rows, int rows_of_warp) {
+inline dim3 grid_of(const BlockRows &rows, int rows_of_warp, std::int64_t most_blocks_of_layer) {
     return {static_cast<unsigned>(
-                std::min(most_row_blocks, divide_up(rows.window.length, block_threads / 32 * rows_of_warp))),
+                std::min(most_blocks_of_layer, divide_up(rows.window.length, block_threads / 32 * rows_of_warp))),
             static_cast<unsigned>(std::min(most_layers, rows.batches * rows.heads))};
+}
+
+constexpr int usual_rows_of_warp = 8; // enough warps where there are few rows
+inline dim3 grid_of(const BlockRows &rows) {
+    return grid_of(rows, usual_rows_of_warp, 4096); // as many as keep a GPU busy
+}
+
+// Where few rows may be wanted: then a block more costs more than its rows.
+constexpr int most_rows_of_warp = 32;
+inline dim3 grid_of_few(const BlockRows &rows) {
+    constexpr std::int64_t blocks = 1024; // that a GPU has at the same time
+    return grid_of(rows, most_rows_of_warp, divide_up(blocks, rows.batches * rows.heads));
 }
 
 // Calls use(row, first of four columns) for the thread's part of the rows that are wanted, if wants(row). A warp has so

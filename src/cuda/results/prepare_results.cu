@@ -36,15 +36,14 @@ __global__ void __launch_bounds__(block_threads)
             }
 }
 
-// As much as fits into the 4 KiB of a kernel's arguments.
-struct SomeWords {
-    std::uint32_t words[1008];
-};
-
-__global__ void __launch_bounds__(block_threads)
-    store_kernel(const ANNULUS_GRID_CONSTANT SomeWords some, std::uint32_t *target, int words) {
-    for (int i = static_cast<int>(threadIdx.x); i < words; i += block_threads)
-        target[i] = some.words[i];
+__global__ void __launch_bounds__(block_threads) store_kernel(const ANNULUS_GRID_CONSTANT WordsToStore some) {
+    int begin = 0;
+    for (int piece = 0; piece < some.pieces_count; ++piece) {
+        const auto [target, end] = some.pieces[piece];
+        for (int i = begin + static_cast<int>(threadIdx.x); i < end; i += block_threads)
+            target[i - begin] = some.words[i];
+        begin = end;
+    }
 }
 
 } // namespace
@@ -73,16 +72,27 @@ void clear_outputs(annulus_dtype dtype, const ClearArguments &a, cudaStream_t st
     });
 }
 
-void store_bytes(const void *source, std::size_t bytes, void *target, cudaStream_t stream) {
-    constexpr std::size_t word = sizeof(std::uint32_t);
-    for (std::size_t first = 0; first < bytes; first += sizeof(SomeWords)) {
-        const std::size_t count = std::min(sizeof(SomeWords), bytes - first);
-        SomeWords some;
-        std::memcpy(some.words, static_cast<const std::byte *>(source) + first, count);
-        launch("store_bytes", store_kernel, 1, stream, some,
-               reinterpret_cast<std::uint32_t *>(static_cast<std::byte *>(target) + first),
-               static_cast<int>(count / word));
+void ArrayStores::add_bytes(const void *source, std::size_t bytes, void *target) {
+    auto *words = static_cast<std::uint32_t *>(target);
+    const auto *from = static_cast<const std::byte *>(source);
+    for (auto left = static_cast<std::int64_t>(bytes / sizeof *words); left > 0;) {
+        if (some_.words_count == WordsToStore::most_words || some_.pieces_count == WordsToStore::most_pieces)
+            launch();
+        const auto count = static_cast<int>(std::min<std::int64_t>(left, WordsToStore::most_words - some_.words_count));
+        std::memcpy(some_.words + some_.words_count, from, count * sizeof *words);
+        some_.words_count += count;
+        some_.pieces[some_.pieces_count++] = {words, some_.words_count};
+        words += count;
+        from += count * sizeof *words;
+        left -= count;
     }
+}
+
+void ArrayStores::launch() {
+    if (some_.words_count == 0)
+        return;
+    annulus::launch("store_words", store_kernel, 1, stream_, some_);
+    some_.words_count = some_.pieces_count = 0;
 }
 
 } // namespace annulus

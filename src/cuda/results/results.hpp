@@ -28,11 +28,42 @@ struct Block {
 // Sets all rows of a softmax state.
 void fill_state(float2 *state, std::int64_t rows, float2 value, cudaStream_t stream);
 
-// Copies from the host to device memory, in words of four bytes, through kernel arguments: a captured graph keeps them.
-void store_bytes(const void *source, std::size_t bytes, void *target, cudaStream_t stream);
+// Pieces of arrays, in the 4 KiB of a kernel's arguments.
+struct WordsToStore {
+    struct Piece {
+        std::uint32_t *target;
+        int end; // of its words
+    };
+    static constexpr int most_words = 896, most_pieces = 24;
+    int words_count, pieces_count;
+    Piece pieces[most_pieces];
+    std::uint32_t words[most_words];
+};
+
+// Copies arrays from the host to device memory, in words of four bytes, through kernel arguments: a captured graph
+// keeps them. As many together as fit into those of a launch.
+class ArrayStores {
+  public:
+    explicit ArrayStores(cudaStream_t stream) : stream_(stream) {}
+
+    // The source may go at once.
+    template <class T> void add(const T *source, std::size_t count, T *target) {
+        static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % sizeof(std::uint32_t) == 0);
+        add_bytes(source, count * sizeof(T), target);
+    }
+    // What has been added and not launched yet.
+    void launch();
+
+  private:
+    void add_bytes(const void *source, std::size_t bytes, void *target);
+
+    cudaStream_t const stream_;
+    WordsToStore some_{};
+};
 template <class T> void store_array(const T *source, std::size_t count, T *target, cudaStream_t stream) {
-    static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % sizeof(std::uint32_t) == 0);
-    store_bytes(source, count * sizeof(T), target, stream);
+    ArrayStores stores(stream);
+    stores.add(source, count, target);
+    stores.launch();
 }
 
 // A sequence of several in the rows of a call.
@@ -63,6 +94,8 @@ struct OutputArguments {
     RowContext context;
 };
 void write_outputs(annulus_dtype dtype, const OutputArguments &arguments, cudaStream_t stream);
+// The same, quicker where most rows are finished.
+void write_unfinished_outputs(annulus_dtype dtype, const OutputArguments &arguments, cudaStream_t stream);
 // Compute again those rows that have a NaN, if there are any: in the caller's O, with a state of finished rows only;
 // in the caller's O where the row of `o` that it was written from has one; in `o` itself, where without `has_nonfinite`
 // all rows are looked at.

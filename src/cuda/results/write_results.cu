@@ -7,13 +7,11 @@ namespace annulus {
 
 namespace {
 
-constexpr int usual_rows_of_warp = 8; // enough warps where there are few rows
-
-template <class T>
+template <class T, int rows_of_warp>
 __global__ void __launch_bounds__(block_threads)
     output_kernel(const OutputArguments a, const BlockRows rows, bool aligned) {
     const auto is_unfinished = [&](const BlockRow &row) { return !(__ldg(a.state + row.index).y < 0.f); };
-    for_four_columns<usual_rows_of_warp>(rows, a.context.head_dim, is_unfinished, [&](const BlockRow &row, int column) {
+    for_four_columns<rows_of_warp>(rows, a.context.head_dim, is_unfinished, [&](const BlockRow &row, int column) {
         const float2 state = __ldg(a.state + row.index);
         float4 four{};
         if (state.y != 0.f || std::signbit(state.y)) {
@@ -39,15 +37,27 @@ __global__ void __launch_bounds__(block_threads)
 
 } // namespace
 
-void write_outputs(annulus_dtype dtype, const OutputArguments &a, cudaStream_t stream) {
-    const BlockRows rows = query_rows(a.block);
-    if (rows.count() == 0)
-        return;
+namespace {
+
+template <int rows_of_warp>
+void write_outputs(annulus_dtype dtype, const OutputArguments &a, const dim3 &grid, cudaStream_t stream) {
     with_dtype(dtype, [&](auto type) {
         using T = decltype(type);
-        launch("write_outputs", output_kernel<T>, grid_of(rows, usual_rows_of_warp), stream, a, rows,
+        launch("write_outputs", output_kernel<T, rows_of_warp>, grid, stream, a, query_rows(a.block),
                fours_are_aligned<T>(a.out));
     });
+}
+
+} // namespace
+
+void write_outputs(annulus_dtype dtype, const OutputArguments &a, cudaStream_t stream) {
+    if (const BlockRows rows = query_rows(a.block); rows.count() > 0)
+        write_outputs<usual_rows_of_warp>(dtype, a, grid_of(rows), stream);
+}
+
+void write_unfinished_outputs(annulus_dtype dtype, const OutputArguments &a, cudaStream_t stream) {
+    if (const BlockRows rows = query_rows(a.block); rows.count() > 0)
+        write_outputs<most_rows_of_warp>(dtype, a, grid_of_few(rows), stream);
 }
 
 void write_gradients(annulus_dtype dtype, const GradientOutputArguments &a, cudaStream_t stream) {
@@ -57,8 +67,8 @@ void write_gradients(annulus_dtype dtype, const GradientOutputArguments &a, cuda
         with_dtype(target.dtype(dtype), [&](auto type) {
             using T = decltype(type);
             launch("write_gradients", target.adds ? gradient_output_kernel<T, true> : gradient_output_kernel<T, false>,
-                   grid_of(of_block, usual_rows_of_warp), stream, partial, rows, of_block, a.context.head_dim,
-                   a.context.has_nonfinite, fours_are_aligned<T>(rows));
+                   grid_of(of_block), stream, partial, rows, of_block, a.context.head_dim, a.context.has_nonfinite,
+                   fours_are_aligned<T>(rows));
         });
     };
     if (a.partial.d_q && queries.count() > 0)

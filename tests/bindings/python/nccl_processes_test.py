@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes over NCCL, a GPU for each of two: many calls in a row, and one of them killed before them or meanwhile,
-stopped, aborting, exiting or leaving.
+"""Processes over NCCL, a GPU for each of two: many calls in a row, also beside others, and one of them killed before
+them or meanwhile, stopped, aborting, exiting or leaving.
 
 nccl_processes_test.py runs itself as `nccl_processes_test.py WAY DIRECTORY RANK`.
 """
@@ -34,8 +34,8 @@ def wait_for(path):
         time.sleep(0.01)
 
 
-def connect(directory, rank):
-    file = pathlib.Path(directory, "id")
+def connect(directory, rank, name="id"):
+    file = pathlib.Path(directory, name)
     if rank == 0:
         new = file.with_suffix(".new")
         new.write_bytes(annulus.Comm.nccl_id())
@@ -99,6 +99,39 @@ def agree_in_a_graph(rank, comm):
         assert torch.equal(found, out)
 
 
+def agree_beside_others(directory, rank, comm):
+    """Two communicators with a stream each, and all-reduces of the caller's own, all at once, in a hundred calls."""
+    torch.distributed.init_process_group("nccl", init_method=f"file://{directory}/store", rank=rank, world_size=RANKS)
+    whole = whole_inputs(rank)
+    part = [mine(x, rank) for x in whole]
+    comms = [comm, connect(directory, rank, "second id")]
+    configs = [CONFIG, annulus.Config([(0, 1)])]
+    streams = [torch.cuda.Stream() for _ in comms]
+    contexts = [annulus.Context(config, f"cuda:{rank}", comm=one) for config, one in zip(configs, comms)]
+    wanted = []
+    for config, context in zip(configs, contexts):
+        wanted.append(both_passes(context, *part))
+        of_one = both_passes(annulus.Context(config, f"cuda:{rank}"), *whole)
+        for one, other in zip(wanted[-1], of_one):
+            torch.testing.assert_close(
+                one.float(), mine(other, rank).float(), rtol=0, atol=0.02 * float(other.abs().max())
+            )
+    sums = torch.ones(10**6, device=f"cuda:{rank}")
+    torch.cuda.synchronize()
+    found = []
+    for _ in range(25):
+        for context, stream in zip(contexts, streams):
+            with torch.cuda.stream(stream):
+                found.append(both_passes(context, *part))
+            torch.distributed.all_reduce(sums, op=torch.distributed.ReduceOp.AVG)
+    torch.cuda.synchronize()
+    assert bool((sums == 1).all())
+    for i, results in enumerate(found):
+        for one, other in zip(results, wanted[i % 2]):
+            assert torch.equal(one, other)
+    torch.distributed.destroy_process_group()
+
+
 def fail_together(way, directory, rank, comm):
     comm.set_timeout(TIMEOUT)
     part = [mine(x, rank) for x in whole_inputs(rank)]
@@ -144,6 +177,8 @@ def work(way, directory, rank):
         agree_in_many_calls(rank, comm)
     elif way == "graph":
         agree_in_a_graph(rank, comm)
+    elif way == "beside others":
+        agree_beside_others(directory, rank, comm)
     else:
         fail_together(way, directory, rank, comm)
     del comm
@@ -183,6 +218,10 @@ class NcclProcessesTest(unittest.TestCase):
 
     def test_graph(self):
         for outcome in self.run_ranks("graph"):
+            self.expect_done(outcome)
+
+    def test_beside_others(self):
+        for outcome in self.run_ranks("beside others"):
             self.expect_done(outcome)
 
     def test_one_is_killed(self):

@@ -57,13 +57,13 @@ template <class Element, int columns, bool of_keys, class At> class BackwardEpil
 
     // Adds the partial results of the rows that have them.
     __device__ __forceinline__ void take_partial(const RowDestinations<At> &destinations, float (&x)[count],
-                                                 const float *partial) const {
+                                                 float *partial) const {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             const int position = row_block_.position(At().row(r));
             if (destinations.takes(r))
-                add_partial<count>(x, r, 1, 1, partial + std::int64_t{work_.row_of(position)} * work_.head_dim,
-                                   work_.head_dim);
+                take_partial_row<count>(x, r, 1, 1, partial + std::int64_t{work_.row_of(position)} * work_.head_dim,
+                                        work_.head_dim);
         }
     }
 
@@ -76,19 +76,8 @@ template <class Element, int columns, bool of_keys, class At> class BackwardEpil
             if (row >= row_block_.rows || !destinations.leaves(r))
                 continue;
             const std::int64_t index = first + work_.row_of(row_block_.position(row));
-            float2 *const of_row = reinterpret_cast<float2 *>(partial + index * work_.head_dim);
-#pragma unroll
-            for (int i = 0; i < count / 4; ++i) {
-                const int column = 8 * i + At().column();
-                if (column >= work_.head_dim)
-                    break;
-                float2 two{x[4 * i + 2 * r], x[4 * i + 2 * r + 1]};
-                if (work_.destination == Destination::add_to_partial) {
-                    const float2 before = of_row[column / 2];
-                    two = {before.x + two.x, before.y + two.y};
-                }
-                of_row[column / 2] = two;
-            }
+            leave_partial_row<count>(x, r, true, 1, work_.destination == Destination::add_to_partial, 1,
+                                     partial + index * work_.head_dim, work_.head_dim);
         }
     }
 

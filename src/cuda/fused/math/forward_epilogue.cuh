@@ -101,7 +101,8 @@ template <class Element, int head_dim, int row_blocks, class At, class Sync> cla
             top[r] = fmaxf(before.x, own);
             const float factor = exp2f(own - top[r]), factor_before = exp2f(before.x - top[r]);
             sum[r] = sum[r] * factor + before.y * factor_before;
-            add_partial<count>(o, r, factor, factor_before, work_.partial_o + index * work_.head_dim, work_.head_dim);
+            take_partial_row<count>(o, r, factor, factor_before, work_.partial_o + index * work_.head_dim,
+                                    work_.head_dim);
         }
     }
 
@@ -128,21 +129,8 @@ template <class Element, int head_dim, int row_blocks, class At, class Sync> cla
             const float m = fmaxf(before[r].x, own_m);
             const float own_factor = own_m == -INFINITY ? 0.f : exp2f(own_m - m);
             const float factor = before[r].x == -INFINITY ? 0.f : exp2f(before[r].x - m);
-            float2 *const partial = reinterpret_cast<float2 *>(work_.partial_o + index[r] * work_.head_dim);
-#pragma unroll
-            for (int i = 0; i < count / 4; ++i) {
-                const int column = 8 * i + 2 * (at_.lane() % 4);
-                if (column >= work_.head_dim)
-                    break;
-                float2 two{0, 0};
-                if (has_keys)
-                    two = {o[4 * i + 2 * r] * own_factor, o[4 * i + 2 * r + 1] * own_factor};
-                if (adds) {
-                    const float2 old = partial[column / 2];
-                    two = {fmaf(old.x, factor, two.x), fmaf(old.y, factor, two.y)};
-                }
-                partial[column / 2] = two;
-            }
+            leave_partial_row<count>(o, r, has_keys, own_factor, adds, factor,
+                                     work_.partial_o + index[r] * work_.head_dim, work_.head_dim);
             if (at_.lane() % 4 == 0) {
                 const float all = before[r].y * factor + sum[r] * own_factor;
                 work_.partial_state[index[r]] = {

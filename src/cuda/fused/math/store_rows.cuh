@@ -20,20 +20,54 @@ template <int count> __device__ __forceinline__ void note_nonfinite(const float 
         *has_nonfinite = 1;
 }
 
+// What a thread has of a row of partial results, in pairs of columns of which some are on their way at the same time:
+// use(i, pair) for pair i, before which, with `reads`, pair is what is there; else it is 0.
+template <int pairs, class Use>
+__device__ __forceinline__ void for_each_pair(float *partial, int columns, bool reads, const Use &use) {
+    constexpr int at_once = 4;
+#pragma unroll
+    for (int first = 0; first < pairs; first += at_once) {
+        if (8 * first >= columns) // so that the compiler does not read all pairs at once
+            break;
+        float2 pair[at_once];
+#pragma unroll
+        for (int i = 0; i < at_once; ++i) {
+            const int column = 8 * (first + i) + FragmentThread<>().column();
+            pair[i] = first + i < pairs && reads && column < columns
+                          ? *reinterpret_cast<const float2 *>(partial + column)
+                          : float2{0, 0};
+        }
+#pragma unroll
+        for (int i = 0; i < at_once; ++i)
+            if (first + i < pairs)
+                use(first + i, pair[i]);
+    }
+}
+
 // Row r of the thread's two becomes factor times itself and factor_of_partial times `partial`.
 template <int count>
-__device__ __forceinline__ void add_partial(float (&x)[count], int r, float factor, float factor_of_partial,
-                                            const float *partial, int columns) {
-#pragma unroll
-    for (int i = 0; i < count / 4; ++i) {
-        const int column = 8 * i + FragmentThread<>().column();
-        if (column >= columns)
-            break;
-        const float2 two = *reinterpret_cast<const float2 *>(partial + column);
+__device__ __forceinline__ void take_partial_row(float (&x)[count], int r, float factor, float factor_of_partial,
+                                                 float *partial, int columns) {
+    for_each_pair<count / 4>(partial, columns, true, [&](int i, const float2 &two) {
         float *const own = x + 4 * i + 2 * r;
         own[0] = fmaf(own[0], factor, two.x * factor_of_partial);
         own[1] = fmaf(own[1], factor, two.y * factor_of_partial);
-    }
+    });
+}
+
+// Row `partial` becomes, with `adds`, factor_of_partial times itself, else 0, and, if it has any, factor times row r of
+// the thread's two.
+template <int count>
+__device__ __forceinline__ void leave_partial_row(const float (&x)[count], int r, bool has_any, float factor, bool adds,
+                                                  float factor_of_partial, float *partial, int columns) {
+    for_each_pair<count / 4>(partial, columns, adds, [&](int i, const float2 &two) {
+        const int column = 8 * i + FragmentThread<>().column();
+        const float *const row = x + 4 * i + 2 * r;
+        const float2 own = has_any ? float2{row[0] * factor, row[1] * factor} : float2{0, 0};
+        if (column < columns)
+            *reinterpret_cast<float2 *>(partial + column) = {fmaf(two.x, factor_of_partial, own.x),
+                                                             fmaf(two.y, factor_of_partial, own.y)};
+    });
 }
 
 // To shared memory: pairs of elements of the dtype.

@@ -38,12 +38,32 @@ class StepWriter {
             add({BackwardAction::find_lse_delta});
         if (result_.stored) {
             write_stored_ds();
-        } else {
-            if (!problem_.gradients.only_v)
-                write_query_gradients();
-            write_key_gradients();
+            write_end({Side::queries, Side::keys});
+            // What is left out last multiplies dS.
+            result_.first_of_rest = result_.steps.size() - (is_of_other_keys(part_) ? 1 : 0);
+            return;
         }
-        write_end();
+        std::vector<Side> sides;
+        for (const Side side : {Side::queries, Side::keys})
+            if (has_results(side))
+                sides.push_back(side);
+        if (part_ == CallPart::whole) {
+            for (const Side side : sides)
+                write_gradients(side);
+            write_end(sides);
+            result_.first_of_rest = result_.steps.size();
+            return;
+        }
+        // Other ranks wait for gradients of keys of theirs, and for none of the own.
+        if (is_of_other_keys(part_))
+            std::ranges::reverse(sides);
+        for (const Side side : sides) {
+            result_.first_of_rest = result_.steps.size();
+            write_gradients(side);
+            write_end({side});
+        }
+        if (sides.size() == 1)
+            result_.first_of_rest = result_.steps.size();
     }
 
   private:
@@ -80,6 +100,13 @@ class StepWriter {
     void order(Side which, std::size_t grid) {
         if (result_.of(which).grids[grid].curve)
             add({BackwardAction::order_rows, which, {grid, {}, {}}});
+    }
+
+    void write_gradients(Side side) {
+        if (side == Side::queries)
+            write_query_gradients();
+        else
+            write_key_gradients();
     }
 
     Destination destination(const SideGrids &side, bool sets) const {
@@ -148,17 +175,19 @@ class StepWriter {
         });
     }
 
-    // From partial results of its own to the caller's tensors, and rows that a hidden NaN or infinity has reached.
-    void write_end() {
+    // Of some sides: from partial results of its own to the caller's tensors, and rows that a hidden NaN or infinity
+    // has reached.
+    void write_end(const std::vector<Side> &sides) {
         const bool recomputes = plan_.causal() && !is_of_other_keys(part_);
         // What is added to cannot be repaired there. Rows that are not where they are looked for are unset there, and
         // stay unused.
         const bool in_partial = part_ == CallPart::own_keys || !problem_.gradients.are_plain();
-        if (recomputes && in_partial)
-            add({BackwardAction::recompute_partial});
+        for (const Side side : sides)
+            if (recomputes && in_partial && has_results(side))
+                add({BackwardAction::recompute_partial, side});
         if (result_.queries.has_own_partial || result_.keys.has_own_partial)
             add({BackwardAction::write_gradients});
-        for (const Side side : {Side::queries, Side::keys})
+        for (const Side side : sides)
             if (recomputes && has_results(side) && !(in_partial && is_all_partial(result_.of(side))))
                 add({BackwardAction::recompute_gradients, side});
     }
@@ -300,10 +329,16 @@ BackwardMemory book_backward(Workspace &workspace, const Plan &plan, const Backw
     BackwardMemory memory{};
     const Problem &problem = plan.problem();
     const std::int64_t rows = problem.batch * problem.heads * problem.queries.length, d = problem.head_dim;
-    // First, where all parts of a call have what the one with the own keys finds.
+    // First, where all parts of a call have what the one with the own keys finds; also the flag, which no other resets.
     memory.lse_log2 = workspace.take<float>(rows);
     memory.delta = workspace.take<float>(rows);
     memory.branches = book_branches(workspace, plan);
+    const std::int64_t launches =
+        std::ranges::count(backward.steps, BackwardAction::find_gradients, &BackwardStep::action);
+    memory.flag_and_counters = workspace.take<unsigned>(launches + 1);
+    memory.counter_count = static_cast<std::size_t>(launches);
+    if (plan.causal())
+        memory.has_nonfinite = reinterpret_cast<int *>(memory.flag_and_counters);
     if (backward.queries.has_own_partial)
         memory.partial.d_q = workspace.take<float>(rows, d);
     if (backward.keys.has_own_partial) {
@@ -314,12 +349,6 @@ BackwardMemory book_backward(Workspace &workspace, const Plan &plan, const Backw
     memory.query_curve = book_curve(workspace, plan, backward.queries.grids, false);
     memory.key_curve = book_curve(workspace, plan, backward.keys.grids, true);
     memory.sequences = book_sequences(workspace, {&backward.queries.grids, &backward.keys.grids}, backward.rows);
-    const std::int64_t launches =
-        std::ranges::count(backward.steps, BackwardAction::find_gradients, &BackwardStep::action);
-    memory.counters = workspace.take<unsigned>(launches + 1);
-    memory.counter_count = static_cast<std::size_t>(launches + 1);
-    if (plan.causal())
-        memory.has_nonfinite = reinterpret_cast<int *>(memory.counters + launches);
     if (backward.stored)
         memory.stored_ds = workspace.take<std::uint8_t>(static_cast<std::int64_t>(backward.stored->bytes()));
     const std::int64_t of_queries =

@@ -29,7 +29,7 @@ enum class BackwardAction {
     find_gradients,      // the launch
     write_gradients,     // from the call's own partial results
     recompute_gradients, // of a side: rows that met NaN or infinity, in the caller's tensors
-    recompute_partial,   // the same in the partial results of both sides
+    recompute_partial,   // the same in its partial results
 };
 
 struct BackwardStep {
@@ -53,6 +53,7 @@ struct BackwardPlan {
     std::optional<StoredDsParts> stored; // dS between two kernels
     std::vector<RowSequence> rows;       // of several sequences, if rows may be computed again
     std::vector<BackwardStep> steps;
+    std::size_t first_of_rest = 0; // the steps from it on are those of PreparedCall::run_rest()
 
     const SideGrids &of(Side side) const { return side == Side::queries ? queries : keys; }
     SideGrids &of(Side side) { return side == Side::queries ? queries : keys; }
@@ -71,12 +72,12 @@ BackwardPlan plan_backward(const Plan &plan, CallPart part, BackwardGrids grids,
                            int multiprocessors, std::uint64_t limit);
 
 struct BackwardMemory {
-    float *lse_log2, *delta;   // [B, H, queries]
-    BranchPlan *branches;      // causal, else null
-    unsigned *counters;        // of tiles taken, for each launch, and whether a result is NaN or infinite; 0 at first
-    std::size_t counter_count; // of all of these
-    int *has_nonfinite;        // the last of them under causality, else null
-    PartialGradients partial;  // of the call's own
+    float *lse_log2, *delta;     // [B, H, queries]
+    BranchPlan *branches;        // causal, else null
+    unsigned *flag_and_counters; // 0 at first: whether a result is NaN or infinite, and of each launch the tiles taken
+    std::size_t counter_count;
+    int *has_nonfinite;       // the flag, under causality, else null
+    PartialGradients partial; // of the call's own
     CurveMemory query_curve, key_curve;
     std::uint8_t *stored_ds;
     SequenceMemory sequences;
