@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Installs what packaging/packages.txt lists (Debian, Ubuntu), builds annulus three times: plainly, under the address and
-# undefined-behaviour sanitizers, and under the thread sanitizer. Runs the test suite in the first and what concerns them
-# in the others, then the fuzz targets, each of which counts as one test. The last line is `N passed, N failed, N
-# skipped`.
+# Installs what packaging/packages.txt lists (Debian, Ubuntu), runs the quickstart, and builds annulus three times:
+# plainly, under the address and undefined-behaviour sanitizers, and under the thread sanitizer. Runs the test suite in
+# the first and what concerns them in the others, then the fuzz targets, each of which counts as one test. The last line
+# is `N passed, N failed, N skipped`.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -40,6 +40,9 @@ test_sanitized() {
 
 say 'installing the packages that are missing'
 sh packaging/install.sh build cli mpi python doc rust abi test example fuzz
+# Its build is one of its own: of several sources at a time, whose names may clash.
+say 'the quickstart, on a short text'
+sh examples/quickstart.sh README.md
 # Kernels for the GPUs of this machine; without one for compute capability 9.0 alone, to see that they compile.
 arch=90
 if nvidia-smi -L >/dev/null 2>&1; then arch=native; fi

@@ -51,7 +51,7 @@ include_patterns = ["README.md", "ABI.md", "SECURITY.md", "CHANGELOG.md", "doc/*
 exclude_patterns = ["build*"]
 myst_heading_anchors = 4
 suppress_warnings = ["myst.header"]
-pygments_dark_style = "monokai"
+pygments_dark_style = "github-dark"
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"

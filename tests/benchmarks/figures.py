@@ -20,12 +20,12 @@ def table(columns, rows):
         yield "| " + " | ".join(map(cell, row)) + " |"
 
 
-def section(figure, machine, picture):
+def section(figure, picture):
     """A figure as lines of Markdown; `picture` is the name of its plot, or None."""
     yield from (f"## {figure['title']}", "", figure["text"], "", *table(figure["columns"], figure["rows"]), "")
     if picture:
         yield from (f"![{figure['title']}]({picture})", "")
-    yield from (f"{figure['device']}, {machine['date']}:", "", "```sh", *figure["commands"], "```", "")
+    yield from (f"{figure['device']}, {figure['date']}:", "", "```sh", *figure["commands"], "```", "")
 
 
 def beginning(report):
@@ -91,5 +91,5 @@ def write_page(report, directory):
         picture = f"figures_{figure['key']}.svg" if figure.get("plot") else None
         if picture:
             draw(figure, directory / picture)
-        lines += section(figure, report["machine"], picture)
+        lines += section(figure, picture)
     (directory / "figures.md").write_text("\n".join(lines).rstrip("\n") + "\n", encoding="utf-8")

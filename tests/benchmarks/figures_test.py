@@ -1,20 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """The page and the plots that report.py makes of figures which were measured elsewhere. Nothing is measured here."""
 
+import contextlib
 import importlib.util
+import io
 import json
 import pathlib
 import subprocess
 import sys
 import tempfile
+import types
 import unittest
+import unittest.mock as mock
 import xml.etree.ElementTree as ElementTree
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent), str(pathlib.Path(__file__).resolve().parents[1] / "cli")]
 import figures  # noqa: E402
+import report  # noqa: E402
 import tap  # noqa: E402
 
-MEASURED = {"commands": ["annulus bench --tokens N"], "device": "A device"}
+MEASURED = {"commands": ["annulus bench --tokens N"], "device": "A device", "date": "2001-02-03"}
 LINES = {
     "key": "lines", "title": "By length", "text": "In milliseconds.", "columns": ["tokens", "ours", "theirs"],
     "rows": [[512, 0.123456, None], [4096, 1234.5, 2.0]],
@@ -41,14 +46,14 @@ def texts(path):
 
 class FiguresTest(unittest.TestCase):
     def test_section(self):
-        self.assertEqual(list(figures.section(LINES, REPORT["machine"], "figures_lines.svg")), [
+        self.assertEqual(list(figures.section(LINES, "figures_lines.svg")), [
             "## By length", "", "In milliseconds.", "",
             "| tokens | ours | theirs |", "|---:|---:|---:|", "| 512 | 0.123 |  |", "| 4,096 | 1,234 | 2 |", "",
             "![By length](figures_lines.svg)", "",
             "A device, 2001-02-03:", "", "```sh", "annulus bench --tokens N", "```", ""])
 
     def test_section_without_a_plot(self):
-        lines = list(figures.section(TABLE, REPORT["machine"], None))
+        lines = list(figures.section(TABLE, None))
         self.assertIn("| 512 | failed |", lines)
         self.assertIn("|---:|---|", lines)
         self.assertFalse([line for line in lines if line.startswith("!")])
@@ -63,6 +68,24 @@ class FiguresTest(unittest.TestCase):
         for gpus in (0, 1):
             beginning = "\n".join(figures.beginning({**REPORT, "machine": {**REPORT["machine"], "gpus": gpus}}))
             self.assertEqual("There was no GPU" in beginning, gpus == 0)
+
+    def test_figures_that_are_not_asked_for_stay(self):
+        def skip(machine):
+            raise report.Skipped("it needs two GPUs")
+
+        machine = types.SimpleNamespace(build="annulus", gpus=1, begin=lambda: None, commands=[], device="A device")
+        makers = {"lines": ("By length", lambda machine: {"text": "New."}), "bars": ("By pattern", skip),
+                  "table": ("A table", skip)}
+        with tempfile.TemporaryDirectory() as directory, mock.patch.dict(report.FIGURES, makers, clear=True):
+            written = pathlib.Path(directory, "figures.json")
+            written.write_text(json.dumps({**REPORT, "figures": [BARS, LINES]}), encoding="utf-8")
+            with contextlib.redirect_stderr(io.StringIO()):
+                found = report.measure(machine, written, ["lines"])["figures"]
+                self.assertEqual(json.loads(written.read_text(encoding="utf-8"))["figures"], found)
+                self.assertEqual([each.get("text") for each in found], ["New.", "Shares."])
+                everything = report.measure(machine, written, [])["figures"]
+        self.assertEqual([each["key"] for each in everything], ["lines", "bars", "table"])
+        self.assertEqual([each.get("skipped") for each in everything], [None, *["it needs two GPUs"] * 2])
 
     @unittest.skipUnless(importlib.util.find_spec("matplotlib"), "there is no matplotlib")
     def test_page(self):

@@ -5,8 +5,9 @@
   python3 tests/benchmarks/report.py OUT --figures figures.json     # draws what was measured elsewhere
 
 Without --library, PyTorch or a GPU there are no figures of peers (peers.py), with one GPU none of several; the page
-says so. Without matplotlib only figures.json is written. --quick measures small problems, on the CPU in a minute or
-two, for a try. It is no part of the test suite.
+says so. Without matplotlib only figures.json is written. --only measures some figures, beside what was measured before
+or on another machine. --quick measures small problems, on the CPU in a minute or two, for a try. It is no part of the
+test suite.
 """
 
 import argparse
@@ -379,21 +380,30 @@ FIGURES = {
 }
 
 
-def measure(machine, written):
-    """Measures all figures; `written` has at any time those that are done."""
-    about = {"date": datetime.date.today().isoformat(), "build": machine.build, "gpus": machine.gpus}
-    report = {"machine": about, "figures": []}
+def measure(machine, written, only):
+    """Measures all figures, or those whose keys are in `only` and keeps what `written` has of the others. That has at
+    any time those that are done."""
+    today = datetime.date.today().isoformat()
+    done = {}
+    if only and written.exists():
+        done = {each["key"]: each for each in json.loads(written.read_text(encoding="utf-8"))["figures"]}
     for key, (title, make) in FIGURES.items():
+        if only and key not in only:
+            continue
         print(f"{datetime.datetime.now():%H:%M:%S} {key}", file=sys.stderr, flush=True)
         machine.begin()
         try:
-            made = dict(make(machine), commands=machine.commands, device=machine.device)
+            made = dict(make(machine), commands=machine.commands, device=machine.device, date=today)
         except Exception as error:  # the other figures are worth having
             if not isinstance(error, Skipped):
                 traceback.print_exc()
             print(f"  not measured: {error}", file=sys.stderr, flush=True)
             made = {"skipped": str(error)}
-        report["figures"].append({"key": key, "title": title, **made})
+        done[key] = {"key": key, "title": title, **made}
+        report = {
+            "machine": {"date": today, "build": machine.build, "gpus": machine.gpus},
+            "figures": [done[each] for each in FIGURES if each in done],
+        }
         written.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     return report
 
@@ -406,6 +416,8 @@ def main():
     source.add_argument("--figures", type=pathlib.Path, help="figures.json of an earlier run, to draw")
     parser.add_argument("--library", help="libannulus.so, for figures of peers")
     parser.add_argument("--flash3", metavar="FILE", help="as peers.py takes it, for figures of FlashAttention-3")
+    parser.add_argument("--only", metavar="KEY", nargs="+", choices=FIGURES, default=[],
+                        help=f"measure these alone, and keep what OUT has of the others: {', '.join(FIGURES)}")
     parser.add_argument("--quick", action="store_true", help="small problems")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
@@ -413,7 +425,8 @@ def main():
         report = json.loads(arguments.figures.read_text(encoding="utf-8"))
     else:
         written = arguments.out / "figures.json"
-        report = measure(Machine(arguments.annulus, arguments.library, arguments.flash3, arguments.quick), written)
+        machine = Machine(arguments.annulus, arguments.library, arguments.flash3, arguments.quick)
+        report = measure(machine, written, arguments.only)
         if not importlib.util.find_spec("matplotlib"):
             print(f"There is no matplotlib: draw {written} elsewhere, by --figures.", file=sys.stderr)
             return

@@ -133,9 +133,12 @@ class InfoTest(ProgramTest):
             if not row["runs"]:
                 self.assertGreater(len(row["obstacle"]), 20)
         devices = {device for _, device in runs}
-        count = info["devices"][1]["count"]
-        self.assertEqual(devices, {"cpu", *(f"cuda:{i}" for i in range(count))} if count else {"cpu", "cuda"})
-        self.assertEqual({runs[name, device] for name in ("auto", "gemm") for device in devices - {"cpu"}}, {count > 0})
+        count, reason = info["devices"][1]["count"], info["devices"][1]["obstacle"]
+        self.assertEqual(devices, {"cpu", *(f"cuda:{i}" for i in range(count))})
+        self.assertEqual(reason is None, count > 0)
+        if not count:
+            self.assertIn("there is no CUDA device: ", reason)
+        self.assertTrue(all(runs[name, device] for name in ("auto", "gemm") for device in devices - {"cpu"}))
         self.assert_runs_as_told(runs)
         self.assertEqual([row["kind"] for row in info["devices"]], ["cpu", "cuda"])
         self.assertEqual(info["devices"][0]["count"], 1)

@@ -6,7 +6,6 @@ import ast
 import pathlib
 import re
 import tempfile
-import textwrap
 import unittest
 
 import tap
@@ -31,6 +30,10 @@ def without_blocks(text):
 
 def blocks(text, language):
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def indented(text, indent):
+    return "".join((indent + line).rstrip() + "\n" for line in text.splitlines())
 
 
 def links_of(text):
@@ -144,6 +147,7 @@ class PagesTest(unittest.TestCase):
         """Which are compiled and run as tests."""
         for page, language, program, indent in (
             ("README.md", "c", "examples/01_forward_backward.c", "    "),
+            ("README.md", "rust", "bindings/rust/annulus/src/lib.rs", "//! "),
             ("doc/slides.md", "c", "examples/09_slide.c", "    "),
             ("doc/slides.md", "rust", "bindings/rust/annulus/src/config.rs", "    /// "),
         ):
@@ -151,7 +155,7 @@ class PagesTest(unittest.TestCase):
                 examples = blocks(read(ROOT / page), language)
                 self.assertTrue(examples)
                 text = read(ROOT / program)
-                self.assert_none([example for example in examples if textwrap.indent(example, indent) not in text])
+                self.assert_none([example for example in examples if indented(example, indent) not in text])
 
     def test_refused_arguments_are_listed(self):
         """The names in the dict of _unknown.py: its keys, or the tuples that dict.fromkeys() takes."""

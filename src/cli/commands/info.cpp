@@ -6,7 +6,6 @@
 #include "cli/devices/handles.hpp"
 #include "cli/report/report.hpp"
 
-#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -47,24 +46,37 @@ std::string obstacle(annulus_engine engine, const DeviceChoice &device) {
     }
 }
 
+Cell reason_cell(const std::string &reason) {
+    Cell cell = text_cell(reason);
+    if (reason.empty())
+        cell.value = nullptr;
+    return cell;
+}
+
 Table engine_table(std::int32_t cuda_count) {
     std::vector<DeviceChoice> devices = {{ANNULUS_DEVICE_CPU, 0}};
-    for (std::int32_t i = 0; i < std::max(cuda_count, 1); ++i) // without any: the reason
+    for (std::int32_t i = 0; i < cuda_count; ++i)
         devices.push_back({ANNULUS_DEVICE_CUDA, i});
     Table table{
         "engines", "Engines", {{"name", "name"}, {"device", "device"}, {"runs", "runs"}, {"obstacle", "why not"}}, {}};
     for (const DeviceChoice &device : devices)
         for (const annulus_engine engine : engines) {
             const std::string reason = obstacle(engine, device);
-            Cell runs = text_cell(reason.empty() ? "yes" : "no"), why = text_cell(reason);
+            Cell runs = text_cell(reason.empty() ? "yes" : "no");
             runs.value = reason.empty();
-            if (reason.empty())
-                why.value = nullptr;
-            const bool is_there = device.kind == ANNULUS_DEVICE_CPU || cuda_count > 0;
-            table.rows.push_back({text_cell(annulus_engine_name(engine)),
-                                  text_cell(is_there ? device_name(device) : "cuda"), runs, why});
+            table.rows.push_back(
+                {text_cell(annulus_engine_name(engine)), text_cell(device_name(device)), runs, reason_cell(reason)});
         }
     return table;
+}
+
+Table device_table(std::int32_t cuda_count) {
+    const std::string reason = cuda_count > 0 ? "" : obstacle(ANNULUS_ENGINE_AUTO, {ANNULUS_DEVICE_CUDA, 0});
+    return {"devices",
+            "Devices",
+            {{"kind", "kind"}, {"count", "count"}, {"obstacle", "why none"}},
+            {{text_cell("cpu"), count_cell(device_count(ANNULUS_DEVICE_CPU)), reason_cell("")},
+             {text_cell("cuda"), count_cell(cuda_count), reason_cell(reason)}}};
 }
 
 void info(const std::string &format) {
@@ -74,12 +86,7 @@ void info(const std::string &format) {
                      {{{"version", "version"}, text_cell(annulus_version_string())},
                       {{"build_info", "build"}, text_cell(annulus_build_info())}}});
     const std::int32_t cuda_count = device_count(ANNULUS_DEVICE_CUDA);
-    report.add(engine_table(cuda_count));
-    report.add(Table{"devices",
-                     "Devices",
-                     {{"kind", "kind"}, {"count", "count"}},
-                     {{text_cell("cpu"), count_cell(device_count(ANNULUS_DEVICE_CPU))},
-                      {text_cell("cuda"), count_cell(cuda_count)}}});
+    report.add(device_table(cuda_count));
     Table table{"cuda_devices",
                 "CUDA devices",
                 {{"device", "device"},
@@ -94,6 +101,7 @@ void info(const std::string &format) {
              bytes_cell(device.memory_bytes)});
     if (!table.rows.empty())
         report.add(table);
+    report.add(engine_table(cuda_count));
     report.print(format);
 }
 

@@ -12,9 +12,9 @@ namespace annulus::cli {
 
 namespace {
 
-constexpr int size = 2048; // of the square matrices
+constexpr int side = 2048; // of the square matrices
 
-struct Product {
+struct Matrices {
     std::vector<float> a, b, c;
 };
 
@@ -39,16 +39,16 @@ class OpenBlas {
 
 // Each product on one thread: the threads of OpenBLAS's own would go on spinning for a while after theirs, and take
 // that time from what is measured next.
-void multiply(const OpenBlas &blas, std::vector<Product> &products) {
+void multiply(const OpenBlas &blas, std::vector<Matrices> &products) {
     const int before = blas.threads();
     blas.set_threads(1);
     {
         std::vector<std::jthread> team;
         team.reserve(products.size());
-        for (Product &product : products)
+        for (Matrices &product : products)
             team.emplace_back([&] {
-                blas.sgemm(OpenBlas::row_major, OpenBlas::not_transposed, OpenBlas::not_transposed, size, size, size,
-                           1.0F, product.a.data(), size, product.b.data(), size, 0.0F, product.c.data(), size);
+                blas.sgemm(OpenBlas::row_major, OpenBlas::not_transposed, OpenBlas::not_transposed, side, side, side,
+                           1.0F, product.a.data(), side, product.b.data(), side, 0.0F, product.c.data(), side);
             });
     }
     blas.set_threads(before);
@@ -58,15 +58,15 @@ void multiply(const OpenBlas &blas, std::vector<Product> &products) {
 
 Yardstick sgemm_yardstick(int threads) {
     const OpenBlas blas;
-    const std::vector<float> matrix(static_cast<std::size_t>(size) * size, 0.5F);
+    const std::vector<float> matrix(static_cast<std::size_t>(side) * side, 0.5F);
     const auto products =
-        std::make_shared<std::vector<Product>>(static_cast<std::size_t>(threads), Product{matrix, matrix, matrix});
-    const std::string n = std::to_string(size);
+        std::make_shared<std::vector<Matrices>>(static_cast<std::size_t>(threads), Matrices{matrix, matrix, matrix});
+    const std::string n = std::to_string(side);
     return {"sgemm",
             n + " x " + n + " x " + n + ", one on each of " + std::to_string(threads) +
                 (threads == 1 ? " thread" : " threads"),
             Yardstick::flops,
-            2.0 * size * size * size * threads,
+            2.0 * side * side * side * threads,
             [blas, products] { multiply(blas, *products); },
             {}};
 }

@@ -9,7 +9,7 @@ namespace annulus::cli {
 
 namespace {
 
-OptionDoc describe(const CLI::Option &option) {
+OptionDoc describe_option(const CLI::Option &option) {
     OptionDoc doc{
         {}, "", {}, option.get_required(), option.get_expected_max() > 1, option.get_description(), option.get_group()};
     for (const std::string &name : option.get_snames())
@@ -49,7 +49,7 @@ CommandDoc describe(const CLI::App &command) {
         doc.call = parent->get_name() + " " + doc.call;
     for (const CLI::Option *option : command.get_options())
         if (!option->get_group().empty())
-            doc.options.push_back(describe(*option));
+            doc.options.push_back(describe_option(*option));
     for (const CLI::App *subcommand : command.get_subcommands({}))
         doc.commands.push_back(describe(*subcommand));
     return doc;

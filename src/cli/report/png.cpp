@@ -18,14 +18,14 @@ namespace {
 using Surface = std::unique_ptr<cairo_surface_t, decltype(&cairo_surface_destroy)>;
 using Pen = std::unique_ptr<cairo_t, decltype(&cairo_destroy)>;
 
-void check(cairo_status_t status) {
+void check_drawn(cairo_status_t status) {
     if (status != CAIRO_STATUS_SUCCESS)
         throw Failure(exit_failed, std::string("cairo: ") + cairo_status_to_string(status));
 }
 
 Surface checked(cairo_surface_t *made) {
     Surface surface(made, cairo_surface_destroy);
-    check(cairo_surface_status(made));
+    check_drawn(cairo_surface_status(made));
     return surface;
 }
 
@@ -48,7 +48,7 @@ std::string file_of(const Surface &surface) {
         }
         return CAIRO_STATUS_SUCCESS;
     };
-    check(cairo_surface_write_to_png_stream(surface.get(), write, &file));
+    check_drawn(cairo_surface_write_to_png_stream(surface.get(), write, &file));
     return file;
 }
 
@@ -100,7 +100,7 @@ std::string png_of(const Drawing &drawing) {
         cairo_move_to(pen.get(), words.x * pixels, words.y * pixels);
         cairo_show_text(pen.get(), words.text.c_str());
     }
-    check(cairo_status(pen.get()));
+    check_drawn(cairo_status(pen.get()));
     return file_of(surface);
 }
 

@@ -4,16 +4,14 @@
 //! ```
 //! use annulus::{attention, Config, TensorRef};
 //!
-//! # fn main() -> annulus::Result<()> {
-//! let shape = [1, 1000, 8, 64]; // batch, positions, heads, head dimension
-//! let numbers: Vec<f32> = (0..1000 * 8 * 64).map(|i| (i as f32).sin()).collect();
-//! let x = TensorRef::new(&numbers, &shape)?;
-//!
-//! // Segments of 256 with every position, 1024 with every 4th; causal.
-//! let config = Config::builder().branch(256, 1).branch(1024, 4).causal(true).build()?;
-//! let result = attention(&x, &x, &x, &config)?;
-//! assert_eq!(result.out.len(), numbers.len());
-//! # Ok(()) }
+//! fn main() -> annulus::Result<()> {
+//!     let numbers: Vec<f32> = (0..10_000 * 8 * 64).map(|i| (i as f32).sin()).collect();
+//!     let x = TensorRef::new(&numbers, &[1, 10_000, 8, 64])?; // borrows: B, N, H, D
+//!     let config = Config::builder().branch(2048, 1).branch(8192, 4).causal(true).build()?;
+//!     let result = attention(&x, &x, &x, &config)?;
+//!     println!("{} numbers, lse[0] = {:.3}", result.out.len(), result.lse[0]);
+//!     Ok(())
+//! }
 //! ```
 //!
 //! [`Context`] keeps what repeated calls share, computes gradients, and works on GPUs. Tensors ([`TensorRef`],
