@@ -205,10 +205,29 @@ void expect_sound(const Plan &plan, CallPart part, const ForwardPlan &forward) {
     }
 }
 
+// What a call leaves for later is none of what other ranks wait for, and of one side: of the own keys it is theirs, all
+// of it, since other parts add to the results of the other side meanwhile.
+void expect_sound_rest(CallPart part, const BackwardPlan &backward, bool only_v) {
+    ASSERT_LE(backward.first_of_rest, backward.steps.size());
+    const bool has_rest = backward.first_of_rest < backward.steps.size();
+    EXPECT_EQ(has_rest, !only_v && part != CallPart::whole && (!backward.stored || part != CallPart::own_keys));
+    if (!has_rest)
+        return;
+    const Side of_rest = part == CallPart::own_keys ? Side::keys : Side::queries;
+    for (std::size_t i = 0; i < backward.steps.size(); ++i) {
+        const BackwardStep &step = backward.steps[i];
+        if (i >= backward.first_of_rest) {
+            EXPECT_TRUE(step.side == of_rest && step.action != BackwardAction::find_lse_delta);
+        } else if (step.action != BackwardAction::find_lse_delta && !backward.stored) {
+            EXPECT_NE(step.side, of_rest);
+        }
+    }
+}
+
 void expect_sound(const Plan &plan, CallPart part, const BackwardPlan &backward) {
     const annulus::Problem &problem = plan.problem();
     std::map<Side, LaunchChecker> launches;
-    std::map<Side, bool> clears, recomputes;
+    std::map<Side, bool> clears, recomputes, recomputes_partial;
     for (const Side side : {Side::queries, Side::keys}) {
         const SideGrids &of_side = backward.of(side);
         const bool of_queries = side == Side::queries;
@@ -221,12 +240,12 @@ void expect_sound(const Plan &plan, CallPart part, const BackwardPlan &backward)
     const bool only_v = problem.gradients.only_v;
     static constexpr Gradients alone[] = {Gradients::d_v};
     const std::span<const Gradients> kernels = only_v ? alone : gradients_of_keys(problem.head_dim);
-    bool writes = false, recomputes_partial = false;
+    bool writes = false;
     std::size_t lse_deltas = 0;
     for (const BackwardStep &step : backward.steps) {
         LaunchChecker &of_side = launches.at(step.side);
         EXPECT_TRUE(!only_v || step.side == Side::keys || step.action == BackwardAction::find_lse_delta ||
-                    step.action == BackwardAction::write_gradients || step.action == BackwardAction::recompute_partial);
+                    step.action == BackwardAction::write_gradients);
         switch (step.action) {
         case BackwardAction::find_lse_delta:
             ++lse_deltas;
@@ -258,28 +277,29 @@ void expect_sound(const Plan &plan, CallPart part, const BackwardPlan &backward)
             break;
         case BackwardAction::recompute_partial:
             EXPECT_FALSE(writes); // nothing would come of it
-            recomputes_partial = true;
+            recomputes_partial[step.side] = true;
             break;
         }
     }
+    expect_sound_rest(part, backward, only_v);
     EXPECT_EQ(lse_deltas, is_of_other_keys(part) ? 0U : 1U);
     EXPECT_EQ(writes, backward.queries.has_own_partial || backward.keys.has_own_partial);
     const bool are_plain = problem.gradients.are_plain();
-    EXPECT_EQ(recomputes_partial,
-              plan.causal() && (part == CallPart::own_keys || (part == CallPart::whole && !are_plain)));
     for (const Side side : {Side::queries, Side::keys}) {
         const SideGrids &of_side = backward.of(side);
         if (only_v && side == Side::queries) {
             EXPECT_TRUE(of_side.grids.empty() && !of_side.has_own_partial && !of_side.parts);
             continue;
         }
+        EXPECT_EQ(recomputes_partial[side],
+                  plan.causal() && (part == CallPart::own_keys || (part == CallPart::whole && !are_plain)));
         if (side == Side::keys && !backward.stored) {
             launches.at(side).expect_all_once(kernels.size());
         } else if (!backward.stored || side == Side::keys) {
             launches.at(side).expect_all_once(1);
         }
         const bool has_all_in_partial =
-            recomputes_partial && !of_side.finishes && (part == CallPart::own_keys || of_side.has_own_partial);
+            recomputes_partial[side] && !of_side.finishes && (part == CallPart::own_keys || of_side.has_own_partial);
         EXPECT_EQ(recomputes[side], plan.causal() && !is_of_other_keys(part) && !has_all_in_partial);
         // The kernels write plain gradients only.
         if (!(side == Side::queries ? problem.gradients.q.is_plain()
