@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies of rows into shared memory, by all threads of a CTA.
+// Copies of rows into shared memory: of ranges by all threads of a CTA, of row blocks by each warp its own.
 #pragma once
 
 #include "cuda/device/warp.cuh"
 #include "cuda/fused/math/shared_rows.cuh"
 #include "cuda/fused/mma/instructions.cuh"
+#include "cuda/fused/mma/strips.cuh"
 #include "cuda/fused/schedule/tile.cuh"
 
 #include <bit>
@@ -19,29 +20,9 @@ template <class Traits> struct RowParts {
     static constexpr int rows = Traits::threads / lanes;                                         // at once
 };
 
-// `rows` rows to `target`, swizzled: `head_dim` columns from source(row) on, and zeros in the other ones of the
-// kernel's and in rows of which present(row) is false.
-template <class Traits, int rows, class Source, class Present>
-__device__ __forceinline__ void copy_rows(std::uint32_t target, int head_dim, const Source &source,
-                                          const Present &present) {
-    using Parts = RowParts<Traits>;
-    const int part = static_cast<int>(threadIdx.x) % Parts::lanes, first = static_cast<int>(threadIdx.x) / Parts::lanes;
-    if (part >= Parts::of_row)
-        return;
-    const bool has_columns = part * 8 < head_dim;
-    const int column = has_columns ? part * 8 : 0;
-#pragma unroll 1
-    for (int i = 0; i < quotient_up(rows, Parts::rows); ++i) {
-        const int row = first + i * Parts::rows;
-        if (rows % Parts::rows != 0 && row >= rows)
-            break;
-        copy_to_shared<16>(target + swizzled_offset(rows, row, part), source(row) + column,
-                           has_columns && present(row));
-    }
-}
-
 // Where a matrix has the rows of a range: a thread's way through its blocks, from the last one that is met to the
-// first. Of each block a thread copies one part of every few rows.
+// first. Of each block a thread copies one part of every few rows. All that can be found out again is: an address is
+// kept in registers.
 template <class Traits> class BlockSource {
   public:
     using Element = typename Traits::Element;
@@ -51,44 +32,41 @@ template <class Traits> class BlockSource {
     __device__ __forceinline__ void enter(const TileGrid &grid, const TensorRows &matrix, int batch, int head,
                                           const Range<row_blocks> &range) {
         const Own own;
-        const std::int64_t step = grid.strides[range.map / 2].value;
-        const int first = Traits::of_keys ? range.count - range.blocks * Traits::range_block_rows
-                                          : (range.blocks - 1) * Traits::range_block_rows;
-        distance_ = step * matrix.row;
+        const std::int64_t step = step_of(grid, range);
         // Of a row that is not there this is no address: nothing is read.
         row_ = static_cast<const Element *>(matrix.data) + batch * matrix.batch + head * matrix.head +
-               (range.index * step + range.residue) * matrix.row + (first + own.row) * distance_ + own.part * 8;
-        // Blocks count from the last query, and from the first key (tile.cuh).
-        bound_ = Traits::of_keys ? max(-first, 0) : range.count - first;
+               (range.index * step + range.residue) * matrix.row +
+               (first_row(range, range.blocks - 1) + own.row) * step * matrix.row + own.part * 8;
     }
 
-    // Copies the block; rows that the range does not have, and columns behind `head_dim`, become zeros.
-    __device__ __forceinline__ void copy(std::uint32_t target, int head_dim) const {
+    // Copies block `block` and goes to the next; rows that the range does not have, and columns behind `head_dim`,
+    // become zeros.
+    template <int row_blocks>
+    __device__ __forceinline__ void copy(const TileGrid &grid, const TensorRows &matrix, const Range<row_blocks> &range,
+                                         int block, std::uint32_t target, int head_dim) {
         const Own own;
-        if (own.part >= Parts::of_row)
-            return;
-        const bool has_columns = own.part * 8 < head_dim;
-        const Element *row = row_;
+        const std::int64_t distance = step_of(grid, range) * matrix.row;
+        if (own.part < Parts::of_row) {
+            const bool has_columns = own.part * 8 < head_dim;
+            const int before = first_row(range, block), end = range.count - before;
+            const Element *row = row_;
 #pragma unroll
-        for (int i = 0; i < quotient_up(Traits::range_block_rows, at_once); ++i, row += at_once * distance_) {
-            const int of_block = own.row + i * at_once;
-            if (Traits::range_block_rows % at_once != 0 && of_block >= Traits::range_block_rows)
-                break;
-            const bool present = Traits::of_keys ? of_block >= bound_ : of_block < bound_;
-            copy_to_shared<16>(target + swizzled_offset(Traits::range_block_rows, of_block, own.part), row,
-                               has_columns && present);
+            for (int i = 0; i < quotient_up(range_block_rows, at_once); ++i, row += at_once * distance) {
+                const int of_block = own.row + i * at_once;
+                if (range_block_rows % at_once != 0 && of_block >= range_block_rows)
+                    break;
+                // Blocks count from the last query, and from the first key (tile.cuh).
+                const bool present = Traits::of_keys ? of_block >= -before : of_block < end;
+                copy_to_shared<16>(target + swizzled_offset(range_block_rows, of_block, own.part), row,
+                                   has_columns && present);
+            }
         }
-    }
-
-    // To the next block of the range.
-    __device__ __forceinline__ void advance() {
-        row_ += (Traits::of_keys ? Traits::range_block_rows : -Traits::range_block_rows) * distance_;
-        bound_ = Traits::of_keys ? 0 : Traits::range_block_rows;
+        row_ += (Traits::of_keys ? range_block_rows : -range_block_rows) * distance;
     }
 
   private:
     using Parts = RowParts<Traits>;
-    static constexpr int at_once = Parts::rows;
+    static constexpr int at_once = Parts::rows, range_block_rows = Traits::range_block_rows;
     // The part and the first row of a block that a thread copies.
     struct Own {
         int part, row;
@@ -99,28 +77,40 @@ template <class Traits> class BlockSource {
         }
     };
 
-    const Element *row_;    // of the thread's first row of the block
-    std::int64_t distance_; // between rows, in elements
-    int bound_;             // rows of the block from it on are there, or before it
+    template <int row_blocks>
+    __device__ __forceinline__ static std::int64_t step_of(const TileGrid &grid, const Range<row_blocks> &range) {
+        return grid.strides[range.map / 2].value;
+    }
+    // Which row of a range is the first one of a block; of queries there may be none before it.
+    template <int row_blocks>
+    __device__ __forceinline__ static int first_row(const Range<row_blocks> &range, int block) {
+        return Traits::of_keys ? range.count - (block + 1) * range_block_rows : block * range_block_rows;
+    }
+
+    const Element *row_; // of the thread's first row of the block
 };
 
-// The rows of a tile's row blocks: row_of(position) is the one of a position in `rows`. Those behind a row block's last
-// are zeros, of a row block without rows nothing is written.
+// A warp's own rows of the tile's row blocks, which lie at `target`, by the warp: row_of(position) is the one of a
+// position in `rows`. Those behind a row block's last are zeros, of a row block without rows nothing is written.
 template <class Traits, class RowOf>
-__device__ __forceinline__ void copy_row_blocks(std::uint32_t target, int head_dim, const TensorRows &rows, int head,
-                                                const Tile<Traits::row_blocks> &tile, const RowOf &row_of) {
+__device__ __forceinline__ void copy_own_rows(std::uint32_t target, int head_dim, const TensorRows &rows, int head,
+                                              const Tile<Traits::row_blocks> &tile, const RowOf &row_of) {
     using Element = typename Traits::Element;
-    const Element *const row_0 = static_cast<const Element *>(rows.data) + tile.batch * rows.batch + head * rows.head;
-#pragma unroll
-    for (int u = 0; u < Traits::row_blocks; ++u) {
-        const RowBlock &row_block = tile.row_block[u];
-        if (row_block.rows == 0)
-            continue;
-        copy_rows<Traits, row_block_rows>(
-            target + u * Traits::row_block_bytes, head_dim,
-            [&](int row) { return row_0 + row_of(row_block.position(row)) * rows.row; },
-            [&](int row) { return row < row_block.rows; });
-    }
+    using Parts = RowParts<Traits>;
+    constexpr int at_once = warp_threads / Parts::lanes;
+    const int u = row_block_of_warp<Traits::strips>(), lane = thread_of_block() % warp_threads,
+              part = lane % Parts::lanes, first = first_row_of_warp<Traits::strips>() + lane / Parts::lanes;
+    const RowBlock &row_block = tile.row_block[u];
+    __syncwarp(); // all lanes have read what was staged there
+    if (row_block.rows == 0 || part >= Parts::of_row)
+        return;
+    const bool has_columns = part * 8 < head_dim;
+    const Element *const row_0 = static_cast<const Element *>(rows.data) + tile.batch * rows.batch + head * rows.head +
+                                 (has_columns ? part * 8 : 0);
+#pragma unroll 4
+    for (int row = first; row < first + Traits::strips * 16; row += at_once)
+        copy_to_shared<16>(target + u * Traits::row_block_bytes + swizzled_offset(row_block_rows, row, part),
+                           row_0 + row_of(row_block.position(row)) * rows.row, has_columns && row < row_block.rows);
 }
 
 // The blocks of a tile's ranges, in the order in which they are visited.

@@ -4,8 +4,10 @@
 //
 // Grid. As many CTAs as the GPU's multiprocessors hold; each takes tiles until there are none left (next_tile.cuh).
 //
-// Roles. Every warp copies, and computes strips of one row block. Of each block of a range K is copied beside the
-// softmax and P V of the block before, V beside Q K^T: one block of each is in shared memory at a time.
+// Roles. Every warp copies, and computes strips of one row block, whose rows of Q it copies itself. Where shared memory
+// has two stages, K and V of a block are copied beside the block before; else K beside the softmax and P V of the block
+// before, V beside Q K^T. Blocks follow one another from tile to tile: a tile's first one is copied beside the last of
+// the tile before, which has been found by then.
 #pragma once
 
 #include "cuda/device/warp.cuh"
@@ -27,8 +29,10 @@ template <class Traits> struct ForwardShared {
     static constexpr bool of_keys = Traits::of_keys;
     static constexpr int range_block_rows = Traits::range_block_rows;
     std::uint8_t queries[Traits::row_blocks * Traits::row_block_bytes];
-    std::uint8_t k[Traits::stage_bytes], v[Traits::stage_bytes];
-    Tile<Traits::row_blocks> tile;
+    struct Block {
+        std::uint8_t k[Traits::stage_bytes], v[Traits::stage_bytes];
+    } blocks[Traits::stages];
+    Tile<Traits::row_blocks> tiles[tile_slots];
     TileSearch search;
 };
 
@@ -38,13 +42,16 @@ template <class Traits> class ForwardWarp {
         : params_(params), shared_(shared) {}
 
     __device__ __forceinline__ void run() {
-        for_each_tile(params_, shared_, [this] { attend(); });
+        for_each_tile(params_, shared_, [this](const OwnTile &tile, const OwnTile &next, const auto &find_next) {
+            attend(tile, next, find_next);
+        });
     }
 
   private:
     using Element = typename Traits::Element;
     static constexpr int range_block_rows = Traits::range_block_rows, columns = Traits::head_dim,
-                         strips = Traits::strips;
+                         strips = Traits::strips, stages = Traits::stages;
+    using OwnTile = Tile<Traits::row_blocks>;
     using Cursor = BlockCursor<Traits::row_blocks>;
 
     // What a thread holds during a tile.
@@ -55,57 +62,90 @@ template <class Traits> class ForwardWarp {
 
     __device__ __forceinline__ static int own_row_block() { return row_block_of_warp<strips>(); }
 
-    __device__ __forceinline__ void attend() {
-        const Tile<Traits::row_blocks> &tile = shared_.tile;
-        copy_row_blocks<Traits>(shared_address(shared_.queries), params_.head_dim, params_.q, tile.head, tile,
-                                [&](int position) {
-                                    return params_.query_order ? static_cast<std::int64_t>(params_.query_row(position))
-                                                               : static_cast<std::int64_t>(position - params_.q.start);
-                                });
-        Cursor at(tile);
-        BlockSource<Traits> keys, values;
-        const auto copy = [&](BlockSource<Traits> &source, std::uint8_t *target, const TensorRows &matrix) {
-            if (at.is_first)
-                source.enter(params_, matrix, tile.batch, tile.head / params_.heads_of_kv_head, tile.range[at.range]);
-            source.copy(shared_address(target), params_.head_dim);
-            source.advance();
-        };
-        if (!at.is_over(tile))
-            copy(keys, shared_.k, params_.k);
+    // The tile, whose first block is copied already, and the first block of the next one.
+    template <class FindNext>
+    __device__ __forceinline__ void attend(const OwnTile &tile, const OwnTile &next, const FindNext &find_next) {
+        copy_own_rows<Traits>(shared_address(shared_.queries), params_.head_dim, params_.q, tile.head, tile,
+                              [&](int position) {
+                                  return params_.query_order ? static_cast<std::int64_t>(params_.query_row(position))
+                                                             : static_cast<std::int64_t>(position - params_.q.start);
+                              });
         end_copies();
-        const float padding_keys = tile.row_block[own_row_block()].padding_keys;
-        Registers x = make_registers(padding_keys, std::make_integer_sequence<int, strips>());
+        find_next();
+        Cursor at(tile);
         if (at.is_over(tile)) {
             await_copies<0>();
             __syncthreads();
+            copy_first(next);
         }
+        Registers x =
+            make_registers(tile.row_block[own_row_block()].padding_keys, std::make_integer_sequence<int, strips>());
         while (!at.is_over(tile)) {
+            const auto copy_next = [&] {
+                at.advance(tile);
+                if (at.is_over(tile))
+                    copy_first(next);
+                else
+                    copy(tile, at);
+            };
             await_copies<0>();
-            __syncthreads(); // K is there, and nobody reads V any more
-            copy(values, shared_.v, params_.v);
-            end_copies();
+            __syncthreads(); // K is there, or the block, and nobody reads V any more, or the block before
+            const auto &[k, v] = shared_.blocks[stage_];
             const Range<Traits::row_blocks> &range = tile.range[at.range];
             const RangePart &own = range.part[own_row_block()];
-            const bool meets = at.block < own.blocks;
+            const int block = at.block;
+            if constexpr (stages == 1)
+                copy_values(range, block);
+            else
+                copy_next();
+            const bool meets = block < own.blocks;
             if (meets)
                 multiply_rows<Element, columns, range_block_rows>(x.s, own_queries(), first_row_of_warp<strips>(),
-                                                                  shared_address(shared_.k));
-            await_copies<0>();
-            __syncthreads(); // V is there, and nobody reads K any more
-            const int block = at.block;
-            at.advance(tile);
-            if (!at.is_over(tile))
-                copy(keys, shared_.k, params_.k);
-            end_copies();
+                                                                  shared_address(k));
+            if constexpr (stages == 1) {
+                await_copies<0>();
+                __syncthreads(); // V is there, and nobody reads K any more
+                copy_next();
+            }
             if (!meets)
                 continue;
             if (block >= own.full_blocks)
-                take_block<true>(x, range, own, block);
+                take_block<true>(x, tile, range, own, block, shared_address(v));
             else
-                take_block<false>(x, range, own, block);
+                take_block<false>(x, tile, range, own, block, shared_address(v));
         }
-        write(x);
+        write(tile, x);
     }
+
+    // ---- Copies.
+
+    // The tile's first block, if it has one, to the next stage.
+    __device__ __forceinline__ void copy_first(const OwnTile &tile) {
+        if (const Cursor first(tile); !first.is_over(tile))
+            copy(tile, first);
+    }
+
+    // A block's K; with two stages V, too.
+    __device__ __forceinline__ void copy(const OwnTile &tile, const Cursor &at) {
+        stage_ = stages == 1 ? 0 : stage_ ^ 1;
+        const auto &range = tile.range[at.range];
+        if (at.is_first) {
+            const int head = tile.head / params_.heads_of_kv_head;
+            keys_.enter(params_, params_.k, tile.batch, head, range);
+            values_.enter(params_, params_.v, tile.batch, head, range);
+        }
+        keys_.copy(params_, params_.k, range, at.block, shared_address(shared_.blocks[stage_].k), params_.head_dim);
+        if constexpr (stages > 1)
+            copy_values(range, at.block);
+        else
+            end_copies();
+    }
+    __device__ __forceinline__ void copy_values(const Range<Traits::row_blocks> &range, int block) {
+        values_.copy(params_, params_.v, range, block, shared_address(shared_.blocks[stage_].v), params_.head_dim);
+        end_copies();
+    }
+
+    // ---- Products.
 
     template <int... numbers>
     __device__ __forceinline__ static Registers make_registers(float padding_keys,
@@ -116,8 +156,9 @@ template <class Traits> class ForwardWarp {
 
     // The softmax of S, and O += P V.
     template <bool hides>
-    __device__ __forceinline__ void take_block(Registers &x, const Range<Traits::row_blocks> &range,
-                                               const RangePart &own, int block) const {
+    __device__ __forceinline__ void take_block(Registers &x, const OwnTile &tile,
+                                               const Range<Traits::row_blocks> &range, const RangePart &own, int block,
+                                               std::uint32_t v) const {
         std::uint32_t p[strips][range_block_rows / 4];
         float weight[2];
         load_weights(own, FragmentThread<>().column(), weight, [](float count) { return log2_fast(count); });
@@ -126,7 +167,7 @@ template <class Traits> class ForwardWarp {
             if constexpr (hides) {
                 refuse_infinite(s);
                 Mask<false, range_block_rows> mask{at.column(), {}};
-                const RowBlock &row_block = shared_.tile.row_block[own_row_block()];
+                const RowBlock &row_block = tile.row_block[own_row_block()];
 #pragma unroll
                 for (int r = 0; r < 2; ++r)
                     mask.seen[r] =
@@ -146,7 +187,7 @@ template <class Traits> class ForwardWarp {
 #pragma unroll
             for (int s = 0; s < strips; ++s)
                 x.softmax[s].template rescale<false>(x.o[s]);
-        add_product_of<Element, columns, range_block_rows>(x.o, p, shared_address(shared_.v));
+        add_product_of<Element, columns, range_block_rows>(x.o, p, v);
     }
 
     __device__ __forceinline__ std::uint32_t own_queries() const {
@@ -154,8 +195,7 @@ template <class Traits> class ForwardWarp {
     }
 
     // A warp's rows of O are staged in the place of its rows of Q, which no other warp reads.
-    __device__ __forceinline__ void write(Registers &x) const {
-        const Tile<Traits::row_blocks> &tile = shared_.tile;
+    __device__ __forceinline__ void write(const OwnTile &tile, Registers &x) const {
         const int u = own_row_block();
         if (tile.row_block[u].rows == 0 || (params_.skips_empty && !tile.meets_any(u)))
             return;
@@ -169,6 +209,8 @@ template <class Traits> class ForwardWarp {
 
     const ForwardParams &params_;
     ForwardShared<Traits> &shared_;
+    BlockSource<Traits> keys_, values_;
+    int stage_ = 0; // the one that was copied to last
 };
 
 template <class Traits>
