@@ -77,33 +77,23 @@ template <class Traits> class BackwardWarp {
                                                    const FindNext &find_next) {
         copy_rows_of_warp(tile);
         end_copies();
-        find_next();
-        Cursor at(tile);
-        if (at.is_over(tile)) {
-            await_copies<0>();
-            __syncthreads();
-            copy_first(next);
-        }
         if (Traits::keeps_d_s && tile.ranges > 0 && tile.row_block[own_row_block()].rows > 0)
             find_images(tile);
         Registers x{};
-        while (!at.is_over(tile)) {
-            const auto copy_next = [&] {
-                at.advance(tile);
-                if (at.is_over(tile))
-                    copy_first(next);
-                else
-                    copy(tile, at);
-            };
+        Cursor at(tile);
+        do {
+            if (at.is_last(tile)) // not earlier: the longest tiles are for the CTAs that are free first
+                find_next();
             await_copies<0>();
             __syncthreads(); // the block is there, and nobody reads the one before any more
+            const bool is_empty = at.is_over(tile);
             const int stage = stage_;
             const OwnRange &range = tile.range[at.range];
             const RangePart &own = range.part[own_row_block()];
             const int block = at.block;
             if constexpr (stages > 1)
-                copy_next();
-            if (block < own.blocks) {
+                copy_next(tile, next, at);
+            if (!is_empty && block < own.blocks) {
                 if (block >= own.full_blocks)
                     take_block<true>(x, tile, range, own, block, stage);
                 else
@@ -111,9 +101,9 @@ template <class Traits> class BackwardWarp {
             }
             if constexpr (stages == 1) {
                 __syncthreads();
-                copy_next();
+                copy_next(tile, next, at);
             }
-        }
+        } while (!at.is_over(tile));
         write(tile, x);
     }
 
@@ -140,10 +130,13 @@ template <class Traits> class BackwardWarp {
         }
     }
 
-    // The tile's first block, if it has one, to the next stage.
-    __device__ __forceinline__ void copy_first(const OwnTile &tile) {
-        if (const Cursor first(tile); !first.is_over(tile))
-            copy(tile, first);
+    // The block behind `at`, which goes there, or the next tile's first one, to the next stage.
+    __device__ __forceinline__ void copy_next(const OwnTile &tile, const OwnTile &next, Cursor &at) {
+        at.advance(tile);
+        const bool goes_on = !at.is_over(tile);
+        const OwnTile &of = goes_on ? tile : next;
+        if (const Cursor to = goes_on ? at : Cursor(next); !to.is_over(of))
+            copy(of, to);
     }
 
     __device__ __forceinline__ void copy(const OwnTile &tile, const Cursor &at) {

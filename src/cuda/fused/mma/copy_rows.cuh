@@ -120,6 +120,10 @@ template <int row_blocks> struct BlockCursor {
 
     __device__ __forceinline__ explicit BlockCursor(const Tile<row_blocks> &tile) { advance(tile); }
     __device__ __forceinline__ bool is_over(const Tile<row_blocks> &tile) const { return range >= tile.ranges; }
+    // Whether no block follows.
+    __device__ __forceinline__ bool is_last(const Tile<row_blocks> &tile) const {
+        return range + (block == 0) >= tile.ranges;
+    }
     __device__ __forceinline__ void advance(const Tile<row_blocks> &tile) {
         is_first = --block < 0;
         if (is_first && ++range < tile.ranges)

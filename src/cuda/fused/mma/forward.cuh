@@ -62,7 +62,7 @@ template <class Traits> class ForwardWarp {
 
     __device__ __forceinline__ static int own_row_block() { return row_block_of_warp<strips>(); }
 
-    // The tile, whose first block is copied already, and the first block of the next one.
+    // Attends to the tile, whose first block is copied already, and copies the first block of the next one.
     template <class FindNext>
     __device__ __forceinline__ void attend(const OwnTile &tile, const OwnTile &next, const FindNext &find_next) {
         copy_own_rows<Traits>(shared_address(shared_.queries), params_.head_dim, params_.q, tile.head, tile,
@@ -71,41 +71,31 @@ template <class Traits> class ForwardWarp {
                                                              : static_cast<std::int64_t>(position - params_.q.start);
                               });
         end_copies();
-        find_next();
-        Cursor at(tile);
-        if (at.is_over(tile)) {
-            await_copies<0>();
-            __syncthreads();
-            copy_first(next);
-        }
         Registers x =
             make_registers(tile.row_block[own_row_block()].padding_keys, std::make_integer_sequence<int, strips>());
-        while (!at.is_over(tile)) {
-            const auto copy_next = [&] {
-                at.advance(tile);
-                if (at.is_over(tile))
-                    copy_first(next);
-                else
-                    copy(tile, at);
-            };
+        Cursor at(tile);
+        do {
+            if (at.is_last(tile)) // not earlier: the longest tiles are for the CTAs that are free first
+                find_next();
             await_copies<0>();
             __syncthreads(); // K is there, or the block, and nobody reads V any more, or the block before
+            const bool is_empty = at.is_over(tile);
             const auto &[k, v] = shared_.blocks[stage_];
             const Range<Traits::row_blocks> &range = tile.range[at.range];
             const RangePart &own = range.part[own_row_block()];
             const int block = at.block;
-            if constexpr (stages == 1)
+            const bool meets = !is_empty && block < own.blocks;
+            if constexpr (stages > 1)
+                copy_next(tile, next, at);
+            else if (!is_empty)
                 copy_values(range, block);
-            else
-                copy_next();
-            const bool meets = block < own.blocks;
             if (meets)
                 multiply_rows<Element, columns, range_block_rows>(x.s, own_queries(), first_row_of_warp<strips>(),
                                                                   shared_address(k));
             if constexpr (stages == 1) {
                 await_copies<0>();
                 __syncthreads(); // V is there, and nobody reads K any more
-                copy_next();
+                copy_next(tile, next, at);
             }
             if (!meets)
                 continue;
@@ -113,16 +103,19 @@ template <class Traits> class ForwardWarp {
                 take_block<true>(x, tile, range, own, block, shared_address(v));
             else
                 take_block<false>(x, tile, range, own, block, shared_address(v));
-        }
+        } while (!at.is_over(tile));
         write(tile, x);
     }
 
     // ---- Copies.
 
-    // The tile's first block, if it has one, to the next stage.
-    __device__ __forceinline__ void copy_first(const OwnTile &tile) {
-        if (const Cursor first(tile); !first.is_over(tile))
-            copy(tile, first);
+    // The block behind `at`, which goes there, or the next tile's first one, to the next stage.
+    __device__ __forceinline__ void copy_next(const OwnTile &tile, const OwnTile &next, Cursor &at) {
+        at.advance(tile);
+        const bool goes_on = !at.is_over(tile);
+        const OwnTile &of = goes_on ? tile : next;
+        if (const Cursor to = goes_on ? at : Cursor(next); !to.is_over(of))
+            copy(of, to);
     }
 
     // A block's K; with two stages V, too.

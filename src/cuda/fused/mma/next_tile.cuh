@@ -12,7 +12,7 @@ constexpr int tile_slots = 3;
 // By one warp: the next tile of the CTA, its ranges -1 if there is none left. The first one by the CTA's index, the
 // others from a counter.
 template <class Shared, class OwnTile>
-__device__ __forceinline__ void find_next_tile(const TileGrid &grid, Shared &shared, OwnTile &tile, bool is_first) {
+__device__ __noinline__ void find_next_tile(const TileGrid &grid, Shared &shared, OwnTile &tile, bool is_first) {
     const int lane = static_cast<int>(threadIdx.x) % warp_threads;
     const auto next = [&] {
         unsigned taken = 0;
@@ -30,8 +30,8 @@ __device__ __forceinline__ void find_next_tile(const TileGrid &grid, Shared &sha
         tile.ranges = -1;
 }
 
-// use(tile, next, find_next) for each tile of the CTA, after one of no head that has nothing. find_next() finds the next
-// tile by one warp; there must be a barrier behind it before `next` is looked at.
+// use(tile, next, find_next) for each tile of the CTA, after one of no head that has nothing. find_next() finds the
+// next tile by one warp; there must be a barrier behind it before `next` is looked at.
 template <class Shared, class Use>
 __device__ __forceinline__ void for_each_tile(const TileGrid &grid, Shared &shared, const Use &use) {
     if (threadIdx.x == 0) {
