@@ -144,12 +144,12 @@ template <class Traits> class BackwardWarp {
         const OwnRange &range = tile.range[at.range];
         if (at.is_first) {
             const int head = of_keys ? tile.head : tile.head / params_.heads_of_kv_head;
-            scores_.enter(params_, params_.range_scores, tile.batch, head, range);
-            values_.enter(params_, params_.range_values, tile.batch, head, range);
+            scores_ = {params_, params_.range_scores, tile.batch, head, range};
+            values_ = {params_, params_.range_values, tile.batch, head, range};
         }
         auto &[scores, values] = shared_.range_rows[stage_];
-        scores_.copy(params_, params_.range_scores, range, at.block, shared_address(scores), params_.head_dim);
-        values_.copy(params_, params_.range_values, range, at.block, shared_address(values), params_.head_dim);
+        copy_block<Traits>(params_, range, at.block, params_.head_dim,
+                           {{scores_, params_.range_scores, scores}, {values_, params_.range_values, values}});
         if constexpr (of_keys) {
             const std::int64_t offset = first_statistic(tile) + range.first - params_.first_range_row;
             for (int i = static_cast<int>(threadIdx.x); i < range_block_rows; i += Traits::threads) {

@@ -20,75 +20,89 @@ template <class Traits> struct RowParts {
     static constexpr int rows = Traits::threads / lanes;                                         // at once
 };
 
-// Where a matrix has the rows of a range: a thread's way through its blocks, from the last one that is met to the
-// first. Of each block a thread copies one part of every few rows. All that can be found out again is: an address is
-// kept in registers.
-template <class Traits> class BlockSource {
-  public:
-    using Element = typename Traits::Element;
+// The part and the first row of a block that a thread copies.
+template <class Traits> struct OwnPart {
+    int part, row;
+    __device__ __forceinline__ OwnPart() {
+        const int thread = thread_of_block();
+        part = thread % RowParts<Traits>::lanes;
+        row = thread / RowParts<Traits>::lanes;
+    }
+};
 
+// Between the rows of a range, in rows of its matrices.
+template <int row_blocks>
+__device__ __forceinline__ std::int64_t step_of(const TileGrid &grid, const Range<row_blocks> &range) {
+    return grid.strides[range.map / 2].value;
+}
+// Which row of a range is the first one of a block; of queries there may be none before it.
+template <class Traits, int row_blocks>
+__device__ __forceinline__ int first_row_of_block(const Range<row_blocks> &range, int block) {
+    return Traits::of_keys ? range.count - (block + 1) * Traits::range_block_rows : block * Traits::range_block_rows;
+}
+
+// Where a matrix has the rows of a range: a thread's way through its blocks, from the last one that is met to the
+// first. Of each block a thread copies one part of every few rows. What can be found out again is not kept: registers
+// are few.
+template <class Traits> struct BlockSource {
+    const typename Traits::Element *row; // of the thread's first row of the block
+
+    BlockSource() = default;
     // The block that is met first, in a batch entry and head of the matrix.
     template <int row_blocks>
-    __device__ __forceinline__ void enter(const TileGrid &grid, const TensorRows &matrix, int batch, int head,
-                                          const Range<row_blocks> &range) {
-        const Own own;
+    __device__ __forceinline__ BlockSource(const TileGrid &grid, const TensorRows &matrix, int batch, int head,
+                                           const Range<row_blocks> &range) {
+        const OwnPart<Traits> own;
         const std::int64_t step = step_of(grid, range);
         // Of a row that is not there this is no address: nothing is read.
-        row_ = static_cast<const Element *>(matrix.data) + batch * matrix.batch + head * matrix.head +
-               (range.index * step + range.residue) * matrix.row +
-               (first_row(range, range.blocks - 1) + own.row) * step * matrix.row + own.part * 8;
+        row = static_cast<const typename Traits::Element *>(matrix.data) + batch * matrix.batch + head * matrix.head +
+              (range.index * step + range.residue) * matrix.row +
+              (first_row_of_block<Traits>(range, range.blocks - 1) + own.row) * step * matrix.row + own.part * 8;
     }
-
-    // Copies block `block` and goes to the next; rows that the range does not have, and columns behind `head_dim`,
-    // become zeros.
-    template <int row_blocks>
-    __device__ __forceinline__ void copy(const TileGrid &grid, const TensorRows &matrix, const Range<row_blocks> &range,
-                                         int block, std::uint32_t target, int head_dim) {
-        const Own own;
-        const std::int64_t distance = step_of(grid, range) * matrix.row;
-        if (own.part < Parts::of_row) {
-            const bool has_columns = own.part * 8 < head_dim;
-            const int before = first_row(range, block), end = range.count - before;
-            const Element *row = row_;
-#pragma unroll
-            for (int i = 0; i < quotient_up(range_block_rows, at_once); ++i, row += at_once * distance) {
-                const int of_block = own.row + i * at_once;
-                if (range_block_rows % at_once != 0 && of_block >= range_block_rows)
-                    break;
-                // Blocks count from the last query, and from the first key (tile.cuh).
-                const bool present = Traits::of_keys ? of_block >= -before : of_block < end;
-                copy_to_shared<16>(target + swizzled_offset(range_block_rows, of_block, own.part), row,
-                                   has_columns && present);
-            }
-        }
-        row_ += (Traits::of_keys ? range_block_rows : -range_block_rows) * distance;
-    }
-
-  private:
-    using Parts = RowParts<Traits>;
-    static constexpr int at_once = Parts::rows, range_block_rows = Traits::range_block_rows;
-    // The part and the first row of a block that a thread copies.
-    struct Own {
-        int part, row;
-        __device__ __forceinline__ Own() {
-            const int thread = thread_of_block();
-            part = thread % Parts::lanes;
-            row = thread / Parts::lanes;
-        }
-    };
-
-    template <int row_blocks>
-    __device__ __forceinline__ static std::int64_t step_of(const TileGrid &grid, const Range<row_blocks> &range) {
-        return grid.strides[range.map / 2].value;
-    }
-    // Which row of a range is the first one of a block; of queries there may be none before it.
-    template <int row_blocks>
-    __device__ __forceinline__ static int first_row(const Range<row_blocks> &range, int block) {
-        return Traits::of_keys ? range.count - (block + 1) * range_block_rows : block * range_block_rows;
-    }
-
-    const Element *row_; // of the thread's first row of the block
 };
+
+// A block's rows of a matrix, to shared memory.
+template <class Traits> struct BlockCopy {
+    BlockSource<Traits> &source;
+    const TensorRows &matrix;
+    std::uint8_t *target;
+};
+
+// Copies block `block`, and each source goes to the next; rows that the range does not have, and columns behind
+// `head_dim`, become zeros.
+template <class Traits, int row_blocks, int count>
+__device__ __forceinline__ void copy_block(const TileGrid &grid, const Range<row_blocks> &range, int block,
+                                           int head_dim, const BlockCopy<Traits> (&copies)[count]) {
+    using Parts = RowParts<Traits>;
+    constexpr int at_once = Parts::rows, range_block_rows = Traits::range_block_rows;
+    const OwnPart<Traits> own;
+    const typename Traits::Element *row[count];
+    std::int64_t distance[count];
+#pragma unroll
+    for (int i = 0; i < count; ++i) {
+        row[i] = copies[i].source.row;
+        distance[i] = step_of(grid, range) * copies[i].matrix.row;
+        copies[i].source.row += (Traits::of_keys ? range_block_rows : -range_block_rows) * distance[i];
+    }
+    if (own.part >= Parts::of_row)
+        return;
+    // Blocks count from the last query, and from the first key (tile.cuh).
+    const int before = first_row_of_block<Traits>(range, block);
+    const int first = Traits::of_keys ? -before : 0, end = own.part * 8 < head_dim ? range.count - before : 0;
+#pragma unroll
+    for (int of_block = 0; of_block < range_block_rows; of_block += at_once) {
+        const int own_row = own.row + of_block;
+        if (range_block_rows % at_once != 0 && own_row >= range_block_rows)
+            break;
+        const bool present = own_row >= first && own_row < end;
+#pragma unroll
+        for (int i = 0; i < count; ++i) {
+            copy_to_shared<16>(shared_address(copies[i].target) + swizzled_offset(range_block_rows, own_row, own.part),
+                               row[i], present);
+            row[i] += at_once * distance[i];
+        }
+    }
+}
 
 // A warp's own rows of the tile's row blocks, which lie at `target`, by the warp: row_of(position) is the one of a
 // position in `rows`. Those behind a row block's last are zeros, of a row block without rows nothing is written.

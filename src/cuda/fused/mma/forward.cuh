@@ -124,17 +124,19 @@ template <class Traits> class ForwardWarp {
         const auto &range = tile.range[at.range];
         if (at.is_first) {
             const int head = tile.head / params_.heads_of_kv_head;
-            keys_.enter(params_, params_.k, tile.batch, head, range);
-            values_.enter(params_, params_.v, tile.batch, head, range);
+            keys_ = {params_, params_.k, tile.batch, head, range};
+            values_ = {params_, params_.v, tile.batch, head, range};
         }
-        keys_.copy(params_, params_.k, range, at.block, shared_address(shared_.blocks[stage_].k), params_.head_dim);
-        if constexpr (stages > 1)
-            copy_values(range, at.block);
+        auto &[k, v] = shared_.blocks[stage_];
+        if constexpr (stages == 1)
+            copy_block<Traits>(params_, range, at.block, params_.head_dim, {{keys_, params_.k, k}});
         else
-            end_copies();
+            copy_block<Traits>(params_, range, at.block, params_.head_dim,
+                               {{keys_, params_.k, k}, {values_, params_.v, v}});
+        end_copies();
     }
     __device__ __forceinline__ void copy_values(const Range<Traits::row_blocks> &range, int block) {
-        values_.copy(params_, params_.v, range, block, shared_address(shared_.blocks[stage_].v), params_.head_dim);
+        copy_block<Traits>(params_, range, block, params_.head_dim, {{values_, params_.v, shared_.blocks[stage_].v}});
         end_copies();
     }
 
