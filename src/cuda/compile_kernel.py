@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 
-MOST_SPILLED = 96  # bytes
+MOST_SPILLED = 48  # bytes
 SLOW = re.compile(r"\(C75\d\d\)|ignored")
 SPILLED = re.compile(r"(\d+) bytes spill (?:stores|loads)")
 

@@ -64,7 +64,7 @@ constexpr Shape first_fitting(const Shape (&shapes)[count], int (*bytes)(const S
 constexpr Shape forward_shape(int head_dim, SharedCapacity capacity) {
     const auto first = [&](const auto &shapes) { return first_fitting(shapes, forward_bytes, head_dim, capacity); };
     constexpr Shape up_to_64[] = {{4, 2, 128, 2, 2}, {4, 2, 64, 2, 2}, {4, 2, 64, 1, 2}},
-                    up_to_128[] = {{4, 2, 64, 2, 2}, {4, 2, 64, 1, 2}, {8, 1, 64, 1, 1}},
+                    up_to_128[] = {{4, 2, 64, 2, 2}, {4, 2, 48, 1, 2}, {8, 1, 64, 1, 1}},
                     others[] = {
                         {8, 1, 48, 1, 1}, {4, 1, 64, 1, 2}, {4, 1, 32, 1, 2}, {4, 1, 32, 1, 1}, {4, 1, 16, 1, 1}};
     if (capacity == SharedCapacity::kib_64)
