@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """compile_kernel.py NVCC ARGUMENT...: runs the compiler, and fails where a kernel would be slow in silence: where
-registers are spilled, matrix products serialised or setmaxnreg is ignored. A few words are spilled where warps do not
-compute: those that find tiles have few registers."""
+registers are spilled, matrix products serialised or setmaxnreg is ignored. A few words are spilled between tiles: there
+warps find the next one, with few registers."""
 
 import re
 import subprocess
 import sys
 
-MOST_SPILLED = 40  # bytes
+MOST_SPILLED = 48  # bytes
 SLOW = re.compile(r"\(C75\d\d\)|ignored")
 SPILLED = re.compile(r"(\d+) bytes spill (?:stores|loads)")
 

@@ -215,9 +215,8 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
         const bool multiplies_ds = step.what == Gradients::d_q_of_stored_d_s;
         if (launch.part && !multiplies_ds)
             restrict_grid(params, *launch.part);
-        if constexpr (Architecture::stores_d_s)
-            if (multiplies_ds || step.what == Gradients::d_k_and_d_v_storing_d_s)
-                use_stored_ds(*launch.part, memory, params, multiplies_ds);
+        if (multiplies_ds || step.what == Gradients::d_k_and_d_v_storing_d_s)
+            use_stored_ds(*launch.part, memory, params, multiplies_ds);
         params.destination = launch.destination;
         params.first_partial_row = launch.first_partial_row;
         params.skips_empty = launch.destination == Destination::add_to_partial;

@@ -13,6 +13,32 @@
 
 namespace annulus {
 
+// dS of the only branch of some heads and segments in images: of 64 keys and 64 queries each, in an order that is the
+// architecture's. For each batch entry, head, segment and row block of keys one image for each row block of queries,
+// under causality, where both are of the same rows, for those from the same number on.
+struct StoredDs {
+    std::uint8_t *images;
+    int first_batch, batches, first_head, head_step, heads, first_segment, segments;
+    int queries, keys; // row blocks of a segment, at most
+    bool is_triangle;  // of images
+
+    static constexpr int image_bytes = row_block_rows * row_block_rows * 2;
+    static constexpr int row_blocks_of_tile = 4; // of queries, of the kernel that multiplies
+
+    constexpr std::int64_t images_of_segment() const {
+        return is_triangle ? std::int64_t{queries} * (queries + 1) / 2 : std::int64_t{queries} * keys;
+    }
+    // Where that of the first row block of queries is, or would be.
+    constexpr std::uint8_t *image(int batch, int head, int segment, int key_block) const {
+        std::int64_t index = std::int64_t{batch - first_batch} * heads + (head - first_head) / head_step;
+        index = (index * segments + segment - first_segment) * images_of_segment();
+        index += std::int64_t{key_block} * queries;
+        if (is_triangle)
+            index -= std::int64_t{key_block} * (key_block + 1) / 2;
+        return images + index * image_bytes;
+    }
+};
+
 struct BackwardWork : TileGrid {
     TensorRows row_scores, row_values;
     FastDivmod row_stride; // positions to a row of row blocks
@@ -34,6 +60,7 @@ struct BackwardWork : TileGrid {
     int partial_rows;
     std::int64_t first_partial_row; // row of the first partial result, of all heads one after the other
     int *has_nonfinite;             // causal; becomes 1 where a result is NaN or infinity. Else null
+    StoredDs kept;                  // of kernels that store dS or multiply it
 
     // The row of a row block in its tensors and in partial results.
     constexpr int row_of(int number) const {

@@ -16,8 +16,8 @@ template <bool of_keys, int range_block_rows> struct Mask {
     int seen[2]; // for each of its two rows, so many columns
 
     __device__ __forceinline__ bool is_hidden(int i) const {
-        const int own = column + 8 * (i / 4) + i % 2;
-        return of_keys ? own < range_block_rows - seen[i / 2 % 2] : own >= seen[i / 2 % 2];
+        const int own = 8 * (i / 4) + i % 2, all = seen[i / 2 % 2]; // columns are numbers that instructions contain
+        return of_keys ? own < range_block_rows - all - column : own >= all - column;
     }
 };
 

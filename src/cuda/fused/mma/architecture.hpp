@@ -14,7 +14,6 @@ class Mma {
   public:
     using ForwardParams = mma::ForwardParams;
     using BackwardParams = mma::BackwardParams;
-    static constexpr bool stores_d_s = false;
 
     // Of a device that refusal() is null for.
     explicit Mma(const CudaDevice &device) : capacity_(*capacity_of(device)) {}

@@ -4,9 +4,10 @@
 //
 // Grid. As many CTAs as the GPU's multiprocessors hold; each takes tiles until there are none left (next_tile.cuh).
 //
-// Roles. Every warp copies, and computes strips of one row block: P and dS stay in its registers, where they are
-// operands of the last products. The next block of a range is copied beside the products of the one at hand where
-// shared memory has two stages, else after them.
+// Roles. Every warp copies, and computes strips of one row block, whose rows it copies itself: P and dS stay in its
+// registers, where they are operands of the last products. The next block is copied beside the products of the one at
+// hand where shared memory has two stages, else after them; behind the last one of a tile it is the first of the next
+// tile, which has been found by then.
 #pragma once
 
 #include "cuda/device/warp.cuh"
@@ -37,17 +38,18 @@ template <class Traits> struct BackwardShared {
     static constexpr int statistic_slots = of_keys ? Traits::stages : 1;
     static constexpr int statistics = of_keys ? range_block_rows : Traits::row_blocks * row_block_rows;
     alignas(8) float lse_log2[statistic_slots][statistics], delta[statistic_slots][statistics];
-    Tile<Traits::row_blocks> tile;
+    std::uint8_t *images[Traits::threads / warp_threads]; // of the warps' row blocks, where dS is stored
+    Tile<Traits::row_blocks> tiles[tile_slots];
     TileSearch search;
 };
 
 template <class Traits> class BackwardWarp {
   public:
     __device__ __forceinline__ BackwardWarp(const BackwardParams &params, BackwardShared<Traits> &shared)
-        : params_(params), shared_(shared) {}
+        : params_(params), shared_(shared), feed_(params, shared) {}
 
     __device__ __forceinline__ void run() {
-        for_each_tile(params_, shared_, [this] { find_gradients(); });
+        feed_.for_each([this](const OwnTile &tile, OwnTile &next) { find_gradients(tile, next); });
     }
 
   private:
@@ -55,6 +57,7 @@ template <class Traits> class BackwardWarp {
     static constexpr int range_block_rows = Traits::range_block_rows, columns = Traits::head_dim,
                          strips = Traits::strips, stages = Traits::stages;
     static constexpr bool of_keys = Traits::of_keys;
+    using OwnTile = Tile<Traits::row_blocks>;
     using Cursor = BlockCursor<Traits::row_blocks>;
     using OwnRange = Range<Traits::row_blocks>;
 
@@ -66,102 +69,102 @@ template <class Traits> class BackwardWarp {
 
     __device__ __forceinline__ static int own_row_block() { return row_block_of_warp<strips>(); }
 
-    __device__ __forceinline__ void find_gradients() {
-        const Tile<Traits::row_blocks> &tile = shared_.tile;
-        copy_own_rows();
-        Cursor at(tile);
-        RangeSources sources;
-        int stage = 0;
-        if (!at.is_over(tile))
-            copy_range_rows(sources, at, stage);
+    // Those of the tile, whose first block is copied already; and copies the first block of the next one.
+    __device__ __forceinline__ void find_gradients(const OwnTile &tile, OwnTile &next) {
+        copy_rows_of_warp(tile);
         end_copies();
+        if (Traits::keeps_d_s && tile.ranges > 0 && tile.row_block[own_row_block()].rows > 0)
+            find_images(tile);
         Registers x{};
-        if (at.is_over(tile)) {
+        Cursor at(tile);
+        // Not earlier than before the last block: the longest tiles are for the CTAs that are free first.
+        if (at.is_last(tile))
+            feed_.take_next();
+        do {
+            if (at.is_last(tile))
+                feed_.find_next(next);
             await_copies<0>();
-            __syncthreads();
-        }
-        while (!at.is_over(tile)) {
-            await_copies<0>();
-            __syncthreads(); // the stage is there, and nobody reads the other one any more
-            const int own_stage = stage;
+            __syncthreads(); // the block is there, and nobody reads the one before any more
+            const bool is_empty = at.is_over(tile);
+            const int stage = stage_;
             const OwnRange &range = tile.range[at.range];
             const RangePart &own = range.part[own_row_block()];
             const int block = at.block;
-            at.advance(tile);
-            stage = stages == 1 ? 0 : stage ^ 1;
-            const auto copy_next = [&] {
-                if (!at.is_over(tile))
-                    copy_range_rows(sources, at, stage);
-                end_copies();
-            };
             if constexpr (stages > 1)
-                copy_next();
-            if (block < own.blocks) {
+                copy_next(tile, next, at);
+            if (!is_empty && block < own.blocks) {
                 if (block >= own.full_blocks)
-                    take_block<true>(x, range, own, block, own_stage);
+                    take_block<true>(x, tile, range, own, block, stage);
                 else
-                    take_block<false>(x, range, own, block, own_stage);
+                    take_block<false>(x, tile, range, own, block, stage);
             }
             if constexpr (stages == 1) {
                 __syncthreads();
-                copy_next();
+                copy_next(tile, next, at);
             }
-        }
-        write(x);
+        } while (!at.is_over(tile));
+        write(tile, x);
     }
 
     // ---- Copies.
 
-    __device__ __forceinline__ void copy_own_rows() {
-        const Tile<Traits::row_blocks> &tile = shared_.tile;
+    __device__ __forceinline__ void copy_rows_of_warp(const OwnTile &tile) {
         const int head = of_keys ? tile.head / params_.heads_of_kv_head : tile.head;
-        const auto copy = [&](std::uint8_t *target, const TensorRows &rows) {
-            copy_row_blocks<Traits>(shared_address(target), params_.head_dim, rows, head, tile,
-                                    [&](int position) { return static_cast<std::int64_t>(params_.row_of(position)); });
-        };
-        copy(shared_.own_scores, params_.row_scores);
+        const auto row_of = [&](int position) { return static_cast<std::int64_t>(params_.row_of(position)); };
+        copy_own_rows<Traits>(shared_address(shared_.own_scores), params_.head_dim, params_.row_scores, head, tile,
+                              row_of);
         if constexpr (Traits::has_d_scores)
-            copy(shared_.own_values, params_.row_values);
+            copy_own_rows<Traits>(shared_address(shared_.own_values), params_.head_dim, params_.row_values, head, tile,
+                                  row_of);
         if constexpr (!of_keys) {
-            const std::int64_t offset = first_statistic();
-            for (int i = static_cast<int>(threadIdx.x); i < Traits::row_blocks * row_block_rows; i += Traits::threads) {
-                const RowBlock &row_block = tile.row_block[i / row_block_rows];
-                const bool present = i % row_block_rows < row_block.rows;
-                copy_statistics(0, i, offset + (present ? params_.row_of(row_block.position(i % row_block_rows)) : 0),
+            const RowBlock &row_block = tile.row_block[own_row_block()];
+            const int lane = thread_of_block() % warp_threads;
+            if (lane < strips * 16) {
+                const int row = first_row_of_warp<strips>() + lane;
+                const bool present = row < row_block.rows;
+                copy_statistics(0, own_row_block() * row_block_rows + row,
+                                first_statistic(tile) + (present ? params_.row_of(row_block.position(row)) : 0),
                                 present);
             }
         }
     }
 
-    struct RangeSources {
-        BlockSource<Traits> scores, values;
-    };
+    // The block behind `at`, which goes there, or the next tile's first one, to the next stage.
+    __device__ __forceinline__ void copy_next(const OwnTile &tile, const OwnTile &next, Cursor &at) {
+        at.advance(tile);
+        if (at.is_last(tile) && !at.is_over(tile))
+            feed_.take_next();
+        const bool goes_on = !at.is_over(tile);
+        const OwnTile &of = goes_on ? tile : next;
+        if (const Cursor to = goes_on ? at : Cursor(next); !to.is_over(of))
+            copy(of, to);
+    }
 
-    __device__ __forceinline__ void copy_range_rows(RangeSources &sources, const Cursor &at, int stage) {
-        const Tile<Traits::row_blocks> &tile = shared_.tile;
+    __device__ __forceinline__ void copy(const OwnTile &tile, const Cursor &at) {
+        stage_ = stages == 1 ? 0 : stage_ ^ 1;
         const OwnRange &range = tile.range[at.range];
-        const int head = of_keys ? tile.head : tile.head / params_.heads_of_kv_head;
-        const auto copy = [&](BlockSource<Traits> &source, std::uint8_t *target, const TensorRows &matrix) {
-            if (at.is_first)
-                source.enter(params_, matrix, tile.batch, head, range);
-            source.copy(shared_address(target), params_.head_dim);
-            source.advance();
-        };
-        copy(sources.scores, shared_.range_rows[stage].scores, params_.range_scores);
-        copy(sources.values, shared_.range_rows[stage].values, params_.range_values);
+        if (at.is_first) {
+            const int head = of_keys ? tile.head : tile.head / params_.heads_of_kv_head;
+            scores_ = {params_, params_.range_scores, tile.batch, head, range};
+            values_ = {params_, params_.range_values, tile.batch, head, range};
+        }
+        auto &[scores, values] = shared_.range_rows[stage_];
+        copy_block<Traits>(params_, range, at.block, params_.head_dim,
+                           {{scores_, params_.range_scores, scores}, {values_, params_.range_values, values}});
         if constexpr (of_keys) {
-            const std::int64_t offset = first_statistic() + range.first - params_.first_range_row;
+            const std::int64_t offset = first_statistic(tile) + range.first - params_.first_range_row;
             for (int i = static_cast<int>(threadIdx.x); i < range_block_rows; i += Traits::threads) {
                 const int row = range.count - (at.block + 1) * range_block_rows + i; // blocks count from the last one
                 const bool present = row >= 0;
-                copy_statistics(stage, i, offset + (present ? std::int64_t{row} * range.stride : 0), present);
+                copy_statistics(stage_, i, offset + (present ? std::int64_t{row} * range.stride : 0), present);
             }
         }
+        end_copies();
     }
 
     // Of the tile's batch entry and head.
-    __device__ __forceinline__ std::int64_t first_statistic() const {
-        return (std::int64_t{shared_.tile.batch} * params_.all_heads + shared_.tile.head) * params_.statistic_rows;
+    __device__ __forceinline__ std::int64_t first_statistic(const OwnTile &tile) const {
+        return (std::int64_t{tile.batch} * params_.all_heads + tile.head) * params_.statistic_rows;
     }
     __device__ __forceinline__ void copy_statistics(int slot, int i, std::int64_t source, bool present) {
         copy_to_shared<4>(shared_address(&shared_.lse_log2[slot][i]), params_.lse_log2 + source, present);
@@ -171,8 +174,8 @@ template <class Traits> class BackwardWarp {
     // ---- Products.
 
     template <bool hides>
-    __device__ __forceinline__ void take_block(Registers &x, const OwnRange &range, const RangePart &own, int block,
-                                               int stage) const {
+    __device__ __forceinline__ void take_block(Registers &x, const OwnTile &tile, const OwnRange &range,
+                                               const RangePart &own, int block, int stage) const {
         const std::uint32_t scores = shared_address(shared_.range_rows[stage].scores),
                             values = shared_address(shared_.range_rows[stage].values);
         const int own_rows = own_row_block() * Traits::row_block_bytes, first = first_row_of_warp<strips>();
@@ -184,7 +187,7 @@ template <class Traits> class BackwardWarp {
         std::uint32_t p[strips][range_block_rows / 4];
         for_each_strip<strips>([&](auto at, auto strip) {
             find_probabilities<hides>(s[strip], params_.scale_log2, weight, statistic(shared_.lse_log2, at, stage),
-                                      find_mask<hides>(at, range, block));
+                                      find_mask<hides>(at, tile, range, block));
             if constexpr (Traits::has_d_values)
                 pack<Element>(p[strip], s[strip]);
         });
@@ -204,19 +207,53 @@ template <class Traits> class BackwardWarp {
                         return float2{s[strip][j], s[strip][j + 1]};
                 };
                 find_d_s<hides>(d_p[strip], p_at, statistic(shared_.delta, at, stage),
-                                find_mask<hides>(at, range, block),
+                                find_mask<hides>(at, tile, range, block),
                                 [&](int j, const float2 &two) { d_s[strip][j / 2] = pack_two<Element>(two.x, two.y); });
             });
+            if constexpr (Traits::keeps_d_s)
+                store_d_s(d_s, range.count - (block + 1) * range_block_rows);
             add_product_of<Element, columns, range_block_rows>(x.d_scores, d_s, scores);
         }
     }
 
+    // ---- Stored dS.
+
+    // Where the images of the row block begin, which counts from the first keys of its class in the segment.
+    __device__ __forceinline__ void find_images(const OwnTile &tile) {
+        const RowBlock &row_block = tile.row_block[own_row_block()];
+        const FastDivmod &length = params_.branches[0].length;
+        const int segment = length.quotient(row_block.first);
+        const int first = max(segment * length.value, params_.sequence.row_start);
+        if (thread_of_block() % warp_threads == 0)
+            shared_.images[thread_of_block() / warp_threads] = params_.kept.image(
+                tile.batch, tile.head, segment, (row_block.first - first) / row_block.stride / row_block_rows);
+        __syncwarp();
+    }
+
+    // As 8 x 8 matrices, of which those of the same eight keys are neighbours: as many columns of an image as a block
+    // has queries, from the class's query `first` in the segment on.
+    __device__ __forceinline__ void store_d_s(const std::uint32_t (&d_s)[strips][range_block_rows / 4],
+                                              int first) const {
+        static_assert(row_block_rows % range_block_rows == 0);
+        std::uint8_t *const own = shared_.images[thread_of_block() / warp_threads] +
+                                  first / row_block_rows * StoredDs::image_bytes +
+                                  (first_row_of_warp<strips>() + first % row_block_rows / 8) * matrix_bytes +
+                                  thread_of_block() % warp_threads * 4;
+#pragma unroll
+        for (int s = 0; s < strips; ++s)
+#pragma unroll
+            for (int i = 0; i < range_block_rows / 4; ++i)
+                *reinterpret_cast<std::uint32_t *>(own + ((s * 2 + i % 2) * 8 + i / 2) * matrix_bytes) = d_s[s][i];
+    }
+
+    // ---- Masks, statistics and results.
+
     template <bool hides, class At>
-    __device__ __forceinline__ Mask<of_keys, range_block_rows> find_mask(const At &at, const OwnRange &range,
-                                                                         int block) const {
+    __device__ __forceinline__ Mask<of_keys, range_block_rows> find_mask(const At &at, const OwnTile &tile,
+                                                                         const OwnRange &range, int block) const {
         Mask<of_keys, range_block_rows> mask{at.column(), {}};
         if constexpr (hides) {
-            const RowBlock &row_block = shared_.tile.row_block[own_row_block()];
+            const RowBlock &row_block = tile.row_block[own_row_block()];
 #pragma unroll
             for (int r = 0; r < 2; ++r)
                 mask.seen[r] =
@@ -241,8 +278,7 @@ template <class Traits> class BackwardWarp {
     }
 
     // A warp's rows are staged in the place of its own, which no other warp reads.
-    __device__ __forceinline__ void write(Registers &x) {
-        const Tile<Traits::row_blocks> &tile = shared_.tile;
+    __device__ __forceinline__ void write(const OwnTile &tile, Registers &x) const {
         const int u = own_row_block();
         const RowBlock &row_block = tile.row_block[u];
         if (row_block.rows == 0 || (params_.skips_empty && !tile.meets_any(u)))
@@ -263,6 +299,9 @@ template <class Traits> class BackwardWarp {
 
     const BackwardParams &params_;
     BackwardShared<Traits> &shared_;
+    BlockSource<Traits> scores_, values_;
+    TileFeed<BackwardShared<Traits>> feed_;
+    int stage_ = 0; // the one that was copied to last
 };
 
 template <class Traits>

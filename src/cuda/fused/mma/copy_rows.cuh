@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies of rows into shared memory, by all threads of a CTA.
+// Copies of rows into shared memory: of ranges by all threads of a CTA, of row blocks by each warp its own.
 #pragma once
 
 #include "cuda/device/warp.cuh"
 #include "cuda/fused/math/shared_rows.cuh"
 #include "cuda/fused/mma/instructions.cuh"
+#include "cuda/fused/mma/strips.cuh"
 #include "cuda/fused/schedule/tile.cuh"
 
 #include <bit>
@@ -19,108 +20,111 @@ template <class Traits> struct RowParts {
     static constexpr int rows = Traits::threads / lanes;                                         // at once
 };
 
-// `rows` rows to `target`, swizzled: `head_dim` columns from source(row) on, and zeros in the other ones of the
-// kernel's and in rows of which present(row) is false.
-template <class Traits, int rows, class Source, class Present>
-__device__ __forceinline__ void copy_rows(std::uint32_t target, int head_dim, const Source &source,
-                                          const Present &present) {
-    using Parts = RowParts<Traits>;
-    const int part = static_cast<int>(threadIdx.x) % Parts::lanes, first = static_cast<int>(threadIdx.x) / Parts::lanes;
-    if (part >= Parts::of_row)
-        return;
-    const bool has_columns = part * 8 < head_dim;
-    const int column = has_columns ? part * 8 : 0;
-#pragma unroll 1
-    for (int i = 0; i < quotient_up(rows, Parts::rows); ++i) {
-        const int row = first + i * Parts::rows;
-        if (rows % Parts::rows != 0 && row >= rows)
-            break;
-        copy_to_shared<16>(target + swizzled_offset(rows, row, part), source(row) + column,
-                           has_columns && present(row));
+// The part and the first row of a block that a thread copies.
+template <class Traits> struct OwnPart {
+    int part, row;
+    __device__ __forceinline__ OwnPart() {
+        const int thread = thread_of_block();
+        part = thread % RowParts<Traits>::lanes;
+        row = thread / RowParts<Traits>::lanes;
     }
+};
+
+// Between the rows of a range, in rows of its matrices.
+template <int row_blocks>
+__device__ __forceinline__ std::int64_t step_of(const TileGrid &grid, const Range<row_blocks> &range) {
+    return grid.strides[range.map / 2].value;
+}
+// Which row of a range is the first one of a block; of queries there may be none before it.
+template <class Traits, int row_blocks>
+__device__ __forceinline__ int first_row_of_block(const Range<row_blocks> &range, int block) {
+    return Traits::of_keys ? range.count - (block + 1) * Traits::range_block_rows : block * Traits::range_block_rows;
 }
 
 // Where a matrix has the rows of a range: a thread's way through its blocks, from the last one that is met to the
-// first. Of each block a thread copies one part of every few rows.
-template <class Traits> class BlockSource {
-  public:
-    using Element = typename Traits::Element;
+// first. Of each block a thread copies one part of every few rows. What can be found out again is not kept: registers
+// are few.
+template <class Traits> struct BlockSource {
+    const typename Traits::Element *row; // of the thread's first row of the block
 
+    BlockSource() = default;
     // The block that is met first, in a batch entry and head of the matrix.
     template <int row_blocks>
-    __device__ __forceinline__ void enter(const TileGrid &grid, const TensorRows &matrix, int batch, int head,
-                                          const Range<row_blocks> &range) {
-        const Own own;
-        const std::int64_t step = grid.strides[range.map / 2].value;
-        const int first = Traits::of_keys ? range.count - range.blocks * Traits::range_block_rows
-                                          : (range.blocks - 1) * Traits::range_block_rows;
-        distance_ = step * matrix.row;
+    __device__ __forceinline__ BlockSource(const TileGrid &grid, const TensorRows &matrix, int batch, int head,
+                                           const Range<row_blocks> &range) {
+        const OwnPart<Traits> own;
+        const std::int64_t step = step_of(grid, range);
         // Of a row that is not there this is no address: nothing is read.
-        row_ = static_cast<const Element *>(matrix.data) + batch * matrix.batch + head * matrix.head +
-               (range.index * step + range.residue) * matrix.row + (first + own.row) * distance_ + own.part * 8;
-        // Blocks count from the last query, and from the first key (tile.cuh).
-        bound_ = Traits::of_keys ? max(-first, 0) : range.count - first;
+        row = static_cast<const typename Traits::Element *>(matrix.data) + batch * matrix.batch + head * matrix.head +
+              (range.index * step + range.residue) * matrix.row +
+              (first_row_of_block<Traits>(range, range.blocks - 1) + own.row) * step * matrix.row + own.part * 8;
     }
-
-    // Copies the block; rows that the range does not have, and columns behind `head_dim`, become zeros.
-    __device__ __forceinline__ void copy(std::uint32_t target, int head_dim) const {
-        const Own own;
-        if (own.part >= Parts::of_row)
-            return;
-        const bool has_columns = own.part * 8 < head_dim;
-        const Element *row = row_;
-#pragma unroll
-        for (int i = 0; i < quotient_up(Traits::range_block_rows, at_once); ++i, row += at_once * distance_) {
-            const int of_block = own.row + i * at_once;
-            if (Traits::range_block_rows % at_once != 0 && of_block >= Traits::range_block_rows)
-                break;
-            const bool present = Traits::of_keys ? of_block >= bound_ : of_block < bound_;
-            copy_to_shared<16>(target + swizzled_offset(Traits::range_block_rows, of_block, own.part), row,
-                               has_columns && present);
-        }
-    }
-
-    // To the next block of the range.
-    __device__ __forceinline__ void advance() {
-        row_ += (Traits::of_keys ? Traits::range_block_rows : -Traits::range_block_rows) * distance_;
-        bound_ = Traits::of_keys ? 0 : Traits::range_block_rows;
-    }
-
-  private:
-    using Parts = RowParts<Traits>;
-    static constexpr int at_once = Parts::rows;
-    // The part and the first row of a block that a thread copies.
-    struct Own {
-        int part, row;
-        __device__ __forceinline__ Own() {
-            const int thread = thread_of_block();
-            part = thread % Parts::lanes;
-            row = thread / Parts::lanes;
-        }
-    };
-
-    const Element *row_;    // of the thread's first row of the block
-    std::int64_t distance_; // between rows, in elements
-    int bound_;             // rows of the block from it on are there, or before it
 };
 
-// The rows of a tile's row blocks: row_of(position) is the one of a position in `rows`. Those behind a row block's last
-// are zeros, of a row block without rows nothing is written.
-template <class Traits, class RowOf>
-__device__ __forceinline__ void copy_row_blocks(std::uint32_t target, int head_dim, const TensorRows &rows, int head,
-                                                const Tile<Traits::row_blocks> &tile, const RowOf &row_of) {
-    using Element = typename Traits::Element;
-    const Element *const row_0 = static_cast<const Element *>(rows.data) + tile.batch * rows.batch + head * rows.head;
+// A block's rows of a matrix, to shared memory.
+template <class Traits> struct BlockCopy {
+    BlockSource<Traits> &source;
+    const TensorRows &matrix;
+    std::uint8_t *target;
+};
+
+// Copies block `block`, and each source goes to the next; rows that the range does not have, and columns behind
+// `head_dim`, become zeros.
+template <class Traits, int row_blocks, int count>
+__device__ __forceinline__ void copy_block(const TileGrid &grid, const Range<row_blocks> &range, int block,
+                                           int head_dim, const BlockCopy<Traits> (&copies)[count]) {
+    using Parts = RowParts<Traits>;
+    constexpr int at_once = Parts::rows, range_block_rows = Traits::range_block_rows;
+    const OwnPart<Traits> own;
+    const typename Traits::Element *row[count];
+    std::int64_t distance[count];
 #pragma unroll
-    for (int u = 0; u < Traits::row_blocks; ++u) {
-        const RowBlock &row_block = tile.row_block[u];
-        if (row_block.rows == 0)
-            continue;
-        copy_rows<Traits, row_block_rows>(
-            target + u * Traits::row_block_bytes, head_dim,
-            [&](int row) { return row_0 + row_of(row_block.position(row)) * rows.row; },
-            [&](int row) { return row < row_block.rows; });
+    for (int i = 0; i < count; ++i) {
+        row[i] = copies[i].source.row;
+        distance[i] = step_of(grid, range) * copies[i].matrix.row;
+        copies[i].source.row += (Traits::of_keys ? range_block_rows : -range_block_rows) * distance[i];
     }
+    if (own.part >= Parts::of_row)
+        return;
+    // Blocks count from the last query, and from the first key (tile.cuh).
+    const int before = first_row_of_block<Traits>(range, block);
+    const int first = Traits::of_keys ? -before : 0, end = own.part * 8 < head_dim ? range.count - before : 0;
+#pragma unroll
+    for (int of_block = 0; of_block < range_block_rows; of_block += at_once) {
+        const int own_row = own.row + of_block;
+        if (range_block_rows % at_once != 0 && own_row >= range_block_rows)
+            break;
+        const bool present = own_row >= first && own_row < end;
+#pragma unroll
+        for (int i = 0; i < count; ++i) {
+            copy_to_shared<16>(shared_address(copies[i].target) + swizzled_offset(range_block_rows, own_row, own.part),
+                               row[i], present);
+            row[i] += at_once * distance[i];
+        }
+    }
+}
+
+// A warp's own rows of the tile's row blocks, which lie at `target`, by the warp: row_of(position) is the one of a
+// position in `rows`. Those behind a row block's last are zeros, of a row block without rows nothing is written.
+template <class Traits, class RowOf>
+__device__ __forceinline__ void copy_own_rows(std::uint32_t target, int head_dim, const TensorRows &rows, int head,
+                                              const Tile<Traits::row_blocks> &tile, const RowOf &row_of) {
+    using Element = typename Traits::Element;
+    using Parts = RowParts<Traits>;
+    constexpr int at_once = warp_threads / Parts::lanes;
+    const int u = row_block_of_warp<Traits::strips>(), lane = thread_of_block() % warp_threads,
+              part = lane % Parts::lanes, first = first_row_of_warp<Traits::strips>() + lane / Parts::lanes;
+    const RowBlock &row_block = tile.row_block[u];
+    __syncwarp(); // all lanes have read what was staged there
+    if (row_block.rows == 0 || part >= Parts::of_row)
+        return;
+    const bool has_columns = part * 8 < head_dim;
+    const Element *const row_0 = static_cast<const Element *>(rows.data) + tile.batch * rows.batch + head * rows.head +
+                                 (has_columns ? part * 8 : 0);
+#pragma unroll 4
+    for (int row = first; row < first + Traits::strips * 16; row += at_once)
+        copy_to_shared<16>(target + u * Traits::row_block_bytes + swizzled_offset(row_block_rows, row, part),
+                           row_0 + row_of(row_block.position(row)) * rows.row, has_columns && row < row_block.rows);
 }
 
 // The blocks of a tile's ranges, in the order in which they are visited.
@@ -130,6 +134,10 @@ template <int row_blocks> struct BlockCursor {
 
     __device__ __forceinline__ explicit BlockCursor(const Tile<row_blocks> &tile) { advance(tile); }
     __device__ __forceinline__ bool is_over(const Tile<row_blocks> &tile) const { return range >= tile.ranges; }
+    // Whether no block follows.
+    __device__ __forceinline__ bool is_last(const Tile<row_blocks> &tile) const {
+        return range + (block == 0) >= tile.ranges;
+    }
     __device__ __forceinline__ void advance(const Tile<row_blocks> &tile) {
         is_first = --block < 0;
         if (is_first && ++range < tile.ranges)

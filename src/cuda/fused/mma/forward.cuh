@@ -4,8 +4,10 @@
 //
 // Grid. As many CTAs as the GPU's multiprocessors hold; each takes tiles until there are none left (next_tile.cuh).
 //
-// Roles. Every warp copies, and computes strips of one row block. Of each block of a range K is copied beside the
-// softmax and P V of the block before, V beside Q K^T: one block of each is in shared memory at a time.
+// Roles. Every warp copies, and computes strips of one row block, whose rows of Q it copies itself. Where shared memory
+// has two stages, K and V of a block are copied beside the block before; else K beside the softmax and P V of the block
+// before, V beside Q K^T. Blocks follow one another from tile to tile: a tile's first one is copied beside the last of
+// the tile before, which has been found by then.
 #pragma once
 
 #include "cuda/device/warp.cuh"
@@ -27,24 +29,27 @@ template <class Traits> struct ForwardShared {
     static constexpr bool of_keys = Traits::of_keys;
     static constexpr int range_block_rows = Traits::range_block_rows;
     std::uint8_t queries[Traits::row_blocks * Traits::row_block_bytes];
-    std::uint8_t k[Traits::stage_bytes], v[Traits::stage_bytes];
-    Tile<Traits::row_blocks> tile;
+    struct Block {
+        std::uint8_t k[Traits::stage_bytes], v[Traits::stage_bytes];
+    } blocks[Traits::stages];
+    Tile<Traits::row_blocks> tiles[tile_slots];
     TileSearch search;
 };
 
 template <class Traits> class ForwardWarp {
   public:
     __device__ __forceinline__ ForwardWarp(const ForwardParams &params, ForwardShared<Traits> &shared)
-        : params_(params), shared_(shared) {}
+        : params_(params), shared_(shared), feed_(params, shared) {}
 
     __device__ __forceinline__ void run() {
-        for_each_tile(params_, shared_, [this] { attend(); });
+        feed_.for_each([this](const OwnTile &tile, OwnTile &next) { attend(tile, next); });
     }
 
   private:
     using Element = typename Traits::Element;
     static constexpr int range_block_rows = Traits::range_block_rows, columns = Traits::head_dim,
-                         strips = Traits::strips;
+                         strips = Traits::strips, stages = Traits::stages;
+    using OwnTile = Tile<Traits::row_blocks>;
     using Cursor = BlockCursor<Traits::row_blocks>;
 
     // What a thread holds during a tile.
@@ -55,57 +60,89 @@ template <class Traits> class ForwardWarp {
 
     __device__ __forceinline__ static int own_row_block() { return row_block_of_warp<strips>(); }
 
-    __device__ __forceinline__ void attend() {
-        const Tile<Traits::row_blocks> &tile = shared_.tile;
-        copy_row_blocks<Traits>(shared_address(shared_.queries), params_.head_dim, params_.q, tile.head, tile,
-                                [&](int position) {
-                                    return params_.query_order ? static_cast<std::int64_t>(params_.query_row(position))
-                                                               : static_cast<std::int64_t>(position - params_.q.start);
-                                });
-        Cursor at(tile);
-        BlockSource<Traits> keys, values;
-        const auto copy = [&](BlockSource<Traits> &source, std::uint8_t *target, const TensorRows &matrix) {
-            if (at.is_first)
-                source.enter(params_, matrix, tile.batch, tile.head / params_.heads_of_kv_head, tile.range[at.range]);
-            source.copy(shared_address(target), params_.head_dim);
-            source.advance();
-        };
-        if (!at.is_over(tile))
-            copy(keys, shared_.k, params_.k);
+    // Attends to the tile, whose first block is copied already, and copies the first block of the next one.
+    __device__ __forceinline__ void attend(const OwnTile &tile, OwnTile &next) {
+        copy_own_rows<Traits>(shared_address(shared_.queries), params_.head_dim, params_.q, tile.head, tile,
+                              [&](int position) {
+                                  return params_.query_order ? static_cast<std::int64_t>(params_.query_row(position))
+                                                             : static_cast<std::int64_t>(position - params_.q.start);
+                              });
         end_copies();
-        const float padding_keys = tile.row_block[own_row_block()].padding_keys;
-        Registers x = make_registers(padding_keys, std::make_integer_sequence<int, strips>());
-        if (at.is_over(tile)) {
+        Registers x =
+            make_registers(tile.row_block[own_row_block()].padding_keys, std::make_integer_sequence<int, strips>());
+        Cursor at(tile);
+        // Not earlier than before the last block: the longest tiles are for the CTAs that are free first.
+        if (at.is_last(tile))
+            feed_.take_next();
+        do {
+            if (at.is_last(tile))
+                feed_.find_next(next);
             await_copies<0>();
-            __syncthreads();
-        }
-        while (!at.is_over(tile)) {
-            await_copies<0>();
-            __syncthreads(); // K is there, and nobody reads V any more
-            copy(values, shared_.v, params_.v);
-            end_copies();
+            __syncthreads(); // K is there, or the block, and nobody reads V any more, or the block before
+            const bool is_empty = at.is_over(tile);
+            const auto &[k, v] = shared_.blocks[stage_];
             const Range<Traits::row_blocks> &range = tile.range[at.range];
             const RangePart &own = range.part[own_row_block()];
-            const bool meets = at.block < own.blocks;
+            const int block = at.block;
+            const bool meets = !is_empty && block < own.blocks;
+            if constexpr (stages > 1)
+                copy_next(tile, next, at);
+            else if (!is_empty)
+                copy_values(range, block);
             if (meets)
                 multiply_rows<Element, columns, range_block_rows>(x.s, own_queries(), first_row_of_warp<strips>(),
-                                                                  shared_address(shared_.k));
-            await_copies<0>();
-            __syncthreads(); // V is there, and nobody reads K any more
-            const int block = at.block;
-            at.advance(tile);
-            if (!at.is_over(tile))
-                copy(keys, shared_.k, params_.k);
-            end_copies();
+                                                                  shared_address(k));
+            if constexpr (stages == 1) {
+                await_copies<0>();
+                __syncthreads(); // V is there, and nobody reads K any more
+                copy_next(tile, next, at);
+            }
             if (!meets)
                 continue;
             if (block >= own.full_blocks)
-                take_block<true>(x, range, own, block);
+                take_block<true>(x, tile, range, own, block, shared_address(v));
             else
-                take_block<false>(x, range, own, block);
-        }
-        write(x);
+                take_block<false>(x, tile, range, own, block, shared_address(v));
+        } while (!at.is_over(tile));
+        write(tile, x);
     }
+
+    // ---- Copies.
+
+    // The block behind `at`, which goes there, or the next tile's first one, to the next stage.
+    __device__ __forceinline__ void copy_next(const OwnTile &tile, const OwnTile &next, Cursor &at) {
+        at.advance(tile);
+        if (at.is_last(tile) && !at.is_over(tile))
+            feed_.take_next();
+        const bool goes_on = !at.is_over(tile);
+        const OwnTile &of = goes_on ? tile : next;
+        if (const Cursor to = goes_on ? at : Cursor(next); !to.is_over(of))
+            copy(of, to);
+    }
+
+    // A block's K; with two stages V, too.
+    __device__ __forceinline__ void copy(const OwnTile &tile, const Cursor &at) {
+        stage_ = stages == 1 ? 0 : stage_ ^ 1;
+        const auto &range = tile.range[at.range];
+        if (at.is_first) {
+            const int head = tile.head / params_.heads_of_kv_head;
+            keys_ = {params_, params_.k, tile.batch, head, range};
+            values_ = {params_, params_.v, tile.batch, head, range};
+        }
+        auto &[k, v] = shared_.blocks[stage_];
+        if constexpr (stages == 1)
+            copy_block<Traits>(params_, range, at.block, params_.head_dim, {{keys_, params_.k, k}});
+        else
+            copy_block<Traits>(params_, range, at.block, params_.head_dim,
+                               {{keys_, params_.k, k}, {values_, params_.v, v}});
+        end_copies();
+    }
+    __device__ __forceinline__ void copy_values(const Range<Traits::row_blocks> &range, int block) {
+        copy_block<Traits>(params_, range, block, params_.head_dim, {{values_, params_.v, shared_.blocks[stage_].v}});
+        end_copies();
+    }
+
+    // ---- Products.
 
     template <int... numbers>
     __device__ __forceinline__ static Registers make_registers(float padding_keys,
@@ -116,8 +153,9 @@ template <class Traits> class ForwardWarp {
 
     // The softmax of S, and O += P V.
     template <bool hides>
-    __device__ __forceinline__ void take_block(Registers &x, const Range<Traits::row_blocks> &range,
-                                               const RangePart &own, int block) const {
+    __device__ __forceinline__ void take_block(Registers &x, const OwnTile &tile,
+                                               const Range<Traits::row_blocks> &range, const RangePart &own, int block,
+                                               std::uint32_t v) const {
         std::uint32_t p[strips][range_block_rows / 4];
         float weight[2];
         load_weights(own, FragmentThread<>().column(), weight, [](float count) { return log2_fast(count); });
@@ -126,7 +164,7 @@ template <class Traits> class ForwardWarp {
             if constexpr (hides) {
                 refuse_infinite(s);
                 Mask<false, range_block_rows> mask{at.column(), {}};
-                const RowBlock &row_block = shared_.tile.row_block[own_row_block()];
+                const RowBlock &row_block = tile.row_block[own_row_block()];
 #pragma unroll
                 for (int r = 0; r < 2; ++r)
                     mask.seen[r] =
@@ -146,7 +184,7 @@ template <class Traits> class ForwardWarp {
 #pragma unroll
             for (int s = 0; s < strips; ++s)
                 x.softmax[s].template rescale<false>(x.o[s]);
-        add_product_of<Element, columns, range_block_rows>(x.o, p, shared_address(shared_.v));
+        add_product_of<Element, columns, range_block_rows>(x.o, p, v);
     }
 
     __device__ __forceinline__ std::uint32_t own_queries() const {
@@ -154,8 +192,7 @@ template <class Traits> class ForwardWarp {
     }
 
     // A warp's rows of O are staged in the place of its rows of Q, which no other warp reads.
-    __device__ __forceinline__ void write(Registers &x) const {
-        const Tile<Traits::row_blocks> &tile = shared_.tile;
+    __device__ __forceinline__ void write(const OwnTile &tile, Registers &x) const {
         const int u = own_row_block();
         if (tile.row_block[u].rows == 0 || (params_.skips_empty && !tile.meets_any(u)))
             return;
@@ -169,6 +206,9 @@ template <class Traits> class ForwardWarp {
 
     const ForwardParams &params_;
     ForwardShared<Traits> &shared_;
+    BlockSource<Traits> keys_, values_;
+    TileFeed<ForwardShared<Traits>> feed_;
+    int stage_ = 0; // the one that was copied to last
 };
 
 template <class Traits>

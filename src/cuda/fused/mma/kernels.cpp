@@ -44,7 +44,8 @@ BackwardShapes backward_kernel_shapes(SharedCapacity capacity, int head_dim) {
     BackwardShapes shapes{};
     with_kernel(capacity, head_dim, [&](auto of_capacity, auto dim) {
         shapes = {kernel_shape(backward_shape(dim.value, false, of_capacity.value)),
-                  kernel_shape(backward_shape(dim.value, true, of_capacity.value)), false};
+                  kernel_shape(backward_shape(dim.value, true, of_capacity.value)),
+                  stores_d_s(head_dim, of_capacity.value)};
     });
     return shapes;
 }

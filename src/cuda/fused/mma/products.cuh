@@ -12,6 +12,9 @@
 
 namespace annulus::mma {
 
+// Of 8 x 8 elements, rows after one another, as dS is stored.
+constexpr int matrix_bytes = 128;
+
 // Part `part` (of 16 bytes) and the next ones of a lane's row: those that a warp reads are 16 columns, 32 bytes, apart.
 // `rows` as of swizzled_offset().
 struct LaneRow {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "cuda/fused/schedule/kernel_shape.hpp"
+#include "cuda/fused/schedule/tile_grid.hpp"
 
 #include <algorithm>
 
@@ -34,13 +35,14 @@ struct Shape {
 constexpr int row_bytes(int head_dim) {
     return (head_dim + 63) / 64 * 128;
 }
-// Beside rows: the tile, its search and statistics of rows.
+// Beside rows: three tiles, their search, and statistics of rows.
 constexpr int bytes_beside_rows(const Shape &shape) {
-    return 2048 + shape.row_blocks() * 1024 + shape.stages * shape.range_block_rows * 8;
+    return 2560 + shape.row_blocks() * 1280 + shape.stages * shape.range_block_rows * 8;
 }
-// Forward: row blocks of Q, a block of K and one of V.
+// Forward: row blocks of Q and stages of K and V.
 constexpr int forward_bytes(const Shape &shape, int head_dim) {
-    return (shape.row_blocks() * 64 + 2 * shape.range_block_rows) * row_bytes(head_dim) + bytes_beside_rows(shape);
+    return (shape.row_blocks() * 64 + 2 * shape.stages * shape.range_block_rows) * row_bytes(head_dim) +
+           bytes_beside_rows(shape);
 }
 // Backward: row blocks and stages of score rows and value rows.
 constexpr int backward_bytes(const Shape &shape, int head_dim) {
@@ -48,25 +50,27 @@ constexpr int backward_bytes(const Shape &shape, int head_dim) {
            bytes_beside_rows(shape);
 }
 
-// The first that fits; without warps if none does.
+// The first of which a multiprocessor has room for as many CTAs as it has registers for; without warps if there is
+// none. Each CTA takes 1 KiB beside its own.
 template <int count>
 constexpr Shape first_fitting(const Shape (&shapes)[count], int (*bytes)(const Shape &, int), int head_dim,
                               SharedCapacity capacity) {
     for (const Shape &shape : shapes)
-        if (bytes(shape, head_dim) <= bytes_of(capacity))
+        if (shape.ctas * (bytes(shape, head_dim) + 1024) <= bytes_of(capacity) + 1024)
             return shape;
     return {};
 }
 
 constexpr Shape forward_shape(int head_dim, SharedCapacity capacity) {
     const auto first = [&](const auto &shapes) { return first_fitting(shapes, forward_bytes, head_dim, capacity); };
-    constexpr Shape up_to_96[] = {{4, 2, 64, 1, 2}, {4, 1, 64, 1, 2}},
-                    up_to_128[] = {{4, 2, 48, 1, 2}, {4, 1, 64, 1, 2}},
-                    others[] = {{8, 1, 48, 1, 1}, {4, 1, 64, 1, 2}, {4, 1, 32, 1, 2}, {4, 1, 16, 1, 2}};
+    constexpr Shape up_to_64[] = {{4, 2, 128, 2, 2}, {4, 2, 64, 2, 2}, {4, 2, 64, 1, 2}},
+                    up_to_128[] = {{4, 2, 64, 2, 2}, {4, 2, 48, 1, 2}, {8, 1, 64, 1, 1}},
+                    others[] = {
+                        {8, 1, 48, 1, 1}, {4, 1, 64, 1, 2}, {4, 1, 32, 1, 2}, {4, 1, 32, 1, 1}, {4, 1, 16, 1, 1}};
     if (capacity == SharedCapacity::kib_64)
         return first(others);
-    if (head_dim <= 96)
-        return first(up_to_96);
+    if (head_dim <= 64)
+        return first(up_to_64);
     return head_dim <= 128 ? first(up_to_128) : first(others);
 }
 
@@ -74,11 +78,11 @@ constexpr Shape forward_shape(int head_dim, SharedCapacity capacity) {
 // products wait for on data centers' GPUs alone, as far as registers allow.
 constexpr Shape backward_shape(int head_dim, bool of_keys, SharedCapacity capacity) {
     constexpr Shape one_strip[] = {{8, 1, 64, 2, 1},
-                                   {4, 1, 48, 2, 2},
-                                   {4, 1, 48, 1, 2},
-                                   {4, 1, 32, 1, 2},
-                                   {4, 1, 16, 1, 2}},
-                    of_turing[] = {{4, 1, 32, 2, 2}, {4, 1, 32, 1, 2}, {4, 1, 16, 1, 2}};
+                                   {4, 1, 48, 2, 1},
+                                   {4, 1, 48, 1, 1},
+                                   {4, 1, 32, 1, 1},
+                                   {4, 1, 16, 1, 1}},
+                    of_turing[] = {{4, 1, 32, 2, 1}, {4, 1, 32, 1, 1}, {4, 1, 16, 1, 1}};
     constexpr Shape others[] = {{8, 1, 64, 1, 1}, {8, 1, 16, 1, 1}};
     if (capacity == SharedCapacity::kib_64)
         return first_fitting(of_turing, backward_bytes, head_dim, capacity);
@@ -87,8 +91,15 @@ constexpr Shape backward_shape(int head_dim, bool of_keys, SharedCapacity capaci
     if (head_dim <= 64)
         return capacity == SharedCapacity::kib_227 && !of_keys ? Shape{4, 2, 64, 2, 2} : Shape{4, 2, 32, 2, 2};
     if (head_dim <= 128)
-        return {8, 1, head_dim <= 96 ? 64 : 48, 2, 1};
+        return {8, 1, 64, 2, 1};
     return first_fitting(others, backward_bytes, head_dim, capacity);
+}
+
+// Whether there are kernels that store dS instead of computing it twice: below 49 columns two products take less time
+// than writing and reading their result; and what multiplies it needs room.
+constexpr bool stores_d_s(int head_dim, SharedCapacity capacity) {
+    return head_dim > 48 && head_dim <= most_columns_of_both &&
+           (capacity == SharedCapacity::kib_163 || capacity == SharedCapacity::kib_227);
 }
 
 // Only 256 columns of both matrices of a row block are too many for backward on compute capability 7.5.
@@ -138,6 +149,12 @@ struct BackwardTraits : TraitsOf<Element, head_dim, backward_shape(head_dim, wha
     static constexpr bool of_keys = what != Gradients::d_q;
     static constexpr bool has_d_scores = what != Gradients::d_v; // and so gradients of probabilities
     static constexpr bool has_d_values = what != Gradients::d_q && what != Gradients::d_k;
+    static constexpr bool keeps_d_s = what == Gradients::d_k_and_d_v_storing_d_s;
 };
+
+// Of the kernel that multiplies stored dS.
+template <class Element, int head_dim, SharedCapacity capacity>
+struct DqFromDsTraits
+    : CommonTraits<Element, head_dim, 8, 2, row_block_rows, capacity == SharedCapacity::kib_227 ? 3 : 2, 1> {};
 
 } // namespace annulus::mma

@@ -3,11 +3,11 @@
 #pragma once
 
 #include "core/workspace.hpp"
+#include "cuda/fused/math/backward_work.hpp"
 #include "cuda/fused/plan/curve_memory.hpp"
 #include "cuda/fused/plan/launch.hpp"
 #include "cuda/fused/plan/sequence_grids.hpp"
 #include "cuda/fused/plan/stored_ds_plan.hpp"
-#include "cuda/fused/sm90/backward_params.hpp"
 #include "cuda/results/results.hpp"
 #include "engine/engine.hpp"
 

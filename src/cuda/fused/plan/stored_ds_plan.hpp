@@ -4,8 +4,8 @@
 #pragma once
 
 #include "core/plan.hpp"
+#include "cuda/fused/math/backward_work.hpp"
 #include "cuda/fused/plan/grids.hpp"
-#include "cuda/fused/sm90/backward_params.hpp"
 
 #include <cstddef>
 #include <optional>

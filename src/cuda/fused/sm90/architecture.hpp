@@ -15,7 +15,6 @@ namespace annulus {
 struct Sm90 {
     using ForwardParams = annulus::ForwardParams;
     using BackwardParams = annulus::BackwardParams;
-    static constexpr bool stores_d_s = true;
 
     explicit Sm90(const CudaDevice &) {}
     static const Engine &engine() { return fused_engine; }

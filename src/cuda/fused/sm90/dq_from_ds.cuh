@@ -12,7 +12,7 @@
 
 #include "cuda/device/warp.cuh"
 #include "cuda/fused/math/backward_epilogue.cuh"
-#include "cuda/fused/schedule/cell.hpp"
+#include "cuda/fused/math/stored_tile.cuh"
 #include "cuda/fused/sm90/backward_traits.hpp"
 #include "cuda/fused/sm90/mbarrier.cuh"
 #include "cuda/fused/sm90/setmaxnreg.cuh"
@@ -47,61 +47,10 @@ template <class Traits> struct DqFromDsShared {
     Mbarrier full[Traits::stages], empty[Traits::stages];
 };
 
-struct StoredTile {
-    int batch, head, segment;
-    int first, stride;               // position of the class's first query of the segment
-    int first_key;                   // and of its first key
-    int first_row_block, row_blocks, // of queries from there on; how many row blocks the class has
-        keys;                        // row blocks that are met
-
-    // False where the branch does not serve the head.
-    __device__ __forceinline__ bool find(const BackwardParams &params, int row_blocks_of_tile, int id) {
-        const StoredDs &stored = params.kept;
-        const GridBranch &branch = params.branches[0];
-        const int groups = quotient_up(stored.queries, row_blocks_of_tile);
-        const int all_segments = stored.segments * stored.heads * stored.batches;
-        const int group = groups - 1 - (params.by_length ? id / all_segments : id % groups);
-        id = params.by_length ? id % all_segments : id / groups;
-        segment = stored.first_segment + id % stored.segments;
-        id /= stored.segments;
-        head = stored.first_head + id % stored.heads * stored.head_step;
-        batch = stored.first_batch + id / stored.heads;
-        if (!branch.serves(head))
-            return false;
-        const SequenceGrid &sequence = params.sequence;
-        const int start = segment * branch.length.value;
-        const int end = min(start + branch.length.value, sequence.sequence_length);
-        const int residue = branch.dilation.remainder(start + branch.phase(head));
-        const Members queries(max(start, sequence.row_start), min(end, sequence.row_start + sequence.row_count),
-                              residue, branch.dilation);
-        const Members all_keys(max(start, sequence.range_start), min(end, sequence.range_start + sequence.range_count),
-                               residue, branch.dilation);
-        stride = branch.dilation.value;
-        first = queries.first;
-        first_key = all_keys.first;
-        row_blocks = queries.count / row_block_rows;
-        first_row_block = group * row_blocks_of_tile;
-        keys = all_keys.count / row_block_rows;
-        if (stored.is_triangle)
-            keys = min(keys, first_row_block + row_blocks_of_tile);
-        return first_row_block < row_blocks;
-    }
-};
-
-// use(tile) for the tiles of this CTA, by turns from either end, so that all CTAs have as much to do.
-template <class Traits, class Use>
-__device__ __forceinline__ void for_each_stored_tile(const BackwardParams &params, Use use) {
-    for (unsigned first = 0, turn = 0; first < params.tiles; first += gridDim.x, ++turn) {
-        const unsigned id = first + (turn % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
-        if (StoredTile tile; id < params.tiles && tile.find(params, Traits::row_blocks, static_cast<int>(id)))
-            use(tile);
-    }
-}
-
 template <class Traits>
 __device__ __forceinline__ void copy_stored(const BackwardParams &params, DqFromDsShared<Traits> &shared) {
     PipelineState<Traits::stages> place;
-    for_each_stored_tile<Traits>(params, [&](const StoredTile &tile) {
+    for_each_stored_tile(params, [&](const StoredTile &tile) {
         const int row_blocks = min(Traits::row_blocks, tile.row_blocks - tile.first_row_block);
         const int row = tile.first_key - params.first_range_row, residue = row % tile.stride, index = row / tile.stride;
         for (int keys = 0; keys < tile.keys; ++keys, ++place.count) {
@@ -131,7 +80,7 @@ template <class Traits> class DqFromDsConsumer {
         : params_(params), shared_(shared), index_(index) {}
 
     __device__ __forceinline__ void run() {
-        for_each_stored_tile<Traits>(params_, [&](const StoredTile &tile) { find_d_q(tile); });
+        for_each_stored_tile(params_, [&](const StoredTile &tile) { find_d_q(tile); });
     }
 
   private:

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tiles of a kernel that multiplies stored dS: of each, some row blocks of queries, neighbours in a class.
+#pragma once
+
+#include "cuda/fused/math/backward_work.hpp"
+#include "cuda/fused/schedule/cell.hpp"
+
+namespace annulus {
+
+struct StoredTile {
+    int batch, head, segment;
+    int first, stride;               // position of the class's first query of the segment
+    int first_key;                   // and of its first key
+    int first_row_block, row_blocks, // of queries from there on; how many row blocks the class has
+        keys;                        // row blocks that are met
+
+    // False where the branch does not serve the head.
+    __device__ __forceinline__ bool find(const BackwardWork &work, int id) {
+        const StoredDs &stored = work.kept;
+        const GridBranch &branch = work.branches[0];
+        const int groups = quotient_up(stored.queries, StoredDs::row_blocks_of_tile);
+        const int all_segments = stored.segments * stored.heads * stored.batches;
+        const int group = groups - 1 - (work.by_length ? id / all_segments : id % groups);
+        id = work.by_length ? id % all_segments : id / groups;
+        segment = stored.first_segment + id % stored.segments;
+        id /= stored.segments;
+        head = stored.first_head + id % stored.heads * stored.head_step;
+        batch = stored.first_batch + id / stored.heads;
+        if (!branch.serves(head))
+            return false;
+        const SequenceGrid &sequence = work.sequence;
+        const int start = segment * branch.length.value;
+        const int end = min(start + branch.length.value, sequence.sequence_length);
+        const int residue = branch.dilation.remainder(start + branch.phase(head));
+        const Members queries(max(start, sequence.row_start), min(end, sequence.row_start + sequence.row_count),
+                              residue, branch.dilation);
+        const Members all_keys(max(start, sequence.range_start), min(end, sequence.range_start + sequence.range_count),
+                               residue, branch.dilation);
+        stride = branch.dilation.value;
+        first = queries.first;
+        first_key = all_keys.first;
+        row_blocks = queries.count / row_block_rows;
+        first_row_block = group * StoredDs::row_blocks_of_tile;
+        keys = all_keys.count / row_block_rows;
+        if (stored.is_triangle)
+            keys = min(keys, first_row_block + StoredDs::row_blocks_of_tile);
+        return first_row_block < row_blocks;
+    }
+};
+
+// The tiles of this CTA, by turns from either end, so that all CTAs have as much to do.
+struct StoredTiles {
+    unsigned turn = 0;
+
+    // False if there is none left.
+    __device__ __forceinline__ bool next(const BackwardWork &work, StoredTile &tile) {
+        while (turn * gridDim.x < work.tiles) {
+            const unsigned id = turn * gridDim.x + (turn % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
+            ++turn;
+            if (id < work.tiles && tile.find(work, static_cast<int>(id)))
+                return true;
+        }
+        return false;
+    }
+};
+
+template <class Use> __device__ __forceinline__ void for_each_stored_tile(const BackwardWork &work, Use use) {
+    StoredTiles tiles;
+    for (StoredTile tile; tiles.next(work, tile);)
+        use(tile);
+}
+
+} // namespace annulus

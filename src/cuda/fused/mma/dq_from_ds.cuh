@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+// dQ = scale dS K from the dS that a kernel over row blocks of keys has stored (backward.cuh), for the only branch of a
+// plan.
+//
+// Grid. As many CTAs as the GPU has multiprocessors; each takes every so many tiles. A tile is four row blocks of 64
+// queries, neighbours in a class, whose images of dS of the same keys lie next to one another.
+//
+// Roles. Every warp copies, and computes two strips of one row block. Stages of four images and 64 rows of K are copied
+// ahead, from tile to tile.
+#pragma once
+
+#include "cuda/fused/math/backward_epilogue.cuh"
+#include "cuda/fused/math/stored_tile.cuh"
+#include "cuda/fused/mma/copy_rows.cuh"
+#include "cuda/fused/mma/params.hpp"
+#include "cuda/fused/mma/products.cuh"
+#include "cuda/fused/mma/strips.cuh"
+#include "cuda/fused/mma/traits.hpp"
+
+#include <cstdint>
+
+namespace annulus::mma {
+
+template <class Traits> struct DqFromDsShared {
+    struct Stage {
+        std::uint8_t d_s[Traits::row_blocks][StoredDs::image_bytes];
+        std::uint8_t keys[Traits::row_block_bytes];
+    } stages[Traits::stages];
+    std::uint8_t staging[Traits::row_blocks][Traits::row_block_bytes];
+};
+
+template <class Traits> class DqFromDsWarp {
+  public:
+    __device__ __forceinline__ DqFromDsWarp(const BackwardParams &params, DqFromDsShared<Traits> &shared)
+        : params_(params), shared_(shared) {}
+
+    __device__ __forceinline__ void run() {
+        ahead_.next(params_);
+        for (int i = 0; i < Traits::stages - 1; ++i)
+            copy_next();
+        StoredTiles tiles;
+        for (StoredTile tile; tiles.next(params_, tile);)
+            find_d_q(tile);
+    }
+
+  private:
+    using Element = typename Traits::Element;
+    static constexpr int columns = Traits::head_dim, strips = Traits::strips;
+
+    // The row blocks of keys of all tiles of the CTA, one after the other, and where a thread copies from.
+    struct Cursor {
+        StoredTiles tiles;
+        StoredTile tile;
+        int keys = 0;
+        bool is_over = false;
+        const std::uint8_t *images; // the tile's first
+        const Element *row;
+        std::int64_t distance; // between rows
+
+        __device__ __forceinline__ Cursor() { tile.keys = 0; }
+        __device__ __forceinline__ void next(const BackwardParams &params) {
+            if (++keys < tile.keys) {
+                images += (params.kept.queries - (params.kept.is_triangle ? keys : 0)) * StoredDs::image_bytes;
+                row += row_block_rows * distance;
+                return;
+            }
+            keys = 0;
+            do
+                is_over = !tiles.next(params, tile);
+            while (!is_over && tile.keys == 0);
+            if (is_over)
+                return;
+            images = params.kept.image(tile.batch, tile.head, tile.segment, 0) +
+                     tile.first_row_block * StoredDs::image_bytes + thread_of_block() * 16;
+            const OwnPart<Traits> own;
+            const TensorRows &matrix = params.range_scores;
+            distance = std::int64_t{tile.stride} * matrix.row;
+            row = static_cast<const Element *>(matrix.data) + tile.batch * matrix.batch +
+                  tile.head / params.heads_of_kv_head * matrix.head +
+                  (tile.first_key - params.first_range_row) * matrix.row + own.row * distance + own.part * 8;
+        }
+    };
+
+    __device__ __forceinline__ void find_d_q(const StoredTile &tile) {
+        const int u = row_block_of_warp<strips>(), row_block = tile.first_row_block + u;
+        float x[strips][columns / 2] = {};
+        for (int keys = 0; keys < tile.keys; ++keys) {
+            await_copies<Traits::stages - 2>();
+            __syncthreads(); // the stage is there, and nobody reads the one before any more
+            copy_next();
+            if (row_block < tile.row_blocks && !(params_.kept.is_triangle && keys > row_block))
+                multiply(x, stage_, u);
+            stage_ = following(stage_);
+        }
+        if (row_block < tile.row_blocks)
+            write(tile, u, x);
+    }
+
+    // x += dS K of row block u. dS lies as 8 x 8 matrices, rows of keys, of which those of the same eight keys are
+    // neighbours.
+    __device__ __forceinline__ void multiply(float (&x)[strips][columns / 2], int stage, int u) const {
+        const int lane = thread_of_block() % warp_threads;
+        const std::uint32_t d_s = shared_address(shared_.stages[stage].d_s[u]) +
+                                  (lane / 16 * 8 + first_row_of_warp<strips>() / 8 + lane / 8 % 2) * matrix_bytes +
+                                  lane % 8 * 16;
+        std::uint32_t a[strips][row_block_rows / 4];
+#pragma unroll
+        for (int s = 0; s < strips; ++s)
+#pragma unroll
+            for (int i = 0; i < row_block_rows / 16; ++i) {
+                std::uint32_t four[4];
+                load_matrices<true>(four, d_s + (i * 2 * 8 + s * 2) * matrix_bytes);
+#pragma unroll
+                for (int j = 0; j < 4; ++j)
+                    a[s][4 * i + j] = four[j];
+            }
+        add_product_of<Element, columns, row_block_rows>(x, a, shared_address(shared_.stages[stage].keys));
+    }
+
+    __device__ __forceinline__ void write(const StoredTile &tile, int u, float (&x)[strips][columns / 2]) {
+        const RowBlock row_block{tile.first + (tile.first_row_block + u) * row_block_rows * tile.stride, tile.stride,
+                                 row_block_rows, 1, 0};
+        __syncwarp(); // the row block before is out
+        for_each_strip<strips>([&](auto at, auto strip) {
+            BackwardEpilogue<Element, columns, false, decltype(at)>(params_, tile.batch, tile.head, row_block)
+                .write(x[strip], params_.scale, shared_address(shared_.staging[u]), params_.d_scores,
+                       params_.partial_d_scores);
+        });
+    }
+
+    // ---- Copies.
+
+    __device__ __forceinline__ static int following(int stage) {
+        return stage == Traits::stages - 1 ? 0 : stage + 1;
+    }
+
+    __device__ __forceinline__ void copy_next() {
+        if (!ahead_.is_over) {
+            copy(ahead_, shared_.stages[ahead_stage_]);
+            ahead_stage_ = following(ahead_stage_);
+            ahead_.next(params_);
+        }
+        end_copies();
+    }
+
+    __device__ __forceinline__ void copy(const Cursor &from, typename DqFromDsShared<Traits>::Stage &stage) const {
+        const StoredTile &tile = from.tile;
+        const OwnPart<Traits> own;
+        const int first = params_.kept.is_triangle ? from.keys - tile.first_row_block : 0; // what is before is hidden
+        const int end = tile.row_blocks - tile.first_row_block;
+#pragma unroll
+        for (int u = 0; u < Traits::row_blocks; ++u)
+            if (u >= first && u < end)
+#pragma unroll
+                for (int i = 0; i < StoredDs::image_bytes; i += Traits::threads * 16)
+                    copy_to_shared<16>(shared_address(stage.d_s[u]) + thread_of_block() * 16 + i,
+                                       from.images + u * StoredDs::image_bytes + i, true);
+        if (own.part >= RowParts<Traits>::of_row)
+            return;
+        const Element *row = from.row;
+#pragma unroll
+        for (int i = 0; i < row_block_rows; i += RowParts<Traits>::rows, row += RowParts<Traits>::rows * from.distance)
+            copy_to_shared<16>(shared_address(stage.keys) + swizzled_offset(row_block_rows, own.row + i, own.part), row,
+                               own.part * 8 < params_.head_dim);
+    }
+
+    const BackwardParams &params_;
+    DqFromDsShared<Traits> &shared_;
+    Cursor ahead_;
+    int stage_ = 0, ahead_stage_ = 0;
+};
+
+template <class Traits>
+__global__ void __launch_bounds__(Traits::threads, 1) dq_from_ds_kernel(const __grid_constant__ BackwardParams params) {
+    extern __shared__ __align__(128) std::uint8_t memory[];
+    DqFromDsWarp<Traits>(params, *reinterpret_cast<DqFromDsShared<Traits> *>(memory)).run();
+}
+
+} // namespace annulus::mma
