@@ -26,19 +26,6 @@ bool has_come(std::uint32_t count, std::uint32_t awaited) { // counts may wrap a
     return static_cast<std::int32_t>(count - awaited) >= 0;
 }
 
-// On the device. Else such a copy is a kernel, and waits for those that are at work.
-void copy_beside_kernels(void *target, const void *source, std::size_t bytes, cudaStream_t stream) {
-#if CUDART_VERSION >= 13000
-    cudaMemcpyAttributes attributes{};
-    attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
-    attributes.flags = cudaMemcpyFlagPreferOverlapWithCompute;
-    std::size_t first = 0;
-    check(cudaMemcpyBatchAsync(&target, &source, &bytes, 1, &attributes, &first, 1, stream), "cudaMemcpyBatchAsync");
-#else
-    check(cudaMemcpyAsync(target, source, bytes, cudaMemcpyDeviceToDevice, stream), "cudaMemcpyAsync");
-#endif
-}
-
 bool all_say_yes(bool mine, std::size_t ranks, const PeerCopies::Gather &gather) {
     const char own = mine ? 1 : 0;
     std::vector<char> all(ranks);
@@ -200,7 +187,8 @@ void PeerCopies::begin(const Batch &batch, cudaStream_t stream, Batch &rest) {
         std::size_t at = first_byte(rank_, i);
         for (const Transfer &send : batch.sends)
             if (send.peer == i) {
-                copy_beside_kernels(outbox_.get() + at, send.data, send.bytes, stream);
+                check(cudaMemcpyAsync(outbox_.get() + at, send.data, send.bytes, cudaMemcpyDeviceToDevice, stream),
+                      "cudaMemcpyAsync");
                 at = add_message(at, send.bytes);
             }
         write(to_peer.written, peer.sent, stream);
