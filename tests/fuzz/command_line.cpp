@@ -47,7 +47,7 @@ void add_harmless_attend(CLI::App &program) {
     add_harmless<add_attend_command>(program, "attend", false);
 }
 void add_harmless_map(CLI::App &program) {
-    add_harmless<add_map_command>(program, "map", true);
+    add_harmless<add_map_command>(program, "map", false);
 }
 void add_harmless_plan(CLI::App &program) {
     add_harmless<add_plan_command>(program, "plan", !has_word("--ranks") && !has_word("--svg"));

@@ -49,15 +49,17 @@ class EveryDtype : public testing::TestWithParam<annulus_dtype> {
     }
 };
 
-// A query whose keys, all of them another rank's, have the score -infinity has met keys all the same.
+// A query whose keys, all of them another rank's, have the score -infinity has met keys all the same: a finite product
+// of Q and K, which the scale brings out of the range.
 TEST_P(EveryDtype, KeysThatCountForNothingElsewhere) {
     Problem whole{.length = 40,
                   .heads = 1,
                   .branches = {{.dilation = 64, .query = ANNULUS_QUERY_EVERY}}, // all attend to position 0
+                  .scale = 1e36,
                   .dtype = GetParam()};
     Inputs inputs = random_inputs(whole, 1);
-    std::ranges::fill(inputs.q, 1);
-    std::fill_n(inputs.k.begin(), whole.dim, -std::numeric_limits<double>::infinity());
+    std::ranges::fill(inputs.q, 100);
+    std::fill_n(inputs.k.begin(), whole.dim, whole.dtype == ANNULUS_FLOAT64 ? -1e290 : -100);
     RankOptions options = options_of({15, 25}, ANNULUS_EXCHANGE_RING);
     options.run.backward = false;
     for (const Results &results : {run(whole, inputs, options.run), run_ranks(whole, inputs, options)})

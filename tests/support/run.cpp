@@ -226,7 +226,7 @@ const char *RunOptions::refusal_of(const Problem &problem) const {
 }
 
 Problem taken(Problem problem, const RunOptions &options) {
-    if (options.refusal_of(problem))
+    if (options.refusal_of(problem)) // an engine may take only dilations below 2^30
         for (BranchSpec &branch : problem.branches)
             branch.dilation = std::min<std::int64_t>(branch.dilation, 1000003);
     if (options.refusal_of(problem))

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 namespace annulus::fuzz {
 
@@ -146,6 +147,7 @@ void Tensor::scramble(Numbers &numbers) {
 
 void Tensor::spoil(Input &input, const Tensor &other) {
     const int dimension = input.below(4);
+    int before = 0;
     switch (input.below(8)) {
     case 0:
         is_null_ = true;
@@ -154,8 +156,8 @@ void Tensor::spoil(Input &input, const Tensor &other) {
         view_.data = nullptr;
         return;
     case 2:
-        allocate(static_cast<std::size_t>(1 + input.below(15)));
-        return;
+        before = 1 + input.below(15);
+        break;
     case 3: // of its own shape
         view_.data = other.view_.data;
         available_ = other.available_;
@@ -173,7 +175,8 @@ void Tensor::spoil(Input &input, const Tensor &other) {
         view_.stride[dimension] = input.once_in(2) ? input.below(40) : input.any_number();
         break;
     }
-    allocate();
+    left_.push_back(std::move(memory_));
+    allocate(static_cast<std::size_t>(before));
 }
 
 bool Tensor::has_memory() const {

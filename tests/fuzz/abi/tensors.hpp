@@ -66,7 +66,8 @@ class Tensor {
     annulus_tensor view_{};
     bool is_null_ = false;
     std::vector<std::byte> memory_, before_;
-    std::int64_t available_ = 0; // bytes from its data on
+    std::vector<std::vector<std::byte>> left_; // what spoil() replaced, where other tensors may lie by now
+    std::int64_t available_ = 0;               // bytes from its data on
 };
 
 } // namespace annulus::fuzz
