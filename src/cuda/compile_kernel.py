@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """compile_kernel.py NVCC ARGUMENT...: runs the compiler, and fails where a kernel would be slow in silence: where
-registers are spilled, matrix products serialised or setmaxnreg is ignored. A few words are spilled where warps do not
-compute: between tiles, and by those that find tiles with few registers."""
+registers are spilled, matrix products serialised or setmaxnreg is ignored. A few words are spilled between tiles: there
+warps find the next one, with few registers."""
 
 import re
 import subprocess

@@ -46,12 +46,10 @@ template <class Traits> struct BackwardShared {
 template <class Traits> class BackwardWarp {
   public:
     __device__ __forceinline__ BackwardWarp(const BackwardParams &params, BackwardShared<Traits> &shared)
-        : params_(params), shared_(shared) {}
+        : params_(params), shared_(shared), feed_(params, shared) {}
 
     __device__ __forceinline__ void run() {
-        for_each_tile(params_, shared_, [this](const OwnTile &tile, const OwnTile &next, const auto &find_next) {
-            find_gradients(tile, next, find_next);
-        });
+        feed_.for_each([this](const OwnTile &tile, OwnTile &next) { find_gradients(tile, next); });
     }
 
   private:
@@ -72,18 +70,19 @@ template <class Traits> class BackwardWarp {
     __device__ __forceinline__ static int own_row_block() { return row_block_of_warp<strips>(); }
 
     // Those of the tile, whose first block is copied already; and copies the first block of the next one.
-    template <class FindNext>
-    __device__ __forceinline__ void find_gradients(const OwnTile &tile, const OwnTile &next,
-                                                   const FindNext &find_next) {
+    __device__ __forceinline__ void find_gradients(const OwnTile &tile, OwnTile &next) {
         copy_rows_of_warp(tile);
         end_copies();
         if (Traits::keeps_d_s && tile.ranges > 0 && tile.row_block[own_row_block()].rows > 0)
             find_images(tile);
         Registers x{};
         Cursor at(tile);
+        // Not earlier than before the last block: the longest tiles are for the CTAs that are free first.
+        if (at.is_last(tile))
+            feed_.take_next();
         do {
-            if (at.is_last(tile)) // not earlier: the longest tiles are for the CTAs that are free first
-                find_next();
+            if (at.is_last(tile))
+                feed_.find_next(next);
             await_copies<0>();
             __syncthreads(); // the block is there, and nobody reads the one before any more
             const bool is_empty = at.is_over(tile);
@@ -133,6 +132,8 @@ template <class Traits> class BackwardWarp {
     // The block behind `at`, which goes there, or the next tile's first one, to the next stage.
     __device__ __forceinline__ void copy_next(const OwnTile &tile, const OwnTile &next, Cursor &at) {
         at.advance(tile);
+        if (at.is_last(tile) && !at.is_over(tile))
+            feed_.take_next();
         const bool goes_on = !at.is_over(tile);
         const OwnTile &of = goes_on ? tile : next;
         if (const Cursor to = goes_on ? at : Cursor(next); !to.is_over(of))
@@ -299,6 +300,7 @@ template <class Traits> class BackwardWarp {
     const BackwardParams &params_;
     BackwardShared<Traits> &shared_;
     BlockSource<Traits> scores_, values_;
+    TileFeed<BackwardShared<Traits>> feed_;
     int stage_ = 0; // the one that was copied to last
 };
 

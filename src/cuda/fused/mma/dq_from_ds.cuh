@@ -47,22 +47,38 @@ template <class Traits> class DqFromDsWarp {
     using Element = typename Traits::Element;
     static constexpr int columns = Traits::head_dim, strips = Traits::strips;
 
-    // The row blocks of keys of all tiles of the CTA, one after the other.
+    // The row blocks of keys of all tiles of the CTA, one after the other, and where a thread copies from.
     struct Cursor {
         StoredTiles tiles;
         StoredTile tile;
         int keys = 0;
         bool is_over = false;
+        const std::uint8_t *images; // the tile's first
+        const Element *row;
+        std::int64_t distance; // between rows
 
+        __device__ __forceinline__ Cursor() { tile.keys = 0; }
         __device__ __forceinline__ void next(const BackwardParams &params) {
-            if (++keys < tile.keys)
+            if (++keys < tile.keys) {
+                images += (params.kept.queries - (params.kept.is_triangle ? keys : 0)) * StoredDs::image_bytes;
+                row += row_block_rows * distance;
                 return;
+            }
             keys = 0;
             do
                 is_over = !tiles.next(params, tile);
             while (!is_over && tile.keys == 0);
+            if (is_over)
+                return;
+            images = params.kept.image(tile.batch, tile.head, tile.segment, 0) +
+                     tile.first_row_block * StoredDs::image_bytes + thread_of_block() * 16;
+            const OwnPart<Traits> own;
+            const TensorRows &matrix = params.range_scores;
+            distance = std::int64_t{tile.stride} * matrix.row;
+            row = static_cast<const Element *>(matrix.data) + tile.batch * matrix.batch +
+                  tile.head / params.heads_of_kv_head * matrix.head +
+                  (tile.first_key - params.first_range_row) * matrix.row + own.row * distance + own.part * 8;
         }
-        __device__ __forceinline__ Cursor() { tile.keys = 0; }
     };
 
     __device__ __forceinline__ void find_d_q(const StoredTile &tile) {
@@ -120,37 +136,32 @@ template <class Traits> class DqFromDsWarp {
 
     __device__ __forceinline__ void copy_next() {
         if (!ahead_.is_over) {
-            copy(ahead_.tile, ahead_.keys, shared_.stages[ahead_stage_]);
+            copy(ahead_, shared_.stages[ahead_stage_]);
             ahead_stage_ = following(ahead_stage_);
             ahead_.next(params_);
         }
         end_copies();
     }
 
-    __device__ __forceinline__ void copy(const StoredTile &tile, int keys,
-                                         typename DqFromDsShared<Traits>::Stage &stage) const {
-        const int hidden = params_.kept.is_triangle ? max(keys - tile.first_row_block, 0) : 0; // row blocks
-        const int end = min(Traits::row_blocks, tile.row_blocks - tile.first_row_block) * StoredDs::image_bytes;
-        const std::uint8_t *const images = params_.kept.image(tile.batch, tile.head, tile.segment, keys) +
-                                           tile.first_row_block * StoredDs::image_bytes;
-        const int thread = thread_of_block();
-        for (int i = hidden * StoredDs::image_bytes + thread * 16; i < end; i += Traits::threads * 16)
-            copy_to_shared<16>(shared_address(stage.d_s) + i, images + i, true);
-
-        using Parts = RowParts<Traits>;
-        const int part = thread % Parts::lanes;
-        if (part >= Parts::of_row)
-            return;
-        const bool has_columns = part * 8 < params_.head_dim;
-        const TensorRows &matrix = params_.range_scores;
-        const std::int64_t first =
-            tile.first_key - params_.first_range_row + std::int64_t{keys} * row_block_rows * tile.stride;
-        const Element *const row_0 = static_cast<const Element *>(matrix.data) + tile.batch * matrix.batch +
-                                     tile.head / params_.heads_of_kv_head * matrix.head + part * 8;
+    __device__ __forceinline__ void copy(const Cursor &from, typename DqFromDsShared<Traits>::Stage &stage) const {
+        const StoredTile &tile = from.tile;
+        const OwnPart<Traits> own;
+        const int first = params_.kept.is_triangle ? from.keys - tile.first_row_block : 0; // what is before is hidden
+        const int end = tile.row_blocks - tile.first_row_block;
 #pragma unroll
-        for (int row = thread / Parts::lanes; row < row_block_rows; row += Parts::rows)
-            copy_to_shared<16>(shared_address(stage.keys) + swizzled_offset(row_block_rows, row, part),
-                               row_0 + (first + std::int64_t{row} * tile.stride) * matrix.row, has_columns);
+        for (int u = 0; u < Traits::row_blocks; ++u)
+            if (u >= first && u < end)
+#pragma unroll
+                for (int i = 0; i < StoredDs::image_bytes; i += Traits::threads * 16)
+                    copy_to_shared<16>(shared_address(stage.d_s[u]) + thread_of_block() * 16 + i,
+                                       from.images + u * StoredDs::image_bytes + i, true);
+        if (own.part >= RowParts<Traits>::of_row)
+            return;
+        const Element *row = from.row;
+#pragma unroll
+        for (int i = 0; i < row_block_rows; i += RowParts<Traits>::rows, row += RowParts<Traits>::rows * from.distance)
+            copy_to_shared<16>(shared_address(stage.keys) + swizzled_offset(row_block_rows, own.row + i, own.part), row,
+                               own.part * 8 < params_.head_dim);
     }
 
     const BackwardParams &params_;

@@ -39,12 +39,10 @@ template <class Traits> struct ForwardShared {
 template <class Traits> class ForwardWarp {
   public:
     __device__ __forceinline__ ForwardWarp(const ForwardParams &params, ForwardShared<Traits> &shared)
-        : params_(params), shared_(shared) {}
+        : params_(params), shared_(shared), feed_(params, shared) {}
 
     __device__ __forceinline__ void run() {
-        for_each_tile(params_, shared_, [this](const OwnTile &tile, const OwnTile &next, const auto &find_next) {
-            attend(tile, next, find_next);
-        });
+        feed_.for_each([this](const OwnTile &tile, OwnTile &next) { attend(tile, next); });
     }
 
   private:
@@ -63,8 +61,7 @@ template <class Traits> class ForwardWarp {
     __device__ __forceinline__ static int own_row_block() { return row_block_of_warp<strips>(); }
 
     // Attends to the tile, whose first block is copied already, and copies the first block of the next one.
-    template <class FindNext>
-    __device__ __forceinline__ void attend(const OwnTile &tile, const OwnTile &next, const FindNext &find_next) {
+    __device__ __forceinline__ void attend(const OwnTile &tile, OwnTile &next) {
         copy_own_rows<Traits>(shared_address(shared_.queries), params_.head_dim, params_.q, tile.head, tile,
                               [&](int position) {
                                   return params_.query_order ? static_cast<std::int64_t>(params_.query_row(position))
@@ -74,9 +71,12 @@ template <class Traits> class ForwardWarp {
         Registers x =
             make_registers(tile.row_block[own_row_block()].padding_keys, std::make_integer_sequence<int, strips>());
         Cursor at(tile);
+        // Not earlier than before the last block: the longest tiles are for the CTAs that are free first.
+        if (at.is_last(tile))
+            feed_.take_next();
         do {
-            if (at.is_last(tile)) // not earlier: the longest tiles are for the CTAs that are free first
-                find_next();
+            if (at.is_last(tile))
+                feed_.find_next(next);
             await_copies<0>();
             __syncthreads(); // K is there, or the block, and nobody reads V any more, or the block before
             const bool is_empty = at.is_over(tile);
@@ -112,6 +112,8 @@ template <class Traits> class ForwardWarp {
     // The block behind `at`, which goes there, or the next tile's first one, to the next stage.
     __device__ __forceinline__ void copy_next(const OwnTile &tile, const OwnTile &next, Cursor &at) {
         at.advance(tile);
+        if (at.is_last(tile) && !at.is_over(tile))
+            feed_.take_next();
         const bool goes_on = !at.is_over(tile);
         const OwnTile &of = goes_on ? tile : next;
         if (const Cursor to = goes_on ? at : Cursor(next); !to.is_over(of))
@@ -205,6 +207,7 @@ template <class Traits> class ForwardWarp {
     const ForwardParams &params_;
     ForwardShared<Traits> &shared_;
     BlockSource<Traits> keys_, values_;
+    TileFeed<ForwardShared<Traits>> feed_;
     int stage_ = 0; // the one that was copied to last
 };
 

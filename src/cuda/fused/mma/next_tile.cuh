@@ -9,44 +9,65 @@ namespace annulus::mma {
 // The tile at hand, the next one, and the one before, which slower warps may still be writing.
 constexpr int tile_slots = 3;
 
-// By one warp: the next tile of the CTA, its ranges -1 if there is none left. The first one by the CTA's index, the
-// others from a counter.
+// The number of a tile, from a counter; by one thread.
+__device__ __forceinline__ unsigned take_number(const TileGrid &grid) {
+    return gridDim.x + atomicAdd(grid.next_tile, 1);
+}
+
+// By one warp: the next tile of the CTA, its ranges -1 if there is none left. Lane 0 has a tile's number, which may be
+// that of none. Not inlined: the registers of those that compute would be spilled for its own.
 template <class Shared, class OwnTile>
-__device__ __noinline__ void find_next_tile(const TileGrid &grid, Shared &shared, OwnTile &tile, bool is_first) {
+__device__ __noinline__ void find_next_tile(const TileGrid &grid, Shared &shared, OwnTile &tile, unsigned number) {
     const int lane = static_cast<int>(threadIdx.x) % warp_threads;
-    const auto next = [&] {
-        unsigned taken = 0;
-        if (lane == 0)
-            taken = gridDim.x + atomicAdd(grid.next_tile, 1);
-        return __shfl_sync(~0u, taken, 0);
-    };
-    if (is_first)
-        shared.search.start(lane);
-    unsigned id = is_first ? blockIdx.x : next();
+    unsigned id = __shfl_sync(~0u, number, 0);
     while (id < grid.tiles &&
-           !find_tile<Shared::of_keys, Shared::range_block_rows, true>(grid, shared.search, id, tile))
-        id = next();
+           !find_tile<Shared::of_keys, Shared::range_block_rows, true>(grid, shared.search, id, tile)) {
+        if (lane == 0)
+            id = take_number(grid);
+        id = __shfl_sync(~0u, id, 0);
+    }
     if (id >= grid.tiles && lane == 0)
         tile.ranges = -1;
 }
 
-// use(tile, next, find_next) for each tile of the CTA, after one of no head that has nothing. find_next() finds the
-// next tile by one warp; there must be a barrier behind it before `next` is looked at.
-template <class Shared, class Use>
-__device__ __forceinline__ void for_each_tile(const TileGrid &grid, Shared &shared, const Use &use) {
-    if (threadIdx.x == 0) {
-        shared.tiles[0] = {};
-        shared.tiles[0].head = -1;
+// The tiles of a CTA: the first one by the CTA's index, the others from the counter.
+template <class Shared> class TileFeed {
+  public:
+    __device__ __forceinline__ TileFeed(const TileGrid &grid, Shared &shared) : grid_(grid), shared_(shared) {
+        if (threadIdx.x < warp_threads)
+            shared_.search.start(static_cast<int>(threadIdx.x));
+        if (threadIdx.x == 0)
+            shared_.tiles[0] = {};
+        __syncthreads();
     }
-    __syncthreads();
-    for (int slot = 0; shared.tiles[slot].ranges >= 0;) {
-        const int next = slot == tile_slots - 1 ? 0 : slot + 1;
-        use(shared.tiles[slot], shared.tiles[next], [&] {
-            if (threadIdx.x < warp_threads)
-                find_next_tile(grid, shared, shared.tiles[next], shared.tiles[slot].head < 0);
-        });
-        slot = next;
+
+    // use(tile, next) for each, after one that has nothing.
+    template <class Use> __device__ __forceinline__ void for_each(const Use &use) {
+        while (shared_.tiles[slot_].ranges >= 0) {
+            const int next = slot_ == tile_slots - 1 ? 0 : slot_ + 1;
+            use(shared_.tiles[slot_], shared_.tiles[next]);
+            slot_ = next;
+        }
     }
-}
+
+    // Takes the next tile's number, which is there some time later.
+    __device__ __forceinline__ void take_next() {
+        if (threadIdx.x == 0 && number_ != none)
+            number_ = take_number(grid_);
+    }
+    // Finds it; there must be a barrier behind it before the tile is looked at.
+    template <class OwnTile> __device__ __forceinline__ void find_next(OwnTile &next) {
+        if (threadIdx.x < warp_threads)
+            find_next_tile(grid_, shared_, next, number_ == none ? blockIdx.x : number_);
+        number_ = 0;
+    }
+
+  private:
+    static constexpr unsigned none = ~0u;
+    const TileGrid &grid_;
+    Shared &shared_;
+    int slot_ = 0;
+    unsigned number_ = none; // thread 0's
+};
 
 } // namespace annulus::mma
