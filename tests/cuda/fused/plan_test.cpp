@@ -493,29 +493,6 @@ TEST(LargePlans, StoreDsOnARank) {
         }
 }
 
-// Of LongNet's branches over 65,536 tokens all 16 heads have sums at a time, or eight; of one head at a time there are
-// more launches than the split saves time.
-TEST(LargePlans, AreNotSplitInManyParts) {
-    const Problem problem = {.length = 65536,
-                             .heads = 16,
-                             .dim = 128,
-                             .branches = {{.segment = 2048},
-                                          {.segment = 8192, .dilation = 4},
-                                          {.segment = 32768, .dilation = 16},
-                                          {.segment = 131072, .dilation = 64},
-                                          {.segment = 524288, .dilation = 256}},
-                             .dtype = ANNULUS_BFLOAT16};
-    const Plan plan(pattern_of(problem), plan_problem_of(problem));
-    const auto heads_at_a_time = [&](std::uint64_t mebibytes) {
-        const ForwardPlan forward = forward_of(plan, CallPart::whole, mebibytes << 20);
-        expect_sound(plan, CallPart::whole, forward);
-        return forward.parts ? forward.parts->heads : 0;
-    };
-    EXPECT_EQ(heads_at_a_time(0), 16);
-    EXPECT_EQ(heads_at_a_time(300), 8);
-    EXPECT_EQ(heads_at_a_time(40), 0);
-}
-
 // Branches that are split, and dS that is stored, in parts where the limit says so.
 TEST(LargePlans, AreSound) {
     const std::vector<BranchSpec> stored = {{.segment = 2048}};

@@ -269,12 +269,9 @@ bool try_splitting(const Plan &plan, const BackwardShapes &shapes, int multiproc
             split_branches(side.grids, plan, grids_of(which), shape_of(shapes, which), multiprocessors);
         if (!grids)
             return;
-        const std::optional<HeadParts> parts = parts_within(problem.batch, problem.heads, bytes_of_head, room);
-        if (!parts || (side.grids.size() == 1 &&
-                       !saves_time_in_parts(side.grids.front(), *grids, parts->parts_of(problem.batch, problem.heads),
-                                            shape_of(shapes, which), multiprocessors)))
+        side.parts = parts_within(problem.batch, problem.heads, bytes_of_head, room);
+        if (!side.parts)
             return;
-        side.parts = parts;
         side.grids = *std::move(grids);
         side.has_own_partial = false;
     };

@@ -283,13 +283,6 @@ std::optional<std::vector<PlannedGrid>> split_branches(const std::vector<Planned
                          [&](int count) { return split_after(count, whole, plan, what, shape); });
 }
 
-bool saves_time_in_parts(const PlannedGrid &whole, const std::vector<PlannedGrid> &split, std::int64_t parts,
-                         const KernelShape &shape, int multiprocessors) {
-    const auto time_of = [&](const PlannedGrid &grid) { return GridTime(grid.tiles, shape).on(multiprocessors); };
-    const double more_launches = 2 * static_cast<double>(parts - 1) * rows_of_launch;
-    return time_of(split.front()) + time_of(split.back()) + more_launches < time_of(whole);
-}
-
 void split_ranges_elsewhere(std::vector<PlannedGrid> &grids, const Plan &plan, GridOf what, const KernelShape &shape,
                             int multiprocessors) {
     if (grids.size() != 1)

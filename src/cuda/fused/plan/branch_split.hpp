@@ -7,7 +7,6 @@
 
 #include "cuda/fused/plan/grids.hpp"
 
-#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -27,13 +26,8 @@ std::optional<std::vector<PlannedGrid>> as_split(const std::vector<PlannedGrid> 
 std::optional<std::vector<PlannedGrid>> split_branches(const std::vector<PlannedGrid> &grids, const Plan &plan,
                                                        GridOf what, const KernelShape &shape, int multiprocessors);
 
-// Whether such a split of one grid still saves time where partial results are so few that it goes in so many parts,
-// each of two launches.
-bool saves_time_in_parts(const PlannedGrid &whole, const std::vector<PlannedGrid> &split, std::int64_t parts,
-                         const KernelShape &shape, int multiprocessors);
-
-// The same as split_branches() for one grid over the keys of other ranks, whose results are added to partial ones
-// whatever the order: takes its place with two, the one over the least dilated branches first.
+// The same for one grid over the keys of other ranks, whose results are added to partial ones whatever the order: takes
+// its place with two, the one over the least dilated branches first.
 void split_ranges_elsewhere(std::vector<PlannedGrid> &grids, const Plan &plan, GridOf what, const KernelShape &shape,
                             int multiprocessors);
 

@@ -98,9 +98,7 @@ ForwardPlan plan_forward(const Plan &plan, CallPart part, std::vector<PlannedGri
                                (sizeof(float2) + static_cast<std::size_t>(problem.head_dim) * sizeof(float));
     const std::optional<HeadParts> parts =
         parts_within(problem.batch, problem.heads, bytes_of_head, room_within(limit, forward_bytes(plan, result)));
-    if (!parts || (result.grids.size() == 1 &&
-                   !saves_time_in_parts(result.grids.front(), *split, parts->parts_of(problem.batch, problem.heads),
-                                        shape, multiprocessors)))
+    if (!parts)
         return result;
     ForwardPlan in_parts = plan_split(plan, *std::move(split), *parts);
     // Counters may be what is too much.

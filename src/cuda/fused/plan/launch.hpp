@@ -37,10 +37,6 @@ Destination next_destination(bool has_partial, bool finishes, bool sets);
 struct HeadParts {
     int batches = 0, heads = 0;
     std::int64_t count() const { return std::int64_t{batches} * heads; } // of heads
-    // How many parts so many batch entries and heads are.
-    std::int64_t parts_of(std::int64_t all_batches, int all_heads) const {
-        return divide_up(all_batches, batches) * divide_up(all_heads, heads);
-    }
 };
 // None where there is no room for one head.
 std::optional<HeadParts> parts_within(std::int64_t batches, int heads, std::size_t bytes_of_head, std::size_t room);
