@@ -131,13 +131,7 @@ template <class Traits> class BackwardWarp {
 
     // The block behind `at`, which goes there, or the next tile's first one, to the next stage.
     __device__ __forceinline__ void copy_next(const OwnTile &tile, const OwnTile &next, Cursor &at) {
-        at.advance(tile);
-        if (at.is_last(tile) && !at.is_over(tile))
-            feed_.take_next();
-        const bool goes_on = !at.is_over(tile);
-        const OwnTile &of = goes_on ? tile : next;
-        if (const Cursor to = goes_on ? at : Cursor(next); !to.is_over(of))
-            copy(of, to);
+        feed_.copy_next(tile, next, at, [this](const OwnTile &of, const Cursor &to) { copy(of, to); });
     }
 
     __device__ __forceinline__ void copy(const OwnTile &tile, const Cursor &at) {

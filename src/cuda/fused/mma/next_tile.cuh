@@ -61,6 +61,17 @@ template <class Shared> class TileFeed {
             find_next_tile(grid_, shared_, next, number_ == none ? blockIdx.x : number_);
         number_ = 0;
     }
+    // To the block of the tile behind `at`: copy(tile, at) of that or, behind the last one, of the next tile's first.
+    template <class OwnTile, class Cursor, class Copy>
+    __device__ __forceinline__ void copy_next(const OwnTile &tile, const OwnTile &next, Cursor &at, const Copy &copy) {
+        at.advance(tile);
+        if (at.is_last(tile) && !at.is_over(tile))
+            take_next();
+        const bool goes_on = !at.is_over(tile);
+        const OwnTile &of = goes_on ? tile : next;
+        if (const Cursor to = goes_on ? at : Cursor(next); !to.is_over(of))
+            copy(of, to);
+    }
 
   private:
     static constexpr unsigned none = ~0u;
