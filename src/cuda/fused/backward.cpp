@@ -257,12 +257,9 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
             const PartialGradients partial = partial_of(step.side, call, memory);
             if (of_queries)
                 return call.clear_partial(partial.d_q, problem.batch * problem.heads * problem.queries.length);
-            const std::int64_t rows = problem.batch * problem.kv_heads * problem.key_rows();
-            if (partial.d_k && partial.d_v == partial.d_k + rows * problem.head_dim)
-                return call.clear_partial(partial.d_k, 2 * rows);
             for (float *const target : {partial.d_k, partial.d_v})
                 if (target)
-                    call.clear_partial(target, rows);
+                    call.clear_partial(target, problem.batch * problem.kv_heads * problem.key_rows());
             return;
         }
         case BackwardAction::order_rows:

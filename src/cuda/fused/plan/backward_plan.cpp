@@ -43,27 +43,23 @@ class StepWriter {
             result_.first_of_rest = result_.steps.size() - (is_of_other_keys(part_) ? 1 : 0);
             return;
         }
-        std::vector<Side> sides;
-        for (const Side side : {Side::queries, Side::keys})
-            if (has_results(side))
-                sides.push_back(side);
-        if (part_ == CallPart::whole) {
+        std::vector<Side> sides{Side::queries, Side::keys};
+        if (problem_.gradients.only_v)
+            sides = {Side::keys};
+        else if (is_of_other_keys(part_)) // other ranks wait for gradients of keys of theirs, and for none of the own
+            sides = {Side::keys, Side::queries};
+        if (part_ == CallPart::whole || sides.size() == 1) {
             for (const Side side : sides)
                 write_gradients(side);
             write_end(sides);
             result_.first_of_rest = result_.steps.size();
             return;
         }
-        // Other ranks wait for gradients of keys of theirs, and for none of the own.
-        if (is_of_other_keys(part_))
-            std::ranges::reverse(sides);
         for (const Side side : sides) {
             result_.first_of_rest = result_.steps.size();
             write_gradients(side);
             write_end({side});
         }
-        if (sides.size() == 1)
-            result_.first_of_rest = result_.steps.size();
     }
 
   private:
@@ -78,8 +74,6 @@ class StepWriter {
         for (const Gradients what : gradients_of_keys(problem_.head_dim))
             launch(Side::keys, what, of_keys);
     }
-
-    bool has_results(Side side) const { return side == Side::keys || !problem_.gradients.only_v; }
 
     bool has_partial(const SideGrids &side) const { return part_ != CallPart::whole || side.has_own_partial; }
 
@@ -175,20 +169,20 @@ class StepWriter {
         });
     }
 
-    // Of some sides: from partial results of its own to the caller's tensors, and rows that a hidden NaN or infinity
-    // has reached.
+    // Of sides that have results: from partial results of its own to the caller's tensors, and rows that a hidden NaN
+    // or infinity has reached.
     void write_end(const std::vector<Side> &sides) {
         const bool recomputes = plan_.causal() && !is_of_other_keys(part_);
         // What is added to cannot be repaired there. Rows that are not where they are looked for are unset there, and
         // stay unused.
         const bool in_partial = part_ == CallPart::own_keys || !problem_.gradients.are_plain();
         for (const Side side : sides)
-            if (recomputes && in_partial && has_results(side))
+            if (recomputes && in_partial)
                 add({BackwardAction::recompute_partial, side});
         if (result_.queries.has_own_partial || result_.keys.has_own_partial)
             add({BackwardAction::write_gradients});
         for (const Side side : sides)
-            if (recomputes && has_results(side) && !(in_partial && is_all_partial(result_.of(side))))
+            if (recomputes && !(in_partial && is_all_partial(result_.of(side))))
                 add({BackwardAction::recompute_gradients, side});
     }
 
