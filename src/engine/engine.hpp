@@ -78,9 +78,9 @@ class PreparedCall {
     // by own_keys and added to by the others. The part with own_keys may write rows of the outputs to which no other
     // part and no other rank adds.
     virtual void run(const CallTensors &tensors, const PartialResults &partial, void *workspace, void *stream) = 0;
-    // Of a part of backward, what run() has left for later, if anything, since nobody waits for it: of own_keys the
-    // gradients of the keys, for which it has the same workspace as before, though other parts may have used it; of
-    // others those of the queries, and nothing uses the workspace in between.
+    // What run() of a part of backward has left for later, if anything, because no other rank waits for it. Of own_keys
+    // that may be gradients of the keys; other parts may have used the workspace meanwhile. Of parts with other keys it
+    // may be gradients of the queries; nothing has used the workspace meanwhile. Arguments are those of run().
     virtual void run_rest(const CallTensors &, const PartialResults &, void *, void *) {}
     // Of the part with own_keys, when all have run: from the partial results, those of its own keys, to the outputs
     // that it has not written.

@@ -59,7 +59,7 @@ class MessageCopier {
   public:
     virtual ~MessageCopier() = default;
 
-    // Of the plan that the messages were made from.
+    // Fills tables; `plan` is the one that their messages were made from.
     virtual void fill(const std::vector<TableOfMessage> &tables, const Plan &plan, void *stream) = 0;
     // wire = rows; rows = wire; rows += wire.
     virtual void pack(const RowMove &move, void *stream) = 0;
