@@ -205,21 +205,34 @@ class RankCall::Run {
                 use(*run);
     }
 
-    // pack(run, batch) for each run, and on their way.
-    template <class Pack> void begin(std::size_t round, Exchange &exchange, const Pack &pack) {
+    // list(run, batch) for each run, and on their way.
+    template <class List> void begin(std::size_t round, Exchange &exchange, const List &list) {
         auto &[of_shards, travelling] = exchange;
         of_shards.sends.clear();
         of_shards.receives.clear();
         order(comm_, stream_);
-        for_each_in(round, [&, &batch = of_shards](ShardCall::Run &run) { pack(run, batch); });
+        for_each_in(round, [&, &batch = of_shards](ShardCall::Run &run) { list(run, batch); });
         for (std::vector<ShardTransfer> *transfers : {&of_shards.sends, &of_shards.receives})
             sort(*transfers);
         travel(of_shards.sends, travelling.sends);
         travel(of_shards.receives, travelling.receives);
-        // What is computed next would leave no multiprocessor to all this, and the others wait for it.
-        order(stream_, comm_);
+        travelling.write = [this, &sends = of_shards.sends](const std::vector<Transfer> &places) {
+            write(sends, places);
+        };
         transport_.begin(travelling, device_, comm_);
         copy_at_home(of_shards);
+    }
+
+    // Those that travel in their places.
+    void write(std::vector<ShardTransfer> &sends, const std::vector<Transfer> &places) {
+        auto place = places.begin();
+        for (ShardTransfer &send : sends) {
+            if (call_.schedule().travels(*send.message))
+                send.data = static_cast<std::byte *>((place++)->data);
+            send.sender->write(send);
+        }
+        // What is computed next would leave no multiprocessor to all this, and the others wait for it.
+        order(stream_, comm_);
     }
 
     // In one order at both ends.
@@ -266,7 +279,7 @@ class RankCall::Run {
     }
 
     void start(std::size_t i) {
-        begin(i, call_.rows_[i], [&](ShardCall::Run &run, ShardBatch &batch) { run.pack_rows(i, batch); });
+        begin(i, call_.rows_[i], [&](ShardCall::Run &run, ShardBatch &batch) { run.list_rows(i, batch); });
     }
 
     void finish(std::size_t i) {
@@ -276,7 +289,7 @@ class RankCall::Run {
     }
 
     void start_return(std::size_t i) {
-        begin(i, call_.gradients_[i], [&](ShardCall::Run &run, ShardBatch &batch) { run.pack_gradients(i, batch); });
+        begin(i, call_.gradients_[i], [&](ShardCall::Run &run, ShardBatch &batch) { run.list_gradients(i, batch); });
     }
 
     void finish_return(std::size_t i) {

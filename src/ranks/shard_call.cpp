@@ -158,8 +158,8 @@ const WireBuffer *buffer_of(const std::vector<WireBuffer> &buffers, const Messag
 
 } // namespace
 
-void ShardCall::Run::add_transfer(std::vector<ShardTransfer> &transfers, const Message &message, const RowPair &pair) {
-    transfers.push_back({&message, pair.memory, bytes_of(pair)});
+ShardTransfer ShardCall::Run::transfer_of(const Message &message, const RowPair &pair) {
+    return {&message, pair.memory, bytes_of(pair)};
 }
 
 const RowPair &ShardCall::returning_gradients(std::size_t round, const ReceiveSlots &slots) const {
@@ -167,17 +167,48 @@ const RowPair &ShardCall::returning_gradients(std::size_t round, const ReceiveSl
     return buffer ? buffer->wire : slots.gradients;
 }
 
-void ShardCall::Run::pack_rows(std::size_t i, ShardBatch &batch) {
+void ShardCall::Run::list_rows(std::size_t i, ShardBatch &batch) {
     const RoundMemory &round = call_.memory_.rounds[i];
     copier_.fill(round.tables, call_.plan_.local(), comm_);
     for (const WireBuffer &buffer : round.leaving) {
-        copy(&MessageCopier::pack, buffer, problem_.dtype, own_rows(tensors_.k), own_rows(tensors_.v));
-        add_transfer(batch.sends, *buffer.message, buffer.wire);
+        ShardTransfer &send = batch.sends.emplace_back(transfer_of(*buffer.message, buffer.wire));
+        send.sender = this;
+        send.buffer = &buffer;
     }
     for (const ReceiveSlots &slots : round.received) {
         const WireBuffer *buffer = buffer_of(round.arriving, *slots.message);
-        add_transfer(batch.receives, *slots.message, buffer ? buffer->wire : slots.rows);
+        batch.receives.push_back(transfer_of(*slots.message, buffer ? buffer->wire : slots.rows));
     }
+}
+
+void ShardCall::Run::list_gradients(std::size_t i, ShardBatch &batch) {
+    const RoundMemory &round = call_.memory_.rounds[i];
+    copier_.fill(round.tables_of_gradients, call_.plan_.local(), comm_);
+    for (const ReceiveSlots &slots : round.received) {
+        ShardTransfer &send =
+            batch.sends.emplace_back(transfer_of(*slots.message, call_.returning_gradients(i, slots)));
+        send.sender = this;
+        send.buffer = buffer_of(round.returning, *slots.message);
+        send.slots = &slots;
+    }
+    for (const WireBuffer &buffer : round.returned)
+        batch.receives.push_back(transfer_of(*buffer.message, buffer.wire));
+}
+
+void ShardCall::Run::write(const ShardTransfer &send) {
+    if (!send.buffer) { // full: gradients leave as they lie
+        if (send.data != send.slots->gradients.memory)
+            call_.device_.copy(send.data, send.slots->gradients.memory, send.bytes, comm_);
+        return;
+    }
+    WireBuffer buffer = *send.buffer;
+    buffer.wire.memory = send.data;
+    if (send.slots)
+        copy(&MessageCopier::pack, buffer, sum_dtype(problem_.dtype),
+             slots_of(*send.message, send.slots->gradients.first()),
+             slots_of(*send.message, send.slots->gradients.second()));
+    else
+        copy(&MessageCopier::pack, buffer, problem_.dtype, own_rows(tensors_.k), own_rows(tensors_.v));
 }
 
 void ShardCall::Run::unpack_rows(std::size_t i) {
@@ -186,19 +217,6 @@ void ShardCall::Run::unpack_rows(std::size_t i) {
         if (const WireBuffer *buffer = buffer_of(round.arriving, *slots.message))
             copy(&MessageCopier::unpack, *buffer, problem_.dtype, slots_of(*slots.message, slots.rows.first()),
                  slots_of(*slots.message, slots.rows.second()));
-}
-
-void ShardCall::Run::pack_gradients(std::size_t i, ShardBatch &batch) {
-    const RoundMemory &round = call_.memory_.rounds[i];
-    copier_.fill(round.tables_of_gradients, call_.plan_.local(), comm_);
-    for (const ReceiveSlots &slots : round.received) {
-        if (const WireBuffer *buffer = buffer_of(round.returning, *slots.message))
-            copy(&MessageCopier::pack, *buffer, sum_dtype(problem_.dtype),
-                 slots_of(*slots.message, slots.gradients.first()), slots_of(*slots.message, slots.gradients.second()));
-        add_transfer(batch.sends, *slots.message, call_.returning_gradients(i, slots));
-    }
-    for (const WireBuffer &buffer : round.returned)
-        add_transfer(batch.receives, *buffer.message, buffer.wire);
 }
 
 void ShardCall::Run::add_gradients(std::size_t i) {

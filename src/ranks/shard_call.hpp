@@ -17,18 +17,6 @@
 
 namespace annulus {
 
-// One end of a message between two shards.
-struct ShardTransfer {
-    const Message *message;
-    void *data;
-    std::size_t bytes;
-};
-
-// What one shard sends and receives in a round.
-struct ShardBatch {
-    std::vector<ShardTransfer> sends, receives;
-};
-
 // One shard's part of a call, prepared once. Used by one thread at a time.
 class ShardCall {
   public:
@@ -79,6 +67,22 @@ class ShardCall {
     RankMemory memory_;
 };
 
+// One end of a message between two shards.
+struct ShardTransfer {
+    const Message *message;
+    std::byte *data;
+    std::size_t bytes;
+    // Of one that leaves: who writes it, where it is packed, and of which slots it has the gradients, if any.
+    ShardCall::Run *sender = nullptr;
+    const WireBuffer *buffer = nullptr;
+    const ReceiveSlots *slots = nullptr;
+};
+
+// What one shard sends and receives in a round.
+struct ShardBatch {
+    std::vector<ShardTransfer> sends, receives;
+};
+
 // The tensors are those of the shard; where it is empty they are not touched.
 class ShardCall::Run {
   public:
@@ -96,14 +100,15 @@ class ShardCall::Run {
     void finish_own_keys();
     void write_outputs();
 
-    // On the stream for messages. What is sent and received is added to the batch.
-    void pack_rows(std::size_t round, ShardBatch &batch);
+    // On the stream for messages. What is sent and received is added to the batch, and written later.
+    void list_rows(std::size_t round, ShardBatch &batch);
+    void list_gradients(std::size_t round, ShardBatch &batch);
+    void write(const ShardTransfer &send); // where its data say by now
     void unpack_rows(std::size_t round);
-    void pack_gradients(std::size_t round, ShardBatch &batch);
     void add_gradients(std::size_t round);
 
   private:
-    static void add_transfer(std::vector<ShardTransfer> &transfers, const Message &message, const RowPair &pair);
+    static ShardTransfer transfer_of(const Message &message, const RowPair &pair);
     RowView own_rows(const annulus_tensor &tensor) const;
     RowView packed_rows(void *data, std::int64_t rows, std::int64_t start, std::int64_t stride) const;
     RowView slots_of(const Message &message, std::byte *data) const;

@@ -335,6 +335,7 @@ void LocalTransport::begin(const Batch &batch, Device &device, void *stream) {
         throw Error(ANNULUS_ERROR_UNSUPPORTED,
                     "stream is being captured; a local communicator cannot be used then, one of NCCL can");
     guarded(device, stream, [&] {
+        batch.write_sends();
         if (batch.sends.empty())
             return;
         void *written = nullptr;

@@ -260,6 +260,7 @@ void MpiTransport::all_gather(const void *mine, void *all, std::size_t bytes) {
 void MpiTransport::begin(const Batch &batch, Device &, void *) {
     guarded([&] {
         listen();
+        batch.write_sends();
         Flight &flight = flights_.emplace_back();
         for (const Transfer &receive : batch.receives)
             start(flight, receive, tag_batch, true);

@@ -279,10 +279,10 @@ void NcclRank::gather_by_nccl(const void *mine, void *all, std::size_t bytes) {
 }
 
 void NcclRank::begin(const Batch &batch, Device &device, void *stream) {
-    if (batch.empty())
-        return failure_.check();
     const auto cuda_stream = static_cast<cudaStream_t>(stream);
     run([&] {
+        if (batch.empty())
+            return batch.write_sends();
         // In a graph, events tell nothing of when it will run.
         std::optional<Work> work;
         if (!is_capturing(device, stream)) {
@@ -296,6 +296,7 @@ void NcclRank::begin(const Batch &batch, Device &device, void *stream) {
             if (!rest_.empty())
                 send_by_nccl(rest_, cuda_stream);
         } else {
+            batch.write_sends();
             send_by_nccl(batch, cuda_stream);
         }
         if (work) {

@@ -176,23 +176,34 @@ void PeerCopies::choose(const std::vector<Transfer> &transfers, bool are_sends, 
         peers_[transfer.peer].bytes = 0;
 }
 
+void PeerCopies::write_sends(const Batch &batch, cudaStream_t stream) {
+    places_ = batch.sends;
+    for (int i = 0; i < static_cast<int>(peers_.size()); ++i) {
+        if (peers_[i].bytes == 0)
+            continue;
+        await(signals(rank_, i).read, peers_[i].sent, stream);
+        std::size_t at = first_byte(rank_, i);
+        for (Transfer &place : places_)
+            if (place.peer == i) {
+                place.data = outbox_.get() + at;
+                at = add_message(at, place.bytes);
+            }
+    }
+    if (batch.write)
+        return batch.write(places_);
+    for (std::size_t i = 0; i < places_.size(); ++i)
+        if (places_[i].data != batch.sends[i].data)
+            check(cudaMemcpyAsync(places_[i].data, batch.sends[i].data, places_[i].bytes, cudaMemcpyDeviceToDevice,
+                                  stream),
+                  "cudaMemcpyAsync");
+}
+
 void PeerCopies::begin(const Batch &batch, cudaStream_t stream, Batch &rest) {
     choose(batch.sends, true, rest.sends);
-    for (int i = 0; i < static_cast<int>(peers_.size()); ++i) {
-        Peer &peer = peers_[i];
-        if (peer.bytes == 0)
-            continue;
-        const Signals &to_peer = signals(rank_, i);
-        await(to_peer.read, peer.sent++, stream);
-        std::size_t at = first_byte(rank_, i);
-        for (const Transfer &send : batch.sends)
-            if (send.peer == i) {
-                check(cudaMemcpyAsync(outbox_.get() + at, send.data, send.bytes, cudaMemcpyDeviceToDevice, stream),
-                      "cudaMemcpyAsync");
-                at = add_message(at, send.bytes);
-            }
-        write(to_peer.written, peer.sent, stream);
-    }
+    write_sends(batch, stream);
+    for (int i = 0; i < static_cast<int>(peers_.size()); ++i)
+        if (peers_[i].bytes > 0)
+            write(signals(rank_, i).written, ++peers_[i].sent, stream);
     choose(batch.receives, false, rest.receives);
     for (int i = 0; i < static_cast<int>(peers_.size()); ++i) {
         Peer &peer = peers_[i];

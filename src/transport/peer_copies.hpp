@@ -3,7 +3,7 @@
 // would wait for a multiprocessor while an engine's own take all of them.
 //
 // Each rank has an outbox on its device, some of it for each other rank, which the others' devices read. The sender's
-// stream copies messages there and then writes their number to a signal; the receiver's stream waits for that number,
+// stream has messages written there and then writes their number to a signal; the receiver's stream waits for that number,
 // copies the messages out of the outbox, and writes the number to a second signal, for which the sender's next messages
 // wait. Signals lie in host memory that all processes share. Streams wait for them without a multiprocessor, and where
 // a rank does not come a host can let its own streams go on.
@@ -48,8 +48,8 @@ class PeerCopies {
     bool reserve(const std::vector<std::size_t> &bytes_to, const Gather &gather, const std::function<void()> &check);
     bool has_room(int from, int to) const { return rooms_[index_of(from, to)] > 0; }
 
-    // Gives the stream what there is room for of a batch, on the rank's device; the rest, alike at both ends, is left
-    // in `rest`.
+    // Gives the stream what there is room for of a batch, on the rank's device, and has all of it written; the rest,
+    // alike at both ends, is left in `rest`.
     void begin(const Batch &batch, cudaStream_t stream, Batch &rest);
 
     // Whether messages to or from a rank are on their way. Any thread, before release().
@@ -92,6 +92,8 @@ class PeerCopies {
     void write(const Signal &signal, std::uint32_t count, cudaStream_t stream) const;
     // Finds in `rest` those of `transfers` that there is no room for.
     void choose(const std::vector<Transfer> &transfers, bool are_sends, std::vector<Transfer> &rest);
+    // Has a batch written, into the outbox where there is room.
+    void write_sends(const Batch &batch, cudaStream_t stream);
 
     bool open_outboxes(const Gather &gather);
     void close_outboxes() noexcept;
@@ -105,6 +107,7 @@ class PeerCopies {
     DeviceBytes outbox_;
     std::vector<std::size_t> rooms_;  // bytes, by sender and receiver; all ranks have the same
     std::vector<std::size_t> wanted_; // the same of a reserve()
+    std::vector<Transfer> places_;    // of what a batch sends
     bool is_refused_ = false;         // some device cannot reach another's memory
 };
 

@@ -9,6 +9,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -32,7 +33,15 @@ constexpr std::size_t add_message(std::size_t before, std::size_t bytes) {
 // Sends and receives that belong together. Memory must stay until finish() on a CPU, and in the stream's order on CUDA.
 struct Batch {
     std::vector<Transfer> sends, receives;
+    // Writes the messages, or gives the stream what does, to the data of `places`: the sends, some of them perhaps with
+    // memory of the transport's instead, which saves a copy. Where there is none, the sends' data have them already.
+    std::function<void(const std::vector<Transfer> &places)> write = nullptr;
+
     bool empty() const { return sends.empty() && receives.empty(); }
+    void write_sends() const {
+        if (write)
+            write(sends);
+    }
 };
 
 // One rank's end. Everything throws Error, and after a failure other than a bad argument the transport is broken: each
@@ -63,8 +72,9 @@ class Transport {
     // add_message() counts them, by a transport that is faster for it.
     virtual void reserve(const std::vector<std::size_t> &) {}
 
-    // Begins a batch, after what `stream` (null on a CPU) was given before; what follows on the stream after finish()
-    // comes after the batch. Several batches may be begun before the first is finished, in the order of their
+    // Begins a batch, after what `stream` (null on a CPU) was given before, and has it written once, before anything on
+    // the stream waits for what other ranks have yet to send; what follows on the stream after finish() comes after the
+    // batch. Several batches may be begun before the first is finished, in the order of their
     // beginning. `batch` must live until then.
     virtual void begin(const Batch &batch, Device &device, void *stream) = 0;
     virtual void finish(const Batch &batch, Device &device, void *stream) = 0;
