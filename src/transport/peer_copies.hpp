@@ -3,10 +3,10 @@
 // would wait for a multiprocessor while an engine's own take all of them.
 //
 // Each rank has an outbox on its device, some of it for each other rank, which the others' devices read. The sender's
-// stream has messages written there and then writes their number to a signal; the receiver's stream waits for that number,
-// copies the messages out of the outbox, and writes the number to a second signal, for which the sender's next messages
-// wait. Signals lie in host memory that all processes share. Streams wait for them without a multiprocessor, and where
-// a rank does not come a host can let its own streams go on.
+// stream has messages written there and then writes their number to a signal; the receiver's stream waits for that
+// number, copies the messages out of the outbox, and writes the number to a second signal, for which the sender's next
+// messages wait. Signals lie in host memory that all processes share. Streams wait for them without a multiprocessor,
+// and where a rank does not come a host can let its own streams go on.
 //
 // So a rank's host waits for no other: it gives its stream both ends of what it sends and receives.
 #pragma once

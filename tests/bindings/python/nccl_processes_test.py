@@ -29,6 +29,11 @@ LENGTHS = (3001, 2999)
 CONFIG = annulus.Config([(512, 1), (2048, 4), (0, 16)], causal=True)
 
 
+def shared_memory():
+    """Names in it; NCCL's own are its own matter."""
+    return {name for name in os.listdir("/dev/shm") if not name.startswith("nccl")}
+
+
 def wait_for(path):
     while not path.exists():
         time.sleep(0.01)
@@ -187,6 +192,7 @@ def work(way, directory, rank):
 
 class NcclProcessesTest(unittest.TestCase):
     def run_ranks(self, way, disturb=None):
+        before = shared_memory()
         with tempfile.TemporaryDirectory() as directory:
             ranks = [
                 subprocess.Popen(
@@ -207,6 +213,7 @@ class NcclProcessesTest(unittest.TestCase):
             finally:
                 for rank in ranks:
                     rank.kill()
+            self.assertEqual(shared_memory() - before, set(), "left in shared memory")
             return [(rank.returncode, out, err[-3000:]) for (out, err), rank in zip(outcomes, ranks)]
 
     def expect_done(self, outcome):

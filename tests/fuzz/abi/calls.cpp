@@ -304,7 +304,8 @@ void call_pass(Input &input, Handles &handles, annulus_pass pass) {
         else
             tensors[i].expect_untouched();
     // Rows of no sequence are not read.
-    const bool may_read_nothing = options.get() && options.get()->sequence_count > 0;
+    const bool may_read_nothing =
+        options.get() && options.get()->size >= sizeof(annulus_call_options) && options.get()->sequence_count > 0;
     EXPECT(!good || has_memory || may_read_nothing, "a tensor without memory was accepted");
     if (!good || is_spoilt)
         return;

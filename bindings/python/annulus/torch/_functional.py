@@ -482,8 +482,7 @@ def _check(name: str, tensor: Any, q: Tensor) -> None:
     """What operators and autograd would not refuse, or in words of their own."""
     if (
         type(tensor) is Tensor
-        and tensor.is_cpu
-        and q.is_cpu
+        and ((tensor.is_cpu and q.is_cpu) or (tensor.is_cuda and q.is_cuda and tensor.get_device() == q.get_device()))
         and tensor.layout is torch.strided
         and 3 <= tensor.dim() <= 4
     ):

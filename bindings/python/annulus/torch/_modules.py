@@ -183,7 +183,7 @@ class MultiheadDilatedAttention(nn.Module):
 
     def _heads(self, rows: Tensor, heads: int) -> Tensor:
         """[B, N, heads · D] (or [N, B, …]) as [B, N, heads, D], without a copy."""
-        return self._batch_first(torch.unflatten(rows, -1, (heads, self.head_dim)))
+        return self._batch_first(rows.view(*rows.shape[:-1], heads, self.head_dim))
 
     def _batch_first(self, rows: Tensor) -> Tensor:
         """[N, B, heads, D] with its first axes exchanged, and back again, where the module has B second."""
