@@ -303,11 +303,12 @@ void call_pass(Input &input, Handles &handles, annulus_pass pass) {
             tensors[i].expect_gaps_untouched();
         else
             tensors[i].expect_untouched();
-    // Rows of no sequence are not read.
-    const bool may_read_nothing =
-        options.get() && options.get()->size >= sizeof(annulus_call_options) && options.get()->sequence_count > 0;
-    EXPECT(!good || has_memory || may_read_nothing, "a tensor without memory was accepted");
-    if (!good || is_spoilt)
+    if (!good)
+        return;
+    // Rows of no sequence are not read. Only options that were accepted are as long as their type.
+    const bool may_read_nothing = options.get() && options.get()->sequence_count > 0;
+    EXPECT(has_memory || may_read_nothing, "a tensor without memory was accepted");
+    if (is_spoilt)
         return;
     EXPECT(!asks || has_announced, "the call succeeds, and its workspace was not told: %s", annulus_last_error());
     const Reference reference(context);
@@ -349,7 +350,7 @@ void call_merge(Input &input, Handles &handles) {
     if (!has_memory(out) || !has_memory(lse) || !std::ranges::all_of(outs, is_part) ||
         !std::ranges::all_of(lses, is_part))
         return; // merging takes no memory that could be refused
-    // The result may lie where the first part does, of which only gaps are then left.
+    // A result may lie where a part does, of which only gaps are then left.
     const bool in_place = !is_spoilt && input.once_in(4);
     if (in_place)
         out.alias(outs[0]);
@@ -365,11 +366,10 @@ void call_merge(Input &input, Handles &handles) {
     }
     const bool good = succeeded(annulus_merge(handles.context(), count, input.is_wild() ? nullptr : out_views.data(),
                                               lse_views.data(), out.get(), lse.get()));
-    for (int i = 0; i < held; ++i) {
-        if (!(good && in_place && i == 0))
-            outs[i].expect_untouched();
-        lses[i].expect_untouched();
-    }
+    for (const std::deque<Tensor> *const inputs : {&outs, &lses})
+        for (const Tensor &part : *inputs)
+            if (!(good && (part.holds(out) || part.holds(lse))))
+                part.expect_untouched();
     for (const Tensor *const written : {in_place ? &outs[0] : &out, &lse})
         good ? written->expect_gaps_untouched() : written->expect_untouched();
     if (!good || is_spoilt)

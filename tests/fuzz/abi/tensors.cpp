@@ -125,10 +125,8 @@ Tensor::Tensor(Input &input, Numbers &numbers, annulus_dtype dtype, std::int64_t
 Tensor::Tensor(const Tensor &other)
     : view_(other.view_), is_null_(other.is_null_), memory_(other.memory_), before_(other.before_),
       available_(other.available_) {
-    const auto *const data = static_cast<const std::byte *>(view_.data);
-    const std::byte *const begin = other.memory_.data();
-    if (data && data >= begin && data <= begin + memory_.size())
-        view_.data = memory_.data() + (data - begin);
+    if (view_.data && other.holds(other))
+        view_.data = memory_.data() + (static_cast<const std::byte *>(view_.data) - other.memory_.data());
 }
 
 void Tensor::allocate(std::size_t before) {
@@ -184,6 +182,11 @@ bool Tensor::has_memory() const {
     return bytes >= 0 && bytes <= available_;
 }
 
+bool Tensor::holds(const Tensor &other) const {
+    const auto *const data = static_cast<const std::byte *>(other.view_.data);
+    return data >= memory_.data() && data <= memory_.data() + memory_.size();
+}
+
 void Tensor::expect_untouched() const {
     EXPECT(memory_ == before_, "a tensor was written");
 }
@@ -191,12 +194,11 @@ void Tensor::expect_untouched() const {
 void Tensor::expect_gaps_untouched() const {
     if (is_null_)
         return;
-    const auto *const data = static_cast<const std::byte *>(view_.data);
-    const std::byte *const begin = memory_.data();
-    if (data < begin || data > begin + memory_.size()) // it lies elsewhere
+    if (!holds(*this)) // it lies elsewhere
         return expect_untouched();
     std::vector<std::byte> after = memory_;
-    const auto bytes = static_cast<std::size_t>(element_bytes(view_)), first = static_cast<std::size_t>(data - begin);
+    const auto bytes = static_cast<std::size_t>(element_bytes(view_));
+    const auto first = static_cast<std::size_t>(static_cast<const std::byte *>(view_.data) - memory_.data());
     for_each([&](std::size_t at) { std::copy_n(before_.data() + first + at, bytes, after.data() + first + at); });
     EXPECT(after == before_, "bytes between the elements of a tensor were written");
 }

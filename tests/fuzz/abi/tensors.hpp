@@ -46,6 +46,8 @@ class Tensor {
     void make_null() { is_null_ = true; }
     // Whether its bytes are all there, as a caller says by handing a tensor over.
     bool has_memory() const;
+    // Whether another's first element lies in the memory that is this one's own.
+    bool holds(const Tensor &other) const;
 
     // What it holds now is what is not to change, and comes back by restore().
     void keep() { before_ = memory_; }
