@@ -215,6 +215,60 @@ std::vector<NamedProblem> whole_blocks() {
 
 INSTANTIATE_TEST_SUITE_P(WholeBlocks, Table, testing::ValuesIn(with_dtypes(whole_blocks(), ranks_dtypes())), name_of);
 
+// Shards and ranges that cut no segment along a curve, which is all that some engines take. A branch along the line
+// reaches over them, or none does, and no rank needs another one's rows.
+class WholeSegments : public testing::TestWithParam<NamedProblem> {};
+
+TEST_P(WholeSegments, AlongACurveAgreeWithOne) {
+    const Problem &problem = GetParam().problem;
+    const std::int64_t segment = problem.branches.back().segment, count = problem.length / segment;
+    const auto of_segments = [&](std::vector<std::int64_t> lengths) {
+        for (std::int64_t &length : lengths)
+            length *= segment;
+        lengths.back() += problem.length % segment;
+        return lengths;
+    };
+    const Expected expected(problem, 4);
+    for (const RanksWay &way : ranks_ways())
+        for (const int ranks : way.rank_counts) {
+            expected.expect_of(way, of_segments(even_lengths(count, ranks)));
+            expected.expect_of(way, of_segments(random_lengths(count, ranks, 2)));
+            Ranges ranges = zigzag(count, ranks);
+            ranges.lengths = of_segments(ranges.lengths);
+            expected.expect_of(way, ranks, ranges);
+        }
+}
+
+std::vector<NamedProblem> curves_of_whole_segments() {
+    constexpr auto hilbert = ANNULUS_ORDER_HILBERT;
+    const std::vector<NamedProblem> problems = {
+        {"one_curve", {.heads = 4, .dim = 72, .branches = {{.segment = 144, .dilation = 2, .order = hilbert}}}},
+        {"curve_and_line",
+         {.batch = 2,
+          .heads = 4,
+          .dim = 64,
+          .branches = {{.dilation = 4}, {.segment = 144, .dilation = 2, .order = hilbert}}}},
+        {"curves_and_lines",
+         {.heads = 4,
+          .kv_heads = 2,
+          .dim = 128,
+          .branches = {{.segment = 50},
+                       {.dilation = 8},
+                       {.segment = 72, .dilation = 3, .order = hilbert},
+                       {.segment = 144, .dilation = 2, .query = ANNULUS_QUERY_RESIDUE, .order = hilbert}}}},
+    };
+    std::vector<NamedProblem> all;
+    for (const auto &[name, problem] : problems)
+        for (const bool causal : {false, true}) {
+            all.push_back({name + (causal ? "_causal" : ""), problem});
+            all.back().problem.length = 7 * 144 + 100; // 100: a short segment, of 10 x 10 cells
+            all.back().problem.causal = causal;
+        }
+    return with_dtypes(all, ranks_dtypes());
+}
+
+INSTANTIATE_TEST_SUITE_P(Curves, WholeSegments, testing::ValuesIn(curves_of_whole_segments()), name_of);
+
 // Each rank writes its own rows its own way: what is added is found by adding to zeros, in the widest dtype.
 TEST(Ranks, WriteGradientsEachItsOwnWay) {
     const std::vector<RanksWay> ways = ranks_ways();

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/device/cuda_error.hpp"
 #include "cuda/fused/call.hpp"
+#include "cuda/fused/curve_order.hpp"
 #include "cuda/fused/lse_delta.hpp"
 #include "cuda/fused/partial_rows.hpp"
 #include "cuda/fused/plan/backward_plan.hpp"
+#include "cuda/results/cuda_call.hpp"
 #ifdef ANNULUS_HAVE_MMA
 #include "cuda/fused/mma/architecture.hpp"
 #endif
@@ -122,6 +124,8 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
         params.scale = static_cast<float>(plan_.scale());
         params.scale_log2 = scale_log2(plan_);
         params.statistic_rows = static_cast<int>(problem.queries.length);
+        if (planned.is_packed)
+            params.first_range_row = params.sequence.range_start;
         return params;
     }
 
@@ -130,8 +134,6 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
         Params params = common_params(planned);
         params.row_stride = FastDivmod(1);
         params.partial_rows = static_cast<int>(problem.queries.length);
-        if (planned.curve)
-            params.row_offset = static_cast<int>(planned.window.start - problem.queries.start);
         return params;
     }
 
@@ -140,10 +142,8 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
         Params params = common_params(planned);
         params.row_stride = FastDivmod(static_cast<int>(problem.key_stride));
         params.partial_rows = static_cast<int>(problem.key_rows());
-        if (planned.curve) {
-            params.row_offset = static_cast<int>(planned.window.start - problem.keys.start);
-            params.statistic_rows = static_cast<int>(planned.window.length);
-        }
+        if (planned.is_packed)
+            params.statistic_rows = params.sequence.range_count;
         return params;
     }
 
@@ -175,18 +175,18 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
             const bool of_queries = side == Side::queries;
             const BackwardShapes shapes = architecture_.backward_shapes(problem.dtype, problem.head_dim);
             const int block_rows = (of_queries ? shapes.of_queries : shapes.of_keys).range_block_rows;
-            const CurveMemory &curve = memory.curve_of(side);
             const PartialGradients partial = partial_of(side, call, memory);
             std::vector<BoundGrid> &grids = grids_of(side);
             for (std::size_t i = 0; i < grids.size(); ++i) {
                 auto &[params, ranges] = grids[i];
                 const PlannedGrid &planned = backward_.of(side).grids[i];
-                ranges.bind(matrices_of(planned, ranges_of(side, call), curve, problem), problem, block_rows, params);
+                ranges.bind(matrices_of(planned, ranges_of(side, call), memory.curves, problem), problem, block_rows,
+                            params);
                 store_sequences(planned, of_grids, params, call.stream);
-                const bool is_packed = planned.curve && !of_queries;
-                params.lse_log2 = is_packed ? curve.lse_log2 : memory.lse_log2;
-                params.delta = is_packed ? curve.delta : memory.delta;
-                params.row_order = planned.curve ? curve.order : nullptr;
+                params.order = memory.curves.order_of(planned);
+                const bool packs_statistics = planned.is_packed && !of_queries;
+                params.lse_log2 = packs_statistics ? memory.curves.lse_log2 : memory.lse_log2;
+                params.delta = packs_statistics ? memory.curves.delta : memory.delta;
                 params.row_scores = tensor_rows(of_queries ? call.q : call.k);
                 params.row_values = tensor_rows(of_queries ? call.d_out : call.v);
                 params.d_scores = tensor_rows(of_queries ? call.d_q : call.d_k);
@@ -200,16 +200,23 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
 
     // ---- Steps.
 
+    const PlannedGrid &grid_of(const BackwardStep &step) const {
+        return backward_.of(step.side).grids[step.launch.grid];
+    }
+    Kernel<Params> &kernel_of(const BackwardStep &step) {
+        return (grid_of(step).curve ? curve_kernels_ : linear_kernels_)[static_cast<std::size_t>(step.what)];
+    }
+
     // When the first call runs: then the device is the current one.
     void find_kernels() {
         for (const BackwardStep &step : backward_.steps)
-            if (Kernel<Params> &kernel = kernels_[static_cast<std::size_t>(step.what)];
-                step.action == BackwardAction::find_gradients && !kernel.function)
-                kernel = architecture_.find_backward_kernel(plan_.problem().dtype, plan_.problem().head_dim, step.what);
+            if (step.action == BackwardAction::find_gradients && !kernel_of(step).function)
+                kernel_of(step) = architecture_.find_backward_kernel(plan_.problem().dtype, plan_.problem().head_dim,
+                                                                     step.what, grid_of(step).curve != nullptr);
     }
 
     void find_gradients(const BackwardStep &step, const BackwardMemory &memory, unsigned *counter,
-                        cudaStream_t stream) const {
+                        cudaStream_t stream) {
         const Launch &launch = step.launch;
         Params params = grids_of(step.side)[launch.grid].params;
         const bool multiplies_ds = step.what == Gradients::d_q_of_stored_d_s;
@@ -221,7 +228,7 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
         params.first_partial_row = launch.first_partial_row;
         params.skips_empty = launch.destination == Destination::add_to_partial;
         params.next_tile = counter;
-        kernels_[static_cast<std::size_t>(step.what)].launch(params, device_.multiprocessors(), stream);
+        kernel_of(step).launch(params, device_.multiprocessors(), stream);
     }
 
     void use_stored_ds(const GridPart &part, const BackwardMemory &memory, Params &params, bool multiplies_ds) const {
@@ -262,8 +269,19 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
                     call.clear_partial(target, problem.batch * problem.kv_heads * problem.key_rows());
             return;
         }
-        case BackwardAction::order_rows:
-            return order(step, call, memory);
+        case BackwardAction::find_order: {
+            const PlannedGrid &planned = grid_of(step);
+            return find_curve_order(*planned.curve, memory.curves.residues, memory.curves.order_of(planned),
+                                    call.stream);
+        }
+        case BackwardAction::pack_ranges: {
+            const TileGrid &grid = grids_of(step.side)[step.launch.grid].params;
+            pack_ranges(grid, ranges_of(step.side, call), memory.curves, problem, call.stream);
+            if (!of_queries)
+                pack_lse_delta(grid, {problem.batch * problem.heads, problem.queries.length, problem.queries.start},
+                               memory.lse_log2, memory.delta, memory.curves.lse_log2, memory.curves.delta, call.stream);
+            return;
+        }
         case BackwardAction::write_gradients:
             return write_gradients(problem.dtype, outputs(call, memory), call.stream);
         case BackwardAction::recompute_gradients:
@@ -286,17 +304,6 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
         if (!call.problem().gradients.only_v)
             clear_rows(keys, call.d_k);
         clear_rows(keys, call.d_v);
-    }
-
-    void order(const BackwardStep &step, const CudaCall &call, const BackwardMemory &memory) const {
-        const Problem &problem = call.problem();
-        const PlannedGrid &planned = backward_.of(step.side).grids[step.launch.grid];
-        const CurveMemory &curve = memory.curve_of(step.side);
-        order_rows(call, planned, ranges_of(step.side, call), curve);
-        if (step.side == Side::keys)
-            pack_lse_delta({curve.order, planned.window.start - problem.queries.start, planned.window.length,
-                            problem.batch * problem.heads, problem.queries.length},
-                           memory.lse_log2, memory.delta, curve.lse_log2, curve.delta, call.stream);
     }
 
     // Without the partial results of the other side.
@@ -325,7 +332,7 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
     const BackwardPlan backward_;
     const std::size_t bytes_;
     std::vector<BoundGrid> queries_, keys_;
-    std::array<Kernel<Params>, gradients_count> kernels_; // by Gradients
+    std::array<Kernel<Params>, gradients_count> linear_kernels_, curve_kernels_; // by Gradients
 };
 
 const char *refusal_of(const Plan &plan, const BackwardGrids &grids) {

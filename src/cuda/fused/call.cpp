@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <numbers>
+#include <utility>
 
 namespace annulus {
 
@@ -26,25 +27,21 @@ float scale_log2(const Plan &plan) {
 
 RangeMatrices matrices_of(const PlannedGrid &planned, const RangeMatrices &matrices, const CurveMemory &memory,
                           const Problem &problem) {
-    if (!planned.curve)
+    if (!planned.is_packed)
         return matrices;
-    const auto ordered = [&](const RangeMatrix &matrix, void *data) {
-        const std::int64_t row = std::int64_t{matrix.heads} * problem.head_dim, length = planned.window.length;
-        return RangeMatrix{{data, length * row, row, problem.head_dim, planned.window.start}, length, matrix.heads};
+    const SequenceGrid &sequence = planned.tiles.sequence;
+    const auto packed = [&](const RangeMatrix &matrix, void *data) {
+        const std::int64_t row = std::int64_t{matrix.heads} * problem.head_dim, count = sequence.range_count;
+        return RangeMatrix{{data, count * row, row, problem.head_dim, sequence.range_start}, count, matrix.heads};
     };
-    return {ordered(matrices.scores, memory.scores), ordered(matrices.values, memory.values)};
+    return {packed(matrices.scores, memory.scores), packed(matrices.values, memory.values)};
 }
 
-void order_rows(const CudaCall &call, const PlannedGrid &planned, const RangeMatrices &matrices,
-                const CurveMemory &memory) {
-    const Problem &problem = call.problem();
-    find_curve_order(*planned.curve, planned.window, memory.residues, memory.order, call.stream);
-    const auto pack = [&](const RangeMatrix &matrix, void *target) {
-        pack_in_order(matrix.rows, planned.window, memory.order, problem.batch, matrix.heads, problem.head_dim, target,
-                      call.stream);
-    };
-    pack(matrices.scores, memory.scores);
-    pack(matrices.values, memory.values);
+void pack_ranges(const TileGrid &grid, const RangeMatrices &matrices, const CurveMemory &memory, const Problem &problem,
+                 cudaStream_t stream) {
+    for (const auto &[matrix, target] :
+         {std::pair(&matrices.scores, memory.scores), std::pair(&matrices.values, memory.values)})
+        pack_in_order(grid, matrix->rows, problem.batch, matrix->heads, problem.head_dim, target, stream);
 }
 
 } // namespace annulus

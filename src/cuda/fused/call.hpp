@@ -7,7 +7,6 @@
 #include "cuda/fused/plan/curve_memory.hpp"
 #include "cuda/fused/plan/grids.hpp"
 #include "cuda/fused/schedule/matrices.hpp"
-#include "cuda/results/cuda_call.hpp"
 #include "engine/engine.hpp"
 
 #include <cstdint>
@@ -39,11 +38,11 @@ const char *alignment_refusal(std::initializer_list<const annulus_tensor *> tens
 // scale log2(e), as the kernels have it.
 float scale_log2(const Plan &plan);
 
-// Those of a grid: these, or along a curve their copies in its order.
+// Those of a grid's ranges: these or, where it is packed, their copies.
 RangeMatrices matrices_of(const PlannedGrid &planned, const RangeMatrices &matrices, const CurveMemory &memory,
                           const Problem &problem);
-// Finds the order of a grid along a curve, and copies the rows of its ranges in that order.
-void order_rows(const CudaCall &call, const PlannedGrid &planned, const RangeMatrices &matrices,
-                const CurveMemory &memory);
+// Copies them in the order of `grid`, the packed one as it is launched.
+void pack_ranges(const TileGrid &grid, const RangeMatrices &matrices, const CurveMemory &memory, const Problem &problem,
+                 cudaStream_t stream);
 
 } // namespace annulus

@@ -2,18 +2,37 @@
 #include "cuda/fused/curve_order.hpp"
 
 #include "cuda/device/kernel_common.cuh"
+#include "cuda/fused/plan/grids.hpp"
 
 namespace annulus {
 
 namespace {
 
-__global__ void residue_kernel(const BranchPlan branch, const Window window, int *residues) {
-    const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-    if (i >= window.length)
+// One of the segments that differ: whole ones are alike.
+struct OrderedSegment {
+    Segment segment;
+    std::int64_t first; // of its numbers
+};
+__host__ __device__ OrderedSegment ordered_segment(const BranchPlan &branch, bool is_whole) {
+    return {branch.segment(is_whole ? 0 : branch.segment_count() - 1), is_whole ? 0 : branch.segment_length()};
+}
+
+__global__ void __launch_bounds__(block_threads)
+    place_kernel(const BranchPlan branch, std::int64_t length, int *order) {
+    const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * block_threads + threadIdx.x;
+    if (i >= length)
         return;
-    const std::int64_t position = window.start + i;
-    const Segment segment = branch.segment(branch.segment_of(position));
-    residues[i] = static_cast<int>(segment.place(position) % branch.dilation());
+    const OrderedSegment own = ordered_segment(branch, i < branch.segment_length());
+    order[i] = static_cast<int>(own.segment.position(i - own.first) - own.segment.range.start);
+}
+
+__global__ void __launch_bounds__(block_threads)
+    residue_kernel(const BranchPlan branch, std::int64_t length, int *residues) {
+    const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * block_threads + threadIdx.x;
+    if (i >= length)
+        return;
+    const OrderedSegment own = ordered_segment(branch, i < branch.segment_length());
+    residues[i] = static_cast<int>(own.segment.place(own.segment.range.start + i - own.first) % branch.dilation());
 }
 
 constexpr int order_threads = 1024;
@@ -25,50 +44,53 @@ __host__ __device__ std::int64_t residues_with_members(const BranchPlan &branch)
 
 // A block for each residue and segment: the positions of the class one after the other.
 __global__ void __launch_bounds__(order_threads)
-    order_kernel(const BranchPlan branch, const Window window, const int *residues, int *order) {
+    order_kernel(const BranchPlan branch, const int *residues, int *order) {
     __shared__ int counts[order_threads / 32];
-    const auto residues_of_segment = static_cast<unsigned>(residues_with_members(branch));
-    const int residue = static_cast<int>(blockIdx.x % residues_of_segment);
-    const std::int64_t index = blockIdx.x / residues_of_segment;
-    const Window range = branch.segment(branch.segment_of(window.start) + index).range;
-    const std::int64_t first = range.start - window.start;
+    const int residue = static_cast<int>(blockIdx.x);
+    const OrderedSegment own = ordered_segment(branch, blockIdx.y == 0);
     std::int64_t members = 0;
-    for (std::int64_t from = 0; from < range.length; from += order_threads) {
+    for (std::int64_t from = 0; from < own.segment.range.length; from += order_threads) {
         const std::int64_t i = from + threadIdx.x;
-        const bool is_member = i < range.length && residues[first + i] == residue;
+        const bool is_member = i < own.segment.range.length && residues[own.first + i] == residue;
         const BlockRank rank = rank_in_block(is_member, counts);
         if (is_member)
-            order[first + residue + (members + rank.before) * branch.dilation()] = static_cast<int>(first + i);
+            order[own.first + residue + (members + rank.before) * branch.dilation()] = static_cast<int>(i);
         members += rank.all;
     }
 }
 
-__global__ void pack_order_kernel(const DeviceRows rows, std::int64_t first, std::int64_t length, const int *order,
-                                  std::int64_t all, int heads, int parts, uint4 *target) {
-    const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+__global__ void __launch_bounds__(block_threads)
+    pack_order_kernel(const __grid_constant__ TileGrid grid, const DeviceRows rows, std::int64_t all, int heads,
+                      int parts, uint4 *target) {
+    const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * block_threads + threadIdx.x;
     if (i >= all)
         return;
+    const SequenceGrid &sequence = grid.sequence;
     const int part = static_cast<int>(i % parts);
     const std::int64_t row = i / parts / heads, head = i / parts % heads;
-    const std::int64_t offset = row / length * rows.batch + head * rows.head + (first + order[row % length]) * rows.row;
+    const int position = grid.position_of(sequence.range_start + static_cast<int>(row % sequence.range_count));
+    const std::int64_t offset =
+        row / sequence.range_count * rows.batch + head * rows.head + (position - rows.start) * rows.row;
     target[i] = reinterpret_cast<const uint4 *>(static_cast<const __half *>(rows.data) + offset)[part];
 }
 
 } // namespace
 
-void find_curve_order(const BranchPlan &branch, const Window &window, int *residues, int *order, cudaStream_t stream) {
-    const std::int64_t segments = branch.segment_of(window.end() - 1) - branch.segment_of(window.start) + 1;
-    launch("find_residues", residue_kernel, grid_for(window.length, block_threads), stream, branch, window, residues);
-    launch_with("find_order", order_kernel, static_cast<unsigned>(segments * residues_with_members(branch)),
-                order_threads, stream, branch, window, residues, order);
+void pack_in_order(const TileGrid &grid, const DeviceRows &rows, std::int64_t batches, std::int32_t heads,
+                   std::int32_t head_dim, void *target, cudaStream_t stream) {
+    const int parts = head_dim / 8;
+    const std::int64_t all = batches * grid.sequence.range_count * heads * parts;
+    launch("pack_in_order", pack_order_kernel, grid_for(all, block_threads), stream, grid, rows, all, heads, parts,
+           static_cast<uint4 *>(target));
 }
 
-void pack_in_order(const DeviceRows &rows, const Window &window, const int *order, std::int64_t batches,
-                   std::int32_t heads, std::int32_t head_dim, void *target, cudaStream_t stream) {
-    const int parts = head_dim / 8;
-    const std::int64_t all = batches * window.length * heads * parts;
-    launch("pack_in_order", pack_order_kernel, grid_for(all, block_threads), stream, rows, window.start - rows.start,
-           window.length, order, all, heads, parts, static_cast<uint4 *>(target));
+void find_curve_order(const BranchPlan &branch, int *residues, int *order, cudaStream_t stream) {
+    const std::int64_t length = curve_order_length(branch);
+    if (!branch.causal())
+        return launch("find_places", place_kernel, grid_for(length, block_threads), stream, branch, length, order);
+    launch("find_residues", residue_kernel, grid_for(length, block_threads), stream, branch, length, residues);
+    const dim3 classes(static_cast<unsigned>(residues_with_members(branch)), length > branch.segment_length() ? 2 : 1);
+    launch_with("find_order", order_kernel, classes, order_threads, stream, branch, residues, order);
 }
 
 } // namespace annulus

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/device/cuda_error.hpp"
 #include "cuda/fused/call.hpp"
+#include "cuda/fused/curve_order.hpp"
 #include "cuda/fused/plan/forward_plan.hpp"
+#include "cuda/results/cuda_call.hpp"
 #ifdef ANNULUS_HAVE_MMA
 #include "cuda/fused/mma/architecture.hpp"
 #endif
@@ -23,7 +25,7 @@ template <class Architecture> class FusedForward final : public PreparedCall {
     FusedForward(const Plan &plan, CallPart part, CudaDevice &device, const Architecture &architecture,
                  ForwardPlan forward)
         : architecture_(architecture), plan_(plan), part_(part), device_(device), forward_(std::move(forward)),
-          bytes_(forward_bytes(plan_, forward_)), ranges_(forward_.grids.size()) {
+          bytes_(forward_bytes(plan_, forward_)), ranges_(forward_.grids.size()), kernels_(forward_.grids.size()) {
         for (const PlannedGrid &planned : forward_.grids)
             params_.push_back(params_of(planned));
     }
@@ -49,8 +51,10 @@ template <class Architecture> class FusedForward final : public PreparedCall {
               "cudaMemsetAsync");
         bind(call, memory);
         store_array(forward_.rows.data(), forward_.rows.size(), memory.sequences.rows, call.stream);
-        if (!kernel_.function) // now the device is the current one
-            kernel_ = architecture_.find_forward_kernel(problem.dtype, problem.head_dim);
+        for (std::size_t i = 0; i < kernels_.size(); ++i)
+            if (!kernels_[i].function) // now the device is the current one
+                kernels_[i] = architecture_.find_forward_kernel(problem.dtype, problem.head_dim,
+                                                                forward_.grids[i].curve != nullptr);
         unsigned *next_counter = memory.counters;
         for (const ForwardStep &step : forward_.steps) {
             if (step.action == ForwardAction::attend)
@@ -74,8 +78,8 @@ template <class Architecture> class FusedForward final : public PreparedCall {
         const Problem &problem = plan_.problem();
         Params params{};
         static_cast<TileGrid &>(params) = planned.tiles;
-        if (planned.curve) // rows of Q and of partial results are those of the call's window
-            params.query_offset = static_cast<int>(planned.window.start - problem.queries.start);
+        if (planned.is_packed)
+            params.first_range_row = params.sequence.range_start;
         params.heads_of_kv_head = problem.heads / problem.kv_heads;
         params.head_dim = problem.head_dim;
         params.scale_log2 = scale_log2(plan_);
@@ -99,9 +103,9 @@ template <class Architecture> class FusedForward final : public PreparedCall {
         for (std::size_t i = 0; i < params_.size(); ++i) {
             Params &params = params_[i];
             const PlannedGrid &planned = forward_.grids[i];
-            ranges_[i].bind(matrices_of(planned, keys(call), memory.curve, problem), problem, block_rows, params);
+            ranges_[i].bind(matrices_of(planned, keys(call), memory.curves, problem), problem, block_rows, params);
             store_sequences(planned, of_grids, params, call.stream);
-            params.query_order = planned.curve ? memory.curve.order : nullptr;
+            params.order = memory.curves.order_of(planned);
             params.q = tensor_rows(call.q);
             params.out = tensor_rows(call.out);
             params.lse = tensor_rows(call.lse);
@@ -120,7 +124,7 @@ template <class Architecture> class FusedForward final : public PreparedCall {
         params.skips_empty = !params.zero_keys && (launch.destination == Destination::add_to_partial ||
                                                    launch.destination == Destination::finish_partial);
         params.next_tile = counter;
-        kernel_.launch(params, device_.multiprocessors(), stream);
+        kernels_[launch.grid].launch(params, device_.multiprocessors(), stream);
     }
 
     void take(const ForwardStep &step, const CudaCall &call, const ForwardMemory &memory) const {
@@ -137,8 +141,13 @@ template <class Architecture> class FusedForward final : public PreparedCall {
             return call.clear_partial(o, rows);
         case ForwardAction::mark_finished:
             return fill_state(state, rows, finished_state(), call.stream);
-        case ForwardAction::order_rows:
-            return order_rows(call, forward_.grids[step.launch.grid], keys(call), memory.curve);
+        case ForwardAction::find_order: {
+            const PlannedGrid &planned = forward_.grids[step.launch.grid];
+            return find_curve_order(*planned.curve, memory.curves.residues, memory.curves.order_of(planned),
+                                    call.stream);
+        }
+        case ForwardAction::pack_ranges:
+            return pack_ranges(params_[step.launch.grid], keys(call), memory.curves, problem, call.stream);
         case ForwardAction::write_outputs:
             return write_outputs(problem.dtype, outputs(call, state, o, memory), call.stream);
         case ForwardAction::recompute_outputs_of_partial:
@@ -166,7 +175,7 @@ template <class Architecture> class FusedForward final : public PreparedCall {
     const std::size_t bytes_;
     std::vector<Params> params_; // of each grid
     std::vector<typename Architecture::Ranges> ranges_;
-    Kernel<Params> kernel_;
+    std::vector<Kernel<Params>> kernels_; // of the grids
 };
 
 } // namespace

@@ -79,12 +79,14 @@ template <class T> __global__ void __launch_bounds__(block_threads) lse_delta_ke
 }
 
 __global__ void __launch_bounds__(block_threads)
-    pack_lse_delta_kernel(const LseDeltaOrder order, const float *lse_log2, const float *delta, float *packed_lse_log2,
-                          float *packed_delta) {
+    pack_lse_delta_kernel(const __grid_constant__ TileGrid grid, const LseDeltaOrder order, const float *lse_log2,
+                          const float *delta, float *packed_lse_log2, float *packed_delta) {
     const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * block_threads + threadIdx.x;
-    if (i >= order.rows * order.window)
+    const int count = grid.sequence.range_count;
+    if (i >= order.rows * count)
         return;
-    const std::int64_t source = i / order.window * order.queries + order.first + order.order[i % order.window];
+    const int position = grid.position_of(grid.sequence.range_start + static_cast<int>(i % count));
+    const std::int64_t source = i / count * order.queries + position - order.start;
     packed_lse_log2[i] = lse_log2[source];
     packed_delta[i] = delta[source];
 }
@@ -100,10 +102,10 @@ void find_lse_delta(annulus_dtype dtype, const LseDeltaArguments &a, cudaStream_
         launch("find_lse_delta", lse_delta_kernel<__half>, grid, stream, a);
 }
 
-void pack_lse_delta(const LseDeltaOrder &order, const float *lse_log2, const float *delta, float *packed_lse_log2,
-                    float *packed_delta, cudaStream_t stream) {
-    launch("pack_lse_delta", pack_lse_delta_kernel, grid_for(order.rows * order.window, block_threads), stream, order,
-           lse_log2, delta, packed_lse_log2, packed_delta);
+void pack_lse_delta(const TileGrid &grid, const LseDeltaOrder &order, const float *lse_log2, const float *delta,
+                    float *packed_lse_log2, float *packed_delta, cudaStream_t stream) {
+    launch("pack_lse_delta", pack_lse_delta_kernel, grid_for(order.rows * grid.sequence.range_count, block_threads),
+           stream, grid, order, lse_log2, delta, packed_lse_log2, packed_delta);
 }
 
 } // namespace annulus

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cuda/device/device_rows.hpp"
+#include "cuda/fused/schedule/tile_grid.hpp"
 
 #include <annulus/tensor.h>
 #include <cuda_runtime_api.h>
@@ -24,13 +25,12 @@ struct LseDeltaArguments {
 };
 void find_lse_delta(annulus_dtype dtype, const LseDeltaArguments &arguments, cudaStream_t stream);
 
-// Copies both to target [B, H, window] in an order: number i of the window is that of query first + order[i].
+// Copies both to target [B, H, rows of the ranges] in a grid's order. `rows` is B H, of so many queries each, the first
+// at position `start`.
 struct LseDeltaOrder {
-    const int *order;
-    std::int64_t first, window;
-    std::int64_t rows, queries; // B H; of each of them
+    std::int64_t rows, queries, start;
 };
-void pack_lse_delta(const LseDeltaOrder &order, const float *lse_log2, const float *delta, float *packed_lse_log2,
-                    float *packed_delta, cudaStream_t stream);
+void pack_lse_delta(const TileGrid &grid, const LseDeltaOrder &order, const float *lse_log2, const float *delta,
+                    float *packed_lse_log2, float *packed_delta, cudaStream_t stream);
 
 } // namespace annulus

@@ -216,6 +216,30 @@ TEST(Auto, AnnouncesWorkspaceForAllTensors) {
     }
 }
 
+// Along the Hilbert curve a lone branch takes the order of a segment and of a shorter last one, but no copies of rows.
+TEST(Workspace, AlongACurveIsAnOrderMore) {
+    for (const bool causal : {false, true})
+        for (const annulus_pass pass : passes) {
+            SCOPED_TRACE(testing::Message() << "causal " << causal << " pass " << pass);
+            const auto workspace_size = [&](annulus_order order) {
+                const Problem problem = {.length = 100'000,
+                                         .heads = 8,
+                                         .dim = 64,
+                                         .branches = {{.segment = 8192, .dilation = 4, .order = order}},
+                                         .causal = causal,
+                                         .dtype = ANNULUS_BFLOAT16};
+                const annulus_problem sizes = sizes_of(problem);
+                std::uint64_t bytes = 0;
+                check(annulus_workspace_size(context_for(problem, ANNULUS_ENGINE_FUSED).get(), &sizes, pass, &bytes));
+                return bytes;
+            };
+            const std::uint64_t along_line = workspace_size(ANNULUS_ORDER_LINEAR);
+            const std::uint64_t along_curve = workspace_size(ANNULUS_ORDER_HILBERT);
+            EXPECT_GT(along_curve, along_line);
+            EXPECT_LE(along_curve, along_line + 128 * 1024);
+        }
+}
+
 // Too small for sums in float32: of O where there are two passes, of dK and dV where heads share keys.
 TEST(Auto, IsGemmWhereTheLimitIsTooSmall) {
     constexpr std::uint64_t limit = std::uint64_t{64} << 20;

@@ -33,6 +33,24 @@ TEST_P(Sizes, AgreeWithReference) {
         }
 }
 
+// Half a segment's rows are a class: more than a row block, and what the last segment leaves.
+TEST_P(Sizes, AgreeWithReferenceAlongACurve) {
+    const auto [length, dim] = GetParam();
+    for (const annulus_dtype dtype : subject_dtypes())
+        for (const bool causal : {false, true}) {
+            const Problem problem = {.length = length,
+                                     .heads = 4,
+                                     .kv_heads = 2,
+                                     .dim = dim,
+                                     .branches = {{.segment = 150, .dilation = 2, .order = ANNULUS_ORDER_HILBERT}},
+                                     .causal = causal,
+                                     .dtype = dtype};
+            SCOPED_TRACE(testing::Message() << problem);
+            const Inputs inputs = random_inputs(problem, 2);
+            expect_agreement(problem, inputs, run(problem, inputs, subject()), run_exact(problem, inputs));
+        }
+}
+
 std::string name_of_sizes(const testing::TestParamInfo<Sizes::ParamType> &info) {
     const auto [length, dim] = info.param;
     return "length_" + std::to_string(length) + "_dim_" + std::to_string(dim);

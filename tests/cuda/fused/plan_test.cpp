@@ -39,16 +39,28 @@ class LaunchChecker {
     void set_partial() { all_are_set_ = true; }
     bool are_set() const { return all_are_set_; }
 
-    void order_rows(std::size_t grid) {
+    void find_order(const BranchPlan *curve) {
+        EXPECT_TRUE(curve);
+        ordered_.insert(curve);
+    }
+    void pack(std::size_t grid) {
         ASSERT_LT(grid, grids_.size());
-        EXPECT_TRUE(grids_[grid].curve);
-        ordered_ = grid;
+        EXPECT_TRUE(grids_[grid].is_packed && ordered_.count(grids_[grid].curve) > 0);
+        packed_ = grid;
+    }
+    // The other side has its rows there.
+    void unpack() { packed_.reset(); }
+    // Others have used the workspace.
+    void forget_rows() {
+        ordered_.clear();
+        unpack();
     }
 
     // One of the kernels that compute the launch's results between them.
     void launch(const Launch &launch, int kernel, bool is_first_kernel) {
         ASSERT_LT(launch.grid, grids_.size());
-        EXPECT_TRUE(!grids_[launch.grid].curve || ordered_ == launch.grid);
+        EXPECT_TRUE(!grids_[launch.grid].curve || ordered_.count(grids_[launch.grid].curve) > 0);
+        EXPECT_TRUE(!grids_[launch.grid].is_packed || packed_ == launch.grid);
         switch (launch.destination) {
         case Destination::outputs:
             EXPECT_FALSE(has_partial_ || split_);
@@ -143,7 +155,8 @@ class LaunchChecker {
     const int head_step_;
     bool all_are_set_ = false;
     std::set<Rows> set_;
-    std::optional<std::size_t> ordered_;
+    std::set<const BranchPlan *> ordered_; // whose order is found
+    std::optional<std::size_t> packed_;    // the grid whose rows lie in its order
     std::optional<Launch> before_;
     std::map<std::tuple<std::size_t, int, int, int>, double> times_; // by grid, kernel, batch entry and head
 };
@@ -177,8 +190,11 @@ void expect_sound(const Plan &plan, CallPart part, const ForwardPlan &forward) {
         case ForwardAction::mark_finished:
             EXPECT_EQ(part, CallPart::own_keys);
             break;
-        case ForwardAction::order_rows:
-            launches.order_rows(step.launch.grid);
+        case ForwardAction::find_order:
+            launches.find_order(forward.grids.at(step.launch.grid).curve);
+            break;
+        case ForwardAction::pack_ranges:
+            launches.pack(step.launch.grid);
             break;
         case ForwardAction::attend:
             launches.launch(step.launch, 0, true);
@@ -242,7 +258,11 @@ void expect_sound(const Plan &plan, CallPart part, const BackwardPlan &backward)
     const std::span<const Gradients> kernels = only_v ? alone : gradients_of_keys(problem.head_dim);
     bool writes = false;
     std::size_t lse_deltas = 0;
-    for (const BackwardStep &step : backward.steps) {
+    for (std::size_t i = 0; i < backward.steps.size(); ++i) {
+        const BackwardStep &step = backward.steps[i];
+        if (i == backward.first_of_rest && part == CallPart::own_keys)
+            for (auto &[side, of_either] : launches)
+                of_either.forget_rows();
         LaunchChecker &of_side = launches.at(step.side);
         EXPECT_TRUE(!only_v || step.side == Side::keys || step.action == BackwardAction::find_lse_delta ||
                     step.action == BackwardAction::write_gradients);
@@ -257,8 +277,14 @@ void expect_sound(const Plan &plan, CallPart part, const BackwardPlan &backward)
             clears[step.side] = true;
             of_side.set_partial();
             break;
-        case BackwardAction::order_rows:
-            of_side.order_rows(step.launch.grid);
+        case BackwardAction::find_order:
+            for (auto &[side, of_either] : launches)
+                of_either.find_order(backward.of(step.side).grids.at(step.launch.grid).curve);
+            break;
+        case BackwardAction::pack_ranges:
+            for (auto &[side, of_either] : launches)
+                of_either.unpack();
+            of_side.pack(step.launch.grid);
             break;
         case BackwardAction::find_gradients: {
             const bool is_stored =
@@ -313,13 +339,16 @@ void expect_sound(const Plan &plan, CallPart part, const BackwardPlan &backward)
     }
 }
 
-ForwardPlan forward_of(const Plan &plan, CallPart part, std::uint64_t limit) {
-    const KernelShape shape = forward_shape(plan.problem().head_dim);
+// Of kernels that read rows along a curve in their places, as those of sm90/ do, or packed in its order.
+ForwardPlan forward_of(const Plan &plan, CallPart part, std::uint64_t limit, bool packs = false) {
+    KernelShape shape = forward_shape(plan.problem().head_dim);
+    shape.packs_curves = packs;
     return plan_forward(plan, part, make_grids(plan, GridOf::outputs, shape), shape, multiprocessors, limit);
 }
 
-BackwardPlan backward_of(const Plan &plan, CallPart part, std::uint64_t limit) {
-    const BackwardShapes shapes = backward_shapes(plan.problem().dtype, plan.problem().head_dim);
+BackwardPlan backward_of(const Plan &plan, CallPart part, std::uint64_t limit, bool packs = false) {
+    BackwardShapes shapes = backward_shapes(plan.problem().dtype, plan.problem().head_dim);
+    shapes.of_queries.packs_curves = shapes.of_keys.packs_curves = packs;
     return plan_backward(plan, part, make_backward_grids(plan, shapes), shapes, multiprocessors, limit);
 }
 
@@ -353,8 +382,10 @@ void expect_sound(const Problem &problem) {
         SCOPED_TRACE(testing::Message() << "part " << static_cast<int>(part));
         for (const std::uint64_t limit :
              {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{16} << 20, std::uint64_t{512} << 20}) {
-            expect_sound(plan, part, forward_of(plan, part, limit));
-            expect_sound(plan, part, backward_of(plan, part, limit));
+            for (const bool packs : {false, true}) {
+                expect_sound(plan, part, forward_of(plan, part, limit, packs));
+                expect_sound(plan, part, backward_of(plan, part, limit, packs));
+            }
         }
     }
     expect_sound_targets(problem);
@@ -491,6 +522,53 @@ TEST(LargePlans, StoreDsOnARank) {
                 expect_sound(*plan, part, backward);
             }
         }
+}
+
+// One branch along a curve takes the steps and the workspace that it takes along a line, and its order: of a whole
+// segment and of the last one, under causality with as many numbers to find it.
+TEST(LargePlans, TakeAnOrderMoreAlongACurve) {
+    for (const std::int64_t length : {std::int64_t{262144}, std::int64_t{250001}})
+        for (const std::int32_t dim : {64, 128})
+            for (const bool causal : {false, true}) {
+                Problem line = {.length = length,
+                                .heads = 16,
+                                .dim = dim,
+                                .branches = {{.segment = 8192, .dilation = 4}},
+                                .causal = causal,
+                                .dtype = ANNULUS_BFLOAT16};
+                Problem curve = line;
+                curve.branches.front().order = ANNULUS_ORDER_HILBERT;
+                const Plan along_line(pattern_of(line), plan_problem_of(line));
+                const Plan along_curve(pattern_of(curve), plan_problem_of(curve));
+                Workspace orders;
+                for (int i = 0; i < (causal ? 2 : 1); ++i)
+                    orders.take<int>(8192 + length % 8192);
+                const ForwardPlan forward = forward_of(along_curve, CallPart::whole, 0);
+                EXPECT_FALSE(forward.has_own_partial);
+                EXPECT_EQ(forward_bytes(along_curve, forward),
+                          forward_bytes(along_line, forward_of(along_line, CallPart::whole, 0)) + orders.used());
+                const BackwardPlan backward = backward_of(along_curve, CallPart::whole, 0);
+                EXPECT_EQ(backward.stored.has_value(), dim == 128 && length % 8192 == 0);
+                EXPECT_FALSE(backward.queries.has_own_partial || backward.keys.has_own_partial);
+                EXPECT_EQ(backward_bytes(along_curve, backward),
+                          backward_bytes(along_line, backward_of(along_line, CallPart::whole, 0)) + orders.used());
+                expect_sound(curve);
+            }
+}
+
+// The rows of either side lie packed in the same place, one after the other.
+TEST(LargePlans, StoreNoDsWhereRowsArePacked) {
+    const Problem problem = {.length = 16384,
+                             .heads = 4,
+                             .dim = 128,
+                             .branches = {{.segment = 8192, .dilation = 4, .order = ANNULUS_ORDER_HILBERT}},
+                             .dtype = ANNULUS_BFLOAT16};
+    const Plan plan(pattern_of(problem), plan_problem_of(problem));
+    EXPECT_TRUE(backward_of(plan, CallPart::whole, 0).stored);
+    const BackwardPlan packed = backward_of(plan, CallPart::whole, 0, true);
+    EXPECT_FALSE(packed.stored);
+    EXPECT_TRUE(packed.queries.has_own_partial && packed.keys.has_own_partial);
+    EXPECT_EQ(std::ranges::count(packed.steps, BackwardAction::pack_ranges, &BackwardStep::action), 2);
 }
 
 // Branches that are split, and dS that is stored, in parts where the limit says so.

@@ -213,6 +213,58 @@ std::vector<NamedProblem> patterns() {
           .dim = 64,
           .branches = {{.segment = 100, .dilation = 2}, {.segment = 144, .dilation = 3, .order = hilbert}},
           .window = QueryWindow{144, 144}}},
+        // Alone, a branch along a curve has its rows read and written in their places. The last segment is a short one.
+        {"hilbert_alone",
+         {.batch = 2,
+          .length = 1100,
+          .heads = 5,
+          .dim = 72,
+          .branches = {{.segment = 800, .dilation = 3, .order = hilbert}}}},
+        {"hilbert_alone_of_residues",
+         {.length = 18 * 72,
+          .heads = 2,
+          .dim = 192,
+          .branches = {{.segment = 648, .dilation = 2, .query = residue, .order = hilbert}}}},
+        {"hilbert_alone_of_every",
+         {.length = 900,
+          .heads = 3,
+          .dim = 32,
+          .branches = {{.dilation = 3, .phase = interleave, .query = every, .order = hilbert, .width = 20}}}},
+        {"hilbert_alone_in_a_window",
+         {.length = 1200,
+          .heads = 4,
+          .kv_heads = 2,
+          .dim = 256,
+          .branches = {{.segment = 400, .dilation = 2, .order = hilbert}},
+          .window = QueryWindow{400, 400}}},
+        // Heads that no branch serves.
+        {"hilbert_alone_of_some_heads",
+         {.length = 700,
+          .heads = 5,
+          .dim = 16,
+          .branches = {{.segment = 350, .dilation = 2, .order = hilbert, .first_head = 1, .head_count = 3}}}},
+        {"hilbert_alone_in_short_segments",
+         {.batch = 2,
+          .length = 500,
+          .heads = 6,
+          .kv_heads = 2,
+          .dim = 48,
+          .branches = {{.segment = 30, .dilation = 2, .phase = interleave, .order = hilbert}}}},
+        {"hilbert_of_two_lengths",
+         {.batch = 2,
+          .length = 1111,
+          .heads = 6,
+          .kv_heads = 3,
+          .dim = 96,
+          .branches = {{.segment = 64},
+                       {.segment = 300, .dilation = 2, .order = hilbert},
+                       {.segment = 900, .dilation = 6, .order = hilbert}}}},
+        {"hilbert_of_whole_units",
+         {.length = 1024,
+          .heads = 4,
+          .kv_heads = 2,
+          .dim = 128,
+          .branches = {{.segment = 512, .dilation = 4, .order = hilbert, .width = 16}}}},
     };
     std::vector<NamedProblem> all;
     for (const NamedProblem &named : problems) {
@@ -240,8 +292,8 @@ std::vector<NamedProblem> some_patterns() {
         const auto is = [&](const char *name) { return named.name.starts_with(name); };
         return named.problem.dtype != ANNULUS_BFLOAT16 ||
                !(is("twelve_branches_") || is("dilations_2_3_5_causal") || is("hilbert_and_linear_") ||
-                 is("hilbert_grouped_every_") || is("grouped_dilations_2_3_") || is("dim_192_grouped_") ||
-                 is("whole_units_"));
+                 is("hilbert_grouped_every_") || is("hilbert_alone_") || is("hilbert_of_whole_units_") ||
+                 is("grouped_dilations_2_3_") || is("dim_192_grouped_") || is("whole_units_"));
     });
     return problems;
 }

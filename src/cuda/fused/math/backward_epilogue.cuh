@@ -5,6 +5,7 @@
 
 #include "cuda/fused/math/backward_work.hpp"
 #include "cuda/fused/math/row_destinations.cuh"
+#include "cuda/fused/math/rows_of_strip.cuh"
 #include "cuda/fused/math/store_rows.cuh"
 #include "cuda/fused/schedule/tile.cuh"
 
@@ -12,8 +13,9 @@
 
 namespace annulus {
 
-// Of a strip, whose FragmentThread is `At`, of a row block of queries or, with `of_keys`, of keys.
-template <class Element, int columns, bool of_keys, class At> class BackwardEpilogue {
+// Of a strip, whose FragmentThread is `At`, of a row block of queries or, with `of_keys`, of keys. Of kernels of either
+// order gradients along a curve are partial.
+template <class Element, int columns, bool of_keys, RowOrder order, class At> class BackwardEpilogue {
   public:
     // Of a batch entry and head of queries.
     __device__ __forceinline__ BackwardEpilogue(const BackwardWork &work, int batch, int head,
@@ -44,9 +46,18 @@ template <class Element, int columns, bool of_keys, class At> class BackwardEpil
     __device__ __forceinline__ void write_rows(int head, const float (&x)[count], std::uint32_t staging,
                                                const TensorRows &rows) const {
         Element *const row_0 = static_cast<Element *>(rows.data) + batch_ * rows.batch + head * rows.head;
-        const auto row_at = [&](int row) { return row_0 + work_.row_of(row_block_.position(row)) * rows.row; };
-        stage_rows<Element, At>(staging, x, 1.f, 1.f);
-        store_rows<Element, columns, At>(staging, row_block_.rows, work_.head_dim, row_at);
+        constexpr RowOrder written = order == RowOrder::along_curve ? order : RowOrder::linear;
+        const auto row_of = [&](int i) { return work_.row_of<written>(row_block_.position(i)); };
+        const auto store = [&](const auto &row_at) {
+            stage_rows<Element, At>(staging, x, 1.f, 1.f);
+            store_rows<Element, columns, At>(staging, row_block_.rows, work_.head_dim, row_at);
+        };
+        if constexpr (order == RowOrder::along_curve) {
+            const RowsOfStrip<At> found(row_of);
+            store([&](int i) { return row_0 + found.row(i) * rows.row; });
+        } else {
+            store([&](int i) { return row_0 + row_of(i) * rows.row; });
+        }
     }
 
     // The first row of a head in partial results.
@@ -62,8 +73,8 @@ template <class Element, int columns, bool of_keys, class At> class BackwardEpil
         for (int r = 0; r < 2; ++r) {
             const int position = row_block_.position(At().row(r));
             if (destinations.takes(r))
-                take_partial_row<count>(x, r, 1, 1, partial + std::int64_t{work_.row_of(position)} * work_.head_dim,
-                                        work_.head_dim);
+                take_partial_row<count>(
+                    x, r, 1, 1, partial + std::int64_t{work_.row_of<order>(position)} * work_.head_dim, work_.head_dim);
         }
     }
 
@@ -75,7 +86,7 @@ template <class Element, int columns, bool of_keys, class At> class BackwardEpil
             const int row = At().row(r);
             if (row >= row_block_.rows || !destinations.leaves(r))
                 continue;
-            const std::int64_t index = first + work_.row_of(row_block_.position(row));
+            const std::int64_t index = first + work_.row_of<order>(row_block_.position(row));
             leave_partial_row<count>(x, r, true, 1, work_.destination == Destination::add_to_partial, 1,
                                      partial + index * work_.head_dim, work_.head_dim);
         }

@@ -44,11 +44,7 @@ struct BackwardWork : TileGrid {
     FastDivmod row_stride; // positions to a row of row blocks
     int all_heads, heads_of_kv_head, head_dim;
     float scale, scale_log2; // scale log2(e)
-    // Where rows have numbers other than their positions (curve_order.hpp): the index, from first_row, of the position
-    // with number first_row + i; results are then partial. Else null.
-    const int *row_order;
-    int row_offset; // of first_row, in the rows of row blocks and of partial results
-    // Of queries, in the order of their tensors or, for row blocks of keys, of ranges: [B, H, statistic_rows].
+    // Of queries: [B, H, statistic_rows].
     const float *lse_log2; // LSE log2(e); of a query without keys infinity, so that its probabilities are 0
     const float *delta;
     int statistic_rows;
@@ -63,9 +59,8 @@ struct BackwardWork : TileGrid {
     StoredDs kept;                  // of kernels that store dS or multiply it
 
     // The row of a row block in its tensors and in partial results.
-    constexpr int row_of(int number) const {
-        const int index = number - first_row;
-        return (row_order ? row_order[index] : row_stride.quotient(index)) + row_offset;
+    template <RowOrder rows = RowOrder::either> constexpr int row_of(int number) const {
+        return row_stride.quotient(position_of<rows>(number) - first_row);
     }
 };
 

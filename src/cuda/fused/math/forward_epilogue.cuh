@@ -5,6 +5,7 @@
 
 #include "cuda/fused/math/forward_work.hpp"
 #include "cuda/fused/math/row_destinations.cuh"
+#include "cuda/fused/math/rows_of_strip.cuh"
 #include "cuda/fused/math/softmax.cuh"
 #include "cuda/fused/math/store_rows.cuh"
 #include "cuda/fused/schedule/tile.cuh"
@@ -16,8 +17,9 @@
 namespace annulus {
 
 // Of a strip, whose FragmentThread is `At`, of row block `index` of a tile; rows are staged at an address in shared
-// memory, once sync() has returned: then no products read what lies there.
-template <class Element, int head_dim, int row_blocks, class At, class Sync> class ForwardEpilogue {
+// memory, once sync() has returned: then no products read what lies there. Of kernels of either order O along a curve
+// is partial.
+template <class Element, int head_dim, int row_blocks, RowOrder order, class At, class Sync> class ForwardEpilogue {
   public:
     __device__ __forceinline__ ForwardEpilogue(const ForwardWork &work, const Tile<row_blocks> &tile, int index,
                                                std::uint32_t staging, const Sync &sync)
@@ -60,26 +62,42 @@ template <class Element, int head_dim, int row_blocks, class At, class Sync> cla
 
     __device__ __forceinline__ void write_outputs(const RowDestinations<At> &rows, float (&o)[count],
                                                   const float (&top)[2], const float (&sum)[2]) {
-        Element *const out = static_cast<Element *>(work_.out.data) + work_.out.offset(batch_, head_, row_block_.first);
-        const std::int64_t row_distance = row_block_.stride * work_.out.row;
-        const auto row_at = [&](int row) { return out + row * row_distance; };
-        float inverse[2];
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-            inverse[r] = sum[r] == 0.f ? inverse_sum(sum[r]) : __frcp_rn(sum[r]);
-            const int row = at_.row(r);
-            if (work_.lse.data && at_.lane() % 4 == 0 && row < row_block_.rows)
-                static_cast<float *>(work_.lse.data)[work_.lse.offset(batch_, head_, row_block_.position(row))] =
-                    sum[r] == 0.f ? inverse[r] - INFINITY : (top[r] + __log2f(sum[r])) * std::numbers::ln2_v<float>;
+        Element *const out = static_cast<Element *>(work_.out.data);
+        if constexpr (order == RowOrder::along_curve) {
+            const RowsOfStrip<At> positions([&](int i) { return work_.position_of<order>(row_block_.position(i)); });
+            write_rows(
+                o, top, sum, [&](int i) { return positions.row(i); },
+                [&](int i) { return out + work_.out.offset(batch_, head_, positions.row(i)); });
+        } else {
+            Element *const first = out + work_.out.offset(batch_, head_, row_block_.first);
+            const std::int64_t distance = row_block_.stride * work_.out.row;
+            write_rows(
+                o, top, sum, [&](int i) { return row_block_.position(i); },
+                [&](int i) { return first + i * distance; });
         }
-        stage_rows<Element, At>(staging_, o, inverse[0], inverse[1]);
-        store_rows<Element, head_dim, At>(staging_, row_block_.rows, work_.head_dim, row_at);
         const int row = at_.strip() * 16 + at_.lane();
         const bool notes_finished = work_.destination == Destination::outputs_or_partial ||
                                     work_.destination == Destination::outputs_or_partial_with_partial ||
                                     work_.destination == Destination::finish_partial;
         if (notes_finished && at_.lane() < 16 && row < row_block_.rows && !rows.leaves_row(at_.lane()))
             work_.partial_state[partial_row(row)] = finished_state();
+    }
+
+    // Of row i of the row block the position is position_at(i), and O goes to row_at(i); the whole warp asks for them.
+    template <class PositionAt, class RowAt>
+    __device__ __forceinline__ void write_rows(float (&o)[count], const float (&top)[2], const float (&sum)[2],
+                                               const PositionAt &position_at, const RowAt &row_at) {
+        float inverse[2];
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            inverse[r] = sum[r] == 0.f ? inverse_sum(sum[r]) : __frcp_rn(sum[r]);
+            const int row = at_.row(r), position = position_at(row);
+            if (work_.lse.data && at_.lane() % 4 == 0 && row < row_block_.rows)
+                static_cast<float *>(work_.lse.data)[work_.lse.offset(batch_, head_, position)] =
+                    sum[r] == 0.f ? inverse[r] - INFINITY : (top[r] + __log2f(sum[r])) * std::numbers::ln2_v<float>;
+        }
+        stage_rows<Element, At>(staging_, o, inverse[0], inverse[1]);
+        store_rows<Element, head_dim, At>(staging_, row_block_.rows, work_.head_dim, row_at);
     }
 
     // O, its maximum and its sum with the partial results of other keys.
@@ -141,7 +159,7 @@ template <class Element, int head_dim, int row_blocks, class At, class Sync> cla
 
     __device__ __forceinline__ std::int64_t partial_row(int row) const {
         return (std::int64_t{batch_} * work_.all_heads + head_) * work_.partial_rows - work_.first_partial_row +
-               work_.query_row(row_block_.position(row));
+               work_.query_row<order>(row_block_.position(row));
     }
 
     const ForwardWork &work_;

@@ -16,15 +16,10 @@ struct ForwardWork : TileGrid {
     int heads_of_kv_head, head_dim;
     float scale_log2, inverse_scale_log2; // scale log2(e), above 0
     TensorRows q;
-    // Where queries and keys have numbers other than their positions (curve_order.hpp): the index, from first_row, of
-    // the position with number first_row + i; results are then partial. Else null.
-    const int *query_order;
-    int query_offset; // of first_row, in the rows of Q and of partial results
 
     // The row of a query in Q and in partial results.
-    constexpr int query_row(int number) const {
-        const int index = number - first_row;
-        return (query_order ? query_order[index] : index) + query_offset;
+    template <RowOrder rows = RowOrder::either> constexpr int query_row(int number) const {
+        return position_of<rows>(number) - first_row;
     }
 
     // Results, of queries that have keys: O and LSE (which may be null) of the dtype, or partial results.

@@ -94,7 +94,7 @@ __device__ __forceinline__ void stage_rows(std::uint32_t staging, const float (&
     __syncwarp();
 }
 
-// From there to the first `columns` columns of rows row_at(0), …, row_at(rows - 1).
+// From there to the first `columns` columns of rows row_at(0), …, row_at(rows - 1), which the whole warp asks for.
 template <class Element, int most_columns, class At, class RowAt>
 __device__ __forceinline__ void store_rows(std::uint32_t staging, int rows, int columns, const RowAt &row_at) {
     const At own;
@@ -104,8 +104,9 @@ __device__ __forceinline__ void store_rows(std::uint32_t staging, int rows, int 
     for (int i = 0; i < parts / 2; ++i) {
         const int row = strip * 16 + (lane + i * warp_threads) / parts, part = (lane + i * warp_threads) % parts;
         const uint4 sixteen_bytes = load_16_bytes(staging + swizzled_offset(row_block_rows, row, part));
+        Element *const target = row_at(row);
         if (row < rows && part * 8 < columns)
-            *reinterpret_cast<uint4 *>(static_cast<Element *>(row_at(row)) + part * 8) = sixteen_bytes;
+            *reinterpret_cast<uint4 *>(target + part * 8) = sixteen_bytes;
     }
 }
 

@@ -37,10 +37,10 @@ class Mma {
     BackwardShapes backward_shapes(annulus_dtype, int head_dim) const {
         return backward_kernel_shapes(capacity_, head_dim);
     }
-    Kernel<ForwardParams> find_forward_kernel(annulus_dtype dtype, int head_dim) const {
+    Kernel<ForwardParams> find_forward_kernel(annulus_dtype dtype, int head_dim, bool) const {
         return mma::find_forward_kernel(capacity_, dtype, head_dim);
     }
-    Kernel<BackwardParams> find_backward_kernel(annulus_dtype dtype, int head_dim, Gradients what) const {
+    Kernel<BackwardParams> find_backward_kernel(annulus_dtype dtype, int head_dim, Gradients what, bool) const {
         return mma::find_backward_kernel(capacity_, dtype, head_dim, what);
     }
 

@@ -282,8 +282,8 @@ template <class Traits> class BackwardWarp {
         const std::uint32_t values =
             Traits::has_d_scores ? shared_address(shared_.own_values) + u * Traits::row_block_bytes : scores;
         for_each_strip<strips>([&](auto at, auto strip) {
-            const BackwardEpilogue<Element, columns, of_keys, decltype(at)> epilogue(params_, tile.batch, tile.head,
-                                                                                     row_block);
+            const BackwardEpilogue<Element, columns, of_keys, RowOrder::either, decltype(at)> epilogue(
+                params_, tile.batch, tile.head, row_block);
             if constexpr (Traits::has_d_scores)
                 epilogue.write(x.d_scores[strip], params_.scale, scores, params_.d_scores, params_.partial_d_scores);
             if constexpr (Traits::has_d_values)

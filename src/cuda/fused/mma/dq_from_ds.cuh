@@ -122,7 +122,8 @@ template <class Traits> class DqFromDsWarp {
                                  row_block_rows, 1, 0};
         __syncwarp(); // the row block before is out
         for_each_strip<strips>([&](auto at, auto strip) {
-            BackwardEpilogue<Element, columns, false, decltype(at)>(params_, tile.batch, tile.head, row_block)
+            BackwardEpilogue<Element, columns, false, RowOrder::either, decltype(at)>(params_, tile.batch, tile.head,
+                                                                                      row_block)
                 .write(x[strip], params_.scale, shared_address(shared_.staging[u]), params_.d_scores,
                        params_.partial_d_scores);
         });

@@ -62,11 +62,9 @@ template <class Traits> class ForwardWarp {
 
     // Attends to the tile, whose first block is copied already, and copies the first block of the next one.
     __device__ __forceinline__ void attend(const OwnTile &tile, OwnTile &next) {
-        copy_own_rows<Traits>(shared_address(shared_.queries), params_.head_dim, params_.q, tile.head, tile,
-                              [&](int position) {
-                                  return params_.query_order ? static_cast<std::int64_t>(params_.query_row(position))
-                                                             : static_cast<std::int64_t>(position - params_.q.start);
-                              });
+        copy_own_rows<Traits>(
+            shared_address(shared_.queries), params_.head_dim, params_.q, tile.head, tile,
+            [&](int number) { return static_cast<std::int64_t>(params_.position_of(number) - params_.q.start); });
         end_copies();
         Registers x =
             make_registers(tile.row_block[own_row_block()].padding_keys, std::make_integer_sequence<int, strips>());
@@ -192,8 +190,8 @@ template <class Traits> class ForwardWarp {
             return;
         for_each_strip<strips>([&](auto at, auto strip) {
             const auto sync = [] { __syncwarp(); };
-            ForwardEpilogue<Element, columns, Traits::row_blocks, decltype(at), decltype(sync)>(params_, tile, u,
-                                                                                                own_queries(), sync)
+            ForwardEpilogue<Element, columns, Traits::row_blocks, RowOrder::either, decltype(at), decltype(sync)>(
+                params_, tile, u, own_queries(), sync)
                 .write(x.o[strip], x.softmax[strip]);
         });
     }

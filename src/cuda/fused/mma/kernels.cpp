@@ -20,7 +20,7 @@ template <class Use> void with_kernel(SharedCapacity capacity, int head_dim, con
 }
 
 KernelShape kernel_shape(const Shape &shape) {
-    return {shape.row_blocks(), shape.range_block_rows};
+    return {shape.row_blocks(), shape.range_block_rows, true};
 }
 
 } // namespace

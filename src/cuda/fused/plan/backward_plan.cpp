@@ -37,6 +37,7 @@ class StepWriter {
         if (!is_of_other_keys(part_))
             add({BackwardAction::find_lse_delta});
         if (result_.stored) {
+            find_orders(Side::keys);
             write_stored_ds();
             write_end({Side::queries, Side::keys});
             // What is left out last multiplies dS.
@@ -49,6 +50,7 @@ class StepWriter {
         else if (is_of_other_keys(part_)) // other ranks wait for gradients of keys of theirs, and for none of the own
             sides = {Side::keys, Side::queries};
         if (part_ == CallPart::whole || sides.size() == 1) {
+            find_orders(Side::keys);
             for (const Side side : sides)
                 write_gradients(side);
             write_end(sides);
@@ -57,6 +59,7 @@ class StepWriter {
         }
         for (const Side side : sides) {
             result_.first_of_rest = result_.steps.size();
+            find_orders(side); // other parts of the call may have used their place meanwhile
             write_gradients(side);
             write_end({side});
         }
@@ -91,9 +94,17 @@ class StepWriter {
         return side.finishes;
     }
 
-    void order(Side which, std::size_t grid) {
-        if (result_.of(which).grids[grid].curve)
-            add({BackwardAction::order_rows, which, {grid, {}, {}}});
+    // Along the curves of a side's grids, which are those of the other's.
+    void find_orders(Side which) {
+        const std::vector<PlannedGrid> &grids = result_.of(which).grids;
+        for (std::size_t i = 0; i < grids.size(); ++i)
+            if (grids[i].curve)
+                add({BackwardAction::find_order, which, {i, {}, {}}});
+    }
+
+    void pack(Side which, std::size_t grid) {
+        if (result_.of(which).grids[grid].is_packed)
+            add({BackwardAction::pack_ranges, which, {grid, {}, {}}});
     }
 
     void write_gradients(Side side) {
@@ -119,7 +130,7 @@ class StepWriter {
         }
         bool sets = prepare(Side::queries);
         for (std::size_t i = 0; i < side.grids.size(); ++i) {
-            order(Side::queries, i);
+            pack(Side::queries, i);
             launch(Side::queries, Gradients::d_q, {i, {}, destination(side, sets)});
             sets = false;
         }
@@ -138,7 +149,7 @@ class StepWriter {
         }
         bool sets = prepare(Side::keys);
         for (std::size_t i = 0; i < side.grids.size(); ++i) {
-            order(Side::keys, i);
+            pack(Side::keys, i);
             for (int member = 0; member < group(); ++member) {
                 launch_of_keys({i, GridPart{0, batches(), member, problem_.kv_heads}, destination(side, sets)});
                 sets = false;
@@ -340,8 +351,7 @@ BackwardMemory book_backward(Workspace &workspace, const Plan &plan, const Backw
             memory.partial.d_k = workspace.take<float>(problem.batch, problem.kv_heads, problem.key_rows(), d);
         memory.partial.d_v = workspace.take<float>(problem.batch, problem.kv_heads, problem.key_rows(), d);
     }
-    memory.query_curve = book_curve(workspace, plan, backward.queries.grids, false);
-    memory.key_curve = book_curve(workspace, plan, backward.keys.grids, true);
+    memory.curves = book_curves(workspace, problem, backward.queries.grids, backward.keys.grids);
     memory.sequences = book_sequences(workspace, {&backward.queries.grids, &backward.keys.grids}, backward.rows);
     if (backward.stored)
         memory.stored_ds = workspace.take<std::uint8_t>(static_cast<std::int64_t>(backward.stored->bytes()));

@@ -25,7 +25,8 @@ enum class BackwardAction {
     find_lse_delta,
     clear_gradients,     // of a side: zeros in the caller's tensors
     clear_partial,       // of a side: zeros in its partial results
-    order_rows,          // of a side, along the curve of the launch's grid
+    find_order,          // along the curve of the launch's grid, for both sides
+    pack_ranges,         // of the launch's grid, in this order
     find_gradients,      // the launch
     write_gradients,     // from the call's own partial results
     recompute_gradients, // of a side: rows that met NaN or infinity, in the caller's tensors
@@ -35,7 +36,7 @@ enum class BackwardAction {
 struct BackwardStep {
     BackwardAction action;
     Side side = Side::queries;
-    Launch launch{}; // of find_gradients; of order_rows the grid alone
+    Launch launch{}; // of find_gradients; of find_order and pack_ranges the grid alone
     Gradients what = Gradients::d_q;
 };
 
@@ -78,12 +79,10 @@ struct BackwardMemory {
     std::size_t counter_count;
     int *has_nonfinite;       // the flag, under causality, else null
     PartialGradients partial; // of the call's own
-    CurveMemory query_curve, key_curve;
+    CurveMemory curves;
     std::uint8_t *stored_ds;
     SequenceMemory sequences;
     float *split_partial; // partial results of split grids, some heads at a time: dQ; or dK, and dV
-
-    const CurveMemory &curve_of(Side side) const { return side == Side::queries ? query_curve : key_curve; }
 };
 BackwardMemory book_backward(Workspace &workspace, const Plan &plan, const BackwardPlan &backward);
 std::size_t backward_bytes(const Plan &plan, const BackwardPlan &backward);

@@ -5,26 +5,36 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdint>
 
 namespace annulus {
 
-CurveMemory book_curve(Workspace &workspace, const Plan &plan, const std::vector<PlannedGrid> &grids,
-                       bool ranges_are_queries) {
-    const Problem &problem = plan.problem();
-    std::int64_t longest = 0;
-    for (const PlannedGrid &planned : grids)
-        longest = std::max(longest, planned.window.length);
-    const std::int64_t heads = ranges_are_queries ? problem.heads : problem.kv_heads;
-    const std::int64_t bytes = problem.batch * longest * heads * problem.head_dim * dtype_bytes(problem.dtype);
-    const std::int64_t lse_delta_rows = ranges_are_queries ? problem.batch * longest * heads : 0;
+CurveMemory book_curves(Workspace &workspace, const Problem &problem, const std::vector<PlannedGrid> &over_keys,
+                        const std::vector<PlannedGrid> &over_queries) {
+    std::int64_t residues = 0, orders = 0, packed = 0, statistics = 0;
+    const auto book = [&](const std::vector<PlannedGrid> &grids, std::int64_t heads, bool has_statistics) {
+        for (const PlannedGrid &planned : grids) {
+            if (!planned.curve)
+                continue;
+            const std::int64_t length = curve_order_length(*planned.curve);
+            residues = planned.curve->causal() ? std::max(residues, length) : 0;
+            orders = std::max(orders, planned.order_start + length);
+            if (planned.is_packed) {
+                const std::int64_t rows = problem.batch * planned.tiles.sequence.range_count * heads;
+                packed = std::max(packed, rows);
+                statistics = std::max(statistics, has_statistics ? rows : 0);
+            }
+        }
+    };
+    book(over_keys, problem.kv_heads, false);
+    book(over_queries, problem.heads, true);
     CurveMemory memory{};
-    memory.residues = workspace.take<int>(longest);
-    memory.order = workspace.take<int>(longest);
-    memory.scores = workspace.take<std::byte>(bytes);
-    memory.values = workspace.take<std::byte>(bytes);
-    memory.lse_log2 = workspace.take<float>(lse_delta_rows);
-    memory.delta = workspace.take<float>(lse_delta_rows);
+    memory.residues = workspace.take<int>(residues);
+    memory.orders = workspace.take<int>(orders);
+    const std::int64_t row_bytes = problem.head_dim * dtype_bytes(problem.dtype);
+    memory.scores = workspace.take<std::byte>(packed, row_bytes);
+    memory.values = workspace.take<std::byte>(packed, row_bytes);
+    memory.lse_log2 = workspace.take<float>(statistics);
+    memory.delta = workspace.take<float>(statistics);
     return memory;
 }
 

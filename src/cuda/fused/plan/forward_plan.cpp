@@ -38,7 +38,9 @@ ForwardPlan plan_grids(const Plan &plan, CallPart part, std::vector<PlannedGrid>
     }
     for (std::size_t i = 0; i < result.grids.size(); ++i) {
         if (result.grids[i].curve)
-            steps.push_back({ForwardAction::order_rows, {i, {}, {}}});
+            steps.push_back({ForwardAction::find_order, {i, {}, {}}});
+        if (result.grids[i].is_packed)
+            steps.push_back({ForwardAction::pack_ranges, {i, {}, {}}});
         const bool is_last = finishes_last && i + 1 == result.grids.size();
         const Destination destination =
             is_last ? Destination::finish_partial : next_destination(has_partial, finishes, sets);
@@ -119,7 +121,7 @@ ForwardMemory book_forward(Workspace &workspace, const Plan &plan, const Forward
         memory.state = workspace.take<float2>(heads * problem.queries.length);
         memory.o = workspace.take<float>(heads * problem.queries.length * problem.head_dim);
     }
-    memory.curve = book_curve(workspace, plan, forward.grids, false);
+    memory.curves = book_curves(workspace, problem, forward.grids, {});
     memory.sequences = book_sequences(workspace, {&forward.grids}, forward.rows);
     return memory;
 }

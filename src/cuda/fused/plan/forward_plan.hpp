@@ -21,7 +21,8 @@ enum class ForwardAction {
     clear_outputs,                // rows without keys: O is 0, LSE -infinity
     clear_partial,                // all partial results: no key was met
     mark_finished,                // all rows, until a launch sets their partial results
-    order_rows,                   // along the curve of the launch's grid
+    find_order,                   // along the curve of the launch's grid
+    pack_ranges,                  // of the launch's grid, in this order
     attend,                       // the launch
     write_outputs,                // from the partial results
     recompute_outputs_of_partial, // rows that met NaN or infinity, from the partial results
@@ -31,7 +32,7 @@ enum class ForwardAction {
 
 struct ForwardStep {
     ForwardAction action;
-    Launch launch{}; // of attend; of order_rows the grid alone
+    Launch launch{}; // of attend; of find_order and pack_ranges the grid alone
 };
 
 struct ForwardPlan {
@@ -54,7 +55,7 @@ struct ForwardMemory {
     int *has_nonfinite;        // the last of them under causality, else null
     float2 *state;             // [B, H, queries], of partial results; those of a split grid of some heads at a time
     float *o;                  // [B, H, queries, D]
-    CurveMemory curve;
+    CurveMemory curves;
     SequenceMemory sequences;
 };
 ForwardMemory book_forward(Workspace &workspace, const Plan &plan, const ForwardPlan &forward);

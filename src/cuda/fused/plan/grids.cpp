@@ -262,8 +262,9 @@ void leave_rows_out(TileGrid &grid) {
 void finish(PlannedGrid &planned, const Plan &plan, GridOf what, const KernelShape &shape) {
     const Problem &problem = plan.problem();
     TileGrid &grid = planned.tiles;
+    planned.is_packed = planned.curve && shape.packs_curves;
     const std::int64_t rows_of_ranges = what == GridOf::key_gradients ? problem.queries.length : problem.key_rows();
-    set_merging(grid, shape.range_block_rows, planned.curve ? planned.window.length : rows_of_ranges);
+    set_merging(grid, shape.range_block_rows, rows_of_ranges);
     if (grid.sequence.row_count > 0) {
         planned.classes = *set_levels(grid);
         number_tiles(grid, planned.classes, shape.row_blocks, grid.sequence);
@@ -273,7 +274,7 @@ void finish(PlannedGrid &planned, const Plan &plan, GridOf what, const KernelSha
     const bool rows_are_positions = what != GridOf::key_gradients || problem.key_stride == 1;
     const bool has_all_rows =
         grid.sequence.row_count == (what == GridOf::key_gradients ? problem.keys : problem.queries).length;
-    planned.is_complete = !planned.curve && has_all_rows && rows_are_positions && is_complete(grid, problem.heads);
+    planned.is_complete = has_all_rows && rows_are_positions && is_complete(grid, problem.heads);
 }
 
 } // namespace
@@ -283,6 +284,7 @@ std::vector<PlannedGrid> make_grids(const Plan &plan, GridOf what, const KernelS
     const TileGrid empty = grid_without_branches(plan, what);
     std::vector<GridBranch> linear;
     std::vector<PlannedGrid> grids, curved;
+    std::int64_t orders = 0;
     for (std::size_t i = 0; i < plan.branches().size(); ++i) {
         const BranchPlan &branch = plan.branches()[i];
         if (!empty.zero_keys && !has_pairs(branch, problem))
@@ -290,12 +292,10 @@ std::vector<PlannedGrid> make_grids(const Plan &plan, GridOf what, const KernelS
         if (!is_curved(plan.pattern().branches[i], branch)) {
             linear.push_back(make_branch(branch, what));
         } else if (has_pairs(branch, problem)) {
-            curved.push_back({*with_branch(empty, make_branch(branch, what)), false, &branch,
-                              intersect(problem.queries, problem.keys)});
-            TileGrid &grid = curved.back().tiles;
-            const Window &window = curved.back().window;
-            set_windows(window, window, problem.sequence_length, grid.sequence);
-            grid.first_row = grid.first_range_row = static_cast<int>(window.start);
+            curved.push_back({*with_branch(empty, make_branch(branch, what)), false, &branch, orders});
+            const Window window = intersect(problem.queries, problem.keys);
+            set_windows(window, window, problem.sequence_length, curved.back().tiles.sequence);
+            orders += curve_order_length(branch);
         }
     }
     std::stable_sort(linear.begin(), linear.end(), [](const GridBranch &a, const GridBranch &b) {
@@ -373,6 +373,11 @@ PartialRows rows_with_more_ranges(const TileGrid &grid, GridOf what) {
             rows.branches[rows.branch_count++] = branch;
     }
     return rows;
+}
+
+std::int64_t curve_order_length(const BranchPlan &branch) {
+    const std::int64_t last = branch.segment(branch.segment_count() - 1).range.length;
+    return branch.segment_length() + (last < branch.segment_length() ? last : 0);
 }
 
 const char *curve_refusal(const Plan &plan) {

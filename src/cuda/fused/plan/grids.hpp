@@ -6,6 +6,7 @@
 #include "cuda/fused/schedule/kernel_shape.hpp"
 #include "cuda/fused/schedule/tile_grid.hpp"
 
+#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -18,10 +19,11 @@ struct PlannedGrid {
     TileGrid tiles;
     bool is_complete; // every row takes part in some branch of the grid
     // Of a grid over a branch in an order along a curve, on numbers instead of positions (curve_order.hpp): the branch,
-    // else null; and the window of the numbers.
+    // else null; and where its order begins among those of all grids.
     const BranchPlan *curve = nullptr;
-    Window window{};
-    int classes = 1; // of row blocks that a cell may have, at most
+    std::int64_t order_start = 0;
+    bool is_packed = false; // whether rows of its ranges are copied in that order first
+    int classes = 1;        // of row blocks that a cell may have, at most
     // Of a grid over several sequences, the longest first, and their shapes.
     std::vector<PlacedSequence> sequences{};
     std::vector<SequenceGrid> shapes{};
@@ -51,6 +53,10 @@ void restrict_grid(TileGrid &tiles, const GridPart &part);
 
 // Of the rows of row blocks those that may meet rows of the other side beyond those of the grid.
 PartialRows rows_with_more_ranges(const TileGrid &grid, GridOf what);
+
+// How many numbers the order of a branch along a curve tells the positions of: whole segments are alike, the last one
+// may be shorter.
+std::int64_t curve_order_length(const BranchPlan &branch);
 
 // Why the grids cannot do a plan that has an order along a curve; null if they can.
 const char *curve_refusal(const Plan &plan);

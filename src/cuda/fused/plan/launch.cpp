@@ -7,7 +7,7 @@
 namespace annulus {
 
 bool share_partial_results(const std::vector<PlannedGrid> &grids) {
-    return grids.size() > 1 || (!grids.empty() && grids.front().curve);
+    return grids.size() > 1 || (!grids.empty() && grids.front().is_packed);
 }
 
 bool finishes_rows(CallPart part, const std::vector<PlannedGrid> &grids) {

@@ -21,7 +21,8 @@ struct Launch {
     std::int64_t first_partial_row = 0; // of all heads one after the other, where they have partial results in parts
 };
 
-// Whether several grids, or one along a curve, share partial results of all rows.
+// Whether several grids, or a packed one, share partial results of all rows: the kernels of a packed grid write no
+// rows.
 bool share_partial_results(const std::vector<PlannedGrid> &grids);
 
 // Whether the launch over the own keys of a call finishes the rows that meet no others, as one grid in linear order

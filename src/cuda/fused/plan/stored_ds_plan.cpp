@@ -23,7 +23,8 @@ bool are_one_segment(const GridBranch &branch, const Window &a, const Window &b)
 
 bool can_store_ds(const Problem &problem, const std::vector<PlannedGrid> &queries,
                   const std::vector<PlannedGrid> &keys) {
-    if (queries.size() != 1 || keys.size() != 1 || keys.front().curve)
+    // The two kernels take turns, so that rows would be packed for each part anew.
+    if (queries.size() != 1 || keys.size() != 1 || keys.front().is_packed)
         return false;
     const TileGrid &tiles = keys.front().tiles;
     const GridBranch &branch = tiles.branches[0];

@@ -7,8 +7,9 @@
 namespace annulus {
 
 struct KernelShape {
-    int row_blocks;       // of a tile
-    int range_block_rows; // rows of a block of a range
+    int row_blocks;            // of a tile
+    int range_block_rows;      // rows of a block of a range
+    bool packs_curves = false; // rows of ranges along a curve must lie in its order
     bool operator==(const KernelShape &) const = default;
 };
 

@@ -114,6 +114,13 @@ struct PlacedSequence {
     bool operator==(const PlacedSequence &) const = default;
 };
 
+// Which grids a kernel serves: what it knows it need not ask.
+enum class RowOrder {
+    linear,      // those whose numbers are positions
+    along_curve, // those along a curve
+    either,
+};
+
 struct TileGrid {
     // For each stride of a range's rows two tensor maps: of the residues below rows modulo stride, and of the others,
     // which have a row less.
@@ -156,10 +163,22 @@ struct TileGrid {
 
     int first_row, first_range_row; // positions of the rows of row blocks and of ranges that tensors begin with
     FastDivmod range_stride;        // positions to a row
+    // Of a grid over one branch along a curve: by their numbers (curve_order.hpp) the positions of a segment, from its
+    // start; of a whole segment, then of the last one, if that is shorter. Else null.
+    const int *order;
     int first_batch, batches;
     unsigned *next_tile; // 0 before; how many tiles were taken beyond those that CTAs have by their index
 
     bool operator==(const TileGrid &) const = default;
+
+    // That a number stands for. Tiles, row blocks and ranges are of numbers: all positions where there is no curve.
+    template <RowOrder rows = RowOrder::either> constexpr int position_of(int number) const {
+        if (rows == RowOrder::linear || (rows == RowOrder::either && !order))
+            return number;
+        const FastDivmod &length = branches[0].length;
+        const int index = length.remainder(number), start = number - index;
+        return start + order[start + length.value <= sequence.sequence_length ? index : length.value + index];
+    }
 };
 
 // Of the segments of a branch in a sequence, which is that of the grid unless there are several.

@@ -26,11 +26,12 @@ struct Sm90 {
     BackwardShapes backward_shapes(annulus_dtype dtype, int head_dim) const {
         return annulus::backward_shapes(dtype, head_dim);
     }
-    Kernel<ForwardParams> find_forward_kernel(annulus_dtype dtype, int head_dim) const {
-        return annulus::find_forward_kernel(dtype, head_dim);
+    Kernel<ForwardParams> find_forward_kernel(annulus_dtype dtype, int head_dim, bool along_curve) const {
+        return annulus::find_forward_kernel(dtype, head_dim, along_curve);
     }
-    Kernel<BackwardParams> find_backward_kernel(annulus_dtype dtype, int head_dim, Gradients what) const {
-        return annulus::find_backward_kernel(dtype, head_dim, what);
+    Kernel<BackwardParams> find_backward_kernel(annulus_dtype dtype, int head_dim, Gradients what,
+                                                bool along_curve) const {
+        return annulus::find_backward_kernel(dtype, head_dim, what, along_curve);
     }
 
     // Why the rows of ranges cannot be read from these tensors: tensor maps copy rows less than 2^40 bytes apart.
@@ -48,10 +49,14 @@ struct Sm90 {
         void bind(const RangeMatrices &matrices, const Problem &problem, int block_rows, ForwardParams &params) {
             scores_.bind(matrices.scores, params, problem, block_rows, params.k);
             values_.bind(matrices.values, params, problem, block_rows, params.v);
+            params.k_rows = tensor_rows(matrices.scores.rows);
+            params.v_rows = tensor_rows(matrices.values.rows);
         }
         void bind(const RangeMatrices &matrices, const Problem &problem, int block_rows, BackwardParams &params) {
             scores_.bind(matrices.scores, params, problem, block_rows, params.range_scores);
             values_.bind(matrices.values, params, problem, block_rows, params.range_values);
+            params.range_score_rows = tensor_rows(matrices.scores.rows);
+            params.range_value_rows = tensor_rows(matrices.values.rows);
         }
 
       private:

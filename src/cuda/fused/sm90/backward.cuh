@@ -21,12 +21,14 @@
 //
 // Grid and tiles as in forward.cuh. Roles: of the feeding warpgroup warp 0 copies the rows of ranges by tensor maps,
 // warp 1 finds tiles, warp 2 copies the score rows of row blocks and warp 3 their value rows; where row blocks are of
-// keys, warp 1 copies these (or 2, if dS is stored; for dV alone none) and warp 3 the statistics of ranges.
+// keys, warp 1 copies these (or 2, if dS is stored; for dV alone none) and warp 3 the statistics of ranges. Along a
+// curve rows are copied one by one: of ranges the score rows by warp 0, value rows and statistics by warp 3; of row
+// blocks of queries all rows by warp 2.
 //
 // Shared memory, for each barrier who fills and who empties:
 //
 //     own_rows[row_block_slots]  row blocks of both  row_block_full: their warps  row_block_empty: consumers' warps
-//     range_rows[stages]         a block of both     range_full: copies           range_empty: consumers
+//     range_rows[stages]         a block of both     range_full: copies, warps    range_empty: consumers
 //     lse_log2, delta[…]         of queries          with their rows
 //     d_s[row blocks]            an image on its way out: a warp's rows by the warp itself
 //     tiles[2]                   what is to be done  tile_full: warp 1            tile_empty: all other warps
@@ -58,7 +60,9 @@ __global__ void __launch_bounds__(Traits::threads, 1) backward_kernel(const __gr
     const int warp = uniform(static_cast<int>(threadIdx.x) / warp_threads);
     if (warp < 4) {
         shrink_registers<Traits::Registers::feeder>();
-        if (warp == 0) {
+        if (Traits::in_order && (warp == 0 || warp == 3)) {
+            copy_ranges_in_order(params, shared, warp == 3);
+        } else if (warp == 0) {
             if (threadIdx.x == 0)
                 copy_ranges(params, shared);
         } else if (warp == 1) {

@@ -105,8 +105,8 @@ template <class Traits> class BackwardConsumer {
         if (row_block.rows == 0 || (params_.skips_empty && !tile.meets_any(own_row_block())))
             return;
         sync_warpgroup(own_row_block()); // no warp's products read the row block's rows any more
-        const BackwardEpilogue<Element, columns, Traits::of_keys, FragmentThread<>> epilogue(params_, tile.batch,
-                                                                                             tile.head, row_block);
+        const BackwardEpilogue<Element, columns, Traits::of_keys, Traits::order, FragmentThread<>> epilogue(
+            params_, tile.batch, tile.head, row_block);
         if constexpr (Traits::has_d_scores)
             epilogue.write(x.d_scores, params_.scale, own_rows, params_.d_scores, params_.partial_d_scores);
         if constexpr (Traits::has_d_values)

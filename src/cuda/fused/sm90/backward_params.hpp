@@ -18,6 +18,7 @@ constexpr bool stores_d_s(int head_dim) {
 
 struct BackwardParams : BackwardWork {
     CUtensorMap range_scores[2 * most_strides], range_values[2 * most_strides];
+    TensorRows range_score_rows, range_value_rows; // the same, for rows along a curve
 };
 
 } // namespace annulus

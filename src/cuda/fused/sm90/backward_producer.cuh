@@ -5,6 +5,7 @@
 #include "cuda/device/warp.cuh"
 #include "cuda/fused/sm90/backward_params.hpp"
 #include "cuda/fused/sm90/backward_shared.cuh"
+#include "cuda/fused/sm90/copy_in_order.cuh"
 #include "cuda/fused/sm90/tma.cuh"
 
 #include <bit>
@@ -13,25 +14,24 @@
 namespace annulus {
 
 // What these warps have in common: they go through the blocks of all tiles, as consumers do.
-// use(tile, range, index of the block's first row in the range, stage) for each block.
-template <class Traits, class Use>
-__device__ __forceinline__ void for_each_block(BackwardShared<Traits> &shared, Use use) {
+// wait(barrier, parity) for each tile, and use(tile, range, index of the block's first row in the range, place in the
+// ring) for each block, whose stage it waits for.
+template <class Traits, class Wait, class Use>
+__device__ __forceinline__ void for_each_block(BackwardShared<Traits> &shared, const Wait &wait, const Use &use) {
     PipelineState<Traits::stages> stage;
     for (PipelineState<tile_slots> at;; ++at.count) {
-        shared.tile_full[at.slot()].wait(at.parity_to_empty());
+        wait(shared.tile_full[at.slot()], at.parity_to_empty());
         const Tile<Traits::consumers> &tile = shared.tiles[at.slot()];
         const int ranges = tile.ranges;
         if (ranges < 0)
             return;
         for (int i = 0; i < ranges; ++i) {
             const auto &range = tile.range[i];
-            for (int block = range.blocks - 1; block >= 0; --block, ++stage.count) {
-                shared.range_empty[stage.slot()].wait(stage.parity_to_fill());
+            for (int block = range.blocks - 1; block >= 0; --block, ++stage.count)
                 use(tile, range,
                     Traits::of_keys ? range.count - (block + 1) * Traits::range_block_rows
                                     : block * Traits::range_block_rows,
-                    stage.slot());
-            }
+                    stage);
         }
         __syncwarp(__activemask());
         if (threadIdx.x % warp_threads == 0)
@@ -39,11 +39,17 @@ __device__ __forceinline__ void for_each_block(BackwardShared<Traits> &shared, U
     }
 }
 
+struct JustWait {
+    __device__ __forceinline__ void operator()(const Mbarrier &barrier, unsigned parity) const { barrier.wait(parity); }
+};
+
 // Warp 0, one lane.
 template <class Traits>
 __device__ __forceinline__ void copy_ranges(const BackwardParams &params, BackwardShared<Traits> &shared) {
-    for_each_block<Traits>(shared, [&](const auto &tile, const auto &range, int first, int stage) {
+    for_each_block<Traits>(shared, JustWait(), [&](const auto &tile, const auto &range, int first, const auto &place) {
         const int head = Traits::of_keys ? tile.head : tile.head / params.heads_of_kv_head;
+        const int stage = place.slot();
+        shared.range_empty[stage].wait(place.parity_to_fill());
         Mbarrier &full = shared.range_full[stage];
         full.arrive_expecting(2 * Traits::stage_bytes);
         const auto copy = [&](const CUtensorMap &map, std::uint8_t *target) {
@@ -60,7 +66,9 @@ __device__ __forceinline__ void copy_ranges(const BackwardParams &params, Backwa
 // Warp 3.
 template <class Traits>
 __device__ __forceinline__ void copy_statistics(const BackwardParams &params, BackwardShared<Traits> &shared) {
-    for_each_block<Traits>(shared, [&](const auto &tile, const auto &range, int first, int stage) {
+    for_each_block<Traits>(shared, JustWait(), [&](const auto &tile, const auto &range, int first, const auto &place) {
+        const int stage = place.slot();
+        shared.range_empty[stage].wait(place.parity_to_fill());
         const std::int64_t offset = (std::int64_t{tile.batch} * params.all_heads + tile.head) * params.statistic_rows +
                                     range.first - params.first_range_row;
         for (int i = static_cast<int>(threadIdx.x) % warp_threads; i < Traits::range_block_rows; i += warp_threads) {
@@ -75,13 +83,49 @@ __device__ __forceinline__ void copy_statistics(const BackwardParams &params, Ba
 }
 
 template <int row_blocks>
+__device__ __forceinline__ void copy_statistic_of_row(const BackwardParams &params, const Tile<row_blocks> &tile,
+                                                      int row, float *lse_log2, float *delta) {
+    const std::int64_t source = (std::int64_t{tile.batch} * params.all_heads + tile.head) * params.statistic_rows + row;
+    cp_async_4(shared_address(lse_log2), params.lse_log2 + source, true);
+    cp_async_4(shared_address(delta), params.delta + source, true);
+}
+
+// Warps 0 and 3 of a grid along a curve: the score rows of ranges, and their value rows and statistics.
+template <class Traits>
+__device__ __forceinline__ void copy_ranges_in_order(const BackwardParams &params, BackwardShared<Traits> &shared,
+                                                     bool of_values) {
+    using Element = typename Traits::Element;
+    const TensorRows &rows = of_values ? params.range_value_rows : params.range_score_rows;
+    CopiesUnderWay copies;
+    const auto wait = [&](const Mbarrier &barrier, unsigned parity) { copies.wait(barrier, parity); };
+    for_each_block<Traits>(shared, wait, [&](const auto &tile, const auto &range, int first, const auto &place) {
+        const auto own = rows_in_order<Traits>(params, range, first);
+        const int stage = place.slot();
+        wait(shared.range_empty[stage], place.parity_to_fill());
+        const int head = Traits::of_keys ? tile.head : tile.head / params.heads_of_kv_head;
+        const Element *const row_0 =
+            static_cast<const Element *>(rows.data) + tile.batch * rows.batch + head * rows.head;
+        auto &target = shared.range_rows[stage];
+        const auto copy_statistic = [&](int i, int row) {
+            if (Traits::of_keys && of_values)
+                copy_statistic_of_row(params, tile, row, &shared.lse_log2[stage][i], &shared.delta[stage][i]);
+        };
+        copy_in_order<Traits::head_dim>(shared_address(of_values ? target.values : target.scores), row_0, rows.row,
+                                        params.head_dim, own, copy_statistic);
+        copies.add(shared.range_full[stage]);
+    });
+    copies.finish();
+}
+
+template <int row_blocks>
 __device__ __forceinline__ void copy_row_block_statistics(const BackwardParams &params, const Tile<row_blocks> &tile,
                                                           float *lse_log2, float *delta) {
     const std::int64_t offset = (std::int64_t{tile.batch} * params.all_heads + tile.head) * params.statistic_rows;
     for (int i = static_cast<int>(threadIdx.x) % warp_threads; i < row_blocks * row_block_rows; i += warp_threads) {
         const RowBlock &row_block = tile.row_block[i / row_block_rows];
         const bool present = i % row_block_rows < row_block.rows;
-        const std::int64_t source = offset + (present ? params.row_of(row_block.position(i % row_block_rows)) : 0);
+        const std::int64_t source =
+            offset + (present ? params.row_of<RowOrder::linear>(row_block.position(i % row_block_rows)) : 0);
         cp_async_4(shared_address(lse_log2 + i), params.lse_log2 + source, present);
         cp_async_4(shared_address(delta + i), params.delta + source, present);
     }
@@ -95,6 +139,7 @@ __device__ __forceinline__ void copy_rows_of_row_blocks(const BackwardParams &pa
     using Element = typename Traits::Element;
     constexpr int parts = Traits::head_dim / 8;                                          // of 16 bytes, of a row
     constexpr int lanes = static_cast<int>(std::bit_ceil(static_cast<unsigned>(parts))); // of a row
+    constexpr bool has_statistics = !of_scores && !Traits::of_keys;
     const int lane = static_cast<int>(threadIdx.x) % warp_threads, part = lane % lanes;
     const PipelineState<Traits::row_block_slots> slot{at.count};
     const Tile<Traits::consumers> &tile = shared.tiles[at.slot()];
@@ -103,19 +148,32 @@ __device__ __forceinline__ void copy_rows_of_row_blocks(const BackwardParams &pa
     const std::uint32_t targets = shared_address(of_scores ? target.scores : target.values);
     const TensorRows &rows = of_scores ? params.row_scores : params.row_values;
     const int head = Traits::of_keys ? tile.head / params.heads_of_kv_head : tile.head;
-    const Element *const row_0 = static_cast<const Element *>(rows.data) + tile.batch * rows.batch + head * rows.head +
-                                 (part * 8 < params.head_dim ? part * 8 : 0);
+    const Element *const row_0 = static_cast<const Element *>(rows.data) + tile.batch * rows.batch + head * rows.head;
     for (int u = 0; u < Traits::consumers; ++u) {
         const RowBlock row_block = tile.row_block[u];
-        const int present = part * 8 < params.head_dim ? row_block.rows : 0; // the others are zeros
-        if (row_block.rows == 0 || part >= parts)
-            continue;
+        if constexpr (Traits::in_order) {
+            const auto copy_statistic = [&](int i, int row) {
+                if constexpr (has_statistics)
+                    copy_statistic_of_row(params, tile, row, &shared.lse_log2[slot.slot()][u * row_block_rows + i],
+                                          &shared.delta[slot.slot()][u * row_block_rows + i]);
+            };
+            const auto row_of = [&](int i) { return params.row_of<Traits::order>(row_block.position(i)); };
+            if (row_block.rows > 0)
+                copy_in_order<Traits::head_dim>(targets + u * Traits::row_block_bytes, row_0, rows.row, params.head_dim,
+                                                RowsOfLanes<row_block_rows>(row_of), copy_statistic);
+        } else {
+            const Element *const own_row_0 = row_0 + (part * 8 < params.head_dim ? part * 8 : 0);
+            const int present = part * 8 < params.head_dim ? row_block.rows : 0; // the others are zeros
+            if (row_block.rows == 0 || part >= parts)
+                continue;
 #pragma unroll(of_scores ? 2 : 1)
-        for (int row = lane / lanes; row < row_block_rows; row += warp_threads / lanes)
-            cp_async_16(targets + u * Traits::row_block_bytes + swizzled_offset(row_block_rows, row, part),
-                        row_0 + params.row_of(row_block.position(row)) * rows.row, row < present);
+            for (int row = lane / lanes; row < row_block_rows; row += warp_threads / lanes)
+                cp_async_16(targets + u * Traits::row_block_bytes + swizzled_offset(row_block_rows, row, part),
+                            own_row_0 + params.row_of<Traits::order>(row_block.position(row)) * rows.row,
+                            row < present);
+        }
     }
-    if constexpr (!of_scores && !Traits::of_keys)
+    if constexpr (has_statistics && !Traits::in_order)
         copy_row_block_statistics(params, tile, shared.lse_log2[slot.slot()], shared.delta[slot.slot()]);
     cp_async_wait_all();
     fence_async_proxy();
@@ -124,8 +182,8 @@ __device__ __forceinline__ void copy_rows_of_row_blocks(const BackwardParams &pa
         shared.row_block_full[slot.slot()].arrive();
 }
 
-// Warp 2, and warp 3 for row blocks of queries. Where dS is stored, warp 2 copies all rows: the compiler would spill
-// otherwise.
+// Warp 2, and warp 3 for row blocks of queries. Warp 2 copies all rows where dS is stored, since the compiler would
+// spill otherwise, and along a curve, where warp 3 has others to copy.
 template <class Traits, bool of_scores>
 __device__ __forceinline__ void copy_row_blocks(const BackwardParams &params, BackwardShared<Traits> &shared) {
     for (PipelineState<tile_slots> at;; ++at.count) {
@@ -133,7 +191,7 @@ __device__ __forceinline__ void copy_row_blocks(const BackwardParams &params, Ba
         if (shared.tiles[at.slot()].ranges < 0)
             return;
         copy_rows_of_row_blocks<Traits, of_scores>(params, shared, at);
-        if constexpr (Traits::keeps_d_s)
+        if constexpr (Traits::keeps_d_s || (of_scores && !Traits::of_keys && Traits::in_order))
             copy_rows_of_row_blocks<Traits, !of_scores>(params, shared, at);
         if (threadIdx.x % warp_threads == 0)
             shared.tile_empty[at.slot()].arrive();

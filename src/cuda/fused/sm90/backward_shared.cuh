@@ -48,7 +48,7 @@ template <class Traits> struct BackwardShared {
             row_block_empty[i].init(consumer_warps);
         }
         for (int i = 0; i < Traits::stages; ++i) {
-            range_full[i].init(1 + (of_keys ? warp_threads : 0));
+            range_full[i].init(Traits::in_order ? 2 : 1 + (of_keys ? warp_threads : 0));
             range_empty[i].init(row_blocks);
         }
         publish_barriers();

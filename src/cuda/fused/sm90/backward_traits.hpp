@@ -12,9 +12,11 @@
 
 namespace annulus {
 
-template <class Element_, int head_dim_, Gradients what> struct BackwardTraits {
+template <class Element_, int head_dim_, Gradients what, RowOrder order_> struct BackwardTraits {
     using Element = Element_;
     static constexpr int head_dim = head_dim_;
+    static constexpr RowOrder order = order_;
+    static constexpr bool in_order = order == RowOrder::along_curve;
     static constexpr bool of_keys = what != Gradients::d_q;
     static constexpr bool has_d_scores = what != Gradients::d_v; // and so gradients of probabilities
     static constexpr bool has_d_values = what != Gradients::d_q && what != Gradients::d_k;

@@ -6,14 +6,16 @@
 // queries, neighbours in a class; two consumers have two of them each and go through the row blocks of keys, whose
 // images of dS lie next to one another for the four.
 //
-// Roles. One thread of warpgroup 0 copies; warpgroups 1 and 2 compute. Shared memory: stages of four images and 64 rows
-// of K, filled by copies and emptied by the consumers; a row block of dQ for each consumer on its way out.
+// Roles. One thread of warpgroup 0 copies, along a curve its other warps copy K; warpgroups 1 and 2 compute. Shared
+// memory: stages of four images and 64 rows of K, filled by copies and emptied by the consumers; a row block of dQ for
+// each consumer on its way out.
 #pragma once
 
 #include "cuda/device/warp.cuh"
 #include "cuda/fused/math/backward_epilogue.cuh"
 #include "cuda/fused/math/stored_tile.cuh"
 #include "cuda/fused/sm90/backward_traits.hpp"
+#include "cuda/fused/sm90/copy_in_order.cuh"
 #include "cuda/fused/sm90/mbarrier.cuh"
 #include "cuda/fused/sm90/setmaxnreg.cuh"
 #include "cuda/fused/sm90/tma.cuh"
@@ -24,9 +26,11 @@
 
 namespace annulus {
 
-template <class Element_, int head_dim_> struct DqFromDsTraits {
+template <class Element_, int head_dim_, RowOrder order_> struct DqFromDsTraits {
     using Element = Element_;
     static constexpr int head_dim = head_dim_;
+    static constexpr RowOrder order = order_;
+    static constexpr bool in_order = order == RowOrder::along_curve;
     static constexpr int chunks = (head_dim + 63) / 64;
     static constexpr int consumers = 2, row_blocks_of_consumer = 2, row_blocks = StoredDs::row_blocks_of_tile;
     static_assert(row_blocks == consumers * row_blocks_of_consumer);
@@ -35,7 +39,7 @@ template <class Element_, int head_dim_> struct DqFromDsTraits {
     static constexpr int stages = 4;
     static constexpr int row_block_bytes = row_block_rows * chunks * swizzled_row_bytes;
     // Whose tensor maps of K it uses.
-    static_assert(BackwardTraits<Element, head_dim, Gradients::d_q>::range_block_rows == row_block_rows);
+    static_assert(BackwardTraits<Element, head_dim, Gradients::d_q, order>::range_block_rows == row_block_rows);
 };
 
 template <class Traits> struct DqFromDsShared {
@@ -59,19 +63,47 @@ __device__ __forceinline__ void copy_stored(const BackwardParams &params, DqFrom
             shared.empty[place.slot()].wait(place.parity_to_fill());
             const int hidden = params.kept.is_triangle ? max(keys - tile.first_row_block, 0) : 0; // row blocks
             const unsigned bytes = (row_blocks - hidden) * StoredDs::image_bytes;
-            full.arrive_expecting(bytes + Traits::row_block_bytes);
+            full.arrive_expecting(Traits::in_order ? bytes : bytes + Traits::row_block_bytes);
             bulk_load(shared_address(stage.d_s[hidden]),
                       params.kept.image(tile.batch, tile.head, tile.segment, keys) +
                           (tile.first_row_block + hidden) * StoredDs::image_bytes,
                       bytes, full);
+            if constexpr (!Traits::in_order)
 #pragma unroll
-            for (int chunk = 0; chunk < Traits::chunks; ++chunk)
-                // Rows of whole classes: all residues have as many, whose map is the second of the stride's.
-                tma_load(shared_address(stage.keys) + chunk * row_block_rows * swizzled_row_bytes,
-                         params.range_scores[1], full, chunk * 64, index + keys * row_block_rows, residue,
-                         tile.head / params.heads_of_kv_head, tile.batch);
+                for (int chunk = 0; chunk < Traits::chunks; ++chunk)
+                    // Rows of whole classes: all residues have as many, whose map is the second of the stride's.
+                    tma_load(shared_address(stage.keys) + chunk * row_block_rows * swizzled_row_bytes,
+                             params.range_scores[1], full, chunk * 64, index + keys * row_block_rows, residue,
+                             tile.head / params.heads_of_kv_head, tile.batch);
         }
     });
+}
+
+// Along a curve: K, by the other three warps, every third stage each.
+template <class Traits>
+__device__ __forceinline__ void copy_keys_in_order(const BackwardParams &params, DqFromDsShared<Traits> &shared) {
+    using Element = typename Traits::Element;
+    constexpr int warps = 3;
+    const TensorRows &rows = params.range_score_rows;
+    CopiesUnderWay copies;
+    PipelineState<Traits::stages> place;
+    for_each_stored_tile(params, [&](const StoredTile &tile) {
+        const Element *const row_0 = static_cast<const Element *>(rows.data) + tile.batch * rows.batch +
+                                     tile.head / params.heads_of_kv_head * rows.head;
+        for (int keys = 0; keys < tile.keys; ++keys, ++place.count) {
+            if (place.count % warps + 1 != static_cast<unsigned>(uniform(thread_of_warpgroup() / warp_threads)))
+                continue;
+            const RowsOfLanes<row_block_rows> own([&](int i) {
+                return params.position_of<Traits::order>(tile.first_key + (keys * row_block_rows + i) * tile.stride) -
+                       params.first_range_row;
+            });
+            copies.wait(shared.empty[place.slot()], place.parity_to_fill());
+            copy_in_order<Traits::head_dim>(shared_address(shared.stages[place.slot()].keys), row_0, rows.row,
+                                            params.head_dim, own, [](int, int) {});
+            copies.add(shared.full[place.slot()]);
+        }
+    });
+    copies.finish();
 }
 
 template <class Traits> class DqFromDsConsumer {
@@ -147,7 +179,8 @@ template <class Traits> class DqFromDsConsumer {
             return;
         const RowBlock row_block{tile.first + index * row_block_rows * tile.stride, tile.stride, row_block_rows, 1, 0};
         __syncwarp(); // the row block before is out
-        BackwardEpilogue<Element, columns, false, FragmentThread<>>(params_, tile.batch, tile.head, row_block)
+        BackwardEpilogue<Element, columns, false, Traits::order, FragmentThread<>>(params_, tile.batch, tile.head,
+                                                                                   row_block)
             .write(x, params_.scale, shared_address(shared_.staging[index_]), params_.d_scores,
                    params_.partial_d_scores);
     }
@@ -164,7 +197,7 @@ __global__ void __launch_bounds__(Traits::threads, 1) dq_from_ds_kernel(const __
     DqFromDsShared<Traits> &shared = *reinterpret_cast<DqFromDsShared<Traits> *>(memory);
     if (threadIdx.x == 0) {
         for (int i = 0; i < Traits::stages; ++i) {
-            shared.full[i].init(1);
+            shared.full[i].init(Traits::in_order ? 2 : 1);
             shared.empty[i].init(Traits::consumers);
         }
         publish_barriers();
@@ -175,6 +208,8 @@ __global__ void __launch_bounds__(Traits::threads, 1) dq_from_ds_kernel(const __
         shrink_registers<Traits::Registers::feeder>();
         if (threadIdx.x == 0)
             copy_stored(params, shared);
+        else if (Traits::in_order && threadIdx.x >= warp_threads)
+            copy_keys_in_order(params, shared);
     } else {
         grow_registers<Traits::Registers::consumer>();
         DqFromDsConsumer<Traits>(params, shared, warpgroup - 1).run();

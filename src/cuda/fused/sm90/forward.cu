@@ -8,15 +8,19 @@ namespace annulus {
 
 namespace {
 
-template <class Element> Kernel<ForwardParams> make() {
-    using Traits = ForwardTraits<Element, ANNULUS_HEAD_DIM>;
+template <class Element, RowOrder order> Kernel<ForwardParams> make() {
+    using Traits = ForwardTraits<Element, ANNULUS_HEAD_DIM, order>;
     return make_kernel<Traits, ForwardShared<Traits>>("fused forward", forward_kernel<Traits>);
+}
+
+template <class Element> Kernel<ForwardParams> make(bool along_curve) {
+    return along_curve ? make<Element, RowOrder::along_curve>() : make<Element, RowOrder::linear>();
 }
 
 } // namespace
 
-template <> Kernel<ForwardParams> forward_kernel_of<ANNULUS_HEAD_DIM>(annulus_dtype dtype) {
-    return dtype == ANNULUS_BFLOAT16 ? make<__nv_bfloat16>() : make<__half>();
+template <> Kernel<ForwardParams> forward_kernel_of<ANNULUS_HEAD_DIM>(annulus_dtype dtype, bool along_curve) {
+    return dtype == ANNULUS_BFLOAT16 ? make<__nv_bfloat16>(along_curve) : make<__half>(along_curve);
 }
 
 } // namespace annulus

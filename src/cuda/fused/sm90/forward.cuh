@@ -14,12 +14,13 @@
 // Grid. As many CTAs as the GPU has multiprocessors; each takes tiles (find_tile.cuh) until there are none left, the
 // first two by its index, the others from a counter.
 //
-// Roles. Warpgroup 0 feeds: its warp 0 copies K and V by tensor maps, warp 1 finds tiles, warps 2 and 3 copy Q. The
-// other warpgroups compute, a row block of 64 queries each.
+// Roles. Warpgroup 0 feeds: its warp 0 copies K and V by tensor maps, warp 1 finds tiles, warps 2 and 3 copy Q. Along a
+// curve rows are copied one by one: warp 0 copies K, warp 2 Q and warp 3 V. The other warpgroups compute, a row block
+// of 64 queries each.
 //
 // Shared memory, for each barrier who fills and who empties:
 //
-//     queries[query_slots]   row blocks of Q        query_full: warps 2, 3     query_empty: consumers' warps
+//     queries[query_slots]   row blocks of Q        query_full: their warps    query_empty: consumers' warps
 //     k, v[stages]           a block of K, of V     k_full, v_full: copies     k_empty, v_empty: consumers
 //     tiles[2]               what is to be done     tile_full: warp 1          tile_empty: all other warps
 //
@@ -49,11 +50,16 @@ __global__ void __launch_bounds__(Traits::threads, 1) forward_kernel(const __gri
     const int warp = uniform(static_cast<int>(threadIdx.x) / warp_threads);
     if (warp < 4) {
         shrink_registers<Traits::Registers::feeder>();
-        if (warp == 0) {
+        if (warp == 1) {
+            find_tiles(params, shared, [](const PipelineState<tile_slots> &) {});
+        } else if constexpr (Traits::in_order) {
+            if (warp == 2)
+                copy_queries(params, shared);
+            else
+                copy_keys_in_order(params, shared, warp == 3);
+        } else if (warp == 0) {
             if (threadIdx.x == 0)
                 copy_keys(params, shared);
-        } else if (warp == 1) {
-            find_tiles(params, shared, [](const PipelineState<tile_slots> &) {});
         } else {
             copy_queries(params, shared);
         }

@@ -104,7 +104,7 @@ template <class Traits> class ForwardConsumer {
     // O is staged in the place of Q, once no warp's products read that any more.
     __device__ __forceinline__ void write(const OwnTile &tile, std::uint32_t staging, Registers &x) const {
         const auto sync = [this] { sync_warpgroup(row_block_); };
-        ForwardEpilogue<Element, columns, Traits::consumers, FragmentThread<>, decltype(sync)>(
+        ForwardEpilogue<Element, columns, Traits::consumers, Traits::order, FragmentThread<>, decltype(sync)>(
             params_, tile, row_block_, staging, sync)
             .write(x.o, x.softmax);
     }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cuda/device/warp.cuh"
+#include "cuda/fused/sm90/copy_in_order.cuh"
 #include "cuda/fused/sm90/forward_params.hpp"
 #include "cuda/fused/sm90/forward_shared.cuh"
 #include "cuda/fused/sm90/tma.cuh"
@@ -46,16 +47,68 @@ __device__ __forceinline__ void copy_keys(const ForwardParams &params, ForwardSh
     }
 }
 
-// Warps 2 and 3: Q, every other few rows each.
+// Warps 0 and 3 of a grid along a curve: K, and V.
+
+template <class Traits>
+__device__ __forceinline__ void copy_keys_in_order(const ForwardParams &params, ForwardShared<Traits> &shared,
+                                                   bool of_values) {
+    using Element = typename Traits::Element;
+    const TensorRows &rows = of_values ? params.v_rows : params.k_rows;
+    const std::uint32_t blocks = shared_address(of_values ? shared.v : shared.k);
+    Mbarrier *const full = of_values ? shared.v_full : shared.k_full;
+    Mbarrier *const empty = of_values ? shared.v_empty : shared.k_empty;
+    CopiesUnderWay copies;
+    PipelineState<Traits::stages> stage;
+    for (PipelineState<tile_slots> at;; ++at.count) {
+        copies.wait(shared.tile_full[at.slot()], at.parity_to_empty());
+        const Tile<Traits::consumers> &tile = shared.tiles[at.slot()];
+        const int ranges = tile.ranges;
+        if (ranges < 0)
+            return copies.finish();
+        const Element *const row_0 = static_cast<const Element *>(rows.data) + tile.batch * rows.batch +
+                                     tile.head / params.heads_of_kv_head * rows.head;
+        for (int i = 0; i < ranges; ++i) {
+            const auto &range = tile.range[i];
+            for (int block = range.blocks - 1; block >= 0; --block, ++stage.count) {
+                const int s = stage.slot();
+                const auto own = rows_in_order<Traits>(params, range, block * Traits::range_block_rows);
+                copies.wait(empty[s], stage.parity_to_fill());
+                copy_in_order<Traits::head_dim>(blocks + s * Traits::stage_bytes, row_0, rows.row, params.head_dim, own,
+                                                [](int, int) {});
+                copies.add(full[s]);
+            }
+        }
+        __syncwarp();
+        if (threadIdx.x % warp_threads == 0)
+            shared.tile_empty[at.slot()].arrive();
+    }
+}
+
+// Q: warps 2 and 3, every other few rows each, or along a curve warp 2.
+
+template <class Traits>
+__device__ __forceinline__ void copy_own_queries(const ForwardParams &params, const RowBlock &row_block,
+                                                 const typename Traits::Element *row_0, std::uint32_t target) {
+    constexpr int parts = Traits::head_dim / 8;                                          // of 16 bytes, of a row
+    constexpr int lanes = static_cast<int>(std::bit_ceil(static_cast<unsigned>(parts))); // of a row
+    constexpr int at_once = 2 * warp_threads / lanes;                                    // rows, of both warps
+    const int part = static_cast<int>(threadIdx.x) % lanes;
+    const int first_row = static_cast<int>(threadIdx.x) % (2 * warp_threads) / lanes;
+    const int rows = part * 8 < params.head_dim ? row_block.rows : 0; // the others are zeros
+    row_0 += part * 8 < params.head_dim ? part * 8 : 0;
+    // Of rows beyond the row block's last one these may be anything.
+    const auto *next = row_0 + (row_block.first + first_row * row_block.stride - params.q.start) * params.q.row;
+    const std::int64_t distance = std::int64_t{at_once} * row_block.stride * params.q.row;
+    if (part < parts)
+#pragma unroll 2
+        for (int row = first_row; row < row_block_rows; row += at_once, next += distance)
+            cp_async_16(target + swizzled_offset(row_block_rows, row, part), row < rows ? next : row_0, row < rows);
+}
 
 template <class Traits>
 __device__ __forceinline__ void copy_queries(const ForwardParams &params, ForwardShared<Traits> &shared) {
     using Element = typename Traits::Element;
-    constexpr int parts = Traits::head_dim / 8;                                          // of 16 bytes, of a row
-    constexpr int lanes = static_cast<int>(std::bit_ceil(static_cast<unsigned>(parts))); // of a row
-    constexpr int at_once = 2 * warp_threads / lanes;                                    // rows, of both warps
     const int lane = static_cast<int>(threadIdx.x) % warp_threads;
-    const int part = lane % lanes, first_row = static_cast<int>(threadIdx.x) % (2 * warp_threads) / lanes;
     for (PipelineState<tile_slots> at;; ++at.count) {
         const PipelineState<Traits::query_slots> query{at.count};
         shared.tile_full[at.slot()].wait(at.parity_to_empty());
@@ -63,24 +116,21 @@ __device__ __forceinline__ void copy_queries(const ForwardParams &params, Forwar
         if (tile.ranges < 0)
             return;
         shared.query_empty[query.slot()].wait(query.parity_to_fill());
-        const Element *const row_0 = static_cast<const Element *>(params.q.data) + tile.batch * params.q.batch +
-                                     tile.head * params.q.head + (part * 8 < params.head_dim ? part * 8 : 0);
+        const Element *const row_0 =
+            static_cast<const Element *>(params.q.data) + tile.batch * params.q.batch + tile.head * params.q.head;
         for (int u = 0; u < Traits::consumers; ++u) {
             const RowBlock row_block = tile.row_block[u];
             const std::uint32_t target = shared_address(shared.queries[query.slot()]) + u * Traits::row_block_bytes;
-            const int rows = part * 8 < params.head_dim ? row_block.rows : 0; // the others are zeros
-            // Of rows beyond the row block's last one these may be anything.
-            const Element *next =
-                row_0 + (row_block.first + first_row * row_block.stride - params.q.start) * params.q.row;
-            const std::int64_t distance = std::int64_t{at_once} * row_block.stride * params.q.row;
-            if (row_block.rows > 0 && part < parts)
-#pragma unroll 2
-                for (int row = first_row; row < row_block_rows; row += at_once, next += distance) {
-                    const Element *const source =
-                        params.query_order ? row_0 + params.query_row(row_block.position(row)) * params.q.row : next;
-                    cp_async_16(target + swizzled_offset(row_block_rows, row, part), row < rows ? source : row_0,
-                                row < rows);
-                }
+            if (row_block.rows == 0)
+                continue;
+            if constexpr (Traits::in_order)
+                copy_in_order<Traits::head_dim>(target, row_0, params.q.row, params.head_dim,
+                                                RowsOfLanes<row_block_rows>([&](int i) {
+                                                    return params.query_row<Traits::order>(row_block.position(i));
+                                                }),
+                                                [](int, int) {});
+            else
+                copy_own_queries<Traits>(params, row_block, row_0, target);
         }
         cp_async_wait_all();
         fence_async_proxy();

@@ -31,7 +31,7 @@ template <class Traits> struct ForwardShared {
             tile_empty[i].init(consumer_warps + 3);
         }
         for (int i = 0; i < Traits::query_slots; ++i) {
-            query_full[i].init(2);
+            query_full[i].init(Traits::in_order ? 1 : 2);
             query_empty[i].init(consumer_warps);
         }
         for (int i = 0; i < Traits::stages; ++i) {

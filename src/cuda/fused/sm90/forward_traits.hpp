@@ -3,6 +3,7 @@
 // notes.md tells what else was tried.
 #pragma once
 
+#include "cuda/fused/schedule/tile_grid.hpp"
 #include "cuda/fused/sm90/warpgroup_registers.hpp"
 
 namespace annulus {
@@ -10,9 +11,11 @@ namespace annulus {
 // The head dimensions that kernels exist for (and meson.build compiles); another one takes the next larger.
 inline constexpr int fused_head_dims[] = {32, 48, 64, 80, 96, 128, 192, 256};
 
-template <class Element_, int head_dim_> struct ForwardTraits {
+template <class Element_, int head_dim_, RowOrder order_> struct ForwardTraits {
     using Element = Element_;
     static constexpr int head_dim = head_dim_;
+    static constexpr RowOrder order = order_;
+    static constexpr bool in_order = order == RowOrder::along_curve;
     static constexpr int chunks = (head_dim + 63) / 64; // of 64 columns, of a row in shared memory
 
     // Warpgroups that compute, a row block of 64 queries each; and one that feeds them.

@@ -22,7 +22,7 @@ template <class Use> void with_head_dim(int head_dim, const Use &use) {
 KernelShape forward_shape(int head_dim) {
     KernelShape shape{};
     with_head_dim(head_dim, [&](auto dim) {
-        using Traits = ForwardTraits<__nv_bfloat16, dim.value>;
+        using Traits = ForwardTraits<__nv_bfloat16, dim.value, RowOrder::linear>; // along curves they are the same
         shape = {Traits::consumers, Traits::range_block_rows};
     });
     return shape;
@@ -36,8 +36,9 @@ BackwardShapes backward_shapes(annulus_dtype dtype, int head_dim) {
         };
         const auto set_of = [&](auto element) {
             using Element = decltype(element);
-            shapes = {shape_of(BackwardTraits<Element, dim.value, Gradients::d_q>()),
-                      shape_of(BackwardTraits<Element, dim.value, Gradients::d_k>()), stores_d_s(head_dim)};
+            shapes = {shape_of(BackwardTraits<Element, dim.value, Gradients::d_q, RowOrder::linear>()),
+                      shape_of(BackwardTraits<Element, dim.value, Gradients::d_k, RowOrder::linear>()),
+                      stores_d_s(head_dim)};
         };
         if (dtype == ANNULUS_BFLOAT16)
             set_of(__nv_bfloat16());
@@ -47,15 +48,15 @@ BackwardShapes backward_shapes(annulus_dtype dtype, int head_dim) {
     return shapes;
 }
 
-Kernel<ForwardParams> find_forward_kernel(annulus_dtype dtype, int head_dim) {
+Kernel<ForwardParams> find_forward_kernel(annulus_dtype dtype, int head_dim, bool along_curve) {
     Kernel<ForwardParams> kernel;
-    with_head_dim(head_dim, [&](auto dim) { kernel = forward_kernel_of<dim.value>(dtype); });
+    with_head_dim(head_dim, [&](auto dim) { kernel = forward_kernel_of<dim.value>(dtype, along_curve); });
     return kernel;
 }
 
-Kernel<BackwardParams> find_backward_kernel(annulus_dtype dtype, int head_dim, Gradients what) {
+Kernel<BackwardParams> find_backward_kernel(annulus_dtype dtype, int head_dim, Gradients what, bool along_curve) {
     Kernel<BackwardParams> kernel;
-    with_head_dim(head_dim, [&](auto dim) { kernel = backward_kernel_of<dim.value>(dtype, what); });
+    with_head_dim(head_dim, [&](auto dim) { kernel = backward_kernel_of<dim.value>(dtype, what, along_curve); });
     return kernel;
 }
 

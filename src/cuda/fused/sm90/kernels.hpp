@@ -14,12 +14,14 @@ namespace annulus {
 KernelShape forward_shape(int head_dim);
 BackwardShapes backward_shapes(annulus_dtype dtype, int head_dim);
 
-// The kernel that serves a head dimension, for launches on the current device. `dtype` is bfloat16 or float16.
-Kernel<ForwardParams> find_forward_kernel(annulus_dtype dtype, int head_dim);
-Kernel<BackwardParams> find_backward_kernel(annulus_dtype dtype, int head_dim, Gradients what);
+// The kernel that serves a head dimension, for launches on the current device over grids along a curve, or those in
+// linear order. `dtype` is bfloat16 or float16.
+Kernel<ForwardParams> find_forward_kernel(annulus_dtype dtype, int head_dim, bool along_curve);
+Kernel<BackwardParams> find_backward_kernel(annulus_dtype dtype, int head_dim, Gradients what, bool along_curve);
 
 // The same of the kernels of one head dimension, compiled for each apart.
-template <int head_dim> Kernel<ForwardParams> forward_kernel_of(annulus_dtype dtype);
-template <int head_dim> Kernel<BackwardParams> backward_kernel_of(annulus_dtype dtype, Gradients what);
+template <int head_dim> Kernel<ForwardParams> forward_kernel_of(annulus_dtype dtype, bool along_curve);
+template <int head_dim>
+Kernel<BackwardParams> backward_kernel_of(annulus_dtype dtype, Gradients what, bool along_curve);
 
 } // namespace annulus

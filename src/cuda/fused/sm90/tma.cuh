@@ -33,6 +33,13 @@ __device__ __forceinline__ void cp_async_4(std::uint32_t target, const void *sou
 __device__ __forceinline__ void cp_async_wait_all() {
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
+// In groups: until all but the last `pending` ones are done.
+__device__ __forceinline__ void cp_async_commit() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int pending> __device__ __forceinline__ void cp_async_wait_but() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
+}
 
 // Bytes next to one another, a multiple of 16 at addresses that are, by one thread.
 __device__ __forceinline__ void bulk_load(std::uint32_t target, const void *source, unsigned bytes, Mbarrier &barrier) {

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows that no tensor map has: those along a curve (TileGrid::order). The threads of a warp copy them one by one.
+#pragma once
+
+#include "cuda/device/warp.cuh"
+#include "cuda/fused/math/shared_rows.cuh"
+#include "cuda/fused/schedule/tile.cuh"
+#include "cuda/fused/sm90/tma.cuh"
+
+#include <bit>
+#include <cstdint>
+
+namespace annulus {
+
+// Which rows of a matrix the rows of a block are: lane i knows row i of every so many as a warp has lanes.
+template <int rows> struct RowsOfLanes {
+    int row[rows / warp_threads];
+
+    // Row i of the block is row row_of(i). Nothing waits for the order here, if that is where it comes from.
+    template <class RowOf> __device__ __forceinline__ explicit RowsOfLanes(const RowOf &row_of) {
+        static_assert(rows % warp_threads == 0);
+        const int lane = thread_of_block() % warp_threads;
+#pragma unroll
+        for (int i = 0; i < rows / warp_threads; ++i)
+            row[i] = row_of(i * warp_threads + lane);
+    }
+};
+
+// Those of a block of a range, from its row `first` on. Behind either end it is the row at that end: consumers hide or
+// clear what comes of these.
+template <class Traits, int row_blocks>
+__device__ __forceinline__ RowsOfLanes<Traits::range_block_rows>
+rows_in_order(const TileGrid &grid, const Range<row_blocks> &range, int first) {
+    return RowsOfLanes<Traits::range_block_rows>([&](int i) {
+        const int number = range.first + min(max(first + i, 0), range.count - 1) * range.stride;
+        return grid.position_of<RowOrder::along_curve>(number) - grid.first_range_row;
+    });
+}
+
+// Copies a block to shared memory from a matrix, of whose batch entry and head `row_0` is row 0. Columns behind
+// `head_dim` are zeros. beside_row(row of the block, row of the matrix) is called for each.
+template <int columns, int rows, class Element, class BesideRow>
+__device__ __forceinline__ void copy_in_order(std::uint32_t target, const Element *row_0, std::int64_t distance,
+                                              int head_dim, RowsOfLanes<rows> own, const BesideRow &beside_row) {
+    constexpr int parts = columns / 8;                                                   // of 16 bytes, of a row
+    constexpr int lanes = static_cast<int>(std::bit_ceil(static_cast<unsigned>(parts))); // that copy a row together
+    const int lane = thread_of_block() % warp_threads, part = lane % lanes;
+    const bool has_columns = part * 8 < head_dim;
+    const int own_bytes = has_columns ? part * 16 : 0;
+    target += swizzled_offset(rows, lane - part, part); // they copy rows that they know
+#pragma unroll 1
+    for (int first = 0; first < rows; first += warp_threads, target += warp_threads * swizzled_row_bytes) {
+        const auto own_row = reinterpret_cast<unsigned long long>(row_0 + own.row[0] * distance);
+#pragma unroll
+        for (int i = 0; i < lanes; ++i) {
+            const auto source = reinterpret_cast<const std::uint8_t *>(__shfl_sync(~0u, own_row, i, lanes));
+            if (part < parts)
+                cp_async_16((target ^ i % 8 * 16) + i * swizzled_row_bytes, source + own_bytes, has_columns);
+        }
+        beside_row(first + lane, own.row[0]);
+#pragma unroll
+        for (int i = 1; i < rows / warp_threads; ++i)
+            own.row[i - 1] = own.row[i];
+    }
+}
+
+// Copies that a warp has begun, and how it waits for barriers in between: they are announced when the next ones are
+// under way, or where there is no room for these yet.
+class CopiesUnderWay {
+  public:
+    __device__ __forceinline__ void wait(const Mbarrier &barrier, unsigned parity) {
+        if (__all_sync(~0u, barrier.has_ended(parity)))
+            return;
+        finish();
+        barrier.wait(parity);
+    }
+    // All copies since the last call, of which `full` gets one arrival.
+    __device__ __forceinline__ void add(Mbarrier &full) {
+        cp_async_commit();
+        if (full_)
+            announce<1>();
+        full_ = &full;
+    }
+    __device__ __forceinline__ void finish() {
+        if (full_)
+            announce<0>();
+        full_ = nullptr;
+    }
+
+  private:
+    template <int later_groups> __device__ __forceinline__ void announce() const {
+        cp_async_wait_but<later_groups>();
+        fence_async_proxy();
+        __syncwarp();
+        if (thread_of_block() % warp_threads == 0)
+            full_->arrive();
+    }
+
+    Mbarrier *full_ = nullptr; // of copies that are not announced yet
+};
+
+} // namespace annulus
