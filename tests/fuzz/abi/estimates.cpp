@@ -103,8 +103,8 @@ void ask_workspace(Input &input, Handles &handles) {
 
 void ask_rank(Input &input, Handles &handles) {
     AnyProblem problem(input);
-    // Plans of many ranks take long: few of them, and of the most that there may be only where is_wild() says so, or there
-    // would be nothing else.
+    // Plans of many ranks take long: few of them, and of the most that there may be only where is_wild() says so, or
+    // there would be nothing else.
     const std::int32_t most = input.once_in(16) ? 256 : 16;
     const std::int32_t ranks = input.once_in(32) ? input.number32(5, most) : input.number32(1, 4);
     const std::int32_t rank = input.number32(0, std::clamp(ranks, 1, 4096) - 1);
