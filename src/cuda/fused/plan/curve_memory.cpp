@@ -16,7 +16,8 @@ CurveMemory book_curves(Workspace &workspace, const Problem &problem, const std:
             if (!planned.curve)
                 continue;
             const std::int64_t length = curve_order_length(*planned.curve);
-            residues = planned.curve->causal() ? std::max(residues, length) : 0;
+            if (planned.curve->causal())
+                residues = std::max(residues, length);
             orders = std::max(orders, planned.order_start + length);
             if (planned.is_packed) {
                 const std::int64_t rows = problem.batch * planned.tiles.sequence.range_count * heads;
