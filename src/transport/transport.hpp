@@ -74,8 +74,8 @@ class Transport {
 
     // Begins a batch, after what `stream` (null on a CPU) was given before, and has it written once, before anything on
     // the stream waits for what other ranks have yet to send; what follows on the stream after finish() comes after the
-    // batch. Several batches may be begun before the first is finished, in the order of their
-    // beginning. `batch` must live until then.
+    // batch. Several batches may be begun before the first is finished, in the order of their beginning. `batch` must
+    // live until then.
     virtual void begin(const Batch &batch, Device &device, void *stream) = 0;
     virtual void finish(const Batch &batch, Device &device, void *stream) = 0;
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/device/cuda_error.hpp"
 #include "cuda/fused/call.hpp"
-#include "cuda/fused/curve_order.hpp"
 #include "cuda/fused/lse_delta.hpp"
 #include "cuda/fused/partial_rows.hpp"
 #include "cuda/fused/plan/backward_plan.hpp"
@@ -269,11 +268,8 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
                     call.clear_partial(target, problem.batch * problem.kv_heads * problem.key_rows());
             return;
         }
-        case BackwardAction::find_order: {
-            const PlannedGrid &planned = grid_of(step);
-            return find_curve_order(*planned.curve, memory.curves.residues, memory.curves.order_of(planned),
-                                    call.stream);
-        }
+        case BackwardAction::find_order:
+            return find_order(grid_of(step), memory.curves, call.stream);
         case BackwardAction::pack_ranges: {
             const TileGrid &grid = grids_of(step.side)[step.launch.grid].params;
             pack_ranges(grid, ranges_of(step.side, call), memory.curves, problem, call.stream);

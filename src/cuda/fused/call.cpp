@@ -37,6 +37,10 @@ RangeMatrices matrices_of(const PlannedGrid &planned, const RangeMatrices &matri
     return {packed(matrices.scores, memory.scores), packed(matrices.values, memory.values)};
 }
 
+void find_order(const PlannedGrid &planned, const CurveMemory &memory, cudaStream_t stream) {
+    find_curve_order(*planned.curve, memory.residues, memory.order_of(planned), stream);
+}
+
 void pack_ranges(const TileGrid &grid, const RangeMatrices &matrices, const CurveMemory &memory, const Problem &problem,
                  cudaStream_t stream) {
     for (const auto &[matrix, target] :

@@ -41,7 +41,9 @@ float scale_log2(const Plan &plan);
 // Those of a grid's ranges: these or, where it is packed, their copies.
 RangeMatrices matrices_of(const PlannedGrid &planned, const RangeMatrices &matrices, const CurveMemory &memory,
                           const Problem &problem);
-// Copies them in the order of `grid`, the packed one as it is launched.
+// Finds the order of a grid along a curve.
+void find_order(const PlannedGrid &planned, const CurveMemory &memory, cudaStream_t stream);
+// Copies the rows of ranges in the order of `grid`, the packed one as it is launched.
 void pack_ranges(const TileGrid &grid, const RangeMatrices &matrices, const CurveMemory &memory, const Problem &problem,
                  cudaStream_t stream);
 

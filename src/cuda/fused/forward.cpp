@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/device/cuda_error.hpp"
 #include "cuda/fused/call.hpp"
-#include "cuda/fused/curve_order.hpp"
 #include "cuda/fused/plan/forward_plan.hpp"
 #include "cuda/results/cuda_call.hpp"
 #ifdef ANNULUS_HAVE_MMA
@@ -141,11 +140,8 @@ template <class Architecture> class FusedForward final : public PreparedCall {
             return call.clear_partial(o, rows);
         case ForwardAction::mark_finished:
             return fill_state(state, rows, finished_state(), call.stream);
-        case ForwardAction::find_order: {
-            const PlannedGrid &planned = forward_.grids[step.launch.grid];
-            return find_curve_order(*planned.curve, memory.curves.residues, memory.curves.order_of(planned),
-                                    call.stream);
-        }
+        case ForwardAction::find_order:
+            return find_order(forward_.grids[step.launch.grid], memory.curves, call.stream);
         case ForwardAction::pack_ranges:
             return pack_ranges(params_[step.launch.grid], keys(call), memory.curves, problem, call.stream);
         case ForwardAction::write_outputs:
