@@ -6,11 +6,14 @@
 #include "cuda/device/cuda_device.hpp"
 #include "cuda/fused/plan/curve_memory.hpp"
 #include "cuda/fused/plan/grids.hpp"
+#include "cuda/fused/plan/launch.hpp"
 #include "cuda/fused/schedule/matrices.hpp"
+#include "cuda/fused/schedule/rows_to_clear.hpp"
 #include "engine/engine.hpp"
 
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 
 namespace annulus {
 
@@ -41,6 +44,9 @@ float scale_log2(const Plan &plan);
 // Those of a grid's ranges: these or, where it is packed, their copies.
 RangeMatrices matrices_of(const PlannedGrid &planned, const RangeMatrices &matrices, const CurveMemory &memory,
                           const Problem &problem);
+// What a launch clears of tensors with the rows of a window, and of LSE, which may be null.
+RowsToClear rows_to_clear(std::span<const TensorRows> tensors, const TensorRows &lse, const Problem &problem,
+                          const Window &window, const ClearedPart &part);
 // Finds the order of a grid along a curve.
 void find_order(const PlannedGrid &planned, const CurveMemory &memory, cudaStream_t stream);
 // Copies the rows of ranges in the order of `grid`, the packed one as it is launched.

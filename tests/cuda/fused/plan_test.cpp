@@ -161,6 +161,26 @@ class LaunchChecker {
     std::map<std::tuple<std::size_t, int, int, int>, double> times_; // by grid, kernel, batch entry and head
 };
 
+// What launches clear: each part once, and in their order.
+class ClearedChecker {
+  public:
+    void launch(const ClearedPart &clears) {
+        if (clears.parts == 0)
+            return;
+        EXPECT_EQ(clears.index, next_++);
+        EXPECT_TRUE(parts_ == 0 || clears.parts == parts_);
+        parts_ = clears.parts;
+    }
+    // Whether anything is cleared; then all of it.
+    bool clears() const {
+        EXPECT_EQ(next_, parts_);
+        return parts_ > 0;
+    }
+
+  private:
+    int next_ = 0, parts_ = 0;
+};
+
 bool leaves_rows_out(const std::vector<PlannedGrid> &grids) {
     return grids.empty() || !grids.front().is_complete;
 }
@@ -178,7 +198,9 @@ void expect_sound(const Plan &plan, CallPart part, const ForwardPlan &forward) {
     if (is_of_other_keys(part))
         launches.set_partial();
     bool clears = false, recomputes = false, writes = false;
+    ClearedChecker cleared;
     for (const ForwardStep &step : forward.steps) {
+        cleared.launch(step.launch.clears);
         switch (step.action) {
         case ForwardAction::clear_outputs:
             clears = true;
@@ -216,8 +238,9 @@ void expect_sound(const Plan &plan, CallPart part, const ForwardPlan &forward) {
     launches.expect_all_once(1);
     EXPECT_EQ(writes, forward.has_own_partial);
     EXPECT_EQ(recomputes, plan.causal() && !is_of_other_keys(part));
+    EXPECT_FALSE(cleared.clears() && (has_partial || clears));
     if (!is_of_other_keys(part) && !forward.parts) {
-        EXPECT_EQ(clears, !is_split_part(forward) && leaves_rows_out(forward.grids));
+        EXPECT_EQ(clears || cleared.clears(), !is_split_part(forward) && leaves_rows_out(forward.grids));
     }
 }
 
@@ -244,6 +267,7 @@ void expect_sound(const Plan &plan, CallPart part, const BackwardPlan &backward)
     const annulus::Problem &problem = plan.problem();
     std::map<Side, LaunchChecker> launches;
     std::map<Side, bool> clears, recomputes, recomputes_partial;
+    std::map<Side, ClearedChecker> cleared;
     for (const Side side : {Side::queries, Side::keys}) {
         const SideGrids &of_side = backward.of(side);
         const bool of_queries = side == Side::queries;
@@ -293,6 +317,10 @@ void expect_sound(const Plan &plan, CallPart part, const BackwardPlan &backward)
             const auto kernel = std::find(kernels.begin(), kernels.end(), step.what);
             const bool is_first = step.side == Side::queries || is_stored || kernel == kernels.begin();
             of_side.launch(step.launch, is_first ? 0 : static_cast<int>(kernel - kernels.begin()), is_first);
+            cleared[step.side].launch(step.launch.clears);
+            if (is_stored) { // the launches of keys clear both
+                EXPECT_TRUE(step.side == Side::keys || step.launch.clears.parts == 0);
+            }
             break;
         }
         case BackwardAction::write_gradients:
@@ -333,22 +361,28 @@ void expect_sound(const Plan &plan, CallPart part, const BackwardPlan &backward)
             EXPECT_EQ(of_side.has_own_partial, part == CallPart::whole);
             EXPECT_FALSE(of_side.finishes || of_side.parts);
         }
+        const bool launches_clear = cleared[backward.stored ? Side::keys : side].clears();
+        EXPECT_FALSE(launches_clear && (part != CallPart::whole || of_side.has_own_partial || clears[side]));
         if ((!is_of_other_keys(part) || side == Side::keys) && !of_side.parts && !of_side.is_split) {
-            EXPECT_EQ(clears[side], leaves_rows_out(of_side.grids));
+            EXPECT_EQ(clears[side] || launches_clear, leaves_rows_out(of_side.grids));
         }
     }
 }
 
-// Of kernels that read rows along a curve in their places, as those of sm90/ do, or packed in its order.
+// Of kernels that read rows along a curve in their places and clear rows, as those of sm90/ do, or neither.
 ForwardPlan forward_of(const Plan &plan, CallPart part, std::uint64_t limit, bool packs = false) {
     KernelShape shape = forward_shape(plan.problem().head_dim);
     shape.packs_curves = packs;
+    shape.clears_rows &= !packs;
     return plan_forward(plan, part, make_grids(plan, GridOf::outputs, shape), shape, multiprocessors, limit);
 }
 
 BackwardPlan backward_of(const Plan &plan, CallPart part, std::uint64_t limit, bool packs = false) {
     BackwardShapes shapes = backward_shapes(plan.problem().dtype, plan.problem().head_dim);
-    shapes.of_queries.packs_curves = shapes.of_keys.packs_curves = packs;
+    for (KernelShape *shape : {&shapes.of_queries, &shapes.of_keys}) {
+        shape->packs_curves = packs;
+        shape->clears_rows &= !packs;
+    }
     return plan_backward(plan, part, make_backward_grids(plan, shapes), shapes, multiprocessors, limit);
 }
 

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the tiles of the fused kernels visit, found by a warp of the host: each (query, key) pair of the definition as
 // often as the key rule says, whether by one pass or by one that is cut anywhere; the sums that the last of two passes
-// takes are those that the other has left; and the first step of several leaves sums where another step or rank adds to
-// them.
+// takes are those that the other has left; the first step of several leaves sums where another step or rank adds to
+// them; and what a launch clears is what its row blocks do not have.
 #include "cuda/fused/plan/branch_split.hpp"
 #include "cuda/fused/plan/sequence_grids.hpp"
 #include "cuda/fused/schedule/find_tile.cuh" // with host_warp/ for its warp-wide functions
+#include "cuda/fused/schedule/rows_to_clear.hpp"
 #include "cuda/fused/sm90/kernels.hpp"
 
 #include "support/mask.hpp"
@@ -148,6 +149,19 @@ class Tiles : public testing::TestWithParam<std::tuple<int, bool>> {
                     rows->insert(row);
     }
 
+    // A launch clears exactly those rows of a window that its row blocks do not have.
+    void expect_others_cleared(const TileGrid &pass, const Window &window, const std::set<Row> &rows) const {
+        for (int b = 0; b < problem_.batch; ++b)
+            for (int h = 0; h < problem_.heads; ++h)
+                for (auto first = static_cast<int>(window.start); first < window.end();
+                     first += RowsToClear::piece_rows) {
+                    std::uint32_t expected = 0;
+                    for (int i = 0; i < RowsToClear::piece_rows; ++i)
+                        expected |= std::uint32_t{rows.contains({b, h, first + i})} << i;
+                    EXPECT_EQ(rows_in_row_blocks(pass, h, first), expected) << "from " << first << " of head " << h;
+                }
+    }
+
     template <bool of_keys, int range_block_rows, int row_blocks> void check(GridOf what) const {
         SCOPED_TRACE(testing::Message() << problem_ << " " << static_cast<int>(what) << " of " << row_blocks);
         const Plan plan(pattern_of(problem_), plan_problem_of(problem_));
@@ -155,9 +169,12 @@ class Tiles : public testing::TestWithParam<std::tuple<int, bool>> {
         const std::vector<PlannedGrid> passes = make_grids(plan, what, shape);
         ASSERT_EQ(grids_refusal(plan, passes), nullptr);
         Search<of_keys, range_block_rows, row_blocks> search;
-        for (const PlannedGrid &planned : passes)
+        for (const PlannedGrid &planned : passes) {
+            std::set<Row> rows;
             if (planned.tiles.sequence.row_count > 0)
-                visit(search, planned.tiles);
+                visit(search, planned.tiles, &rows);
+            expect_others_cleared(planned.tiles, of_keys ? plan.problem().keys : plan.problem().queries, rows);
+        }
         expect_same(search.met, wanted(of_keys));
         if (what == GridOf::outputs && problem_.zero_keys && !problem_.causal) {
             const Mask mask(problem_);
@@ -281,8 +298,9 @@ class Tiles : public testing::TestWithParam<std::tuple<int, bool>> {
         }
         expect_same(search.met, all);
         if (what == GridOf::outputs && problem_.zero_keys && !problem_.causal)
-            for (const auto &[row, keys] : search.padding)
+            for (const auto &[row, keys] : search.padding) {
                 EXPECT_EQ(keys, padding.at(row));
+            }
     }
 
     Problem problem_;

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "cuda/fused/schedule/destination.hpp"
+#include "cuda/fused/schedule/rows_to_clear.hpp"
 #include "cuda/fused/schedule/tile_grid.hpp"
 
 #include <cstdint>
@@ -57,6 +58,7 @@ struct BackwardWork : TileGrid {
     std::int64_t first_partial_row; // row of the first partial result, of all heads one after the other
     int *has_nonfinite;             // causal; becomes 1 where a result is NaN or infinity. Else null
     StoredDs kept;                  // of kernels that store dS or multiply it
+    RowsToClear cleared;            // of kernels that clear rows
 
     // The row of a row block in its tensors and in partial results.
     template <RowOrder rows = RowOrder::either> constexpr int row_of(int number) const {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "cuda/fused/schedule/destination.hpp"
+#include "cuda/fused/schedule/rows_to_clear.hpp"
 #include "cuda/fused/schedule/tile_grid.hpp"
 #include "cuda/results/softmax_state.hpp"
 
@@ -30,6 +31,7 @@ struct ForwardWork : TileGrid {
     int all_heads, partial_rows;    // heads and rows of the whole
     std::int64_t first_partial_row; // row of the first partial result, of all heads one after the other
     int *has_nonfinite;             // causal; becomes 1 where O or a partial result is NaN or infinity. Else null
+    RowsToClear cleared;            // of kernels that clear rows
 };
 
 } // namespace annulus

@@ -2,6 +2,7 @@
 #include "cuda/fused/plan/backward_plan.hpp"
 
 #include "cuda/fused/plan/branch_split.hpp"
+#include "cuda/fused/schedule/rows_to_clear.hpp"
 #include "cuda/results/cuda_call.hpp"
 
 #include <algorithm>
@@ -30,8 +31,8 @@ bool may_write_rows(const Problem &problem, Side side) {
 // Lists the steps of a plan.
 class StepWriter {
   public:
-    StepWriter(const Plan &plan, CallPart part, BackwardPlan &result)
-        : plan_(plan), problem_(plan.problem()), part_(part), result_(result) {}
+    StepWriter(const Plan &plan, CallPart part, const BackwardShapes &shapes, BackwardPlan &result)
+        : plan_(plan), problem_(plan.problem()), part_(part), shapes_(shapes), result_(result) {}
 
     void write() {
         if (!is_of_other_keys(part_))
@@ -83,15 +84,25 @@ class StepWriter {
     // No row is written to the caller's tensors but from partial results.
     bool is_all_partial(const SideGrids &side) const { return has_partial(side) && !side.finishes; }
 
-    // Where a side's launches leave rows out: zeros for these. Whether the first launch sets its rows.
-    bool prepare(Side which) {
+    // Where a side's launches leave rows out: zeros for these, unless the launches clear them. Whether the first launch
+    // sets its rows.
+    bool prepare(Side which, bool launches_clear) {
         const SideGrids &side = result_.of(which);
         // Gradients of other keys than the own are set by each part.
         const bool sets = !is_of_other_keys(part_) || which == Side::keys;
-        if (!sets || (!side.grids.empty() && (side.grids.front().is_complete || side.parts)))
+        if (!sets || launches_clear || (!side.grids.empty() && (side.grids.front().is_complete || side.parts)))
             return sets;
         add({is_all_partial(side) ? BackwardAction::clear_partial : BackwardAction::clear_gradients, which});
         return side.finishes;
+    }
+
+    // Whether the launches of a side clear the rows that they leave out. They may clear those of the other side, too.
+    bool launches_clear(Side which) const {
+        const SideGrids &side = result_.of(which);
+        const std::int64_t rows = which == Side::queries ? problem_.queries.length : problem_.keys.length;
+        return part_ == CallPart::whole && !side.has_own_partial &&
+               clears_beside(problem_, side.grids, shape_of(shapes_, which), RowsToClear::most_tensors, rows) &&
+               !side.grids.front().is_complete;
     }
 
     // Along the curves of a side's grids, which are those of the other's.
@@ -128,10 +139,11 @@ class StepWriter {
                 launch(Side::queries, Gradients::d_q, part);
             return;
         }
-        bool sets = prepare(Side::queries);
+        const bool clears = launches_clear(Side::queries);
+        bool sets = prepare(Side::queries, clears);
         for (std::size_t i = 0; i < side.grids.size(); ++i) {
             pack(Side::queries, i);
-            launch(Side::queries, Gradients::d_q, {i, {}, destination(side, sets)});
+            launch(Side::queries, Gradients::d_q, {i, {}, destination(side, sets), 0, {0, clears ? 1 : 0}});
             sets = false;
         }
     }
@@ -147,11 +159,16 @@ class StepWriter {
                 launch_of_keys(part);
             return;
         }
-        bool sets = prepare(Side::keys);
+        const bool clears = launches_clear(Side::keys);
+        bool sets = prepare(Side::keys, clears);
         for (std::size_t i = 0; i < side.grids.size(); ++i) {
             pack(Side::keys, i);
             for (int member = 0; member < group(); ++member) {
-                launch_of_keys({i, GridPart{0, batches(), member, problem_.kv_heads}, destination(side, sets)});
+                launch_of_keys({i,
+                                GridPart{0, batches(), member, problem_.kv_heads},
+                                destination(side, sets),
+                                0,
+                                {0, clears ? 1 : 0}});
                 sets = false;
             }
         }
@@ -159,14 +176,22 @@ class StepWriter {
 
     void write_stored_ds() {
         const StoredDsParts &parts = *result_.stored;
-        const bool sets_queries = prepare(Side::queries), sets_keys = prepare(Side::keys);
+        // The launches over keys clear the rows of both sides, which are alike.
+        const bool clears = problem_.queries == problem_.keys && launches_clear(Side::queries) && launches_clear(Side::keys);
+        const bool sets_queries = prepare(Side::queries, clears), sets_keys = prepare(Side::keys, clears);
+        const auto count = [](std::int64_t all, int part) { return static_cast<int>(divide_up(all, part)); };
+        ClearedPart cleared;
+        if (clears)
+            cleared.parts = count(problem_.batch, parts.batches) * count(problem_.kv_heads, parts.heads) *
+                            count(parts.all_segments, parts.segments);
         const int first_segment = result_.keys.grids.front().tiles.sequence.first_segment;
         const auto write_part = [&](const GridPart &part) {
             for (int member = 0; member < group(); ++member) {
                 GridPart own = part;
                 own.first_head = part.first_head * group() + member;
                 launch(Side::keys, Gradients::d_k_and_d_v_storing_d_s,
-                       {0, own, destination(result_.keys, sets_keys && member == 0)});
+                       {0, own, destination(result_.keys, sets_keys && member == 0), 0, cleared});
+                ++cleared.index;
                 launch(Side::queries, Gradients::d_q_of_stored_d_s,
                        {0, own, destination(result_.queries, sets_queries)});
             }
@@ -203,16 +228,17 @@ class StepWriter {
     const Plan &plan_;
     const Problem &problem_;
     const CallPart part_;
+    const BackwardShapes &shapes_;
     BackwardPlan &result_;
 };
 
-void write_steps(const Plan &plan, CallPart part, BackwardPlan &result) {
+void write_steps(const Plan &plan, CallPart part, const BackwardShapes &shapes, BackwardPlan &result) {
     result.steps.clear();
-    StepWriter(plan, part, result).write();
+    StepWriter(plan, part, shapes, result).write();
 }
 
 // Without split branches and stored dS.
-BackwardPlan plan_grids(const Plan &plan, CallPart part, BackwardGrids grids) {
+BackwardPlan plan_grids(const Plan &plan, CallPart part, BackwardGrids grids, const BackwardShapes &shapes) {
     const Problem &problem = plan.problem();
     const bool is_whole = part == CallPart::whole;
     BackwardPlan result;
@@ -227,18 +253,19 @@ BackwardPlan plan_grids(const Plan &plan, CallPart part, BackwardGrids grids) {
         if (side.finishes)
             set_rows_left_partial(grids_of(which), side.grids);
     }
-    write_steps(plan, part, result);
+    write_steps(plan, part, shapes, result);
     return result;
 }
 
 // With dS stored, if there is room for it.
-void try_storing_ds(const Plan &plan, CallPart part, std::uint64_t limit, BackwardPlan &result) {
+void try_storing_ds(const Plan &plan, CallPart part, const BackwardShapes &shapes, std::uint64_t limit,
+                    BackwardPlan &result) {
     const std::size_t used = backward_bytes(plan, result);
     BackwardPlan storing = result;
     storing.stored = plan_stored_ds(plan.problem(), result.queries.grids, result.keys.grids, room_within(limit, used));
     if (!storing.stored)
         return;
-    write_steps(plan, part, storing);
+    write_steps(plan, part, shapes, storing);
     if (limit == 0 || backward_bytes(plan, storing) <= limit) // counters may be what is too much
         result = std::move(storing);
 }
@@ -258,7 +285,7 @@ bool split_part(const Plan &plan, const BackwardShapes &shapes, int multiprocess
     }
     if (!result.queries.is_split && !result.keys.is_split)
         return false;
-    write_steps(plan, CallPart::own_keys, result);
+    write_steps(plan, CallPart::own_keys, shapes, result);
     return true;
 }
 
@@ -285,7 +312,7 @@ bool try_splitting(const Plan &plan, const BackwardShapes &shapes, int multiproc
         split(Side::keys, splitting.keys, 2 * static_cast<std::size_t>(problem.key_rows()) * row_bytes);
     if (!splitting.queries.parts && !splitting.keys.parts)
         return false;
-    write_steps(plan, CallPart::whole, splitting);
+    write_steps(plan, CallPart::whole, shapes, splitting);
     if (limit != 0 && backward_bytes(plan, splitting) > limit) // counters may be what is too much
         return false;
     result = std::move(splitting);
@@ -317,7 +344,7 @@ BackwardPlan plan_backward(const Plan &plan, CallPart part, BackwardGrids grids,
     }
     if (plan.problem().gradients.only_v)
         grids.queries.clear();
-    BackwardPlan result = plan_grids(plan, part, std::move(grids));
+    BackwardPlan result = plan_grids(plan, part, std::move(grids), shapes);
     if (are_over_sequences(result.keys.grids))
         return result;
     bool is_split = false;
@@ -326,7 +353,7 @@ BackwardPlan plan_backward(const Plan &plan, CallPart part, BackwardGrids grids,
     else if (part == CallPart::own_keys)
         is_split = split_part(plan, shapes, multiprocessors, result);
     if (!is_split && shapes.store_d_s && !plan.problem().gradients.only_v)
-        try_storing_ds(plan, part, limit, result);
+        try_storing_ds(plan, part, shapes, limit, result);
     return result;
 }
 

@@ -17,7 +17,7 @@ void add_recomputing(std::vector<ForwardStep> &steps, const Plan &plan, ForwardA
         steps.push_back({action});
 }
 
-ForwardPlan plan_grids(const Plan &plan, CallPart part, std::vector<PlannedGrid> grids) {
+ForwardPlan plan_grids(const Plan &plan, CallPart part, std::vector<PlannedGrid> grids, const KernelShape &shape) {
     ForwardPlan result;
     result.grids = std::move(grids);
     result.has_own_partial = part == CallPart::whole && share_partial_results(result.grids);
@@ -29,8 +29,11 @@ ForwardPlan plan_grids(const Plan &plan, CallPart part, std::vector<PlannedGrid>
         set_rows_left_partial(GridOf::outputs, result.grids);
     bool sets = !is_of_other_keys(part); // the next launch sets its rows
     std::vector<ForwardStep> &steps = result.steps;
+    ClearedPart clears;
     if (sets && (result.grids.empty() || !result.grids.front().is_complete)) {
-        if (!has_partial || finishes)
+        if (!has_partial && clears_beside(plan.problem(), result.grids, shape, 1, plan.problem().queries.length))
+            clears = {0, 1};
+        else if (!has_partial || finishes)
             steps.push_back({ForwardAction::clear_outputs});
         if (has_partial)
             steps.push_back({finishes ? ForwardAction::mark_finished : ForwardAction::clear_partial});
@@ -44,7 +47,7 @@ ForwardPlan plan_grids(const Plan &plan, CallPart part, std::vector<PlannedGrid>
         const bool is_last = finishes_last && i + 1 == result.grids.size();
         const Destination destination =
             is_last ? Destination::finish_partial : next_destination(has_partial, finishes, sets);
-        steps.push_back({ForwardAction::attend, {i, {}, destination}});
+        steps.push_back({ForwardAction::attend, {i, {}, destination, 0, clears}});
         sets = false;
     }
     if (result.has_own_partial) {
@@ -93,7 +96,7 @@ ForwardPlan plan_forward(const Plan &plan, CallPart part, std::vector<PlannedGri
         split = split_branches(grids, plan, GridOf::outputs, shape, multiprocessors);
     if (split && part == CallPart::own_keys)
         return plan_split_part(plan, *std::move(split));
-    ForwardPlan result = plan_grids(plan, part, std::move(grids));
+    ForwardPlan result = plan_grids(plan, part, std::move(grids), shape);
     if (!split)
         return result;
     const auto bytes_of_head = static_cast<std::size_t>(problem.queries.length) *

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/fused/plan/launch.hpp"
 
+#include "cuda/fused/schedule/rows_to_clear.hpp"
+
 #include <algorithm>
 #include <climits>
 
@@ -17,6 +19,13 @@ bool finishes_rows(CallPart part, const std::vector<PlannedGrid> &grids) {
 void set_rows_left_partial(GridOf what, std::vector<PlannedGrid> &grids) {
     TileGrid &grid = grids.front().tiles;
     grid.rows_left_partial = rows_with_more_ranges(grid, what);
+}
+
+bool clears_beside(const Problem &problem, const std::vector<PlannedGrid> &grids, const KernelShape &shape, int tensors,
+                   std::int64_t rows) {
+    const std::int64_t pieces = count_pieces_to_clear(tensors, problem.batch, problem.heads, rows);
+    return shape.clears_rows && problem.key_stride == 1 && grids.size() == 1 && !grids.front().curve &&
+           grids.front().sequences.empty() && pieces > 0 && pieces <= INT_MAX;
 }
 
 Destination next_destination(bool has_partial, bool finishes, bool sets) {

@@ -14,11 +14,17 @@
 
 namespace annulus {
 
+// Of what a call's launches clear beside their products (rows_to_clear.hpp), a launch's part of so many; 0: none.
+struct ClearedPart {
+    int index = 0, parts = 0;
+};
+
 struct Launch {
     std::size_t grid;             // of the plan's
     std::optional<GridPart> part; // none: all of it
     Destination destination;
     std::int64_t first_partial_row = 0; // of all heads one after the other, where they have partial results in parts
+    ClearedPart clears{};
 };
 
 // Whether several grids, or a packed one, share partial results of all rows: the kernels of a packed grid write no
@@ -30,6 +36,11 @@ bool share_partial_results(const std::vector<PlannedGrid> &grids);
 bool finishes_rows(CallPart part, const std::vector<PlannedGrid> &grids);
 // Says in the only one of `grids` which rows it leaves as partial results.
 void set_rows_left_partial(GridOf what, std::vector<PlannedGrid> &grids);
+
+// Whether the launches over the grids of a whole call, if they leave rows out, can clear these beside their products:
+// of so many tensors.
+bool clears_beside(const Problem &problem, const std::vector<PlannedGrid> &grids, const KernelShape &shape, int tensors,
+                   std::int64_t rows);
 
 // Where the next launch puts its results: into the partial results, if there are any, which the first one sets.
 Destination next_destination(bool has_partial, bool finishes, bool sets);

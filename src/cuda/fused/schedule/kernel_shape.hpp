@@ -10,6 +10,7 @@ struct KernelShape {
     int row_blocks;            // of a tile
     int range_block_rows;      // rows of a block of a range
     bool packs_curves = false; // rows of ranges along a curve must lie in its order
+    bool clears_rows = false;  // kernels can write zeros to rows that no row block has (rows_to_clear.hpp)
     bool operator==(const KernelShape &) const = default;
 };
 

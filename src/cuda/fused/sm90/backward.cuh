@@ -20,9 +20,9 @@
 // of it.
 //
 // Grid and tiles as in forward.cuh. Roles: of the feeding warpgroup warp 0 copies the rows of ranges by tensor maps,
-// warp 1 finds tiles, warp 2 copies the score rows of row blocks and warp 3 their value rows; where row blocks are of
-// keys, warp 1 copies these (or 2, if dS is stored; for dV alone none) and warp 3 the statistics of ranges. Along a
-// curve rows are copied one by one: of ranges the score rows by warp 0, value rows and statistics by warp 3; of row
+// warp 1 finds tiles and meanwhile clears rows that no row block has, warp 2 copies the score rows of row blocks and
+// warp 3 their value rows; where row blocks are of keys, warp 1 copies these (or 2, if dS is stored; for dV alone none)
+// and warp 3 the statistics of ranges. Along a curve rows are copied one by one: of ranges the score rows by warp 0, value rows and statistics by warp 3; of row
 // blocks of queries all rows by warp 2.
 //
 // Shared memory, for each barrier who fills and who empties:
@@ -43,6 +43,7 @@
 #include "cuda/fused/sm90/backward_producer.cuh"
 #include "cuda/fused/sm90/backward_shared.cuh"
 #include "cuda/fused/sm90/backward_traits.hpp"
+#include "cuda/fused/sm90/clear_rows.cuh"
 #include "cuda/fused/sm90/setmaxnreg.cuh"
 #include "cuda/fused/sm90/tile_feed.cuh"
 
@@ -66,10 +67,11 @@ __global__ void __launch_bounds__(Traits::threads, 1) backward_kernel(const __gr
             if (threadIdx.x == 0)
                 copy_ranges(params, shared);
         } else if (warp == 1) {
-            find_tiles(params, shared, [&](const PipelineState<tile_slots> &at) {
+            const auto copy_keys = [&](const PipelineState<tile_slots> &at) {
                 if constexpr (Traits::of_keys && Traits::has_d_scores && !Traits::keeps_d_s)
                     copy_rows_of_row_blocks<Traits, false>(params, shared, at);
-            });
+            };
+            find_tiles(params, shared, copy_keys, RowClearer<Traits>(params));
         } else if (warp == 2) {
             copy_row_blocks<Traits, true>(params, shared);
         } else if constexpr (Traits::of_keys) {

@@ -22,6 +22,8 @@ template <class Element_, int head_dim_, Gradients what, RowOrder order_> struct
     static constexpr bool has_d_values = what != Gradients::d_q && what != Gradients::d_k;
     static constexpr bool keeps_d_s = what == Gradients::d_k_and_d_v_storing_d_s;
     static constexpr int chunks = (head_dim + 63) / 64; // of 64 columns, of a row in shared memory
+    // Whether the warp that finds tiles clears rows meanwhile (clear_rows.cuh): with more columns it has no time.
+    static constexpr bool clears_rows = head_dim <= 128 && !in_order;
 
     // Few columns leave room for twice the rows of a range; not so in float16, whose probabilities take registers to be
     // read again.

@@ -11,9 +11,10 @@ constexpr int tile_slots = 2;
 
 // One warp: which tiles are next. The first ones by the CTA's index: CTAs look for them all at once, and which of
 // them a counter would give a long one is chance. The others from a counter, as slots become free. use(place in the
-// ring) for each.
-template <class Shared, class Use>
-__device__ __forceinline__ void find_tiles(const TileGrid &grid, Shared &shared, const Use &use) {
+// ring) for each. While it waits it calls do_other_work(), until that says that there is none left.
+template <class Shared, class Use, class OtherWork>
+__device__ __forceinline__ void find_tiles(const TileGrid &grid, Shared &shared, const Use &use,
+                                           OtherWork do_other_work) {
     const int lane = static_cast<int>(threadIdx.x) % warp_threads;
     shared.search.start(lane);
     unsigned found = 0;
@@ -27,7 +28,10 @@ __device__ __forceinline__ void find_tiles(const TileGrid &grid, Shared &shared,
         return tile_slots * gridDim.x + __shfl_sync(~0u, taken, 0);
     };
     for (PipelineState<tile_slots> at;; ++at.count) {
-        shared.tile_empty[at.slot()].wait(at.parity_to_fill());
+        Mbarrier &empty = shared.tile_empty[at.slot()];
+        while (!__all_sync(~0u, empty.has_ended(at.parity_to_fill())) && do_other_work())
+            ;
+        empty.wait(at.parity_to_fill());
         Tile<Shared::row_blocks> &tile = shared.tiles[at.slot()];
         unsigned id = next();
         while (id < grid.tiles &&
@@ -40,9 +44,11 @@ __device__ __forceinline__ void find_tiles(const TileGrid &grid, Shared &shared,
             shared.tile_full[at.slot()].arrive();
         }
         if (is_last)
-            return;
+            break;
         use(at);
     }
+    while (do_other_work())
+        ;
 }
 
 } // namespace annulus
