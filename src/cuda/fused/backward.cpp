@@ -226,7 +226,9 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
         params.destination = launch.destination;
         params.first_partial_row = launch.first_partial_row;
         if (launch.clears.parts > 0)
-            params.cleared = rows_to_clear(results_of(step), {}, plan_.problem(), rows_of(step.side), launch.clears);
+            params.cleared = rows_to_clear(step.what == Gradients::d_v ? nullptr : &params.d_scores,
+                                           step.side == Side::keys ? &params.d_values : nullptr, {}, plan_.problem(),
+                                           rows_of(step.side), launch.clears);
         params.skips_empty = launch.destination == Destination::add_to_partial;
         params.next_tile = counter;
         kernel_of(step).launch(params, device_.multiprocessors(), stream);
@@ -234,19 +236,6 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
 
     const Window &rows_of(Side side) const {
         return side == Side::queries ? plan_.problem().queries : plan_.problem().keys;
-    }
-
-    // The tensors that a launch, and one that multiplies what it stores, write rows of.
-    std::vector<TensorRows> results_of(const BackwardStep &step) {
-        const Params &params = grids_of(step.side)[step.launch.grid].params;
-        std::vector<TensorRows> results;
-        if (step.what != Gradients::d_v)
-            results.push_back(params.d_scores);
-        if (step.side == Side::keys)
-            results.push_back(params.d_values);
-        if (step.what == Gradients::d_k_and_d_v_storing_d_s)
-            results.push_back(grids_of(Side::queries)[0].params.d_scores);
-        return results;
     }
 
     void use_stored_ds(const GridPart &part, const BackwardMemory &memory, Params &params, bool multiplies_ds) const {

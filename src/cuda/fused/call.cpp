@@ -4,7 +4,6 @@
 #include "core/dtype_number.hpp"
 #include "cuda/fused/curve_order.hpp"
 
-#include <algorithm>
 #include <cstdint>
 #include <numbers>
 #include <utility>
@@ -38,21 +37,23 @@ RangeMatrices matrices_of(const PlannedGrid &planned, const RangeMatrices &matri
     return {packed(matrices.scores, memory.scores), packed(matrices.values, memory.values)};
 }
 
-RowsToClear rows_to_clear(std::span<const TensorRows> tensors, const TensorRows &lse, const Problem &problem,
-                          const Window &window, const ClearedPart &part) {
+RowsToClear rows_to_clear(const TensorRows *first, const TensorRows *second, const TensorRows &lse,
+                          const Problem &problem, const Window &window, const ClearedPart &part) {
     const auto pieces = [](std::int64_t all, int of_piece) {
         return FastDivmod(static_cast<int>(divide_up(all, of_piece)));
     };
     RowsToClear result{};
-    std::ranges::copy(tensors, result.tensors);
+    int tensors = 0;
+    for (const TensorRows *const tensor : {first, second})
+        if (tensor)
+            result.tensors[tensors++] = *tensor;
     result.lse = lse;
     result.rows = static_cast<int>(window.length);
     result.heads = problem.heads;
     result.pieces_of_heads = pieces(window.length, RowsToClear::piece_rows);
     result.heads_pieces = pieces(problem.heads, RowsToClear::piece_heads);
     result.batches = FastDivmod(static_cast<int>(problem.batch));
-    const std::int64_t all =
-        count_pieces_to_clear(static_cast<int>(tensors.size()), problem.batch, problem.heads, window.length);
+    const std::int64_t all = count_pieces_to_clear(tensors, problem.batch, problem.heads, window.length);
     result.first_piece = static_cast<int>(all * part.index / part.parts);
     result.end_piece = static_cast<int>(all * (part.index + 1) / part.parts);
     return result;

@@ -13,7 +13,6 @@
 
 #include <cstdint>
 #include <initializer_list>
-#include <span>
 
 namespace annulus {
 
@@ -44,9 +43,10 @@ float scale_log2(const Plan &plan);
 // Those of a grid's ranges: these or, where it is packed, their copies.
 RangeMatrices matrices_of(const PlannedGrid &planned, const RangeMatrices &matrices, const CurveMemory &memory,
                           const Problem &problem);
-// What a launch clears of tensors with the rows of a window, and of LSE, which may be null.
-RowsToClear rows_to_clear(std::span<const TensorRows> tensors, const TensorRows &lse, const Problem &problem,
-                          const Window &window, const ClearedPart &part);
+// What a launch clears of one or two tensors with the rows of a window, of which either may be null, and of LSE, whose
+// data may be.
+RowsToClear rows_to_clear(const TensorRows *first, const TensorRows *second, const TensorRows &lse,
+                          const Problem &problem, const Window &window, const ClearedPart &part);
 // Finds the order of a grid along a curve.
 void find_order(const PlannedGrid &planned, const CurveMemory &memory, cudaStream_t stream);
 // Copies the rows of ranges in the order of `grid`, the packed one as it is launched.

@@ -33,7 +33,8 @@ std::vector<Kernel> kernels(std::int32_t dim) {
 std::vector<PlannedGrid> grids_of(const Problem &problem, const Kernel &kernel) {
     const Plan plan(pattern_of(problem), plan_problem_of(problem));
     const std::vector<PlannedGrid> grids = make_grids(plan, kernel.what, kernel.shape);
-    return split_branches(grids, plan, kernel.what, kernel.shape, multiprocessors).value_or(grids);
+    const auto split = split_branches(grids, plan, kernel.what, kernel.shape, multiprocessors);
+    return split ? split->grids : grids;
 }
 
 Problem problem_of(std::int64_t length, std::int32_t heads, std::int32_t dim, const std::vector<BranchSpec> &branches) {
@@ -168,10 +169,11 @@ TEST(Split, TakesTwoGridsAsTheyAre) {
         const std::vector<PlannedGrid> found = make_grids(plan, kernel.what, kernel.shape);
         const auto split = split_branches(found, plan, kernel.what, kernel.shape, multiprocessors);
         ASSERT_TRUE(found.size() == 2 && split);
-        EXPECT_EQ(split->front().tiles, found.back().tiles);
-        EXPECT_EQ(split->back().tiles.branch_count, 2);
-        EXPECT_EQ(split->back().tiles.rows_with_partial.branch_count, 1);
-        EXPECT_EQ(split->back().tiles.rows_with_partial.branches[0], found.back().tiles.branches[0]);
+        const TileGrid &first = split->grids.front().tiles, &last = split->grids.back().tiles;
+        EXPECT_EQ(first, found.back().tiles);
+        EXPECT_EQ(last.branch_count, 2);
+        EXPECT_EQ(last.rows_with_partial.branch_count, 1);
+        EXPECT_EQ(last.rows_with_partial.branches[0], found.back().tiles.branches[0]);
     }
 }
 

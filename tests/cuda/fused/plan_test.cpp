@@ -318,9 +318,6 @@ void expect_sound(const Plan &plan, CallPart part, const BackwardPlan &backward)
             const bool is_first = step.side == Side::queries || is_stored || kernel == kernels.begin();
             of_side.launch(step.launch, is_first ? 0 : static_cast<int>(kernel - kernels.begin()), is_first);
             cleared[step.side].launch(step.launch.clears);
-            if (is_stored) { // the launches of keys clear both
-                EXPECT_TRUE(step.side == Side::keys || step.launch.clears.parts == 0);
-            }
             break;
         }
         case BackwardAction::write_gradients:
@@ -361,7 +358,7 @@ void expect_sound(const Plan &plan, CallPart part, const BackwardPlan &backward)
             EXPECT_EQ(of_side.has_own_partial, part == CallPart::whole);
             EXPECT_FALSE(of_side.finishes || of_side.parts);
         }
-        const bool launches_clear = cleared[backward.stored ? Side::keys : side].clears();
+        const bool launches_clear = cleared[side].clears();
         EXPECT_FALSE(launches_clear && (part != CallPart::whole || of_side.has_own_partial || clears[side]));
         if ((!is_of_other_keys(part) || side == Side::keys) && !of_side.parts && !of_side.is_split) {
             EXPECT_EQ(clears[side] || launches_clear, leaves_rows_out(of_side.grids));
@@ -452,6 +449,51 @@ Problem large_split_problem(bool causal) {
             .branches = {{.segment = 253}, {.dilation = 64}},
             .causal = causal,
             .dtype = ANNULUS_BFLOAT16};
+}
+
+// Two launches for each of many parts take longer than one without a split; two for a few do not.
+TEST(LargePlans, AreCutIntoAFewPartsAtMost) {
+    Problem problem = {.length = 65536, .heads = 16, .dim = 128, .branches = {}, .dtype = ANNULUS_BFLOAT16};
+    for (int i = 0; i < 5; ++i)
+        problem.branches.push_back({.segment = 2048LL << 2 * i, .dilation = 1LL << 2 * i});
+    for (const bool causal : {false, true}) {
+        problem.causal = causal;
+        const Plan plan(pattern_of(problem), plan_problem_of(problem));
+        ASSERT_TRUE(forward_of(plan, CallPart::whole, 0).parts);
+        EXPECT_FALSE(forward_of(plan, CallPart::whole, std::uint64_t{40} << 20).parts);
+        ASSERT_TRUE(backward_of(plan, CallPart::whole, 0).queries.parts);
+        EXPECT_FALSE(backward_of(plan, CallPart::whole, std::uint64_t{48} << 20).queries.parts);
+    }
+    const Problem large = large_split_problem(false);
+    const Plan plan(pattern_of(large), plan_problem_of(large));
+    for (const std::uint64_t limit : {std::uint64_t{512} << 20, std::uint64_t{256} << 20}) {
+        const ForwardPlan forward = forward_of(plan, CallPart::whole, limit);
+        ASSERT_TRUE(forward.parts);
+        EXPECT_LT(forward.parts->count(), large.batch * large.heads);
+    }
+}
+
+// Of up to 128 columns no launch before the products' writes zeros; where dS is stored each launch writes a part.
+TEST(LargePlans, ClearRowsBesideProducts) {
+    Problem problem = {
+        .length = 262144, .heads = 8, .branches = {{.segment = 8192, .dilation = 4}}, .dtype = ANNULUS_BFLOAT16};
+    const auto clears = [](const auto &step) { return step.launch.clears.parts > 0; };
+    for (const std::int32_t dim : {64, 128, 192}) {
+        problem.dim = dim;
+        const bool beside = dim <= 128;
+        const Plan plan(pattern_of(problem), plan_problem_of(problem));
+        const ForwardPlan forward = forward_of(plan, CallPart::whole, 0);
+        const BackwardPlan backward = backward_of(plan, CallPart::whole, 0);
+        EXPECT_EQ(std::ranges::count(forward.steps, ForwardAction::clear_outputs, &ForwardStep::action), !beside);
+        EXPECT_EQ(std::ranges::count_if(forward.steps, clears), beside);
+        EXPECT_EQ(std::ranges::count(backward.steps, BackwardAction::clear_gradients, &BackwardStep::action),
+                  beside ? 0 : 2);
+        const auto launches = std::ranges::count(backward.steps, BackwardAction::find_gradients, &BackwardStep::action);
+        EXPECT_EQ(std::ranges::count_if(backward.steps, clears), beside ? launches : 0);
+        EXPECT_EQ(backward.stored.has_value(), dim == 128);
+        expect_sound(plan, CallPart::whole, forward);
+        expect_sound(plan, CallPart::whole, backward);
+    }
 }
 
 // On a rank the part with the own keys is split as a whole call is, and leaves what it leaves otherwise.

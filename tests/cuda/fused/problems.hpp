@@ -17,4 +17,7 @@ std::vector<NamedProblem> some_patterns();
 // Some units of a cell meet far more keys than the others.
 std::vector<NamedProblem> split_problems();
 
+// Dilations do not divide one another.
+std::vector<NamedProblem> problems_of_two_grids();
+
 } // namespace annulus::test

@@ -2,7 +2,6 @@
 #include "cuda/fused/plan/backward_plan.hpp"
 
 #include "cuda/fused/plan/branch_split.hpp"
-#include "cuda/fused/schedule/rows_to_clear.hpp"
 #include "cuda/results/cuda_call.hpp"
 
 #include <algorithm>
@@ -96,13 +95,12 @@ class StepWriter {
         return side.finishes;
     }
 
-    // Whether the launches of a side clear the rows that they leave out. They may clear those of the other side, too.
+    // Whether the launches of a side clear the rows that they leave out.
     bool launches_clear(Side which) const {
         const SideGrids &side = result_.of(which);
         const std::int64_t rows = which == Side::queries ? problem_.queries.length : problem_.keys.length;
         return part_ == CallPart::whole && !side.has_own_partial &&
-               clears_beside(problem_, side.grids, shape_of(shapes_, which), RowsToClear::most_tensors, rows) &&
-               !side.grids.front().is_complete;
+               clears_beside(problem_, side.grids, shape_of(shapes_, which), rows) && !side.grids.front().is_complete;
     }
 
     // Along the curves of a side's grids, which are those of the other's.
@@ -176,24 +174,23 @@ class StepWriter {
 
     void write_stored_ds() {
         const StoredDsParts &parts = *result_.stored;
-        // The launches over keys clear the rows of both sides, which are alike.
-        const bool clears = problem_.queries == problem_.keys && launches_clear(Side::queries) && launches_clear(Side::keys);
-        const bool sets_queries = prepare(Side::queries, clears), sets_keys = prepare(Side::keys, clears);
+        const bool queries_clear = launches_clear(Side::queries), keys_clear = launches_clear(Side::keys);
+        const bool sets_queries = prepare(Side::queries, queries_clear), sets_keys = prepare(Side::keys, keys_clear);
         const auto count = [](std::int64_t all, int part) { return static_cast<int>(divide_up(all, part)); };
-        ClearedPart cleared;
-        if (clears)
-            cleared.parts = count(problem_.batch, parts.batches) * count(problem_.kv_heads, parts.heads) *
-                            count(parts.all_segments, parts.segments);
+        const int launches = count(problem_.batch, parts.batches) * count(problem_.kv_heads, parts.heads) *
+                             count(parts.all_segments, parts.segments) * group();
+        ClearedPart of_queries{0, queries_clear ? launches : 0}, of_keys{0, keys_clear ? launches : 0};
         const int first_segment = result_.keys.grids.front().tiles.sequence.first_segment;
         const auto write_part = [&](const GridPart &part) {
             for (int member = 0; member < group(); ++member) {
                 GridPart own = part;
                 own.first_head = part.first_head * group() + member;
                 launch(Side::keys, Gradients::d_k_and_d_v_storing_d_s,
-                       {0, own, destination(result_.keys, sets_keys && member == 0), 0, cleared});
-                ++cleared.index;
+                       {0, own, destination(result_.keys, sets_keys && member == 0), 0, of_keys});
                 launch(Side::queries, Gradients::d_q_of_stored_d_s,
-                       {0, own, destination(result_.queries, sets_queries)});
+                       {0, own, destination(result_.queries, sets_queries), 0, of_queries});
+                ++of_keys.index;
+                ++of_queries.index;
             }
         };
         for_parts(batches(), parts.batches, [&](int first_batch, int part_batches) {
@@ -276,12 +273,12 @@ bool split_part(const Plan &plan, const BackwardShapes &shapes, int multiprocess
         SideGrids &side = result.of(which);
         if (!may_write_rows(plan.problem(), which))
             continue;
-        std::optional<std::vector<PlannedGrid>> grids =
+        std::optional<BranchSplit> halves =
             split_branches(side.grids, plan, grids_of(which), shape_of(shapes, which), multiprocessors);
-        if (!grids)
+        if (!halves)
             continue;
         side.is_split = side.finishes = true;
-        side.grids = *std::move(grids);
+        side.grids = std::move(halves->grids);
     }
     if (!result.queries.is_split && !result.keys.is_split)
         return false;
@@ -297,14 +294,15 @@ bool try_splitting(const Plan &plan, const BackwardShapes &shapes, int multiproc
     const std::size_t room = room_within(limit, used), row_bytes = problem.head_dim * sizeof(float);
     BackwardPlan splitting = result;
     const auto split = [&](Side which, SideGrids &side, std::size_t bytes_of_head) {
-        std::optional<std::vector<PlannedGrid>> grids =
+        std::optional<BranchSplit> halves =
             split_branches(side.grids, plan, grids_of(which), shape_of(shapes, which), multiprocessors);
-        if (!grids)
+        if (!halves)
             return;
-        side.parts = parts_within(problem.batch, problem.heads, bytes_of_head, room);
-        if (!side.parts)
+        const std::optional<HeadParts> parts = parts_within(problem.batch, problem.heads, bytes_of_head, room);
+        if (!parts || !halves->is_worth(count_parts(*parts, problem.batch, problem.heads)))
             return;
-        side.grids = *std::move(grids);
+        side.parts = parts;
+        side.grids = std::move(halves->grids);
         side.has_own_partial = false;
     };
     split(Side::queries, splitting.queries, static_cast<std::size_t>(problem.queries.length) * row_bytes);

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <optional>
 
 namespace annulus {
@@ -41,6 +42,7 @@ class GridTime {
         all_ *= static_cast<double>(heads * segments) / samples * grid.batches * (grid.causal ? 0.5 : 1);
     }
 
+    double of_tiles() const { return all_; }
     double on(int multiprocessors) const { return all_ / multiprocessors + rows_of_launch; }
 
   private:
@@ -216,31 +218,44 @@ std::optional<std::vector<PlannedGrid>> grids_after(int less_dilated, const Plan
 // The two grids, split(how many of the least dilated branches to split off), that are expected to take the least time;
 // none where one grid is about as fast.
 template <class Split>
-std::optional<std::vector<PlannedGrid>> fastest_split(const PlannedGrid &whole, const KernelShape &shape,
-                                                      int multiprocessors, const Split &split) {
+std::optional<BranchSplit> fastest_split(const PlannedGrid &whole, const KernelShape &shape, int multiprocessors,
+                                         const Split &split) {
     if (whole.curve || whole.tiles.branch_count < 2 || whole.tiles.has_residue_classes ||
         whole.tiles.sequence.row_count == 0)
         return std::nullopt;
-    const auto time_of = [&](const PlannedGrid &grid) { return GridTime(grid.tiles, shape).on(multiprocessors); };
-    std::optional<std::vector<PlannedGrid>> best;
-    const double rows_of_whole = time_of(whole);
+    std::optional<BranchSplit> best;
+    const double rows_of_whole = GridTime(whole.tiles, shape).on(multiprocessors);
     if (rows_of_whole < least_rows)
         return best;
-    double least = (1 - least_gain) * rows_of_whole;
+    const double most = (1 - least_gain) * rows_of_whole;
+    double least = most;
     for (int count = 1; count < whole.tiles.branch_count; ++count) {
         std::optional<std::vector<PlannedGrid>> grids = split(count);
         if (!grids)
             continue;
-        const double rows = time_of(grids->front()) + time_of(grids->back());
+        const GridTime first(grids->front().tiles, shape), last(grids->back().tiles, shape);
+        const double rows = first.on(multiprocessors) + last.on(multiprocessors);
         if (rows < least) {
             least = rows;
-            best = std::move(grids);
+            best = {*std::move(grids), most, {first.of_tiles(), last.of_tiles()}, multiprocessors};
         }
     }
     return best;
 }
 
 } // namespace
+
+bool BranchSplit::is_worth(std::int64_t parts) const {
+    double rows = 0;
+    for (std::size_t i = 0; i < grids.size(); ++i) {
+        const std::int64_t tiles = std::max<std::int64_t>(grids[i].tiles.tiles, 1);
+        const std::int64_t rounds = divide_up(divide_up(tiles, parts), multiprocessors);
+        const double of_part = parts == 1 ? rows_of_tiles[i] / multiprocessors
+                                          : rows_of_tiles[i] / static_cast<double>(tiles) * static_cast<double>(rounds);
+        rows += static_cast<double>(parts) * (of_part + rows_of_launch);
+    }
+    return rows < most_rows;
+}
 
 std::optional<std::vector<PlannedGrid>> split_after(int less_dilated, const PlannedGrid &whole, const Plan &plan,
                                                     GridOf what, const KernelShape &shape) {
@@ -272,10 +287,14 @@ std::optional<std::vector<PlannedGrid>> as_split(const std::vector<PlannedGrid> 
     return std::vector{others, last};
 }
 
-std::optional<std::vector<PlannedGrid>> split_branches(const std::vector<PlannedGrid> &grids, const Plan &plan,
-                                                       GridOf what, const KernelShape &shape, int multiprocessors) {
-    if (grids.size() != 1)
-        return as_split(grids, what);
+std::optional<BranchSplit> split_branches(const std::vector<PlannedGrid> &grids, const Plan &plan, GridOf what,
+                                          const KernelShape &shape, int multiprocessors) {
+    if (grids.size() != 1) {
+        std::optional<std::vector<PlannedGrid>> both = as_split(grids, what);
+        if (!both)
+            return std::nullopt;
+        return BranchSplit{*std::move(both), std::numeric_limits<double>::infinity(), {}, multiprocessors};
+    }
     const PlannedGrid &whole = grids.front();
     if (!whole.is_complete)
         return std::nullopt;
@@ -287,12 +306,11 @@ void split_ranges_elsewhere(std::vector<PlannedGrid> &grids, const Plan &plan, G
                             int multiprocessors) {
     if (grids.size() != 1)
         return;
-    std::optional<std::vector<PlannedGrid>> split =
-        fastest_split(grids.front(), shape, multiprocessors, [&](int count) {
-            return grids_after(count, grids.front(), GridRows::with_ranges, plan, what, shape);
-        });
+    std::optional<BranchSplit> split = fastest_split(grids.front(), shape, multiprocessors, [&](int count) {
+        return grids_after(count, grids.front(), GridRows::with_ranges, plan, what, shape);
+    });
     if (split)
-        grids = {std::move(split->back()), std::move(split->front())};
+        grids = {std::move(split->grids.back()), std::move(split->grids.front())};
 }
 
 } // namespace annulus

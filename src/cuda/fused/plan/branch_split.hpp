@@ -7,6 +7,8 @@
 
 #include "cuda/fused/plan/grids.hpp"
 
+#include <array>
+#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -21,10 +23,24 @@ std::optional<std::vector<PlannedGrid>> split_after(int less_dilated, const Plan
 // Two grids that branches have to take, as such a split: the first of them comes last. None where that cannot be.
 std::optional<std::vector<PlannedGrid>> as_split(const std::vector<PlannedGrid> &grids, GridOf what);
 
+// Two grids for one, which some heads at a time may take.
+struct BranchSplit {
+    std::vector<PlannedGrid> grids;
+    // What they may take, so that it is less than one grid takes; and what each takes beside its launches, on so many
+    // multiprocessors. In rows, as in branch_split.cpp. Infinity: they are two grids anyway.
+    double most_rows;
+    std::array<double, 2> rows_of_tiles;
+    int multiprocessors;
+
+    // Whether they are worth it in so many parts, a launch of either each. Of a few tiles each takes a multiprocessor
+    // for itself.
+    bool is_worth(std::int64_t parts) const;
+};
+
 // The only one of `grids` in two, if that is expected to save time on so many multiprocessors, or both as they are;
 // else none. Kernels of the same shape take the same time, whatever they compute.
-std::optional<std::vector<PlannedGrid>> split_branches(const std::vector<PlannedGrid> &grids, const Plan &plan,
-                                                       GridOf what, const KernelShape &shape, int multiprocessors);
+std::optional<BranchSplit> split_branches(const std::vector<PlannedGrid> &grids, const Plan &plan, GridOf what,
+                                          const KernelShape &shape, int multiprocessors);
 
 // The same for one grid over the keys of other ranks, whose results are added to partial ones whatever the order: takes
 // its place with two, the one over the least dilated branches first.

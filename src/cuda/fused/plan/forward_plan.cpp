@@ -31,7 +31,7 @@ ForwardPlan plan_grids(const Plan &plan, CallPart part, std::vector<PlannedGrid>
     std::vector<ForwardStep> &steps = result.steps;
     ClearedPart clears;
     if (sets && (result.grids.empty() || !result.grids.front().is_complete)) {
-        if (!has_partial && clears_beside(plan.problem(), result.grids, shape, 1, plan.problem().queries.length))
+        if (!has_partial && clears_beside(plan.problem(), result.grids, shape, plan.problem().queries.length))
             clears = {0, 1};
         else if (!has_partial || finishes)
             steps.push_back({ForwardAction::clear_outputs});
@@ -89,13 +89,13 @@ ForwardPlan plan_split(const Plan &plan, std::vector<PlannedGrid> grids, const H
 ForwardPlan plan_forward(const Plan &plan, CallPart part, std::vector<PlannedGrid> grids, const KernelShape &shape,
                          int multiprocessors, std::uint64_t limit) {
     const Problem &problem = plan.problem();
-    std::optional<std::vector<PlannedGrid>> split;
+    std::optional<BranchSplit> split;
     if (is_of_other_keys(part))
         split_ranges_elsewhere(grids, plan, GridOf::outputs, shape, multiprocessors);
     else if (!are_over_sequences(grids))
         split = split_branches(grids, plan, GridOf::outputs, shape, multiprocessors);
     if (split && part == CallPart::own_keys)
-        return plan_split_part(plan, *std::move(split));
+        return plan_split_part(plan, std::move(split->grids));
     ForwardPlan result = plan_grids(plan, part, std::move(grids), shape);
     if (!split)
         return result;
@@ -103,9 +103,9 @@ ForwardPlan plan_forward(const Plan &plan, CallPart part, std::vector<PlannedGri
                                (sizeof(float2) + static_cast<std::size_t>(problem.head_dim) * sizeof(float));
     const std::optional<HeadParts> parts =
         parts_within(problem.batch, problem.heads, bytes_of_head, room_within(limit, forward_bytes(plan, result)));
-    if (!parts)
+    if (!parts || !split->is_worth(count_parts(*parts, problem.batch, problem.heads)))
         return result;
-    ForwardPlan in_parts = plan_split(plan, *std::move(split), *parts);
+    ForwardPlan in_parts = plan_split(plan, std::move(split->grids), *parts);
     // Counters may be what is too much.
     return limit != 0 && forward_bytes(plan, in_parts) > limit ? result : in_parts;
 }

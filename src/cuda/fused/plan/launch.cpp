@@ -21,9 +21,9 @@ void set_rows_left_partial(GridOf what, std::vector<PlannedGrid> &grids) {
     grid.rows_left_partial = rows_with_more_ranges(grid, what);
 }
 
-bool clears_beside(const Problem &problem, const std::vector<PlannedGrid> &grids, const KernelShape &shape, int tensors,
+bool clears_beside(const Problem &problem, const std::vector<PlannedGrid> &grids, const KernelShape &shape,
                    std::int64_t rows) {
-    const std::int64_t pieces = count_pieces_to_clear(tensors, problem.batch, problem.heads, rows);
+    const std::int64_t pieces = count_pieces_to_clear(RowsToClear::most_tensors, problem.batch, problem.heads, rows);
     return shape.clears_rows && problem.key_stride == 1 && grids.size() == 1 && !grids.front().curve &&
            grids.front().sequences.empty() && pieces > 0 && pieces <= INT_MAX;
 }
@@ -43,6 +43,10 @@ std::optional<HeadParts> parts_within(std::int64_t batches, int heads, std::size
     if (most < heads)
         return HeadParts{1, static_cast<int>(divide_up(heads, divide_up(heads, most)))};
     return HeadParts{static_cast<int>(std::min<std::int64_t>({batches, most / heads, INT_MAX})), heads};
+}
+
+std::int64_t count_parts(const HeadParts &parts, std::int64_t batches, int heads) {
+    return divide_up(batches, std::max(parts.batches, 1)) * divide_up(heads, std::max(parts.heads, 1));
 }
 
 std::size_t room_within(std::uint64_t limit, std::size_t used) {

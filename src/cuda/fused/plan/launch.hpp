@@ -37,9 +37,9 @@ bool finishes_rows(CallPart part, const std::vector<PlannedGrid> &grids);
 // Says in the only one of `grids` which rows it leaves as partial results.
 void set_rows_left_partial(GridOf what, std::vector<PlannedGrid> &grids);
 
-// Whether the launches over the grids of a whole call, if they leave rows out, can clear these beside their products:
-// of so many tensors.
-bool clears_beside(const Problem &problem, const std::vector<PlannedGrid> &grids, const KernelShape &shape, int tensors,
+// Whether the launches over the grids of a whole call, if they leave some of so many rows out, can clear these beside
+// their products.
+bool clears_beside(const Problem &problem, const std::vector<PlannedGrid> &grids, const KernelShape &shape,
                    std::int64_t rows);
 
 // Where the next launch puts its results: into the partial results, if there are any, which the first one sets.
@@ -52,6 +52,8 @@ struct HeadParts {
 };
 // None where there is no room for one head.
 std::optional<HeadParts> parts_within(std::int64_t batches, int heads, std::size_t bytes_of_head, std::size_t room);
+// How many parts of these there are.
+std::int64_t count_parts(const HeadParts &parts, std::int64_t batches, int heads);
 
 // Bytes for what is stored between two kernels (partial results of a split grid, dS), if the workspace limit leaves
 // that much: enough for tiles to fill a GPU.

@@ -6,6 +6,7 @@
 #include "cuda/fused/sm90/backward_params.hpp"
 #include "cuda/fused/sm90/backward_shared.cuh"
 #include "cuda/fused/sm90/copy_in_order.cuh"
+#include "cuda/fused/sm90/other_work.cuh"
 #include "cuda/fused/sm90/tma.cuh"
 
 #include <bit>
@@ -133,9 +134,10 @@ __device__ __forceinline__ void copy_row_block_statistics(const BackwardParams &
 
 // The score rows of a tile's row blocks, or their value rows and statistics. By a warp each: the rows of a tile with
 // few blocks take one warp longer than its blocks.
-template <class Traits, bool of_scores>
+template <class Traits, bool of_scores, class OtherWork>
 __device__ __forceinline__ void copy_rows_of_row_blocks(const BackwardParams &params, BackwardShared<Traits> &shared,
-                                                        const PipelineState<tile_slots> &at) {
+                                                        const PipelineState<tile_slots> &at,
+                                                        OtherWork &&do_other_work) {
     using Element = typename Traits::Element;
     constexpr int parts = Traits::head_dim / 8;                                          // of 16 bytes, of a row
     constexpr int lanes = static_cast<int>(std::bit_ceil(static_cast<unsigned>(parts))); // of a row
@@ -143,7 +145,7 @@ __device__ __forceinline__ void copy_rows_of_row_blocks(const BackwardParams &pa
     const int lane = static_cast<int>(threadIdx.x) % warp_threads, part = lane % lanes;
     const PipelineState<Traits::row_block_slots> slot{at.count};
     const Tile<Traits::consumers> &tile = shared.tiles[at.slot()];
-    shared.row_block_empty[slot.slot()].wait(slot.parity_to_fill());
+    wait_working(shared.row_block_empty[slot.slot()], slot.parity_to_fill(), do_other_work);
     auto &target = shared.own_rows[slot.slot()];
     const std::uint32_t targets = shared_address(of_scores ? target.scores : target.values);
     const TensorRows &rows = of_scores ? params.row_scores : params.row_values;
@@ -184,15 +186,16 @@ __device__ __forceinline__ void copy_rows_of_row_blocks(const BackwardParams &pa
 
 // Warp 2, and warp 3 for row blocks of queries. Warp 2 copies all rows where dS is stored, since the compiler would
 // spill otherwise, and along a curve, where warp 3 has others to copy.
-template <class Traits, bool of_scores>
-__device__ __forceinline__ void copy_row_blocks(const BackwardParams &params, BackwardShared<Traits> &shared) {
+template <class Traits, bool of_scores, class OtherWork>
+__device__ __forceinline__ void copy_row_blocks(const BackwardParams &params, BackwardShared<Traits> &shared,
+                                                OtherWork do_other_work) {
     for (PipelineState<tile_slots> at;; ++at.count) {
-        shared.tile_full[at.slot()].wait(at.parity_to_empty());
+        wait_working(shared.tile_full[at.slot()], at.parity_to_empty(), do_other_work);
         if (shared.tiles[at.slot()].ranges < 0)
-            return;
-        copy_rows_of_row_blocks<Traits, of_scores>(params, shared, at);
+            return do_all(do_other_work);
+        copy_rows_of_row_blocks<Traits, of_scores>(params, shared, at, do_other_work);
         if constexpr (Traits::keeps_d_s || (of_scores && !Traits::of_keys && Traits::in_order))
-            copy_rows_of_row_blocks<Traits, !of_scores>(params, shared, at);
+            copy_rows_of_row_blocks<Traits, !of_scores>(params, shared, at, do_other_work);
         if (threadIdx.x % warp_threads == 0)
             shared.tile_empty[at.slot()].arrive();
     }

@@ -22,8 +22,6 @@ template <class Element_, int head_dim_, Gradients what, RowOrder order_> struct
     static constexpr bool has_d_values = what != Gradients::d_q && what != Gradients::d_k;
     static constexpr bool keeps_d_s = what == Gradients::d_k_and_d_v_storing_d_s;
     static constexpr int chunks = (head_dim + 63) / 64; // of 64 columns, of a row in shared memory
-    // Whether the warp that finds tiles clears rows meanwhile (clear_rows.cuh): with more columns it has no time.
-    static constexpr bool clears_rows = head_dim <= 128 && !in_order;
 
     // Few columns leave room for twice the rows of a range; not so in float16, whose probabilities take registers to be
     // read again.
@@ -41,6 +39,10 @@ template <class Element_, int head_dim_, Gradients what, RowOrder order_> struct
     static constexpr int range_block_rows = has_long_blocks ? 128 : head_dim <= 192 ? 64 : 32;
     static constexpr int stages = head_dim <= 64 ? 4 : 2;
     static constexpr int row_block_slots = head_dim <= 64 || (consumers == 2 && head_dim <= 128) ? 2 : 1;
+
+    // How many of the feeding warps clear rows meanwhile (clear_rows.cuh): with one slot consumers would wait for the
+    // one that copies row blocks.
+    static constexpr int clearing_warps = head_dim > 128 || in_order ? 0 : row_block_slots;
 
     static constexpr int row_block_bytes = 64 * chunks * 128;
     static constexpr int stage_bytes = range_block_rows * chunks * 128;

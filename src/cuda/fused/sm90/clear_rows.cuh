@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Zeros for rows that no row block has, written by a warp of the fused kernels that would wait.
+// Zeros for rows that no row block has, written by warps of the fused kernels that would wait.
 #pragma once
 
 #include "cuda/device/warp.cuh"
@@ -8,24 +8,26 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 namespace annulus {
 
-// One warp. Neighbouring pieces go to different CTAs, so that what is written at a time lies together.
+// Of one of a CTA's `Traits::clearing_warps`. Neighbouring pieces go to different warps and CTAs, so that what is
+// written at a time lies together.
 template <class Traits> class RowClearer {
   public:
     // `params`: a grid, with its head_dim and what is `cleared`.
     template <class Params>
-    __device__ __forceinline__ explicit RowClearer(const Params &params)
+    __device__ __forceinline__ RowClearer(const Params &params, int warp)
         : grid_(params), cleared_(params.cleared), head_dim_(params.head_dim),
-          piece_(params.cleared.first_piece + static_cast<int>(blockIdx.x)) {}
+          piece_(params.cleared.first_piece + static_cast<int>(blockIdx.x) * Traits::clearing_warps + warp) {}
 
-    // Clears the CTA's next piece; false where there is none.
+    // Clears the warp's next piece; false where there is none.
     __device__ __forceinline__ bool operator()() {
-        if (!Traits::clears_rows || piece_ >= cleared_.end_piece)
+        if (Traits::clearing_warps == 0 || piece_ >= cleared_.end_piece)
             return false;
         clear(piece_);
-        piece_ += static_cast<int>(gridDim.x);
+        piece_ += static_cast<int>(gridDim.x) * Traits::clearing_warps;
         return true;
     }
 
@@ -33,7 +35,7 @@ template <class Traits> class RowClearer {
     using Element = typename Traits::Element;
     static constexpr int parts = Traits::head_dim / 8;                                          // of 16 bytes, of a row
     static constexpr int lanes = static_cast<int>(std::bit_ceil(static_cast<unsigned>(parts))); // of a row
-    static constexpr int heads_at_once = warp_threads / lanes;
+    static constexpr int heads_at_once = warp_threads / lanes, stores = 4;                      // of as many heads each
 
     __device__ __forceinline__ void clear(int piece) const {
         const int lane = static_cast<int>(threadIdx.x) % warp_threads;
@@ -44,27 +46,55 @@ template <class Traits> class RowClearer {
         const int batch = cleared_.batches.remainder(piece);
         const TensorRows &tensor = cleared_.tensors[cleared_.batches.quotient(piece)];
         const int rows = min(RowsToClear::piece_rows, cleared_.rows - first_row);
-        const int own_head = first_head + lane, column = lane % lanes * 8;
-        const std::uint32_t present =
-            own_head < cleared_.heads ? rows_in_row_blocks(grid_, own_head, tensor.start + first_row) : ~0u;
-        auto *first = static_cast<Element *>(tensor.data) + batch * tensor.batch + first_row * tensor.row +
-                      (first_head + lane / lanes) * tensor.head + column;
-        const std::int64_t distance = heads_at_once * tensor.head;
-        for (int row = 0; row < rows; ++row, first += tensor.row) {
-            std::uint32_t left = __ballot_sync(~0u, !(present >> row & 1)) >> lane / lanes; // its heads, then the next
-            if (column < head_dim_)
-#pragma unroll 4
-                for (auto *next = first; left != 0; left >>= heads_at_once, next += distance)
-                    if (left & 1)
-                        __stcs(reinterpret_cast<uint4 *>(next), uint4{});
+        const int heads = min(RowsToClear::piece_heads, cleared_.heads - first_head);
+        // Of the lane's head: those rows that are to be cleared.
+        std::uint32_t wanted = 0;
+        if (lane < heads)
+            wanted = ~rows_in_row_blocks(grid_, first_head + lane, tensor.start + first_row);
+        auto *const first = static_cast<Element *>(tensor.data) + batch * tensor.batch + first_row * tensor.row +
+                            (first_head + lane / lanes) * tensor.head + lane % lanes * 8;
+        // Where heads lie next to one another, addresses are constants apart.
+        if (tensor.head == Traits::head_dim)
+            clear_rows(first, tensor.row, wanted, rows, std::integral_constant<int, Traits::head_dim>());
+        else
+            clear_rows(first, tensor.row, wanted, rows, tensor.head);
+        if (cleared_.lse.data)
+            clear_lse(batch, first_row, first_head, rows, heads, wanted);
+    }
+
+    template <class Distance>
+    __device__ __forceinline__ void clear_rows(Element *first, std::int64_t row_distance, std::uint32_t wanted,
+                                               int rows, Distance head_distance) const {
+        const int lane = static_cast<int>(threadIdx.x) % warp_threads;
+        const bool has_part = lane % lanes * 8 < head_dim_;
+#pragma unroll 1
+        for (int row = 0; row < rows; ++row, first += row_distance) {
+            std::uint32_t left = __ballot_sync(~0u, wanted >> row & 1) >> lane / lanes; // its heads, from the lane's on
+            if (!has_part)
+                continue;
+            Element *next = first;
+#pragma unroll 1
+            while (left != 0) {
+#pragma unroll
+                for (int i = 0; i < stores; ++i)
+                    if (left >> i * heads_at_once & 1)
+                        __stcs(reinterpret_cast<uint4 *>(next + i * heads_at_once * head_distance), uint4{});
+                left = stores * heads_at_once < warp_threads ? left >> stores * heads_at_once : 0;
+                next += stores * heads_at_once * head_distance;
+            }
         }
-        if (cleared_.lse.data && own_head < cleared_.heads) {
-            const TensorRows &lse = cleared_.lse;
-            float *own = static_cast<float *>(lse.data) + batch * lse.batch + first_row * lse.row + own_head * lse.head;
-            for (int row = 0; row < rows; ++row, own += lse.row)
-                if (!(present >> row & 1))
-                    *own = -INFINITY;
-        }
+    }
+
+    // A row a lane.
+    __device__ __forceinline__ void clear_lse(int batch, int first_row, int first_head, int rows, int heads,
+                                              std::uint32_t wanted) const {
+        const int lane = static_cast<int>(threadIdx.x) % warp_threads;
+        const TensorRows &lse = cleared_.lse;
+        float *own =
+            static_cast<float *>(lse.data) + batch * lse.batch + (first_row + lane) * lse.row + first_head * lse.head;
+        for (int head = 0; head < heads; ++head, own += lse.head)
+            if (__shfl_sync(~0u, wanted, head) >> lane & 1 && lane < rows)
+                *own = -INFINITY;
     }
 
     const TileGrid &grid_;

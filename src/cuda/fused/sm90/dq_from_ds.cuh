@@ -6,7 +6,8 @@
 // queries, neighbours in a class; two consumers have two of them each and go through the row blocks of keys, whose
 // images of dS lie next to one another for the four.
 //
-// Roles. One thread of warpgroup 0 copies, along a curve its other warps copy K; warpgroups 1 and 2 compute. Shared
+// Roles. One thread of warpgroup 0 copies; its other warps clear rows that no row block has, or copy K along a curve;
+// warpgroups 1 and 2 compute. Shared
 // memory: stages of four images and 64 rows of K, filled by copies and emptied by the consumers; a row block of dQ for
 // each consumer on its way out.
 #pragma once
@@ -15,8 +16,10 @@
 #include "cuda/fused/math/backward_epilogue.cuh"
 #include "cuda/fused/math/stored_tile.cuh"
 #include "cuda/fused/sm90/backward_traits.hpp"
+#include "cuda/fused/sm90/clear_rows.cuh"
 #include "cuda/fused/sm90/copy_in_order.cuh"
 #include "cuda/fused/sm90/mbarrier.cuh"
+#include "cuda/fused/sm90/other_work.cuh"
 #include "cuda/fused/sm90/setmaxnreg.cuh"
 #include "cuda/fused/sm90/tma.cuh"
 #include "cuda/fused/sm90/wgmma.cuh"
@@ -37,6 +40,7 @@ template <class Element_, int head_dim_, RowOrder order_> struct DqFromDsTraits 
     using Registers = WarpgroupRegisters<consumers>;
     static constexpr int threads = Registers::threads;
     static constexpr int stages = 4;
+    static constexpr int clearing_warps = in_order ? 0 : 3;
     static constexpr int row_block_bytes = row_block_rows * chunks * swizzled_row_bytes;
     // Whose tensor maps of K it uses.
     static_assert(BackwardTraits<Element, head_dim, Gradients::d_q, order>::range_block_rows == row_block_rows);
@@ -210,6 +214,8 @@ __global__ void __launch_bounds__(Traits::threads, 1) dq_from_ds_kernel(const __
             copy_stored(params, shared);
         else if (Traits::in_order && threadIdx.x >= warp_threads)
             copy_keys_in_order(params, shared);
+        else if (threadIdx.x >= warp_threads)
+            do_all(RowClearer<Traits>(params, static_cast<int>(threadIdx.x) / warp_threads - 1));
     } else {
         grow_registers<Traits::Registers::consumer>();
         DqFromDsConsumer<Traits>(params, shared, warpgroup - 1).run();

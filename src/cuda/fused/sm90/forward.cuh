@@ -14,9 +14,9 @@
 // Grid. As many CTAs as the GPU has multiprocessors; each takes tiles (find_tile.cuh) until there are none left, the
 // first two by its index, the others from a counter.
 //
-// Roles. Warpgroup 0 feeds: its warp 0 copies K and V by tensor maps, warp 1 finds tiles and meanwhile clears rows that
-// attend to nothing, warps 2 and 3 copy Q. Along a curve rows are copied one by one: warp 0 copies K, warp 2 Q and warp
-// 3 V. The other warpgroups compute, a row block of 64 queries each.
+// Roles. Warpgroup 0 feeds: its warp 0 copies K and V by tensor maps, warp 1 finds tiles, warps 2 and 3 copy Q; these
+// three clear rows that attend to nothing meanwhile. Along a curve rows are copied one by one: warp 0 copies K, warp 2
+// Q and warp 3 V. The other warpgroups compute, a row block of 64 queries each.
 //
 // Shared memory, for each barrier who fills and who empties:
 //
@@ -52,17 +52,18 @@ __global__ void __launch_bounds__(Traits::threads, 1) forward_kernel(const __gri
     if (warp < 4) {
         shrink_registers<Traits::Registers::feeder>();
         if (warp == 1) {
-            find_tiles(params, shared, [](const PipelineState<tile_slots> &) {}, RowClearer<Traits>(params));
+            find_tiles(
+                params, shared, [](const PipelineState<tile_slots> &) {}, RowClearer<Traits>(params, 0));
         } else if constexpr (Traits::in_order) {
             if (warp == 2)
-                copy_queries(params, shared);
+                copy_queries(params, shared, NoOtherWork());
             else
                 copy_keys_in_order(params, shared, warp == 3);
         } else if (warp == 0) {
             if (threadIdx.x == 0)
                 copy_keys(params, shared);
         } else {
-            copy_queries(params, shared);
+            copy_queries(params, shared, RowClearer<Traits>(params, warp - 1));
         }
     } else {
         grow_registers<Traits::Registers::consumer>();

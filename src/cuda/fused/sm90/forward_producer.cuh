@@ -6,6 +6,7 @@
 #include "cuda/fused/sm90/copy_in_order.cuh"
 #include "cuda/fused/sm90/forward_params.hpp"
 #include "cuda/fused/sm90/forward_shared.cuh"
+#include "cuda/fused/sm90/other_work.cuh"
 #include "cuda/fused/sm90/tma.cuh"
 
 #include <bit>
@@ -105,17 +106,18 @@ __device__ __forceinline__ void copy_own_queries(const ForwardParams &params, co
             cp_async_16(target + swizzled_offset(row_block_rows, row, part), row < rows ? next : row_0, row < rows);
 }
 
-template <class Traits>
-__device__ __forceinline__ void copy_queries(const ForwardParams &params, ForwardShared<Traits> &shared) {
+template <class Traits, class OtherWork>
+__device__ __forceinline__ void copy_queries(const ForwardParams &params, ForwardShared<Traits> &shared,
+                                             OtherWork do_other_work) {
     using Element = typename Traits::Element;
     const int lane = static_cast<int>(threadIdx.x) % warp_threads;
     for (PipelineState<tile_slots> at;; ++at.count) {
         const PipelineState<Traits::query_slots> query{at.count};
-        shared.tile_full[at.slot()].wait(at.parity_to_empty());
+        wait_working(shared.tile_full[at.slot()], at.parity_to_empty(), do_other_work);
         const Tile<Traits::consumers> &tile = shared.tiles[at.slot()];
         if (tile.ranges < 0)
-            return;
-        shared.query_empty[query.slot()].wait(query.parity_to_fill());
+            return do_all(do_other_work);
+        wait_working(shared.query_empty[query.slot()], query.parity_to_fill(), do_other_work);
         const Element *const row_0 =
             static_cast<const Element *>(params.q.data) + tile.batch * params.q.batch + tile.head * params.q.head;
         for (int u = 0; u < Traits::consumers; ++u) {

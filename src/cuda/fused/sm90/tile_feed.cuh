@@ -4,6 +4,7 @@
 
 #include "cuda/fused/schedule/find_tile.cuh"
 #include "cuda/fused/sm90/mbarrier.cuh"
+#include "cuda/fused/sm90/other_work.cuh"
 
 namespace annulus {
 
@@ -11,7 +12,7 @@ constexpr int tile_slots = 2;
 
 // One warp: which tiles are next. The first ones by the CTA's index: CTAs look for them all at once, and which of
 // them a counter would give a long one is chance. The others from a counter, as slots become free. use(place in the
-// ring) for each. While it waits it calls do_other_work(), until that says that there is none left.
+// ring) for each.
 template <class Shared, class Use, class OtherWork>
 __device__ __forceinline__ void find_tiles(const TileGrid &grid, Shared &shared, const Use &use,
                                            OtherWork do_other_work) {
@@ -28,10 +29,7 @@ __device__ __forceinline__ void find_tiles(const TileGrid &grid, Shared &shared,
         return tile_slots * gridDim.x + __shfl_sync(~0u, taken, 0);
     };
     for (PipelineState<tile_slots> at;; ++at.count) {
-        Mbarrier &empty = shared.tile_empty[at.slot()];
-        while (!__all_sync(~0u, empty.has_ended(at.parity_to_fill())) && do_other_work())
-            ;
-        empty.wait(at.parity_to_fill());
+        wait_working(shared.tile_empty[at.slot()], at.parity_to_fill(), do_other_work);
         Tile<Shared::row_blocks> &tile = shared.tiles[at.slot()];
         unsigned id = next();
         while (id < grid.tiles &&
@@ -47,8 +45,7 @@ __device__ __forceinline__ void find_tiles(const TileGrid &grid, Shared &shared,
             break;
         use(at);
     }
-    while (do_other_work())
-        ;
+    do_all(do_other_work);
 }
 
 } // namespace annulus
