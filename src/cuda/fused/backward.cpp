@@ -228,14 +228,10 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
         if (launch.clears.parts > 0)
             params.cleared = rows_to_clear(step.what == Gradients::d_v ? nullptr : &params.d_scores,
                                            step.side == Side::keys ? &params.d_values : nullptr, {}, plan_.problem(),
-                                           rows_of(step.side), launch.clears);
+                                           window_of(plan_.problem(), step.side), launch.clears);
         params.skips_empty = launch.destination == Destination::add_to_partial;
         params.next_tile = counter;
         kernel_of(step).launch(params, device_.multiprocessors(), stream);
-    }
-
-    const Window &rows_of(Side side) const {
-        return side == Side::queries ? plan_.problem().queries : plan_.problem().keys;
     }
 
     void use_stored_ds(const GridPart &part, const BackwardMemory &memory, Params &params, bool multiplies_ds) const {

@@ -50,10 +50,11 @@ RowsToClear rows_to_clear(const TensorRows *first, const TensorRows *second, con
     result.lse = lse;
     result.rows = static_cast<int>(window.length);
     result.heads = problem.heads;
-    result.pieces_of_heads = pieces(window.length, RowsToClear::piece_rows);
-    result.heads_pieces = pieces(problem.heads, RowsToClear::piece_heads);
+    result.row_pieces = pieces(window.length, RowsToClear::piece_rows);
+    result.head_pieces = pieces(problem.heads, RowsToClear::piece_heads);
     result.batches = FastDivmod(static_cast<int>(problem.batch));
-    const std::int64_t all = count_pieces_to_clear(tensors, problem.batch, problem.heads, window.length);
+    const std::int64_t all =
+        std::int64_t{tensors} * result.batches.value * result.head_pieces.value * result.row_pieces.value;
     result.first_piece = static_cast<int>(all * part.index / part.parts);
     result.end_piece = static_cast<int>(all * (part.index + 1) / part.parts);
     return result;

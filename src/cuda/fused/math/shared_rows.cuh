@@ -2,6 +2,7 @@
 // Rows of matrices in shared memory, and accesses to them.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 
 namespace annulus {
@@ -17,6 +18,12 @@ constexpr int swizzled_row_bytes = 128;
 __device__ __forceinline__ int swizzled_offset(int rows, int row, int part) {
     return (part >> 3) * rows * swizzled_row_bytes + row * swizzled_row_bytes + (((part & 7) ^ (row & 7)) << 4);
 }
+
+// How lanes share out a row of 16-bit columns, that copy it or write it: a part of 16 bytes each, some maybe none.
+template <int columns> struct RowLanes {
+    static constexpr int parts = columns / 8;
+    static constexpr int lanes = static_cast<int>(std::bit_ceil(static_cast<unsigned>(parts)));
+};
 
 __device__ __forceinline__ uint4 load_16_bytes(std::uint32_t address) {
     uint4 x;

@@ -8,16 +8,13 @@
 #include "cuda/fused/mma/strips.cuh"
 #include "cuda/fused/schedule/tile.cuh"
 
-#include <bit>
 #include <cstdint>
 
 namespace annulus::mma {
 
 // How a CTA's threads share out rows: each copies one part of 16 bytes of every few rows.
-template <class Traits> struct RowParts {
-    static constexpr int of_row = Traits::head_dim / 8;
-    static constexpr int lanes = static_cast<int>(std::bit_ceil(static_cast<unsigned>(of_row))); // for a row
-    static constexpr int rows = Traits::threads / lanes;                                         // at once
+template <class Traits> struct RowParts : RowLanes<Traits::head_dim> {
+    static constexpr int rows = Traits::threads / RowLanes<Traits::head_dim>::lanes; // at once
 };
 
 // The part and the first row of a block that a thread copies.
@@ -84,7 +81,7 @@ __device__ __forceinline__ void copy_block(const TileGrid &grid, const Range<row
         distance[i] = step_of(grid, range) * copies[i].matrix.row;
         copies[i].source.row += (Traits::of_keys ? range_block_rows : -range_block_rows) * distance[i];
     }
-    if (own.part >= Parts::of_row)
+    if (own.part >= Parts::parts)
         return;
     // Blocks count from the last query, and from the first key (tile.cuh).
     const int before = first_row_of_block<Traits>(range, block);
@@ -116,7 +113,7 @@ __device__ __forceinline__ void copy_own_rows(std::uint32_t target, int head_dim
               part = lane % Parts::lanes, first = first_row_of_warp<Traits::strips>() + lane / Parts::lanes;
     const RowBlock &row_block = tile.row_block[u];
     __syncwarp(); // all lanes have read what was staged there
-    if (row_block.rows == 0 || part >= Parts::of_row)
+    if (row_block.rows == 0 || part >= Parts::parts)
         return;
     const bool has_columns = part * 8 < head_dim;
     const Element *const row_0 = static_cast<const Element *>(rows.data) + tile.batch * rows.batch + head * rows.head +

@@ -156,7 +156,7 @@ template <class Traits> class DqFromDsWarp {
                 for (int i = 0; i < StoredDs::image_bytes; i += Traits::threads * 16)
                     copy_to_shared<16>(shared_address(stage.d_s[u]) + thread_of_block() * 16 + i,
                                        from.images + u * StoredDs::image_bytes + i, true);
-        if (own.part >= RowParts<Traits>::of_row)
+        if (own.part >= RowParts<Traits>::parts)
             return;
         const Element *row = from.row;
 #pragma unroll

@@ -98,9 +98,9 @@ class StepWriter {
     // Whether the launches of a side clear the rows that they leave out.
     bool launches_clear(Side which) const {
         const SideGrids &side = result_.of(which);
-        const std::int64_t rows = which == Side::queries ? problem_.queries.length : problem_.keys.length;
         return part_ == CallPart::whole && !side.has_own_partial &&
-               clears_beside(problem_, side.grids, shape_of(shapes_, which), rows) && !side.grids.front().is_complete;
+               clears_beside(problem_, side.grids, shape_of(shapes_, which), window_of(problem_, which).length) &&
+               !side.grids.front().is_complete;
     }
 
     // Along the curves of a side's grids, which are those of the other's.
@@ -176,30 +176,26 @@ class StepWriter {
         const StoredDsParts &parts = *result_.stored;
         const bool queries_clear = launches_clear(Side::queries), keys_clear = launches_clear(Side::keys);
         const bool sets_queries = prepare(Side::queries, queries_clear), sets_keys = prepare(Side::keys, keys_clear);
-        const auto count = [](std::int64_t all, int part) { return static_cast<int>(divide_up(all, part)); };
-        const int launches = count(problem_.batch, parts.batches) * count(problem_.kv_heads, parts.heads) *
-                             count(parts.all_segments, parts.segments) * group();
-        ClearedPart of_queries{0, queries_clear ? launches : 0}, of_keys{0, keys_clear ? launches : 0};
         const int first_segment = result_.keys.grids.front().tiles.sequence.first_segment;
-        const auto write_part = [&](const GridPart &part) {
-            for (int member = 0; member < group(); ++member) {
-                GridPart own = part;
-                own.first_head = part.first_head * group() + member;
-                launch(Side::keys, Gradients::d_k_and_d_v_storing_d_s,
-                       {0, own, destination(result_.keys, sets_keys && member == 0), 0, of_keys});
-                launch(Side::queries, Gradients::d_q_of_stored_d_s,
-                       {0, own, destination(result_.queries, sets_queries), 0, of_queries});
-                ++of_keys.index;
-                ++of_queries.index;
-            }
-        };
+        std::vector<GridPart> launches; // of each kernel
         for_parts(batches(), parts.batches, [&](int first_batch, int part_batches) {
             for_parts(problem_.kv_heads, parts.heads, [&](int first_head, int heads) {
                 for_parts(parts.all_segments, parts.segments, [&](int segment, int segments) {
-                    write_part({first_batch, part_batches, first_head, heads, first_segment + segment, segments});
+                    for (int member = 0; member < group(); ++member)
+                        launches.push_back({first_batch, part_batches, first_head * group() + member, heads,
+                                            first_segment + segment, segments});
                 });
             });
         });
+        const auto count = static_cast<int>(launches.size());
+        for (int i = 0; i < count; ++i) {
+            const GridPart &own = launches[static_cast<std::size_t>(i)];
+            const bool is_first_member = own.first_head % group() == 0;
+            launch(Side::keys, Gradients::d_k_and_d_v_storing_d_s,
+                   {0, own, destination(result_.keys, sets_keys && is_first_member), 0, {i, keys_clear ? count : 0}});
+            launch(Side::queries, Gradients::d_q_of_stored_d_s,
+                   {0, own, destination(result_.queries, sets_queries), 0, {i, queries_clear ? count : 0}});
+        }
     }
 
     // Of sides that have results: from partial results of its own to the caller's tensors, and rows that a hidden NaN

@@ -21,6 +21,10 @@ namespace annulus {
 // What belongs to the gradients of queries, and what to those of keys.
 enum class Side { queries, keys };
 
+inline const Window &window_of(const Problem &problem, Side side) {
+    return side == Side::queries ? problem.queries : problem.keys;
+}
+
 enum class BackwardAction {
     find_lse_delta,
     clear_gradients,     // of a side: zeros in the caller's tensors

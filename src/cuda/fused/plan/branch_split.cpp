@@ -248,6 +248,8 @@ std::optional<BranchSplit> fastest_split(const PlannedGrid &whole, const KernelS
 bool BranchSplit::is_worth(std::int64_t parts) const {
     double rows = 0;
     for (std::size_t i = 0; i < grids.size(); ++i) {
+        // The tiles of a whole grid even out; those of a part may be few, and the longest then takes a multiprocessor
+        // for as long as a round of them.
         const std::int64_t tiles = std::max<std::int64_t>(grids[i].tiles.tiles, 1);
         const std::int64_t rounds = divide_up(divide_up(tiles, parts), multiprocessors);
         const double of_part = parts == 1 ? rows_of_tiles[i] / multiprocessors

@@ -26,14 +26,13 @@ std::optional<std::vector<PlannedGrid>> as_split(const std::vector<PlannedGrid> 
 // Two grids for one, which some heads at a time may take.
 struct BranchSplit {
     std::vector<PlannedGrid> grids;
-    // What they may take, so that it is less than one grid takes; and what each takes beside its launches, on so many
-    // multiprocessors. In rows, as in branch_split.cpp. Infinity: they are two grids anyway.
+    // Times in rows, as branch_split.cpp counts them: below which two grids are worth it (infinity where there is no
+    // one grid), and of all tiles of either, one after the other.
     double most_rows;
     std::array<double, 2> rows_of_tiles;
-    int multiprocessors;
+    int multiprocessors; // that share the tiles
 
-    // Whether they are worth it in so many parts, a launch of either each. Of a few tiles each takes a multiprocessor
-    // for itself.
+    // Whether they take less time in so many parts, with a launch of either grid for each.
     bool is_worth(std::int64_t parts) const;
 };
 

@@ -23,7 +23,9 @@ void set_rows_left_partial(GridOf what, std::vector<PlannedGrid> &grids) {
 
 bool clears_beside(const Problem &problem, const std::vector<PlannedGrid> &grids, const KernelShape &shape,
                    std::int64_t rows) {
-    const std::int64_t pieces = count_pieces_to_clear(RowsToClear::most_tensors, problem.batch, problem.heads, rows);
+    const std::int64_t pieces = RowsToClear::most_tensors * problem.batch *
+                                divide_up(problem.heads, RowsToClear::piece_heads) *
+                                divide_up(rows, RowsToClear::piece_rows);
     return shape.clears_rows && problem.key_stride == 1 && grids.size() == 1 && !grids.front().curve &&
            grids.front().sequences.empty() && pieces > 0 && pieces <= INT_MAX;
 }

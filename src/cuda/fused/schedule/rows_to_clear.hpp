@@ -16,15 +16,9 @@ struct RowsToClear {
 
     TensorRows tensors[most_tensors], lse; // where lse.data is not null, LSE becomes - infinity
     int rows, heads;
-    FastDivmod pieces_of_heads, heads_pieces, batches;
-    int first_piece, end_piece; // those of the launch
+    FastDivmod row_pieces, head_pieces, batches; // how many
+    int first_piece, end_piece;                  // those of the launch
 };
-
-// How many pieces there are.
-constexpr std::int64_t count_pieces_to_clear(int tensors, std::int64_t batches, int heads, std::int64_t rows) {
-    const auto pieces = [](std::int64_t all, int of_piece) { return (all + of_piece - 1) / of_piece; };
-    return tensors * batches * pieces(heads, RowsToClear::piece_heads) * pieces(rows, RowsToClear::piece_rows);
-}
 
 // Which of 32 positions from `first` on have rows of a head that are in row blocks of the grid: a bit each.
 constexpr std::uint32_t rows_in_row_blocks(const TileGrid &grid, int head, int first) {

@@ -9,7 +9,6 @@
 #include "cuda/fused/sm90/other_work.cuh"
 #include "cuda/fused/sm90/tma.cuh"
 
-#include <bit>
 #include <cstdint>
 
 namespace annulus {
@@ -139,8 +138,7 @@ __device__ __forceinline__ void copy_rows_of_row_blocks(const BackwardParams &pa
                                                         const PipelineState<tile_slots> &at,
                                                         OtherWork &&do_other_work) {
     using Element = typename Traits::Element;
-    constexpr int parts = Traits::head_dim / 8;                                          // of 16 bytes, of a row
-    constexpr int lanes = static_cast<int>(std::bit_ceil(static_cast<unsigned>(parts))); // of a row
+    constexpr int parts = RowLanes<Traits::head_dim>::parts, lanes = RowLanes<Traits::head_dim>::lanes;
     constexpr bool has_statistics = !of_scores && !Traits::of_keys;
     const int lane = static_cast<int>(threadIdx.x) % warp_threads, part = lane % lanes;
     const PipelineState<Traits::row_block_slots> slot{at.count};

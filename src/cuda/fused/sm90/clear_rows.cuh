@@ -3,9 +3,9 @@
 #pragma once
 
 #include "cuda/device/warp.cuh"
+#include "cuda/fused/math/shared_rows.cuh"
 #include "cuda/fused/schedule/rows_to_clear.hpp"
 
-#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <type_traits>
@@ -33,16 +33,15 @@ template <class Traits> class RowClearer {
 
   private:
     using Element = typename Traits::Element;
-    static constexpr int parts = Traits::head_dim / 8;                                          // of 16 bytes, of a row
-    static constexpr int lanes = static_cast<int>(std::bit_ceil(static_cast<unsigned>(parts))); // of a row
-    static constexpr int heads_at_once = warp_threads / lanes, stores = 4;                      // of as many heads each
+    static constexpr int lanes = RowLanes<Traits::head_dim>::lanes;
+    static constexpr int heads_at_once = warp_threads / lanes, stores = 4; // of as many heads each
 
     __device__ __forceinline__ void clear(int piece) const {
         const int lane = static_cast<int>(threadIdx.x) % warp_threads;
-        const int first_row = cleared_.pieces_of_heads.remainder(piece) * RowsToClear::piece_rows;
-        piece = cleared_.pieces_of_heads.quotient(piece);
-        const int first_head = cleared_.heads_pieces.remainder(piece) * RowsToClear::piece_heads;
-        piece = cleared_.heads_pieces.quotient(piece);
+        const int first_row = cleared_.row_pieces.remainder(piece) * RowsToClear::piece_rows;
+        piece = cleared_.row_pieces.quotient(piece);
+        const int first_head = cleared_.head_pieces.remainder(piece) * RowsToClear::piece_heads;
+        piece = cleared_.head_pieces.quotient(piece);
         const int batch = cleared_.batches.remainder(piece);
         const TensorRows &tensor = cleared_.tensors[cleared_.batches.quotient(piece)];
         const int rows = min(RowsToClear::piece_rows, cleared_.rows - first_row);

@@ -7,7 +7,6 @@
 #include "cuda/fused/schedule/tile.cuh"
 #include "cuda/fused/sm90/tma.cuh"
 
-#include <bit>
 #include <cstdint>
 
 namespace annulus {
@@ -42,8 +41,7 @@ rows_in_order(const TileGrid &grid, const Range<row_blocks> &range, int first) {
 template <int columns, int rows, class Element, class BesideRow>
 __device__ __forceinline__ void copy_in_order(std::uint32_t target, const Element *row_0, std::int64_t distance,
                                               int head_dim, RowsOfLanes<rows> own, const BesideRow &beside_row) {
-    constexpr int parts = columns / 8;                                                   // of 16 bytes, of a row
-    constexpr int lanes = static_cast<int>(std::bit_ceil(static_cast<unsigned>(parts))); // that copy a row together
+    constexpr int parts = RowLanes<columns>::parts, lanes = RowLanes<columns>::lanes;
     const int lane = thread_of_block() % warp_threads, part = lane % lanes;
     const bool has_columns = part * 8 < head_dim;
     const int own_bytes = has_columns ? part * 16 : 0;

@@ -9,7 +9,6 @@
 #include "cuda/fused/sm90/other_work.cuh"
 #include "cuda/fused/sm90/tma.cuh"
 
-#include <bit>
 #include <cstdint>
 
 namespace annulus {
@@ -90,9 +89,8 @@ __device__ __forceinline__ void copy_keys_in_order(const ForwardParams &params, 
 template <class Traits>
 __device__ __forceinline__ void copy_own_queries(const ForwardParams &params, const RowBlock &row_block,
                                                  const typename Traits::Element *row_0, std::uint32_t target) {
-    constexpr int parts = Traits::head_dim / 8;                                          // of 16 bytes, of a row
-    constexpr int lanes = static_cast<int>(std::bit_ceil(static_cast<unsigned>(parts))); // of a row
-    constexpr int at_once = 2 * warp_threads / lanes;                                    // rows, of both warps
+    constexpr int parts = RowLanes<Traits::head_dim>::parts, lanes = RowLanes<Traits::head_dim>::lanes;
+    constexpr int at_once = 2 * warp_threads / lanes; // rows, of both warps
     const int part = static_cast<int>(threadIdx.x) % lanes;
     const int first_row = static_cast<int>(threadIdx.x) % (2 * warp_threads) / lanes;
     const int rows = part * 8 < params.head_dim ? row_block.rows : 0; // the others are zeros

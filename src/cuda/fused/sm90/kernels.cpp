@@ -23,7 +23,9 @@ KernelShape forward_shape(int head_dim) {
     KernelShape shape{};
     with_head_dim(head_dim, [&](auto dim) {
         using Traits = ForwardTraits<__nv_bfloat16, dim.value, RowOrder::linear>; // along curves they are the same
-        shape = {Traits::consumers, Traits::range_block_rows, false, Traits::clearing_warps > 0};
+        shape = {.row_blocks = Traits::consumers,
+                 .range_block_rows = Traits::range_block_rows,
+                 .clears_rows = Traits::clearing_warps > 0};
     });
     return shape;
 }
@@ -33,7 +35,9 @@ BackwardShapes backward_shapes(annulus_dtype dtype, int head_dim) {
     with_head_dim(head_dim, [&](auto dim) {
         const auto shape_of = [](auto traits) {
             using Traits = decltype(traits);
-            return KernelShape{Traits::consumers, Traits::range_block_rows, false, Traits::clearing_warps > 0};
+            return KernelShape{.row_blocks = Traits::consumers,
+                               .range_block_rows = Traits::range_block_rows,
+                               .clears_rows = Traits::clearing_warps > 0};
         };
         const auto set_of = [&](auto element) {
             using Element = decltype(element);
