@@ -305,13 +305,14 @@ void call_pass(Input &input, Handles &handles, annulus_pass pass) {
                 return true;
         return false;
     };
-    for (int i = 0; i < tensors.count(); ++i)
+    for (int i = 0; i < tensors.count(); ++i) {
         if (good && is_spoilt && holds_result_of_other(i))
             continue;
-        else if (good && tensors.is_output(i))
+        if (good && tensors.is_output(i))
             tensors[i].expect_gaps_untouched();
         else
             tensors[i].expect_untouched();
+    }
     if (!good)
         return;
     // Rows of no sequence are not read. Only options that were accepted are as long as their type.
