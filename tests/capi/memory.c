@@ -66,6 +66,34 @@ static void estimate_announces_the_workspace(void **state) {
     assert_true(estimate.backward_workspace_bytes == workspace_size(f, ANNULUS_PASS_BACKWARD));
 }
 
+/* Of many threads only so many have work as the problem, or the call's sequences, have pieces. */
+static void threads_without_work_need_no_workspace(void **state) {
+    fixture *f = *state;
+    const int64_t lengths[BATCH] = {LENGTH, LENGTH - 5};
+    annulus_call_options sequences = ANNULUS_CALL_OPTIONS_INIT;
+    sequences.sequence_count = BATCH;
+    sequences.sequence_lengths = lengths;
+    const annulus_call_options *const options[] = {NULL, &sequences};
+    for (int o = 0; o < 2; ++o) {
+        annulus_problem problem = fixture_problem();
+        problem.options = f->options = options[o];
+        for (int c = 0; c < CALLS; ++c) {
+            uint64_t hundreds = 0, thousand = 0;
+            assert_ok(annulus_context_set_threads(f->context, 200));
+            assert_ok(annulus_workspace_size(f->context, &problem, all_calls[c]->pass, &hundreds));
+            assert_ok(annulus_context_set_threads(f->context, 1024));
+            assert_ok(annulus_workspace_size(f->context, &problem, all_calls[c]->pass, &thousand));
+            assert_true(thousand == hundreds);
+            void *const workspace = malloc(thousand);
+            assert_non_null(workspace);
+            assert_ok(annulus_context_set_workspace(f->context, workspace, thousand));
+            assert_ok(all_calls[c]->run(f));
+            assert_ok(annulus_context_set_workspace(f->context, NULL, 0));
+            free(workspace);
+        }
+    }
+}
+
 static void workspace_limit_is_kept(void **state) {
     fixture *f = *state;
     const annulus_problem problem = fixture_problem();
@@ -331,6 +359,7 @@ int main(void) {
         TEST(workspace_grows_with_the_sequence),
         TEST(workspace_to_the_byte),
         TEST(estimate_announces_the_workspace),
+        TEST(threads_without_work_need_no_workspace),
         TEST(workspace_limit_is_kept),
         TEST(allocator_is_called_and_balanced),
         TEST(a_thousand_cycles_leave_no_memory),

@@ -385,7 +385,10 @@ template <class T> std::size_t backward_bytes(const Plan &plan, CallPart part, i
     Workspace ledger;
     if (part == CallPart::whole)
         book_gradients<T>(ledger, plan, nullptr);
-    ledger.skip(bytes_of_cell_scratch<T>(plan), threads);
+    std::int64_t cells = 0; // at a time
+    for (const BranchPlan &branch : plan.branches())
+        cells = std::max(cells, Schedule(plan, branch).cells());
+    ledger.skip(bytes_of_cell_scratch<T>(plan), std::min<std::int64_t>(threads, cells));
     return ledger.used();
 }
 

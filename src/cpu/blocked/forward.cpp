@@ -272,11 +272,18 @@ template <class T> std::size_t scratch_bytes(const Plan &plan) {
     return ledger.used();
 }
 
+std::int64_t blocks_of_head(const Plan &plan) {
+    return divide_up(plan.problem().queries.length, block_length(plan));
+}
+std::int64_t block_count(const Plan &plan) {
+    return blocks_of_head(plan) * plan.problem().batch * plan.problem().heads;
+}
+
 } // namespace
 
 template <class T> std::size_t forward_bytes(const Plan &plan, int threads) {
     Workspace ledger;
-    ledger.skip(scratch_bytes<T>(plan), threads);
+    ledger.skip(scratch_bytes<T>(plan), std::min<std::int64_t>(threads, block_count(plan)));
     return ledger.used();
 }
 
@@ -287,10 +294,10 @@ template <class T, class Work>
 void for_each_block(const Plan &plan, const CallTensors &tensors, void *workspace, int threads, Work work) {
     const Problem &problem = plan.problem();
     const std::int64_t length = block_length(plan);
-    const std::int64_t blocks = divide_up(problem.queries.length, length);
+    const std::int64_t blocks = blocks_of_head(plan);
     const std::size_t piece = scratch_bytes<T>(plan);
     // Late blocks first: under causality they are the long ones.
-    parallel_for(threads, blocks * problem.batch * problem.heads, [&](std::int64_t item, int worker) {
+    parallel_for(threads, block_count(plan), [&](std::int64_t item, int worker) {
         const auto head = static_cast<std::int32_t>(item % problem.heads);
         const std::int64_t b = item / problem.heads % problem.batch;
         const std::int64_t block = blocks - 1 - item / problem.heads / problem.batch;
