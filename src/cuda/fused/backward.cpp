@@ -155,7 +155,7 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
         return {{call.q, p.queries.length, p.heads}, {call.d_out, p.queries.length, p.heads}};
     }
 
-    // The partial results of a side: of a call's part, of the call itself, or of some heads of it at a time.
+    // The partial results of a side: of a call's part, of the call itself, or of a part of its rows at a time.
     PartialGradients partial_of(Side side, const CudaCall &call, const BackwardMemory &memory) const {
         const Problem &problem = call.problem();
         if (part_ != CallPart::whole)
@@ -164,7 +164,7 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
         if (!grids.parts)
             return memory.partial;
         float *const partial = memory.split_partial;
-        return {partial, partial, partial + grids.parts->count() * problem.key_rows() * problem.head_dim};
+        return {partial, partial, partial + grids.parts->all_rows() * problem.head_dim};
     }
 
     void bind(const CudaCall &call, const BackwardMemory &memory) {
@@ -220,7 +220,7 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
         Params params = grids_of(step.side)[launch.grid].params;
         const bool multiplies_ds = step.what == Gradients::d_q_of_stored_d_s;
         if (launch.part && !multiplies_ds)
-            restrict_grid(params, *launch.part);
+            restrict_grid(grid_of(step), *launch.part, params);
         if (multiplies_ds || step.what == Gradients::d_k_and_d_v_storing_d_s)
             use_stored_ds(*launch.part, memory, params, multiplies_ds);
         params.destination = launch.destination;
@@ -265,11 +265,15 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
             return clear(step.side, call);
         case BackwardAction::clear_partial: {
             const PartialGradients partial = partial_of(step.side, call, memory);
+            const std::int64_t heads = problem.batch * (of_queries ? problem.heads : problem.kv_heads);
+            const std::optional<SplitParts> &parts = backward_.of(step.side).parts;
+            const std::int64_t rows =
+                parts ? parts->all_rows() : heads * (of_queries ? problem.queries.length : problem.key_rows());
             if (of_queries)
-                return call.clear_partial(partial.d_q, problem.batch * problem.heads * problem.queries.length);
+                return call.clear_partial(partial.d_q, rows);
             for (float *const target : {partial.d_k, partial.d_v})
                 if (target)
-                    call.clear_partial(target, problem.batch * problem.kv_heads * problem.key_rows());
+                    call.clear_partial(target, rows);
             return;
         }
         case BackwardAction::find_order:

@@ -117,7 +117,7 @@ template <class Architecture> class FusedForward final : public PreparedCall {
     void attend(const Launch &launch, unsigned *counter, cudaStream_t stream) const {
         Params params = params_[launch.grid];
         if (launch.part)
-            restrict_grid(params, *launch.part);
+            restrict_grid(forward_.grids[launch.grid], *launch.part, params);
         params.destination = launch.destination;
         params.first_partial_row = launch.first_partial_row;
         if (launch.clears.parts > 0)
@@ -134,7 +134,8 @@ template <class Architecture> class FusedForward final : public PreparedCall {
         const bool is_whole = part_ == CallPart::whole;
         float2 *const state = is_whole ? memory.state : call.partial.state;
         float *const o = is_whole ? memory.o : call.partial.o;
-        const std::int64_t rows = problem.batch * problem.heads * problem.queries.length;
+        const std::int64_t rows =
+            forward_.parts ? forward_.parts->all_rows() : problem.batch * problem.heads * problem.queries.length;
         switch (step.action) {
         case ForwardAction::clear_outputs:
             return clear_outputs(problem.dtype, {call.whole(), problem.head_dim, call.out, call.lse}, call.stream);

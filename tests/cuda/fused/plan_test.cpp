@@ -31,9 +31,9 @@ class LaunchChecker {
   public:
     // `has_partial`: whether there are partial results of all rows, the call's own or those of its parts.
     LaunchChecker(const Plan &plan, CallPart part, const std::vector<PlannedGrid> &grids, bool has_partial, bool split,
-                  std::int64_t partial_rows, int head_step)
-        : problem_(plan.problem()), part_(part), grids_(grids), has_partial_(has_partial), split_(split),
-          partial_rows_(partial_rows), head_step_(head_step) {}
+                  const Window &rows, int head_step)
+        : problem_(plan.problem()), part_(part), grids_(grids), has_partial_(has_partial), split_(split), rows_(rows),
+          head_step_(head_step) {}
 
     // What is in the partial results before.
     void set_partial() { all_are_set_ = true; }
@@ -71,15 +71,15 @@ class LaunchChecker {
             set(launch);
             break;
         case Destination::add_to_partial:
-            EXPECT_TRUE(has_partial_ && is_set(launch));
+            EXPECT_TRUE((has_partial_ || split_) && is_set(launch));
             break;
         case Destination::outputs_with_partial:
             ASSERT_TRUE(split_ && before_ && before_->part && launch.part);
-            EXPECT_EQ(before_->destination, is_first_kernel ? Destination::set_partial : launch.destination);
+            EXPECT_EQ(before_->destination, !is_first_kernel     ? launch.destination
+                                            : grids_.size() == 2 ? Destination::set_partial
+                                                                 : Destination::add_to_partial);
             EXPECT_EQ(before_->first_partial_row, launch.first_partial_row);
-            EXPECT_EQ(before_->part->first_head, launch.part->first_head);
-            EXPECT_EQ(before_->part->heads, launch.part->heads);
-            EXPECT_EQ(before_->part->first_batch, launch.part->first_batch);
+            EXPECT_TRUE(before_->part == launch.part);
             break;
         case Destination::finish_partial:
             EXPECT_EQ(part_, CallPart::last_keys);
@@ -98,23 +98,24 @@ class LaunchChecker {
             break;
         }
         if (split_) {
+            const GridPart &part = *launch.part;
+            const std::int64_t first = part.rows.length ? part.rows.start - rows_.start : 0;
             EXPECT_EQ(launch.first_partial_row,
-                      (std::int64_t{launch.part->first_batch} * problem_.heads + launch.part->first_head) *
-                          partial_rows_);
+                      (std::int64_t{part.first_batch} * problem_.heads + part.first_head) * rows_.length + first);
         }
         cover(launch, kernel);
         before_ = launch;
     }
 
-    // Each kernel has computed each batch entry, head and segment of each grid once.
+    // Each kernel has computed each batch entry, head and segment, or row, of each grid once.
     void expect_all_once(std::size_t kernels) const {
         std::size_t expected = 0;
         for (const PlannedGrid &planned : grids_)
             if (planned.tiles.sequence.row_count > 0)
                 expected += kernels * static_cast<std::size_t>(problem_.batch * problem_.heads);
         std::size_t found = 0;
-        for (const auto &[key, segments] : times_) {
-            EXPECT_EQ(segments, 1.0);
+        for (const auto &[key, times] : times_) {
+            EXPECT_NEAR(times, 1, 1e-9);
             found += grids_[std::get<0>(key)].tiles.sequence.row_count > 0;
         }
         EXPECT_EQ(found, expected);
@@ -141,7 +142,11 @@ class LaunchChecker {
         const TileGrid &tiles = grids_[launch.grid].tiles;
         const int heads = problem_.heads / head_step_;
         const GridPart part = launch.part.value_or(GridPart{0, static_cast<int>(problem_.batch), 0, heads});
-        const double share = part.segments ? static_cast<double>(part.segments) / tiles.sequence.segments : 1;
+        double share = 1;
+        if (part.segments)
+            share = static_cast<double>(part.segments) / tiles.sequence.segments;
+        else if (part.rows.length)
+            share = static_cast<double>(part.rows.length) / static_cast<double>(rows_.length);
         for (int b = 0; b < part.batches; ++b)
             for (int h = 0; h < part.heads; ++h)
                 times_[{launch.grid, kernel, part.first_batch + b, part.first_head + h * head_step_}] += share;
@@ -151,7 +156,7 @@ class LaunchChecker {
     const CallPart part_;
     const std::vector<PlannedGrid> &grids_;
     const bool has_partial_, split_;
-    const std::int64_t partial_rows_;
+    const Window rows_;
     const int head_step_;
     bool all_are_set_ = false;
     std::set<Rows> set_;
@@ -193,8 +198,8 @@ bool is_split_part(const ForwardPlan &forward) {
 
 void expect_sound(const Plan &plan, CallPart part, const ForwardPlan &forward) {
     const bool has_partial = part != CallPart::whole || forward.has_own_partial;
-    LaunchChecker launches(plan, part, forward.grids, has_partial, forward.parts.has_value(),
-                           plan.problem().queries.length, 1);
+    LaunchChecker launches(plan, part, forward.grids, has_partial, forward.parts.has_value(), plan.problem().queries,
+                           1);
     if (is_of_other_keys(part))
         launches.set_partial();
     bool clears = false, recomputes = false, writes = false;
@@ -272,7 +277,7 @@ void expect_sound(const Plan &plan, CallPart part, const BackwardPlan &backward)
         const SideGrids &of_side = backward.of(side);
         const bool of_queries = side == Side::queries;
         launches.try_emplace(side, plan, part, of_side.grids, part != CallPart::whole || of_side.has_own_partial,
-                             of_side.parts.has_value(), of_queries ? problem.queries.length : problem.key_rows(),
+                             of_side.parts.has_value(), window_of(problem, side),
                              of_queries ? 1 : problem.heads / problem.kv_heads);
     }
     if (is_of_other_keys(part))
@@ -470,8 +475,49 @@ TEST(LargePlans, AreCutIntoAFewPartsAtMost) {
     for (const std::uint64_t limit : {std::uint64_t{512} << 20, std::uint64_t{256} << 20}) {
         const ForwardPlan forward = forward_of(plan, CallPart::whole, limit);
         ASSERT_TRUE(forward.parts);
-        EXPECT_LT(forward.parts->count(), large.batch * large.heads);
+        EXPECT_LT(forward.parts->all_rows(), large.batch * large.heads * large.length);
     }
+}
+
+// Nine branches, which take several grids. What of a head does not fit is cut by rows, one part after the other.
+TEST(LargePlans, OfSeveralGridsAreCutByRows) {
+    Problem problem = {.heads = 2, .dim = 64, .branches = {}, .dtype = ANNULUS_BFLOAT16};
+    for (int i = 0; i < 9; ++i)
+        problem.branches.push_back({.segment = 2048LL << 2 * i, .dilation = 1LL << 2 * i});
+    const auto expect_parts_in_order = [](const auto &steps, const Window &rows, const auto &is_of_side) {
+        std::int64_t end = rows.start;
+        for (const auto &step : steps) {
+            if (!step.launch.part || !is_of_side(step) || step.launch.grid != 0)
+                continue;
+            const Window &part = step.launch.part->rows;
+            EXPECT_EQ(part.start, end == rows.end() ? rows.start : end);
+            end = part.end();
+        }
+        EXPECT_EQ(end, rows.end());
+    };
+    for (const bool causal : {false, true})
+        for (const std::int64_t length : {std::int64_t{67108864}, std::int64_t{67000001}}) {
+            problem.length = length;
+            problem.causal = causal;
+            const Plan plan(pattern_of(problem), plan_problem_of(problem));
+            const std::uint64_t statistics = static_cast<std::uint64_t>(length) * 2 * 2 * sizeof(float);
+            for (const std::uint64_t limit : {std::uint64_t{0}, statistics + (std::uint64_t{100} << 20)}) {
+                const std::uint64_t most = limit ? limit : (std::uint64_t{1} << 30) + 4096; // of counters
+                const ForwardPlan forward = forward_of(plan, CallPart::whole, limit);
+                ASSERT_TRUE(forward.parts);
+                EXPECT_LE(forward_bytes(plan, forward), most);
+                expect_sound(plan, CallPart::whole, forward);
+                expect_parts_in_order(forward.steps, plan.problem().queries, [](const auto &) { return true; });
+                const BackwardPlan backward = backward_of(plan, CallPart::whole, limit);
+                EXPECT_LE(backward_bytes(plan, backward), limit ? limit : most + statistics);
+                expect_sound(plan, CallPart::whole, backward);
+                for (const Side side : {Side::queries, Side::keys}) {
+                    ASSERT_TRUE(backward.of(side).parts);
+                    expect_parts_in_order(backward.steps, window_of(plan.problem(), side),
+                                          [&](const BackwardStep &step) { return step.side == side; });
+                }
+            }
+        }
 }
 
 // Of up to 128 columns no launch before the products' writes zeros; where dS is stored each launch writes a part.

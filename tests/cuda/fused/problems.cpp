@@ -344,18 +344,21 @@ std::vector<NamedProblem> split_problems() {
     return problems;
 }
 
-std::vector<NamedProblem> problems_of_two_grids() {
+std::vector<NamedProblem> problems_of_several_grids() {
     const Problem plain = {
         .length = 5001, .heads = 8, .dim = 128, .branches = {{.segment = 200}, {.dilation = 8}, {.dilation = 12}}};
-    Problem dim_192 = plain, grouped = plain, batches = plain;
+    Problem dim_192 = plain, grouped = plain, batches = plain, three = plain;
     dim_192.dim = 192;
     grouped.kv_heads = 2;
     grouped.causal = true;
     batches.batch = 3;
     batches.dim = 40;
     batches.causal = true;
-    return with_dtypes({{"plain", plain}, {"dim_192", dim_192}, {"grouped", grouped}, {"batches", batches}},
-                       {ANNULUS_BFLOAT16});
+    three.dim = 64;
+    three.branches.push_back({.dilation = 9});
+    return with_dtypes(
+        {{"plain", plain}, {"dim_192", dim_192}, {"grouped", grouped}, {"batches", batches}, {"three", three}},
+        {ANNULUS_BFLOAT16});
 }
 
 } // namespace annulus::test

@@ -18,6 +18,6 @@ std::vector<NamedProblem> some_patterns();
 std::vector<NamedProblem> split_problems();
 
 // Dilations do not divide one another.
-std::vector<NamedProblem> problems_of_two_grids();
+std::vector<NamedProblem> problems_of_several_grids();
 
 } // namespace annulus::test

@@ -184,17 +184,28 @@ class Tiles : public testing::TestWithParam<std::tuple<int, bool>> {
         const auto expect_split = [&](const std::optional<std::vector<PlannedGrid>> &cut) {
             if (!cut)
                 return;
-            const TileGrid &others = cut->front().tiles, &last = cut->back().tiles;
-            Search<of_keys, range_block_rows, row_blocks> both;
-            std::set<Row> summed, rows;
-            visit(both, others, &summed);
-            visit(both, last, &rows);
-            expect_same(both.met, wanted(of_keys));
-            std::set<Row> taken;
-            for (const Row &row : rows)
-                if (last.rows_with_partial.has(std::get<1>(row), std::get<2>(row)))
-                    taken.insert(row);
-            EXPECT_TRUE(taken == summed) << taken.size() << " of " << summed.size();
+            const TileGrid &last = cut->back().tiles;
+            // At once, and some rows of all heads after others.
+            const Window &all = of_keys ? plan.problem().keys : plan.problem().queries;
+            for (const std::int64_t count : {all.length, all.length / 3 + 1}) {
+                Search<of_keys, range_block_rows, row_blocks> both;
+                std::set<Row> summed, rows;
+                for (std::int64_t start = all.start; start < all.end(); start += count) {
+                    GridPart part{0, last.batches, 0, last.heads.value};
+                    part.rows = intersect(all, {start, count});
+                    for (const PlannedGrid &planned : *cut) {
+                        TileGrid tiles = planned.tiles;
+                        restrict_grid(planned, part, tiles);
+                        visit(both, tiles, &planned == &cut->back() ? &rows : &summed);
+                    }
+                }
+                expect_same(both.met, wanted(of_keys));
+                std::set<Row> taken;
+                for (const Row &row : rows)
+                    if (last.rows_with_partial.has(std::get<1>(row), std::get<2>(row)))
+                        taken.insert(row);
+                EXPECT_TRUE(taken == summed) << taken.size() << " of " << summed.size();
+            }
         };
         expect_split(as_split(passes, what));
         if (passes.size() != 1 || !passes.front().is_complete || passes.front().tiles.has_residue_classes)

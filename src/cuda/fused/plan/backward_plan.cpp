@@ -5,6 +5,8 @@
 #include "cuda/results/cuda_call.hpp"
 
 #include <algorithm>
+#include <map>
+#include <optional>
 #include <utility>
 
 namespace annulus {
@@ -127,11 +129,20 @@ class StepWriter {
         return next_destination(has_partial(side), side.finishes, sets);
     }
 
+    template <class Use> void write_split(Side which, const Use &use) {
+        const SideGrids &side = result_.of(which);
+        for_split(
+            side.grids.size(), *side.parts, problem_.batch, problem_.heads, window_of(problem_, which),
+            [&] {
+                add({BackwardAction::clear_partial, which});
+            },
+            use);
+    }
+
     void write_query_gradients() {
         const SideGrids &side = result_.queries;
         if (side.parts)
-            return for_split(*side.parts, batches(), problem_.heads, problem_.queries.length,
-                             [&](const Launch &part) { launch(Side::queries, Gradients::d_q, part); });
+            return write_split(Side::queries, [&](const Launch &part) { launch(Side::queries, Gradients::d_q, part); });
         if (side.is_split) {
             for (const Launch &part : split_part_launches)
                 launch(Side::queries, Gradients::d_q, part);
@@ -150,8 +161,7 @@ class StepWriter {
     void write_key_gradients() {
         const SideGrids &side = result_.keys;
         if (side.parts) // no heads share those of K
-            return for_split(*side.parts, batches(), problem_.heads, problem_.key_rows(),
-                             [&](const Launch &part) { launch_of_keys(part); });
+            return write_split(Side::keys, [&](const Launch &part) { launch_of_keys(part); });
         if (side.is_split) {
             for (const Launch &part : split_part_launches)
                 launch_of_keys(part);
@@ -271,7 +281,7 @@ bool split_part(const Plan &plan, const BackwardShapes &shapes, int multiprocess
             continue;
         std::optional<BranchSplit> halves =
             split_branches(side.grids, plan, grids_of(which), shape_of(shapes, which), multiprocessors);
-        if (!halves)
+        if (!halves || halves->grids.size() > 2)
             continue;
         side.is_split = side.finishes = true;
         side.grids = std::move(halves->grids);
@@ -286,24 +296,28 @@ bool split_part(const Plan &plan, const BackwardShapes &shapes, int multiprocess
 bool try_splitting(const Plan &plan, const BackwardShapes &shapes, int multiprocessors, std::uint64_t limit,
                    BackwardPlan &result) {
     const Problem &problem = plan.problem();
-    const std::size_t used = backward_bytes(plan, result);
-    const std::size_t room = room_within(limit, used), row_bytes = problem.head_dim * sizeof(float);
     BackwardPlan splitting = result;
-    const auto split = [&](Side which, SideGrids &side, std::size_t bytes_of_head) {
-        std::optional<BranchSplit> halves =
-            split_branches(side.grids, plan, grids_of(which), shape_of(shapes, which), multiprocessors);
-        if (!halves)
-            return;
-        const std::optional<HeadParts> parts = parts_within(problem.batch, problem.heads, bytes_of_head, room);
-        if (!parts || !halves->is_worth(count_parts(*parts, problem.batch, problem.heads)))
-            return;
-        side.parts = parts;
-        side.grids = std::move(halves->grids);
-        side.has_own_partial = false;
-    };
-    split(Side::queries, splitting.queries, static_cast<std::size_t>(problem.queries.length) * row_bytes);
-    if (may_write_rows(problem, Side::keys))
-        split(Side::keys, splitting.keys, 2 * static_cast<std::size_t>(problem.key_rows()) * row_bytes);
+    std::map<Side, BranchSplit> halves;
+    for (const Side which : {Side::queries, Side::keys})
+        if (may_write_rows(problem, which))
+            if (std::optional<BranchSplit> of_side = split_branches(result.of(which).grids, plan, grids_of(which),
+                                                                    shape_of(shapes, which), multiprocessors)) {
+                halves.emplace(which, *std::move(of_side));
+                splitting.of(which).has_own_partial = false;
+            }
+    const std::size_t room = room_within(limit, backward_bytes(plan, splitting));
+    for (auto &[which, of_side] : halves) {
+        SideGrids &side = splitting.of(which);
+        const std::size_t tensors = which == Side::queries ? 1 : 2;
+        const SplitRows rows{static_cast<int>(problem.batch), problem.heads,
+                             static_cast<int>(window_of(problem, which).length),
+                             tensors * problem.head_dim * sizeof(float)};
+        side.parts = of_side.parts_within(rows, room);
+        if (side.parts)
+            side.grids = std::move(of_side.grids);
+        else
+            side.has_own_partial = result.of(which).has_own_partial;
+    }
     if (!splitting.queries.parts && !splitting.keys.parts)
         return false;
     write_steps(plan, CallPart::whole, shapes, splitting);
@@ -376,9 +390,8 @@ BackwardMemory book_backward(Workspace &workspace, const Plan &plan, const Backw
     memory.sequences = book_sequences(workspace, {&backward.queries.grids, &backward.keys.grids}, backward.rows);
     if (backward.stored)
         memory.stored_ds = workspace.take<std::uint8_t>(static_cast<std::int64_t>(backward.stored->bytes()));
-    const std::int64_t of_queries =
-        backward.queries.parts ? backward.queries.parts->count() * problem.queries.length : 0;
-    const std::int64_t of_keys = backward.keys.parts ? 2 * backward.keys.parts->count() * problem.key_rows() : 0;
+    const std::int64_t of_queries = backward.queries.parts ? backward.queries.parts->all_rows() : 0;
+    const std::int64_t of_keys = backward.keys.parts ? 2 * backward.keys.parts->all_rows() : 0;
     memory.split_partial = workspace.take<float>(std::max(of_queries, of_keys), d);
     return memory;
 }

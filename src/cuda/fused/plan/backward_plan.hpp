@@ -47,10 +47,10 @@ struct BackwardStep {
 // The grids over the rows of one side.
 struct SideGrids {
     std::vector<PlannedGrid> grids;
-    std::optional<HeadParts> parts; // of partial results, where a whole call's branches are split between two grids
-    bool is_split = false;          // the same of a call's own keys: partial results are the call's
-    bool has_own_partial = false;   // partial results of all rows in the workspace, not the call's
-    bool finishes = false;          // rows that meet nothing but the call's own keys or queries
+    std::optional<SplitParts> parts; // of partial results, where a whole call's branches are split between two grids
+    bool is_split = false;           // the same of a call's own keys: partial results are the call's
+    bool has_own_partial = false;    // partial results of all rows in the workspace, not the call's
+    bool finishes = false;           // rows that meet nothing but the call's own keys or queries
 };
 
 struct BackwardPlan {
@@ -86,7 +86,7 @@ struct BackwardMemory {
     CurveMemory curves;
     std::uint8_t *stored_ds;
     SequenceMemory sequences;
-    float *split_partial; // partial results of split grids, some heads at a time: dQ; or dK, and dV
+    float *split_partial; // partial results of split grids, a part of the rows at a time: dQ; or dK, and dV
 };
 BackwardMemory book_backward(Workspace &workspace, const Plan &plan, const BackwardPlan &backward);
 std::size_t backward_bytes(const Plan &plan, const BackwardPlan &backward);

@@ -200,6 +200,15 @@ PartialRows rows_of(const TileGrid &grid) {
     return rows;
 }
 
+// False where they are too many.
+bool add(const PartialRows &more, PartialRows &rows) {
+    if (rows.branch_count + more.branch_count > most_branches)
+        return false;
+    std::copy_n(more.branches, more.branch_count, rows.branches + rows.branch_count);
+    rows.branch_count += more.branch_count;
+    return true;
+}
+
 // Those of a grid's branches that come after so many of the least dilated ones, and these; none where one grid cannot
 // take them.
 std::optional<std::vector<PlannedGrid>> grids_after(int less_dilated, const PlannedGrid &whole, GridRows rows,
@@ -246,6 +255,8 @@ std::optional<BranchSplit> fastest_split(const PlannedGrid &whole, const KernelS
 } // namespace
 
 bool BranchSplit::is_worth(std::int64_t parts) const {
+    if (!has_alternative())
+        return true;
     double rows = 0;
     for (std::size_t i = 0; i < grids.size(); ++i) {
         // The tiles of a whole grid even out; those of a part may be few, and the longest then takes a multiprocessor
@@ -257,6 +268,21 @@ bool BranchSplit::is_worth(std::int64_t parts) const {
         rows += static_cast<double>(parts) * (of_part + rows_of_launch);
     }
     return rows < most_rows;
+}
+
+std::optional<SplitParts> BranchSplit::parts_within(const SplitRows &all, std::size_t room) const {
+    if (const std::optional<SplitParts> heads = heads_within(all, room))
+        return is_worth(count_parts(*heads, all)) ? heads : std::nullopt;
+    if (has_alternative())
+        return std::nullopt;
+    // Parts that fill the row blocks of the most dilated branch; or whose ends cut no cell of the last grid.
+    const TileGrid &last = grids.back().tiles;
+    std::int64_t dilation = 1;
+    for (const PlannedGrid &planned : grids)
+        dilation =
+            std::max<std::int64_t>(dilation, planned.tiles.branches[planned.tiles.branch_count - 1].dilation.value);
+    return rows_within(all, std::min(room, most_room_of_rows),
+                       {row_block_rows * dilation, last.sequence.segment_length, row_block_rows});
 }
 
 std::optional<std::vector<PlannedGrid>> split_after(int less_dilated, const PlannedGrid &whole, const Plan &plan,
@@ -271,22 +297,20 @@ std::optional<std::vector<PlannedGrid>> split_after(int less_dilated, const Plan
 }
 
 std::optional<std::vector<PlannedGrid>> as_split(const std::vector<PlannedGrid> &grids, GridOf what) {
-    if (grids.size() != 2)
+    if (grids.size() < 2 || !grids.front().is_complete || grids.front().tiles.has_residue_classes)
         return std::nullopt;
-    PlannedGrid last = grids.front();
-    const PlannedGrid &others = grids.back();
-    if (!last.is_complete || others.curve || last.tiles.has_residue_classes || others.tiles.has_residue_classes ||
-        others.tiles.sequence.row_count != last.tiles.sequence.row_count)
-        return std::nullopt;
-    PartialRows &left = last.tiles.rows_left_partial;
-    left = rows_with_more_ranges(last.tiles, what);
-    const PartialRows more = rows_with_more_ranges(others.tiles, what);
-    if (left.branch_count + more.branch_count > most_branches)
-        return std::nullopt;
-    std::copy_n(more.branches, more.branch_count, left.branches + left.branch_count);
-    left.branch_count += more.branch_count;
-    last.tiles.rows_with_partial = rows_of(others.tiles);
-    return std::vector{others, last};
+    const TileGrid &last = grids.front().tiles;
+    PartialRows left = rows_with_more_ranges(last, what), taken{};
+    std::vector<PlannedGrid> result(grids.begin() + 1, grids.end());
+    for (const PlannedGrid &other : result)
+        if (other.curve || other.tiles.has_residue_classes ||
+            other.tiles.sequence.row_count != last.sequence.row_count ||
+            !add(rows_with_more_ranges(other.tiles, what), left) || !add(rows_of(other.tiles), taken))
+            return std::nullopt;
+    result.push_back(grids.front());
+    result.back().tiles.rows_left_partial = left;
+    result.back().tiles.rows_with_partial = taken;
+    return result;
 }
 
 std::optional<BranchSplit> split_branches(const std::vector<PlannedGrid> &grids, const Plan &plan, GridOf what,

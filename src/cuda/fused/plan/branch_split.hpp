@@ -6,8 +6,11 @@
 #pragma once
 
 #include "cuda/fused/plan/grids.hpp"
+#include "cuda/fused/plan/launch.hpp"
 
 #include <array>
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -20,24 +23,31 @@ namespace annulus {
 std::optional<std::vector<PlannedGrid>> split_after(int less_dilated, const PlannedGrid &whole, const Plan &plan,
                                                     GridOf what, const KernelShape &shape);
 
-// Two grids that branches have to take, as such a split: the first of them comes last. None where that cannot be.
+// Two or more grids that branches have to take, as such a split: the first of them comes last. None where that cannot
+// be.
 std::optional<std::vector<PlannedGrid>> as_split(const std::vector<PlannedGrid> &grids, GridOf what);
 
-// Two grids for one, which some heads at a time may take.
+// Two grids for one, or those that branches have to take, whose partial results may be those of a part of the rows at a
+// time.
 struct BranchSplit {
     std::vector<PlannedGrid> grids;
-    // Times in rows, as branch_split.cpp counts them: below which two grids are worth it (infinity where there is no
-    // one grid), and of all tiles of either, one after the other.
+    // Times in rows, as branch_split.cpp counts them: below which two grids are worth it (infinity where one grid
+    // cannot take the branches), and of all tiles of either, one after the other.
     double most_rows;
     std::array<double, 2> rows_of_tiles;
     int multiprocessors; // that share the tiles
 
+    // The parts, if there is room for them and one grid, where there is one, does not take less time.
+    std::optional<SplitParts> parts_within(const SplitRows &all, std::size_t room) const;
+
+  private:
+    bool has_alternative() const { return !std::isinf(most_rows); } // one grid
     // Whether they take less time in so many parts, with a launch of either grid for each.
     bool is_worth(std::int64_t parts) const;
 };
 
-// The only one of `grids` in two, if that is expected to save time on so many multiprocessors, or both as they are;
-// else none. Kernels of the same shape take the same time, whatever they compute.
+// The only one of `grids` in two, if that is expected to save time on so many multiprocessors, or all as they are; else
+// none. Kernels of the same shape take the same time, whatever they compute.
 std::optional<BranchSplit> split_branches(const std::vector<PlannedGrid> &grids, const Plan &plan, GridOf what,
                                           const KernelShape &shape, int multiprocessors);
 

@@ -72,14 +72,17 @@ ForwardPlan plan_split_part(const Plan &plan, std::vector<PlannedGrid> grids) {
     return result;
 }
 
-ForwardPlan plan_split(const Plan &plan, std::vector<PlannedGrid> grids, const HeadParts &parts) {
+ForwardPlan plan_split(const Plan &plan, std::vector<PlannedGrid> grids, const SplitParts &parts) {
     const Problem &problem = plan.problem();
     ForwardPlan result;
     result.grids = std::move(grids);
     result.parts = parts;
-    for_split(parts, static_cast<int>(problem.batch), problem.heads, problem.queries.length, [&](const Launch &launch) {
-        result.steps.push_back({ForwardAction::attend, launch});
-    });
+    for_split(
+        result.grids.size(), parts, problem.batch, problem.heads, problem.queries,
+        [&] { result.steps.push_back({ForwardAction::clear_partial}); },
+        [&](const Launch &launch) {
+            result.steps.push_back({ForwardAction::attend, launch});
+        });
     add_recomputing(result.steps, plan, ForwardAction::recompute_outputs);
     return result;
 }
@@ -94,16 +97,18 @@ ForwardPlan plan_forward(const Plan &plan, CallPart part, std::vector<PlannedGri
         split_ranges_elsewhere(grids, plan, GridOf::outputs, shape, multiprocessors);
     else if (!are_over_sequences(grids))
         split = split_branches(grids, plan, GridOf::outputs, shape, multiprocessors);
-    if (split && part == CallPart::own_keys)
+    if (split && part == CallPart::own_keys && split->grids.size() == 2)
         return plan_split_part(plan, std::move(split->grids));
     ForwardPlan result = plan_grids(plan, part, std::move(grids), shape);
-    if (!split)
+    if (!split || part != CallPart::whole)
         return result;
-    const auto bytes_of_head = static_cast<std::size_t>(problem.queries.length) *
-                               (sizeof(float2) + static_cast<std::size_t>(problem.head_dim) * sizeof(float));
-    const std::optional<HeadParts> parts =
-        parts_within(problem.batch, problem.heads, bytes_of_head, room_within(limit, forward_bytes(plan, result)));
-    if (!parts || !split->is_worth(count_parts(*parts, problem.batch, problem.heads)))
+    const SplitRows rows{static_cast<int>(problem.batch), problem.heads, static_cast<int>(problem.queries.length),
+                         sizeof(float2) + static_cast<std::size_t>(problem.head_dim) * sizeof(float)};
+    ForwardPlan without_partial = result;
+    without_partial.has_own_partial = false;
+    const std::optional<SplitParts> parts =
+        split->parts_within(rows, room_within(limit, forward_bytes(plan, without_partial)));
+    if (!parts)
         return result;
     ForwardPlan in_parts = plan_split(plan, std::move(split->grids), *parts);
     // Counters may be what is too much.
@@ -120,9 +125,10 @@ ForwardMemory book_forward(Workspace &workspace, const Plan &plan, const Forward
     if (plan.causal())
         memory.has_nonfinite = reinterpret_cast<int *>(memory.counters + launches);
     if (forward.parts || forward.has_own_partial) {
-        const std::int64_t heads = forward.parts ? forward.parts->count() : problem.batch * problem.heads;
-        memory.state = workspace.take<float2>(heads * problem.queries.length);
-        memory.o = workspace.take<float>(heads * problem.queries.length * problem.head_dim);
+        const std::int64_t rows =
+            forward.parts ? forward.parts->all_rows() : problem.batch * problem.heads * problem.queries.length;
+        memory.state = workspace.take<float2>(rows);
+        memory.o = workspace.take<float>(rows, problem.head_dim);
     }
     memory.curves = book_curves(workspace, problem, forward.grids, {});
     memory.sequences = book_sequences(workspace, {&forward.grids}, forward.rows);

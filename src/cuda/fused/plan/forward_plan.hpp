@@ -37,9 +37,9 @@ struct ForwardStep {
 
 struct ForwardPlan {
     std::vector<PlannedGrid> grids;
-    std::optional<HeadParts> parts; // of partial results, where the branches are split between two grids
-    bool has_own_partial = false;   // partial results of all rows in the workspace, not the call's
-    std::vector<RowSequence> rows;  // of several sequences, if rows may be computed again
+    std::optional<SplitParts> parts; // of partial results, where the branches are split between two grids
+    bool has_own_partial = false;    // partial results of all rows in the workspace, not the call's
+    std::vector<RowSequence> rows;   // of several sequences, if rows may be computed again
     std::vector<ForwardStep> steps;
 };
 
@@ -53,8 +53,8 @@ struct ForwardMemory {
     unsigned *counters;        // of tiles taken, for each launch, and whether a result is NaN or infinite; 0 at first
     std::size_t counter_count; // of all of these
     int *has_nonfinite;        // the last of them under causality, else null
-    float2 *state;             // [B, H, queries], of partial results; those of a split grid of some heads at a time
-    float *o;                  // [B, H, queries, D]
+    float2 *state; // [B, H, queries], of partial results; those of a split grid, a part of the rows at a time
+    float *o;      // [B, H, queries, D]
     CurveMemory curves;
     SequenceMemory sequences;
 };

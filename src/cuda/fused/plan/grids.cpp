@@ -258,17 +258,22 @@ void leave_rows_out(TileGrid &grid) {
     sequence.row_count = static_cast<int>(rows.length);
 }
 
+void number_tiles(const PlannedGrid &planned, TileGrid &grid) {
+    number_tiles(grid, planned.classes, planned.row_blocks, grid.sequence);
+    grid.tiles = count_tiles(grid.sequence.tiles(), {grid.heads.value, grid.batches});
+}
+
 // All but the branches.
 void finish(PlannedGrid &planned, const Plan &plan, GridOf what, const KernelShape &shape) {
     const Problem &problem = plan.problem();
     TileGrid &grid = planned.tiles;
     planned.is_packed = planned.curve && shape.packs_curves;
+    planned.row_blocks = shape.row_blocks;
     const std::int64_t rows_of_ranges = what == GridOf::key_gradients ? problem.queries.length : problem.key_rows();
     set_merging(grid, shape.range_block_rows, rows_of_ranges);
     if (grid.sequence.row_count > 0) {
         planned.classes = *set_levels(grid);
-        number_tiles(grid, planned.classes, shape.row_blocks, grid.sequence);
-        grid.tiles = count_tiles(grid.sequence.tiles(), {grid.heads.value, grid.batches});
+        number_tiles(planned, grid);
     }
     // Rows of keys may stand for several positions, of which one has queries at the most.
     const bool rows_are_positions = what != GridOf::key_gradients || problem.key_stride == 1;
@@ -337,7 +342,7 @@ std::optional<PlannedGrid> grid_over(const PlannedGrid &planned, int first, int 
     return result;
 }
 
-void restrict_grid(TileGrid &tiles, const GridPart &part) {
+void restrict_grid(const PlannedGrid &planned, const GridPart &part, TileGrid &tiles) {
     const auto count = [](int value) { return static_cast<unsigned>(value); };
     tiles.first_head = part.first_head;
     if (tiles.sequence_count > 0) { // of all batch entries
@@ -350,6 +355,13 @@ void restrict_grid(TileGrid &tiles, const GridPart &part) {
     tiles.first_batch = part.first_batch;
     tiles.batches = part.batches;
     tiles.heads = FastDivmod(part.heads);
+    if (part.rows.length > 0) {
+        SequenceGrid &sequence = tiles.sequence;
+        const Window rows = intersect(Window{sequence.row_start, sequence.row_count}, part.rows);
+        sequence.row_start = static_cast<int>(rows.start);
+        sequence.row_count = static_cast<int>(rows.length);
+        number_tiles(planned, tiles);
+    }
     if (part.segments == 0)
         return;
     tiles.sequence.first_segment = part.first_segment;

@@ -24,6 +24,7 @@ struct PlannedGrid {
     std::int64_t order_start = 0;
     bool is_packed = false; // whether rows of its ranges are copied in that order first
     int classes = 1;        // of row blocks that a cell may have, at most
+    int row_blocks = 1;     // of a tile
     // Of a grid over several sequences, the longest first, and their shapes.
     std::vector<PlacedSequence> sequences{};
     std::vector<SequenceGrid> shapes{};
@@ -43,13 +44,17 @@ enum class GridRows { all, with_ranges };
 std::optional<PlannedGrid> grid_over(const PlannedGrid &planned, int first, int count, GridRows rows, const Plan &plan,
                                      GridOf what, const KernelShape &shape);
 
-// Some batch entries and heads of a grid; of one over a single branch also some segments, or all (0).
+// Some batch entries and heads of a grid; of one over a single branch also some segments, or all (0); of one over a
+// single sequence also the rows at some positions, or all (none).
 struct GridPart {
     int first_batch, batches, first_head, heads;
     int first_segment = 0, segments = 0;
+    Window rows{};
+
+    bool operator==(const GridPart &) const = default;
 };
-// Leaves of a grid a part.
-void restrict_grid(TileGrid &tiles, const GridPart &part);
+// Leaves of a planned grid's tiles a part.
+void restrict_grid(const PlannedGrid &planned, const GridPart &part, TileGrid &tiles);
 
 // Of the rows of row blocks those that may meet rows of the other side beyond those of the grid.
 PartialRows rows_with_more_ranges(const TileGrid &grid, GridOf what);

@@ -38,17 +38,30 @@ Destination next_destination(bool has_partial, bool finishes, bool sets) {
     return sets ? Destination::set_partial : Destination::add_to_partial;
 }
 
-std::optional<HeadParts> parts_within(std::int64_t batches, int heads, std::size_t bytes_of_head, std::size_t room) {
-    const auto most = static_cast<std::int64_t>(room / std::max<std::size_t>(bytes_of_head, 1));
+std::optional<SplitParts> heads_within(const SplitRows &all, std::size_t room) {
+    const std::size_t bytes_of_head = std::max<std::size_t>(static_cast<std::size_t>(all.rows) * all.row_bytes, 1);
+    const auto most = static_cast<std::int64_t>(room / bytes_of_head);
     if (most == 0)
         return std::nullopt;
-    if (most < heads)
-        return HeadParts{1, static_cast<int>(divide_up(heads, divide_up(heads, most)))};
-    return HeadParts{static_cast<int>(std::min<std::int64_t>({batches, most / heads, INT_MAX})), heads};
+    if (most < all.heads)
+        return SplitParts{1, static_cast<int>(divide_up(all.heads, divide_up(all.heads, most))), all.rows};
+    return SplitParts{static_cast<int>(std::min<std::int64_t>(all.batches, most / all.heads)), all.heads, all.rows};
 }
 
-std::int64_t count_parts(const HeadParts &parts, std::int64_t batches, int heads) {
-    return divide_up(batches, std::max(parts.batches, 1)) * divide_up(heads, std::max(parts.heads, 1));
+std::optional<SplitParts> rows_within(const SplitRows &all, std::size_t room,
+                                      std::initializer_list<std::int64_t> multiples) {
+    const auto most = static_cast<std::int64_t>(room / all.row_bytes);
+    const auto multiple = std::ranges::find_if(multiples, [&](std::int64_t x) { return x <= most; });
+    if (multiple == multiples.end())
+        return std::nullopt;
+    const std::int64_t pieces = divide_up(all.rows, *multiple);
+    const std::int64_t parts = divide_up(pieces, most / *multiple);
+    return SplitParts{1, 1, static_cast<int>(std::min<std::int64_t>(all.rows, divide_up(pieces, parts) * *multiple))};
+}
+
+std::int64_t count_parts(const SplitParts &parts, const SplitRows &all) {
+    return divide_up(all.batches, std::max(parts.batches, 1)) * divide_up(all.heads, std::max(parts.heads, 1)) *
+           divide_up(all.rows, std::max(parts.rows, 1));
 }
 
 std::size_t room_within(std::uint64_t limit, std::size_t used) {

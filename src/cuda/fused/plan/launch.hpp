@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 
 namespace annulus {
@@ -45,19 +46,30 @@ bool clears_beside(const Problem &problem, const std::vector<PlannedGrid> &grids
 // Where the next launch puts its results: into the partial results, if there are any, which the first one sets.
 Destination next_destination(bool has_partial, bool finishes, bool sets);
 
-// Batch entries and heads of which a split grid has partial results at a time: all heads or one batch entry.
-struct HeadParts {
-    int batches = 0, heads = 0;
-    std::int64_t count() const { return std::int64_t{batches} * heads; } // of heads
+// What a split grid has partial results of at a time: several batch entries, some heads of one, or some rows of a head.
+struct SplitParts {
+    int batches = 0, heads = 0, rows = 0; // rows of each head
+    std::int64_t all_rows() const { return std::int64_t{batches} * heads * rows; }
 };
-// None where there is no room for one head.
-std::optional<HeadParts> parts_within(std::int64_t batches, int heads, std::size_t bytes_of_head, std::size_t room);
+// Rows of batch entries and heads that a split grid has partial results of.
+struct SplitRows {
+    int batches, heads, rows; // rows of each head
+    std::size_t row_bytes;    // of the partial results
+};
+// Whole heads; none where there is no room for one.
+std::optional<SplitParts> heads_within(const SplitRows &all, std::size_t room);
+// As many rows of a head as there is room for, a multiple of the first of these numbers that they reach; none where
+// they reach none.
+std::optional<SplitParts> rows_within(const SplitRows &all, std::size_t room,
+                                      std::initializer_list<std::int64_t> multiples);
 // How many parts of these there are.
-std::int64_t count_parts(const HeadParts &parts, std::int64_t batches, int heads);
+std::int64_t count_parts(const SplitParts &parts, const SplitRows &all);
 
 // Bytes for what is stored between two kernels (partial results of a split grid, dS), if the workspace limit leaves
 // that much: enough for tiles to fill a GPU.
 constexpr std::size_t usual_room = std::size_t{5} << 28;
+// The same of parts of a head's rows.
+constexpr std::size_t most_room_of_rows = std::size_t{1} << 30;
 // What a limit leaves for it where so many bytes are used, or with no limit (0) the usual room.
 std::size_t room_within(std::uint64_t limit, std::size_t used);
 
@@ -71,15 +83,26 @@ template <class Use> void for_parts(int all, int part, const Use &use) {
 inline constexpr Launch split_part_launches[] = {{0, {}, Destination::set_partial},
                                                  {1, {}, Destination::outputs_or_partial_with_partial}};
 
-// The two launches of a split grid of a whole call, part after part: grid 0 sets partial results of `rows` rows a head,
-// grid 1 adds them to its own and writes all rows.
-template <class Use> void for_split(const HeadParts &parts, int batches, int heads, std::int64_t rows, const Use &use) {
-    for_parts(batches, parts.batches, [&](int first_batch, int part_batches) {
+// The launches of a split grid of a whole call, part after part, where a head has the rows of `window`: the first of
+// `grids` sets partial results, or where several leave some, each adds its own after clear(); the last one adds these
+// to its own and writes all rows.
+template <class Clear, class Use>
+void for_split(std::size_t grids, const SplitParts &parts, std::int64_t batches, int heads, const Window &window,
+               const Clear &clear, const Use &use) {
+    const auto rows = static_cast<int>(window.length);
+    for_parts(static_cast<int>(batches), parts.batches, [&](int first_batch, int part_batches) {
         for_parts(heads, parts.heads, [&](int first_head, int part_heads) {
-            const GridPart part{first_batch, part_batches, first_head, part_heads};
-            const std::int64_t first_row = (std::int64_t{first_batch} * heads + first_head) * rows;
-            use(Launch{0, part, Destination::set_partial, first_row});
-            use(Launch{1, part, Destination::outputs_with_partial, first_row});
+            for_parts(rows, parts.rows, [&](int first_row, int part_rows) {
+                GridPart part{first_batch, part_batches, first_head, part_heads};
+                if (part_rows < rows)
+                    part.rows = {window.start + first_row, part_rows};
+                const std::int64_t first = (std::int64_t{first_batch} * heads + first_head) * rows + first_row;
+                if (grids > 2)
+                    clear();
+                for (std::size_t i = 0; i + 1 < grids; ++i)
+                    use(Launch{i, part, grids > 2 ? Destination::add_to_partial : Destination::set_partial, first});
+                use(Launch{grids - 1, part, Destination::outputs_with_partial, first});
+            });
         });
     });
 }
