@@ -223,6 +223,7 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
             restrict_grid(grid_of(step), *launch.part, params);
         if (multiplies_ds || step.what == Gradients::d_k_and_d_v_storing_d_s)
             use_stored_ds(*launch.part, memory, params, multiplies_ds);
+        params.by_length = go_by_length(params, device_.multiprocessors());
         params.destination = launch.destination;
         params.first_partial_row = launch.first_partial_row;
         if (launch.clears.parts > 0)
@@ -248,7 +249,6 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
         if (multiplies_ds)
             params.tiles = static_cast<unsigned>(divide_up(stored.queries, StoredDs::row_blocks_of_tile) *
                                                  part.segments * part.heads * part.batches);
-        params.by_length = go_by_length(params, device_.multiprocessors());
     }
 
     void take(const BackwardStep &step, const CudaCall &call, const BackwardMemory &memory) const {

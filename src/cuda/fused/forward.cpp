@@ -118,6 +118,7 @@ template <class Architecture> class FusedForward final : public PreparedCall {
         Params params = params_[launch.grid];
         if (launch.part)
             restrict_grid(forward_.grids[launch.grid], *launch.part, params);
+        params.by_length = go_by_length(params, device_.multiprocessors());
         params.destination = launch.destination;
         params.first_partial_row = launch.first_partial_row;
         if (launch.clears.parts > 0)

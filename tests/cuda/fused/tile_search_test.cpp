@@ -142,7 +142,8 @@ class Tiles : public testing::TestWithParam<std::tuple<int, bool>> {
     }
 
     // By all passes, for every head of Q that shares one of K.
-    template <class Search> static void visit(Search &search, TileGrid pass, std::set<Row> *rows = nullptr) {
+    template <class Search> void visit(Search &search, TileGrid pass, std::set<Row> *rows = nullptr) const {
+        pass.by_length = problem_.length % 2 == 1 && pass.sequence_count == 0;
         for (int member = 0; member < pass.head_step; ++member, ++pass.first_head)
             for (const Row &row : search.visit(pass))
                 if (rows)

@@ -370,6 +370,11 @@ void restrict_grid(const PlannedGrid &planned, const GridPart &part, TileGrid &t
     tiles.tiles = count(tiles.sequence.tiles_of_cell.value) * count(part.segments) * heads;
 }
 
+bool go_by_length(const TileGrid &tiles, int multiprocessors) {
+    return tiles.sequence_count == 0 && tiles.tiles_differ() &&
+           tiles.tiles < 8 * static_cast<unsigned>(multiprocessors);
+}
+
 PartialRows rows_with_more_ranges(const TileGrid &grid, GridOf what) {
     PartialRows rows{};
     const SequenceGrid &sequence = grid.sequence;

@@ -56,6 +56,10 @@ struct GridPart {
 // Leaves of a planned grid's tiles a part.
 void restrict_grid(const PlannedGrid &planned, const GridPart &part, TileGrid &tiles);
 
+// Whether tiles that meet more than others are so few for each multiprocessor that the longest ones of all cells must
+// come first. Where they are many, those of a cell stay together, whose ranges the L2 then keeps.
+bool go_by_length(const TileGrid &tiles, int multiprocessors);
+
 // Of the rows of row blocks those that may meet rows of the other side beyond those of the grid.
 PartialRows rows_with_more_ranges(const TileGrid &grid, GridOf what);
 

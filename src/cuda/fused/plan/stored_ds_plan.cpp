@@ -72,8 +72,4 @@ std::optional<StoredDsParts> plan_stored_ds(const Problem &problem, const std::v
     return parts;
 }
 
-bool go_by_length(const TileGrid &tiles, int multiprocessors) {
-    return tiles.causal && tiles.tiles < 8 * static_cast<unsigned>(multiprocessors);
-}
-
 } // namespace annulus

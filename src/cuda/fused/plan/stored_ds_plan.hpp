@@ -28,8 +28,4 @@ struct StoredDsParts {
 std::optional<StoredDsParts> plan_stored_ds(const Problem &problem, const std::vector<PlannedGrid> &queries,
                                             const std::vector<PlannedGrid> &keys, std::size_t bytes);
 
-// Whether tiles that causality makes differ are so few for each multiprocessor that the longest ones must come first.
-// Where they are many, those of a segment stay together, whose rows the L2 then keeps.
-bool go_by_length(const TileGrid &tiles, int multiprocessors);
-
 } // namespace annulus

@@ -73,7 +73,7 @@ __device__ __forceinline__ bool find_tile(const TileGrid &grid, TileSearch &sear
     }
     const SequenceGrid &sequence = is_one ? grid.sequence : grid.shapes[placed.shape];
     int index;
-    if (of_keys && grid.by_length) {
+    if (grid.by_length) {
         const int cells = static_cast<int>(grid.tiles) / sequence.tiles_of_cell.value;
         index = rest / cells;
         rest %= cells;
@@ -82,6 +82,8 @@ __device__ __forceinline__ bool find_tile(const TileGrid &grid, TileSearch &sear
     }
     const int cell = take(sequence.cells_of_segment);
     int segment = take(sequence.segments_of_section);
+    if (grid.causal && !of_keys)
+        segment = sequence.segments_of_section.value - 1 - segment;
     if (is_one)
         head = take(grid.heads);
     head = grid.first_head + head * grid.head_step;

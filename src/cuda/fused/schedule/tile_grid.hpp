@@ -143,8 +143,8 @@ struct TileGrid {
     bool keys_count_once; // key rule `once` of several branches: then none are merged
     bool causal, zero_keys;
 
-    // Tile ids count, from the fastest: tiles of a cell (by_length: these last), cells of a segment, segments of a
-    // section, heads, sections, batch.
+    // Tile ids count, from the fastest: tiles of a cell, the longest first (by_length: these last), cells of a segment,
+    // segments of a section (under causality from the one whose rows meet the most), heads, sections, batch.
     unsigned tiles;
     FastDivmod heads;
     int first_head, head_step; // of the heads of Q that the numbers stand for
@@ -154,8 +154,8 @@ struct TileGrid {
     const SequenceGrid *shapes;
     int sequence_count;
     FastDivmod tiles_of_head;
-    // Of stored dS (stored_ds_plan.hpp): first the longest tile of each cell, then the next ones, so that few tiles
-    // come to the same for all CTAs.
+    // First the longest tile of each cell, then the next ones, so that few tiles come to the same for all CTAs
+    // (go_by_length()).
     bool by_length;
     bool skips_empty;              // row blocks that meet nothing are left out
     PartialRows rows_with_partial; // which the launch before has set (branch_split.hpp), to be added
@@ -170,6 +170,9 @@ struct TileGrid {
     unsigned *next_tile; // 0 before; how many tiles were taken beyond those that CTAs have by their index
 
     bool operator==(const TileGrid &) const = default;
+
+    // Whether some tiles meet more than others.
+    constexpr bool tiles_differ() const { return causal || branch_count > 1; }
 
     // That a number stands for. Tiles, row blocks and ranges are of numbers: all positions where there is no curve.
     template <RowOrder rows = RowOrder::either> constexpr int position_of(int number) const {

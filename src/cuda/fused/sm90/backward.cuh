@@ -33,8 +33,9 @@
 //     d_s[row blocks]            an image on its way out: a warp's rows by the warp itself
 //     tiles[2]                   what is to be done  tile_full: warp 1            tile_empty: all other warps
 //
-// Rings are never reset. A consumer stages results in its part of the row block's slot before it gives that back. Named
-// barriers 1, 2, … are those of one consumer each.
+// Warp 0 tells warp 1 by tile_ending that few blocks of a tile are left to be copied. Rings are never reset. A consumer
+// stages results in its part of the row block's slot before it gives that back. Named barriers 1, 2, … are those of one
+// consumer each.
 #pragma once
 
 #include "cuda/device/warp.cuh"

@@ -15,9 +15,10 @@ namespace annulus {
 
 // What these warps have in common: they go through the blocks of all tiles, as consumers do.
 // wait(barrier, parity) for each tile, and use(tile, range, index of the block's first row in the range, place in the
-// ring) for each block, whose stage it waits for.
+// ring) for each block, whose stage it waits for. One of the warps tells when a tile comes to its end.
 template <class Traits, class Wait, class Use>
-__device__ __forceinline__ void for_each_block(BackwardShared<Traits> &shared, const Wait &wait, const Use &use) {
+__device__ __forceinline__ void for_each_block(const BackwardParams &params, BackwardShared<Traits> &shared, bool tells,
+                                               const Wait &wait, const Use &use) {
     PipelineState<Traits::stages> stage;
     for (PipelineState<tile_slots> at;; ++at.count) {
         wait(shared.tile_full[at.slot()], at.parity_to_empty());
@@ -25,13 +26,16 @@ __device__ __forceinline__ void for_each_block(BackwardShared<Traits> &shared, c
         const int ranges = tile.ranges;
         if (ranges < 0)
             return;
+        EndOfTile<Traits> end(params, tile, shared.tile_ending[at.slot()], tells);
         for (int i = 0; i < ranges; ++i) {
             const auto &range = tile.range[i];
-            for (int block = range.blocks - 1; block >= 0; --block, ++stage.count)
+            for (int block = range.blocks - 1; block >= 0; --block, ++stage.count) {
+                end.next_block();
                 use(tile, range,
                     Traits::of_keys ? range.count - (block + 1) * Traits::range_block_rows
                                     : block * Traits::range_block_rows,
                     stage);
+            }
         }
         __syncwarp(__activemask());
         if (threadIdx.x % warp_threads == 0)
@@ -46,7 +50,7 @@ struct JustWait {
 // Warp 0, one lane.
 template <class Traits>
 __device__ __forceinline__ void copy_ranges(const BackwardParams &params, BackwardShared<Traits> &shared) {
-    for_each_block<Traits>(shared, JustWait(), [&](const auto &tile, const auto &range, int first, const auto &place) {
+    const auto copy_block = [&](const auto &tile, const auto &range, int first, const auto &place) {
         const int head = Traits::of_keys ? tile.head : tile.head / params.heads_of_kv_head;
         const int stage = place.slot();
         shared.range_empty[stage].wait(place.parity_to_fill());
@@ -60,13 +64,14 @@ __device__ __forceinline__ void copy_ranges(const BackwardParams &params, Backwa
         };
         copy(params.range_scores[range.map], shared.range_rows[stage].scores);
         copy(params.range_values[range.map], shared.range_rows[stage].values);
-    });
+    };
+    for_each_block<Traits>(params, shared, true, JustWait(), copy_block);
 }
 
 // Warp 3.
 template <class Traits>
 __device__ __forceinline__ void copy_statistics(const BackwardParams &params, BackwardShared<Traits> &shared) {
-    for_each_block<Traits>(shared, JustWait(), [&](const auto &tile, const auto &range, int first, const auto &place) {
+    const auto copy_block = [&](const auto &tile, const auto &range, int first, const auto &place) {
         const int stage = place.slot();
         shared.range_empty[stage].wait(place.parity_to_fill());
         const std::int64_t offset = (std::int64_t{tile.batch} * params.all_heads + tile.head) * params.statistic_rows +
@@ -79,7 +84,8 @@ __device__ __forceinline__ void copy_statistics(const BackwardParams &params, Ba
             cp_async_4(shared_address(&shared.delta[stage][i]), params.delta + source, present);
         }
         shared.range_full[stage].arrive_after_cp_async();
-    });
+    };
+    for_each_block<Traits>(params, shared, false, JustWait(), copy_block);
 }
 
 template <int row_blocks>
@@ -98,7 +104,7 @@ __device__ __forceinline__ void copy_ranges_in_order(const BackwardParams &param
     const TensorRows &rows = of_values ? params.range_value_rows : params.range_score_rows;
     CopiesUnderWay copies;
     const auto wait = [&](const Mbarrier &barrier, unsigned parity) { copies.wait(barrier, parity); };
-    for_each_block<Traits>(shared, wait, [&](const auto &tile, const auto &range, int first, const auto &place) {
+    const auto copy_block = [&](const auto &tile, const auto &range, int first, const auto &place) {
         const auto own = rows_in_order<Traits>(params, range, first);
         const int stage = place.slot();
         wait(shared.range_empty[stage], place.parity_to_fill());
@@ -113,7 +119,8 @@ __device__ __forceinline__ void copy_ranges_in_order(const BackwardParams &param
         copy_in_order<Traits::head_dim>(shared_address(of_values ? target.values : target.scores), row_0, rows.row,
                                         params.head_dim, own, copy_statistic);
         copies.add(shared.range_full[stage]);
-    });
+    };
+    for_each_block<Traits>(params, shared, !of_values, wait, copy_block);
     copies.finish();
 }
 

@@ -33,7 +33,7 @@ template <class Traits> struct BackwardShared {
     float lse_log2[statistic_slots][statistics], delta[statistic_slots][statistics];
     Tile<row_blocks> tiles[tile_slots];
     TileSearch search;
-    Mbarrier tile_full[tile_slots], tile_empty[tile_slots];
+    Mbarrier tile_full[tile_slots], tile_ending[tile_slots], tile_empty[tile_slots];
     Mbarrier row_block_full[Traits::row_block_slots], row_block_empty[Traits::row_block_slots];
     Mbarrier range_full[Traits::stages], range_empty[Traits::stages];
 
@@ -41,6 +41,7 @@ template <class Traits> struct BackwardShared {
         constexpr int consumer_warps = row_blocks * warpgroup_threads / warp_threads;
         for (int i = 0; i < tile_slots; ++i) {
             tile_full[i].init(1);
+            tile_ending[i].init(1);
             tile_empty[i].init(consumer_warps + 3);
         }
         for (int i = 0; i < Traits::row_block_slots; ++i) {

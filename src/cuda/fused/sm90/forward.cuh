@@ -12,7 +12,7 @@
 // progression; a block so many keys of a range as a stage holds (schedule/).
 //
 // Grid. As many CTAs as the GPU has multiprocessors; each takes tiles (find_tile.cuh) until there are none left, the
-// first two by its index, the others from a counter.
+// first one by its index, the others from a counter (tile_feed.cuh).
 //
 // Roles. Warpgroup 0 feeds: its warp 0 copies K and V by tensor maps, warp 1 finds tiles, warps 2 and 3 copy Q; these
 // three clear rows that attend to nothing meanwhile. Along a curve rows are copied one by one: warp 0 copies K, warp 2
@@ -24,7 +24,8 @@
 //     k, v[stages]           a block of K, of V     k_full, v_full: copies     k_empty, v_empty: consumers
 //     tiles[2]               what is to be done     tile_full: warp 1          tile_empty: all other warps
 //
-// Rings are never reset. A consumer stages O in its part of the queries' slot before it gives that back.
+// Warp 0 tells warp 1 by tile_ending that few blocks of a tile are left to be copied. Rings are never reset. A consumer
+// stages O in its part of the queries' slot before it gives that back.
 #pragma once
 
 #include "cuda/device/warp.cuh"

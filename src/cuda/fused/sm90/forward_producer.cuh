@@ -25,11 +25,13 @@ __device__ __forceinline__ void copy_keys(const ForwardParams &params, ForwardSh
         if (ranges < 0)
             return;
         const int batch = tile.batch, kv_head = tile.head / params.heads_of_kv_head;
+        EndOfTile<Traits> end(params, tile, shared.tile_ending[at.slot()], true);
         for (int i = 0; i < ranges; ++i) {
             const auto &range = tile.range[i];
             const CUtensorMap &k_map = params.k[range.map], &v_map = params.v[range.map];
             const int residue = range.residue, index = range.index;
             for (int block = range.blocks - 1; block >= 0; --block, ++stage.count) {
+                end.next_block();
                 const auto copy = [&](const CUtensorMap &map, std::uint8_t *target, Mbarrier &full, Mbarrier &empty) {
                     empty.wait(stage.parity_to_fill());
                     full.arrive_expecting(Traits::stage_bytes);
@@ -67,9 +69,11 @@ __device__ __forceinline__ void copy_keys_in_order(const ForwardParams &params, 
             return copies.finish();
         const Element *const row_0 = static_cast<const Element *>(rows.data) + tile.batch * rows.batch +
                                      tile.head / params.heads_of_kv_head * rows.head;
+        EndOfTile<Traits> end(params, tile, shared.tile_ending[at.slot()], !of_values);
         for (int i = 0; i < ranges; ++i) {
             const auto &range = tile.range[i];
             for (int block = range.blocks - 1; block >= 0; --block, ++stage.count) {
+                end.next_block();
                 const int s = stage.slot();
                 const auto own = rows_in_order<Traits>(params, range, block * Traits::range_block_rows);
                 copies.wait(empty[s], stage.parity_to_fill());

@@ -20,7 +20,7 @@ template <class Traits> struct ForwardShared {
     std::uint8_t v[Traits::stages][Traits::stage_bytes];
     Tile<Traits::consumers> tiles[tile_slots];
     TileSearch search;
-    Mbarrier tile_full[tile_slots], tile_empty[tile_slots];
+    Mbarrier tile_full[tile_slots], tile_ending[tile_slots], tile_empty[tile_slots];
     Mbarrier query_full[Traits::query_slots], query_empty[Traits::query_slots];
     Mbarrier k_full[Traits::stages], k_empty[Traits::stages], v_full[Traits::stages], v_empty[Traits::stages];
 
@@ -28,6 +28,7 @@ template <class Traits> struct ForwardShared {
         constexpr int consumer_warps = Traits::consumers * warpgroup_threads / warp_threads;
         for (int i = 0; i < tile_slots; ++i) {
             tile_full[i].init(1);
+            tile_ending[i].init(1);
             tile_empty[i].init(consumer_warps + 3);
         }
         for (int i = 0; i < Traits::query_slots; ++i) {
