@@ -22,7 +22,7 @@ template <class Traits> class EndOfTile {
     template <class Params, class Tile>
     __device__ __forceinline__ EndOfTile(const Params &params, const Tile &tile, Mbarrier &ending, bool tells)
         : ending_(ending), tells_(tells && threadIdx.x % warp_threads == 0),
-          last_blocks_(params.branch_count > 1 ? 2 * last_blocks_of_one_branch : last_blocks_of_one_branch) {
+          last_blocks_(params.branch_count > 1 ? 4 * last_blocks_of_one_branch : last_blocks_of_one_branch) {
         if (tells_ && params.tiles_differ() && params.cleared.first_piece == params.cleared.end_piece)
             for (int i = 0; i < tile.ranges; ++i)
                 left_ += tile.range[i].blocks;
@@ -37,7 +37,7 @@ template <class Traits> class EndOfTile {
 
   private:
     // Some 25,000 cycles of the matrix units, several times what it takes to find a tile of one branch and to copy its
-    // rows; of more branches twice that.
+    // rows; of more branches four times that.
     static constexpr int last_blocks_of_one_branch = 1024 / Traits::head_dim * 128 / Traits::range_block_rows;
 
     __device__ __forceinline__ void tell() {
