@@ -66,7 +66,7 @@ static void estimate_announces_the_workspace(void **state) {
     assert_true(estimate.backward_workspace_bytes == workspace_size(f, ANNULUS_PASS_BACKWARD));
 }
 
-/* Of many threads only so many have work as the problem, or the call's sequences, have pieces. */
+/* Of many threads only so many have work as the problem, or a long sequence, has pieces. */
 static void threads_without_work_need_no_workspace(void **state) {
     fixture *f = *state;
     const int64_t lengths[BATCH] = {LENGTH, LENGTH - 5};

@@ -88,7 +88,7 @@ class SequencesSideBySide final : public PreparedCall {
 
     std::size_t workspace_bytes() const override {
         Workspace ledger;
-        ledger.skip(short_bytes_, std::min<std::int64_t>(limits_.threads, short_count()));
+        ledger.skip(short_bytes_, limits_.threads);
         return std::max(long_bytes_, ledger.used());
     }
 
@@ -97,7 +97,8 @@ class SequencesSideBySide final : public PreparedCall {
             clear_rows(plans_.rows(), pass_, tensors, device_, limits_, stream);
         for (std::size_t i = 0; i < long_; ++i)
             run(order_[i], tensors, workspace);
-        parallel_for(limits_.threads, short_count(), [&](std::int64_t i, int worker) {
+        const auto is_short = static_cast<std::int64_t>(order_.size() - long_);
+        parallel_for(limits_.threads, is_short, [&](std::int64_t i, int worker) {
             std::byte *const all = static_cast<std::byte *>(workspace);
             run(order_[long_ + static_cast<std::size_t>(i)], tensors,
                 all + static_cast<std::size_t>(worker) * short_bytes_);
@@ -105,8 +106,6 @@ class SequencesSideBySide final : public PreparedCall {
     }
 
   private:
-    std::int64_t short_count() const { return static_cast<std::int64_t>(order_.size() - long_); }
-
     void run(std::size_t index, const CallTensors &tensors, void *workspace) {
         const SequencePlans::Item &item = plans_.items()[index];
         const SequenceTensors own(tensors, pass_, plans_.rows(), item.sequence, plans_.plan_of(item).problem());

@@ -4,9 +4,9 @@
 //
 // Branches whose dilations do not divide one another, whose query rules do not mix, or that follow a curve take a grid
 // each. Several grids, and of `mma` one along a curve, share partial results in float32, as the parts of a rank's call
-// do. Where there are two, one of all rows, or the branches of one are split between two (plan/branch_split.hpp), only
-// the rows of the other have some, of a few heads at a time. Keys that count once are told apart within a grid, so that
-// there must be but one.
+// do. Where the first of them has all rows, or the branches of one are split between two (plan/branch_split.hpp), only
+// the rows of the others have some, of a few heads, or some rows of a head, at a time. Keys that count once are told
+// apart within a grid, so that there must be but one.
 #include "engine/engine.hpp"
 #include "cuda/fused/call.hpp"
 #include "cuda/fused/plan/sequence_grids.hpp"

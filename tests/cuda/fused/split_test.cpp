@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `fused` where it splits its work: branches into two launches, and dS that is stored some heads at a time.
+// `fused` where it splits its work: branches into several launches, and dS that is stored some heads at a time.
 #include "cuda/fused/calls.hpp"
 #include "cuda/fused/problems.hpp"
 
@@ -32,7 +32,7 @@ TEST(StoredDs, OfManySegmentsAgreeWithCpu) {
     }
 }
 
-// ---- Branches of two launches
+// ---- Branches of several launches
 
 class Split : public testing::TestWithParam<NamedProblem> {
   protected:
@@ -48,10 +48,10 @@ class Split : public testing::TestWithParam<NamedProblem> {
         check(annulus_workspace_size(context.get(), &sizes, pass, &bytes));
         return bytes;
     }
-    // The first of two forward launches leaves sums of some heads.
     static std::uint64_t forward_bytes(const Problem &problem, std::uint64_t limit) {
         return bytes_of(ANNULUS_PASS_FORWARD, problem, limit);
     }
+    // The first of two forward launches leaves sums of some heads.
     static bool is_split(const Problem &problem, std::uint64_t limit) {
         return forward_bytes(problem, limit) >=
                static_cast<std::uint64_t>(problem.query_length() * problem.dim) * sizeof(float);

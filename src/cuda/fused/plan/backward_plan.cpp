@@ -279,12 +279,12 @@ bool split_part(const Plan &plan, const BackwardShapes &shapes, int multiprocess
         SideGrids &side = result.of(which);
         if (!may_write_rows(plan.problem(), which))
             continue;
-        std::optional<BranchSplit> halves =
+        std::optional<BranchSplit> split =
             split_branches(side.grids, plan, grids_of(which), shape_of(shapes, which), multiprocessors);
-        if (!halves || halves->grids.size() > 2)
+        if (!split || split->grids.size() > 2)
             continue;
         side.is_split = side.finishes = true;
-        side.grids = std::move(halves->grids);
+        side.grids = std::move(split->grids);
     }
     if (!result.queries.is_split && !result.keys.is_split)
         return false;
@@ -292,39 +292,53 @@ bool split_part(const Plan &plan, const BackwardShapes &shapes, int multiprocess
     return true;
 }
 
-// With the branches of one or both sides split, if there is room for partial results.
+// With the branches of one or both sides split, if there is room for partial results or branches have to be.
 bool try_splitting(const Plan &plan, const BackwardShapes &shapes, int multiprocessors, std::uint64_t limit,
                    BackwardPlan &result) {
     const Problem &problem = plan.problem();
-    BackwardPlan splitting = result;
-    std::map<Side, BranchSplit> halves;
+    BackwardPlan without_partial = result;
+    std::map<Side, BranchSplit> splits;
     for (const Side which : {Side::queries, Side::keys})
         if (may_write_rows(problem, which))
-            if (std::optional<BranchSplit> of_side = split_branches(result.of(which).grids, plan, grids_of(which),
-                                                                    shape_of(shapes, which), multiprocessors)) {
-                halves.emplace(which, *std::move(of_side));
-                splitting.of(which).has_own_partial = false;
+            if (std::optional<BranchSplit> split = split_branches(result.of(which).grids, plan, grids_of(which),
+                                                                  shape_of(shapes, which), multiprocessors)) {
+                splits.emplace(which, *std::move(split));
+                without_partial.of(which).has_own_partial = false;
             }
-    const std::size_t room = room_within(limit, backward_bytes(plan, splitting));
-    for (auto &[which, of_side] : halves) {
-        SideGrids &side = splitting.of(which);
-        const std::size_t tensors = which == Side::queries ? 1 : 2;
-        const SplitRows rows{static_cast<int>(problem.batch), problem.heads,
-                             static_cast<int>(window_of(problem, which).length),
-                             tensors * problem.head_dim * sizeof(float)};
-        side.parts = of_side.parts_within(rows, room);
-        if (side.parts)
-            side.grids = std::move(of_side.grids);
-        else
-            side.has_own_partial = result.of(which).has_own_partial;
+    std::size_t room = room_within(limit, backward_bytes(plan, without_partial));
+    for (bool takes_least = false;;) {
+        BackwardPlan splitting = result;
+        bool has_room = true;
+        std::size_t sums = 0; // bytes of partial results
+        for (const auto &[which, split] : splits) {
+            SideGrids &side = splitting.of(which);
+            const std::size_t tensors = which == Side::queries ? 1 : 2;
+            const SplitRows rows{static_cast<int>(problem.batch), problem.heads,
+                                 static_cast<int>(window_of(problem, which).length),
+                                 tensors * problem.head_dim * sizeof(float)};
+            side.parts = takes_least ? split.least_parts(rows) : split.parts_within(rows, room);
+            if (!side.parts) {
+                has_room &= split.has_alternative();
+                continue;
+            }
+            side.grids = split.grids;
+            side.has_own_partial = false;
+            sums = std::max(sums, static_cast<std::size_t>(side.parts->all_rows()) * rows.row_bytes);
+        }
+        if (!has_room) {
+            takes_least = true;
+            continue;
+        }
+        if (!splitting.queries.parts && !splitting.keys.parts)
+            return false;
+        write_steps(plan, CallPart::whole, shapes, splitting);
+        const std::size_t bytes = backward_bytes(plan, splitting);
+        if (limit == 0 || bytes <= limit || takes_least) {
+            result = std::move(splitting);
+            return true;
+        }
+        room = sums - std::min(sums, bytes - limit); // with the counters of so many launches they are too large
     }
-    if (!splitting.queries.parts && !splitting.keys.parts)
-        return false;
-    write_steps(plan, CallPart::whole, shapes, splitting);
-    if (limit != 0 && backward_bytes(plan, splitting) > limit) // counters may be what is too much
-        return false;
-    result = std::move(splitting);
-    return true;
 }
 
 } // namespace

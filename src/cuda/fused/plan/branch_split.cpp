@@ -275,7 +275,8 @@ std::optional<SplitParts> BranchSplit::parts_within(const SplitRows &all, std::s
         return is_worth(count_parts(*heads, all)) ? heads : std::nullopt;
     if (has_alternative())
         return std::nullopt;
-    // Parts that fill the row blocks of the most dilated branch; or whose ends cut no cell of the last grid.
+    // Parts that fill the row blocks of the most dilated branch; or of whole cells of the last grid, unless a window
+    // cuts the first one.
     const TileGrid &last = grids.back().tiles;
     std::int64_t dilation = 1;
     for (const PlannedGrid &planned : grids)
@@ -283,6 +284,18 @@ std::optional<SplitParts> BranchSplit::parts_within(const SplitRows &all, std::s
             std::max<std::int64_t>(dilation, planned.tiles.branches[planned.tiles.branch_count - 1].dilation.value);
     return rows_within(all, std::min(room, most_room_of_rows),
                        {row_block_rows * dilation, last.sequence.segment_length, row_block_rows});
+}
+
+std::optional<SplitParts> BranchSplit::least_parts(const SplitRows &all) const {
+    if (has_alternative())
+        return std::nullopt;
+    // Parts of r rows take r row_bytes, and their counters rows / r launches sizeof(unsigned), which is least where
+    // both are as much.
+    const double rows = static_cast<double>(all.batches) * all.heads * all.rows;
+    const double least =
+        std::sqrt(rows * static_cast<double>(grids.size() * sizeof(unsigned)) / static_cast<double>(all.row_bytes));
+    const std::int64_t row_blocks = divide_up(static_cast<std::int64_t>(least) + 1, row_block_rows);
+    return SplitParts{1, 1, static_cast<int>(std::min<std::int64_t>(all.rows, row_blocks * row_block_rows))};
 }
 
 std::optional<std::vector<PlannedGrid>> split_after(int less_dilated, const PlannedGrid &whole, const Plan &plan,
@@ -316,10 +329,10 @@ std::optional<std::vector<PlannedGrid>> as_split(const std::vector<PlannedGrid> 
 std::optional<BranchSplit> split_branches(const std::vector<PlannedGrid> &grids, const Plan &plan, GridOf what,
                                           const KernelShape &shape, int multiprocessors) {
     if (grids.size() != 1) {
-        std::optional<std::vector<PlannedGrid>> both = as_split(grids, what);
-        if (!both)
+        std::optional<std::vector<PlannedGrid>> all = as_split(grids, what);
+        if (!all)
             return std::nullopt;
-        return BranchSplit{*std::move(both), std::numeric_limits<double>::infinity(), {}, multiprocessors};
+        return BranchSplit{*std::move(all), std::numeric_limits<double>::infinity(), {}, multiprocessors};
     }
     const PlannedGrid &whole = grids.front();
     if (!whole.is_complete)

@@ -40,8 +40,11 @@ struct BranchSplit {
     // The parts, if there is room for them and one grid, where there is one, does not take less time.
     std::optional<SplitParts> parts_within(const SplitRows &all, std::size_t room) const;
 
-  private:
+    // Those that take the least memory together with the counters of their launches; none where there is one grid.
+    std::optional<SplitParts> least_parts(const SplitRows &all) const;
     bool has_alternative() const { return !std::isinf(most_rows); } // one grid
+
+  private:
     // Whether they take less time in so many parts, with a launch of either grid for each.
     bool is_worth(std::int64_t parts) const;
 };

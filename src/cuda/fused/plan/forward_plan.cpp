@@ -106,13 +106,20 @@ ForwardPlan plan_forward(const Plan &plan, CallPart part, std::vector<PlannedGri
                          sizeof(float2) + static_cast<std::size_t>(problem.head_dim) * sizeof(float)};
     ForwardPlan without_partial = result;
     without_partial.has_own_partial = false;
-    const std::optional<SplitParts> parts =
-        split->parts_within(rows, room_within(limit, forward_bytes(plan, without_partial)));
-    if (!parts)
-        return result;
-    ForwardPlan in_parts = plan_split(plan, std::move(split->grids), *parts);
-    // Counters may be what is too much.
-    return limit != 0 && forward_bytes(plan, in_parts) > limit ? result : in_parts;
+    std::size_t room = room_within(limit, forward_bytes(plan, without_partial));
+    for (;;) {
+        const std::optional<SplitParts> within = split->parts_within(rows, room);
+        const std::optional<SplitParts> parts = within ? within : split->least_parts(rows);
+        if (!parts)
+            return result;
+        ForwardPlan in_parts = plan_split(plan, split->grids, *parts);
+        const std::size_t bytes = forward_bytes(plan, in_parts);
+        if (limit == 0 || bytes <= limit || !within)
+            return in_parts;
+        // With the counters of so many launches they are too large.
+        const std::size_t sums = static_cast<std::size_t>(parts->all_rows()) * rows.row_bytes;
+        room = sums - std::min(sums, bytes - limit);
+    }
 }
 
 ForwardMemory book_forward(Workspace &workspace, const Plan &plan, const ForwardPlan &forward) {

@@ -37,7 +37,7 @@ struct ForwardStep {
 
 struct ForwardPlan {
     std::vector<PlannedGrid> grids;
-    std::optional<SplitParts> parts; // of partial results, where the branches are split between two grids
+    std::optional<SplitParts> parts; // of partial results, where the branches are split between several grids
     bool has_own_partial = false;    // partial results of all rows in the workspace, not the call's
     std::vector<RowSequence> rows;   // of several sequences, if rows may be computed again
     std::vector<ForwardStep> steps;

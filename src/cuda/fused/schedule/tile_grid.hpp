@@ -158,7 +158,7 @@ struct TileGrid {
     // (go_by_length()).
     bool by_length;
     bool skips_empty;              // row blocks that meet nothing are left out
-    PartialRows rows_with_partial; // which the launch before has set (branch_split.hpp), to be added
+    PartialRows rows_with_partial; // which launches before have left (branch_split.hpp), to be added
     PartialRows rows_left_partial; // since they meet more than the ranges of all launches (rows_with_more_ranges())
 
     int first_row, first_range_row; // positions of the rows of row blocks and of ranges that tensors begin with
