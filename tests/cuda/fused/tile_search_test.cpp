@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the tiles of the fused kernels visit, found by a warp of the host: each (query, key) pair of the definition as
 // often as the key rule says, whether by one pass or by one that is cut anywhere; the sums that the last of several
-// passes takes are those that the others have left; the first step of several leaves sums where another step or rank adds to
-// them; and what a launch clears is what its row blocks do not have.
+// passes takes are those that the others have left; the first step of several leaves sums where another step or rank
+// adds to them; and what a launch clears is what its row blocks do not have.
 #include "cuda/fused/plan/branch_split.hpp"
 #include "cuda/fused/plan/sequence_grids.hpp"
 #include "cuda/fused/schedule/find_tile.cuh" // with host_warp/ for its warp-wide functions
