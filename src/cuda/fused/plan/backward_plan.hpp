@@ -47,11 +47,10 @@ struct BackwardStep {
 // The grids over the rows of one side.
 struct SideGrids {
     std::vector<PlannedGrid> grids;
-    std::optional<SplitParts>
-        parts;                    // of partial results, where a whole call's branches are split between several grids
-    bool is_split = false;        // between two grids of a call's own keys: partial results are the call's
-    bool has_own_partial = false; // partial results of all rows in the workspace, not the call's
-    bool finishes = false;        // rows that meet nothing but the call's own keys or queries
+    std::optional<SplitParts> parts; // of partial results, where several grids share a whole call's branches
+    bool is_split = false;           // between two grids of a call's own keys: partial results are the call's
+    bool has_own_partial = false;    // partial results of all rows in the workspace, not the call's
+    bool finishes = false;           // rows that meet nothing but the call's own keys or queries
 };
 
 struct BackwardPlan {
