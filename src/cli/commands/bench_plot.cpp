@@ -5,6 +5,7 @@
 #include "cli/report/text.hpp"
 
 #include <algorithm>
+#include <variant>
 #include <vector>
 
 namespace annulus::cli {
@@ -55,7 +56,8 @@ Chart chart_of(const Table &table, const Selection &selection) {
         for (const char *key : selection.names)
             names.push_back(cell_of(table, row, key).text);
         const Cell &value = cell_of(table, row, selection.value);
-        chart.bars.push_back({joined(names, ", "), value.text, value.value.get<double>(), names.back() == "backward"});
+        chart.bars.push_back(
+            {joined(names, ", "), value.text, std::get<double>(value.value), names.back() == "backward"});
     }
     return chart;
 }

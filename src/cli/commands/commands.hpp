@@ -2,7 +2,7 @@
 // The program's commands: each adds itself, with its options, to the command line.
 #pragma once
 
-#include <CLI/CLI.hpp>
+#include "cli/report/command_line.hpp"
 
 namespace annulus::cli {
 

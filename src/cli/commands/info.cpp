@@ -6,6 +6,8 @@
 #include "cli/devices/handles.hpp"
 #include "cli/report/report.hpp"
 
+#include <CLI/CLI.hpp>
+
 #include <memory>
 #include <string>
 #include <vector>
@@ -49,7 +51,7 @@ std::string obstacle(annulus_engine engine, const DeviceChoice &device) {
 Cell reason_cell(const std::string &reason) {
     Cell cell = text_cell(reason);
     if (reason.empty())
-        cell.value = nullptr;
+        cell.value = {};
     return cell;
 }
 

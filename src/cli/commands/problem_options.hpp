@@ -2,9 +2,9 @@
 // The options that give a problem without data its sizes, and the dtype of any.
 #pragma once
 
-#include <annulus/annulus.h>
+#include "cli/report/command_line.hpp"
 
-#include <CLI/CLI.hpp>
+#include <annulus/annulus.h>
 
 #include <cstdint>
 #include <string>

@@ -3,8 +3,7 @@
 #pragma once
 
 #include "cli/devices/handles.hpp"
-
-#include <CLI/CLI.hpp>
+#include "cli/report/command_line.hpp"
 
 #include <cstdint>
 #include <string>

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/ranks/shard.hpp"
 
+#include <CLI/CLI.hpp>
+
 #include <algorithm>
 #include <map>
 #include <string>

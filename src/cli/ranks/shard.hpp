@@ -2,7 +2,7 @@
 // Which rank holds which part of the sequence.
 #pragma once
 
-#include <CLI/CLI.hpp>
+#include "cli/report/command_line.hpp"
 
 #include <cstdint>
 #include <vector>

@@ -3,6 +3,8 @@
 
 #include "cli/report/text.hpp"
 
+#include <CLI/CLI.hpp>
+
 #include <algorithm>
 
 namespace annulus::cli {

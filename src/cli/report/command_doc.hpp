@@ -2,7 +2,7 @@
 // What a command takes, as its help, its manual page and the completions of shells tell it.
 #pragma once
 
-#include <CLI/CLI.hpp>
+#include "cli/report/command_line.hpp"
 
 #include <string>
 #include <vector>

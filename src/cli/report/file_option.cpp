@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/report/file_option.hpp"
 
+#include <CLI/CLI.hpp>
+
 namespace annulus::cli {
 
 CLI::Option *add_file_option(CLI::App &command, const std::string &name, std::string &path, const std::string &help) {

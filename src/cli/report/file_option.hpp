@@ -2,7 +2,7 @@
 // Files as the options of a command.
 #pragma once
 
-#include <CLI/CLI.hpp>
+#include "cli/report/command_line.hpp"
 
 #include <string>
 

@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/report/report.hpp"
 
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <initializer_list>
+#include <type_traits>
+#include <utility>
 
 namespace annulus::cli {
 
@@ -49,6 +55,17 @@ std::vector<std::size_t> column_widths(const std::vector<std::vector<Cell>> &row
     return widths;
 }
 
+nlohmann::ordered_json json_of(const Cell &cell) {
+    nlohmann::ordered_json result;
+    std::visit(
+        [&result](const auto &value) {
+            if constexpr (!std::is_same_v<decltype(value), const std::monostate &>)
+                result = value;
+        },
+        cell.value);
+    return result;
+}
+
 } // namespace
 
 Cell text_cell(const std::string &text) {
@@ -82,33 +99,27 @@ Cell seconds_cell(double seconds) {
 }
 
 Cell missing_cell() {
-    return {nullptr, "-"};
+    return {{}, "-"};
 }
 
 void Report::add(const Facts &facts) {
-    Section section{facts.title, false, {}};
-    nlohmann::ordered_json &object = json_[facts.key];
+    Section section{facts.key, facts.title, {}, false, {}};
     for (const Facts::Fact &fact : facts.facts) {
         Cell cell = fact.cell;
         cell.number = false; // one below another of many kinds: flush left
         section.rows.push_back({text_cell(fact.name.title), cell});
-        object[fact.name.key] = fact.cell.value;
+        section.names.push_back(fact.name.key);
     }
     sections_.push_back(std::move(section));
 }
 
 void Report::add(const Table &table) {
-    Section section{table.title, true, {{}}};
-    for (std::size_t i = 0; i < table.columns.size(); ++i)
-        section.rows[0].push_back({nullptr, table.columns[i].title, !table.rows.empty() && table.rows[0][i].number});
-    nlohmann::ordered_json &array = json_[table.key] = nlohmann::ordered_json::array();
-    for (const std::vector<Cell> &row : table.rows) {
-        section.rows.push_back(row);
-        nlohmann::ordered_json object;
-        for (std::size_t i = 0; i < row.size(); ++i)
-            object[table.columns[i].key] = row[i].value;
-        array.push_back(std::move(object));
+    Section section{table.key, table.title, {}, true, {{}}};
+    for (std::size_t i = 0; i < table.columns.size(); ++i) {
+        section.names.push_back(table.columns[i].key);
+        section.rows[0].push_back({{}, table.columns[i].title, !table.rows.empty() && table.rows[0][i].number});
     }
+    section.rows.insert(section.rows.end(), table.rows.begin(), table.rows.end());
     tables_.push_back(table);
     sections_.push_back(std::move(section));
 }
@@ -150,10 +161,30 @@ std::string Report::markdown(const Section &section) const {
     return result;
 }
 
+std::string Report::json() const {
+    nlohmann::ordered_json result = nlohmann::ordered_json::object();
+    for (const Section &section : sections_) {
+        nlohmann::ordered_json &object = result[section.key];
+        if (section.headed) {
+            object = nlohmann::ordered_json::array();
+            for (std::size_t i = 1; i < section.rows.size(); ++i) {
+                nlohmann::ordered_json row;
+                for (std::size_t j = 0; j < section.names.size(); ++j)
+                    row[section.names[j]] = json_of(section.rows[i][j]);
+                object.push_back(std::move(row));
+            }
+        } else {
+            for (std::size_t i = 0; i < section.names.size(); ++i)
+                object[section.names[i]] = json_of(section.rows[i][1]);
+        }
+    }
+    return result.dump(2) + "\n";
+}
+
 void Report::print(const std::string &format) const {
     std::string result;
     if (format == "json") {
-        result = json_.dump(2) + "\n";
+        result = json();
     } else {
         for (const Section &section : sections_)
             result += (result.empty() ? "" : "\n") + (format == "markdown" ? markdown(section) : text(section));

@@ -2,18 +2,18 @@
 // What a command prints: sections of facts and tables, as text, Markdown or JSON.
 #pragma once
 
-#include <CLI/CLI.hpp>
-#include <nlohmann/json.hpp>
+#include "cli/report/command_line.hpp"
 
 #include <cstdint>
 #include <string>
+#include <variant>
 #include <vector>
 
 namespace annulus::cli {
 
 // A value, and how a reader sees it.
 struct Cell {
-    nlohmann::ordered_json value;
+    std::variant<std::monostate, bool, std::int64_t, std::uint64_t, double, std::string> value; // monostate: null
     std::string text;
     bool number = true; // set flush right
 };
@@ -60,16 +60,17 @@ class Report {
 
   private:
     struct Section {
-        std::string title;
-        bool headed; // the first row holds titles
+        std::string key, title;
+        std::vector<std::string> names; // of the columns, or of the facts
+        bool headed;                    // a table: the first row holds titles
         std::vector<std::vector<Cell>> rows;
     };
     std::string text(const Section &section) const;
     std::string markdown(const Section &section) const;
+    std::string json() const;
 
     std::vector<Section> sections_;
     std::vector<Table> tables_;
-    nlohmann::ordered_json json_ = nlohmann::ordered_json::object();
 };
 
 void add_format_option(CLI::App &command, std::string &format);
