@@ -25,6 +25,10 @@ inline const Window &window_of(const Problem &problem, Side side) {
     return side == Side::queries ? problem.queries : problem.keys;
 }
 
+inline const KernelShape &shape_of(const BackwardShapes &shapes, Side side) {
+    return side == Side::queries ? shapes.of_queries : shapes.of_keys;
+}
+
 enum class BackwardAction {
     find_lse_delta,
     clear_gradients,     // of a side: zeros in the caller's tensors

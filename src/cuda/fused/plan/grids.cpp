@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/fused/plan/grids.hpp"
 
+#include "cuda/fused/plan/range_merging.hpp"
 #include "cuda/fused/plan/sequence_grids.hpp"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -102,95 +104,6 @@ std::optional<TileGrid> with_branch(TileGrid grid, const GridBranch &branch) {
     if (!set_levels(grid))
         return std::nullopt;
     return grid;
-}
-
-// What merging branches of up to `ratio` times the dilation comes to.
-class Merging {
-  public:
-    Merging(const TileGrid &grid, int ratio) : grid_(grid), ratio_(ratio) {}
-
-    // The strides of the ranges, in positions.
-    std::vector<int> strides() const {
-        std::vector<int> result;
-        for (int i = 0; i < grid_.branch_count; ++i)
-            for (int j = i; j < grid_.branch_count; ++j)
-                if (j == i || merges(i, j))
-                    result.push_back(dilation(i) * splits_of_period(period(i, j)));
-        std::sort(result.begin(), result.end());
-        result.erase(std::unique(result.begin(), result.end()), result.end());
-        return result;
-    }
-
-    // At most, of a tile: a branch that is merged has keys left and right of those that it does not visit.
-    int ranges() const {
-        int sum = 0;
-        for (int i = 0; i < grid_.branch_count; ++i) {
-            const bool may_merge = i > 0 && merges(i - 1, i);
-            const int merged = may_merge ? (grid_.causal ? 1 : 2) * most_splits(i, dilation(i - 1)) : 0;
-            sum += std::max(merged, most_splits(i, dilation(i)));
-        }
-        return sum;
-    }
-
-    // Of the ranges of a query that takes part in all branches, where their segments and classes are nested.
-    std::int64_t blocks(int block_rows) const {
-        std::int64_t sum = 0;
-        int root = 0;
-        for (int i = 0; i < grid_.branch_count; ++i) {
-            const bool is_merged = i > 0 && merges(root, i);
-            if (!is_merged)
-                root = i;
-            const int sides = is_merged && !grid_.causal ? 2 : 1;
-            const int parts = sides * most_splits(i, dilation(root));
-            const int positions = length(i) - (is_merged ? length(i - 1) : 0);
-            sum += parts * divide_up(std::max(positions, 0), std::int64_t{dilation(i)} * parts * block_rows);
-        }
-        return sum;
-    }
-
-  private:
-    int length(int i) const { return grid_.branches[i].length.value; }
-    int dilation(int i) const { return grid_.branches[i].range_dilation.value; }
-    int period(int i, int j) const { return dilation(j) / dilation(i); }
-    bool merges(int i, int j) const { return ratio_ > 0 && period(i, j) <= ratio_; }
-    // Of the ranges of branch i, where branches are merged up to `ratio` times the dilation `root`.
-    int most_splits(int i, int root) const {
-        int most = 1;
-        for (int j = i + 1; j < grid_.branch_count; ++j)
-            if (ratio_ > 0 && dilation(j) / root <= ratio_)
-                most = std::max(most, splits_of_period(period(i, j)));
-        return most;
-    }
-
-    const TileGrid &grid_;
-    const int ratio_;
-};
-
-void set_merging(TileGrid &grid, int block_rows, std::int64_t rows_of_ranges) {
-    const auto fits = [&](const Merging &merging) {
-        return merging.ranges() <= most_ranges && merging.strides().size() <= most_strides;
-    };
-    // Where keys count once each branch has a range on either side of what it leaves to others, none is split.
-    static_assert(2 * most_branches <= most_ranges);
-    const bool may_merge =
-        !grid.keys_count_once && std::ranges::all_of(branches_of(grid), [](const GridBranch &branch) {
-            return branch.range_dilation.value == branch.dilation.value;
-        });
-    for (const int ratio : {8, 16, 32}) {
-        const Merging merging(grid, ratio);
-        if (may_merge && fits(merging) &&
-            merging.blocks(block_rows) < Merging(grid, grid.merged_ratio).blocks(block_rows))
-            grid.merged_ratio = ratio;
-    }
-    for (const int stride : Merging(grid, grid.merged_ratio).strides()) {
-        // Where rows are those that a branch left, another one may have a single row: any stride will do.
-        const FastDivmod of_rows(grid.range_stride.remainder(stride) == 0 ? grid.range_stride.quotient(stride) : 1);
-        const std::span<const FastDivmod> found(grid.strides, static_cast<std::size_t>(grid.stride_count));
-        if (std::ranges::any_of(found, [&](const FastDivmod &other) { return other.value == of_rows.value; }))
-            continue;
-        grid.strides[grid.stride_count] = of_rows;
-        grid.longer_residues[grid.stride_count++] = of_rows.remainder(static_cast<int>(rows_of_ranges));
-    }
 }
 
 // An order other than the linear one makes a difference.

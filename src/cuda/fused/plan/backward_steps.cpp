@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/fused/plan/backward_steps.hpp"
+
+#include <cstddef>
+#include <vector>
+
+namespace annulus {
+
+namespace {
+
+// Lists the steps of a plan.
+class StepWriter {
+  public:
+    StepWriter(const Plan &plan, CallPart part, const BackwardShapes &shapes, BackwardPlan &result)
+        : plan_(plan), problem_(plan.problem()), part_(part), shapes_(shapes), result_(result) {}
+
+    void write() {
+        if (!is_of_other_keys(part_))
+            add({BackwardAction::find_lse_delta});
+        if (result_.stored) {
+            find_orders(Side::keys);
+            write_stored_ds();
+            write_end({Side::queries, Side::keys});
+            // What is left out last multiplies dS.
+            result_.first_of_rest = result_.steps.size() - (is_of_other_keys(part_) ? 1 : 0);
+            return;
+        }
+        std::vector<Side> sides{Side::queries, Side::keys};
+        if (problem_.gradients.only_v)
+            sides = {Side::keys};
+        else if (is_of_other_keys(part_)) // other ranks wait for gradients of keys of theirs, and for none of the own
+            sides = {Side::keys, Side::queries};
+        if (part_ == CallPart::whole || sides.size() == 1) {
+            find_orders(Side::keys);
+            for (const Side side : sides)
+                write_gradients(side);
+            write_end(sides);
+            result_.first_of_rest = result_.steps.size();
+            return;
+        }
+        for (const Side side : sides) {
+            result_.first_of_rest = result_.steps.size();
+            find_orders(side); // other parts of the call may have used their place meanwhile
+            write_gradients(side);
+            write_end({side});
+        }
+    }
+
+  private:
+    void add(const BackwardStep &step) { result_.steps.push_back(step); }
+
+    void launch(Side side, Gradients what, const Launch &launch) {
+        add({BackwardAction::find_gradients, side, launch, what});
+    }
+    void launch_of_keys(const Launch &of_keys) {
+        if (problem_.gradients.only_v)
+            return launch(Side::keys, Gradients::d_v, of_keys);
+        for (const Gradients what : gradients_of_keys(problem_.head_dim))
+            launch(Side::keys, what, of_keys);
+    }
+
+    bool has_partial(const SideGrids &side) const { return part_ != CallPart::whole || side.has_own_partial; }
+
+    // No row is written to the caller's tensors but from partial results.
+    bool is_all_partial(const SideGrids &side) const { return has_partial(side) && !side.finishes; }
+
+    // Where a side's launches leave rows out: zeros for these, unless the launches clear them. Whether the first launch
+    // sets its rows.
+    bool prepare(Side which, bool launches_clear) {
+        const SideGrids &side = result_.of(which);
+        // Gradients of other keys than the own are set by each part.
+        const bool sets = !is_of_other_keys(part_) || which == Side::keys;
+        if (!sets || launches_clear || (!side.grids.empty() && (side.grids.front().is_complete || side.parts)))
+            return sets;
+        add({is_all_partial(side) ? BackwardAction::clear_partial : BackwardAction::clear_gradients, which});
+        return side.finishes;
+    }
+
+    // Whether the launches of a side clear the rows that they leave out.
+    bool launches_clear(Side which) const {
+        const SideGrids &side = result_.of(which);
+        return part_ == CallPart::whole && !side.has_own_partial &&
+               clears_beside(problem_, side.grids, shape_of(shapes_, which), window_of(problem_, which).length) &&
+               !side.grids.front().is_complete;
+    }
+
+    // Along the curves of a side's grids, which are those of the other's.
+    void find_orders(Side which) {
+        const std::vector<PlannedGrid> &grids = result_.of(which).grids;
+        for (std::size_t i = 0; i < grids.size(); ++i)
+            if (grids[i].curve)
+                add({BackwardAction::find_order, which, {i, {}, {}}});
+    }
+
+    void pack(Side which, std::size_t grid) {
+        if (result_.of(which).grids[grid].is_packed)
+            add({BackwardAction::pack_ranges, which, {grid, {}, {}}});
+    }
+
+    void write_gradients(Side side) {
+        if (side == Side::queries)
+            write_query_gradients();
+        else
+            write_key_gradients();
+    }
+
+    Destination destination(const SideGrids &side, bool sets) const {
+        return next_destination(has_partial(side), side.finishes, sets);
+    }
+
+    template <class Use> void write_split(Side which, const Use &use) {
+        const SideGrids &side = result_.of(which);
+        for_split(
+            side.grids.size(), *side.parts, problem_.batch, problem_.heads, window_of(problem_, which),
+            [&] {
+                add({BackwardAction::clear_partial, which});
+            },
+            use);
+    }
+
+    void write_query_gradients() {
+        const SideGrids &side = result_.queries;
+        if (side.parts)
+            return write_split(Side::queries, [&](const Launch &part) { launch(Side::queries, Gradients::d_q, part); });
+        if (side.is_split) {
+            for (const Launch &part : split_part_launches)
+                launch(Side::queries, Gradients::d_q, part);
+            return;
+        }
+        const bool clears = launches_clear(Side::queries);
+        bool sets = prepare(Side::queries, clears);
+        for (std::size_t i = 0; i < side.grids.size(); ++i) {
+            pack(Side::queries, i);
+            launch(Side::queries, Gradients::d_q, {i, {}, destination(side, sets), 0, {0, clears ? 1 : 0}});
+            sets = false;
+        }
+    }
+
+    // The heads of Q that share one of K add up their gradients of it, one after the other.
+    void write_key_gradients() {
+        const SideGrids &side = result_.keys;
+        if (side.parts) // no heads share those of K
+            return write_split(Side::keys, [&](const Launch &part) { launch_of_keys(part); });
+        if (side.is_split) {
+            for (const Launch &part : split_part_launches)
+                launch_of_keys(part);
+            return;
+        }
+        const bool clears = launches_clear(Side::keys);
+        bool sets = prepare(Side::keys, clears);
+        for (std::size_t i = 0; i < side.grids.size(); ++i) {
+            pack(Side::keys, i);
+            for (int member = 0; member < group(); ++member) {
+                launch_of_keys({i,
+                                GridPart{0, batches(), member, problem_.kv_heads},
+                                destination(side, sets),
+                                0,
+                                {0, clears ? 1 : 0}});
+                sets = false;
+            }
+        }
+    }
+
+    void write_stored_ds() {
+        const StoredDsParts &parts = *result_.stored;
+        const bool queries_clear = launches_clear(Side::queries), keys_clear = launches_clear(Side::keys);
+        const bool sets_queries = prepare(Side::queries, queries_clear), sets_keys = prepare(Side::keys, keys_clear);
+        const int first_segment = result_.keys.grids.front().tiles.sequence.first_segment;
+        std::vector<GridPart> launches; // of each kernel
+        for_parts(batches(), parts.batches, [&](int first_batch, int part_batches) {
+            for_parts(problem_.kv_heads, parts.heads, [&](int first_head, int heads) {
+                for_parts(parts.all_segments, parts.segments, [&](int segment, int segments) {
+                    for (int member = 0; member < group(); ++member)
+                        launches.push_back({first_batch, part_batches, first_head * group() + member, heads,
+                                            first_segment + segment, segments});
+                });
+            });
+        });
+        const auto count = static_cast<int>(launches.size());
+        for (int i = 0; i < count; ++i) {
+            const GridPart &own = launches[static_cast<std::size_t>(i)];
+            const bool is_first_member = own.first_head % group() == 0;
+            launch(Side::keys, Gradients::d_k_and_d_v_storing_d_s,
+                   {0, own, destination(result_.keys, sets_keys && is_first_member), 0, {i, keys_clear ? count : 0}});
+            launch(Side::queries, Gradients::d_q_of_stored_d_s,
+                   {0, own, destination(result_.queries, sets_queries), 0, {i, queries_clear ? count : 0}});
+        }
+    }
+
+    // Of sides that have results: from partial results of its own to the caller's tensors, and rows that a hidden NaN
+    // or infinity has reached.
+    void write_end(const std::vector<Side> &sides) {
+        const bool recomputes = plan_.causal() && !is_of_other_keys(part_);
+        // What is added to cannot be repaired there. Rows that are not where they are looked for are unset there, and
+        // stay unused.
+        const bool in_partial = part_ == CallPart::own_keys || !problem_.gradients.are_plain();
+        for (const Side side : sides)
+            if (recomputes && in_partial)
+                add({BackwardAction::recompute_partial, side});
+        if (result_.queries.has_own_partial || result_.keys.has_own_partial)
+            add({BackwardAction::write_gradients});
+        for (const Side side : sides)
+            if (recomputes && !(in_partial && is_all_partial(result_.of(side))))
+                add({BackwardAction::recompute_gradients, side});
+    }
+
+    int batches() const { return static_cast<int>(problem_.batch); }
+    int group() const { return problem_.heads / problem_.kv_heads; }
+
+    const Plan &plan_;
+    const Problem &problem_;
+    const CallPart part_;
+    const BackwardShapes &shapes_;
+    BackwardPlan &result_;
+};
+
+} // namespace
+
+void write_steps(const Plan &plan, CallPart part, const BackwardShapes &shapes, BackwardPlan &result) {
+    result.steps.clear();
+    StepWriter(plan, part, shapes, result).write();
+}
+
+} // namespace annulus
