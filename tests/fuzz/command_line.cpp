@@ -5,6 +5,7 @@
 
 #include "cli/commands/commands.hpp"
 
+#include <CLI/CLI.hpp>
 #include <sanitizer/common_interface_defs.h>
 
 #include <fcntl.h>
