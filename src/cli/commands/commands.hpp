@@ -2,7 +2,7 @@
 // The program's commands: each adds itself, with its options, to the command line.
 #pragma once
 
-#include "cli/report/command_line.hpp"
+#include "cli/report/cli11_forward.hpp"
 
 namespace annulus::cli {
 

@@ -2,7 +2,7 @@
 // The options that give a problem without data its sizes, and the dtype of any.
 #pragma once
 
-#include "cli/report/command_line.hpp"
+#include "cli/report/cli11_forward.hpp"
 
 #include <annulus/annulus.h>
 

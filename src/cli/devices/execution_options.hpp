@@ -3,7 +3,7 @@
 #pragma once
 
 #include "cli/devices/handles.hpp"
-#include "cli/report/command_line.hpp"
+#include "cli/report/cli11_forward.hpp"
 
 #include <cstdint>
 #include <string>

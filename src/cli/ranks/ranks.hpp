@@ -6,7 +6,7 @@
 #include "cli/arrays/host_tensor.hpp"
 #include "cli/devices/execution_options.hpp"
 #include "cli/ranks/shard.hpp"
-#include "cli/report/command_line.hpp"
+#include "cli/report/cli11_forward.hpp"
 
 #include <cstddef>
 #include <cstdint>

@@ -2,7 +2,7 @@
 // Which rank holds which part of the sequence.
 #pragma once
 
-#include "cli/report/command_line.hpp"
+#include "cli/report/cli11_forward.hpp"
 
 #include <cstdint>
 #include <vector>

@@ -2,7 +2,7 @@
 // What a command takes, as its help, its manual page and the completions of shells tell it.
 #pragma once
 
-#include "cli/report/command_line.hpp"
+#include "cli/report/cli11_forward.hpp"
 
 #include <string>
 #include <vector>

@@ -2,7 +2,7 @@
 // Files as the options of a command.
 #pragma once
 
-#include "cli/report/command_line.hpp"
+#include "cli/report/cli11_forward.hpp"
 
 #include <string>
 

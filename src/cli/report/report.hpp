@@ -2,7 +2,7 @@
 // What a command prints: sections of facts and tables, as text, Markdown or JSON.
 #pragma once
 
-#include "cli/report/command_line.hpp"
+#include "cli/report/cli11_forward.hpp"
 
 #include <cstdint>
 #include <string>

@@ -6,7 +6,7 @@
 
 namespace annulus {
 
-// Lists those of `result`, anew, by its other members.
+// Sets steps and first_of_rest of `result` by its other members.
 void write_steps(const Plan &plan, CallPart part, const BackwardShapes &shapes, BackwardPlan &result);
 
 } // namespace annulus

@@ -17,8 +17,9 @@ namespace {
 constexpr double least_rows = 3 * rows_of_launch; // of a grid that may be worth splitting
 constexpr double least_gain = 0.05;
 
-double rows_on(int multiprocessors, double rows_of_tiles) {
-    return rows_of_tiles / multiprocessors + rows_of_launch;
+// The time of a launch whose tiles share so many multiprocessors.
+double rows_on(int multiprocessors, double all_tiles) {
+    return all_tiles / multiprocessors + rows_of_launch;
 }
 
 // All rows of a grid, whatever they meet.

@@ -31,7 +31,7 @@ std::optional<std::vector<PlannedGrid>> as_split(const std::vector<PlannedGrid> 
 // time.
 struct BranchSplit {
     std::vector<PlannedGrid> grids;
-    // Times in rows, as branch_split.cpp counts them: below which two grids are worth it (infinity where one grid
+    // Times in rows, as grid_time.hpp counts them: below which two grids are worth it (infinity where one grid
     // cannot take the branches), and of all tiles of either, one after the other.
     double most_rows;
     std::array<double, 2> rows_of_tiles;

@@ -16,8 +16,8 @@ namespace annulus {
 
 namespace {
 
-// By the same fit: what a tile takes beside its blocks of ranges, and a row block that waits for the others of its
-// tile, as a part of what it would take with them.
+// By the fit of rows_of_launch: what a tile takes beside its blocks of ranges, and a row block that waits for the
+// others of its tile, as a part of what it would take with them.
 constexpr double rows_of_tile = 512, cost_of_waiting = 0.75;
 
 // Of the row blocks of a cell that are in the same class.

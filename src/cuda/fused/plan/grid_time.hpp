@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernels are expected to take for a grid, in rows of a block of a range in which all row blocks of a tile
-// take part.
+// The time that a launch over a grid is expected to take. Its unit is a row of a range: what a tile takes for one of a
+// block of such rows in which all row blocks of the tile take part.
 #pragma once
 
 #include "cuda/fused/schedule/kernel_shape.hpp"
