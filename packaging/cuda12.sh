@@ -1,18 +1,19 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# cuda12.sh DIRECTORY: builds the library and its plugin for CUDA in DIRECTORY/build by CUDA 12.4, the plugin for GPUs of
-# compute capability 6.0, 6.1 and 7.0 (P100, GTX 10, V100), which CUDA 13 does not know. DIRECTORY is not in the source
-# tree, since Meson takes no headers of systems from there.
+# cuda12.sh DIRECTORY [CAPABILITIES]: builds the library and its plugin for CUDA in DIRECTORY/build by CUDA 12.4, the
+# plugin for GPUs of compute capability 6.0, 6.1 and 7.0 (P100, GTX 10, V100), which CUDA 13 does not know, or of some of
+# them, as in 60,70. DIRECTORY is not in the source tree, since Meson takes no headers of systems from there.
 # They are compiled, not run.
 #
 # The toolkit is unpacked into DIRECTORY/toolkit, nothing is installed: its compiler is of Debian 13 (non-free), which
 # works on Debian 12 too, its headers and libraries are of NVIDIA's wheels on PyPI. Needs curl, dpkg-deb, pip, unzip, and
 # 2 GB of disk. Exits 77 where the toolkit cannot be had.
 set -eu
-if [ $# -ne 1 ]; then
-    echo "usage: cuda12.sh DIRECTORY" >&2
+if [ $# -lt 1 ] || [ $# -gt 2 ]; then
+    echo "usage: cuda12.sh DIRECTORY [CAPABILITIES]" >&2
     exit 2
 fi
+capabilities=${2-60,61,70}
 mkdir -p "$1"
 directory=$(cd "$1" && pwd)
 cd "$(dirname "$0")/.."
@@ -76,7 +77,7 @@ fi
 
 export PATH="$toolkit/bin:$PATH" LD_LIBRARY_PATH="$toolkit/lib64"
 if [ ! -f "$directory/build/build.ninja" ]; then
-    meson setup "$directory/build" -Dcuda=enabled -Dcuda-arch=60,61,70 -Dtests=disabled -Dcli=disabled -Dmpi=disabled \
+    meson setup "$directory/build" -Dcuda=enabled -Dcuda-arch="$capabilities" -Dtests=disabled -Dcli=disabled -Dmpi=disabled \
         -Dpython=disabled -Ddoc=disabled
 fi
 exec meson compile -C "$directory/build"

@@ -4,6 +4,7 @@
 # plainly, under the address and undefined-behaviour sanitizers, and under the thread sanitizer. Runs the test suite in
 # the first and what concerns them in the others, then the fuzz targets, each of which counts as one test. The last line
 # is `N passed, N failed, N skipped`.
+# shellcheck disable=SC2086
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -22,21 +23,23 @@ configure() {
 
 # test_sanitized <directory> <sanitizer> <option of meson setup> <suite>...: builds what these suites need, and runs
 # them. A failing test is counted below; it does not keep the others from running. MPI's libraries and Python are not
-# built for sanitizers. With -O2 and whole debug information compilers take twice as long.
+# built for sanitizers. With -O2 compilers take longer.
 test_sanitized() {
     directory=$1
     sanitizers=$2
     option=$3
     shift 3
     configure "$directory" "$option" -Dcuda=disabled -Dmpi=disabled -Dpython=disabled -Db_lundef=false \
-        -Db_sanitize="$sanitizers" -Doptimization=1 -Ddebug=false -Dc_args=-g1 -Dcpp_args=-g1
+        -Db_sanitize="$sanitizers" -Doptimization=1 $less_debugging
     suites=''
     for suite; do suites="$suites --suite $suite"; done
-    # shellcheck disable=SC2086
     ASAN_OPTIONS=detect_leaks=1 LSAN_OPTIONS="suppressions=$PWD/tests/support/leaks.supp:print_suppressions=0" \
         UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1 \
         ANNULUS_TEST_QUICK=1 meson test -C "$directory" --timeout-multiplier 4 $suites || true
 }
+
+# Lines for stack traces alone: with all there is for debuggers compilers take twice as long.
+less_debugging='-Ddebug=false -Dc_args=-g1 -Dcpp_args=-g1'
 
 say 'installing the packages that are missing'
 sh packaging/install.sh build cli mpi python doc rust abi test example fuzz
@@ -47,7 +50,7 @@ sh examples/quickstart.sh README.md
 arch=90
 if nvidia-smi -L >/dev/null 2>&1; then arch=native; fi
 say 'building everything, with CUDA kernels where there is nvcc'
-configure build/test -Dcli=enabled -Dcuda-arch=$arch
+configure build/test -Dcli=enabled -Dcuda-arch=$arch $less_debugging
 meson compile -C build/test
 say 'all tests'
 meson test -C build/test --no-rebuild || true
