@@ -79,6 +79,7 @@ struct RunOptions {
     std::uint64_t workspace_limit = 0;
     bool raise_limit = false; // doubles workspace_limit until the library accepts it; 64 MiB must do
     bool allow_tf32 = false;
+    bool splits_float32 = false; // float32 factors are sums of two numbers of TF32 (annulus/attention.h)
     annulus_exchange exchange = ANNULUS_EXCHANGE_AUTO; // with several ranks
 
     // Of a problem of several sequences, what it says of the first that it does not take.

@@ -68,7 +68,8 @@ void pack_ranges(const TileGrid &grid, const RangeMatrices &matrices, const Curv
                  cudaStream_t stream) {
     for (const auto &[matrix, target] :
          {std::pair(&matrices.scores, memory.scores), std::pair(&matrices.values, memory.values)})
-        pack_in_order(grid, matrix->rows, problem.batch, matrix->heads, problem.head_dim, target, stream);
+        pack_in_order(problem.dtype, grid, matrix->rows, problem.batch, matrix->heads, problem.head_dim, target,
+                      stream);
 }
 
 } // namespace annulus

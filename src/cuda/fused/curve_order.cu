@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/fused/curve_order.hpp"
 
+#include "core/dtype_number.hpp"
 #include "cuda/device/kernel_common.cuh"
 #include "cuda/fused/plan/grids.hpp"
+
+#include <cstddef>
 
 namespace annulus {
 
@@ -61,7 +64,7 @@ __global__ void __launch_bounds__(order_threads)
 
 __global__ void __launch_bounds__(block_threads)
     pack_order_kernel(const __grid_constant__ TileGrid grid, const DeviceRows rows, std::int64_t all, int heads,
-                      int parts, uint4 *target) {
+                      int parts, int element_bytes, uint4 *target) {
     const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * block_threads + threadIdx.x;
     if (i >= all)
         return;
@@ -71,17 +74,18 @@ __global__ void __launch_bounds__(block_threads)
     const int position = grid.position_of(sequence.range_start + static_cast<int>(row % sequence.range_count));
     const std::int64_t offset =
         row / sequence.range_count * rows.batch + head * rows.head + (position - rows.start) * rows.row;
-    target[i] = reinterpret_cast<const uint4 *>(static_cast<const __half *>(rows.data) + offset)[part];
+    const std::byte *const source = static_cast<const std::byte *>(rows.data) + offset * element_bytes;
+    target[i] = reinterpret_cast<const uint4 *>(source)[part];
 }
 
 } // namespace
 
-void pack_in_order(const TileGrid &grid, const DeviceRows &rows, std::int64_t batches, std::int32_t heads,
-                   std::int32_t head_dim, void *target, cudaStream_t stream) {
-    const int parts = head_dim / 8;
+void pack_in_order(annulus_dtype dtype, const TileGrid &grid, const DeviceRows &rows, std::int64_t batches,
+                   std::int32_t heads, std::int32_t head_dim, void *target, cudaStream_t stream) {
+    const int element_bytes = dtype_bytes(dtype), parts = head_dim * element_bytes / static_cast<int>(sizeof(uint4));
     const std::int64_t all = batches * grid.sequence.range_count * heads * parts;
     launch("pack_in_order", pack_order_kernel, grid_for(all, block_threads), stream, grid, rows, all, heads, parts,
-           static_cast<uint4 *>(target));
+           element_bytes, static_cast<uint4 *>(target));
 }
 
 void find_curve_order(const BranchPlan &branch, int *residues, int *order, cudaStream_t stream) {

@@ -20,9 +20,9 @@ namespace annulus {
 // curve_order_length() elements.
 void find_curve_order(const BranchPlan &branch, int *residues, int *order, cudaStream_t stream);
 
-// Copies the rows that a grid's ranges are of, of 16-bit elements and at multiples of 16 bytes, to target [batches,
-// rows, heads, D] in the grid's order.
-void pack_in_order(const TileGrid &grid, const DeviceRows &rows, std::int64_t batches, std::int32_t heads,
-                   std::int32_t head_dim, void *target, cudaStream_t stream);
+// Copies the rows that a grid's ranges are of, at multiples of 16 bytes, to target [batches, rows, heads, D] in the
+// grid's order.
+void pack_in_order(annulus_dtype dtype, const TileGrid &grid, const DeviceRows &rows, std::int64_t batches,
+                   std::int32_t heads, std::int32_t head_dim, void *target, cudaStream_t stream);
 
 } // namespace annulus

@@ -28,8 +28,6 @@ namespace {
 
 const char *refusal(const Plan &plan) {
     const Problem &problem = plan.problem();
-    if (problem.dtype != ANNULUS_BFLOAT16 && problem.dtype != ANNULUS_FLOAT16)
-        return "it computes in bfloat16 and float16 only";
     if (!(plan.scale() > 0))
         return "the scale is not above 0";
     // In float32, as the kernel has it, with its inverse.
@@ -53,7 +51,7 @@ Preparation prepare(const Plan &plan, annulus_pass pass, CallPart part, Device &
         return {nullptr, reason};
     if (const char *reason = refusal(plan))
         return {nullptr, reason};
-    const Architecture architecture(device);
+    const Architecture architecture(device, limits.allow_tf32);
     return pass == ANNULUS_PASS_FORWARD ? prepare_fused_forward(plan, part, device, architecture, limits)
                                         : prepare_fused_backward(plan, part, device, architecture, limits);
 }
@@ -75,7 +73,7 @@ Preparation prepare_together(const SequencePlans &plans, annulus_pass pass, Devi
         return {nullptr, reason};
     if (const char *reason = refusal(rows))
         return {nullptr, reason};
-    const Architecture architecture(device);
+    const Architecture architecture(device, limits.allow_tf32);
     return pass == ANNULUS_PASS_FORWARD ? prepare_fused_forward(plans, device, architecture, limits)
                                         : prepare_fused_backward(plans, device, architecture, limits);
 }

@@ -96,7 +96,7 @@ template <class Architecture> class FusedForward final : public PreparedCall {
     // Where things lie in this call.
     void bind(const CudaCall &call, const ForwardMemory &memory) {
         const Problem &problem = call.problem();
-        const int block_rows = architecture_.forward_shape(problem.head_dim).range_block_rows;
+        const int block_rows = architecture_.forward_shape(problem.dtype, problem.head_dim).range_block_rows;
         const bool is_whole = part_ == CallPart::whole;
         Workspace of_grids(memory.sequences.of_grids);
         for (std::size_t i = 0; i < params_.size(); ++i) {
@@ -185,7 +185,7 @@ template <class Architecture>
 Preparation prepare_fused_forward(const SequencePlans &plans, CudaDevice &device, const Architecture &architecture,
                                   const Limits &limits) {
     const Plan rows = plan_of_rows(plans), longest = plan_of_longest(plans);
-    const KernelShape shape = architecture.forward_shape(rows.problem().head_dim);
+    const KernelShape shape = architecture.forward_shape(rows.problem().dtype, rows.problem().head_dim);
     std::vector<PlannedGrid> grids = make_grids(longest, GridOf::outputs, shape);
     lay_out_sequences(plans, GridOf::outputs, shape, grids);
     if (const char *reason = grids_refusal(rows, grids))
@@ -201,7 +201,7 @@ Preparation prepare_fused_forward(const SequencePlans &plans, CudaDevice &device
 template <class Architecture>
 Preparation prepare_fused_forward(const Plan &plan, CallPart part, CudaDevice &device, const Architecture &architecture,
                                   const Limits &limits) {
-    const KernelShape shape = architecture.forward_shape(plan.problem().head_dim);
+    const KernelShape shape = architecture.forward_shape(plan.problem().dtype, plan.problem().head_dim);
     std::vector<PlannedGrid> grids = make_grids(plan, GridOf::outputs, shape);
     if (const char *reason = grids_refusal(plan, grids))
         return {nullptr, reason};

@@ -14,10 +14,12 @@ constexpr int row_lanes = 8; // of a query and head, 16 bytes each at a time
 // Of a block. Heads lie next to one another in the rows that are read, queries in LSE and delta.
 constexpr int block_queries = block_threads / row_lanes, block_heads = 4;
 
+template <class T> constexpr int columns_of_part = static_cast<int>(sizeof(uint4) / sizeof(T));
+
 template <class T> __device__ float dot(const uint4 &x, const uint4 &y, float sum) {
     const T *const left = reinterpret_cast<const T *>(&x), *const right = reinterpret_cast<const T *>(&y);
 #pragma unroll
-    for (int e = 0; e < 8; ++e)
+    for (int e = 0; e < columns_of_part<T>; ++e)
         sum = fmaf(to_float(left[e]), to_float(right[e]), sum);
     return sum;
 }
@@ -47,7 +49,7 @@ template <class T> __global__ void __launch_bounds__(block_threads) lse_delta_ke
     const int query = static_cast<int>(threadIdx.x) / row_lanes, lane = static_cast<int>(threadIdx.x) % row_lanes;
     const std::int64_t position = a.out.start + first_query + query;
     float own_sums[block_heads] = {};
-    for (int part = lane; part < a.head_dim / 8; part += row_lanes) {
+    for (int part = lane; part < a.head_dim / columns_of_part<T>; part += row_lanes) {
         uint4 out[block_heads] = {}, d_out[block_heads] = {};
 #pragma unroll
         for (int i = 0; i < block_heads; ++i)
@@ -96,10 +98,7 @@ __global__ void __launch_bounds__(block_threads)
 void find_lse_delta(annulus_dtype dtype, const LseDeltaArguments &a, cudaStream_t stream) {
     const std::int64_t blocks = a.batches * divide_up(a.queries, block_queries) * divide_up(a.heads, block_heads);
     const dim3 grid = grid_for(blocks, 1);
-    if (dtype == ANNULUS_BFLOAT16)
-        launch("find_lse_delta", lse_delta_kernel<__nv_bfloat16>, grid, stream, a);
-    else
-        launch("find_lse_delta", lse_delta_kernel<__half>, grid, stream, a);
+    with_dtype(dtype, [&](auto type) { launch("find_lse_delta", lse_delta_kernel<decltype(type)>, grid, stream, a); });
 }
 
 void pack_lse_delta(const TileGrid &grid, const LseDeltaOrder &order, const float *lse_log2, const float *delta,

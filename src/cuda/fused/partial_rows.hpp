@@ -20,7 +20,7 @@ struct PartialRowsArguments {
     const float *partial; // [B, H, rows, D]
     DeviceRows target;
 };
-// Writes the rows that have partial results to the caller's tensors, of bfloat16 or float16: of up to three gradients,
+// Writes the rows that have partial results to the caller's tensors, of up to three gradients,
 // with the same block and head dimension.
 void write_partial_rows(annulus_dtype dtype, std::span<const PartialRowsArguments> gradients, cudaStream_t stream);
 

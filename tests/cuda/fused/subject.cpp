@@ -39,7 +39,21 @@ bool shares_a_grid(const Problem &problem) {
     return problem.branches.size() <= 8;
 }
 
+int device_attribute(cudaDeviceAttr attribute) {
+    int value = 0;
+    check_cuda(cudaDeviceGetAttribute(&value, attribute, 0));
+    return value;
+}
+
+// Backward is refused where two matrices of 64 float32 rows, and blocks of 16 rows, do not fit into shared memory.
+bool has_room(const Problem &problem) {
+    return problem.dtype != ANNULUS_FLOAT32 || problem.dim <= 128 ||
+           device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) >= (problem.dim <= 192 ? 160 : 220) * 1024;
+}
+
 const char *refusal(const Problem &problem) {
+    if (!has_room(problem))
+        return "the GPU's shared memory is too small for the engine";
     if (problem.scale_or_default() <= 0)
         return "the engine takes positive scales only";
     if (problem.layout == Layout::gaps)
@@ -63,7 +77,11 @@ const char *refusal(const Problem &problem) {
 
 RunOptions subject() {
     static CudaMemory memory;
-    return {.engine = ENGINE, .refusal = refusal, .memory = &memory, .aligned = true};
+    return {.engine = ENGINE,
+            .refusal = refusal,
+            .memory = &memory,
+            .aligned = true,
+            .splits_float32 = ENGINE == ANNULUS_ENGINE_MMA};
 }
 
 // Also with memory from the context's own pool.
@@ -76,7 +94,11 @@ std::vector<RunOptions> subject_ways() {
 }
 
 std::vector<annulus_dtype> subject_dtypes() {
-    return {ANNULUS_BFLOAT16, ANNULUS_FLOAT16};
+    if (ENGINE == ANNULUS_ENGINE_FUSED)
+        return {ANNULUS_BFLOAT16, ANNULUS_FLOAT16};
+    if (device_attribute(cudaDevAttrComputeCapabilityMajor) < 8)
+        return {ANNULUS_FLOAT16};
+    return {ANNULUS_BFLOAT16, ANNULUS_FLOAT32, ANNULUS_FLOAT16};
 }
 
 } // namespace annulus::test

@@ -12,16 +12,25 @@ __device__ __forceinline__ std::uint32_t shared_address(const void *pointer) {
     return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// Rows of 64 16-bit columns, 128 bytes, lie one after the other, those of further columns behind `rows` of them; the
-// 16-byte parts of a row are permuted (the 128-byte swizzle of TMA). Where part `part` of a row of columns begins.
-constexpr int swizzled_row_bytes = 128;
-__device__ __forceinline__ int swizzled_offset(int rows, int row, int part) {
-    return (part >> 3) * rows * swizzled_row_bytes + row * swizzled_row_bytes + (((part & 7) ^ (row & 7)) << 4);
+// What the numbers of a row's 16-byte parts are exchanged by. Of 16-bit elements that is the 128-byte swizzle of TMA.
+// Of 32-bit ones lanes read four parts each of two neighbouring rows at once, or two neighbouring parts of every second
+// row; neither in one bank.
+template <int element_bytes> __device__ __forceinline__ int swizzle_of_row(int row) {
+    return element_bytes == 2 ? row & 7 : (row & 7) ^ (row & 1) << 2;
 }
 
-// How lanes share out a row of 16-bit columns, that copy it or write it: a part of 16 bytes each, some maybe none.
-template <int columns> struct RowLanes {
-    static constexpr int parts = columns / 8;
+// 128 bytes of rows, 64 16-bit columns or 32 32-bit ones, lie one after the other, those of further columns behind
+// `rows` of them; parts of a row are permuted. Where part `part` of a row of columns begins.
+constexpr int swizzled_row_bytes = 128;
+template <int element_bytes = 2> __device__ __forceinline__ int swizzled_offset(int rows, int row, int part) {
+    return (part >> 3) * rows * swizzled_row_bytes + row * swizzled_row_bytes +
+           (((part & 7) ^ swizzle_of_row<element_bytes>(row)) << 4);
+}
+
+// How lanes share out a row of columns, that copy it or write it: a part of 16 bytes each, some maybe none.
+template <int columns, int element_bytes_ = 2> struct RowLanes {
+    static constexpr int element_bytes = element_bytes_, columns_of_part = 16 / element_bytes;
+    static constexpr int parts = columns / columns_of_part;
     static constexpr int lanes = static_cast<int>(std::bit_ceil(static_cast<unsigned>(parts)));
 };
 
@@ -33,10 +42,26 @@ __device__ __forceinline__ uint4 load_16_bytes(std::uint32_t address) {
                  : "memory");
     return x;
 }
+__device__ __forceinline__ float4 load_4_floats(std::uint32_t address) {
+    float4 x;
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+                 : "r"(address)
+                 : "memory");
+    return x;
+}
+__device__ __forceinline__ float load_float(std::uint32_t address) {
+    float x;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(address) : "memory");
+    return x;
+}
 __device__ __forceinline__ float2 load_8_bytes(std::uint32_t address) {
     float2 x;
     asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(address) : "memory");
     return x;
+}
+__device__ __forceinline__ void store_8_bytes(std::uint32_t address, const float2 &x) {
+    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(x.x), "f"(x.y) : "memory");
 }
 __device__ __forceinline__ void store_16_bytes(std::uint32_t address, const uint4 &x) {
     asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)

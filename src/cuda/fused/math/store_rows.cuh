@@ -84,13 +84,25 @@ __device__ __forceinline__ void stage_pairs(std::uint32_t staging, const std::ui
 // To shared memory, in the dtype: `first` times the thread's first row, `second` times the one 8 further.
 template <class Element, class At, int count>
 __device__ __forceinline__ void stage_rows(std::uint32_t staging, const float (&x)[count], float first, float second) {
-    std::uint32_t pairs[count / 2];
+    if constexpr (sizeof(Element) == sizeof(float)) {
+        const At own;
 #pragma unroll
-    for (int i = 0; i < count / 2; ++i) {
-        const float factor = i % 2 ? second : first;
-        pairs[i] = pack_two<Element>(x[2 * i] * factor, x[2 * i + 1] * factor);
+        for (int i = 0; i < count / 2; ++i) {
+            const float factor = i % 2 ? second : first;
+            const int column = i / 2 * 8 + own.column();
+            store_8_bytes(staging + swizzled_offset<sizeof(float)>(row_block_rows, own.row(i % 2), column / 4) +
+                              column % 4 * sizeof(float),
+                          {x[2 * i] * factor, x[2 * i + 1] * factor});
+        }
+    } else {
+        std::uint32_t pairs[count / 2];
+#pragma unroll
+        for (int i = 0; i < count / 2; ++i) {
+            const float factor = i % 2 ? second : first;
+            pairs[i] = pack_two<Element>(x[2 * i] * factor, x[2 * i + 1] * factor);
+        }
+        stage_pairs<At>(staging, pairs);
     }
-    stage_pairs<At>(staging, pairs);
     __syncwarp();
 }
 
@@ -99,14 +111,15 @@ template <class Element, int most_columns, class At, class RowAt>
 __device__ __forceinline__ void store_rows(std::uint32_t staging, int rows, int columns, const RowAt &row_at) {
     const At own;
     const int lane = own.lane(), strip = own.strip();
-    constexpr int parts = most_columns / 8;
+    constexpr int of_part = 16 / sizeof(Element), parts = most_columns / of_part;
 #pragma unroll
     for (int i = 0; i < parts / 2; ++i) {
         const int row = strip * 16 + (lane + i * warp_threads) / parts, part = (lane + i * warp_threads) % parts;
-        const uint4 sixteen_bytes = load_16_bytes(staging + swizzled_offset(row_block_rows, row, part));
+        const uint4 sixteen_bytes =
+            load_16_bytes(staging + swizzled_offset<sizeof(Element)>(row_block_rows, row, part));
         Element *const target = row_at(row);
-        if (row < rows && part * 8 < columns)
-            *reinterpret_cast<uint4 *>(target + part * 8) = sixteen_bytes;
+        if (row < rows && part * of_part < columns)
+            *reinterpret_cast<uint4 *>(target + part * of_part) = sixteen_bytes;
     }
 }
 

@@ -16,7 +16,7 @@ class Mma {
     using BackwardParams = mma::BackwardParams;
 
     // Of a device that refusal() is null for.
-    explicit Mma(const CudaDevice &device) : capacity_(*capacity_of(device)) {}
+    Mma(const CudaDevice &device, bool allow_tf32) : capacity_(*capacity_of(device)), allow_tf32_(allow_tf32) {}
     static const Engine &engine() { return mma_engine; }
 
     // Why there are no kernels for a problem; null if there are.
@@ -24,24 +24,29 @@ class Mma {
         const std::optional<SharedCapacity> capacity = capacity_of(device);
         if (device.compute_capability() < 75 || !capacity)
             return "it needs a GPU of compute capability 7.5 or newer that the library was built for";
-        if (!has_bfloat16(*capacity) && problem.dtype == ANNULUS_BFLOAT16)
+        if (problem.dtype == ANNULUS_FLOAT64)
+            return "it computes in float32, bfloat16 and float16 only";
+        if (has_only_float16(*capacity) && problem.dtype != ANNULUS_FLOAT16)
             return "its kernels for compute capability 7.5 compute in float16 only";
-        if (pass == ANNULUS_PASS_BACKWARD &&
-            backward_kernel_shapes(*capacity, problem.head_dim).of_keys.row_blocks == 0)
-            return "the GPU's shared memory is too small for backward with this head dimension";
-        return nullptr;
+        const KernelShape shape = pass == ANNULUS_PASS_FORWARD
+                                      ? forward_kernel_shape(*capacity, problem.dtype, problem.head_dim)
+                                      : backward_kernel_shapes(*capacity, problem.dtype, problem.head_dim).of_keys;
+        return shape.row_blocks > 0 ? nullptr
+                                    : "the GPU's shared memory is too small for this dtype and head dimension";
     }
     static const char *range_refusal(std::initializer_list<const annulus_tensor *>) { return nullptr; }
 
-    KernelShape forward_shape(int head_dim) const { return forward_kernel_shape(capacity_, head_dim); }
-    BackwardShapes backward_shapes(annulus_dtype, int head_dim) const {
-        return backward_kernel_shapes(capacity_, head_dim);
+    KernelShape forward_shape(annulus_dtype dtype, int head_dim) const {
+        return forward_kernel_shape(capacity_, dtype, head_dim);
+    }
+    BackwardShapes backward_shapes(annulus_dtype dtype, int head_dim) const {
+        return backward_kernel_shapes(capacity_, dtype, head_dim);
     }
     Kernel<ForwardParams> find_forward_kernel(annulus_dtype dtype, int head_dim, bool) const {
-        return mma::find_forward_kernel(capacity_, dtype, head_dim);
+        return mma::find_forward_kernel(capacity_, dtype, allow_tf32_, head_dim);
     }
     Kernel<BackwardParams> find_backward_kernel(annulus_dtype dtype, int head_dim, Gradients what, bool) const {
-        return mma::find_backward_kernel(capacity_, dtype, head_dim, what);
+        return mma::find_backward_kernel(capacity_, dtype, allow_tf32_, head_dim, what);
     }
 
     // Tells the parameters of a grid's kernel where the rows of its ranges are.
@@ -58,6 +63,7 @@ class Mma {
 
   private:
     SharedCapacity capacity_;
+    bool allow_tf32_;
 };
 
 } // namespace annulus::mma

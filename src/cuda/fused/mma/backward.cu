@@ -20,7 +20,7 @@ template <class Element, Gradients what> Kernel<BackwardParams> make() {
 template <class Element> Kernel<BackwardParams> make(Gradients what) {
     if (what == Gradients::d_q)
         return make<Element, Gradients::d_q>();
-    if constexpr (stores_d_s(ANNULUS_HEAD_DIM, capacity)) {
+    if constexpr (stores_d_s(ANNULUS_HEAD_DIM, sizeof(Element), capacity)) {
         if (what == Gradients::d_k_and_d_v_storing_d_s)
             return make<Element, Gradients::d_k_and_d_v_storing_d_s>();
         if (what == Gradients::d_q_of_stored_d_s) {
@@ -36,19 +36,27 @@ template <class Element> Kernel<BackwardParams> make(Gradients what) {
         return make<Element, Gradients::d_k>();
 }
 
+// Those that there are.
+template <class Element> Kernel<BackwardParams> make_any([[maybe_unused]] Gradients what) {
+    if constexpr (has_kernels(ANNULUS_HEAD_DIM, sizeof(Element)))
+        if constexpr (backward_shape(ANNULUS_HEAD_DIM, sizeof(Element), true, capacity).warps > 0)
+            return make<Element>(what);
+    return {};
+}
+
 } // namespace
 
 template <>
 Kernel<BackwardParams> backward_kernel_of<capacity, ANNULUS_HEAD_DIM>([[maybe_unused]] annulus_dtype dtype,
-                                                                      [[maybe_unused]] Gradients what) {
-    if constexpr (backward_shape(ANNULUS_HEAD_DIM, true, capacity).warps == 0) {
-        return {};
-    } else {
-        if constexpr (has_bfloat16(capacity))
-            if (dtype == ANNULUS_BFLOAT16)
-                return make<__nv_bfloat16>(what);
-        return make<__half>(what);
+                                                                      [[maybe_unused]] bool allow_tf32,
+                                                                      Gradients what) {
+    if constexpr (!has_only_float16(capacity)) {
+        if (dtype == ANNULUS_BFLOAT16)
+            return make_any<__nv_bfloat16>(what);
+        if (dtype == ANNULUS_FLOAT32)
+            return allow_tf32 ? make_any<Tf32>(what) : make_any<float>(what);
     }
+    return make_any<__half>(what);
 }
 
 } // namespace annulus::mma

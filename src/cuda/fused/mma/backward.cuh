@@ -178,12 +178,12 @@ template <class Traits> class BackwardWarp {
                                                           scores);
         float weight[2];
         load_weights(own, FragmentThread<>().column(), weight, [](float count) { return log2_fast(count); });
-        std::uint32_t p[strips][range_block_rows / 4];
+        Operand<Element, range_block_rows / 2> p[strips];
         for_each_strip<strips>([&](auto at, auto strip) {
             find_probabilities<hides>(s[strip], params_.scale_log2, weight, statistic(shared_.lse_log2, at, stage),
                                       find_mask<hides>(at, tile, range, block));
             if constexpr (Traits::has_d_values)
-                pack<Element>(p[strip], s[strip]);
+                set_operand(p[strip], s[strip]);
         });
         if constexpr (Traits::has_d_values)
             add_product_of<Element, columns, range_block_rows>(x.d_values, p, values);
@@ -191,18 +191,18 @@ template <class Traits> class BackwardWarp {
             float d_p[strips][range_block_rows / 2];
             multiply_rows<Element, columns, range_block_rows>(d_p, shared_address(shared_.own_values) + own_rows, first,
                                                               values);
-            std::uint32_t d_s[strips][range_block_rows / 4];
+            Operand<Element, range_block_rows / 2> d_s[strips];
             for_each_strip<strips>([&](auto at, auto strip) {
                 // Where P has been rounded for a product already, dS is computed from that, for fewer registers.
                 const auto p_at = [&](int j) {
                     if constexpr (Traits::has_d_values)
-                        return unpack_two<Element>(p[strip][j / 2]);
+                        return p[strip].two(j);
                     else
                         return float2{s[strip][j], s[strip][j + 1]};
                 };
                 find_d_s<hides>(d_p[strip], p_at, statistic(shared_.delta, at, stage),
                                 find_mask<hides>(at, tile, range, block),
-                                [&](int j, const float2 &two) { d_s[strip][j / 2] = pack_two<Element>(two.x, two.y); });
+                                [&](int j, const float2 &two) { d_s[strip].set_two(j, two); });
             });
             if constexpr (Traits::keeps_d_s)
                 store_d_s(d_s, range.count - (block + 1) * range_block_rows);
@@ -226,7 +226,7 @@ template <class Traits> class BackwardWarp {
 
     // As 8 x 8 matrices, of which those of the same eight keys are neighbours: as many columns of an image as a block
     // has queries, from the class's query `first` in the segment on.
-    __device__ __forceinline__ void store_d_s(const std::uint32_t (&d_s)[strips][range_block_rows / 4],
+    __device__ __forceinline__ void store_d_s(const Operand<Element, range_block_rows / 2> (&d_s)[strips],
                                               int first) const {
         static_assert(row_block_rows % range_block_rows == 0);
         std::uint8_t *const own = shared_.images[thread_of_block() / warp_threads] +
@@ -237,7 +237,8 @@ template <class Traits> class BackwardWarp {
         for (int s = 0; s < strips; ++s)
 #pragma unroll
             for (int i = 0; i < range_block_rows / 4; ++i)
-                *reinterpret_cast<std::uint32_t *>(own + ((s * 2 + i % 2) * 8 + i / 2) * matrix_bytes) = d_s[s][i];
+                *reinterpret_cast<std::uint32_t *>(own + ((s * 2 + i % 2) * 8 + i / 2) * matrix_bytes) =
+                    d_s[s].pairs[i];
     }
 
     // ---- Masks, statistics and results.
@@ -284,10 +285,14 @@ template <class Traits> class BackwardWarp {
         for_each_strip<strips>([&](auto at, auto strip) {
             const BackwardEpilogue<Element, columns, of_keys, RowOrder::either, decltype(at)> epilogue(
                 params_, tile.batch, tile.head, row_block);
-            if constexpr (Traits::has_d_scores)
+            if constexpr (Traits::has_d_scores) {
+                order_sums<Element>(x.d_scores[strip]);
                 epilogue.write(x.d_scores[strip], params_.scale, scores, params_.d_scores, params_.partial_d_scores);
-            if constexpr (Traits::has_d_values)
+            }
+            if constexpr (Traits::has_d_values) {
+                order_sums<Element>(x.d_values[strip]);
                 epilogue.write(x.d_values[strip], 1.f, values, params_.d_values, params_.partial_d_values);
+            }
         });
     }
 

@@ -8,13 +8,14 @@
 #include "cuda/fused/mma/strips.cuh"
 #include "cuda/fused/schedule/tile.cuh"
 
+#include <algorithm>
 #include <cstdint>
 
 namespace annulus::mma {
 
 // How a CTA's threads share out rows: each copies one part of 16 bytes of every few rows.
-template <class Traits> struct RowParts : RowLanes<Traits::head_dim> {
-    static constexpr int rows = Traits::threads / RowLanes<Traits::head_dim>::lanes; // at once
+template <class Traits> struct RowParts : RowLanes<Traits::head_dim, sizeof(typename Traits::Element)> {
+    static constexpr int rows = Traits::threads / RowParts::lanes; // at once
 };
 
 // The part and the first row of a block that a thread copies.
@@ -54,7 +55,8 @@ template <class Traits> struct BlockSource {
         // Of a row that is not there this is no address: nothing is read.
         row = static_cast<const typename Traits::Element *>(matrix.data) + batch * matrix.batch + head * matrix.head +
               (range.index * step + range.residue) * matrix.row +
-              (first_row_of_block<Traits>(range, range.blocks - 1) + own.row) * step * matrix.row + own.part * 8;
+              (first_row_of_block<Traits>(range, range.blocks - 1) + own.row) * step * matrix.row +
+              own.part * RowParts<Traits>::columns_of_part;
     }
 };
 
@@ -85,7 +87,8 @@ __device__ __forceinline__ void copy_block(const TileGrid &grid, const Range<row
         return;
     // Blocks count from the last query, and from the first key (tile.cuh).
     const int before = first_row_of_block<Traits>(range, block);
-    const int first = Traits::of_keys ? -before : 0, end = own.part * 8 < head_dim ? range.count - before : 0;
+    const int first = Traits::of_keys ? -before : 0,
+              end = own.part * Parts::columns_of_part < head_dim ? range.count - before : 0;
 #pragma unroll
     for (int of_block = 0; of_block < range_block_rows; of_block += at_once) {
         const int own_row = own.row + of_block;
@@ -94,7 +97,8 @@ __device__ __forceinline__ void copy_block(const TileGrid &grid, const Range<row
         const bool present = own_row >= first && own_row < end;
 #pragma unroll
         for (int i = 0; i < count; ++i) {
-            copy_to_shared<16>(shared_address(copies[i].target) + swizzled_offset(range_block_rows, own_row, own.part),
+            copy_to_shared<16>(shared_address(copies[i].target) +
+                                   swizzled_offset<Parts::element_bytes>(range_block_rows, own_row, own.part),
                                row[i], present);
             row[i] += at_once * distance[i];
         }
@@ -108,20 +112,23 @@ __device__ __forceinline__ void copy_own_rows(std::uint32_t target, int head_dim
                                               const Tile<Traits::row_blocks> &tile, const RowOf &row_of) {
     using Element = typename Traits::Element;
     using Parts = RowParts<Traits>;
-    constexpr int at_once = warp_threads / Parts::lanes;
+    constexpr int lanes = std::min(Parts::lanes, warp_threads), at_once = warp_threads / lanes;
     const int u = row_block_of_warp<Traits::strips>(), lane = thread_of_block() % warp_threads,
-              part = lane % Parts::lanes, first = first_row_of_warp<Traits::strips>() + lane / Parts::lanes;
+              first = first_row_of_warp<Traits::strips>() + lane / lanes;
     const RowBlock &row_block = tile.row_block[u];
     __syncwarp(); // all lanes have read what was staged there
-    if (row_block.rows == 0 || part >= Parts::parts)
+    if (row_block.rows == 0)
         return;
-    const bool has_columns = part * 8 < head_dim;
-    const Element *const row_0 = static_cast<const Element *>(rows.data) + tile.batch * rows.batch + head * rows.head +
-                                 (has_columns ? part * 8 : 0);
+    for (int part = lane % lanes; part < Parts::parts; part += lanes) {
+        const bool has_columns = part * Parts::columns_of_part < head_dim;
+        const Element *const row_0 = static_cast<const Element *>(rows.data) + tile.batch * rows.batch +
+                                     head * rows.head + (has_columns ? part * Parts::columns_of_part : 0);
 #pragma unroll 4
-    for (int row = first; row < first + Traits::strips * 16; row += at_once)
-        copy_to_shared<16>(target + u * Traits::row_block_bytes + swizzled_offset(row_block_rows, row, part),
-                           row_0 + row_of(row_block.position(row)) * rows.row, has_columns && row < row_block.rows);
+        for (int row = first; row < first + Traits::strips * 16; row += at_once)
+            copy_to_shared<16>(target + u * Traits::row_block_bytes +
+                                   swizzled_offset<Parts::element_bytes>(row_block_rows, row, part),
+                               row_0 + row_of(row_block.position(row)) * rows.row, has_columns && row < row_block.rows);
+    }
 }
 
 // The blocks of a tile's ranges, in the order in which they are visited.

@@ -103,7 +103,7 @@ template <class Traits> class DqFromDsWarp {
         const std::uint32_t d_s = shared_address(shared_.stages[stage].d_s[u]) +
                                   (lane / 16 * 8 + first_row_of_warp<strips>() / 8 + lane / 8 % 2) * matrix_bytes +
                                   lane % 8 * 16;
-        std::uint32_t a[strips][row_block_rows / 4];
+        Operand<Element, row_block_rows / 2> a[strips];
 #pragma unroll
         for (int s = 0; s < strips; ++s)
 #pragma unroll
@@ -112,7 +112,7 @@ template <class Traits> class DqFromDsWarp {
                 load_matrices<true>(four, d_s + (i * 2 * 8 + s * 2) * matrix_bytes);
 #pragma unroll
                 for (int j = 0; j < 4; ++j)
-                    a[s][4 * i + j] = four[j];
+                    a[s].pairs[4 * i + j] = four[j];
             }
         add_product_of<Element, columns, row_block_rows>(x, a, shared_address(shared_.stages[stage].keys));
     }

@@ -9,19 +9,29 @@ namespace annulus::mma {
 
 namespace {
 
+constexpr SharedCapacity capacity = SharedCapacity::ANNULUS_SHARED_CAPACITY;
+
 template <class Element> Kernel<ForwardParams> make() {
-    using Traits = ForwardTraits<Element, ANNULUS_HEAD_DIM, SharedCapacity::ANNULUS_SHARED_CAPACITY>;
-    return make_kernel<Traits, ForwardShared<Traits>>("mma forward", forward_kernel<Traits>);
+    if constexpr (has_kernels(ANNULUS_HEAD_DIM, sizeof(Element))) {
+        if constexpr (forward_shape(ANNULUS_HEAD_DIM, sizeof(Element), capacity).warps > 0) {
+            using Traits = ForwardTraits<Element, ANNULUS_HEAD_DIM, capacity>;
+            return make_kernel<Traits, ForwardShared<Traits>>("mma forward", forward_kernel<Traits>);
+        }
+    }
+    return {};
 }
 
 } // namespace
 
 template <>
-Kernel<ForwardParams>
-forward_kernel_of<SharedCapacity::ANNULUS_SHARED_CAPACITY, ANNULUS_HEAD_DIM>(annulus_dtype dtype) {
-    if constexpr (has_bfloat16(SharedCapacity::ANNULUS_SHARED_CAPACITY))
+Kernel<ForwardParams> forward_kernel_of<capacity, ANNULUS_HEAD_DIM>([[maybe_unused]] annulus_dtype dtype,
+                                                                    [[maybe_unused]] bool allow_tf32) {
+    if constexpr (!has_only_float16(capacity)) {
         if (dtype == ANNULUS_BFLOAT16)
             return make<__nv_bfloat16>();
+        if (dtype == ANNULUS_FLOAT32)
+            return allow_tf32 ? make<Tf32>() : make<float>();
+    }
     return make<__half>();
 }
 

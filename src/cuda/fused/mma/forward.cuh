@@ -148,7 +148,7 @@ template <class Traits> class ForwardWarp {
     __device__ __forceinline__ void take_block(Registers &x, const OwnTile &tile,
                                                const Range<Traits::row_blocks> &range, const RangePart &own, int block,
                                                std::uint32_t v) const {
-        std::uint32_t p[strips][range_block_rows / 4];
+        Operand<Element, range_block_rows / 2> p[strips];
         float weight[2];
         load_weights(own, FragmentThread<>().column(), weight, [](float count) { return log2_fast(count); });
         for_each_strip<strips>([&](auto at, auto strip) {
@@ -166,7 +166,7 @@ template <class Traits> class ForwardWarp {
             }
             x.softmax[strip].template update<hides, !hides, 2>(s, params_.scale_log2, params_.inverse_scale_log2,
                                                                weight);
-            pack<Element>(p[strip], s);
+            set_operand(p[strip], s);
         });
         bool moves = false; // one question for all strips, so that their exponentials can be computed side by side
 #pragma unroll
@@ -189,6 +189,7 @@ template <class Traits> class ForwardWarp {
         if (tile.row_block[u].rows == 0 || (params_.skips_empty && !tile.meets_any(u)))
             return;
         for_each_strip<strips>([&](auto at, auto strip) {
+            order_sums<Element>(x.o[strip]);
             const auto sync = [] { __syncwarp(); };
             ForwardEpilogue<Element, columns, Traits::row_blocks, RowOrder::either, decltype(at), decltype(sync)>(
                 params_, tile, u, own_queries(), sync)

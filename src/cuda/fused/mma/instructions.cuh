@@ -36,6 +36,22 @@ __device__ __forceinline__ void add_product<__half>(float *d, const std::uint32_
 #endif
 }
 
+// x rounded to TF32, 10 fraction bits: the lowest 13 bits of float32 are 0. (Up to compute capability 9.0 the
+// instruction for it is four.)
+__device__ __forceinline__ std::uint32_t to_tf32(float x) {
+    return (__float_as_uint(x) + 0x1000) & 0xffffe000;
+}
+
+// d += A B, of 16 x 8 and 8 x 8 numbers of TF32, of which the lowest 13 bits are not looked at: a[2 c + r] in row
+// lane / 4 + 8 r and column lane % 4 + 4 c, b[c] in row lane % 4 + 4 c and column lane / 4. From compute capability 8.0
+// on.
+__device__ __forceinline__ void add_tf32_product(float *d, const std::uint32_t *a, const std::uint32_t *b) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
 // Four 8 x 8 matrices of 16-bit elements; `address` is that of row lane % 8 of matrix lane / 8. A lane gets columns
 // 2 (lane % 4) and the next one of row lane / 4 of each; transposed, rows and columns change places.
 template <bool transposed> __device__ __forceinline__ void load_matrices(std::uint32_t (&x)[4], std::uint32_t address) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/fused/mma/kernels.hpp"
 
+#include "core/dtype_number.hpp"
 #include "cuda/fused/schedule/with_first.hpp"
 
 namespace annulus::mma {
@@ -11,12 +12,15 @@ namespace {
 constexpr SharedCapacity capacities[] = {ANNULUS_SHARED_CAPACITIES};
 
 // use(capacity, head dimension) as constants, of the smallest of the kernels' head dimensions that is large enough.
-template <class Use> void with_kernel(SharedCapacity capacity, int head_dim, const Use &use) {
-    with_first<capacities>([&](SharedCapacity candidate) { return candidate == capacity; },
-                           [&](auto of_capacity) {
-                               with_first<head_dims>([&](int candidate) { return head_dim <= candidate; },
-                                                     [&](auto dim) { use(of_capacity, dim); });
-                           });
+template <class Use> void with_kernel(SharedCapacity capacity, annulus_dtype dtype, int head_dim, const Use &use) {
+    const int element_bytes = dtype_bytes(dtype);
+    with_first<capacities>(
+        [&](SharedCapacity candidate) { return candidate == capacity; },
+        [&](auto of_capacity) {
+            with_first<head_dims>(
+                [&](int candidate) { return head_dim <= candidate && has_kernels(candidate, element_bytes); },
+                [&](auto dim) { use(of_capacity, dim); });
+        });
 }
 
 KernelShape kernel_shape(const Shape &shape) {
@@ -33,35 +37,38 @@ std::optional<SharedCapacity> capacity_of(const CudaDevice &device) {
     return largest;
 }
 
-KernelShape forward_kernel_shape(SharedCapacity capacity, int head_dim) {
+KernelShape forward_kernel_shape(SharedCapacity capacity, annulus_dtype dtype, int head_dim) {
     KernelShape shape{};
-    with_kernel(capacity, head_dim,
-                [&](auto of_capacity, auto dim) { shape = kernel_shape(forward_shape(dim.value, of_capacity.value)); });
+    with_kernel(capacity, dtype, head_dim, [&](auto of_capacity, auto dim) {
+        shape = kernel_shape(forward_shape(dim.value, dtype_bytes(dtype), of_capacity.value));
+    });
     return shape;
 }
 
-BackwardShapes backward_kernel_shapes(SharedCapacity capacity, int head_dim) {
+BackwardShapes backward_kernel_shapes(SharedCapacity capacity, annulus_dtype dtype, int head_dim) {
     BackwardShapes shapes{};
-    with_kernel(capacity, head_dim, [&](auto of_capacity, auto dim) {
-        shapes = {kernel_shape(backward_shape(dim.value, false, of_capacity.value)),
-                  kernel_shape(backward_shape(dim.value, true, of_capacity.value)),
-                  stores_d_s(head_dim, of_capacity.value)};
+    with_kernel(capacity, dtype, head_dim, [&](auto of_capacity, auto dim) {
+        const auto shape_of = [&](bool of_keys) {
+            return kernel_shape(backward_shape(dim.value, dtype_bytes(dtype), of_keys, of_capacity.value));
+        };
+        shapes = {shape_of(false), shape_of(true), stores_d_s(head_dim, dtype_bytes(dtype), of_capacity.value)};
     });
     return shapes;
 }
 
-Kernel<ForwardParams> find_forward_kernel(SharedCapacity capacity, annulus_dtype dtype, int head_dim) {
+Kernel<ForwardParams> find_forward_kernel(SharedCapacity capacity, annulus_dtype dtype, bool allow_tf32, int head_dim) {
     Kernel<ForwardParams> kernel;
-    with_kernel(capacity, head_dim,
-                [&](auto of_capacity, auto dim) { kernel = forward_kernel_of<of_capacity.value, dim.value>(dtype); });
+    with_kernel(capacity, dtype, head_dim, [&](auto of_capacity, auto dim) {
+        kernel = forward_kernel_of<of_capacity.value, dim.value>(dtype, allow_tf32);
+    });
     return kernel;
 }
 
-Kernel<BackwardParams> find_backward_kernel(SharedCapacity capacity, annulus_dtype dtype, int head_dim,
+Kernel<BackwardParams> find_backward_kernel(SharedCapacity capacity, annulus_dtype dtype, bool allow_tf32, int head_dim,
                                             Gradients what) {
     Kernel<BackwardParams> kernel;
-    with_kernel(capacity, head_dim, [&](auto of_capacity, auto dim) {
-        kernel = backward_kernel_of<of_capacity.value, dim.value>(dtype, what);
+    with_kernel(capacity, dtype, head_dim, [&](auto of_capacity, auto dim) {
+        kernel = backward_kernel_of<of_capacity.value, dim.value>(dtype, allow_tf32, what);
     });
     return kernel;
 }

@@ -16,17 +16,20 @@ namespace annulus::mma {
 // The largest capacity of shared memory that kernels were compiled for and a GPU has; none if there is none.
 std::optional<SharedCapacity> capacity_of(const CudaDevice &device);
 
-KernelShape forward_kernel_shape(SharedCapacity capacity, int head_dim);
-BackwardShapes backward_kernel_shapes(SharedCapacity capacity, int head_dim);
+// Without row blocks if there are no kernels.
+KernelShape forward_kernel_shape(SharedCapacity capacity, annulus_dtype dtype, int head_dim);
+BackwardShapes backward_kernel_shapes(SharedCapacity capacity, annulus_dtype dtype, int head_dim);
 
-// The kernel that serves a head dimension, for launches on the current device. `dtype` is bfloat16 or, with a capacity
-// of 64 KiB the only one, float16; the shape has warps.
-Kernel<ForwardParams> find_forward_kernel(SharedCapacity capacity, annulus_dtype dtype, int head_dim);
-Kernel<BackwardParams> find_backward_kernel(SharedCapacity capacity, annulus_dtype dtype, int head_dim, Gradients what);
+// The kernel that serves a head dimension, for launches on the current device. `dtype` is float32, bfloat16 or, with a
+// capacity of 64 KiB the only one, float16; the shape has row blocks. `allow_tf32` concerns float32 alone.
+Kernel<ForwardParams> find_forward_kernel(SharedCapacity capacity, annulus_dtype dtype, bool allow_tf32, int head_dim);
+Kernel<BackwardParams> find_backward_kernel(SharedCapacity capacity, annulus_dtype dtype, bool allow_tf32, int head_dim,
+                                            Gradients what);
 
 // The same of the kernels of one capacity and head dimension, compiled for each apart.
-template <SharedCapacity capacity, int head_dim> Kernel<ForwardParams> forward_kernel_of(annulus_dtype dtype);
 template <SharedCapacity capacity, int head_dim>
-Kernel<BackwardParams> backward_kernel_of(annulus_dtype dtype, Gradients what);
+Kernel<ForwardParams> forward_kernel_of(annulus_dtype dtype, bool allow_tf32);
+template <SharedCapacity capacity, int head_dim>
+Kernel<BackwardParams> backward_kernel_of(annulus_dtype dtype, bool allow_tf32, Gradients what);
 
 } // namespace annulus::mma

@@ -17,13 +17,17 @@ constexpr int bytes_of(SharedCapacity capacity) {
     return kib[static_cast<int>(capacity)] * 1024;
 }
 
-// Compute capability 7.5 has no products in bfloat16.
-constexpr bool has_bfloat16(SharedCapacity capacity) {
-    return capacity != SharedCapacity::kib_64;
+// Compute capability 7.5 has no products in bfloat16, nor in TF32, which those of float32 are made of.
+constexpr bool has_only_float16(SharedCapacity capacity) {
+    return capacity == SharedCapacity::kib_64;
 }
 
-// The head dimensions that kernels exist for (and meson.build compiles); another one takes the next larger.
+// The head dimensions that kernels exist for (and meson.build compiles); another one takes the next larger. Of float32
+// there are those of multiples of 32.
 inline constexpr int head_dims[] = {32, 48, 64, 96, 128, 192, 256};
+constexpr bool has_kernels(int head_dim, int element_bytes) {
+    return element_bytes == 2 || head_dim % 32 == 0;
+}
 
 // A warp computes `strips` strips of 16 rows. The rows of a range come in blocks, `stages` of them at a time. Registers
 // of a thread are so few that a multiprocessor has those of so many CTAs.
@@ -32,41 +36,46 @@ struct Shape {
     constexpr int row_blocks() const { return warps * strips / 4; }
 };
 
-constexpr int row_bytes(int head_dim) {
-    return (head_dim + 63) / 64 * 128;
+constexpr int row_bytes(int head_dim, int element_bytes) {
+    return (head_dim * element_bytes + 127) / 128 * 128;
 }
 // Beside rows: three tiles, their search, and statistics of rows.
 constexpr int bytes_beside_rows(const Shape &shape) {
     return 2560 + shape.row_blocks() * 1280 + shape.stages * shape.range_block_rows * 8;
 }
 // Forward: row blocks of Q and stages of K and V.
-constexpr int forward_bytes(const Shape &shape, int head_dim) {
-    return (shape.row_blocks() * 64 + 2 * shape.stages * shape.range_block_rows) * row_bytes(head_dim) +
+constexpr int forward_bytes(const Shape &shape, int head_dim, int element_bytes) {
+    return (shape.row_blocks() * 64 + 2 * shape.stages * shape.range_block_rows) * row_bytes(head_dim, element_bytes) +
            bytes_beside_rows(shape);
 }
 // Backward: row blocks and stages of score rows and value rows.
-constexpr int backward_bytes(const Shape &shape, int head_dim) {
-    return 2 * (shape.row_blocks() * 64 + shape.stages * shape.range_block_rows) * row_bytes(head_dim) +
-           bytes_beside_rows(shape);
+constexpr int backward_bytes(const Shape &shape, int head_dim, int element_bytes) {
+    return shape.row_blocks() * 64 * row_bytes(head_dim, element_bytes) + forward_bytes(shape, head_dim, element_bytes);
 }
 
 // The first of which a multiprocessor has room for as many CTAs as it has registers for; without warps if there is
 // none. Each CTA takes 1 KiB beside its own.
 template <int count>
-constexpr Shape first_fitting(const Shape (&shapes)[count], int (*bytes)(const Shape &, int), int head_dim,
-                              SharedCapacity capacity) {
+constexpr Shape first_fitting(const Shape (&shapes)[count], int (*bytes)(const Shape &, int, int), int head_dim,
+                              int element_bytes, SharedCapacity capacity) {
     for (const Shape &shape : shapes)
-        if (shape.ctas * (bytes(shape, head_dim) + 1024) <= bytes_of(capacity) + 1024)
+        if (shape.ctas * (bytes(shape, head_dim, element_bytes) + 1024) <= bytes_of(capacity) + 1024)
             return shape;
     return {};
 }
 
-constexpr Shape forward_shape(int head_dim, SharedCapacity capacity) {
-    const auto first = [&](const auto &shapes) { return first_fitting(shapes, forward_bytes, head_dim, capacity); };
+constexpr Shape forward_shape(int head_dim, int element_bytes, SharedCapacity capacity) {
+    const auto first = [&](const auto &shapes) {
+        return first_fitting(shapes, forward_bytes, head_dim, element_bytes, capacity);
+    };
     constexpr Shape up_to_64[] = {{4, 2, 128, 2, 2}, {4, 2, 64, 2, 2}, {4, 2, 64, 1, 2}},
                     up_to_128[] = {{4, 2, 64, 2, 2}, {4, 2, 48, 1, 2}, {8, 1, 64, 1, 1}},
                     others[] = {
                         {8, 1, 48, 1, 1}, {4, 1, 64, 1, 2}, {4, 1, 32, 1, 2}, {4, 1, 32, 1, 1}, {4, 1, 16, 1, 1}};
+    constexpr Shape of_float32[] = {{4, 1, 64, 2, 2}, {4, 1, 32, 2, 2}, {4, 1, 32, 1, 2},
+                                    {8, 1, 32, 1, 1}, {4, 1, 32, 1, 1}, {4, 1, 16, 1, 1}};
+    if (element_bytes == 4)
+        return first(of_float32);
     if (capacity == SharedCapacity::kib_64)
         return first(others);
     if (head_dim <= 64)
@@ -76,7 +85,10 @@ constexpr Shape forward_shape(int head_dim, SharedCapacity capacity) {
 
 // Where row blocks are of queries, or `of_keys`. What a second strip saves is loads from shared memory, which are what
 // products wait for on data centers' GPUs alone, as far as registers allow.
-constexpr Shape backward_shape(int head_dim, bool of_keys, SharedCapacity capacity) {
+constexpr Shape backward_shape(int head_dim, int element_bytes, bool of_keys, SharedCapacity capacity) {
+    const auto first = [&](const auto &shapes) {
+        return first_fitting(shapes, backward_bytes, head_dim, element_bytes, capacity);
+    };
     constexpr Shape one_strip[] = {{8, 1, 64, 2, 1},
                                    {4, 1, 48, 2, 1},
                                    {4, 1, 48, 1, 1},
@@ -84,39 +96,54 @@ constexpr Shape backward_shape(int head_dim, bool of_keys, SharedCapacity capaci
                                    {4, 1, 16, 1, 1}},
                     of_turing[] = {{4, 1, 32, 2, 1}, {4, 1, 32, 1, 1}, {4, 1, 16, 1, 1}};
     constexpr Shape others[] = {{8, 1, 64, 1, 1}, {8, 1, 16, 1, 1}};
+    constexpr Shape of_float32[] = {{4, 1, 64, 2, 2}, {4, 1, 32, 2, 2}, {4, 1, 32, 1, 2},
+                                    {8, 1, 32, 1, 1}, {4, 1, 32, 1, 1}, {4, 1, 16, 1, 1}};
+    if (element_bytes == 4)
+        return first(of_float32);
     if (capacity == SharedCapacity::kib_64)
-        return first_fitting(of_turing, backward_bytes, head_dim, capacity);
+        return first(of_turing);
     if (capacity == SharedCapacity::kib_99)
-        return first_fitting(one_strip, backward_bytes, head_dim, capacity);
+        return first(one_strip);
     if (head_dim <= 64)
         return capacity == SharedCapacity::kib_227 && !of_keys ? Shape{4, 2, 64, 2, 2} : Shape{4, 2, 32, 2, 2};
     if (head_dim <= 128)
         return {8, 1, 64, 2, 1};
-    return first_fitting(others, backward_bytes, head_dim, capacity);
+    return first(others);
 }
 
 // Whether there are kernels that store dS instead of computing it twice: below 49 columns two products take less time
 // than writing and reading their result; and what multiplies it needs room.
-constexpr bool stores_d_s(int head_dim, SharedCapacity capacity) {
-    return head_dim > 48 && head_dim <= most_columns_of_both &&
+constexpr bool stores_d_s(int head_dim, int element_bytes, SharedCapacity capacity) {
+    return element_bytes == 2 && head_dim > 48 && head_dim <= most_columns_of_both &&
            (capacity == SharedCapacity::kib_163 || capacity == SharedCapacity::kib_227);
 }
 
-// Only 256 columns of both matrices of a row block are too many for backward on compute capability 7.5.
+// What fits nowhere: 256 columns of both matrices of a row block for backward on compute capability 7.5; of float32, as
+// many where there are 163 KiB, and where there are 99 as many of Q, and 192 of both.
 constexpr bool all_fit() {
     for (const SharedCapacity capacity :
          {SharedCapacity::kib_64, SharedCapacity::kib_99, SharedCapacity::kib_163, SharedCapacity::kib_227})
-        for (const int head_dim : head_dims) {
-            if (forward_bytes(forward_shape(head_dim, capacity), head_dim) > bytes_of(capacity) ||
-                forward_shape(head_dim, capacity).warps == 0)
-                return false;
-            for (const bool of_keys : {false, true}) {
-                const Shape shape = backward_shape(head_dim, of_keys, capacity);
-                if (backward_bytes(shape, head_dim) > bytes_of(capacity) ||
-                    (shape.warps == 0) != (capacity == SharedCapacity::kib_64 && head_dim == 256))
+        for (const int head_dim : head_dims)
+            for (const int element_bytes : {2, 4}) {
+                if (!has_kernels(head_dim, element_bytes) || (element_bytes == 4 && has_only_float16(capacity)))
+                    continue;
+                const SharedCapacity too_small =
+                    element_bytes == 4 ? SharedCapacity::kib_163 : SharedCapacity::kib_64; // for backward
+                const bool is_float32_on_99 = element_bytes == 4 && capacity == SharedCapacity::kib_99;
+                const auto is_right = [&](const Shape &shape, int bytes, bool lacks) {
+                    return bytes <= bytes_of(capacity) && (shape.warps == 0) == lacks;
+                };
+                const Shape forward = forward_shape(head_dim, element_bytes, capacity);
+                if (!is_right(forward, forward_bytes(forward, head_dim, element_bytes),
+                              is_float32_on_99 && head_dim == 256))
                     return false;
+                for (const bool of_keys : {false, true}) {
+                    const Shape shape = backward_shape(head_dim, element_bytes, of_keys, capacity);
+                    if (!is_right(shape, backward_bytes(shape, head_dim, element_bytes),
+                                  (head_dim == 256 && capacity == too_small) || (is_float32_on_99 && head_dim >= 192)))
+                        return false;
+                }
             }
-        }
     return true;
 }
 static_assert(all_fit());
@@ -128,8 +155,8 @@ struct CommonTraits {
     static constexpr int head_dim = head_dim_, strips = strips_, range_block_rows = range_block_rows_, stages = stages_,
                          ctas = ctas_;
     static constexpr int threads = warps * 32, row_blocks = warps * strips / 4;
-    static constexpr int row_block_bytes = 64 * row_bytes(head_dim);
-    static constexpr int stage_bytes = range_block_rows * row_bytes(head_dim);
+    static constexpr int row_block_bytes = 64 * row_bytes(head_dim, sizeof(Element)),
+                         stage_bytes = range_block_rows * row_bytes(head_dim, sizeof(Element));
 };
 
 template <class Element, int head_dim, Shape shape>
@@ -137,15 +164,17 @@ using TraitsOf =
     CommonTraits<Element, head_dim, shape.warps, shape.strips, shape.range_block_rows, shape.stages, shape.ctas>;
 
 template <class Element, int head_dim, SharedCapacity capacity>
-struct ForwardTraits : TraitsOf<Element, head_dim, forward_shape(head_dim, capacity)> {
-    static constexpr int most_bytes = forward_bytes(forward_shape(head_dim, capacity), head_dim);
+struct ForwardTraits : TraitsOf<Element, head_dim, forward_shape(head_dim, sizeof(Element), capacity)> {
+    static constexpr int most_bytes =
+        forward_bytes(forward_shape(head_dim, sizeof(Element), capacity), head_dim, sizeof(Element));
     static constexpr bool of_keys = false;
 };
 
 template <class Element, int head_dim, SharedCapacity capacity, Gradients what>
-struct BackwardTraits : TraitsOf<Element, head_dim, backward_shape(head_dim, what != Gradients::d_q, capacity)> {
-    static constexpr int most_bytes =
-        backward_bytes(backward_shape(head_dim, what != Gradients::d_q, capacity), head_dim);
+struct BackwardTraits
+    : TraitsOf<Element, head_dim, backward_shape(head_dim, sizeof(Element), what != Gradients::d_q, capacity)> {
+    static constexpr int most_bytes = backward_bytes(
+        backward_shape(head_dim, sizeof(Element), what != Gradients::d_q, capacity), head_dim, sizeof(Element));
     static constexpr bool of_keys = what != Gradients::d_q;
     static constexpr bool has_d_scores = what != Gradients::d_v; // and so gradients of probabilities
     static constexpr bool has_d_values = what != Gradients::d_q && what != Gradients::d_k;

@@ -16,13 +16,17 @@ struct Sm90 {
     using ForwardParams = annulus::ForwardParams;
     using BackwardParams = annulus::BackwardParams;
 
-    explicit Sm90(const CudaDevice &) {}
+    Sm90(const CudaDevice &, bool) {}
     static const Engine &engine() { return fused_engine; }
-    static const char *refusal(const Problem &, annulus_pass, const CudaDevice &device) {
-        return device.compute_capability() == 90 ? nullptr : "it needs a GPU of compute capability 9.0";
+    static const char *refusal(const Problem &problem, annulus_pass, const CudaDevice &device) {
+        if (device.compute_capability() != 90)
+            return "it needs a GPU of compute capability 9.0";
+        if (problem.dtype != ANNULUS_BFLOAT16 && problem.dtype != ANNULUS_FLOAT16)
+            return "it computes in bfloat16 and float16 only";
+        return nullptr;
     }
 
-    KernelShape forward_shape(int head_dim) const { return annulus::forward_shape(head_dim); }
+    KernelShape forward_shape(annulus_dtype, int head_dim) const { return annulus::forward_shape(head_dim); }
     BackwardShapes backward_shapes(annulus_dtype dtype, int head_dim) const {
         return annulus::backward_shapes(dtype, head_dim);
     }
