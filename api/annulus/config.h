@@ -83,8 +83,8 @@ typedef enum annulus_engine ANNULUS_INT32 {
     ANNULUS_ENGINE_GEMM = 3,      /* any CUDA device; float32, bfloat16, float16; cuBLAS inside, bounded workspace */
     ANNULUS_ENGINE_FUSED = 4,     /* CUDA devices of compute capability 9.0; bfloat16, float16; kernels for all branches
                                      at once; tensors whose rows begin at multiples of 16 bytes; positive scale */
-    ANNULUS_ENGINE_MMA = 5 /* the same on CUDA devices of compute capability 8.0 and newer, there in float32, too,
-                              and in float16 of 7.5; on 9.0 slower than `fused` */
+    ANNULUS_ENGINE_MMA = 5        /* the same on CUDA devices of compute capability 8.0 and newer, in float32, too; in
+                                     float16 of 7.5; on 9.0 slower than `fused` */
 } annulus_engine;
 
 /*

@@ -177,7 +177,7 @@ const ANNULUS_ENGINE_REFERENCE = annulus_engine(1) # CPU, float64 inside, brute 
 const ANNULUS_ENGINE_CPU = annulus_engine(2) # CPU, blocked, threads
 const ANNULUS_ENGINE_GEMM = annulus_engine(3) # any CUDA device; float32, bfloat16, float16; cuBLAS inside, bounded workspace
 const ANNULUS_ENGINE_FUSED = annulus_engine(4) # CUDA devices of compute capability 9.0; bfloat16, float16; kernels for all branches at once; tensors whose rows begin at multiples of 16 bytes; positive scale
-const ANNULUS_ENGINE_MMA = annulus_engine(5) # the same on CUDA devices of compute capability 8.0 and newer, there in float32, too, and in float16 of 7.5; on 9.0 slower than `fused`
+const ANNULUS_ENGINE_MMA = annulus_engine(5) # the same on CUDA devices of compute capability 8.0 and newer, in float32, too; in float16 of 7.5; on 9.0 slower than `fused`
 
 @doc raw"""
 The name of an engine ("auto", "reference", "cpu", "gemm", "fused", "mma"), or "unknown". Every build knows all of

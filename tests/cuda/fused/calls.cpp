@@ -9,6 +9,12 @@ CudaMemory &device_memory() {
     return static_cast<CudaMemory &>(*subject().memory);
 }
 
+RunOptions subject_for(const Problem &problem) {
+    RunOptions options = subject();
+    options.backward = problem.dtype != ANNULUS_FLOAT32 || problem.dim <= 128;
+    return options;
+}
+
 Context context_for(const Problem &problem, annulus_engine engine) {
     RunOptions options = subject();
     options.engine = engine;

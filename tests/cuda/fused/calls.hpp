@@ -31,6 +31,9 @@ Context context_for(const Problem &problem, annulus_engine engine);
 annulus_status compute(const Call &call, annulus_pass pass, const Context &context);
 annulus_engine last_engine(const Context &context);
 
+// subject(), without backward where it has none for a problem that it takes forward.
+RunOptions subject_for(const Problem &problem);
+
 // With a message that holds `words`.
 void expect_refused(annulus_status status, annulus_status wanted, const std::string &words);
 // For problems that the reference would take too long for.

@@ -87,7 +87,7 @@ std::vector<NamedProblem> long_problems() {
         problems.push_back({problems[i].name + "_causal", problems[i].problem});
         problems.back().problem.causal = true;
     }
-    return with_dtypes(problems, subject_dtypes());
+    return of_subject(problems);
 }
 
 INSTANTIATE_TEST_SUITE_P(Fused, Repeats, testing::ValuesIn(long_problems()), name_of_problem);

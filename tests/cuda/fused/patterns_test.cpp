@@ -29,7 +29,7 @@ TEST_P(Sizes, AgreeWithReference) {
                                      .dtype = dtype};
             SCOPED_TRACE(testing::Message() << problem);
             const Inputs inputs = random_inputs(problem, 1);
-            expect_agreement(problem, inputs, run(problem, inputs, subject()), run_exact(problem, inputs));
+            expect_agreement(problem, inputs, run(problem, inputs, subject_for(problem)), run_exact(problem, inputs));
         }
 }
 
@@ -47,7 +47,7 @@ TEST_P(Sizes, AgreeWithReferenceAlongACurve) {
                                      .dtype = dtype};
             SCOPED_TRACE(testing::Message() << problem);
             const Inputs inputs = random_inputs(problem, 2);
-            expect_agreement(problem, inputs, run(problem, inputs, subject()), run_exact(problem, inputs));
+            expect_agreement(problem, inputs, run(problem, inputs, subject_for(problem)), run_exact(problem, inputs));
         }
 }
 

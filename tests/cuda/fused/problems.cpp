@@ -279,11 +279,15 @@ std::vector<NamedProblem> patterns() {
             all.back().problem.causal = causal;
         }
     }
-    std::erase_if(all, [](const NamedProblem &named) {
-        const Problem &problem = named.problem;
-        return subject().refusal_of(problem) || (problem.keys_once && problem.branches.size() == 1);
-    });
-    return with_dtypes(all, subject_dtypes());
+    std::erase_if(
+        all, [](const NamedProblem &named) { return named.problem.keys_once && named.problem.branches.size() == 1; });
+    return of_subject(all);
+}
+
+std::vector<NamedProblem> of_subject(const std::vector<NamedProblem> &problems) {
+    std::vector<NamedProblem> all = with_dtypes(problems, subject_dtypes());
+    std::erase_if(all, [](const NamedProblem &named) { return subject().refusal_of(named.problem) != nullptr; });
+    return all;
 }
 
 std::vector<NamedProblem> some_patterns() {

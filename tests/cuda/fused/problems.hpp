@@ -8,6 +8,9 @@
 
 namespace annulus::test {
 
+// Of all of the engine's dtypes, those that it takes.
+std::vector<NamedProblem> of_subject(const std::vector<NamedProblem> &problems);
+
 // Rules, dilations, head ranges and windows that the kernels treat apart; each of them also causal and with zero keys.
 std::vector<NamedProblem> patterns();
 

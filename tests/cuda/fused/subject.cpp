@@ -39,21 +39,9 @@ bool shares_a_grid(const Problem &problem) {
     return problem.branches.size() <= 8;
 }
 
-int device_attribute(cudaDeviceAttr attribute) {
-    int value = 0;
-    check_cuda(cudaDeviceGetAttribute(&value, attribute, 0));
-    return value;
-}
-
-// Backward is refused where two matrices of 64 float32 rows, and blocks of 16 rows, do not fit into shared memory.
-bool has_room(const Problem &problem) {
-    return problem.dtype != ANNULUS_FLOAT32 || problem.dim <= 128 ||
-           device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) >= (problem.dim <= 192 ? 160 : 220) * 1024;
-}
-
 const char *refusal(const Problem &problem) {
-    if (!has_room(problem))
-        return "the GPU's shared memory is too small for the engine";
+    if (problem.dtype == ANNULUS_FLOAT32 && problem.dim > 128)
+        return "the engine has no backward in float32 for more than 128 columns";
     if (problem.scale_or_default() <= 0)
         return "the engine takes positive scales only";
     if (problem.layout == Layout::gaps)
@@ -96,7 +84,9 @@ std::vector<RunOptions> subject_ways() {
 std::vector<annulus_dtype> subject_dtypes() {
     if (ENGINE == ANNULUS_ENGINE_FUSED)
         return {ANNULUS_BFLOAT16, ANNULUS_FLOAT16};
-    if (device_attribute(cudaDevAttrComputeCapabilityMajor) < 8)
+    int major = 0;
+    check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
+    if (major < 8)
         return {ANNULUS_FLOAT16};
     return {ANNULUS_BFLOAT16, ANNULUS_FLOAT32, ANNULUS_FLOAT16};
 }

@@ -138,7 +138,7 @@ pub const ANNULUS_ENGINE_CPU: annulus_engine = 2;
 pub const ANNULUS_ENGINE_GEMM: annulus_engine = 3;
 /// CUDA devices of compute capability 9.0; bfloat16, float16; kernels for all branches at once; tensors whose rows begin at multiples of 16 bytes; positive scale
 pub const ANNULUS_ENGINE_FUSED: annulus_engine = 4;
-/// the same on CUDA devices of compute capability 8.0 and newer, there in float32, too, and in float16 of 7.5; on 9.0 slower than `fused`
+/// the same on CUDA devices of compute capability 8.0 and newer, in float32, too; in float16 of 7.5; on 9.0 slower than `fused`
 pub const ANNULUS_ENGINE_MMA: annulus_engine = 5;
 
 /// A branch. Set `size` to sizeof(annulus_branch) and all other fields, best by ANNULUS_BRANCH_INIT(w, r): all heads,

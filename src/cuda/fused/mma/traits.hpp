@@ -98,8 +98,8 @@ constexpr Shape backward_shape(int head_dim, int element_bytes, bool of_keys, Sh
     constexpr Shape others[] = {{8, 1, 64, 1, 1}, {8, 1, 16, 1, 1}};
     constexpr Shape of_float32[] = {{4, 1, 64, 2, 2}, {4, 1, 32, 2, 2}, {4, 1, 32, 1, 2},
                                     {8, 1, 32, 1, 1}, {4, 1, 32, 1, 1}, {4, 1, 16, 1, 1}};
-    if (element_bytes == 4)
-        return first(of_float32);
+    if (element_bytes == 4) // above, the products of `gemm` are faster
+        return head_dim <= most_columns_of_both ? first(of_float32) : Shape{};
     if (capacity == SharedCapacity::kib_64)
         return first(of_turing);
     if (capacity == SharedCapacity::kib_99)
@@ -118,8 +118,8 @@ constexpr bool stores_d_s(int head_dim, int element_bytes, SharedCapacity capaci
            (capacity == SharedCapacity::kib_163 || capacity == SharedCapacity::kib_227);
 }
 
-// What fits nowhere: 256 columns of both matrices of a row block for backward on compute capability 7.5; of float32, as
-// many where there are 163 KiB, and where there are 99 as many of Q, and 192 of both.
+// What fits nowhere: 256 columns of both matrices of a row block for backward on compute capability 7.5, and as many
+// float32 of Q where there are 99 KiB.
 constexpr bool all_fit() {
     for (const SharedCapacity capacity :
          {SharedCapacity::kib_64, SharedCapacity::kib_99, SharedCapacity::kib_163, SharedCapacity::kib_227})
@@ -127,20 +127,18 @@ constexpr bool all_fit() {
             for (const int element_bytes : {2, 4}) {
                 if (!has_kernels(head_dim, element_bytes) || (element_bytes == 4 && has_only_float16(capacity)))
                     continue;
-                const SharedCapacity too_small =
-                    element_bytes == 4 ? SharedCapacity::kib_163 : SharedCapacity::kib_64; // for backward
-                const bool is_float32_on_99 = element_bytes == 4 && capacity == SharedCapacity::kib_99;
                 const auto is_right = [&](const Shape &shape, int bytes, bool lacks) {
                     return bytes <= bytes_of(capacity) && (shape.warps == 0) == lacks;
                 };
                 const Shape forward = forward_shape(head_dim, element_bytes, capacity);
                 if (!is_right(forward, forward_bytes(forward, head_dim, element_bytes),
-                              is_float32_on_99 && head_dim == 256))
+                              element_bytes == 4 && head_dim == 256 && capacity == SharedCapacity::kib_99))
                     return false;
                 for (const bool of_keys : {false, true}) {
                     const Shape shape = backward_shape(head_dim, element_bytes, of_keys, capacity);
                     if (!is_right(shape, backward_bytes(shape, head_dim, element_bytes),
-                                  (head_dim == 256 && capacity == too_small) || (is_float32_on_99 && head_dim >= 192)))
+                                  element_bytes == 4 ? head_dim > most_columns_of_both
+                                                     : head_dim == 256 && capacity == SharedCapacity::kib_64))
                         return false;
                 }
             }
