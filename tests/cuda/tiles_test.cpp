@@ -8,6 +8,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -131,6 +133,25 @@ TEST(Tf32, IsRounding) {
     expect_near("d_q", got.d_q, exact.d_q, tolerance, norm(exact.out));
     expect_near("d_k", got.d_k, exact.d_k, tolerance, norm(exact.d_v));
     expect_near("d_v", got.d_v, exact.d_v, tolerance);
+}
+
+// Not even those that a GPU makes, whose digits are all set.
+TEST(Tf32, LeavesNan) {
+    if (!subject_takes(ANNULUS_FLOAT32))
+        GTEST_SKIP() << "the engine has no float32";
+    const Problem problem = {.length = 300, .dim = 64, .dtype = ANNULUS_FLOAT32};
+    RunOptions options = subject();
+    options.allow_tf32 = true;
+    for (std::vector<double> Inputs::*const tensor : {&Inputs::q, &Inputs::k, &Inputs::v}) {
+        Inputs inputs = random_inputs(problem, 3);
+        (inputs.*tensor)[0] = std::numeric_limits<double>::quiet_NaN();
+        const Results results = run(problem, inputs, options);
+        // Of the first row, which is among those that are reached.
+        EXPECT_TRUE(std::isnan(results.out[0]));
+        EXPECT_TRUE(std::isnan(results.d_q[0]));
+        EXPECT_TRUE(std::isnan(results.d_k[0]));
+        EXPECT_TRUE(std::isnan(results.d_v[0]) || tensor == &Inputs::v); // V has no part in it
+    }
 }
 
 } // namespace

@@ -50,11 +50,6 @@ __device__ __forceinline__ float4 load_4_floats(std::uint32_t address) {
                  : "memory");
     return x;
 }
-__device__ __forceinline__ float load_float(std::uint32_t address) {
-    float x;
-    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(address) : "memory");
-    return x;
-}
 __device__ __forceinline__ float2 load_8_bytes(std::uint32_t address) {
     float2 x;
     asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(address) : "memory");

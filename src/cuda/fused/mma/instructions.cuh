@@ -36,12 +36,6 @@ __device__ __forceinline__ void add_product<__half>(float *d, const std::uint32_
 #endif
 }
 
-// x rounded to TF32, 10 fraction bits: the lowest 13 bits of float32 are 0. (Up to compute capability 9.0 the
-// instruction for it is four.)
-__device__ __forceinline__ std::uint32_t to_tf32(float x) {
-    return (__float_as_uint(x) + 0x1000) & 0xffffe000;
-}
-
 // d += A B, of 16 x 8 and 8 x 8 numbers of TF32, of which the lowest 13 bits are not looked at: a[2 c + r] in row
 // lane / 4 + 8 r and column lane % 4 + 4 c, b[c] in row lane % 4 + 4 c and column lane / 4. From compute capability 8.0
 // on.

@@ -18,17 +18,27 @@
 #include "cuda/fused/schedule/tile_grid.hpp"
 
 #include <cstdint>
+#include <numbers>
 
 namespace annulus::mma {
 
-// `count` numbers in TF32 and, for exact products, what they leave of float32.
+// `count` numbers in TF32 and, for exact products, what they leave of float32. What is behind TF32's 10 fraction bits
+// instructions do not look at.
 template <bool exact, int count> struct SplitFloats {
     std::uint32_t high[count], low[exact ? count : 1];
 
     __device__ __forceinline__ void set(int i, float x) {
-        high[i] = to_tf32(x);
-        if constexpr (exact)
+        if constexpr (exact) {
+            // Rounded to nearest. (On compute capability 9.0 the instruction that does so becomes four.) A NaN may
+            // become another number here, but is one in the low half.
+            high[i] = (__float_as_uint(x) + 0x1000) & 0xffffe000;
             low[i] = __float_as_uint(x - __uint_as_float(high[i]));
+        } else {
+            // Cut off, which is as often up as down after this, whatever the number's first digits are. A NaN stays
+            // one.
+            constexpr float raises = 1 + std::numbers::ln2_v<float> / 2048;
+            high[i] = __float_as_uint(x * raises);
+        }
     }
 };
 
