@@ -226,6 +226,10 @@ const char *RunOptions::refusal_of(const Problem &problem) const {
 }
 
 Problem taken(Problem problem, const RunOptions &options) {
+    Problem narrower = problem;
+    narrower.dim = std::min(problem.dim, 128);
+    if (options.refusal_of(problem) && !options.refusal_of(narrower))
+        return narrower;
     if (options.refusal_of(problem)) // an engine may take only dilations below 2^30
         for (BranchSpec &branch : problem.branches)
             branch.dilation = std::min<std::int64_t>(branch.dilation, 1000003);
@@ -240,6 +244,8 @@ Problem taken(Problem problem, const RunOptions &options) {
         problem.scale.reset();
     if (options.refusal_of(problem))
         problem.keys_once = false;
+    if (options.refusal_of(problem))
+        problem.dim = narrower.dim;
     return problem;
 }
 

@@ -86,8 +86,8 @@ struct RunOptions {
     const char *refusal_of(const Problem &problem) const;
 };
 
-// The problem, or one like it that the engine takes: with the linear order, other rows, the default scale or keys that
-// count for each branch.
+// The problem, or one like it that the engine takes: with fewer columns, the linear order, other rows, the default
+// scale or keys that count for each branch.
 Problem taken(Problem problem, const RunOptions &options);
 
 Config make_config(const Problem &problem, const RunOptions &options);
