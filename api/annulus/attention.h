@@ -17,10 +17,10 @@
  * those of scores which are off by so much, up to rounding. Where a score reaches 2^26 [2^50], or a sum over |Q_d K_d|
  * or over V leaves the type's range, results of the row are right, infinite or NaN, but never another finite number; a
  * row all of whose keys have the score -infinity is NaN, and only a row without keys is 0. (But the GPU engine `fused`
- * may leave out a key whose sum over |Q_d K_d| leaves the range, and for `mma` float32 numbers below 2^-110 are sums of
- * multiples of 2^-136, and those within 2^-12 of the end of the range are infinite.) Backward finds probabilities from
- * LSE as it was rounded: they are off by |LSE| * 2^-23 [2^-52] of themselves, and where |LSE| is 2^20 [2^49] or more,
- * all gradients to which the row contributes are NaN.
+ * may leave out a key whose sum over |Q_d K_d| leaves the range, and `mma` rounds float32 numbers below 2^-110 to
+ * multiples of 2^-136, and takes those within 2^-12 of the end of the range for infinite.) Backward finds probabilities
+ * from LSE as it was rounded: they are off by |LSE| * 2^-23 [2^-52] of themselves, and where |LSE| is 2^20 [2^49] or
+ * more, all gradients to which the row contributes are NaN.
  */
 #ifndef ANNULUS_ATTENTION_H
 #define ANNULUS_ATTENTION_H

@@ -11,7 +11,7 @@ CudaMemory &device_memory() {
 
 RunOptions subject_for(const Problem &problem) {
     RunOptions options = subject();
-    options.backward = problem.dtype != ANNULUS_FLOAT32 || problem.dim <= 128;
+    options.backward = !options.refusal_of(problem);
     return options;
 }
 

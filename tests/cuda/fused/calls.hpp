@@ -31,7 +31,7 @@ Context context_for(const Problem &problem, annulus_engine engine);
 annulus_status compute(const Call &call, annulus_pass pass, const Context &context);
 annulus_engine last_engine(const Context &context);
 
-// subject(), without backward where it has none for a problem that it takes forward.
+// subject(); forward alone for a problem that it refuses with backward.
 RunOptions subject_for(const Problem &problem);
 
 // With a message that holds `words`.

@@ -43,12 +43,8 @@ __device__ __forceinline__ uint4 load_16_bytes(std::uint32_t address) {
     return x;
 }
 __device__ __forceinline__ float4 load_4_floats(std::uint32_t address) {
-    float4 x;
-    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
-                 : "r"(address)
-                 : "memory");
-    return x;
+    const uint4 x = load_16_bytes(address);
+    return {__uint_as_float(x.x), __uint_as_float(x.y), __uint_as_float(x.z), __uint_as_float(x.w)};
 }
 __device__ __forceinline__ float2 load_8_bytes(std::uint32_t address) {
     float2 x;

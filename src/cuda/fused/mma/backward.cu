@@ -36,8 +36,8 @@ template <class Element> Kernel<BackwardParams> make(Gradients what) {
         return make<Element, Gradients::d_k>();
 }
 
-// Those that there are.
-template <class Element> Kernel<BackwardParams> make_any([[maybe_unused]] Gradients what) {
+// None where there is none of the element and head dimension.
+template <class Element> Kernel<BackwardParams> make_if_any([[maybe_unused]] Gradients what) {
     if constexpr (has_kernels(ANNULUS_HEAD_DIM, sizeof(Element)))
         if constexpr (backward_shape(ANNULUS_HEAD_DIM, sizeof(Element), true, capacity).warps > 0)
             return make<Element>(what);
@@ -52,11 +52,11 @@ Kernel<BackwardParams> backward_kernel_of<capacity, ANNULUS_HEAD_DIM>([[maybe_un
                                                                       Gradients what) {
     if constexpr (!has_only_float16(capacity)) {
         if (dtype == ANNULUS_BFLOAT16)
-            return make_any<__nv_bfloat16>(what);
+            return make_if_any<__nv_bfloat16>(what);
         if (dtype == ANNULUS_FLOAT32)
-            return allow_tf32 ? make_any<Tf32>(what) : make_any<float>(what);
+            return allow_tf32 ? make_if_any<Tf32>(what) : make_if_any<float>(what);
     }
-    return make_any<__half>(what);
+    return make_if_any<__half>(what);
 }
 
 } // namespace annulus::mma

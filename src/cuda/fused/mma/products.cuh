@@ -23,7 +23,7 @@ constexpr int matrix_bytes = 128;
 struct LaneRow {
     std::uint32_t first; // of the row's even or odd parts
     __device__ __forceinline__ LaneRow(std::uint32_t matrix, int row, int is_odd)
-        : first(matrix + row * swizzled_row_bytes + ((is_odd ^ (row & 7)) << 4)) {}
+        : first(matrix + row * swizzled_row_bytes + ((is_odd ^ swizzle_of_row<2>(row)) << 4)) {}
     // Of columns 16 i to 16 i + 15.
     template <int rows> __device__ __forceinline__ std::uint32_t at(int i) const {
         return (first ^ (i % 4 << 5)) + i / 4 * rows * swizzled_row_bytes;

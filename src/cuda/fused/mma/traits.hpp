@@ -64,6 +64,10 @@ constexpr Shape first_fitting(const Shape (&shapes)[count], int (*bytes)(const S
     return {};
 }
 
+// Of both passes.
+inline constexpr Shape shapes_of_float32[] = {{4, 1, 64, 2, 2}, {4, 1, 32, 2, 2}, {4, 1, 32, 1, 2},
+                                              {8, 1, 32, 1, 1}, {4, 1, 32, 1, 1}, {4, 1, 16, 1, 1}};
+
 constexpr Shape forward_shape(int head_dim, int element_bytes, SharedCapacity capacity) {
     const auto first = [&](const auto &shapes) {
         return first_fitting(shapes, forward_bytes, head_dim, element_bytes, capacity);
@@ -72,10 +76,8 @@ constexpr Shape forward_shape(int head_dim, int element_bytes, SharedCapacity ca
                     up_to_128[] = {{4, 2, 64, 2, 2}, {4, 2, 48, 1, 2}, {8, 1, 64, 1, 1}},
                     others[] = {
                         {8, 1, 48, 1, 1}, {4, 1, 64, 1, 2}, {4, 1, 32, 1, 2}, {4, 1, 32, 1, 1}, {4, 1, 16, 1, 1}};
-    constexpr Shape of_float32[] = {{4, 1, 64, 2, 2}, {4, 1, 32, 2, 2}, {4, 1, 32, 1, 2},
-                                    {8, 1, 32, 1, 1}, {4, 1, 32, 1, 1}, {4, 1, 16, 1, 1}};
     if (element_bytes == 4)
-        return first(of_float32);
+        return first(shapes_of_float32);
     if (capacity == SharedCapacity::kib_64)
         return first(others);
     if (head_dim <= 64)
@@ -96,10 +98,8 @@ constexpr Shape backward_shape(int head_dim, int element_bytes, bool of_keys, Sh
                                    {4, 1, 16, 1, 1}},
                     of_turing[] = {{4, 1, 32, 2, 1}, {4, 1, 32, 1, 1}, {4, 1, 16, 1, 1}};
     constexpr Shape others[] = {{8, 1, 64, 1, 1}, {8, 1, 16, 1, 1}};
-    constexpr Shape of_float32[] = {{4, 1, 64, 2, 2}, {4, 1, 32, 2, 2}, {4, 1, 32, 1, 2},
-                                    {8, 1, 32, 1, 1}, {4, 1, 32, 1, 1}, {4, 1, 16, 1, 1}};
-    if (element_bytes == 4) // above, the products of `gemm` are faster
-        return head_dim <= most_columns_of_both ? first(of_float32) : Shape{};
+    if (element_bytes == 4) // above so many columns `gemm` is faster
+        return head_dim <= most_columns_of_both ? first(shapes_of_float32) : Shape{};
     if (capacity == SharedCapacity::kib_64)
         return first(of_turing);
     if (capacity == SharedCapacity::kib_99)
