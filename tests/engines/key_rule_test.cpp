@@ -34,9 +34,9 @@ std::vector<NamedProblem> problems() {
     for (const NamedProblem &named : with_dtypes(nested_problems(), {subject_dtypes().front(), ANNULUS_FLOAT16}))
         all.push_back(named);
     std::vector<NamedProblem> others = named_problems();
-    for (std::uint64_t seed = 1; seed <= 100; ++seed)
+    for (std::uint64_t seed = 1; seed <= (quick() ? 20 : 100); ++seed)
         others.push_back({"random_" + std::to_string(seed), random_problem(seed)});
-    for (NamedProblem &named : up_to(small_work, others)) {
+    for (NamedProblem &named : up_to(quick() ? 1e6 : small_work, others)) {
         if (!subject_takes(named.problem.dtype))
             named.problem.dtype = subject_dtypes().front();
         all.push_back(named);

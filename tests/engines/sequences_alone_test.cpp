@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sequences on a CPU: to the bit what each is alone, with any number of threads and in repeated calls; and the key rule
 // `once`, which the engine cpu leaves to the reference.
+#include "engines/subject.hpp"
 #include "engines/table.hpp"
 
 #include "support/compare.hpp"
@@ -72,8 +73,7 @@ TEST_P(EveryDtype, RepeatedCallsGiveTheSameBits) {
     expect_identical(between, one_by_one(other, inputs, options));
 }
 
-INSTANTIATE_TEST_SUITE_P(Sequences, EveryDtype,
-                         testing::Values(ANNULUS_FLOAT64, ANNULUS_FLOAT32, ANNULUS_BFLOAT16, ANNULUS_FLOAT16),
+INSTANTIATE_TEST_SUITE_P(Sequences, EveryDtype, testing::ValuesIn(dtypes_of_part(subject_dtypes())),
                          [](const auto &dtype) { return std::string(annulus_dtype_name(dtype.param)); });
 
 TEST(RandomSequences, AreTheSameBitsAlone) {

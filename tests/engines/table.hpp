@@ -34,7 +34,7 @@ std::vector<NamedProblem> nested_problems();
 // The same problems with keys that count once.
 std::vector<NamedProblem> with_keys_once(std::vector<NamedProblem> problems);
 
-// Each problem in every one of `dtypes`.
+// Each problem in every one of `dtypes`; of the fast part, in one of them in turn.
 std::vector<NamedProblem> with_dtypes(const std::vector<NamedProblem> &problems,
                                       const std::vector<annulus_dtype> &dtypes);
 
@@ -46,6 +46,9 @@ constexpr double small_work = 2e7;
 
 // Whether the environment (ANNULUS_TEST_QUICK) asks for the fast part only, as a run under sanitizers does.
 bool quick();
+
+// All of them; of the fast part, the last.
+std::vector<annulus_dtype> dtypes_of_part(const std::vector<annulus_dtype> &all);
 
 // Of a sweep of random problems, of which each has the next seed: the first seed, and how many there are. Those of
 // ANNULUS_TEST_SEED and ANNULUS_TEST_PROBLEMS where they are set.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the cpu engine splits its work does not change a bit of the result, nor does what it does beside it.
+#include "engines/subject.hpp"
 #include "engines/table.hpp"
 
 #include "support/compare.hpp"
@@ -113,8 +114,7 @@ std::string name_of(const testing::TestParamInfo<annulus_dtype> &info) {
     return annulus_dtype_name(info.param);
 }
 
-INSTANTIATE_TEST_SUITE_P(Threads, EveryDtype,
-                         testing::Values(ANNULUS_FLOAT64, ANNULUS_FLOAT32, ANNULUS_BFLOAT16, ANNULUS_FLOAT16), name_of);
+INSTANTIATE_TEST_SUITE_P(Threads, EveryDtype, testing::ValuesIn(dtypes_of_part(subject_dtypes())), name_of);
 
 } // namespace
 } // namespace annulus::test

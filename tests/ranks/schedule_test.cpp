@@ -101,14 +101,20 @@ TEST(Schedule, FurtherBranchesHaveMessagesOfTheirOwn) {
         expect(messages[4], 32, (16384 - 8448 - 256) / 32);
         expect(messages[5], 1024, 180224 / 1024);
     }
-    // Against the definition: with several heads to a key/value head, a short shard between the others, and rows that
-    // are not so regular.
+}
+
+// The same in short against the definition: with several heads to a key/value head, a short shard between the others,
+// and rows that are not so regular.
+TEST(Schedule, FurtherBranchesFollowTheDefinition) {
+    Problem problem =
+        of_branches(49152 + 45056, {{.segment = 512}, {.segment = 4096, .dilation = 32}, {.dilation = 1024}});
     problem.heads = 4;
-    expect_schedules(problem, lengths);
+    problem.kv_heads = 2;
+    expect_schedules(problem, {45056 + 2304, 49152 - 2304});
     problem.branches[1].phase = ANNULUS_PHASE_FIXED;
     problem.branches[1].residue = 7;
     problem.branches[0].query = ANNULUS_QUERY_EVERY;
-    expect_schedules(problem, {180224 + 8447, 4999, 196608 - 13446});
+    expect_schedules(problem, {45056 + 2303, 4999, 49152 - 7302});
 }
 
 // Neighbours in pairs of shards want 16 rows of each other, whose slots are 4 apart; all others want one. So a rank

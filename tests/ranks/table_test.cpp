@@ -332,7 +332,7 @@ TEST(Ranks, GiveTheSameBitsEveryTime) {
 // Long shards, against one rank of the same engine, which the reference would take minutes for.
 void expect_long_shards_agree(Problem problem) {
     const std::vector<RanksWay> ways = ranks_ways();
-    const std::int64_t half = quick() ? 30000 : 150000;
+    const std::int64_t half = quick() ? 12000 : 150000;
     problem.length = 2 * half + 1;
     problem.dtype = ranks_dtypes().front();
     const Inputs inputs = random_inputs(problem, 3);

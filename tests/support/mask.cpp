@@ -94,8 +94,7 @@ Mask::Keys Mask::keys(std::int64_t position, std::int32_t head) const {
         add_keys(branch, position, head, keys);
     if (problem_.keys_once) {
         std::ranges::sort(keys.positions);
-        const auto again = std::ranges::unique(keys.positions);
-        keys.positions.erase(again.begin(), again.end());
+        keys.positions.erase(std::unique(keys.positions.begin(), keys.positions.end()), keys.positions.end());
     }
     return keys;
 }

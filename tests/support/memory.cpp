@@ -36,7 +36,7 @@ Copies::Copy &Copies::copy_of(GuardedMemory &image) {
     Allocation allocation = allocate(memory_, shift + image.bytes().size());
     auto *const bytes = static_cast<unsigned char *>(allocation.get()) + shift;
     memory_.upload(bytes, image.bytes().data(), image.bytes().size());
-    return copies_.emplace_back(&image, std::move(allocation), bytes);
+    return copies_.emplace_back(Copy{&image, std::move(allocation), bytes});
 }
 
 annulus_tensor Copies::view(const Tensor &tensor) {

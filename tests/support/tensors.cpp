@@ -2,6 +2,7 @@
 #include "support/tensors.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 #include <stdexcept>
 
@@ -39,15 +40,16 @@ GuardedMemory::GuardedMemory(std::size_t elements, std::size_t element_bytes)
 
 void GuardedMemory::watch(const annulus_tensor &view) {
     for_each_element(view, [&](const unsigned char *address) {
-        std::fill_n(element_.begin() + (address - bytes_.data()), bytes_of(view.dtype), true);
+        std::memset(element_.data() + (address - bytes_.data()), 0xFF, bytes_of(view.dtype));
     });
 }
 
 bool GuardedMemory::intact() const {
+    const unsigned char *const bytes = bytes_.data(), *const element = element_.data();
+    unsigned char all = 0xFF;
     for (std::size_t i = 0; i < bytes_.size(); ++i)
-        if (!element_[i] && bytes_[i] != 0xFF)
-            return false;
-    return true;
+        all &= bytes[i] | element[i];
+    return all == 0xFF;
 }
 
 void GuardedMemory::poison() {

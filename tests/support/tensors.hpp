@@ -43,7 +43,7 @@ class GuardedMemory {
   private:
     std::size_t guard_;
     std::vector<unsigned char> bytes_;
-    std::vector<bool> element_;
+    std::vector<unsigned char> element_; // 0xFF where a byte is not watched
     std::vector<unsigned char> remembered_;
 };
 

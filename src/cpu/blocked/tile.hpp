@@ -28,18 +28,21 @@ class HeadRows {
     HeadRows(const annulus_tensor &tensor, std::int64_t b, std::int64_t head, std::int64_t start,
              std::int64_t stride = 1)
         : dtype_(tensor.dtype), row_bytes_(tensor.stride[1] * dtype_bytes(tensor.dtype)), start_(start),
-          stride_(stride), first_(static_cast<std::byte *>(tensor.data) +
-                                  (b * tensor.stride[0] + head * tensor.stride[2]) * dtype_bytes(tensor.dtype)) {}
+          stride_(stride), data_(static_cast<std::byte *>(tensor.data)),
+          first_((b * tensor.stride[0] + head * tensor.stride[2]) * dtype_bytes(tensor.dtype)) {}
 
     annulus_dtype dtype() const { return dtype_; }
-    void *operator[](std::int64_t position) const { return first_ + (position - start_) / stride_ * row_bytes_; }
+    void *operator[](std::int64_t position) const {
+        return data_ + (first_ + (position - start_) / stride_ * row_bytes_);
+    }
 
   private:
     annulus_dtype dtype_;
     std::int64_t row_bytes_;
     std::int64_t start_;  // global position of the tensor's first row
     std::int64_t stride_; // positions to a row
-    std::byte *first_;
+    std::byte *data_;     // null where the tensor has no rows
+    std::int64_t first_;  // bytes to the first of these rows
 };
 
 // Reads the rows at `positions` into tile [count, d]. Returns whether all of it is finite.
