@@ -5,6 +5,7 @@
 #include "cli/report/failure.hpp"
 #include "cli/report/help.hpp"
 #include "cli/report/manual.hpp"
+#include "cli/report/options.hpp"
 #include "cli/report/text.hpp"
 
 #include <annulus/annulus.h>
@@ -47,6 +48,13 @@ std::string complaint(const CLI::App &program, const CLI::ParseError &error) {
     return error.what();
 }
 
+class HelpFormatter final : public CLI::FormatterBase {
+  public:
+    std::string make_help(const CLI::App *command, std::string, CLI::AppFormatMode) const override {
+        return help_of(describe(*command));
+    }
+};
+
 void run(CLI::App &program, int argc, char **argv) {
     program.formatter(std::make_shared<HelpFormatter>());
     program.set_version_flag("--version", std::string("annulus ") + annulus_version_string());
@@ -57,10 +65,7 @@ void run(CLI::App &program, int argc, char **argv) {
         text.pop_back(); // the end of the last line, which CLI11 adds
         throw CLI::CallForVersion(text, 0);
     };
-    program
-        .add_option_function<std::string>("--generate", generate) // for the build; hidden
-        ->check(CLI::IsMember({"man", "bash", "zsh"}))
-        ->group("");
+    Command(program).parsed("--generate", generate, "").one_of({"man", "bash", "zsh"}).group(""); // for the build
     add_attend_command(program);
     add_map_command(program);
     add_plan_command(program);

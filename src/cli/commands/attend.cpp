@@ -9,8 +9,6 @@
 #include "cli/devices/memory.hpp"
 #include "cli/devices/mirror.hpp"
 #include "cli/ranks/ranks.hpp"
-#include "cli/report/file_option.hpp"
-#include "cli/report/number_option.hpp"
 #include "cli/report/progress.hpp"
 
 #include <algorithm>
@@ -177,34 +175,35 @@ void attend(const AttendOptions &options) {
 
 void add_attend_command(CLI::App &program) {
     auto options = std::make_shared<AttendOptions>();
-    CLI::App *command = program.add_subcommand(
-        "attend", "Compute O, and LSE, of Q, K and V in .npy files: [B, N, H, D], or [N, H, D] for one batch entry; "
-                  "float64, float32, float16, or bfloat16 as ml_dtypes writes it.");
+    Command command(program, "attend",
+                    "Compute O, and LSE, of Q, K and V in .npy files: [B, N, H, D], or [N, H, D] for one batch entry; "
+                    "float64, float32, float16, or bfloat16 as ml_dtypes writes it.");
     const auto add_file = [&](const char *name, std::string &path, const char *help, bool required) {
-        add_file_option(*command, name, path, help)->required(required)->group("Files");
+        command.file(name, path, help).required(required).group("Files");
     };
     add_file("--q", options->files.q, "Queries, read", true);
     add_file("--k", options->files.k, "Keys [B, N, G, D], G dividing H, read", true);
     add_file("--v", options->files.v, "Values [B, N, G, D], read", true);
     add_file("--out", options->files.out, "O, written once it is complete, in the dtype of the computation", true);
     add_file("--lse", options->files.lse, "LSE [B, H, N], written; float32, or float64 when O is", false);
-    add_dtype_option(*command, options->files.dtype, "Convert the inputs to this dtype first");
-    add_number<std::int64_t>(*command, "--query-start", options->files.query_start,
-                             "Position of the first row of Q among those of K")
-        ->type_name("S");
+    add_dtype_option(command, options->files.dtype, "Convert the inputs to this dtype first");
+    command
+        .number<std::int64_t>("--query-start", options->files.query_start,
+                              "Position of the first row of Q among those of K")
+        .value("S");
     const auto add_sequences = [&](const char *name, std::string &text, const char *help) {
-        command->add_option(name, text, help)->type_name("FILE|LIST");
+        command.text(name, text, help).value("FILE|LIST");
     };
     add_sequences("--starts", options->files.starts,
                   "The rows are packed sequences: the first row of each, and the end of the last (cu_seqlens); a .npy "
                   "file of int64 or int32, or numbers with commas between them");
     add_sequences("--lengths", options->files.lengths,
                   "With --starts how many rows of each sequence count; without, how many rows of each batch entry do");
-    options->pattern.add_to(*command);
-    options->execution.add_to(*command);
-    options->ranks.add_to(*command);
-    command->footer("annulus attend --q q.npy --k k.npy --v v.npy --out o.npy --branch 2048:1 --branch 8192:4");
-    command->callback([options] { attend(*options); });
+    options->pattern.add_to(command);
+    options->execution.add_to(command);
+    options->ranks.add_to(command);
+    command.example("annulus attend --q q.npy --k k.npy --v v.npy --out o.npy --branch 2048:1 --branch 8192:4");
+    command.runs([options] { attend(*options); });
 }
 
 } // namespace annulus::cli

@@ -15,8 +15,6 @@
 #include "cli/commands/problem_options.hpp"
 #include "cli/devices/memory.hpp"
 #include "cli/ranks/ranks.hpp"
-#include "cli/report/file_option.hpp"
-#include "cli/report/number_option.hpp"
 #include "cli/report/progress.hpp"
 #include "cli/report/report.hpp"
 
@@ -235,35 +233,33 @@ void bench(const BenchOptions &options) {
 
 void add_bench_command(CLI::App &program) {
     auto options = std::make_shared<BenchOptions>();
-    CLI::App *command = program.add_subcommand(
-        "bench",
+    Command command(
+        program, "bench",
         "Time forward and backward on random data beside OpenBLAS's sgemm, on a GPU beside cuBLAS's product of the "
         "same dtype: a set of cases, or one of your own. 'workspace' is what the library announces; 'measured peak' "
         "is what the first call takes above its tensors: the rise of the process's memory (VmHWM), on a GPU what the "
         "call allocates and what it leaves on the device (handles, kernels' code). With several ranks, on 1/P of the "
         "CPU threads each or a GPU each, they are compared with one rank of the same kind, measured in turns.");
-    add_number<int>(*command, "--repeats", options->repeats, "Timed calls of each case after a warm-up, 5 unless given")
-        ->type_name("R");
-    command->add_flag("--scaling", options->scaling, "Time a token at growing lengths up to 1,048,576 instead");
+    command.number<int>("--repeats", options->repeats, "Timed calls of each case after a warm-up, 5 unless given")
+        .value("R");
+    command.flag("--scaling", options->scaling, "Time a token at growing lengths up to 1,048,576 instead");
     command
-        ->add_option(
-            "--sequences", options->sequences,
-            "Time one call over so many sequences, of lengths spread evenly from MIN to MAX, beside a batch of "
-            "as many of their mean length")
-        ->type_name("COUNT:MIN:MAX");
-    options->problem.add_to(*command, false);
-    options->pattern.add_to(*command);
-    options->execution.add_to(*command);
-    options->ranks.add_to(*command);
+        .text("--sequences", options->sequences,
+              "Time one call over so many sequences, of lengths spread evenly from MIN to MAX, beside a batch of "
+              "as many of their mean length")
+        .value("COUNT:MIN:MAX");
+    options->problem.add_to(command, false);
+    options->pattern.add_to(command);
+    options->execution.add_to(command);
+    options->ranks.add_to(command);
     command
-        ->add_flag("--weak", options->weak,
-                   "The tokens are those of each rank, and one rank computes as many; else it computes all")
-        ->group("Ranks");
-    add_file_option(*command, "--plot", options->plot,
-                    "Draw the rates of the table, or with --scaling a token's times");
-    add_format_option(*command, options->format);
-    command->footer("annulus bench --tokens 8Ki --heads 4 --head-dim 64 --branch 1Ki:1 --branch 4Ki:4 --causal");
-    command->callback([options] { bench(*options); });
+        .flag("--weak", options->weak,
+              "The tokens are those of each rank, and one rank computes as many; else it computes all")
+        .group("Ranks");
+    command.file("--plot", options->plot, "Draw the rates of the table, or with --scaling a token's times");
+    add_format_option(command, options->format);
+    command.example("annulus bench --tokens 8Ki --heads 4 --head-dim 64 --branch 1Ki:1 --branch 4Ki:4 --causal");
+    command.runs([options] { bench(*options); });
 }
 
 } // namespace annulus::cli

@@ -2,7 +2,9 @@
 // The program's commands: each adds itself, with its options, to the command line.
 #pragma once
 
-#include "cli/report/cli11_forward.hpp"
+namespace CLI {
+class App;
+} // namespace CLI
 
 namespace annulus::cli {
 

@@ -6,8 +6,6 @@
 #include "cli/devices/handles.hpp"
 #include "cli/report/report.hpp"
 
-#include <CLI/CLI.hpp>
-
 #include <memory>
 #include <string>
 #include <vector>
@@ -111,12 +109,12 @@ void info(const std::string &format) {
 
 void add_info_command(CLI::App &program) {
     auto format = std::make_shared<std::string>("text");
-    CLI::App *command = program.add_subcommand(
-        "info",
+    Command command(
+        program, "info",
         "Say the version, how it was built, its devices, and which engines run on them and why the others do not.");
-    add_format_option(*command, *format);
-    command->footer("annulus info --format json");
-    command->callback([format] { info(*format); });
+    add_format_option(command, *format);
+    command.example("annulus info --format json");
+    command.runs([format] { info(*format); });
 }
 
 } // namespace annulus::cli

@@ -10,9 +10,7 @@
 #include "cli/commands/problem_options.hpp"
 #include "cli/devices/memory.hpp"
 #include "cli/ranks/ranks.hpp"
-#include "cli/report/file_option.hpp"
 #include "cli/report/heat_map.hpp"
-#include "cli/report/number_option.hpp"
 #include "cli/report/text.hpp"
 
 #include <algorithm>
@@ -157,52 +155,53 @@ void map(const MapOptions &options) {
 
 void add_map_command(CLI::App &program) {
     auto options = std::make_shared<MapOptions>();
-    CLI::App *command = program.add_subcommand(
-        "map",
+    Command command(
+        program, "map",
         "Say how much each key is attended to: the attention mass, the sum over the queries of the probabilities "
         "that they give it, of Q and K in .npy files as attend takes them; as an array, as a picture, or both.");
     const auto add_file = [&](const char *name, std::string &path, const char *help, bool required) {
-        add_file_option(*command, name, path, help)->required(required)->group("Files");
+        command.file(name, path, help).required(required).group("Files");
     };
     add_file("--q", options->files.q, "Queries, read", true);
     add_file("--k", options->files.k, "Keys [B, N, G, D], G dividing H, read", true);
     add_file("--lse", options->files.lse, "LSE that attend wrote for them, read; without, it is computed first", false);
     add_file("--out", options->files.out, "Masses [B, H, N], written; float32, or float64 when the inputs are", false);
     command
-        ->add_option("--heads", options->heads,
-                     "Write the masses of each head, or their mean over the heads, [B, N] (default: each)")
-        ->check(CLI::IsMember({"each", "mean"}))
-        ->type_name("each|mean")
-        ->group("Files");
+        .text("--heads", options->heads,
+              "Write the masses of each head, or their mean over the heads, [B, N] (default: each)")
+        .one_of({"each", "mean"})
+        .value("each|mean")
+        .group("Files");
     add_file("--picture", options->picture,
              "Picture of the mean over the heads, of one batch entry, written as PNG or SVG, as its name ends", false);
-    add_number<std::int64_t>(*command, "--grid", options->grid.width,
-                             "The positions lie row by row on a grid with W columns")
-        ->type_name("W")
-        ->group("Picture");
-    add_file_option(
-        *command, "--coordinates", options->grid.coordinates,
-        "Where each position lies: whole numbers x and y of each, on a grid of any step; a .npy file [tiles, "
-        "2] of int64 or int32, else lines of x,y")
-        ->group("Picture");
-    add_number<std::int64_t>(*command, "--skip", options->grid.skip,
-                             "Positions before the first one that is drawn, 1 for a class token (default: 0)")
-        ->type_name("K")
-        ->group("Picture");
-    add_dtype_option(*command, options->files.dtype, "Convert Q and K to this dtype first");
-    add_number<std::int64_t>(*command, "--query-start", options->files.query_start,
-                             "Position of the first row of Q among those of K")
-        ->type_name("S");
+    command.number<std::int64_t>("--grid", options->grid.width, "The positions lie row by row on a grid with W columns")
+        .value("W")
+        .group("Picture");
+    command
+        .file("--coordinates", options->grid.coordinates,
+              "Where each position lies: whole numbers x and y of each, on a grid of any step; a .npy file [tiles, "
+              "2] of int64 or int32, else lines of x,y")
+        .group("Picture");
+    command
+        .number<std::int64_t>("--skip", options->grid.skip,
+                              "Positions before the first one that is drawn, 1 for a class token (default: 0)")
+        .value("K")
+        .group("Picture");
+    add_dtype_option(command, options->files.dtype, "Convert Q and K to this dtype first");
+    command
+        .number<std::int64_t>("--query-start", options->files.query_start,
+                              "Position of the first row of Q among those of K")
+        .value("S");
     const auto add_sequences = [&](const char *name, std::string &text, const char *help) {
-        command->add_option(name, text, help)->type_name("FILE|LIST");
+        command.text(name, text, help).value("FILE|LIST");
     };
     add_sequences("--starts", options->files.starts, "The rows are packed sequences, as attend takes them");
     add_sequences("--lengths", options->files.lengths, "How many rows of each sequence count, as attend takes them");
-    options->pattern.add_to(*command);
-    options->execution.add_to(*command);
-    options->ranks.add_to(*command);
-    command->footer("annulus map --q q.npy --k k.npy --out mass.npy --branch 2048:1 --branch 8192:4");
-    command->callback([options] { map(*options); });
+    options->pattern.add_to(command);
+    options->execution.add_to(command);
+    options->ranks.add_to(command);
+    command.example("annulus map --q q.npy --k k.npy --out mass.npy --branch 2048:1 --branch 8192:4");
+    command.runs([options] { map(*options); });
 }
 
 } // namespace annulus::cli

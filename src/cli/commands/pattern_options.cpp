@@ -2,7 +2,6 @@
 #include "cli/commands/pattern_options.hpp"
 
 #include "cli/commands/branch_text.hpp"
-#include "cli/report/number_option.hpp"
 #include "cli/report/text.hpp"
 
 #include <array>
@@ -79,43 +78,38 @@ void add_head_groups(annulus_config *config, std::int32_t heads, const std::vect
 
 } // namespace
 
-void PatternOptions::add_to(CLI::App &command) {
+void PatternOptions::add_to(Command &command) {
     const std::string group = "Pattern";
     command
-        .add_option(
-            "--branch", branches,
-            "A branch: segments of W positions (0: the whole sequence), every R-th kept. Repeatable. Its properties "
-            "may follow: heads=A-B, phase=block, phase=interleave or phase=fixed:X, query=dilated, query=residue or "
-            "query=every, order=linear or order=hilbert, and width=C, the columns of the Hilbert order's grid")
-        ->type_name("W:R[,PROPERTY=VALUE...]")
-        ->allow_extra_args(false)
-        ->group(group);
+        .texts("--branch", branches,
+               "A branch: segments of W positions (0: the whole sequence), every R-th kept. Repeatable. Its properties "
+               "may follow: heads=A-B, phase=block, phase=interleave or phase=fixed:X, query=dilated, query=residue or "
+               "query=every, order=linear or order=hilbert, and width=C, the columns of the Hilbert order's grid")
+        .value("W:R[,PROPERTY=VALUE...]")
+        .group(group);
     command
-        .add_option("--preset", presets,
-                    "A known model: gigapath, with its padding, or the branches of LongNet's series "
-                    "longnet:W,SEGMENT_RATIO,DILATION_RATIO,COUNT. Those of --branch come after its branches")
-        ->type_name("NAME")
-        ->allow_extra_args(false)
-        ->group(group);
-    command.add_flag("--head-groups", head_groups, "Share the heads out among the branches of --branch")->group(group);
-    command.add_flag("--causal", causal, "Attend only to positions up to the query's own")->group(group);
+        .texts("--preset", presets,
+               "A known model: gigapath, with its padding, or the branches of LongNet's series "
+               "longnet:W,SEGMENT_RATIO,DILATION_RATIO,COUNT. Those of --branch come after its branches")
+        .value("NAME")
+        .group(group);
+    command.flag("--head-groups", head_groups, "Share the heads out among the branches of --branch").group(group);
+    command.flag("--causal", causal, "Attend only to positions up to the query's own").group(group);
     command
-        .add_option("--padding", padding,
-                    "Keys in the slots that short segments leave empty: none (exact), or keys of score 0 as LongNet's "
-                    "published code has (zero-keys)")
-        ->check(CLI::IsMember({"exact", "zero-keys"}))
-        ->type_name("RULE")
-        ->group(group);
+        .text("--padding", padding,
+              "Keys in the slots that short segments leave empty: none (exact), or keys of score 0 as LongNet's "
+              "published code has (zero-keys)")
+        .one_of({"exact", "zero-keys"})
+        .value("RULE")
+        .group(group);
     command
-        .add_option("--key-rule", key_rule,
-                    "How often a key counts that several branches give to a query: once for each (each-branch, the "
-                    "default), or once")
-        ->check(CLI::IsMember({"each-branch", "once"}))
-        ->type_name("RULE")
-        ->group(group);
-    add_number<double>(command, "--scale", scale, "Factor on Q.K, 1/sqrt(D) unless given")
-        ->type_name("X")
-        ->group(group);
+        .text("--key-rule", key_rule,
+              "How often a key counts that several branches give to a query: once for each (each-branch, the "
+              "default), or once")
+        .one_of({"each-branch", "once"})
+        .value("RULE")
+        .group(group);
+    command.number<double>("--scale", scale, "Factor on Q.K, 1/sqrt(D) unless given").value("X").group(group);
 }
 
 Config PatternOptions::config(std::int32_t heads) const {

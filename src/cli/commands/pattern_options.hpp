@@ -3,7 +3,7 @@
 #pragma once
 
 #include "cli/devices/handles.hpp"
-#include "cli/report/cli11_forward.hpp"
+#include "cli/report/options.hpp"
 
 #include <cstdint>
 #include <optional>
@@ -21,7 +21,7 @@ struct PatternOptions {
     std::string key_rule;
     std::optional<double> scale;
 
-    void add_to(CLI::App &command);
+    void add_to(Command &command);
     bool empty() const { return presets.empty() && branches.empty(); }
     // Whether the user gave any of these options.
     bool given() const {

@@ -6,8 +6,6 @@
 #include "cli/commands/pattern_picture.hpp"
 #include "cli/commands/problem_options.hpp"
 #include "cli/ranks/ranks.hpp"
-#include "cli/report/file_option.hpp"
-#include "cli/report/number_option.hpp"
 #include "cli/report/report.hpp"
 #include "cli/report/text.hpp"
 
@@ -253,23 +251,21 @@ void plan(const PlanOptions &options) {
 
 void add_plan_command(CLI::App &program) {
     auto options = std::make_shared<PlanOptions>();
-    CLI::App *command = program.add_subcommand(
-        "plan",
+    Command command(
+        program, "plan",
         "Say what N tokens on P ranks take: memory, bytes sent, FLOPs; and by branch FLOPs and the rows of K and V "
         "that it takes of other ranks, for each part of a zigzag its own. Computes nothing.");
-    options->problem.add_to(*command, true);
-    add_number<std::int32_t>(*command, "--ranks", options->ranks, "P, 1 unless given")
-        ->type_name("P")
-        ->group("Problem");
-    add_shards_option(*command, options->sharding)->group("Problem");
-    options->pattern.add_to(*command);
-    options->execution.add_to(*command);
-    add_file_option(*command, "--svg", options->svg,
-                    "Draw which keys each query attends to, for up to 2048 tokens and 64 heads: of up to 128 tokens "
-                    "each pair, of more their mean in 128 x 128 cells or fewer");
-    add_format_option(*command, options->format);
-    command->footer("annulus plan --tokens 1M --heads 16 --head-dim 64 --branch 2Ki:1 --branch 64Ki:32 --ranks 4");
-    command->callback([options] { plan(*options); });
+    options->problem.add_to(command, true);
+    command.number<std::int32_t>("--ranks", options->ranks, "P, 1 unless given").value("P").group("Problem");
+    add_shards_option(command, options->sharding).group("Problem");
+    options->pattern.add_to(command);
+    options->execution.add_to(command);
+    command.file("--svg", options->svg,
+                 "Draw which keys each query attends to, for up to 2048 tokens and 64 heads: of up to 128 tokens "
+                 "each pair, of more their mean in 128 x 128 cells or fewer");
+    add_format_option(command, options->format);
+    command.example("annulus plan --tokens 1M --heads 16 --head-dim 64 --branch 2Ki:1 --branch 64Ki:32 --ranks 4");
+    command.runs([options] { plan(*options); });
 }
 
 } // namespace annulus::cli

@@ -2,7 +2,6 @@
 #include "cli/commands/problem_options.hpp"
 
 #include "cli/report/failure.hpp"
-#include "cli/report/number_option.hpp"
 
 #include <vector>
 
@@ -14,29 +13,29 @@ constexpr annulus_dtype dtypes[] = {ANNULUS_FLOAT64, ANNULUS_FLOAT32, ANNULUS_BF
 
 } // namespace
 
-void ProblemOptions::add_to(CLI::App &command, bool required) {
+void ProblemOptions::add_to(Command &command, bool required) {
     const std::string group = "Problem";
     const std::string need = required ? "" : ", for a case of your own";
-    add_number<std::int64_t>(command, "--tokens", tokens, "N, the sequence length, such as 65536, 64Ki or 1M" + need)
-        ->required(required)
-        ->type_name("N")
-        ->group(group);
-    add_number<std::int32_t>(command, "--heads", heads, "H, the query heads" + need)
-        ->required(required)
-        ->type_name("H")
-        ->group(group);
-    add_number<std::int32_t>(command, "--kv-heads", kv_heads, "G, the key/value heads; 0, the default, is H")
-        ->type_name("G")
-        ->group(group);
-    add_number<std::int32_t>(command, "--head-dim", head_dim, "D, a multiple of 8 up to 256" + need)
-        ->required(required)
-        ->type_name("D")
-        ->group(group);
-    add_number<std::int64_t>(command, "--batch", batch, "B, 1 unless given")->type_name("B")->group(group);
+    command.number<std::int64_t>("--tokens", tokens, "N, the sequence length, such as 65536, 64Ki or 1M" + need)
+        .required(required)
+        .value("N")
+        .group(group);
+    command.number<std::int32_t>("--heads", heads, "H, the query heads" + need)
+        .required(required)
+        .value("H")
+        .group(group);
+    command.number<std::int32_t>("--kv-heads", kv_heads, "G, the key/value heads; 0, the default, is H")
+        .value("G")
+        .group(group);
+    command.number<std::int32_t>("--head-dim", head_dim, "D, a multiple of 8 up to 256" + need)
+        .required(required)
+        .value("D")
+        .group(group);
+    command.number<std::int64_t>("--batch", batch, "B, 1 unless given").value("B").group(group);
     add_dtype_option(command, dtype,
                      std::string("The tensors' dtype, float32 unless given") +
                          (required ? "" : "; on CUDA what is fast there"))
-        ->group(group);
+        .group(group);
 }
 
 annulus_problem ProblemOptions::problem() const {
@@ -51,11 +50,11 @@ annulus_problem ProblemOptions::problem() const {
     return problem;
 }
 
-CLI::Option *add_dtype_option(CLI::App &command, std::string &dtype, const std::string &help) {
+Option add_dtype_option(Command &command, std::string &dtype, const std::string &help) {
     std::vector<std::string> names;
     for (const annulus_dtype value : dtypes)
         names.emplace_back(annulus_dtype_name(value));
-    return command.add_option("--dtype", dtype, help)->check(CLI::IsMember(names))->type_name("NAME");
+    return command.text("--dtype", dtype, help).one_of(names).value("NAME");
 }
 
 annulus_dtype dtype_of(const std::string &name) {

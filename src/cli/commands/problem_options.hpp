@@ -2,7 +2,7 @@
 // The options that give a problem without data its sizes, and the dtype of any.
 #pragma once
 
-#include "cli/report/cli11_forward.hpp"
+#include "cli/report/options.hpp"
 
 #include <annulus/annulus.h>
 
@@ -19,14 +19,14 @@ struct ProblemOptions {
     std::int64_t batch = 1;
     std::string dtype; // empty: float32
 
-    void add_to(CLI::App &command, bool required);
+    void add_to(Command &command, bool required);
     // Whether the user gave a size.
     bool given() const { return tokens || heads || kv_heads || head_dim || batch != 1; }
     // All tokens, as queries and as keys.
     annulus_problem problem() const;
 };
 
-CLI::Option *add_dtype_option(CLI::App &command, std::string &dtype, const std::string &help);
+Option add_dtype_option(Command &command, std::string &dtype, const std::string &help);
 annulus_dtype dtype_of(const std::string &name);
 
 } // namespace annulus::cli

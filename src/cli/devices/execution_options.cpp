@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/devices/execution_options.hpp"
 
-#include "cli/report/number_option.hpp"
 #include "cli/report/text.hpp"
 
 #include <limits>
@@ -49,40 +48,39 @@ DeviceChoice parse_device(const std::string &text) {
 
 } // namespace
 
-void ExecutionOptions::add_to(CLI::App &command) {
+void ExecutionOptions::add_to(Command &command) {
     const std::string group = "Execution";
     command
-        .add_option_function<std::string>(
+        .parsed(
             "--device", [this](const std::string &text) { device = parse_device(text); },
             "Where: cpu (default), cuda, or cuda:I, the I-th CUDA device, counted from 0")
-        ->type_name("NAME")
-        ->group(group);
-    command.add_option("--engine", engine, "Who computes (auto unless given)")
-        ->check(CLI::IsMember(engine_names()))
-        ->type_name("NAME")
-        ->group(group);
+        .value("NAME")
+        .group(group);
+    command.text("--engine", engine, "Who computes (auto unless given)")
+        .one_of(engine_names())
+        .value("NAME")
+        .group(group);
     command
-        .add_option("--exchange", exchange,
-                    "How ranks send rows of K and V: in a ring, or gathered at once, which is faster and holds more of "
-                    "them at a time; auto, the default, gathers where they take no more than a rank's own rows")
-        ->check(CLI::IsMember(exchange_names()))
-        ->type_name("NAME")
-        ->group(group);
-    add_number<std::int32_t>(command, "--threads", threads,
-                             "CPU threads; 0, the default, is all that the process may run on")
-        ->type_name("T")
-        ->group(group);
-    command.add_flag("--tf32", allow_tf32, "Products of float32 numbers may be TF32")->group(group);
+        .text("--exchange", exchange,
+              "How ranks send rows of K and V: in a ring, or gathered at once, which is faster and holds more of "
+              "them at a time; auto, the default, gathers where they take no more than a rank's own rows")
+        .one_of(exchange_names())
+        .value("NAME")
+        .group(group);
+    command
+        .number<std::int32_t>("--threads", threads, "CPU threads; 0, the default, is all that the process may run on")
+        .value("T")
+        .group(group);
+    command.flag("--tf32", allow_tf32, "Products of float32 numbers may be TF32").group(group);
     const auto set_limit = [this](const std::string &text) {
         const std::int64_t most = std::numeric_limits<std::int64_t>::max();
         workspace_limit = static_cast<std::uint64_t>(whole_number("--workspace-limit", text, 0, most));
     };
     command
-        .add_option_function<std::string>(
-            "--workspace-limit", set_limit,
-            "The most workspace a call may take, such as 256Mi; 0, the default, is the engine's own choice")
-        ->type_name("BYTES")
-        ->group(group);
+        .parsed("--workspace-limit", set_limit,
+                "The most workspace a call may take, such as 256Mi; 0, the default, is the engine's own choice")
+        .value("BYTES")
+        .group(group);
 }
 
 void ExecutionOptions::apply_to(annulus_config *config) const {

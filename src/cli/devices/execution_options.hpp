@@ -3,7 +3,7 @@
 #pragma once
 
 #include "cli/devices/handles.hpp"
-#include "cli/report/cli11_forward.hpp"
+#include "cli/report/options.hpp"
 
 #include <cstdint>
 #include <string>
@@ -21,7 +21,7 @@ struct ExecutionOptions {
     bool allow_tf32 = false;
     std::uint64_t workspace_limit = 0; // bytes; 0: the engine's own choice
 
-    void add_to(CLI::App &command);
+    void add_to(Command &command);
     // Tells the config all but the device and the threads, which are a context's.
     void apply_to(annulus_config *config) const;
     // The threads that computing takes: those asked for, or as many as the process may run on.

@@ -5,7 +5,6 @@
 #include "cli/ranks/mpi_ranks.hpp"
 #include "cli/ranks/thread_ranks.hpp"
 #include "cli/report/failure.hpp"
-#include "cli/report/number_option.hpp"
 
 #include <algorithm>
 #include <string>
@@ -27,19 +26,20 @@ class OneRank final : public Ranks {
 
 } // namespace
 
-void RankOptions::add_to(CLI::App &command) {
+void RankOptions::add_to(Command &command) {
     const std::string group = "Ranks";
-    add_number<std::int64_t>(
-        command, "--ranks", count,
-        "Share the sequence among P ranks, 1 unless given: threads of this process, which divide the CPU "
-        "threads among themselves, or on CUDA the P devices from that of --device on. Under mpirun every "
-        "process is a rank")
-        ->type_name("P")
-        ->group(group);
-    add_shards_option(command, sharding)->group(group);
-    add_number<double>(command, "--timeout", timeout, "How long a rank waits for another, 300 unless given")
-        ->type_name("SECONDS")
-        ->group(group);
+    command
+        .number<std::int64_t>(
+            "--ranks", count,
+            "Share the sequence among P ranks, 1 unless given: threads of this process, which divide the CPU "
+            "threads among themselves, or on CUDA the P devices from that of --device on. Under mpirun every "
+            "process is a rank")
+        .value("P")
+        .group(group);
+    add_shards_option(command, sharding).group(group);
+    command.number<double>("--timeout", timeout, "How long a rank waits for another, 300 unless given")
+        .value("SECONDS")
+        .group(group);
 }
 
 void Rank::join(annulus_context *context, const Shards &shards) const {

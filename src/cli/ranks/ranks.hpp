@@ -6,7 +6,7 @@
 #include "cli/arrays/host_tensor.hpp"
 #include "cli/devices/execution_options.hpp"
 #include "cli/ranks/shard.hpp"
-#include "cli/report/cli11_forward.hpp"
+#include "cli/report/options.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -25,7 +25,7 @@ struct RankOptions {
     Sharding sharding = Sharding::even;
     std::optional<double> timeout; // seconds
 
-    void add_to(CLI::App &command);
+    void add_to(Command &command);
 };
 
 // Where ranks meet.

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/ranks/shard.hpp"
 
-#include <CLI/CLI.hpp>
-
 #include <algorithm>
 #include <map>
 #include <string>
@@ -38,15 +36,15 @@ std::int64_t Shards::rows(int rank) const {
     return rows;
 }
 
-CLI::Option *add_shards_option(CLI::App &command, Sharding &sharding) {
+Option add_shards_option(Command &command, Sharding &sharding) {
     static const std::map<std::string, Sharding> words = {{"even", Sharding::even}, {"zigzag", Sharding::zigzag}};
     return command
-        .add_option_function<std::string>(
+        .parsed(
             "--shards", [&sharding](const std::string &word) { sharding = words.at(word); },
             "What each rank holds: one contiguous part (even, the default), or of 2P parts the p-th and the p-th from "
             "the end (zigzag), which gives all ranks as much to do where attention is causal")
-        ->check(CLI::IsMember({"even", "zigzag"}))
-        ->type_name("RULE");
+        .one_of({"even", "zigzag"})
+        .value("RULE");
 }
 
 } // namespace annulus::cli

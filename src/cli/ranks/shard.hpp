@@ -2,7 +2,7 @@
 // Which rank holds which part of the sequence.
 #pragma once
 
-#include "cli/report/cli11_forward.hpp"
+#include "cli/report/options.hpp"
 
 #include <cstdint>
 #include <vector>
@@ -39,6 +39,6 @@ class Shards {
     std::vector<std::int32_t> owners_;
 };
 
-CLI::Option *add_shards_option(CLI::App &command, Sharding &sharding);
+Option add_shards_option(Command &command, Sharding &sharding);
 
 } // namespace annulus::cli

@@ -61,8 +61,7 @@ std::string nearest(const std::string &word, const std::vector<std::string> &nam
 
 } // namespace
 
-std::string HelpFormatter::make_help(const CLI::App *command, std::string, CLI::AppFormatMode) const {
-    const CommandDoc doc = describe(*command);
+std::string help_of(const CommandDoc &doc) {
     std::string help = "Usage: " + doc.call + (doc.commands.empty() ? " OPTION..." : " COMMAND OPTION...") + "\n\n" +
                        wrapped(doc.description, 0, 0);
     if (!doc.commands.empty())

@@ -4,16 +4,11 @@
 
 #include "cli/report/command_doc.hpp"
 
-#include <CLI/CLI.hpp>
-
 #include <string>
 
 namespace annulus::cli {
 
-class HelpFormatter final : public CLI::FormatterBase {
-  public:
-    std::string make_help(const CLI::App *command, std::string, CLI::AppFormatMode) const override;
-};
+std::string help_of(const CommandDoc &command);
 
 // What is wrong with `word`, which the command was given, and what may have been meant.
 std::string unknown_word(const CommandDoc &command, const std::string &word);

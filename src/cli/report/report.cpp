@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/report/report.hpp"
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -192,10 +191,10 @@ void Report::print(const std::string &format) const {
     std::fwrite(result.data(), 1, result.size(), stdout);
 }
 
-void add_format_option(CLI::App &command, std::string &format) {
-    command.add_option("--format", format, "How to print, text unless given")
-        ->check(CLI::IsMember({"text", "markdown", "json"}))
-        ->type_name("FORMAT");
+void add_format_option(Command &command, std::string &format) {
+    command.text("--format", format, "How to print, text unless given")
+        .one_of({"text", "markdown", "json"})
+        .value("FORMAT");
 }
 
 } // namespace annulus::cli

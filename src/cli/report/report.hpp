@@ -2,7 +2,7 @@
 // What a command prints: sections of facts and tables, as text, Markdown or JSON.
 #pragma once
 
-#include "cli/report/cli11_forward.hpp"
+#include "cli/report/options.hpp"
 
 #include <cstdint>
 #include <string>
@@ -73,6 +73,6 @@ class Report {
     std::vector<Table> tables_;
 };
 
-void add_format_option(CLI::App &command, std::string &format);
+void add_format_option(Command &command, std::string &format);
 
 } // namespace annulus::cli

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// A command of the program and its options. CLI11, whose headers take seconds to compile, stays behind them.
+#pragma once
+
+#include "cli/report/number_option.hpp"
+
+#include <concepts>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace CLI {
+class App;
+class Option;
+} // namespace CLI
+
+namespace annulus::cli {
+
+// More about an option that a command has.
+class Option {
+  public:
+    explicit Option(CLI::Option *option) : option_(option) {}
+
+    Option required(bool required) const;
+    // What help calls its value, and the heading that it stands under there; an option of group "" is hidden.
+    Option value(const std::string &name) const;
+    Option group(const std::string &name) const;
+    // The values that it may have.
+    Option one_of(const std::vector<std::string> &words) const;
+
+  private:
+    CLI::Option *option_;
+};
+
+class Command {
+  public:
+    // Adds itself to the program.
+    Command(CLI::App &program, const std::string &name, const std::string &description);
+    explicit Command(CLI::App &command) : command_(command) {}
+
+    // Each assigns what is given; a list grows by one each time that the option is.
+    Option flag(const std::string &name, bool &given, const std::string &help);
+    Option text(const std::string &name, std::string &text, const std::string &help);
+    Option texts(const std::string &name, std::vector<std::string> &texts, const std::string &help);
+    // A path that is no standard stream.
+    Option file(const std::string &name, std::string &path, const std::string &help);
+    // A number in the range of its type, which `value` can be assigned.
+    template <class Number, class Value> Option number(const std::string &name, Value &value, const std::string &help) {
+        const auto set = [&value, name](const std::string &text) {
+            if constexpr (std::integral<Number>)
+                value = static_cast<Number>(
+                    whole_number(name, text, std::numeric_limits<Number>::min(), std::numeric_limits<Number>::max()));
+            else
+                value = real_number(name, text);
+        };
+        return parsed(name, set, help);
+    }
+    // What parse() makes of the text, or throws as Failure.
+    Option parsed(const std::string &name, const std::function<void(const std::string &)> &parse,
+                  const std::string &help);
+
+    // Lines of a shell below the help.
+    void example(const std::string &lines);
+    // What is done once all options are there.
+    void runs(const std::function<void()> &work);
+
+  private:
+    CLI::App &command_;
+};
+
+} // namespace annulus::cli
