@@ -31,11 +31,11 @@ class Mma {
         const KernelShape shape = pass == ANNULUS_PASS_FORWARD
                                       ? forward_kernel_shape(*capacity, problem.dtype, problem.head_dim)
                                       : backward_kernel_shapes(*capacity, problem.dtype, problem.head_dim).of_keys;
-        if (shape.row_blocks > 0)
-            return nullptr;
-        return problem.dtype == ANNULUS_FLOAT32 && pass == ANNULUS_PASS_BACKWARD
-                   ? "its kernels for backward in float32 have at most 128 columns"
-                   : "the GPU's shared memory is too small for this dtype and head dimension";
+        if (shape.row_blocks == 0)
+            return problem.dtype == ANNULUS_FLOAT32 && pass == ANNULUS_PASS_BACKWARD
+                       ? "its kernels for backward in float32 have at most 128 columns"
+                       : "the GPU's shared memory is too small for this dtype and head dimension";
+        return are_compiled(*capacity, problem.dtype, problem.head_dim) ? nullptr : not_compiled;
     }
     static const char *range_refusal(std::initializer_list<const annulus_tensor *>) { return nullptr; }
 

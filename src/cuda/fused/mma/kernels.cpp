@@ -23,6 +23,11 @@ template <class Use> void with_kernel(SharedCapacity capacity, annulus_dtype dty
         });
 }
 
+// Whether kernels of a head dimension were compiled.
+constexpr bool is_compiled(int head_dim) {
+    return is_among<ANNULUS_MMA_HEAD_DIMS>(head_dim);
+}
+
 KernelShape kernel_shape(const Shape &shape) {
     return {shape.row_blocks(), shape.range_block_rows, true};
 }
@@ -35,6 +40,12 @@ std::optional<SharedCapacity> capacity_of(const CudaDevice &device) {
         if (bytes_of(capacity) <= device.most_shared_bytes())
             largest = capacity;
     return largest;
+}
+
+bool are_compiled(SharedCapacity capacity, annulus_dtype dtype, int head_dim) {
+    bool compiled = false;
+    with_kernel(capacity, dtype, head_dim, [&](auto, auto dim) { compiled = is_compiled(dim.value); });
+    return compiled;
 }
 
 KernelShape forward_kernel_shape(SharedCapacity capacity, annulus_dtype dtype, int head_dim) {
@@ -59,7 +70,8 @@ BackwardShapes backward_kernel_shapes(SharedCapacity capacity, annulus_dtype dty
 Kernel<ForwardParams> find_forward_kernel(SharedCapacity capacity, annulus_dtype dtype, bool allow_tf32, int head_dim) {
     Kernel<ForwardParams> kernel;
     with_kernel(capacity, dtype, head_dim, [&](auto of_capacity, auto dim) {
-        kernel = forward_kernel_of<of_capacity.value, dim.value>(dtype, allow_tf32);
+        if constexpr (is_compiled(dim.value))
+            kernel = forward_kernel_of<of_capacity.value, dim.value>(dtype, allow_tf32);
     });
     return kernel;
 }
@@ -68,7 +80,8 @@ Kernel<BackwardParams> find_backward_kernel(SharedCapacity capacity, annulus_dty
                                             Gradients what) {
     Kernel<BackwardParams> kernel;
     with_kernel(capacity, dtype, head_dim, [&](auto of_capacity, auto dim) {
-        kernel = backward_kernel_of<of_capacity.value, dim.value>(dtype, allow_tf32, what);
+        if constexpr (is_compiled(dim.value))
+            kernel = backward_kernel_of<of_capacity.value, dim.value>(dtype, allow_tf32, what);
     });
     return kernel;
 }

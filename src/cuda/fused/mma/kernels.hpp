@@ -16,7 +16,9 @@ namespace annulus::mma {
 // The largest capacity of shared memory that kernels were compiled for and a GPU has; none if there is none.
 std::optional<SharedCapacity> capacity_of(const CudaDevice &device);
 
-// Without row blocks if there are no kernels.
+// Whether the kernels that serve a head dimension were compiled. Shapes are what they would be, without row blocks if
+// there are no kernels.
+bool are_compiled(SharedCapacity capacity, annulus_dtype dtype, int head_dim);
 KernelShape forward_kernel_shape(SharedCapacity capacity, annulus_dtype dtype, int head_dim);
 BackwardShapes backward_kernel_shapes(SharedCapacity capacity, annulus_dtype dtype, int head_dim);
 

@@ -22,8 +22,8 @@ constexpr bool has_only_float16(SharedCapacity capacity) {
     return capacity == SharedCapacity::kib_64;
 }
 
-// The head dimensions that kernels exist for (and meson.build compiles); another one takes the next larger. Of float32
-// there are those of multiples of 32.
+// The head dimensions that there are kernels for, of which meson.build compiles those that are asked for; another one
+// takes the next larger. Of float32 there are those of multiples of 32.
 inline constexpr int head_dims[] = {32, 48, 64, 96, 128, 192, 256};
 constexpr bool has_kernels(int head_dim, int element_bytes) {
     return element_bytes == 2 || head_dim % 32 == 0;

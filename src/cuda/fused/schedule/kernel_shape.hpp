@@ -36,4 +36,8 @@ struct BackwardShapes {
     bool store_d_s; // whether there are those that store dS
 };
 
+// Why an engine has no kernels of a head dimension that it knows.
+inline constexpr char not_compiled[] =
+    "the library was built without its kernels of this head dimension (cuda-head-dims)";
+
 } // namespace annulus

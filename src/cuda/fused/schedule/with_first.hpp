@@ -24,4 +24,8 @@ template <const auto &candidates, class Suits, class Use> void with_first(const 
     (std::make_index_sequence<std::size(candidates)>());
 }
 
+template <int... values> constexpr bool is_among(int value) {
+    return ((value == values) || ...);
+}
+
 } // namespace annulus

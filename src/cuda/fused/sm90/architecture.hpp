@@ -23,7 +23,7 @@ struct Sm90 {
             return "it needs a GPU of compute capability 9.0";
         if (problem.dtype != ANNULUS_BFLOAT16 && problem.dtype != ANNULUS_FLOAT16)
             return "it computes in bfloat16 and float16 only";
-        return nullptr;
+        return are_compiled(problem.head_dim) ? nullptr : not_compiled;
     }
 
     KernelShape forward_shape(annulus_dtype, int head_dim) const { return annulus::forward_shape(head_dim); }

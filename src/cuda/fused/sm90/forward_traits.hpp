@@ -8,7 +8,8 @@
 
 namespace annulus {
 
-// The head dimensions that kernels exist for (and meson.build compiles); another one takes the next larger.
+// The head dimensions that there are kernels for, of which meson.build compiles those that are asked for; another one
+// takes the next larger.
 inline constexpr int fused_head_dims[] = {32, 48, 64, 80, 96, 128, 192, 256};
 
 template <class Element_, int head_dim_, RowOrder order_> struct ForwardTraits {

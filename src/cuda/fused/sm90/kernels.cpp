@@ -17,7 +17,18 @@ template <class Use> void with_head_dim(int head_dim, const Use &use) {
     with_first<fused_head_dims>([&](int candidate) { return head_dim <= candidate; }, use);
 }
 
+// Whether kernels of a head dimension were compiled.
+constexpr bool is_compiled(int head_dim) {
+    return is_among<ANNULUS_SM90_HEAD_DIMS>(head_dim);
+}
+
 } // namespace
+
+bool are_compiled(int head_dim) {
+    bool compiled = false;
+    with_head_dim(head_dim, [&](auto dim) { compiled = is_compiled(dim.value); });
+    return compiled;
+}
 
 KernelShape forward_shape(int head_dim) {
     KernelShape shape{};
@@ -55,13 +66,19 @@ BackwardShapes backward_shapes(annulus_dtype dtype, int head_dim) {
 
 Kernel<ForwardParams> find_forward_kernel(annulus_dtype dtype, int head_dim, bool along_curve) {
     Kernel<ForwardParams> kernel;
-    with_head_dim(head_dim, [&](auto dim) { kernel = forward_kernel_of<dim.value>(dtype, along_curve); });
+    with_head_dim(head_dim, [&](auto dim) {
+        if constexpr (is_compiled(dim.value))
+            kernel = forward_kernel_of<dim.value>(dtype, along_curve);
+    });
     return kernel;
 }
 
 Kernel<BackwardParams> find_backward_kernel(annulus_dtype dtype, int head_dim, Gradients what, bool along_curve) {
     Kernel<BackwardParams> kernel;
-    with_head_dim(head_dim, [&](auto dim) { kernel = backward_kernel_of<dim.value>(dtype, what, along_curve); });
+    with_head_dim(head_dim, [&](auto dim) {
+        if constexpr (is_compiled(dim.value))
+            kernel = backward_kernel_of<dim.value>(dtype, what, along_curve);
+    });
     return kernel;
 }
 

@@ -11,6 +11,8 @@
 
 namespace annulus {
 
+// Whether the kernels that serve a head dimension were compiled. Shapes are what they would be.
+bool are_compiled(int head_dim);
 KernelShape forward_shape(int head_dim);
 BackwardShapes backward_shapes(annulus_dtype dtype, int head_dim);
 
