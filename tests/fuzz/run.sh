@@ -9,8 +9,7 @@ seconds=${1:?the seconds that each target is to run}
 shift
 
 directory=build/fuzz
-[ -f "$directory/build.ninja" ] || CC=clang CXX=clang++ meson setup "$directory" -Dfuzz=true -Doptimization=2 \
-    -Db_sanitize=address,undefined -Db_lundef=false -Dcuda=disabled -Dmpi=disabled -Dtests=disabled -Dcli=enabled
+[ -f "$directory/build.ninja" ] || meson setup "$directory" --native-file tests/fuzz/clang.ini -Dtests=disabled -Dcli=enabled
 meson compile -C "$directory"
 rm -rf "$directory"/meson-logs/testlog*
 # shellcheck disable=SC2046
