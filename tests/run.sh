@@ -21,18 +21,17 @@ configure() {
     rm -rf "$directory"/meson-logs/testlog* "$directory"/*.xml # an earlier run's results must not be counted
 }
 
-# test_sanitized <directory> <suite>...: builds what is configured there, and runs these suites. A failing test is counted
-# below; it does not keep the others from running.
+# test_sanitized <directory> <suite>...: builds what these suites need, and runs them. A failing test is counted below;
+# it does not keep the others from running.
 test_sanitized() {
     directory=$1
     shift
     suites=''
     for suite; do suites="$suites --suite $suite"; done
-    meson compile -C "$directory"
     ASAN_OPTIONS=detect_leaks=1 LSAN_OPTIONS="suppressions=$PWD/tests/support/leaks.supp:print_suppressions=0" \
         UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1 \
         ANNULUS_TEST_QUICK=1 ANNULUS_FUZZ_SECONDS=10 \
-        meson test -C "$directory" --no-rebuild --timeout-multiplier 4 $suites || true
+        meson test -C "$directory" --timeout-multiplier 4 $suites || true
 }
 
 # Lines for stack traces alone: with all there is for debuggers compilers take twice as long.

@@ -9,7 +9,8 @@ seconds=${1:?the seconds that each target is to run}
 shift
 
 directory=build/fuzz
-[ -f "$directory/build.ninja" ] || meson setup "$directory" --native-file tests/fuzz/clang.ini -Dtests=disabled -Dcli=enabled
+[ -f "$directory/build.ninja" ] ||
+    meson setup "$directory" --native-file tests/fuzz/clang.ini -Dtests=disabled -Dcli=enabled
 meson compile -C "$directory"
 rm -rf "$directory"/meson-logs/testlog*
 # shellcheck disable=SC2046
