@@ -24,7 +24,8 @@ namespace annulus::test {
 namespace {
 
 constexpr annulus_exchange exchanges[] = {ANNULUS_EXCHANGE_RING, ANNULUS_EXCHANGE_GATHER};
-constexpr annulus_dtype dtypes[] = {ANNULUS_FLOAT64, ANNULUS_FLOAT32, ANNULUS_BFLOAT16, ANNULUS_FLOAT16};
+const std::vector<annulus_dtype> dtypes =
+    dtypes_of_part({ANNULUS_FLOAT64, ANNULUS_FLOAT32, ANNULUS_BFLOAT16, ANNULUS_FLOAT16});
 
 RankOptions options_of(const std::vector<std::int64_t> &lengths, annulus_exchange exchange, int threads = 1) {
     RankOptions options;

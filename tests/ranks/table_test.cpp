@@ -204,7 +204,7 @@ std::vector<NamedProblem> whole_blocks() {
                 problems.push_back({"dilation_" + std::to_string(dilation) + "_kv_" + std::to_string(kv_heads) +
                                         (causal ? "_causal" : ""),
                                     {.batch = 2,
-                                     .length = 384,
+                                     .length = quick() ? 192 : 384,
                                      .heads = 2,
                                      .kv_heads = kv_heads,
                                      .dim = 72,
@@ -261,7 +261,7 @@ std::vector<NamedProblem> curves_of_whole_segments() {
     for (const auto &[name, problem] : problems)
         for (const bool causal : {false, true}) {
             all.push_back({name + (causal ? "_causal" : ""), problem});
-            all.back().problem.length = 7 * 144 + 100; // 100: a short segment, of 10 x 10 cells
+            all.back().problem.length = (quick() ? 3 : 7) * 144 + 100; // 100: a short segment, of 10 x 10 cells
             all.back().problem.causal = causal;
         }
     return with_dtypes(all, ranks_dtypes());
