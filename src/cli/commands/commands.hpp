@@ -2,9 +2,7 @@
 // The program's commands: each adds itself, with its options, to the command line.
 #pragma once
 
-namespace CLI {
-class App;
-} // namespace CLI
+#include "cli/report/cli11_forward.hpp"
 
 namespace annulus::cli {
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/devices/execution_options.hpp"
 
+#include "cli/report/number_option.hpp"
 #include "cli/report/text.hpp"
 
 #include <limits>

@@ -2,12 +2,10 @@
 // What a command takes, as its help, its manual page and the completions of shells tell it.
 #pragma once
 
+#include "cli/report/cli11_forward.hpp"
+
 #include <string>
 #include <vector>
-
-namespace CLI {
-class App;
-} // namespace CLI
 
 namespace annulus::cli {
 

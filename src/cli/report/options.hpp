@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A command of the program and its options. CLI11, whose headers take seconds to compile, stays behind them.
+// A command of the program and its options, by CLI11.
 #pragma once
 
+#include "cli/report/cli11_forward.hpp"
 #include "cli/report/number_option.hpp"
 
 #include <concepts>
@@ -10,11 +11,6 @@
 #include <limits>
 #include <string>
 #include <vector>
-
-namespace CLI {
-class App;
-class Option;
-} // namespace CLI
 
 namespace annulus::cli {
 
@@ -38,6 +34,7 @@ class Command {
   public:
     // Adds itself to the program.
     Command(CLI::App &program, const std::string &name, const std::string &description);
+    // The program itself, or a command that it has.
     explicit Command(CLI::App &command) : command_(command) {}
 
     // Each assigns what is given; a list grows by one each time that the option is.

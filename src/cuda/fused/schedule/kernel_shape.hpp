@@ -38,6 +38,6 @@ struct BackwardShapes {
 
 // Why an engine has no kernels of a head dimension that it knows.
 inline constexpr char not_compiled[] =
-    "the library was built without its kernels of this head dimension (cuda-head-dims)";
+    "the library was built without its kernels of this head dimension (Meson option cuda-head-dims)";
 
 } // namespace annulus

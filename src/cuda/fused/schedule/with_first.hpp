@@ -24,6 +24,7 @@ template <const auto &candidates, class Suits, class Use> void with_first(const 
     (std::make_index_sequence<std::size(candidates)>());
 }
 
+// Whether a number is one of these constants.
 template <int... values> constexpr bool is_among(int value) {
     return ((value == values) || ...);
 }
