@@ -82,7 +82,7 @@ template <class Traits> class ForwardConsumer {
             int at = blocks - 1;
             if (at >= full)
                 find_visible(x, range, row_block);
-            if (Traits::overlaps && !x.has_pending) {
+            if (!x.has_pending) {
                 start_block(x, own, at >= full, at * range_block_rows, range.count - at * range_block_rows);
                 --at;
             }
@@ -93,9 +93,9 @@ template <class Traits> class ForwardConsumer {
             for (; at >= 0; --at)
                 take_block<false>(x, own, 0, range_block_rows);
         }
-        finish_pending(x);
-        // A turn without products: the others go on while this one writes.
+        // A turn of its own: the others go on while this one writes.
         take_turn();
+        finish_pending(x);
         pass_turn();
         if (row_block.rows > 0 && !(params_.skips_empty && !tile.meets_any(row_block_)))
             write(tile, queries, x);
@@ -112,6 +112,8 @@ template <class Traits> class ForwardConsumer {
     // The first block, with which none overlaps: S, then P, whose product with V is left to the next block.
     __device__ __forceinline__ void start_block(Registers &x, const RangePart &own, bool hides, int first, int keys) {
         load_weights(x, own);
+        wait_for_keys();
+        take_turn();
         multiply_keys(x);
         pass_turn();
         wgmma_wait<0>();
@@ -133,6 +135,12 @@ template <class Traits> class ForwardConsumer {
     template <bool hides>
     __device__ __forceinline__ void take_block(Registers &x, const RangePart &own, int first, int keys) {
         load_weights(x, own);
+        wait_for_keys();
+        take_turn();
+        if constexpr (!Traits::overlaps) {
+            multiply_values(x, pending_stage());
+            end_values(x, pending_stage());
+        }
         multiply_keys(x);
         if constexpr (Traits::overlaps)
             multiply_values(x, pending_stage());
@@ -149,15 +157,11 @@ template <class Traits> class ForwardConsumer {
             clear_values(keys);
         pack<Element>(x.p, x.s);
         x.softmax.template rescale<Traits::skips_rescaling>(x.o);
-        if constexpr (!Traits::overlaps) {
-            multiply_values(x, stage_);
-            end_values(x, stage_);
-        }
         ++stage_.count;
     }
 
     __device__ __forceinline__ void finish_pending(Registers &x) {
-        if (!Traits::overlaps || !x.has_pending)
+        if (!x.has_pending)
             return;
         const Stage pending = pending_stage();
         multiply_values(x, pending);
@@ -171,9 +175,10 @@ template <class Traits> class ForwardConsumer {
     }
 
     // S = Q K^T
-    __device__ __forceinline__ void multiply_keys(Registers &x) {
+    __device__ __forceinline__ void wait_for_keys() const {
         shared_.k_full[stage_.slot()].wait(stage_.parity_to_empty());
-        take_turn();
+    }
+    __device__ __forceinline__ void multiply_keys(Registers &x) {
         multiply_rows<Element, columns, range_block_rows>(x.s, x.q, x.k + stage_.slot() * (Traits::stage_bytes / 16));
     }
     // O += P V
@@ -220,12 +225,10 @@ template <class Traits> class ForwardConsumer {
 
     // Consumers issue the products of a block one after the other, so that their softmaxes do not fall together.
     __device__ __forceinline__ void take_turn() const {
-        if (Traits::takes_turns)
-            sync_threads(1 + Traits::consumers + row_block_, 2 * warpgroup_threads);
+        sync_threads(1 + Traits::consumers + row_block_, 2 * warpgroup_threads);
     }
     __device__ __forceinline__ void pass_turn() const {
-        if (Traits::takes_turns)
-            arrive_threads(1 + Traits::consumers + (row_block_ + 1) % Traits::consumers, 2 * warpgroup_threads);
+        arrive_threads(1 + Traits::consumers + (row_block_ + 1) % Traits::consumers, 2 * warpgroup_threads);
     }
 
     __device__ __forceinline__ void release(Mbarrier &empty) const {

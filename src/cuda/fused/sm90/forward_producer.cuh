@@ -96,16 +96,25 @@ __device__ __forceinline__ void copy_own_queries(const ForwardParams &params, co
     constexpr int parts = RowLanes<Traits::head_dim>::parts, lanes = RowLanes<Traits::head_dim>::lanes;
     constexpr int at_once = 2 * warp_threads / lanes; // rows, of both warps
     const int part = static_cast<int>(threadIdx.x) % lanes;
+    if (part >= parts)
+        return;
     const int first_row = static_cast<int>(threadIdx.x) % (2 * warp_threads) / lanes;
     const int rows = part * 8 < params.head_dim ? row_block.rows : 0; // the others are zeros
     row_0 += part * 8 < params.head_dim ? part * 8 : 0;
-    // Of rows beyond the row block's last one these may be anything.
     const auto *next = row_0 + (row_block.first + first_row * row_block.stride - params.q.start) * params.q.row;
     const std::int64_t distance = std::int64_t{at_once} * row_block.stride * params.q.row;
-    if (part < parts)
-#pragma unroll 2
-        for (int row = first_row; row < row_block_rows; row += at_once, next += distance)
-            cp_async_16(target + swizzled_offset(row_block_rows, row, part), row < rows ? next : row_0, row < rows);
+    target += swizzled_offset(row_block_rows, first_row, part);
+    const auto copy = [&](const auto &is_present) {
+#pragma unroll
+        for (int i = 0; i < row_block_rows; i += at_once, next += distance) {
+            const bool present = is_present(first_row + i);
+            cp_async_16((target ^ i % 8 * 16) + i * swizzled_row_bytes, present ? next : row_0, present);
+        }
+    };
+    if (rows == row_block_rows)
+        copy([](int) { return true; });
+    else
+        copy([&](int row) { return row < rows; });
 }
 
 template <class Traits, class OtherWork>

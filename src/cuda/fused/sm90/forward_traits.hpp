@@ -27,8 +27,6 @@ template <class Element_, int head_dim_, RowOrder order_> struct ForwardTraits {
     static constexpr int threads = Registers::threads;
     // Whether Q K^T of a block is computed beside the softmax and P V of the block before.
     static constexpr bool overlaps = head_dim <= 64 || head_dim > 128;
-    // Whether consumers take turns at issuing products.
-    static constexpr bool takes_turns = overlaps;
     // Whether O is rescaled only if a maximum of the warp's rows has moved.
     static constexpr bool skips_rescaling = head_dim > 64;
 
