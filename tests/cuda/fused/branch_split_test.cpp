@@ -4,10 +4,13 @@
 #include "cuda/fused/sm90/kernels.hpp"
 
 #include "support/plan.hpp"
+#include "support/random_problem.hpp"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <set>
 #include <utility>
 #include <vector>
@@ -158,6 +161,68 @@ TEST(Split, SumsAreOfTheRowsOfOthers) {
             EXPECT_EQ(grids[1].tiles.rows_with_partial.has(head, static_cast<int>(position)), takes_part)
                 << position << " " << head;
         }
+}
+
+// No more than one of so many neighbours takes part in the branches that leave partial results.
+void expect_one_of_neighbours(const Problem &problem, const Kernel &kernel, const BranchSplit &split) {
+    const int stride = split.partial_stride(problem.heads);
+    ASSERT_GE(stride, 1);
+    const PartialRows &rows = split.grids.back().tiles.rows_with_partial;
+    const auto length = static_cast<int>(problem.length);
+    for (int head = 0; head < problem.heads; ++head)
+        for (int first = 0; first < length; first += stride) {
+            int found = 0;
+            for (int position = first; position < std::min(first + stride, length); ++position)
+                found += rows.has(head, position);
+            ASSERT_LE(found, 1) << problem << " kernel " << static_cast<int>(kernel.what) << " head " << head
+                                << " position " << first << " stride " << stride;
+        }
+}
+
+TEST(Split, NeighboursShareAPartialResult) {
+    Problem shifted = local_and_global(1 << 18);
+    shifted.branches.push_back({.dilation = 96}); // phases of heads that differ modulo 64, but not modulo 32
+    Problem cut = local_and_global(1 << 18);
+    cut.branches.back().segment = 64 * 1001 + 16; // segments begin anywhere modulo 64
+    const Problem several = problem_of(
+        5001, 3, 64, {{.segment = 200}, {.dilation = 8}, {.dilation = 12}, {.segment = 999, .dilation = 20}});
+    for (const auto &[problem, least] : {std::pair(local_and_global(1 << 18), 64),
+                                         {shifted, 1},
+                                         {cut, 16},
+                                         {gigapath(70001), 1},
+                                         {gigapath(200001), 1},
+                                         {several, 1}})
+        for (const Kernel &kernel : kernels(problem.dim)) {
+            const Plan plan(pattern_of(problem), plan_problem_of(problem));
+            const auto split = split_branches(make_grids(plan, kernel.what, kernel.shape), plan, kernel.what,
+                                              kernel.shape, multiprocessors);
+            if (!split)
+                continue;
+            EXPECT_GE(split->partial_stride(problem.heads), least) << problem;
+            expect_one_of_neighbours(problem, kernel, *split);
+        }
+}
+
+// Of whatever branches, cut where it would not pay.
+TEST(Split, NeighboursOfRandomBranchesShareAPartialResult) {
+    int strides = 0;
+    for (std::uint64_t seed = 0; seed < 300; ++seed) {
+        Problem problem = random_problem(seed);
+        problem.dtype = ANNULUS_BFLOAT16;
+        problem.window.reset();
+        const Plan plan(pattern_of(problem), plan_problem_of(problem));
+        const Kernel kernel = kernels(problem.dim)[0];
+        const std::vector<PlannedGrid> grids = make_grids(plan, kernel.what, kernel.shape);
+        if (grids.size() != 1 || grids.front().curve || grids.front().tiles.has_residue_classes)
+            continue;
+        for (int count = 1; count < grids.front().tiles.branch_count; ++count)
+            if (const auto cut = split_after(count, grids.front(), plan, kernel.what, kernel.shape)) {
+                const BranchSplit split{*cut, 0, {}, multiprocessors};
+                expect_one_of_neighbours(problem, kernel, split);
+                strides += split.partial_stride(problem.heads) > 1;
+            }
+    }
+    EXPECT_GT(strides, 5);
 }
 
 // Dilations that do not divide one another take two grids anyway.

@@ -30,8 +30,8 @@ constexpr int multiprocessors = 132; // of an H200
 class LaunchChecker {
   public:
     // `has_partial`: whether there are partial results of all rows, the call's own or those of its parts.
-    LaunchChecker(const Plan &plan, CallPart part, const std::vector<PlannedGrid> &grids, bool has_partial, bool split,
-                  const Window &rows, int head_step)
+    LaunchChecker(const Plan &plan, CallPart part, const std::vector<PlannedGrid> &grids, bool has_partial,
+                  const std::optional<SplitParts> &split, const Window &rows, int head_step)
         : problem_(plan.problem()), part_(part), grids_(grids), has_partial_(has_partial), split_(split), rows_(rows),
           head_step_(head_step) {}
 
@@ -101,8 +101,10 @@ class LaunchChecker {
         if (split_) {
             const GridPart &part = *launch.part;
             const std::int64_t first = part.rows.length ? part.rows.start - rows_.start : 0;
+            EXPECT_TRUE(split_->stride == 1 || first == 0);
+            const std::int64_t rows_of_head = (rows_.length + split_->stride - 1) / split_->stride;
             EXPECT_EQ(launch.first_partial_row,
-                      (std::int64_t{part.first_batch} * problem_.heads + part.first_head) * rows_.length + first);
+                      (std::int64_t{part.first_batch} * problem_.heads + part.first_head) * rows_of_head + first);
         }
         cover(launch, kernel);
         before_ = launch;
@@ -156,7 +158,8 @@ class LaunchChecker {
     const annulus::Problem &problem_;
     const CallPart part_;
     const std::vector<PlannedGrid> &grids_;
-    const bool has_partial_, split_;
+    const bool has_partial_;
+    const std::optional<SplitParts> split_;
     const Window rows_;
     const int head_step_;
     bool all_are_set_ = false;
@@ -199,8 +202,7 @@ bool is_split_part(const ForwardPlan &forward) {
 
 void expect_sound(const Plan &plan, CallPart part, const ForwardPlan &forward) {
     const bool has_partial = part != CallPart::whole || forward.has_own_partial;
-    LaunchChecker launches(plan, part, forward.grids, has_partial, forward.parts.has_value(), plan.problem().queries,
-                           1);
+    LaunchChecker launches(plan, part, forward.grids, has_partial, forward.parts, plan.problem().queries, 1);
     if (is_of_other_keys(part))
         launches.set_partial();
     bool clears = false, recomputes = false, writes = false;
@@ -278,7 +280,7 @@ void expect_sound(const Plan &plan, CallPart part, const BackwardPlan &backward)
         const SideGrids &of_side = backward.of(side);
         const bool of_queries = side == Side::queries;
         launches.try_emplace(side, plan, part, of_side.grids, part != CallPart::whole || of_side.has_own_partial,
-                             of_side.parts.has_value(), window_of(problem, side),
+                             of_side.parts, window_of(problem, side),
                              of_queries ? 1 : problem.heads / problem.kv_heads);
     }
     if (is_of_other_keys(part))
@@ -466,10 +468,14 @@ TEST(LargePlans, AreCutIntoAFewPartsAtMost) {
         problem.length = length;
         problem.causal = causal;
         const Plan plan(pattern_of(problem), plan_problem_of(problem));
-        ASSERT_TRUE(forward_of(plan, CallPart::whole, 0).parts);
-        EXPECT_FALSE(forward_of(plan, CallPart::whole, std::uint64_t{40} << 20).parts);
-        ASSERT_TRUE(backward_of(plan, CallPart::whole, 0).queries.parts);
-        EXPECT_FALSE(backward_of(plan, CallPart::whole, std::uint64_t{48} << 20).queries.parts);
+        const ForwardPlan forward = forward_of(plan, CallPart::whole, std::uint64_t{40} << 20);
+        ASSERT_TRUE(forward.parts);
+        EXPECT_EQ(forward.parts->all_rows(), problem.heads * ((length + 15) / 16)); // as without a limit
+        EXPECT_FALSE(forward_of(plan, CallPart::whole, std::uint64_t{16} << 20).parts);
+        const BackwardPlan backward = backward_of(plan, CallPart::whole, std::uint64_t{48} << 20);
+        ASSERT_TRUE(backward.queries.parts && backward.keys.parts);
+        EXPECT_EQ(backward.queries.parts->all_rows(), problem.heads * ((length + 15) / 16));
+        EXPECT_FALSE(backward_of(plan, CallPart::whole, std::uint64_t{30} << 20).queries.parts);
     }
     const Problem large = large_split_problem(false);
     const Plan plan(pattern_of(large), plan_problem_of(large));
@@ -480,11 +486,27 @@ TEST(LargePlans, AreCutIntoAFewPartsAtMost) {
     }
 }
 
-// Nine branches, which take several grids. What of a head does not fit is cut by rows, one part after the other.
-TEST(LargePlans, OfSeveralGridsAreCutByRows) {
+// Nine branches, which take several grids: of those of the last a few rows have partial results.
+TEST(LargePlans, OfSeveralGridsHavePartialResultsOfFewRows) {
     Problem problem = {.heads = 2, .dim = 64, .branches = {}, .dtype = ANNULUS_BFLOAT16};
     for (int i = 0; i < 9; ++i)
         problem.branches.push_back({.segment = 2048LL << 2 * i, .dilation = 1LL << 2 * i});
+    for (const std::int64_t length : {std::int64_t{67108864}, std::int64_t{67000001}}) {
+        problem.length = length;
+        const Plan plan(pattern_of(problem), plan_problem_of(problem));
+        const ForwardPlan forward = forward_of(plan, CallPart::whole, 0);
+        ASSERT_TRUE(forward.parts);
+        EXPECT_EQ(forward.parts->all_rows(), 2 * ((length + 4095) / 4096));
+        expect_sound(plan, CallPart::whole, forward);
+        expect_sound(plan, CallPart::whole, backward_of(plan, CallPart::whole, 0));
+    }
+}
+
+// Nine branches of all rows. What of a head does not fit is cut by rows, one part after the other.
+TEST(LargePlans, OfSeveralGridsAreCutByRows) {
+    Problem problem = {.heads = 2, .dim = 64, .branches = {}, .dtype = ANNULUS_BFLOAT16};
+    for (int i = 0; i < 9; ++i)
+        problem.branches.push_back({.segment = 64LL << 2 * i});
     const auto expect_parts_in_order = [](const auto &steps, const Window &rows, const auto &is_of_side) {
         std::int64_t end = rows.start;
         for (const auto &step : steps) {

@@ -66,15 +66,19 @@ template <class Element, int columns, bool of_keys, RowOrder order, class At> cl
         return (std::int64_t{batch_} * heads + head) * work_.partial_rows - work_.first_partial_row;
     }
 
+    // Of a row of the row block, from there on.
+    __device__ __forceinline__ std::int64_t partial_row_of(int row) const {
+        return work_.partial_stride.quotient(work_.row_of<order>(row_block_.position(row)));
+    }
+
     // Adds the partial results of the rows that have them.
     __device__ __forceinline__ void take_partial(const RowDestinations<At> &destinations, float (&x)[count],
                                                  float *partial) const {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            const int position = row_block_.position(At().row(r));
             if (destinations.takes(r))
-                take_partial_row<count>(
-                    x, r, 1, 1, partial + std::int64_t{work_.row_of<order>(position)} * work_.head_dim, work_.head_dim);
+                take_partial_row<count>(x, r, 1, 1, partial + partial_row_of(At().row(r)) * work_.head_dim,
+                                        work_.head_dim);
         }
     }
 
@@ -86,7 +90,7 @@ template <class Element, int columns, bool of_keys, RowOrder order, class At> cl
             const int row = At().row(r);
             if (row >= row_block_.rows || !destinations.leaves(r))
                 continue;
-            const std::int64_t index = first + work_.row_of<order>(row_block_.position(row));
+            const std::int64_t index = first + partial_row_of(row);
             leave_partial_row<count>(x, r, true, 1, work_.destination == Destination::add_to_partial, 1,
                                      partial + index * work_.head_dim, work_.head_dim);
         }

@@ -50,17 +50,19 @@ struct BackwardWork : TileGrid {
     const float *delta;
     int statistic_rows;
 
-    // Results: gradients of the row blocks' score rows and value rows, of the dtype or partial, [B, heads, rows, D].
+    // Results: gradients of the row blocks' score rows and value rows, of the dtype or partial, [B, heads,
+    // partial_rows, D].
     Destination destination;
     TensorRows d_scores, d_values;
     float *partial_d_scores, *partial_d_values;
     int partial_rows;
+    FastDivmod partial_stride;      // of so many neighbouring rows one has partial results
     std::int64_t first_partial_row; // row of the first partial result, of all heads one after the other
     int *has_nonfinite;             // causal; becomes 1 where a result is NaN or infinity. Else null
     StoredDs kept;                  // of kernels that store dS or multiply it
     RowsToClear cleared;            // of kernels that clear rows
 
-    // The row of a row block in its tensors and in partial results.
+    // The row of a row block in its tensors.
     template <RowOrder rows = RowOrder::either> constexpr int row_of(int number) const {
         return row_stride.quotient(position_of<rows>(number) - first_row);
     }

@@ -159,7 +159,7 @@ template <class Element, int head_dim, int row_blocks, RowOrder order, class At,
 
     __device__ __forceinline__ std::int64_t partial_row(int row) const {
         return (std::int64_t{batch_} * work_.all_heads + head_) * work_.partial_rows - work_.first_partial_row +
-               work_.query_row<order>(row_block_.position(row));
+               work_.partial_stride.quotient(work_.query_row<order>(row_block_.position(row)));
     }
 
     const ForwardWork &work_;

@@ -18,7 +18,7 @@ struct ForwardWork : TileGrid {
     float scale_log2, inverse_scale_log2; // scale log2(e), above 0
     TensorRows q;
 
-    // The row of a query in Q and in partial results.
+    // The row of a query in Q.
     template <RowOrder rows = RowOrder::either> constexpr int query_row(int number) const {
         return position_of<rows>(number) - first_row;
     }
@@ -26,9 +26,10 @@ struct ForwardWork : TileGrid {
     // Results, of queries that have keys: O and LSE (which may be null) of the dtype, or partial results.
     Destination destination;
     TensorRows out, lse;
-    float *partial_o;               // [B, H, queries, D], or null
-    float2 *partial_state;          // [B, H, queries]
-    int all_heads, partial_rows;    // heads and rows of the whole
+    float *partial_o;               // [B, H, partial_rows, D], or null
+    float2 *partial_state;          // [B, H, partial_rows]
+    int all_heads, partial_rows;    // of the whole: heads, and rows of each that have partial results
+    FastDivmod partial_stride;      // of so many neighbouring rows one has partial results
     std::int64_t first_partial_row; // row of the first partial result, of all heads one after the other
     int *has_nonfinite;             // causal; becomes 1 where O or a partial result is NaN or infinity. Else null
     RowsToClear cleared;            // of kernels that clear rows

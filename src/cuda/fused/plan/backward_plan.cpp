@@ -101,6 +101,7 @@ bool try_splitting(const Plan &plan, const BackwardShapes &shapes, int multiproc
             const std::size_t tensors = which == Side::queries ? 1 : 2;
             const SplitRows rows{static_cast<int>(problem.batch), problem.heads,
                                  static_cast<int>(window_of(problem, which).length),
+                                 problem.key_stride == 1 ? split.partial_stride(problem.heads) : 1,
                                  tensors * problem.head_dim * sizeof(float)};
             side.parts = takes_least ? split.least_parts(rows) : split.parts_within(rows, room);
             if (!side.parts) {

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -84,6 +85,30 @@ std::optional<BranchSplit> fastest_split(const PlannedGrid &whole, const KernelS
 }
 
 } // namespace
+
+// In a head the rows that take part in a branch are in one class modulo its dilation in each segment, and so all are in
+// one class modulo what divides the dilations, the segments' starts and the distances between the branches' classes.
+int BranchSplit::partial_stride(int heads) const {
+    const int rows = grids.back().tiles.sequence.sequence_length;
+    std::vector<GridBranch> branches; // that leave partial results
+    for (std::size_t i = 0; i + 1 < grids.size(); ++i)
+        branches.insert(branches.end(), grids[i].tiles.branches, grids[i].tiles.branches + grids[i].tiles.branch_count);
+    int stride = 0;
+    for (const GridBranch &branch : branches) {
+        stride = std::gcd(stride, branch.row_rule == ANNULUS_QUERY_DILATED ? branch.dilation.value : 1);
+        if (branch.length.value < rows)
+            stride = std::gcd(stride, branch.length.value);
+    }
+    for (int head = 0; head < heads; ++head) {
+        std::optional<int> phase;
+        for (const GridBranch &branch : branches)
+            if (branch.serves(head)) {
+                stride = std::gcd(stride, branch.phase(head) - phase.value_or(branch.phase(head)));
+                phase = branch.phase(head);
+            }
+    }
+    return stride;
+}
 
 bool BranchSplit::is_worth(std::int64_t parts) const {
     if (!has_alternative())

@@ -37,6 +37,9 @@ struct BranchSplit {
     std::array<double, 2> rows_of_tiles;
     int multiprocessors; // that share the tiles
 
+    // Of so many neighbouring rows of each of the heads no more than one has partial results.
+    int partial_stride(int heads) const;
+
     // The parts, if there is room for them and one grid, where there is one, does not take less time.
     std::optional<SplitParts> parts_within(const SplitRows &all, std::size_t room) const;
 

@@ -103,6 +103,7 @@ ForwardPlan plan_forward(const Plan &plan, CallPart part, std::vector<PlannedGri
     if (!split || part != CallPart::whole)
         return result;
     const SplitRows rows{static_cast<int>(problem.batch), problem.heads, static_cast<int>(problem.queries.length),
+                         split->partial_stride(problem.heads),
                          sizeof(float2) + static_cast<std::size_t>(problem.head_dim) * sizeof(float)};
     ForwardPlan without_partial = result;
     without_partial.has_own_partial = false;

@@ -39,13 +39,15 @@ Destination next_destination(bool has_partial, bool finishes, bool sets) {
 }
 
 std::optional<SplitParts> heads_within(const SplitRows &all, std::size_t room) {
-    const std::size_t bytes_of_head = std::max<std::size_t>(static_cast<std::size_t>(all.rows) * all.row_bytes, 1);
+    const auto rows = static_cast<std::size_t>(partial_rows_of(all.rows, all.stride));
+    const std::size_t bytes_of_head = std::max<std::size_t>(rows * all.row_bytes, 1);
     const auto most = static_cast<std::int64_t>(room / bytes_of_head);
     if (most == 0)
         return std::nullopt;
     if (most < all.heads)
-        return SplitParts{1, static_cast<int>(divide_up(all.heads, divide_up(all.heads, most))), all.rows};
-    return SplitParts{static_cast<int>(std::min<std::int64_t>(all.batches, most / all.heads)), all.heads, all.rows};
+        return SplitParts{1, static_cast<int>(divide_up(all.heads, divide_up(all.heads, most))), all.rows, all.stride};
+    return SplitParts{static_cast<int>(std::min<std::int64_t>(all.batches, most / all.heads)), all.heads, all.rows,
+                      all.stride};
 }
 
 std::optional<SplitParts> rows_within(const SplitRows &all, std::size_t room,

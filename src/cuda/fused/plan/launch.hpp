@@ -46,14 +46,21 @@ bool clears_beside(const Problem &problem, const std::vector<PlannedGrid> &grids
 // Where the next launch puts its results: into the partial results, if there are any, which the first one sets.
 Destination next_destination(bool has_partial, bool finishes, bool sets);
 
+// Partial results of neighbouring rows of a head, `stride` of them, of which no more than one has any.
+constexpr std::int64_t partial_rows_of(std::int64_t rows, int stride) {
+    return divide_up(rows, stride);
+}
+
 // What a split grid has partial results of at a time: several batch entries, some heads of one, or some rows of a head.
 struct SplitParts {
     int batches = 0, heads = 0, rows = 0; // rows of each head
-    std::int64_t all_rows() const { return std::int64_t{batches} * heads * rows; }
+    int stride = 1;
+    std::int64_t all_rows() const { return std::int64_t{batches} * heads * partial_rows_of(rows, stride); }
 };
 // Rows of batch entries and heads that a split grid has partial results of.
 struct SplitRows {
     int batches, heads, rows; // rows of each head
+    int stride;               // of so many neighbouring rows of a head no more than one has partial results
     std::size_t row_bytes;    // of the partial results
 };
 // Whole heads; none where there is no room for one.
@@ -96,7 +103,8 @@ void for_split(std::size_t grids, const SplitParts &parts, std::int64_t batches,
                 GridPart part{first_batch, part_batches, first_head, part_heads};
                 if (part_rows < rows)
                     part.rows = {window.start + first_row, part_rows};
-                const std::int64_t first = (std::int64_t{first_batch} * heads + first_head) * rows + first_row;
+                const std::int64_t first =
+                    (std::int64_t{first_batch} * heads + first_head) * partial_rows_of(rows, parts.stride) + first_row;
                 if (grids > 2)
                     clear();
                 for (std::size_t i = 0; i + 1 < grids; ++i)
