@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // When the fused engine takes two grids for what one could do, as pure data and without a GPU.
 #include "cuda/fused/plan/branch_split.hpp"
+#include "cuda/fused/plan/grid_time.hpp"
 #include "cuda/fused/sm90/kernels.hpp"
 
 #include "support/plan.hpp"
@@ -239,6 +240,38 @@ TEST(Split, TakesTwoGridsAsTheyAre) {
         EXPECT_EQ(last.branch_count, 2);
         EXPECT_EQ(last.rows_with_partial.branch_count, 1);
         EXPECT_EQ(last.rows_with_partial.branches[0], found.back().tiles.branches[0]);
+    }
+}
+
+// Where one grid is not enough, each branch is in one of those that take less time than as many as fit, one after the
+// other.
+TEST(Split, CutsBranchesOfSeveralGridsWhereItTakesLess) {
+    for (const std::size_t count : {7U, 8U, 9U}) {
+        Problem problem = problem_of(1 << 24, 1, 64, {});
+        for (std::size_t i = 0; i < count; ++i)
+            problem.branches.push_back({.segment = 2048LL << 2 * i, .dilation = 1LL << 2 * i});
+        for (const Kernel &kernel : kernels(problem.dim)) {
+            const Plan plan(pattern_of(problem), plan_problem_of(problem));
+            const std::vector<PlannedGrid> found = make_grids(plan, kernel.what, kernel.shape);
+            const auto split = split_branches(found, plan, kernel.what, kernel.shape, multiprocessors);
+            ASSERT_TRUE(found.size() > 1 && split);
+            const auto rows = [&](const std::vector<PlannedGrid> &grids) {
+                double sum = 0;
+                for (const PlannedGrid &planned : grids)
+                    sum += rows_of_tiles(planned.tiles, kernel.shape);
+                return sum;
+            };
+            EXPECT_LT(rows(split->grids), 0.75 * rows(found));
+            std::multiset<int> dilations, wanted;
+            for (const BranchSpec &branch : problem.branches)
+                wanted.insert(static_cast<int>(branch.dilation));
+            for (const PlannedGrid &planned : split->grids)
+                for (const GridBranch &branch : planned.branches())
+                    dilations.insert(branch.dilation.value);
+            EXPECT_EQ(dilations, wanted);
+            EXPECT_EQ(split->grids.back().branches().front().dilation.value, 1);
+            expect_one_of_neighbours(problem_of(1 << 20, 1, 64, problem.branches), kernel, *split);
+        }
     }
 }
 

@@ -496,7 +496,7 @@ TEST(LargePlans, OfSeveralGridsHavePartialResultsOfFewRows) {
         const Plan plan(pattern_of(problem), plan_problem_of(problem));
         const ForwardPlan forward = forward_of(plan, CallPart::whole, 0);
         ASSERT_TRUE(forward.parts);
-        EXPECT_EQ(forward.parts->all_rows(), 2 * ((length + 4095) / 4096));
+        EXPECT_EQ(forward.parts->all_rows(), 2 * ((length + 63) / 64));
         expect_sound(plan, CallPart::whole, forward);
         expect_sound(plan, CallPart::whole, backward_of(plan, CallPart::whole, 0));
     }

@@ -9,6 +9,7 @@
 #include <limits>
 #include <numeric>
 #include <optional>
+#include <span>
 #include <utility>
 
 namespace annulus {
@@ -46,10 +47,9 @@ std::optional<std::vector<PlannedGrid>> grids_after(int less_dilated, const Plan
                                                     const Plan &plan, GridOf what, const KernelShape &shape) {
     if (whole.tiles.keys_count_once) // which needs all branches in one grid
         return std::nullopt;
-    const int branches = whole.tiles.branch_count;
-    std::optional<PlannedGrid> others =
-        grid_over(whole, less_dilated, branches - less_dilated, rows, plan, what, shape);
-    std::optional<PlannedGrid> last = grid_over(whole, 0, less_dilated, rows, plan, what, shape);
+    const auto first_other = static_cast<std::size_t>(less_dilated);
+    std::optional<PlannedGrid> others = grid_over(whole.branches().subspan(first_other), rows, plan, what, shape);
+    std::optional<PlannedGrid> last = grid_over(whole.branches().first(first_other), rows, plan, what, shape);
     if (!others || !last)
         return std::nullopt;
     return std::vector{*others, *last};
@@ -84,6 +84,47 @@ std::optional<BranchSplit> fastest_split(const PlannedGrid &whole, const KernelS
     return best;
 }
 
+// The branches of several grids in as many as are expected to take the least time, the one over the least dilated ones
+// first; none where they cannot be cut anew.
+std::optional<std::vector<PlannedGrid>> fastest_grids(const std::vector<PlannedGrid> &grids, const Plan &plan,
+                                                      GridOf what, const KernelShape &shape, int multiprocessors) {
+    std::vector<GridBranch> branches;
+    for (const PlannedGrid &planned : grids) {
+        if (planned.curve || planned.tiles.has_residue_classes || planned.tiles.sequence.row_count == 0)
+            return std::nullopt;
+        branches.insert(branches.end(), planned.branches().begin(), planned.branches().end());
+    }
+    if (branches.size() > 2 * most_branches) // one grid and what others leave partial results of
+        return std::nullopt;
+    std::ranges::stable_sort(branches, comes_before);
+    // Of the first 0, 1, … branches: the time, and the grid over the last of them.
+    struct Best {
+        double rows = std::numeric_limits<double>::infinity();
+        std::size_t first_of_last = 0;
+        std::optional<PlannedGrid> last{};
+    };
+    std::vector<Best> best(branches.size() + 1);
+    best[0].rows = 0;
+    for (std::size_t end = 1; end <= branches.size(); ++end)
+        for (std::size_t first = 0; first < end; ++first) {
+            std::optional<PlannedGrid> last =
+                grid_over(std::span(branches).subspan(first, end - first), GridRows::all, plan, what, shape);
+            if (!last)
+                continue;
+            const double rows = best[first].rows + rows_on(multiprocessors, rows_of_tiles(last->tiles, shape));
+            if (rows < best[end].rows)
+                best[end] = {rows, first, std::move(last)};
+        }
+    std::vector<PlannedGrid> result;
+    for (std::size_t end = branches.size(); end > 0; end = best[end].first_of_last)
+        if (best[end].last)
+            result.push_back(*best[end].last);
+        else
+            return std::nullopt; // too many tiles
+    std::ranges::reverse(result);
+    return result;
+}
+
 } // namespace
 
 // In a head the rows that take part in a branch are in one class modulo its dilation in each segment, and so all are in
@@ -92,7 +133,7 @@ int BranchSplit::partial_stride(int heads) const {
     const int rows = grids.back().tiles.sequence.sequence_length;
     std::vector<GridBranch> branches; // that leave partial results
     for (std::size_t i = 0; i + 1 < grids.size(); ++i)
-        branches.insert(branches.end(), grids[i].tiles.branches, grids[i].tiles.branches + grids[i].tiles.branch_count);
+        branches.insert(branches.end(), grids[i].branches().begin(), grids[i].branches().end());
     int stride = 0;
     for (const GridBranch &branch : branches) {
         stride = std::gcd(stride, branch.row_rule == ANNULUS_QUERY_DILATED ? branch.dilation.value : 1);
@@ -184,15 +225,19 @@ std::optional<std::vector<PlannedGrid>> as_split(const std::vector<PlannedGrid> 
 
 std::optional<BranchSplit> split_branches(const std::vector<PlannedGrid> &grids, const Plan &plan, GridOf what,
                                           const KernelShape &shape, int multiprocessors) {
-    if (grids.size() != 1) {
-        std::optional<std::vector<PlannedGrid>> all = as_split(grids, what);
+    if (grids.size() > 1) {
+        std::optional<std::vector<PlannedGrid>> all = fastest_grids(grids, plan, what, shape, multiprocessors);
+        if (all)
+            all = as_split(*all, what);
+        if (!all)
+            all = as_split(grids, what);
         if (!all)
             return std::nullopt;
         return BranchSplit{*std::move(all), std::numeric_limits<double>::infinity(), {}, multiprocessors};
     }
-    const PlannedGrid &whole = grids.front();
-    if (!whole.is_complete)
+    if (grids.empty() || !grids.front().is_complete)
         return std::nullopt;
+    const PlannedGrid &whole = grids.front();
     return fastest_split(whole, shape, multiprocessors,
                          [&](int count) { return split_after(count, whole, plan, what, shape); });
 }

@@ -52,8 +52,9 @@ struct BranchSplit {
     bool is_worth(std::int64_t parts) const;
 };
 
-// The only one of `grids` in two, if that is expected to save time on so many multiprocessors, or all as they are; else
-// none. Kernels of the same shape take the same time, whatever they compute.
+// The only one of `grids` in two, if that is expected to save time on so many multiprocessors; of several the branches
+// in those grids that are expected to take the least; else none. Kernels of the same shape take the same time, whatever
+// they compute.
 std::optional<BranchSplit> split_branches(const std::vector<PlannedGrid> &grids, const Plan &plan, GridOf what,
                                           const KernelShape &shape, int multiprocessors);
 

@@ -216,9 +216,7 @@ std::vector<PlannedGrid> make_grids(const Plan &plan, GridOf what, const KernelS
             orders += curve_order_length(branch);
         }
     }
-    std::stable_sort(linear.begin(), linear.end(), [](const GridBranch &a, const GridBranch &b) {
-        return std::pair(a.dilation.value, a.length.value) < std::pair(b.dilation.value, b.length.value);
-    });
+    std::ranges::stable_sort(linear, comes_before);
     for (const GridBranch &branch : linear) {
         const bool taken = std::any_of(grids.begin(), grids.end(), [&](PlannedGrid &planned) {
             const std::optional<TileGrid> more = with_branch(planned.tiles, branch);
@@ -238,10 +236,10 @@ std::vector<PlannedGrid> make_grids(const Plan &plan, GridOf what, const KernelS
     return grids;
 }
 
-std::optional<PlannedGrid> grid_over(const PlannedGrid &planned, int first, int count, GridRows rows, const Plan &plan,
-                                     GridOf what, const KernelShape &shape) {
+std::optional<PlannedGrid> grid_over(std::span<const GridBranch> branches, GridRows rows, const Plan &plan, GridOf what,
+                                     const KernelShape &shape) {
     PlannedGrid result{grid_without_branches(plan, what), false};
-    for (const GridBranch &branch : branches_of(planned.tiles).subspan(first, count)) {
+    for (const GridBranch &branch : branches) {
         const std::optional<TileGrid> more = with_branch(result.tiles, branch);
         if (!more)
             return std::nullopt;

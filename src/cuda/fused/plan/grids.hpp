@@ -6,8 +6,10 @@
 #include "cuda/fused/schedule/kernel_shape.hpp"
 #include "cuda/fused/schedule/tile_grid.hpp"
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 namespace annulus {
@@ -28,7 +30,16 @@ struct PlannedGrid {
     // Of a grid over several sequences, the longest first, and their shapes.
     std::vector<PlacedSequence> sequences{};
     std::vector<SequenceGrid> shapes{};
+
+    std::span<const GridBranch> branches() const {
+        return {tiles.branches, static_cast<std::size_t>(tiles.branch_count)};
+    }
 };
+
+// The order of a grid's branches: by dilation, then by length.
+inline bool comes_before(const GridBranch &a, const GridBranch &b) {
+    return a.dilation.value != b.dilation.value ? a.dilation.value < b.dilation.value : a.length.value < b.length.value;
+}
 
 // The plan's positions and dilations are below position_limit. Branches of a grid have dilations that divide one
 // another, and do not mix the query rules `dilated` and `residue`. Those in an order along a curve come last, a grid
@@ -39,10 +50,10 @@ std::vector<PlannedGrid> make_grids(const Plan &plan, GridOf what, const KernelS
 // All rows of the window, or without those at its ends whose segments have no ranges.
 enum class GridRows { all, with_ranges };
 
-// The grid over `count` branches of another one, from its `first` on; none where that would be more classes of row
-// blocks than one grid takes, which fewer branches may come to as well.
-std::optional<PlannedGrid> grid_over(const PlannedGrid &planned, int first, int count, GridRows rows, const Plan &plan,
-                                     GridOf what, const KernelShape &shape);
+// The grid over some branches of others, by dilation, then by length; none where one grid cannot take them: there may
+// be more classes of row blocks than it takes, to which fewer branches may come as well.
+std::optional<PlannedGrid> grid_over(std::span<const GridBranch> branches, GridRows rows, const Plan &plan, GridOf what,
+                                     const KernelShape &shape);
 
 // Some batch entries and heads of a grid; of one over a single branch also some segments, or all (0); of one over a
 // single sequence also the rows at some positions, or all (none).
