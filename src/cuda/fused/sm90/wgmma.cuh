@@ -72,7 +72,6 @@ template <class Element, int columns> struct WgmmaSsMnMajor;
 #define ANNULUS_NAMES_40 ANNULUS_NAMES_TO_40
 #define ANNULUS_NAMES_48 ANNULUS_NAMES_TO_40 ", " ANNULUS_NAMES_8("4")
 #define ANNULUS_NAMES_64 ANNULUS_NAMES_TO_60 ", " ANNULUS_NAMES_4("6")
-#define ANNULUS_NAMES_80 ANNULUS_NAMES_TO_60 ", " ANNULUS_NAMES_10("6") ", " ANNULUS_NAMES_10("7")
 #define ANNULUS_NAMES_96 ANNULUS_NAMES_TO_90 ", " ANNULUS_NAMES_6("9")
 #define ANNULUS_NAMES_128 ANNULUS_NAMES_TO_120 ", " ANNULUS_NAMES_8("12")
 
@@ -85,7 +84,6 @@ template <class Element, int columns> struct WgmmaSsMnMajor;
 #define ANNULUS_ACCUMULATORS_40(i) ANNULUS_ACCUMULATORS_32(i), ANNULUS_ACCUMULATORS_8((i) + 32)
 #define ANNULUS_ACCUMULATORS_48(i) ANNULUS_ACCUMULATORS_32(i), ANNULUS_ACCUMULATORS_16((i) + 32)
 #define ANNULUS_ACCUMULATORS_64(i) ANNULUS_ACCUMULATORS_32(i), ANNULUS_ACCUMULATORS_32((i) + 32)
-#define ANNULUS_ACCUMULATORS_80(i) ANNULUS_ACCUMULATORS_64(i), ANNULUS_ACCUMULATORS_16((i) + 64)
 #define ANNULUS_ACCUMULATORS_96(i) ANNULUS_ACCUMULATORS_64(i), ANNULUS_ACCUMULATORS_32((i) + 64)
 #define ANNULUS_ACCUMULATORS_128(i) ANNULUS_ACCUMULATORS_64(i), ANNULUS_ACCUMULATORS_64((i) + 64)
 
@@ -127,8 +125,7 @@ template <class Element, int columns> struct WgmmaSsMnMajor;
     ANNULUS_WGMMA_SS_MN_MAJOR(type, ptx, 128, 64, "%64", "%65")                                                        \
     ANNULUS_WGMMA_SS_K_MAJOR(type, ptx, 32, 16, "%16", "%17", "%18")                                                   \
     ANNULUS_WGMMA_SS_K_MAJOR(type, ptx, 64, 32, "%32", "%33", "%34")                                                   \
-    ANNULUS_WGMMA_SS_K_MAJOR(type, ptx, 128, 64, "%64", "%65", "%66")                                                   \
-    ANNULUS_WGMMA_SS_K_MAJOR(type, ptx, 160, 80, "%80", "%81", "%82")                                                  \
+    ANNULUS_WGMMA_SS_K_MAJOR(type, ptx, 128, 64, "%64", "%65", "%66")                                                  \
     ANNULUS_WGMMA_RS_MN_MAJOR(type, ptx, 32, 16, "%16", "%17", "%18", "%19", "%20")                                    \
     ANNULUS_WGMMA_RS_MN_MAJOR(type, ptx, 48, 24, "%24", "%25", "%26", "%27", "%28")                                    \
     ANNULUS_WGMMA_RS_MN_MAJOR(type, ptx, 64, 32, "%32", "%33", "%34", "%35", "%36")                                    \
