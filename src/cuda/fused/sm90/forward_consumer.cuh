@@ -130,8 +130,8 @@ template <class Traits> class ForwardConsumer {
         ++stage_.count;
     }
 
-    // `keys` keys of a range from its key `first` on. The products of its turn are P V of the block before and S of this
-    // one, at the same time where blocks overlap.
+    // `keys` keys of a range from its key `first` on. The products of its turn are P V of the block before and S of
+    // this one, at the same time where blocks overlap.
     template <bool hides>
     __device__ __forceinline__ void take_block(Registers &x, const RangePart &own, int first, int keys) {
         load_weights(x, own);
