@@ -50,11 +50,11 @@ void expect_instead(annulus_engine other, const Problem &problem, Call &call, an
 }
 
 // Both passes, with rows as the problem's layout has them.
-void expect_gemm_instead(const Problem &problem, const std::string &reason) {
+void expect_instead(annulus_engine other, const Problem &problem, const std::string &reason) {
     const Inputs inputs = random_inputs(problem, 1);
     Call call(problem, inputs, device_memory(), true);
     for (const annulus_pass pass : passes)
-        expect_instead(ANNULUS_ENGINE_GEMM, problem, call, pass, reason);
+        expect_instead(other, problem, call, pass, reason);
     expect_agreement(problem, inputs, call.results(), run_exact(problem, inputs));
 }
 
@@ -62,7 +62,7 @@ void expect_gemm_instead(const Problem &problem, const std::string &reason) {
 class Refused : public testing::TestWithParam<NamedProblem> {};
 
 TEST_P(Refused, IsDoneByGemm) {
-    expect_gemm_instead(GetParam().problem, "engine fused cannot do this");
+    expect_instead(ANNULUS_ENGINE_GEMM, GetParam().problem, "engine fused cannot do this");
 }
 
 std::vector<NamedProblem> refused_problems() {
@@ -79,7 +79,7 @@ TEST(Auto, IsGemmWithoutAPositiveScale) {
     for (const double scale : {0.0, -0.25}) {
         Problem problem = small_problem();
         problem.scale = scale;
-        expect_gemm_instead(problem, "scale");
+        expect_instead(ANNULUS_ENGINE_GEMM, problem, "scale");
     }
 }
 
@@ -91,22 +91,22 @@ TEST(Auto, IsGemmWhereKeysCountOnceInSeveralGrids) {
     const BranchSpec every = {.segment = 16, .dilation = 4, .query = ANNULUS_QUERY_EVERY};
     for (const BranchSpec &other : {three, curve, every}) {
         problem.branches = {near, two, other};
-        expect_gemm_instead(problem, "it counts keys once for up to 8 branches");
+        expect_instead(ANNULUS_ENGINE_GEMM, problem, "it counts keys once for up to 8 branches");
     }
     problem.branches.assign(9, near);
-    expect_gemm_instead(problem, "it counts keys once for up to 8 branches");
+    expect_instead(ANNULUS_ENGINE_GEMM, problem, "it counts keys once for up to 8 branches");
 }
 
-TEST(Auto, IsGemmForFloat32) {
+TEST(Auto, IsMmaForFloat32) {
     Problem problem = small_problem();
     problem.dtype = ANNULUS_FLOAT32;
-    expect_gemm_instead(problem, "bfloat16");
+    expect_instead(ANNULUS_ENGINE_MMA, problem, "bfloat16");
 }
 
 TEST(Auto, IsGemmForRowsWithGaps) {
     Problem problem = small_problem();
     problem.layout = Layout::gaps;
-    expect_gemm_instead(problem, "16 bytes");
+    expect_instead(ANNULUS_ENGINE_GEMM, problem, "16 bytes");
 }
 
 // Each of the tensors in its turn.
