@@ -590,6 +590,26 @@ TEST(LargePlans, AreSplitOnARank) {
     }
 }
 
+// Branches that take several grids: on a rank two of them, though three take less time where partial results are the
+// call's.
+TEST(LargePlans, AreCutInTwoOnARank) {
+    for (const int count : {7, 8}) {
+        Problem problem = {.length = 1 << 24, .dim = 64, .branches = {}, .dtype = ANNULUS_BFLOAT16};
+        for (int i = 0; i < count; ++i)
+            problem.branches.push_back({.segment = 2048LL << 2 * i, .dilation = 1LL << 2 * i});
+        annulus::Problem shard = plan_problem_of(problem);
+        EXPECT_EQ(forward_of(Plan(pattern_of(problem), shard), CallPart::whole, 0).grids.size(), count == 7 ? 2U : 3U);
+        shard.queries = shard.keys = {0, (1 << 23) + 101};
+        const Plan plan(pattern_of(problem), shard);
+        const ForwardPlan forward = forward_of(plan, CallPart::own_keys, 0);
+        const BackwardPlan backward = backward_of(plan, CallPart::own_keys, 0);
+        EXPECT_TRUE(is_split_part(forward));
+        EXPECT_TRUE(backward.queries.is_split && backward.keys.is_split);
+        expect_sound(plan, CallPart::own_keys, forward);
+        expect_sound(plan, CallPart::own_keys, backward);
+    }
+}
+
 // Of a long shard's rows those alone that have something in a segment with the keys at its border.
 TEST(LargePlans, VisitNoRowsWithoutKeys) {
     const Problem problem = {.length = 262147,

@@ -65,9 +65,9 @@ bool split_part(const Plan &plan, const BackwardShapes &shapes, int multiprocess
         SideGrids &side = result.of(which);
         if (!may_write_rows(plan.problem(), which))
             continue;
-        std::optional<BranchSplit> split =
-            split_branches(side.grids, plan, grids_of(which), shape_of(shapes, which), multiprocessors);
-        if (!split || split->grids.size() > 2)
+        std::optional<BranchSplit> split = split_branches(side.grids, plan, grids_of(which), shape_of(shapes, which),
+                                                          multiprocessors, most_grids(CallPart::own_keys));
+        if (!split)
             continue;
         side.is_split = side.finishes = true;
         side.grids = std::move(split->grids);

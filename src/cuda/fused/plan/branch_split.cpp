@@ -224,14 +224,14 @@ std::optional<std::vector<PlannedGrid>> as_split(const std::vector<PlannedGrid> 
 }
 
 std::optional<BranchSplit> split_branches(const std::vector<PlannedGrid> &grids, const Plan &plan, GridOf what,
-                                          const KernelShape &shape, int multiprocessors) {
+                                          const KernelShape &shape, int multiprocessors, std::size_t most_grids) {
     if (grids.size() > 1) {
         std::optional<std::vector<PlannedGrid>> all = fastest_grids(grids, plan, what, shape, multiprocessors);
         if (all)
-            all = as_split(*all, what);
+            all = all->size() <= most_grids ? as_split(*all, what) : std::nullopt;
         if (!all)
             all = as_split(grids, what);
-        if (!all)
+        if (!all || all->size() > most_grids)
             return std::nullopt;
         return BranchSplit{*std::move(all), std::numeric_limits<double>::infinity(), {}, multiprocessors};
     }

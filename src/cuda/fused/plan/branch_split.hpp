@@ -12,6 +12,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -53,10 +54,11 @@ struct BranchSplit {
 };
 
 // The only one of `grids` in two, if that is expected to save time on so many multiprocessors; of several the branches
-// in those grids that are expected to take the least; else none. Kernels of the same shape take the same time, whatever
-// they compute.
+// in those grids, `most_grids` or fewer, that are expected to take the least, else the grids as they are; or none.
+// Kernels of the same shape take the same time, whatever they compute.
 std::optional<BranchSplit> split_branches(const std::vector<PlannedGrid> &grids, const Plan &plan, GridOf what,
-                                          const KernelShape &shape, int multiprocessors);
+                                          const KernelShape &shape, int multiprocessors,
+                                          std::size_t most_grids = std::numeric_limits<std::size_t>::max());
 
 // The same for one grid over the keys of other ranks, whose results are added to partial ones whatever the order: takes
 // its place with two, the one over the least dilated branches first.

@@ -96,8 +96,8 @@ ForwardPlan plan_forward(const Plan &plan, CallPart part, std::vector<PlannedGri
     if (is_of_other_keys(part))
         split_ranges_elsewhere(grids, plan, GridOf::outputs, shape, multiprocessors);
     else if (!are_over_sequences(grids))
-        split = split_branches(grids, plan, GridOf::outputs, shape, multiprocessors);
-    if (split && part == CallPart::own_keys && split->grids.size() == 2)
+        split = split_branches(grids, plan, GridOf::outputs, shape, multiprocessors, most_grids(part));
+    if (split && part == CallPart::own_keys)
         return plan_split_part(plan, std::move(split->grids));
     ForwardPlan result = plan_grids(plan, part, std::move(grids), shape);
     if (!split || part != CallPart::whole)

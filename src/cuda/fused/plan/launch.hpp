@@ -11,6 +11,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <iterator>
+#include <limits>
 #include <optional>
 
 namespace annulus {
@@ -86,9 +88,15 @@ template <class Use> void for_parts(int all, int part, const Use &use) {
         use(first, std::min(part, all - first));
 }
 
-// The two launches of a grid over a call's own keys that is split.
+// The launches over a call's own keys whose branches are split. Two, since they share partial results of all rows, which
+// nothing clears before.
 inline constexpr Launch split_part_launches[] = {{0, {}, Destination::set_partial},
                                                  {1, {}, Destination::outputs_or_partial_with_partial}};
+
+// In how many grids the branches of a call or of its own keys may be.
+constexpr std::size_t most_grids(CallPart part) {
+    return part == CallPart::own_keys ? std::size(split_part_launches) : std::numeric_limits<std::size_t>::max();
+}
 
 // The launches of a split grid of a whole call, part after part, where a head has the rows of `window`: the first of
 // `grids` sets partial results, or where several leave some, each adds its own after clear(); the last one adds these
