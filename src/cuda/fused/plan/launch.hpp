@@ -88,8 +88,8 @@ template <class Use> void for_parts(int all, int part, const Use &use) {
         use(first, std::min(part, all - first));
 }
 
-// The launches over a call's own keys whose branches are split. Two, since they share partial results of all rows, which
-// nothing clears before.
+// The launches over a call's own keys whose branches are split. Two, since they share partial results of all rows,
+// which nothing clears before.
 inline constexpr Launch split_part_launches[] = {{0, {}, Destination::set_partial},
                                                  {1, {}, Destination::outputs_or_partial_with_partial}};
 
