@@ -128,17 +128,11 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
         return params;
     }
 
-    static void set_partial_rows(const SideGrids &side, std::int64_t rows, Params &params) {
-        const int stride = side.parts ? side.parts->stride : 1;
-        params.partial_rows = static_cast<int>(partial_rows_of(rows, stride));
-        params.partial_stride = FastDivmod(stride);
-    }
-
     Params query_params(const PlannedGrid &planned) const {
         const Problem &problem = plan_.problem();
         Params params = common_params(planned);
         params.row_stride = FastDivmod(1);
-        set_partial_rows(backward_.queries, problem.queries.length, params);
+        set_partial_rows(backward_.queries.parts, problem.queries.length, params);
         return params;
     }
 
@@ -146,7 +140,7 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
         const Problem &problem = plan_.problem();
         Params params = common_params(planned);
         params.row_stride = FastDivmod(static_cast<int>(problem.key_stride));
-        set_partial_rows(backward_.keys, problem.key_rows(), params);
+        set_partial_rows(backward_.keys.parts, problem.key_rows(), params);
         if (planned.is_packed)
             params.statistic_rows = params.sequence.range_count;
         return params;

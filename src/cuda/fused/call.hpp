@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 
 namespace annulus {
 
@@ -39,6 +40,15 @@ const char *alignment_refusal(std::initializer_list<const annulus_tensor *> tens
 
 // scale log2(e), as the kernels have it.
 float scale_log2(const Plan &plan);
+
+// Tells a kernel's parameters where the partial results of so many rows of a head lie: one after the other, or as those
+// of a split grid do.
+template <class Params>
+void set_partial_rows(const std::optional<SplitParts> &parts, std::int64_t rows, Params &params) {
+    const int stride = parts ? parts->stride : 1;
+    params.partial_rows = static_cast<int>(partial_rows_of(rows, stride));
+    params.partial_stride = FastDivmod(stride);
+}
 
 // Those of a grid's ranges: these or, where it is packed, their copies.
 RangeMatrices matrices_of(const PlannedGrid &planned, const RangeMatrices &matrices, const CurveMemory &memory,

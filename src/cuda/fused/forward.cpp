@@ -84,9 +84,7 @@ template <class Architecture> class FusedForward final : public PreparedCall {
         params.scale_log2 = scale_log2(plan_);
         params.inverse_scale_log2 = 1 / params.scale_log2;
         params.all_heads = problem.heads;
-        const int stride = forward_.parts ? forward_.parts->stride : 1;
-        params.partial_rows = static_cast<int>(partial_rows_of(problem.queries.length, stride));
-        params.partial_stride = FastDivmod(stride);
+        set_partial_rows(forward_.parts, problem.queries.length, params);
         return params;
     }
 

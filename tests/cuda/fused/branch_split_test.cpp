@@ -181,25 +181,24 @@ void expect_one_of_neighbours(const Problem &problem, const Kernel &kernel, cons
 }
 
 TEST(Split, NeighboursShareAPartialResult) {
-    Problem shifted = local_and_global(1 << 18);
-    shifted.branches.push_back({.dilation = 96}); // phases of heads that differ modulo 64, but not modulo 32
-    Problem cut = local_and_global(1 << 18);
-    cut.branches.back().segment = 64 * 1001 + 16; // segments begin anywhere modulo 64
-    const Problem several = problem_of(
+    Problem two = local_and_global(250001), cut = local_and_global(250001);
+    two.branches.push_back({.dilation = 96});     // which has 32 in common with 64
+    cut.branches.back().segment = 64 * 1001 + 16; // segments begin at multiples of 16
+    const Problem phases = gigapath(200001);      // of a head differ
+    const Problem segments = problem_of(
         5001, 3, 64, {{.segment = 200}, {.dilation = 8}, {.dilation = 12}, {.segment = 999, .dilation = 20}});
-    for (const auto &[problem, least] : {std::pair(local_and_global(1 << 18), 64),
-                                         {shifted, 1},
-                                         {cut, 16},
-                                         {gigapath(70001), 1},
-                                         {gigapath(200001), 1},
-                                         {several, 1}})
+    for (const auto &[problem, stride] : {std::pair(local_and_global(1 << 18), 64),
+                                          {local_and_global(250001), 64},
+                                          {two, 32},
+                                          {cut, 16},
+                                          {phases, 1},
+                                          {segments, 1}})
         for (const Kernel &kernel : kernels(problem.dim)) {
             const Plan plan(pattern_of(problem), plan_problem_of(problem));
             const auto split = split_branches(make_grids(plan, kernel.what, kernel.shape), plan, kernel.what,
                                               kernel.shape, multiprocessors);
-            if (!split)
-                continue;
-            EXPECT_GE(split->partial_stride(problem.heads), least) << problem;
+            ASSERT_TRUE(split) << problem;
+            EXPECT_EQ(split->partial_stride(problem.heads), stride) << problem;
             expect_one_of_neighbours(problem, kernel, *split);
         }
 }
@@ -246,8 +245,8 @@ TEST(Split, TakesTwoGridsAsTheyAre) {
 // Where one grid is not enough, each branch is in one of those that take less time than as many as fit, one after the
 // other.
 TEST(Split, CutsBranchesOfSeveralGridsWhereItTakesLess) {
-    for (const std::size_t count : {7U, 8U, 9U}) {
-        Problem problem = problem_of(1 << 24, 1, 64, {});
+    for (const auto &[count, length] : {std::pair(7U, 1 << 24), {7U, 16000001}, {8U, 16000001}, {9U, 67000001}}) {
+        Problem problem = problem_of(length, 1, 64, {});
         for (std::size_t i = 0; i < count; ++i)
             problem.branches.push_back({.segment = 2048LL << 2 * i, .dilation = 1LL << 2 * i});
         for (const Kernel &kernel : kernels(problem.dim)) {
@@ -266,11 +265,11 @@ TEST(Split, CutsBranchesOfSeveralGridsWhereItTakesLess) {
             for (const BranchSpec &branch : problem.branches)
                 wanted.insert(static_cast<int>(branch.dilation));
             for (const PlannedGrid &planned : split->grids)
-                for (const GridBranch &branch : planned.branches())
+                for (const GridBranch &branch : branches_of(planned.tiles))
                     dilations.insert(branch.dilation.value);
             EXPECT_EQ(dilations, wanted);
-            EXPECT_EQ(split->grids.back().branches().front().dilation.value, 1);
-            expect_one_of_neighbours(problem_of(1 << 20, 1, 64, problem.branches), kernel, *split);
+            EXPECT_EQ(branches_of(split->grids.back().tiles).front().dilation.value, 1);
+            expect_one_of_neighbours(problem_of(1000001, 1, 64, problem.branches), kernel, *split);
         }
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `fused` refuses, by its dtypes, its rows and its workspace, and that `auto` has `gemm` do that; and what it does
-// not refuse.
+// What `fused` refuses, by its dtypes, its rows and its workspace, and that `auto` has another engine do that; and what
+// it does not refuse.
 #include "cuda/fused/calls.hpp"
 
 #include "support/compare.hpp"

@@ -468,25 +468,31 @@ TEST(LargePlans, AreCutIntoAFewPartsAtMost) {
         problem.length = length;
         problem.causal = causal;
         const Plan plan(pattern_of(problem), plan_problem_of(problem));
-        const ForwardPlan forward = forward_of(plan, CallPart::whole, std::uint64_t{40} << 20);
-        ASSERT_TRUE(forward.parts);
-        EXPECT_EQ(forward.parts->all_rows(), problem.heads * ((length + 15) / 16)); // as without a limit
+        for (const std::uint64_t limit : {std::uint64_t{0}, std::uint64_t{40} << 20}) {
+            const ForwardPlan forward = forward_of(plan, CallPart::whole, limit);
+            ASSERT_TRUE(forward.parts);
+            EXPECT_EQ(forward.parts->all_rows(), problem.heads * ((length + 15) / 16));
+        }
         EXPECT_FALSE(forward_of(plan, CallPart::whole, std::uint64_t{16} << 20).parts);
-        const BackwardPlan backward = backward_of(plan, CallPart::whole, std::uint64_t{48} << 20);
-        ASSERT_TRUE(backward.queries.parts && backward.keys.parts);
-        EXPECT_EQ(backward.queries.parts->all_rows(), problem.heads * ((length + 15) / 16));
+        for (const std::uint64_t limit : {std::uint64_t{0}, std::uint64_t{48} << 20}) {
+            const BackwardPlan backward = backward_of(plan, CallPart::whole, limit);
+            ASSERT_TRUE(backward.queries.parts && backward.keys.parts);
+            EXPECT_EQ(backward.queries.parts->all_rows(), problem.heads * ((length + 15) / 16));
+        }
         EXPECT_FALSE(backward_of(plan, CallPart::whole, std::uint64_t{30} << 20).queries.parts);
     }
     const Problem large = large_split_problem(false);
     const Plan plan(pattern_of(large), plan_problem_of(large));
-    for (const std::uint64_t limit : {std::uint64_t{512} << 20, std::uint64_t{256} << 20}) {
+    const std::optional<SplitParts> all = forward_of(plan, CallPart::whole, 0).parts;
+    ASSERT_TRUE(all);
+    for (const std::uint64_t limit : {std::uint64_t{8} << 20, std::uint64_t{4} << 20}) {
         const ForwardPlan forward = forward_of(plan, CallPart::whole, limit);
         ASSERT_TRUE(forward.parts);
-        EXPECT_LT(forward.parts->all_rows(), large.batch * large.heads * large.length);
+        EXPECT_LT(forward.parts->all_rows(), all->all_rows());
     }
 }
 
-// Nine branches, which take several grids: of those of the last a few rows have partial results.
+// Nine branches, which take several grids: the rows that all but the least dilated ones have are few.
 TEST(LargePlans, OfSeveralGridsHavePartialResultsOfFewRows) {
     Problem problem = {.heads = 2, .dim = 64, .branches = {}, .dtype = ANNULUS_BFLOAT16};
     for (int i = 0; i < 9; ++i)
@@ -590,11 +596,10 @@ TEST(LargePlans, AreSplitOnARank) {
     }
 }
 
-// Branches that take several grids: on a rank two of them, though three take less time where partial results are the
-// call's.
+// Branches that take several grids: of a rank's own keys two, though three would take less time.
 TEST(LargePlans, AreCutInTwoOnARank) {
     for (const int count : {7, 8}) {
-        Problem problem = {.length = 1 << 24, .dim = 64, .branches = {}, .dtype = ANNULUS_BFLOAT16};
+        Problem problem = {.length = 16000001, .dim = 64, .branches = {}, .dtype = ANNULUS_BFLOAT16};
         for (int i = 0; i < count; ++i)
             problem.branches.push_back({.segment = 2048LL << 2 * i, .dilation = 1LL << 2 * i});
         annulus::Problem shard = plan_problem_of(problem);

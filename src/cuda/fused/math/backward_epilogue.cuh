@@ -66,8 +66,8 @@ template <class Element, int columns, bool of_keys, RowOrder order, class At> cl
         return (std::int64_t{batch_} * heads + head) * work_.partial_rows - work_.first_partial_row;
     }
 
-    // Of a row of the row block, from there on.
-    __device__ __forceinline__ std::int64_t partial_row_of(int row) const {
+    // That of a row of the row block, counted from the head's first.
+    __device__ __forceinline__ std::int64_t partial_row_in_head(int row) const {
         return work_.partial_stride.quotient(work_.row_of<order>(row_block_.position(row)));
     }
 
@@ -77,7 +77,7 @@ template <class Element, int columns, bool of_keys, RowOrder order, class At> cl
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             if (destinations.takes(r))
-                take_partial_row<count>(x, r, 1, 1, partial + partial_row_of(At().row(r)) * work_.head_dim,
+                take_partial_row<count>(x, r, 1, 1, partial + partial_row_in_head(At().row(r)) * work_.head_dim,
                                         work_.head_dim);
         }
     }
@@ -90,7 +90,7 @@ template <class Element, int columns, bool of_keys, RowOrder order, class At> cl
             const int row = At().row(r);
             if (row >= row_block_.rows || !destinations.leaves(r))
                 continue;
-            const std::int64_t index = first + partial_row_of(row);
+            const std::int64_t index = first + partial_row_in_head(row);
             leave_partial_row<count>(x, r, true, 1, work_.destination == Destination::add_to_partial, 1,
                                      partial + index * work_.head_dim, work_.head_dim);
         }

@@ -56,7 +56,7 @@ struct BackwardWork : TileGrid {
     TensorRows d_scores, d_values;
     float *partial_d_scores, *partial_d_values;
     int partial_rows;
-    FastDivmod partial_stride;      // of so many neighbouring rows one has partial results
+    FastDivmod partial_stride;      // of so many neighbouring rows no more than one has any
     std::int64_t first_partial_row; // row of the first partial result, of all heads one after the other
     int *has_nonfinite;             // causal; becomes 1 where a result is NaN or infinity. Else null
     StoredDs kept;                  // of kernels that store dS or multiply it

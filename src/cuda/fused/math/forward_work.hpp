@@ -29,7 +29,7 @@ struct ForwardWork : TileGrid {
     float *partial_o;               // [B, H, partial_rows, D], or null
     float2 *partial_state;          // [B, H, partial_rows]
     int all_heads, partial_rows;    // of the whole: heads, and rows of each that have partial results
-    FastDivmod partial_stride;      // of so many neighbouring rows one has partial results
+    FastDivmod partial_stride;      // of so many neighbouring rows no more than one has any
     std::int64_t first_partial_row; // row of the first partial result, of all heads one after the other
     int *has_nonfinite;             // causal; becomes 1 where O or a partial result is NaN or infinity. Else null
     RowsToClear cleared;            // of kernels that clear rows

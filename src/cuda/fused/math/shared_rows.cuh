@@ -27,6 +27,12 @@ template <int element_bytes = 2> __device__ __forceinline__ int swizzled_offset(
            (((part & 7) ^ swizzle_of_row<element_bytes>(row)) << 4);
 }
 
+// The same part of 16-bit columns `rows` further than at an address, where the row's number modulo 8 and `rows` modulo
+// 8 have no bit in common.
+__device__ __forceinline__ std::uint32_t swizzled_rows_further(std::uint32_t address, int rows) {
+    return (address ^ rows % 8 * 16) + rows * swizzled_row_bytes;
+}
+
 // How lanes share out a row of columns, that copy it or write it: a part of 16 bytes each, some maybe none.
 template <int columns, int element_bytes_ = 2> struct RowLanes {
     static constexpr int element_bytes = element_bytes_, columns_of_part = 16 / element_bytes;

@@ -11,6 +11,7 @@
 #include <optional>
 #include <span>
 #include <utility>
+#include <vector>
 
 namespace annulus {
 
@@ -22,6 +23,13 @@ constexpr double least_gain = 0.05;
 // The time of a launch whose tiles share so many multiprocessors.
 double rows_on(int multiprocessors, double all_tiles) {
     return all_tiles / multiprocessors + rows_of_launch;
+}
+
+std::vector<GridBranch> branches_of(std::span<const PlannedGrid> grids) {
+    std::vector<GridBranch> all;
+    for (const PlannedGrid &planned : grids)
+        all.insert(all.end(), branches_of(planned.tiles).begin(), branches_of(planned.tiles).end());
+    return all;
 }
 
 // All rows of a grid, whatever they meet.
@@ -48,8 +56,9 @@ std::optional<std::vector<PlannedGrid>> grids_after(int less_dilated, const Plan
     if (whole.tiles.keys_count_once) // which needs all branches in one grid
         return std::nullopt;
     const auto first_other = static_cast<std::size_t>(less_dilated);
-    std::optional<PlannedGrid> others = grid_over(whole.branches().subspan(first_other), rows, plan, what, shape);
-    std::optional<PlannedGrid> last = grid_over(whole.branches().first(first_other), rows, plan, what, shape);
+    const std::span<const GridBranch> branches = branches_of(whole.tiles);
+    std::optional<PlannedGrid> others = grid_over(branches.subspan(first_other), rows, plan, what, shape);
+    std::optional<PlannedGrid> last = grid_over(branches.first(first_other), rows, plan, what, shape);
     if (!others || !last)
         return std::nullopt;
     return std::vector{*others, *last};
@@ -88,12 +97,10 @@ std::optional<BranchSplit> fastest_split(const PlannedGrid &whole, const KernelS
 // first; none where they cannot be cut anew.
 std::optional<std::vector<PlannedGrid>> fastest_grids(const std::vector<PlannedGrid> &grids, const Plan &plan,
                                                       GridOf what, const KernelShape &shape, int multiprocessors) {
-    std::vector<GridBranch> branches;
-    for (const PlannedGrid &planned : grids) {
+    for (const PlannedGrid &planned : grids)
         if (planned.curve || planned.tiles.has_residue_classes || planned.tiles.sequence.row_count == 0)
             return std::nullopt;
-        branches.insert(branches.end(), planned.branches().begin(), planned.branches().end());
-    }
+    std::vector<GridBranch> branches = branches_of(grids);
     if (branches.size() > 2 * most_branches) // one grid and what others leave partial results of
         return std::nullopt;
     std::ranges::stable_sort(branches, comes_before);
@@ -116,11 +123,11 @@ std::optional<std::vector<PlannedGrid>> fastest_grids(const std::vector<PlannedG
                 best[end] = {rows, first, std::move(last)};
         }
     std::vector<PlannedGrid> result;
-    for (std::size_t end = branches.size(); end > 0; end = best[end].first_of_last)
-        if (best[end].last)
-            result.push_back(*best[end].last);
-        else
-            return std::nullopt; // too many tiles
+    for (std::size_t end = branches.size(); end > 0; end = best[end].first_of_last) {
+        if (!best[end].last) // too many tiles
+            return std::nullopt;
+        result.push_back(*best[end].last);
+    }
     std::ranges::reverse(result);
     return result;
 }
@@ -131,9 +138,8 @@ std::optional<std::vector<PlannedGrid>> fastest_grids(const std::vector<PlannedG
 // one class modulo what divides the dilations, the segments' starts and the distances between the branches' classes.
 int BranchSplit::partial_stride(int heads) const {
     const int rows = grids.back().tiles.sequence.sequence_length;
-    std::vector<GridBranch> branches; // that leave partial results
-    for (std::size_t i = 0; i + 1 < grids.size(); ++i)
-        branches.insert(branches.end(), grids[i].branches().begin(), grids[i].branches().end());
+    // That leave partial results.
+    const std::vector<GridBranch> branches = branches_of(std::span(grids).first(grids.size() - 1));
     int stride = 0;
     for (const GridBranch &branch : branches) {
         stride = std::gcd(stride, branch.row_rule == ANNULUS_QUERY_DILATED ? branch.dilation.value : 1);
@@ -177,8 +183,7 @@ std::optional<SplitParts> BranchSplit::parts_within(const SplitRows &all, std::s
     const TileGrid &last = grids.back().tiles;
     std::int64_t dilation = 1;
     for (const PlannedGrid &planned : grids)
-        dilation =
-            std::max<std::int64_t>(dilation, planned.tiles.branches[planned.tiles.branch_count - 1].dilation.value);
+        dilation = std::max<std::int64_t>(dilation, branches_of(planned.tiles).back().dilation.value);
     return rows_within(all, std::min(room, most_room_of_rows),
                        {row_block_rows * dilation, last.sequence.segment_length, row_block_rows});
 }

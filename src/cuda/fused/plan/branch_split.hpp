@@ -53,8 +53,9 @@ struct BranchSplit {
     bool is_worth(std::int64_t parts) const;
 };
 
-// The only one of `grids` in two, if that is expected to save time on so many multiprocessors; of several the branches
-// in those grids, `most_grids` or fewer, that are expected to take the least, else the grids as they are; or none.
+// The only one of `grids` in two, if that is expected to save time on so many multiprocessors. Of several the branches
+// in those grids that are expected to take the least, or, if these cannot be a split or are more than `most_grids`, the
+// grids as they are. None if those cannot either.
 // Kernels of the same shape take the same time, whatever they compute.
 std::optional<BranchSplit> split_branches(const std::vector<PlannedGrid> &grids, const Plan &plan, GridOf what,
                                           const KernelShape &shape, int multiprocessors,

@@ -16,10 +16,6 @@ namespace annulus {
 
 namespace {
 
-std::span<const GridBranch> branches_of(const TileGrid &grid) {
-    return {grid.branches, static_cast<std::size_t>(grid.branch_count)};
-}
-
 GridBranch make_branch(const BranchPlan &branch, GridOf what) {
     const bool of_keys = what == GridOf::key_gradients;
     const std::int64_t row_stride = of_keys ? branch.dilation() : branch.query_stride();

@@ -30,11 +30,11 @@ struct PlannedGrid {
     // Of a grid over several sequences, the longest first, and their shapes.
     std::vector<PlacedSequence> sequences{};
     std::vector<SequenceGrid> shapes{};
-
-    std::span<const GridBranch> branches() const {
-        return {tiles.branches, static_cast<std::size_t>(tiles.branch_count)};
-    }
 };
+
+inline std::span<const GridBranch> branches_of(const TileGrid &grid) {
+    return {grid.branches, static_cast<std::size_t>(grid.branch_count)};
+}
 
 // The order of a grid's branches: by dilation, then by length.
 inline bool comes_before(const GridBranch &a, const GridBranch &b) {

@@ -48,7 +48,8 @@ bool clears_beside(const Problem &problem, const std::vector<PlannedGrid> &grids
 // Where the next launch puts its results: into the partial results, if there are any, which the first one sets.
 Destination next_destination(bool has_partial, bool finishes, bool sets);
 
-// Partial results of neighbouring rows of a head, `stride` of them, of which no more than one has any.
+// How many places so many rows of a head take for partial results, where of `stride` neighbours no more than one has
+// any.
 constexpr std::int64_t partial_rows_of(std::int64_t rows, int stride) {
     return divide_up(rows, stride);
 }

@@ -53,7 +53,7 @@ __device__ __forceinline__ void copy_in_order(std::uint32_t target, const Elemen
         for (int i = 0; i < lanes; ++i) {
             const auto source = reinterpret_cast<const std::uint8_t *>(__shfl_sync(~0u, own_row, i, lanes));
             if (part < parts)
-                cp_async_16((target ^ i % 8 * 16) + i * swizzled_row_bytes, source + own_bytes, has_columns);
+                cp_async_16(swizzled_rows_further(target, i), source + own_bytes, has_columns);
         }
         beside_row(first + lane, own.row[0]);
 #pragma unroll

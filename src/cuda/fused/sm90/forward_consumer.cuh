@@ -174,10 +174,10 @@ template <class Traits> class ForwardConsumer {
         return Stage{stage_.count - 1};
     }
 
-    // S = Q K^T
     __device__ __forceinline__ void wait_for_keys() const {
         shared_.k_full[stage_.slot()].wait(stage_.parity_to_empty());
     }
+    // S = Q K^T
     __device__ __forceinline__ void multiply_keys(Registers &x) {
         multiply_rows<Element, columns, range_block_rows>(x.s, x.q, x.k + stage_.slot() * (Traits::stage_bytes / 16));
     }

@@ -108,7 +108,7 @@ __device__ __forceinline__ void copy_own_queries(const ForwardParams &params, co
 #pragma unroll
         for (int i = 0; i < row_block_rows; i += at_once, next += distance) {
             const bool present = is_present(first_row + i);
-            cp_async_16((target ^ i % 8 * 16) + i * swizzled_row_bytes, present ? next : row_0, present);
+            cp_async_16(swizzled_rows_further(target, i), present ? next : row_0, present);
         }
     };
     if (rows == row_block_rows)
