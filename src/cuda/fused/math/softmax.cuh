@@ -12,9 +12,13 @@ namespace annulus {
 // about 1 where the score is m, keeps all digits in float16.
 constexpr float largest_maximum = 1 << 27;
 
+// A maximum moves where probabilities by the one before would be larger than 2^this: O is then seldom rescaled, and
+// float16 holds them. Any number near the maximum serves as well, since O and LSE do not depend on which it is.
+constexpr float most_log2_probability = 8;
+
 // Two rows a thread: row lane / 4 of its warp's 16, and 8 further; each lane has a part of their sums.
 struct RunningSoftmax {
-    float m[2], l[2];
+    float m[2], l[2]; // the maximum when it last moved
     float scale[2] = {1, 1}; // of O by the last update
 
     __device__ __forceinline__ explicit RunningSoftmax(float padding_keys) {
@@ -30,7 +34,7 @@ struct RunningSoftmax {
     // Sums of so many `chains` do not wait for one another.
     template <bool may_be_hidden, bool refuses_infinite = false, int chains = 1, int count>
     __device__ __forceinline__ void update(float (&s)[count], float c, float inverse_c, const float (&weight)[2]) {
-        float before[2];
+        float maximum[2];
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             float most[2] = {s[2 * r], s[2 * r + 1]};
@@ -39,14 +43,16 @@ struct RunningSoftmax {
 #pragma unroll
                 for (int e = 0; e < 2; ++e)
                     most[e] = fmaxf(most[e], s[i + 2 * r + e]);
-            before[r] = m[r];
-            m[r] = max_of_row(
-                fmaxf(before[r], fmaxf(fmaf(weight[0], inverse_c, most[0]), fmaf(weight[1], inverse_c, most[1]))));
+            maximum[r] = max_of_row(
+                fmaxf(m[r], fmaxf(fmaf(weight[0], inverse_c, most[0]), fmaf(weight[1], inverse_c, most[1]))));
         }
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
+            const float change = (m[r] - maximum[r]) * c;
+            const bool moves = change < -most_log2_probability;
+            scale[r] = moves ? exp2_fast(change) : 1.f;
+            m[r] = moves ? maximum[r] : m[r];
             const float top = may_be_hidden && m[r] == -INFINITY ? 0.f : m[r];
-            scale[r] = exp2_fast((before[r] - top) * c);
             float sum[chains] = {l[r] * scale[r]};
             const float shift[2] = {fmaf(-top, c, weight[0]), fmaf(-top, c, weight[1])};
 #pragma unroll

@@ -57,13 +57,17 @@ __device__ __forceinline__ int multiplicity_of(const TileGrid &grid, const TileS
     return multiplicity;
 }
 
-// What a row block that takes part in the range's branch has of it.
-template <bool of_keys, int range_block_rows, int row_blocks>
+// What a row block that takes part in the range's branch has of it; quotient(x) is x / range.stride.
+template <bool of_keys, int range_block_rows, int row_blocks, class Quotient>
 __device__ __forceinline__ void find_blocks(const TileGrid &grid, const Range<row_blocks> &range,
-                                            const RowBlock &row_block, int &blocks, int &full) {
+                                            const RowBlock &row_block, const Quotient &quotient, int &blocks,
+                                            int &full) {
     const int last = row_block.position(row_block.rows - 1);
-    const int most = grid.causal ? range.template visible<of_keys>(of_keys ? row_block.first : last) : range.count;
-    const int least = grid.causal ? range.template visible<of_keys>(of_keys ? last : row_block.first) : range.count;
+    const auto seen_from = [&](int position) {
+        return grid.causal ? range.template visible<of_keys>(position, quotient) : range.count;
+    };
+    const int most = seen_from(of_keys ? row_block.first : last);
+    const int least = seen_from(of_keys ? last : row_block.first);
     blocks = quotient_up(most, range_block_rows);
     full = least / range_block_rows;
 }
@@ -105,7 +109,8 @@ __device__ __forceinline__ void add_range(const TileGrid &grid, const TileSearch
     const int multiplicity = multiplicity_of(grid, search, below, row_block.branches, position);
     int blocks = 0, full = 0;
     if (row_block.branches >> b & 1)
-        find_blocks<of_keys, range_block_rows>(grid, range, row_block, blocks, full);
+        find_blocks<of_keys, range_block_rows>(
+            grid, range, row_block, [&](int x) { return x / range.stride; }, blocks, full);
     range.blocks = max_of_warp(blocks);
     if (range.blocks == 0)
         return;

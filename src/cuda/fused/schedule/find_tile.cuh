@@ -51,55 +51,64 @@ __device__ __forceinline__ PlacedSequence find_sequence(const TileGrid &grid, in
     return found;
 }
 
-// Tile `id`, or false where there is none of this number; `range_block_rows` rows of a range are a block. The grid may
-// be over `several` sequences.
-template <bool of_keys, int range_block_rows, bool several, int row_blocks>
-__device__ __forceinline__ bool find_tile(const TileGrid &grid, TileSearch &search, unsigned id,
-                                          Tile<row_blocks> &tile) {
-    const int lane = static_cast<int>(threadIdx.x) % warp_threads;
-    int rest = static_cast<int>(id);
-    const auto take = [&](const FastDivmod &count) { // the next digit of the number
-        const int digit = count.remainder(rest);
-        rest = count.quotient(rest);
+// Where a tile is: the digits of its number, of which those of a grid over several sequences count a sequence's.
+struct TilePlace {
+    int index, cell, segment; // tile of a cell, cell of a segment
+    int head, batch;          // of those of the grid; not of several sequences
+};
+template <bool of_keys, bool several>
+__device__ __forceinline__ TilePlace find_place(const TileGrid &grid, const SequenceGrid &sequence, int number) {
+    const auto take = [&](const FastDivmod &count) { // the next digit
+        const int digit = count.remainder(number);
+        number = count.quotient(number);
         return digit;
     };
-    const bool is_one = !several || !grid.sequences;
-    PlacedSequence placed{};
-    int head = 0;
-    if (!is_one) {
-        head = grid.tiles_of_head.quotient(rest);
-        rest = grid.tiles_of_head.remainder(rest);
-        placed = find_sequence(grid, lane, rest);
-    }
-    const SequenceGrid &sequence = is_one ? grid.sequence : grid.shapes[placed.shape];
-    int index;
+    TilePlace place{};
     if (grid.by_length) {
         const int cells = static_cast<int>(grid.tiles) / sequence.tiles_of_cell.value;
-        index = rest / cells;
-        rest %= cells;
+        place.index = number / cells;
+        number %= cells;
     } else {
-        index = take(sequence.tiles_of_cell);
+        place.index = take(sequence.tiles_of_cell);
     }
-    const int cell = take(sequence.cells_of_segment);
-    int segment = take(sequence.segments_of_section);
+    place.cell = take(sequence.cells_of_segment);
+    place.segment = take(sequence.segments_of_section);
     if (grid.causal && !of_keys)
-        segment = sequence.segments_of_section.value - 1 - segment;
-    if (is_one)
-        head = take(grid.heads);
-    head = grid.first_head + head * grid.head_step;
-    segment += take(sequence.sections) * sequence.segments_of_section.value;
-    if (segment >= sequence.segments)
+        place.segment = sequence.segments_of_section.value - 1 - place.segment;
+    if (!several)
+        place.head = take(grid.heads);
+    place.segment += take(sequence.sections) * sequence.segments_of_section.value;
+    place.batch = number;
+    return place;
+}
+
+// Tile `id` of a grid over `several` sequences or one, or false where there is none of this number.
+template <bool of_keys, int range_block_rows, bool several, int row_blocks>
+__device__ __forceinline__ bool find_tile_of_branches(const TileGrid &grid, TileSearch &search, unsigned id,
+                                                      Tile<row_blocks> &tile) {
+    const int lane = static_cast<int>(threadIdx.x) % warp_threads;
+    int number = static_cast<int>(id), head = 0;
+    PlacedSequence placed{};
+    if (several) {
+        head = grid.tiles_of_head.quotient(number);
+        number = grid.tiles_of_head.remainder(number);
+        placed = find_sequence(grid, lane, number);
+    }
+    const SequenceGrid &sequence = several ? grid.shapes[placed.shape] : grid.sequence;
+    const TilePlace place = find_place<of_keys, several>(grid, sequence, number);
+    head = grid.first_head + (several ? head : place.head) * grid.head_step;
+    if (place.segment >= sequence.segments)
         return false;
 
     int cell_start, cell_end;
-    if (!find_cell<several>(grid, sequence, lane, segment, cell, cell_start, cell_end))
+    if (!find_cell<several>(grid, sequence, lane, place.segment, place.cell, cell_start, cell_end))
         return false;
     if (lane < grid.branch_count)
         search.branches[lane] = CellBranch(grid.branches[lane], length_of<several>(grid, sequence, lane),
                                            sequence.sequence_length, head, cell_start);
     if (lane == 0) {
         tile.head = head;
-        tile.batch = is_one ? grid.first_batch + rest : placed.batch;
+        tile.batch = several ? placed.batch : grid.first_batch + place.batch;
     }
     __syncwarp();
     cell_start = max(cell_start, sequence.row_start);
@@ -108,7 +117,7 @@ __device__ __forceinline__ bool find_tile(const TileGrid &grid, TileSearch &sear
         return false;
 
     const unsigned taking =
-        find_row_blocks<of_keys, several>(grid, sequence, search, lane, index, cell_start, cell_end, tile);
+        find_row_blocks<of_keys, several>(grid, sequence, search, lane, place.index, cell_start, cell_end, tile);
     if (!taking)
         return false;
     share_ranges(grid, search, lane, taking);
@@ -119,6 +128,82 @@ __device__ __forceinline__ bool find_tile(const TileGrid &grid, TileSearch &sear
         tile.row_block[lane].first += placed.start;
     __syncwarp();
     return true;
+}
+
+// The same of a grid over one branch in one sequence, whose rows are one class in each segment: that is found a few
+// times faster, and where tiles are short, consumers wait for it. Lane u finds row block u.
+template <bool of_keys, int range_block_rows, int row_blocks>
+__device__ __forceinline__ bool find_tile_of_branch(const TileGrid &grid, unsigned id, Tile<row_blocks> &tile) {
+    const int lane = static_cast<int>(threadIdx.x) % warp_threads;
+    const SequenceGrid &sequence = grid.sequence;
+    const TilePlace place = find_place<of_keys, false>(grid, sequence, static_cast<int>(id));
+    const int head = grid.first_head + place.head * grid.head_step;
+    const GridBranch &of_grid = grid.branches[0];
+    const CellBranch branch(of_grid, of_grid.length, sequence.sequence_length, head,
+                            (sequence.first_segment + place.segment) * sequence.segment_length);
+    if (place.segment >= sequence.segments || place.cell > 0 || !branch.serves)
+        return false;
+    const auto members = [&](int first, int count, int dilation, int residue) {
+        return Members(max(branch.start, first), min(branch.end, first + count), residue,
+                       dilation == 1 ? FastDivmod(1) : of_grid.dilation);
+    };
+    const Members rows = members(sequence.row_start, sequence.row_count, branch.row_dilation, branch.row_residue);
+    const Members met =
+        members(sequence.range_start, sequence.range_count, branch.range_dilation, branch.range_residue);
+    const int all = quotient_up(rows.count, row_block_rows), number = place.index * row_blocks + lane;
+    if (place.index * row_blocks >= all)
+        return false;
+
+    Range<row_blocks> range;
+    range.first = met.first;
+    range.stride = branch.range_dilation;
+    range.count = met.count;
+    RowBlock row_block{};
+    RangePart part{};
+    if (lane < row_blocks && number < all) {
+        // The longest first, as those of several branches.
+        const int j = (grid.causal && !of_keys ? all - 1 - number : number) * row_block_rows;
+        float padding_keys = 0;
+        if (grid.zero_keys)
+            padding_keys =
+                of_grid.range_dilation.quotient(of_grid.length.value - 1) + 1 -
+                Members(branch.start, branch.end, branch.range_residue, of_grid.range_dilation).count;
+        row_block = {rows.first + j * branch.row_dilation, branch.row_dilation, min(row_block_rows, rows.count - j), 1,
+                     padding_keys};
+        find_blocks<of_keys, range_block_rows>(
+            grid, range, row_block, [&](int x) { return of_grid.range_dilation.quotient(x); }, part.blocks,
+            part.full_blocks);
+        for (std::uint8_t &of_columns : part.multiplicities)
+            of_columns = 1 | 1 << 4;
+    }
+    range.blocks = max_of_warp(part.blocks);
+    if (range.blocks == 0 && grid.skips_empty)
+        return false;
+    const int own_stride = lane < grid.stride_count ? grid.strides[lane].value : 0;
+    write_range(grid, lane, own_stride, 0, range, tile.range[0]);
+    if (lane < row_blocks) {
+        tile.row_block[lane] = row_block;
+        tile.range[0].part[lane] = part;
+    }
+    if (lane == 0) {
+        tile.head = head;
+        tile.batch = grid.first_batch + place.batch;
+        tile.ranges = range.blocks > 0;
+    }
+    __syncwarp();
+    return true;
+}
+
+// Tile `id`, or false where there is none of this number; `range_block_rows` rows of a range are a block. The grid may
+// be over `several` sequences.
+template <bool of_keys, int range_block_rows, bool several, int row_blocks>
+__device__ __forceinline__ bool find_tile(const TileGrid &grid, TileSearch &search, unsigned id,
+                                          Tile<row_blocks> &tile) {
+    if (several && grid.sequences)
+        return find_tile_of_branches<of_keys, range_block_rows, true>(grid, search, id, tile);
+    if (grid.branch_count == 1 && !grid.has_residue_classes)
+        return find_tile_of_branch<of_keys, range_block_rows>(grid, id, tile);
+    return find_tile_of_branches<of_keys, range_block_rows, false>(grid, search, id, tile);
 }
 
 } // namespace annulus

@@ -36,11 +36,15 @@ template <int row_blocks> struct Range {
     int map, residue, index; // where the first row is: tensor map, and its coordinates
     RangePart part[row_blocks];
 
-    // How many are visible to a row of the other side, under causality.
-    template <bool of_keys> __device__ __forceinline__ int visible(int position) const {
+    // How many are visible to a row of the other side, under causality. quotient(x) is x / stride of x >= 0.
+    template <bool of_keys, class Quotient>
+    __device__ __forceinline__ int visible(int position, const Quotient &quotient) const {
         if (of_keys)
-            return position <= first ? count : count - min(count, quotient_up(position - first, stride));
-        return position < first ? 0 : min(count, (position - first) / stride + 1);
+            return position <= first ? count : count - min(count, quotient(position - first + stride - 1));
+        return position < first ? 0 : min(count, quotient(position - first) + 1);
+    }
+    template <bool of_keys> __device__ __forceinline__ int visible(int position) const {
+        return visible<of_keys>(position, [this](int x) { return x / stride; });
     }
 };
 

@@ -27,8 +27,6 @@ template <class Element_, int head_dim_, RowOrder order_> struct ForwardTraits {
     static constexpr int threads = Registers::threads;
     // Whether Q K^T of a block is computed beside the softmax and P V of the block before.
     static constexpr bool overlaps = head_dim <= 64 || head_dim > 128;
-    // Whether O is rescaled only if a maximum of the warp's rows has moved.
-    static constexpr bool skips_rescaling = head_dim > 64;
 
     static constexpr int range_block_rows = head_dim <= 128 ? 128 : 64; // keys
     static constexpr int stages = head_dim <= 64 ? 4 : 2;               // of K and of V
