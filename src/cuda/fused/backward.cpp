@@ -229,7 +229,7 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
         if (launch.clears.parts > 0)
             params.cleared = rows_to_clear(step.what == Gradients::d_v ? nullptr : &params.d_scores,
                                            step.side == Side::keys ? &params.d_values : nullptr, {}, plan_.problem(),
-                                           window_of(plan_.problem(), step.side), launch.clears);
+                                           window_of(plan_.problem(), step.side), launch.clears, params.tiles);
         params.skips_empty = launch.destination == Destination::add_to_partial;
         params.next_tile = counter;
         kernel_of(step).launch(params, device_.multiprocessors(), stream);

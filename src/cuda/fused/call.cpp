@@ -4,6 +4,7 @@
 #include "core/dtype_number.hpp"
 #include "cuda/fused/curve_order.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <numbers>
 #include <utility>
@@ -38,7 +39,7 @@ RangeMatrices matrices_of(const PlannedGrid &planned, const RangeMatrices &matri
 }
 
 RowsToClear rows_to_clear(const TensorRows *first, const TensorRows *second, const TensorRows &lse,
-                          const Problem &problem, const Window &window, const ClearedPart &part) {
+                          const Problem &problem, const Window &window, const ClearedPart &part, unsigned tiles) {
     const auto pieces = [](std::int64_t all, int of_piece) {
         return FastDivmod(static_cast<int>(divide_up(all, of_piece)));
     };
@@ -57,6 +58,8 @@ RowsToClear rows_to_clear(const TensorRows *first, const TensorRows *second, con
         std::int64_t{tensors} * result.batches.value * result.head_pieces.value * result.row_pieces.value;
     result.first_piece = static_cast<int>(all * part.index / part.parts);
     result.end_piece = static_cast<int>(all * (part.index + 1) / part.parts);
+    result.pieces_of_tile =
+        static_cast<int>(divide_up(result.end_piece - result.first_piece, std::max<std::int64_t>(tiles, 1)));
     return result;
 }
 

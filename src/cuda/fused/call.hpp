@@ -53,10 +53,10 @@ void set_partial_rows(const std::optional<SplitParts> &parts, std::int64_t rows,
 // Those of a grid's ranges: these or, where it is packed, their copies.
 RangeMatrices matrices_of(const PlannedGrid &planned, const RangeMatrices &matrices, const CurveMemory &memory,
                           const Problem &problem);
-// What a launch clears of one or two tensors with the rows of a window, of which either may be null, and of LSE, whose
-// data may be.
+// What a launch of so many tiles clears of one or two tensors with the rows of a window, of which either may be null,
+// and of LSE, whose data may be.
 RowsToClear rows_to_clear(const TensorRows *first, const TensorRows *second, const TensorRows &lse,
-                          const Problem &problem, const Window &window, const ClearedPart &part);
+                          const Problem &problem, const Window &window, const ClearedPart &part, unsigned tiles);
 // Finds the order of a grid along a curve.
 void find_order(const PlannedGrid &planned, const CurveMemory &memory, cudaStream_t stream);
 // Copies the rows of ranges in the order of `grid`, the packed one as it is launched.

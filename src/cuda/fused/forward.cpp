@@ -123,7 +123,7 @@ template <class Architecture> class FusedForward final : public PreparedCall {
         params.first_partial_row = launch.first_partial_row;
         if (launch.clears.parts > 0)
             params.cleared = rows_to_clear(&params.out, nullptr, params.lse, plan_.problem(), plan_.problem().queries,
-                                           launch.clears);
+                                           launch.clears, params.tiles);
         params.skips_empty = !params.zero_keys && (launch.destination == Destination::add_to_partial ||
                                                    launch.destination == Destination::finish_partial);
         params.next_tile = counter;

@@ -92,11 +92,16 @@ TEST_P(Split, NeedsNoLse) {
 
 // As one pass, where that takes less time than some heads after others.
 TEST_P(Split, AgreesWithCpuInLessWorkspace) {
-    RunOptions options = subject();
-    const std::uint64_t all = forward_bytes(problem_, 0);
-    options.workspace_limit = all / 4 * 3;
-    ASSERT_LT(forward_bytes(problem_, options.workspace_limit), all);
-    expect_agreement_with_cpu(problem_, inputs_, run(problem_, inputs_, options));
+    for (const annulus_pass pass : passes) {
+        RunOptions options = subject();
+        options.backward = pass == ANNULUS_PASS_BACKWARD;
+        const std::uint64_t all = bytes_of(pass, problem_, 0);
+        // Sums of heads that share K and V are those of all.
+        options.workspace_limit = std::max(all / 4 * 3, least_bytes(pass, problem_));
+        ASSERT_TRUE(options.workspace_limit < all || options.backward);
+        ASSERT_LE(bytes_of(pass, problem_, options.workspace_limit), options.workspace_limit);
+        expect_agreement_with_cpu(problem_, inputs_, run(problem_, inputs_, options));
+    }
 }
 
 // Of branches that no one launch takes. dK and dV of fewer heads at a time than O, unless heads share K and V, whose

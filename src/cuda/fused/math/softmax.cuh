@@ -18,7 +18,7 @@ constexpr float most_log2_probability = 8;
 
 // Two rows a thread: row lane / 4 of its warp's 16, and 8 further; each lane has a part of their sums.
 struct RunningSoftmax {
-    float m[2], l[2]; // the maximum when it last moved
+    float m[2], l[2];        // the maximum when it last moved
     float scale[2] = {1, 1}; // of O by the last update
 
     __device__ __forceinline__ explicit RunningSoftmax(float padding_keys) {

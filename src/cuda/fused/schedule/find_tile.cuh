@@ -165,9 +165,8 @@ __device__ __forceinline__ bool find_tile_of_branch(const TileGrid &grid, unsign
         const int j = (grid.causal && !of_keys ? all - 1 - number : number) * row_block_rows;
         float padding_keys = 0;
         if (grid.zero_keys)
-            padding_keys =
-                of_grid.range_dilation.quotient(of_grid.length.value - 1) + 1 -
-                Members(branch.start, branch.end, branch.range_residue, of_grid.range_dilation).count;
+            padding_keys = of_grid.range_dilation.quotient(of_grid.length.value - 1) + 1 -
+                           Members(branch.start, branch.end, branch.range_residue, of_grid.range_dilation).count;
         row_block = {rows.first + j * branch.row_dilation, branch.row_dilation, min(row_block_rows, rows.count - j), 1,
                      padding_keys};
         find_blocks<of_keys, range_block_rows>(

@@ -18,6 +18,7 @@ struct RowsToClear {
     int rows, heads;
     FastDivmod row_pieces, head_pieces, batches; // how many
     int first_piece, end_piece;                  // those of the launch
+    int pieces_of_tile;                          // what is cleared beside a tile
 };
 
 // Which of 32 positions from `first` on have rows of a head that are in row blocks of the grid: a bit each.

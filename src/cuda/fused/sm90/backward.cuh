@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(Traits::threads, 1) backward_kernel(const __gr
     extern __shared__ __align__(1024) std::uint8_t memory[];
     BackwardShared<Traits> &shared = *reinterpret_cast<BackwardShared<Traits> *>(memory);
     if (threadIdx.x == 0)
-        shared.init_barriers();
+        shared.init();
     __syncthreads();
     const int warp = uniform(static_cast<int>(threadIdx.x) / warp_threads);
     if (warp < 4) {
@@ -72,10 +72,10 @@ __global__ void __launch_bounds__(Traits::threads, 1) backward_kernel(const __gr
                 if constexpr (Traits::of_keys && Traits::has_d_scores && !Traits::keeps_d_s)
                     copy_rows_of_row_blocks<Traits, false>(params, shared, at, NoOtherWork());
             };
-            find_tiles(params, shared, copy_keys, RowClearer<Traits>(params, 0));
+            find_tiles(params, shared, copy_keys, RowClearer<Traits>(params, shared.pieces_begun));
         } else if (warp == 2) {
             if constexpr (Traits::clearing_warps > 1)
-                copy_row_blocks<Traits, true>(params, shared, RowClearer<Traits>(params, 1));
+                copy_row_blocks<Traits, true>(params, shared, RowClearer<Traits>(params, shared.pieces_begun));
             else
                 copy_row_blocks<Traits, true>(params, shared, NoOtherWork());
         } else if constexpr (Traits::of_keys) {
@@ -86,6 +86,7 @@ __global__ void __launch_bounds__(Traits::threads, 1) backward_kernel(const __gr
     } else {
         grow_registers<Traits::Registers::consumer>();
         BackwardConsumer<Traits>(params, shared, warp / 4 - 1).run();
+        do_all(RowClearer<Traits>(params, shared.pieces_begun));
     }
 }
 

@@ -195,6 +195,7 @@ template <class Traits, bool of_scores, class OtherWork>
 __device__ __forceinline__ void copy_row_blocks(const BackwardParams &params, BackwardShared<Traits> &shared,
                                                 OtherWork do_other_work) {
     for (PipelineState<tile_slots> at;; ++at.count) {
+        do_other_work.begin_tile();
         wait_working(shared.tile_full[at.slot()], at.parity_to_empty(), do_other_work);
         if (shared.tiles[at.slot()].ranges < 0)
             return do_all(do_other_work);

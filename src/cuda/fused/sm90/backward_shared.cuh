@@ -33,11 +33,13 @@ template <class Traits> struct BackwardShared {
     float lse_log2[statistic_slots][statistics], delta[statistic_slots][statistics];
     Tile<row_blocks> tiles[tile_slots];
     TileSearch search;
+    int pieces_begun; // of rows to be cleared
     Mbarrier tile_full[tile_slots], tile_ending[tile_slots], tile_empty[tile_slots];
     Mbarrier row_block_full[Traits::row_block_slots], row_block_empty[Traits::row_block_slots];
     Mbarrier range_full[Traits::stages], range_empty[Traits::stages];
 
-    __device__ __forceinline__ void init_barriers() {
+    __device__ __forceinline__ void init() {
+        pieces_begun = 0;
         constexpr int consumer_warps = row_blocks * warpgroup_threads / warp_threads;
         for (int i = 0; i < tile_slots; ++i) {
             tile_full[i].init(1);

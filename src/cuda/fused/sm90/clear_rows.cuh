@@ -6,28 +6,44 @@
 #include "cuda/fused/math/shared_rows.cuh"
 #include "cuda/fused/schedule/rows_to_clear.hpp"
 
+#include <climits>
 #include <cmath>
 #include <cstdint>
 #include <type_traits>
 
 namespace annulus {
 
-// Of one of a CTA's `Traits::clearing_warps`. Neighbouring pieces go to different warps and CTAs, so that what is
-// written at a time lies together.
+// Of one of a CTA's warps: of its `Traits::clearing_warps`, or one that has nothing else to do any more. Neighbouring
+// pieces go to different CTAs, so that what is written at a time lies together.
 template <class Traits> class RowClearer {
   public:
-    // `params`: a grid, with its head_dim and what is `cleared`.
+    // `params`: a grid, with its head_dim and what is `cleared`. `pieces_begun`: of the CTA, in shared memory.
     template <class Params>
-    __device__ __forceinline__ RowClearer(const Params &params, int warp)
-        : grid_(params), cleared_(params.cleared), head_dim_(params.head_dim),
-          piece_(params.cleared.first_piece + static_cast<int>(blockIdx.x) * Traits::clearing_warps + warp) {}
+    __device__ __forceinline__ RowClearer(const Params &params, int &pieces_begun)
+        : grid_(params), cleared_(params.cleared), head_dim_(params.head_dim), pieces_begun_(pieces_begun),
+          has_more_(Traits::clearing_warps > 0 && cleared_.first_piece < cleared_.end_piece) {}
 
-    // Clears the warp's next piece; false where there is none.
+    // From now on the warp may clear its share of a tile's pieces, too; all pieces.
+    __device__ __forceinline__ void begin_tile() {
+        if (has_more_)
+            left_ += quotient_up(cleared_.pieces_of_tile, Traits::clearing_warps);
+    }
+    __device__ __forceinline__ void begin_rest() { left_ = INT_MAX; }
+
+    // Clears the CTA's next piece, if the warp may; false where there is none.
     __device__ __forceinline__ bool operator()() {
-        if (Traits::clearing_warps == 0 || piece_ >= cleared_.end_piece)
+        if (!has_more_ || left_ == 0)
             return false;
-        clear(piece_);
-        piece_ += static_cast<int>(gridDim.x) * Traits::clearing_warps;
+        int number = 0;
+        if (threadIdx.x % warp_threads == 0)
+            number = atomicAdd(&pieces_begun_, 1);
+        const int piece = cleared_.first_piece + static_cast<int>(blockIdx.x) +
+                          __shfl_sync(~0u, number, 0) * static_cast<int>(gridDim.x);
+        has_more_ = piece < cleared_.end_piece;
+        if (!has_more_)
+            return false;
+        --left_;
+        clear(piece);
         return true;
     }
 
@@ -99,7 +115,9 @@ template <class Traits> class RowClearer {
     const TileGrid &grid_;
     const RowsToClear &cleared_;
     const int head_dim_;
-    int piece_;
+    int &pieces_begun_;
+    bool has_more_;
+    int left_ = 0;
 };
 
 } // namespace annulus

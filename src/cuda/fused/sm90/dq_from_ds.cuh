@@ -52,6 +52,7 @@ template <class Traits> struct DqFromDsShared {
     } stages[Traits::stages];
     std::uint8_t staging[Traits::consumers][Traits::row_block_bytes];
     Mbarrier full[Traits::stages], empty[Traits::stages];
+    int pieces_begun; // of rows to be cleared
 };
 
 template <class Traits>
@@ -199,6 +200,7 @@ __global__ void __launch_bounds__(Traits::threads, 1) dq_from_ds_kernel(const __
     extern __shared__ __align__(1024) std::uint8_t memory[];
     DqFromDsShared<Traits> &shared = *reinterpret_cast<DqFromDsShared<Traits> *>(memory);
     if (threadIdx.x == 0) {
+        shared.pieces_begun = 0;
         for (int i = 0; i < Traits::stages; ++i) {
             shared.full[i].init(Traits::in_order ? 2 : 1);
             shared.empty[i].init(Traits::consumers);
@@ -214,10 +216,11 @@ __global__ void __launch_bounds__(Traits::threads, 1) dq_from_ds_kernel(const __
         else if (Traits::in_order && threadIdx.x >= warp_threads)
             copy_keys_in_order(params, shared);
         else if (threadIdx.x >= warp_threads)
-            do_all(RowClearer<Traits>(params, static_cast<int>(threadIdx.x) / warp_threads - 1));
+            do_all(RowClearer<Traits>(params, shared.pieces_begun));
     } else {
         grow_registers<Traits::Registers::consumer>();
         DqFromDsConsumer<Traits>(params, shared, warpgroup - 1).run();
+        do_all(RowClearer<Traits>(params, shared.pieces_begun));
     }
 }
 

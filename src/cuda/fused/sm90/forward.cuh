@@ -47,14 +47,15 @@ __global__ void __launch_bounds__(Traits::threads, 1) forward_kernel(const __gri
     extern __shared__ __align__(1024) std::uint8_t memory[];
     ForwardShared<Traits> &shared = *reinterpret_cast<ForwardShared<Traits> *>(memory);
     if (threadIdx.x == 0)
-        shared.init_barriers();
+        shared.init();
     __syncthreads();
     const int warp = uniform(static_cast<int>(threadIdx.x) / warp_threads);
     if (warp < 4) {
         shrink_registers<Traits::Registers::feeder>();
         if (warp == 1) {
             find_tiles(
-                params, shared, [](const PipelineState<tile_slots> &) {}, RowClearer<Traits>(params, 0));
+                params, shared, [](const PipelineState<tile_slots> &) {},
+                RowClearer<Traits>(params, shared.pieces_begun));
         } else if constexpr (Traits::in_order) {
             if (warp == 2)
                 copy_queries(params, shared, NoOtherWork());
@@ -64,11 +65,12 @@ __global__ void __launch_bounds__(Traits::threads, 1) forward_kernel(const __gri
             if (threadIdx.x == 0)
                 copy_keys(params, shared);
         } else {
-            copy_queries(params, shared, RowClearer<Traits>(params, warp - 1));
+            copy_queries(params, shared, RowClearer<Traits>(params, shared.pieces_begun));
         }
     } else {
         grow_registers<Traits::Registers::consumer>();
         ForwardConsumer<Traits>(params, shared, warp / 4 - 1).run();
+        do_all(RowClearer<Traits>(params, shared.pieces_begun));
     }
 }
 

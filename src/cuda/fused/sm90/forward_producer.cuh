@@ -124,6 +124,7 @@ __device__ __forceinline__ void copy_queries(const ForwardParams &params, Forwar
     const int lane = static_cast<int>(threadIdx.x) % warp_threads;
     for (PipelineState<tile_slots> at;; ++at.count) {
         const PipelineState<Traits::query_slots> query{at.count};
+        do_other_work.begin_tile();
         wait_working(shared.tile_full[at.slot()], at.parity_to_empty(), do_other_work);
         const Tile<Traits::consumers> &tile = shared.tiles[at.slot()];
         if (tile.ranges < 0)

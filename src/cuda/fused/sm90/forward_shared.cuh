@@ -20,11 +20,13 @@ template <class Traits> struct ForwardShared {
     std::uint8_t v[Traits::stages][Traits::stage_bytes];
     Tile<Traits::consumers> tiles[tile_slots];
     TileSearch search;
+    int pieces_begun; // of rows to be cleared
     Mbarrier tile_full[tile_slots], tile_ending[tile_slots], tile_empty[tile_slots];
     Mbarrier query_full[Traits::query_slots], query_empty[Traits::query_slots];
     Mbarrier k_full[Traits::stages], k_empty[Traits::stages], v_full[Traits::stages], v_empty[Traits::stages];
 
-    __device__ __forceinline__ void init_barriers() {
+    __device__ __forceinline__ void init() {
+        pieces_begun = 0;
         constexpr int consumer_warps = Traits::consumers * warpgroup_threads / warp_threads;
         for (int i = 0; i < tile_slots; ++i) {
             tile_full[i].init(1);

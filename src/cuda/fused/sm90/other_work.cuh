@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a warp does while it waits: a callable that does a piece of its work and says whether there was any left.
+// What a warp does while it waits: a callable that does a piece of its work and says whether there was any. Of all work
+// a tile has a share, or else what comes first would take the memory from the products and leave none for the end.
 #pragma once
 
 #include "cuda/fused/sm90/mbarrier.cuh"
@@ -7,6 +8,8 @@
 namespace annulus {
 
 struct NoOtherWork {
+    __device__ __forceinline__ void begin_tile() const {}
+    __device__ __forceinline__ void begin_rest() const {}
     __device__ __forceinline__ bool operator()() const { return false; }
 };
 
@@ -20,6 +23,7 @@ __device__ __forceinline__ void wait_working(const Mbarrier &barrier, unsigned p
 
 // All that is left.
 template <class OtherWork> __device__ __forceinline__ void do_all(OtherWork do_other_work) {
+    do_other_work.begin_rest();
     while (do_other_work())
         ;
 }

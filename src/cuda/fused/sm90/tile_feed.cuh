@@ -68,6 +68,7 @@ __device__ __forceinline__ void find_tiles(const TileGrid &grid, Shared &shared,
         return gridDim.x + __shfl_sync(~0u, taken, 0);
     };
     for (PipelineState<tile_slots> at;; ++at.count) {
+        do_other_work.begin_tile();
         wait_working(shared.tile_empty[at.slot()], at.parity_to_fill(), do_other_work);
         if (at.count > 0) {
             const PipelineState<tile_slots> before{at.count - 1};
