@@ -4,6 +4,7 @@
 #include "cuda/fused/problems.hpp"
 
 #include "support/compare.hpp"
+#include "support/number.hpp"
 
 #include <gtest/gtest.h>
 
@@ -61,6 +62,25 @@ INSTANTIATE_TEST_SUITE_P(Fused, Sizes,
                                                           257, 383),
                                           testing::Values(8, 16, 40, 64, 72, 96, 128, 136, 192, 200, 256)),
                          name_of_sizes);
+
+// Scores that rise or fall along the keys: each block's maximum is a little larger than that of the one before.
+TEST(Maxima, MayRiseFromBlockToBlock) {
+    for (const annulus_dtype dtype : subject_dtypes())
+        for (const std::int32_t dim : {32, 64, 128})
+            for (const double slope : {-0.1, 0.01, 0.1}) {
+                Problem problem = {.length = 1003, .heads = 2, .dim = dim, .branches = {{}}, .dtype = dtype};
+                SCOPED_TRACE(testing::Message() << problem << ", slope " << slope);
+                problem.scale = 0.125;
+                Inputs inputs = random_inputs(problem, 1);
+                for (std::size_t row = 0; row < inputs.q.size() / dim; ++row) {
+                    inputs.q[row * dim] = 4;
+                    double &key = inputs.k[row * dim];
+                    key = round_to(dtype, key + slope * static_cast<double>(row / problem.heads));
+                }
+                expect_agreement(problem, inputs, run(problem, inputs, subject_for(problem)),
+                                 run_exact(problem, inputs));
+            }
+}
 
 class Patterns : public testing::TestWithParam<NamedProblem> {};
 

@@ -57,6 +57,11 @@ __device__ __forceinline__ void find_classes(const TileGrid &grid, TileSearch &s
     __syncwarp();
 }
 
+// How many keys a whole segment would have beside the `count` that there are.
+__device__ __forceinline__ int padding_of(const FastDivmod &range_dilation, const FastDivmod &length, int count) {
+    return range_dilation.quotient(length.value - 1) + 1 - count;
+}
+
 // Fills in the row blocks of tile `index` of a cell; returns the union of their branches, 0 if there is no such tile.
 template <bool of_keys, bool several, int row_blocks>
 __device__ __forceinline__ unsigned find_row_blocks(const TileGrid &grid, const SequenceGrid &sequence,
@@ -102,8 +107,7 @@ __device__ __forceinline__ unsigned find_row_blocks(const TileGrid &grid, const 
         const int count = Members(branch.start, branch.end, branch.range_residue, dilation).count;
         met += count;
         if (grid.zero_keys)
-            padding_keys +=
-                dilation.quotient(length_of<several>(grid, sequence, __ffs(left) - 1).value - 1) + 1 - count;
+            padding_keys += padding_of(dilation, length_of<several>(grid, sequence, __ffs(left) - 1), count);
     }
     int before = 0; // row blocks of classes that meet more
     for (int i = 0; i < classes; ++i) {

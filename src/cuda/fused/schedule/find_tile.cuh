@@ -137,11 +137,13 @@ __device__ __forceinline__ bool find_tile_of_branch(const TileGrid &grid, unsign
     const int lane = static_cast<int>(threadIdx.x) % warp_threads;
     const SequenceGrid &sequence = grid.sequence;
     const TilePlace place = find_place<of_keys, false>(grid, sequence, static_cast<int>(id));
+    if (place.segment >= sequence.segments || place.cell > 0)
+        return false;
     const int head = grid.first_head + place.head * grid.head_step;
     const GridBranch &of_grid = grid.branches[0];
     const CellBranch branch(of_grid, of_grid.length, sequence.sequence_length, head,
                             (sequence.first_segment + place.segment) * sequence.segment_length);
-    if (place.segment >= sequence.segments || place.cell > 0 || !branch.serves)
+    if (!branch.serves)
         return false;
     const auto members = [&](int first, int count, int dilation, int residue) {
         return Members(max(branch.start, first), min(branch.end, first + count), residue,
@@ -163,12 +165,12 @@ __device__ __forceinline__ bool find_tile_of_branch(const TileGrid &grid, unsign
     if (lane < row_blocks && number < all) {
         // The longest first, as those of several branches.
         const int j = (grid.causal && !of_keys ? all - 1 - number : number) * row_block_rows;
-        float padding_keys = 0;
+        int padding = 0;
         if (grid.zero_keys)
-            padding_keys = of_grid.range_dilation.quotient(of_grid.length.value - 1) + 1 -
-                           Members(branch.start, branch.end, branch.range_residue, of_grid.range_dilation).count;
+            padding = padding_of(of_grid.range_dilation, of_grid.length,
+                                 Members(branch.start, branch.end, branch.range_residue, of_grid.range_dilation).count);
         row_block = {rows.first + j * branch.row_dilation, branch.row_dilation, min(row_block_rows, rows.count - j), 1,
-                     padding_keys};
+                     static_cast<float>(padding)};
         find_blocks<of_keys, range_block_rows>(
             grid, range, row_block, [&](int x) { return of_grid.range_dilation.quotient(x); }, part.blocks,
             part.full_blocks);

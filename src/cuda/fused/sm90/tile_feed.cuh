@@ -14,16 +14,15 @@ constexpr int tile_slots = 2;
 
 // Of a warp that copies the blocks of ranges: tells the one that finds tiles when the tile at hand comes to its end.
 // The next one is found then before consumers need it. Taken earlier it might be a long one that waits here when other
-// CTAs have none left; where tiles are alike, or warps that copy row blocks may be busy with rows to clear, it is taken
-// at once.
+// CTAs have none left; where tiles are alike it is taken at once.
 template <class Traits> class EndOfTile {
   public:
-    // Of several warps one `tells`. `params`: a grid, with what is `cleared`.
-    template <class Params, class Tile>
-    __device__ __forceinline__ EndOfTile(const Params &params, const Tile &tile, Mbarrier &ending, bool tells)
+    // Of several warps one `tells`.
+    template <class Tile>
+    __device__ __forceinline__ EndOfTile(const TileGrid &grid, const Tile &tile, Mbarrier &ending, bool tells)
         : ending_(ending), tells_(tells && threadIdx.x % warp_threads == 0),
-          last_blocks_(params.branch_count > 1 ? 4 * last_blocks_of_one_branch : last_blocks_of_one_branch) {
-        if (tells_ && params.tiles_differ() && params.cleared.first_piece == params.cleared.end_piece)
+          last_blocks_(grid.branch_count > 1 ? 4 * last_blocks_of_one_branch : last_blocks_of_one_branch) {
+        if (tells_ && grid.tiles_differ())
             for (int i = 0; i < tile.ranges; ++i)
                 left_ += tile.range[i].blocks;
         if (left_ < last_blocks_)
