@@ -20,8 +20,8 @@ template <class Shared, class OwnTile>
 __device__ __noinline__ void find_next_tile(const TileGrid &grid, Shared &shared, OwnTile &tile, unsigned number) {
     const int lane = static_cast<int>(threadIdx.x) % warp_threads;
     unsigned id = __shfl_sync(~0u, number, 0);
-    while (id < grid.tiles &&
-           !find_tile<Shared::of_keys, Shared::range_block_rows, true>(grid, shared.search, id, tile)) {
+    while (id < grid.tiles && !find_tile_of_branches<Shared::of_keys, Shared::range_block_rows, Sequences::either>(
+                                  grid, shared.search, id, tile)) {
         if (lane == 0)
             id = take_number(grid);
         id = __shfl_sync(~0u, id, 0);

@@ -56,8 +56,9 @@ struct TilePlace {
     int index, cell, segment; // tile of a cell, cell of a segment
     int head, batch;          // of those of the grid; not of several sequences
 };
-template <bool of_keys, bool several>
-__device__ __forceinline__ TilePlace find_place(const TileGrid &grid, const SequenceGrid &sequence, int number) {
+template <bool of_keys>
+__device__ __forceinline__ TilePlace find_place(const TileGrid &grid, const SequenceGrid &sequence, bool is_one,
+                                                int number) {
     const auto take = [&](const FastDivmod &count) { // the next digit
         const int digit = count.remainder(number);
         number = count.quotient(number);
@@ -75,28 +76,33 @@ __device__ __forceinline__ TilePlace find_place(const TileGrid &grid, const Sequ
     place.segment = take(sequence.segments_of_section);
     if (grid.causal && !of_keys)
         place.segment = sequence.segments_of_section.value - 1 - place.segment;
-    if (!several)
+    if (is_one)
         place.head = take(grid.heads);
     place.segment += take(sequence.sections) * sequence.segments_of_section.value;
     place.batch = number;
     return place;
 }
 
-// Tile `id` of a grid over `several` sequences or one, or false where there is none of this number.
-template <bool of_keys, int range_block_rows, bool several, int row_blocks>
+// What a grid is over.
+enum class Sequences { one, several, either };
+
+// Tile `id`, or false where there is none of this number; `range_block_rows` rows of a range are a block.
+template <bool of_keys, int range_block_rows, Sequences sequences, int row_blocks>
 __device__ __forceinline__ bool find_tile_of_branches(const TileGrid &grid, TileSearch &search, unsigned id,
                                                       Tile<row_blocks> &tile) {
+    constexpr bool several = sequences != Sequences::one; // maybe
+    const bool is_one = !several || (sequences == Sequences::either && !grid.sequences);
     const int lane = static_cast<int>(threadIdx.x) % warp_threads;
     int number = static_cast<int>(id), head = 0;
     PlacedSequence placed{};
-    if (several) {
+    if (!is_one) {
         head = grid.tiles_of_head.quotient(number);
         number = grid.tiles_of_head.remainder(number);
         placed = find_sequence(grid, lane, number);
     }
-    const SequenceGrid &sequence = several ? grid.shapes[placed.shape] : grid.sequence;
-    const TilePlace place = find_place<of_keys, several>(grid, sequence, number);
-    head = grid.first_head + (several ? head : place.head) * grid.head_step;
+    const SequenceGrid &sequence = is_one ? grid.sequence : grid.shapes[placed.shape];
+    const TilePlace place = find_place<of_keys>(grid, sequence, is_one, number);
+    head = grid.first_head + (is_one ? place.head : head) * grid.head_step;
     if (place.segment >= sequence.segments)
         return false;
 
@@ -108,7 +114,7 @@ __device__ __forceinline__ bool find_tile_of_branches(const TileGrid &grid, Tile
                                            sequence.sequence_length, head, cell_start);
     if (lane == 0) {
         tile.head = head;
-        tile.batch = several ? placed.batch : grid.first_batch + place.batch;
+        tile.batch = is_one ? grid.first_batch + place.batch : placed.batch;
     }
     __syncwarp();
     cell_start = max(cell_start, sequence.row_start);
@@ -136,7 +142,7 @@ template <bool of_keys, int range_block_rows, int row_blocks>
 __device__ __forceinline__ bool find_tile_of_branch(const TileGrid &grid, unsigned id, Tile<row_blocks> &tile) {
     const int lane = static_cast<int>(threadIdx.x) % warp_threads;
     const SequenceGrid &sequence = grid.sequence;
-    const TilePlace place = find_place<of_keys, false>(grid, sequence, static_cast<int>(id));
+    const TilePlace place = find_place<of_keys>(grid, sequence, true, static_cast<int>(id));
     if (place.segment >= sequence.segments || place.cell > 0)
         return false;
     const int head = grid.first_head + place.head * grid.head_step;
@@ -195,16 +201,16 @@ __device__ __forceinline__ bool find_tile_of_branch(const TileGrid &grid, unsign
     return true;
 }
 
-// Tile `id`, or false where there is none of this number; `range_block_rows` rows of a range are a block. The grid may
-// be over `several` sequences.
+// The same by code for each of these cases, which is faster, but too much for kernels whose warps that find tiles
+// compute, too. The grid may be over `several` sequences.
 template <bool of_keys, int range_block_rows, bool several, int row_blocks>
 __device__ __forceinline__ bool find_tile(const TileGrid &grid, TileSearch &search, unsigned id,
                                           Tile<row_blocks> &tile) {
     if (several && grid.sequences)
-        return find_tile_of_branches<of_keys, range_block_rows, true>(grid, search, id, tile);
+        return find_tile_of_branches<of_keys, range_block_rows, Sequences::several>(grid, search, id, tile);
     if (grid.branch_count == 1 && !grid.has_residue_classes)
         return find_tile_of_branch<of_keys, range_block_rows>(grid, id, tile);
-    return find_tile_of_branches<of_keys, range_block_rows, false>(grid, search, id, tile);
+    return find_tile_of_branches<of_keys, range_block_rows, Sequences::one>(grid, search, id, tile);
 }
 
 } // namespace annulus
