@@ -573,6 +573,24 @@ TEST(LargePlans, ClearRowsBesideProducts) {
     }
 }
 
+// dS of a query and 2048 keys is 4 KiB, or with causality half of that; zeros of three tensors are 768 bytes for each
+// other row.
+TEST(LargePlans, StoreNoDsBesideMoreZeros) {
+    for (const bool causal : {false, true})
+        for (const std::int64_t dilation : {2, 4, 8, 16}) {
+            const Problem problem = {.length = 262144,
+                                     .heads = 16,
+                                     .dim = 128,
+                                     .branches = {{.segment = 2048 * dilation, .dilation = dilation}},
+                                     .causal = causal,
+                                     .dtype = ANNULUS_BFLOAT16};
+            const Plan plan(pattern_of(problem), plan_problem_of(problem));
+            const BackwardPlan backward = backward_of(plan, CallPart::whole, 0);
+            EXPECT_EQ(backward.stored.has_value(), dilation < (causal ? 4 : 8));
+            expect_sound(plan, CallPart::whole, backward);
+        }
+}
+
 // On a rank the part with the own keys is split as a whole call is, and leaves what it leaves otherwise.
 TEST(LargePlans, AreSplitOnARank) {
     for (const bool causal : {false, true}) {
@@ -705,7 +723,7 @@ TEST(LargePlans, TakeAnOrderMoreAlongACurve) {
                 Problem line = {.length = length,
                                 .heads = 16,
                                 .dim = dim,
-                                .branches = {{.segment = 8192, .dilation = 4}},
+                                .branches = {{.segment = 8192, .dilation = 2}},
                                 .causal = causal,
                                 .dtype = ANNULUS_BFLOAT16};
                 Problem curve = line;
