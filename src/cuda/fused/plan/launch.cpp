@@ -26,8 +26,8 @@ bool clears_beside(const Problem &problem, const std::vector<PlannedGrid> &grids
     const std::int64_t pieces = RowsToClear::most_tensors * problem.batch *
                                 divide_up(problem.heads, RowsToClear::piece_heads) *
                                 divide_up(rows, RowsToClear::piece_rows);
-    return shape.clears_rows && problem.key_stride == 1 && grids.size() == 1 && !grids.front().curve &&
-           grids.front().sequences.empty() && pieces > 0 && pieces <= INT_MAX;
+    return shape.clears_rows && problem.key_stride == 1 && grids.size() == 1 && grids.front().sequences.empty() &&
+           pieces > 0 && pieces <= INT_MAX;
 }
 
 Destination next_destination(bool has_partial, bool finishes, bool sets) {

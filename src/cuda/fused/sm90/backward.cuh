@@ -22,7 +22,7 @@
 // Grid and tiles as in forward.cuh. Roles: of the feeding warpgroup warp 0 copies the rows of ranges by tensor maps,
 // warp 1 finds tiles, warp 2 copies the score rows of row blocks and warp 3 their value rows; where row blocks are of
 // keys, warp 1 copies these (or 2, if dS is stored; for dV alone none) and warp 3 the statistics of ranges. Warps 1 and
-// 2, or 1, clear rows that no row block has meanwhile. Along a curve rows are copied one by one: of ranges the score
+// 2, or one of them, clear rows that no row block has meanwhile. Along a curve rows are copied one by one: of ranges the score
 // rows by warp 0, value rows and statistics by warp 3; of row blocks of queries all rows by warp 2.
 //
 // Shared memory, for each barrier who fills and who empties:
@@ -72,9 +72,12 @@ __global__ void __launch_bounds__(Traits::threads, 1) backward_kernel(const __gr
                 if constexpr (Traits::of_keys && Traits::has_d_scores && !Traits::keeps_d_s)
                     copy_rows_of_row_blocks<Traits, false>(params, shared, at, NoOtherWork());
             };
-            find_tiles(params, shared, copy_keys, RowClearer<Traits>(params, shared.pieces_begun));
+            if constexpr (Traits::finder_clears)
+                find_tiles(params, shared, copy_keys, RowClearer<Traits>(params, shared.pieces_begun));
+            else
+                find_tiles(params, shared, copy_keys, NoOtherWork());
         } else if (warp == 2) {
-            if constexpr (Traits::clearing_warps > 1)
+            if constexpr (Traits::copier_clears)
                 copy_row_blocks<Traits, true>(params, shared, RowClearer<Traits>(params, shared.pieces_begun));
             else
                 copy_row_blocks<Traits, true>(params, shared, NoOtherWork());

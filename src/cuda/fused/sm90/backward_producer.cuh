@@ -105,7 +105,7 @@ __device__ __forceinline__ void copy_ranges_in_order(const BackwardParams &param
     CopiesUnderWay copies;
     const auto wait = [&](const Mbarrier &barrier, unsigned parity) { copies.wait(barrier, parity); };
     const auto copy_block = [&](const auto &tile, const auto &range, int first, const auto &place) {
-        const auto own = rows_in_order<Traits>(params, range, first);
+        const auto own = rows_in_order<Traits::range_block_rows>(params, range, first);
         const int stage = place.slot();
         wait(shared.range_empty[stage], place.parity_to_fill());
         const int head = Traits::of_keys ? tile.head : tile.head / params.heads_of_kv_head;
@@ -116,8 +116,9 @@ __device__ __forceinline__ void copy_ranges_in_order(const BackwardParams &param
             if (Traits::of_keys && of_values)
                 copy_statistic_of_row(params, tile, row, &shared.lse_log2[stage][i], &shared.delta[stage][i]);
         };
-        copy_in_order<Traits::head_dim>(shared_address(of_values ? target.values : target.scores), row_0, rows.row,
-                                        params.head_dim, own, copy_statistic);
+        copy_in_order<Traits::head_dim, Traits::range_block_rows>(
+            shared_address(of_values ? target.values : target.scores), row_0, rows.row, params.head_dim, own,
+            copy_statistic);
         copies.add(shared.range_full[stage]);
     };
     for_each_block<Traits>(params, shared, !of_values, wait, copy_block);
@@ -166,8 +167,9 @@ __device__ __forceinline__ void copy_rows_of_row_blocks(const BackwardParams &pa
             };
             const auto row_of = [&](int i) { return params.row_of<Traits::order>(row_block.position(i)); };
             if (row_block.rows > 0)
-                copy_in_order<Traits::head_dim>(targets + u * Traits::row_block_bytes, row_0, rows.row, params.head_dim,
-                                                RowsOfLanes<row_block_rows>(row_of), copy_statistic);
+                copy_in_order<Traits::head_dim, row_block_rows>(targets + u * Traits::row_block_bytes, row_0, rows.row,
+                                                                params.head_dim, RowsOfLanes<row_block_rows>(row_of),
+                                                                copy_statistic);
         } else {
             const Element *const own_row_0 = row_0 + (part * 8 < params.head_dim ? part * 8 : 0);
             const int present = part * 8 < params.head_dim ? row_block.rows : 0; // the others are zeros

@@ -62,32 +62,37 @@ template <class Traits> class RowClearer {
         const TensorRows &tensor = cleared_.tensors[cleared_.batches.quotient(piece)];
         const int rows = min(RowsToClear::piece_rows, cleared_.rows - first_row);
         const int heads = min(RowsToClear::piece_heads, cleared_.heads - first_head);
+        // Where the lane's row is. Along a curve the piece's rows are numbers, as those of row blocks are.
+        const int own_row =
+            grid_.template position_of<Traits::order>(tensor.start + first_row + min(lane, rows - 1)) - tensor.start;
         // Of the lane's head: those rows that are to be cleared.
         std::uint32_t wanted = 0;
         if (lane < heads)
             wanted = ~rows_in_row_blocks(grid_, first_head + lane, tensor.start + first_row);
-        auto *const first = static_cast<Element *>(tensor.data) + batch * tensor.batch + first_row * tensor.row +
+        auto *const row_0 = static_cast<Element *>(tensor.data) + batch * tensor.batch +
                             (first_head + lane / lanes) * tensor.head + lane % lanes * 8;
         // Where heads lie next to one another, addresses are constants apart.
         if (tensor.head == Traits::head_dim)
-            clear_rows(first, tensor.row, wanted, rows, std::integral_constant<int, Traits::head_dim>());
+            clear_rows(row_0, tensor.row, own_row, wanted, rows, std::integral_constant<int, Traits::head_dim>());
         else
-            clear_rows(first, tensor.row, wanted, rows, tensor.head);
+            clear_rows(row_0, tensor.row, own_row, wanted, rows, tensor.head);
         if (cleared_.lse.data)
-            clear_lse(batch, first_row, first_head, rows, heads, wanted);
+            clear_lse(batch, own_row, first_head, rows, heads, wanted);
     }
 
     template <class Distance>
-    __device__ __forceinline__ void clear_rows(Element *first, std::int64_t row_distance, std::uint32_t wanted,
-                                               int rows, Distance head_distance) const {
+    __device__ __forceinline__ void clear_rows(Element *row_0, std::int64_t row_distance, int own_row,
+                                               std::uint32_t wanted, int rows, Distance head_distance) const {
         const int lane = static_cast<int>(threadIdx.x) % warp_threads;
         const bool has_part = lane % lanes * 8 < head_dim_;
+        const int first_row = __shfl_sync(~0u, own_row, 0);
 #pragma unroll 1
-        for (int row = 0; row < rows; ++row, first += row_distance) {
+        for (int row = 0; row < rows; ++row) {
+            Element *next =
+                row_0 + (Traits::in_order ? __shfl_sync(~0u, own_row, row) : first_row + row) * row_distance;
             std::uint32_t left = __ballot_sync(~0u, wanted >> row & 1) >> lane / lanes; // its heads, from the lane's on
             if (!has_part)
                 continue;
-            Element *next = first;
 #pragma unroll 1
             while (left != 0) {
 #pragma unroll
@@ -101,12 +106,12 @@ template <class Traits> class RowClearer {
     }
 
     // A row a lane.
-    __device__ __forceinline__ void clear_lse(int batch, int first_row, int first_head, int rows, int heads,
+    __device__ __forceinline__ void clear_lse(int batch, int own_row, int first_head, int rows, int heads,
                                               std::uint32_t wanted) const {
         const int lane = static_cast<int>(threadIdx.x) % warp_threads;
         const TensorRows &lse = cleared_.lse;
         float *own =
-            static_cast<float *>(lse.data) + batch * lse.batch + (first_row + lane) * lse.row + first_head * lse.head;
+            static_cast<float *>(lse.data) + batch * lse.batch + own_row * lse.row + first_head * lse.head;
         for (int head = 0; head < heads; ++head, own += lse.head)
             if (__shfl_sync(~0u, wanted, head) >> lane & 1 && lane < rows)
                 *own = -INFINITY;

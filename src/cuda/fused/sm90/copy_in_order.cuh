@@ -25,27 +25,27 @@ template <int rows> struct RowsOfLanes {
     }
 };
 
-// Those of a block of a range, from its row `first` on. Behind either end it is the row at that end: consumers hide or
-// clear what comes of these.
-template <class Traits, int row_blocks>
-__device__ __forceinline__ RowsOfLanes<Traits::range_block_rows>
-rows_in_order(const TileGrid &grid, const Range<row_blocks> &range, int first) {
-    return RowsOfLanes<Traits::range_block_rows>([&](int i) {
+// So many of a range, from its row `first` on. Behind either end it is the row at that end: consumers hide or clear
+// what comes of these.
+template <int rows, int row_blocks>
+__device__ __forceinline__ RowsOfLanes<rows> rows_in_order(const TileGrid &grid, const Range<row_blocks> &range,
+                                                           int first) {
+    return RowsOfLanes<rows>([&](int i) {
         const int number = range.first + min(max(first + i, 0), range.count - 1) * range.stride;
         return grid.position_of<RowOrder::along_curve>(number) - grid.first_range_row;
     });
 }
 
-// Copies a block to shared memory from a matrix, of whose batch entry and head `row_0` is row 0. Columns behind
-// `head_dim` are zeros. beside_row(row of the block, row of the matrix) is called for each.
-template <int columns, int rows, class Element, class BesideRow>
+// Copies rows of a block of so many to shared memory from a matrix, of whose batch entry and head `row_0` is row 0.
+// Columns behind `head_dim` are zeros. beside_row(row, row of the matrix) is called for each.
+template <int columns, int block_rows, int rows, class Element, class BesideRow>
 __device__ __forceinline__ void copy_in_order(std::uint32_t target, const Element *row_0, std::int64_t distance,
                                               int head_dim, RowsOfLanes<rows> own, const BesideRow &beside_row) {
     constexpr int parts = RowLanes<columns>::parts, lanes = RowLanes<columns>::lanes;
     const int lane = thread_of_block() % warp_threads, part = lane % lanes;
     const bool has_columns = part * 8 < head_dim;
     const int own_bytes = has_columns ? part * 16 : 0;
-    target += swizzled_offset(rows, lane - part, part); // they copy rows that they know
+    target += swizzled_offset(block_rows, lane - part, part); // they copy rows that they know
 #pragma unroll 1
     for (int first = 0; first < rows; first += warp_threads, target += warp_threads * swizzled_row_bytes) {
         const auto own_row = reinterpret_cast<unsigned long long>(row_0 + own.row[0] * distance);

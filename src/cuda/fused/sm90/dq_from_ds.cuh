@@ -6,8 +6,8 @@
 // queries, neighbours in a class; two consumers have two of them each and go through the row blocks of keys, whose
 // images of dS lie next to one another for the four.
 //
-// Roles. One thread of warpgroup 0 copies; its other warps clear rows that no row block has, or copy K along a curve;
-// warpgroups 1 and 2 compute. Shared memory: stages of four images and 64 rows of K, filled by copies and emptied by
+// Roles. One thread of warpgroup 0 copies; its other warps clear rows that no row block has, after they have copied K
+// along a curve; warpgroups 1 and 2 compute. Shared memory: stages of four images and 64 rows of K, filled by copies and emptied by
 // the consumers; a row block of dQ for each consumer on its way out.
 #pragma once
 
@@ -39,7 +39,7 @@ template <class Element_, int head_dim_, RowOrder order_> struct DqFromDsTraits 
     using Registers = WarpgroupRegisters<consumers>;
     static constexpr int threads = Registers::threads;
     static constexpr int stages = 4;
-    static constexpr int clearing_warps = in_order ? 0 : 3;
+    static constexpr int clearing_warps = 3;
     static constexpr int row_block_bytes = row_block_rows * chunks * swizzled_row_bytes;
     // Whose tensor maps of K it uses.
     static_assert(BackwardTraits<Element, head_dim, Gradients::d_q, order>::range_block_rows == row_block_rows);
@@ -102,8 +102,8 @@ __device__ __forceinline__ void copy_keys_in_order(const BackwardParams &params,
                        params.first_range_row;
             });
             copies.wait(shared.empty[place.slot()], place.parity_to_fill());
-            copy_in_order<Traits::head_dim>(shared_address(shared.stages[place.slot()].keys), row_0, rows.row,
-                                            params.head_dim, own, [](int, int) {});
+            copy_in_order<Traits::head_dim, row_block_rows>(shared_address(shared.stages[place.slot()].keys), row_0,
+                                                            rows.row, params.head_dim, own, [](int, int) {});
             copies.add(shared.full[place.slot()]);
         }
     });
@@ -213,9 +213,9 @@ __global__ void __launch_bounds__(Traits::threads, 1) dq_from_ds_kernel(const __
         shrink_registers<Traits::Registers::feeder>();
         if (threadIdx.x == 0)
             copy_stored(params, shared);
-        else if (Traits::in_order && threadIdx.x >= warp_threads)
+        if (Traits::in_order && threadIdx.x >= warp_threads)
             copy_keys_in_order(params, shared);
-        else if (threadIdx.x >= warp_threads)
+        if (threadIdx.x >= warp_threads)
             do_all(RowClearer<Traits>(params, shared.pieces_begun));
     } else {
         grow_registers<Traits::Registers::consumer>();

@@ -15,8 +15,9 @@
 // first one by its index, the others from a counter (tile_feed.cuh).
 //
 // Roles. Warpgroup 0 feeds: its warp 0 copies K and V by tensor maps, warp 1 finds tiles, warps 2 and 3 copy Q; these
-// three clear rows that attend to nothing meanwhile. Along a curve rows are copied one by one: warp 0 copies K, warp 2
-// Q and warp 3 V. The other warpgroups compute, a row block of 64 queries each.
+// three clear rows that attend to nothing meanwhile. Along a curve rows are copied one by one: warps 0 and 3 copy a
+// half of each block of K and V, warp 2 copies Q, and warps 1 and 2 clear rows. The other warpgroups compute, a row block
+// of 64 queries each.
 //
 // Shared memory, for each barrier who fills and who empties:
 //
@@ -58,7 +59,7 @@ __global__ void __launch_bounds__(Traits::threads, 1) forward_kernel(const __gri
                 RowClearer<Traits>(params, shared.pieces_begun));
         } else if constexpr (Traits::in_order) {
             if (warp == 2)
-                copy_queries(params, shared, NoOtherWork());
+                copy_queries(params, shared, RowClearer<Traits>(params, shared.pieces_begun));
             else
                 copy_keys_in_order(params, shared, warp == 3);
         } else if (warp == 0) {

@@ -49,16 +49,14 @@ __device__ __forceinline__ void copy_keys(const ForwardParams &params, ForwardSh
     }
 }
 
-// Warps 0 and 3 of a grid along a curve: K, and V.
+// Warps 0 and 3 of a grid along a curve: a half of each block of K and of V, so that it is there sooner.
 
 template <class Traits>
 __device__ __forceinline__ void copy_keys_in_order(const ForwardParams &params, ForwardShared<Traits> &shared,
-                                                   bool of_values) {
+                                                   int half) {
     using Element = typename Traits::Element;
-    const TensorRows &rows = of_values ? params.v_rows : params.k_rows;
-    const std::uint32_t blocks = shared_address(of_values ? shared.v : shared.k);
-    Mbarrier *const full = of_values ? shared.v_full : shared.k_full;
-    Mbarrier *const empty = of_values ? shared.v_empty : shared.k_empty;
+    constexpr int own_rows = Traits::range_block_rows / 2;
+    const std::uint32_t offset = half * own_rows * swizzled_row_bytes;
     CopiesUnderWay copies;
     PipelineState<Traits::stages> stage;
     for (PipelineState<tile_slots> at;; ++at.count) {
@@ -67,19 +65,25 @@ __device__ __forceinline__ void copy_keys_in_order(const ForwardParams &params, 
         const int ranges = tile.ranges;
         if (ranges < 0)
             return copies.finish();
-        const Element *const row_0 = static_cast<const Element *>(rows.data) + tile.batch * rows.batch +
-                                     tile.head / params.heads_of_kv_head * rows.head;
-        EndOfTile<Traits> end(params, tile, shared.tile_ending[at.slot()], !of_values);
+        const int batch = tile.batch, kv_head = tile.head / params.heads_of_kv_head;
+        EndOfTile<Traits> end(params, tile, shared.tile_ending[at.slot()], half == 0);
         for (int i = 0; i < ranges; ++i) {
             const auto &range = tile.range[i];
             for (int block = range.blocks - 1; block >= 0; --block, ++stage.count) {
                 end.next_block();
+                const auto own =
+                    rows_in_order<own_rows>(params, range, block * Traits::range_block_rows + half * own_rows);
+                const auto copy = [&](const TensorRows &rows, std::uint8_t *target, Mbarrier &full, Mbarrier &empty) {
+                    const Element *const row_0 =
+                        static_cast<const Element *>(rows.data) + batch * rows.batch + kv_head * rows.head;
+                    copies.wait(empty, stage.parity_to_fill());
+                    copy_in_order<Traits::head_dim, Traits::range_block_rows>(
+                        shared_address(target) + offset, row_0, rows.row, params.head_dim, own, [](int, int) {});
+                    copies.add(full);
+                };
                 const int s = stage.slot();
-                const auto own = rows_in_order<Traits>(params, range, block * Traits::range_block_rows);
-                copies.wait(empty[s], stage.parity_to_fill());
-                copy_in_order<Traits::head_dim>(blocks + s * Traits::stage_bytes, row_0, rows.row, params.head_dim, own,
-                                                [](int, int) {});
-                copies.add(full[s]);
+                copy(params.k_rows, shared.k[s], shared.k_full[s], shared.k_empty[s]);
+                copy(params.v_rows, shared.v[s], shared.v_full[s], shared.v_empty[s]);
             }
         }
         __syncwarp();
@@ -138,11 +142,12 @@ __device__ __forceinline__ void copy_queries(const ForwardParams &params, Forwar
             if (row_block.rows == 0)
                 continue;
             if constexpr (Traits::in_order)
-                copy_in_order<Traits::head_dim>(target, row_0, params.q.row, params.head_dim,
-                                                RowsOfLanes<row_block_rows>([&](int i) {
-                                                    return params.query_row<Traits::order>(row_block.position(i));
-                                                }),
-                                                [](int, int) {});
+                copy_in_order<Traits::head_dim, row_block_rows>(target, row_0, params.q.row, params.head_dim,
+                                                                RowsOfLanes<row_block_rows>([&](int i) {
+                                                                    return params.query_row<Traits::order>(
+                                                                        row_block.position(i));
+                                                                }),
+                                                                [](int, int) {});
             else
                 copy_own_queries<Traits>(params, row_block, row_0, target);
         }

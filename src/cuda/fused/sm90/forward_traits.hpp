@@ -19,7 +19,7 @@ template <class Element_, int head_dim_, RowOrder order_> struct ForwardTraits {
     static constexpr bool in_order = order == RowOrder::along_curve;
     static constexpr int chunks = (head_dim + 63) / 64; // of 64 columns, of a row in shared memory
     // How many of the feeding warps clear rows meanwhile (clear_rows.cuh).
-    static constexpr int clearing_warps = head_dim <= 128 && !in_order ? 3 : 0;
+    static constexpr int clearing_warps = head_dim > 128 ? 0 : in_order ? 2 : 3;
 
     // Warpgroups that compute, a row block of 64 queries each; and one that feeds them.
     static constexpr int consumers = head_dim <= 128 ? 3 : 2;
