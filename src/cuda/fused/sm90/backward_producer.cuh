@@ -14,11 +14,12 @@
 namespace annulus {
 
 // What these warps have in common: they go through the blocks of all tiles, as consumers do.
-// wait(barrier, parity) for each tile, and use(tile, range, index of the block's first row in the range, place in the
-// ring) for each block, whose stage it waits for. One of the warps tells when a tile comes to its end.
-template <class Traits, class Wait, class Use>
+// wait(barrier, parity) for each tile, begin(range, first) for each range, and use(tile, range, first, place in the ring)
+// for each block, whose stage it waits for; `first` is the index of a block's first row in the range. One of the warps
+// tells when a tile comes to its end.
+template <class Traits, class Wait, class Begin, class Use>
 __device__ __forceinline__ void for_each_block(const BackwardParams &params, BackwardShared<Traits> &shared, bool tells,
-                                               const Wait &wait, const Use &use) {
+                                               const Wait &wait, const Begin &begin, const Use &use) {
     PipelineState<Traits::stages> stage;
     for (PipelineState<tile_slots> at;; ++at.count) {
         wait(shared.tile_full[at.slot()], at.parity_to_empty());
@@ -29,12 +30,14 @@ __device__ __forceinline__ void for_each_block(const BackwardParams &params, Bac
         EndOfTile<Traits> end(params, tile, shared.tile_ending[at.slot()], tells);
         for (int i = 0; i < ranges; ++i) {
             const auto &range = tile.range[i];
+            const auto first = [&](int block) {
+                return Traits::of_keys ? range.count - (block + 1) * Traits::range_block_rows
+                                       : block * Traits::range_block_rows;
+            };
+            begin(range, first(range.blocks - 1));
             for (int block = range.blocks - 1; block >= 0; --block, ++stage.count) {
                 end.next_block();
-                use(tile, range,
-                    Traits::of_keys ? range.count - (block + 1) * Traits::range_block_rows
-                                    : block * Traits::range_block_rows,
-                    stage);
+                use(tile, range, first(block), stage);
             }
         }
         __syncwarp(__activemask());
@@ -45,6 +48,9 @@ __device__ __forceinline__ void for_each_block(const BackwardParams &params, Bac
 
 struct JustWait {
     __device__ __forceinline__ void operator()(const Mbarrier &barrier, unsigned parity) const { barrier.wait(parity); }
+};
+struct JustBegin {
+    template <class Range> __device__ __forceinline__ void operator()(const Range &, int) const {}
 };
 
 // Warp 0, one lane.
@@ -65,7 +71,7 @@ __device__ __forceinline__ void copy_ranges(const BackwardParams &params, Backwa
         copy(params.range_scores[range.map], shared.range_rows[stage].scores);
         copy(params.range_values[range.map], shared.range_rows[stage].values);
     };
-    for_each_block<Traits>(params, shared, true, JustWait(), copy_block);
+    for_each_block<Traits>(params, shared, true, JustWait(), JustBegin(), copy_block);
 }
 
 // Warp 3.
@@ -85,7 +91,7 @@ __device__ __forceinline__ void copy_statistics(const BackwardParams &params, Ba
         }
         shared.range_full[stage].arrive_after_cp_async();
     };
-    for_each_block<Traits>(params, shared, false, JustWait(), copy_block);
+    for_each_block<Traits>(params, shared, false, JustWait(), JustBegin(), copy_block);
 }
 
 template <int row_blocks>
@@ -103,9 +109,12 @@ __device__ __forceinline__ void copy_ranges_in_order(const BackwardParams &param
     using Element = typename Traits::Element;
     const TensorRows &rows = of_values ? params.range_value_rows : params.range_score_rows;
     CopiesUnderWay copies;
+    RowsOfRange<Traits::range_block_rows> rows_of_range;
     const auto wait = [&](const Mbarrier &barrier, unsigned parity) { copies.wait(barrier, parity); };
+    const auto begin = [&](const auto &range, int first) { rows_of_range.begin(params, range, first); };
     const auto copy_block = [&](const auto &tile, const auto &range, int first, const auto &place) {
-        const auto own = rows_in_order<Traits::range_block_rows>(params, range, first);
+        constexpr int to_next = Traits::of_keys ? Traits::range_block_rows : -Traits::range_block_rows;
+        const auto own = rows_of_range.take(range, first + to_next);
         const int stage = place.slot();
         wait(shared.range_empty[stage], place.parity_to_fill());
         const int head = Traits::of_keys ? tile.head : tile.head / params.heads_of_kv_head;
@@ -121,7 +130,7 @@ __device__ __forceinline__ void copy_ranges_in_order(const BackwardParams &param
             copy_statistic);
         copies.add(shared.range_full[stage]);
     };
-    for_each_block<Traits>(params, shared, !of_values, wait, copy_block);
+    for_each_block<Traits>(params, shared, !of_values, wait, begin, copy_block);
     copies.finish();
 }
 

@@ -85,11 +85,10 @@ template <class Traits> class RowClearer {
                                                std::uint32_t wanted, int rows, Distance head_distance) const {
         const int lane = static_cast<int>(threadIdx.x) % warp_threads;
         const bool has_part = lane % lanes * 8 < head_dim_;
-        const int first_row = __shfl_sync(~0u, own_row, 0);
+        Element *first = row_0 + __shfl_sync(~0u, own_row, 0) * row_distance;
 #pragma unroll 1
-        for (int row = 0; row < rows; ++row) {
-            Element *next =
-                row_0 + (Traits::in_order ? __shfl_sync(~0u, own_row, row) : first_row + row) * row_distance;
+        for (int row = 0; row < rows; ++row, first += row_distance) {
+            Element *next = Traits::in_order ? row_0 + __shfl_sync(~0u, own_row, row) * row_distance : first;
             std::uint32_t left = __ballot_sync(~0u, wanted >> row & 1) >> lane / lanes; // its heads, from the lane's on
             if (!has_part)
                 continue;

@@ -15,6 +15,7 @@ namespace annulus {
 template <int rows> struct RowsOfLanes {
     int row[rows / warp_threads];
 
+    __device__ __forceinline__ RowsOfLanes() = default;
     // Row i of the block is row row_of(i). Nothing waits for the order here, if that is where it comes from.
     template <class RowOf> __device__ __forceinline__ explicit RowsOfLanes(const RowOf &row_of) {
         static_assert(rows % warp_threads == 0);
@@ -25,16 +26,45 @@ template <int rows> struct RowsOfLanes {
     }
 };
 
-// So many of a range, from its row `first` on. Behind either end it is the row at that end: consumers hide or clear
-// what comes of these.
-template <int rows, int row_blocks>
-__device__ __forceinline__ RowsOfLanes<rows> rows_in_order(const TileGrid &grid, const Range<row_blocks> &range,
-                                                           int first) {
-    return RowsOfLanes<rows>([&](int i) {
-        const int number = range.first + min(max(first + i, 0), range.count - 1) * range.stride;
-        return grid.position_of<RowOrder::along_curve>(number) - grid.first_range_row;
-    });
-}
+// The rows of ranges, so many at a time, as position_of() has them: a range is within one segment. Those of the next
+// block are asked for before those of the one at hand are copied.
+template <int rows> class RowsOfRange {
+  public:
+    template <int row_blocks>
+    __device__ __forceinline__ void begin(const TileGrid &grid, const Range<row_blocks> &range, int first) {
+        const FastDivmod &length = grid.branches[0].length;
+        const int index = length.remainder(range.first), start = range.first - index;
+        const bool is_whole = start + length.value <= grid.sequence.sequence_length;
+        order_ = grid.order + index + (is_whole ? 0 : length.value);
+        row_0_ = start - grid.first_range_row;
+        next_ = find(range, first);
+    }
+    // Those that were asked for last; the ones from the range's row `next` on are next. Behind either end it is the row
+    // at that end: consumers hide or clear what comes of these.
+    template <int row_blocks>
+    __device__ __forceinline__ RowsOfLanes<rows> take(const Range<row_blocks> &range, int next) {
+        RowsOfLanes<rows> own;
+#pragma unroll
+        for (int i = 0; i < rows / warp_threads; ++i)
+            own.row[i] = next_.row[i] + row_0_;
+        next_ = find(range, next);
+        return own;
+    }
+
+  private:
+    // From the segment's start.
+    template <int row_blocks>
+    __device__ __forceinline__ RowsOfLanes<rows> find(const Range<row_blocks> &range, int first) const {
+        const int last = range.count - 1, stride = range.stride;
+        return RowsOfLanes<rows>([&](int i) {
+            return order_[min(max(first + i, 0), last) * stride];
+        });
+    }
+
+    const int *order_;
+    int row_0_;
+    RowsOfLanes<rows> next_;
+};
 
 // Copies rows of a block of so many to shared memory from a matrix, of whose batch entry and head `row_0` is row 0.
 // Columns behind `head_dim` are zeros. beside_row(row, row of the matrix) is called for each.

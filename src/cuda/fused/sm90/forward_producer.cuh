@@ -58,6 +58,7 @@ __device__ __forceinline__ void copy_keys_in_order(const ForwardParams &params, 
     constexpr int own_rows = Traits::range_block_rows / 2;
     const std::uint32_t offset = half * own_rows * swizzled_row_bytes;
     CopiesUnderWay copies;
+    RowsOfRange<own_rows> rows_of_range;
     PipelineState<Traits::stages> stage;
     for (PipelineState<tile_slots> at;; ++at.count) {
         copies.wait(shared.tile_full[at.slot()], at.parity_to_empty());
@@ -69,10 +70,12 @@ __device__ __forceinline__ void copy_keys_in_order(const ForwardParams &params, 
         EndOfTile<Traits> end(params, tile, shared.tile_ending[at.slot()], half == 0);
         for (int i = 0; i < ranges; ++i) {
             const auto &range = tile.range[i];
-            for (int block = range.blocks - 1; block >= 0; --block, ++stage.count) {
+            int first = (range.blocks - 1) * Traits::range_block_rows + half * own_rows;
+            rows_of_range.begin(params, range, first);
+            for (; first >= 0; ++stage.count) {
                 end.next_block();
-                const auto own =
-                    rows_in_order<own_rows>(params, range, block * Traits::range_block_rows + half * own_rows);
+                first -= Traits::range_block_rows;
+                const auto own = rows_of_range.take(range, first);
                 const auto copy = [&](const TensorRows &rows, std::uint8_t *target, Mbarrier &full, Mbarrier &empty) {
                     const Element *const row_0 =
                         static_cast<const Element *>(rows.data) + batch * rows.batch + kv_head * rows.head;
