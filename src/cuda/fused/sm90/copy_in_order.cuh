@@ -71,19 +71,22 @@ template <int rows> class RowsOfRange {
 template <int columns, int block_rows, int rows, class Element, class BesideRow>
 __device__ __forceinline__ void copy_in_order(std::uint32_t target, const Element *row_0, std::int64_t distance,
                                               int head_dim, RowsOfLanes<rows> own, const BesideRow &beside_row) {
-    constexpr int parts = RowLanes<columns>::parts, lanes = RowLanes<columns>::lanes;
+    // A lane has a part of each 128 bytes of a row, at distances that are constants.
+    constexpr int parts = RowLanes<columns>::parts, lanes = RowLanes<(columns < 64 ? columns : 64)>::lanes;
+    constexpr int chunks = (columns + 63) / 64;
     const int lane = thread_of_block() % warp_threads, part = lane % lanes;
-    const bool has_columns = part * 8 < head_dim;
-    const int own_bytes = has_columns ? part * 16 : 0;
     target += swizzled_offset(block_rows, lane - part, part); // they copy rows that they know
 #pragma unroll 1
     for (int first = 0; first < rows; first += warp_threads, target += warp_threads * swizzled_row_bytes) {
         const auto own_row = reinterpret_cast<unsigned long long>(row_0 + own.row[0] * distance);
 #pragma unroll
         for (int i = 0; i < lanes; ++i) {
-            const auto source = reinterpret_cast<const std::uint8_t *>(__shfl_sync(~0u, own_row, i, lanes));
-            if (part < parts)
-                cp_async_16(swizzled_rows_further(target, i), source + own_bytes, has_columns);
+            const auto *const source = reinterpret_cast<const Element *>(__shfl_sync(~0u, own_row, i, lanes)) + part * 8;
+#pragma unroll
+            for (int chunk = 0; chunk < chunks; ++chunk) // nothing is read where there is nothing
+                if (chunk * 8 + part < parts)
+                    cp_async_16(swizzled_rows_further(target, i) + chunk * block_rows * swizzled_row_bytes,
+                                source + chunk * 64, (chunk * 8 + part) * 8 < head_dim);
         }
         beside_row(first + lane, own.row[0]);
 #pragma unroll
