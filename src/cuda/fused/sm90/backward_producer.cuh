@@ -14,7 +14,7 @@
 namespace annulus {
 
 // What these warps have in common: they go through the blocks of all tiles, as consumers do.
-// wait(barrier, parity) for each tile, begin(range, first) for each range, and use(tile, range, first, place in the ring)
+// wait(barrier, parity) for each tile, begin(tile, range, first) for each range, and use(tile, range, first, place in the ring)
 // for each block, whose stage it waits for; `first` is the index of a block's first row in the range. One of the warps
 // tells when a tile comes to its end.
 template <class Traits, class Wait, class Begin, class Use>
@@ -34,7 +34,7 @@ __device__ __forceinline__ void for_each_block(const BackwardParams &params, Bac
                 return Traits::of_keys ? range.count - (block + 1) * Traits::range_block_rows
                                        : block * Traits::range_block_rows;
             };
-            begin(range, first(range.blocks - 1));
+            begin(tile, range, first(range.blocks - 1));
             for (int block = range.blocks - 1; block >= 0; --block, ++stage.count) {
                 end.next_block();
                 use(tile, range, first(block), stage);
@@ -50,7 +50,8 @@ struct JustWait {
     __device__ __forceinline__ void operator()(const Mbarrier &barrier, unsigned parity) const { barrier.wait(parity); }
 };
 struct JustBegin {
-    template <class Range> __device__ __forceinline__ void operator()(const Range &, int) const {}
+    template <class Tile, class Range>
+    __device__ __forceinline__ void operator()(const Tile &, const Range &, int) const {}
 };
 
 // Warp 0, one lane.
@@ -111,15 +112,17 @@ __device__ __forceinline__ void copy_ranges_in_order(const BackwardParams &param
     CopiesUnderWay copies;
     RowsOfRange<Traits::range_block_rows> rows_of_range;
     const auto wait = [&](const Mbarrier &barrier, unsigned parity) { copies.wait(barrier, parity); };
-    const auto begin = [&](const auto &range, int first) { rows_of_range.begin(params, range, first); };
+    const Element *row_0 = nullptr; // of the range's head
+    const auto begin = [&](const auto &tile, const auto &range, int first) {
+        const int head = Traits::of_keys ? tile.head : tile.head / params.heads_of_kv_head;
+        row_0 = static_cast<const Element *>(rows.data) + tile.batch * rows.batch + head * rows.head;
+        rows_of_range.begin(params, range, first);
+    };
     const auto copy_block = [&](const auto &tile, const auto &range, int first, const auto &place) {
         constexpr int to_next = Traits::of_keys ? Traits::range_block_rows : -Traits::range_block_rows;
         const auto own = rows_of_range.take(range, first + to_next);
         const int stage = place.slot();
         wait(shared.range_empty[stage], place.parity_to_fill());
-        const int head = Traits::of_keys ? tile.head : tile.head / params.heads_of_kv_head;
-        const Element *const row_0 =
-            static_cast<const Element *>(rows.data) + tile.batch * rows.batch + head * rows.head;
         auto &target = shared.range_rows[stage];
         const auto copy_statistic = [&](int i, int row) {
             if (Traits::of_keys && of_values)

@@ -15,7 +15,7 @@ namespace annulus {
 template <int rows> struct RowsOfLanes {
     int row[rows / warp_threads];
 
-    __device__ __forceinline__ RowsOfLanes() = default;
+    RowsOfLanes() = default;
     // Row i of the block is row row_of(i). Nothing waits for the order here, if that is where it comes from.
     template <class RowOf> __device__ __forceinline__ explicit RowsOfLanes(const RowOf &row_of) {
         static_assert(rows % warp_threads == 0);

@@ -67,6 +67,10 @@ __device__ __forceinline__ void copy_keys_in_order(const ForwardParams &params, 
         if (ranges < 0)
             return copies.finish();
         const int batch = tile.batch, kv_head = tile.head / params.heads_of_kv_head;
+        const auto row_0 = [&](const TensorRows &rows) {
+            return static_cast<const Element *>(rows.data) + batch * rows.batch + kv_head * rows.head;
+        };
+        const Element *const k_row_0 = row_0(params.k_rows), *const v_row_0 = row_0(params.v_rows);
         EndOfTile<Traits> end(params, tile, shared.tile_ending[at.slot()], half == 0);
         for (int i = 0; i < ranges; ++i) {
             const auto &range = tile.range[i];
@@ -76,17 +80,16 @@ __device__ __forceinline__ void copy_keys_in_order(const ForwardParams &params, 
                 end.next_block();
                 first -= Traits::range_block_rows;
                 const auto own = rows_of_range.take(range, first);
-                const auto copy = [&](const TensorRows &rows, std::uint8_t *target, Mbarrier &full, Mbarrier &empty) {
-                    const Element *const row_0 =
-                        static_cast<const Element *>(rows.data) + batch * rows.batch + kv_head * rows.head;
+                const auto copy = [&](const Element *row_0, std::int64_t distance, std::uint8_t *target, Mbarrier &full,
+                                      Mbarrier &empty) {
                     copies.wait(empty, stage.parity_to_fill());
                     copy_in_order<Traits::head_dim, Traits::range_block_rows>(
-                        shared_address(target) + offset, row_0, rows.row, params.head_dim, own, [](int, int) {});
+                        shared_address(target) + offset, row_0, distance, params.head_dim, own, [](int, int) {});
                     copies.add(full);
                 };
                 const int s = stage.slot();
-                copy(params.k_rows, shared.k[s], shared.k_full[s], shared.k_empty[s]);
-                copy(params.v_rows, shared.v[s], shared.v_full[s], shared.v_empty[s]);
+                copy(k_row_0, params.k_rows.row, shared.k[s], shared.k_full[s], shared.k_empty[s]);
+                copy(v_row_0, params.v_rows.row, shared.v[s], shared.v_full[s], shared.v_empty[s]);
             }
         }
         __syncwarp();
