@@ -19,7 +19,7 @@ template <int rows> struct RowsOfLanes {
     // Row i of the block is row row_of(i). Nothing waits for the order here, if that is where it comes from.
     template <class RowOf> __device__ __forceinline__ explicit RowsOfLanes(const RowOf &row_of) {
         static_assert(rows % warp_threads == 0);
-        const int lane = thread_of_block() % warp_threads;
+        const int lane = thread_of_block() & (warp_threads - 1);
 #pragma unroll
         for (int i = 0; i < rows / warp_threads; ++i)
             row[i] = row_of(i * warp_threads + lane);
@@ -55,9 +55,10 @@ template <int rows> class RowsOfRange {
     // From the segment's start.
     template <int row_blocks>
     __device__ __forceinline__ RowsOfLanes<rows> find(const Range<row_blocks> &range, int first) const {
-        const int last = range.count - 1, stride = range.stride;
+        const int last = range.count - 1;
+        const auto stride = static_cast<unsigned>(range.stride);
         return RowsOfLanes<rows>([&](int i) {
-            return order_[min(max(first + i, 0), last) * stride];
+            return order_[static_cast<unsigned>(min(max(first + i, 0), last)) * stride];
         });
     }
 
@@ -74,11 +75,12 @@ __device__ __forceinline__ void copy_in_order(std::uint32_t target, const Elemen
     // A lane has a part of each 128 bytes of a row, at distances that are constants.
     constexpr int parts = RowLanes<columns>::parts, lanes = RowLanes<(columns < 64 ? columns : 64)>::lanes;
     constexpr int chunks = (columns + 63) / 64;
-    const int lane = thread_of_block() % warp_threads, part = lane % lanes;
+    const int lane = thread_of_block() & (warp_threads - 1), part = lane & (lanes - 1);
     target += swizzled_offset(block_rows, lane - part, part); // they copy rows that they know
 #pragma unroll 1
     for (int first = 0; first < rows; first += warp_threads, target += warp_threads * swizzled_row_bytes) {
-        const auto own_row = reinterpret_cast<unsigned long long>(row_0 + own.row[0] * distance);
+        const auto own_row =
+            reinterpret_cast<unsigned long long>(row_0 + static_cast<std::uint32_t>(own.row[0]) * distance);
 #pragma unroll
         for (int i = 0; i < lanes; ++i) {
             const auto *const source = reinterpret_cast<const Element *>(__shfl_sync(~0u, own_row, i, lanes)) + part * 8;
