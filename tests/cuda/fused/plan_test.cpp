@@ -553,10 +553,17 @@ TEST(LargePlans, OfSeveralGridsAreCutByRows) {
 TEST(LargePlans, ClearRowsBesideProducts) {
     Problem problem = {.heads = 8, .branches = {{.segment = 8192, .dilation = 4}}, .dtype = ANNULUS_BFLOAT16};
     const auto clears = [](const auto &step) { return step.launch.clears.parts > 0; };
-    for (const auto &[length, dim] :
-         {std::pair(262144, 64), {250001, 64}, {262144, 128}, {250001, 128}, {250001, 192}}) {
+    for (const auto &[length, dim, order] : {std::tuple(262144, 64, ANNULUS_ORDER_LINEAR),
+                                             {250001, 64, ANNULUS_ORDER_LINEAR},
+                                             {262144, 128, ANNULUS_ORDER_LINEAR},
+                                             {250001, 128, ANNULUS_ORDER_LINEAR},
+                                             {250001, 192, ANNULUS_ORDER_LINEAR},
+                                             {262144, 128, ANNULUS_ORDER_HILBERT},
+                                             {250001, 64, ANNULUS_ORDER_HILBERT},
+                                             {250001, 192, ANNULUS_ORDER_HILBERT}}) {
         problem.length = length;
         problem.dim = dim;
+        problem.branches.front().order = order;
         const bool beside = dim <= 128;
         const Plan plan(pattern_of(problem), plan_problem_of(problem));
         const ForwardPlan forward = forward_of(plan, CallPart::whole, 0);

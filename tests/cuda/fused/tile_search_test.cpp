@@ -43,7 +43,7 @@ template <bool of_keys, int range_block_rows, int row_blocks> class Search {
     std::set<Row> visit(const TileGrid &pass) {
         alignas(TileSearch) std::byte memory[sizeof(TileSearch)] = {}; // as shared memory, nothing constructs it
         TileSearch &search = *reinterpret_cast<TileSearch *>(memory);
-        Tile<row_blocks> tile{};
+        Tile<row_blocks> tile{}, by_one_code{};
         std::set<Row> rows;
         HostWarp::run([&] {
             const int lane = HostWarp::current()->lane();
@@ -53,12 +53,50 @@ template <bool of_keys, int range_block_rows, int row_blocks> class Search {
                 if (is_found && lane == 0)
                     visit(pass, tile, rows);
                 __syncwarp();
+                if (id % 16 != 0)
+                    continue;
+                const bool is_found_by_one_code =
+                    find_tile_of_branches<of_keys, range_block_rows, annulus::Sequences::either>(pass, search, id,
+                                                                                                 by_one_code);
+                if (lane == 0) {
+                    EXPECT_EQ(is_found_by_one_code, is_found) << "tile " << id;
+                    if (is_found && is_found_by_one_code)
+                        expect_same(by_one_code, tile);
+                }
+                __syncwarp();
             }
         });
         return rows;
     }
 
   private:
+    // The kernels of `mma` find tiles by code that serves all grids.
+    static void expect_same(const Tile<row_blocks> &found, const Tile<row_blocks> &wanted) {
+        EXPECT_EQ(found.batch, wanted.batch);
+        EXPECT_EQ(found.head, wanted.head);
+        ASSERT_EQ(found.ranges, wanted.ranges);
+        for (int u = 0; u < row_blocks; ++u) {
+            const RowBlock &own = found.row_block[u], &other = wanted.row_block[u];
+            ASSERT_EQ(own.rows, other.rows);
+            if (own.rows == 0)
+                continue;
+            EXPECT_EQ(std::tuple(own.first, own.padding_keys), std::tuple(other.first, other.padding_keys));
+            EXPECT_EQ(own.position(own.rows - 1), other.position(own.rows - 1));
+            for (int r = 0; r < found.ranges; ++r) {
+                const Range<row_blocks> &range = found.range[r], &same = wanted.range[r];
+                EXPECT_EQ(std::tuple(range.first, range.stride, range.count, range.blocks, range.map, range.residue,
+                                     range.index),
+                          std::tuple(same.first, same.stride, same.count, same.blocks, same.map, same.residue,
+                                     same.index));
+                const RangePart &part = range.part[u], &same_part = same.part[u];
+                EXPECT_EQ(std::tuple(part.blocks, part.full_blocks), std::tuple(same_part.blocks, same_part.full_blocks));
+                if (part.blocks > 0) {
+                    EXPECT_TRUE(std::ranges::equal(part.multiplicities, same_part.multiplicities));
+                }
+            }
+        }
+    }
+
     void visit(const TileGrid &pass, const Tile<row_blocks> &tile, std::set<Row> &rows) {
         for (int u = 0; u < row_blocks; ++u)
             for (int i = 0; i < tile.row_block[u].rows; ++i) {

@@ -16,14 +16,14 @@
 //
 // P and dS stay in registers, where they are operands of the last products. S and dP are computed by both kernels: the
 // price of sums that no two CTAs share, so that nothing is added by atomics and every call gives the same bits. For
-// a plan of one branch with 64 < D <= 128 the kernel of keys writes dS to memory as well, and dq_from_ds.cuh makes dQ
-// of it.
+// a plan of one branch with 64 < D <= 128 that writes fewer zeros than dS the kernel of keys writes dS to memory as
+// well, and dq_from_ds.cuh makes dQ of it.
 //
 // Grid and tiles as in forward.cuh. Roles: of the feeding warpgroup warp 0 copies the rows of ranges by tensor maps,
 // warp 1 finds tiles, warp 2 copies the score rows of row blocks and warp 3 their value rows; where row blocks are of
 // keys, warp 1 copies these (or 2, if dS is stored; for dV alone none) and warp 3 the statistics of ranges. Warps 1 and
-// 2, or one of them, clear rows that no row block has meanwhile. Along a curve rows are copied one by one: of ranges the score
-// rows by warp 0, value rows and statistics by warp 3; of row blocks of queries all rows by warp 2.
+// 2, or one of them, clear rows that no row block has meanwhile. Along a curve rows are copied one by one: of ranges the
+// score rows by warp 0, value rows and statistics by warp 3; of row blocks of queries all rows by warp 2.
 //
 // Shared memory, for each barrier who fills and who empties:
 //
