@@ -22,8 +22,8 @@
 // Grid and tiles as in forward.cuh. Roles: of the feeding warpgroup warp 0 copies the rows of ranges by tensor maps,
 // warp 1 finds tiles, warp 2 copies the score rows of row blocks and warp 3 their value rows; where row blocks are of
 // keys, warp 1 copies these (or 2, if dS is stored; for dV alone none) and warp 3 the statistics of ranges. Warps 1 and
-// 2, or one of them, clear rows that no row block has meanwhile. Along a curve rows are copied one by one: of ranges the
-// score rows by warp 0, value rows and statistics by warp 3; of row blocks of queries all rows by warp 2.
+// 2, or one of them, clear rows that no row block has meanwhile. Along a curve rows are copied one by one: a half of
+// each block of ranges, statistics included, by warps 0 and 3 each; of row blocks of queries all rows by warp 2.
 //
 // Shared memory, for each barrier who fills and who empties:
 //

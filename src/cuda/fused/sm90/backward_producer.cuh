@@ -103,37 +103,49 @@ __device__ __forceinline__ void copy_statistic_of_row(const BackwardParams &para
     cp_async_4(shared_address(delta), params.delta + source, true);
 }
 
-// Warps 0 and 3 of a grid along a curve: the score rows of ranges, and their value rows and statistics.
+// Warps 0 and 3 of a grid along a curve: a half of each block of ranges, or of blocks of few rows the score rows, and the
+// value rows; and statistics with value rows.
 template <class Traits>
 __device__ __forceinline__ void copy_ranges_in_order(const BackwardParams &params, BackwardShared<Traits> &shared,
-                                                     bool of_values) {
+                                                     int part) {
     using Element = typename Traits::Element;
-    const TensorRows &rows = of_values ? params.range_value_rows : params.range_score_rows;
+    constexpr int block_rows = Traits::range_block_rows;
+    constexpr bool by_halves = block_rows >= 2 * warp_threads;
+    constexpr int own_rows = by_halves ? block_rows / 2 : block_rows;
+    const int own_first = by_halves ? part * own_rows : 0;
     CopiesUnderWay copies;
-    RowsOfRange<Traits::range_block_rows> rows_of_range;
+    RowsOfRange<own_rows> rows_of_range;
+    const Element *score_row_0 = nullptr, *value_row_0 = nullptr; // of the range's head
     const auto wait = [&](const Mbarrier &barrier, unsigned parity) { copies.wait(barrier, parity); };
-    const Element *row_0 = nullptr; // of the range's head
     const auto begin = [&](const auto &tile, const auto &range, int first) {
         const int head = Traits::of_keys ? tile.head : tile.head / params.heads_of_kv_head;
-        row_0 = static_cast<const Element *>(rows.data) + tile.batch * rows.batch + head * rows.head;
-        rows_of_range.begin(params, range, first);
+        const auto row_0 = [&](const TensorRows &rows) {
+            return static_cast<const Element *>(rows.data) + tile.batch * rows.batch + head * rows.head;
+        };
+        score_row_0 = row_0(params.range_score_rows);
+        value_row_0 = row_0(params.range_value_rows);
+        rows_of_range.begin(params, range, first + own_first);
     };
     const auto copy_block = [&](const auto &tile, const auto &range, int first, const auto &place) {
-        constexpr int to_next = Traits::of_keys ? Traits::range_block_rows : -Traits::range_block_rows;
-        const auto own = rows_of_range.take(range, first + to_next);
+        const auto own = rows_of_range.take(range, first + own_first + (Traits::of_keys ? block_rows : -block_rows));
         const int stage = place.slot();
         wait(shared.range_empty[stage], place.parity_to_fill());
         auto &target = shared.range_rows[stage];
-        const auto copy_statistic = [&](int i, int row) {
-            if (Traits::of_keys && of_values)
-                copy_statistic_of_row(params, tile, row, &shared.lse_log2[stage][i], &shared.delta[stage][i]);
+        const auto copy = [&](std::uint8_t *rows, const Element *row_0, std::int64_t distance, const auto &beside_row) {
+            copy_in_order<Traits::head_dim, block_rows>(shared_address(rows) + own_first * swizzled_row_bytes, row_0,
+                                                        distance, params.head_dim, own, beside_row);
         };
-        copy_in_order<Traits::head_dim, Traits::range_block_rows>(
-            shared_address(of_values ? target.values : target.scores), row_0, rows.row, params.head_dim, own,
-            copy_statistic);
+        if (by_halves || part == 0)
+            copy(target.scores, score_row_0, params.range_score_rows.row, [](int, int) {});
+        if (by_halves || part == 1)
+            copy(target.values, value_row_0, params.range_value_rows.row, [&](int i, int row) {
+                if constexpr (Traits::of_keys)
+                    copy_statistic_of_row(params, tile, row, &shared.lse_log2[stage][own_first + i],
+                                          &shared.delta[stage][own_first + i]);
+            });
         copies.add(shared.range_full[stage]);
     };
-    for_each_block<Traits>(params, shared, !of_values, wait, begin, copy_block);
+    for_each_block<Traits>(params, shared, part == 0, wait, begin, copy_block);
     copies.finish();
 }
 
