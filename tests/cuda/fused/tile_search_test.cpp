@@ -84,12 +84,13 @@ template <bool of_keys, int range_block_rows, int row_blocks> class Search {
             EXPECT_EQ(own.position(own.rows - 1), other.position(own.rows - 1));
             for (int r = 0; r < found.ranges; ++r) {
                 const Range<row_blocks> &range = found.range[r], &same = wanted.range[r];
-                EXPECT_EQ(std::tuple(range.first, range.stride, range.count, range.blocks, range.map, range.residue,
-                                     range.index),
-                          std::tuple(same.first, same.stride, same.count, same.blocks, same.map, same.residue,
-                                     same.index));
+                EXPECT_EQ(
+                    std::tuple(range.first, range.stride, range.count, range.blocks, range.map, range.residue,
+                               range.index),
+                    std::tuple(same.first, same.stride, same.count, same.blocks, same.map, same.residue, same.index));
                 const RangePart &part = range.part[u], &same_part = same.part[u];
-                EXPECT_EQ(std::tuple(part.blocks, part.full_blocks), std::tuple(same_part.blocks, same_part.full_blocks));
+                EXPECT_EQ(std::tuple(part.blocks, part.full_blocks),
+                          std::tuple(same_part.blocks, same_part.full_blocks));
                 if (part.blocks > 0) {
                     EXPECT_TRUE(std::ranges::equal(part.multiplicities, same_part.multiplicities));
                 }

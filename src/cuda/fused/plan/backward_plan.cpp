@@ -47,8 +47,8 @@ BackwardPlan plan_grids(const Plan &plan, CallPart part, BackwardGrids grids, co
     return result;
 }
 
-// Whether launches that store dS, which is also read, would write more zeros beside their products than that: the memory
-// then takes longer than the two products do that storing dS saves.
+// Whether launches that store dS, which is also read, would write more zeros beside their products than that: the
+// memory then takes longer than the two products do that storing dS saves.
 bool zeros_outweigh_ds(const Problem &problem, const BackwardPlan &storing) {
     if (std::ranges::none_of(storing.steps, [](const BackwardStep &step) { return step.launch.clears.parts > 0; }))
         return false;

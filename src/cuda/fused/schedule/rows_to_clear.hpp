@@ -8,8 +8,9 @@
 
 namespace annulus {
 
-// Of one or two tensors of the same rows, of a grid over one sequence. Pieces are 32 positions, or numbers along a curve,
-// of 32 heads, or less at the ends; their numbers count, from the fastest: positions, heads, batch entries, tensors.
+// Of one or two tensors of the same rows, of a grid over one sequence. Pieces are 32 positions, or along a curve
+// numbers, of 32 heads, or less at the ends; they are counted, from the fastest: positions, heads, batch entries,
+// tensors.
 struct RowsToClear {
     static constexpr int piece_rows = 32, piece_heads = 32; // a bit each, a lane each
     static constexpr int most_tensors = 2;

@@ -14,9 +14,9 @@
 namespace annulus {
 
 // What these warps have in common: they go through the blocks of all tiles, as consumers do.
-// wait(barrier, parity) for each tile, begin(tile, range, first) for each range, and use(tile, range, first, place in the ring)
-// for each block, whose stage it waits for; `first` is the index of a block's first row in the range. One of the warps
-// tells when a tile comes to its end.
+// wait(barrier, parity) for each tile, begin(tile, range, first) for each range, and use(tile, range, first, place in
+// the ring) for each block, whose stage it waits for; `first` is the index of a block's first row in the range. One of
+// the warps tells when a tile comes to its end.
 template <class Traits, class Wait, class Begin, class Use>
 __device__ __forceinline__ void for_each_block(const BackwardParams &params, BackwardShared<Traits> &shared, bool tells,
                                                const Wait &wait, const Begin &begin, const Use &use) {
@@ -103,8 +103,8 @@ __device__ __forceinline__ void copy_statistic_of_row(const BackwardParams &para
     cp_async_4(shared_address(delta), params.delta + source, true);
 }
 
-// Warps 0 and 3 of a grid along a curve: a half of each block of ranges, or of blocks of few rows the score rows, and the
-// value rows; and statistics with value rows.
+// Warps 0 and 3 of a grid along a curve: a half of each block of ranges; or, where blocks have few rows, the score
+// rows, and the value rows. Statistics come with value rows.
 template <class Traits>
 __device__ __forceinline__ void copy_ranges_in_order(const BackwardParams &params, BackwardShared<Traits> &shared,
                                                      int part) {

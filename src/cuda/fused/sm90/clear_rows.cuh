@@ -109,8 +109,7 @@ template <class Traits> class RowClearer {
                                               std::uint32_t wanted) const {
         const int lane = static_cast<int>(threadIdx.x) % warp_threads;
         const TensorRows &lse = cleared_.lse;
-        float *own =
-            static_cast<float *>(lse.data) + batch * lse.batch + own_row * lse.row + first_head * lse.head;
+        float *own = static_cast<float *>(lse.data) + batch * lse.batch + own_row * lse.row + first_head * lse.head;
         for (int head = 0; head < heads; ++head, own += lse.head)
             if (__shfl_sync(~0u, wanted, head) >> lane & 1 && lane < rows)
                 *own = -INFINITY;

@@ -57,9 +57,8 @@ template <int rows> class RowsOfRange {
     __device__ __forceinline__ RowsOfLanes<rows> find(const Range<row_blocks> &range, int first) const {
         const int last = range.count - 1;
         const auto stride = static_cast<unsigned>(range.stride);
-        return RowsOfLanes<rows>([&](int i) {
-            return order_[static_cast<unsigned>(min(max(first + i, 0), last)) * stride];
-        });
+        return RowsOfLanes<rows>(
+            [&](int i) { return order_[static_cast<unsigned>(min(max(first + i, 0), last)) * stride]; });
     }
 
     const int *order_;
@@ -83,7 +82,8 @@ __device__ __forceinline__ void copy_in_order(std::uint32_t target, const Elemen
             reinterpret_cast<unsigned long long>(row_0 + static_cast<std::uint32_t>(own.row[0]) * distance);
 #pragma unroll
         for (int i = 0; i < lanes; ++i) {
-            const auto *const source = reinterpret_cast<const Element *>(__shfl_sync(~0u, own_row, i, lanes)) + part * 8;
+            const auto *const source =
+                reinterpret_cast<const Element *>(__shfl_sync(~0u, own_row, i, lanes)) + part * 8;
 #pragma unroll
             for (int chunk = 0; chunk < chunks; ++chunk) // nothing is read where there is nothing
                 if (chunk * 8 + part < parts)

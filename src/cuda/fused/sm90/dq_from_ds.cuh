@@ -7,8 +7,8 @@
 // images of dS lie next to one another for the four.
 //
 // Roles. One thread of warpgroup 0 copies; its other warps clear rows that no row block has, after they have copied K
-// along a curve; warpgroups 1 and 2 compute. Shared memory: stages of four images and 64 rows of K, filled by copies and emptied by
-// the consumers; a row block of dQ for each consumer on its way out.
+// along a curve; warpgroups 1 and 2 compute. Shared memory: stages of four images and 64 rows of K, filled by copies
+// and emptied by the consumers; a row block of dQ for each consumer on its way out.
 #pragma once
 
 #include "cuda/device/warp.cuh"

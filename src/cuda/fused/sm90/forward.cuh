@@ -16,8 +16,8 @@
 //
 // Roles. Warpgroup 0 feeds: its warp 0 copies K and V by tensor maps, warp 1 finds tiles, warps 2 and 3 copy Q; these
 // three clear rows that attend to nothing meanwhile. Along a curve rows are copied one by one: warps 0 and 3 copy a
-// half of each block of K and V, warp 2 copies Q, and warps 1 and 2 clear rows. The other warpgroups compute, a row block
-// of 64 queries each.
+// half of each block of K and V, warp 2 copies Q, and warps 1 and 2 clear rows. The other warpgroups compute, a row
+// block of 64 queries each.
 //
 // Shared memory, for each barrier who fills and who empties:
 //

@@ -148,12 +148,11 @@ __device__ __forceinline__ void copy_queries(const ForwardParams &params, Forwar
             if (row_block.rows == 0)
                 continue;
             if constexpr (Traits::in_order)
-                copy_in_order<Traits::head_dim, row_block_rows>(target, row_0, params.q.row, params.head_dim,
-                                                                RowsOfLanes<row_block_rows>([&](int i) {
-                                                                    return params.query_row<Traits::order>(
-                                                                        row_block.position(i));
-                                                                }),
-                                                                [](int, int) {});
+                copy_in_order<Traits::head_dim, row_block_rows>(
+                    target, row_0, params.q.row, params.head_dim, RowsOfLanes<row_block_rows>([&](int i) {
+                        return params.query_row<Traits::order>(row_block.position(i));
+                    }),
+                    [](int, int) {});
             else
                 copy_own_queries<Traits>(params, row_block, row_0, target);
         }
