@@ -71,9 +71,9 @@ template <int rows> class RowsOfRange {
 template <int columns, int block_rows, int rows, class Element, class BesideRow>
 __device__ __forceinline__ void copy_in_order(std::uint32_t target, const Element *row_0, std::int64_t distance,
                                               int head_dim, RowsOfLanes<rows> own, const BesideRow &beside_row) {
-    // A lane has a part of each 128 bytes of a row, at distances that are constants.
-    constexpr int parts = RowLanes<columns>::parts, lanes = RowLanes<(columns < 64 ? columns : 64)>::lanes;
-    constexpr int chunks = (columns + 63) / 64;
+    // A lane has a part of each 64 bytes of a row, or 128 of a long one, at distances that are constants: the fewer
+    // lanes a row has, the fewer addresses are exchanged, but the more rows an instruction reads.
+    constexpr int parts = RowLanes<columns>::parts, lanes = columns <= 64 ? 4 : 8;
     const int lane = thread_of_block() & (warp_threads - 1), part = lane & (lanes - 1);
     target += swizzled_offset(block_rows, lane - part, part); // they copy rows that they know
 #pragma unroll 1
@@ -85,10 +85,11 @@ __device__ __forceinline__ void copy_in_order(std::uint32_t target, const Elemen
             const auto *const source =
                 reinterpret_cast<const Element *>(__shfl_sync(~0u, own_row, i, lanes)) + part * 8;
 #pragma unroll
-            for (int chunk = 0; chunk < chunks; ++chunk) // nothing is read where there is nothing
-                if (chunk * 8 + part < parts)
-                    cp_async_16(swizzled_rows_further(target, i) + chunk * block_rows * swizzled_row_bytes,
-                                source + chunk * 64, (chunk * 8 + part) * 8 < head_dim);
+            for (int more = 0; more < parts; more += lanes) // nothing is read where there is nothing
+                if (more + part < parts)
+                    cp_async_16((swizzled_rows_further(target, i) ^ more % 8 * 16) +
+                                    more / 8 * block_rows * swizzled_row_bytes,
+                                source + more * 8, (more + part) * 8 < head_dim);
         }
         beside_row(first + lane, own.row[0]);
 #pragma unroll
