@@ -553,49 +553,46 @@ TEST(LargePlans, OfSeveralGridsAreCutByRows) {
 TEST(LargePlans, ClearRowsBesideProducts) {
     Problem problem = {.heads = 8, .branches = {{.segment = 8192, .dilation = 4}}, .dtype = ANNULUS_BFLOAT16};
     const auto clears = [](const auto &step) { return step.launch.clears.parts > 0; };
-    for (const auto &[length, dim, order] : {std::tuple(262144, 64, ANNULUS_ORDER_LINEAR),
-                                             {250001, 64, ANNULUS_ORDER_LINEAR},
-                                             {262144, 128, ANNULUS_ORDER_LINEAR},
-                                             {250001, 128, ANNULUS_ORDER_LINEAR},
-                                             {250001, 192, ANNULUS_ORDER_LINEAR},
-                                             {262144, 128, ANNULUS_ORDER_HILBERT},
-                                             {250001, 64, ANNULUS_ORDER_HILBERT},
-                                             {250001, 192, ANNULUS_ORDER_HILBERT}}) {
-        problem.length = length;
-        problem.dim = dim;
-        problem.branches.front().order = order;
-        const bool beside = dim <= 128;
-        const Plan plan(pattern_of(problem), plan_problem_of(problem));
-        const ForwardPlan forward = forward_of(plan, CallPart::whole, 0);
-        const BackwardPlan backward = backward_of(plan, CallPart::whole, 0);
-        EXPECT_EQ(std::ranges::count(forward.steps, ForwardAction::clear_outputs, &ForwardStep::action), !beside);
-        EXPECT_EQ(std::ranges::count_if(forward.steps, clears), beside);
-        EXPECT_EQ(std::ranges::count(backward.steps, BackwardAction::clear_gradients, &BackwardStep::action),
-                  beside ? 0 : 2);
-        const auto launches = std::ranges::count(backward.steps, BackwardAction::find_gradients, &BackwardStep::action);
-        EXPECT_EQ(std::ranges::count_if(backward.steps, clears), beside ? launches : 0);
-        EXPECT_EQ(backward.stored.has_value(), dim == 128 && length == 262144); // whole blocks of 64 rows
-        expect_sound(plan, CallPart::whole, forward);
-        expect_sound(plan, CallPart::whole, backward);
-    }
+    for (const annulus_order order : {ANNULUS_ORDER_LINEAR, ANNULUS_ORDER_HILBERT})
+        for (const auto &[length, dim] :
+             {std::pair(262144, 64), {250001, 64}, {262144, 128}, {250001, 128}, {250001, 192}}) {
+            problem.length = length;
+            problem.dim = dim;
+            problem.branches.front().order = order;
+            const bool beside = dim <= 128;
+            const Plan plan(pattern_of(problem), plan_problem_of(problem));
+            const ForwardPlan forward = forward_of(plan, CallPart::whole, 0);
+            const BackwardPlan backward = backward_of(plan, CallPart::whole, 0);
+            EXPECT_EQ(std::ranges::count(forward.steps, ForwardAction::clear_outputs, &ForwardStep::action), !beside);
+            EXPECT_EQ(std::ranges::count_if(forward.steps, clears), beside);
+            EXPECT_EQ(std::ranges::count(backward.steps, BackwardAction::clear_gradients, &BackwardStep::action),
+                      beside ? 0 : 2);
+            const auto launches =
+                std::ranges::count(backward.steps, BackwardAction::find_gradients, &BackwardStep::action);
+            EXPECT_EQ(std::ranges::count_if(backward.steps, clears), beside ? launches : 0);
+            EXPECT_EQ(backward.stored.has_value(), dim == 128 && length == 262144); // whole blocks of 64 rows
+            expect_sound(plan, CallPart::whole, forward);
+            expect_sound(plan, CallPart::whole, backward);
+        }
 }
 
 // dS of a query and 2048 keys is 4 KiB, or with causality half of that; zeros of three tensors are 768 bytes for each
 // other row.
 TEST(LargePlans, StoreNoDsBesideMoreZeros) {
     for (const bool causal : {false, true})
-        for (const std::int64_t dilation : {2, 4, 8, 16}) {
-            const Problem problem = {.length = 262144,
-                                     .heads = 16,
-                                     .dim = 128,
-                                     .branches = {{.segment = 2048 * dilation, .dilation = dilation}},
-                                     .causal = causal,
-                                     .dtype = ANNULUS_BFLOAT16};
-            const Plan plan(pattern_of(problem), plan_problem_of(problem));
-            const BackwardPlan backward = backward_of(plan, CallPart::whole, 0);
-            EXPECT_EQ(backward.stored.has_value(), dilation < (causal ? 4 : 8));
-            expect_sound(plan, CallPart::whole, backward);
-        }
+        for (const std::int64_t dilation : {2, 3, 4, 8, 13, 16})
+            for (const std::int64_t keys : {16 * 2048, 15 * 2048 + 5 * 64}) { // of a class; with a short last segment
+                const Problem problem = {.length = keys * dilation,
+                                         .heads = 16,
+                                         .dim = 128,
+                                         .branches = {{.segment = 2048 * dilation, .dilation = dilation}},
+                                         .causal = causal,
+                                         .dtype = ANNULUS_BFLOAT16};
+                const Plan plan(pattern_of(problem), plan_problem_of(problem));
+                const BackwardPlan backward = backward_of(plan, CallPart::whole, 0);
+                EXPECT_EQ(backward.stored.has_value(), dilation < (causal ? 4 : 8));
+                expect_sound(plan, CallPart::whole, backward);
+            }
 }
 
 // On a rank the part with the own keys is split as a whole call is, and leaves what it leaves otherwise.

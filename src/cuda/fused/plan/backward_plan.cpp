@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/fused/plan/backward_plan.hpp"
 
-#include "core/dtype_number.hpp"
 #include "cuda/fused/plan/backward_steps.hpp"
 #include "cuda/fused/plan/branch_split.hpp"
 #include "cuda/results/cuda_call.hpp"
@@ -47,21 +46,6 @@ BackwardPlan plan_grids(const Plan &plan, CallPart part, BackwardGrids grids, co
     return result;
 }
 
-// Whether launches that store dS, which is also read, would write more zeros beside their products than that: the
-// memory then takes longer than the two products do that storing dS saves.
-bool zeros_outweigh_ds(const Problem &problem, const BackwardPlan &storing) {
-    if (std::ranges::none_of(storing.steps, [](const BackwardStep &step) { return step.launch.clears.parts > 0; }))
-        return false;
-    StoredDsParts all = *storing.stored;
-    all.batches = static_cast<int>(problem.batch);
-    all.heads = problem.heads;
-    all.segments = all.all_segments;
-    const std::int64_t rows = problem.heads * problem.queries.length + 2 * problem.kv_heads * problem.key_rows();
-    const std::int64_t bytes = problem.batch * rows * problem.head_dim * dtype_bytes(problem.dtype);
-    const int dilation = storing.keys.grids.front().tiles.branches[0].dilation.value;
-    return static_cast<std::size_t>(bytes - bytes / dilation) > all.bytes();
-}
-
 // With dS stored, if there is room for it.
 void try_storing_ds(const Plan &plan, CallPart part, const BackwardShapes &shapes, std::uint64_t limit,
                     BackwardPlan &result) {
@@ -70,9 +54,11 @@ void try_storing_ds(const Plan &plan, CallPart part, const BackwardShapes &shape
     storing.stored = plan_stored_ds(plan.problem(), result.queries.grids, result.keys.grids, room_within(limit, used));
     if (!storing.stored)
         return;
-    write_steps(plan, part, shapes, storing);
-    if (zeros_outweigh_ds(plan.problem(), storing))
+    const bool clears_beside =
+        std::ranges::any_of(result.steps, [](const BackwardStep &step) { return step.launch.clears.parts > 0; });
+    if (clears_beside && zeros_outweigh_ds(plan.problem(), result.keys.grids.front().tiles, *storing.stored))
         return;
+    write_steps(plan, part, shapes, storing);
     if (limit == 0 || backward_bytes(plan, storing) <= limit) // counters may be what is too much
         result = std::move(storing);
 }

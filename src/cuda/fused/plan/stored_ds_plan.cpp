@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/fused/plan/stored_ds_plan.hpp"
 
+#include "core/dtype_number.hpp"
+
 #include <algorithm>
 
 namespace annulus {
@@ -70,6 +72,14 @@ std::optional<StoredDsParts> plan_stored_ds(const Problem &problem, const std::v
     parts.heads = take(problem.kv_heads);
     parts.batches = take(problem.batch);
     return parts;
+}
+
+bool zeros_outweigh_ds(const Problem &problem, const TileGrid &tiles, const StoredDsParts &parts) {
+    const StoredDsParts all{static_cast<int>(problem.batch), problem.heads, parts.all_segments, parts.all_segments,
+                            parts.of_segment};
+    const std::int64_t rows = problem.heads * problem.queries.length + 2 * problem.kv_heads * problem.key_rows();
+    const std::int64_t bytes = problem.batch * rows * problem.head_dim * dtype_bytes(problem.dtype);
+    return static_cast<std::size_t>(bytes - bytes / tiles.branches[0].dilation.value) > all.bytes();
 }
 
 } // namespace annulus

@@ -28,4 +28,9 @@ struct StoredDsParts {
 std::optional<StoredDsParts> plan_stored_ds(const Problem &problem, const std::vector<PlannedGrid> &queries,
                                             const std::vector<PlannedGrid> &keys, std::size_t bytes);
 
+// Whether dS of the whole problem has fewer bytes than the zeros of rows that are in no row block of `tiles` or of the
+// queries' grid. Where these are written beside the products, dS, which is written and read, would have the memory take
+// longer than the two products do that storing it saves.
+bool zeros_outweigh_ds(const Problem &problem, const TileGrid &tiles, const StoredDsParts &parts);
+
 } // namespace annulus
