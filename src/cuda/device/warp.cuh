@@ -13,10 +13,10 @@ __device__ __forceinline__ int thread_of_block() {
     return thread;
 }
 __device__ __forceinline__ int thread_of_warpgroup() {
-    return thread_of_block() % warpgroup_threads;
+    return static_cast<int>(static_cast<unsigned>(thread_of_block()) % warpgroup_threads);
 }
 __device__ __forceinline__ int warpgroup_of_thread() {
-    return thread_of_block() / warpgroup_threads;
+    return static_cast<int>(static_cast<unsigned>(thread_of_block()) / warpgroup_threads);
 }
 
 // x, which is the same in all lanes, so that the compiler sees it. By the whole warp.

@@ -45,7 +45,7 @@ template <class Element, int columns, bool of_keys, RowOrder order, class At> cl
 
     __device__ __forceinline__ void write_rows(int head, const float (&x)[count], std::uint32_t staging,
                                                const TensorRows &rows) const {
-        Element *const row_0 = static_cast<Element *>(rows.data) + batch_ * rows.batch + head * rows.head;
+        auto *const row_0 = rows.template first_row<Element>(batch_, head);
         constexpr RowOrder written = order == RowOrder::along_curve ? order : RowOrder::linear;
         const auto row_of = [&](int i) { return work_.row_of<written>(row_block_.position(i)); };
         const auto store = [&](const auto &row_at) {

@@ -20,6 +20,7 @@ constexpr float most_log2_probability = 8;
 struct RunningSoftmax {
     float m[2], l[2];        // the maximum when it last moved
     float scale[2] = {1, 1}; // of O by the last update
+    bool moved_any = false;  // whether that may have moved a maximum of the warp's rows
 
     __device__ __forceinline__ explicit RunningSoftmax(float padding_keys) {
 #pragma unroll
@@ -31,8 +32,10 @@ struct RunningSoftmax {
 
     // Scores become probabilities. `weight` is log2 of the multiplicity of the lane's two columns of eight. With
     // `may_be_hidden`, a row may have met no key yet. With `refuses_infinite`, an infinite score makes its row NaN.
-    // Sums of so many `chains` do not wait for one another.
-    template <bool may_be_hidden, bool refuses_infinite = false, int chains = 1, int count>
+    // Sums of so many `chains` do not wait for one another. Lanes exchange their maxima where one moves, or always:
+    // what they exchange comes behind wgmma products that the warp has issued, but to ask takes a branch.
+    template <bool may_be_hidden, bool refuses_infinite = false, int chains = 1, bool always_exchanges = false,
+              int count>
     __device__ __forceinline__ void update(float (&s)[count], float c, float inverse_c, const float (&weight)[2]) {
         float maximum[2];
 #pragma unroll
@@ -43,17 +46,23 @@ struct RunningSoftmax {
 #pragma unroll
                 for (int e = 0; e < 2; ++e)
                     most[e] = fmaxf(most[e], s[i + 2 * r + e]);
-            maximum[r] = max_of_row(
-                fmaxf(m[r], fmaxf(fmaf(weight[0], inverse_c, most[0]), fmaf(weight[1], inverse_c, most[1]))));
+            maximum[r] = fmaxf(m[r], fmaxf(fmaf(weight[0], inverse_c, most[0]), fmaf(weight[1], inverse_c, most[1])));
+        }
+        const auto moves = [&](int r) { return (m[r] - maximum[r]) * c < -most_log2_probability; };
+        moved_any = always_exchanges || __any_sync(~0u, moves(0) || moves(1));
+        if (moved_any) {
+#pragma unroll
+            for (int r = 0; r < 2; ++r) {
+                maximum[r] = max_of_row(maximum[r]);
+                scale[r] = moves(r) ? exp2_fast((m[r] - maximum[r]) * c) : 1.f;
+                m[r] = moves(r) ? maximum[r] : m[r];
+                l[r] *= scale[r];
+            }
         }
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            const float change = (m[r] - maximum[r]) * c;
-            const bool moves = change < -most_log2_probability;
-            scale[r] = moves ? exp2_fast(change) : 1.f;
-            m[r] = moves ? maximum[r] : m[r];
             const float top = may_be_hidden && m[r] == -INFINITY ? 0.f : m[r];
-            float sum[chains] = {l[r] * scale[r]};
+            float sum[chains] = {l[r]};
             const float shift[2] = {fmaf(-top, c, weight[0]), fmaf(-top, c, weight[1])};
 #pragma unroll
             for (int i = 0; i < count; i += 4)
@@ -70,7 +79,7 @@ struct RunningSoftmax {
     }
 
     template <bool unless_one, int count> __device__ __forceinline__ void rescale(float (&o)[count]) const {
-        if (unless_one && !__any_sync(~0u, scale[0] != 1.f || scale[1] != 1.f))
+        if (unless_one && !moved_any)
             return;
 #pragma unroll
         for (int i = 0; i < count; ++i)

@@ -74,11 +74,12 @@ __device__ __forceinline__ void leave_partial_row(const float (&x)[count], int r
 template <class At, int count>
 __device__ __forceinline__ void stage_pairs(std::uint32_t staging, const std::uint32_t (&pairs)[count]) {
     const At own;
-    const int lane = own.lane(), strip = own.strip();
+    const int lane = own.lane();
+    const std::uint32_t first = staging + swizzled_offset(row_block_rows, own.strip() * 16 + lane % 16, lane / 16);
 #pragma unroll
-    for (int i = 0; i < count / 4; ++i)
-        store_matrices(staging + swizzled_offset(row_block_rows, strip * 16 + lane % 16, 2 * i + lane / 16),
-                       pairs[4 * i], pairs[4 * i + 1], pairs[4 * i + 2], pairs[4 * i + 3]);
+    for (int i = 0; i < count / 4; ++i) // parts 2 i and 2 i + 1
+        store_matrices((first ^ i % 4 * 32) + i / 4 * row_block_rows * swizzled_row_bytes, pairs[4 * i],
+                       pairs[4 * i + 1], pairs[4 * i + 2], pairs[4 * i + 3]);
 }
 
 // To shared memory, in the dtype: `first` times the thread's first row, `second` times the one 8 further.

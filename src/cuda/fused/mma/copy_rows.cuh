@@ -121,8 +121,8 @@ __device__ __forceinline__ void copy_own_rows(std::uint32_t target, int head_dim
         return;
     for (int part = lane % lanes; part < Parts::parts; part += lanes) {
         const bool has_columns = part * Parts::columns_of_part < head_dim;
-        const Element *const row_0 = static_cast<const Element *>(rows.data) + tile.batch * rows.batch +
-                                     head * rows.head + (has_columns ? part * Parts::columns_of_part : 0);
+        const auto *const row_0 =
+            rows.first_row<const Element>(tile.batch, head) + (has_columns ? part * Parts::columns_of_part : 0);
 #pragma unroll 4
         for (int row = first; row < first + Traits::strips * 16; row += at_once)
             copy_to_shared<16>(target + u * Traits::row_block_bytes +

@@ -75,8 +75,7 @@ template <class Traits> class DqFromDsWarp {
             const OwnPart<Traits> own;
             const TensorRows &matrix = params.range_scores;
             distance = std::int64_t{tile.stride} * matrix.row;
-            row = static_cast<const Element *>(matrix.data) + tile.batch * matrix.batch +
-                  tile.head / params.heads_of_kv_head * matrix.head +
+            row = matrix.first_row<const Element>(tile.batch, tile.head / params.heads_of_kv_head) +
                   (tile.first_key - params.first_range_row) * matrix.row + own.row * distance + own.part * 8;
         }
     };

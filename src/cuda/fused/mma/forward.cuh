@@ -164,8 +164,8 @@ template <class Traits> class ForwardWarp {
                         block * range_block_rows;
                 hide<range_block_rows>(s, mask);
             }
-            x.softmax[strip].template update<hides, !hides, 2>(s, params_.scale_log2, params_.inverse_scale_log2,
-                                                               weight);
+            x.softmax[strip].template update<hides, !hides, 2, true>(s, params_.scale_log2, params_.inverse_scale_log2,
+                                                                     weight);
             set_operand(p[strip], s);
         });
         bool moves = false; // one question for all strips, so that their exponentials can be computed side by side

@@ -87,6 +87,10 @@ struct TensorRows {
     constexpr std::int64_t offset(int b, int h, int position) const {
         return b * batch + h * head + static_cast<std::int64_t>(position - start) * row;
     }
+    // The first of a head's rows.
+    template <class Element> constexpr Element *first_row(int b, int h) const {
+        return static_cast<Element *>(data) + b * batch + h * head;
+    }
 };
 
 // What of a grid depends on the length of a sequence and on its windows, in positions of the sequence.
@@ -178,9 +182,18 @@ struct TileGrid {
     template <RowOrder rows = RowOrder::either> constexpr int position_of(int number) const {
         if (rows == RowOrder::linear || (rows == RowOrder::either && !order))
             return number;
+        const SegmentOrder segment = order_of_segment(number);
+        return segment.start + segment.order[number - segment.start];
+    }
+    // Of the segment that has a number: its start, and the order of its positions, counted from there.
+    struct SegmentOrder {
+        int start;
+        const int *order;
+    };
+    constexpr SegmentOrder order_of_segment(int number) const {
         const FastDivmod &length = branches[0].length;
-        const int index = length.remainder(number), start = number - index;
-        return start + order[start + length.value <= sequence.sequence_length ? index : length.value + index];
+        const int start = number - length.remainder(number);
+        return {start, order + (start + length.value <= sequence.sequence_length ? 0 : length.value)};
     }
 };
 

@@ -11,6 +11,7 @@
 #include "cuda/fused/sm90/products.cuh"
 #include "cuda/fused/sm90/tma.cuh"
 
+#include <algorithm>
 #include <cstdint>
 
 namespace annulus {
@@ -46,6 +47,7 @@ template <class Traits> class BackwardConsumer {
     using OwnRange = Range<Traits::consumers>;
     static constexpr int range_block_rows = Traits::range_block_rows;
     static constexpr int columns = Traits::head_dim;
+    static constexpr int warp_image_bytes = StoredDs::image_bytes / 4; // a warp's rows of an image of dS
     static constexpr int row_blocks_bytes = Traits::consumers * Traits::row_block_bytes;
     static constexpr std::uint32_t to_values = Traits::stage_bytes / 16, stage_distance = 2 * to_values;
     using BlockMask = Mask<Traits::of_keys, range_block_rows>;
@@ -59,11 +61,12 @@ template <class Traits> class BackwardConsumer {
         float d_scores[Traits::has_d_scores ? columns / 2 : 1], d_values[Traits::has_d_values ? columns / 2 : 1];
         float s[range_block_rows / 2], d_p[Traits::has_d_scores ? range_block_rows / 2 : 1];
         std::uint32_t p[range_block_rows / 4], d_s[Traits::has_d_scores ? range_block_rows / 4 : 1];
+        float weight[2] = {-0.f, -0.f}; // log2 of the multiplicities of its two columns of eight
         // Kept where blocks overlap, which leaves registers for them.
-        float weight[2];
         RowStatistic lse_log2, delta;
         // Where blocks overlap: dS of the block before, whose rows come one stage before the one at hand.
         bool has_pending = false;
+        std::uint8_t *image = nullptr; // where dS is stored: its next block, the warp's rows
 
         __device__ __forceinline__ Registers(BackwardShared<Traits> &shared, std::uint32_t own_rows,
                                              std::uint32_t own_value_rows, int row_block_slot)
@@ -116,6 +119,11 @@ template <class Traits> class BackwardConsumer {
     // The blocks of a range, one after the other.
     __device__ __forceinline__ void meet(Registers &x, const RowBlock &row_block, const OwnRange &range, int full,
                                          int blocks, int all_blocks) {
+        if constexpr (Traits::keeps_d_s) // each block is an image, the last queries' first
+            x.image = shared_.images[row_block_] + (range.count / range_block_rows - blocks) * StoredDs::image_bytes +
+                      uniform(thread_of_warpgroup() / warp_threads) * warp_image_bytes;
+        else
+            load_weights(range, FragmentThread<>().column(), x.weight);
         sit_out(all_blocks - blocks);
         int at = blocks - 1;
 #pragma unroll 1
@@ -126,32 +134,42 @@ template <class Traits> class BackwardConsumer {
             take_block<false>(x, row_block, range, at);
     }
 
+    // What a warp reads from shared memory comes only behind the products that it has issued, so that it is read before
+    // them: what follows S before S; delta before the product with P, since it takes registers, or before S, too, where
+    // there is none.
     template <bool hides>
     __device__ __forceinline__ void take_block(Registers &x, const RowBlock &row_block, const OwnRange &range, int at) {
         const int stage = stage_.slot();
-        start_products(x);
         const BlockMask mask = find_mask<hides>(row_block, range, at);
+        const auto load_delta = [&] { return load_statistic<pairs_of_columns>(shared_.delta, x.slot, mask, stage); };
+        decltype(load_delta()) delta;
+        wait_for_block();
+        const auto lse_log2 = load_statistic<most_read_pairs>(shared_.lse_log2, x.slot, mask, stage);
+        if constexpr (Traits::has_d_scores && !Traits::has_d_values)
+            delta = load_delta();
+        start_products(x);
         wgmma_wait<Traits::has_d_scores>();
         fence_registers(x.s);
-        find_p<hides>(x, mask, range, stage);
+        find_probabilities<hides>(x.s, params_.scale_log2, x.weight, lse_log2, mask);
         if constexpr (Traits::has_d_values)
             pack<Element>(x.p, x.s);
         if constexpr (hides)
             clear_others(range.count - at * range_block_rows, stage);
-        if constexpr (Traits::has_d_scores) {
-            wgmma_wait<0>();
-            fence_registers(x.d_p);
-        }
+        if constexpr (Traits::has_d_scores && Traits::has_d_values)
+            delta = load_delta();
+        look_ahead();
         if constexpr (Traits::has_d_values)
             add_product<Element, columns, range_block_rows>(x.d_values, x.p, x.values + stage * stage_distance);
         if constexpr (Traits::has_d_scores) {
-            find_d_s_of<hides>(x, mask, stage,
+            wgmma_wait<Traits::has_d_values>();
+            fence_registers(x.d_p);
+            find_d_s_of<hides>(x, mask, delta,
                                [&](int j, const float2 &two) { x.d_s[j / 2] = pack_two<Element>(two.x, two.y); });
             if constexpr (Traits::keeps_d_s)
                 stage_d_s(x.d_s);
             add_product<Element, columns, range_block_rows>(x.d_scores, x.d_s, x.scores + stage * stage_distance);
             if constexpr (Traits::keeps_d_s)
-                store_d_s(range.count / range_block_rows - 1 - at);
+                store_d_s(x);
         }
         wgmma_wait<0>();
         if constexpr (Traits::has_d_values) {
@@ -194,17 +212,19 @@ template <class Traits> class BackwardConsumer {
                                                           const OwnRange &range, int at) {
         constexpr int pending_products = is_first ? 0 : 1;
         const int stage = stage_.slot();
+        wait_for_block();
         start_products(x);
+        look_ahead();
         if constexpr (!is_first)
             add_product<Element, columns, range_block_rows>(x.d_scores, x.d_s,
                                                             x.scores + pending_stage() * stage_distance);
         const BlockMask mask = find_mask<hides>(row_block, range, at);
         wgmma_wait<pending_products + 1>();
         fence_registers(x.s);
-        find_p<hides>(x, mask, range, stage);
+        find_probabilities<hides>(x.s, params_.scale_log2, x.weight, x.lse_log2, mask);
         wgmma_wait<pending_products>();
         fence_registers(x.d_p);
-        find_d_s_of<hides>(x, mask, stage, [&](int j, const float2 &two) {
+        find_d_s_of<hides>(x, mask, x.delta, [&](int j, const float2 &two) {
             x.d_p[j] = two.x;
             x.d_p[j + 1] = two.y;
         });
@@ -236,11 +256,9 @@ template <class Traits> class BackwardConsumer {
     // S, and dP.
     __device__ __forceinline__ void start_products(Registers &x) {
         const int stage = stage_.slot();
-        wait_for_block();
         multiply_rows<Element, columns, range_block_rows>(x.s, x.own_scores, x.scores + stage * stage_distance);
         if constexpr (Traits::has_d_scores)
             multiply_rows<Element, columns, range_block_rows>(x.d_p, x.own_values, x.values + stage * stage_distance);
-        look_ahead();
     }
 
     // Of block `at` of a range.
@@ -258,44 +276,41 @@ template <class Traits> class BackwardConsumer {
         return mask;
     }
 
-    // S becomes P.
-    template <bool hides>
-    __device__ __forceinline__ void find_p(Registers &x, const BlockMask &mask, const OwnRange &range,
-                                           int stage) const {
-        if constexpr (Traits::overlaps) {
-            find_probabilities<hides>(x.s, params_.scale_log2, x.weight, x.lse_log2, mask);
-        } else {
-            float weight[2];
-            load_weights(range, mask.column, weight);
-            find_probabilities<hides>(x.s, params_.scale_log2, weight,
-                                      load_statistic(shared_.lse_log2, x.slot, mask, stage), mask);
-        }
-    }
-
     // store(first of two columns, their dS) for P and dP.
-    template <bool hides, class Store>
-    __device__ __forceinline__ void find_d_s_of(const Registers &x, const BlockMask &mask, int stage,
-                                                const Store &store) const {
+    template <bool hides, class Statistic, class Store>
+    __device__ __forceinline__ static void find_d_s_of(const Registers &x, const BlockMask &mask,
+                                                       const Statistic &delta, const Store &store) {
         const auto p_at = [&](int j) {
             if constexpr (Traits::rounds_first)
                 return unpack_two<Element>(x.p[j / 2]);
             else
                 return float2{x.s[j], x.s[j + 1]};
         };
-        if constexpr (Traits::overlaps)
-            find_d_s<hides>(x.d_p, p_at, x.delta, mask, store);
-        else
-            find_d_s<hides>(x.d_p, p_at, load_statistic(shared_.delta, x.slot, mask, stage), mask, store);
+        find_d_s<hides>(x.d_p, p_at, delta, mask, store);
     }
 
+    // LSE or delta of the thread's columns, of whose pairs the first have been read.
+    template <int read_pairs> struct ReadColumns {
+        ColumnStatistic columns;
+        float4 pairs[read_pairs];
+
+        __device__ __forceinline__ float4 at(int i) const { return i / 4 < read_pairs ? pairs[i / 4] : columns.at(i); }
+    };
+    static constexpr int pairs_of_columns = range_block_rows / 8, most_read_pairs = std::min(pairs_of_columns, 8);
+
     // LSE or delta of the queries of a block or, for row blocks of queries, of the thread's rows.
-    template <int slots, int rows>
+    template <int read_pairs, int slots, int rows>
     __device__ __forceinline__ static auto load_statistic(const float (&statistic)[slots][rows], int slot,
                                                           const BlockMask &mask, int stage) {
-        if constexpr (Traits::of_keys)
-            return ColumnStatistic{&statistic[stage][mask.column]};
-        else
+        if constexpr (Traits::of_keys) {
+            ReadColumns<read_pairs> read{{&statistic[stage][mask.column]}, {}};
+#pragma unroll
+            for (int i = 0; i < read_pairs; ++i)
+                read.pairs[i] = read.columns.at(4 * i);
+            return read;
+        } else {
             return load_rows(statistic[slot]);
+        }
     }
     __device__ __forceinline__ static RowStatistic load_rows(const float *statistic) {
         RowStatistic rows;
@@ -356,15 +371,14 @@ template <class Traits> class BackwardConsumer {
         stage_pairs<FragmentThread<>>(shared_address(shared_.d_s[own_row_block()]), d_s);
     }
     // Once the product has been issued, beside which the fence and the copy then come.
-    __device__ __forceinline__ void store_d_s(int queries) const {
-        const int lane = thread_of_warpgroup() % warp_threads;
-        const int warp = uniform(thread_of_warpgroup() / warp_threads);
-        const std::uint32_t image = shared_address(shared_.d_s[row_block_]);
+    __device__ __forceinline__ void store_d_s(Registers &x) const {
+        const int thread = thread_of_warpgroup();
         fence_async_proxy();
         __syncwarp();
-        constexpr int bytes = StoredDs::image_bytes / 4;
-        if (lane == 0)
-            bulk_store(shared_.images[row_block_] + (queries * 4 + warp) * bytes, image + warp * bytes, bytes);
+        if (thread % warp_threads == 0)
+            bulk_store(x.image, shared_address(shared_.d_s[row_block_]) + thread / warp_threads * warp_image_bytes,
+                       warp_image_bytes);
+        x.image += StoredDs::image_bytes;
     }
 
     // For the rows of the block at hand. Asking takes a while, so that it is done a block before: after waiting for

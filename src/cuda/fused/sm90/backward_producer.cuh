@@ -119,11 +119,8 @@ __device__ __forceinline__ void copy_ranges_in_order(const BackwardParams &param
     const auto wait = [&](const Mbarrier &barrier, unsigned parity) { copies.wait(barrier, parity); };
     const auto begin = [&](const auto &tile, const auto &range, int first) {
         const int head = Traits::of_keys ? tile.head : tile.head / params.heads_of_kv_head;
-        const auto row_0 = [&](const TensorRows &rows) {
-            return static_cast<const Element *>(rows.data) + tile.batch * rows.batch + head * rows.head;
-        };
-        score_row_0 = row_0(params.range_score_rows);
-        value_row_0 = row_0(params.range_value_rows);
+        score_row_0 = params.range_score_rows.first_row<const Element>(tile.batch, head);
+        value_row_0 = params.range_value_rows.first_row<const Element>(tile.batch, head);
         rows_of_range.begin(params, range, first + own_first);
     };
     const auto copy_block = [&](const auto &tile, const auto &range, int first, const auto &place) {
@@ -180,7 +177,7 @@ __device__ __forceinline__ void copy_rows_of_row_blocks(const BackwardParams &pa
     const std::uint32_t targets = shared_address(of_scores ? target.scores : target.values);
     const TensorRows &rows = of_scores ? params.row_scores : params.row_values;
     const int head = Traits::of_keys ? tile.head / params.heads_of_kv_head : tile.head;
-    const Element *const row_0 = static_cast<const Element *>(rows.data) + tile.batch * rows.batch + head * rows.head;
+    const auto *const row_0 = rows.first_row<const Element>(tile.batch, head);
     for (int u = 0; u < Traits::consumers; ++u) {
         const RowBlock row_block = tile.row_block[u];
         if constexpr (Traits::in_order) {

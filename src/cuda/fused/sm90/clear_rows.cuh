@@ -69,8 +69,7 @@ template <class Traits> class RowClearer {
         std::uint32_t wanted = 0;
         if (lane < heads)
             wanted = ~rows_in_row_blocks(grid_, first_head + lane, tensor.start + first_row);
-        auto *const row_0 = static_cast<Element *>(tensor.data) + batch * tensor.batch +
-                            (first_head + lane / lanes) * tensor.head + lane % lanes * 8;
+        auto *const row_0 = tensor.first_row<Element>(batch, first_head + lane / lanes) + lane % lanes * 8;
         // Where heads lie next to one another, addresses are constants apart.
         if (tensor.head == Traits::head_dim)
             clear_rows(row_0, tensor.row, own_row, wanted, rows, std::integral_constant<int, Traits::head_dim>());

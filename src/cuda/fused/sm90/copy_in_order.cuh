@@ -32,10 +32,8 @@ template <int rows> class RowsOfRange {
   public:
     template <int row_blocks>
     __device__ __forceinline__ void begin(const TileGrid &grid, const Range<row_blocks> &range, int first) {
-        const FastDivmod &length = grid.branches[0].length;
-        const int index = length.remainder(range.first), start = range.first - index;
-        const bool is_whole = start + length.value <= grid.sequence.sequence_length;
-        order_ = grid.order + index + (is_whole ? 0 : length.value);
+        const auto [start, order] = grid.order_of_segment(range.first);
+        order_ = order + range.first - start;
         row_0_ = start - grid.first_range_row;
         next_ = find(range, first);
     }

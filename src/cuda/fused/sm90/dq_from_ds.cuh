@@ -92,8 +92,7 @@ __device__ __forceinline__ void copy_keys_in_order(const BackwardParams &params,
     CopiesUnderWay copies;
     PipelineState<Traits::stages> place;
     for_each_stored_tile(params, [&](const StoredTile &tile) {
-        const Element *const row_0 = static_cast<const Element *>(rows.data) + tile.batch * rows.batch +
-                                     tile.head / params.heads_of_kv_head * rows.head;
+        const auto *const row_0 = rows.first_row<const Element>(tile.batch, tile.head / params.heads_of_kv_head);
         for (int keys = 0; keys < tile.keys; ++keys, ++place.count) {
             if (place.count % warps + 1 != static_cast<unsigned>(uniform(thread_of_warpgroup() / warp_threads)))
                 continue;

@@ -67,10 +67,8 @@ __device__ __forceinline__ void copy_keys_in_order(const ForwardParams &params, 
         if (ranges < 0)
             return copies.finish();
         const int batch = tile.batch, kv_head = tile.head / params.heads_of_kv_head;
-        const auto row_0 = [&](const TensorRows &rows) {
-            return static_cast<const Element *>(rows.data) + batch * rows.batch + kv_head * rows.head;
-        };
-        const Element *const k_row_0 = row_0(params.k_rows), *const v_row_0 = row_0(params.v_rows);
+        const auto *const k_row_0 = params.k_rows.first_row<const Element>(batch, kv_head);
+        const auto *const v_row_0 = params.v_rows.first_row<const Element>(batch, kv_head);
         EndOfTile<Traits> end(params, tile, shared.tile_ending[at.slot()], half == 0);
         for (int i = 0; i < ranges; ++i) {
             const auto &range = tile.range[i];
@@ -140,8 +138,7 @@ __device__ __forceinline__ void copy_queries(const ForwardParams &params, Forwar
         if (tile.ranges < 0)
             return do_all(do_other_work);
         wait_working(shared.query_empty[query.slot()], query.parity_to_fill(), do_other_work);
-        const Element *const row_0 =
-            static_cast<const Element *>(params.q.data) + tile.batch * params.q.batch + tile.head * params.q.head;
+        const auto *const row_0 = params.q.first_row<const Element>(tile.batch, tile.head);
         for (int u = 0; u < Traits::consumers; ++u) {
             const RowBlock row_block = tile.row_block[u];
             const std::uint32_t target = shared_address(shared.queries[query.slot()]) + u * Traits::row_block_bytes;
