@@ -61,7 +61,8 @@ template <class Traits> class BackwardConsumer {
         float d_scores[Traits::has_d_scores ? columns / 2 : 1], d_values[Traits::has_d_values ? columns / 2 : 1];
         float s[range_block_rows / 2], d_p[Traits::has_d_scores ? range_block_rows / 2 : 1];
         std::uint32_t p[range_block_rows / 4], d_s[Traits::has_d_scores ? range_block_rows / 4 : 1];
-        float weight[2] = {-0.f, -0.f}; // log2 of the multiplicities of its two columns of eight
+        // log2 of the multiplicities of its two columns of eight; where dS is stored, of one branch, -0 adds nothing.
+        float weight[2] = {-0.f, -0.f};
         // Kept where blocks overlap, which leaves registers for them.
         RowStatistic lse_log2, delta;
         // Where blocks overlap: dS of the block before, whose rows come one stage before the one at hand.
@@ -119,7 +120,7 @@ template <class Traits> class BackwardConsumer {
     // The blocks of a range, one after the other.
     __device__ __forceinline__ void meet(Registers &x, const RowBlock &row_block, const OwnRange &range, int full,
                                          int blocks, int all_blocks) {
-        if constexpr (Traits::keeps_d_s) // each block is an image, the last queries' first
+        if constexpr (Traits::keeps_d_s) // a block is an image; the first queries' is met first
             x.image = shared_.images[row_block_] + (range.count / range_block_rows - blocks) * StoredDs::image_bytes +
                       uniform(thread_of_warpgroup() / warp_threads) * warp_image_bytes;
         else
