@@ -12,6 +12,7 @@ __device__ __forceinline__ int thread_of_block() {
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
     return thread;
 }
+// Divided without a sign, which is a shift.
 __device__ __forceinline__ int thread_of_warpgroup() {
     return static_cast<int>(static_cast<unsigned>(thread_of_block()) % warpgroup_threads);
 }

@@ -33,7 +33,7 @@ template <int rows> class RowsOfRange {
     template <int row_blocks>
     __device__ __forceinline__ void begin(const TileGrid &grid, const Range<row_blocks> &range, int first) {
         const auto [start, order] = grid.order_of_segment(range.first);
-        order_ = order + range.first - start;
+        order_ = order + (range.first - start);
         row_0_ = start - grid.first_range_row;
         next_ = find(range, first);
     }
