@@ -751,6 +751,33 @@ TEST(LargePlans, TakeAnOrderMoreAlongACurve) {
 }
 
 // The rows of either side lie packed in the same place, one after the other.
+// Of segments of 7 positions, the last of which has 3, by orders that nothing but the test knows.
+TEST(NumbersAlongACurve, StandForPositionsOfTheirSegments) {
+    TileGrid grid{};
+    grid.branches[0].length = FastDivmod(7);
+    grid.branch_count = 1;
+    grid.sequence.sequence_length = 17;
+    const std::vector<int> numbers{0, 1, 6, 7, 13, 14, 15, 16};
+    const auto positions = [&]<RowOrder order>() {
+        std::vector<int> found;
+        for (const int number : numbers)
+            found.push_back(grid.position_of<order>(number));
+        return found;
+    };
+    EXPECT_EQ(positions.operator()<RowOrder::either>(), numbers);
+    const int order[] = {3, 0, 6, 1, 5, 2, 4, 2, 0, 1};
+    grid.order = order;
+    const std::vector<int> along{3, 0, 4, 7 + 3, 7 + 4, 14 + 2, 14 + 0, 14 + 1};
+    EXPECT_EQ(positions.operator()<RowOrder::either>(), along);
+    EXPECT_EQ(positions.operator()<RowOrder::along_curve>(), along);
+    EXPECT_EQ(positions.operator()<RowOrder::linear>(), numbers);
+    for (const int number : numbers) {
+        const auto [start, of_segment] = grid.order_of_segment(number);
+        EXPECT_EQ(start, number / 7 * 7);
+        EXPECT_EQ(of_segment, order + (number < 14 ? 0 : 7));
+    }
+}
+
 TEST(LargePlans, StoreNoDsWhereRowsArePacked) {
     const Problem problem = {.length = 16384,
                              .heads = 4,
