@@ -750,7 +750,6 @@ TEST(LargePlans, TakeAnOrderMoreAlongACurve) {
             }
 }
 
-// The rows of either side lie packed in the same place, one after the other.
 // Of segments of 7 positions, the last of which has 3, by orders that nothing but the test knows.
 TEST(NumbersAlongACurve, StandForPositionsOfTheirSegments) {
     TileGrid grid{};
@@ -778,6 +777,7 @@ TEST(NumbersAlongACurve, StandForPositionsOfTheirSegments) {
     }
 }
 
+// The rows of either side lie packed in the same place, one after the other.
 TEST(LargePlans, StoreNoDsWhereRowsArePacked) {
     const Problem problem = {.length = 16384,
                              .heads = 4,

@@ -19,8 +19,8 @@ constexpr float most_log2_probability = 8;
 // Two rows a thread: row lane / 4 of its warp's 16, and 8 further; each lane has a part of their sums.
 struct RunningSoftmax {
     float m[2], l[2];        // the maximum when it last moved
-    float scale[2] = {1, 1}; // of O by the last update
-    bool moved_any = false;  // whether that may have moved a maximum of the warp's rows
+    float scale[2] = {1, 1}; // of O by the last update, if that moved any
+    bool moved_any = false;  // whether it may have moved a maximum of the warp's rows
 
     __device__ __forceinline__ explicit RunningSoftmax(float padding_keys) {
 #pragma unroll
@@ -78,8 +78,8 @@ struct RunningSoftmax {
         }
     }
 
-    template <bool unless_one, int count> __device__ __forceinline__ void rescale(float (&o)[count]) const {
-        if (unless_one && !moved_any)
+    template <int count> __device__ __forceinline__ void rescale(float (&o)[count]) const {
+        if (!moved_any)
             return;
 #pragma unroll
         for (int i = 0; i < count; ++i)

@@ -175,7 +175,7 @@ template <class Traits> class ForwardWarp {
         if (__any_sync(~0u, moves))
 #pragma unroll
             for (int s = 0; s < strips; ++s)
-                x.softmax[s].template rescale<false>(x.o[s]);
+                x.softmax[s].rescale(x.o[s]);
         add_product_of<Element, columns, range_block_rows>(x.o, p, v);
     }
 

@@ -145,7 +145,7 @@ template <class Traits> class BackwardConsumer {
         const auto load_delta = [&] { return load_statistic<pairs_of_columns>(shared_.delta, x.slot, mask, stage); };
         decltype(load_delta()) delta;
         wait_for_block();
-        const auto lse_log2 = load_statistic<most_read_pairs>(shared_.lse_log2, x.slot, mask, stage);
+        const auto lse_log2 = load_statistic<read_pairs_of_lse>(shared_.lse_log2, x.slot, mask, stage);
         if constexpr (Traits::has_d_scores && !Traits::has_d_values)
             delta = load_delta();
         start_products(x);
@@ -297,7 +297,9 @@ template <class Traits> class BackwardConsumer {
 
         __device__ __forceinline__ float4 at(int i) const { return i / 4 < read_pairs ? pairs[i / 4] : columns.at(i); }
     };
-    static constexpr int pairs_of_columns = range_block_rows / 8, most_read_pairs = std::min(pairs_of_columns, 8);
+    static constexpr int pairs_of_columns = range_block_rows / 8;
+    // Of LSE: more would take registers of long blocks.
+    static constexpr int read_pairs_of_lse = std::min(pairs_of_columns, 8);
 
     // LSE or delta of the queries of a block or, for row blocks of queries, of the thread's rows.
     template <int read_pairs, int slots, int rows>

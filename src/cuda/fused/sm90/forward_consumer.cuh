@@ -125,7 +125,7 @@ template <class Traits> class ForwardConsumer {
         }
         x.softmax.template update<true>(x.s, params_.scale_log2, params_.inverse_scale_log2, x.weight);
         pack<Element>(x.p, x.s);
-        x.softmax.template rescale<true>(x.o);
+        x.softmax.rescale(x.o);
         x.has_pending = true;
         ++stage_.count;
     }
@@ -156,7 +156,7 @@ template <class Traits> class ForwardConsumer {
         if constexpr (hides)
             clear_values(keys);
         pack<Element>(x.p, x.s);
-        x.softmax.template rescale<true>(x.o);
+        x.softmax.rescale(x.o);
         ++stage_.count;
     }
 
