@@ -27,7 +27,7 @@ struct Kernel {
 };
 
 std::vector<Kernel> kernels(std::int32_t dim) {
-    const BackwardShapes shapes = backward_shapes(ANNULUS_BFLOAT16, dim);
+    const BackwardShapes shapes = backward_shapes(dim);
     return {{GridOf::outputs, forward_shape(dim)},
             {GridOf::query_gradients, shapes.of_queries},
             {GridOf::key_gradients, shapes.of_keys}};

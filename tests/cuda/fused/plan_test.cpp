@@ -383,7 +383,7 @@ ForwardPlan forward_of(const Plan &plan, CallPart part, std::uint64_t limit, boo
 }
 
 BackwardPlan backward_of(const Plan &plan, CallPart part, std::uint64_t limit, bool packs = false) {
-    BackwardShapes shapes = backward_shapes(plan.problem().dtype, plan.problem().head_dim);
+    BackwardShapes shapes = backward_shapes(plan.problem().head_dim);
     for (KernelShape *shape : {&shapes.of_queries, &shapes.of_keys}) {
         shape->packs_curves = packs;
         shape->clears_rows &= !packs;

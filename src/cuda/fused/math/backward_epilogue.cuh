@@ -20,7 +20,7 @@ template <class Element, int columns, bool of_keys, RowOrder order, class At> cl
     // Of a batch entry and head of queries.
     __device__ __forceinline__ BackwardEpilogue(const BackwardWork &work, int batch, int head,
                                                 const RowBlock &row_block)
-        : work_(work), batch_(batch), head_(head), row_block_(row_block) {}
+        : work_(work), batch_(batch), head_(head), row_block_(row_block), destinations_(work, head, row_block) {}
 
     // `factor` times x goes to `rows`, by way of `staging` in shared memory, or to `partial`.
     __device__ __forceinline__ void write(float (&x)[columns / 2], float factor, std::uint32_t staging,
@@ -31,12 +31,11 @@ template <class Element, int columns, bool of_keys, RowOrder order, class At> cl
         const int head = of_keys ? head_ / work_.heads_of_kv_head : head_;
         if (work_.has_nonfinite)
             note_nonfinite(x, work_.has_nonfinite);
-        const RowDestinations<At> destinations(work_, head_, row_block_);
-        if (destinations.take_any())
-            take_partial(destinations, x, partial + partial_row(head) * work_.head_dim);
-        if (destinations.leave_any())
-            add_to_partial(destinations, head, x, partial);
-        if (destinations.write_any())
+        if (destinations_.take_any())
+            take_partial(x, partial + partial_row(head) * work_.head_dim);
+        if (destinations_.leave_any())
+            add_to_partial(head, x, partial);
+        if (destinations_.write_any())
             write_rows(head, x, staging, rows);
     }
 
@@ -48,15 +47,15 @@ template <class Element, int columns, bool of_keys, RowOrder order, class At> cl
         auto *const row_0 = rows.template first_row<Element>(batch_, head);
         constexpr RowOrder written = order == RowOrder::along_curve ? order : RowOrder::linear;
         const auto row_of = [&](int i) { return work_.row_of<written>(row_block_.position(i)); };
-        const auto store = [&](const auto &row_at) {
+        const auto store = [&](const auto &stored_rows) {
             stage_rows<Element, At>(staging, x, 1.f, 1.f);
-            store_rows<Element, columns, At>(staging, row_block_.rows, work_.head_dim, row_at);
+            store_rows<Element, columns, At>(staging, row_block_.rows, work_.head_dim, stored_rows);
         };
         if constexpr (order == RowOrder::along_curve) {
             const RowsOfStrip<At> found(row_of);
             store([&](int i) { return row_0 + found.row(i) * rows.row; });
         } else {
-            store([&](int i) { return row_0 + row_of(i) * rows.row; });
+            store(EvenRows<Element>{row_0 + row_of(0) * rows.row, row_block_.stride * rows.row});
         }
     }
 
@@ -72,23 +71,21 @@ template <class Element, int columns, bool of_keys, RowOrder order, class At> cl
     }
 
     // Adds the partial results of the rows that have them.
-    __device__ __forceinline__ void take_partial(const RowDestinations<At> &destinations, float (&x)[count],
-                                                 float *partial) const {
+    __device__ __forceinline__ void take_partial(float (&x)[count], float *partial) const {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            if (destinations.takes(r))
+            if (destinations_.takes(r))
                 take_partial_row<count>(x, r, 1, 1, partial + partial_row_in_head(At().row(r)) * work_.head_dim,
                                         work_.head_dim);
         }
     }
 
-    __device__ __forceinline__ void add_to_partial(const RowDestinations<At> &destinations, int head,
-                                                   const float (&x)[count], float *partial) const {
+    __device__ __forceinline__ void add_to_partial(int head, const float (&x)[count], float *partial) const {
         const std::int64_t first = partial_row(head);
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             const int row = At().row(r);
-            if (row >= row_block_.rows || !destinations.leaves(r))
+            if (row >= row_block_.rows || !destinations_.leaves(r))
                 continue;
             const std::int64_t index = first + partial_row_in_head(row);
             leave_partial_row<count>(x, r, true, 1, work_.destination == Destination::add_to_partial, 1,
@@ -99,6 +96,7 @@ template <class Element, int columns, bool of_keys, RowOrder order, class At> cl
     const BackwardWork &work_;
     const int batch_, head_;
     const RowBlock &row_block_;
+    const RowDestinations<At> destinations_;
 };
 
 } // namespace annulus

@@ -27,10 +27,11 @@ template <int element_bytes = 2> __device__ __forceinline__ int swizzled_offset(
            (((part & 7) ^ swizzle_of_row<element_bytes>(row)) << 4);
 }
 
-// The same part of 16-bit columns `rows` further than at an address, where the row's number modulo 8 and `rows` modulo
-// 8 have no bit in common.
+// The same part `rows` further than at an address, where the row's number modulo 8 and `rows` modulo 8 have no bit in
+// common.
+template <int element_bytes = 2>
 __device__ __forceinline__ std::uint32_t swizzled_rows_further(std::uint32_t address, int rows) {
-    return (address ^ rows % 8 * 16) + rows * swizzled_row_bytes;
+    return (address ^ swizzle_of_row<element_bytes>(rows) << 4) + rows * swizzled_row_bytes;
 }
 
 // How lanes share out a row of columns, that copy it or write it: a part of 16 bytes each, some maybe none.

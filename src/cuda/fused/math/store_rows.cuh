@@ -6,6 +6,7 @@
 #include "cuda/fused/math/fragment.cuh"
 #include "cuda/fused/math/shared_rows.cuh"
 
+#include <algorithm>
 #include <cstdint>
 
 namespace annulus {
@@ -24,7 +25,7 @@ template <int count> __device__ __forceinline__ void note_nonfinite(const float 
 // use(i, pair) for pair i, before which, with `reads`, pair is what is there; else it is 0.
 template <int pairs, class Use>
 __device__ __forceinline__ void for_each_pair(float *partial, int columns, bool reads, const Use &use) {
-    constexpr int at_once = 4;
+    constexpr int at_once = pairs <= 8 ? pairs : 4; // more registers are not to spare
 #pragma unroll
     for (int first = 0; first < pairs; first += at_once) {
         if (8 * first >= columns) // so that the compiler does not read all pairs at once
@@ -121,6 +122,34 @@ __device__ __forceinline__ void store_rows(std::uint32_t staging, int rows, int 
         Element *const target = row_at(row);
         if (row < rows && part * of_part < columns)
             *reinterpret_cast<uint4 *>(target + part * of_part) = sixteen_bytes;
+    }
+}
+
+// Rows at even distances, in elements.
+template <class Element> struct EvenRows {
+    Element *first;
+    std::int64_t distance;
+};
+
+// The same for these rows: a lane has a part of every so many of them.
+template <class Element, int most_columns, class At>
+__device__ __forceinline__ void store_rows(std::uint32_t staging, int rows, int columns,
+                                           const EvenRows<Element> &even_rows) {
+    const At own;
+    using Lanes = RowLanes<most_columns, sizeof(Element)>;
+    constexpr int lanes = std::min(Lanes::lanes, warp_threads), at_once = warp_threads / lanes;
+    const int first_row = own.strip() * 16 + own.lane() / lanes;
+#pragma unroll
+    for (int first_part = 0; first_part < Lanes::parts; first_part += lanes) {
+        const int part = first_part + own.lane() % lanes, column = part * Lanes::columns_of_part;
+        const std::uint32_t source = staging + swizzled_offset<sizeof(Element)>(row_block_rows, first_row, part);
+        Element *target = even_rows.first + first_row * even_rows.distance + column;
+        const int present = column < columns ? rows : 0;
+#pragma unroll
+        for (int i = 0; i < 16; i += at_once, target += at_once * even_rows.distance)
+            if (first_row + i < present)
+                *reinterpret_cast<uint4 *>(target) =
+                    load_16_bytes(swizzled_rows_further<sizeof(Element)>(source, i));
     }
 }
 

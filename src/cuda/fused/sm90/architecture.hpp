@@ -27,9 +27,7 @@ struct Sm90 {
     }
 
     KernelShape forward_shape(annulus_dtype, int head_dim) const { return annulus::forward_shape(head_dim); }
-    BackwardShapes backward_shapes(annulus_dtype dtype, int head_dim) const {
-        return annulus::backward_shapes(dtype, head_dim);
-    }
+    BackwardShapes backward_shapes(annulus_dtype, int head_dim) const { return annulus::backward_shapes(head_dim); }
     Kernel<ForwardParams> find_forward_kernel(annulus_dtype dtype, int head_dim, bool along_curve) const {
         return annulus::find_forward_kernel(dtype, head_dim, along_curve);
     }

@@ -11,7 +11,6 @@
 #include "cuda/fused/sm90/products.cuh"
 #include "cuda/fused/sm90/tma.cuh"
 
-#include <algorithm>
 #include <cstdint>
 
 namespace annulus {
@@ -142,10 +141,10 @@ template <class Traits> class BackwardConsumer {
     __device__ __forceinline__ void take_block(Registers &x, const RowBlock &row_block, const OwnRange &range, int at) {
         const int stage = stage_.slot();
         const BlockMask mask = find_mask<hides>(row_block, range, at);
-        const auto load_delta = [&] { return load_statistic<pairs_of_columns>(shared_.delta, x.slot, mask, stage); };
+        const auto load_delta = [&] { return load_statistic(shared_.delta, x.slot, mask, stage); };
         decltype(load_delta()) delta;
         wait_for_block();
-        const auto lse_log2 = load_statistic<read_pairs_of_lse>(shared_.lse_log2, x.slot, mask, stage);
+        const auto lse_log2 = load_statistic(shared_.lse_log2, x.slot, mask, stage);
         if constexpr (Traits::has_d_scores && !Traits::has_d_values)
             delta = load_delta();
         start_products(x);
@@ -290,26 +289,23 @@ template <class Traits> class BackwardConsumer {
         find_d_s<hides>(x.d_p, p_at, delta, mask, store);
     }
 
-    // LSE or delta of the thread's columns, of whose pairs the first have been read.
-    template <int read_pairs> struct ReadColumns {
-        ColumnStatistic columns;
-        float4 pairs[read_pairs];
+    // LSE or delta of the thread's columns.
+    struct ReadColumns {
+        float4 pairs[range_block_rows / 8];
 
-        __device__ __forceinline__ float4 at(int i) const { return i / 4 < read_pairs ? pairs[i / 4] : columns.at(i); }
+        __device__ __forceinline__ float4 at(int i) const { return pairs[i / 4]; }
     };
-    static constexpr int pairs_of_columns = range_block_rows / 8;
-    // Of LSE: more would take registers of long blocks.
-    static constexpr int read_pairs_of_lse = std::min(pairs_of_columns, 8);
 
     // LSE or delta of the queries of a block or, for row blocks of queries, of the thread's rows.
-    template <int read_pairs, int slots, int rows>
+    template <int slots, int rows>
     __device__ __forceinline__ static auto load_statistic(const float (&statistic)[slots][rows], int slot,
                                                           const BlockMask &mask, int stage) {
         if constexpr (Traits::of_keys) {
-            ReadColumns<read_pairs> read{{&statistic[stage][mask.column]}, {}};
+            const ColumnStatistic columns_of_block{&statistic[stage][mask.column]};
+            ReadColumns read;
 #pragma unroll
-            for (int i = 0; i < read_pairs; ++i)
-                read.pairs[i] = read.columns.at(4 * i);
+            for (int i = 0; i < range_block_rows / 8; ++i)
+                read.pairs[i] = columns_of_block.at(4 * i);
             return read;
         } else {
             return load_rows(statistic[slot]);

@@ -6,10 +6,6 @@
 #include "cuda/fused/sm90/backward_params.hpp"
 #include "cuda/fused/sm90/warpgroup_registers.hpp"
 
-#include <cuda_bf16.h>
-
-#include <type_traits>
-
 namespace annulus {
 
 template <class Element_, int head_dim_, Gradients what, RowOrder order_> struct BackwardTraits {
@@ -23,11 +19,8 @@ template <class Element_, int head_dim_, Gradients what, RowOrder order_> struct
     static constexpr bool keeps_d_s = what == Gradients::d_k_and_d_v_storing_d_s;
     static constexpr int chunks = (head_dim + 63) / 64; // of 64 columns, of a row in shared memory
 
-    // Few columns leave room for twice the rows of a range; not so in float16, whose probabilities take registers to be
-    // read again.
-    static constexpr bool has_long_blocks = of_keys && head_dim <= 64 && std::is_same_v<Element, __nv_bfloat16>;
     // Warpgroups that compute, a row block of 64 rows each; and one that feeds them.
-    static constexpr int consumers = (head_dim <= 64 && !has_long_blocks) || (!of_keys && head_dim <= 128) ? 3 : 2;
+    static constexpr int consumers = head_dim <= (of_keys ? 64 : 128) ? 3 : 2;
     using Registers = WarpgroupRegisters<consumers>;
     static constexpr int threads = Registers::threads;
     // Whether the last product of a block is computed beside the exponentials of the next. There are registers left,
@@ -36,7 +29,7 @@ template <class Element_, int head_dim_, Gradients what, RowOrder order_> struct
     // Whether gradients of scores are computed from probabilities of the dtype, for fewer registers.
     static constexpr bool rounds_first = has_d_scores && has_d_values;
 
-    static constexpr int range_block_rows = has_long_blocks ? 128 : head_dim <= 192 ? 64 : 32;
+    static constexpr int range_block_rows = head_dim <= 192 ? 64 : 32;
     static constexpr int stages = head_dim <= 64 ? 4 : 2;
     static constexpr int row_block_slots = head_dim <= 64 || (consumers == 2 && head_dim <= 128) ? 2 : 1;
 

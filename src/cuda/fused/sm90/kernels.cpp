@@ -6,7 +6,6 @@
 #include "cuda/fused/sm90/forward_traits.hpp"
 
 #include <cuda_bf16.h>
-#include <cuda_fp16.h>
 
 namespace annulus {
 
@@ -33,7 +32,8 @@ bool are_compiled(int head_dim) {
 KernelShape forward_shape(int head_dim) {
     KernelShape shape{};
     with_head_dim(head_dim, [&](auto dim) {
-        using Traits = ForwardTraits<__nv_bfloat16, dim.value, RowOrder::linear>; // along curves they are the same
+        // Along curves and in float16 they are the same.
+        using Traits = ForwardTraits<__nv_bfloat16, dim.value, RowOrder::linear>;
         shape = {.row_blocks = Traits::consumers,
                  .range_block_rows = Traits::range_block_rows,
                  .clears_rows = Traits::clearing_warps > 0};
@@ -41,7 +41,7 @@ KernelShape forward_shape(int head_dim) {
     return shape;
 }
 
-BackwardShapes backward_shapes(annulus_dtype dtype, int head_dim) {
+BackwardShapes backward_shapes(int head_dim) {
     BackwardShapes shapes{};
     with_head_dim(head_dim, [&](auto dim) {
         const auto shape_of = [](auto traits) {
@@ -50,16 +50,9 @@ BackwardShapes backward_shapes(annulus_dtype dtype, int head_dim) {
                                .range_block_rows = Traits::range_block_rows,
                                .clears_rows = Traits::clearing_warps > 0};
         };
-        const auto set_of = [&](auto element) {
-            using Element = decltype(element);
-            shapes = {shape_of(BackwardTraits<Element, dim.value, Gradients::d_q, RowOrder::linear>()),
-                      shape_of(BackwardTraits<Element, dim.value, Gradients::d_k, RowOrder::linear>()),
-                      stores_d_s(head_dim)};
-        };
-        if (dtype == ANNULUS_BFLOAT16)
-            set_of(__nv_bfloat16());
-        else
-            set_of(__half());
+        shapes = {shape_of(BackwardTraits<__nv_bfloat16, dim.value, Gradients::d_q, RowOrder::linear>()),
+                  shape_of(BackwardTraits<__nv_bfloat16, dim.value, Gradients::d_k, RowOrder::linear>()),
+                  stores_d_s(head_dim)};
     });
     return shapes;
 }

@@ -14,7 +14,7 @@ namespace annulus {
 // Whether the kernels that serve a head dimension were compiled. Shapes are what they would be.
 bool are_compiled(int head_dim);
 KernelShape forward_shape(int head_dim);
-BackwardShapes backward_shapes(annulus_dtype dtype, int head_dim);
+BackwardShapes backward_shapes(int head_dim);
 
 // The kernel that serves a head dimension, for launches on the current device over grids along a curve, or those in
 // linear order. `dtype` is bfloat16 or float16.
