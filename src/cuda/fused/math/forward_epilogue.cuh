@@ -17,14 +17,14 @@
 namespace annulus {
 
 // Of a strip, whose FragmentThread is `At`, of row block `index` of a tile; rows are staged at an address in shared
-// memory, once sync() has returned: then no products read what lies there. Of kernels of either order O along a curve
-// is partial.
-template <class Element, int head_dim, int row_blocks, RowOrder order, class At, class Sync> class ForwardEpilogue {
+// memory, where nothing but products of this warp may still be read. Of kernels of either order O along a curve is
+// partial.
+template <class Element, int head_dim, int row_blocks, RowOrder order, class At> class ForwardEpilogue {
   public:
     __device__ __forceinline__ ForwardEpilogue(const ForwardWork &work, const Tile<row_blocks> &tile, int index,
-                                               std::uint32_t staging, const Sync &sync)
+                                               std::uint32_t staging)
         : work_(work), tile_(tile), row_block_(tile.row_block[index]), batch_(tile.batch), head_(tile.head),
-          index_(index), staging_(staging), sync_(sync) {}
+          index_(index), staging_(staging) {}
 
     __device__ __forceinline__ void write(float (&o)[head_dim / 2], const RunningSoftmax &softmax) {
         float sum[2];
@@ -37,7 +37,7 @@ template <class Element, int head_dim, int row_blocks, RowOrder order, class At,
             take_partial(rows, o, top, sum);
         if (rows.leave_any())
             add_to_partial(rows, o, top, sum);
-        sync_();
+        __syncwarp(); // no lane's products read any more what lies where rows are staged
         if (rows.write_any())
             write_outputs(rows, o, top, sum);
     }
@@ -46,11 +46,18 @@ template <class Element, int head_dim, int row_blocks, RowOrder order, class At,
     static constexpr int count = head_dim / 2;
 
     // l of the thread's rows: of a row that has met no key that counts sum_of_none(), and NaN where a score is too
-    // large for its differences to others to be right.
+    // large for its differences to others to be right. Seldom either, of which the warp asks but once.
     __device__ __forceinline__ void find_sums(const RunningSoftmax &softmax, float (&sum)[2]) const {
+        bool plain = true;
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             sum[r] = sum_of_row(softmax.l[r]);
+            plain = plain && sum[r] > 0.f && fabsf(softmax.m[r] * work_.scale_log2) < largest_maximum;
+        }
+        if (__all_sync(~0u, plain))
+            return;
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
             const int row = at_.row(r);
             // Even of a sum of 0: rounding may leave nothing of the largest score's own probability.
             if (softmax.m[r] > -INFINITY && fabsf(softmax.m[r] * work_.scale_log2) >= largest_maximum)
@@ -63,17 +70,17 @@ template <class Element, int head_dim, int row_blocks, RowOrder order, class At,
     __device__ __forceinline__ void write_outputs(const RowDestinations<At> &rows, float (&o)[count],
                                                   const float (&top)[2], const float (&sum)[2]) {
         Element *const out = static_cast<Element *>(work_.out.data);
+        float *const lse = static_cast<float *>(work_.lse.data);
         if constexpr (order == RowOrder::along_curve) {
             const RowsOfStrip<At> positions([&](int i) { return work_.position_of<order>(row_block_.position(i)); });
             write_rows(
-                o, top, sum, [&](int i) { return positions.row(i); },
+                o, top, sum, [&](int i) { return lse + work_.lse.offset(batch_, head_, positions.row(i)); },
                 [&](int i) { return out + work_.out.offset(batch_, head_, positions.row(i)); });
         } else {
-            Element *const first = out + work_.out.offset(batch_, head_, row_block_.first);
-            const std::int64_t distance = row_block_.stride * work_.out.row;
-            write_rows(
-                o, top, sum, [&](int i) { return row_block_.position(i); },
-                [&](int i) { return first + i * distance; });
+            const auto even_rows = [&](auto *data, const TensorRows &rows) {
+                return EvenRows{data + rows.offset(batch_, head_, row_block_.first), row_block_.stride * rows.row};
+            };
+            write_rows(o, top, sum, even_rows(lse, work_.lse), even_rows(out, work_.out));
         }
         const int row = at_.strip() * 16 + at_.lane();
         const bool notes_finished = work_.destination == Destination::outputs_or_partial ||
@@ -83,21 +90,22 @@ template <class Element, int head_dim, int row_blocks, RowOrder order, class At,
             work_.partial_state[partial_row(row)] = finished_state();
     }
 
-    // Of row i of the row block the position is position_at(i), and O goes to row_at(i); the whole warp asks for them.
-    template <class PositionAt, class RowAt>
+    // LSE of row i of the row block goes to lse_at(i), O to `out_rows` as store_rows() takes them.
+    template <class LseAt, class OutRows>
     __device__ __forceinline__ void write_rows(float (&o)[count], const float (&top)[2], const float (&sum)[2],
-                                               const PositionAt &position_at, const RowAt &row_at) {
+                                               const LseAt &lse_at, const OutRows &out_rows) {
         float inverse[2];
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            inverse[r] = sum[r] == 0.f ? inverse_sum(sum[r]) : __frcp_rn(sum[r]);
-            const int row = at_.row(r), position = position_at(row);
+            inverse[r] = sum[r] == 0.f ? inverse_sum(sum[r]) : reciprocal_fast(sum[r]);
+            const int row = at_.row(r);
+            float *const lse = lse_at(row);
             if (work_.lse.data && at_.lane() % 4 == 0 && row < row_block_.rows)
-                static_cast<float *>(work_.lse.data)[work_.lse.offset(batch_, head_, position)] =
-                    sum[r] == 0.f ? inverse[r] - INFINITY : (top[r] + __log2f(sum[r])) * std::numbers::ln2_v<float>;
+                *lse =
+                    sum[r] == 0.f ? inverse[r] - INFINITY : (top[r] + log2_fast(sum[r])) * std::numbers::ln2_v<float>;
         }
         stage_rows<Element, At>(staging_, o, inverse[0], inverse[1]);
-        store_rows<Element, head_dim, At>(staging_, row_block_.rows, work_.head_dim, row_at);
+        store_rows<Element, head_dim, At>(staging_, row_block_.rows, work_.head_dim, out_rows);
     }
 
     // O, its maximum and its sum with the partial results of other keys.
@@ -168,7 +176,6 @@ template <class Element, int head_dim, int row_blocks, RowOrder order, class At,
     const int batch_, head_;
     const int index_;
     const std::uint32_t staging_;
-    const Sync &sync_;
     const At at_;
 };
 

@@ -52,6 +52,13 @@ __device__ __forceinline__ float log2_fast(float x) {
     return y;
 }
 
+// 1 / x for normal numbers, which may be the next one to it.
+__device__ __forceinline__ float reciprocal_fast(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 // Two neighbours, rounded to nearest, `first` in the lower half.
 template <class Element> __device__ __forceinline__ std::uint32_t pack_two(float first, float second);
 template <> __device__ __forceinline__ std::uint32_t pack_two<__nv_bfloat16>(float first, float second) {

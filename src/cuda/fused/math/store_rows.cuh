@@ -125,11 +125,14 @@ __device__ __forceinline__ void store_rows(std::uint32_t staging, int rows, int 
     }
 }
 
-// Rows at even distances, in elements.
+// Rows at even distances, in elements: row i is (*this)(i).
 template <class Element> struct EvenRows {
     Element *first;
     std::int64_t distance;
+
+    __device__ __forceinline__ Element *operator()(int i) const { return first + i * distance; }
 };
+template <class Element> EvenRows(Element *, std::int64_t) -> EvenRows<Element>;
 
 // The same for these rows: a lane has a part of every so many of them.
 template <class Element, int most_columns, class At>
@@ -143,13 +146,14 @@ __device__ __forceinline__ void store_rows(std::uint32_t staging, int rows, int 
     for (int first_part = 0; first_part < Lanes::parts; first_part += lanes) {
         const int part = first_part + own.lane() % lanes, column = part * Lanes::columns_of_part;
         const std::uint32_t source = staging + swizzled_offset<sizeof(Element)>(row_block_rows, first_row, part);
-        Element *target = even_rows.first + first_row * even_rows.distance + column;
+        Element *target = even_rows(first_row) + column;
         const int present = column < columns ? rows : 0;
 #pragma unroll
-        for (int i = 0; i < 16; i += at_once, target += at_once * even_rows.distance)
+        for (int i = 0; i < 16; i += at_once, target += at_once * even_rows.distance) {
+            const uint4 sixteen_bytes = load_16_bytes(swizzled_rows_further<sizeof(Element)>(source, i));
             if (first_row + i < present)
-                *reinterpret_cast<uint4 *>(target) =
-                    load_16_bytes(swizzled_rows_further<sizeof(Element)>(source, i));
+                *reinterpret_cast<uint4 *>(target) = sixteen_bytes;
+        }
     }
 }
 

@@ -190,9 +190,8 @@ template <class Traits> class ForwardWarp {
             return;
         for_each_strip<strips>([&](auto at, auto strip) {
             order_sums<Element>(x.o[strip]);
-            const auto sync = [] { __syncwarp(); };
-            ForwardEpilogue<Element, columns, Traits::row_blocks, RowOrder::either, decltype(at), decltype(sync)>(
-                params_, tile, u, own_queries(), sync)
+            ForwardEpilogue<Element, columns, Traits::row_blocks, RowOrder::either, decltype(at)>(params_, tile, u,
+                                                                                                  own_queries())
                 .write(x.o[strip], x.softmax[strip]);
         });
     }

@@ -44,7 +44,10 @@ template <int row_blocks> struct Range {
         return position < first ? 0 : min(count, quotient(position - first) + 1);
     }
     template <bool of_keys> __device__ __forceinline__ int visible(int position) const {
-        return visible<of_keys>(position, [this](int x) { return x / stride; });
+        return visible<of_keys>(position, [this](int x) {
+            // Most strides are powers of two, by which it takes a few instructions instead of fifty.
+            return __popc(stride) == 1 ? x >> (__ffs(stride) - 1) : x / stride;
+        });
     }
 };
 

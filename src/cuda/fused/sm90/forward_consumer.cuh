@@ -80,6 +80,8 @@ template <class Traits> class ForwardConsumer {
             if (blocks == 0)
                 continue;
             int at = blocks - 1;
+            if constexpr (Traits::keeps_weights)
+                load_weights(x, own);
             if (at >= full)
                 find_visible(x, range, row_block);
             if (!x.has_pending) {
@@ -101,17 +103,17 @@ template <class Traits> class ForwardConsumer {
             write(tile, queries, x);
     }
 
-    // O is staged in the place of Q, once no warp's products read that any more.
+    // O is staged in the place of Q: since the warpgroup took its turn, none of its products reads that any more.
     __device__ __forceinline__ void write(const OwnTile &tile, std::uint32_t staging, Registers &x) const {
-        const auto sync = [this] { sync_warpgroup(row_block_); };
-        ForwardEpilogue<Element, columns, Traits::consumers, Traits::order, FragmentThread<>, decltype(sync)>(
-            params_, tile, row_block_, staging, sync)
+        ForwardEpilogue<Element, columns, Traits::consumers, Traits::order, FragmentThread<>>(params_, tile, row_block_,
+                                                                                              staging)
             .write(x.o, x.softmax);
     }
 
     // The first block, with which none overlaps: S, then P, whose product with V is left to the next block.
     __device__ __forceinline__ void start_block(Registers &x, const RangePart &own, bool hides, int first, int keys) {
-        load_weights(x, own);
+        if constexpr (!Traits::keeps_weights)
+            load_weights(x, own);
         wait_for_keys();
         take_turn();
         multiply_keys(x);
@@ -134,7 +136,8 @@ template <class Traits> class ForwardConsumer {
     // this one, at the same time where blocks overlap.
     template <bool hides>
     __device__ __forceinline__ void take_block(Registers &x, const RangePart &own, int first, int keys) {
-        load_weights(x, own);
+        if constexpr (!Traits::keeps_weights)
+            load_weights(x, own);
         wait_for_keys();
         take_turn();
         if constexpr (!Traits::overlaps) {
@@ -193,7 +196,6 @@ template <class Traits> class ForwardConsumer {
         release(shared_.v_empty[stage.slot()]);
     }
 
-    // Read for each block: registers are scarcer. Not by log2_fast: the kernel of 128 columns would spill.
     __device__ __forceinline__ static void load_weights(Registers &x, const RangePart &own) {
         annulus::load_weights(own, FragmentThread<>().column(), x.weight, [](float count) { return __log2f(count); });
     }

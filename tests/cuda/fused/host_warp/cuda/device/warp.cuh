@@ -148,6 +148,9 @@ inline int sum_of_warp(int value) {
 inline int __ffs(unsigned x) {
     return x == 0 ? 0 : std::countr_zero(x) + 1;
 }
+inline int __popc(unsigned x) {
+    return std::popcount(x);
+}
 inline int quotient_up(int a, int b) {
     return (a + b - 1) / b;
 }
