@@ -46,7 +46,7 @@ template <class Element, int head_dim, int row_blocks, RowOrder order, class At>
     static constexpr int count = head_dim / 2;
 
     // l of the thread's rows: of a row that has met no key that counts sum_of_none(), and NaN where a score is too
-    // large for its differences to others to be right. Seldom either, of which the warp asks but once.
+    // large for its differences to others to be right. Both are rare, so the warp asks for them together first.
     __device__ __forceinline__ void find_sums(const RunningSoftmax &softmax, float (&sum)[2]) const {
         bool plain = true;
 #pragma unroll
@@ -77,8 +77,8 @@ template <class Element, int head_dim, int row_blocks, RowOrder order, class At>
                 o, top, sum, [&](int i) { return lse + work_.lse.offset(batch_, head_, positions.row(i)); },
                 [&](int i) { return out + work_.out.offset(batch_, head_, positions.row(i)); });
         } else {
-            const auto even_rows = [&](auto *data, const TensorRows &rows) {
-                return EvenRows{data + rows.offset(batch_, head_, row_block_.first), row_block_.stride * rows.row};
+            const auto even_rows = [&](auto *data, const TensorRows &tensor) {
+                return EvenRows{data + tensor.offset(batch_, head_, row_block_.first), row_block_.stride * tensor.row};
             };
             write_rows(o, top, sum, even_rows(lse, work_.lse), even_rows(out, work_.out));
         }

@@ -134,7 +134,7 @@ template <class Element> struct EvenRows {
 };
 template <class Element> EvenRows(Element *, std::int64_t) -> EvenRows<Element>;
 
-// The same for these rows: a lane has a part of every so many of them.
+// The same for these rows: a lane has a part of every so many of them, or none.
 template <class Element, int most_columns, class At>
 __device__ __forceinline__ void store_rows(std::uint32_t staging, int rows, int columns,
                                            const EvenRows<Element> &even_rows) {
@@ -145,7 +145,8 @@ __device__ __forceinline__ void store_rows(std::uint32_t staging, int rows, int 
 #pragma unroll
     for (int first_part = 0; first_part < Lanes::parts; first_part += lanes) {
         const int part = first_part + own.lane() % lanes, column = part * Lanes::columns_of_part;
-        const std::uint32_t source = staging + swizzled_offset<sizeof(Element)>(row_block_rows, first_row, part);
+        const std::uint32_t source =
+            staging + swizzled_offset<sizeof(Element)>(row_block_rows, first_row, std::min(part, Lanes::parts - 1));
         Element *target = even_rows(first_row) + column;
         const int present = column < columns ? rows : 0;
 #pragma unroll

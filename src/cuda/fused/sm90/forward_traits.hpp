@@ -27,7 +27,8 @@ template <class Element_, int head_dim_, RowOrder order_> struct ForwardTraits {
     static constexpr int threads = Registers::threads;
     // Whether Q K^T of a block is computed beside the softmax and P V of the block before.
     static constexpr bool overlaps = head_dim <= 64 || head_dim > 128;
-    // Whether multiplicities of keys are read once for a range rather than for each block, which is faster but here.
+    // Whether multiplicities of keys are read once for a range, which is faster than for each block, but for one of the
+    // kernels: there the compiler orders its loop worse without these reads (notes.md).
     static constexpr bool keeps_weights = head_dim != 48;
 
     static constexpr int range_block_rows = head_dim <= 128 ? 128 : 64; // keys
