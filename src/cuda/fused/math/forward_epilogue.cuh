@@ -17,8 +17,7 @@
 namespace annulus {
 
 // Of a strip, whose FragmentThread is `At`, of row block `index` of a tile; rows are staged at an address in shared
-// memory, where nothing but products of this warp may still be read. Of kernels of either order O along a curve is
-// partial.
+// memory that no other warp's products read any more. Of kernels of either order O along a curve is partial.
 template <class Element, int head_dim, int row_blocks, RowOrder order, class At> class ForwardEpilogue {
   public:
     __device__ __forceinline__ ForwardEpilogue(const ForwardWork &work, const Tile<row_blocks> &tile, int index,
@@ -37,7 +36,7 @@ template <class Element, int head_dim, int row_blocks, RowOrder order, class At>
             take_partial(rows, o, top, sum);
         if (rows.leave_any())
             add_to_partial(rows, o, top, sum);
-        __syncwarp(); // no lane's products read any more what lies where rows are staged
+        __syncwarp(); // nor do those of this warp
         if (rows.write_any())
             write_outputs(rows, o, top, sum);
     }
