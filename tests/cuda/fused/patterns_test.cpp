@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -63,24 +64,76 @@ INSTANTIATE_TEST_SUITE_P(Fused, Sizes,
                                           testing::Values(8, 16, 40, 64, 72, 96, 128, 136, 192, 200, 256)),
                          name_of_sizes);
 
-// Scores that rise or fall along the keys: each block's maximum is a little larger than that of the one before.
-TEST(Maxima, MayRiseFromBlockToBlock) {
-    for (const annulus_dtype dtype : subject_dtypes())
-        for (const std::int32_t dim : {32, 64, 128})
-            for (const double slope : {-0.1, 0.01, 0.1}) {
-                Problem problem = {.length = 1003, .heads = 2, .dim = dim, .branches = {{}}, .dtype = dtype};
-                SCOPED_TRACE(testing::Message() << problem << ", slope " << slope);
-                problem.scale = 0.125;
-                Inputs inputs = random_inputs(problem, 1);
-                for (std::size_t row = 0; row < inputs.q.size() / dim; ++row) {
-                    inputs.q[row * dim] = 4;
-                    double &key = inputs.k[row * dim];
-                    key = round_to(dtype, key + slope * static_cast<double>(row / problem.heads));
-                }
-                expect_agreement(problem, inputs, run(problem, inputs, subject_for(problem)),
-                                 run_exact(problem, inputs));
-            }
+// Scores of every third query rise or fall along the keys, the more the larger the slope is.
+Inputs with_sloping_scores(const Problem &problem, double slope) {
+    Inputs inputs = random_inputs(problem, 1);
+    const auto dim = static_cast<std::size_t>(problem.dim), heads = static_cast<std::size_t>(problem.heads);
+    for (std::size_t row = 0; row < inputs.q.size() / dim; ++row) {
+        inputs.q[row * dim] = row / heads % 3 == 0 ? 4 : 0;
+        double &key = inputs.k[row * dim];
+        key = round_to(problem.dtype, key + slope * static_cast<double>(row / heads));
+    }
+    return inputs;
 }
+
+class Maxima : public testing::TestWithParam<std::tuple<std::int32_t, double>> {
+  protected:
+    Problem problem_of(annulus_dtype dtype) const {
+        Problem problem = {
+            .length = 603, .heads = 2, .dim = std::get<0>(GetParam()), .branches = {{}}, .dtype = dtype};
+        problem.scale = 0.125;
+        return problem;
+    }
+    const double slope_ = std::get<1>(GetParam());
+};
+
+// Each block's maximum is a little larger than that of the one before, or so much that 2 to the power of the difference
+// is no float32.
+TEST_P(Maxima, MayMoveFromBlockToBlock) {
+    for (const annulus_dtype dtype : subject_dtypes()) {
+        const Problem problem = problem_of(dtype);
+        SCOPED_TRACE(testing::Message() << problem);
+        const Inputs inputs = with_sloping_scores(problem, slope_);
+        expect_agreement(problem, inputs, run(problem, inputs, subject_for(problem)), run_exact(problem, inputs));
+    }
+}
+
+// To the bit: warps compute the scores of all their queries once more where one's maximum moves.
+TEST_P(Maxima, OfOtherQueriesDoNotMatter) {
+    for (const annulus_dtype dtype : subject_dtypes()) {
+        const Problem problem = problem_of(dtype);
+        SCOPED_TRACE(testing::Message() << problem);
+        const Inputs inputs = with_sloping_scores(problem, slope_);
+        Inputs others = inputs;
+        const auto row_elements = static_cast<std::size_t>(problem.heads * problem.dim);
+        const auto is_sloping = [&](std::size_t element, std::size_t elements) { return element / elements % 3 == 0; };
+        for (std::size_t i = 0; i < others.q.size(); ++i)
+            if (is_sloping(i, row_elements))
+                others.q[i] = 0;
+        const Results sloping = run(problem, inputs, subject_for(problem)),
+                      level = run(problem, others, subject_for(problem));
+        const auto expect_same = [&](const char *name, std::vector<double> got, const std::vector<double> &wanted,
+                                     std::size_t elements) {
+            for (std::size_t i = 0; i < got.size(); ++i)
+                if (is_sloping(elements == 1 ? i % static_cast<std::size_t>(problem.length) : i, elements))
+                    got[i] = wanted[i];
+            expect_identical(name, got, wanted);
+        };
+        expect_same("out", sloping.out, level.out, row_elements);
+        expect_same("lse", sloping.lse, level.lse, 1);
+        expect_same("d_q", sloping.d_q, level.d_q, row_elements);
+    }
+}
+
+std::string name_of_slope(const testing::TestParamInfo<Maxima::ParamType> &info) {
+    const auto [dim, slope] = info.param;
+    const std::string tenths = std::to_string(static_cast<int>(std::abs(slope * 10)));
+    return "dim_" + std::to_string(dim) + (slope < 0 ? "_rises_by_tenths_" : "_falls_by_tenths_") + tenths;
+}
+
+INSTANTIATE_TEST_SUITE_P(Fused, Maxima,
+                         testing::Combine(testing::Values(48, 64, 128, 256), testing::Values(-10., -1., -0.1, 0.1)),
+                         name_of_slope);
 
 class Patterns : public testing::TestWithParam<NamedProblem> {};
 

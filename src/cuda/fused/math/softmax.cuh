@@ -16,6 +16,10 @@ constexpr float largest_maximum = 1 << 27;
 // float16 holds them. Any number near the maximum serves as well, since O and LSE do not depend on which it is.
 constexpr float most_log2_probability = 8;
 
+// A lane's probabilities of a row in a block of keys, if they add up to no more, are numbers of float16 each; by maxima
+// that have moved where they had to 32 of them never do.
+constexpr float most_sum = 1 << 15;
+
 // Two rows a thread: row lane / 4 of its warp's 16, and 8 further; each lane has a part of their sums.
 struct RunningSoftmax {
     float m[2], l[2];        // the maximum when it last moved
@@ -38,6 +42,87 @@ struct RunningSoftmax {
               int count>
     __device__ __forceinline__ void update(float (&s)[count], float c, float inverse_c, const float (&weight)[2]) {
         float maximum[2];
+        find_maxima(s, inverse_c, weight, maximum);
+        const auto moves = [&](int r) { return (m[r] - maximum[r]) * c < -most_log2_probability; };
+        moved_any = always_exchanges || __any_sync(~0u, moves(0) || moves(1));
+        if (moved_any)
+#pragma unroll
+            for (int r = 0; r < 2; ++r) {
+                maximum[r] = max_of_row(maximum[r]);
+                move(r, moves(r), maximum[r], c);
+            }
+        find_probabilities<may_be_hidden, refuses_infinite, chains>(s, c, weight, l);
+    }
+
+    // By the maxima as they are; what they add up to is added to `sum`.
+    template <bool may_be_hidden, bool refuses_infinite = false, int chains = 1, int count>
+    __device__ __forceinline__ void find_probabilities(float (&s)[count], float c, const float (&weight)[2],
+                                                       float (&sum)[2]) const {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            const float top = may_be_hidden && m[r] == -INFINITY ? 0.f : m[r];
+            float of_chain[chains] = {sum[r]};
+            const float shift[2] = {fmaf(-top, c, weight[0]), fmaf(-top, c, weight[1])};
+#pragma unroll
+            for (int i = 0; i < count; i += 4)
+#pragma unroll
+                for (int e = 0; e < 2; ++e) {
+                    float &x = s[i + 2 * r + e];
+                    if constexpr (refuses_infinite)
+                        of_chain[e % chains] = fmaf(x, 0.f, of_chain[e % chains]);
+                    x = exp2_fast(fmaf(x, c, shift[e]));
+                    of_chain[e % chains] += x;
+                }
+            sum[r] = chains == 1 ? of_chain[0] : of_chain[0] + of_chain[chains - 1];
+        }
+    }
+
+    // Whether the maxima of the warp's rows were near enough to those of a block, by what its probabilities by them add
+    // up to, a part a lane: this then counts. Of a row that had met no key it is NaN or infinite.
+    __device__ __forceinline__ bool add_if_near(const float (&sum)[2]) {
+        if (!__all_sync(~0u, is_near(sum[0]) && is_near(sum[1])))
+            return false;
+#pragma unroll
+        for (int r = 0; r < 2; ++r)
+            l[r] += sum[r];
+        return true;
+    }
+    // Else: for which of the lane's rows it is too much, a bit each.
+    __device__ __forceinline__ static unsigned far_rows(const float (&sum)[2]) {
+        const unsigned first = __ballot_sync(~0u, !is_near(sum[0])), second = __ballot_sync(~0u, !is_near(sum[1]));
+        const unsigned lanes_of_row = 0xfu << (threadIdx.x & 0x1c);
+        return (first & lanes_of_row ? 1 : 0) | (second & lanes_of_row ? 2 : 0);
+    }
+    // Their maxima move, and scores become probabilities by the maxima that there are then. No row's results depend on
+    // what other rows did.
+    template <int count>
+    __device__ __forceinline__ void update_far(float (&s)[count], float c, float inverse_c, const float (&weight)[2],
+                                               unsigned rows) {
+        float maximum[2], sum[2] = {0, 0};
+        find_maxima(s, inverse_c, weight, maximum);
+#pragma unroll
+        for (int r = 0; r < 2; ++r)
+            move(r, rows >> r & 1, max_of_row(maximum[r]), c);
+        find_probabilities<false>(s, c, weight, sum);
+#pragma unroll
+        for (int r = 0; r < 2; ++r)
+            l[r] += sum[r];
+        moved_any = true;
+    }
+
+    template <int count> __device__ __forceinline__ void rescale(float (&o)[count]) const {
+        if (!moved_any)
+            return;
+#pragma unroll
+        for (int i = 0; i < count; ++i)
+            o[i] *= scale[i >> 1 & 1];
+    }
+
+  private:
+    // The lane's, of the rows' scores until now.
+    template <int count>
+    __device__ __forceinline__ void find_maxima(const float (&s)[count], float inverse_c, const float (&weight)[2],
+                                                float (&maximum)[2]) const {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             float most[2] = {s[2 * r], s[2 * r + 1]};
@@ -48,43 +133,13 @@ struct RunningSoftmax {
                     most[e] = fmaxf(most[e], s[i + 2 * r + e]);
             maximum[r] = fmaxf(m[r], fmaxf(fmaf(weight[0], inverse_c, most[0]), fmaf(weight[1], inverse_c, most[1])));
         }
-        const auto moves = [&](int r) { return (m[r] - maximum[r]) * c < -most_log2_probability; };
-        moved_any = always_exchanges || __any_sync(~0u, moves(0) || moves(1));
-        if (moved_any) {
-#pragma unroll
-            for (int r = 0; r < 2; ++r) {
-                maximum[r] = max_of_row(maximum[r]);
-                scale[r] = moves(r) ? exp2_fast((m[r] - maximum[r]) * c) : 1.f;
-                m[r] = moves(r) ? maximum[r] : m[r];
-                l[r] *= scale[r];
-            }
-        }
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-            const float top = may_be_hidden && m[r] == -INFINITY ? 0.f : m[r];
-            float sum[chains] = {l[r]};
-            const float shift[2] = {fmaf(-top, c, weight[0]), fmaf(-top, c, weight[1])};
-#pragma unroll
-            for (int i = 0; i < count; i += 4)
-#pragma unroll
-                for (int e = 0; e < 2; ++e) {
-                    float &x = s[i + 2 * r + e];
-                    if constexpr (refuses_infinite)
-                        sum[e % chains] = fmaf(x, 0.f, sum[e % chains]);
-                    x = exp2_fast(fmaf(x, c, shift[e]));
-                    sum[e % chains] += x;
-                }
-            l[r] = chains == 1 ? sum[0] : sum[0] + sum[chains - 1];
-        }
     }
-
-    template <int count> __device__ __forceinline__ void rescale(float (&o)[count]) const {
-        if (!moved_any)
-            return;
-#pragma unroll
-        for (int i = 0; i < count; ++i)
-            o[i] *= scale[i >> 1 & 1];
+    __device__ __forceinline__ void move(int r, bool moves, float maximum, float c) {
+        scale[r] = moves ? exp2_fast((m[r] - maximum) * c) : 1.f;
+        m[r] = moves ? maximum : m[r];
+        l[r] *= scale[r];
     }
+    __device__ __forceinline__ static bool is_near(float sum) { return sum <= most_sum; }
 };
 
 } // namespace annulus

@@ -1,40 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernels on mma.sync are made of: products of fragments, matrices from shared memory, copies into it.
+// What the kernels on mma.sync are made of besides products of 16-bit elements (math/warp_products.cuh): those of TF32,
+// and copies to shared memory.
 #pragma once
-
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 
 #include <cstdint>
 
 namespace annulus::mma {
-
-// d += A B, of 16 x 16 and 16 x 8: d as FragmentThread says, a and b as load_matrices() leaves them.
-template <class Element>
-__device__ __forceinline__ void add_product(float *d, const std::uint32_t *a, const std::uint32_t *b);
-template <>
-__device__ __forceinline__ void add_product<__nv_bfloat16>(float *d, const std::uint32_t *a, const std::uint32_t *b) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-template <>
-__device__ __forceinline__ void add_product<__half>(float *d, const std::uint32_t *a, const std::uint32_t *b) {
-#if __CUDA_ARCH__ >= 800
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-#else
-#pragma unroll
-    for (int half = 0; half < 2; ++half)
-        asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
-            "{%0, %1, %2, %3};"
-            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-            : "r"(a[2 * half]), "r"(a[2 * half + 1]), "r"(b[half]));
-#endif
-}
 
 // d += A B, of 16 x 8 and 8 x 8 numbers of TF32, of which the lowest 13 bits are not looked at: a[2 c + r] in row
 // lane / 4 + 8 r and column lane % 4 + 4 c, b[c] in row lane % 4 + 4 c and column lane / 4. From compute capability 8.0
@@ -44,21 +15,6 @@ __device__ __forceinline__ void add_tf32_product(float *d, const std::uint32_t *
         "{%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-
-// Four 8 x 8 matrices of 16-bit elements; `address` is that of row lane % 8 of matrix lane / 8. A lane gets columns
-// 2 (lane % 4) and the next one of row lane / 4 of each; transposed, rows and columns change places.
-template <bool transposed> __device__ __forceinline__ void load_matrices(std::uint32_t (&x)[4], std::uint32_t address) {
-    if constexpr (transposed)
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-                     : "r"(address)
-                     : "memory");
-    else
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-                     : "r"(address)
-                     : "memory");
 }
 
 // Copies so many bytes to shared memory, or zeros where nothing is `present`; `source` is an address in any case.

@@ -6,6 +6,7 @@
 #include "cuda/fused/math/forward_epilogue.cuh"
 #include "cuda/fused/math/scores.cuh"
 #include "cuda/fused/math/softmax.cuh"
+#include "cuda/fused/math/warp_products.cuh"
 #include "cuda/fused/sm90/forward_params.hpp"
 #include "cuda/fused/sm90/forward_shared.cuh"
 #include "cuda/fused/sm90/products.cuh"
@@ -19,7 +20,7 @@ template <class Traits> class ForwardConsumer {
   public:
     __device__ __forceinline__ ForwardConsumer(const ForwardParams &params, ForwardShared<Traits> &shared,
                                                int row_block)
-        : params_(params), shared_(shared), row_block_(row_block), leads_(threadIdx.x % warpgroup_threads == 0) {}
+        : params_(params), shared_(shared), row_block_(row_block) {}
 
     __device__ __forceinline__ void run() {
         if (row_block_ == Traits::consumers - 1)
@@ -54,7 +55,6 @@ template <class Traits> class ForwardConsumer {
         RunningSoftmax softmax;
         float weight[2];          // log2 of the multiplicities of its two columns of eight
         int visible[2];           // how many keys of the range its rows see, where some are hidden
-        bool has_pending = false; // P of the block before, whose V comes one stage before the one at hand
 
         __device__ __forceinline__ Registers(ForwardShared<Traits> &shared, std::uint32_t queries, float padding_keys)
             : q(smem_descriptor_start(queries)), k(smem_descriptor_start(shared_address(shared.k[0]))),
@@ -69,6 +69,7 @@ template <class Traits> class ForwardConsumer {
         const std::uint32_t queries =
             shared_address(shared_.queries[query_slot]) + row_block_ * Traits::row_block_bytes;
         Registers x(shared_, queries, row_block.padding_keys);
+        ended_at_ = stage_.count;
         for (int i = 0; i < tile.ranges; ++i) {
             const OwnRange &range = tile.range[i];
             const RangePart &own = range.part[row_block_];
@@ -76,6 +77,7 @@ template <class Traits> class ForwardConsumer {
             if (blocks < range.blocks) {
                 finish_pending(x);
                 sit_out(range.blocks - blocks);
+                ended_at_ = stage_.count;
             }
             if (blocks == 0)
                 continue;
@@ -84,7 +86,7 @@ template <class Traits> class ForwardConsumer {
                 load_weights(x, own);
             if (at >= full)
                 find_visible(x, range, row_block);
-            if (!x.has_pending) {
+            if (!has_pending()) {
                 start_block(x, own, at >= full, at * range_block_rows, range.count - at * range_block_rows);
                 --at;
             }
@@ -120,7 +122,7 @@ template <class Traits> class ForwardConsumer {
         pass_turn();
         wgmma_wait<0>();
         fence_registers(x.s);
-        release(shared_.k_empty[stage_.slot()]);
+        shared_.k_empty[stage_.slot()].arrive_as_warp();
         if (hides) {
             hide_keys(x, first);
             clear_values(keys);
@@ -128,7 +130,6 @@ template <class Traits> class ForwardConsumer {
         x.softmax.template update<true>(x.s, params_.scale_log2, params_.inverse_scale_log2, x.weight);
         pack<Element>(x.p, x.s);
         x.softmax.rescale(x.o);
-        x.has_pending = true;
         ++stage_.count;
     }
 
@@ -150,26 +151,58 @@ template <class Traits> class ForwardConsumer {
         pass_turn();
         wgmma_wait<Traits::overlaps>();
         fence_registers(x.s);
-        release(shared_.k_empty[stage_.slot()]);
-        if constexpr (hides)
+        if constexpr (hides) {
+            shared_.k_empty[stage_.slot()].arrive_as_warp();
             hide_keys(x, first);
-        x.softmax.template update<hides>(x.s, params_.scale_log2, params_.inverse_scale_log2, x.weight);
-        if constexpr (Traits::overlaps)
-            end_values(x, pending_stage());
-        if constexpr (hides)
+            x.softmax.template update<true>(x.s, params_.scale_log2, params_.inverse_scale_log2, x.weight);
+            if constexpr (Traits::overlaps)
+                end_values(x, pending_stage());
             clear_values(keys);
-        pack<Element>(x.p, x.s);
-        x.softmax.rescale(x.o);
+            pack<Element>(x.p, x.s);
+            x.softmax.rescale(x.o);
+        } else {
+            find_probabilities(x, own);
+            shared_.k_empty[stage_.slot()].arrive_as_warp();
+        }
         ++stage_.count;
     }
 
+    // P by the maxima as they are, which seldom have to move: then S is gone, so that each warp computes its own once
+    // more. To look for maxima in each block would be a fifth of its instructions. Where blocks overlap P is packed
+    // meanwhile.
+    __device__ __forceinline__ void find_probabilities(Registers &x, const RangePart &own) {
+        const float c = params_.scale_log2;
+        float sum[2] = {0, 0};
+        x.softmax.template find_probabilities<false>(x.s, c, x.weight, sum);
+        if constexpr (Traits::overlaps) {
+            end_values(x, pending_stage());
+            pack<Element>(x.p, x.s);
+        }
+        if (!x.softmax.add_if_near(sum)) {
+            const unsigned far_rows = x.softmax.far_rows(sum);
+            multiply_keys_by_warps(x);
+            load_weights(x, own);
+            x.softmax.update_far(x.s, c, params_.inverse_scale_log2, x.weight, far_rows);
+            x.softmax.rescale(x.o);
+            if constexpr (Traits::overlaps)
+                pack<Element>(x.p, x.s);
+        }
+        if constexpr (!Traits::overlaps)
+            pack<Element>(x.p, x.s);
+    }
+
     __device__ __forceinline__ void finish_pending(Registers &x) {
-        if (!x.has_pending)
+        if (!has_pending())
             return;
         const Stage pending = pending_stage();
         multiply_values(x, pending);
         end_values(x, pending);
-        x.has_pending = false;
+        ended_at_ = stage_.count;
+    }
+
+    // Whether there is P of the block before, whose V comes one stage before the one at hand.
+    __device__ __forceinline__ bool has_pending() const {
+        return stage_.count != ended_at_;
     }
 
     using Stage = PipelineState<Traits::stages>;
@@ -184,6 +217,21 @@ template <class Traits> class ForwardConsumer {
     __device__ __forceinline__ void multiply_keys(Registers &x) {
         multiply_rows<Element, columns, range_block_rows>(x.s, x.q, x.k + stage_.slot() * (Traits::stage_bytes / 16));
     }
+    // The same by products of warps, to the bit. What the softmax holds is kept in memory meanwhile: for these
+    // registers all blocks would have to do without them.
+    __device__ __forceinline__ void multiply_keys_by_warps(Registers &x) const {
+        RunningSoftmax &softmax = x.softmax;
+        const volatile float held[4] = {softmax.m[0], softmax.m[1], softmax.l[0], softmax.l[1]};
+        mma::multiply_rows<Element, columns, range_block_rows, 1>(
+            reinterpret_cast<float(&)[1][range_block_rows / 2]>(x.s), address_of_descriptor(x.q),
+            FragmentThread<>().strip() * 16,
+            address_of_descriptor(x.k + stage_.slot() * (Traits::stage_bytes / 16)));
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            softmax.m[r] = held[r];
+            softmax.l[r] = held[2 + r];
+        }
+    }
     // O += P V
     __device__ __forceinline__ void multiply_values(Registers &x, const Stage &stage) {
         shared_.v_full[stage.slot()].wait(stage.parity_to_empty());
@@ -193,7 +241,7 @@ template <class Traits> class ForwardConsumer {
         wgmma_wait<0>();
         fence_registers(x.o);
         fence_registers(x.p);
-        release(shared_.v_empty[stage.slot()]);
+        shared_.v_empty[stage.slot()].arrive_as_warp();
     }
 
     // Not by log2_fast: the kernel that reads these for each block was not timed with it (notes.md).
@@ -234,32 +282,25 @@ template <class Traits> class ForwardConsumer {
         arrive_threads(1 + Traits::consumers + (row_block_ + 1) % Traits::consumers, 2 * warpgroup_threads);
     }
 
-    __device__ __forceinline__ void release(Mbarrier &empty) const {
-        if (leads_)
-            empty.arrive();
-    }
-
-    // Blocks of the tile that this row block does not meet. The whole warpgroup must have seen a barrier's phase before
-    // the stage is released: a warp left two phases behind would wait for a parity that came and went.
+    // Blocks of the tile that this row block does not meet. Each warp gives a stage back itself, once it has seen the
+    // barrier's phase: left two phases behind it would wait for a parity that came and went.
     __device__ __forceinline__ void sit_out(int blocks) {
         for (; blocks > 0; --blocks, ++stage_.count) {
             const int s = stage_.slot();
             take_turn();
             pass_turn();
             shared_.k_full[s].wait(stage_.parity_to_empty());
-            sync_warpgroup(row_block_);
-            release(shared_.k_empty[s]);
+            shared_.k_empty[s].arrive_as_warp();
             shared_.v_full[s].wait(stage_.parity_to_empty());
-            sync_warpgroup(row_block_);
-            release(shared_.v_empty[s]);
+            shared_.v_empty[s].arrive_as_warp();
         }
     }
 
     const ForwardParams &params_;
     ForwardShared<Traits> &shared_;
     const int row_block_;
-    const bool leads_;
     PipelineState<Traits::stages> stage_;
+    unsigned ended_at_ = 0; // the stage's count when no P was left; unlike a flag it is no register of each thread
 };
 
 } // namespace annulus

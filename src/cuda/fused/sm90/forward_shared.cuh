@@ -40,8 +40,8 @@ template <class Traits> struct ForwardShared {
         for (int i = 0; i < Traits::stages; ++i) {
             k_full[i].init(Traits::in_order ? 2 : 1);
             v_full[i].init(Traits::in_order ? 2 : 1);
-            k_empty[i].init(Traits::consumers);
-            v_empty[i].init(Traits::consumers);
+            k_empty[i].init(consumer_warps);
+            v_empty[i].init(consumer_warps);
         }
         publish_barriers();
     }

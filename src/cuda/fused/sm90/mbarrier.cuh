@@ -19,6 +19,13 @@ struct alignas(8) Mbarrier {
     __device__ __forceinline__ void arrive() {
         asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(this)) : "memory");
     }
+    // One arrival of the whole warp.
+    __device__ __forceinline__ void arrive_as_warp() {
+        asm volatile("{\n.reg .pred elected;\n"
+                     "elect.sync _|elected, 0xffffffff;\n"
+                     "@elected mbarrier.arrive.shared::cta.b64 _, [%0];\n}\n" ::"r"(shared_address(this))
+                     : "memory");
+    }
     // Arrives; the phase ends when besides all arrivals so many bytes have been copied.
     __device__ __forceinline__ void arrive_expecting(unsigned bytes) {
         asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(this)), "r"(bytes)

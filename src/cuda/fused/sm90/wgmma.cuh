@@ -18,6 +18,9 @@ namespace annulus {
 __device__ __forceinline__ std::uint32_t smem_descriptor_start(std::uint32_t address, std::uint32_t lbo = 0) {
     return (address & 0x3ffff) >> 4 | lbo >> 4 << 16;
 }
+__device__ __forceinline__ std::uint32_t address_of_descriptor(std::uint32_t start) {
+    return (start & 0x3fff) << 4;
+}
 // High half: 8 rows are 1024 bytes; 128-byte swizzle.
 __device__ __forceinline__ std::uint64_t smem_descriptor(std::uint32_t start) {
     return std::uint64_t{1u << 30 | 1024 >> 4} << 32 | start;

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products of 16-bit elements by warps (mma.sync), and how they read rows from shared memory (shared_rows.cuh). On GPUs
+// with wgmma for what a warp computes alone.
+#pragma once
+
+#include "cuda/fused/math/fragment.cuh"
+#include "cuda/fused/math/shared_rows.cuh"
+#include "cuda/fused/schedule/tile_grid.hpp"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+namespace annulus::mma {
+
+// d += A B, of 16 x 16 and 16 x 8: d as FragmentThread says, a and b as load_matrices() leaves them.
+template <class Element>
+__device__ __forceinline__ void add_product(float *d, const std::uint32_t *a, const std::uint32_t *b);
+template <>
+__device__ __forceinline__ void add_product<__nv_bfloat16>(float *d, const std::uint32_t *a, const std::uint32_t *b) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+template <>
+__device__ __forceinline__ void add_product<__half>(float *d, const std::uint32_t *a, const std::uint32_t *b) {
+#if __CUDA_ARCH__ >= 800
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+        asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
+            "{%0, %1, %2, %3};"
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+            : "r"(a[2 * half]), "r"(a[2 * half + 1]), "r"(b[half]));
+#endif
+}
+
+// Four 8 x 8 matrices of 16-bit elements; `address` is that of row lane % 8 of matrix lane / 8. A lane gets columns
+// 2 (lane % 4) and the next one of row lane / 4 of each; transposed, rows and columns change places.
+template <bool transposed> __device__ __forceinline__ void load_matrices(std::uint32_t (&x)[4], std::uint32_t address) {
+    if constexpr (transposed)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                     : "r"(address)
+                     : "memory");
+    else
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                     : "r"(address)
+                     : "memory");
+}
+
+// Part `part` (of 16 bytes) and the next ones of a lane's row: those that a warp reads are 16 columns, 32 bytes, apart.
+// `rows` as of swizzled_offset().
+struct LaneRow {
+    std::uint32_t first; // of the row's even or odd parts
+    __device__ __forceinline__ LaneRow(std::uint32_t matrix, int row, int is_odd)
+        : first(matrix + row * swizzled_row_bytes + ((is_odd ^ swizzle_of_row<2>(row)) << 4)) {}
+    // Of columns 16 i to 16 i + 15.
+    template <int rows> __device__ __forceinline__ std::uint32_t at(int i) const {
+        return (first ^ (i % 4 << 5)) + i / 4 * rows * swizzled_row_bytes;
+    }
+};
+
+// result = A B^T, in a fragment's order. A: the strips' rows of a row block at `a`, the first of them its row
+// `first_row`; B: `rows` rows at `b`. Both of `columns` columns. What a lane reads of B serves all strips.
+template <class Element, int columns, int rows, int strips>
+    requires(sizeof(Element) == 2)
+__device__ __forceinline__ void multiply_rows(float (&result)[strips][rows / 2], std::uint32_t a, int first_row,
+                                              std::uint32_t b) {
+    const int lane = FragmentThread<>().lane(); // asked for anew: addresses would be kept in registers
+    const LaneRow left(a, first_row + lane % 16, lane / 16), right(b, lane / 16 * 8 + lane % 8, lane / 8 % 2);
+#pragma unroll
+    for (int s = 0; s < strips; ++s)
+#pragma unroll
+        for (int i = 0; i < rows / 2; ++i)
+            result[s][i] = 0;
+#pragma unroll
+    for (int i = 0; i < columns / 16; ++i) {
+        std::uint32_t own[strips][4];
+#pragma unroll
+        for (int s = 0; s < strips; ++s)
+            load_matrices<false>(own[s], left.template at<row_block_rows>(i) + s * 16 * swizzled_row_bytes);
+#pragma unroll
+        for (int j = 0; j < rows / 16; ++j) {
+            std::uint32_t of_range[4];
+            load_matrices<false>(of_range, right.template at<rows>(i) + j * 16 * swizzled_row_bytes);
+#pragma unroll
+            for (int s = 0; s < strips; ++s) {
+                add_product<Element>(result[s] + 8 * j, own[s], of_range);
+                add_product<Element>(result[s] + 8 * j + 4, own[s], of_range + 2);
+            }
+        }
+    }
+}
+
+} // namespace annulus::mma
