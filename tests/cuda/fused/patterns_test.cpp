@@ -64,7 +64,8 @@ INSTANTIATE_TEST_SUITE_P(Fused, Sizes,
                                           testing::Values(8, 16, 40, 64, 72, 96, 128, 136, 192, 200, 256)),
                          name_of_sizes);
 
-// Scores of every third query rise or fall along the keys, the more the larger the slope is.
+// Scores of every third query rise or fall, the more the larger the slope is: keys are taken from the last to the
+// first, so that they rise where it is negative. The other queries do not see it.
 Inputs with_sloping_scores(const Problem &problem, double slope) {
     Inputs inputs = random_inputs(problem, 1);
     const auto dim = static_cast<std::size_t>(problem.dim), heads = static_cast<std::size_t>(problem.heads);
@@ -79,8 +80,7 @@ Inputs with_sloping_scores(const Problem &problem, double slope) {
 class Maxima : public testing::TestWithParam<std::tuple<std::int32_t, double>> {
   protected:
     Problem problem_of(annulus_dtype dtype) const {
-        Problem problem = {
-            .length = 603, .heads = 2, .dim = std::get<0>(GetParam()), .branches = {{}}, .dtype = dtype};
+        Problem problem = {.length = 603, .heads = 2, .dim = std::get<0>(GetParam()), .branches = {{}}, .dtype = dtype};
         problem.scale = 0.125;
         return problem;
     }
@@ -112,6 +112,7 @@ TEST_P(Maxima, OfOtherQueriesDoNotMatter) {
                 others.q[i] = 0;
         const Results sloping = run(problem, inputs, subject_for(problem)),
                       level = run(problem, others, subject_for(problem));
+        // `elements` of a position: of [length, heads, dim] or, where it is 1, of [heads, length].
         const auto expect_same = [&](const char *name, std::vector<double> got, const std::vector<double> &wanted,
                                      std::size_t elements) {
             for (std::size_t i = 0; i < got.size(); ++i)
@@ -127,12 +128,13 @@ TEST_P(Maxima, OfOtherQueriesDoNotMatter) {
 
 std::string name_of_slope(const testing::TestParamInfo<Maxima::ParamType> &info) {
     const auto [dim, slope] = info.param;
-    const std::string tenths = std::to_string(static_cast<int>(std::abs(slope * 10)));
-    return "dim_" + std::to_string(dim) + (slope < 0 ? "_rises_by_tenths_" : "_falls_by_tenths_") + tenths;
+    const std::string hundredths = std::to_string(std::lround(std::abs(slope * 100)));
+    return "dim_" + std::to_string(dim) + (slope < 0 ? "_rises_by_hundredths_" : "_falls_by_hundredths_") + hundredths;
 }
 
 INSTANTIATE_TEST_SUITE_P(Fused, Maxima,
-                         testing::Combine(testing::Values(48, 64, 128, 256), testing::Values(-10., -1., -0.1, 0.1)),
+                         testing::Combine(testing::Values(32, 48, 64, 128, 256),
+                                          testing::Values(-10., -1., -0.1, 0.01, 0.1)),
                          name_of_slope);
 
 class Patterns : public testing::TestWithParam<NamedProblem> {};

@@ -12,12 +12,14 @@ namespace annulus {
 // about 1 where the score is m, keeps all digits in float16.
 constexpr float largest_maximum = 1 << 27;
 
-// A maximum moves where probabilities by the one before would be larger than 2^this: O is then seldom rescaled, and
-// float16 holds them. Any number near the maximum serves as well, since O and LSE do not depend on which it is.
+// Where maxima are looked for, one moves where probabilities by the one before would be larger than 2^this: O is then
+// seldom rescaled, and float16 holds them. Any number near the maximum serves as well, since O and LSE do not depend on
+// which it is.
 constexpr float most_log2_probability = 8;
 
-// A lane's probabilities of a row in a block of keys, if they add up to no more, are numbers of float16 each; by maxima
-// that have moved where they had to 32 of them never do.
+// Where they are not, one moves where the probabilities of a row that a lane has in a block, no more than 32, add up to
+// more than this. Up to it float16 holds each of them; once a block's maximum has been looked for, they add up to 32 *
+// 2^8 at most.
 constexpr float most_sum = 1 << 15;
 
 // Two rows a thread: row lane / 4 of its warp's 16, and 8 further; each lane has a part of their sums.
@@ -82,9 +84,7 @@ struct RunningSoftmax {
     __device__ __forceinline__ bool add_if_near(const float (&sum)[2]) {
         if (!__all_sync(~0u, is_near(sum[0]) && is_near(sum[1])))
             return false;
-#pragma unroll
-        for (int r = 0; r < 2; ++r)
-            l[r] += sum[r];
+        add(sum);
         return true;
     }
     // Else: for which of the lane's rows it is too much, a bit each.
@@ -104,9 +104,7 @@ struct RunningSoftmax {
         for (int r = 0; r < 2; ++r)
             move(r, rows >> r & 1, max_of_row(maximum[r]), c);
         find_probabilities<false>(s, c, weight, sum);
-#pragma unroll
-        for (int r = 0; r < 2; ++r)
-            l[r] += sum[r];
+        add(sum); // as add_if_near(), not one by one: the same rounding
         moved_any = true;
     }
 
@@ -119,6 +117,11 @@ struct RunningSoftmax {
     }
 
   private:
+    __device__ __forceinline__ void add(const float (&sum)[2]) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r)
+            l[r] += sum[r];
+    }
     // The lane's, of the rows' scores until now.
     template <int count>
     __device__ __forceinline__ void find_maxima(const float (&s)[count], float inverse_c, const float (&weight)[2],
@@ -139,7 +142,9 @@ struct RunningSoftmax {
         m[r] = moves ? maximum : m[r];
         l[r] *= scale[r];
     }
-    __device__ __forceinline__ static bool is_near(float sum) { return sum <= most_sum; }
+    __device__ __forceinline__ static bool is_near(float sum) {
+        return sum <= most_sum;
+    }
 };
 
 } // namespace annulus

@@ -9,7 +9,6 @@
 #include "cuda/fused/mma/instructions.cuh"
 #include "cuda/fused/mma/operand.cuh"
 #include "cuda/fused/mma/products_float32.cuh"
-#include "cuda/fused/schedule/tile_grid.hpp"
 
 #include <cstdint>
 #include <type_traits>

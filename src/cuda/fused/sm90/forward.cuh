@@ -25,7 +25,7 @@
 // Shared memory, for each barrier who fills and who empties:
 //
 //     queries[query_slots]   row blocks of Q        query_full: their warps    query_empty: consumers' warps
-//     k, v[stages]           a block of K, of V     k_full, v_full: copies     k_empty, v_empty: consumers
+//     k, v[stages]           a block of K, of V     k_full, v_full: copies     k_empty, v_empty: consumers' warps
 //     tiles[2]               what is to be done     tile_full: warp 1          tile_empty: all other warps
 //
 // Warp 0 tells warp 1 by tile_ending that few blocks of a tile are left to be copied. Rings are never reset. A consumer

@@ -53,8 +53,8 @@ template <class Traits> class ForwardConsumer {
         float o[columns / 2], s[range_block_rows / 2];
         std::uint32_t p[range_block_rows / 4];
         RunningSoftmax softmax;
-        float weight[2];          // log2 of the multiplicities of its two columns of eight
-        int visible[2];           // how many keys of the range its rows see, where some are hidden
+        float weight[2]; // log2 of the multiplicities of its two columns of eight
+        int visible[2];  // how many keys of the range its rows see, where some are hidden
 
         __device__ __forceinline__ Registers(ForwardShared<Traits> &shared, std::uint32_t queries, float padding_keys)
             : q(smem_descriptor_start(queries)), k(smem_descriptor_start(shared_address(shared.k[0]))),
@@ -224,8 +224,7 @@ template <class Traits> class ForwardConsumer {
         const volatile float held[4] = {softmax.m[0], softmax.m[1], softmax.l[0], softmax.l[1]};
         mma::multiply_rows<Element, columns, range_block_rows, 1>(
             reinterpret_cast<float(&)[1][range_block_rows / 2]>(x.s), address_of_descriptor(x.q),
-            FragmentThread<>().strip() * 16,
-            address_of_descriptor(x.k + stage_.slot() * (Traits::stage_bytes / 16)));
+            FragmentThread<>().strip() * 16, address_of_descriptor(x.k + stage_.slot() * (Traits::stage_bytes / 16)));
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             softmax.m[r] = held[r];

@@ -18,6 +18,7 @@ namespace annulus {
 __device__ __forceinline__ std::uint32_t smem_descriptor_start(std::uint32_t address, std::uint32_t lbo = 0) {
     return (address & 0x3ffff) >> 4 | lbo >> 4 << 16;
 }
+// The address again, in shared memory, that such a low half is of.
 __device__ __forceinline__ std::uint32_t address_of_descriptor(std::uint32_t start) {
     return (start & 0x3fff) << 4;
 }
