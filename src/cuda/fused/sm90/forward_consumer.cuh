@@ -151,13 +151,15 @@ template <class Traits> class ForwardConsumer {
         pass_turn();
         wgmma_wait<Traits::overlaps>();
         fence_registers(x.s);
-        if constexpr (hides) {
+        if constexpr (hides || !Traits::trusts_maxima) {
             shared_.k_empty[stage_.slot()].arrive_as_warp();
-            hide_keys(x, first);
-            x.softmax.template update<true>(x.s, params_.scale_log2, params_.inverse_scale_log2, x.weight);
+            if constexpr (hides)
+                hide_keys(x, first);
+            x.softmax.template update<hides>(x.s, params_.scale_log2, params_.inverse_scale_log2, x.weight);
             if constexpr (Traits::overlaps)
                 end_values(x, pending_stage());
-            clear_values(keys);
+            if constexpr (hides)
+                clear_values(keys);
             pack<Element>(x.p, x.s);
             x.softmax.rescale(x.o);
         } else {
