@@ -199,6 +199,42 @@ TEST_P(Extreme, ForwardIsRightOrNoNumber) {
     }
 }
 
+// Two keys in reach, whose scores are far apart. The gradient of the lower score is so large that dQ is an ordinary
+// number, though the factor times the key's probability is none that the type has.
+TEST(TinyFactor, TimesASmallProbabilityLosesNoGradient) {
+    for (const annulus_dtype dtype : subject_dtypes()) {
+        if (dtype == ANNULUS_FLOAT16)
+            continue; // its range is too small
+        SCOPED_TRACE(annulus_dtype_name(dtype));
+        const double factor = 1e-36, gradient = round_to(dtype, 1e30);
+        const Problem problem = {
+            .length = 66, .heads = 1, .dim = 16, .branches = {{.segment = 2}}, .scale = factor, .dtype = dtype};
+        if (subject().refusal_of(problem))
+            continue; // not this engine's
+        Inputs inputs = random_inputs(problem, 5, false);
+        for (std::vector<double> *values : {&inputs.q, &inputs.k, &inputs.v, &inputs.d_out})
+            std::ranges::fill(*values, 0.);
+        const double high = round_to(dtype, 25 / factor);
+        for (std::size_t row = 0; row < 66; ++row) {
+            inputs.q[row * 16] = 1;
+            inputs.k[row * 16 + row % 2] = row % 2 ? 1 : high;
+            inputs.v[row * 16] = row % 2 ? 1 : 0;
+            inputs.d_out[row * 16] = gradient;
+        }
+        const double low = 1 / (1 + std::exp(factor * high)), d_score = low * (1 - low) * gradient; // of the odd keys
+        const Results results = run(problem, inputs, subject());
+        // P and dS are rounded to the type; P is off by the rounding of LSE, 25, which is float32's at least.
+        const double tolerance =
+            (8 * rounding_unit(dtype) + 200 * rounding_unit(statistics_dtype(dtype))) * factor * d_score;
+        for (std::size_t row = 0; row < 66; ++row) {
+            ASSERT_NEAR(results.d_q[row * 16 + 1], factor * d_score, tolerance) << "query " << row;
+            if (row % 2) {
+                ASSERT_NEAR(results.d_k[row * 16], 2 * factor * d_score, 2 * tolerance) << "key " << row;
+            }
+        }
+    }
+}
+
 std::string name_of(const testing::TestParamInfo<Extreme::ParamType> &info) {
     return std::string(annulus_dtype_name(std::get<0>(info.param))) + "_" + patterns()[std::get<1>(info.param)].first;
 }

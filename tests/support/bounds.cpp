@@ -12,19 +12,17 @@ namespace annulus::test {
 
 namespace {
 
-using Real = long double;
-
-constexpr Real infinity = std::numeric_limits<Real>::infinity();
-constexpr Real nan = std::numeric_limits<Real>::quiet_NaN();
+// The formula is computed in Real: long double for float64, for the other types double, whose rounding is far below
+// theirs, and whose range holds products of four of their numbers.
 
 // Of the type of accumulation, by annulus/attention.h, and of the tensors.
-struct Numbers {
+template <class Real> struct Numbers {
     explicit Numbers(annulus_dtype dtype) {
         const bool wide = dtype == ANNULUS_FLOAT64;
         score = std::ldexp(Real{1}, wide ? -49 : -20);
         sum = std::ldexp(Real{1}, wide ? -45 : -18);
         least = wide ? std::numeric_limits<double>::min() : std::numeric_limits<float>::min();
-        range = wide ? Real{1e300L} : Real{1e36L};
+        range = wide ? Real{1e300} : Real{1e36};
         greatest_score = std::ldexp(Real{1}, wide ? 50 : 26);
         greatest_lse = std::ldexp(Real{1}, wide ? 49 : 20);
         negligible = wide ? 760 : 110;
@@ -48,7 +46,7 @@ struct Numbers {
     Real negligible; // e to minus so much is nothing
 };
 
-struct Sum {
+template <class Real> struct Sum {
     Real value = 0, terms = 0; // and of the magnitudes
     void add(Real term) {
         value += term;
@@ -56,38 +54,44 @@ struct Sum {
     }
 };
 
-Sum dot(const double *a, const double *b, std::int32_t dim) {
-    Sum sum;
+template <class Real> Sum<Real> dot(const Real *a, const Real *b, std::int32_t dim) {
+    Sum<Real> sum;
     for (std::int32_t d = 0; d < dim; ++d)
-        sum.add(static_cast<Real>(a[d]) * b[d]);
+        sum.add(a[d] * b[d]);
     return sum;
 }
 
-bool is_infinite_among(const double *values, std::int32_t dim) {
-    return std::any_of(values, values + dim, [](double value) { return std::isinf(value); });
+template <class Real> bool is_infinite_among(const Real *values, std::int32_t dim) {
+    return std::any_of(values, values + dim, [](Real value) { return std::isinf(value); });
 }
-bool is_finite_all(const double *values, std::int32_t dim) {
-    return std::all_of(values, values + dim, [](double value) { return std::isfinite(value); });
+template <class Real> bool is_finite_all(const Real *values, std::int32_t dim) {
+    return std::all_of(values, values + dim, [](Real value) { return std::isfinite(value); });
 }
 
-// A gradient while its terms are added.
-struct Gradient {
-    Sum sum;
-    Real error = 0;
-    bool is_number = true, is_free = false, is_open = false;
-
-    void add(Real term, Real term_error, bool is_term_number, bool is_term_free) {
-        sum.add(term);
-        error += term_error;
-        is_number &= is_term_number;
-        is_free |= is_term_free;
-    }
+// What rows are multiplied with for a gradient, and by how much it may be off.
+template <class Real> struct Factor {
+    // `other`: what the row may be multiplied with in its place.
+    Factor(Real factor, Real factor_error, Real other)
+        : value(factor), error(factor_error), most(std::max(std::fabs(factor), std::fabs(other)) + factor_error),
+          is_finite(std::isfinite(factor)), is_bounded(std::isfinite(most)) {}
+    Real value, error, most;
+    bool is_finite, is_bounded;
 };
 
-class Formula {
+// A gradient while its terms are added. One that gets a term that is no number stays lost, and nothing is added to it
+// any more: sums with infinities and NaN take x87 a hundred times as long as others.
+template <class Real> struct Gradient {
+    Sum<Real> sum;
+    Real error = 0;
+    bool is_number = true, is_free = false, is_open = false, is_lost = false, is_bounded = true;
+};
+
+template <class Real> class Formula {
   public:
     Formula(const Problem &problem, const Inputs &inputs, bool leaves_out_keys)
-        : p_(problem), in_(inputs), leaves_out_keys_(leaves_out_keys), numbers_(problem.dtype),
+        : p_(problem), d_lse_(inputs.d_lse), leaves_out_keys_(leaves_out_keys), numbers_(problem.dtype),
+          q_(inputs.q.begin(), inputs.q.end()), k_(inputs.k.begin(), inputs.k.end()),
+          v_(inputs.v.begin(), inputs.v.end()), d_out_(inputs.d_out.begin(), inputs.d_out.end()),
           scale_(problem.scale_or_default()), d_q_(problem.q_size()), d_k_(problem.kv_size()), d_v_(problem.kv_size()) {
         bounds_.out.resize(p_.q_size());
         bounds_.lse.resize(p_.lse_size());
@@ -108,6 +112,9 @@ class Formula {
     }
 
   private:
+    static constexpr Real infinity = std::numeric_limits<Real>::infinity();
+    static constexpr Real nan = std::numeric_limits<Real>::quiet_NaN();
+
     struct Score {
         std::size_t key; // where its row of K and V begins
         Real value, error;
@@ -123,23 +130,23 @@ class Formula {
             lse.is_number = false;
             return;
         }
-        const double *const q = &in_.q[row];
+        const Real *const q = &q_[row];
         scores_.clear();
         is_number_ = is_finite_all(q, p_.dim);
         sees_infinity_ = is_infinite_among(q, p_.dim);
         is_open_ = false;
         for (const std::int64_t m : keys.positions) {
             const auto key = static_cast<std::size_t>((b * p_.length + m) * p_.kv() + p_.kv_head(h)) * p_.dim;
-            const Sum product = dot(q, &in_.k[key], p_.dim);
+            const Sum<Real> product = dot(q, &k_[key], p_.dim);
             const Real size = std::fabs(scale_) * product.terms;
             scores_.push_back({key, scale_ * product.value,
                                numbers_.score * size + std::fabs(scale_) * p_.dim * numbers_.least * numbers_.score});
             is_number_ &= product.terms < numbers_.range && size < numbers_.greatest_score;
-            sees_infinity_ |= is_infinite_among(&in_.k[key], p_.dim);
+            sees_infinity_ |= is_infinite_among(&k_[key], p_.dim);
             is_open_ |= leaves_out_keys_ && product.terms > std::numeric_limits<float>::max();
         }
         add_statistics(keys.padding, lse);
-        add_out(row);
+        add_out(row, lse);
         add_gradients(row, statistic, lse);
     }
 
@@ -174,13 +181,18 @@ class Formula {
     // What is multiplied with it may be left out, even a NaN.
     bool is_nothing(Real weight) const { return weight < 4 * numbers_.least; }
 
-    void add_out(std::size_t row) {
+    void add_out(std::size_t row, const Bound &lse) {
+        const bool is_lost = std::isnan(lse.exact); // as all probabilities are, and the row is no number
         for (std::int32_t d = 0; d < p_.dim; ++d) {
-            Sum out;
+            if (is_lost) {
+                bounds_.out[row + d] = {nan, infinity, false, sees_infinity_, is_open_};
+                continue;
+            }
+            Sum<Real> out;
             Real value = 0, negligible = 0; // the largest of V
             bool is_number = is_number_, is_free = sees_infinity_;
             for (const Score &score : scores_) {
-                const Real v = in_.v[score.key + d];
+                const Real v = v_[score.key + d];
                 out.add(score.weight * v);
                 Real &size = score.value + score.error >= least_ ? value : negligible;
                 size = std::max(size, std::fabs(v));
@@ -201,34 +213,34 @@ class Formula {
     }
 
     void add_gradients(std::size_t row, std::size_t statistic, const Bound &lse) {
-        const double *const q = &in_.q[row], *const d_out = &in_.d_out[row];
-        const Real d_lse = in_.d_lse.empty() ? 0 : in_.d_lse[statistic];
-        Sum delta;
+        const Real *const q = &q_[row], *const d_out = &d_out_[row];
+        const Real d_lse = d_lse_.empty() ? 0 : d_lse_[statistic];
+        Sum<Real> delta;
         Real delta_error = 0;
         bool is_row_number = is_number_ && error_ < 1 && is_finite_all(d_out, p_.dim) && std::isfinite(d_lse);
         for (std::int32_t d = 0; d < p_.dim; ++d) {
             const Bound &out = bounds_.out[row + d];
-            delta.add(out.exact * d_out[d]);
-            delta_error += out.error * std::fabs(static_cast<Real>(d_out[d]));
+            delta.add(static_cast<Real>(out.exact) * d_out[d]);
+            delta_error += static_cast<Real>(out.error) * std::fabs(d_out[d]);
             is_row_number &= out.is_number;
         }
         delta_error += numbers_.sum * delta.terms;
         // Where LSE is larger, gradients are not found from it: they are exact or NaN.
-        const Real logarithm = std::min(std::fabs(lse.exact), numbers_.greatest_lse);
+        const Real logarithm = std::min(static_cast<Real>(std::fabs(lse.exact)), numbers_.greatest_lse);
         is_row_number &= std::fabs(lse.exact) + lse.error < numbers_.greatest_lse && delta.terms < numbers_.range;
         bool is_free_row = sees_infinity_ || is_infinite_among(d_out, p_.dim) || std::isinf(d_lse);
         for (const Score &score : scores_) // which reaches all of them by delta
-            is_free_row |= is_infinite_among(&in_.v[score.key], p_.dim);
+            is_free_row |= is_infinite_among(&v_[score.key], p_.dim);
         for (std::int32_t d = 0; d < p_.dim; ++d)
             is_free_row |= bounds_.out[row + d].is_free;
         for (const Score &score : scores_) {
-            const double *const k = &in_.k[score.key], *const v = &in_.v[score.key];
+            const Real *const k = &k_[score.key], *const v = &v_[score.key];
             const Real exponent_error = score.error + error_ + numbers_.sum * (2 + logarithm / 4);
             const Real weight = score.weight;
             const Real weight_error =
                 std::exp(score.exponent + exponent_error) - weight + numbers_.weight * weight + numbers_.least;
             const bool is_free = is_free_row || is_nothing(weight);
-            const Sum d_weight = dot(d_out, v, p_.dim);
+            const Sum<Real> d_weight = dot(d_out, v, p_.dim);
             const Real change = d_weight.value - delta.value + d_lse;
             const Real change_error = numbers_.sum * (d_weight.terms + delta.terms + std::fabs(d_lse)) + delta_error;
             const Real d_score = weight * change;
@@ -238,38 +250,43 @@ class Formula {
                 is_row_number && exponent_error < 1 && d_weight.terms < numbers_.range &&
                 (std::fabs(d_score) + d_score_error) * std::max(Real{1}, std::fabs(scale_)) < numbers_.weight_range;
             // The factor may be multiplied with before the rows.
-            const Real scale_error = std::fabs(scale_) * d_score_error + numbers_.least;
+            const Factor of_scores(scale_ * d_score, std::fabs(scale_) * d_score_error + numbers_.least, d_score);
+            const Factor of_values(weight, weight_error, Real{0});
             for (std::int32_t d = 0; d < p_.dim; ++d) {
-                add(d_q_[row + d], scale_ * d_score, scale_error, d_score, k[d], is_term_number, is_free);
-                add(d_k_[score.key + d], scale_ * d_score, scale_error, d_score, q[d], is_term_number, is_free);
-                add(d_v_[score.key + d], weight, weight_error, 0, d_out[d], is_row_number && exponent_error < 1,
-                    is_free);
+                add(d_q_[row + d], of_scores, k[d], is_term_number, is_free);
+                add(d_k_[score.key + d], of_scores, q[d], is_term_number, is_free);
+                add(d_v_[score.key + d], of_values, d_out[d], is_row_number && exponent_error < 1, is_free);
             }
         }
     }
 
-    // `other`: what the row may be multiplied with in place of the factor.
-    void add(Gradient &to, Real factor, Real factor_error, Real other, Real of_row, bool is_number,
-             bool is_free) const {
-        const Real term = factor * of_row, size = std::fabs(of_row);
-        const Real most = (std::max(std::fabs(factor), std::fabs(other)) + factor_error) * size;
-        to.add(term, factor_error * size + (numbers_.weight + numbers_.sum) * std::fabs(term) + numbers_.least,
-               is_number && most < numbers_.range, is_free);
+    void add(Gradient<Real> &to, const Factor<Real> &factor, Real of_row, bool is_number, bool is_free) const {
+        to.is_free |= is_free;
         to.is_open |= is_open_;
+        to.is_lost |= !factor.is_finite || !std::isfinite(of_row);
+        if (to.is_lost)
+            return;
+        const Real term = factor.value * of_row, size = std::fabs(of_row);
+        to.sum.add(term);
+        to.is_bounded &= factor.is_bounded;
+        to.is_number &= is_number && to.is_bounded && factor.most * size < numbers_.range;
+        if (to.is_bounded)
+            to.error += factor.error * size + (numbers_.weight + numbers_.sum) * std::fabs(term) + numbers_.least;
     }
 
-    std::vector<Bound> finished(const std::vector<Gradient> &gradients, std::size_t which) const {
+    std::vector<Bound> finished(const std::vector<Gradient<Real>> &gradients, std::size_t which) const {
         const annulus_dtype dtype = p_.gradient_dtype(which);
         std::vector<Bound> bounds;
-        for (const Gradient &gradient : gradients) {
+        for (const Gradient<Real> &gradient : gradients) {
             Bound bound;
-            bound.exact = gradient.sum.value;
-            bound.error =
-                gradient.error + (numbers_.sum + numbers_.weight) * gradient.sum.terms + rounding(dtype, bound.exact);
-            bound.is_number = gradient.is_number && gradient.sum.terms + bound.error < most(dtype);
+            bound.exact = gradient.is_lost ? nan : gradient.sum.value;
+            bound.error = gradient.is_bounded ? gradient.error + (numbers_.sum + numbers_.weight) * gradient.sum.terms +
+                                                    rounding(dtype, gradient.sum.value)
+                                              : infinity;
+            bound.is_number = gradient.is_number && !gradient.is_lost && gradient.sum.terms + bound.error < most(dtype);
             bound.is_free = gradient.is_free;
             bound.is_open = gradient.is_open;
-            if (gradient.sum.terms == 0 && gradient.error == 0) // of a row that nothing reaches
+            if (gradient.sum.terms == 0 && gradient.error == 0 && gradient.is_bounded) // of a row that nothing reaches
                 bound.error = 0;
             bounds.push_back(bound);
         }
@@ -287,12 +304,14 @@ class Formula {
     }
 
     const Problem &p_;
-    const Inputs &in_;
+    const std::vector<double> &d_lse_;
     const bool leaves_out_keys_;
-    const Numbers numbers_;
+    const Numbers<Real> numbers_;
+    // As Real from the start: to read float64 numbers that are subnormal takes x87 a microsecond.
+    const std::vector<Real> q_, k_, v_, d_out_;
     const Real scale_;
     Bounds bounds_;
-    std::vector<Gradient> d_q_, d_k_, d_v_;
+    std::vector<Gradient<Real>> d_q_, d_k_, d_v_;
     // Of the row at hand.
     std::vector<Score> scores_;
     Real error_ = 0, least_ = 0;
@@ -312,7 +331,8 @@ bool Bound::holds(double got) const {
 }
 
 Bounds bounds_of(const Problem &problem, const Inputs &inputs, bool leaves_out_keys) {
-    return Formula(problem, inputs, leaves_out_keys).compute();
+    return problem.dtype == ANNULUS_FLOAT64 ? Formula<long double>(problem, inputs, leaves_out_keys).compute()
+                                            : Formula<double>(problem, inputs, leaves_out_keys).compute();
 }
 
 } // namespace annulus::test

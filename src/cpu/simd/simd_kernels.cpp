@@ -122,7 +122,8 @@ template <class T> void gradient(T *scores, T *d_probability, int keys, const T 
             store(s + i * width<T>, p);
             if (!d)
                 continue;
-            const Vector<T> ds = factor * p * (load<Vector<T>>(d + i * width<T>) - row_delta.v[i]);
+            // The factor last: its product with a probability may be 0 where that with the gradient of a score is not.
+            const Vector<T> ds = factor * (p * (load<Vector<T>>(d + i * width<T>) - row_delta.v[i]));
             store(d + i * width<T>, p == T{0} ? Vector<T>{} : ds);
         }
     }
