@@ -33,11 +33,8 @@ class HostWarp {
     static void run(const std::function<void()> &work) {
         HostWarp warp(work);
         current() = &warp;
-        for (bool is_done = false; !is_done;)
-            for (int lane = 0; lane < warp_threads; ++lane) {
-                warp.lane_ = lane;
-                is_done = warp.resume(warp.lanes_[static_cast<std::size_t>(lane)]);
-            }
+        if (_setjmp(warp.main_) == 0)
+            warp.resume();
         current() = nullptr;
     }
     static HostWarp *&current() {
@@ -52,7 +49,7 @@ class HostWarp {
         auto &values = values_[own.calls++ % 2];
         values[static_cast<std::size_t>(lane_)] = value;
         if (_setjmp(own.place) == 0)
-            _longjmp(main_, 1);
+            pass_on();
         return values;
     }
 
@@ -64,7 +61,7 @@ class HostWarp {
         std::jmp_buf place;
         std::vector<char> stack = std::vector<char>(std::size_t{1} << 16);
         unsigned calls = 0;
-        bool is_started = false, is_done = false;
+        bool is_started = false;
     };
 
     explicit HostWarp(const std::function<void()> &work) : work_(work) {
@@ -78,18 +75,22 @@ class HostWarp {
     static void start() {
         HostWarp &warp = *current();
         warp.work_();
-        warp.lanes_[static_cast<std::size_t>(warp.lane_)].is_done = true;
-        _longjmp(warp.main_, 1);
+        if (warp.lane_ + 1 == warp_threads) // the others have ended before it
+            _longjmp(warp.main_, 1);
+        warp.pass_on();
     }
-    // Until the lane's next exchange(), or its end; returns whether it ended.
-    bool resume(Lane &lane) {
-        if (_setjmp(main_) == 0) {
-            if (lane.is_started)
-                _longjmp(lane.place, 1);
-            lane.is_started = true;
-            setcontext(&lane.context);
-        }
-        return lane.is_done;
+    // To the next lane, the first one after the last.
+    void pass_on() {
+        lane_ = (lane_ + 1) % warp_threads;
+        resume();
+    }
+    // Until the lane's next exchange(), or its end.
+    void resume() {
+        Lane &lane = lanes_[static_cast<std::size_t>(lane_)];
+        if (lane.is_started)
+            _longjmp(lane.place, 1);
+        lane.is_started = true;
+        setcontext(&lane.context);
     }
 
     const std::function<void()> &work_;
