@@ -79,7 +79,8 @@ template <class Real> struct Factor {
 };
 
 // A gradient while its terms are added. One that gets a term that is no number stays lost, and nothing is added to it
-// any more: sums with infinities and NaN take x87 a hundred times as long as others.
+// any more: sums with infinities and NaN take x87 fifty times as long as others. The error of one that is not bounded
+// is infinite.
 template <class Real> struct Gradient {
     Sum<Real> sum;
     Real error = 0;
@@ -307,7 +308,6 @@ template <class Real> class Formula {
     const std::vector<double> &d_lse_;
     const bool leaves_out_keys_;
     const Numbers<Real> numbers_;
-    // As Real from the start: to read float64 numbers that are subnormal takes x87 a microsecond.
     const std::vector<Real> q_, k_, v_, d_out_;
     const Real scale_;
     Bounds bounds_;
