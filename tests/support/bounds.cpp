@@ -12,9 +12,6 @@ namespace annulus::test {
 
 namespace {
 
-// The formula is computed in Real: long double for float64, for the other types double, whose rounding is far below
-// theirs, and whose range holds products of four of their numbers.
-
 // Of the type of accumulation, by annulus/attention.h, and of the tensors.
 template <class Real> struct Numbers {
     explicit Numbers(annulus_dtype dtype) {
@@ -73,20 +70,20 @@ template <class Real> struct Factor {
     // `other`: what the row may be multiplied with in its place.
     Factor(Real factor, Real factor_error, Real other)
         : value(factor), error(factor_error), most(std::max(std::fabs(factor), std::fabs(other)) + factor_error),
-          is_finite(std::isfinite(factor)), is_bounded(std::isfinite(most)) {}
+          is_finite(std::isfinite(factor)), has_finite_error(std::isfinite(most)) {}
     Real value, error, most;
-    bool is_finite, is_bounded;
+    bool is_finite, has_finite_error;
 };
 
-// A gradient while its terms are added. One that gets a term that is no number stays lost, and nothing is added to it
-// any more: sums with infinities and NaN take x87 fifty times as long as others. The error of one that is not bounded
-// is infinite.
+// A gradient while its terms are added.
 template <class Real> struct Gradient {
     Sum<Real> sum;
     Real error = 0;
-    bool is_number = true, is_free = false, is_open = false, is_lost = false, is_bounded = true;
+    bool is_number = true, is_free = false, is_open = false;
 };
 
+// Real: long double for float64, for the other types double, whose rounding is far below theirs, and whose range holds
+// products of four of their numbers.
 template <class Real> class Formula {
   public:
     Formula(const Problem &problem, const Inputs &inputs, bool leaves_out_keys)
@@ -261,18 +258,27 @@ template <class Real> class Formula {
         }
     }
 
+    // After a term that is no number nothing is added any more, and to an error that is infinite neither: sums with NaN
+    // and infinities take x87 fifty times as long as others.
     void add(Gradient<Real> &to, const Factor<Real> &factor, Real of_row, bool is_number, bool is_free) const {
         to.is_free |= is_free;
         to.is_open |= is_open_;
-        to.is_lost |= !factor.is_finite || !std::isfinite(of_row);
-        if (to.is_lost)
+        if (!factor.is_finite || !std::isfinite(of_row)) {
+            to.sum.value = nan;
+            to.is_number = false;
+        }
+        if (std::isnan(to.sum.value))
             return;
         const Real term = factor.value * of_row, size = std::fabs(of_row);
         to.sum.add(term);
-        to.is_bounded &= factor.is_bounded;
-        to.is_number &= is_number && to.is_bounded && factor.most * size < numbers_.range;
-        if (to.is_bounded)
-            to.error += factor.error * size + (numbers_.weight + numbers_.sum) * std::fabs(term) + numbers_.least;
+        if (!factor.has_finite_error)
+            to.error = infinity;
+        if (std::isinf(to.error)) {
+            to.is_number = false;
+            return;
+        }
+        to.is_number &= is_number && factor.most * size < numbers_.range;
+        to.error += factor.error * size + (numbers_.weight + numbers_.sum) * std::fabs(term) + numbers_.least;
     }
 
     std::vector<Bound> finished(const std::vector<Gradient<Real>> &gradients, std::size_t which) const {
@@ -280,14 +286,13 @@ template <class Real> class Formula {
         std::vector<Bound> bounds;
         for (const Gradient<Real> &gradient : gradients) {
             Bound bound;
-            bound.exact = gradient.is_lost ? nan : gradient.sum.value;
-            bound.error = gradient.is_bounded ? gradient.error + (numbers_.sum + numbers_.weight) * gradient.sum.terms +
-                                                    rounding(dtype, gradient.sum.value)
-                                              : infinity;
-            bound.is_number = gradient.is_number && !gradient.is_lost && gradient.sum.terms + bound.error < most(dtype);
+            bound.exact = gradient.sum.value;
+            bound.error = gradient.error + (numbers_.sum + numbers_.weight) * gradient.sum.terms +
+                          rounding(dtype, gradient.sum.value);
+            bound.is_number = gradient.is_number && gradient.sum.terms + bound.error < most(dtype);
             bound.is_free = gradient.is_free;
             bound.is_open = gradient.is_open;
-            if (gradient.sum.terms == 0 && gradient.error == 0 && gradient.is_bounded) // of a row that nothing reaches
+            if (gradient.sum.terms == 0 && gradient.error == 0) // of a row that nothing reaches
                 bound.error = 0;
             bounds.push_back(bound);
         }

@@ -79,12 +79,12 @@ class HostWarp {
             _longjmp(warp.main_, 1);
         warp.pass_on();
     }
-    // To the next lane, the first one after the last.
+    // To the next lane, the first one after the last; neither of the two returns.
     void pass_on() {
         lane_ = (lane_ + 1) % warp_threads;
         resume();
     }
-    // Until the lane's next exchange(), or its end.
+    // The lane at hand, until its next exchange(), or its end.
     void resume() {
         Lane &lane = lanes_[static_cast<std::size_t>(lane_)];
         if (lane.is_started)
