@@ -88,19 +88,21 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
         const CudaCall call(plan_, device_, tensors, partial, stream);
         Workspace ledger(workspace);
         const BackwardMemory memory = book_backward(ledger, plan_, backward_);
-        unsigned *next_counter = memory.flag_and_counters + 1;
+        unsigned *next_counters = memory.flag_and_counters + 1;
         store_branches(call, memory.branches);
         if (clears_counters)
-            check(cudaMemsetAsync(next_counter, 0, memory.counter_count * sizeof(unsigned), call.stream),
+            check(cudaMemsetAsync(next_counters, 0, memory.counter_count * sizeof(unsigned), call.stream),
                   "cudaMemsetAsync");
         bind(call, memory);
         store_array(backward_.rows.data(), backward_.rows.size(), memory.sequences.rows, call.stream);
         find_kernels();
         for (const BackwardStep &step : steps) {
-            if (step.action == BackwardAction::find_gradients)
-                find_gradients(step, memory, next_counter++, call.stream);
-            else
+            if (step.action == BackwardAction::find_gradients) {
+                find_gradients(step, memory, next_counters, call.stream);
+                next_counters += backward_.counters_of(step.what);
+            } else {
                 take(step, call, memory);
+            }
         }
     }
 
@@ -214,28 +216,39 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
                                                                      step.what, grid_of(step).curve != nullptr);
     }
 
-    void find_gradients(const BackwardStep &step, const BackwardMemory &memory, unsigned *counter,
+    void find_gradients(const BackwardStep &step, const BackwardMemory &memory, unsigned *counters,
                         cudaStream_t stream) {
         const Launch &launch = step.launch;
         Params params = grids_of(step.side)[launch.grid].params;
         const bool multiplies_ds = step.what == Gradients::d_q_of_stored_d_s;
+        const bool finds_all = step.what == Gradients::all_storing_d_s;
         if (launch.part && !multiplies_ds)
             restrict_grid(grid_of(step), *launch.part, params);
-        if (multiplies_ds || step.what == Gradients::d_k_and_d_v_storing_d_s)
-            use_stored_ds(*launch.part, memory, params, multiplies_ds);
+        if (finds_all || multiplies_ds || step.what == Gradients::d_k_and_d_v_storing_d_s)
+            use_stored_ds(*launch.part, memory, counters + 1, params, multiplies_ds);
         params.by_length = go_by_length(params, device_.multiprocessors());
         params.destination = launch.destination;
         params.first_partial_row = launch.first_partial_row;
         if (launch.clears.parts > 0)
-            params.cleared = rows_to_clear(step.what == Gradients::d_v ? nullptr : &params.d_scores,
-                                           step.side == Side::keys ? &params.d_values : nullptr, {}, plan_.problem(),
-                                           window_of(plan_.problem(), step.side), launch.clears, params.tiles);
+            params.cleared = rows_to_clear({step.what == Gradients::d_v ? nullptr : &params.d_scores,
+                                            step.side == Side::keys ? &params.d_values : nullptr,
+                                            finds_all ? &queries_.front().params.d_scores : nullptr},
+                                           {}, plan_.problem(), window_of(plan_.problem(), step.side), launch.clears,
+                                           params.tiles);
         params.skips_empty = launch.destination == Destination::add_to_partial;
-        params.next_tile = counter;
+        params.next_tile = counters;
+        if constexpr (requires { params.of_queries; })
+            if (finds_all) {
+                Params queries = queries_.front().params;
+                queries.kept = params.kept;
+                queries.destination = step.destination_of_queries;
+                params.set_queries(queries);
+            }
         kernel_of(step).launch(params, device_.multiprocessors(), stream);
     }
 
-    void use_stored_ds(const GridPart &part, const BackwardMemory &memory, Params &params, bool multiplies_ds) const {
+    void use_stored_ds(const GridPart &part, const BackwardMemory &memory, unsigned *done, Params &params,
+                       bool multiplies_ds) const {
         StoredDs &stored = params.kept;
         stored = backward_.stored->of_segment;
         stored.images = memory.stored_ds;
@@ -246,6 +259,7 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
         stored.heads = part.heads;
         stored.first_segment = part.first_segment;
         stored.segments = part.segments;
+        stored.done = done;
         if (multiplies_ds)
             params.tiles = static_cast<unsigned>(divide_up(stored.queries, StoredDs::row_blocks_of_tile) *
                                                  part.segments * part.heads * part.batches);

@@ -38,16 +38,16 @@ RangeMatrices matrices_of(const PlannedGrid &planned, const RangeMatrices &matri
     return {packed(matrices.scores, memory.scores), packed(matrices.values, memory.values)};
 }
 
-RowsToClear rows_to_clear(const TensorRows *first, const TensorRows *second, const TensorRows &lse,
+RowsToClear rows_to_clear(std::initializer_list<const TensorRows *> tensors, const TensorRows &lse,
                           const Problem &problem, const Window &window, const ClearedPart &part, unsigned tiles) {
     const auto pieces = [](std::int64_t all, int of_piece) {
         return FastDivmod(static_cast<int>(divide_up(all, of_piece)));
     };
     RowsToClear result{};
-    int tensors = 0;
-    for (const TensorRows *const tensor : {first, second})
+    int count = 0;
+    for (const TensorRows *const tensor : tensors)
         if (tensor)
-            result.tensors[tensors++] = *tensor;
+            result.tensors[count++] = *tensor;
     result.lse = lse;
     result.rows = static_cast<int>(window.length);
     result.heads = problem.heads;
@@ -55,7 +55,7 @@ RowsToClear rows_to_clear(const TensorRows *first, const TensorRows *second, con
     result.head_pieces = pieces(problem.heads, RowsToClear::piece_heads);
     result.batches = FastDivmod(static_cast<int>(problem.batch));
     const std::int64_t all =
-        std::int64_t{tensors} * result.batches.value * result.head_pieces.value * result.row_pieces.value;
+        std::int64_t{count} * result.batches.value * result.head_pieces.value * result.row_pieces.value;
     result.first_piece = static_cast<int>(all * part.index / part.parts);
     result.end_piece = static_cast<int>(all * (part.index + 1) / part.parts);
     result.pieces_of_tile =

@@ -55,7 +55,7 @@ RangeMatrices matrices_of(const PlannedGrid &planned, const RangeMatrices &matri
                           const Problem &problem);
 // What a launch of so many tiles clears of one or two tensors with the rows of a window, of which either may be null,
 // and of LSE, whose data may be.
-RowsToClear rows_to_clear(const TensorRows *first, const TensorRows *second, const TensorRows &lse,
+RowsToClear rows_to_clear(std::initializer_list<const TensorRows *> tensors, const TensorRows &lse,
                           const Problem &problem, const Window &window, const ClearedPart &part, unsigned tiles);
 // Finds the order of a grid along a curve.
 void find_order(const PlannedGrid &planned, const CurveMemory &memory, cudaStream_t stream);

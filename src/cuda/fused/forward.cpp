@@ -122,7 +122,7 @@ template <class Architecture> class FusedForward final : public PreparedCall {
         params.destination = launch.destination;
         params.first_partial_row = launch.first_partial_row;
         if (launch.clears.parts > 0)
-            params.cleared = rows_to_clear(&params.out, nullptr, params.lse, plan_.problem(), plan_.problem().queries,
+            params.cleared = rows_to_clear({&params.out}, params.lse, plan_.problem(), plan_.problem().queries,
                                            launch.clears, params.tiles);
         params.skips_empty = !params.zero_keys && (launch.destination == Destination::add_to_partial ||
                                                    launch.destination == Destination::finish_partial);

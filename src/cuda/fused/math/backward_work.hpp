@@ -22,6 +22,11 @@ struct StoredDs {
     int first_batch, batches, first_head, head_step, heads, first_segment, segments;
     int queries, keys; // row blocks of a segment, at most
     bool is_triangle;  // of images
+    // A segment of a head of a batch entry is a cell. So many have their images in memory at a time. Where one kernel
+    // stores and multiplies, these are so many groups of cells, and it multiplies so many groups behind storing.
+    int cells, groups, groups_behind;
+    // Of such a kernel, for each group in memory two counts: tiles stored so far, and multiplied.
+    unsigned *done;
 
     static constexpr int image_bytes = row_block_rows * row_block_rows * 2;
     static constexpr int row_blocks_of_tile = 4; // of queries, of the kernel that multiplies
@@ -31,12 +36,24 @@ struct StoredDs {
     }
     // Where that of the first row block of queries is, or would be.
     constexpr std::uint8_t *image(int batch, int head, int segment, int key_block) const {
-        std::int64_t index = std::int64_t{batch - first_batch} * heads + (head - first_head) / head_step;
-        index = (index * segments + segment - first_segment) * images_of_segment();
-        index += std::int64_t{key_block} * queries;
+        const std::int64_t head_of_all = std::int64_t{batch - first_batch} * heads + (head - first_head) / head_step;
+        const std::int64_t cell = (head_of_all * segments + segment - first_segment) % cells;
+        std::int64_t index = cell * images_of_segment() + std::int64_t{key_block} * queries;
         if (is_triangle)
             index -= std::int64_t{key_block} * (key_block + 1) / 2;
         return images + index * image_bytes;
+    }
+
+    // Where they lie by halves, of 32 keys: for a row block of keys first those of all row blocks of queries, then the
+    // others behind.
+    static constexpr int half_bytes = image_bytes / 2;
+    struct Halves {
+        std::uint8_t *of_first_query; // or where that would be
+        std::int64_t distance;        // between halves
+    };
+    constexpr Halves halves(int batch, int head, int segment, int key_block) const {
+        const std::int64_t hidden = is_triangle ? key_block : 0;
+        return {image(batch, head, segment, key_block) + hidden * half_bytes, (queries - hidden) * half_bytes};
     }
 };
 

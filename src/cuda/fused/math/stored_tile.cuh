@@ -17,15 +17,19 @@ struct StoredTile {
     // False where the branch does not serve the head.
     __device__ __forceinline__ bool find(const BackwardWork &work, int id) {
         const StoredDs &stored = work.kept;
-        const GridBranch &branch = work.branches[0];
         const int groups = quotient_up(stored.queries, StoredDs::row_blocks_of_tile);
         const int all_segments = stored.segments * stored.heads * stored.batches;
         const int group = groups - 1 - (work.by_length ? id / all_segments : id % groups);
-        id = work.by_length ? id % all_segments : id / groups;
-        segment = stored.first_segment + id % stored.segments;
-        id /= stored.segments;
-        head = stored.first_head + id % stored.heads * stored.head_step;
-        batch = stored.first_batch + id / stored.heads;
+        return find(work, work.by_length ? id % all_segments : id / groups, group);
+    }
+    // Of a cell, so many groups of row blocks behind the first.
+    __device__ __forceinline__ bool find(const BackwardWork &work, int cell, int group) {
+        const StoredDs &stored = work.kept;
+        const GridBranch &branch = work.branches[0];
+        segment = stored.first_segment + cell % stored.segments;
+        cell /= stored.segments;
+        head = stored.first_head + cell % stored.heads * stored.head_step;
+        batch = stored.first_batch + cell / stored.heads;
         if (!branch.serves(head))
             return false;
         const SequenceGrid &sequence = work.sequence;

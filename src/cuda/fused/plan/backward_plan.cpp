@@ -47,11 +47,13 @@ BackwardPlan plan_grids(const Plan &plan, CallPart part, BackwardGrids grids, co
 }
 
 // With dS stored, if there is room for it.
-void try_storing_ds(const Plan &plan, CallPart part, const BackwardShapes &shapes, std::uint64_t limit,
-                    BackwardPlan &result) {
+void try_storing_ds(const Plan &plan, CallPart part, const BackwardShapes &shapes, int multiprocessors,
+                    std::uint64_t limit, BackwardPlan &result) {
     const std::size_t used = backward_bytes(plan, result);
     BackwardPlan storing = result;
-    storing.stored = plan_stored_ds(plan.problem(), result.queries.grids, result.keys.grids, room_within(limit, used));
+    storing.stored =
+        plan_stored_ds(plan.problem(), result.queries.grids, result.keys.grids, shapes, multiprocessors,
+                       limit == 0 && shapes.storing == StoringKernels::one ? usual_room_of_ds : room_within(limit, used));
     if (!storing.stored)
         return;
     const bool clears_beside =
@@ -165,8 +167,8 @@ BackwardPlan plan_backward(const Plan &plan, CallPart part, BackwardGrids grids,
         is_split = plan.problem().gradients.are_plain() && try_splitting(plan, shapes, multiprocessors, limit, result);
     else if (part == CallPart::own_keys)
         is_split = split_part(plan, shapes, multiprocessors, result);
-    if (!is_split && shapes.store_d_s && !plan.problem().gradients.only_v)
-        try_storing_ds(plan, part, shapes, limit, result);
+    if (!is_split && shapes.storing != StoringKernels::none && !plan.problem().gradients.only_v)
+        try_storing_ds(plan, part, shapes, multiprocessors, limit, result);
     return result;
 }
 
@@ -178,10 +180,12 @@ BackwardMemory book_backward(Workspace &workspace, const Plan &plan, const Backw
     memory.lse_log2 = workspace.take<float>(rows);
     memory.delta = workspace.take<float>(rows);
     memory.branches = book_branches(workspace, plan);
-    const std::int64_t launches =
-        std::ranges::count(backward.steps, BackwardAction::find_gradients, &BackwardStep::action);
-    memory.flag_and_counters = workspace.take<unsigned>(launches + 1);
-    memory.counter_count = static_cast<std::size_t>(launches);
+    std::int64_t counters = 0;
+    for (const BackwardStep &step : backward.steps)
+        if (step.action == BackwardAction::find_gradients)
+            counters += backward.counters_of(step.what);
+    memory.flag_and_counters = workspace.take<unsigned>(counters + 1);
+    memory.counter_count = static_cast<std::size_t>(counters);
     if (plan.causal())
         memory.has_nonfinite = reinterpret_cast<int *>(memory.flag_and_counters);
     if (backward.queries.has_own_partial)

@@ -46,7 +46,9 @@ struct BackwardStep {
     Side side = Side::queries;
     Launch launch{}; // of find_gradients; of find_order and pack_ranges the grid alone
     Gradients what = Gradients::d_q;
+    Destination destination_of_queries{}; // of Gradients::all_storing_d_s, whose launch is of keys
 };
+
 
 // The grids over the rows of one side.
 struct SideGrids {
@@ -63,6 +65,11 @@ struct BackwardPlan {
     std::vector<RowSequence> rows;       // of several sequences, if rows may be computed again
     std::vector<BackwardStep> steps;
     std::size_t first_of_rest = 0; // the steps from it on are those of PreparedCall::run_rest()
+
+    // What a launch counts: tiles taken, and where it stores dS and multiplies it what is done (StoredDs::done).
+    std::int64_t counters_of(Gradients what) const {
+        return what == Gradients::all_storing_d_s ? 1 + 2 * stored->of_segment.groups : 1;
+    }
 
     const SideGrids &of(Side side) const { return side == Side::queries ? queries : keys; }
     SideGrids &of(Side side) { return side == Side::queries ? queries : keys; }
@@ -83,7 +90,7 @@ BackwardPlan plan_backward(const Plan &plan, CallPart part, BackwardGrids grids,
 struct BackwardMemory {
     float *lse_log2, *delta;     // [B, H, queries]
     BranchPlan *branches;        // causal, else null
-    unsigned *flag_and_counters; // 0 at first: whether a result is NaN or infinite, and of each launch the tiles taken
+    unsigned *flag_and_counters; // 0 at first: whether a result is NaN or infinite, and those of each launch
     std::size_t counter_count;
     int *has_nonfinite;       // the flag, under causality, else null
     PartialGradients partial; // of the call's own

@@ -19,6 +19,12 @@ class StepWriter {
             add({BackwardAction::find_lse_delta});
         if (result_.stored) {
             find_orders(Side::keys);
+            if (shapes_.storing == StoringKernels::one) {
+                write_all_storing_ds();
+                write_end({Side::queries, Side::keys});
+                result_.first_of_rest = result_.steps.size();
+                return;
+            }
             write_stored_ds();
             write_end({Side::queries, Side::keys});
             // What is left out last multiplies dS.
@@ -158,6 +164,24 @@ class StepWriter {
                                 {0, clears ? 1 : 0}});
                 sets = false;
             }
+        }
+    }
+
+    // By one kernel. What it clears are rows of all gradients, so that these must be the same ones.
+    void write_all_storing_ds() {
+        const bool clears = launches_clear(Side::queries) && launches_clear(Side::keys) &&
+                            problem_.queries == problem_.keys;
+        const bool sets_queries = prepare(Side::queries, clears), sets_keys = prepare(Side::keys, clears);
+        for (int member = 0; member < group(); ++member) {
+            const bool sets = sets_keys && member == 0;
+            const GridPart part{0, batches(), member, problem_.kv_heads,
+                                result_.keys.grids.front().tiles.sequence.first_segment,
+                                result_.stored->all_segments};
+            add({BackwardAction::find_gradients,
+                 Side::keys,
+                 {0, part, destination(result_.keys, sets), 0, {0, clears ? 1 : 0}},
+                 Gradients::all_storing_d_s,
+                 destination(result_.queries, sets_queries)});
         }
     }
 

@@ -78,6 +78,8 @@ std::int64_t count_parts(const SplitParts &parts, const SplitRows &all);
 // Bytes for what is stored between two kernels (partial results of a split grid, dS), if the workspace limit leaves
 // that much: enough for tiles to fill a GPU.
 constexpr std::size_t usual_room = std::size_t{5} << 28;
+// The same of dS that one kernel stores and multiplies: of three segments of 16384, so that it can do both at a time.
+constexpr std::size_t usual_room_of_ds = std::size_t{3} << 29;
 // The same of parts of a head's rows, which are there for the memory that they save.
 constexpr std::size_t most_room_of_rows = std::size_t{1} << 30;
 // What a limit leaves for it where so many bytes are used, or with no limit (0) the usual room.

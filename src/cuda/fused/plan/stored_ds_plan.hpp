@@ -13,11 +13,11 @@
 
 namespace annulus {
 
-// So many batch entries, heads of K and segments at a time.
+// So many batch entries, heads of K and segments by a launch, or two.
 struct StoredDsParts {
     int batches, heads, segments;
     int all_segments;
-    StoredDs of_segment; // of one head
+    StoredDs of_segment; // of one head; and how many of them are in memory at a time
 
     std::size_t bytes() const;
 };
@@ -26,7 +26,8 @@ struct StoredDsParts {
 // one branch, whose classes have a multiple of 64 queries and keys in each segment. Of several segments all queries and
 // keys must be there; in one the windows may differ where no keys are hidden.
 std::optional<StoredDsParts> plan_stored_ds(const Problem &problem, const std::vector<PlannedGrid> &queries,
-                                            const std::vector<PlannedGrid> &keys, std::size_t bytes);
+                                            const std::vector<PlannedGrid> &keys, const BackwardShapes &shapes,
+                                            int multiprocessors, std::size_t bytes);
 
 // Whether dS of the whole problem has fewer bytes than the zeros of rows that are in no row block of `tiles` or of the
 // queries' grid. Where these are written beside the products, dS, which is written and read, would have the memory take

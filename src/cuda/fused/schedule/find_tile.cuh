@@ -139,10 +139,10 @@ __device__ __forceinline__ bool find_tile_of_branches(const TileGrid &grid, Tile
 // The same of a grid over one branch in one sequence, whose rows are one class in each segment: that is found a few
 // times faster, and where tiles are short, consumers wait for it. Lane u finds row block u.
 template <bool of_keys, int range_block_rows, int row_blocks>
-__device__ __forceinline__ bool find_tile_of_branch(const TileGrid &grid, unsigned id, Tile<row_blocks> &tile) {
+__device__ __forceinline__ bool find_tile_of_branch(const TileGrid &grid, const TilePlace &place,
+                                                    Tile<row_blocks> &tile) {
     const int lane = static_cast<int>(threadIdx.x) % warp_threads;
     const SequenceGrid &sequence = grid.sequence;
-    const TilePlace place = find_place<of_keys>(grid, sequence, true, static_cast<int>(id));
     if (place.segment >= sequence.segments || place.cell > 0)
         return false;
     const int head = grid.first_head + place.head * grid.head_step;
@@ -209,7 +209,8 @@ __device__ __forceinline__ bool find_tile(const TileGrid &grid, TileSearch &sear
     if (several && grid.sequences)
         return find_tile_of_branches<of_keys, range_block_rows, Sequences::several>(grid, search, id, tile);
     if (grid.branch_count == 1 && !grid.has_residue_classes)
-        return find_tile_of_branch<of_keys, range_block_rows>(grid, id, tile);
+        return find_tile_of_branch<of_keys, range_block_rows>(
+            grid, find_place<of_keys>(grid, grid.sequence, true, static_cast<int>(id)), tile);
     return find_tile_of_branches<of_keys, range_block_rows, Sequences::one>(grid, search, id, tile);
 }
 

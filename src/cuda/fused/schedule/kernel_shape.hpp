@@ -14,10 +14,13 @@ struct KernelShape {
     bool operator==(const KernelShape &) const = default;
 };
 
-// What a backward kernel computes. Row blocks of the first are of queries, of the next ones of keys. The last two are a
-// pair: one stores dS, which the other only has to multiply.
-enum class Gradients { d_q, d_k_and_d_v, d_k, d_v, d_k_and_d_v_storing_d_s, d_q_of_stored_d_s };
-inline constexpr int gradients_count = 6;
+// What a backward kernel computes. Row blocks of the first are of queries, of the next ones of keys. The two behind them
+// are a pair: one stores dS, which the other only has to multiply. The last one does both.
+enum class Gradients { d_q, d_k_and_d_v, d_k, d_v, d_k_and_d_v_storing_d_s, d_q_of_stored_d_s, all_storing_d_s };
+inline constexpr int gradients_count = 7;
+
+// By which kernels dS is stored.
+enum class StoringKernels { none, two, one };
 
 // Above this, the gradients of a row block's K and V together are too many registers: a kernel for each.
 inline constexpr int most_columns_of_both = 128;
@@ -33,7 +36,7 @@ constexpr std::span<const Gradients> gradients_of_keys(int head_dim) {
 // The backward kernels of a dtype and head dimension.
 struct BackwardShapes {
     KernelShape of_queries, of_keys;
-    bool store_d_s; // whether there are those that store dS
+    StoringKernels storing;
 };
 
 // Why an engine has no kernels of a head dimension that it knows.

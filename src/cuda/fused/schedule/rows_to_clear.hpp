@@ -8,12 +8,12 @@
 
 namespace annulus {
 
-// Of one or two tensors of the same rows, of a grid over one sequence. Pieces are 32 positions, or along a curve
+// Of one to three tensors of the same rows, of a grid over one sequence. Pieces are 32 positions, or along a curve
 // numbers, of 32 heads, or less at the ends; they are counted, from the fastest: positions, heads, batch entries,
 // tensors.
 struct RowsToClear {
     static constexpr int piece_rows = 32, piece_heads = 32; // a bit each, a lane each
-    static constexpr int most_tensors = 2;
+    static constexpr int most_tensors = 3;
 
     TensorRows tensors[most_tensors], lse; // where lse.data is not null, LSE becomes - infinity
     int rows, heads;

@@ -2,7 +2,6 @@
 // The kernels of one head dimension, ANNULUS_HEAD_DIM.
 #include "cuda/fused/sm90/backward.cuh"
 
-#include "cuda/fused/sm90/dq_from_ds.cuh"
 #include "cuda/fused/sm90/kernels.hpp"
 
 namespace annulus {
@@ -18,12 +17,8 @@ template <class Element, RowOrder order> Kernel<BackwardParams> make(Gradients w
     if (what == Gradients::d_q)
         return make<Element, order, Gradients::d_q>();
     if constexpr (stores_d_s(ANNULUS_HEAD_DIM)) {
-        if (what == Gradients::d_k_and_d_v_storing_d_s)
-            return make<Element, order, Gradients::d_k_and_d_v_storing_d_s>();
-        if (what == Gradients::d_q_of_stored_d_s) {
-            using Traits = DqFromDsTraits<Element, ANNULUS_HEAD_DIM, order>;
-            return make_kernel<Traits, DqFromDsShared<Traits>>("fused backward", dq_from_ds_kernel<Traits>);
-        }
+        if (what == Gradients::all_storing_d_s)
+            return make<Element, order, Gradients::all_storing_d_s>();
     }
     if (what == Gradients::d_v)
         return make<Element, order, Gradients::d_v>();

@@ -9,6 +9,7 @@
 #include "cuda/fused/sm90/backward_params.hpp"
 #include "cuda/fused/sm90/backward_shared.cuh"
 #include "cuda/fused/sm90/products.cuh"
+#include "cuda/fused/sm90/stored_product.cuh"
 #include "cuda/fused/sm90/tma.cuh"
 
 #include <cstdint>
@@ -19,7 +20,7 @@ template <class Traits> class BackwardConsumer {
   public:
     __device__ __forceinline__ BackwardConsumer(const BackwardParams &params, BackwardShared<Traits> &shared,
                                                 int row_block)
-        : params_(params), shared_(shared), row_block_(row_block) {}
+        : params_(params), shared_(shared), row_block_(row_block), stored_(params, shared, row_block) {}
 
     __device__ __forceinline__ void run() {
         for (PipelineState<tile_slots> at;; ++at.count) {
@@ -29,15 +30,23 @@ template <class Traits> class BackwardConsumer {
             if (tile.ranges < 0)
                 break;
             shared_.row_block_full[slot.slot()].wait(slot.parity_to_empty());
-            find_gradients(tile, slot.slot());
+            if constexpr (Traits::keeps_d_s) {
+                if (shared_.multiplies[at.slot()]) {
+                    stored_.find_d_q(shared_.stored_tiles[at.slot()], slot.slot());
+                } else {
+                    find_gradients(tile, slot.slot());
+                    if (thread_of_warpgroup() % warp_threads == 0)
+                        bulk_store_wait(); // the tile ends when its dS is in memory
+                }
+            } else {
+                find_gradients(tile, slot.slot());
+            }
             __syncwarp();
             if (thread_of_warpgroup() % warp_threads == 0) {
                 shared_.row_block_empty[slot.slot()].arrive();
                 shared_.tile_empty[at.slot()].arrive();
             }
         }
-        if (Traits::keeps_d_s && thread_of_warpgroup() % warp_threads == 0)
-            bulk_store_wait();
     }
 
   private:
@@ -120,8 +129,7 @@ template <class Traits> class BackwardConsumer {
     __device__ __forceinline__ void meet(Registers &x, const RowBlock &row_block, const OwnRange &range, int full,
                                          int blocks, int all_blocks) {
         if constexpr (Traits::keeps_d_s) // a block is an image; the first queries' is met first
-            x.image = shared_.images[row_block_] + (range.count / range_block_rows - blocks) * StoredDs::image_bytes +
-                      uniform(thread_of_warpgroup() / warp_threads) * warp_image_bytes;
+            x.image = find_image(range.count / range_block_rows - blocks);
         else
             load_weights(range, FragmentThread<>().column(), x.weight);
         sit_out(all_blocks - blocks);
@@ -355,9 +363,17 @@ template <class Traits> class BackwardConsumer {
         const int segment = length.quotient(row_block.first);
         const int first = max(segment * length.value, params_.sequence.row_start);
         if (thread_of_warpgroup() == 0)
-            shared_.images[own_row_block()] = params_.kept.image(
+            shared_.images[own_row_block()] = params_.kept.halves(
                 tile.batch, tile.head, segment, (row_block.first - first) / row_block.stride / row_block_rows);
         sync_warpgroup(own_row_block());
+    }
+
+    // Of a row block of queries the image's rows of the warp, 16 of a half's 32.
+    __device__ __forceinline__ std::uint8_t *find_image(int query_block) const {
+        const auto [of_first_query, distance] = shared_.images[row_block_];
+        const int warp = uniform(thread_of_warpgroup() / warp_threads);
+        return of_first_query + query_block * StoredDs::half_bytes + (warp / 2) * distance +
+               (warp % 2) * warp_image_bytes;
     }
 
     // A block is an image, a warp's 16 rows are next to one another. dS stays in registers, too, for the product that
@@ -377,7 +393,7 @@ template <class Traits> class BackwardConsumer {
         if (thread % warp_threads == 0)
             bulk_store(x.image, shared_address(shared_.d_s[row_block_]) + thread / warp_threads * warp_image_bytes,
                        warp_image_bytes);
-        x.image += StoredDs::image_bytes;
+        x.image += StoredDs::half_bytes;
     }
 
     // For the rows of the block at hand. Asking takes a while, so that it is done a block before: after waiting for
@@ -413,6 +429,7 @@ template <class Traits> class BackwardConsumer {
     const int row_block_; // of the tile
     PipelineState<Traits::stages> stage_;
     bool is_full_ = false; // the stage at hand, as looked up a block before
+    StoredProduct<Traits> stored_;
 };
 
 } // namespace annulus

@@ -19,6 +19,16 @@ constexpr bool stores_d_s(int head_dim) {
 struct BackwardParams : BackwardWork {
     CUtensorMap range_scores[2 * most_strides], range_values[2 * most_strides];
     TensorRows range_score_rows, range_value_rows; // the same, for rows along a curve
+    // Of a kernel over row blocks of keys that stores dS and multiplies it: what there is to do for queries, and K.
+    BackwardWork of_queries;
+    CUtensorMap keys;
+    TensorRows key_rows;
+
+    void set_queries(const BackwardParams &queries) {
+        of_queries = queries;
+        keys = queries.range_scores[1]; // of whole classes: all residues have as many rows
+        key_rows = queries.range_score_rows;
+    }
 };
 
 } // namespace annulus

@@ -7,6 +7,7 @@
 #include "cuda/fused/sm90/backward_shared.cuh"
 #include "cuda/fused/sm90/copy_in_order.cuh"
 #include "cuda/fused/sm90/other_work.cuh"
+#include "cuda/fused/sm90/stored_copies.cuh"
 #include "cuda/fused/sm90/tma.cuh"
 
 #include <cstdint>
@@ -16,18 +17,31 @@ namespace annulus {
 // What these warps have in common: they go through the blocks of all tiles, as consumers do.
 // wait(barrier, parity) for each tile, begin(tile, range, first) for each range, and use(tile, range, first, place in
 // the ring) for each block, whose stage it waits for; `first` is the index of a block's first row in the range. One of
-// the warps tells when a tile comes to its end.
-template <class Traits, class Wait, class Begin, class Use>
+// the warps tells when a tile comes to its end. Tiles for which stored dS is multiplied are left to use_stored(place of
+// the tile, place of the next block).
+template <class Traits, class Wait, class Begin, class Use, class UseStored>
 __device__ __forceinline__ void for_each_block(const BackwardParams &params, BackwardShared<Traits> &shared, bool tells,
-                                               const Wait &wait, const Begin &begin, const Use &use) {
+                                               const Wait &wait, const Begin &begin, const Use &use,
+                                               const UseStored &use_stored) {
     PipelineState<Traits::stages> stage;
+    const auto give_back = [&](const PipelineState<tile_slots> &at) {
+        __syncwarp(__activemask());
+        if (threadIdx.x % warp_threads == 0)
+            shared.tile_empty[at.slot()].arrive();
+    };
     for (PipelineState<tile_slots> at;; ++at.count) {
         wait(shared.tile_full[at.slot()], at.parity_to_empty());
         const Tile<Traits::consumers> &tile = shared.tiles[at.slot()];
         const int ranges = tile.ranges;
         if (ranges < 0)
             return;
-        EndOfTile<Traits> end(params, tile, shared.tile_ending[at.slot()], tells);
+        if (Traits::keeps_d_s && shared.multiplies[at.slot()]) {
+            use_stored(at, stage);
+            give_back(at);
+            continue;
+        }
+        EndOfTile<Traits> end(params, Traits::keeps_d_s || params.tiles_differ(), tile, shared.tile_ending[at.slot()],
+                              tells);
         for (int i = 0; i < ranges; ++i) {
             const auto &range = tile.range[i];
             const auto first = [&](int block) {
@@ -40,9 +54,7 @@ __device__ __forceinline__ void for_each_block(const BackwardParams &params, Bac
                 use(tile, range, first(block), stage);
             }
         }
-        __syncwarp(__activemask());
-        if (threadIdx.x % warp_threads == 0)
-            shared.tile_empty[at.slot()].arrive();
+        give_back(at);
     }
 }
 
@@ -72,7 +84,10 @@ __device__ __forceinline__ void copy_ranges(const BackwardParams &params, Backwa
         copy(params.range_scores[range.map], shared.range_rows[stage].scores);
         copy(params.range_values[range.map], shared.range_rows[stage].values);
     };
-    for_each_block<Traits>(params, shared, true, JustWait(), JustBegin(), copy_block);
+    StoredCopies<Traits> stored(params, shared, 0);
+    const auto begin = [&](const auto &, const auto &, int) { stored.wait_until_used(JustWait()); };
+    const auto copy_stored = [&](const auto &at, const auto &stage) { stored.copy(at, stage); };
+    for_each_block<Traits>(params, shared, true, JustWait(), begin, copy_block, copy_stored);
 }
 
 // Warp 3.
@@ -92,7 +107,13 @@ __device__ __forceinline__ void copy_statistics(const BackwardParams &params, Ba
         }
         shared.range_full[stage].arrive_after_cp_async();
     };
-    for_each_block<Traits>(params, shared, false, JustWait(), JustBegin(), copy_block);
+    StoredCopies<Traits> stored(params, shared, 1);
+    const auto copy_stored = [&](const auto &at, const auto &stage) {
+        if (threadIdx.x % warp_threads == 0)
+            stored.copy(at, stage);
+        __syncwarp();
+    };
+    for_each_block<Traits>(params, shared, false, JustWait(), JustBegin(), copy_block, copy_stored);
 }
 
 template <int row_blocks>
@@ -117,7 +138,10 @@ __device__ __forceinline__ void copy_ranges_in_order(const BackwardParams &param
     RowsOfRange<own_rows> rows_of_range;
     const Element *score_row_0 = nullptr, *value_row_0 = nullptr; // of the range's head
     const auto wait = [&](const Mbarrier &barrier, unsigned parity) { copies.wait(barrier, parity); };
+    StoredCopies<Traits> stored(params, shared, part);
+    const auto copy_stored = [&](const auto &at, const auto &stage) { stored.copy_in_order(at, stage, copies); };
     const auto begin = [&](const auto &tile, const auto &range, int first) {
+        stored.wait_until_used(wait);
         const int head = Traits::of_keys ? tile.head : tile.head / params.heads_of_kv_head;
         score_row_0 = params.range_score_rows.first_row<const Element>(tile.batch, head);
         value_row_0 = params.range_value_rows.first_row<const Element>(tile.batch, head);
@@ -142,7 +166,7 @@ __device__ __forceinline__ void copy_ranges_in_order(const BackwardParams &param
             });
         copies.add(shared.range_full[stage]);
     };
-    for_each_block<Traits>(params, shared, part == 0, wait, begin, copy_block);
+    for_each_block<Traits>(params, shared, part == 0, wait, begin, copy_block, copy_stored);
     copies.finish();
 }
 
@@ -222,9 +246,13 @@ __device__ __forceinline__ void copy_row_blocks(const BackwardParams &params, Ba
         wait_working(shared.tile_full[at.slot()], at.parity_to_empty(), do_other_work);
         if (shared.tiles[at.slot()].ranges < 0)
             return do_all(do_other_work);
-        copy_rows_of_row_blocks<Traits, of_scores>(params, shared, at, do_other_work);
-        if constexpr (Traits::keeps_d_s || (of_scores && !Traits::of_keys && Traits::in_order))
-            copy_rows_of_row_blocks<Traits, !of_scores>(params, shared, at, do_other_work);
+        if (Traits::keeps_d_s && shared.multiplies[at.slot()]) {
+            give_row_blocks_to_stored(shared, at, do_other_work);
+        } else {
+            copy_rows_of_row_blocks<Traits, of_scores>(params, shared, at, do_other_work);
+            if constexpr (Traits::keeps_d_s || (of_scores && !Traits::of_keys && Traits::in_order))
+                copy_rows_of_row_blocks<Traits, !of_scores>(params, shared, at, do_other_work);
+        }
         if (threadIdx.x % warp_threads == 0)
             shared.tile_empty[at.slot()].arrive();
     }

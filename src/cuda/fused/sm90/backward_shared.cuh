@@ -2,6 +2,7 @@
 // Shared memory of the fused backward kernels; backward.cuh tells who fills and who empties what.
 #pragma once
 
+#include "cuda/fused/math/stored_tile.cuh"
 #include "cuda/fused/schedule/tile.cuh"
 #include "cuda/fused/schedule/tile_search.cuh"
 #include "cuda/fused/sm90/backward_traits.hpp"
@@ -26,21 +27,46 @@ template <class Traits> struct BackwardShared {
         std::uint8_t scores[Traits::stage_bytes], values[Traits::stage_bytes];
     } range_rows[Traits::stages];
     std::uint8_t d_s[Traits::keeps_d_s ? row_blocks : 1][Traits::keeps_d_s ? StoredDs::image_bytes : 1024];
-    std::uint8_t *images[row_blocks]; // in global memory
+    StoredDs::Halves images[row_blocks]; // in global memory
     // Of queries: those of a stage, or of a tile's row blocks.
     static constexpr int statistic_slots = of_keys ? Traits::stages : Traits::row_block_slots;
     static constexpr int statistics = of_keys ? range_block_rows : row_blocks * row_block_rows;
     float lse_log2[statistic_slots][statistics], delta[statistic_slots][statistics];
     Tile<row_blocks> tiles[tile_slots];
+    // Where dS is stored: which tiles are of queries, for which it is multiplied; and these.
+    bool multiplies[tile_slots];
+    StoredTile stored_tiles[tile_slots];
+    int group[tile_slots]; // of cells (stored_turns.cuh)
+    Mbarrier stored_full[Traits::stored_stages], stored_empty[Traits::stored_stages];
     TileSearch search;
     int pieces_begun; // of rows to be cleared
     Mbarrier tile_full[tile_slots], tile_ending[tile_slots], tile_empty[tile_slots];
     Mbarrier row_block_full[Traits::row_block_slots], row_block_empty[Traits::row_block_slots];
     Mbarrier range_full[Traits::stages], range_empty[Traits::stages];
 
+    // Half i of a stage's images, whose tile has the row blocks' slot; each consumer has a half of this.
+    static constexpr int stored_stage_bytes = Traits::stored_row_blocks * StoredDs::half_bytes; // of a consumer
+    static_assert(!Traits::keeps_d_s ||
+                  sizeof(RowBlocks) == Traits::consumers * Traits::stored_stages * stored_stage_bytes);
+    __device__ __forceinline__ static int stored_image_offset(int i) {
+        return i / Traits::stored_row_blocks * static_cast<int>(sizeof(RowBlocks) / Traits::consumers) +
+               i % Traits::stored_row_blocks * StoredDs::half_bytes;
+    }
+    __device__ __forceinline__ std::uint32_t stored_image(int slot, int stage, int i) const {
+        return shared_address(&own_rows[slot]) + stage * stored_stage_bytes + stored_image_offset(i);
+    }
+    // Where the 64 rows of K of a stage lie, which it shares with the one before or behind it.
+    __device__ __forceinline__ static int stored_keys_offset(unsigned stage_count) {
+        static_assert(!Traits::keeps_d_s || sizeof(range_rows) == 4 * Traits::row_block_bytes);
+        return static_cast<int>(stage_count / 2 % 4) * Traits::row_block_bytes;
+    }
+    __device__ __forceinline__ std::uint32_t stored_keys(unsigned stage_count) const {
+        return shared_address(range_rows) + stored_keys_offset(stage_count);
+    }
+
     __device__ __forceinline__ void init() {
         pieces_begun = 0;
-        constexpr int consumer_warps = row_blocks * warpgroup_threads / warp_threads;
+        constexpr int consumer_warps = Traits::consumer_warps;
         for (int i = 0; i < tile_slots; ++i) {
             tile_full[i].init(1);
             tile_ending[i].init(1);
@@ -53,6 +79,10 @@ template <class Traits> struct BackwardShared {
         for (int i = 0; i < Traits::stages; ++i) {
             range_full[i].init(Traits::in_order ? 2 : 1 + (of_keys ? warp_threads : 0));
             range_empty[i].init(row_blocks);
+        }
+        for (int i = 0; i < Traits::stored_stages; ++i) {
+            stored_full[i].init(Traits::in_order ? 2 : 1);
+            stored_empty[i].init(row_blocks);
         }
         publish_barriers();
     }

@@ -16,13 +16,14 @@ template <class Element_, int head_dim_, Gradients what, RowOrder order_> struct
     static constexpr bool of_keys = what != Gradients::d_q;
     static constexpr bool has_d_scores = what != Gradients::d_v; // and so gradients of probabilities
     static constexpr bool has_d_values = what != Gradients::d_q && what != Gradients::d_k;
-    static constexpr bool keeps_d_s = what == Gradients::d_k_and_d_v_storing_d_s;
+    static constexpr bool keeps_d_s = what == Gradients::all_storing_d_s;
     static constexpr int chunks = (head_dim + 63) / 64; // of 64 columns, of a row in shared memory
 
     // Warpgroups that compute, a row block of 64 rows each; and one that feeds them.
     static constexpr int consumers = head_dim <= (of_keys ? 64 : 128) ? 3 : 2;
     using Registers = WarpgroupRegisters<consumers>;
     static constexpr int threads = Registers::threads;
+    static constexpr int consumer_warps = consumers * 4;
     // Whether the last product of a block is computed beside the exponentials of the next. There are registers left,
     // then, for what is the same in every block of a range or tile.
     static constexpr bool overlaps = !of_keys && head_dim <= 64;
@@ -43,6 +44,11 @@ template <class Element_, int head_dim_, Gradients what, RowOrder order_> struct
 
     static constexpr int row_block_bytes = 64 * chunks * 128;
     static constexpr int stage_bytes = range_block_rows * chunks * 128;
+
+    // Where dS is stored, the kernel multiplies it as well (stored_product.cuh): tiles of so many row blocks of queries
+    // a consumer, 32 keys at a time in stages that take the place of a tile's row blocks.
+    static constexpr int stored_row_blocks = StoredDs::row_blocks_of_tile / consumers;
+    static constexpr int stored_keys = 32, stored_stages = 4;
 };
 
 } // namespace annulus

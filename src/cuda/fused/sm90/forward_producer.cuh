@@ -25,7 +25,7 @@ __device__ __forceinline__ void copy_keys(const ForwardParams &params, ForwardSh
         if (ranges < 0)
             return;
         const int batch = tile.batch, kv_head = tile.head / params.heads_of_kv_head;
-        EndOfTile<Traits> end(params, tile, shared.tile_ending[at.slot()], true);
+        EndOfTile<Traits> end(params, params.tiles_differ(), tile, shared.tile_ending[at.slot()], true);
         for (int i = 0; i < ranges; ++i) {
             const auto &range = tile.range[i];
             const CUtensorMap &k_map = params.k[range.map], &v_map = params.v[range.map];
@@ -69,7 +69,7 @@ __device__ __forceinline__ void copy_keys_in_order(const ForwardParams &params, 
         const int batch = tile.batch, kv_head = tile.head / params.heads_of_kv_head;
         const auto *const k_row_0 = params.k_rows.first_row<const Element>(batch, kv_head);
         const auto *const v_row_0 = params.v_rows.first_row<const Element>(batch, kv_head);
-        EndOfTile<Traits> end(params, tile, shared.tile_ending[at.slot()], half == 0);
+        EndOfTile<Traits> end(params, params.tiles_differ(), tile, shared.tile_ending[at.slot()], half == 0);
         for (int i = 0; i < ranges; ++i) {
             const auto &range = tile.range[i];
             int first = (range.blocks - 1) * Traits::range_block_rows + half * own_rows;

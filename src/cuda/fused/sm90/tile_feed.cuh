@@ -14,15 +14,16 @@ constexpr int tile_slots = 2;
 
 // Of a warp that copies the blocks of ranges: tells the one that finds tiles when the tile at hand comes to its end.
 // The next one is found then before consumers need it. Taken earlier it might be a long one that waits here when other
-// CTAs have none left; where tiles are alike it is taken at once.
+// CTAs have none left; where tiles do not differ it is taken at once.
 template <class Traits> class EndOfTile {
   public:
     // Of several warps one `tells`.
     template <class Tile>
-    __device__ __forceinline__ EndOfTile(const TileGrid &grid, const Tile &tile, Mbarrier &ending, bool tells)
+    __device__ __forceinline__ EndOfTile(const TileGrid &grid, bool tiles_differ, const Tile &tile, Mbarrier &ending,
+                                         bool tells)
         : ending_(ending), tells_(tells && threadIdx.x % warp_threads == 0),
           last_blocks_(grid.branch_count > 1 ? 4 * last_blocks_of_one_branch : last_blocks_of_one_branch) {
-        if (tells_ && grid.tiles_differ())
+        if (tells_ && tiles_differ)
             for (int i = 0; i < tile.ranges; ++i)
                 left_ += tile.range[i].blocks;
         if (left_ < last_blocks_)
@@ -50,38 +51,23 @@ template <class Traits> class EndOfTile {
     int left_ = 0;
 };
 
-// One warp: which tiles are next. The first one by the CTA's index, the others from a counter, as slots become free and
-// the tile before comes to its end. use(place in the ring) for each.
-template <class Shared, class Use, class OtherWork>
-__device__ __forceinline__ void find_tiles(const TileGrid &grid, Shared &shared, const Use &use,
-                                           OtherWork do_other_work) {
-    const int lane = static_cast<int>(threadIdx.x) % warp_threads;
-    shared.search.start(lane);
-    bool is_first = true;
-    const auto next = [&] {
-        if (std::exchange(is_first, false))
-            return blockIdx.x;
-        unsigned taken = 0;
-        if (lane == 0)
-            taken = atomicAdd(grid.next_tile, 1);
-        return gridDim.x + __shfl_sync(~0u, taken, 0);
-    };
+// One warp: which tiles are next, as slots become free and the tile before comes to its end. take(place in the ring)
+// finds one, if there is one left, and use(place) comes after it.
+template <class Shared, class Begin, class Take, class Use, class OtherWork>
+__device__ __forceinline__ void find_tiles_by(Shared &shared, const Begin &begin, const Take &take, const Use &use,
+                                              OtherWork &do_other_work) {
     for (PipelineState<tile_slots> at;; ++at.count) {
         do_other_work.begin_tile();
         wait_working(shared.tile_empty[at.slot()], at.parity_to_fill(), do_other_work);
+        begin(at);
         if (at.count > 0) {
             const PipelineState<tile_slots> before{at.count - 1};
             wait_working(shared.tile_ending[before.slot()], before.parity_to_empty(), do_other_work);
         }
-        Tile<Shared::row_blocks> &tile = shared.tiles[at.slot()];
-        unsigned id = next();
-        while (id < grid.tiles &&
-               !find_tile<Shared::of_keys, Shared::range_block_rows, Shared::several>(grid, shared.search, id, tile))
-            id = next();
-        const bool is_last = id >= grid.tiles;
-        if (lane == 0) {
+        const bool is_last = !take(at);
+        if (threadIdx.x % warp_threads == 0) {
             if (is_last)
-                tile.ranges = -1;
+                shared.tiles[at.slot()].ranges = -1;
             shared.tile_full[at.slot()].arrive();
         }
         if (is_last)
@@ -89,6 +75,31 @@ __device__ __forceinline__ void find_tiles(const TileGrid &grid, Shared &shared,
         use(at);
     }
     do_all(do_other_work);
+}
+
+// The next of a grid's tiles from its counter, by a warp.
+__device__ __forceinline__ unsigned take_next(const TileGrid &grid) {
+    unsigned taken = 0;
+    if (threadIdx.x % warp_threads == 0)
+        taken = atomicAdd(grid.next_tile, 1);
+    return __shfl_sync(~0u, taken, 0);
+}
+
+// The tiles of a grid, the first one by the CTA's index, the others from the counter.
+template <class Shared, class Use, class OtherWork>
+__device__ __forceinline__ void find_tiles(const TileGrid &grid, Shared &shared, const Use &use,
+                                           OtherWork do_other_work) {
+    shared.search.start(static_cast<int>(threadIdx.x) % warp_threads);
+    bool is_first = true;
+    const auto next = [&] { return std::exchange(is_first, false) ? blockIdx.x : gridDim.x + take_next(grid); };
+    const auto take = [&](const PipelineState<tile_slots> &at) {
+        unsigned id = next();
+        while (id < grid.tiles && !find_tile<Shared::of_keys, Shared::range_block_rows, Shared::several>(
+                                      grid, shared.search, id, shared.tiles[at.slot()]))
+            id = next();
+        return id < grid.tiles;
+    };
+    find_tiles_by(shared, [](const PipelineState<tile_slots> &) {}, take, use, do_other_work);
 }
 
 } // namespace annulus

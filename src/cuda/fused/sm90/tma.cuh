@@ -66,5 +66,9 @@ __device__ __forceinline__ void bulk_store_wait() {
 __device__ __forceinline__ void fence_async_proxy() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
+// The same of global memory, too.
+__device__ __forceinline__ void fence_async_proxies() {
+    asm volatile("fence.proxy.async;" ::: "memory");
+}
 
 } // namespace annulus
