@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the feeding warps do for tiles of queries, for which stored dS is multiplied.
+//
+// In shared memory the stages of such a tile, halves of four images, of 32 keys, take the place of its row blocks, a half for
+// each consumer, and blocks of 64 rows of K that of the ranges' stages. So the next tile's row blocks can be copied
+// meanwhile, as ever; but whoever uses the stages of ranges waits until the other kind of tile is done with them.
+#pragma once
+
+#include "cuda/device/warp.cuh"
+#include "cuda/fused/sm90/backward_params.hpp"
+#include "cuda/fused/sm90/backward_shared.cuh"
+#include "cuda/fused/sm90/copy_in_order.cuh"
+#include "cuda/fused/sm90/other_work.cuh"
+#include "cuda/fused/sm90/stored_turns.cuh"
+#include "cuda/fused/sm90/tile_feed.cuh"
+#include "cuda/fused/sm90/tma.cuh"
+
+#include <cstdint>
+
+namespace annulus {
+
+// The warp that finds tiles: those of a launch that stores dS and multiplies it.
+template <class Traits, class OtherWork>
+__device__ __forceinline__ void find_stored_tiles(const BackwardParams &params, BackwardShared<Traits> &shared,
+                                                  OtherWork do_other_work) {
+    const StoredDs &stored = params.kept;
+    const StoredTurns turns(stored, Traits::consumers);
+    const auto find = [&](const StoredTurn &turn, int slot) {
+        if (!turns.exists(turn))
+            return false;
+        if (!turn.multiplies) {
+            TilePlace place{};
+            place.index = turn.index;
+            place.segment = turn.cell % stored.segments;
+            const int head = turn.cell / stored.segments;
+            place.head = head % stored.heads;
+            place.batch = head / stored.heads;
+            return find_tile_of_branch<true, Traits::range_block_rows>(params, place, shared.tiles[slot]);
+        }
+        StoredTile tile;
+        const int groups = quotient_up(stored.queries, StoredDs::row_blocks_of_tile);
+        const bool found = tile.find(params.of_queries, turn.cell, groups - 1 - turn.index);
+        if (threadIdx.x % warp_threads == 0) {
+            shared.stored_tiles[slot] = tile;
+            shared.tiles[slot].ranges = 0;
+        }
+        return found;
+    };
+    // Tells other CTAs of those of the first `end` tiles that have ended, or, if it waits, of all.
+    unsigned told = 0;
+    const auto tell = [&](unsigned end, bool waits) {
+        for (; told < end; ++told) {
+            const PipelineState<tile_slots> next_there{told + tile_slots};
+            const int slot = next_there.slot();
+            if (waits)
+                shared.tile_empty[slot].wait(next_there.parity_to_fill());
+            else if (!__all_sync(~0u, shared.tile_empty[slot].has_ended(next_there.parity_to_fill())))
+                return;
+            if (threadIdx.x % warp_threads == 0)
+                turns.finish(shared.group[slot], shared.multiplies[slot]);
+        }
+    };
+    const auto take = [&](const PipelineState<tile_slots> &at) {
+        const int slot = at.slot();
+        for (;;) {
+            const unsigned number = take_next(params);
+            if (number >= turns.count()) {
+                tell(at.count, true);
+                return false;
+            }
+            const StoredTurn turn = turns.turn(static_cast<int>(number));
+            const bool found = find(turn, slot);
+            while (!__all_sync(~0u, turns.is_ready(turn))) { // maybe for the tile at hand
+                tell(at.count, false);
+                do_other_work();
+            }
+            if (threadIdx.x % warp_threads == 0) {
+                shared.multiplies[slot] = turn.multiplies;
+                shared.group[slot] = turn.group;
+                if (!found)
+                    turns.finish(turn.group, turn.multiplies);
+            }
+            if (found)
+                return true;
+        }
+    };
+    // The slot is free: the tile that had it has ended.
+    const auto begin = [&](const PipelineState<tile_slots> &at) { tell(max(at.count, 1U) - 1, true); };
+    find_tiles_by(shared, begin, take, [](const PipelineState<tile_slots> &) {}, do_other_work);
+}
+
+// The warp that copies row blocks: their place is the stages' of the tile.
+template <class Traits, class OtherWork>
+__device__ __forceinline__ void give_row_blocks_to_stored(BackwardShared<Traits> &shared,
+                                                          const PipelineState<tile_slots> &at,
+                                                          OtherWork &&do_other_work) {
+    const PipelineState<Traits::row_block_slots> slot{at.count};
+    wait_working(shared.row_block_empty[slot.slot()], slot.parity_to_fill(), do_other_work);
+    if (threadIdx.x % warp_threads == 0)
+        for (int i = 0; i < 2; ++i) // for the score rows, and for the value rows
+            shared.row_block_full[slot.slot()].arrive();
+}
+
+// Two warps, of which one copies the first half of each row block of keys and one the other: images, and K as it lies
+// in memory, 64 rows with the first half, or along a curve each its own.
+template <class Traits> class StoredCopies {
+  public:
+    __device__ __forceinline__ StoredCopies(const BackwardParams &params, BackwardShared<Traits> &shared, int half)
+        : params_(params), shared_(shared), half_(half) {}
+
+    // Until the stages of ranges are free of K.
+    template <class Wait> __device__ __forceinline__ void wait_until_used(const Wait &wait) const {
+        if constexpr (Traits::keeps_d_s)
+            for (unsigned i = 0; i < Traits::stored_stages; ++i) {
+                const Place before{place_.count + i};
+                wait(shared_.stored_empty[before.slot()], before.parity_to_fill());
+            }
+    }
+
+    // By one thread. `range`: the stage of ranges that would be next.
+    __device__ __forceinline__ void copy(const PipelineState<tile_slots> &at,
+                                         const PipelineState<Traits::stages> &range) {
+        if constexpr (Traits::keeps_d_s) {
+            const StoredTile &tile = shared_.stored_tiles[at.slot()];
+            const int row = tile.first_key - params_.of_queries.first_range_row;
+            const int residue = row % tile.stride, index = row / tile.stride;
+            const int head = tile.head / params_.heads_of_kv_head, batch = tile.batch;
+            const auto wait = [](const Mbarrier &barrier, unsigned parity) { barrier.wait(parity); };
+            for_each_stage(at, range, wait, [&](int key_block, Mbarrier &full, unsigned bytes, const auto &load) {
+                full.arrive_expecting(half_ == 0 ? bytes + Traits::row_block_bytes : bytes);
+                load();
+                if (half_ == 0)
+#pragma unroll
+                    for (int chunk = 0; chunk < Traits::chunks; ++chunk)
+                        tma_load(keys() + chunk * row_block_rows * swizzled_row_bytes, params_.keys, full, chunk * 64,
+                                 index + key_block * row_block_rows, residue, head, batch);
+            });
+        }
+    }
+
+    // Along a curve, by a warp.
+    __device__ __forceinline__ void copy_in_order(const PipelineState<tile_slots> &at,
+                                                  const PipelineState<Traits::stages> &range, CopiesUnderWay &copies) {
+        if constexpr (Traits::keeps_d_s) {
+            using Element = typename Traits::Element;
+            const StoredTile &tile = shared_.stored_tiles[at.slot()];
+            const BackwardWork &work = params_.of_queries;
+            const TensorRows &rows = params_.key_rows;
+            const auto *const row_0 = rows.first_row<const Element>(tile.batch, tile.head / params_.heads_of_kv_head);
+            const auto wait = [&](const Mbarrier &barrier, unsigned parity) { copies.wait(barrier, parity); };
+            for_each_stage(at, range, wait, [&](int key_block, Mbarrier &full, unsigned bytes, const auto &load) {
+                const RowsOfLanes<Traits::stored_keys> own([&](int i) {
+                    const int number = key_block * row_block_rows + half_ * Traits::stored_keys + i;
+                    return work.template position_of<Traits::order>(tile.first_key + number * tile.stride) -
+                           work.first_range_row;
+                });
+                if (threadIdx.x % warp_threads == 0) {
+                    full.arrive_expecting(bytes);
+                    load();
+                }
+                annulus::copy_in_order<Traits::head_dim, row_block_rows>(
+                    keys() + half_ * Traits::stored_keys * swizzled_row_bytes, row_0, rows.row, params_.head_dim, own,
+                    [](int, int) {});
+                copies.add(full);
+            });
+        }
+    }
+
+  private:
+    using Place = PipelineState<Traits::stored_stages>;
+
+    // Where K of the row block at hand comes.
+    __device__ __forceinline__ std::uint32_t keys() const { return shared_.stored_keys(place_.count); }
+
+    // use(row block of keys, full, bytes of images, load) for each of the warp's stages; load() copies the images.
+    template <class Wait, class Use>
+    __device__ __forceinline__ void for_each_stage(const PipelineState<tile_slots> &at,
+                                                   const PipelineState<Traits::stages> &range, const Wait &wait,
+                                                   const Use &use) {
+        constexpr int last_blocks = 32; // some 30,000 cycles of the matrix units
+        constexpr int of_consumer = Traits::stored_row_blocks;
+        const StoredTile &tile = shared_.stored_tiles[at.slot()];
+        const StoredDs &stored = params_.kept;
+        const PipelineState<Traits::row_block_slots> slot{at.count};
+        wait(shared_.row_block_full[slot.slot()], slot.parity_to_empty());
+        for (unsigned i = 0; i < Traits::stages; ++i) {
+            const PipelineState<Traits::stages> before{range.count + i};
+            wait(shared_.range_empty[before.slot()], before.parity_to_fill());
+        }
+        fence_async_proxies();
+        const bool tells = half_ == 0 && threadIdx.x % warp_threads == 0, is_triangle = stored.is_triangle;
+        const int keys = tile.keys, first = tile.first_row_block;
+        const int row_blocks = min(StoredDs::row_blocks_of_tile, tile.row_blocks - first);
+        const std::uint32_t target = shared_.stored_image(slot.slot(), 0, 0);
+        const std::uint8_t *images = stored.halves(tile.batch, tile.head, tile.segment, 0).of_first_query;
+        int in_row = stored.queries; // images of a row block of keys
+        for (int key_block = 0; key_block < keys; ++key_block, place_.count += 2) {
+            if (tells && key_block == max(keys - last_blocks, 0))
+                shared_.tile_ending[at.slot()].arrive();
+            const Place place{place_.count + half_};
+            const int hidden = is_triangle ? max(key_block - first, 0) : 0;
+            const std::uint8_t *source = images + (half_ * in_row + first) * StoredDs::half_bytes;
+            Mbarrier &full = shared_.stored_full[place.slot()];
+            wait(shared_.stored_empty[place.slot()], place.parity_to_fill());
+            use(key_block, full, (row_blocks - hidden) * StoredDs::half_bytes, [&] {
+#pragma unroll
+                for (int i = 0; i < StoredDs::row_blocks_of_tile; i += of_consumer) {
+                    const int begin = max(i, hidden), end = min(i + of_consumer, row_blocks);
+                    if (begin < end)
+                        bulk_load(target + place.slot() * BackwardShared<Traits>::stored_stage_bytes +
+                                      BackwardShared<Traits>::stored_image_offset(begin),
+                                  source + begin * StoredDs::half_bytes, (end - begin) * StoredDs::half_bytes, full);
+                }
+            });
+            // The next row of images, of which causality hides one more.
+            images += in_row * StoredDs::image_bytes;
+            if (is_triangle) {
+                --in_row;
+                images -= StoredDs::half_bytes;
+            }
+        }
+    }
+
+    const BackwardParams &params_;
+    BackwardShared<Traits> &shared_;
+    const int half_;
+    Place place_;
+};
+
+} // namespace annulus

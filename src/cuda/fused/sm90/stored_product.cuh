@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// dQ = scale dS K from stored dS, by the warpgroups that compute: each has two of a tile's four row blocks of queries
+// and goes through the row blocks of keys.
+#pragma once
+
+#include "cuda/fused/math/backward_epilogue.cuh"
+#include "cuda/fused/sm90/backward_params.hpp"
+#include "cuda/fused/sm90/backward_shared.cuh"
+#include "cuda/fused/sm90/wgmma.cuh"
+
+#include <cstdint>
+#include <type_traits>
+
+namespace annulus {
+
+template <class Traits> class StoredProduct {
+  public:
+    __device__ __forceinline__ StoredProduct(const BackwardParams &params, BackwardShared<Traits> &shared, int consumer)
+        : params_(params), shared_(shared), consumer_(consumer) {}
+
+    // `slot`: of row blocks, where the tile's stages are.
+    __device__ __forceinline__ void find_d_q(const StoredTile &tile, int slot) {
+        const int row_block = tile.first_row_block + consumer_ * Traits::stored_row_blocks;
+        float x[columns / 2], y[columns / 2];
+#pragma unroll
+        for (int i = 0; i < columns / 2; ++i)
+            x[i] = y[i] = 0;
+        const std::uint32_t images = smem_descriptor_start(
+            shared_.stored_image(slot, 0, consumer_ * Traits::stored_row_blocks));
+        const std::uint32_t keys = smem_descriptor_start(shared_.stored_keys(0), row_block_rows * swizzled_row_bytes);
+        // Under causality the first of the two row blocks sees the keys up to its own, the second one more.
+        const int all = uniform(tile.keys), of_first = params_.kept.is_triangle ? min(all, row_block + 1) : all;
+        const int of_second = params_.kept.is_triangle ? min(all, row_block + 2) : all;
+        bool is_pending = false;
+        const auto multiply = [&](auto has_first) {
+            const int stage = place_.slot();
+            shared_.stored_full[stage].wait(place_.parity_to_empty());
+            const std::uint32_t left = images + stage * (BackwardShared<Traits>::stored_stage_bytes / 16);
+            const std::uint32_t right = keys + BackwardShared<Traits>::stored_keys_offset(place_.count) / 16 +
+                                        place_.count % 2 * (Traits::stored_keys * swizzled_row_bytes / 16);
+            fence_registers(x);
+            fence_registers(y);
+            wgmma_fence();
+#pragma unroll
+            for (int i = 0; i < Traits::stored_keys / 16; ++i) {
+                const std::uint32_t offset = i * 16 * swizzled_row_bytes / 16;
+                if constexpr (decltype(has_first)::value)
+                    WgmmaSsMnMajor<Element, columns>::run(x, smem_descriptor(left + offset),
+                                                          smem_descriptor(right + offset));
+                WgmmaSsMnMajor<Element, columns>::run(y, smem_descriptor(left + StoredDs::half_bytes / 16 + offset),
+                                                      smem_descriptor(right + offset));
+            }
+            wgmma_commit();
+            wgmma_wait<1>();
+            fence_registers(x);
+            fence_registers(y);
+            if (is_pending)
+                release(place_.count - 1);
+            is_pending = true;
+            ++place_.count;
+        };
+        int block = 0;
+#pragma unroll 1
+        for (; block < 2 * of_first; ++block)
+            multiply(std::true_type{});
+#pragma unroll 1
+        for (; block < 2 * of_second; ++block)
+            multiply(std::false_type{});
+        wgmma_wait<0>();
+        fence_registers(x);
+        fence_registers(y);
+        if (is_pending)
+            release(place_.count - 1);
+        for (; block < 2 * all; ++block, ++place_.count) {
+            // The whole warpgroup must have seen a stage before it is given back.
+            shared_.stored_full[place_.slot()].wait(place_.parity_to_empty());
+            sync_warpgroup(consumer_);
+            release(place_.count);
+        }
+        sync_warpgroup(consumer_); // no warp's products read the stages any more
+        const std::uint32_t staging = shared_.stored_image(slot, 0, consumer_ * Traits::stored_row_blocks);
+        write(tile, row_block, x, staging);
+        write(tile, row_block + 1, y, staging + Traits::row_block_bytes);
+    }
+
+  private:
+    using Element = typename Traits::Element;
+    static constexpr int columns = Traits::head_dim;
+    static_assert(Traits::stored_keys * 2 == row_block_rows);
+
+    __device__ __forceinline__ void release(unsigned count) const {
+        if (thread_of_warpgroup() == 0)
+            shared_.stored_empty[PipelineState<Traits::stored_stages>{count}.slot()].arrive();
+    }
+
+    __device__ __forceinline__ void write(const StoredTile &tile, int index, float (&x)[columns / 2],
+                                          std::uint32_t staging) const {
+        if (index >= tile.row_blocks)
+            return;
+        const BackwardWork &work = params_.of_queries;
+        const RowBlock row_block{tile.first + index * row_block_rows * tile.stride, tile.stride, row_block_rows, 1, 0};
+        BackwardEpilogue<Element, columns, false, Traits::order, FragmentThread<>>(work, tile.batch, tile.head,
+                                                                                   row_block)
+            .write(x, work.scale, staging, work.d_scores, work.partial_d_scores);
+    }
+
+    const BackwardParams &params_;
+    BackwardShared<Traits> &shared_;
+    const int consumer_;
+    PipelineState<Traits::stored_stages> place_;
+};
+
+} // namespace annulus
