@@ -8,6 +8,7 @@
 
 #include "cuda/fused/schedule/destination.hpp"
 #include "cuda/fused/schedule/rows_to_clear.hpp"
+#include "cuda/fused/schedule/stored_turns.hpp"
 #include "cuda/fused/schedule/tile_grid.hpp"
 
 #include <cstdint>
@@ -22,10 +23,9 @@ struct StoredDs {
     int first_batch, batches, first_head, head_step, heads, first_segment, segments;
     int queries, keys; // row blocks of a segment, at most
     bool is_triangle;  // of images
-    // A segment of a head of a batch entry is a cell. So many have their images in memory at a time. Where one kernel
-    // stores and multiplies, these are so many groups of cells, and it multiplies so many groups behind storing.
-    int cells, groups, groups_behind;
-    // Of such a kernel, for each group in memory two counts: tiles stored so far, and multiplied.
+    int cells; // a segment of a head of a batch entry: so many have their images in memory at a time
+    // Where one kernel stores and multiplies, and what it counts: two counts for each group in memory.
+    StoredTurns turns;
     unsigned *done;
 
     static constexpr int image_bytes = row_block_rows * row_block_rows * 2;

@@ -68,7 +68,7 @@ struct BackwardPlan {
 
     // What a launch counts: tiles taken, and where it stores dS and multiplies it what is done (StoredDs::done).
     std::int64_t counters_of(Gradients what) const {
-        return what == Gradients::all_storing_d_s ? 1 + 2 * stored->of_segment.groups : 1;
+        return what == Gradients::all_storing_d_s ? 1 + 2 * stored->of_segment.turns.groups_in_memory.value : 1;
     }
 
     const SideGrids &of(Side side) const { return side == Side::queries ? queries : keys; }

@@ -44,26 +44,28 @@ bool can_store_ds(const Problem &problem, const std::vector<PlannedGrid> &querie
            (window.end() % length == 0 || window.end() == problem.sequence_length);
 }
 
-// By one kernel, all at once. CTAs take tiles in one order; when `ctas` more of them have been taken one may be over, or
-// when twice as many, if it is one of the longest under causality. So many lie between a group's tiles of keys and those
-// of queries, and between these and the next tiles of keys with the same place in memory, or fewer where that is too
-// much. `room`: cells that there is memory for. False if there are too many tiles.
-bool find_groups(int row_blocks_of_tile, int ctas, std::int64_t room, StoredDsParts &parts) {
-    constexpr std::int64_t tiles_of_group = 16; // at least: a few counts for each
-    StoredDs &stored = parts.of_segment;
-    const std::int64_t all = std::int64_t{parts.batches} * parts.heads * parts.segments;
-    const std::int64_t tiles =
-        divide_up(stored.keys, row_blocks_of_tile) + divide_up(stored.queries, StoredDs::row_blocks_of_tile);
-    const std::int64_t group = std::min(divide_up(tiles_of_group, tiles), std::min(room, all));
-    const std::int64_t groups = divide_up(all, group), most = std::min(groups, room / group);
-    // Where there are few, the longest ones come first: all tiles of keys.
-    const bool are_few = most == groups && all * tiles <= 6 * ctas;
-    const std::int64_t apart = are_few ? groups : divide_up(stored.is_triangle ? 2 * ctas : ctas, group * tiles);
-    const std::int64_t in_memory = std::min(2 * apart + 1, most);
-    stored.groups = static_cast<int>(in_memory);
-    stored.groups_behind = static_cast<int>(std::min(apart, in_memory == groups ? groups : in_memory - 1));
-    stored.cells = static_cast<int>(group * in_memory);
-    return groups * group * tiles <= INT_MAX / 64; // what is counted of a tile: warps
+// By one kernel, all at once. CTAs take tiles in one order. When `ctas` more of them have been taken, one has ended, or
+// nearly so; when twice as many, if it is one of the longest under causality. So many lie between a group's tiles of
+// keys and its tiles of queries, and between these and the tiles of keys whose dS comes in the same place; or fewer
+// where that is too much. `room`: cells that there is memory for. None if there are too many tiles.
+std::optional<StoredTurns> find_turns(const StoredDsParts &parts, int row_blocks_of_tile, int ctas, std::int64_t room) {
+    const StoredDs &stored = parts.of_segment;
+    const std::int64_t cells = std::int64_t{parts.batches} * parts.heads * parts.segments;
+    const std::int64_t of_keys = divide_up(stored.keys, row_blocks_of_tile);
+    const std::int64_t tiles = of_keys + divide_up(stored.queries, StoredDs::row_blocks_of_tile);
+    // A few counts for each group: of so many tiles at the least. Where all are few, the tiles of keys come first, which
+    // are the longest: one group.
+    const bool are_few = cells <= room && cells * tiles <= 6 * ctas;
+    const std::int64_t group = are_few ? cells : std::min({divide_up(16, tiles), room, cells});
+    const std::int64_t groups = divide_up(cells, group), most = std::min(groups, room / group);
+    const std::int64_t apart = divide_up(stored.is_triangle ? 2 * ctas : ctas, group * tiles);
+    const std::int64_t in_memory = std::min(2 * apart + 1, most), behind = std::min(apart, in_memory - 1);
+    if ((groups + behind) * group * tiles > INT_MAX)
+        return std::nullopt;
+    const auto number = [](std::int64_t x) { return static_cast<int>(x); };
+    return StoredTurns{FastDivmod(number(group)),     FastDivmod(number(group * tiles)), FastDivmod(number(in_memory)),
+                       number(group * of_keys),       number(cells),                     number(groups),
+                       number(behind)};
 }
 
 } // namespace
@@ -91,8 +93,12 @@ std::optional<StoredDsParts> plan_stored_ds(const Problem &problem, const std::v
         parts.segments = parts.all_segments;
         parts.heads = problem.kv_heads;
         parts.batches = static_cast<int>(problem.batch);
-        return find_groups(shapes.of_keys.row_blocks, multiprocessors, room, parts) ? std::optional(parts)
-                                                                                    : std::nullopt;
+        const std::optional<StoredTurns> turns = find_turns(parts, shapes.of_keys.row_blocks, multiprocessors, room);
+        if (!turns)
+            return std::nullopt;
+        parts.of_segment.turns = *turns;
+        parts.of_segment.cells = turns->cells_of_group.value * turns->groups_in_memory.value;
+        return parts;
     }
     const auto take = [&](std::int64_t all) { // in parts of equal size
         const std::int64_t most = std::clamp<std::int64_t>(room, 1, all);

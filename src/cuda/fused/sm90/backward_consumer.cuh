@@ -31,7 +31,7 @@ template <class Traits> class BackwardConsumer {
                 break;
             shared_.row_block_full[slot.slot()].wait(slot.parity_to_empty());
             if constexpr (Traits::keeps_d_s) {
-                if (shared_.multiplies[at.slot()]) {
+                if (shared_.turns[at.slot()].multiplies) {
                     stored_.find_d_q(shared_.stored_tiles[at.slot()], slot.slot());
                 } else {
                     find_gradients(tile, slot.slot());

@@ -35,7 +35,7 @@ __device__ __forceinline__ void for_each_block(const BackwardParams &params, Bac
         const int ranges = tile.ranges;
         if (ranges < 0)
             return;
-        if (Traits::keeps_d_s && shared.multiplies[at.slot()]) {
+        if (Traits::keeps_d_s && shared.turns[at.slot()].multiplies) {
             use_stored(at, stage);
             give_back(at);
             continue;
@@ -246,7 +246,7 @@ __device__ __forceinline__ void copy_row_blocks(const BackwardParams &params, Ba
         wait_working(shared.tile_full[at.slot()], at.parity_to_empty(), do_other_work);
         if (shared.tiles[at.slot()].ranges < 0)
             return do_all(do_other_work);
-        if (Traits::keeps_d_s && shared.multiplies[at.slot()]) {
+        if (Traits::keeps_d_s && shared.turns[at.slot()].multiplies) {
             give_row_blocks_to_stored(shared, at, do_other_work);
         } else {
             copy_rows_of_row_blocks<Traits, of_scores>(params, shared, at, do_other_work);

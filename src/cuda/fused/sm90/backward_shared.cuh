@@ -33,10 +33,9 @@ template <class Traits> struct BackwardShared {
     static constexpr int statistics = of_keys ? range_block_rows : row_blocks * row_block_rows;
     float lse_log2[statistic_slots][statistics], delta[statistic_slots][statistics];
     Tile<row_blocks> tiles[tile_slots];
-    // Where dS is stored: which tiles are of queries, for which it is multiplied; and these.
-    bool multiplies[tile_slots];
+    // Where dS is stored: what a tile is (stored_turns.hpp), and that of queries, for which dS is multiplied.
+    StoredTurn turns[tile_slots];
     StoredTile stored_tiles[tile_slots];
-    int group[tile_slots]; // of cells (stored_turns.cuh)
     Mbarrier stored_full[Traits::stored_stages], stored_empty[Traits::stored_stages];
     TileSearch search;
     int pieces_begun; // of rows to be cleared

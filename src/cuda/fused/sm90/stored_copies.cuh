@@ -11,7 +11,6 @@
 #include "cuda/fused/sm90/backward_shared.cuh"
 #include "cuda/fused/sm90/copy_in_order.cuh"
 #include "cuda/fused/sm90/other_work.cuh"
-#include "cuda/fused/sm90/stored_turns.cuh"
 #include "cuda/fused/sm90/tile_feed.cuh"
 #include "cuda/fused/sm90/tma.cuh"
 
@@ -19,15 +18,58 @@
 
 namespace annulus {
 
-// The warp that finds tiles: those of a launch that stores dS and multiplies it.
-template <class Traits, class OtherWork>
-__device__ __forceinline__ void find_stored_tiles(const BackwardParams &params, BackwardShared<Traits> &shared,
-                                                  OtherWork do_other_work) {
-    const StoredDs &stored = params.kept;
-    const StoredTurns turns(stored, Traits::consumers);
-    const auto find = [&](const StoredTurn &turn, int slot) {
-        if (!turns.exists(turn))
-            return false;
+// The warp that finds tiles: those of a launch that stores dS and multiplies it. It tells the other CTAs, too, which of
+// its own have ended: then no warp writes or reads their dS any more.
+template <class Traits> class StoredTileFinder {
+  public:
+    __device__ __forceinline__ StoredTileFinder(const BackwardParams &params, BackwardShared<Traits> &shared)
+        : params_(params), shared_(shared) {}
+
+    // Finds the next tile that there is, and waits until what it needs is done; false if there is none.
+    template <class OtherWork>
+    __device__ __forceinline__ bool take(const PipelineState<tile_slots> &at, OtherWork &do_other_work) {
+        const StoredTurns &turns = params_.kept.turns;
+        for (;;) {
+            const int number = static_cast<int>(take_next(params_));
+            if (number >= turns.count()) {
+                tell(at.count, true);
+                return false;
+            }
+            const StoredTurn turn = turns.turn(number);
+            if (!turns.has_group(turn))
+                continue;
+            const bool is_found = turns.has_cell(turn) && find(turn, at.slot());
+            while (!is_ready(turn)) { // it may be the tile at hand that it waits for
+                tell(at.count, false);
+                do_other_work();
+            }
+            if (is_found) {
+                if (is_first_lane())
+                    shared_.turns[at.slot()] = turn;
+                return true;
+            }
+            finish(turn);
+        }
+    }
+
+    // Of the first `end` tiles those that have ended; or all of them, as soon as they have.
+    __device__ __forceinline__ void tell(unsigned end, bool waits) {
+        for (; told_ < end; ++told_) {
+            const PipelineState<tile_slots> next_there{told_ + tile_slots};
+            Mbarrier &empty = shared_.tile_empty[next_there.slot()];
+            if (waits)
+                empty.wait(next_there.parity_to_fill());
+            else if (!__all_sync(~0u, empty.has_ended(next_there.parity_to_fill())))
+                return;
+            finish(shared_.turns[next_there.slot()]);
+        }
+    }
+
+  private:
+    __device__ __forceinline__ static bool is_first_lane() { return threadIdx.x % warp_threads == 0; }
+
+    __device__ __forceinline__ bool find(const StoredTurn &turn, int slot) const {
+        const StoredDs &stored = params_.kept;
         if (!turn.multiplies) {
             TilePlace place{};
             place.index = turn.index;
@@ -35,57 +77,49 @@ __device__ __forceinline__ void find_stored_tiles(const BackwardParams &params, 
             const int head = turn.cell / stored.segments;
             place.head = head % stored.heads;
             place.batch = head / stored.heads;
-            return find_tile_of_branch<true, Traits::range_block_rows>(params, place, shared.tiles[slot]);
+            return find_tile_of_branch<true, Traits::range_block_rows>(params_, place, shared_.tiles[slot]);
         }
         StoredTile tile;
         const int groups = quotient_up(stored.queries, StoredDs::row_blocks_of_tile);
-        const bool found = tile.find(params.of_queries, turn.cell, groups - 1 - turn.index);
-        if (threadIdx.x % warp_threads == 0) {
-            shared.stored_tiles[slot] = tile;
-            shared.tiles[slot].ranges = 0;
+        const bool is_found = tile.find(params_.of_queries, turn.cell, groups - 1 - turn.index);
+        if (is_first_lane()) {
+            shared_.stored_tiles[slot] = tile;
+            shared_.tiles[slot].ranges = 0;
         }
-        return found;
-    };
-    // Tells other CTAs of those of the first `end` tiles that have ended, or, if it waits, of all.
-    unsigned told = 0;
-    const auto tell = [&](unsigned end, bool waits) {
-        for (; told < end; ++told) {
-            const PipelineState<tile_slots> next_there{told + tile_slots};
-            const int slot = next_there.slot();
-            if (waits)
-                shared.tile_empty[slot].wait(next_there.parity_to_fill());
-            else if (!__all_sync(~0u, shared.tile_empty[slot].has_ended(next_there.parity_to_fill())))
-                return;
-            if (threadIdx.x % warp_threads == 0)
-                turns.finish(shared.group[slot], shared.multiplies[slot]);
-        }
-    };
-    const auto take = [&](const PipelineState<tile_slots> &at) {
-        const int slot = at.slot();
-        for (;;) {
-            const unsigned number = take_next(params);
-            if (number >= turns.count()) {
-                tell(at.count, true);
-                return false;
-            }
-            const StoredTurn turn = turns.turn(static_cast<int>(number));
-            const bool found = find(turn, slot);
-            while (!__all_sync(~0u, turns.is_ready(turn))) { // maybe for the tile at hand
-                tell(at.count, false);
-                do_other_work();
-            }
-            if (threadIdx.x % warp_threads == 0) {
-                shared.multiplies[slot] = turn.multiplies;
-                shared.group[slot] = turn.group;
-                if (!found)
-                    turns.finish(turn.group, turn.multiplies);
-            }
-            if (found)
-                return true;
-        }
-    };
-    // The slot is free: the tile that had it has ended.
-    const auto begin = [&](const PipelineState<tile_slots> &at) { tell(max(at.count, 1U) - 1, true); };
+        return is_found;
+    }
+
+    __device__ __forceinline__ unsigned *count_of(int group, bool multiplies) const {
+        return params_.kept.done + 2 * params_.kept.turns.place(group) + multiplies;
+    }
+    __device__ __forceinline__ bool is_ready(const StoredTurn &turn) const {
+        unsigned done;
+        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];"
+                     : "=r"(done)
+                     : "l"(count_of(turn.group, !turn.multiplies))
+                     : "memory");
+        return __all_sync(~0u, done >= static_cast<unsigned>(params_.kept.turns.needed(turn)));
+    }
+    // dS is read and written by bulk copies, whose end the barriers of the tile have shown.
+    __device__ __forceinline__ void finish(const StoredTurn &turn) const {
+        if (!is_first_lane())
+            return;
+        fence_async_proxies();
+        asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(count_of(turn.group, turn.multiplies)) : "memory");
+    }
+
+    const BackwardParams &params_;
+    BackwardShared<Traits> &shared_;
+    unsigned told_ = 0; // tiles
+};
+
+template <class Traits, class OtherWork>
+__device__ __forceinline__ void find_stored_tiles(const BackwardParams &params, BackwardShared<Traits> &shared,
+                                                  OtherWork do_other_work) {
+    StoredTileFinder<Traits> finder(params, shared);
+    // Once a slot is free, the tile that had it has ended.
+    const auto begin = [&](const PipelineState<tile_slots> &at) { finder.tell(max(at.count, 1U) - 1, true); };
+    const auto take = [&](const PipelineState<tile_slots> &at) { return finder.take(at, do_other_work); };
     find_tiles_by(shared, begin, take, [](const PipelineState<tile_slots> &) {}, do_other_work);
 }
 

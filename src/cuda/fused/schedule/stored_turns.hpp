@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// The order in which the CTAs of one launch store dS and multiply it.
+//
+// Storing is bound by the matrix units, and multiplying by the memory, which has dS but once: side by side they take
+// less time than one after the other. Cells (StoredDs) come in groups. Turns, in the order in which CTAs take them, are
+// the tiles of keys of one group and those of queries of a group some way behind, say 2:
+//
+//     keys of group 0,   keys of 1,   keys of 2, queries of 0,   keys of 3, queries of 1,   …   queries of the last
+//
+// Then the dS of tiles of queries has been stored when they are taken, or nearly so, and images have been multiplied
+// when the next ones are to lie in their place (stored_ds_plan.cpp). A turn waits for turns before it alone, and CTAs
+// take turns as they run: each that has been taken comes to its end, however many CTAs run.
+#pragma once
+
+#include "cuda/fused/schedule/fast_divmod.hpp"
+
+namespace annulus {
+
+struct StoredTurn {
+    bool multiplies; // a tile of queries, else one of keys, whose dS it stores
+    int group, cell; // the cell is one of all
+    int index;       // of the cell's tiles
+};
+
+struct StoredTurns {
+    FastDivmod cells_of_group, tiles_of_group, groups_in_memory;
+    int tiles_of_keys; // of a group's tiles
+    int cells, groups, groups_behind;
+
+    constexpr int count() const { return (groups + groups_behind) * tiles_of_group.value; }
+    constexpr StoredTurn turn(int number) const {
+        const int group = tiles_of_group.quotient(number), tile = tiles_of_group.remainder(number);
+        return tile < tiles_of_keys ? of_group(false, group, tile)
+                                    : of_group(true, group - groups_behind, tile - tiles_of_keys);
+    }
+    // The first and the last turns may be of no group, and the last group may have fewer cells than others.
+    constexpr bool has_group(const StoredTurn &turn) const { return turn.group >= 0 && turn.group < groups; }
+    constexpr bool has_cell(const StoredTurn &turn) const { return turn.cell < cells; }
+
+    // What is counted for each group in memory: turns of keys that have ended so far, or of queries. A turn waits until
+    // of the other kind so many have: all dS of its group, or what lay in its place.
+    constexpr int place(int group) const { return groups_in_memory.remainder(group); }
+    constexpr int needed(const StoredTurn &turn) const {
+        const int groups_before = groups_in_memory.quotient(turn.group); // in that place
+        return turn.multiplies ? (groups_before + 1) * tiles_of_keys
+                               : groups_before * (tiles_of_group.value - tiles_of_keys);
+    }
+
+  private:
+    constexpr StoredTurn of_group(bool multiplies, int group, int tile) const {
+        return {multiplies, group, group * cells_of_group.value + cells_of_group.remainder(tile),
+                cells_of_group.quotient(tile)};
+    }
+};
+
+} // namespace annulus
