@@ -72,12 +72,9 @@ __global__ void __launch_bounds__(Traits::threads, 1) backward_kernel(const __gr
                 if constexpr (Traits::of_keys && Traits::has_d_scores && !Traits::keeps_d_s)
                     copy_rows_of_row_blocks<Traits, false>(params, shared, at, NoOtherWork());
             };
-            if constexpr (Traits::keeps_d_s) {
-                if constexpr (Traits::finder_clears)
-                    find_stored_tiles(params, shared, RowClearer<Traits>(params, shared.pieces_begun));
-                else
-                    find_stored_tiles(params, shared, NoOtherWork());
-            } else if constexpr (Traits::finder_clears)
+            if constexpr (Traits::keeps_d_s)
+                find_stored_tiles(params, shared);
+            else if constexpr (Traits::finder_clears)
                 find_tiles(params, shared, copy_keys, RowClearer<Traits>(params, shared.pieces_begun));
             else
                 find_tiles(params, shared, copy_keys, NoOtherWork());

@@ -20,7 +20,7 @@ template <class Traits> class BackwardConsumer {
   public:
     __device__ __forceinline__ BackwardConsumer(const BackwardParams &params, BackwardShared<Traits> &shared,
                                                 int row_block)
-        : params_(params), shared_(shared), row_block_(row_block), stored_(params, shared, row_block) {}
+        : params_(params), shared_(shared), row_block_(row_block) {}
 
     __device__ __forceinline__ void run() {
         for (PipelineState<tile_slots> at;; ++at.count) {
@@ -32,7 +32,9 @@ template <class Traits> class BackwardConsumer {
             shared_.row_block_full[slot.slot()].wait(slot.parity_to_empty());
             if constexpr (Traits::keeps_d_s) {
                 if (shared_.turns[at.slot()].multiplies) {
-                    stored_.find_d_q(shared_.stored_tiles[at.slot()], slot.slot());
+                    StoredProduct<Traits>(params_, shared_, row_block_)
+                        .find_d_q(shared_.stored_tiles[at.slot()], slot.slot(),
+                                  shared_.stored_stages_before[at.slot()]);
                 } else {
                     find_gradients(tile, slot.slot());
                     if (thread_of_warpgroup() % warp_threads == 0)
@@ -429,7 +431,6 @@ template <class Traits> class BackwardConsumer {
     const int row_block_; // of the tile
     PipelineState<Traits::stages> stage_;
     bool is_full_ = false; // the stage at hand, as looked up a block before
-    StoredProduct<Traits> stored_;
 };
 
 } // namespace annulus

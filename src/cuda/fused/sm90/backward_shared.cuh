@@ -36,6 +36,7 @@ template <class Traits> struct BackwardShared {
     // Where dS is stored: what a tile is (stored_turns.hpp), and that of queries, for which dS is multiplied.
     StoredTurn turns[tile_slots];
     StoredTile stored_tiles[tile_slots];
+    unsigned stored_stages_before[tile_slots]; // of tiles before
     Mbarrier stored_full[Traits::stored_stages], stored_empty[Traits::stored_stages];
     TileSearch search;
     int pieces_begun; // of rows to be cleared

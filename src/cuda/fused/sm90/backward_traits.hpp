@@ -35,10 +35,10 @@ template <class Element_, int head_dim_, Gradients what, RowOrder order_> struct
     static constexpr int row_block_slots = head_dim <= 64 || (consumers == 2 && head_dim <= 128) ? 2 : 1;
 
     // Which of the feeding warps clear rows meanwhile (clear_rows.cuh): the one that finds tiles, unless it copies rows
-    // along a curve as well, which would spill; and one that copies row blocks, but with one slot consumers would wait
-    // for it.
+    // along a curve as well, or tells other CTAs of stored dS, which would spill; and one that copies row blocks, but
+    // with one slot consumers would wait for it.
     static constexpr bool clears_rows = head_dim <= 128;
-    static constexpr bool finder_clears = clears_rows && !(in_order && of_keys);
+    static constexpr bool finder_clears = clears_rows && !keeps_d_s && !(in_order && of_keys);
     static constexpr bool copier_clears = clears_rows && row_block_slots > 1;
     static constexpr int clearing_warps = finder_clears + copier_clears;
 

@@ -26,8 +26,7 @@ template <class Traits> class StoredTileFinder {
         : params_(params), shared_(shared) {}
 
     // Finds the next tile that there is, and waits until what it needs is done; false if there is none.
-    template <class OtherWork>
-    __device__ __forceinline__ bool take(const PipelineState<tile_slots> &at, OtherWork &do_other_work) {
+    __device__ __forceinline__ bool take(const PipelineState<tile_slots> &at) {
         const StoredTurns &turns = params_.kept.turns;
         for (;;) {
             const int number = static_cast<int>(take_next(params_));
@@ -39,10 +38,8 @@ template <class Traits> class StoredTileFinder {
             if (!turns.has_group(turn))
                 continue;
             const bool is_found = turns.has_cell(turn) && find(turn, at.slot());
-            while (!is_ready(turn)) { // it may be the tile at hand that it waits for
+            while (!is_ready(turn)) // it may be the tile at hand that it waits for
                 tell(at.count, false);
-                do_other_work();
-            }
             if (is_found) {
                 if (is_first_lane())
                     shared_.turns[at.slot()] = turn;
@@ -68,7 +65,7 @@ template <class Traits> class StoredTileFinder {
   private:
     __device__ __forceinline__ static bool is_first_lane() { return threadIdx.x % warp_threads == 0; }
 
-    __device__ __forceinline__ bool find(const StoredTurn &turn, int slot) const {
+    __device__ __forceinline__ bool find(const StoredTurn &turn, int slot) {
         const StoredDs &stored = params_.kept;
         if (!turn.multiplies) {
             TilePlace place{};
@@ -84,8 +81,11 @@ template <class Traits> class StoredTileFinder {
         const bool is_found = tile.find(params_.of_queries, turn.cell, groups - 1 - turn.index);
         if (is_first_lane()) {
             shared_.stored_tiles[slot] = tile;
+            shared_.stored_stages_before[slot] = stages_;
             shared_.tiles[slot].ranges = 0;
         }
+        if (is_found)
+            stages_ += 2 * static_cast<unsigned>(tile.keys);
         return is_found;
     }
 
@@ -110,17 +110,17 @@ template <class Traits> class StoredTileFinder {
 
     const BackwardParams &params_;
     BackwardShared<Traits> &shared_;
-    unsigned told_ = 0; // tiles
+    unsigned told_ = 0, stages_ = 0; // tiles that have ended; stages of those found
 };
 
-template <class Traits, class OtherWork>
-__device__ __forceinline__ void find_stored_tiles(const BackwardParams &params, BackwardShared<Traits> &shared,
-                                                  OtherWork do_other_work) {
+template <class Traits>
+__device__ __forceinline__ void find_stored_tiles(const BackwardParams &params, BackwardShared<Traits> &shared) {
     StoredTileFinder<Traits> finder(params, shared);
     // Once a slot is free, the tile that had it has ended.
     const auto begin = [&](const PipelineState<tile_slots> &at) { finder.tell(max(at.count, 1U) - 1, true); };
-    const auto take = [&](const PipelineState<tile_slots> &at) { return finder.take(at, do_other_work); };
-    find_tiles_by(shared, begin, take, [](const PipelineState<tile_slots> &) {}, do_other_work);
+    const auto take = [&](const PipelineState<tile_slots> &at) { return finder.take(at); };
+    NoOtherWork nothing;
+    find_tiles_by(shared, begin, take, [](const PipelineState<tile_slots> &) {}, nothing);
 }
 
 // The warp that copies row blocks: their place is the stages' of the tile.

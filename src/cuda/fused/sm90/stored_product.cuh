@@ -18,8 +18,9 @@ template <class Traits> class StoredProduct {
     __device__ __forceinline__ StoredProduct(const BackwardParams &params, BackwardShared<Traits> &shared, int consumer)
         : params_(params), shared_(shared), consumer_(consumer) {}
 
-    // `slot`: of row blocks, where the tile's stages are.
-    __device__ __forceinline__ void find_d_q(const StoredTile &tile, int slot) {
+    // `slot`: of row blocks, where the tile's stages are. `stages`: how many were before the tile's.
+    __device__ __forceinline__ void find_d_q(const StoredTile &tile, int slot, unsigned stages) const {
+        PipelineState<Traits::stored_stages> place{stages};
         const int row_block = tile.first_row_block + consumer_ * Traits::stored_row_blocks;
         float x[columns / 2], y[columns / 2];
 #pragma unroll
@@ -33,11 +34,11 @@ template <class Traits> class StoredProduct {
         const int of_second = params_.kept.is_triangle ? min(all, row_block + 2) : all;
         bool is_pending = false;
         const auto multiply = [&](auto has_first) {
-            const int stage = place_.slot();
-            shared_.stored_full[stage].wait(place_.parity_to_empty());
+            const int stage = place.slot();
+            shared_.stored_full[stage].wait(place.parity_to_empty());
             const std::uint32_t left = images + stage * (BackwardShared<Traits>::stored_stage_bytes / 16);
-            const std::uint32_t right = keys + BackwardShared<Traits>::stored_keys_offset(place_.count) / 16 +
-                                        place_.count % 2 * (Traits::stored_keys * swizzled_row_bytes / 16);
+            const std::uint32_t right = keys + BackwardShared<Traits>::stored_keys_offset(place.count) / 16 +
+                                        place.count % 2 * (Traits::stored_keys * swizzled_row_bytes / 16);
             fence_registers(x);
             fence_registers(y);
             wgmma_fence();
@@ -55,9 +56,9 @@ template <class Traits> class StoredProduct {
             fence_registers(x);
             fence_registers(y);
             if (is_pending)
-                release(place_.count - 1);
+                release(place.count - 1);
             is_pending = true;
-            ++place_.count;
+            ++place.count;
         };
         int block = 0;
 #pragma unroll 1
@@ -70,17 +71,22 @@ template <class Traits> class StoredProduct {
         fence_registers(x);
         fence_registers(y);
         if (is_pending)
-            release(place_.count - 1);
-        for (; block < 2 * all; ++block, ++place_.count) {
+            release(place.count - 1);
+        for (; block < 2 * all; ++block, ++place.count) {
             // The whole warpgroup must have seen a stage before it is given back.
-            shared_.stored_full[place_.slot()].wait(place_.parity_to_empty());
+            shared_.stored_full[place.slot()].wait(place.parity_to_empty());
             sync_warpgroup(consumer_);
-            release(place_.count);
+            release(place.count);
         }
         sync_warpgroup(consumer_); // no warp's products read the stages any more
         const std::uint32_t staging = shared_.stored_image(slot, 0, consumer_ * Traits::stored_row_blocks);
-        write(tile, row_block, x, staging);
-        write(tile, row_block + 1, y, staging + Traits::row_block_bytes);
+#pragma unroll 1 // as one code for both
+        for (int i = 0; i < Traits::stored_row_blocks; ++i) {
+            write(tile, row_block + i, x, staging + i * Traits::row_block_bytes);
+#pragma unroll
+            for (int j = 0; j < columns / 2; ++j)
+                x[j] = y[j];
+        }
     }
 
   private:
@@ -107,7 +113,6 @@ template <class Traits> class StoredProduct {
     const BackwardParams &params_;
     BackwardShared<Traits> &shared_;
     const int consumer_;
-    PipelineState<Traits::stored_stages> place_;
 };
 
 } // namespace annulus
