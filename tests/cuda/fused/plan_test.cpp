@@ -252,12 +252,19 @@ void expect_sound(const Plan &plan, CallPart part, const ForwardPlan &forward) {
     }
 }
 
+// Whether a launch finds the gradients of both sides.
+bool finds_all(const BackwardStep &step) {
+    return step.action == BackwardAction::find_gradients && step.what == Gradients::all_storing_d_s;
+}
+
 // What a call leaves for later is none of what other ranks wait for, and of one side: of the own keys it is theirs, all
-// of it, since other parts add to the results of the other side meanwhile.
+// of it, since other parts add to the results of the other side meanwhile. Of a launch of both sides nothing is left.
 void expect_sound_rest(CallPart part, const BackwardPlan &backward, bool only_v) {
     ASSERT_LE(backward.first_of_rest, backward.steps.size());
     const bool has_rest = backward.first_of_rest < backward.steps.size();
-    EXPECT_EQ(has_rest, !only_v && part != CallPart::whole && (!backward.stored || part != CallPart::own_keys));
+    const bool is_at_once =
+        backward.stored && (part == CallPart::own_keys || std::ranges::any_of(backward.steps, finds_all));
+    EXPECT_EQ(has_rest, !only_v && part != CallPart::whole && !is_at_once);
     if (!has_rest)
         return;
     const Side of_rest = part == CallPart::own_keys ? Side::keys : Side::queries;
@@ -319,13 +326,19 @@ void expect_sound(const Plan &plan, CallPart part, const BackwardPlan &backward)
             of_side.pack(step.launch.grid);
             break;
         case BackwardAction::find_gradients: {
-            const bool is_stored =
-                step.what == Gradients::d_q_of_stored_d_s || step.what == Gradients::d_k_and_d_v_storing_d_s;
+            const bool is_stored = step.what == Gradients::d_q_of_stored_d_s ||
+                                   step.what == Gradients::d_k_and_d_v_storing_d_s || finds_all(step);
             EXPECT_EQ(is_stored, backward.stored.has_value());
             const auto kernel = std::find(kernels.begin(), kernels.end(), step.what);
             const bool is_first = step.side == Side::queries || is_stored || kernel == kernels.begin();
             of_side.launch(step.launch, is_first ? 0 : static_cast<int>(kernel - kernels.begin()), is_first);
             cleared[step.side].launch(step.launch.clears);
+            if (finds_all(step)) {
+                Launch of_queries = step.launch;
+                of_queries.destination = step.destination_of_queries;
+                launches.at(Side::queries).launch(of_queries, 0, true);
+                cleared[Side::queries].launch(of_queries.clears);
+            }
             break;
         }
         case BackwardAction::write_gradients:
@@ -490,6 +503,64 @@ TEST(LargePlans, AreCutIntoAFewPartsAtMost) {
         ASSERT_TRUE(forward.parts);
         EXPECT_LT(forward.parts->all_rows(), all->all_rows());
     }
+}
+
+// ---- dS that one launch stores and multiplies
+
+// Each tile of each cell has one turn, and what it waits for is what turns before it do: all dS of its cell's group, or
+// that no dS is there any more where its own comes.
+void expect_sound_turns(const StoredDs &stored, int row_blocks_of_tile) {
+    const StoredTurns &turns = stored.turns;
+    const int of_keys = (stored.keys + row_blocks_of_tile - 1) / row_blocks_of_tile;
+    const int of_queries = (stored.queries + StoredDs::row_blocks_of_tile - 1) / StoredDs::row_blocks_of_tile;
+    EXPECT_EQ(stored.cells, turns.cells_of_group.value * turns.groups_in_memory.value);
+    std::set<std::tuple<bool, int, int>> found;
+    std::map<std::pair<bool, int>, int> done, all; // by kind, and place in memory; and group
+    for (int number = 0; number < turns.count(); ++number)
+        if (const StoredTurn turn = turns.turn(number); turns.has_group(turn))
+            ++all[{turn.multiplies, turn.group}];
+    for (int number = 0; number < turns.count(); ++number) {
+        const StoredTurn turn = turns.turn(number);
+        if (!turns.has_group(turn))
+            continue;
+        int needed = 0; // turns of the other kind in its place
+        for (int group = turns.place(turn.group); group < turn.group + turn.multiplies;
+             group += turns.groups_in_memory.value)
+            needed += all[{!turn.multiplies, group}];
+        ASSERT_EQ(turns.needed(turn), needed);
+        ASSERT_GE((done[{!turn.multiplies, turns.place(turn.group)}]), needed);
+        ++done[{turn.multiplies, turns.place(turn.group)}];
+        if (!turns.has_cell(turn))
+            continue;
+        ASSERT_EQ(turn.cell / turns.cells_of_group.value, turn.group);
+        ASSERT_LT(turn.index, turn.multiplies ? of_queries : of_keys);
+        ASSERT_TRUE(found.insert({turn.multiplies, turn.cell, turn.index}).second);
+    }
+    EXPECT_EQ(found.size(), static_cast<std::size_t>(turns.cells) * (of_keys + of_queries));
+}
+
+TEST(StoredDs, TurnsWaitForTurnsBefore) {
+    for (const bool causal : {false, true})
+        for (const auto &[segment, dilation, length] :
+             {std::tuple(2048, 1, 65536), {2048, 1, 63488}, {64, 1, 8192}, {5760, 3, 51840}, {16384, 1, 131072}}) {
+            const Problem problem = {.batch = 2,
+                                     .length = length,
+                                     .heads = 3,
+                                     .dim = 128,
+                                     .branches = {{.segment = segment, .dilation = dilation}},
+                                     .causal = causal,
+                                     .dtype = ANNULUS_BFLOAT16};
+            SCOPED_TRACE(testing::Message() << problem);
+            const Plan plan(pattern_of(problem), plan_problem_of(problem));
+            for (const std::uint64_t limit : {std::uint64_t{0}, std::uint64_t{1100} << 20, std::uint64_t{80} << 20}) {
+                const BackwardPlan backward = backward_of(plan, CallPart::whole, limit);
+                if (!backward.stored)
+                    continue; // there is no room for it
+                EXPECT_TRUE(limit == 0 || backward_bytes(plan, backward) <= limit);
+                expect_sound_turns(backward.stored->of_segment, backward_shapes(problem.dim).of_keys.row_blocks);
+            }
+            EXPECT_TRUE(backward_of(plan, CallPart::whole, 0).stored);
+        }
 }
 
 // Nine branches, which take several grids: the rows that all but the least dilated ones have are few.

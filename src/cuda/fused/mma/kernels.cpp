@@ -62,7 +62,9 @@ BackwardShapes backward_kernel_shapes(SharedCapacity capacity, annulus_dtype dty
         const auto shape_of = [&](bool of_keys) {
             return kernel_shape(backward_shape(dim.value, dtype_bytes(dtype), of_keys, of_capacity.value));
         };
-        shapes = {shape_of(false), shape_of(true), stores_d_s(head_dim, dtype_bytes(dtype), of_capacity.value) ? StoringKernels::two : StoringKernels::none};
+        shapes = {shape_of(false), shape_of(true),
+                  stores_d_s(head_dim, dtype_bytes(dtype), of_capacity.value) ? StoringKernels::two
+                                                                              : StoringKernels::none};
     });
     return shapes;
 }

@@ -49,7 +49,6 @@ struct BackwardStep {
     Destination destination_of_queries{}; // of Gradients::all_storing_d_s, whose launch is of keys
 };
 
-
 // The grids over the rows of one side.
 struct SideGrids {
     std::vector<PlannedGrid> grids;

@@ -169,12 +169,15 @@ class StepWriter {
 
     // By one kernel. What it clears are rows of all gradients, so that these must be the same ones.
     void write_all_storing_ds() {
-        const bool clears = launches_clear(Side::queries) && launches_clear(Side::keys) &&
-                            problem_.queries == problem_.keys;
+        const bool clears =
+            launches_clear(Side::queries) && launches_clear(Side::keys) && problem_.queries == problem_.keys;
         const bool sets_queries = prepare(Side::queries, clears), sets_keys = prepare(Side::keys, clears);
         for (int member = 0; member < group(); ++member) {
             const bool sets = sets_keys && member == 0;
-            const GridPart part{0, batches(), member, problem_.kv_heads,
+            const GridPart part{0,
+                                batches(),
+                                member,
+                                problem_.kv_heads,
                                 result_.keys.grids.front().tiles.sequence.first_segment,
                                 result_.stored->all_segments};
             add({BackwardAction::find_gradients,

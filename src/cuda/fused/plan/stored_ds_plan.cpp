@@ -53,8 +53,8 @@ std::optional<StoredTurns> find_turns(const StoredDsParts &parts, int row_blocks
     const std::int64_t cells = std::int64_t{parts.batches} * parts.heads * parts.segments;
     const std::int64_t of_keys = divide_up(stored.keys, row_blocks_of_tile);
     const std::int64_t tiles = of_keys + divide_up(stored.queries, StoredDs::row_blocks_of_tile);
-    // A few counts for each group: of so many tiles at the least. Where all are few, the tiles of keys come first, which
-    // are the longest: one group.
+    // A few counts for each group: of so many tiles at the least. Where all are few, the tiles of keys come first,
+    // which are the longest: one group.
     const bool are_few = cells <= room && cells * tiles <= 6 * ctas;
     const std::int64_t group = are_few ? cells : std::min({divide_up(16, tiles), room, cells});
     const std::int64_t groups = divide_up(cells, group), most = std::min(groups, room / group);
@@ -63,8 +63,12 @@ std::optional<StoredTurns> find_turns(const StoredDsParts &parts, int row_blocks
     if ((groups + behind) * group * tiles > INT_MAX)
         return std::nullopt;
     const auto number = [](std::int64_t x) { return static_cast<int>(x); };
-    return StoredTurns{FastDivmod(number(group)),     FastDivmod(number(group * tiles)), FastDivmod(number(in_memory)),
-                       number(group * of_keys),       number(cells),                     number(groups),
+    return StoredTurns{FastDivmod(number(group)),
+                       FastDivmod(number(group * tiles)),
+                       FastDivmod(number(in_memory)),
+                       number(group * of_keys),
+                       number(cells),
+                       number(groups),
                        number(behind)};
 }
 

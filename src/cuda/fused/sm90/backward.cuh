@@ -17,7 +17,8 @@
 // P and dS stay in registers, where they are operands of the last products. S and dP are computed by both kernels: the
 // price of sums that no two CTAs share, so that nothing is added by atomics and every call gives the same bits. For
 // a plan of one branch with 64 < D <= 128 that writes fewer zeros than dS the kernel of keys writes dS to memory as
-// well, and dq_from_ds.cuh makes dQ of it.
+// well, and between its tiles of keys takes tiles of queries, for which it multiplies dS with K (stored_turns.hpp says
+// in which order, stored_copies.cuh and stored_product.cuh do it).
 //
 // Grid and tiles as in forward.cuh. Roles: of the feeding warpgroup warp 0 copies the rows of ranges by tensor maps,
 // warp 1 finds tiles, warp 2 copies the score rows of row blocks and warp 3 their value rows; where row blocks are of
@@ -32,6 +33,7 @@
 //     lse_log2, delta[…]         of queries          with their rows
 //     d_s[row blocks]            an image on its way out: a warp's rows by the warp itself
 //     tiles[2]                   what is to be done  tile_full: warp 1            tile_empty: all other warps
+//     in own_rows, range_rows    dS, and K           stored_full: warps 0 and 3   stored_empty: consumers
 //
 // Warp 0 tells warp 1 by tile_ending that few blocks of a tile are left to be copied. Rings are never reset. A consumer
 // stages results in its part of the row block's slot before it gives that back. Named barriers 1, 2, … are those of one

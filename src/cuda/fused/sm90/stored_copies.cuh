@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the feeding warps do for tiles of queries, for which stored dS is multiplied.
 //
-// In shared memory the stages of such a tile, halves of four images, of 32 keys, take the place of its row blocks, a half for
-// each consumer, and blocks of 64 rows of K that of the ranges' stages. So the next tile's row blocks can be copied
-// meanwhile, as ever; but whoever uses the stages of ranges waits until the other kind of tile is done with them.
+// In shared memory the stages of such a tile, halves of four images, of 32 keys, take the place of its row blocks, a
+// half for each consumer, and blocks of 64 rows of K that of the ranges' stages. So the next tile's row blocks can be
+// copied meanwhile, as ever; but whoever uses the stages of ranges waits until the other kind of tile is done with
+// them.
 #pragma once
 
 #include "cuda/device/warp.cuh"
@@ -120,7 +121,8 @@ __device__ __forceinline__ void find_stored_tiles(const BackwardParams &params, 
     const auto begin = [&](const PipelineState<tile_slots> &at) { finder.tell(max(at.count, 1U) - 1, true); };
     const auto take = [&](const PipelineState<tile_slots> &at) { return finder.take(at); };
     NoOtherWork nothing;
-    find_tiles_by(shared, begin, take, [](const PipelineState<tile_slots> &) {}, nothing);
+    find_tiles_by(
+        shared, begin, take, [](const PipelineState<tile_slots> &) {}, nothing);
 }
 
 // The warp that copies row blocks: their place is the stages' of the tile.
@@ -204,7 +206,9 @@ template <class Traits> class StoredCopies {
     using Place = PipelineState<Traits::stored_stages>;
 
     // Where K of the row block at hand comes.
-    __device__ __forceinline__ std::uint32_t keys() const { return shared_.stored_keys(place_.count); }
+    __device__ __forceinline__ std::uint32_t keys() const {
+        return shared_.stored_keys(place_.count);
+    }
 
     // use(row block of keys, full, bytes of images, load) for each of the warp's stages; load() copies the images.
     template <class Wait, class Use>

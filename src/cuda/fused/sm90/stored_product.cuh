@@ -26,8 +26,8 @@ template <class Traits> class StoredProduct {
 #pragma unroll
         for (int i = 0; i < columns / 2; ++i)
             x[i] = y[i] = 0;
-        const std::uint32_t images = smem_descriptor_start(
-            shared_.stored_image(slot, 0, consumer_ * Traits::stored_row_blocks));
+        const std::uint32_t images =
+            smem_descriptor_start(shared_.stored_image(slot, 0, consumer_ * Traits::stored_row_blocks));
         const std::uint32_t keys = smem_descriptor_start(shared_.stored_keys(0), row_block_rows * swizzled_row_bytes);
         // Under causality the first of the two row blocks sees the keys up to its own, the second one more.
         const int all = uniform(tile.keys), of_first = params_.kept.is_triangle ? min(all, row_block + 1) : all;

@@ -99,7 +99,8 @@ __device__ __forceinline__ void find_tiles(const TileGrid &grid, Shared &shared,
             id = next();
         return id < grid.tiles;
     };
-    find_tiles_by(shared, [](const PipelineState<tile_slots> &) {}, take, use, do_other_work);
+    find_tiles_by(
+        shared, [](const PipelineState<tile_slots> &) {}, take, use, do_other_work);
 }
 
 } // namespace annulus
