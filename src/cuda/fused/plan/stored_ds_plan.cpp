@@ -44,22 +44,23 @@ bool can_store_ds(const Problem &problem, const std::vector<PlannedGrid> &querie
            (window.end() % length == 0 || window.end() == problem.sequence_length);
 }
 
-// By one kernel, all at once. CTAs take tiles in one order. When `ctas` more of them have been taken, one has ended, or
-// nearly so; when twice as many, if it is one of the longest under causality. So many lie between a group's tiles of
-// keys and its tiles of queries, and between these and the tiles of keys whose dS comes in the same place; or fewer
-// where that is too much. `room`: cells that there is memory for. None if there are too many tiles.
+// By one kernel, all at once. CTAs take tiles in one order, each one ahead of the tile at hand: a tile has ended when
+// twice as many as there are CTAs have been taken after it, or a few more if it is one of the longest under causality.
+// So many lie between a group's tiles of keys and its tiles of queries, and between these and the tiles of keys whose dS
+// comes in the same place; or fewer, alike, where that is too much. `room`: cells that there is memory for. None if
+// there are too many tiles.
 std::optional<StoredTurns> find_turns(const StoredDsParts &parts, int row_blocks_of_tile, int ctas, std::int64_t room) {
     const StoredDs &stored = parts.of_segment;
     const std::int64_t cells = std::int64_t{parts.batches} * parts.heads * parts.segments;
     const std::int64_t of_keys = divide_up(stored.keys, row_blocks_of_tile);
     const std::int64_t tiles = of_keys + divide_up(stored.queries, StoredDs::row_blocks_of_tile);
     // A few counts for each group: of so many tiles at the least. Where all are few, the tiles of keys come first,
-    // which are the longest: one group.
-    const bool are_few = cells <= room && cells * tiles <= 6 * ctas;
-    const std::int64_t group = are_few ? cells : std::min({divide_up(16, tiles), room, cells});
+    // which are the longest: one group. All three numbers were measured.
+    const bool are_few = cells <= room && cells * tiles <= (stored.is_triangle ? 8 : 4) * ctas;
+    const std::int64_t group = are_few ? cells : std::min({divide_up(32, tiles), room, cells});
     const std::int64_t groups = divide_up(cells, group), most = std::min(groups, room / group);
-    const std::int64_t apart = divide_up(stored.is_triangle ? 2 * ctas : ctas, group * tiles);
-    const std::int64_t in_memory = std::min(2 * apart + 1, most), behind = std::min(apart, in_memory - 1);
+    const std::int64_t apart = divide_up((stored.is_triangle ? 5 : 4) * ctas, 2 * group * tiles);
+    const std::int64_t in_memory = std::min(2 * apart + 1, most), behind = in_memory / 2;
     if ((groups + behind) * group * tiles > INT_MAX)
         return std::nullopt;
     const auto number = [](std::int64_t x) { return static_cast<int>(x); };
