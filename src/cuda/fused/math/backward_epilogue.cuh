@@ -15,11 +15,11 @@ namespace annulus {
 
 // Of a strip, whose FragmentThread is `At`, of a row block of queries or, with `of_keys`, of keys. Of kernels of either
 // order gradients along a curve are partial.
-template <class Element, int columns, bool of_keys, RowOrder order, class At> class BackwardEpilogue {
+template <class Element, int columns, bool of_keys, RowOrder order, class At, class Rows = RowBlock>
+class BackwardEpilogue {
   public:
     // Of a batch entry and head of queries.
-    __device__ __forceinline__ BackwardEpilogue(const BackwardWork &work, int batch, int head,
-                                                const RowBlock &row_block)
+    __device__ __forceinline__ BackwardEpilogue(const BackwardWork &work, int batch, int head, const Rows &row_block)
         : work_(work), batch_(batch), head_(head), row_block_(row_block), destinations_(work, head, row_block) {}
 
     // `factor` times x goes to `rows`, by way of `staging` in shared memory, or to `partial`.
@@ -49,13 +49,14 @@ template <class Element, int columns, bool of_keys, RowOrder order, class At> cl
         const auto row_of = [&](int i) { return work_.row_of<written>(row_block_.position(i)); };
         const auto store = [&](const auto &stored_rows) {
             stage_rows<Element, At>(staging, x, 1.f, 1.f);
-            store_rows<Element, columns, At>(staging, row_block_.rows, work_.head_dim, stored_rows);
+            store_rows<Element, columns, At>(staging, row_block_, work_.head_dim, stored_rows);
         };
         if constexpr (order == RowOrder::along_curve) {
             const RowsOfStrip<At> found(row_of);
             store([&](int i) { return row_0 + found.row(i) * rows.row; });
         } else {
-            store(EvenRows<Element>{row_0 + row_of(0) * rows.row, row_block_.stride * rows.row});
+            const int first = row_of(row_block_.skipped) - row_block_.skipped * row_block_.stride;
+            store(EvenRows<Element>{row_0 + first * rows.row, row_block_.stride * rows.row});
         }
     }
 
@@ -85,7 +86,7 @@ template <class Element, int columns, bool of_keys, RowOrder order, class At> cl
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             const int row = At().row(r);
-            if (row >= row_block_.rows || !destinations_.leaves(r))
+            if (!has_row(row_block_, row) || !destinations_.leaves(r))
                 continue;
             const std::int64_t index = first + partial_row_in_head(row);
             leave_partial_row<count>(x, r, true, 1, work_.destination == Destination::add_to_partial, 1,
@@ -95,7 +96,7 @@ template <class Element, int columns, bool of_keys, RowOrder order, class At> cl
 
     const BackwardWork &work_;
     const int batch_, head_;
-    const RowBlock &row_block_;
+    const Rows &row_block_;
     const RowDestinations<At> destinations_;
 };
 

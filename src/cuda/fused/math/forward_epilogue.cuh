@@ -104,7 +104,7 @@ template <class Element, int head_dim, int row_blocks, RowOrder order, class At>
                     sum[r] == 0.f ? inverse[r] - INFINITY : (top[r] + log2_fast(sum[r])) * std::numbers::ln2_v<float>;
         }
         stage_rows<Element, At>(staging_, o, inverse[0], inverse[1]);
-        store_rows<Element, head_dim, At>(staging_, row_block_.rows, work_.head_dim, out_rows);
+        store_rows<Element, head_dim, At>(staging_, row_block_, work_.head_dim, out_rows);
     }
 
     // O, its maximum and its sum with the partial results of other keys.

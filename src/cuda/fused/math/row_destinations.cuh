@@ -12,8 +12,8 @@ namespace annulus {
 // FragmentThread of the strip.
 template <class At> class RowDestinations {
   public:
-    template <class Work>
-    __device__ __forceinline__ RowDestinations(const Work &work, int head, const RowBlock &row_block) : rows_(0) {
+    template <class Work, class Rows>
+    __device__ __forceinline__ RowDestinations(const Work &work, int head, const Rows &row_block) : rows_(0) {
         switch (work.destination) {
         case Destination::outputs:
             return;
@@ -25,7 +25,8 @@ template <class At> class RowDestinations {
             rows_ = all_taken;
             return;
         case Destination::outputs_or_partial: // a row block's rows take part in the same branches
-            rows_ = work.rows_left_partial.has(head, row_block.first) ? all_left : 0;
+            rows_ =
+                work.rows_left_partial.has(head, row_block.first + row_block.skipped * row_block.stride) ? all_left : 0;
             return;
         case Destination::outputs_with_partial:
         case Destination::outputs_or_partial_with_partial:
@@ -37,7 +38,7 @@ template <class At> class RowDestinations {
         const bool asks_for_left = own.lane() >= 16;
         const PartialRows &asked = asks_for_left ? work.rows_left_partial : work.rows_with_partial;
         const bool asks =
-            row < row_block.rows && !(asks_for_left && work.destination == Destination::outputs_with_partial);
+            has_row(row_block, row) && !(asks_for_left && work.destination == Destination::outputs_with_partial);
         rows_ = __ballot_sync(~0u, asks && asked.has(head, row_block.position(row)));
     }
 

@@ -108,9 +108,10 @@ __device__ __forceinline__ void stage_rows(std::uint32_t staging, const float (&
     __syncwarp();
 }
 
-// From there to the first `columns` columns of rows row_at(0), …, row_at(rows - 1), which the whole warp asks for.
-template <class Element, int most_columns, class At, class RowAt>
-__device__ __forceinline__ void store_rows(std::uint32_t staging, int rows, int columns, const RowAt &row_at) {
+// From there to the first `columns` columns of rows row_at(i), which the whole warp asks for: those of a row block.
+template <class Element, int most_columns, class At, class Rows, class RowAt>
+__device__ __forceinline__ void store_rows(std::uint32_t staging, const Rows &row_block, int columns,
+                                           const RowAt &row_at) {
     const At own;
     const int lane = own.lane(), strip = own.strip();
     constexpr int of_part = 16 / sizeof(Element), parts = most_columns / of_part;
@@ -120,7 +121,7 @@ __device__ __forceinline__ void store_rows(std::uint32_t staging, int rows, int 
         const uint4 sixteen_bytes =
             load_16_bytes(staging + swizzled_offset<sizeof(Element)>(row_block_rows, row, part));
         Element *const target = row_at(row);
-        if (row < rows && part * of_part < columns)
+        if (has_row(row_block, row) && part * of_part < columns)
             *reinterpret_cast<uint4 *>(target + part * of_part) = sixteen_bytes;
     }
 }
@@ -135,8 +136,8 @@ template <class Element> struct EvenRows {
 template <class Element> EvenRows(Element *, std::int64_t) -> EvenRows<Element>;
 
 // The same for these rows: a lane has a part of every so many of them, or none.
-template <class Element, int most_columns, class At>
-__device__ __forceinline__ void store_rows(std::uint32_t staging, int rows, int columns,
+template <class Element, int most_columns, class At, class Rows>
+__device__ __forceinline__ void store_rows(std::uint32_t staging, const Rows &row_block, int columns,
                                            const EvenRows<Element> &even_rows) {
     const At own;
     using Lanes = RowLanes<most_columns, sizeof(Element)>;
@@ -148,11 +149,11 @@ __device__ __forceinline__ void store_rows(std::uint32_t staging, int rows, int 
         const std::uint32_t source =
             staging + swizzled_offset<sizeof(Element)>(row_block_rows, first_row, std::min(part, Lanes::parts - 1));
         Element *target = even_rows(first_row) + column;
-        const int present = column < columns ? rows : 0;
+        const int present = column < columns ? row_block.rows : 0;
 #pragma unroll
         for (int i = 0; i < 16; i += at_once, target += at_once * even_rows.distance) {
             const uint4 sixteen_bytes = load_16_bytes(swizzled_rows_further<sizeof(Element)>(source, i));
-            if (first_row + i < present)
+            if (first_row + i >= row_block.skipped && first_row + i < present)
                 *reinterpret_cast<uint4 *>(target) = sixteen_bytes;
         }
     }

@@ -9,10 +9,12 @@ namespace annulus {
 
 struct StoredTile {
     int batch, head, segment;
-    int first, stride;               // position of the class's first query of the segment
-    int first_key;                   // and of its first key
-    int first_row_block, row_blocks, // of queries from there on; how many row blocks the class has
-        keys;                        // row blocks that are met
+    int first, stride, queries; // position of the class's first query of the segment; how many there are
+    int first_key, keys;        // the same of its keys
+    int first_row_block;        // of the queries' row blocks, which count from the last query (Range)
+    int key_blocks;             // row blocks of keys that are met
+
+    __device__ __forceinline__ int row_blocks() const { return quotient_up(queries, row_block_rows); }
 
     // False where the branch does not serve the head.
     __device__ __forceinline__ bool find(const BackwardWork &work, int id) {
@@ -36,19 +38,21 @@ struct StoredTile {
         const int start = segment * branch.length.value;
         const int end = min(start + branch.length.value, sequence.sequence_length);
         const int residue = branch.dilation.remainder(start + branch.phase(head));
-        const Members queries(max(start, sequence.row_start), min(end, sequence.row_start + sequence.row_count),
-                              residue, branch.dilation);
-        const Members all_keys(max(start, sequence.range_start), min(end, sequence.range_start + sequence.range_count),
-                               residue, branch.dilation);
+        const auto members = [&](int first_position, int count) {
+            return Members(max(start, first_position), min(end, first_position + count), residue, branch.dilation);
+        };
+        const Members queries_of_class = members(sequence.row_start, sequence.row_count);
+        const Members keys_of_class = members(sequence.range_start, sequence.range_count);
         stride = branch.dilation.value;
-        first = queries.first;
-        first_key = all_keys.first;
-        row_blocks = queries.count / row_block_rows;
+        first = queries_of_class.first;
+        queries = queries_of_class.count;
+        first_key = keys_of_class.first;
+        keys = keys_of_class.count;
         first_row_block = group * StoredDs::row_blocks_of_tile;
-        keys = all_keys.count / row_block_rows;
+        key_blocks = quotient_up(keys, row_block_rows);
         if (stored.is_triangle)
-            keys = min(keys, first_row_block + StoredDs::row_blocks_of_tile);
-        return first_row_block < row_blocks;
+            key_blocks = min(key_blocks, first_row_block + StoredDs::row_blocks_of_tile);
+        return first_row_block < row_blocks();
     }
 };
 

@@ -57,9 +57,9 @@ template <class Traits> class DqFromDsWarp {
         const Element *row;
         std::int64_t distance; // between rows
 
-        __device__ __forceinline__ Cursor() { tile.keys = 0; }
+        __device__ __forceinline__ Cursor() { tile.key_blocks = 0; }
         __device__ __forceinline__ void next(const BackwardParams &params) {
-            if (++keys < tile.keys) {
+            if (++keys < tile.key_blocks) {
                 images += (params.kept.queries - (params.kept.is_triangle ? keys : 0)) * StoredDs::image_bytes;
                 row += row_block_rows * distance;
                 return;
@@ -67,7 +67,7 @@ template <class Traits> class DqFromDsWarp {
             keys = 0;
             do
                 is_over = !tiles.next(params, tile);
-            while (!is_over && tile.keys == 0);
+            while (!is_over && tile.key_blocks == 0);
             if (is_over)
                 return;
             images = params.kept.image(tile.batch, tile.head, tile.segment, 0) +
@@ -83,15 +83,15 @@ template <class Traits> class DqFromDsWarp {
     __device__ __forceinline__ void find_d_q(const StoredTile &tile) {
         const int u = row_block_of_warp<strips>(), row_block = tile.first_row_block + u;
         float x[strips][columns / 2] = {};
-        for (int keys = 0; keys < tile.keys; ++keys) {
+        for (int keys = 0; keys < tile.key_blocks; ++keys) {
             await_copies<Traits::stages - 2>();
             __syncthreads(); // the stage is there, and nobody reads the one before any more
             copy_next();
-            if (row_block < tile.row_blocks && !(params_.kept.is_triangle && keys > row_block))
+            if (row_block < tile.row_blocks() && !(params_.kept.is_triangle && keys > row_block))
                 multiply(x, stage_, u);
             stage_ = following(stage_);
         }
-        if (row_block < tile.row_blocks)
+        if (row_block < tile.row_blocks())
             write(tile, u, x);
     }
 
@@ -147,7 +147,7 @@ template <class Traits> class DqFromDsWarp {
         const StoredTile &tile = from.tile;
         const OwnPart<Traits> own;
         const int first = params_.kept.is_triangle ? from.keys - tile.first_row_block : 0; // what is before is hidden
-        const int end = tile.row_blocks - tile.first_row_block;
+        const int end = tile.row_blocks() - tile.first_row_block;
 #pragma unroll
         for (int u = 0; u < Traits::row_blocks; ++u)
             if (u >= first && u < end)

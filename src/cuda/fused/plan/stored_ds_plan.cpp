@@ -23,8 +23,8 @@ bool are_one_segment(const GridBranch &branch, const Window &a, const Window &b)
     return is_within(a) && is_within(b);
 }
 
-bool can_store_ds(const Problem &problem, const std::vector<PlannedGrid> &queries,
-                  const std::vector<PlannedGrid> &keys) {
+bool can_store_ds(const Problem &problem, const std::vector<PlannedGrid> &queries, const std::vector<PlannedGrid> &keys,
+                  StoringKernels kernels) {
     // The two kernels take turns, so that rows would be packed for each part anew.
     if (queries.size() != 1 || keys.size() != 1 || keys.front().is_packed)
         return false;
@@ -34,20 +34,21 @@ bool can_store_ds(const Problem &problem, const std::vector<PlannedGrid> &querie
         branch.range_dilation.value != branch.dilation.value || problem.key_stride != 1)
         return false;
     const Window &window = problem.queries;
-    const std::int64_t length = branch.length.value, whole = std::int64_t{row_block_rows} * branch.dilation.value;
-    if (window.length % whole != 0 || problem.keys.length % whole != 0)
-        return false;
-    const bool are_same = window == problem.keys;
-    if (are_one_segment(branch, window, problem.keys))
-        return are_same || !tiles.causal;
-    return are_same && window.start % length == 0 && length % whole == 0 &&
-           (window.end() % length == 0 || window.end() == problem.sequence_length);
+    const bool are_same = window == problem.keys, are_of_one = are_one_segment(branch, window, problem.keys);
+    if (kernels == StoringKernels::two) {
+        const std::int64_t length = branch.length.value, whole = std::int64_t{row_block_rows} * branch.dilation.value;
+        const bool have_whole_images = window.length % whole == 0 && problem.keys.length % whole == 0 &&
+                                       (are_of_one || (window.start % length == 0 && length % whole == 0));
+        if (!have_whole_images)
+            return false;
+    }
+    return are_same || (are_of_one && !tiles.causal);
 }
 
 // By one kernel, all at once. CTAs take tiles in one order, each one ahead of the tile at hand: a tile has ended when
 // twice as many as there are CTAs have been taken after it, or a few more if it is one of the longest under causality.
-// So many lie between a group's tiles of keys and its tiles of queries, and between these and the tiles of keys whose dS
-// comes in the same place; or fewer, alike, where that is too much. `room`: cells that there is memory for. None if
+// So many lie between a group's tiles of keys and its tiles of queries, and between these and the tiles of keys whose
+// dS comes in the same place; or fewer, alike, where that is too much. `room`: cells that there is memory for. None if
 // there are too many tiles.
 std::optional<StoredTurns> find_turns(const StoredDsParts &parts, int row_blocks_of_tile, int ctas, std::int64_t room) {
     const StoredDs &stored = parts.of_segment;
@@ -78,14 +79,14 @@ std::optional<StoredTurns> find_turns(const StoredDsParts &parts, int row_blocks
 std::optional<StoredDsParts> plan_stored_ds(const Problem &problem, const std::vector<PlannedGrid> &queries,
                                             const std::vector<PlannedGrid> &keys, const BackwardShapes &shapes,
                                             int multiprocessors, std::size_t bytes) {
-    if (!can_store_ds(problem, queries, keys))
+    if (!can_store_ds(problem, queries, keys, shapes.storing))
         return std::nullopt;
     const TileGrid &tiles = keys.front().tiles;
     const GridBranch &branch = tiles.branches[0];
     StoredDsParts parts{1, 1, 1, tiles.sequence.segments, {}};
     const auto row_blocks = [&](const Window &window) {
         const std::int64_t of_segment = std::min<std::int64_t>(window.length, branch.length.value);
-        return static_cast<int>(of_segment / branch.dilation.value / row_block_rows);
+        return static_cast<int>(divide_up(divide_up(of_segment, branch.dilation.value), row_block_rows));
     };
     parts.of_segment.queries = row_blocks(problem.queries);
     parts.of_segment.keys = row_blocks(problem.keys);

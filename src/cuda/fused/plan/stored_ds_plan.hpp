@@ -22,9 +22,9 @@ struct StoredDsParts {
     std::size_t bytes() const;
 };
 
-// None where dS cannot be stored in so many bytes, or would not be images of 64 by 64: these are whole where there is
-// one branch, whose classes have a multiple of 64 queries and keys in each segment. Of several segments all queries and
-// keys must be there; in one the windows may differ where no keys are hidden.
+// None where dS cannot be stored in so many bytes. There must be one branch, whose queries and keys are of the same
+// classes, and the windows the same, or parts of one segment in which no keys are hidden. For two kernels the classes
+// have a multiple of 64 queries and keys in each segment, or its part.
 std::optional<StoredDsParts> plan_stored_ds(const Problem &problem, const std::vector<PlannedGrid> &queries,
                                             const std::vector<PlannedGrid> &keys, const BackwardShapes &shapes,
                                             int multiprocessors, std::size_t bytes);

@@ -11,12 +11,21 @@ namespace annulus {
 
 // Positions first, first + stride, …: `rows` of them. None: nothing to compute and nothing to write.
 struct RowBlock {
+    static constexpr int skipped = 0; // rows that it lacks in front
     int first, stride, rows;
     unsigned branches; // a bit for each that they take part in
     float padding_keys;
 
     // Row i; the last one again behind it.
     __device__ __forceinline__ int position(int i) const { return first + stride * min(i, rows - 1); }
+};
+
+// One that is whole, or lacks the rows before `skipped`: blocks that count from the last row (Range) are.
+struct RowBlockFromLast {
+    static constexpr int rows = row_block_rows;
+    int first, stride, skipped; // the first one may be none
+
+    __device__ __forceinline__ int position(int i) const { return first + stride * max(i, skipped); }
 };
 
 // What a row block has of a range: the first `blocks` blocks, of which the first `full_blocks` hide nothing from any
@@ -26,6 +35,10 @@ struct RangePart {
     // Of columns 2 i and 2 i + 1 of a block, modulo the period: four bits each.
     std::uint8_t multiplicities[multiplicity_period / 2];
 };
+
+template <class Rows> __device__ __forceinline__ bool has_row(const Rows &row_block, int i) {
+    return i >= row_block.skipped && i < row_block.rows;
+}
 
 // Positions first, first + stride, …: `count` of them, of which some row block sees those of the first `blocks` blocks.
 // They are visited from the last block to the first. Blocks count from the first key, but from the last query:

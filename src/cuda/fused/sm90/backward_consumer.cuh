@@ -131,7 +131,7 @@ template <class Traits> class BackwardConsumer {
     __device__ __forceinline__ void meet(Registers &x, const RowBlock &row_block, const OwnRange &range, int full,
                                          int blocks, int all_blocks) {
         if constexpr (Traits::keeps_d_s) // a block is an image; the first queries' is met first
-            x.image = find_image(range.count / range_block_rows - blocks);
+            x.image = find_image(quotient_up(range.count, range_block_rows) - blocks);
         else
             load_weights(range, FragmentThread<>().column(), x.weight);
         sit_out(all_blocks - blocks);

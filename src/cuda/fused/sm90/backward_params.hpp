@@ -5,6 +5,7 @@
 #include "cuda/fused/math/backward_work.hpp"
 #include "cuda/fused/schedule/kernel_shape.hpp"
 
+#include <algorithm>
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
@@ -21,12 +22,12 @@ struct BackwardParams : BackwardWork {
     TensorRows range_score_rows, range_value_rows; // the same, for rows along a curve
     // Of a kernel over row blocks of keys that stores dS and multiplies it: what there is to do for queries, and K.
     BackwardWork of_queries;
-    CUtensorMap keys;
+    CUtensorMap keys[2];
     TensorRows key_rows;
 
     void set_queries(const BackwardParams &queries) {
         of_queries = queries;
-        keys = queries.range_scores[1]; // of whole classes: all residues have as many rows
+        std::copy_n(queries.range_scores, 2, keys); // of one branch
         key_rows = queries.range_score_rows;
     }
 };

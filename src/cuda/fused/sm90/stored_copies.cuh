@@ -86,7 +86,7 @@ template <class Traits> class StoredTileFinder {
             shared_.tiles[slot].ranges = 0;
         }
         if (is_found)
-            stages_ += 2 * static_cast<unsigned>(tile.keys);
+            stages_ += 2 * static_cast<unsigned>(tile.key_blocks);
         return is_found;
     }
 
@@ -160,6 +160,7 @@ template <class Traits> class StoredCopies {
             const StoredTile &tile = shared_.stored_tiles[at.slot()];
             const int row = tile.first_key - params_.of_queries.first_range_row;
             const int residue = row % tile.stride, index = row / tile.stride;
+            const CUtensorMap &map = params_.keys[residue >= params_.of_queries.longer_residues[0]];
             const int head = tile.head / params_.heads_of_kv_head, batch = tile.batch;
             const auto wait = [](const Mbarrier &barrier, unsigned parity) { barrier.wait(parity); };
             for_each_stage(at, range, wait, [&](int key_block, Mbarrier &full, unsigned bytes, const auto &load) {
@@ -168,7 +169,7 @@ template <class Traits> class StoredCopies {
                 if (half_ == 0)
 #pragma unroll
                     for (int chunk = 0; chunk < Traits::chunks; ++chunk)
-                        tma_load(keys() + chunk * row_block_rows * swizzled_row_bytes, params_.keys, full, chunk * 64,
+                        tma_load(keys() + chunk * row_block_rows * swizzled_row_bytes, map, full, chunk * 64,
                                  index + key_block * row_block_rows, residue, head, batch);
             });
         }
@@ -186,7 +187,7 @@ template <class Traits> class StoredCopies {
             const auto wait = [&](const Mbarrier &barrier, unsigned parity) { copies.wait(barrier, parity); };
             for_each_stage(at, range, wait, [&](int key_block, Mbarrier &full, unsigned bytes, const auto &load) {
                 const RowsOfLanes<Traits::stored_keys> own([&](int i) {
-                    const int number = key_block * row_block_rows + half_ * Traits::stored_keys + i;
+                    const int number = min(key_block * row_block_rows + half_ * Traits::stored_keys + i, tile.keys - 1);
                     return work.template position_of<Traits::order>(tile.first_key + number * tile.stride) -
                            work.first_range_row;
                 });
@@ -227,8 +228,8 @@ template <class Traits> class StoredCopies {
         }
         fence_async_proxies();
         const bool tells = half_ == 0 && threadIdx.x % warp_threads == 0, is_triangle = stored.is_triangle;
-        const int keys = tile.keys, first = tile.first_row_block;
-        const int row_blocks = min(StoredDs::row_blocks_of_tile, tile.row_blocks - first);
+        const int keys = tile.key_blocks, first = tile.first_row_block;
+        const int row_blocks = min(StoredDs::row_blocks_of_tile, tile.row_blocks() - first);
         const std::uint32_t target = shared_.stored_image(slot.slot(), 0, 0);
         const std::uint8_t *images = stored.halves(tile.batch, tile.head, tile.segment, 0).of_first_query;
         int in_row = stored.queries; // images of a row block of keys

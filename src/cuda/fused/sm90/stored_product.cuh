@@ -6,6 +6,7 @@
 #include "cuda/fused/math/backward_epilogue.cuh"
 #include "cuda/fused/sm90/backward_params.hpp"
 #include "cuda/fused/sm90/backward_shared.cuh"
+#include "cuda/fused/sm90/tma.cuh"
 #include "cuda/fused/sm90/wgmma.cuh"
 
 #include <cstdint>
@@ -30,8 +31,9 @@ template <class Traits> class StoredProduct {
             smem_descriptor_start(shared_.stored_image(slot, 0, consumer_ * Traits::stored_row_blocks));
         const std::uint32_t keys = smem_descriptor_start(shared_.stored_keys(0), row_block_rows * swizzled_row_bytes);
         // Under causality the first of the two row blocks sees the keys up to its own, the second one more.
-        const int all = uniform(tile.keys), of_first = params_.kept.is_triangle ? min(all, row_block + 1) : all;
+        const int all = uniform(tile.key_blocks), of_first = params_.kept.is_triangle ? min(all, row_block + 1) : all;
         const int of_second = params_.kept.is_triangle ? min(all, row_block + 2) : all;
+        int present = tile.keys; // of keys, from the stage on
         bool is_pending = false;
         const auto multiply = [&](auto has_first) {
             const int stage = place.slot();
@@ -39,6 +41,9 @@ template <class Traits> class StoredProduct {
             const std::uint32_t left = images + stage * (BackwardShared<Traits>::stored_stage_bytes / 16);
             const std::uint32_t right = keys + BackwardShared<Traits>::stored_keys_offset(place.count) / 16 +
                                         place.count % 2 * (Traits::stored_keys * swizzled_row_bytes / 16);
+            if (present < Traits::stored_keys)
+                clear_others(max(present, 0), address_of_descriptor(left), address_of_descriptor(right));
+            present -= Traits::stored_keys;
             fence_registers(x);
             fence_registers(y);
             wgmma_fence();
@@ -99,14 +104,32 @@ template <class Traits> class StoredProduct {
             shared_.stored_empty[PipelineState<Traits::stored_stages>{count}.slot()].arrive();
     }
 
+    // Where a stage has but `present` keys of the class, the others' rows of K are of other segments and may be
+    // infinite, as what stands for their dS may.
+    __device__ __forceinline__ void clear_others(int present, std::uint32_t images, std::uint32_t keys) const {
+        for (int i = present * 8 + thread_of_warpgroup(); i < Traits::stored_keys * 8; i += warpgroup_threads) {
+#pragma unroll
+            for (int u = 0; u < Traits::stored_row_blocks; ++u)
+                store_16_bytes(images + u * StoredDs::half_bytes + i * 16, uint4{});
+#pragma unroll
+            for (int chunk = 0; chunk < Traits::chunks; ++chunk)
+                store_16_bytes(keys + chunk * row_block_rows * swizzled_row_bytes + i * 16, uint4{});
+        }
+        fence_async_proxy();
+        sync_warpgroup(consumer_);
+    }
+
     __device__ __forceinline__ void write(const StoredTile &tile, int index, float (&x)[columns / 2],
                                           std::uint32_t staging) const {
-        if (index >= tile.row_blocks)
+        if (index >= tile.row_blocks())
             return;
         const BackwardWork &work = params_.of_queries;
-        const RowBlock row_block{tile.first + index * row_block_rows * tile.stride, tile.stride, row_block_rows, 1, 0};
-        BackwardEpilogue<Element, columns, false, Traits::order, FragmentThread<>>(work, tile.batch, tile.head,
-                                                                                   row_block)
+        // They count from the last query, so that the first one may lack some.
+        const int lacking = tile.row_blocks() * row_block_rows - tile.queries;
+        const RowBlockFromLast row_block{tile.first + (index * row_block_rows - lacking) * tile.stride, tile.stride,
+                                         index == 0 ? lacking : 0};
+        BackwardEpilogue<Element, columns, false, Traits::order, FragmentThread<>, RowBlockFromLast>(
+            work, tile.batch, tile.head, row_block)
             .write(x, work.scale, staging, work.d_scores, work.partial_d_scores);
     }
 
