@@ -541,8 +541,13 @@ void expect_sound_turns(const StoredDs &stored, int row_blocks_of_tile) {
 
 TEST(StoredDs, TurnsWaitForTurnsBefore) {
     for (const bool causal : {false, true})
-        for (const auto &[segment, dilation, length] :
-             {std::tuple(2048, 1, 65536), {2048, 1, 63488}, {64, 1, 8192}, {5760, 3, 51840}, {16384, 1, 131072}}) {
+        for (const auto &[segment, dilation, length] : {std::tuple(2048, 1, 65536),
+                                                        {2048, 1, 63488},
+                                                        {64, 1, 8192},
+                                                        {5760, 3, 51840},
+                                                        {16384, 1, 131072},
+                                                        {5003, 1, 70001},
+                                                        {331, 3, 50021}}) {
             const Problem problem = {.batch = 2,
                                      .length = length,
                                      .heads = 3,

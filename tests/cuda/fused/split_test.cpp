@@ -32,6 +32,40 @@ TEST(StoredDs, OfManySegmentsAgreeWithCpu) {
     }
 }
 
+// Segments that end within a row block: their dS stands beside that of rows that are not there, and the rows behind
+// their K are those of other segments.
+class StoredDsOfOddLengths : public testing::TestWithParam<NamedProblem> {};
+
+TEST_P(StoredDsOfOddLengths, AgreesWithCpu) {
+    const Problem &problem = GetParam().problem;
+    const Inputs inputs = random_inputs(problem, 1);
+    expect_agreement_with_cpu(problem, inputs, run(problem, inputs, subject()));
+}
+
+std::vector<NamedProblem> odd_problems() {
+    const std::vector<NamedProblem> problems = {
+        {"short", {.batch = 2, .length = 1025, .heads = 3, .dim = 72, .branches = {{.segment = 131}}}},
+        {"dilated", {.length = 2003, .heads = 3, .dim = 128, .branches = {{.segment = 700, .dilation = 3}}}},
+        {"whole", {.length = 1999, .heads = 2, .dim = 96, .branches = {{.segment = 0}}}},
+        {"last_of_one", {.length = 1153, .heads = 4, .kv_heads = 2, .dim = 80, .branches = {{.segment = 128}}}},
+        {"hilbert",
+         {.length = 1603,
+          .heads = 2,
+          .dim = 128,
+          .branches = {{.segment = 577, .dilation = 2, .order = ANNULUS_ORDER_HILBERT}}}},
+    };
+    std::vector<NamedProblem> all;
+    for (const NamedProblem &named : problems)
+        for (const bool causal : {false, true}) {
+            all.push_back(named);
+            all.back().problem.causal = causal;
+            all.back().name += causal ? "_causal" : "";
+        }
+    return with_dtypes(all, {ANNULUS_BFLOAT16, ANNULUS_FLOAT16});
+}
+
+INSTANTIATE_TEST_SUITE_P(Fused, StoredDsOfOddLengths, testing::ValuesIn(odd_problems()), name_of_problem);
+
 // ---- Branches of several launches
 
 class Split : public testing::TestWithParam<NamedProblem> {
