@@ -233,6 +233,8 @@ template <class Traits> class StoredCopies {
         const std::uint32_t target = shared_.stored_image(slot.slot(), 0, 0);
         const std::uint8_t *images = stored.halves(tile.batch, tile.head, tile.segment, 0).of_first_query;
         int in_row = stored.queries; // images of a row block of keys
+        if (tells && keys == 0) // a window may have none of the class
+            shared_.tile_ending[at.slot()].arrive();
         for (int key_block = 0; key_block < keys; ++key_block, place_.count += 2) {
             if (tells && key_block == max(keys - last_blocks, 0))
                 shared_.tile_ending[at.slot()].arrive();
