@@ -547,7 +547,7 @@ TEST(StoredDs, TurnsWaitForTurnsBefore) {
                                                         {5760, 3, 51840},
                                                         {16384, 1, 131072},
                                                         {5003, 1, 70001},
-                                                        {331, 3, 50021}}) {
+                                                        {331, 1, 50021}}) {
             const Problem problem = {.batch = 2,
                                      .length = length,
                                      .heads = 3,
