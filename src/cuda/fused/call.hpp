@@ -53,8 +53,8 @@ void set_partial_rows(const std::optional<SplitParts> &parts, std::int64_t rows,
 // Those of a grid's ranges: these or, where it is packed, their copies.
 RangeMatrices matrices_of(const PlannedGrid &planned, const RangeMatrices &matrices, const CurveMemory &memory,
                           const Problem &problem);
-// What a launch of so many tiles clears of one or two tensors with the rows of a window, of which either may be null,
-// and of LSE, whose data may be.
+// What a launch of so many tiles clears of tensors with the rows of a window, each of which may be null, and of LSE,
+// whose data may be. At most RowsToClear::most_tensors.
 RowsToClear rows_to_clear(std::initializer_list<const TensorRows *> tensors, const TensorRows &lse,
                           const Problem &problem, const Window &window, const ClearedPart &part, unsigned tiles);
 // Finds the order of a grid along a curve.
