@@ -344,7 +344,7 @@ end
 Sets an upper bound in bytes for the workspace of a call, as annulus_workspace_size() counts it, or 0 for the
 engine's own choice (default; `gemm`: 256 MiB). `gemm` fits its work into the limit; `fused` and `mma` do so with the
 sums of several passes where these may be in parts (doc/limits.md), and with a product that backward keeps instead of
-computing it twice (one branch, 64 < D <= 128: by default in up to 1.25 GiB, with less memory in smaller parts or not
+computing it twice (one branch, 64 < D <= 128: by default in up to 1.5 GiB, with less memory in smaller parts or not
 at all); `auto` leaves to `gemm` what `fused` would need more for. A call that cannot be fitted fails with
 ANNULUS_ERROR_WORKSPACE, and annulus_last_error_bytes() says how much its engine needs. Since 0.1.0.
 """ function annulus_config_set_workspace_limit(config, bytes)
