@@ -28,6 +28,11 @@ struct RowBlockFromLast {
     __device__ __forceinline__ int position(int i) const { return first + stride * max(i, skipped); }
 };
 
+// Whether either kind of row block has its row i.
+template <class Rows> __device__ __forceinline__ bool has_row(const Rows &row_block, int i) {
+    return i >= row_block.skipped && i < row_block.rows;
+}
+
 // What a row block has of a range: the first `blocks` blocks, of which the first `full_blocks` hide nothing from any
 // row.
 struct RangePart {
@@ -35,10 +40,6 @@ struct RangePart {
     // Of columns 2 i and 2 i + 1 of a block, modulo the period: four bits each.
     std::uint8_t multiplicities[multiplicity_period / 2];
 };
-
-template <class Rows> __device__ __forceinline__ bool has_row(const Rows &row_block, int i) {
-    return i >= row_block.skipped && i < row_block.rows;
-}
 
 // Positions first, first + stride, …: `count` of them, of which some row block sees those of the first `blocks` blocks.
 // They are visited from the last block to the first. Blocks count from the first key, but from the last query:
