@@ -226,6 +226,8 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
             restrict_grid(grid_of(step), *launch.part, params);
         if (finds_all || multiplies_ds || step.what == Gradients::d_k_and_d_v_storing_d_s)
             use_stored_ds(*launch.part, memory, counters + 1, params, multiplies_ds);
+        if (finds_all)
+            params.kept.turns.of_launch = step.turns;
         params.by_length = go_by_length(params, device_.multiprocessors());
         params.destination = launch.destination;
         params.first_partial_row = launch.first_partial_row;

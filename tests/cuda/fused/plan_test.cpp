@@ -258,15 +258,22 @@ bool finds_all(const BackwardStep &step) {
 }
 
 // What a call leaves for later is none of what other ranks wait for, and of one side: of the own keys it is theirs, all
-// of it, since other parts add to the results of the other side meanwhile. Of a launch of both sides nothing is left.
+// of it, since other parts add to the results of the other side meanwhile. Of a launch of both sides tiles of queries
+// are left.
 void expect_sound_rest(CallPart part, const BackwardPlan &backward, bool only_v) {
     ASSERT_LE(backward.first_of_rest, backward.steps.size());
     const bool has_rest = backward.first_of_rest < backward.steps.size();
-    const bool is_at_once =
-        backward.stored && (part == CallPart::own_keys || std::ranges::any_of(backward.steps, finds_all));
-    EXPECT_EQ(has_rest, !only_v && part != CallPart::whole && !is_at_once);
+    EXPECT_EQ(has_rest, !only_v && part != CallPart::whole && !(backward.stored && part == CallPart::own_keys));
     if (!has_rest)
         return;
+    if (std::ranges::any_of(backward.steps, finds_all)) {
+        const StoredTurns &turns = backward.stored->of_segment.turns;
+        ASSERT_EQ(backward.first_of_rest + 1, backward.steps.size());
+        for (int number = backward.steps.back().turns.first; number < turns.count(); ++number)
+            if (const StoredTurn turn = turns.turn(number); turns.has_group(turn))
+                ASSERT_TRUE(turn.multiplies);
+        return;
+    }
     const Side of_rest = part == CallPart::own_keys ? Side::keys : Side::queries;
     for (std::size_t i = 0; i < backward.steps.size(); ++i) {
         const BackwardStep &step = backward.steps[i];
@@ -331,6 +338,11 @@ void expect_sound(const Plan &plan, CallPart part, const BackwardPlan &backward)
             EXPECT_EQ(is_stored, backward.stored.has_value());
             const auto kernel = std::find(kernels.begin(), kernels.end(), step.what);
             const bool is_first = step.side == Side::queries || is_stored || kernel == kernels.begin();
+            if (finds_all(step) && step.turns.first > 0) { // goes on with the launch before
+                EXPECT_TRUE(finds_all(backward.steps[i - 1]) && step.launch.part == backward.steps[i - 1].launch.part);
+                EXPECT_EQ(step.turns.first, backward.steps[i - 1].turns.end);
+                break;
+            }
             of_side.launch(step.launch, is_first ? 0 : static_cast<int>(kernel - kernels.begin()), is_first);
             cleared[step.side].launch(step.launch.clears);
             if (finds_all(step)) {
@@ -507,10 +519,20 @@ TEST(LargePlans, AreCutIntoAFewPartsAtMost) {
 
 // ---- dS that one launch stores and multiplies
 
-// Each tile of each cell has one turn, and what it waits for is what turns before it do: all dS of its cell's group, or
-// that no dS is there any more where its own comes.
-void expect_sound_turns(const StoredDs &stored, int row_blocks_of_tile) {
-    const StoredTurns &turns = stored.turns;
+// By the launches of one part of a call each tile of each cell has one turn, and what it waits for is what turns before
+// it do, of the same launch or, tiles of queries alone, of the one before: all dS of its cell's group, or that no dS is
+// there any more where its own comes.
+void expect_sound_turns(const BackwardPlan &backward, int row_blocks_of_tile) {
+    const StoredDs &stored = backward.stored->of_segment;
+    StoredTurns turns = stored.turns;
+    std::vector<TurnRange> launches;
+    for (const BackwardStep &step : backward.steps)
+        if (finds_all(step))
+            launches.push_back(step.turns);
+    ASSERT_FALSE(launches.empty());
+    EXPECT_EQ(launches.front().first, 0);
+    EXPECT_EQ(launches.back().end, turns.count());
+    std::size_t launch = 0;
     const int of_keys = (stored.keys + row_blocks_of_tile - 1) / row_blocks_of_tile;
     const int of_queries = (stored.queries + StoredDs::row_blocks_of_tile - 1) / StoredDs::row_blocks_of_tile;
     EXPECT_EQ(stored.cells, turns.cells_of_group.value * turns.groups_in_memory.value);
@@ -520,6 +542,9 @@ void expect_sound_turns(const StoredDs &stored, int row_blocks_of_tile) {
         if (const StoredTurn turn = turns.turn(number); turns.has_group(turn))
             ++all[{turn.multiplies, turn.group}];
     for (int number = 0; number < turns.count(); ++number) {
+        if (number == launches[launch].end)
+            ++launch;
+        turns.of_launch = launches[launch];
         const StoredTurn turn = turns.turn(number);
         if (!turns.has_group(turn))
             continue;
@@ -527,7 +552,8 @@ void expect_sound_turns(const StoredDs &stored, int row_blocks_of_tile) {
         for (int group = turns.place(turn.group); group < turn.group + turn.multiplies;
              group += turns.groups_in_memory.value)
             needed += all[{!turn.multiplies, group}];
-        ASSERT_EQ(turns.needed(turn), needed);
+        ASSERT_EQ(turns.needed(turn), launch == 0 ? needed : 0);
+        ASSERT_TRUE(launch == 0 || turn.multiplies);
         ASSERT_GE((done[{!turn.multiplies, turns.place(turn.group)}]), needed);
         ++done[{turn.multiplies, turns.place(turn.group)}];
         if (!turns.has_cell(turn))
@@ -557,14 +583,17 @@ TEST(StoredDs, TurnsWaitForTurnsBefore) {
                                      .dtype = ANNULUS_BFLOAT16};
             SCOPED_TRACE(testing::Message() << problem);
             const Plan plan(pattern_of(problem), plan_problem_of(problem));
-            for (const std::uint64_t limit : {std::uint64_t{0}, std::uint64_t{1100} << 20, std::uint64_t{80} << 20}) {
-                const BackwardPlan backward = backward_of(plan, CallPart::whole, limit);
-                if (!backward.stored)
-                    continue; // there is no room for it
-                EXPECT_TRUE(limit == 0 || backward_bytes(plan, backward) <= limit);
-                expect_sound_turns(backward.stored->of_segment, backward_shapes(problem.dim).of_keys.row_blocks);
+            for (const CallPart part : {CallPart::whole, CallPart::own_keys, CallPart::last_keys}) {
+                for (const std::uint64_t limit :
+                     {std::uint64_t{0}, std::uint64_t{1100} << 20, std::uint64_t{80} << 20}) {
+                    const BackwardPlan backward = backward_of(plan, part, limit);
+                    if (!backward.stored)
+                        continue; // there is no room for it
+                    EXPECT_TRUE(limit == 0 || backward_bytes(plan, backward) <= limit);
+                    expect_sound_turns(backward, backward_shapes(problem.dim).of_keys.row_blocks);
+                }
+                EXPECT_TRUE(backward_of(plan, part, 0).stored);
             }
-            EXPECT_TRUE(backward_of(plan, CallPart::whole, 0).stored);
         }
 }
 

@@ -51,9 +51,9 @@ void try_storing_ds(const Plan &plan, CallPart part, const BackwardShapes &shape
                     std::uint64_t limit, BackwardPlan &result) {
     const std::size_t used = backward_bytes(plan, result);
     BackwardPlan storing = result;
-    storing.stored = plan_stored_ds(plan.problem(), result.queries.grids, result.keys.grids, shapes, multiprocessors,
-                                    limit == 0 && shapes.storing == StoringKernels::one ? usual_room_of_ds
-                                                                                        : room_within(limit, used));
+    storing.stored = plan_stored_ds(
+        plan.problem(), part, result.queries.grids, result.keys.grids, shapes, multiprocessors,
+        limit == 0 && shapes.storing == StoringKernels::one ? usual_room_of_ds : room_within(limit, used));
     if (!storing.stored)
         return;
     const bool clears_beside =

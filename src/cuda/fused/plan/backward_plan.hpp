@@ -46,7 +46,9 @@ struct BackwardStep {
     Side side = Side::queries;
     Launch launch{}; // of find_gradients; of find_order and pack_ranges the grid alone
     Gradients what = Gradients::d_q;
-    Destination destination_of_queries{}; // of Gradients::all_storing_d_s, whose launch is of keys
+    // Of Gradients::all_storing_d_s, whose launch is of keys.
+    Destination destination_of_queries{};
+    TurnRange turns{};
 };
 
 // The grids over the rows of one side.

@@ -19,13 +19,10 @@ class StepWriter {
             add({BackwardAction::find_lse_delta});
         if (result_.stored) {
             find_orders(Side::keys);
-            if (shapes_.storing == StoringKernels::one) {
+            if (shapes_.storing == StoringKernels::one)
                 write_all_storing_ds();
-                write_end({Side::queries, Side::keys});
-                result_.first_of_rest = result_.steps.size();
-                return;
-            }
-            write_stored_ds();
+            else
+                write_stored_ds();
             write_end({Side::queries, Side::keys});
             // What is left out last multiplies dS.
             result_.first_of_rest = result_.steps.size() - (is_of_other_keys(part_) ? 1 : 0);
@@ -167,8 +164,10 @@ class StepWriter {
         }
     }
 
-    // By one kernel. What it clears are rows of all gradients, so that these must be the same ones.
+    // By one kernel. What it clears are rows of all gradients, so that these must be the same ones. Other ranks wait
+    // for the gradients of their keys: the last launch over them leaves dQ to another.
     void write_all_storing_ds() {
+        const StoredTurns &turns = result_.stored->of_segment.turns;
         const bool clears =
             launches_clear(Side::queries) && launches_clear(Side::keys) && problem_.queries == problem_.keys;
         const bool sets_queries = prepare(Side::queries, clears), sets_keys = prepare(Side::keys, clears);
@@ -180,11 +179,18 @@ class StepWriter {
                                 problem_.kv_heads,
                                 result_.keys.grids.front().tiles.sequence.first_segment,
                                 result_.stored->all_segments};
-            add({BackwardAction::find_gradients,
-                 Side::keys,
-                 {0, part, destination(result_.keys, sets), 0, {0, clears ? 1 : 0}},
-                 Gradients::all_storing_d_s,
-                 destination(result_.queries, sets_queries)});
+            BackwardStep step{BackwardAction::find_gradients,
+                              Side::keys,
+                              {0, part, destination(result_.keys, sets), 0, {0, clears ? 1 : 0}},
+                              Gradients::all_storing_d_s,
+                              destination(result_.queries, sets_queries),
+                              turns.all()};
+            if (is_of_other_keys(part_) && member == group() - 1) {
+                step.turns = turns.until_keys_end();
+                add(step);
+                step.turns = turns.after_keys();
+            }
+            add(step);
         }
     }
 

@@ -48,9 +48,11 @@ bool can_store_ds(const Problem &problem, const std::vector<PlannedGrid> &querie
 // By one kernel, all at once. CTAs take tiles in one order, each one ahead of the tile at hand: a tile has ended when
 // twice as many as there are CTAs have been taken after it, or a few more if it is one of the longest under causality.
 // So many lie between a group's tiles of keys and its tiles of queries, and between these and the tiles of keys whose
-// dS comes in the same place; or fewer, alike, where that is too much. `room`: cells that there is memory for. None if
-// there are too many tiles.
-std::optional<StoredTurns> find_turns(const StoredDsParts &parts, int row_blocks_of_tile, int ctas, std::int64_t room) {
+// dS comes in the same place; or fewer, alike, where that is too much. But where the gradients of keys return to
+// another rank, as much of the multiplying is done meanwhile as there is memory for. `room`: cells that there is memory
+// for. None if there are too many tiles.
+std::optional<StoredTurns> find_turns(const StoredDsParts &parts, int row_blocks_of_tile, int ctas, bool keys_return,
+                                      std::int64_t room) {
     const StoredDs &stored = parts.of_segment;
     const std::int64_t cells = std::int64_t{parts.batches} * parts.heads * parts.segments;
     const std::int64_t of_keys = divide_up(stored.keys, row_blocks_of_tile);
@@ -61,8 +63,12 @@ std::optional<StoredTurns> find_turns(const StoredDsParts &parts, int row_blocks
     const std::int64_t group = are_few ? cells : std::min({divide_up(32, tiles), room, cells});
     const std::int64_t groups = divide_up(cells, group), most = std::min(groups, room / group);
     const std::int64_t apart = divide_up((stored.is_triangle ? 5 : 4) * ctas, 2 * group * tiles);
-    const std::int64_t in_memory = std::min(2 * apart + 1, most), behind = in_memory / 2;
-    if ((groups + behind) * group * tiles > INT_MAX)
+    const std::int64_t in_memory = keys_return ? most : std::min(2 * apart + 1, most);
+    std::int64_t behind = in_memory / 2;
+    if (keys_return)
+        behind = in_memory == groups ? groups : std::max(behind, in_memory - 1 - apart);
+    const std::int64_t count = (groups + behind) * group * tiles;
+    if (count > INT_MAX - ctas) // each CTA takes one in vain
         return std::nullopt;
     const auto number = [](std::int64_t x) { return static_cast<int>(x); };
     return StoredTurns{FastDivmod(number(group)),
@@ -71,12 +77,14 @@ std::optional<StoredTurns> find_turns(const StoredDsParts &parts, int row_blocks
                        number(group * of_keys),
                        number(cells),
                        number(groups),
-                       number(behind)};
+                       number(behind),
+                       {0, number(count)}};
 }
 
 } // namespace
 
-std::optional<StoredDsParts> plan_stored_ds(const Problem &problem, const std::vector<PlannedGrid> &queries,
+std::optional<StoredDsParts> plan_stored_ds(const Problem &problem, CallPart part,
+                                            const std::vector<PlannedGrid> &queries,
                                             const std::vector<PlannedGrid> &keys, const BackwardShapes &shapes,
                                             int multiprocessors, std::size_t bytes) {
     if (!can_store_ds(problem, queries, keys, shapes.storing))
@@ -99,7 +107,8 @@ std::optional<StoredDsParts> plan_stored_ds(const Problem &problem, const std::v
         parts.segments = parts.all_segments;
         parts.heads = problem.kv_heads;
         parts.batches = static_cast<int>(problem.batch);
-        const std::optional<StoredTurns> turns = find_turns(parts, shapes.of_keys.row_blocks, multiprocessors, room);
+        const std::optional<StoredTurns> turns =
+            find_turns(parts, shapes.of_keys.row_blocks, multiprocessors, is_of_other_keys(part), room);
         if (!turns)
             return std::nullopt;
         parts.of_segment.turns = *turns;

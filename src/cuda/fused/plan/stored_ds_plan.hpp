@@ -6,6 +6,7 @@
 #include "core/plan.hpp"
 #include "cuda/fused/math/backward_work.hpp"
 #include "cuda/fused/plan/grids.hpp"
+#include "engine/engine.hpp"
 
 #include <cstddef>
 #include <optional>
@@ -25,7 +26,8 @@ struct StoredDsParts {
 // None where dS cannot be stored in so many bytes. There must be one branch, whose queries and keys are of the same
 // classes, and the windows the same, or parts of one segment in which no keys are hidden. For two kernels the classes
 // have a multiple of 64 queries and keys in each segment, or its part.
-std::optional<StoredDsParts> plan_stored_ds(const Problem &problem, const std::vector<PlannedGrid> &queries,
+std::optional<StoredDsParts> plan_stored_ds(const Problem &problem, CallPart part,
+                                            const std::vector<PlannedGrid> &queries,
                                             const std::vector<PlannedGrid> &keys, const BackwardShapes &shapes,
                                             int multiprocessors, std::size_t bytes);
 

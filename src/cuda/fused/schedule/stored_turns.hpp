@@ -10,6 +10,9 @@
 // Then the dS of tiles of queries has been stored when they are taken, or nearly so, and images have been multiplied
 // when the next ones are to lie in their place (stored_ds_plan.cpp). A turn waits for turns before it alone, and CTAs
 // take turns as they run: each that has been taken comes to its end, however many CTAs run.
+//
+// Where others wait for the gradients of keys, a launch takes the turns up to the last tile of keys, and a second one
+// what is left: tiles of queries, whose dS is all there.
 #pragma once
 
 #include "cuda/fused/schedule/fast_divmod.hpp"
@@ -22,12 +25,20 @@ struct StoredTurn {
     int index;       // of the cell's tiles
 };
 
+struct TurnRange {
+    int first, end;
+};
+
 struct StoredTurns {
     FastDivmod cells_of_group, tiles_of_group, groups_in_memory;
     int tiles_of_keys; // of a group's tiles
     int cells, groups, groups_behind;
+    TurnRange of_launch;
 
     constexpr int count() const { return (groups + groups_behind) * tiles_of_group.value; }
+    constexpr TurnRange all() const { return {0, count()}; }
+    constexpr TurnRange until_keys_end() const { return {0, end_of_keys()}; }
+    constexpr TurnRange after_keys() const { return {end_of_keys(), count()}; }
     constexpr StoredTurn turn(int number) const {
         const int group = tiles_of_group.quotient(number), tile = tiles_of_group.remainder(number);
         return tile < tiles_of_keys ? of_group(false, group, tile)
@@ -37,16 +48,19 @@ struct StoredTurns {
     constexpr bool has_group(const StoredTurn &turn) const { return turn.group >= 0 && turn.group < groups; }
     constexpr bool has_cell(const StoredTurn &turn) const { return turn.cell < cells; }
 
-    // What is counted for each group in memory: turns of keys that have ended so far, or of queries. A turn waits until
-    // of the other kind so many have: all dS of its group, or what lay in its place.
+    // What a launch counts for each group in memory: turns of keys that have ended so far, or of queries. A turn waits
+    // until of the other kind so many have: all dS of its group, or what lay in its place.
     constexpr int place(int group) const { return groups_in_memory.remainder(group); }
     constexpr int needed(const StoredTurn &turn) const {
+        if (of_launch.first > 0)
+            return 0;
         const int groups_before = groups_in_memory.quotient(turn.group); // in that place
         return turn.multiplies ? (groups_before + 1) * tiles_of_keys
                                : groups_before * (tiles_of_group.value - tiles_of_keys);
     }
 
   private:
+    constexpr int end_of_keys() const { return (groups - 1) * tiles_of_group.value + tiles_of_keys; }
     constexpr StoredTurn of_group(bool multiplies, int group, int tile) const {
         return {multiplies, group, group * cells_of_group.value + cells_of_group.remainder(tile),
                 cells_of_group.quotient(tile)};
