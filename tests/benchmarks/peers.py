@@ -89,10 +89,10 @@ class Case:
 
 LONGNET = tuple((2048 << i, 1 << i) for i in range(6))
 GIGAPATH = ((1024, 1), (5792, 2), (32768, 4), (185363, 8), (1048576, 16))
-# The dilated ones have as many pairs as 2048:1, or nearly so. Each but the last has one beside it that no block divides.
+# The dilated ones have as many pairs as 2048:1, or nearly so. Some are of lengths that no block divides.
 CASES = [Case(f"{w}:{r}", ((w, r),), tokens, 1024 // dim, dim, causal)
          for w, r, tokens in ((2048, 1, 65536), (2053, 1, 63643), (16384, 1, 65536), (16411, 1, 65644),
-                              (8192, 4, 262144), (8197, 4, 262304), (32768, 16, 1048576))
+                              (32771, 1, 65542), (8192, 4, 262144), (8197, 4, 262304), (32768, 16, 1048576))
          for dim in (64, 128) for causal in (False, True)]
 CASES += [Case("LongNet", LONGNET, 262144, heads, dim, causal)
           for heads, dim in ((16, 128), (32, 64)) for causal in (False, True)]

@@ -269,9 +269,10 @@ void expect_sound_rest(CallPart part, const BackwardPlan &backward, bool only_v)
     if (std::ranges::any_of(backward.steps, finds_all)) {
         const StoredTurns &turns = backward.stored->of_segment.turns;
         ASSERT_EQ(backward.first_of_rest + 1, backward.steps.size());
-        for (int number = backward.steps.back().turns.first; number < turns.count(); ++number)
-            if (const StoredTurn turn = turns.turn(number); turns.has_group(turn))
-                ASSERT_TRUE(turn.multiplies);
+        for (int number = backward.steps.back().turns.first; number < turns.count(); ++number) {
+            const StoredTurn turn = turns.turn(number);
+            ASSERT_TRUE(turn.multiplies || !turns.has_group(turn));
+        }
         return;
     }
     const Side of_rest = part == CallPart::own_keys ? Side::keys : Side::queries;
@@ -519,15 +520,15 @@ TEST(LargePlans, AreCutIntoAFewPartsAtMost) {
 
 // ---- dS that one launch stores and multiplies
 
-// By the launches of one part of a call each tile of each cell has one turn, and what it waits for is what turns before
-// it do, of the same launch or, tiles of queries alone, of the one before: all dS of its cell's group, or that no dS is
-// there any more where its own comes.
+// By the launches of one part of a call each tile of each cell has one turn in each pass, and what it waits for is what
+// turns before it do, of the same launch or, tiles of queries alone, of the one before: all dS of its cell's group, or
+// that no dS is there any more where its own comes; and the same keys' results of the pass before.
 void expect_sound_turns(const BackwardPlan &backward, int row_blocks_of_tile) {
     const StoredDs &stored = backward.stored->of_segment;
     StoredTurns turns = stored.turns;
-    std::vector<TurnRange> launches;
+    std::vector<TurnRange> launches; // of a part of the cells
     for (const BackwardStep &step : backward.steps)
-        if (finds_all(step))
+        if (finds_all(step) && (launches.empty() || step.turns.first > 0))
             launches.push_back(step.turns);
     ASSERT_FALSE(launches.empty());
     EXPECT_EQ(launches.front().first, 0);
@@ -536,11 +537,18 @@ void expect_sound_turns(const BackwardPlan &backward, int row_blocks_of_tile) {
     const int of_keys = (stored.keys + row_blocks_of_tile - 1) / row_blocks_of_tile;
     const int of_queries = (stored.queries + StoredDs::row_blocks_of_tile - 1) / StoredDs::row_blocks_of_tile;
     EXPECT_EQ(stored.cells, turns.cells_of_group.value * turns.groups_in_memory.value);
-    std::set<std::tuple<bool, int, int>> found;
+    std::set<std::tuple<bool, int, int, int>> found;
     std::map<std::pair<bool, int>, int> done, all; // by kind, and place in memory; and group
     for (int number = 0; number < turns.count(); ++number)
         if (const StoredTurn turn = turns.turn(number); turns.has_group(turn))
             ++all[{turn.multiplies, turn.group}];
+    // Turns of a kind that the groups of a place have, up to one of them.
+    const auto turns_until = [&](bool multiplying, int end) {
+        int count = 0;
+        for (int group = turns.place(end - 1); group < end; group += turns.groups_in_memory.value)
+            count += all[{multiplying, group}];
+        return count;
+    };
     for (int number = 0; number < turns.count(); ++number) {
         if (number == launches[launch].end)
             ++launch;
@@ -555,25 +563,37 @@ void expect_sound_turns(const BackwardPlan &backward, int row_blocks_of_tile) {
         ASSERT_EQ(turns.needed(turn), launch == 0 ? needed : 0);
         ASSERT_TRUE(launch == 0 || turn.multiplies);
         ASSERT_GE((done[{!turn.multiplies, turns.place(turn.group)}]), needed);
+        ASSERT_EQ(turns.adds(turn), !turn.multiplies && turn.pass > 0 && turns.has_cell(turn));
+        if (turns.adds(turn)) {
+            const int before = turns.group_before(turn);
+            ASSERT_EQ(before, (turn.pass - 1) * turns.cells_of_pass.value + turn.cell);
+            ASSERT_EQ(turns.needed_before(turn), turns_until(false, before + 1));
+            ASSERT_GE((done[{false, turns.place(before)}]), turns.needed_before(turn));
+        }
         ++done[{turn.multiplies, turns.place(turn.group)}];
         if (!turns.has_cell(turn))
             continue;
-        ASSERT_EQ(turn.cell / turns.cells_of_group.value, turn.group);
+        ASSERT_EQ((turn.pass * turns.cells_of_pass.value + turn.cell) / turns.cells_of_group.value, turn.group);
         ASSERT_LT(turn.index, turn.multiplies ? of_queries : of_keys);
-        ASSERT_TRUE(found.insert({turn.multiplies, turn.cell, turn.index}).second);
+        ASSERT_TRUE(found.insert({turn.multiplies, turn.pass, turn.cell, turn.index}).second);
     }
-    EXPECT_EQ(found.size(), static_cast<std::size_t>(turns.cells) * (of_keys + of_queries));
+    EXPECT_EQ(found.size(),
+              static_cast<std::size_t>(turns.passes) * turns.cells_of_pass.value * (of_keys + of_queries));
 }
 
 TEST(StoredDs, TurnsWaitForTurnsBefore) {
     for (const bool causal : {false, true})
-        for (const auto &[segment, dilation, length] : {std::tuple(2048, 1, 65536),
-                                                        {2048, 1, 63488},
-                                                        {64, 1, 8192},
-                                                        {5760, 3, 51840},
-                                                        {16384, 1, 131072},
-                                                        {5003, 1, 70001},
-                                                        {331, 1, 50021}}) {
+        for (const auto &[segment, dilation, length, least] : {std::tuple(2048, 1, 65536, 1100),
+                                                               {2048, 1, 63488, 1100},
+                                                               {64, 1, 8192, 80},
+                                                               {5760, 3, 51840, 1100},
+                                                               {16384, 1, 131072, 1100},
+                                                               {16411, 1, 65644, 1100},
+                                                               {22001, 1, 44002, 1100},
+                                                               {30011, 1, 90000, 1536},
+                                                               {60001, 2, 130001, 1536},
+                                                               {5003, 1, 70001, 1100},
+                                                               {331, 1, 50021, 80}}) {
             const Problem problem = {.batch = 2,
                                      .length = length,
                                      .heads = 3,
@@ -583,17 +603,95 @@ TEST(StoredDs, TurnsWaitForTurnsBefore) {
                                      .dtype = ANNULUS_BFLOAT16};
             SCOPED_TRACE(testing::Message() << problem);
             const Plan plan(pattern_of(problem), plan_problem_of(problem));
-            for (const CallPart part : {CallPart::whole, CallPart::own_keys, CallPart::last_keys}) {
-                for (const std::uint64_t limit :
-                     {std::uint64_t{0}, std::uint64_t{1100} << 20, std::uint64_t{80} << 20}) {
+            for (const CallPart part : {CallPart::whole, CallPart::own_keys, CallPart::last_keys})
+                for (const int mib : {0, 3000, 1536, 1100, 500, 80}) {
+                    SCOPED_TRACE(testing::Message() << "part " << static_cast<int>(part) << ", " << mib << " MiB");
+                    const std::uint64_t limit = static_cast<std::uint64_t>(mib) << 20;
                     const BackwardPlan backward = backward_of(plan, part, limit);
-                    if (!backward.stored)
-                        continue; // there is no room for it
+                    EXPECT_TRUE(backward.stored || (limit > 0 && mib < least));
                     EXPECT_TRUE(limit == 0 || backward_bytes(plan, backward) <= limit);
+                    if (!backward.stored)
+                        continue;
+                    expect_sound(plan, part, backward);
                     expect_sound_turns(backward, backward_shapes(problem.dim).of_keys.row_blocks);
                 }
-                EXPECT_TRUE(backward_of(plan, part, 0).stored);
+        }
+}
+
+// As few as there is room for, with four tiles in memory for each multiprocessor; none with fewer queries a pass than
+// 4608.
+TEST(StoredDs, TakesFewPasses) {
+    const auto passes_of = [](Problem problem, bool causal, int mib) {
+        problem.dtype = ANNULUS_BFLOAT16;
+        problem.causal = causal;
+        const Plan plan(pattern_of(problem), plan_problem_of(problem));
+        const BackwardPlan backward = backward_of(plan, CallPart::whole, static_cast<std::uint64_t>(mib) << 20);
+        return backward.stored ? backward.stored->of_segment.turns.passes : 0;
+    };
+    const Problem whole = {.length = 14003, .heads = 3, .dim = 72, .branches = {{.segment = 0}}};
+    Problem dilated = whole, grouped = whole;
+    dilated.length = 35007;
+    dilated.branches = {{.segment = 28006, .dilation = 2}};
+    grouped.heads = 6;
+    grouped.kv_heads = 3;
+    EXPECT_EQ(passes_of(whole, false, 0), 1);
+    EXPECT_EQ(passes_of(whole, false, 800), 2);
+    EXPECT_EQ(passes_of(whole, false, 660), 3);
+    EXPECT_EQ(passes_of(whole, false, 600), 0);
+    EXPECT_EQ(passes_of(whole, true, 560), 3);
+    EXPECT_EQ(passes_of(dilated, false, 700), 3);
+    EXPECT_EQ(passes_of(grouped, false, 660), 3);
+}
+
+// In each pass an image for each row block of queries and keys that see one another, each in a place of its own, and
+// passes take a class's queries from the last to the first.
+TEST(StoredDs, PassesShareTheQueries) {
+    for (const bool is_triangle : {false, true})
+        for (const auto &[all, of_pass] : {std::pair(12, 12), {12, 4}, {13, 4}, {15, 4}, {9, 8}}) {
+            StoredDs stored{};
+            stored.batches = stored.heads = stored.head_step = 1;
+            stored.segments = 2;
+            stored.cells = 3;
+            stored.keys = is_triangle ? all : 7;
+            stored.queries = of_pass;
+            stored.turns.passes = (all + of_pass - 1) / of_pass;
+            stored.turns.cells_of_pass = FastDivmod(stored.segments);
+            stored.is_triangle = is_triangle;
+            constexpr int dilation = 3, start = 1000, lacking = 5;
+            const int queries_of_class = all * row_block_rows - lacking, end = start + queries_of_class * dilation;
+            int last = end;
+            for (int pass = 0; pass < stored.turns.passes; ++pass) {
+                const auto [first, end_of_pass] = stored.queries_of_pass(start, end, dilation, pass);
+                EXPECT_EQ(end_of_pass, last);
+                EXPECT_EQ(first, start + stored.queries_before(pass) * row_block_rows * dilation);
+                last = first;
+                const int of_class = (end_of_pass - first) / dilation;
+                const int queries = (of_class + row_block_rows - 1) / row_block_rows;
+                EXPECT_LE(queries, of_pass);
+                for (int segment = 0; segment < stored.segments; ++segment) {
+                    const std::int64_t begin = (pass * stored.segments + segment) % stored.cells *
+                                               stored.images_of_segment() * StoredDs::image_bytes;
+                    std::set<std::int64_t> places;
+                    for (int key_block = 0; key_block < stored.keys; ++key_block) {
+                        const auto [of_first, distance] = stored.halves(0, 0, segment, key_block, pass);
+                        for (int i = 0; i < queries; ++i) {
+                            // The block's last query, of the class, and the first key.
+                            const int query = (first - start) / dilation + of_class - 1 - (queries - 1 - i) * 64;
+                            const bool sees = !is_triangle || query >= key_block * row_block_rows;
+                            EXPECT_EQ(sees, i >= stored.hidden(key_block, pass));
+                            for (const std::int64_t half : {std::int64_t{0}, sees ? distance : 0}) {
+                                const std::int64_t place =
+                                    of_first - stored.images + i * StoredDs::half_bytes + half - begin;
+                                if (!sees)
+                                    continue;
+                                EXPECT_TRUE(place >= 0 && place < stored.images_of_segment() * StoredDs::image_bytes);
+                                EXPECT_TRUE(places.insert(place).second);
+                            }
+                        }
+                    }
+                }
             }
+            EXPECT_EQ(last, start);
         }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `fused` where it splits its work: branches into several launches, and dS that is stored some heads at a time.
+// `fused` where it splits its work: branches into several launches, and dS that is stored in parts.
 #include "cuda/fused/calls.hpp"
 #include "cuda/fused/problems.hpp"
 
@@ -14,6 +14,16 @@
 
 namespace annulus::test {
 namespace {
+
+std::uint64_t bytes_of(annulus_pass pass, const Problem &problem, std::uint64_t limit) {
+    RunOptions options = subject();
+    options.workspace_limit = limit;
+    const Context context = make_context(make_config(problem, options).get(), 0, device_memory());
+    const annulus_problem sizes = sizes_of(problem);
+    std::uint64_t bytes = 0;
+    check(annulus_workspace_size(context.get(), &sizes, pass, &bytes));
+    return bytes;
+}
 
 // ---- Stored dS
 
@@ -66,6 +76,30 @@ std::vector<NamedProblem> odd_problems() {
 
 INSTANTIATE_TEST_SUITE_P(Fused, StoredDsOfOddLengths, testing::ValuesIn(odd_problems()), name_of_problem);
 
+// Where there is no room for dS of three heads, or segments: in three passes over all heads, each with a third of the
+// queries (StoredDs.TakesFewPasses tells how many). With dilation of two segments, of which the second is shorter than
+// what comes before a pass's queries.
+TEST(StoredDs, InPassesAgreesWithCpu) {
+    const Problem whole = {.length = 14003, .heads = 3, .dim = 72, .branches = {{.segment = 0}}};
+    Problem causal = whole, dilated = whole, grouped = whole;
+    causal.causal = true;
+    dilated.length = 35007;
+    dilated.branches = {{.segment = 28006, .dilation = 2}};
+    grouped.heads = 6;
+    grouped.kv_heads = 3;
+    for (auto [problem, mib] : {std::pair(whole, 660), {causal, 560}, {dilated, 700}, {grouped, 660}}) {
+        problem.dtype = ANNULUS_BFLOAT16;
+        SCOPED_TRACE(testing::Message() << problem);
+        RunOptions options = subject();
+        options.workspace_limit = static_cast<std::uint64_t>(mib) << 20;
+        EXPECT_GT(bytes_of(ANNULUS_PASS_BACKWARD, problem, options.workspace_limit), options.workspace_limit / 2);
+        const Inputs inputs = random_inputs(problem, 1);
+        const Results results = run(problem, inputs, options);
+        expect_agreement_with_cpu(problem, inputs, results);
+        expect_identical(run(problem, inputs, options), results);
+    }
+}
+
 // ---- Branches of several launches
 
 class Split : public testing::TestWithParam<NamedProblem> {
@@ -73,15 +107,6 @@ class Split : public testing::TestWithParam<NamedProblem> {
     const Problem &problem_ = GetParam().problem;
     const Inputs inputs_ = random_inputs(problem_, 1);
 
-    static std::uint64_t bytes_of(annulus_pass pass, const Problem &problem, std::uint64_t limit) {
-        RunOptions options = subject();
-        options.workspace_limit = limit;
-        const Context context = make_context(make_config(problem, options).get(), 0, device_memory());
-        const annulus_problem sizes = sizes_of(problem);
-        std::uint64_t bytes = 0;
-        check(annulus_workspace_size(context.get(), &sizes, pass, &bytes));
-        return bytes;
-    }
     static std::uint64_t forward_bytes(const Problem &problem, std::uint64_t limit) {
         return bytes_of(ANNULUS_PASS_FORWARD, problem, limit);
     }

@@ -19,8 +19,10 @@ template <class Element, int columns, bool of_keys, RowOrder order, class At, cl
 class BackwardEpilogue {
   public:
     // Of a batch entry and head of queries.
-    __device__ __forceinline__ BackwardEpilogue(const BackwardWork &work, int batch, int head, const Rows &row_block)
-        : work_(work), batch_(batch), head_(head), row_block_(row_block), destinations_(work, head, row_block) {}
+    __device__ __forceinline__ BackwardEpilogue(const BackwardWork &work, Destination destination, int batch, int head,
+                                                const Rows &row_block)
+        : work_(work), destination_(destination), batch_(batch), head_(head), row_block_(row_block),
+          destinations_(work, destination, head, row_block) {}
 
     // `factor` times x goes to `rows`, by way of `staging` in shared memory, or to `partial`.
     __device__ __forceinline__ void write(float (&x)[columns / 2], float factor, std::uint32_t staging,
@@ -88,13 +90,16 @@ class BackwardEpilogue {
             const int row = At().row(r);
             if (!has_row(row_block_, row) || !destinations_.leaves(r))
                 continue;
-            const std::int64_t index = first + partial_row_in_head(row);
-            leave_partial_row<count>(x, r, true, 1, work_.destination == Destination::add_to_partial, 1,
-                                     partial + index * work_.head_dim, work_.head_dim);
+            float *const target = partial + (first + partial_row_in_head(row)) * work_.head_dim;
+            if (destination_ == Destination::add_to_partial)
+                add_partial_row<count>(x, r, target, work_.head_dim);
+            else
+                leave_partial_row<count>(x, r, true, 1, false, 0, target, work_.head_dim);
         }
     }
 
     const BackwardWork &work_;
+    const Destination destination_;
     const int batch_, head_;
     const Rows &row_block_;
     const RowDestinations<At> destinations_;

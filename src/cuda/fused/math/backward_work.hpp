@@ -11,6 +11,7 @@
 #include "cuda/fused/schedule/stored_turns.hpp"
 #include "cuda/fused/schedule/tile_grid.hpp"
 
+#include <algorithm>
 #include <cstdint>
 
 namespace annulus {
@@ -21,27 +22,46 @@ namespace annulus {
 struct StoredDs {
     std::uint8_t *images;
     int first_batch, batches, first_head, head_step, heads, first_segment, segments;
-    int queries, keys; // row blocks of a segment, at most
+    int queries, keys; // row blocks of a segment, at most; of the queries of a pass
     bool is_triangle;  // of images
-    int cells; // a segment of a head of a batch entry: so many have their images in memory at a time
+    int cells;         // a segment of a head of a batch entry: so many have their images in memory at a time
     // Where one kernel stores and multiplies, and what it counts: two counts for each group in memory.
     StoredTurns turns;
     unsigned *done;
+    bool ends_partial; // the last of several passes writes what the others have left as partial results
 
     static constexpr int image_bytes = row_block_rows * row_block_rows * 2;
     static constexpr int row_blocks_of_tile = 4; // of queries, of the kernel that multiplies
 
+    // Of the queries' row blocks those before a pass's: the first pass has the last ones, which see all keys.
+    constexpr int queries_before(int pass) const { return (turns.passes - 1 - pass) * queries; }
+    // Positions of a pass's queries, of a class in [start, end).
+    struct Positions {
+        int start, end;
+    };
+    constexpr Positions queries_of_pass(int start, int end, int dilation, int pass) const {
+        const auto first = [&](int of_pass) { return start + queries_before(of_pass) * row_block_rows * dilation; };
+        return {first(pass), pass == 0 ? end : std::min(end, first(pass - 1))};
+    }
+
+    // At most, which is in the first pass.
     constexpr std::int64_t images_of_segment() const {
-        return is_triangle ? std::int64_t{queries} * (queries + 1) / 2 : std::int64_t{queries} * keys;
+        const std::int64_t seeing_less = is_triangle ? keys - queries_before(0) : 0;
+        return std::int64_t{keys} * queries - seeing_less * (seeing_less - 1) / 2;
+    }
+    // Of a pass's row blocks of queries those that do not see this one of keys.
+    constexpr int hidden(int key_block, int pass) const {
+        const int before = queries_before(pass);
+        return is_triangle && key_block > before ? key_block - before : 0;
     }
     // Where that of the first row block of queries is, or would be.
-    constexpr std::uint8_t *image(int batch, int head, int segment, int key_block) const {
+    constexpr std::uint8_t *image(int batch, int head, int segment, int key_block, int pass) const {
         const std::int64_t head_of_all = std::int64_t{batch - first_batch} * heads + (head - first_head) / head_step;
-        const std::int64_t cell = (head_of_all * segments + segment - first_segment) % cells;
-        std::int64_t index = cell * images_of_segment() + std::int64_t{key_block} * queries;
-        if (is_triangle)
-            index -= std::int64_t{key_block} * (key_block + 1) / 2;
-        return images + index * image_bytes;
+        const std::int64_t cell_of_pass = head_of_all * segments + segment - first_segment;
+        const std::int64_t cell = (std::int64_t{pass} * turns.cells_of_pass.value + cell_of_pass) % cells;
+        const std::int64_t hides = hidden(key_block, pass);
+        return images +
+               (cell * images_of_segment() + std::int64_t{key_block} * queries - hides * (hides + 1) / 2) * image_bytes;
     }
 
     // Where they lie by halves, of 32 keys: for a row block of keys first those of all row blocks of queries, then the
@@ -51,9 +71,16 @@ struct StoredDs {
         std::uint8_t *of_first_query; // or where that would be
         std::int64_t distance;        // between halves
     };
-    constexpr Halves halves(int batch, int head, int segment, int key_block) const {
-        const std::int64_t hidden = is_triangle ? key_block : 0;
-        return {image(batch, head, segment, key_block) + hidden * half_bytes, (queries - hidden) * half_bytes};
+    constexpr Halves halves(int batch, int head, int segment, int key_block, int pass) const {
+        const std::int64_t hides = hidden(key_block, pass);
+        return {image(batch, head, segment, key_block, pass) + hides * half_bytes, (queries - hides) * half_bytes};
+    }
+
+    // Where a pass puts the results of keys; `first`: the first pass.
+    constexpr Destination destination(Destination first, int pass) const {
+        if (pass == 0)
+            return first;
+        return ends_partial && pass == turns.passes - 1 ? Destination::finish_partial : Destination::add_to_partial;
     }
 };
 

@@ -30,7 +30,7 @@ template <class Element, int head_dim, int row_blocks, RowOrder order, class At>
         find_sums(softmax, sum);
         if (work_.has_nonfinite)
             note_nonfinite(o, work_.has_nonfinite);
-        const RowDestinations<At> rows(work_, head_, row_block_);
+        const RowDestinations<At> rows(work_, work_.destination, head_, row_block_);
         float top[2] = {softmax.m[0] * work_.scale_log2, softmax.m[1] * work_.scale_log2};
         if (rows.take_any())
             take_partial(rows, o, top, sum);

@@ -13,8 +13,10 @@ namespace annulus {
 template <class At> class RowDestinations {
   public:
     template <class Work, class Rows>
-    __device__ __forceinline__ RowDestinations(const Work &work, int head, const Rows &row_block) : rows_(0) {
-        switch (work.destination) {
+    __device__ __forceinline__ RowDestinations(const Work &work, Destination destination, int head,
+                                               const Rows &row_block)
+        : rows_(0) {
+        switch (destination) {
         case Destination::outputs:
             return;
         case Destination::set_partial:
@@ -38,7 +40,7 @@ template <class At> class RowDestinations {
         const bool asks_for_left = own.lane() >= 16;
         const PartialRows &asked = asks_for_left ? work.rows_left_partial : work.rows_with_partial;
         const bool asks =
-            has_row(row_block, row) && !(asks_for_left && work.destination == Destination::outputs_with_partial);
+            has_row(row_block, row) && !(asks_for_left && destination == Destination::outputs_with_partial);
         rows_ = __ballot_sync(~0u, asks && asked.has(head, row_block.position(row)));
     }
 

@@ -13,6 +13,7 @@ struct StoredTile {
     int first_key, keys;        // the same of its keys
     int first_row_block;        // of the queries' row blocks, which count from the last query (Range)
     int key_blocks;             // row blocks of keys that are met
+    int seen_by_all;            // of these that all queries see; then each row block of queries sees one more
 
     __device__ __forceinline__ int row_blocks() const { return quotient_up(queries, row_block_rows); }
 
@@ -22,10 +23,10 @@ struct StoredTile {
         const int groups = quotient_up(stored.queries, StoredDs::row_blocks_of_tile);
         const int all_segments = stored.segments * stored.heads * stored.batches;
         const int group = groups - 1 - (work.by_length ? id / all_segments : id % groups);
-        return find(work, work.by_length ? id % all_segments : id / groups, group);
+        return find(work, work.by_length ? id % all_segments : id / groups, 0, group);
     }
-    // Of a cell, so many groups of row blocks behind the first.
-    __device__ __forceinline__ bool find(const BackwardWork &work, int cell, int group) {
+    // Of a cell's queries of a pass, so many groups of row blocks behind the first.
+    __device__ __forceinline__ bool find(const BackwardWork &work, int cell, int pass, int group) {
         const StoredDs &stored = work.kept;
         const GridBranch &branch = work.branches[0];
         segment = stored.first_segment + cell % stored.segments;
@@ -38,11 +39,12 @@ struct StoredTile {
         const int start = segment * branch.length.value;
         const int end = min(start + branch.length.value, sequence.sequence_length);
         const int residue = branch.dilation.remainder(start + branch.phase(head));
-        const auto members = [&](int first_position, int count) {
-            return Members(max(start, first_position), min(end, first_position + count), residue, branch.dilation);
-        };
-        const Members queries_of_class = members(sequence.row_start, sequence.row_count);
-        const Members keys_of_class = members(sequence.range_start, sequence.range_count);
+        const auto [first_query, end_of_queries] =
+            stored.queries_of_pass(max(start, sequence.row_start), min(end, sequence.row_start + sequence.row_count),
+                                   branch.dilation.value, pass);
+        const Members queries_of_class(first_query, end_of_queries, residue, branch.dilation);
+        const Members keys_of_class(max(start, sequence.range_start),
+                                    min(end, sequence.range_start + sequence.range_count), residue, branch.dilation);
         stride = branch.dilation.value;
         first = queries_of_class.first;
         queries = queries_of_class.count;
@@ -50,8 +52,12 @@ struct StoredTile {
         keys = keys_of_class.count;
         first_row_block = group * StoredDs::row_blocks_of_tile;
         key_blocks = quotient_up(keys, row_block_rows);
-        if (stored.is_triangle)
-            key_blocks = min(key_blocks, first_row_block + StoredDs::row_blocks_of_tile);
+        seen_by_all = key_blocks;
+        if (stored.is_triangle) {
+            seen_by_all = min(key_blocks, stored.queries_before(pass));
+            key_blocks =
+                min(key_blocks, seen_by_all + min(first_row_block + StoredDs::row_blocks_of_tile, row_blocks()));
+        }
         return first_row_block < row_blocks();
     }
 };

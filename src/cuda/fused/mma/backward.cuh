@@ -220,7 +220,7 @@ template <class Traits> class BackwardWarp {
         const int first = max(segment * length.value, params_.sequence.row_start);
         if (thread_of_block() % warp_threads == 0)
             shared_.images[thread_of_block() / warp_threads] = params_.kept.image(
-                tile.batch, tile.head, segment, (row_block.first - first) / row_block.stride / row_block_rows);
+                tile.batch, tile.head, segment, (row_block.first - first) / row_block.stride / row_block_rows, 0);
         __syncwarp();
     }
 
@@ -284,7 +284,7 @@ template <class Traits> class BackwardWarp {
             Traits::has_d_scores ? shared_address(shared_.own_values) + u * Traits::row_block_bytes : scores;
         for_each_strip<strips>([&](auto at, auto strip) {
             const BackwardEpilogue<Element, columns, of_keys, RowOrder::either, decltype(at)> epilogue(
-                params_, tile.batch, tile.head, row_block);
+                params_, params_.destination, tile.batch, tile.head, row_block);
             if constexpr (Traits::has_d_scores) {
                 order_sums<Element>(x.d_scores[strip]);
                 epilogue.write(x.d_scores[strip], params_.scale, scores, params_.d_scores, params_.partial_d_scores);

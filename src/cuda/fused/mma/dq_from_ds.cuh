@@ -70,7 +70,7 @@ template <class Traits> class DqFromDsWarp {
             while (!is_over && tile.key_blocks == 0);
             if (is_over)
                 return;
-            images = params.kept.image(tile.batch, tile.head, tile.segment, 0) +
+            images = params.kept.image(tile.batch, tile.head, tile.segment, 0, 0) +
                      tile.first_row_block * StoredDs::image_bytes + thread_of_block() * 16;
             const OwnPart<Traits> own;
             const TensorRows &matrix = params.range_scores;
@@ -121,8 +121,8 @@ template <class Traits> class DqFromDsWarp {
                                  row_block_rows, 1, 0};
         __syncwarp(); // the row block before is out
         for_each_strip<strips>([&](auto at, auto strip) {
-            BackwardEpilogue<Element, columns, false, RowOrder::either, decltype(at)>(params_, tile.batch, tile.head,
-                                                                                      row_block)
+            BackwardEpilogue<Element, columns, false, RowOrder::either, decltype(at)>(params_, params_.destination,
+                                                                                      tile.batch, tile.head, row_block)
                 .write(x[strip], params_.scale, shared_address(shared_.staging[u]), params_.d_scores,
                        params_.partial_d_scores);
         });

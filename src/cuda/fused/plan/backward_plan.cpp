@@ -51,11 +51,19 @@ void try_storing_ds(const Plan &plan, CallPart part, const BackwardShapes &shape
                     std::uint64_t limit, BackwardPlan &result) {
     const std::size_t used = backward_bytes(plan, result);
     BackwardPlan storing = result;
+    SideGrids &keys = storing.keys;
+    const bool sums_keys = part != CallPart::whole || keys.has_own_partial;
     storing.stored = plan_stored_ds(
-        plan.problem(), part, result.queries.grids, result.keys.grids, shapes, multiprocessors,
+        plan.problem(), part, result.queries.grids, keys.grids, sums_keys, shapes, multiprocessors,
         limit == 0 && shapes.storing == StoringKernels::one ? usual_room_of_ds : room_within(limit, used));
     if (!storing.stored)
         return;
+    if (storing.stored->of_segment.turns.passes > 1) {
+        keys.finishes = false;
+        if (!sums_keys)
+            keys.parts =
+                SplitParts{storing.stored->batches, storing.stored->heads, static_cast<int>(plan.problem().key_rows())};
+    }
     const bool clears_beside =
         std::ranges::any_of(result.steps, [](const BackwardStep &step) { return step.launch.clears.parts > 0; });
     if (clears_beside && zeros_outweigh_ds(plan.problem(), result.keys.grids.front().tiles, *storing.stored))

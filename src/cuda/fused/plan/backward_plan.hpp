@@ -54,16 +54,17 @@ struct BackwardStep {
 // The grids over the rows of one side.
 struct SideGrids {
     std::vector<PlannedGrid> grids;
-    std::optional<SplitParts> parts; // of partial results, where several grids share a whole call's branches
-    bool is_split = false;           // between two grids of a call's own keys: partial results are the call's
-    bool has_own_partial = false;    // partial results of all rows in the workspace, not the call's
-    bool finishes = false;           // rows that meet nothing but the call's own keys or queries
+    // Of partial results, where several grids share a whole call's branches, or several passes store dS (StoredTurns).
+    std::optional<SplitParts> parts;
+    bool is_split = false;        // between two grids of a call's own keys: partial results are the call's
+    bool has_own_partial = false; // partial results of all rows in the workspace, not the call's
+    bool finishes = false;        // rows that meet nothing but the call's own keys or queries
 };
 
 struct BackwardPlan {
     SideGrids queries, keys;
-    std::optional<StoredDsParts> stored; // dS between two kernels
-    std::vector<RowSequence> rows;       // of several sequences, if rows may be computed again
+    std::optional<StoredDsParts> stored;
+    std::vector<RowSequence> rows; // of several sequences, if rows may be computed again
     std::vector<BackwardStep> steps;
     std::size_t first_of_rest = 0; // the steps from it on are those of PreparedCall::run_rest()
 

@@ -73,7 +73,8 @@ class StepWriter {
         const SideGrids &side = result_.of(which);
         // Gradients of other keys than the own are set by each part.
         const bool sets = !is_of_other_keys(part_) || which == Side::keys;
-        if (!sets || launches_clear || (!side.grids.empty() && (side.grids.front().is_complete || side.parts)))
+        if (!sets || launches_clear ||
+            (!side.grids.empty() && (side.grids.front().is_complete || (side.parts && !result_.stored))))
             return sets;
         add({is_all_partial(side) ? BackwardAction::clear_partial : BackwardAction::clear_gradients, which});
         return side.finishes;
@@ -164,42 +165,11 @@ class StepWriter {
         }
     }
 
-    // By one kernel. What it clears are rows of all gradients, so that these must be the same ones. Other ranks wait
-    // for the gradients of their keys: the last launch over them leaves dQ to another.
-    void write_all_storing_ds() {
-        const StoredTurns &turns = result_.stored->of_segment.turns;
-        const bool clears =
-            launches_clear(Side::queries) && launches_clear(Side::keys) && problem_.queries == problem_.keys;
-        const bool sets_queries = prepare(Side::queries, clears), sets_keys = prepare(Side::keys, clears);
-        for (int member = 0; member < group(); ++member) {
-            const bool sets = sets_keys && member == 0;
-            const GridPart part{0,
-                                batches(),
-                                member,
-                                problem_.kv_heads,
-                                result_.keys.grids.front().tiles.sequence.first_segment,
-                                result_.stored->all_segments};
-            BackwardStep step{BackwardAction::find_gradients,
-                              Side::keys,
-                              {0, part, destination(result_.keys, sets), 0, {0, clears ? 1 : 0}},
-                              Gradients::all_storing_d_s,
-                              destination(result_.queries, sets_queries),
-                              turns.all()};
-            if (is_of_other_keys(part_) && member == group() - 1) {
-                step.turns = turns.until_keys_end();
-                add(step);
-                step.turns = turns.after_keys();
-            }
-            add(step);
-        }
-    }
-
-    void write_stored_ds() {
+    // The launches that store dS, one after the other; heads of Q that share one of K are launches of their own.
+    std::vector<GridPart> storing_launches() const {
         const StoredDsParts &parts = *result_.stored;
-        const bool queries_clear = launches_clear(Side::queries), keys_clear = launches_clear(Side::keys);
-        const bool sets_queries = prepare(Side::queries, queries_clear), sets_keys = prepare(Side::keys, keys_clear);
         const int first_segment = result_.keys.grids.front().tiles.sequence.first_segment;
-        std::vector<GridPart> launches; // of each kernel
+        std::vector<GridPart> launches;
         for_parts(batches(), parts.batches, [&](int first_batch, int part_batches) {
             for_parts(problem_.kv_heads, parts.heads, [&](int first_head, int heads) {
                 for_parts(parts.all_segments, parts.segments, [&](int segment, int segments) {
@@ -209,6 +179,49 @@ class StepWriter {
                 });
             });
         });
+        return launches;
+    }
+
+    // By one kernel. What it clears are rows of all gradients, so that these must be the same ones. Other ranks wait
+    // for the gradients of their keys: the last launch over them leaves dQ to another.
+    void write_all_storing_ds() {
+        const StoredTurns &turns = result_.stored->of_segment.turns;
+        const bool clears =
+            launches_clear(Side::queries) && launches_clear(Side::keys) && problem_.queries == problem_.keys;
+        const bool sets_queries = prepare(Side::queries, clears), sets_keys = prepare(Side::keys, clears);
+        const std::vector<GridPart> launches = storing_launches();
+        const auto count = static_cast<int>(launches.size());
+        for (int i = 0; i < count; ++i) {
+            const GridPart &own = launches[static_cast<std::size_t>(i)];
+            Launch of_keys{0,
+                           own,
+                           destination(result_.keys, sets_keys && own.first_head % group() == 0),
+                           0,
+                           {i, clears ? count : 0}};
+            if (result_.keys.parts) { // of several passes, the last of which writes the rows
+                of_keys.destination = Destination::set_partial;
+                of_keys.first_partial_row =
+                    (std::int64_t{own.first_batch} * problem_.kv_heads + own.first_head) * problem_.key_rows();
+            }
+            BackwardStep step{BackwardAction::find_gradients,
+                              Side::keys,
+                              of_keys,
+                              Gradients::all_storing_d_s,
+                              destination(result_.queries, sets_queries),
+                              turns.all()};
+            if (is_of_other_keys(part_) && i == count - 1) {
+                step.turns = turns.until_keys_end();
+                add(step);
+                step.turns = turns.after_keys();
+            }
+            add(step);
+        }
+    }
+
+    void write_stored_ds() {
+        const bool queries_clear = launches_clear(Side::queries), keys_clear = launches_clear(Side::keys);
+        const bool sets_queries = prepare(Side::queries, queries_clear), sets_keys = prepare(Side::keys, keys_clear);
+        const std::vector<GridPart> launches = storing_launches();
         const auto count = static_cast<int>(launches.size());
         for (int i = 0; i < count; ++i) {
             const GridPart &own = launches[static_cast<std::size_t>(i)];

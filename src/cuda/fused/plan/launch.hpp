@@ -79,6 +79,7 @@ std::int64_t count_parts(const SplitParts &parts, const SplitRows &all);
 // that much: enough for tiles to fill a GPU.
 constexpr std::size_t usual_room = std::size_t{5} << 28;
 // The same of dS that one kernel stores and multiplies: of three segments of 16384, so that it can do both at a time.
+// Longer ones are done in passes (StoredTurns), whose partial results come out of it, too.
 constexpr std::size_t usual_room_of_ds = std::size_t{3} << 29;
 // The same of parts of a head's rows, which are there for the memory that they save.
 constexpr std::size_t most_room_of_rows = std::size_t{1} << 30;

@@ -17,7 +17,7 @@ enum class Destination {
     // Both of these, where some rows of a row block may be left: what is written to the caller's tensors for those is
     // not all of it.
     outputs_or_partial_with_partial,
-    // Of forward: rows of the caller's tensors, all of which have their partial results added first, and
+    // Rows of the caller's tensors, all of which have their partial results added first; forward also writes
     // finished_state().
     finish_partial,
 };

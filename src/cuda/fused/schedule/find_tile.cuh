@@ -137,10 +137,11 @@ __device__ __forceinline__ bool find_tile_of_branches(const TileGrid &grid, Tile
 }
 
 // The same of a grid over one branch in one sequence, whose rows are one class in each segment: that is found a few
-// times faster, and where tiles are short, consumers wait for it. Lane u finds row block u.
+// times faster, and where tiles are short, consumers wait for it. Lane u finds row block u. They meet rows of positions
+// in [range_start, range_end); with `skips_empty` there are no tiles that meet none.
 template <bool of_keys, int range_block_rows, int row_blocks>
-__device__ __forceinline__ bool find_tile_of_branch(const TileGrid &grid, const TilePlace &place,
-                                                    Tile<row_blocks> &tile) {
+__device__ __forceinline__ bool find_tile_of_branch(const TileGrid &grid, const TilePlace &place, int range_start,
+                                                    int range_end, bool skips_empty, Tile<row_blocks> &tile) {
     const int lane = static_cast<int>(threadIdx.x) % warp_threads;
     const SequenceGrid &sequence = grid.sequence;
     if (place.segment >= sequence.segments || place.cell > 0)
@@ -151,13 +152,13 @@ __device__ __forceinline__ bool find_tile_of_branch(const TileGrid &grid, const 
                             (sequence.first_segment + place.segment) * sequence.segment_length);
     if (!branch.serves)
         return false;
-    const auto members = [&](int first, int count, int dilation, int residue) {
-        return Members(max(branch.start, first), min(branch.end, first + count), residue,
+    const auto members = [&](int first, int end, int dilation, int residue) {
+        return Members(max(branch.start, first), min(branch.end, end), residue,
                        dilation == 1 ? FastDivmod(1) : of_grid.dilation);
     };
-    const Members rows = members(sequence.row_start, sequence.row_count, branch.row_dilation, branch.row_residue);
-    const Members met =
-        members(sequence.range_start, sequence.range_count, branch.range_dilation, branch.range_residue);
+    const Members rows =
+        members(sequence.row_start, sequence.row_start + sequence.row_count, branch.row_dilation, branch.row_residue);
+    const Members met = members(range_start, range_end, branch.range_dilation, branch.range_residue);
     const int all = quotient_up(rows.count, row_block_rows), number = place.index * row_blocks + lane;
     if (place.index * row_blocks >= all)
         return false;
@@ -184,7 +185,7 @@ __device__ __forceinline__ bool find_tile_of_branch(const TileGrid &grid, const 
             of_columns = 1 | 1 << 4;
     }
     range.blocks = max_of_warp(part.blocks);
-    if (range.blocks == 0 && grid.skips_empty)
+    if (range.blocks == 0 && skips_empty)
         return false;
     const int own_stride = lane < grid.stride_count ? grid.strides[lane].value : 0;
     write_range(grid, lane, own_stride, 0, range, tile.range[0]);
@@ -208,9 +209,12 @@ __device__ __forceinline__ bool find_tile(const TileGrid &grid, TileSearch &sear
                                           Tile<row_blocks> &tile) {
     if (several && grid.sequences)
         return find_tile_of_branches<of_keys, range_block_rows, Sequences::several>(grid, search, id, tile);
-    if (grid.branch_count == 1 && !grid.has_residue_classes)
+    if (grid.branch_count == 1 && !grid.has_residue_classes) {
+        const SequenceGrid &sequence = grid.sequence;
         return find_tile_of_branch<of_keys, range_block_rows>(
-            grid, find_place<of_keys>(grid, grid.sequence, true, static_cast<int>(id)), tile);
+            grid, find_place<of_keys>(grid, sequence, true, static_cast<int>(id)), sequence.range_start,
+            sequence.range_start + sequence.range_count, grid.skips_empty, tile);
+    }
     return find_tile_of_branches<of_keys, range_block_rows, Sequences::one>(grid, search, id, tile);
 }
 

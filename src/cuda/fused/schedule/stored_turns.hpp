@@ -11,6 +11,10 @@
 // when the next ones are to lie in their place (stored_ds_plan.cpp). A turn waits for turns before it alone, and CTAs
 // take turns as they run: each that has been taken comes to its end, however many CTAs run.
 //
+// Where dS of some whole cells is more than there is memory for, there are several passes over all cells, each with a
+// part of every cell's queries. A group is then of one cell. What a tile of keys finds for a part it adds to what the
+// pass before has left of the same cell, so that it waits for that, too.
+//
 // Where others wait for the gradients of keys, a launch takes the turns up to the last tile of keys, and a second one
 // what is left: tiles of queries, whose dS is all there.
 #pragma once
@@ -21,8 +25,9 @@ namespace annulus {
 
 struct StoredTurn {
     bool multiplies; // a tile of queries, else one of keys, whose dS it stores
-    int group, cell; // the cell is one of all
-    int index;       // of the cell's tiles
+    int group, pass;
+    int cell;  // of all
+    int index; // of the cell's tiles
 };
 
 struct TurnRange {
@@ -32,7 +37,9 @@ struct TurnRange {
 struct StoredTurns {
     FastDivmod cells_of_group, tiles_of_group, groups_in_memory;
     int tiles_of_keys; // of a group's tiles
-    int cells, groups, groups_behind;
+    FastDivmod cells_of_pass;
+    int passes = 1;
+    int groups, groups_behind; // of all passes
     TurnRange of_launch;
 
     constexpr int count() const { return (groups + groups_behind) * tiles_of_group.value; }
@@ -46,7 +53,7 @@ struct StoredTurns {
     }
     // The first and the last turns may be of no group, and the last group may have fewer cells than others.
     constexpr bool has_group(const StoredTurn &turn) const { return turn.group >= 0 && turn.group < groups; }
-    constexpr bool has_cell(const StoredTurn &turn) const { return turn.cell < cells; }
+    constexpr bool has_cell(const StoredTurn &turn) const { return turn.pass < passes; }
 
     // What a launch counts for each group in memory: turns of keys that have ended so far, or of queries. A turn waits
     // until of the other kind so many have: all dS of its group, or what lay in its place.
@@ -58,11 +65,19 @@ struct StoredTurns {
         return turn.multiplies ? (groups_before + 1) * tiles_of_keys
                                : groups_before * (tiles_of_group.value - tiles_of_keys);
     }
+    // Of a tile of keys after the first pass, too: the group of its cell in the pass before, and how many turns of keys
+    // must have ended in that one's place.
+    constexpr bool adds(const StoredTurn &turn) const { return !turn.multiplies && turn.pass > 0 && has_cell(turn); }
+    constexpr int group_before(const StoredTurn &turn) const { return turn.group - cells_of_pass.value; }
+    constexpr int needed_before(const StoredTurn &turn) const {
+        return (groups_in_memory.quotient(group_before(turn)) + 1) * tiles_of_keys;
+    }
 
   private:
     constexpr int end_of_keys() const { return (groups - 1) * tiles_of_group.value + tiles_of_keys; }
     constexpr StoredTurn of_group(bool multiplies, int group, int tile) const {
-        return {multiplies, group, group * cells_of_group.value + cells_of_group.remainder(tile),
+        const int cell = group * cells_of_group.value + cells_of_group.remainder(tile); // of those of all passes
+        return {multiplies, group, cells_of_pass.quotient(cell), cells_of_pass.remainder(cell),
                 cells_of_group.quotient(tile)};
     }
 };

@@ -36,7 +36,7 @@ template <class Traits> class BackwardConsumer {
                         .find_d_q(shared_.stored_tiles[at.slot()], slot.slot(),
                                   shared_.stored_stages_before[at.slot()]);
                 } else {
-                    find_gradients(tile, slot.slot());
+                    find_gradients(tile, slot.slot(), shared_.turns[at.slot()].pass);
                     if (thread_of_warpgroup() % warp_threads == 0)
                         bulk_store_wait(); // the tile ends when its dS is in memory
                 }
@@ -90,7 +90,8 @@ template <class Traits> class BackwardConsumer {
         }
     };
 
-    __device__ __forceinline__ void find_gradients(const OwnTile &tile, int slot) {
+    // `pass`: where dS is stored (StoredTurns).
+    __device__ __forceinline__ void find_gradients(const OwnTile &tile, int slot, int pass = 0) {
         const RowBlock &row_block = tile.row_block[own_row_block()];
         const std::uint32_t own_rows =
             shared_address(shared_.own_rows[slot].scores) + row_block_ * Traits::row_block_bytes;
@@ -101,7 +102,7 @@ template <class Traits> class BackwardConsumer {
             x.delta = load_rows(shared_.delta[slot]);
         }
         if (Traits::keeps_d_s && uniform(tile.ranges) > 0 && uniform(row_block.rows) > 0)
-            find_images(tile);
+            find_images(tile, pass);
         // Bounds of loops that the compiler knows to be uniform: it then takes the stage for uniform, too, and
         // addresses of operands need not pass through vector registers.
         const int ranges = uniform(tile.ranges);
@@ -120,7 +121,8 @@ template <class Traits> class BackwardConsumer {
             return;
         sync_warpgroup(own_row_block()); // no warp's products read the row block's rows any more
         const BackwardEpilogue<Element, columns, Traits::of_keys, Traits::order, FragmentThread<>> epilogue(
-            params_, tile.batch, tile.head, row_block);
+            params_, Traits::keeps_d_s ? params_.kept.destination(params_.destination, pass) : params_.destination,
+            tile.batch, tile.head, row_block);
         if constexpr (Traits::has_d_scores)
             epilogue.write(x.d_scores, params_.scale, own_rows, params_.d_scores, params_.partial_d_scores);
         if constexpr (Traits::has_d_values)
@@ -359,14 +361,14 @@ template <class Traits> class BackwardConsumer {
     }
 
     // Where the images of the row block begin, which counts from the first keys of its class in the segment.
-    __device__ __forceinline__ void find_images(const OwnTile &tile) {
+    __device__ __forceinline__ void find_images(const OwnTile &tile, int pass) {
         const RowBlock &row_block = tile.row_block[own_row_block()];
         const FastDivmod &length = params_.branches[0].length;
         const int segment = length.quotient(row_block.first);
         const int first = max(segment * length.value, params_.sequence.row_start);
         if (thread_of_warpgroup() == 0)
             shared_.images[own_row_block()] = params_.kept.halves(
-                tile.batch, tile.head, segment, (row_block.first - first) / row_block.stride / row_block_rows);
+                tile.batch, tile.head, segment, (row_block.first - first) / row_block.stride / row_block_rows, pass);
         sync_warpgroup(own_row_block());
     }
 

@@ -68,6 +68,8 @@ template <class Traits> class StoredTileFinder {
 
     __device__ __forceinline__ bool find(const StoredTurn &turn, int slot) {
         const StoredDs &stored = params_.kept;
+        if (turn.cell >= stored.segments * stored.heads * stored.batches) // the last launch may have fewer
+            return false;
         if (!turn.multiplies) {
             TilePlace place{};
             place.index = turn.index;
@@ -75,11 +77,19 @@ template <class Traits> class StoredTileFinder {
             const int head = turn.cell / stored.segments;
             place.head = head % stored.heads;
             place.batch = head / stored.heads;
-            return find_tile_of_branch<true, Traits::range_block_rows>(params_, place, shared_.tiles[slot]);
+            const SequenceGrid &sequence = params_.sequence;
+            const GridBranch &branch = params_.branches[0];
+            const int start = (sequence.first_segment + place.segment) * branch.length.value;
+            const auto [first_query, end_of_queries] =
+                stored.queries_of_pass(max(start, sequence.range_start), sequence.range_start + sequence.range_count,
+                                       branch.dilation.value, turn.pass);
+            const bool skips_empty = stored.destination(params_.destination, turn.pass) == Destination::add_to_partial;
+            return find_tile_of_branch<true, Traits::range_block_rows>(params_, place, first_query, end_of_queries,
+                                                                       skips_empty, shared_.tiles[slot]);
         }
         StoredTile tile;
         const int groups = quotient_up(stored.queries, StoredDs::row_blocks_of_tile);
-        const bool is_found = tile.find(params_.of_queries, turn.cell, groups - 1 - turn.index);
+        const bool is_found = tile.find(params_.of_queries, turn.cell, turn.pass, groups - 1 - turn.index);
         if (is_first_lane()) {
             shared_.stored_tiles[slot] = tile;
             shared_.stored_stages_before[slot] = stages_;
@@ -93,13 +103,15 @@ template <class Traits> class StoredTileFinder {
     __device__ __forceinline__ unsigned *count_of(int group, bool multiplies) const {
         return params_.kept.done + 2 * params_.kept.turns.place(group) + multiplies;
     }
-    __device__ __forceinline__ bool is_ready(const StoredTurn &turn) const {
+    __device__ __forceinline__ bool have_ended(int group, bool multiplying, int needed) const {
         unsigned done;
-        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];"
-                     : "=r"(done)
-                     : "l"(count_of(turn.group, !turn.multiplies))
-                     : "memory");
-        return __all_sync(~0u, done >= static_cast<unsigned>(params_.kept.turns.needed(turn)));
+        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(done) : "l"(count_of(group, multiplying)) : "memory");
+        return __all_sync(~0u, done >= static_cast<unsigned>(needed));
+    }
+    __device__ __forceinline__ bool is_ready(const StoredTurn &turn) const {
+        const StoredTurns &turns = params_.kept.turns;
+        return have_ended(turn.group, !turn.multiplies, turns.needed(turn)) &&
+               (!turns.adds(turn) || have_ended(turns.group_before(turn), false, turns.needed_before(turn)));
     }
     // dS is read and written by bulk copies, whose end the barriers of the tile have shown.
     __device__ __forceinline__ void finish(const StoredTurn &turn) const {
@@ -227,19 +239,20 @@ template <class Traits> class StoredCopies {
             wait(shared_.range_empty[before.slot()], before.parity_to_fill());
         }
         fence_async_proxies();
-        const bool tells = half_ == 0 && threadIdx.x % warp_threads == 0, is_triangle = stored.is_triangle;
-        const int keys = tile.key_blocks, first = tile.first_row_block;
+        const bool tells = half_ == 0 && threadIdx.x % warp_threads == 0;
+        const int keys = tile.key_blocks, first = tile.first_row_block, seen_by_all = tile.seen_by_all;
         const int row_blocks = min(StoredDs::row_blocks_of_tile, tile.row_blocks() - first);
         const std::uint32_t target = shared_.stored_image(slot.slot(), 0, 0);
-        const std::uint8_t *images = stored.halves(tile.batch, tile.head, tile.segment, 0).of_first_query;
+        const std::uint8_t *images =
+            stored.halves(tile.batch, tile.head, tile.segment, 0, shared_.turns[at.slot()].pass).of_first_query;
         int in_row = stored.queries; // images of a row block of keys
-        if (tells && keys == 0) // a window may have none of the class
+        if (tells && keys == 0)      // a window may have none of the class
             shared_.tile_ending[at.slot()].arrive();
         for (int key_block = 0; key_block < keys; ++key_block, place_.count += 2) {
             if (tells && key_block == max(keys - last_blocks, 0))
                 shared_.tile_ending[at.slot()].arrive();
             const Place place{place_.count + half_};
-            const int hidden = is_triangle ? max(key_block - first, 0) : 0;
+            const int hidden = max(key_block - seen_by_all - first, 0);
             const std::uint8_t *source = images + (half_ * in_row + first) * StoredDs::half_bytes;
             Mbarrier &full = shared_.stored_full[place.slot()];
             wait(shared_.stored_empty[place.slot()], place.parity_to_fill());
@@ -253,9 +266,9 @@ template <class Traits> class StoredCopies {
                                   source + begin * StoredDs::half_bytes, (end - begin) * StoredDs::half_bytes, full);
                 }
             });
-            // The next row of images, of which causality hides one more.
+            // The next row of images, of which causality may hide one more.
             images += in_row * StoredDs::image_bytes;
-            if (is_triangle) {
+            if (key_block >= seen_by_all) {
                 --in_row;
                 images -= StoredDs::half_bytes;
             }

@@ -31,8 +31,8 @@ template <class Traits> class StoredProduct {
             smem_descriptor_start(shared_.stored_image(slot, 0, consumer_ * Traits::stored_row_blocks));
         const std::uint32_t keys = smem_descriptor_start(shared_.stored_keys(0), row_block_rows * swizzled_row_bytes);
         // Under causality the first of the two row blocks sees the keys up to its own, the second one more.
-        const int all = uniform(tile.key_blocks), of_first = params_.kept.is_triangle ? min(all, row_block + 1) : all;
-        const int of_second = params_.kept.is_triangle ? min(all, row_block + 2) : all;
+        const int all = uniform(tile.key_blocks), of_first = min(all, tile.seen_by_all + row_block + 1);
+        const int of_second = min(all, of_first + 1);
         int present = tile.keys; // of keys, from the stage on
         bool is_pending = false;
         const auto multiply = [&](auto has_first) {
@@ -129,7 +129,7 @@ template <class Traits> class StoredProduct {
         const RowBlockFromLast row_block{tile.first + (index * row_block_rows - lacking) * tile.stride, tile.stride,
                                          index == 0 ? lacking : 0};
         BackwardEpilogue<Element, columns, false, Traits::order, FragmentThread<>, RowBlockFromLast>(
-            work, tile.batch, tile.head, row_block)
+            work, work.destination, tile.batch, tile.head, row_block)
             .write(x, work.scale, staging, work.d_scores, work.partial_d_scores);
     }
 
