@@ -232,11 +232,12 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
         params.destination = launch.destination;
         params.first_partial_row = launch.first_partial_row;
         if (launch.clears.parts > 0)
-            params.cleared =
-                rows_to_clear({step.what == Gradients::d_v ? nullptr : &params.d_scores,
-                               step.side == Side::keys ? &params.d_values : nullptr,
-                               finds_all ? &queries_.front().params.d_scores : nullptr},
-                              {}, plan_.problem(), window_of(plan_.problem(), step.side), launch.clears, params.tiles);
+            params.cleared = rows_to_clear({step.what == Gradients::d_v ? nullptr : &params.d_scores,
+                                            step.side == Side::keys ? &params.d_values : nullptr,
+                                            finds_all ? &queries_.front().params.d_scores : nullptr},
+                                           {}, plan_.problem(), window_of(plan_.problem(), step.side), launch.clears,
+                                           finds_all ? params.tiles * static_cast<unsigned>(params.kept.turns.passes)
+                                                     : params.tiles);
         params.skips_empty = launch.destination == Destination::add_to_partial;
         params.next_tile = counters;
         if constexpr (requires { params.of_queries; })

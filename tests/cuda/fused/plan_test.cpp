@@ -618,8 +618,7 @@ TEST(StoredDs, TurnsWaitForTurnsBefore) {
         }
 }
 
-// As few as there is room for, with four tiles in memory for each multiprocessor; none with fewer queries a pass than
-// 4608.
+// As few as there is room for, with four groups in memory; none with fewer queries a pass than 4608, nor of one cell.
 TEST(StoredDs, TakesFewPasses) {
     const auto passes_of = [](Problem problem, bool causal, int mib) {
         problem.dtype = ANNULUS_BFLOAT16;
@@ -637,10 +636,19 @@ TEST(StoredDs, TakesFewPasses) {
     EXPECT_EQ(passes_of(whole, false, 0), 1);
     EXPECT_EQ(passes_of(whole, false, 800), 2);
     EXPECT_EQ(passes_of(whole, false, 660), 3);
-    EXPECT_EQ(passes_of(whole, false, 600), 0);
+    EXPECT_EQ(passes_of(whole, false, 500), 0);
     EXPECT_EQ(passes_of(whole, true, 560), 3);
     EXPECT_EQ(passes_of(dilated, false, 700), 3);
     EXPECT_EQ(passes_of(grouped, false, 660), 3);
+    Problem one = whole;
+    one.heads = 1;
+    EXPECT_EQ(passes_of(one, false, 400), 1);
+    EXPECT_EQ(passes_of(one, false, 300), 0);
+    // Three segments of 14336 in 1.5 GiB have less than four tiles for each multiprocessor.
+    Problem many = whole;
+    many.length = 4 * 14336;
+    many.branches = {{.segment = 14336}};
+    EXPECT_EQ(passes_of(many, false, 0), 1);
 }
 
 // In each pass an image for each row block of queries and keys that see one another, each in a place of its own, and
@@ -657,6 +665,9 @@ TEST(StoredDs, PassesShareTheQueries) {
             stored.turns.passes = (all + of_pass - 1) / of_pass;
             stored.turns.cells_of_pass = FastDivmod(stored.segments);
             stored.is_triangle = is_triangle;
+            std::vector<std::uint8_t> memory(
+                static_cast<std::size_t>(stored.cells * stored.images_of_segment() * StoredDs::image_bytes));
+            stored.images = memory.data();
             constexpr int dilation = 3, start = 1000, lacking = 5;
             const int queries_of_class = all * row_block_rows - lacking, end = start + queries_of_class * dilation;
             int last = end;

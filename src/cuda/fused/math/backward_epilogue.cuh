@@ -13,9 +13,19 @@
 
 namespace annulus {
 
+// How row r of the thread's two becomes a partial result or, with `adds`, is added to one: what is there is read first.
+struct ReadPartialRows {
+    template <int count>
+    __device__ __forceinline__ static void leave(const float (&x)[count], int r, bool adds, float *partial,
+                                                 int columns) {
+        leave_partial_row<count>(x, r, true, 1, adds, 1, partial, columns);
+    }
+};
+
 // Of a strip, whose FragmentThread is `At`, of a row block of queries or, with `of_keys`, of keys. Of kernels of either
 // order gradients along a curve are partial.
-template <class Element, int columns, bool of_keys, RowOrder order, class At, class Rows = RowBlock>
+template <class Element, int columns, bool of_keys, RowOrder order, class At, class Rows = RowBlock,
+          class Leaving = ReadPartialRows>
 class BackwardEpilogue {
   public:
     // Of a batch entry and head of queries.
@@ -91,10 +101,7 @@ class BackwardEpilogue {
             if (!has_row(row_block_, row) || !destinations_.leaves(r))
                 continue;
             float *const target = partial + (first + partial_row_in_head(row)) * work_.head_dim;
-            if (destination_ == Destination::add_to_partial)
-                add_partial_row<count>(x, r, target, work_.head_dim);
-            else
-                leave_partial_row<count>(x, r, true, 1, false, 0, target, work_.head_dim);
+            Leaving::leave(x, r, destination_ == Destination::add_to_partial, target, work_.head_dim);
         }
     }
 

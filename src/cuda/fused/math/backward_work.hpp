@@ -17,15 +17,16 @@
 namespace annulus {
 
 // dS of the only branch of some heads and segments in images: of 64 keys and 64 queries each, in an order that is the
-// architecture's. For each batch entry, head, segment and row block of keys one image for each row block of queries,
-// under causality, where both are of the same rows, for those from the same number on.
+// architecture's. For each batch entry, head, segment and row block of keys one image for each row block of queries of a
+// pass (StoredTurns) that sees it: under causality, where both are of the same rows, not for the hidden() ones before.
 struct StoredDs {
     std::uint8_t *images;
     int first_batch, batches, first_head, head_step, heads, first_segment, segments;
-    int queries, keys; // row blocks of a segment, at most; of the queries of a pass
+    int queries, keys; // row blocks at most: of a pass's queries, and of a segment's keys
     bool is_triangle;  // of images
     int cells;         // a segment of a head of a batch entry: so many have their images in memory at a time
-    // Where one kernel stores and multiplies, and what it counts: two counts for each group in memory.
+    // Where one kernel stores and multiplies (else of one pass, no more), and what it counts: two counts for each group
+    // in memory.
     StoredTurns turns;
     unsigned *done;
     bool ends_partial; // the last of several passes writes what the others have left as partial results

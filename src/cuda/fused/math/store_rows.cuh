@@ -71,25 +71,6 @@ __device__ __forceinline__ void leave_partial_row(const float (&x)[count], int r
     });
 }
 
-// Row r of the thread's two is added to `partial`, which no other launch or tile adds to meanwhile. By reductions,
-// whose results nobody waits for; they take numbers below 2^-126 for 0.
-template <int count>
-__device__ __forceinline__ void add_partial_row(const float (&x)[count], int r, float *partial, int columns) {
-#pragma unroll
-    for (int i = 0; i < count / 4; ++i) {
-        const int column = 8 * i + FragmentThread<>().column();
-        const float *const own = x + 4 * i + 2 * r;
-        if (column < columns) {
-#if __CUDA_ARCH__ >= 900
-            atomicAdd(reinterpret_cast<float2 *>(partial + column), float2{own[0], own[1]});
-#else
-            atomicAdd(partial + column, own[0]);
-            atomicAdd(partial + column + 1, own[1]);
-#endif
-        }
-    }
-}
-
 // To shared memory: pairs of elements of the dtype.
 template <class At, int count>
 __device__ __forceinline__ void stage_pairs(std::uint32_t staging, const std::uint32_t (&pairs)[count]) {

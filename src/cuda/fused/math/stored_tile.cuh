@@ -1,11 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tiles of a kernel that multiplies stored dS: of each, some row blocks of queries, neighbours in a class.
+// The tiles of keys for which dS is stored, where one kernel also multiplies it; and those of queries for which it is
+// multiplied: of each, some row blocks of queries, neighbours in a class.
 #pragma once
 
 #include "cuda/fused/math/backward_work.hpp"
 #include "cuda/fused/schedule/cell.hpp"
+#include "cuda/fused/schedule/find_tile.cuh"
 
 namespace annulus {
+
+// Of a turn, by a warp: row blocks of keys, which meet the queries of its pass. False where there are none.
+template <int range_block_rows, int row_blocks>
+__device__ __forceinline__ bool find_storing_tile(const BackwardWork &work, const StoredTurn &turn,
+                                                  Tile<row_blocks> &tile) {
+    const StoredDs &stored = work.kept;
+    const SequenceGrid &sequence = work.sequence;
+    const GridBranch &branch = work.branches[0];
+    TilePlace place{};
+    place.index = turn.index;
+    place.segment = turn.cell % stored.segments;
+    const int head = turn.cell / stored.segments;
+    place.head = head % stored.heads;
+    place.batch = head / stored.heads;
+    const int start = (sequence.first_segment + place.segment) * branch.length.value;
+    const auto [first_query, end_of_queries] =
+        stored.queries_of_pass(max(start, sequence.range_start), sequence.range_start + sequence.range_count,
+                               branch.dilation.value, turn.pass);
+    const bool skips_empty = stored.destination(work.destination, turn.pass) == Destination::add_to_partial;
+    return find_tile_of_branch<true, range_block_rows>(work, place, first_query, end_of_queries, skips_empty, tile);
+}
 
 struct StoredTile {
     int batch, head, segment;
@@ -77,11 +100,5 @@ struct StoredTiles {
         return false;
     }
 };
-
-template <class Use> __device__ __forceinline__ void for_each_stored_tile(const BackwardWork &work, Use use) {
-    StoredTiles tiles;
-    for (StoredTile tile; tiles.next(work, tile);)
-        use(tile);
-}
 
 } // namespace annulus

@@ -99,7 +99,7 @@ struct BackwardMemory {
     CurveMemory curves;
     std::uint8_t *stored_ds;
     SequenceMemory sequences;
-    float *split_partial; // partial results of split grids, a part of the rows at a time: dQ; or dK, and dV
+    float *split_partial; // SideGrids::parts, a part of the rows at a time: dQ; or dK, and dV
 };
 BackwardMemory book_backward(Workspace &workspace, const Plan &plan, const BackwardPlan &backward);
 std::size_t backward_bytes(const Plan &plan, const BackwardPlan &backward);

@@ -54,7 +54,8 @@ constexpr std::int64_t partial_rows_of(std::int64_t rows, int stride) {
     return divide_up(rows, stride);
 }
 
-// What a split grid has partial results of at a time: several batch entries, some heads of one, or some rows of a head.
+// What a split grid, or a launch of several passes (StoredTurns), has partial results of at a time: several batch
+// entries, some heads of one, or some rows of a head.
 struct SplitParts {
     int batches = 0, heads = 0, rows = 0; // rows of each head
     int stride = 1;

@@ -48,10 +48,11 @@ bool can_store_ds(const Problem &problem, const std::vector<PlannedGrid> &querie
 // CTAs take tiles in one order, each one ahead of the tile at hand: a tile has ended when twice as many as there are
 // CTAs have been taken after it, or a few more if it is one of the longest under causality. So many lie between a
 // group's tiles of keys and its tiles of queries, and between these and the tiles of keys whose dS comes in the same
-// place; or fewer, alike, where that is too much, but three groups in memory at the least. Of several passes, whose
-// tiles of queries are few and long, the first distance is one group and the second what memory has room for, with four
-// groups at the least. Where the gradients of keys return to another rank, as much of the multiplying is done meanwhile
-// as there is memory for. None if there is less memory, or there are too many tiles.
+// place; or fewer, alike, where that is too much, but three groups in memory at the least, of three tiles for each CTA.
+// Of several passes, whose tiles of queries are few and long, the first distance is one group and the second what
+// memory has room for, with four groups at the least; and two cells, of which one is done while the next pass of the
+// other waits for results of keys. Where the gradients of keys return to another rank, as much of the multiplying is
+// done meanwhile as there is memory for. None if there is less memory, or there are too many tiles.
 std::optional<StoredTurns> find_turns(const StoredDsParts &parts, int row_blocks_of_tile, int ctas, bool keys_return,
                                       std::size_t bytes) {
     const StoredDs &stored = parts.of_segment;
@@ -67,8 +68,8 @@ std::optional<StoredTurns> find_turns(const StoredDsParts &parts, int row_blocks
     const std::int64_t group = are_few ? cells : passes > 1 ? 1 : std::min(divide_up(32, tiles), cells);
     const std::int64_t groups = divide_up(cells, group), most = std::min(groups, room / group);
     const std::int64_t apart = divide_up((stored.is_triangle ? 5 : 4) * ctas, 2 * group * tiles);
-    if (most < std::min<std::int64_t>(groups, passes > 1 ? 4 : 3) ||
-        most * group * tiles < std::min<std::int64_t>(cells * tiles, 4 * ctas))
+    if (most < std::min<std::int64_t>(groups, passes > 1 ? 4 : 3) || (passes > 1 && cells_of_pass < 2) ||
+        most * group * tiles < std::min<std::int64_t>(cells * tiles, 3 * ctas))
         return std::nullopt;
     const std::int64_t in_memory = keys_return || passes > 1 ? most : std::min(2 * apart + 1, most);
     std::int64_t behind = passes > 1 ? 1 : in_memory / 2;

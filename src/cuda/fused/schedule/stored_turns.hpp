@@ -26,7 +26,7 @@ namespace annulus {
 struct StoredTurn {
     bool multiplies; // a tile of queries, else one of keys, whose dS it stores
     int group, pass;
-    int cell;  // of all
+    int cell;  // of the pass's
     int index; // of the cell's tiles
 };
 
@@ -61,19 +61,18 @@ struct StoredTurns {
     constexpr int needed(const StoredTurn &turn) const {
         if (of_launch.first > 0)
             return 0;
-        const int groups_before = groups_in_memory.quotient(turn.group); // in that place
-        return turn.multiplies ? (groups_before + 1) * tiles_of_keys
-                               : groups_before * (tiles_of_group.value - tiles_of_keys);
+        return turn.multiplies ? keys_until(turn.group)
+                               : groups_in_memory.quotient(turn.group) * (tiles_of_group.value - tiles_of_keys);
     }
     // Of a tile of keys after the first pass, too: the group of its cell in the pass before, and how many turns of keys
     // must have ended in that one's place.
     constexpr bool adds(const StoredTurn &turn) const { return !turn.multiplies && turn.pass > 0 && has_cell(turn); }
     constexpr int group_before(const StoredTurn &turn) const { return turn.group - cells_of_pass.value; }
-    constexpr int needed_before(const StoredTurn &turn) const {
-        return (groups_in_memory.quotient(group_before(turn)) + 1) * tiles_of_keys;
-    }
+    constexpr int needed_before(const StoredTurn &turn) const { return keys_until(group_before(turn)); }
 
   private:
+    // Tiles of keys of the groups in this one's place, up to it.
+    constexpr int keys_until(int group) const { return (groups_in_memory.quotient(group) + 1) * tiles_of_keys; }
     constexpr int end_of_keys() const { return (groups - 1) * tiles_of_group.value + tiles_of_keys; }
     constexpr StoredTurn of_group(bool multiplies, int group, int tile) const {
         const int cell = group * cells_of_group.value + cells_of_group.remainder(tile); // of those of all passes

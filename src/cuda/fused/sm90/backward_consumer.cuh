@@ -9,10 +9,12 @@
 #include "cuda/fused/sm90/backward_params.hpp"
 #include "cuda/fused/sm90/backward_shared.cuh"
 #include "cuda/fused/sm90/products.cuh"
+#include "cuda/fused/sm90/reduce_partial_rows.cuh"
 #include "cuda/fused/sm90/stored_product.cuh"
 #include "cuda/fused/sm90/tma.cuh"
 
 #include <cstdint>
+#include <type_traits>
 
 namespace annulus {
 
@@ -120,9 +122,11 @@ template <class Traits> class BackwardConsumer {
         if (row_block.rows == 0 || (params_.skips_empty && !tile.meets_any(own_row_block())))
             return;
         sync_warpgroup(own_row_block()); // no warp's products read the row block's rows any more
-        const BackwardEpilogue<Element, columns, Traits::of_keys, Traits::order, FragmentThread<>> epilogue(
-            params_, Traits::keeps_d_s ? params_.kept.destination(params_.destination, pass) : params_.destination,
-            tile.batch, tile.head, row_block);
+        using Leaving = std::conditional_t<Traits::keeps_d_s, ReducePartialRows, ReadPartialRows>;
+        const BackwardEpilogue<Element, columns, Traits::of_keys, Traits::order, FragmentThread<>, RowBlock, Leaving>
+            epilogue(params_,
+                     Traits::keeps_d_s ? params_.kept.destination(params_.destination, pass) : params_.destination,
+                     tile.batch, tile.head, row_block);
         if constexpr (Traits::has_d_scores)
             epilogue.write(x.d_scores, params_.scale, own_rows, params_.d_scores, params_.partial_d_scores);
         if constexpr (Traits::has_d_values)

@@ -70,23 +70,8 @@ template <class Traits> class StoredTileFinder {
         const StoredDs &stored = params_.kept;
         if (turn.cell >= stored.segments * stored.heads * stored.batches) // the last launch may have fewer
             return false;
-        if (!turn.multiplies) {
-            TilePlace place{};
-            place.index = turn.index;
-            place.segment = turn.cell % stored.segments;
-            const int head = turn.cell / stored.segments;
-            place.head = head % stored.heads;
-            place.batch = head / stored.heads;
-            const SequenceGrid &sequence = params_.sequence;
-            const GridBranch &branch = params_.branches[0];
-            const int start = (sequence.first_segment + place.segment) * branch.length.value;
-            const auto [first_query, end_of_queries] =
-                stored.queries_of_pass(max(start, sequence.range_start), sequence.range_start + sequence.range_count,
-                                       branch.dilation.value, turn.pass);
-            const bool skips_empty = stored.destination(params_.destination, turn.pass) == Destination::add_to_partial;
-            return find_tile_of_branch<true, Traits::range_block_rows>(params_, place, first_query, end_of_queries,
-                                                                       skips_empty, shared_.tiles[slot]);
-        }
+        if (!turn.multiplies)
+            return find_storing_tile<Traits::range_block_rows>(params_, turn, shared_.tiles[slot]);
         StoredTile tile;
         const int groups = quotient_up(stored.queries, StoredDs::row_blocks_of_tile);
         const bool is_found = tile.find(params_.of_queries, turn.cell, turn.pass, groups - 1 - turn.index);

@@ -6,6 +6,7 @@
 #include "cuda/fused/math/backward_epilogue.cuh"
 #include "cuda/fused/sm90/backward_params.hpp"
 #include "cuda/fused/sm90/backward_shared.cuh"
+#include "cuda/fused/sm90/reduce_partial_rows.cuh"
 #include "cuda/fused/sm90/tma.cuh"
 #include "cuda/fused/sm90/wgmma.cuh"
 
@@ -128,7 +129,7 @@ template <class Traits> class StoredProduct {
         const int lacking = tile.row_blocks() * row_block_rows - tile.queries;
         const RowBlockFromLast row_block{tile.first + (index * row_block_rows - lacking) * tile.stride, tile.stride,
                                          index == 0 ? lacking : 0};
-        BackwardEpilogue<Element, columns, false, Traits::order, FragmentThread<>, RowBlockFromLast>(
+        BackwardEpilogue<Element, columns, false, Traits::order, FragmentThread<>, RowBlockFromLast, ReducePartialRows>(
             work, work.destination, tile.batch, tile.head, row_block)
             .write(x, work.scale, staging, work.d_scores, work.partial_d_scores);
     }

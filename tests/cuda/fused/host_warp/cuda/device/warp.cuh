@@ -106,6 +106,11 @@ struct HostThreadIndex {
     } x;
 };
 inline constexpr HostThreadIndex threadIdx{};
+// One CTA of one warp.
+struct HostBlockIndex {
+    unsigned x;
+};
+inline constexpr HostBlockIndex blockIdx{0}, gridDim{1};
 
 inline const auto &lanes_exchange(std::int64_t value) {
     return HostWarp::current()->exchange(value);

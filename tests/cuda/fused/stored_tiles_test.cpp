@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where dS is stored and multiplied, found by a warp of the host: each (query, key) pair of the definition is met once
+// by a tile of keys and once by one of queries, in one pass or several, which agree where its dS lies.
+#include "cuda/fused/math/stored_tile.cuh"
+#include "cuda/fused/plan/grids.hpp"
+#include "cuda/fused/schedule/find_tile.cuh" // with host_warp/ for its warp-wide functions
+
+#include "support/mask.hpp"
+#include "support/plan.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <tuple>
+#include <vector>
+
+namespace annulus::test {
+namespace {
+
+constexpr int row_blocks_of_tile = 2, block_rows = row_block_rows;
+
+// By head and position.
+using Pair = std::tuple<int, int, int>;
+// Of an element of dS: its half image, and key and query of that.
+using Place = std::tuple<const std::uint8_t *, int, int>;
+
+class StoredTiles {
+  public:
+    StoredTiles(const Problem &problem, const Window &queries, const Window &keys, int passes) : problem_(problem) {
+        annulus::Problem local = plan_problem_of(problem);
+        local.queries = queries;
+        local.keys = keys;
+        const Plan plan(pattern_of(problem), local);
+        const std::vector<PlannedGrid> of_keys =
+            make_grids(plan, GridOf::key_gradients, {row_blocks_of_tile, block_rows});
+        const std::vector<PlannedGrid> of_queries = make_grids(plan, GridOf::query_gradients, {2, block_rows});
+        keys_ = work_of(of_keys.at(0).tiles);
+        queries_ = work_of(of_queries.at(0).tiles);
+        const BranchSpec &branch = problem.branches.front();
+        const auto row_blocks = [&](const Window &window) {
+            const std::int64_t of_segment =
+                branch.segment > 0 ? std::min(window.length, branch.segment) : window.length;
+            const std::int64_t of_class = (of_segment + branch.dilation - 1) / branch.dilation;
+            return static_cast<int>((of_class + block_rows - 1) / block_rows);
+        };
+        StoredDs stored{};
+        stored.batches = 1;
+        stored.head_step = 1;
+        stored.heads = problem.heads;
+        stored.first_segment = keys_.sequence.first_segment;
+        stored.segments = keys_.sequence.segments;
+        stored.queries = (row_blocks(queries) + passes - 1) / passes;
+        stored.keys = row_blocks(keys);
+        stored.is_triangle = problem.causal && queries == keys;
+        stored.turns.passes = (row_blocks(queries) + stored.queries - 1) / stored.queries;
+        stored.turns.cells_of_pass = FastDivmod(stored.segments * stored.heads);
+        stored.cells = stored.turns.passes * stored.segments * stored.heads;
+        memory_.resize(static_cast<std::size_t>(stored.cells * stored.images_of_segment() * StoredDs::image_bytes));
+        stored.images = memory_.data();
+        keys_.kept = queries_.kept = stored;
+    }
+
+    int passes() const { return keys_.kept.turns.passes; }
+
+    // What tiles of keys store, and of which pair.
+    std::map<Place, Pair> store() {
+        std::map<Place, Pair> stored;
+        Tile<row_blocks_of_tile> tile{};
+        for_each_turn((keys_.kept.keys + row_blocks_of_tile - 1) / row_blocks_of_tile, [&](const StoredTurn &turn) {
+            bool is_found = false;
+            HostWarp::run([&] { is_found = find_storing_tile<block_rows>(keys_, turn, tile); });
+            if (is_found)
+                for (int u = 0; u < row_blocks_of_tile && tile.ranges > 0; ++u)
+                    store(tile, u, turn, stored);
+        });
+        return stored;
+    }
+
+    // What tiles of queries multiply.
+    std::map<Place, Pair> multiply() {
+        std::map<Place, Pair> multiplied;
+        const int tiles = (queries_.kept.queries + StoredDs::row_blocks_of_tile - 1) / StoredDs::row_blocks_of_tile;
+        for_each_turn(tiles, [&](const StoredTurn &turn) {
+            if (StoredTile tile; tile.find(queries_, turn.cell, turn.pass, turn.index))
+                multiply(tile, turn.pass, multiplied);
+        });
+        return multiplied;
+    }
+
+  private:
+    static BackwardWork work_of(const TileGrid &tiles) {
+        BackwardWork work{};
+        static_cast<TileGrid &>(work) = tiles;
+        work.destination = Destination::set_partial;
+        return work;
+    }
+
+    template <class Use> void for_each_turn(int tiles, const Use &use) const {
+        const StoredTurns &turns = keys_.kept.turns;
+        for (int pass = 0; pass < turns.passes; ++pass)
+            for (int cell = 0; cell < turns.cells_of_pass.value; ++cell)
+                for (int index = 0; index < tiles; ++index)
+                    use(StoredTurn{false, 0, pass, cell, index});
+    }
+
+    // As a consumer does: blocks of queries from the first that sees the row block.
+    void store(const Tile<row_blocks_of_tile> &tile, int u, const StoredTurn &turn, std::map<Place, Pair> &stored) {
+        const RowBlock &row_block = tile.row_block[u];
+        const auto &range = tile.range[0];
+        if (row_block.rows == 0)
+            return;
+        const int segment = keys_.branches[0].length.quotient(row_block.first);
+        const int first = std::max(segment * keys_.branches[0].length.value, keys_.sequence.row_start);
+        const auto [images, distance] = keys_.kept.halves(
+            tile.batch, tile.head, segment, (row_block.first - first) / row_block.stride / block_rows, turn.pass);
+        const int blocks = range.part[u].blocks, all = (range.count + block_rows - 1) / block_rows;
+        for (int at = blocks - 1; at >= 0; --at)
+            for (int column = 0; column < block_rows; ++column) {
+                const int index = range.count - (at + 1) * block_rows + column;
+                for (int i = 0; i < row_block.rows; ++i) {
+                    const int key = row_block.position(i);
+                    if (index < 0 || (keys_.causal && range.count - 1 - index >= range.visible<true>(key)))
+                        continue;
+                    const std::uint8_t *half = images + (all - 1 - at) * StoredDs::half_bytes + i / 32 * distance;
+                    const Pair pair{tile.head, range.first + index * range.stride, key};
+                    EXPECT_TRUE(stored.insert({Place{half, i % 32, column}, pair}).second);
+                }
+            }
+    }
+
+    // As the warps that copy images do, and the consumers that multiply them.
+    void multiply(const StoredTile &tile, int pass, std::map<Place, Pair> &multiplied) {
+        const StoredDs &stored = queries_.kept;
+        const int first = tile.first_row_block;
+        const int row_blocks = std::min(StoredDs::row_blocks_of_tile, tile.row_blocks() - first);
+        const int lacking = tile.row_blocks() * block_rows - tile.queries;
+        for (int key_block = 0; key_block < tile.key_blocks; ++key_block) {
+            const auto [images, distance] = stored.halves(tile.batch, tile.head, tile.segment, key_block, pass);
+            for (int u = std::max(key_block - tile.seen_by_all - first, 0); u < row_blocks; ++u)
+                for (int row = 0; row < block_rows; ++row)
+                    for (int i = 0; i < block_rows; ++i) {
+                        const int query_index = (first + u) * block_rows - lacking + row;
+                        const int key_index = key_block * block_rows + i;
+                        const int query = tile.first + query_index * tile.stride;
+                        const int key = tile.first_key + key_index * tile.stride;
+                        if (query_index < 0 || key_index >= tile.keys || (queries_.causal && key > query))
+                            continue;
+                        const std::uint8_t *half = images + (first + u) * StoredDs::half_bytes + i / 32 * distance;
+                        const Pair pair{tile.head, query, key};
+                        EXPECT_TRUE(multiplied.insert({Place{half, i % 32, row}, pair}).second);
+                    }
+        }
+    }
+
+    const Problem problem_;
+    BackwardWork keys_, queries_;
+    std::vector<std::uint8_t> memory_;
+};
+
+std::set<Pair> pairs_of(const std::map<Place, Pair> &places) {
+    std::set<Pair> pairs;
+    for (const auto &[place, pair] : places)
+        EXPECT_TRUE(pairs.insert(pair).second);
+    return pairs;
+}
+
+void expect_each_pair_once(const Problem &problem, const Window &queries, const Window &keys) {
+    std::set<Pair> wanted;
+    const Mask mask(problem);
+    for (int head = 0; head < problem.heads; ++head)
+        for (auto query = static_cast<int>(queries.start); query < queries.end(); ++query)
+            for (const std::int64_t key : mask.keys(query, head).positions)
+                if (key >= keys.start && key < keys.end())
+                    wanted.insert({head, query, static_cast<int>(key)});
+    for (const int passes : {1, 2, 3}) {
+        SCOPED_TRACE(testing::Message() << problem << " queries " << queries.start << " + " << queries.length
+                                        << ", keys " << keys.start << " + " << keys.length << ", passes " << passes);
+        StoredTiles tiles(problem, queries, keys, passes);
+        EXPECT_EQ(tiles.passes(), passes);
+        const std::map<Place, Pair> stored = tiles.store();
+        EXPECT_TRUE(stored == tiles.multiply());
+        EXPECT_TRUE(pairs_of(stored) == wanted);
+    }
+}
+
+// The last segment is shorter than some passes' first queries.
+TEST(StoredTiles, MeetEachPairOnce) {
+    for (const bool causal : {false, true}) {
+        const auto expect = [&](std::int64_t length, std::int64_t segment, std::int64_t dilation) {
+            const Problem problem = {.length = length,
+                                     .heads = 2,
+                                     .dim = 128,
+                                     .branches = {{.segment = segment, .dilation = dilation}},
+                                     .causal = causal,
+                                     .dtype = ANNULUS_BFLOAT16};
+            expect_each_pair_once(problem, {0, length}, {0, length});
+        };
+        expect(384, 0, 1);
+        expect(289, 0, 1);
+        expect(500, 331, 1);
+        expect(1000, 790, 3);
+    }
+}
+
+// What ranks have of a segment: the same rows, or rows of which no keys are hidden.
+TEST(StoredTiles, OfRanksMeetEachPairOnce) {
+    for (const std::int64_t dilation : {1, 2}) {
+        Problem problem = {.length = 650 * dilation,
+                           .heads = 2,
+                           .dim = 128,
+                           .branches = {{.segment = 0, .dilation = dilation}},
+                           .dtype = ANNULUS_BFLOAT16};
+        const std::int64_t cut = 277 * dilation, rest = problem.length - cut;
+        expect_each_pair_once(problem, {0, cut}, {cut, rest});
+        expect_each_pair_once(problem, {cut, rest}, {0, cut});
+        for (const bool causal : {false, true}) {
+            problem.causal = causal;
+            expect_each_pair_once(problem, {cut, rest}, {cut, rest});
+        }
+    }
+}
+
+} // namespace
+} // namespace annulus::test
