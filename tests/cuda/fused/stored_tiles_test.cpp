@@ -14,7 +14,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <set>
 #include <tuple>
 #include <vector>
@@ -24,14 +23,14 @@ namespace {
 
 constexpr int row_blocks_of_tile = 2, block_rows = row_block_rows;
 
-// By head and position.
+// A head, and the positions of a query and a key.
 using Pair = std::tuple<int, int, int>;
-// Of an element of dS: its half image, and key and query of that.
+// Of an element of dS: its half image, and the key's and the query's number in that.
 using Place = std::tuple<const std::uint8_t *, int, int>;
 
 class StoredTiles {
   public:
-    StoredTiles(const Problem &problem, const Window &queries, const Window &keys, int passes) : problem_(problem) {
+    StoredTiles(const Problem &problem, const Window &queries, const Window &keys, int passes) {
         annulus::Problem local = plan_problem_of(problem);
         local.queries = queries;
         local.keys = keys;
@@ -157,7 +156,6 @@ class StoredTiles {
         }
     }
 
-    const Problem problem_;
     BackwardWork keys_, queries_;
     std::vector<std::uint8_t> memory_;
 };

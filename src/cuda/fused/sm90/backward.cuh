@@ -15,9 +15,9 @@
 //     d(row scores) = scale dS range scores,   d(row values) = P range values
 //
 // P and dS stay in registers, where they are operands of the last products. S and dP are computed by both kernels: the
-// price of sums that no two CTAs share at a time, so that every call gives the same bits. For a plan of one branch with
-// 64 < D <= 128 that writes fewer zeros than dS the kernel of keys writes dS to memory as well, and between its tiles
-// of keys takes tiles of queries, for which it multiplies dS with K (stored_turns.hpp says in which order,
+// price of sums that no two CTAs share at a time, so that every call gives the same bits. For plans of one branch with
+// 64 < D <= 128 (stored_ds_plan.hpp says which) the kernel of keys writes dS to memory as well, and between its tiles of
+// keys takes tiles of queries, for which it multiplies dS with K (stored_turns.hpp says in which order,
 // stored_copies.cuh and stored_product.cuh do it).
 //
 // Grid and tiles as in forward.cuh. Roles: of the feeding warpgroup warp 0 copies the rows of ranges by tensor maps,
