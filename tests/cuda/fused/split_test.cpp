@@ -4,6 +4,8 @@
 #include "cuda/fused/problems.hpp"
 
 #include "support/compare.hpp"
+#include "support/number.hpp"
+#include "support/ranks.hpp"
 
 #include <gtest/gtest.h>
 
@@ -77,17 +79,18 @@ std::vector<NamedProblem> odd_problems() {
 INSTANTIATE_TEST_SUITE_P(Fused, StoredDsOfOddLengths, testing::ValuesIn(odd_problems()), name_of_problem);
 
 // Where there is no room for dS of three heads, or segments: in three passes over all heads, each with a third of the
-// queries (StoredDs.TakesFewPasses tells how many). With dilation of two segments, of which the second is shorter than
-// what comes before a pass's queries.
+// queries (StoredDs.TakesFewPasses tells how many). Of two batch entries, a launch each; and with dilation, of two
+// segments, of which the second is shorter than what comes before a pass's queries.
 TEST(StoredDs, InPassesAgreesWithCpu) {
     const Problem whole = {.length = 14003, .heads = 3, .dim = 72, .branches = {{.segment = 0}}};
-    Problem causal = whole, dilated = whole, grouped = whole;
+    Problem batch = whole, causal = whole, dilated = whole, grouped = whole;
+    batch.batch = 2;
     causal.causal = true;
     dilated.length = 35007;
     dilated.branches = {{.segment = 28006, .dilation = 2}};
     grouped.heads = 6;
     grouped.kv_heads = 3;
-    for (auto [problem, mib] : {std::pair(whole, 660), {causal, 560}, {dilated, 700}, {grouped, 660}}) {
+    for (auto [problem, mib] : {std::pair(batch, 660), {causal, 560}, {dilated, 700}, {grouped, 660}}) {
         problem.dtype = ANNULUS_BFLOAT16;
         SCOPED_TRACE(testing::Message() << problem);
         RunOptions options = subject();
@@ -97,6 +100,61 @@ TEST(StoredDs, InPassesAgreesWithCpu) {
         const Results results = run(problem, inputs, options);
         expect_agreement_with_cpu(problem, inputs, results);
         expect_identical(run(problem, inputs, options), results);
+    }
+}
+
+// A query's NaN in one of three passes, the first or the last: it reaches its dQ and the gradients of keys up to it,
+// and nothing else.
+TEST(StoredDs, NanInPassesReachesWhatDependsOnIt) {
+    const Problem problem = {.length = 14003,
+                             .heads = 3,
+                             .dim = 72,
+                             .branches = {{.segment = 0}},
+                             .causal = true,
+                             .dtype = ANNULUS_BFLOAT16};
+    RunOptions options = subject();
+    options.workspace_limit = std::uint64_t{560} << 20;
+    const Inputs inputs = random_inputs(problem, 1);
+    const Results clean = run(problem, inputs, options);
+    const std::int64_t row = problem.heads * problem.dim;
+    for (const std::int64_t query : {1003, 13999}) {
+        SCOPED_TRACE(query);
+        Inputs spoilt = inputs;
+        std::fill_n(spoilt.d_out.begin() + query * row, row, std::numeric_limits<double>::quiet_NaN());
+        const Results got = run(problem, spoilt, options);
+        const auto expect_nan_from_to = [&](std::vector<double> Results::*gradient, std::int64_t first,
+                                            std::int64_t last) {
+            const double tolerance = 4 * rounding_unit(problem.dtype);
+            for (std::size_t i = 0; i < (got.*gradient).size(); ++i) {
+                const std::int64_t position = static_cast<std::int64_t>(i) / row;
+                const double is = (got.*gradient)[i], was = (clean.*gradient)[i];
+                if (first <= position && position <= last)
+                    ASSERT_TRUE(std::isnan(is)) << "position " << position;
+                else
+                    ASSERT_LE(std::fabs(is - was), tolerance * (1 + std::fabs(was))) << "position " << position;
+            }
+        };
+        expect_nan_from_to(&Results::d_q, query, query);
+        expect_nan_from_to(&Results::d_k, 0, query);
+        expect_nan_from_to(&Results::d_v, 0, query);
+    }
+}
+
+// More rows a rank than dS is kept of in one pass, of the own keys and of the other rank's. One GPU has too many for
+// any, and computes dS twice.
+TEST(StoredDs, InPassesOfRanksAgreesWithOne) {
+    for (const bool causal : {false, true}) {
+        const RankOptions options = {.lengths = {20001, 19000}, .run = subject()};
+        const Problem problem = {.length = 39001,
+                                 .heads = 3,
+                                 .dim = 72,
+                                 .branches = {{.segment = 0}},
+                                 .causal = causal,
+                                 .dtype = ANNULUS_BFLOAT16};
+        SCOPED_TRACE(testing::Message() << problem);
+        const Inputs inputs = random_inputs(problem, 1);
+        const Results one = run(problem, inputs, subject()), ranks = run_ranks(problem, inputs, options);
+        expect_near(ranks, one, tolerance_of(problem.dtype));
     }
 }
 
