@@ -247,7 +247,7 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
                 queries.destination = step.destination_of_queries;
                 params.set_queries(queries);
             }
-        kernel_of(step).launch(params, device_.multiprocessors(), stream);
+        kernel_of(step).launch(params, device_.multiprocessors(), launch.begins_early, stream);
     }
 
     void use_stored_ds(const GridPart &part, const BackwardMemory &memory, unsigned *done, Params &params,

@@ -127,7 +127,7 @@ template <class Architecture> class FusedForward final : public PreparedCall {
         params.skips_empty = !params.zero_keys && (launch.destination == Destination::add_to_partial ||
                                                    launch.destination == Destination::finish_partial);
         params.next_tile = counter;
-        kernels_[launch.grid].launch(params, device_.multiprocessors(), stream);
+        kernels_[launch.grid].launch(params, device_.multiprocessors(), launch.begins_early, stream);
     }
 
     void take(const ForwardStep &step, const CudaCall &call, const ForwardMemory &memory) const {

@@ -2,6 +2,7 @@
 #include "cuda/fused/lse_delta.hpp"
 
 #include "core/softmax_limits.hpp"
+#include "cuda/device/early_launch.cuh"
 #include "cuda/device/kernel_common.cuh"
 
 #include <cmath>
@@ -25,6 +26,7 @@ template <class T> __device__ float dot(const uint4 &x, const uint4 &y, float su
 }
 
 template <class T> __global__ void __launch_bounds__(block_threads) lse_delta_kernel(const LseDeltaArguments a) {
+    let_next_launch_begin();
     __shared__ float lse[block_heads][block_queries], sums[block_heads][block_queries];
     if (blockIdx.x == 0)
         for (int i = static_cast<int>(threadIdx.x); i < a.counter_count; i += block_threads)

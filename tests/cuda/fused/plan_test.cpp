@@ -207,7 +207,11 @@ void expect_sound(const Plan &plan, CallPart part, const ForwardPlan &forward) {
         launches.set_partial();
     bool clears = false, recomputes = false, writes = false;
     ClearedChecker cleared;
+    bool follows_launch = false;
     for (const ForwardStep &step : forward.steps) {
+        const bool is_launch = step.action == ForwardAction::attend;
+        EXPECT_EQ(step.launch.begins_early, is_launch && follows_launch);
+        follows_launch = is_launch;
         cleared.launch(step.launch.clears);
         switch (step.action) {
         case ForwardAction::clear_outputs:
@@ -286,6 +290,19 @@ void expect_sound_rest(CallPart part, const BackwardPlan &backward, bool only_v)
     }
 }
 
+// A launch begins early after another one, unless they store dS, or what is computed in between may be in between; and
+// after LSE and delta are found, which the kernel of dQ alone waits for before it reads them.
+void expect_sound_beginning(const BackwardPlan &backward, std::size_t i) {
+    const BackwardStep &step = backward.steps[i];
+    bool may_begin_early = i > 0 && i != backward.first_of_rest && !backward.stored;
+    if (may_begin_early) {
+        const BackwardAction before = backward.steps[i - 1].action;
+        may_begin_early = before == BackwardAction::find_gradients ||
+                          (before == BackwardAction::find_lse_delta && step.what == Gradients::d_q);
+    }
+    EXPECT_EQ(step.launch.begins_early, may_begin_early);
+}
+
 void expect_sound(const Plan &plan, CallPart part, const BackwardPlan &backward) {
     const annulus::Problem &problem = plan.problem();
     std::map<Side, LaunchChecker> launches;
@@ -337,6 +354,7 @@ void expect_sound(const Plan &plan, CallPart part, const BackwardPlan &backward)
             const bool is_stored = step.what == Gradients::d_q_of_stored_d_s ||
                                    step.what == Gradients::d_k_and_d_v_storing_d_s || finds_all(step);
             EXPECT_EQ(is_stored, backward.stored.has_value());
+            expect_sound_beginning(backward, i);
             const auto kernel = std::find(kernels.begin(), kernels.end(), step.what);
             const bool is_first = step.side == Side::queries || is_stored || kernel == kernels.begin();
             if (finds_all(step) && step.turns.first > 0) { // goes on with the launch before

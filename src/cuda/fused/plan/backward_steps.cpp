@@ -42,7 +42,8 @@ class StepWriter {
             return;
         }
         for (const Side side : sides) {
-            result_.first_of_rest = result_.steps.size();
+            if (side == sides.back())
+                result_.first_of_rest = result_.steps.size();
             find_orders(side); // other parts of the call may have used their place meanwhile
             write_gradients(side);
             write_end({side});
@@ -50,7 +51,21 @@ class StepWriter {
     }
 
   private:
-    void add(const BackwardStep &step) { result_.steps.push_back(step); }
+    void add(BackwardStep step) {
+        std::vector<BackwardStep> &steps = result_.steps;
+        const bool is_first = steps.size() == result_.first_of_rest; // of all, or of those that are left for later
+        step.launch.begins_early = !is_first && may_begin_early(step, steps.back());
+        steps.push_back(step);
+    }
+
+    // Stored dS is written and read before a launch has results, in memory that all of them share. The kernel of dQ
+    // alone waits for LSE and delta.
+    bool may_begin_early(const BackwardStep &step, const BackwardStep &before) const {
+        if (result_.stored || step.action != BackwardAction::find_gradients)
+            return false;
+        return before.action == BackwardAction::find_gradients ||
+               (before.action == BackwardAction::find_lse_delta && step.what == Gradients::d_q);
+    }
 
     void launch(Side side, Gradients what, const Launch &launch) {
         add({BackwardAction::find_gradients, side, launch, what});
@@ -264,6 +279,7 @@ class StepWriter {
 
 void write_steps(const Plan &plan, CallPart part, const BackwardShapes &shapes, BackwardPlan &result) {
     result.steps.clear();
+    result.first_of_rest = 0;
     StepWriter(plan, part, shapes, result).write();
 }
 

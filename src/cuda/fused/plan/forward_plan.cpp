@@ -17,6 +17,13 @@ void add_recomputing(std::vector<ForwardStep> &steps, const Plan &plan, ForwardA
         steps.push_back({action});
 }
 
+// Each launch that follows another one.
+void let_launches_begin_early(std::vector<ForwardStep> &steps) {
+    for (std::size_t i = 1; i < steps.size(); ++i)
+        steps[i].launch.begins_early =
+            steps[i].action == ForwardAction::attend && steps[i - 1].action == ForwardAction::attend;
+}
+
 ForwardPlan plan_grids(const Plan &plan, CallPart part, std::vector<PlannedGrid> grids, const KernelShape &shape) {
     ForwardPlan result;
     result.grids = std::move(grids);
@@ -58,6 +65,7 @@ ForwardPlan plan_grids(const Plan &plan, CallPart part, std::vector<PlannedGrid>
     }
     if (part == CallPart::own_keys)
         add_recomputing(steps, plan, ForwardAction::recompute_partial_outputs);
+    let_launches_begin_early(steps);
     return result;
 }
 
@@ -69,6 +77,7 @@ ForwardPlan plan_split_part(const Plan &plan, std::vector<PlannedGrid> grids) {
         result.steps.push_back({ForwardAction::attend, launch});
     add_recomputing(result.steps, plan, ForwardAction::recompute_outputs);
     add_recomputing(result.steps, plan, ForwardAction::recompute_partial_outputs);
+    let_launches_begin_early(result.steps);
     return result;
 }
 
@@ -84,6 +93,7 @@ ForwardPlan plan_split(const Plan &plan, std::vector<PlannedGrid> grids, const S
             result.steps.push_back({ForwardAction::attend, launch});
         });
     add_recomputing(result.steps, plan, ForwardAction::recompute_outputs);
+    let_launches_begin_early(result.steps);
     return result;
 }
 

@@ -28,6 +28,9 @@ struct Launch {
     Destination destination;
     std::int64_t first_partial_row = 0; // of all heads one after the other, where they have partial results in parts
     ClearedPart clears{};
+    // Before the launch before has ended, for which it waits when it has results of its own: where the kernel can
+    // (early_launch.cuh).
+    bool begins_early = false;
 };
 
 // Whether several grids, or a packed one, share partial results of all rows: the kernels of a packed grid write no

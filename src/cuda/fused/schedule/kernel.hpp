@@ -15,18 +15,32 @@ template <class Params> struct Kernel {
     void (*function)(Params) = nullptr;
     int threads = 0, shared_bytes = 0; // of a CTA
     int ctas = 1;                      // of a multiprocessor
+    bool may_begin_early = false;      // before the launch before has ended (early_launch.cuh)
 
     // On the current device, with as many CTAs as so many multiprocessors have. Throws Error(ANNULUS_ERROR_CUDA).
-    void launch(const Params &params, int multiprocessors, cudaStream_t stream) const {
+    void launch(const Params &params, int multiprocessors, bool begins_early, cudaStream_t stream) const {
         cudaLaunchConfig_t config{};
         config.gridDim = static_cast<unsigned>(multiprocessors * ctas);
         config.blockDim = static_cast<unsigned>(threads);
         config.dynamicSmemBytes = static_cast<std::size_t>(shared_bytes);
         config.stream = stream;
+        cudaLaunchAttribute early{};
+        early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        early.val.programmaticStreamSerializationAllowed = 1;
+        config.attrs = &early;
+        config.numAttrs = begins_early && may_begin_early ? 1 : 0;
         void *arguments[] = {const_cast<Params *>(&params)};
         check(cudaLaunchKernelExC(&config, reinterpret_cast<const void *>(function), arguments), name);
     }
 };
+
+// Whether launches may begin early: drivers of CUDA 12.3 and newer can also capture such launches in graphs. Throws
+// Error(ANNULUS_ERROR_CUDA).
+inline bool has_early_launches() {
+    int version = 0;
+    check(cudaDriverGetVersion(&version), "cudaDriverGetVersion");
+    return version >= 12030;
+}
 
 // A kernel whose CTA has Traits::threads threads and a Shared, which is larger than what kernels have unasked: the
 // current device is told; as many CTAs as fit run on a multiprocessor. Throws Error(ANNULUS_ERROR_CUDA).

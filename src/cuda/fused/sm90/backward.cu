@@ -10,7 +10,10 @@ namespace {
 
 template <class Element, RowOrder order, Gradients what> Kernel<BackwardParams> make() {
     using Traits = BackwardTraits<Element, ANNULUS_HEAD_DIM, what, order>;
-    return make_kernel<Traits, BackwardShared<Traits>>("fused backward", backward_kernel<Traits>);
+    Kernel<BackwardParams> kernel =
+        make_kernel<Traits, BackwardShared<Traits>>("fused backward", backward_kernel<Traits>);
+    kernel.may_begin_early = !Traits::keeps_d_s && has_early_launches();
+    return kernel;
 }
 
 template <class Element, RowOrder order> Kernel<BackwardParams> make(Gradients what) {

@@ -16,8 +16,8 @@
 //
 // P and dS stay in registers, where they are operands of the last products. S and dP are computed by both kernels: the
 // price of sums that no two CTAs share at a time, so that every call gives the same bits. For plans of one branch with
-// 64 < D <= 128 (stored_ds_plan.hpp says which) the kernel of keys writes dS to memory as well, and between its tiles of
-// keys takes tiles of queries, for which it multiplies dS with K (stored_turns.hpp says in which order,
+// 64 < D <= 128 (stored_ds_plan.hpp says which) the kernel of keys writes dS to memory as well, and between its tiles
+// of keys takes tiles of queries, for which it multiplies dS with K (stored_turns.hpp says in which order,
 // stored_copies.cuh and stored_product.cuh do it).
 //
 // Grid and tiles as in forward.cuh. Roles: of the feeding warpgroup warp 0 copies the rows of ranges by tensor maps,
@@ -40,6 +40,7 @@
 // consumer each.
 #pragma once
 
+#include "cuda/device/early_launch.cuh"
 #include "cuda/device/warp.cuh"
 #include "cuda/fused/sm90/backward_consumer.cuh"
 #include "cuda/fused/sm90/backward_params.hpp"
@@ -64,22 +65,29 @@ __global__ void __launch_bounds__(Traits::threads, 1) backward_kernel(const __gr
     const int warp = uniform(static_cast<int>(threadIdx.x) / warp_threads);
     if (warp < 4) {
         shrink_registers<Traits::Registers::feeder>();
+        // A launch for dQ may begin before LSE and delta are there; those after it must not.
+        if (!Traits::of_keys && warp >= 2)
+            wait_for_launch_before();
+        if (warp == 2)
+            let_next_launch_begin();
         if (Traits::in_order && (warp == 0 || warp == 3)) {
             copy_ranges_in_order(params, shared, warp == 3);
         } else if (warp == 0) {
             if (threadIdx.x == 0)
                 copy_ranges(params, shared);
         } else if (warp == 1) {
-            const auto copy_keys = [&](const PipelineState<tile_slots> &at) {
-                if constexpr (Traits::of_keys && Traits::has_d_scores && !Traits::keeps_d_s)
+            const auto after_tile = [&](const PipelineState<tile_slots> &at) {
+                if constexpr (!Traits::of_keys)
+                    wait_for_launch_before(); // the counter of tiles is set with LSE and delta
+                else if constexpr (Traits::has_d_scores && !Traits::keeps_d_s)
                     copy_rows_of_row_blocks<Traits, false>(params, shared, at, NoOtherWork());
             };
             if constexpr (Traits::keeps_d_s)
                 find_stored_tiles(params, shared);
             else if constexpr (Traits::finder_clears)
-                find_tiles(params, shared, copy_keys, RowClearer<Traits>(params, shared.pieces_begun));
+                find_tiles(params, shared, after_tile, RowClearer<Traits>(params, shared.pieces_begun));
             else
-                find_tiles(params, shared, copy_keys, NoOtherWork());
+                find_tiles(params, shared, after_tile, NoOtherWork());
         } else if (warp == 2) {
             if constexpr (Traits::copier_clears)
                 copy_row_blocks<Traits, true>(params, shared, RowClearer<Traits>(params, shared.pieces_begun));
@@ -95,6 +103,7 @@ __global__ void __launch_bounds__(Traits::threads, 1) backward_kernel(const __gr
         BackwardConsumer<Traits>(params, shared, warp / 4 - 1).run();
         do_all(RowClearer<Traits>(params, shared.pieces_begun));
     }
+    wait_for_launch_before(); // so that this one ends after it
 }
 
 } // namespace annulus

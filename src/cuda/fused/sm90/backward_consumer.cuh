@@ -2,6 +2,7 @@
 // The warpgroups of the fused backward kernels that compute, a row block of 64 rows each.
 #pragma once
 
+#include "cuda/device/early_launch.cuh"
 #include "cuda/device/warp.cuh"
 #include "cuda/fused/math/backward_epilogue.cuh"
 #include "cuda/fused/math/gradients.cuh"
@@ -122,6 +123,8 @@ template <class Traits> class BackwardConsumer {
         if (row_block.rows == 0 || (params_.skips_empty && !tile.meets_any(own_row_block())))
             return;
         sync_warpgroup(own_row_block()); // no warp's products read the row block's rows any more
+        if constexpr (!Traits::keeps_d_s)
+            wait_for_launch_before(); // whose partial results these may be added to, or take the place of
         using Leaving = std::conditional_t<Traits::keeps_d_s, ReducePartialRows, ReadPartialRows>;
         const BackwardEpilogue<Element, columns, Traits::of_keys, Traits::order, FragmentThread<>, RowBlock, Leaving>
             epilogue(params_,

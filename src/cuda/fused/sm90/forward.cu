@@ -10,7 +10,9 @@ namespace {
 
 template <class Element, RowOrder order> Kernel<ForwardParams> make() {
     using Traits = ForwardTraits<Element, ANNULUS_HEAD_DIM, order>;
-    return make_kernel<Traits, ForwardShared<Traits>>("fused forward", forward_kernel<Traits>);
+    Kernel<ForwardParams> kernel = make_kernel<Traits, ForwardShared<Traits>>("fused forward", forward_kernel<Traits>);
+    kernel.may_begin_early = has_early_launches();
+    return kernel;
 }
 
 template <class Element> Kernel<ForwardParams> make(bool along_curve) {

@@ -32,6 +32,7 @@
 // stages O in its part of the queries' slot before it gives that back.
 #pragma once
 
+#include "cuda/device/early_launch.cuh"
 #include "cuda/device/warp.cuh"
 #include "cuda/fused/sm90/clear_rows.cuh"
 #include "cuda/fused/sm90/forward_consumer.cuh"
@@ -50,8 +51,10 @@ template <class Traits>
 __global__ void __launch_bounds__(Traits::threads, 1) forward_kernel(const __grid_constant__ ForwardParams params) {
     extern __shared__ __align__(1024) std::uint8_t memory[];
     ForwardShared<Traits> &shared = *reinterpret_cast<ForwardShared<Traits> *>(memory);
-    if (threadIdx.x == 0)
+    if (threadIdx.x == 0) {
         shared.init();
+        let_next_launch_begin();
+    }
     __syncthreads();
     const int warp = uniform(static_cast<int>(threadIdx.x) / warp_threads);
     if (warp < 4) {
@@ -76,6 +79,7 @@ __global__ void __launch_bounds__(Traits::threads, 1) forward_kernel(const __gri
         ForwardConsumer<Traits>(params, shared, warp / 4 - 1).run();
         do_all(RowClearer<Traits>(params, shared.pieces_begun));
     }
+    wait_for_launch_before(); // so that this one ends after it
 }
 
 } // namespace annulus

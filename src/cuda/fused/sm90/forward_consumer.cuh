@@ -2,6 +2,7 @@
 // The warpgroups of the fused forward kernel that compute, a row block of 64 queries each.
 #pragma once
 
+#include "cuda/device/early_launch.cuh"
 #include "cuda/device/warp.cuh"
 #include "cuda/fused/math/forward_epilogue.cuh"
 #include "cuda/fused/math/scores.cuh"
@@ -107,6 +108,7 @@ template <class Traits> class ForwardConsumer {
 
     // O is staged in the place of Q: since the warpgroup took its turn, none of its products reads that any more.
     __device__ __forceinline__ void write(const OwnTile &tile, std::uint32_t staging, Registers &x) const {
+        wait_for_launch_before(); // whose partial results these may be added to, or take the place of
         ForwardEpilogue<Element, columns, Traits::consumers, Traits::order, FragmentThread<>>(params_, tile, row_block_,
                                                                                               staging)
             .write(x.o, x.softmax);

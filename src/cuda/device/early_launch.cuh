@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// Launches that begin while the one before comes to its end (programmatic dependent launch, compute capability 9.0):
+// their CTAs take the multiprocessors that the other's have left.
+#pragma once
+
+namespace annulus {
+
+// Lets the next launch begin, if it is one that may begin early, when all CTAs have said so or have ended.
+__device__ __forceinline__ void let_next_launch_begin() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+// Until the launch before has ended and what it wrote can be read; at once where this one did not begin early.
+__device__ __forceinline__ void wait_for_launch_before() {
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+} // namespace annulus
