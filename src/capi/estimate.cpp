@@ -26,16 +26,27 @@ std::size_t announced_bytes(Calls &calls, annulus_pass pass, std::int64_t row_al
     return CallMemory::announced(setting.own_bytes + calls.most_workspace(engine_pass(pass), row_alignment, setting));
 }
 
+// The calls of a context with a communicator, whose shard the problem's windows must be.
+RankCalls &rank_calls(annulus_context &context, const CallProblem &problem, const Limits &limits) {
+    context.check_shard(problem.rows);
+    const Shards shards = context.shards_in(problem.rows.sequence_length);
+    return context.rank_calls(problem, shards, limits, estimate_steps);
+}
+
+// use(plans) with the plans of the problem's windows or, in a context with a communicator, of its rank.
+template <class Use> auto with_plans(annulus_context &context, const CallProblem &problem, const Use &use) {
+    const Limits limits = context.setting().limits;
+    return context.comm ? use(rank_calls(context, problem, limits).plan())
+                        : use(context.whole_calls(problem, limits).plan());
+}
+
 // The workspace of a call of the context, with its ranks if it has any.
 std::size_t announced_bytes(annulus_context &context, const StatedProblem &stated, annulus_pass pass) {
     const auto &[problem, row_alignment] = stated;
     const CallSetting setting = context.setting(own_bytes(pass, problem.rows));
     if (!context.comm)
         return announced_bytes(context.whole_calls(problem, setting.limits), pass, row_alignment, setting);
-    context.check_shard(problem.rows);
-    const Shards shards = context.shards_in(problem.rows.sequence_length);
-    return announced_bytes(context.rank_calls(problem, shards, setting.limits, estimate_steps), pass, row_alignment,
-                           setting);
+    return announced_bytes(rank_calls(context, problem, setting.limits), pass, row_alignment, setting);
 }
 
 } // namespace
@@ -51,7 +62,6 @@ annulus_status annulus_estimate_problem(annulus_context *context, const annulus_
         check_between("branch", branch, ANNULUS_ALL_BRANCHES, branches - 1);
         annulus_estimate result = read_sized("estimate", estimate, &annulus_estimate::plan_bytes);
 
-        const SequencePlans &plan = context->whole_calls(stated.problem, context->setting().limits).plan();
         const std::int64_t query_elements = checked.batch * checked.queries.length * checked.heads * checked.head_dim;
         const std::int64_t key_elements = checked.batch * checked.keys.length * checked.kv_heads * checked.head_dim;
         const auto gradient_bytes = [&](const GradientTarget &target, std::int64_t elements) {
@@ -61,7 +71,7 @@ annulus_status annulus_estimate_problem(annulus_context *context, const annulus_
             static_cast<std::uint64_t>(2 * (query_elements + key_elements) * dtype_bytes(checked.dtype));
         const auto statistic_bytes =
             static_cast<std::uint64_t>(query_elements / checked.head_dim * dtype_bytes(sum_dtype(checked.dtype)));
-        result.pairs = plan.pairs(branch);
+        result.pairs = with_plans(*context, stated.problem, [&](const auto &plans) { return plans.pairs(branch); });
         result.forward_flops = 4.0 * result.pairs * checked.head_dim;
         result.backward_flops = 10.0 * result.pairs * checked.head_dim;
         result.tensor_bytes = row_bytes + statistic_bytes;
@@ -71,12 +81,13 @@ annulus_status annulus_estimate_problem(annulus_context *context, const annulus_
                                 gradient_bytes(checked.gradients.v, key_elements);
         result.forward_workspace_bytes = announced_bytes(*context, stated, ANNULUS_PASS_FORWARD);
         result.backward_workspace_bytes = announced_bytes(*context, stated, ANNULUS_PASS_BACKWARD);
-        const double remote_bytes = plan.remote_bytes(branch);
+        const double remote_bytes =
+            with_plans(*context, stated.problem, [&](const auto &plans) { return plans.remote_bytes(branch); });
         if (remote_bytes >= 0x1p64)
             throw Error(ANNULUS_ERROR_ARGUMENT,
                         "the rows outside the key window that all branches want are more bytes than 64 bits can count");
         result.remote_bytes = static_cast<std::uint64_t>(remote_bytes);
-        result.plan_bytes = plan.bytes();
+        result.plan_bytes = context->whole_calls(stated.problem, context->setting().limits).plan().bytes();
         write_sized(estimate, result);
     });
 }
@@ -105,6 +116,8 @@ annulus_status annulus_estimate_rank(annulus_context *context, const annulus_pro
         check_between("rank", rank, 0, ranks - 1);
         annulus_rank_estimate result =
             read_sized("estimate", estimate, &annulus_rank_estimate::backward_received_bytes);
+        if (!lengths && !owners && count != 0)
+            check_between("count", count, ranks, ranks);
         const Shards shards = lengths || owners ? checked_shards(lengths, owners, count, ranks)
                                                 : make_shards(even_lengths(checked.sequence_length, ranks));
         if (const std::int64_t sum = shards.length(); sum != checked.sequence_length)

@@ -55,11 +55,18 @@ class SequencePlans {
     std::uint64_t bytes() const;
 
   private:
+    // A plan, and how many sequences it is for.
+    struct Counted {
+        Plan plan;
+        double sequences;
+    };
+
     template <class Value> double sum(Value value) const;
 
     Problem rows_;
     std::vector<Plan> plans_;
     std::vector<Item> items_;
+    std::vector<Counted> without_keys_; // those of sequences whose keys are all outside the key window
     bool is_one_, covers_rows_;
 };
 

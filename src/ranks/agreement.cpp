@@ -8,7 +8,6 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <type_traits>
 
 namespace annulus {
@@ -79,11 +78,6 @@ std::uint64_t hash_of(const Shards &shards) {
     return hash.value();
 }
 
-// Whether each rank has one shard, in the order of the ranks: then their lengths say all.
-bool are_in_order(const Shards &shards) {
-    return std::ranges::is_sorted(shards.owners, std::less_equal());
-}
-
 Card card_of(const Intention &intention) {
     const Pattern &pattern = intention.pattern;
     const Problem &problem = intention.problem.rows;
@@ -103,7 +97,7 @@ Card card_of(const Intention &intention) {
     card.sequence_count = static_cast<std::int64_t>(intention.problem.sequences.size());
     card.sequences = hash_of(intention.problem.sequences);
     card.shards_are_set = intention.shards_are_set;
-    card.shards_are_in_order = are_in_order(intention.shards);
+    card.shards_are_in_order = intention.shards.are_in_order();
     card.shards = hash_of(intention.shards);
     Hash scale;
     scale.add(pattern.scale.has_value());
@@ -197,7 +191,7 @@ Agreement agree(Transport &transport, const Intention &intention) {
     const std::vector<Card> cards = exchange_cards(transport, card_of(intention));
     for (std::size_t rank = 1; rank < cards.size(); ++rank)
         compare(cards.front(), cards[rank], static_cast<int>(rank));
-    if (!are_in_order(own)) { // compare() has found it so, and alike, on all ranks
+    if (!own.are_in_order()) { // compare() has found it so, and alike, on all ranks
         agreement.shards = std::move(own);
         return agreement;
     }

@@ -97,4 +97,20 @@ std::uint64_t RankPlans::received_bytes(annulus_pass pass) const {
     return sum;
 }
 
+template <class Value> double RankPlans::sum_of_plans(const Value &value) const {
+    double sum = own_ ? value(*own_) : 0;
+    for (const Shared &shared : shared_)
+        for (const Shard &shard : shared.shards)
+            sum += value(shard.plan.local());
+    return sum;
+}
+
+double RankPlans::pairs(std::int32_t branch) const {
+    return sum_of_plans([&](const auto &plan) { return plan.pairs(branch); });
+}
+
+double RankPlans::remote_bytes(std::int32_t branch) const {
+    return sum_of_plans([&](const auto &plan) { return plan.remote_bytes(branch); });
+}
+
 } // namespace annulus

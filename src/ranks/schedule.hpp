@@ -12,7 +12,9 @@
 
 #include <annulus/config.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 namespace annulus {
@@ -80,6 +82,8 @@ struct Shards {
     std::vector<int> owners;
 
     bool operator==(const Shards &) const = default;
+    // Whether each rank has one, in the order of the ranks: then their lengths say all.
+    bool are_in_order() const { return std::ranges::is_sorted(owners, std::less_equal()); }
     // Of all together.
     std::int64_t length() const { return pieces.empty() ? 0 : pieces.back().end(); }
     // Rows of a rank, which has its pieces one after the other.

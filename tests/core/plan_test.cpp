@@ -3,6 +3,7 @@
 #include "core/plan.hpp"
 
 #include "core/error.hpp"
+#include "core/sequences.hpp"
 #include "support/mask.hpp"
 #include "support/plan.hpp"
 #include "support/random_problem.hpp"
@@ -268,6 +269,25 @@ TEST(LargePlan, OfManyHeads) {
         EXPECT_EQ(plan.pairs(ANNULUS_ALL_BRANCHES), 64. * (1 << 16) * 16 * 16);
         EXPECT_EQ(plan.remote_bytes(ANNULUS_ALL_BRANCHES), 64. * (1 << 19) * 2 * 8 * 4);
         EXPECT_LT(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC, 5); // ten minutes head by head
+    }
+}
+
+// Of a sequence none of whose keys are in the window, too.
+TEST(SequencePlans, CountPairsWithKeysElsewhere) {
+    annulus::Problem problem;
+    problem.dtype = ANNULUS_FLOAT32;
+    problem.batch = problem.heads = problem.kv_heads = 1;
+    problem.head_dim = 8;
+    problem.sequence_length = 24;
+    problem.queries = {0, 16};
+    const std::vector<annulus::Sequence> sequences = {{0, 1, {0, 8}}, {0, 1, {8, 8}}, {0, 1, {16, 8}}};
+    Pattern pattern;
+    pattern.branches.resize(1);
+    for (const auto &[keys, here] : {std::pair(Window{0, 24}, 16), {{8, 8}, 8}, {{16, 8}, 0}, {{}, 0}, {{7, 2}, 2}}) {
+        problem.keys = keys;
+        const annulus::SequencePlans plans(pattern, {problem, sequences});
+        EXPECT_EQ(plans.pairs(ANNULUS_ALL_BRANCHES), 2 * 8 * 8);
+        EXPECT_EQ(plans.remote_bytes(ANNULUS_ALL_BRANCHES), (16 - here) * 2 * 8 * 4);
     }
 }
 

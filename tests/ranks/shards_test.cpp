@@ -136,6 +136,50 @@ TEST_F(Shards, ThatAreSetNeedNoQuestion) {
     EXPECT_EQ(gathers_of_calls({1, 1, 1, 2}), 3);
 }
 
+// Ranks that had several shards have one each, once these are taken back, also where that has as many rows.
+TEST_F(Shards, OfSeveralARankAreTakenBack) {
+    const std::vector<std::int64_t> pieces = {2, 1, 1, 1, 1, 1, 1, 2}; // in zigzag: 4, 2, 2, 2 rows
+    const std::vector<std::int32_t> owners = {0, 1, 2, 3, 3, 2, 1, 0};
+    const auto expect_zigzag = [&] {
+        for (const Context &context : contexts_)
+            check(annulus_context_set_shards(context.get(), pieces.data(), owners.data(), 2 * ranks));
+        for_each_rank(ranks, [&](int rank) { check(forward(rank, rank == 0 ? 4 : 2)); });
+    };
+    const auto take_back = [&] {
+        for (const Context &context : contexts_)
+            check(annulus_context_set_shards(context.get(), nullptr, nullptr, 0));
+    };
+    expect_zigzag();
+    take_back();
+    EXPECT_EQ(gathers_of_calls({4, 2, 2, 2}), 3);
+    expect_zigzag();
+    take_back();
+    EXPECT_EQ(gathers_of_calls({4, 2, 3, 1}), 3); // not all ranks have as many
+}
+
+// All ranks' pairs together are those of one rank.
+TEST_F(Shards, OfSeveralARankAreEstimated) {
+    const std::vector<std::int64_t> pieces = {5, 4, 7, 4, 4, 0, 4, 3};
+    const std::vector<std::int32_t> owners = {0, 1, 2, 3, 3, 2, 1, 0};
+    Problem whole = problem_;
+    whole.length = std::accumulate(pieces.begin(), pieces.end(), std::int64_t{0});
+    const auto pairs_in = [&](annulus_context *context) {
+        annulus_problem sizes = sizes_of(whole);
+        sizes.query_length = sizes.key_length = ANNULUS_WHOLE;
+        annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
+        check(annulus_estimate_problem(context, &sizes, ANNULUS_ALL_BRANCHES, &estimate));
+        return estimate.pairs;
+    };
+    double pairs = 0;
+    for (int rank = 0; rank < ranks; ++rank) {
+        annulus_context *const context = contexts_[rank].get();
+        check(annulus_context_set_shards(context, pieces.data(), owners.data(), 2 * ranks));
+        pairs += pairs_in(context);
+    }
+    const Context one = make_context(make_config(whole, {.threads = 1}).get(), 1, host_memory());
+    EXPECT_EQ(pairs, pairs_in(one.get()));
+}
+
 // A context that is new, or that was given the communicator anew, knows nothing of what the others do.
 TEST_F(Shards, OneRankDoesNotKnowAnyMore) {
     EXPECT_EQ(gathers_of_calls({2, 1, 1, 1}), 3);
