@@ -33,7 +33,7 @@ const NcclTransports &nccl_transports() {
 // As required(), of a pointer of any type.
 void check_not_null(const char *name, const void *pointer) {
     if (!pointer)
-        throw Error(ANNULUS_ERROR_ARGUMENT, "%s is NULL", name);
+        throw Error(ANNULUS_ERROR_ARGUMENT, "%s is NULL; it must not be", name);
 }
 
 // What a constructor does as the caller wants it.

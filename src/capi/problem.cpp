@@ -175,11 +175,15 @@ Window check_window(const char *name, std::int64_t start, std::int64_t length, c
     if (length < ANNULUS_WHOLE)
         throw Error(ANNULUS_ERROR_ARGUMENT, "%s_length is %lld; it must be at least 0, or ANNULUS_WHOLE, -1", name,
                     static_cast<long long>(length));
-    Window window{start, length};
     if (length == ANNULUS_WHOLE && shard)
-        window = *shard;
-    else if (length == ANNULUS_WHOLE)
-        window.length = start < 0 || start > given.sequence_length ? 0 : given.sequence_length - start;
+        return *shard;
+    if (length == ANNULUS_WHOLE) {
+        if (start < 0 || start > given.sequence_length)
+            throw Error(ANNULUS_ERROR_ARGUMENT, "%s_start is %lld; it must be from 0 to sequence_length %lld", name,
+                        static_cast<long long>(start), static_cast<long long>(given.sequence_length));
+        return {start, given.sequence_length - start};
+    }
+    const Window window{start, length};
     check_window(name, window, given.sequence_length);
     return window;
 }

@@ -4,6 +4,7 @@
 #include "call/context.hpp"
 #include "core/argument.hpp"
 
+#include <cstdio>
 #include <vector>
 
 namespace annulus {
@@ -24,8 +25,11 @@ Shards checked_shards(const std::int64_t *lengths, const std::int32_t *owners, s
     if (!owners)
         return make_shards(copy);
     const std::vector<int> of_ranks(owners, owners + count);
-    for (const int rank : of_ranks)
-        check_between("an element of owners", rank, 0, ranks - 1);
+    for (std::int32_t i = 0; i < count; ++i) {
+        char name[32];
+        std::snprintf(name, sizeof name, "owners[%d]", i);
+        check_between(name, owners[i], 0, ranks - 1);
+    }
     return make_shards(copy, of_ranks, ranks);
 }
 

@@ -11,7 +11,7 @@ namespace annulus {
 
 template <class T> T &required(T *pointer, const char *name) {
     if (!pointer)
-        throw Error(ANNULUS_ERROR_ARGUMENT, "%s is NULL", name);
+        throw Error(ANNULUS_ERROR_ARGUMENT, "%s is NULL; it must not be", name);
     return *pointer;
 }
 

@@ -123,11 +123,11 @@ BranchPlan::BranchPlan(const Branch &branch, std::int32_t index, const Pattern &
       has_all_residues_(branch.query_rule == ANNULUS_QUERY_RESIDUE),
       has_zero_keys_(pattern.padding_rule == ANNULUS_PADDING_ZERO_KEYS && !pattern.causal), causal_(pattern.causal) {
     if (head_count_ <= 0)
-        throw Error(ANNULUS_ERROR_ARGUMENT, "branch %d serves the heads from %d on, but q has %d heads", index,
+        throw Error(ANNULUS_ERROR_ARGUMENT, "branch %d serves the heads from %d on; there are %d query heads", index,
                     first_head_, problem.heads);
     if (static_cast<std::int64_t>(first_head_) + head_count_ > problem.heads)
-        throw Error(ANNULUS_ERROR_ARGUMENT, "branch %d serves heads %d to %lld, but q has %d heads", index, first_head_,
-                    static_cast<long long>(first_head_) + head_count_ - 1, problem.heads);
+        throw Error(ANNULUS_ERROR_ARGUMENT, "branch %d serves heads %d to %lld; there are %d query heads", index,
+                    first_head_, static_cast<long long>(first_head_) + head_count_ - 1, problem.heads);
     const std::int64_t whole = branch.segment_length ? branch.segment_length : sequence_length_;
     if (branch.grid_width && whole % branch.grid_width)
         throw Error(ANNULUS_ERROR_ARGUMENT, "grid_width of branch %d is %lld; it must divide the segment length %lld",

@@ -144,7 +144,7 @@ TEST_P(BadPart, OfSeveralRanks) {
     expect_told(outcomes[0], 1, outcomes[1]);
     expect_own_message(outcomes[1]);
     EXPECT_EQ(outcomes[2].status, ANNULUS_ERROR_ARGUMENT);
-    EXPECT_EQ(outcomes[2].message, "v is NULL");
+    EXPECT_EQ(outcomes[2].message, "v is NULL; it must not be");
     for (int rank = 0; rank < ranks; ++rank) {
         parts[rank] = {};
         GetParam().change(parts[rank], rank);

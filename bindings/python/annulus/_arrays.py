@@ -303,6 +303,8 @@ def _from_jax(name: str, array: Any) -> View:
 def view(name: str, array: Any) -> View:
     """An array as it lies in memory. Raises ArgumentError, UnsupportedError or TypeError where that is impossible."""
     if isinstance(array, np.ndarray):
+        if isinstance(array, np.ma.MaskedArray):
+            raise ArgumentError(f"{name} is a masked array; it must be an array without a mask, as filled() gives")
         return _from_numpy(name, array)
     home = type(array).__module__.partition(".")[0]
     if "torch" in sys.modules and isinstance(array, sys.modules["torch"].Tensor):

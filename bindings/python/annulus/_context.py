@@ -125,10 +125,17 @@ class CallOptions(NamedTuple):
             options.query_start = integer("query_start", self.query_start)
         if self.sequence_lengths is not None:
             lengths = host_integers("sequence_lengths", self.sequence_lengths)
+            if len(lengths) == 0:
+                raise ArgumentError("sequence_lengths is empty; it must have the length of each sequence")
             options.sequence_lengths = lengths
             options.sequence_count = len(lengths)
         if self.sequence_starts is not None:
             starts = host_integers("sequence_starts", self.sequence_starts)
+            if len(starts) < 2:
+                raise ArgumentError(
+                    f"sequence_starts has {len(starts)} numbers; it must have the start of each sequence, and where the "
+                    "last one ends"
+                )
             if self.sequence_lengths is not None and len(starts) != len(lengths) + 1:
                 raise ArgumentError(
                     f"sequence_starts has {len(starts)} numbers and sequence_lengths {len(lengths)}; it must have one "
@@ -652,6 +659,8 @@ class Context:
         address, size = memory, 0 if bytes is None else integer("bytes", bytes)
         if size < 0:
             raise ArgumentError(f"bytes is {size}; it must be at least 0")
+        if isinstance(memory, int) and bytes is None:
+            raise ArgumentError("bytes is None; an address goes with how many bytes lie there")
         if memory is not None and not isinstance(memory, int):
             if bytes is not None:
                 raise ArgumentError(f"bytes is {size}; it goes with an address, an array has its own size")

@@ -45,7 +45,8 @@ class Shards:
     @classmethod
     def zigzag(cls, length: int, ranks: int) -> Shards:
         """Two shards for each rank: of 2P as equal as can be, rank p holds the p-th and the p-th from the end."""
-        lengths = _even(length, 2 * integer("ranks", ranks, 31))
+        _check_even(length, ranks)
+        lengths = _even(length, 2 * ranks)
         return cls(lengths, [min(i, len(lengths) - 1 - i) for i in range(len(lengths))])
 
     @classmethod
@@ -83,7 +84,9 @@ class Shards:
         return self.owners == tuple(range(len(self.owners)))
 
     def slices(self, rank: int) -> list[slice]:
-        """The positions of a rank's shards."""
+        """The positions of a rank's shards; none of a rank without any."""
+        if integer("rank", rank, 32) < 0:
+            raise ArgumentError(f"rank is {rank}; it must be at least 0")
         found, start = [], 0
         for length, owner in zip(self.lengths, self.owners):
             if owner == rank:
@@ -97,6 +100,9 @@ class Shards:
 
     def cut(self, array: Any, rank: int, axis: int = 1) -> Any:
         """A rank's rows of an array of the whole sequence, whose positions are along `axis` (2 of LSE)."""
+        dims = len(array.shape)
+        if not -dims <= integer("axis", axis) < dims:
+            raise ArgumentError(f"axis is {axis}; the array has {dims} dimensions")
         if array.shape[axis] != self.length:
             raise ArgumentError(f"array has {array.shape[axis]} rows along axis {axis}; the shards have {self.length}")
         parts = [array[_along(array, axis, part)] for part in self.slices(rank)]
@@ -143,10 +149,13 @@ def shards_of(value: Union[Shards, Sequence[int], None]) -> Optional[Shards]:
     return value if value is None or isinstance(value, Shards) else Shards(integers("shards", value))
 
 
-def _even(length: int, ranks: int) -> list[int]:
-    length, ranks = integer("length", length), integer("ranks", ranks, 32)
-    if length < 0 or ranks < 1:
+def _check_even(length: int, ranks: int) -> None:
+    if integer("length", length) < 0 or integer("ranks", ranks, 31) < 1:
         raise ArgumentError(f"length is {length} and ranks {ranks}; they must be at least 0 and 1")
+
+
+def _even(length: int, ranks: int) -> list[int]:
+    _check_even(length, ranks)
     return [length // ranks + (i < length % ranks) for i in range(ranks)]
 
 

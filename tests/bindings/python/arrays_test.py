@@ -99,6 +99,8 @@ class ArraysTest(unittest.TestCase):
         for name, array in (("k", k.astype(">f4")), ("k", k.astype("int32")), ("k", odd_strides)):
             with self.assertRaisesRegex(annulus.ArgumentError, "^k has"):
                 annulus.attention(q, array, v, BRANCHES)
+        with self.assertRaisesRegex(annulus.ArgumentError, "^v is a masked array; it must be an array without a mask"):
+            annulus.attention(q, k, np.ma.masked_array(v), BRANCHES)
         for results in ({"out": np.empty_like(q)}, {"lse": np.empty((2, 4, 83), "float32")}):
             for array in results.values():
                 array.flags.writeable = False
@@ -275,8 +277,8 @@ class ArraysTest(unittest.TestCase):
             r"sequence_starts\[0\] is 0.0; it must be an int": np.array([0, 8.0]),
             r"sequence_starts\[0\] is \[0, 3\]; it must be an int": np.array([[0, 3]]),
             "sequence_starts is 3; it must be a list of int": np.int64(3),
-            "sequence_count of options is -1": [],
-            "sequence_starts is not NULL": [0],
+            "sequence_starts has 1 numbers; it must have the start of each sequence": [0],
+            "sequence_starts has 0 numbers; it must have": [],
             "sequence_starts is on a CUDA device; it must be in host memory": OnCuda([0, 83]),
         }
         for words, given in starts.items():
@@ -285,6 +287,7 @@ class ArraysTest(unittest.TestCase):
             r"sequence_lengths\[1\] is 84; it must be at most 83": np.array([83, 84]),
             r"sequence_lengths\[0\] is -1; it must be at least 0": (-1, 5),
             "sequence_count of options is 1; without sequence_starts it must be the batch, 2": [5],
+            "sequence_lengths is empty; it must have": [],
             "sequence_lengths is on a CUDA device": OnCuda([83, 83]),
         }
         for words, given in lengths.items():

@@ -345,6 +345,7 @@ class ContextTest(unittest.TestCase):
             "rank is 0.5; it must be an int": lambda: context.estimate_rank(64, 2, 16, ranks=2, rank=0.5),
             "shards is 64; it must be a list": lambda: context.estimate_rank(64, 2, 16, ranks=2, rank=0, shards=64),
             "bytes is '8'; it must be an int": lambda: context.set_workspace(64, "8"),
+            "bytes is None; an address goes with": lambda: context.set_workspace(64),
             "bytes is -8; it must be at least 0": lambda: context.set_workspace(64, -8),
             "bytes is 8; it goes with an address": lambda: context.set_workspace(np.empty(8), 8),
         }
