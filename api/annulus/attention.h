@@ -36,7 +36,8 @@ ANNULUS_BEGIN_DECLS
 
 /* Bits of annulus_call_options.flags. */
 typedef enum annulus_call_flag ANNULUS_INT32 {
-    ANNULUS_CALL_QUERY_WINDOW = 1, /* Q's rows are a window of the rows of K and V, from query_start on */
+    ANNULUS_CALL_QUERY_WINDOW = 1, /* Q's rows are a window of the rows of K and V, from query_start on; with ranks
+                                      (comm.h) that is ANNULUS_ERROR_UNSUPPORTED */
     ANNULUS_CALL_ADD_D_Q = 2,      /* backward adds dQ to what d_q holds, in one rounding; else d_q is overwritten */
     ANNULUS_CALL_ADD_D_K = 4,      /* the same for d_k */
     ANNULUS_CALL_ADD_D_V = 8       /* the same for d_v */
@@ -46,9 +47,10 @@ typedef enum annulus_call_flag ANNULUS_INT32 {
  * What a call may be given beside its tensors. Set `size` to sizeof(annulus_call_options), best by
  * ANNULUS_CALL_OPTIONS_INIT; NULL in place of the struct is the same as that. The arrays are read during the call only.
  *
- * Without ANNULUS_CALL_QUERY_WINDOW, Q has as many rows as K, Nq == N, and row j of Q, O, LSE and their gradients is
- * position j. With it, row j is position query_start + j, and query_start + Nq <= N: the query rows are a part of the N
- * key rows (one token decoded against a cache, a long job done in pieces).
+ * There is at least one row, but of a rank of several (comm.h). Without ANNULUS_CALL_QUERY_WINDOW, Q has as many rows
+ * as K, Nq == N, and row j of Q, O, LSE and their gradients is position j. With it, row j is position query_start + j,
+ * and query_start + Nq <= N: the query rows are a part of the N key rows (one token decoded against a cache, a long job
+ * done in pieces).
  *
  * Sequences: the N rows are one sequence for each batch entry, unless sequence_count says how many there are, S. Then
  * they are either
@@ -285,7 +287,8 @@ typedef struct annulus_estimate {
     uint64_t forward_workspace_bytes;  /* memory a forward call needs besides its tensors */
     uint64_t backward_workspace_bytes; /* the same for a backward call */
     uint64_t remote_bytes;             /* K and V rows outside the key window that the queries attend to, counted once a
-                                          branch and key/value head; in the Hilbert order taken as evenly spread */
+                                          branch and key/value head, of a rank with several shards for each of them; in
+                                          the Hilbert order taken as evenly spread */
     uint64_t plan_bytes;               /* host memory of the plan itself */
 } annulus_estimate;
 

@@ -234,9 +234,9 @@ ANNULUS_API annulus_status annulus_context_set_comm(annulus_context *context, an
  * for shards as equal as can be, the first ones longer. Windows that are not the rank's shard of those, from 0 on where
  * it has several, are ANNULUS_ERROR_ARGUMENT.
  *
- * NULL, NULL and 0 take the shards back (default). ANNULUS_ERROR_ARGUMENT: context is NULL or has no communicator,
- * lengths is NULL, count is not the number of ranks or, with owners, not in 1 ... 65536, a length is negative, all are
- * 0, or an element of owners is no rank. Since 0.1.0.
+ * NULL, NULL and 0 take the shards back (default): each rank then has one, in the order of the ranks.
+ * ANNULUS_ERROR_ARGUMENT: context is NULL or has no communicator, lengths is NULL, count is not the number of ranks or,
+ * with owners, not in 1 ... 65536, a length is negative, all are 0, or an element of owners is no rank. Since 0.1.0.
  */
 ANNULUS_API annulus_status annulus_context_set_shards(annulus_context *context, const int64_t *lengths,
                                                       const int32_t *owners, int32_t count);
@@ -278,9 +278,9 @@ typedef struct annulus_rank_estimate {
 /*
  * Estimates, in *estimate, the part of rank `rank` of `ranks` (at most 4096) in a problem under the context's config;
  * the context needs no communicator. lengths, owners and count: shards as annulus_context_set_shards() takes them,
- * which add up to the sequence length; or NULL and NULL for one a rank, as equal as can be, the first ones longer. The
- * windows of the problem are not looked at. Errors as annulus_estimate_problem(), which says how large a plan may be,
- * and ANNULUS_ERROR_ARGUMENT where ranks, rank or lengths are not as above. Since 0.1.0.
+ * which add up to the sequence length; or NULL, NULL and 0 or `ranks` for one a rank, as equal as can be, the first
+ * ones longer. The windows of the problem are not looked at. Errors as annulus_estimate_problem(), which says how large
+ * a plan may be, and ANNULUS_ERROR_ARGUMENT where ranks, rank or lengths are not as above. Since 0.1.0.
  */
 ANNULUS_API annulus_status annulus_estimate_rank(annulus_context *context, const annulus_problem *problem,
                                                  const int64_t *lengths, const int32_t *owners, int32_t count,

@@ -63,9 +63,9 @@ typedef enum annulus_padding_rule ANNULUS_INT32 {
 typedef enum annulus_key_rule ANNULUS_INT32 {
     ANNULUS_KEY_EACH_BRANCH = 1, /* once for each branch that reaches it: LongNet's multiset (default) */
     ANNULUS_KEY_ONCE = 2 /* once: the set union. Slots without a position (zero_keys padding) are of their branch
-                            alone and count for each as ever. `fused` does so for up to 8 branches in linear order
-                            whose dilations divide one another and, but for dilations of 1, whose query rules are
-                            alike, and refuses others, which `auto` leaves to `gemm`. */
+                            alone and count for each as ever. `fused` and `mma` do so for up to 8 branches in linear
+                            order whose dilations divide one another and, but for dilations of 1, whose query rules
+                            are alike, and refuse others, which `auto` leaves to `gemm`. */
 } annulus_key_rule;
 
 /*
@@ -213,10 +213,11 @@ ANNULUS_API annulus_status annulus_config_get_allow_tf32(const annulus_config *c
 /*
  * Sets an upper bound in bytes for the workspace of a call, as annulus_workspace_size() counts it, or 0 for the
  * engine's own choice (default; `gemm`: 256 MiB). `gemm` fits its work into the limit; `fused` and `mma` do so with the
- * sums of several passes where these may be in parts (doc/limits.md), and with a product that backward keeps instead of
- * computing it twice (one branch, 64 < D <= 128: by default in up to 1.5 GiB, with less memory in smaller parts or not
- * at all); `auto` leaves to `gemm` what `fused` would need more for. A call that cannot be fitted fails with
- * ANNULUS_ERROR_WORKSPACE, and annulus_last_error_bytes() says how much its engine needs. Since 0.1.0.
+ * sums of several launches where these may be in parts (doc/limits.md), and with a product that backward keeps instead
+ * of computing it twice (one branch, D <= 128 and above 64, of `mma` above 48: by default in up to 1.5 GiB, of `mma`
+ * 1.25, with less memory in smaller parts or not at all); `auto` leaves to the next engine what one would need more
+ * for. A call that cannot be fitted fails with ANNULUS_ERROR_WORKSPACE, and annulus_last_error_bytes() says how much its
+ * engine needs. Since 0.1.0.
  */
 ANNULUS_API annulus_status annulus_config_set_workspace_limit(annulus_config *config, uint64_t bytes);
 

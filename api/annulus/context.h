@@ -141,8 +141,8 @@ ANNULUS_API annulus_status annulus_context_set_workspace(annulus_context *contex
 ANNULUS_API annulus_status annulus_context_set_threads(annulus_context *context, int32_t threads);
 
 /*
- * The engine that served the last successful forward or backward call, in *engine: ANNULUS_ENGINE_AUTO before the
- * first. ANNULUS_ERROR_ARGUMENT: a pointer is NULL. Since 0.1.0.
+ * The engine that served the last successful call of forward, backward or attention mass, in *engine:
+ * ANNULUS_ENGINE_AUTO before the first. ANNULUS_ERROR_ARGUMENT: a pointer is NULL. Since 0.1.0.
  */
 ANNULUS_API annulus_status annulus_context_last_engine(const annulus_context *context, annulus_engine *engine);
 

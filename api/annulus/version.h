@@ -27,7 +27,7 @@ ANNULUS_API const char *annulus_version_string(void);
 
 /*
  * One line for bug reports: version, compiler, the vector instructions the CPU engine uses on this machine, and the
- * versions of CUDA and its driver. Static. Any thread. Since 0.1.0.
+ * versions of CUDA, of its driver and of MPI, whose part of annulus is loaded for it. Static. Any thread. Since 0.1.0.
  */
 ANNULUS_API const char *annulus_build_info(void);
 

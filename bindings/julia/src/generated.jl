@@ -31,7 +31,7 @@ end
 
 @doc raw"""
 One line for bug reports: version, compiler, the vector instructions the CPU engine uses on this machine, and the
-versions of CUDA and its driver. Static. Any thread. Since 0.1.0.
+versions of CUDA, of its driver and of MPI, whose part of annulus is loaded for it. Static. Any thread. Since 0.1.0.
 """ function annulus_build_info()
     @library_call annulus_build_info()::Cstring
 end
@@ -162,7 +162,7 @@ const ANNULUS_PADDING_ZERO_KEYS = annulus_padding_rule(2) # a key of score 0 and
 How often a key counts that several branches give to a query.
 """ const annulus_key_rule = Int32
 const ANNULUS_KEY_EACH_BRANCH = annulus_key_rule(1) # once for each branch that reaches it: LongNet's multiset (default)
-const ANNULUS_KEY_ONCE = annulus_key_rule(2) # once: the set union. Slots without a position (zero_keys padding) are of their branch alone and count for each as ever. `fused` does so for up to 8 branches in linear order whose dilations divide one another and, but for dilations of 1, whose query rules are alike, and refuses others, which `auto` leaves to `gemm`.
+const ANNULUS_KEY_ONCE = annulus_key_rule(2) # once: the set union. Slots without a position (zero_keys padding) are of their branch alone and count for each as ever. `fused` and `mma` do so for up to 8 branches in linear order whose dilations divide one another and, but for dilations of 1, whose query rules are alike, and refuse others, which `auto` leaves to `gemm`.
 
 @doc raw"""
 Who computes. Results agree up to rounding.
@@ -343,10 +343,11 @@ end
 @doc raw"""
 Sets an upper bound in bytes for the workspace of a call, as annulus_workspace_size() counts it, or 0 for the
 engine's own choice (default; `gemm`: 256 MiB). `gemm` fits its work into the limit; `fused` and `mma` do so with the
-sums of several passes where these may be in parts (doc/limits.md), and with a product that backward keeps instead of
-computing it twice (one branch, 64 < D <= 128: by default in up to 1.5 GiB, with less memory in smaller parts or not
-at all); `auto` leaves to `gemm` what `fused` would need more for. A call that cannot be fitted fails with
-ANNULUS_ERROR_WORKSPACE, and annulus_last_error_bytes() says how much its engine needs. Since 0.1.0.
+sums of several launches where these may be in parts (doc/limits.md), and with a product that backward keeps instead
+of computing it twice (one branch, D <= 128 and above 64, of `mma` above 48: by default in up to 1.5 GiB, of `mma`
+1.25, with less memory in smaller parts or not at all); `auto` leaves to the next engine what one would need more
+for. A call that cannot be fitted fails with ANNULUS_ERROR_WORKSPACE, and annulus_last_error_bytes() says how much its
+engine needs. Since 0.1.0.
 """ function annulus_config_set_workspace_limit(config, bytes)
     @library_call annulus_config_set_workspace_limit(config::Ptr{annulus_config}, bytes::UInt64)::annulus_status
 end
@@ -506,8 +507,8 @@ not depend on it; the workspace does. Since 0.1.0.
 end
 
 @doc raw"""
-The engine that served the last successful forward or backward call, in \*engine: ANNULUS_ENGINE_AUTO before the
-first. ANNULUS_ERROR_ARGUMENT: a pointer is NULL. Since 0.1.0.
+The engine that served the last successful call of forward, backward or attention mass, in \*engine:
+ANNULUS_ENGINE_AUTO before the first. ANNULUS_ERROR_ARGUMENT: a pointer is NULL. Since 0.1.0.
 """ function annulus_context_last_engine(context, engine)
     @library_call annulus_context_last_engine(context::Ptr{annulus_context}, engine::Ptr{annulus_engine})::annulus_status
 end
@@ -515,7 +516,7 @@ end
 @doc raw"""
 Bits of annulus_call_options.flags.
 """ const annulus_call_flag = Int32
-const ANNULUS_CALL_QUERY_WINDOW = annulus_call_flag(1) # Q's rows are a window of the rows of K and V, from query_start on
+const ANNULUS_CALL_QUERY_WINDOW = annulus_call_flag(1) # Q's rows are a window of the rows of K and V, from query_start on; with ranks (comm.h) that is ANNULUS_ERROR_UNSUPPORTED
 const ANNULUS_CALL_ADD_D_Q = annulus_call_flag(2) # backward adds dQ to what d_q holds, in one rounding; else d_q is overwritten
 const ANNULUS_CALL_ADD_D_K = annulus_call_flag(4) # the same for d_k
 const ANNULUS_CALL_ADD_D_V = annulus_call_flag(8) # the same for d_v
@@ -524,9 +525,10 @@ const ANNULUS_CALL_ADD_D_V = annulus_call_flag(8) # the same for d_v
 What a call may be given beside its tensors. Set `size` to sizeof(annulus_call_options), best by
 ANNULUS_CALL_OPTIONS_INIT; NULL in place of the struct is the same as that. The arrays are read during the call only.
 
-Without ANNULUS_CALL_QUERY_WINDOW, Q has as many rows as K, Nq == N, and row j of Q, O, LSE and their gradients is
-position j. With it, row j is position query_start + j, and query_start + Nq <= N: the query rows are a part of the N
-key rows (one token decoded against a cache, a long job done in pieces).
+There is at least one row, but of a rank of several (comm.h). Without ANNULUS_CALL_QUERY_WINDOW, Q has as many rows
+as K, Nq == N, and row j of Q, O, LSE and their gradients is position j. With it, row j is position query_start + j,
+and query_start + Nq <= N: the query rows are a part of the N key rows (one token decoded against a cache, a long job
+done in pieces).
 
 Sequences: the N rows are one sequence for each batch entry, unless sequence_count says how many there are, S. Then
 they are either
@@ -765,7 +767,7 @@ In flops a multiplication and an addition are two.
     gradient_bytes::UInt64 # dO, dQ, dK and dV of the windows
     forward_workspace_bytes::UInt64 # memory a forward call needs besides its tensors
     backward_workspace_bytes::UInt64 # the same for a backward call
-    remote_bytes::UInt64 # K and V rows outside the key window that the queries attend to, counted once a branch and key/value head; in the Hilbert order taken as evenly spread
+    remote_bytes::UInt64 # K and V rows outside the key window that the queries attend to, counted once a branch and key/value head, of a rank with several shards for each of them; in the Hilbert order taken as evenly spread
     plan_bytes::UInt64 # host memory of the plan itself
 end
 
@@ -1003,9 +1005,9 @@ these shards; where none are set, for those of the context's last call if the pr
 for shards as equal as can be, the first ones longer. Windows that are not the rank's shard of those, from 0 on where
 it has several, are ANNULUS_ERROR_ARGUMENT.
 
-NULL, NULL and 0 take the shards back (default). ANNULUS_ERROR_ARGUMENT: context is NULL or has no communicator,
-lengths is NULL, count is not the number of ranks or, with owners, not in 1 ... 65536, a length is negative, all are
-0, or an element of owners is no rank. Since 0.1.0.
+NULL, NULL and 0 take the shards back (default): each rank then has one, in the order of the ranks.
+ANNULUS_ERROR_ARGUMENT: context is NULL or has no communicator, lengths is NULL, count is not the number of ranks or,
+with owners, not in 1 ... 65536, a length is negative, all are 0, or an element of owners is no rank. Since 0.1.0.
 """ function annulus_context_set_shards(context, lengths, owners, count)
     @library_call annulus_context_set_shards(context::Ptr{annulus_context}, lengths::Ptr{Int64}, owners::Ptr{Int32}, count::Int32)::annulus_status
 end
@@ -1047,9 +1049,9 @@ const ANNULUS_RANK_ESTIMATE_INIT = annulus_rank_estimate(sizeof(annulus_rank_est
 @doc raw"""
 Estimates, in \*estimate, the part of rank `rank` of `ranks` (at most 4096) in a problem under the context's config;
 the context needs no communicator. lengths, owners and count: shards as annulus_context_set_shards() takes them,
-which add up to the sequence length; or NULL and NULL for one a rank, as equal as can be, the first ones longer. The
-windows of the problem are not looked at. Errors as annulus_estimate_problem(), which says how large a plan may be,
-and ANNULUS_ERROR_ARGUMENT where ranks, rank or lengths are not as above. Since 0.1.0.
+which add up to the sequence length; or NULL, NULL and 0 or `ranks` for one a rank, as equal as can be, the first
+ones longer. The windows of the problem are not looked at. Errors as annulus_estimate_problem(), which says how large
+a plan may be, and ANNULUS_ERROR_ARGUMENT where ranks, rank or lengths are not as above. Since 0.1.0.
 """ function annulus_estimate_rank(context, problem, lengths, owners, count, ranks, rank, estimate)
     @library_call annulus_estimate_rank(context::Ptr{annulus_context}, problem::Ptr{annulus_problem}, lengths::Ptr{Int64}, owners::Ptr{Int32}, count::Int32, ranks::Int32, rank::Int32, estimate::Ptr{annulus_rank_estimate})::annulus_status
 end

@@ -118,7 +118,7 @@ pub const ANNULUS_PADDING_ZERO_KEYS: annulus_padding_rule = 2;
 pub type annulus_key_rule = i32;
 /// once for each branch that reaches it: LongNet's multiset (default)
 pub const ANNULUS_KEY_EACH_BRANCH: annulus_key_rule = 1;
-/// once: the set union. Slots without a position (zero_keys padding) are of their branch alone and count for each as ever. `fused` does so for up to 8 branches in linear order whose dilations divide one another and, but for dilations of 1, whose query rules are alike, and refuses others, which `auto` leaves to `gemm`.
+/// once: the set union. Slots without a position (zero_keys padding) are of their branch alone and count for each as ever. `fused` and `mma` do so for up to 8 branches in linear order whose dilations divide one another and, but for dilations of 1, whose query rules are alike, and refuse others, which `auto` leaves to `gemm`.
 pub const ANNULUS_KEY_ONCE: annulus_key_rule = 2;
 
 /// Who computes. Results agree up to rounding.
@@ -235,7 +235,7 @@ pub const ANNULUS_ALLOCATOR_INIT: annulus_allocator = annulus_allocator {
 
 /// Bits of annulus_call_options.flags.
 pub type annulus_call_flag = i32;
-/// Q's rows are a window of the rows of K and V, from query_start on
+/// Q's rows are a window of the rows of K and V, from query_start on; with ranks (comm.h) that is ANNULUS_ERROR_UNSUPPORTED
 pub const ANNULUS_CALL_QUERY_WINDOW: annulus_call_flag = 1;
 /// backward adds dQ to what d_q holds, in one rounding; else d_q is overwritten
 pub const ANNULUS_CALL_ADD_D_Q: annulus_call_flag = 2;
@@ -247,9 +247,10 @@ pub const ANNULUS_CALL_ADD_D_V: annulus_call_flag = 8;
 /// What a call may be given beside its tensors. Set `size` to sizeof(annulus_call_options), best by
 /// ANNULUS_CALL_OPTIONS_INIT; NULL in place of the struct is the same as that. The arrays are read during the call only.
 ///
-/// Without ANNULUS_CALL_QUERY_WINDOW, Q has as many rows as K, Nq == N, and row j of Q, O, LSE and their gradients is
-/// position j. With it, row j is position query_start + j, and query_start + Nq <= N: the query rows are a part of the N
-/// key rows (one token decoded against a cache, a long job done in pieces).
+/// There is at least one row, but of a rank of several (comm.h). Without ANNULUS_CALL_QUERY_WINDOW, Q has as many rows
+/// as K, Nq == N, and row j of Q, O, LSE and their gradients is position j. With it, row j is position query_start + j,
+/// and query_start + Nq <= N: the query rows are a part of the N key rows (one token decoded against a cache, a long job
+/// done in pieces).
 ///
 /// Sequences: the N rows are one sequence for each batch entry, unless sequence_count says how many there are, S. Then
 /// they are either
@@ -393,7 +394,7 @@ pub struct annulus_estimate {
     pub forward_workspace_bytes: u64,
     /// the same for a backward call
     pub backward_workspace_bytes: u64,
-    /// K and V rows outside the key window that the queries attend to, counted once a branch and key/value head; in the Hilbert order taken as evenly spread
+    /// K and V rows outside the key window that the queries attend to, counted once a branch and key/value head, of a rank with several shards for each of them; in the Hilbert order taken as evenly spread
     pub remote_bytes: u64,
     /// host memory of the plan itself
     pub plan_bytes: u64,
@@ -515,7 +516,7 @@ extern "C" {
     pub fn annulus_version_string() -> *const c_char;
 
     /// One line for bug reports: version, compiler, the vector instructions the CPU engine uses on this machine, and the
-    /// versions of CUDA and its driver. Static. Any thread. Since 0.1.0.
+    /// versions of CUDA, of its driver and of MPI, whose part of annulus is loaded for it. Static. Any thread. Since 0.1.0.
     pub fn annulus_build_info() -> *const c_char;
 
     /// The name of a status in lower case ("ok", "argument", "unsupported", "memory", "internal", "cuda", "cublas", "comm",
@@ -642,10 +643,11 @@ extern "C" {
 
     /// Sets an upper bound in bytes for the workspace of a call, as annulus_workspace_size() counts it, or 0 for the
     /// engine's own choice (default; `gemm`: 256 MiB). `gemm` fits its work into the limit; `fused` and `mma` do so with the
-    /// sums of several passes where these may be in parts (doc/limits.md), and with a product that backward keeps instead of
-    /// computing it twice (one branch, 64 < D <= 128: by default in up to 1.5 GiB, with less memory in smaller parts or not
-    /// at all); `auto` leaves to `gemm` what `fused` would need more for. A call that cannot be fitted fails with
-    /// ANNULUS_ERROR_WORKSPACE, and annulus_last_error_bytes() says how much its engine needs. Since 0.1.0.
+    /// sums of several launches where these may be in parts (doc/limits.md), and with a product that backward keeps instead
+    /// of computing it twice (one branch, D <= 128 and above 64, of `mma` above 48: by default in up to 1.5 GiB, of `mma`
+    /// 1.25, with less memory in smaller parts or not at all); `auto` leaves to the next engine what one would need more
+    /// for. A call that cannot be fitted fails with ANNULUS_ERROR_WORKSPACE, and annulus_last_error_bytes() says how much its
+    /// engine needs. Since 0.1.0.
     pub fn annulus_config_set_workspace_limit(config: *mut annulus_config, bytes: u64) -> annulus_status;
 
     /// The upper bound for the workspace of a call, 0 for the engine's own choice, in \*bytes. Since 0.1.0.
@@ -751,8 +753,8 @@ extern "C" {
     /// not depend on it; the workspace does. Since 0.1.0.
     pub fn annulus_context_set_threads(context: *mut annulus_context, threads: i32) -> annulus_status;
 
-    /// The engine that served the last successful forward or backward call, in \*engine: ANNULUS_ENGINE_AUTO before the
-    /// first. ANNULUS_ERROR_ARGUMENT: a pointer is NULL. Since 0.1.0.
+    /// The engine that served the last successful call of forward, backward or attention mass, in \*engine:
+    /// ANNULUS_ENGINE_AUTO before the first. ANNULUS_ERROR_ARGUMENT: a pointer is NULL. Since 0.1.0.
     pub fn annulus_context_last_engine(context: *const annulus_context, engine: *mut annulus_engine) -> annulus_status;
 
     /// Computes O and, if `lse` is not NULL, LSE.
@@ -1105,9 +1107,9 @@ extern "C" {
     /// for shards as equal as can be, the first ones longer. Windows that are not the rank's shard of those, from 0 on where
     /// it has several, are ANNULUS_ERROR_ARGUMENT.
     ///
-    /// NULL, NULL and 0 take the shards back (default). ANNULUS_ERROR_ARGUMENT: context is NULL or has no communicator,
-    /// lengths is NULL, count is not the number of ranks or, with owners, not in 1 ... 65536, a length is negative, all are
-    /// 0, or an element of owners is no rank. Since 0.1.0.
+    /// NULL, NULL and 0 take the shards back (default): each rank then has one, in the order of the ranks.
+    /// ANNULUS_ERROR_ARGUMENT: context is NULL or has no communicator, lengths is NULL, count is not the number of ranks or,
+    /// with owners, not in 1 ... 65536, a length is negative, all are 0, or an element of owners is no rank. Since 0.1.0.
     pub fn annulus_context_set_shards(
         context: *mut annulus_context,
         lengths: *const i64,
@@ -1123,9 +1125,9 @@ extern "C" {
 
     /// Estimates, in \*estimate, the part of rank `rank` of `ranks` (at most 4096) in a problem under the context's config;
     /// the context needs no communicator. lengths, owners and count: shards as annulus_context_set_shards() takes them,
-    /// which add up to the sequence length; or NULL and NULL for one a rank, as equal as can be, the first ones longer. The
-    /// windows of the problem are not looked at. Errors as annulus_estimate_problem(), which says how large a plan may be,
-    /// and ANNULUS_ERROR_ARGUMENT where ranks, rank or lengths are not as above. Since 0.1.0.
+    /// which add up to the sequence length; or NULL, NULL and 0 or `ranks` for one a rank, as equal as can be, the first
+    /// ones longer. The windows of the problem are not looked at. Errors as annulus_estimate_problem(), which says how large
+    /// a plan may be, and ANNULUS_ERROR_ARGUMENT where ranks, rank or lengths are not as above. Since 0.1.0.
     pub fn annulus_estimate_rank(
         context: *mut annulus_context,
         problem: *const annulus_problem,
