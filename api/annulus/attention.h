@@ -287,8 +287,9 @@ typedef struct annulus_estimate {
     uint64_t forward_workspace_bytes;  /* memory a forward call needs besides its tensors */
     uint64_t backward_workspace_bytes; /* the same for a backward call */
     uint64_t remote_bytes;             /* K and V rows outside the key window that the queries attend to, counted once a
-                                          branch and key/value head, of a rank with several shards for each of them; in
-                                          the Hilbert order taken as evenly spread */
+                                          branch and key/value head, of a rank with several shards for each of them,
+                                          also where they are in another of them; in the Hilbert order taken as evenly
+                                          spread */
     uint64_t plan_bytes;               /* host memory of the plan itself */
 } annulus_estimate;
 

@@ -346,8 +346,8 @@ engine's own choice (default; `gemm`: 256 MiB). `gemm` fits its work into the li
 sums of several launches where these may be in parts (doc/limits.md), and with a product that backward keeps instead
 of computing it twice (one branch, D <= 128 and above 64, of `mma` above 48: by default in up to 1.5 GiB, of `mma`
 1.25, with less memory in smaller parts or not at all); `auto` leaves to the next engine what one would need more
-for. A call that cannot be fitted fails with ANNULUS_ERROR_WORKSPACE, and annulus_last_error_bytes() says how much its
-engine needs. Since 0.1.0.
+for. A call that cannot be fitted fails with ANNULUS_ERROR_WORKSPACE, and annulus_last_error_bytes() says how much
+its engine needs. Since 0.1.0.
 """ function annulus_config_set_workspace_limit(config, bytes)
     @library_call annulus_config_set_workspace_limit(config::Ptr{annulus_config}, bytes::UInt64)::annulus_status
 end
@@ -767,7 +767,7 @@ In flops a multiplication and an addition are two.
     gradient_bytes::UInt64 # dO, dQ, dK and dV of the windows
     forward_workspace_bytes::UInt64 # memory a forward call needs besides its tensors
     backward_workspace_bytes::UInt64 # the same for a backward call
-    remote_bytes::UInt64 # K and V rows outside the key window that the queries attend to, counted once a branch and key/value head, of a rank with several shards for each of them; in the Hilbert order taken as evenly spread
+    remote_bytes::UInt64 # K and V rows outside the key window that the queries attend to, counted once a branch and key/value head, of a rank with several shards for each of them, also where they are in another of them; in the Hilbert order taken as evenly spread
     plan_bytes::UInt64 # host memory of the plan itself
 end
 

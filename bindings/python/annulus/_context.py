@@ -133,8 +133,8 @@ class CallOptions(NamedTuple):
             starts = host_integers("sequence_starts", self.sequence_starts)
             if len(starts) < 2:
                 raise ArgumentError(
-                    f"sequence_starts has {len(starts)} numbers; it must have the start of each sequence, and where the "
-                    "last one ends"
+                    f"the length of sequence_starts is {len(starts)}; it must have the start of each sequence, and "
+                    "where the last one ends"
                 )
             if self.sequence_lengths is not None and len(starts) != len(lengths) + 1:
                 raise ArgumentError(

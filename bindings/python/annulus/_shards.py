@@ -40,12 +40,12 @@ class Shards:
     @classmethod
     def even(cls, length: int, ranks: int) -> Shards:
         """A shard for each rank, as equal as can be, the first ones longer."""
-        return cls(_even(length, ranks))
+        return cls(_even(*_checked(length, ranks)))
 
     @classmethod
     def zigzag(cls, length: int, ranks: int) -> Shards:
         """Two shards for each rank: of 2P as equal as can be, rank p holds the p-th and the p-th from the end."""
-        _check_even(length, ranks)
+        length, ranks = _checked(length, ranks)
         lengths = _even(length, 2 * ranks)
         return cls(lengths, [min(i, len(lengths) - 1 - i) for i in range(len(lengths))])
 
@@ -149,13 +149,14 @@ def shards_of(value: Union[Shards, Sequence[int], None]) -> Optional[Shards]:
     return value if value is None or isinstance(value, Shards) else Shards(integers("shards", value))
 
 
-def _check_even(length: int, ranks: int) -> None:
-    if integer("length", length) < 0 or integer("ranks", ranks, 31) < 1:
+def _checked(length: int, ranks: int) -> Tuple[int, int]:
+    length, ranks = integer("length", length), integer("ranks", ranks, 32)
+    if length < 0 or ranks < 1:
         raise ArgumentError(f"length is {length} and ranks {ranks}; they must be at least 0 and 1")
+    return length, ranks
 
 
 def _even(length: int, ranks: int) -> list[int]:
-    _check_even(length, ranks)
     return [length // ranks + (i < length % ranks) for i in range(ranks)]
 
 

@@ -26,11 +26,11 @@ template <class T> __device__ float dot(const uint4 &x, const uint4 &y, float su
 }
 
 template <class T> __global__ void __launch_bounds__(block_threads) lse_delta_kernel(const LseDeltaArguments a) {
-    let_next_launch_begin();
     __shared__ float lse[block_heads][block_queries], sums[block_heads][block_queries];
     if (blockIdx.x == 0)
         for (int i = static_cast<int>(threadIdx.x); i < a.counter_count; i += block_threads)
             a.counters[i] = 0;
+    let_next_launch_begin();
     const auto head_groups = static_cast<unsigned>(divide_up(a.heads, block_heads));
     const auto query_groups = static_cast<unsigned>(divide_up(a.queries, block_queries));
     const int first_head = static_cast<int>(blockIdx.x % head_groups) * block_heads;

@@ -277,8 +277,8 @@ class ArraysTest(unittest.TestCase):
             r"sequence_starts\[0\] is 0.0; it must be an int": np.array([0, 8.0]),
             r"sequence_starts\[0\] is \[0, 3\]; it must be an int": np.array([[0, 3]]),
             "sequence_starts is 3; it must be a list of int": np.int64(3),
-            "sequence_starts has 1 numbers; it must have the start of each sequence": [0],
-            "sequence_starts has 0 numbers; it must have": [],
+            "length of sequence_starts is 1; it must have the start of each sequence": [0],
+            "length of sequence_starts is 0; it must have": [],
             "sequence_starts is on a CUDA device; it must be in host memory": OnCuda([0, 83]),
         }
         for words, given in starts.items():

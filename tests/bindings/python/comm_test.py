@@ -87,6 +87,7 @@ class CommTest(unittest.TestCase):
             config = annulus.Config(branches, causal=causal)
             self.assertEqual(balanced(config, 1001, 3, 2), best(1001, 3))
         self.assertEqual(repr(annulus.Shards.even(11, 2)), "annulus.Shards([6, 5])")
+        self.assertEqual(annulus.Shards.zigzag(1000, np.uint8(200)), annulus.Shards.zigzag(1000, 200))
         whole = np.arange(22).reshape(1, 11, 2)
         np.testing.assert_array_equal(shards.cut(whole, 0)[0, :, 0], [0, 2, 4, 18, 20])
         np.testing.assert_array_equal(shards.join([shards.cut(whole, rank) for rank in range(2)]), whole)

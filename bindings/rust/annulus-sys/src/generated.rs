@@ -394,7 +394,7 @@ pub struct annulus_estimate {
     pub forward_workspace_bytes: u64,
     /// the same for a backward call
     pub backward_workspace_bytes: u64,
-    /// K and V rows outside the key window that the queries attend to, counted once a branch and key/value head, of a rank with several shards for each of them; in the Hilbert order taken as evenly spread
+    /// K and V rows outside the key window that the queries attend to, counted once a branch and key/value head, of a rank with several shards for each of them, also where they are in another of them; in the Hilbert order taken as evenly spread
     pub remote_bytes: u64,
     /// host memory of the plan itself
     pub plan_bytes: u64,
@@ -646,8 +646,8 @@ extern "C" {
     /// sums of several launches where these may be in parts (doc/limits.md), and with a product that backward keeps instead
     /// of computing it twice (one branch, D <= 128 and above 64, of `mma` above 48: by default in up to 1.5 GiB, of `mma`
     /// 1.25, with less memory in smaller parts or not at all); `auto` leaves to the next engine what one would need more
-    /// for. A call that cannot be fitted fails with ANNULUS_ERROR_WORKSPACE, and annulus_last_error_bytes() says how much its
-    /// engine needs. Since 0.1.0.
+    /// for. A call that cannot be fitted fails with ANNULUS_ERROR_WORKSPACE, and annulus_last_error_bytes() says how much
+    /// its engine needs. Since 0.1.0.
     pub fn annulus_config_set_workspace_limit(config: *mut annulus_config, bytes: u64) -> annulus_status;
 
     /// The upper bound for the workspace of a call, 0 for the engine's own choice, in \*bytes. Since 0.1.0.

@@ -28,7 +28,7 @@ struct Launch {
     Destination destination;
     std::int64_t first_partial_row = 0; // of all heads one after the other, where they have partial results in parts
     ClearedPart clears{};
-    // Before the launch before has ended, for which it waits when it has results of its own: where the kernel can
+    // While the launch before still runs, for whose end it waits before it writes results: where the kernel can
     // (early_launch.cuh).
     bool begins_early = false;
 };

@@ -38,6 +38,9 @@
 // Warp 0 tells warp 1 by tile_ending that few blocks of a tile are left to be copied. Rings are never reset. A consumer
 // stages results in its part of the row block's slot before it gives that back. Named barriers 1, 2, … are those of one
 // consumer each.
+//
+// A launch may begin before the one before has ended (early_launch.cuh): then consumers wait for that before they write
+// or add results. Rows are cleared meanwhile, which no other launch writes.
 #pragma once
 
 #include "cuda/device/early_launch.cuh"
@@ -65,7 +68,8 @@ __global__ void __launch_bounds__(Traits::threads, 1) backward_kernel(const __gr
     const int warp = uniform(static_cast<int>(threadIdx.x) / warp_threads);
     if (warp < 4) {
         shrink_registers<Traits::Registers::feeder>();
-        // A launch for dQ may begin before LSE and delta are there; those after it must not.
+        // A launch for dQ may begin before LSE and delta are there. One after it, which reads them without waiting,
+        // may not: it begins when all CTAs of this one have waited.
         if (!Traits::of_keys && warp >= 2)
             wait_for_launch_before();
         if (warp == 2)
@@ -76,18 +80,20 @@ __global__ void __launch_bounds__(Traits::threads, 1) backward_kernel(const __gr
             if (threadIdx.x == 0)
                 copy_ranges(params, shared);
         } else if (warp == 1) {
-            const auto after_tile = [&](const PipelineState<tile_slots> &at) {
+            const auto before_counting = [] {
                 if constexpr (!Traits::of_keys)
                     wait_for_launch_before(); // the counter of tiles is set with LSE and delta
-                else if constexpr (Traits::has_d_scores && !Traits::keeps_d_s)
+            };
+            const auto copy_keys = [&](const PipelineState<tile_slots> &at) {
+                if constexpr (Traits::of_keys && Traits::has_d_scores && !Traits::keeps_d_s)
                     copy_rows_of_row_blocks<Traits, false>(params, shared, at, NoOtherWork());
             };
             if constexpr (Traits::keeps_d_s)
                 find_stored_tiles(params, shared);
             else if constexpr (Traits::finder_clears)
-                find_tiles(params, shared, after_tile, RowClearer<Traits>(params, shared.pieces_begun));
+                find_tiles(params, shared, before_counting, copy_keys, RowClearer<Traits>(params, shared.pieces_begun));
             else
-                find_tiles(params, shared, after_tile, NoOtherWork());
+                find_tiles(params, shared, before_counting, copy_keys, NoOtherWork());
         } else if (warp == 2) {
             if constexpr (Traits::copier_clears)
                 copy_row_blocks<Traits, true>(params, shared, RowClearer<Traits>(params, shared.pieces_begun));

@@ -29,7 +29,8 @@
 //     tiles[2]               what is to be done     tile_full: warp 1          tile_empty: all other warps
 //
 // Warp 0 tells warp 1 by tile_ending that few blocks of a tile are left to be copied. Rings are never reset. A consumer
-// stages O in its part of the queries' slot before it gives that back.
+// stages O in its part of the queries' slot before it gives that back. A launch may begin before the one before has
+// ended (early_launch.cuh): then consumers wait for that before they write results.
 #pragma once
 
 #include "cuda/device/early_launch.cuh"
@@ -61,7 +62,7 @@ __global__ void __launch_bounds__(Traits::threads, 1) forward_kernel(const __gri
         shrink_registers<Traits::Registers::feeder>();
         if (warp == 1) {
             find_tiles(
-                params, shared, [](const PipelineState<tile_slots> &) {},
+                params, shared, [] {}, [](const PipelineState<tile_slots> &) {},
                 RowClearer<Traits>(params, shared.pieces_begun));
         } else if constexpr (Traits::in_order) {
             if (warp == 2)

@@ -85,13 +85,19 @@ __device__ __forceinline__ unsigned take_next(const TileGrid &grid) {
     return __shfl_sync(~0u, taken, 0);
 }
 
-// The tiles of a grid, the first one by the CTA's index, the others from the counter.
-template <class Shared, class Use, class OtherWork>
-__device__ __forceinline__ void find_tiles(const TileGrid &grid, Shared &shared, const Use &use,
-                                           OtherWork do_other_work) {
+// The tiles of a grid, the first one by the CTA's index, the others from the counter: before_counting() comes before
+// each time that it is asked.
+template <class Shared, class BeforeCounting, class Use, class OtherWork>
+__device__ __forceinline__ void find_tiles(const TileGrid &grid, Shared &shared, const BeforeCounting &before_counting,
+                                           const Use &use, OtherWork do_other_work) {
     shared.search.start(static_cast<int>(threadIdx.x) % warp_threads);
     bool is_first = true;
-    const auto next = [&] { return std::exchange(is_first, false) ? blockIdx.x : gridDim.x + take_next(grid); };
+    const auto next = [&] {
+        if (std::exchange(is_first, false))
+            return blockIdx.x;
+        before_counting();
+        return gridDim.x + take_next(grid);
+    };
     const auto take = [&](const PipelineState<tile_slots> &at) {
         unsigned id = next();
         while (id < grid.tiles && !find_tile<Shared::of_keys, Shared::range_block_rows, Shared::several>(
