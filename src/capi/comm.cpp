@@ -30,12 +30,6 @@ const NcclTransports &nccl_transports() {
     throw Error(ANNULUS_ERROR_UNSUPPORTED, "there is no NCCL: this annulus was built without it");
 }
 
-// As required(), of a pointer of any type.
-void check_not_null(const char *name, const void *pointer) {
-    if (!pointer)
-        throw Error(ANNULUS_ERROR_ARGUMENT, "%s is NULL; it must not be", name);
-}
-
 // What a constructor does as the caller wants it.
 struct Creation {
     Transport::Seconds timeout;

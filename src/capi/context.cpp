@@ -160,7 +160,7 @@ annulus_status annulus_context_set_shards(annulus_context *context, const int64_
         if (lengths || owners || count != 0)
             shards = checked_shards(lengths, owners, count, context->comm->transport->size());
         context->set_shards = std::move(shards);
-        if (!context->agreed_shards.are_in_order()) // calls know of them where they are set, and only there
+        if (!context->agreed_shards.are_in_order()) // a rank had several, which holds only as long as they are set
             context->agreed_shards = {};
     });
 }

@@ -15,6 +15,7 @@
 #include "core/dtype_number.hpp"
 
 #include <cstdint>
+#include <utility>
 
 using namespace annulus;
 
@@ -71,7 +72,10 @@ annulus_status annulus_estimate_problem(annulus_context *context, const annulus_
             static_cast<std::uint64_t>(2 * (query_elements + key_elements) * dtype_bytes(checked.dtype));
         const auto statistic_bytes =
             static_cast<std::uint64_t>(query_elements / checked.head_dim * dtype_bytes(sum_dtype(checked.dtype)));
-        result.pairs = with_plans(*context, stated.problem, [&](const auto &plans) { return plans.pairs(branch); });
+        const auto [pairs, remote_bytes] = with_plans(*context, stated.problem, [&](const auto &plans) {
+            return std::pair(plans.pairs(branch), plans.remote_bytes(branch));
+        });
+        result.pairs = pairs;
         result.forward_flops = 4.0 * result.pairs * checked.head_dim;
         result.backward_flops = 10.0 * result.pairs * checked.head_dim;
         result.tensor_bytes = row_bytes + statistic_bytes;
@@ -81,8 +85,6 @@ annulus_status annulus_estimate_problem(annulus_context *context, const annulus_
                                 gradient_bytes(checked.gradients.v, key_elements);
         result.forward_workspace_bytes = announced_bytes(*context, stated, ANNULUS_PASS_FORWARD);
         result.backward_workspace_bytes = announced_bytes(*context, stated, ANNULUS_PASS_BACKWARD);
-        const double remote_bytes =
-            with_plans(*context, stated.problem, [&](const auto &plans) { return plans.remote_bytes(branch); });
         if (remote_bytes >= 0x1p64)
             throw Error(ANNULUS_ERROR_ARGUMENT,
                         "the rows outside the key window that all branches want are more bytes than 64 bits can count");

@@ -9,9 +9,13 @@
 
 namespace annulus {
 
-template <class T> T &required(T *pointer, const char *name) {
+inline void check_not_null(const char *name, const void *pointer) {
     if (!pointer)
         throw Error(ANNULUS_ERROR_ARGUMENT, "%s is NULL; it must not be", name);
+}
+
+template <class T> T &required(T *pointer, const char *name) {
+    check_not_null(name, pointer);
     return *pointer;
 }
 

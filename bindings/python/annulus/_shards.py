@@ -100,11 +100,8 @@ class Shards:
 
     def cut(self, array: Any, rank: int, axis: int = 1) -> Any:
         """A rank's rows of an array of the whole sequence, whose positions are along `axis` (2 of LSE)."""
-        dims = len(array.shape)
-        if not -dims <= integer("axis", axis) < dims:
-            raise ArgumentError(f"axis is {axis}; the array has {dims} dimensions")
-        if array.shape[axis] != self.length:
-            raise ArgumentError(f"array has {array.shape[axis]} rows along axis {axis}; the shards have {self.length}")
+        if (rows := _rows_along("array", array, axis)) != self.length:
+            raise ArgumentError(f"array has {rows} rows along axis {axis}; the shards have {self.length}")
         parts = [array[_along(array, axis, part)] for part in self.slices(rank)]
         if not parts:
             return array[_along(array, axis, slice(0, 0))]
@@ -113,9 +110,9 @@ class Shards:
     def join(self, parts: Sequence[Any], axis: int = 1) -> Any:
         """The array of the whole sequence from those of the ranks, in the order of the ranks: undoes cut()."""
         for rank, part in enumerate(parts):
-            if part.shape[axis] != self.rows(rank):
+            if (rows := _rows_along(f"parts[{rank}]", part, axis)) != self.rows(rank):
                 raise ArgumentError(
-                    f"parts[{rank}] has {part.shape[axis]} rows along axis {axis}; rank {rank} holds {self.rows(rank)}"
+                    f"parts[{rank}] has {rows} rows along axis {axis}; rank {rank} holds {self.rows(rank)}"
                 )
         if self.owners and max(self.owners) >= len(parts):
             raise ArgumentError(f"parts has {len(parts)} arrays; there is a shard of rank {max(self.owners)}")
@@ -158,6 +155,13 @@ def _checked(length: int, ranks: int) -> Tuple[int, int]:
 
 def _even(length: int, ranks: int) -> list[int]:
     return [length // ranks + (i < length % ranks) for i in range(ranks)]
+
+
+def _rows_along(name: str, array: Any, axis: int) -> int:
+    dims = len(array.shape)
+    if not -dims <= integer("axis", axis) < dims:
+        raise ArgumentError(f"axis is {axis}; {name} has {dims} dimensions")
+    return array.shape[axis]
 
 
 def _along(array: Any, axis: int, part: slice) -> Tuple[slice, ...]:

@@ -290,8 +290,9 @@ void expect_sound_rest(CallPart part, const BackwardPlan &backward, bool only_v)
     }
 }
 
-// A launch begins early after another one, unless they store dS, or what is computed in between may be in between; and
-// after LSE and delta are found, which the kernel of dQ alone waits for before it reads them.
+// A launch begins early where the step right before it is a launch and no dS is stored, but for the first step of those
+// that are left for later, since other parts of the call come before it. After LSE and delta are found only one for dQ
+// does, whose kernel alone waits before it reads them.
 void expect_sound_beginning(const BackwardPlan &backward, std::size_t i) {
     const BackwardStep &step = backward.steps[i];
     bool may_begin_early = i > 0 && i != backward.first_of_rest && !backward.stored;
