@@ -1,62 +1,255 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Installs what packaging/packages.txt lists (Debian, Ubuntu), runs the quickstart, and builds annulus three times:
-# plainly, under the address and undefined-behaviour sanitizers, and under the thread sanitizer. Runs the test suite in
-# the first and what concerns them in the others, in the second also the fuzz targets, each of which counts as one test.
-# The last line is `N passed, N failed, N skipped`.
-# shellcheck disable=SC2086
+# sh tests/run.sh                 builds the library, the program and the Python package, and runs the quick tests
+# sh tests/run.sh --ci            the steps that continuous integration adds to these
+# sh tests/run.sh --nightly       the steps that are too long for that
+# sh tests/run.sh --all           all three
+# sh tests/run.sh STEP...         some steps; CONTRIBUTING.md says what each does
+#
+# On Debian and Ubuntu a step installs the packages that it needs and that are missing (packaging/packages.txt). Each
+# step leaves its results in build/results/STEP. The last line is `N passed, N failed, N skipped`.
 set -eu
 cd "$(dirname "$0")/.."
 
-# say <words>: what comes next; each may take many minutes.
-say() {
-    printf '\n== %s  %s\n' "$(date +%H:%M:%S)" "$*"
+quick='quick'
+ci='gates faults languages full address threads kernels'
+nightly='seeds soak fuzz tidy mutants packages arm64 cuda12 kernels_all'
+
+has_gpu() {
+    nvidia-smi -L >/dev/null 2>&1
 }
 
-# configure <directory> <option of meson setup>...
+# about STEP: says in a line what the step does, and how long it takes on two cores.
+about() {
+    case $1 in
+        quick)
+            echo 'the library, the program, the Python package, and their quick tests; about 8 minutes, 2 when repeated'
+            ! has_gpu || echo '             and the kernels for the GPUs here and the GPU tests; 10 minutes on 16 cores'
+            ;;
+        gates) echo 'formatters, linters and type checkers; about a minute' ;;
+        faults) echo 'refused memory and threads, forks, lost processes, leaks; about 2 minutes' ;;
+        languages) echo 'Rust and Julia, and the library as other projects find it; about 2 minutes' ;;
+        full) echo 'every dtype and size of the tables of problems; about 5 minutes' ;;
+        address) echo 'quick tests under the address and undefined-behaviour sanitizers; about 6 minutes' ;;
+        threads) echo 'ranks and threads under the thread sanitizer; about 3 minutes' ;;
+        kernels) echo 'the CUDA kernels of one head dimension, compiled, and their tests without a GPU; 5 minutes' ;;
+        seeds) echo 'random problems with seeds of the day; about 20 minutes' ;;
+        soak) echo 'the long form of the leak tests; about 10 minutes' ;;
+        fuzz) echo 'every fuzz target for five minutes; about 35 minutes' ;;
+        tidy) echo 'clang-tidy; about 30 minutes' ;;
+        mutants) echo 'deliberate defects, which tests must notice; about an hour' ;;
+        packages) echo 'a wheel, and Debian packages that are installed and used; about 10 minutes' ;;
+        arm64) echo 'the library for arm64, under emulation; about 30 minutes' ;;
+        cuda12) echo 'the CUDA plugin for old GPUs by CUDA 12, compiled; about 10 minutes' ;;
+        kernels_all) echo 'the CUDA kernels of all head dimensions, compiled; about 30 minutes' ;;
+        *) return 1 ;;
+    esac
+}
+
+steps=''
+[ $# -gt 0 ] || set -- $quick
+for argument; do
+    case $argument in
+        --ci) steps="$steps $ci" ;;
+        --nightly) steps="$steps $nightly" ;;
+        --all) steps="$steps $quick $ci $nightly" ;;
+        *)
+            about "$argument" >/dev/null || {
+                echo "run.sh: '$argument' is no step; the steps are: $quick $ci $nightly; or --ci, --nightly, --all" >&2
+                exit 2
+            }
+            steps="$steps $argument"
+            ;;
+    esac
+done
+
+# configure DIRECTORY OPTION...: sets up a build with lines for stack traces alone, since compilers take twice as long
+# with all that debuggers want.
 configure() {
     directory=$1
     shift
-    [ -f "$directory/build.ninja" ] || meson setup "$directory" -Dtests=enabled "$@"
-    rm -rf "$directory"/meson-logs/testlog* "$directory"/*.xml # an earlier run's results must not be counted
+    [ -f "$directory/build.ninja" ] || meson setup "$directory" -Dtests=enabled -Ddebug=false -Dc_args=-g1 \
+        -Dcpp_args=-g1 "$@" >"$directory.log" 2>&1 || {
+        cat "$directory.log" >&2
+        exit 1
+    }
 }
 
-# test_sanitized <directory> <suite>...: builds what these suites need, and runs them. A failing test is counted below;
-# it does not keep the others from running.
-test_sanitized() {
+# test_suites DIRECTORY OPTION...: builds what the suites need, and runs them. A failing test is counted below; it does
+# not keep the others from running.
+test_suites() {
     directory=$1
     shift
-    suites=''
-    for suite; do suites="$suites --suite $suite"; done
-    ASAN_OPTIONS=detect_leaks=1 LSAN_OPTIONS="suppressions=$PWD/tests/support/leaks.supp:print_suppressions=0" \
-        UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1 \
-        ANNULUS_TEST_QUICK=1 ANNULUS_FUZZ_SECONDS=10 \
-        meson test -C "$directory" --timeout-multiplier 4 $suites || true
+    rm -f "$directory"/meson-logs/testlog*
+    meson test -C "$directory" "$@" || true
+    mkdir -p "$results/meson-logs"
+    cp "$directory"/meson-logs/testlog*.json "$directory"/meson-logs/testlog*.xml "$results/meson-logs" || true
 }
 
-# Lines for stack traces alone: with all there is for debuggers compilers take twice as long.
-less_debugging='-Ddebug=false -Dc_args=-g1 -Dcpp_args=-g1'
+# command NAME COMMAND...: runs a command that counts as one test.
+command_test() {
+    name=$1
+    shift
+    status=0
+    "$@" || status=$?
+    case $status in
+        0) echo "passed $name" ;;
+        77) echo "skipped $name" ;;
+        *) echo "failed $name" ;;
+    esac | tee -a "$results/commands"
+}
 
-say 'installing the packages that are missing'
-sh packaging/install.sh build cli mpi python doc rust abi test example fuzz
-# Its build is one of its own: of several sources at a time, whose names may clash.
-say 'the quickstart, on a short text'
-sh examples/quickstart.sh README.md
-# Kernels for the GPUs of this machine; without one, some for compute capability 9.0, to see that they compile.
-kernels='-Dcuda-arch=90 -Dcuda-head-dims=128,256'
-if nvidia-smi -L >/dev/null 2>&1; then kernels=-Dcuda-arch=native; fi
-say 'building everything, with CUDA kernels where there is nvcc'
-configure build/test -Dcli=enabled $kernels $less_debugging
-meson compile -C build/test
-say 'all tests'
-meson test -C build/test --no-rebuild || true
-# With -O2 compilers take longer.
-say 'tests under the address and undefined-behaviour sanitizers, and the fuzz targets, ten seconds each; all built first'
-configure build/sanitize --native-file tests/fuzz/clang.ini -Dcli=enabled -Doptimization=1 $less_debugging
-test_sanitized build/sanitize unit capi engines ranks cli fuzz
-say 'tests under the thread sanitizer, which are built first'
-configure build/threads -Db_sanitize=thread -Db_lundef=false -Dcli=disabled -Dcuda=disabled -Dmpi=disabled \
-    -Dpython=disabled -Doptimization=1 $less_debugging
-test_sanitized build/threads ranks threads
+configure_quick() {
+    sh packaging/install.sh build cli mpi test python doc abi
+    # Without a GPU no kernel is compiled.
+    cuda='-Dcuda=disabled'
+    ! has_gpu || cuda='-Dcuda=auto -Dcuda-arch=native'
+    # shellcheck disable=SC2086
+    configure build/test -Dcli=enabled -Dpython=enabled $cuda
+}
 
-exec python3 tests/count.py build/test build/sanitize build/threads
+step_quick() {
+    configure_quick
+    meson compile -C build/test
+    # The processes of some tests wait for one another most of the time.
+    ANNULUS_TEST_QUICK=1 test_suites build/test --no-rebuild --num-processes "$(($(nproc) + 1))" --suite headers \
+        --suite abi --suite capi --suite unit --suite engines --suite ranks --suite cli --suite bindings --suite examples
+    ! has_gpu || command_test gpu python3 tests/gpu.py build/test
+}
+
+step_gates() {
+    configure_quick
+    test_suites build/test --suite gates
+}
+
+step_faults() {
+    configure_quick
+    test_suites build/test --suite faults --suite soak
+}
+
+step_languages() {
+    sh packaging/install.sh build cli mpi test python doc abi rust
+    configure_quick
+    test_suites build/test --suite languages
+}
+
+step_full() {
+    configure_quick
+    test_suites build/test --suite engines --suite ranks
+}
+
+sanitized() {
+    directory=$1
+    shift
+    ASAN_OPTIONS=detect_leaks=1 LSAN_OPTIONS="suppressions=$PWD/tests/support/leaks.supp:print_suppressions=0" \
+        UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1 ANNULUS_TEST_QUICK=1 \
+        test_suites "$directory" --timeout-multiplier 4 "$@"
+}
+
+# By clang, which takes half of g++'s time for these sanitizers.
+step_address() {
+    sh packaging/install.sh build cli test fuzz
+    configure build/address --native-file tests/fuzz/clang.ini -Dfuzz=false -Dcli=enabled -Dpython=disabled \
+        -Doptimization=1
+    sanitized build/address --suite unit --suite capi --suite engines --suite ranks --suite cli
+}
+
+step_threads() {
+    sh packaging/install.sh build test
+    configure build/threads -Db_sanitize=thread -Db_lundef=false -Dcli=disabled -Dcuda=disabled -Dmpi=disabled \
+        -Dpython=disabled -Doptimization=1
+    sanitized build/threads --suite ranks --suite threads
+}
+
+# compile_kernels DIRECTORY OPTION...: a machine without nvcc skips it.
+compile_kernels() {
+    command -v nvcc >/dev/null || {
+        echo 'skipped nvcc is not in PATH' >"$results/commands"
+        return
+    }
+    sh packaging/install.sh build test
+    directory=$1
+    shift
+    configure "$directory" -Dcuda=enabled -Dcuda-arch=90 -Dcli=disabled -Dmpi=disabled -Dpython=disabled \
+        -Ddoc=disabled -Doptimization=1 "$@"
+    meson compile -C "$directory"
+    test_suites "$directory" --no-rebuild --suite unit --suite capi --suite cuda --suite examples
+}
+
+step_kernels() {
+    ANNULUS_TEST_QUICK=1 compile_kernels build/kernels -Dcuda-head-dims=64
+}
+
+step_kernels_all() {
+    compile_kernels build/kernels_all
+}
+
+step_seeds() {
+    configure_quick
+    ANNULUS_TEST_SEED=$(date +%Y%m%d) ANNULUS_TEST_PROBLEMS=2000 test_suites build/test engines_random \
+        engines_extreme_random engines_sequences ranks_table_1 ranks_table_2 ranks_mass
+    echo "the seeds were ANNULUS_TEST_SEED=$(date +%Y%m%d) ANNULUS_TEST_PROBLEMS=2000"
+}
+
+step_soak() {
+    configure_quick
+    test_suites build/test --benchmark --suite soak
+}
+
+step_fuzz() {
+    sh packaging/install.sh build cli test fuzz
+    configure build/fuzz --native-file tests/fuzz/clang.ini -Dcli=enabled -Doptimization=1
+    ANNULUS_FUZZ_SECONDS=${ANNULUS_FUZZ_SECONDS-300} test_suites build/fuzz --suite fuzz
+}
+
+step_tidy() {
+    configure_quick
+    test_suites build/test --suite tidy
+}
+
+step_mutants() {
+    sh packaging/install.sh build cli mpi test
+    command_test mutants python3 tests/mutants/run.py
+}
+
+step_packages() {
+    sh packaging/install.sh build cli deb mpi test python doc abi
+    configure_quick
+    test_suites build/test --suite packages
+    command_test build_deb sh packaging/build_deb.sh build/deb
+    command_test smoke sh packaging/smoke/in_scratch_root.sh build/deb
+}
+
+step_arm64() {
+    command_test arm64 sh packaging/cross_arm64.sh
+}
+
+step_cuda12() {
+    command_test cuda12 sh packaging/cuda12.sh "${TMPDIR-/tmp}/annulus_cuda12"
+}
+
+mkdir -p build
+echo 'What is to be done, with times on two cores:'
+for step in $steps; do
+    printf '%12s ' "$step"
+    about "$step"
+done
+for step in $steps; do
+    results=build/results/$step
+    rm -rf "$results"
+    mkdir -p "$results"
+    printf '\n== %s  %s: ' "$(date +%H:%M:%S)" "$step"
+    about "$step"
+    begin=$(date +%s)
+    # A step that breaks off, because a build fails for instance, counts as one failed test.
+    set +e
+    (
+        set -e
+        "step_$step"
+    )
+    [ $? -eq 0 ] || echo "failed $step" >>"$results/commands"
+    set -e
+    echo $(($(date +%s) - begin)) >"$results/seconds"
+done
+# shellcheck disable=SC2086
+exec python3 tests/count.py $steps

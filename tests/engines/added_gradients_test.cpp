@@ -203,7 +203,7 @@ TEST_P(AddedGradients, AreSumsRoundedOnce) {
 // Plain gradients of 16 bits are a rounding further from the truth.
 TEST_P(AddedGradients, OfFloat32AreMoreExact) {
     if (!is_half(problem_.dtype))
-        GTEST_SKIP();
+        GTEST_SKIP() << "for gradients of 16 bits";
     Problem problem = problem_;
     problem.gradients = {float32, float32, float32};
     const Gradients wide = gradients_of(problem, inputs_, like(problem, nan), options_);
