@@ -198,7 +198,7 @@ step_soak() {
 
 step_fuzz() {
     sh packaging/install.sh build cli test fuzz
-    configure build/fuzz --native-file tests/fuzz/clang.ini -Dcli=enabled -Doptimization=1
+    configure build/fuzz --native-file tests/fuzz/clang.ini -Dtests=disabled -Dcli=enabled
     ANNULUS_FUZZ_SECONDS=${ANNULUS_FUZZ_SECONDS-300} test_suites build/fuzz --suite fuzz
 }
 

@@ -47,7 +47,7 @@ html_show_copyright = False
 
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 root_doc = "README"
-include_patterns = ["README.md", "ABI.md", "SECURITY.md", "CHANGELOG.md", "doc/*.md", "doc/site/*.rst"]
+include_patterns = ["README.md", "ABI.md", "SECURITY.md", "CHANGELOG.md", "CONTRIBUTING.md", "RELEASING.md", "doc/*.md", "doc/site/*.rst"]
 exclude_patterns = ["build*"]
 myst_heading_anchors = 4
 suppress_warnings = ["myst.header"]
@@ -82,6 +82,8 @@ doc/site/python_reference
 CHANGELOG
 ABI
 SECURITY
+CONTRIBUTING
+RELEASING
 ```
 """
 
