@@ -8,6 +8,7 @@
 #include <cstring>
 #include <limits>
 #include <stdexcept>
+#include <vector>
 
 namespace annulus::test {
 namespace {
@@ -15,20 +16,21 @@ namespace {
 // A binary floating-point format: 1 sign bit, then the exponent, then `precision` - 1 bits of fraction.
 struct Format {
     int precision;
-    int least_exponent;    // of a normal number
-    int greatest_exponent; // of a finite number
+    int least_exponent;  // of a normal number
+    double least_normal; // 2 to the power of that
+    double overflow;     // the power of two above the greatest finite number
 };
 
 Format format_of(annulus_dtype dtype) {
     switch (dtype) {
     case ANNULUS_FLOAT64:
-        return {53, -1022, 1023};
+        return {53, -1022, 0x1p-1022, std::numeric_limits<double>::infinity()};
     case ANNULUS_FLOAT32:
-        return {24, -126, 127};
+        return {24, -126, 0x1p-126, 0x1p128};
     case ANNULUS_BFLOAT16:
-        return {8, -126, 127};
+        return {8, -126, 0x1p-126, 0x1p128};
     case ANNULUS_FLOAT16:
-        return {11, -14, 15};
+        return {11, -14, 0x1p-14, 0x1p16};
     }
     throw std::invalid_argument("no such dtype");
 }
@@ -42,13 +44,12 @@ std::uint16_t encode_half(Format format, double rounded) {
         return static_cast<std::uint16_t>(exponent_mask | 1 << (fraction_bits - 1));
     if (std::isinf(rounded))
         return sign | exponent_mask;
-    // In units of the smallest subnormal, the encoding of small numbers is their value; every further power of two
-    // adds one to the exponent field.
-    const int exponent =
-        magnitude == 0 ? format.least_exponent : std::max(std::ilogb(magnitude), format.least_exponent);
-    const auto significand = static_cast<std::uint32_t>(std::ldexp(magnitude, fraction_bits - exponent));
-    const std::uint32_t field = static_cast<std::uint32_t>(exponent - format.least_exponent) << fraction_bits;
-    return static_cast<std::uint16_t>(sign | (field + significand));
+    if (magnitude < format.least_normal) // in units of the smallest subnormal
+        return static_cast<std::uint16_t>(sign | std::lround(std::ldexp(magnitude, fraction_bits - format.least_exponent)));
+    // The exponent field of a double, whose bias is 1023, and the upper bits of its fraction.
+    const std::uint64_t upper_bits = std::bit_cast<std::uint64_t>(magnitude) >> (52 - fraction_bits);
+    const auto bias = static_cast<std::uint64_t>(1023 + format.least_exponent - 1);
+    return static_cast<std::uint16_t>(sign | (upper_bits - (bias << fraction_bits)));
 }
 
 double decode_half(Format format, std::uint16_t bits) {
@@ -63,15 +64,22 @@ double decode_half(Format format, std::uint16_t bits) {
     return sign * std::ldexp(fraction + (1 << fraction_bits), field - 1 + format.least_exponent - fraction_bits);
 }
 
+// The values of all bit patterns.
+std::vector<double> decode_all(Format format) {
+    std::vector<double> values;
+    for (std::uint32_t bits = 0; bits <= 0xffff; ++bits)
+        values.push_back(decode_half(format, static_cast<std::uint16_t>(bits)));
+    return values;
+}
+
 } // namespace
 
 double round_to(annulus_dtype dtype, double value) {
     if (dtype == ANNULUS_FLOAT64 || value == 0 || !std::isfinite(value))
         return value;
     const Format format = format_of(dtype);
-    const double least_normal = std::ldexp(1.0, format.least_exponent);
     double rounded;
-    if (std::fabs(value) < least_normal) {
+    if (std::fabs(value) < format.least_normal) {
         // All subnormal numbers have the same last place.
         const int last_place = format.least_exponent - format.precision + 1;
         rounded = std::ldexp(std::nearbyint(std::ldexp(value, -last_place)), last_place);
@@ -82,7 +90,7 @@ double round_to(annulus_dtype dtype, double value) {
         bits += last_place / 2 - 1 + (bits >> dropped_bits & 1); // a carry out of the fraction raises the exponent
         rounded = std::bit_cast<double>(bits & ~(last_place - 1));
     }
-    if (std::fabs(rounded) >= std::ldexp(2.0, format.greatest_exponent))
+    if (std::fabs(rounded) >= format.overflow)
         return std::copysign(std::numeric_limits<double>::infinity(), value);
     return rounded;
 }
@@ -113,7 +121,9 @@ double load(annulus_dtype dtype, const void *memory) {
     }
     std::uint16_t bits;
     std::memcpy(&bits, memory, sizeof bits);
-    return decode_half(format_of(dtype), bits);
+    static const std::vector<double> bfloat16 = decode_all(format_of(ANNULUS_BFLOAT16));
+    static const std::vector<double> float16 = decode_all(format_of(ANNULUS_FLOAT16));
+    return (dtype == ANNULUS_BFLOAT16 ? bfloat16 : float16)[bits];
 }
 
 std::size_t bytes_of(annulus_dtype dtype) {

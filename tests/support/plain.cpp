@@ -5,15 +5,22 @@
 
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 namespace annulus::test {
 namespace {
 
+// Adds up eight columns side by side, which compilers make vector instructions of.
 double dot(const double *a, const double *b, std::int32_t dim) {
-    double sum = 0;
-    for (std::int32_t d = 0; d < dim; ++d)
-        sum += a[d] * b[d];
-    return sum;
+    constexpr std::int32_t count = 8;
+    double sums[count] = {};
+    std::int32_t d = 0;
+    for (; d + count <= dim; d += count)
+        for (std::int32_t i = 0; i < count; ++i)
+            sums[i] += a[d + i] * b[d + i];
+    for (; d < dim; ++d)
+        sums[0] += a[d] * b[d];
+    return std::accumulate(sums, sums + count, 0.0);
 }
 
 void add(double *to, double factor, const double *row, std::int32_t dim) {
