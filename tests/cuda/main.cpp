@@ -3,6 +3,8 @@
 // is of another compute capability than that, or of an older one.
 #include "cuda/cuda_memory.hpp"
 
+#include "support/run.hpp"
+
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -29,5 +31,6 @@ int main(int argc, char **argv) {
         return 77;
     }
 #endif
+    annulus::test::exact_engine = ANNULUS_ENGINE_CPU;
     return RUN_ALL_TESTS();
 }

@@ -321,12 +321,12 @@ Results run(const Problem &problem, const Inputs &inputs, const RunOptions &give
     return run_on(context.get(), sizes_of(problem, &call_options), problem, inputs, options);
 }
 
-Results run_exact(const Problem &problem, const Inputs &inputs, bool backward) {
+Results run_exact(const Problem &problem, const Inputs &inputs, bool backward, annulus_engine engine) {
     Problem exact = problem;
     exact.dtype = ANNULUS_FLOAT64;
     exact.layout = Layout::rows;
     exact.gradients = {};
-    return run(exact, inputs, {.engine = ANNULUS_ENGINE_REFERENCE, .threads = 2, .backward = backward});
+    return run(exact, inputs, {.engine = engine, .threads = 2, .backward = backward});
 }
 
 } // namespace annulus::test

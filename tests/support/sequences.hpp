@@ -30,7 +30,7 @@ Results results_of_no_sequence(const Problem &problem);
 // The values with NaN in the rows of no sequence.
 Inputs poisoned(const Problem &problem, const Inputs &inputs);
 
-// Each sequence computed alone by the reference engine in float64, and put together.
+// Each sequence computed alone by run_exact(), and put together.
 class EachAlone {
   public:
     EachAlone(const Problem &problem, const Inputs &inputs);

@@ -15,12 +15,13 @@ template <class Visitor> void for_each_element(const annulus_tensor &t, const Vi
     std::int64_t stride[4] = {0, 0, 0, 0};
     std::copy_n(t.shape, t.rank, shape);
     std::copy_n(t.stride, t.rank, stride);
+    const auto bytes = static_cast<std::int64_t>(bytes_of(t.dtype));
     for (std::int64_t a = 0; a < shape[0]; ++a)
         for (std::int64_t b = 0; b < shape[1]; ++b)
             for (std::int64_t c = 0; c < shape[2]; ++c)
                 for (std::int64_t d = 0; d < shape[3]; ++d) {
                     const std::int64_t element = a * stride[0] + b * stride[1] + c * stride[2] + d * stride[3];
-                    visit(static_cast<unsigned char *>(t.data) + element * bytes_of(t.dtype));
+                    visit(static_cast<unsigned char *>(t.data) + element * bytes);
                 }
 }
 
@@ -39,8 +40,9 @@ GuardedMemory::GuardedMemory(std::size_t elements, std::size_t element_bytes)
     : guard_(128 + element_bytes), bytes_(2 * guard_ + elements * element_bytes, 0xFF), element_(bytes_.size()) {}
 
 void GuardedMemory::watch(const annulus_tensor &view) {
+    const std::size_t bytes = bytes_of(view.dtype);
     for_each_element(view, [&](const unsigned char *address) {
-        std::memset(element_.data() + (address - bytes_.data()), 0xFF, bytes_of(view.dtype));
+        std::fill_n(element_.data() + (address - bytes_.data()), bytes, static_cast<unsigned char>(0xFF));
     });
 }
 
@@ -115,6 +117,7 @@ Tensor Tensor::statistics(Layout layout, annulus_dtype dtype, std::int64_t batch
 
 std::vector<double> Tensor::values() const {
     std::vector<double> values;
+    values.reserve(memory_->bytes().size() / bytes_of(view_.dtype));
     for_each_element(view_, [&](const unsigned char *address) { values.push_back(load(view_.dtype, address)); });
     return values;
 }

@@ -25,10 +25,16 @@ class User {
         context_ = make_context(make_config(problem, options).get(), options.threads, memory_);
     }
 
-    Results compute() {
-        call_.reset(inputs_);
+    // Computes again and waits for the device.
+    void launch() {
         check(call_.forward(context_.get()));
         check(call_.backward(context_.get()));
+        check_cuda(cudaStreamSynchronize(memory_.cuda_stream()));
+    }
+
+    Results compute() {
+        call_.reset(inputs_);
+        launch();
         return call_.results();
     }
 
@@ -39,7 +45,7 @@ class User {
     Context context_;
 };
 
-// Calls on end, in a thread of its own.
+// Makes calls in a thread of its own until it is destroyed. Reads results at the end alone, which keeps the device busier.
 class Load {
   public:
     Load(const Problem &problem, std::uint64_t seed)
@@ -47,7 +53,8 @@ class Load {
               try {
                   User user(problem, seed);
                   while (!stop.stop_requested())
-                      user.compute();
+                      user.launch();
+                  user.compute();
               } catch (const std::exception &error) {
                   ADD_FAILURE() << error.what();
               }

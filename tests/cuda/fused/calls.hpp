@@ -36,7 +36,11 @@ RunOptions subject_for(const Problem &problem);
 
 // With a message that holds `words`.
 void expect_refused(annulus_status status, annulus_status wanted, const std::string &words);
-// For problems that the reference would take too long for.
+// What the engine `cpu` computes in float64 and in the problem's dtype, for problems that take the reference too long.
+struct CpuResults {
+    Results exact, low;
+};
+CpuResults run_on_cpu(const Problem &problem, const Inputs &inputs, bool backward = true);
 void expect_agreement_with_cpu(const Problem &problem, const Inputs &inputs, const Results &results);
 
 } // namespace annulus::test

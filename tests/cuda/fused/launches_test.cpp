@@ -38,6 +38,7 @@ TEST_P(Repeats, AreBitEqual) {
     const Context context = context_for(problem, subject().engine);
     Call call(problem, inputs, device_memory(), true);
     std::vector<std::vector<unsigned char>> first;
+    std::vector<unsigned char> bytes;
     for (int i = 0; i < 100; ++i) {
         for (const auto &[name, tensor] : outputs)
             device_memory().fill((call.arguments.*tensor).data, 0xFF, contiguous_bytes(call.arguments.*tensor));
@@ -45,7 +46,7 @@ TEST_P(Repeats, AreBitEqual) {
             check(compute(call, pass, context));
         for (std::size_t j = 0; j < std::size(outputs); ++j) {
             const annulus_tensor &output = call.arguments.*outputs[j].tensor;
-            std::vector<unsigned char> bytes(contiguous_bytes(output));
+            bytes.resize(contiguous_bytes(output));
             device_memory().download(bytes.data(), output.data, bytes.size());
             if (i == 0)
                 first.push_back(bytes);
