@@ -52,9 +52,10 @@ def cases_by_program(junit):
     return programs
 
 
-def message_of(case):
+def message_of(case, most_lines=MESSAGE_LINES):
+    """What a failed case says; all of it where most_lines is None."""
     texts = [failure.get("message") or failure.text or "" for failure in [*case.iter("failure"), *case.iter("error")]]
-    return "\n".join("\n".join(texts).splitlines()[:MESSAGE_LINES])
+    return "\n".join("\n".join(texts).splitlines()[:most_lines])
 
 
 def skip_reason(case):
