@@ -6,7 +6,8 @@ Prints what the failing programs said, how long each step took, what was skipped
 `N passed, N failed, N skipped`. Exits with 1 when a case failed or none passed.
 
 A step leaves in build/results/STEP: Meson's logs in meson-logs/; in the file `commands` a line `passed NAME`,
-`failed NAME` or `skipped NAME` for each command that counts as one case; in `seconds` how long it took.
+`failed NAME` or `skipped NAME` for each command that counts as one case; in `output` what a runner printed that ends
+with a count of its own; in `seconds` how long it took.
 
 Meson's cases stand in its JUnit file. It is silent about a program that timed out, crashed or failed after its last
 case (a leak, for one), so the program's own result is read from Meson's JSON log and counted as a failed case when
@@ -133,12 +134,20 @@ def count_commands(step, path, reasons):
     return total
 
 
+def ended_with(path):
+    """The count in the last line of a runner's output."""
+    last = path.read_text(encoding="utf-8").rstrip().rpartition("\n")[2]
+    return Counter({name: int(number) for number, name in re.findall(r"(\d+) (passed|failed|skipped)", last)})
+
+
 def count_step(directory, reasons):
     total = Counter()
     if (directory / "meson-logs").is_dir():
         total += count_programs(directory.name, directory / "meson-logs", reasons)
     if (directory / "commands").is_file():
         total += count_commands(directory.name, directory / "commands", reasons)
+    if (directory / "output").is_file():
+        total += ended_with(directory / "output")
     if not total:
         print(f"{directory.name}: no test results")
         total["failed"] += 1

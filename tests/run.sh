@@ -11,21 +11,20 @@
 set -eu
 cd "$(dirname "$0")/.."
 
-quick='quick'
-ci='gates faults languages full address threads kernels'
-nightly='seeds soak fuzz tidy mutants packages arm64 cuda12 kernels_all'
-
 has_gpu() {
     nvidia-smi -L >/dev/null 2>&1
 }
 
+quick='quick'
+! has_gpu || quick='quick gpu'
+ci='gates faults languages full address threads kernels'
+nightly='seeds soak fuzz tidy mutants packages arm64 cuda12 kernels_all'
+
 # about STEP: says in a line what the step does, and how long it takes on two cores.
 about() {
     case $1 in
-        quick)
-            echo 'the library, the program, the Python package, and their quick tests; about 8 minutes, 2 when repeated'
-            ! has_gpu || echo '             and the kernels for the GPUs here and the GPU tests; 10 minutes on 16 cores'
-            ;;
+        quick) echo 'the library, the program, the Python package and their quick tests; about 8 minutes, 3 when repeated' ;;
+        gpu) echo 'the GPU tests; about 8 minutes on 16 cores. The step before it also compiles the kernels for the GPUs here' ;;
         gates) echo 'formatters, linters and type checkers; about a minute' ;;
         faults) echo 'refused memory and threads, forks, lost processes, leaks; about 2 minutes' ;;
         languages) echo 'Rust and Julia, and the library as other projects find it; about 2 minutes' ;;
@@ -114,7 +113,10 @@ step_quick() {
     # The processes of some tests wait for one another most of the time.
     ANNULUS_TEST_QUICK=1 test_suites build/test --no-rebuild --num-processes "$(($(nproc) + 1))" --suite headers \
         --suite abi --suite capi --suite unit --suite engines --suite ranks --suite cli --suite bindings --suite examples
-    ! has_gpu || command_test gpu python3 tests/gpu.py build/test
+}
+
+step_gpu() {
+    python3 tests/gpu.py build/test 2>&1 | tee "$results/output"
 }
 
 step_gates() {
