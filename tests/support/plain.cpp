@@ -44,8 +44,8 @@ Results plain(const Problem &problem, const Inputs &inputs, annulus_dtype dtype)
 
     std::vector<double> weights;
     for (std::int64_t b = 0; b < problem.batch; ++b)
-        for (std::int64_t j = 0; j < problem.query_length(); ++j)
-            for (std::int32_t h = 0; h < problem.heads; ++h) {
+        for (std::int32_t h = 0; h < problem.heads; ++h) // a head's rows fit into a cache
+            for (std::int64_t j = 0; j < problem.query_length(); ++j) {
                 const Mask::Keys keys = mask.keys(problem.query_start() + j, h);
                 if (keys.positions.empty() && keys.padding == 0)
                     continue;
