@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # sh tests/gpu.sh [DIRECTORY]: runs all tests that need NVIDIA GPUs, before each change of device code is merged.
-# DIRECTORY is a Meson build directory, perhaps built elsewhere and copied. Without it, builds build/gpu for the GPUs here.
-# The last line is `N passed, N failed, N skipped`; the exit status is 1 if a case failed.
+# DIRECTORY is a Meson build directory, perhaps built elsewhere and copied. Without it, the script builds build/gpu for
+# the GPUs here. The last line is `N passed, N failed, N skipped`; the exit status is 1 if a case failed.
 set -eu
 tests=$(dirname "$0")
 if [ $# -eq 0 ]; then

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What gpu.py makes of programs that pass, fail, crash, hang or skip. Shell scripts stand in for them and for nvidia-smi."""
+"""gpu.py runs programs that pass, fail, crash, hang or skip. Shell scripts stand in for them and for nvidia-smi."""
 
 import json
 import os
@@ -14,9 +14,13 @@ sys.path[:0] = [str(TESTS), str(TESTS / "cli")]
 import gpu  # noqa: E402
 import tap  # noqa: E402
 
-# A GoogleTest program of 200 cases, of which its report lists one for each run. Writes the environment to a file.
+NVIDIA_SMI = """#!/bin/sh
+echo "0, GPU-a, 81559"
+echo "1, GPU-b, 81559"
+"""
+# A GoogleTest program of 200 cases, of which its report lists one for each run. Records its GPUs and its shard.
 PROGRAM = """#!/bin/sh
-env >> "$RECORD"
+echo "GPUs ${CUDA_VISIBLE_DEVICES:-all} shard ${GTEST_SHARD_INDEX:-none}" >> "$RECORD"
 for option; do
     case $option in
     --gtest_list_tests) echo Suite.; i=0; while [ $i -lt 200 ]; do echo "  Case$i"; i=$((i + 1)); done; exit 0 ;;
@@ -26,8 +30,9 @@ done
 %s
 """
 CASES = """
-echo '<testsuites><testsuite name="Suite"><testcase name="Case" classname="Suite">%s</testcase></testsuite></testsuites>' \\
-    > "$report"
+cat > "$report" << 'END'
+<testsuites><testsuite name="Suite"><testcase name="Case" classname="Suite">%s</testcase></testsuite></testsuites>
+END
 """
 PASSES = CASES % ""
 SKIPS = CASES % '<skipped message="a.cpp:1&#x0A;no such dtype"/>'
@@ -36,13 +41,13 @@ FAILS = CASES % '<failure message="1 is not 2"/>' + "exit 1"
 
 class Gpu(unittest.TestCase):
     def run_programs(self, programs, **changes):
-        """Runs gpu.py on programs by name, in a folder that is not where Meson made them. Returns its status and lines."""
+        """Runs gpu.py on programs by name, in another folder than Meson recorded. Returns its status and lines."""
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
             (folder / "meson-info").mkdir()
             listed = []
             for program, body in {"nvidia-smi": None, **programs}.items():
-                text = PROGRAM % body if body is not None else '#!/bin/sh\necho "0, GPU-a, 81559"\necho "1, GPU-b, 81559"\n'
+                text = PROGRAM % body if body is not None else NVIDIA_SMI
                 (folder / program).write_text(text, encoding="utf-8")
                 (folder / program).chmod(0o755)
                 test = {
@@ -62,11 +67,12 @@ class Gpu(unittest.TestCase):
             return ran.returncode, ran.stdout.splitlines()
 
     def test_shards_of_passing_programs(self):
-        status, lines = self.run_programs({"gemm_table": PASSES, "gemm_ranks_table": PASSES})
-        shards = gpu.shard_count("gemm_table", 200) + gpu.shard_count("gemm_ranks_table", 200)
+        names = ["gemm_table", "gemm_patterns", "gemm_ranks_table"]
+        status, lines = self.run_programs(dict.fromkeys(names, PASSES))
+        shards = sum(gpu.shard_count(name, 200) for name in names)
         self.assertEqual((status, lines[-1]), (0, f"{shards} passed, 0 failed, 0 skipped"))
-        self.assertIn("GTEST_SHARD_INDEX=1", self.record)
-        self.assertIn("CUDA_VISIBLE_DEVICES=GPU-b", self.record)
+        for wanted in ("GPUs GPU-a shard", "GPUs GPU-b shard", "GPUs all shard 1"):
+            self.assertIn(wanted, self.record)
 
     def test_reasons_of_skipped_cases(self):
         status, lines = self.run_programs({"a": PASSES, "b": SKIPS, "c": "echo 'skipped: too old'; exit 77"})

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# sanitize.sh DIRECTORY TOOL PROGRAM: a small part of a program of the cuda suite, which lies in DIRECTORY, under a tool of
-# compute-sanitizer. Fails on any error. Exits 77 where there is no compute-sanitizer or no GPU that the program takes.
-# meson.build lists the pairs of tools and programs.
+# sanitize.sh DIRECTORY TOOL PROGRAM: runs a small part of a program in DIRECTORY under a tool of compute-sanitizer.
+# Fails on any error. Exits 77 where there is no compute-sanitizer or no GPU that the program takes. meson.build lists
+# the pairs of tools and programs.
 set -eu
 programs=$1 tool=$2 program=$3
 sanitizer=$(command -v compute-sanitizer || command -v /usr/local/cuda/bin/compute-sanitizer) || {
@@ -42,8 +42,7 @@ esac
     exit $status
 }
 export ANNULUS_TEST_QUICK=1
-# cuBLAS's kernels are watched by memcheck too where they use our addresses; what they do among themselves is not ours to
-# check.
+# memcheck also watches cuBLAS's kernels where they use our addresses. What they do among themselves we do not check.
 case $tool in
 memcheck) set -- ;;
 *) set -- --kernel-name kns=annulus ;;

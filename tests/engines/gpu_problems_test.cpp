@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine `cpu` in float64 against the reference, on problems of cuda/fused. Tests on GPUs take its results there for
-// the exact ones.
+// The engine `cpu` in float64 against the reference, on problems of cuda/fused. Tests on GPUs take its results for the
+// exact ones.
 #include "cuda/fused/problems.hpp"
 
 #include "support/compare.hpp"

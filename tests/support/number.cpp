@@ -44,8 +44,10 @@ std::uint16_t encode_half(Format format, double rounded) {
         return static_cast<std::uint16_t>(exponent_mask | 1 << (fraction_bits - 1));
     if (std::isinf(rounded))
         return sign | exponent_mask;
-    if (magnitude < format.least_normal) // in units of the smallest subnormal
-        return static_cast<std::uint16_t>(sign | std::lround(std::ldexp(magnitude, fraction_bits - format.least_exponent)));
+    if (magnitude < format.least_normal) { // in units of the smallest subnormal
+        const double units = std::ldexp(magnitude, fraction_bits - format.least_exponent);
+        return static_cast<std::uint16_t>(sign | static_cast<std::uint16_t>(units));
+    }
     // The exponent field of a double, whose bias is 1023, and the upper bits of its fraction.
     const std::uint64_t upper_bits = std::bit_cast<std::uint64_t>(magnitude) >> (52 - fraction_bits);
     const auto bias = static_cast<std::uint64_t>(1023 + format.least_exponent - 1);

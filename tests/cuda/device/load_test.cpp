@@ -45,7 +45,7 @@ class User {
     Context context_;
 };
 
-// Makes calls in a thread of its own until it is destroyed. Reads results at the end alone, which keeps the device busier.
+// Makes calls in a thread of its own until it is destroyed. Reads results only at the end, to keep the device busy.
 class Load {
   public:
     Load(const Problem &problem, std::uint64_t seed)
