@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Skips the whole program where there is no CUDA device or, with ONLY_CAPABILITY or LEAST_CAPABILITY, where the first
-// is of another compute capability than that, or of an older one.
+// is of another compute capability than that, or of an older one. Exact results are those of the engine `cpu`.
 #include "cuda/cuda_memory.hpp"
 
 #include "support/run.hpp"
