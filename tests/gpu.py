@@ -67,6 +67,8 @@ def moved(path, roots):
 def read_tests(directory):
     """Meson's list of tests, with paths of this machine."""
     info = directory / "meson-info"
+    if not info.is_dir():
+        sys.exit(f"gpu.py: {directory} is no Meson build directory: it has no folder meson-info")
     recorded = json.loads((info / "meson-info.json").read_text(encoding="utf-8"))["directories"]
     roots = {recorded["build"]: str(directory), recorded["source"]: str(pathlib.Path(__file__).resolve().parent.parent)}
     tests = json.loads((info / "intro-tests.json").read_text(encoding="utf-8"))
