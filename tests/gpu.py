@@ -247,6 +247,7 @@ class Progress:
     def __init__(self):
         self.start = time.monotonic()
         self.results, self.reasons = Counter(), Counter()
+        self.programs = {}  # by the reason why they skipped a case
         self.ended, self.planned = 0, 0
 
     def line(self, text):
@@ -256,6 +257,8 @@ class Progress:
         self.ended += 1
         self.results += outcome.results
         self.reasons += outcome.reasons
+        for reason in outcome.reasons:
+            self.programs.setdefault(reason, set()).add(outcome.job.name.partition(" ")[0])
         counts = ", ".join(f"{number} {what}" for what, number in sorted(outcome.results.items()))
         self.line(f"{self.ended}/{self.planned} {outcome.job.name}: {counts or 'no case'} ({outcome.seconds:.1f} s)")
         for failure in outcome.failures:
@@ -263,7 +266,7 @@ class Progress:
 
     def finish(self):
         for reason, number in self.reasons.most_common():
-            print(f"skipped {number}: {reason}")
+            print(f"skipped {number}: {reason} ({', '.join(sorted(self.programs[reason]))})")
         passed, failed, skipped = (self.results[what] for what in ("passed", "failed", "skipped"))
         print(f"\n{passed} passed, {failed} failed, {skipped} skipped")
         return 1 if failed or not passed else 0

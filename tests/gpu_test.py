@@ -77,8 +77,8 @@ class Gpu(unittest.TestCase):
     def test_reasons_of_skipped_cases(self):
         status, lines = self.run_programs({"a": PASSES, "b": SKIPS, "c": "echo 'skipped: too old'; exit 77"})
         self.assertEqual(status, 0)
-        self.assertIn("no such dtype", "\n".join(lines))
-        self.assertIn("too old", "\n".join(lines))
+        self.assertIn("skipped 1: no such dtype (b)", lines)
+        self.assertIn("skipped 1: too old (c)", lines)
 
     def test_failures(self):
         for body, said in (
