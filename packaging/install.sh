@@ -2,6 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # install.sh SECTION...: installs the Debian packages of these sections of packages.txt that are missing.
 set -eu
+for section; do
+    case $section in
+    pypi*) echo "install.sh: section $section lists PyPI's packages; pip installs them" >&2 && exit 2 ;;
+    esac
+done
 command -v dpkg-query >/dev/null || exit 0 # not Debian: the build says what it lacks
 
 missing=''

@@ -8,6 +8,7 @@ The last line is `N passed, N failed, N skipped`. Exits with 1 when a case faile
 The build directory may have been moved: paths in Meson's list of tests are mapped to where it is now.
 """
 
+import argparse
 import json
 import math
 import os
@@ -284,11 +285,15 @@ def run_all(jobs, width, gpus, folder, progress):
 
 
 def main():
-    if len(sys.argv) != 2:
-        sys.exit("usage: gpu.py DIRECTORY")
+    parser = argparse.ArgumentParser(description="Runs the GPU tests of a Meson build directory, and counts them.")
+    parser.add_argument("--full", action="store_true", help="every dtype and size, where else they take turns")
+    parser.add_argument("directory", type=pathlib.Path)
+    arguments = parser.parse_args()
+    if not arguments.full:
+        os.environ["ANNULUS_TEST_QUICK"] = "1"
     gpus = Gpus.of_machine()
     width = gpus.job_limit()
-    tests = read_tests(pathlib.Path(sys.argv[1]).resolve())
+    tests = read_tests(arguments.directory.resolve())
     engines = [test for test in tests if test["name"].endswith("_table") and test["protocol"] == "gtest"]
     engines = [test for test in engines if not test["name"].endswith("_ranks_table")]
     parallel = [test for test in tests if test["is_parallel"]]

@@ -17,8 +17,8 @@ has_gpu() {
 
 quick='quick'
 ! has_gpu || quick='quick gpu'
-ci='gates faults languages full address threads kernels'
-nightly='seeds soak fuzz tidy mutants packages arm64 cuda12 kernels_all'
+ci='gates faults languages address threads kernels'
+nightly='full seeds soak fuzz tidy mutants packages arm64 cuda12 kernels_all'
 
 # about STEP: says in a line what the step does, and how long it takes on two cores.
 about() {
@@ -46,6 +46,7 @@ about() {
 }
 
 steps=''
+# shellcheck disable=SC2086
 [ $# -gt 0 ] || set -- $quick
 for argument; do
     case $argument in
@@ -145,6 +146,7 @@ sanitized() {
     shift
     ASAN_OPTIONS=detect_leaks=1 LSAN_OPTIONS="suppressions=$PWD/tests/support/leaks.supp:print_suppressions=0" \
         UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1 ANNULUS_TEST_QUICK=1 \
+        ANNULUS_TEST_PROBLEMS=30 \
         test_suites "$directory" --timeout-multiplier 4 "$@"
 }
 
@@ -249,7 +251,8 @@ for step in $steps; do
         set -e
         "step_$step"
     )
-    [ $? -eq 0 ] || echo "failed $step" >>"$results/commands"
+    status=$?
+    [ $status -eq 0 ] || echo "failed $step" >>"$results/commands"
     set -e
     echo $(($(date +%s) - begin)) >"$results/seconds"
 done

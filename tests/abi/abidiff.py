@@ -9,7 +9,6 @@ abidiff.py renew LIBRARY
     writes annulus.abi from LIBRARY, which must have been built with debug info.
 """
 
-import os
 import pathlib
 import re
 import shutil

@@ -35,7 +35,7 @@ import statistics
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cli"))
-from c_structs import Branch  # noqa: E402: it stands with the tests that call the C API
+from c_structs import Branch
 
 try:
     import torch

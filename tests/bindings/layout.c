@@ -6,8 +6,7 @@
 #include <stdio.h>
 
 #define STRUCT(type) printf(#type " %zu\n", sizeof(type))
-#define FIELD(type, field) \
-    printf(#type "." #field " %zu %zu\n", offsetof(type, field), sizeof(((type *)0)->field))
+#define FIELD(type, field) printf(#type "." #field " %zu %zu\n", offsetof(type, field), sizeof(((type *)0)->field))
 
 int main(void) {
     STRUCT(annulus_tensor);

@@ -5,7 +5,6 @@ import base64
 import math
 import re
 import struct
-import unittest
 import zlib
 
 from program import ProgramTest, load, np, run, save

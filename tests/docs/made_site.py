@@ -19,7 +19,7 @@ import pages
 import tap
 
 sys.path.append(str(pages.ROOT / "bindings"))
-from emit.headers import plain_comment  # noqa: E402
+from emit.headers import plain_comment
 
 
 class Page(html.parser.HTMLParser):

@@ -147,7 +147,7 @@ TEST_P(ExtremeProblem, IsRightOrNoNumber) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Sweep, ExtremeProblem, testing::Range(0, sweep_size(quick() ? 50 : 200)));
+INSTANTIATE_TEST_SUITE_P(Sweep, ExtremeProblem, testing::Range(0, sweep_size(quick() ? 100 : 200)));
 
 } // namespace
 } // namespace annulus::test

@@ -43,7 +43,7 @@ TEST_P(RandomProblem, AgreesWithReference) {
     expect_agreement(problem, inputs, run(problem, inputs, options), run_exact(problem, inputs));
 }
 
-INSTANTIATE_TEST_SUITE_P(Sweep, RandomProblem, testing::Range(0, sweep_size(quick() ? 50 : 600)));
+INSTANTIATE_TEST_SUITE_P(Sweep, RandomProblem, testing::Range(0, sweep_size(quick() ? 100 : 600)));
 
 } // namespace
 } // namespace annulus::test

@@ -77,7 +77,7 @@ INSTANTIATE_TEST_SUITE_P(Sequences, EveryDtype, testing::ValuesIn(dtypes_of_part
                          [](const auto &dtype) { return std::string(annulus_dtype_name(dtype.param)); });
 
 TEST(RandomSequences, AreTheSameBitsAlone) {
-    for (std::uint64_t seed = 1; seed <= (quick() ? 20 : 100); ++seed) {
+    for (std::uint64_t seed = 1; seed <= static_cast<std::uint64_t>(sweep_size(100)); ++seed) {
         const Problem problem = in_random_sequences(random_problem(seed), seed);
         SCOPED_TRACE(testing::Message() << problem);
         const Inputs inputs = random_inputs(problem, seed);

@@ -200,7 +200,7 @@ TEST_P(RandomSequences, AreWhatEachIsAlone) {
                             {ways[own_seed % ways.size()]});
 }
 
-INSTANTIATE_TEST_SUITE_P(Sweep, RandomSequences, testing::Range(0, sweep_size(quick() ? 30 : 100)));
+INSTANTIATE_TEST_SUITE_P(Sweep, RandomSequences, testing::Range(0, sweep_size(100)));
 
 class Reaching : public testing::TestWithParam<annulus_dtype> {};
 

@@ -19,9 +19,8 @@ import time
 
 import numpy as np
 
-import annulus
 from annulus import _arrays, _capi
-from dlpack import DELETER, DlTensor, Plain, Versioned
+from dlpack import DELETER, Plain, Versioned
 
 EXTREMES = [0, -1, 1, 2, 7, 64, 65, 2**31 - 1, 2**31, -(2**31), 2**40, 2**62, 2**63 - 1, -(2**63), 2**63, 2**64, 2**80]
 # Not "|O", whose elements are addresses.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What Meson precompiles for the C++ tests: GoogleTest, and the headers of the standard library that most tests include.
+// What Meson precompiles for the C++ tests: GoogleTest, and the headers of the standard library that most tests
+// include.
 #include <gtest/gtest.h>
 
 #include <algorithm>

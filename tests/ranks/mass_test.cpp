@@ -96,7 +96,7 @@ TEST_P(Random, OfOwnKeys) {
     expect_masses(taken(problem, ranks_ways().front().run), seed);
 }
 
-INSTANTIATE_TEST_SUITE_P(Seeds, Random, testing::Range(0, quick() ? 20 : 100));
+INSTANTIATE_TEST_SUITE_P(Seeds, Random, testing::Range(0, sweep_size(100)));
 
 // What has to be zigzag for causal attention.
 TEST(MassOfRanges, IsOfTheRowsOfEachRank) {

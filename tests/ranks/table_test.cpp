@@ -395,7 +395,7 @@ TEST_P(Random, RanksAgreeWithOne) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Seeds, Random, testing::Range(0, quick() ? 40 : 300));
+INSTANTIATE_TEST_SUITE_P(Seeds, Random, testing::Range(0, sweep_size(quick() ? 100 : 300)));
 
 } // namespace
 } // namespace annulus::test

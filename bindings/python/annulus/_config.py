@@ -10,7 +10,7 @@ import json
 import math
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, NoReturn, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, NoReturn, Sequence, Tuple, Union, cast
 
 from . import _capi
 from ._arguments import flag, integer, integers, name_of, number, pick
@@ -152,9 +152,9 @@ def _branch_of(handle: Any, index: int) -> Branch:
         raw.segment_length,
         raw.dilation,
         heads=(raw.first_head, raw.head_count) if raw.first_head or raw.head_count else None,
-        phase=raw.residue if fixed else name_of(raw.phase_rule, _PHASES),
-        query=name_of(raw.query_rule, _QUERIES),
-        order=name_of(raw.order, _ORDERS),
+        phase=raw.residue if fixed else cast(Any, name_of(raw.phase_rule, _PHASES)),
+        query=cast(Any, name_of(raw.query_rule, _QUERIES)),
+        order=cast(Any, name_of(raw.order, _ORDERS)),
         grid_width=raw.grid_width,
     )
 
@@ -244,7 +244,7 @@ class Config:
     ) -> None:
         refuse("annulus.Config", unknown)
         handle = made(_capi.annulus_config_create())
-        weakref.finalize(self, _capi.annulus_config_destroy, handle).atexit = False
+        weakref.finalize(self, _capi.annulus_config_destroy, handle).atexit = False  # type: ignore[misc]
         for branch in map(branch_of, listed(branches)):
             _add_branch(handle, branch)
         if not _capi.annulus_config_branch_count(handle):

@@ -176,7 +176,7 @@ def check_layout(layout: Any, k: Any) -> None:
     if layout is not None:
         pick("layout", layout, _LAYOUTS)
         return
-    shape = getattr(k, "shape", ())
+    shape: Tuple[int, ...] = tuple(getattr(k, "shape", ()))
     if len(shape) in (3, 4) and shape[-2] > _MANY_HEADS and shape[-2] > shape[-3]:
         warnings.warn(
             f"k of shape {list(shape)} is taken for {shape[-3]} positions with {shape[-2]} heads; where it is [B, "
@@ -271,7 +271,7 @@ class Context:
             check(_capi.annulus_context_set_stream(handle, self._stream or None))
         if comm is not None:
             check(_capi.annulus_context_set_comm(handle, comm._handle))
-        if of_ranks is not None:
+        if of_ranks is not None and comm is not None:
             check(_capi.annulus_context_set_shards(handle, *of_ranks._arguments(comm.size)))
 
     @property
@@ -504,7 +504,7 @@ class Context:
             return None
         q, k, v, out, d_out, d_q, d_k, d_v = rows
         status = self._call_plain(_capi.backward_of_arrays, (q, k, v, out, lse, d_out, d_lse, d_q, d_k, d_v), options)
-        return None if status is None else tuple(gradients)  # type: ignore[return-value]
+        return None if status is None else tuple(gradients)
 
     def _backward_views(
         self, arrays: Tuple[Any, ...], options: CallOptions, layout: Layout | None
@@ -864,7 +864,7 @@ def cached_config(branches: Union[Config, Iterable[BranchLike], None], options: 
         if options:
             raise ArgumentError(f"{', '.join(options)} beside a config; config.replace() changes its options")
         return branches
-    branches, values = listed(branches), tuple(options.items())
+    branches, values = listed(branches), tuple(options.items())  # type: ignore[arg-type]  # listed() refuses None
     if not _is_hashable(branches):  # of lists or dicts
         branches = tuple(branch_of(branch) for branch in branches)
     return _config(branches, values) if _is_hashable(values) else Config(branches, **options)

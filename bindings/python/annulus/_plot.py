@@ -56,7 +56,7 @@ def _groups(patterns: np.ndarray) -> List[List[int]]:
 
 
 def _title(branch: Branch) -> str:
-    details = [] if branch.query == "dilated" else [branch.query]
+    details: List[str] = [] if branch.query == "dilated" else [branch.query]
     details += [] if branch.order == "linear" else [branch.order]
     return f"{branch.segment_length or 'all'}:{branch.dilation}" + "".join(f", {detail}" for detail in details)
 

@@ -58,17 +58,16 @@ class Shards:
 
         context = Context(config)
 
-        def most_pairs(shards: Shards) -> int:
-            return max(
-                sum(
-                    context.estimate(
-                        length, heads, 8, query_start=part.start, query_length=part.stop - part.start
-                    ).pairs
-                    for part in shards.slices(rank)
-                    if part.stop > part.start
-                )
-                for rank in range(ranks)
-            )
+        def most_pairs(shards: Shards) -> float:
+            pairs: list[float] = []
+            for rank in range(ranks):
+                parts = [part for part in shards.slices(rank) if part.stop > part.start]
+                estimates = [
+                    context.estimate(length, heads, 8, query_start=part.start, query_length=part.stop - part.start)
+                    for part in parts
+                ]
+                pairs.append(sum(estimate.pairs for estimate in estimates))
+            return max(pairs)
 
         even, zigzag = cls.even(length, ranks), cls.zigzag(length, ranks)
         return zigzag if 10 * most_pairs(zigzag) <= 9 * most_pairs(even) else even

@@ -66,10 +66,10 @@ def _forward_on_host(call: _Call, q: Any, k: Any, v: Any) -> Tuple[np.ndarray, n
 def _backward_on_host(
     call: _Call, q: Any, k: Any, v: Any, out: Any, lse: Any, d_out: Any, d_lse: Any
 ) -> Tuple[np.ndarray, ...]:
-    rows = [_folded(array, 3) for array in (q, k, v, out)]
+    q_rows, k_rows, v_rows, out_rows, d_out_rows = (_folded(array, 3) for array in (q, k, v, out, d_out))
     statistics, d_statistics = _folded(lse, 2), _folded(d_lse, 2)
     gradients = cached_context(from_text(call.config), CPU).backward(
-        *rows, statistics, _folded(d_out, 3), d_lse=d_statistics, **call.options(len(rows[0]))
+        q_rows, k_rows, v_rows, out_rows, statistics, d_out_rows, d_lse=d_statistics, **call.options(len(q_rows))
     )
     return tuple(gradient.reshape(array.shape) for gradient, array in zip(gradients, (q, k, v)))
 

@@ -96,7 +96,7 @@ class ArraysTest(unittest.TestCase):
         self.assert_same(backward(q, Exported(k), memoryview(v), Exported(d_out)), wanted)
         odd = np.zeros(k.shape[:-1] + (k.shape[-1] * 4 + 1,), np.uint8)
         odd_strides = odd[..., : k.shape[-1] * 4].view("float32")
-        for name, array in (("k", k.astype(">f4")), ("k", k.astype("int32")), ("k", odd_strides)):
+        for array in (k.astype(">f4"), k.astype("int32"), odd_strides):
             with self.assertRaisesRegex(annulus.ArgumentError, "^k has"):
                 annulus.attention(q, array, v, BRANCHES)
         with self.assertRaisesRegex(annulus.ArgumentError, "^v is a masked array; it must be an array without a mask"):

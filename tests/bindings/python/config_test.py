@@ -143,7 +143,7 @@ class ConfigTest(unittest.TestCase):
         self.assertEqual(annulus.Context(config).config, config)
         self.assertEqual(annulus.Config.gigapath().padding, "zero_keys")
         with self.assertRaises(AttributeError):
-            config.colour
+            _ = config.colour
 
     def test_refusals(self):
         cases = [

@@ -16,7 +16,7 @@ except ImportError:
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_enable_x64", True)
 
-import jax.numpy as jnp  # noqa: E402: after the settings
+import jax.numpy as jnp  # noqa: E402 - after the settings
 
 import annulus  # noqa: E402
 from annulus.jax import attention  # noqa: E402

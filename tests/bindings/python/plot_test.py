@@ -5,7 +5,7 @@ import sys
 import unittest
 from unittest import mock
 
-import capi  # noqa: F401: says that NumPy is missing
+import capi  # noqa: F401 - says that NumPy is missing
 import tap
 from capi import np
 

@@ -11,7 +11,7 @@ import tempfile
 import typing
 import unittest
 
-import capi  # noqa: F401: says that NumPy is missing
+import capi  # noqa: F401 - says that NumPy is missing
 import tap
 
 import annulus

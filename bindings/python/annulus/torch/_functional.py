@@ -3,7 +3,7 @@
 
 # Types are no strings here: PyTorch reads the operators' schemas from them.
 import dataclasses
-from typing import Any, Callable, Iterable, Literal, NoReturn, Optional, Sequence, Tuple, Union, overload
+from typing import Any, Callable, Iterable, Literal, NoReturn, Optional, Sequence, Tuple, Union, cast, overload
 
 import torch
 from torch import Tensor
@@ -244,7 +244,7 @@ if not _have_operators:  # and so nothing tells torch.compile to stay away
     _attend_unwatched = _untraced(_attend_unwatched)
 
 if _have_operators:
-    _forward_pass.register_autograd(_Attention.backward, setup_context=_Attention.setup_context)
+    cast(Any, _forward_pass).register_autograd(_Attention.backward, setup_context=_Attention.setup_context)
     _flops.register()
 
 

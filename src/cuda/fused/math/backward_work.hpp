@@ -17,8 +17,9 @@
 namespace annulus {
 
 // dS of the only branch of some heads and segments in images: of 64 keys and 64 queries each, in an order that is the
-// architecture's. For each batch entry, head, segment and row block of keys one image for each row block of queries of a
-// pass (StoredTurns) that sees it: under causality, where both are of the same rows, not for the hidden() ones before.
+// architecture's. For each batch entry, head, segment and row block of keys one image for each row block of queries of
+// a pass (StoredTurns) that sees it: under causality, where both are of the same rows, not for the hidden() ones
+// before.
 struct StoredDs {
     std::uint8_t *images;
     int first_batch, batches, first_head, head_step, heads, first_segment, segments;

@@ -71,9 +71,8 @@ struct LaneRow {
 // result = A B^T, in a fragment's order. A: the strips' rows of a row block at `a`, the first of them its row
 // `first_row`; B: `rows` rows at `b`. Both of `columns` columns. What a lane reads of B serves all strips.
 template <class Element, int columns, int rows, int strips>
-    requires(sizeof(Element) == 2)
-__device__ __forceinline__ void multiply_rows(float (&result)[strips][rows / 2], std::uint32_t a, int first_row,
-                                              std::uint32_t b) {
+requires(sizeof(Element) == 2) __device__ __forceinline__
+    void multiply_rows(float (&result)[strips][rows / 2], std::uint32_t a, int first_row, std::uint32_t b) {
     const int lane = FragmentThread<>().lane(); // asked for anew: addresses would be kept in registers
     const LaneRow left(a, first_row + lane % 16, lane / 16), right(b, lane / 16 * 8 + lane % 8, lane / 8 % 2);
 #pragma unroll

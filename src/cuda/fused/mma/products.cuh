@@ -20,9 +20,8 @@ constexpr int matrix_bytes = 128;
 
 // multiply_rows() of 32-bit elements.
 template <class Element, int columns, int rows, int strips>
-    requires(sizeof(Element) == sizeof(float))
-__device__ __forceinline__ void multiply_rows(float (&result)[strips][rows / 2], std::uint32_t a, int first_row,
-                                              std::uint32_t b) {
+requires(sizeof(Element) == sizeof(float)) __device__ __forceinline__
+    void multiply_rows(float (&result)[strips][rows / 2], std::uint32_t a, int first_row, std::uint32_t b) {
     multiply_float_rows<std::is_same_v<Element, float>, columns, rows, strips>(result, a, first_row, b);
 }
 

@@ -14,8 +14,8 @@ struct KernelShape {
     bool operator==(const KernelShape &) const = default;
 };
 
-// What a backward kernel computes. Row blocks of the first are of queries, of the next ones of keys. The two behind them
-// are a pair: one stores dS, which the other only has to multiply. The last one does both.
+// What a backward kernel computes. Row blocks of the first are of queries, of the next ones of keys. The two behind
+// them are a pair: one stores dS, which the other only has to multiply. The last one does both.
 enum class Gradients { d_q, d_k_and_d_v, d_k, d_v, d_k_and_d_v_storing_d_s, d_q_of_stored_d_s, all_storing_d_s };
 inline constexpr int gradients_count = 7;
 

@@ -8,8 +8,8 @@
 //
 // by the running softmax of Milakov and Gimelshein (2018): with each block of keys O and l are rescaled where m moves.
 // That is not the largest score: any number near it serves as well. So a block that hides no keys is taken by the m of
-// those before (trusts_maxima), and its largest score is looked for only if the sum of its probabilities shows that m is
-// too small: its S is computed once more, then, for which a block of K is held until its probabilities are there.
+// those before (trusts_maxima), and its largest score is looked for only if the sum of its probabilities shows that m
+// is too small: its S is computed once more, then, for which a block of K is held until its probabilities are there.
 //
 // Words. A row block is 64 queries, the rows that a warpgroup computes; a range the keys of a branch that it meets, one
 // progression; a block so many keys of a range as a stage holds (schedule/).

@@ -31,8 +31,8 @@ template <class Element_, int head_dim_, RowOrder order_> struct ForwardTraits {
     // kernels: there the compiler orders its loop worse without these reads (notes.md).
     static constexpr bool keeps_weights = head_dim != 48;
 
-    // Whether blocks that hide no keys are taken by the maxima of those before. K is held longer for it: along a curve, where it comes
-    // late, two stages are too few; and above 128 columns there is less to gain than to lose.
+    // Whether blocks that hide no keys are taken by the maxima of those before. K is held longer for it: along a curve,
+    // where it comes late, two stages are too few; and above 128 columns there is less to gain than to lose.
     static constexpr bool trusts_maxima = head_dim <= 64 || (head_dim <= 128 && !in_order);
 
     static constexpr int range_block_rows = head_dim <= 128 ? 128 : 64; // keys
