@@ -1,20 +1,21 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # run.sh [NAME...]: runs the named gates over the files that git tracks; without names, all but clang-tidy.
-#
-#   clang-format  C, C++ and CUDA sources follow .clang-format
-#   ruff          Python files have no defects that ruff knows (pyproject.toml lists its rules)
-#   mypy          the types of the Python package are right
-#   shellcheck    shell scripts have no defects that shellcheck knows
-#   rustfmt       Rust sources follow bindings/rust/rustfmt.toml
-#   clippy        Rust crates have no defects that clippy knows
-#   actionlint    the workflows of GitHub are valid
-#   clang-tidy    C++ sources have no defects that .clang-tidy lists; ANNULUS_BUILD names a build directory, build/test
-#                 unless given, whose compile_commands.json tells how each file is compiled. Takes an hour or more.
+# - clang-format: C, C++ and CUDA sources follow .clang-format
+# - ruff: Python files have no defects that ruff knows (pyproject.toml lists its rules)
+# - mypy: the types of the Python package are right
+# - shellcheck: shell scripts have no defects that it knows
+# - rustfmt: Rust sources follow bindings/rust/rustfmt.toml
+# - clippy: Rust crates have no defects that clippy knows
+# - actionlint: the workflows of GitHub are valid
+# - clang-tidy: C++ sources have no defects that .clang-tidy lists. ANNULUS_BUILD names a build directory, build/test
+#   unless given, whose compile_commands.json tells how each file is compiled. Takes an hour or more.
 #
 # The last line per gate is `passed|failed|skipped NAME (SECONDS)`. The exit status is 1 if a gate failed. It is 77 if one
 # gate was named and its tool cannot be installed. Tools from PyPI are installed in build/gates, the versions that
 # packaging/packages.txt lists.
+# The gates are functions that run_gate calls by their names.
+# shellcheck disable=SC2329
 set -eu
 cd "$(dirname "$0")/../.."
 venv=build/gates
