@@ -42,10 +42,10 @@ double count_pairs(const ClassPair &pair, std::int64_t begin, std::int64_t end, 
     const auto count = static_cast<double>(queries.count);
     if (!causal)
         return count * static_cast<double>(keys.count);
-    if (queries.stride == keys.stride) // a query sees the keys before it, and its own
-        return queries.count
-                   ? count * (static_cast<double>((queries.first - keys.first) / keys.stride) + (count + 1) / 2)
-                   : 0;
+    if (queries.stride == keys.stride) { // a query sees the keys before it, and its own
+        const std::int64_t keys_before = (queries.first - keys.first) / keys.stride;
+        return queries.count ? count * (static_cast<double>(keys_before) + (count + 1) / 2) : 0;
+    }
     return causal_sum(end - keys.first, keys.stride) - causal_sum(begin - keys.first, keys.stride);
 }
 

@@ -59,6 +59,7 @@ SequencePlans::SequencePlans(const Pattern &pattern, const CallProblem &problem)
 
 template <class Value> double SequencePlans::sum(Value value) const {
     std::vector<double> of_plans;
+    of_plans.reserve(plans_.size());
     for (const Plan &plan : plans_)
         of_plans.push_back(value(plan));
     double sum = 0;

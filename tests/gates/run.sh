@@ -83,11 +83,24 @@ run_actionlint() {
     files '.github/workflows/*.yml' | xargs -0 "$tool" -shellcheck "$venv/bin/shellcheck" -pyflakes ''
 }
 
+# sources_of DIRECTORY: prints the sources under src/ that this build compiles, each ended by a zero byte.
+sources_of() {
+    python3 - "$1/compile_commands.json" <<'END'
+import json, os, sys
+
+with open(sys.argv[1], encoding="utf-8") as file:
+    paths = {os.path.relpath(os.path.join(entry["directory"], entry["file"])) for entry in json.load(file)}
+print(*sorted(path for path in paths if path.startswith("src/")), sep="\0", end="\0")
+END
+}
+
 run_clang_tidy() {
     directory=${ANNULUS_BUILD:-build/test}
     [ -f "$directory/compile_commands.json" ] || skip "there is no $directory/compile_commands.json: meson setup $directory"
     install clang-tidy pypi-tidy
-    files 'src/*.cpp' | xargs -0 -n 1 -P "$(nproc)" "$venv/bin/clang-tidy" --quiet -p "$directory"
+    # The compiler takes the precompiled header from the build directory, clang-tidy the header itself.
+    sources_of "$directory" |
+        xargs -0 -n 1 -P "$(nproc)" "$venv/bin/clang-tidy" --quiet -p "$directory" "--extra-arg=-I$PWD/src/pch"
 }
 
 # run_gate NAME: runs one gate in a shell of its own, which the first failing command ends.
