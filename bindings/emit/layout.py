@@ -14,8 +14,8 @@ def layout(declarations):
         "#include <stdio.h>",
         "",
         "#define STRUCT(type) printf(#type \" %zu\\n\", sizeof(type))",
-        "#define FIELD(type, field) \\",
-        "    printf(#type \".\" #field \" %zu %zu\\n\", offsetof(type, field), sizeof(((type *)0)->field))",
+        "#define FIELD(type, field) "
+        "printf(#type \".\" #field \" %zu %zu\\n\", offsetof(type, field), sizeof(((type *)0)->field))",
         "",
         "int main(void) {",
     ]
