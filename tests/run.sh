@@ -26,11 +26,11 @@ about() {
         quick) echo 'the library, the program, the Python package and their quick tests; about 8 minutes, 3 when repeated' ;;
         gpu) echo 'the GPU tests; about 8 minutes on 16 cores. The step before it also compiles the kernels for the GPUs here' ;;
         gates) echo 'formatters, linters and type checkers; about a minute' ;;
-        faults) echo 'refused memory and threads, forks, lost processes, leaks; about 2 minutes' ;;
-        languages) echo 'Rust and Julia, and the library as other projects find it; about 2 minutes' ;;
+        faults) echo 'refused memory and threads, forks, lost processes, leaks; about a minute' ;;
+        languages) echo 'Rust and Julia, and the library as other projects find it; about a minute' ;;
         full) echo 'every dtype and size of the tables of problems; about 5 minutes' ;;
-        address) echo 'quick tests under the address and undefined-behaviour sanitizers; about 6 minutes' ;;
-        threads) echo 'ranks and threads under the thread sanitizer; about 3 minutes' ;;
+        address) echo 'quick tests under the address and undefined-behaviour sanitizers; about 7 minutes' ;;
+        threads) echo 'ranks and threads under the thread sanitizer; about 5 minutes' ;;
         kernels) echo 'the CUDA kernels of one head dimension, compiled, and their tests without a GPU; 5 minutes' ;;
         seeds) echo 'random problems with seeds of the day; about 20 minutes' ;;
         soak) echo 'the long form of the leak tests; about 10 minutes' ;;
