@@ -208,7 +208,7 @@ step_fuzz() {
 
 step_tidy() {
     configure_quick
-    test_suites build/test --suite tidy
+    command_test clang-tidy sh tests/gates/run.sh clang-tidy
 }
 
 step_mutants() {

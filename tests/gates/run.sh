@@ -12,8 +12,8 @@
 #   unless given, whose compile_commands.json tells how each file is compiled. Takes an hour or more.
 #
 # The last line per gate is `passed|failed|skipped NAME (SECONDS)`. The exit status is 1 if a gate failed. It is 77 if one
-# gate was named and its tool cannot be installed. Tools from PyPI are installed in build/gates, the versions that
-# packaging/packages.txt lists.
+# gate was named and cannot run: its tool cannot be installed, or this is not a checkout of git. Tools from PyPI are
+# installed in build/gates, the versions that packaging/packages.txt lists.
 # The gates are functions that run_gate calls by their names.
 # shellcheck disable=SC2329
 set -eu
@@ -106,6 +106,7 @@ run_clang_tidy() {
 # run_gate NAME: runs one gate in a shell of its own, which the first failing command ends.
 run_gate() (
     set -eu
+    git -c safe.directory='*' rev-parse --is-inside-work-tree >/dev/null 2>&1 || skip 'this is not a checkout of git'
     case $1 in
     rustfmt | clippy) ;;
     *) install tools pypi || skip "pip cannot install the tools of packaging/packages.txt" ;;
