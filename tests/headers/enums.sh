@@ -33,8 +33,9 @@ else
     echo "$messages"
     [ "$wanted" = refused ]
     for header in "$api"/annulus/*.h; do
-        if printf '#include <annulus/%s>\n' "$(basename "$header")" | "$@" "-I$api" -fsyntax-only - 2>/dev/null; then
-            echo "$header is accepted; it must be refused"
+        if messages=$(printf '#include <annulus/%s>\n' "$(basename "$header")" |
+            "$@" "-I$api" -fsyntax-only - 2>&1); then
+            echo "$header is accepted; it must be refused" >&2
             exit 1
         fi
         case $messages in *annulus_enums_have_32_bits*) ;; *) echo "$header: $messages" >&2; exit 1 ;; esac
