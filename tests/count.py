@@ -63,7 +63,7 @@ def skip_reason(case):
     """What a case says when it skips itself: GoogleTest puts the place of the test before it."""
     skipped = case.find("skipped")
     text = "" if skipped is None else skipped.get("message") or skipped.text or ""
-    return re.sub(r"^\S+:\d+\n", "", text).strip()
+    return re.sub(r"^\S+:\d+(\n|$)", "", text.strip())
 
 
 def skip_reasons(run, cases, count):

@@ -180,10 +180,9 @@ class Gpus:
 
 
 def reason_of(case):
-    """GoogleTest writes the place of a skip in the source before its reason."""
-    skipped = case.find("skipped")
-    text = (skipped.get("message") or skipped.text or "") if skipped is not None else "disabled"
-    return re.sub(r"^\S+:\d+(\n|$)", "", text.strip()) or "no reason given"
+    if case.find("skipped") is None:
+        return "disabled"
+    return count.skip_reason(case) or "no reason given"
 
 
 def outcome_of(job, status, output, cases, seconds):

@@ -86,7 +86,7 @@ test_suites() {
     cp "$directory"/meson-logs/testlog*.json "$directory"/meson-logs/testlog*.xml "$results/meson-logs" || true
 }
 
-# command NAME COMMAND...: runs a command that counts as one test.
+# command_test NAME COMMAND...: runs a command that counts as one test.
 command_test() {
     name=$1
     shift
@@ -197,7 +197,8 @@ step_seeds() {
 
 step_soak() {
     configure_quick
-    test_suites build/test --benchmark --suite soak
+    # Meson keeps other logs of benchmarks than of tests.
+    command_test soak_long meson test -C build/test --benchmark --suite soak
 }
 
 step_fuzz() {
