@@ -33,18 +33,22 @@ LOG_LINES = 100
 # and what begins first.
 DEFAULT_SECONDS = 0.1
 SECONDS = {
-    "_tiles": 4,
+    "gemm_tiles": 18,
+    "_tiles": 2,
     "_launches": 4,
-    "_split": 5,
-    "_load": 15,
+    "_split": 12,
+    "_load": 45,
     "_long": 2,
     "_patterns": 0.3,
-    "_extreme_random": 0.3,
-    "_ranks_table": 0.3,
-    "_nonfinite_rows": 2,
+    "_extreme_random": 1,
+    "_ranks_table": 0.2,
+    "_nonfinite_rows": 1,
+    "_nonfinite": 0.2,
+    "_sequences": 0.2,
+    "_ranks_mass": 0.2,
     "_shared_rows": 10,
 }
-SANITIZER_SECONDS = 100
+SANITIZER_SECONDS = 60
 
 # A few cases of each engine's table, enough to see that its kernels run.
 SMOKE = ["--gtest_filter=*/Table.*interleave_residue_linear*:*/Table.*length_129*"]

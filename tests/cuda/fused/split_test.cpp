@@ -78,10 +78,18 @@ std::vector<NamedProblem> odd_problems() {
 
 INSTANTIATE_TEST_SUITE_P(Fused, StoredDsOfOddLengths, testing::ValuesIn(odd_problems()), name_of_problem);
 
+// In passes `fused` alone stores dS, by one kernel.
+class StoredDsInPasses : public testing::Test {
+    void SetUp() override {
+        if (subject().engine != ANNULUS_ENGINE_FUSED)
+            GTEST_SKIP() << "the engine stores dS in one pass only";
+    }
+};
+
 // Where there is no room for dS of three heads, or segments: in three passes over all heads, each with a third of the
 // queries (StoredDs.TakesFewPasses tells how many). Of two batch entries, a launch each; and with dilation, of two
 // segments, of which the second is shorter than what comes before a pass's queries.
-TEST(StoredDs, InPassesAgreesWithCpu) {
+TEST_F(StoredDsInPasses, AgreesWithCpu) {
     const Problem whole = {.length = 14003, .heads = 3, .dim = 72, .branches = {{.segment = 0}}};
     Problem batch = whole, causal = whole, dilated = whole, grouped = whole;
     batch.batch = 2;
@@ -105,7 +113,7 @@ TEST(StoredDs, InPassesAgreesWithCpu) {
 
 // A query's NaN in one of three passes, the first or the last: it reaches its dQ and the gradients of keys up to it,
 // and nothing else.
-TEST(StoredDs, NanInPassesReachesWhatDependsOnIt) {
+TEST_F(StoredDsInPasses, NanReachesWhatDependsOnIt) {
     const Problem problem = {.length = 14003,
                              .heads = 3,
                              .dim = 72,
@@ -142,7 +150,7 @@ TEST(StoredDs, NanInPassesReachesWhatDependsOnIt) {
 
 // More rows a rank than dS is kept of in one pass, of the own keys and of the other rank's. One GPU has too many for
 // any, and computes dS twice.
-TEST(StoredDs, InPassesOfRanksAgreesWithOne) {
+TEST_F(StoredDsInPasses, OfRanksAgreesWithOne) {
     for (const bool causal : {false, true}) {
         const RankOptions options = {.lengths = {20001, 19000}, .run = subject()};
         const Problem problem = {.length = 39001,
