@@ -127,7 +127,7 @@ typedef struct annulus_branch {
                                It must divide the segment length (the sequence length where w is 0); in a shorter last
                                segment whose length it does not divide, the automatic width is taken. */
     int32_t first_head; /* serves the query heads first_head … first_head + head_count - 1; 0 … 2^31 - 2. Whether they
-                           fit into H is checked when the config meets a problem. */
+                           fit into H, or the total of a head shard, is checked when the config meets a problem. */
     int32_t head_count; /* >= 1, first_head + head_count within int32; or 0 for all heads from first_head on */
     annulus_phase_rule phase_rule; /* which residue a head uses */
     annulus_query_rule query_rule; /* which queries attend to which keys */
@@ -173,6 +173,20 @@ ANNULUS_API annulus_status annulus_config_set_key_rule(annulus_config *config, a
 
 /* How often a key counts that several branches reach, in *rule. Since 0.1.0. */
 ANNULUS_API annulus_status annulus_config_get_key_rule(const annulus_config *config, annulus_key_rule *rule);
+
+/*
+ * Says which heads calls have where a model's heads are shared out among processes, each of which computes some of them
+ * (tensor parallelism, Ulysses): the H query heads of a call are heads first … first + H - 1 of `total`. Head ranges and
+ * phases of branches, and their default of all heads, then count over all `total` heads, so that a head gets the same
+ * keys wherever it is computed. Key/value heads are those of the call: its heads h / (H/G) share one. total 0, with
+ * first 0: a call has all heads (default). Otherwise 0 <= first < total; that first + H <= total is checked when the
+ * config meets a problem. With a communicator (comm.h) its ranks share one sequence, and have the same heads. Since
+ * 0.1.0.
+ */
+ANNULUS_API annulus_status annulus_config_set_head_shard(annulus_config *config, int32_t first, int32_t total);
+
+/* Which heads calls have, in *first and *total; 0 and 0: all that there are. Since 0.1.0. */
+ANNULUS_API annulus_status annulus_config_get_head_shard(const annulus_config *config, int32_t *first, int32_t *total);
 
 /* causal 1: a query attends only to keys at its own global position or before; 0: no such limit. Since 0.1.0. */
 ANNULUS_API annulus_status annulus_config_set_causal(annulus_config *config, int causal);

@@ -202,6 +202,25 @@ annulus_status annulus_config_get_key_rule(const annulus_config *config, annulus
     return get(config, "rule", rule, [](const annulus_config &from) { return from.pattern.key_rule; });
 }
 
+annulus_status annulus_config_set_head_shard(annulus_config *config, int32_t first, int32_t total) {
+    return guard([&] {
+        required(config, "config");
+        check_at_least("total", total, 0);
+        check_between("first", first, 0, std::max(total - 1, 0));
+        config->pattern.head_shard = {first, total};
+    });
+}
+
+annulus_status annulus_config_get_head_shard(const annulus_config *config, int32_t *first, int32_t *total) {
+    return guard([&] {
+        const HeadShard &shard = required(config, "config").pattern.head_shard;
+        required(first, "first");
+        required(total, "total");
+        *first = shard.first;
+        *total = shard.total;
+    });
+}
+
 annulus_status annulus_config_set_causal(annulus_config *config, int causal) {
     return guard([&] { required(config, "config").pattern.causal = check_flag("causal", causal); });
 }

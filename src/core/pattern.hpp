@@ -22,8 +22,15 @@ struct Branch {
     std::int64_t grid_width = 0; // 0 is automatic
 };
 
+// The heads of a call are heads first … of `total` that a model has; of all of them where total is 0. Branches count
+// over all.
+struct HeadShard {
+    std::int32_t first = 0, total = 0;
+};
+
 struct Pattern {
     std::vector<Branch> branches;
+    HeadShard head_shard;
     annulus_padding_rule padding_rule = ANNULUS_PADDING_EXACT;
     annulus_key_rule key_rule = ANNULUS_KEY_EACH_BRANCH;
     bool causal = false;

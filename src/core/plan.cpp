@@ -101,6 +101,10 @@ std::int64_t heads_of_phase(const Branch &branch, std::int32_t heads) {
     return heads;
 }
 
+std::int32_t total_heads(const Pattern &pattern, const Problem &problem) {
+    return pattern.head_shard.total ? pattern.head_shard.total : problem.heads;
+}
+
 std::int64_t grid_width(const Branch &branch, std::int64_t length) {
     return branch.grid_width && length % branch.grid_width == 0 ? branch.grid_width : Curve::automatic_width(length);
 }
@@ -116,18 +120,20 @@ Curve make_curve(const Branch &branch, std::int64_t length) {
 
 BranchPlan::BranchPlan(const Branch &branch, std::int32_t index, const Pattern &pattern, const Problem &problem)
     : length_(problem.sequence_length), sequence_length_(problem.sequence_length), dilation_(branch.dilation),
-      query_stride_(branch.query_rule == ANNULUS_QUERY_EVERY ? 1 : branch.dilation), first_head_(branch.first_head),
-      head_count_(branch.head_count ? branch.head_count : problem.heads - branch.first_head),
+      query_stride_(branch.query_rule == ANNULUS_QUERY_EVERY ? 1 : branch.dilation),
+      first_head_(branch.first_head - pattern.head_shard.first),
+      head_count_(branch.head_count ? branch.head_count : total_heads(pattern, problem) - branch.first_head),
       first_phase_(branch.phase_rule == ANNULUS_PHASE_FIXED ? branch.fixed_residue % branch.dilation : 0),
       heads_of_phase_(annulus::heads_of_phase(branch, head_count_)),
       has_all_residues_(branch.query_rule == ANNULUS_QUERY_RESIDUE),
       has_zero_keys_(pattern.padding_rule == ANNULUS_PADDING_ZERO_KEYS && !pattern.causal), causal_(pattern.causal) {
+    const std::int32_t heads = total_heads(pattern, problem);
     if (head_count_ <= 0)
         throw Error(ANNULUS_ERROR_ARGUMENT, "branch %d serves the heads from %d on; there are %d query heads", index,
-                    first_head_, problem.heads);
-    if (static_cast<std::int64_t>(first_head_) + head_count_ > problem.heads)
+                    branch.first_head, heads);
+    if (static_cast<std::int64_t>(branch.first_head) + head_count_ > heads)
         throw Error(ANNULUS_ERROR_ARGUMENT, "branch %d serves heads %d to %lld; there are %d query heads", index,
-                    first_head_, static_cast<long long>(first_head_) + head_count_ - 1, problem.heads);
+                    branch.first_head, static_cast<long long>(branch.first_head) + head_count_ - 1, heads);
     const std::int64_t whole = branch.segment_length ? branch.segment_length : sequence_length_;
     if (branch.grid_width && whole % branch.grid_width)
         throw Error(ANNULUS_ERROR_ARGUMENT, "grid_width of branch %d is %lld; it must divide the segment length %lld",
@@ -171,12 +177,13 @@ HeadSets BranchPlan::head_sets(std::int32_t first, std::int32_t last) const {
     return sets;
 }
 
-double BranchPlan::pairs(const Window &queries) const {
+double BranchPlan::pairs(const Problem &problem) const {
+    const Window &queries = problem.queries;
     if (queries.length == 0)
         return 0;
     const std::int64_t r = dilation_;
     const std::int64_t first = segment_of(queries.start), last = segment_of(queries.end() - 1);
-    const HeadSets sets = head_sets(first_head_, first_head_ + head_count_);
+    const HeadSets sets = head_sets(0, problem.heads);
     return sum_of_constant(first, last, std::array{first, last, segment_count() - 1}, [&](std::int64_t index) {
         const Segment s = segment(index);
         const Window part = intersect(s.range, queries);
@@ -194,8 +201,12 @@ double BranchPlan::pairs(const Window &queries) const {
     });
 }
 
-std::int64_t BranchPlan::count_group_residues(std::int32_t group, std::int64_t from, std::int64_t to) const {
-    const std::int64_t begin = first_head_, end = begin + head_count_;
+std::int64_t BranchPlan::count_group_residues(const Problem &problem, std::int64_t from, std::int64_t to) const {
+    const Window heads = served(0, problem.heads);
+    if (heads.length == 0)
+        return 0;
+    const std::int64_t group = problem.heads / problem.kv_heads;
+    const std::int64_t begin = first_head_ + heads.start, end = first_head_ + heads.end();
     const std::int64_t first_group = begin / group, last_group = (end - 1) / group,
                        groups = last_group - first_group + 1;
     if (has_all_residues_)
@@ -205,14 +216,19 @@ std::int64_t BranchPlan::count_group_residues(std::int32_t group, std::int64_t f
     if (heads_of_phase_ > 1) {
         // Heads of one residue lie in a row: each is counted with its first head, or the first in a group.
         const std::int64_t row = heads_of_phase_, rows = divide_up(head_count_, row);
-        const Progression starts = slice({begin, row, rows}, from, to);
-        const std::int64_t last_head = std::min(end, begin + std::min(to, rows) * row);
-        const Progression group_starts = clip({first_group * group, group, groups}, starts.first, last_head);
-        return starts.count == 0 ? 0 : starts.count + group_starts.count - intersect(starts, group_starts).count;
+        const Progression all_starts = slice({first_head_, row, rows}, from, to);
+        if (all_starts.count == 0)
+            return 0;
+        const std::int64_t last_head = std::min(end, first_head_ + std::min(to, rows) * row);
+        const Progression starts = clip(all_starts, begin, last_head);
+        // Where the call begins within a row, it begins with a group.
+        const Progression group_starts =
+            clip({first_group * group, group, groups}, std::max(begin, all_starts.first), last_head);
+        return starts.count + group_starts.count - intersect(starts, group_starts).count;
     }
     // After `dilation` heads of a group nothing new comes.
     const auto of_heads = [&](std::int64_t first, std::int64_t last) {
-        return count_residues(first - begin, last - begin, from, to - from, dilation_);
+        return count_residues(first - first_head_, last - first_head_, from, to - from, dilation_);
     };
     if (group <= dilation_)
         return of_heads(begin, end);
@@ -228,7 +244,6 @@ double BranchPlan::remote_rows(const Problem &problem) const {
     const Window &queries = problem.queries, &keys = problem.keys;
     if (queries.length == 0)
         return 0;
-    const std::int32_t group = problem.heads / problem.kv_heads;
     const std::int64_t first = segment_of(queries.start), last = segment_of(queries.end() - 1);
     const std::array special{first, last, segment_count() - 1, segment_of(keys.start), segment_of(keys.end())};
     const std::int64_t r = dilation_;
@@ -251,7 +266,7 @@ double BranchPlan::remote_rows(const Problem &problem) const {
             const ClassPair pair = class_pair(*this, s, from);
             if (clip(pair.queries, begin, end).count == 0)
                 return;
-            rows += static_cast<double>(count_group_residues(group, from, to + 1)) *
+            rows += static_cast<double>(count_group_residues(problem, from, to + 1)) *
                     remote([&](std::int64_t low, std::int64_t high) { return clip(pair.keys, low, high).count; });
         });
         return rows;
@@ -259,6 +274,12 @@ double BranchPlan::remote_rows(const Problem &problem) const {
 }
 
 Plan::Plan(const Pattern &pattern, const Problem &problem) : problem_(problem) {
+    const HeadShard &shard = pattern.head_shard;
+    if (shard.total && std::int64_t{shard.first} + problem.heads > shard.total)
+        throw Error(ANNULUS_ERROR_ARGUMENT,
+                    "the call has %d query heads, from head %d on by the config's head shard; it must end within the %d "
+                    "heads that there are",
+                    problem.heads, shard.first, shard.total);
     auto shape = std::make_shared<Shape>();
     shape->pattern = pattern;
     shape->scale = pattern.scale ? *pattern.scale : 1 / std::sqrt(static_cast<double>(problem.head_dim));
@@ -270,7 +291,7 @@ Plan::Plan(const Pattern &pattern, const Problem &problem) : problem_(problem) {
 
 double Plan::pairs(std::int32_t branch) const {
     return sum_over_branches(branch, [&](const BranchPlan &plan) {
-        return plan.pairs(problem_.queries) * static_cast<double>(problem_.batch);
+        return plan.pairs(problem_) * static_cast<double>(problem_.batch);
     });
 }
 

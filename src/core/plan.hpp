@@ -134,6 +134,7 @@ class BranchPlan {
     constexpr bool has_zero_keys() const { return has_zero_keys_; }
     constexpr bool causal() const { return causal_; }
 
+    // Heads are those of the call. Of a head shard a branch may serve heads before them and behind them, too.
     constexpr bool serves(std::int32_t head) const { return head >= first_head_ && head < first_head_ + head_count_; }
     constexpr std::int32_t first_head() const { return first_head_; }
     constexpr std::int32_t head_count() const { return head_count_; }
@@ -161,16 +162,16 @@ class BranchPlan {
     // Members of the largest class.
     constexpr std::int64_t largest_class() const { return divide_up(length_, dilation_); }
 
-    // Of one batch entry, over the heads: (query, key) pairs, queries inside `queries`; and over the key/value heads:
-    // key rows outside the key window that a query in the query window attends to.
-    double pairs(const Window &queries) const;
+    // Of one batch entry, over the heads: (query, key) pairs of the query window; and over the key/value heads: key rows
+    // outside the key window that a query in the query window attends to.
+    double pairs(const Problem &problem) const;
     double remote_rows(const Problem &problem) const;
 
   private:
     // Served heads among first … last - 1, counted inside the head range.
     constexpr Window served(std::int32_t first, std::int32_t last) const;
-    // How many (group of `group` heads, residue) there are with a residue in from … to - 1 that the group uses.
-    std::int64_t count_group_residues(std::int32_t group, std::int64_t from, std::int64_t to) const;
+    // How many (group of heads that share K and V, residue) there are with a residue in from … to - 1 that the group uses.
+    std::int64_t count_group_residues(const Problem &problem, std::int64_t from, std::int64_t to) const;
 
     std::int64_t length_;
     std::int64_t sequence_length_;

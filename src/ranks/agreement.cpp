@@ -50,7 +50,7 @@ constexpr std::size_t branch_hashes = 32;
 // What the ranks show one another: plain numbers, the same in every build.
 struct Card {
     std::int32_t declines; // not 0: only the message counts
-    std::int32_t pass, dtype, heads, kv_heads, head_dim, causal, padding_rule, key_rule, exchange, branch_count;
+    std::int32_t pass, dtype, heads, kv_heads, head_dim, causal, padding_rule, key_rule, exchange, branch_count, first_head, total_heads;
     std::int64_t batch, rows;
     std::int32_t shards_are_set;
     std::int32_t shards_are_in_order;
@@ -92,6 +92,8 @@ Card card_of(const Intention &intention) {
     card.key_rule = pattern.key_rule;
     card.exchange = intention.exchange;
     card.branch_count = static_cast<std::int32_t>(pattern.branches.size());
+    card.first_head = pattern.head_shard.first;
+    card.total_heads = pattern.head_shard.total;
     card.batch = problem.batch;
     card.rows = problem.queries.length;
     card.sequence_count = static_cast<std::int64_t>(intention.problem.sequences.size());
@@ -149,6 +151,8 @@ void compare(const Card &first, const Card &other, int rank) {
                     "the ranks disagree: what annulus_context_set_shards() was told differs between ranks %d and 0",
                     rank);
     differ("the config's number of branches", other.branch_count, first.branch_count);
+    differ("the first head of the config's head shard", other.first_head, first.first_head);
+    differ("the total of the config's head shard", other.total_heads, first.total_heads);
     differ("causal of the config", other.causal, first.causal);
     differ("the padding rule of the config", other.padding_rule, first.padding_rule);
     differ("the key rule of the config", other.key_rule, first.key_rule);

@@ -35,6 +35,7 @@ static void null_handles(void **state) {
     assert_int_equal(annulus_config_branch_count(NULL), 0);
     assert_refused(annulus_config_set_padding_rule(NULL, ANNULUS_PADDING_EXACT), ARGUMENT, "config");
     assert_refused(annulus_config_set_key_rule(NULL, ANNULUS_KEY_ONCE), ARGUMENT, "config");
+    assert_refused(annulus_config_set_head_shard(NULL, 0, 4), ARGUMENT, "config");
     assert_refused(annulus_config_set_causal(NULL, 1), ARGUMENT, "config");
     assert_refused(annulus_config_set_scale(NULL, 1), ARGUMENT, "config");
     assert_refused(annulus_config_unset_scale(NULL), ARGUMENT, "config");
@@ -161,8 +162,13 @@ static void getters(void **state) {
     annulus_engine engine;
     annulus_exchange exchange;
     int flag;
+    int32_t first = 77, total = 77;
     double scale;
     uint64_t bytes;
+    assert_refused(annulus_config_get_head_shard(NULL, &first, &total), ARGUMENT, "config");
+    assert_refused(annulus_config_get_head_shard(c, NULL, &total), ARGUMENT, "first");
+    assert_refused(annulus_config_get_head_shard(c, &first, NULL), ARGUMENT, "total");
+    assert_true(first == 77 && total == 77);
     assert_refused(annulus_config_get_padding_rule(NULL, &padding), ARGUMENT, "config");
     assert_refused(annulus_config_get_padding_rule(c, NULL), ARGUMENT, "rule");
     assert_refused(annulus_config_get_key_rule(NULL, &keys), ARGUMENT, "config");
@@ -189,6 +195,10 @@ static void config_numbers(void **state) {
     annulus_config *c = f->config;
     assert_refused(annulus_config_set_causal(c, 2), ARGUMENT, "causal");
     assert_refused(annulus_config_set_causal(c, -1), ARGUMENT, "causal");
+    assert_refused(annulus_config_set_head_shard(c, 0, -1), ARGUMENT, "total");
+    assert_refused(annulus_config_set_head_shard(c, -1, 8), ARGUMENT, "first");
+    assert_refused(annulus_config_set_head_shard(c, 8, 8), ARGUMENT, "first");
+    assert_refused(annulus_config_set_head_shard(c, 1, 0), ARGUMENT, "first");
     assert_refused(annulus_config_set_allow_tf32(c, 2), ARGUMENT, "allow");
     assert_refused(annulus_config_set_allow_tf32(c, -1), ARGUMENT, "allow");
     assert_refused(annulus_config_set_scale(c, (double)NAN), ARGUMENT, "scale");

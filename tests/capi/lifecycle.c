@@ -69,10 +69,12 @@ static void assert_settings(const annulus_config *config, int set) {
     annulus_engine engine;
     annulus_exchange exchange;
     int causal = 77, allow = 77;
+    int32_t first = 77, total = 77;
     double scale = 77;
     uint64_t bytes = 77;
     assert_ok(annulus_config_get_padding_rule(config, &padding));
     assert_ok(annulus_config_get_key_rule(config, &keys));
+    assert_ok(annulus_config_get_head_shard(config, &first, &total));
     assert_ok(annulus_config_get_causal(config, &causal));
     assert_ok(annulus_config_get_scale(config, &scale));
     assert_ok(annulus_config_get_engine(config, &engine));
@@ -81,6 +83,8 @@ static void assert_settings(const annulus_config *config, int set) {
     assert_ok(annulus_config_get_exchange(config, &exchange));
     assert_int_equal(padding, set ? ANNULUS_PADDING_ZERO_KEYS : ANNULUS_PADDING_EXACT);
     assert_int_equal(keys, set ? ANNULUS_KEY_ONCE : ANNULUS_KEY_EACH_BRANCH);
+    assert_int_equal(first, set ? 3 : 0);
+    assert_int_equal(total, set ? 9 : 0);
     assert_int_equal(causal, set);
     assert_true(set ? scale == -0.3 : scale != scale);
     assert_int_equal(engine, set ? ANNULUS_ENGINE_REFERENCE : ANNULUS_ENGINE_AUTO);
@@ -97,6 +101,7 @@ static void settings_are_read_back(void **state) {
     assert_settings(config, 0);
     add_branch(config, 4, 1);
     assert_ok(annulus_config_set_padding_rule(config, ANNULUS_PADDING_ZERO_KEYS));
+    assert_ok(annulus_config_set_head_shard(config, 3, 9));
     assert_ok(annulus_config_set_causal(config, 1));
     assert_ok(annulus_config_set_key_rule(config, ANNULUS_KEY_ONCE));
     assert_ok(annulus_config_set_scale(config, -0.3));

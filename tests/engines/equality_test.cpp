@@ -9,6 +9,7 @@
 #include <cmath>
 #include <numeric>
 #include <random>
+#include <stdexcept>
 
 namespace annulus::test {
 namespace {
@@ -50,6 +51,70 @@ TEST(Equality, GroupedKvIsRepeatedHeads) {
     wanted.d_k = d_k;
     wanted.d_v = d_v;
     expect_equal(run(grouped, inputs), wanted);
+}
+
+// Heads shared out among processes: each gets for its heads what one call has for all. Two shards cut through rows of
+// heads that share a residue, and one branch serves no head of the last.
+TEST(Equality, HeadShardsHaveTheResultsOfAllHeads) {
+    Problem all = {.length = 131,
+                   .heads = 12,
+                   .kv_heads = 6,
+                   .branches = {{.segment = 8},
+                                {.segment = 64, .dilation = 5},
+                                {.dilation = 7, .phase = ANNULUS_PHASE_INTERLEAVE},
+                                {.segment = 32, .dilation = 3, .first_head = 1, .head_count = 7},
+                                {.segment = 16, .dilation = 4, .query = ANNULUS_QUERY_EVERY, .first_head = 5}}};
+    const Inputs inputs = random_inputs(all, 5);
+    for (const auto engine : {ANNULUS_ENGINE_REFERENCE, ANNULUS_ENGINE_CPU}) {
+        const Results of_all = run(all, inputs, {.engine = engine});
+        Problem shard = all;
+        shard.heads = 4;
+        shard.kv_heads = 2;
+        for (shard.head_shard = {0, 12}; shard.head_shard.first < 12; shard.head_shard.first += 4) {
+            const auto slice = [&](const std::vector<double> &rows, std::int32_t heads, std::int32_t of_shard) {
+                const std::int64_t begin = std::int64_t{shard.head_shard.first} * heads / all.heads * all.dim;
+                std::vector<double> part;
+                for (std::int64_t n = 0; n < all.length; ++n) {
+                    const auto first = rows.begin() + n * heads * all.dim + begin;
+                    part.insert(part.end(), first, first + std::int64_t{of_shard} * all.dim);
+                }
+                return part;
+            };
+            const auto of_q = [&](const std::vector<double> &rows) { return slice(rows, 12, 4); };
+            const auto of_k = [&](const std::vector<double> &rows) { return slice(rows, 6, 2); };
+            const auto of_lse = [&](const std::vector<double> &rows) {
+                const auto first = rows.begin() + shard.head_shard.first * all.length;
+                return std::vector<double>(first, first + 4 * all.length);
+            };
+            Inputs own = inputs;
+            own.q = of_q(inputs.q);
+            own.k = of_k(inputs.k);
+            own.v = of_k(inputs.v);
+            own.d_out = of_q(inputs.d_out);
+            own.d_lse = of_lse(inputs.d_lse);
+            Results wanted;
+            wanted.out = of_q(of_all.out);
+            wanted.lse = of_lse(of_all.lse);
+            wanted.d_q = of_q(of_all.d_q);
+            wanted.d_k = of_k(of_all.d_k);
+            wanted.d_v = of_k(of_all.d_v);
+            expect_equal(run(shard, own, {.engine = engine}), wanted);
+        }
+    }
+}
+
+TEST(Equality, HeadShardMustHaveTheCallsHeads) {
+    Problem problem = {.heads = 4, .head_shard = {5, 8}};
+    const Inputs inputs = random_inputs(problem, 5);
+    try {
+        run(problem, inputs);
+        ADD_FAILURE() << "heads 5 to 8 of 8 were accepted";
+    } catch (const std::runtime_error &error) {
+        EXPECT_STREQ(error.what(), "argument: the call has 4 query heads, from head 5 on by the config's head shard; it "
+                                   "must end within the 8 heads that there are");
+    }
+    problem.head_shard.first = 4;
+    run(problem, inputs);
 }
 
 // A long job done in pieces: cut at multiples of 16384 positions the forward results are the same bits.

@@ -45,13 +45,15 @@ Mask::Segment Mask::segment_of(std::size_t branch, std::int64_t position) const 
 
 bool Mask::serves(std::size_t branch, std::int32_t head) const {
     const BranchSpec &spec = problem_.branches[branch];
-    return head >= spec.first_head && (spec.head_count == 0 || head < spec.first_head + spec.head_count);
+    const std::int32_t of_all = problem_.head_shard.first + head;
+    return of_all >= spec.first_head && (spec.head_count == 0 || of_all < spec.first_head + spec.head_count);
 }
 
 std::int64_t Mask::phase(std::size_t branch, std::int32_t head) const {
     const BranchSpec &spec = problem_.branches[branch];
-    const std::int64_t count = spec.head_count ? spec.head_count : problem_.heads - spec.first_head;
-    const std::int64_t h = head - spec.first_head;
+    const std::int32_t heads = problem_.head_shard.total ? problem_.head_shard.total : problem_.heads;
+    const std::int64_t count = spec.head_count ? spec.head_count : heads - spec.first_head;
+    const std::int64_t h = problem_.head_shard.first + head - spec.first_head;
     switch (spec.phase) {
     case ANNULUS_PHASE_BLOCK:
         return h / divide_up(count, spec.dilation);

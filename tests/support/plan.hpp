@@ -16,6 +16,7 @@ inline Pattern pattern_of(const Problem &problem) {
     pattern.key_rule = problem.keys_once ? ANNULUS_KEY_ONCE : ANNULUS_KEY_EACH_BRANCH;
     pattern.causal = problem.causal;
     pattern.scale = problem.scale;
+    pattern.head_shard = {problem.head_shard.first, problem.head_shard.total};
     return pattern;
 }
 

@@ -61,7 +61,8 @@ std::ostream &operator<<(std::ostream &out, const Problem &problem) {
         out << "}}";
     }
     return out << ", .layout = Layout::" << layouts[static_cast<int>(problem.layout)]
-               << ", .spread = " << problem.spread << ", .dtype = " << dtypes[problem.dtype] << "}";
+               << ", .spread = " << problem.spread << ", .dtype = " << dtypes[problem.dtype] << ", .head_shard = {"
+               << problem.head_shard.first << ", " << problem.head_shard.total << "}}";
 }
 
 void check(annulus_status status) {
@@ -87,6 +88,7 @@ Config make_config(const Problem &problem, annulus_engine engine) {
     check(annulus_config_set_causal(raw, problem.causal));
     check(annulus_config_set_padding_rule(raw, problem.zero_keys ? ANNULUS_PADDING_ZERO_KEYS : ANNULUS_PADDING_EXACT));
     check(annulus_config_set_key_rule(raw, problem.keys_once ? ANNULUS_KEY_ONCE : ANNULUS_KEY_EACH_BRANCH));
+    check(annulus_config_set_head_shard(raw, problem.head_shard.first, problem.head_shard.total));
     if (problem.scale)
         check(annulus_config_set_scale(raw, *problem.scale));
     check(annulus_config_set_engine(raw, engine));

@@ -29,6 +29,12 @@ struct BranchSpec {
     std::int32_t head_count = 0; // 0: all heads from first_head on
 };
 
+// The heads are heads first … of `total`; total 0: all that there are.
+struct HeadShard {
+    std::int32_t first = 0;
+    std::int32_t total = 0;
+};
+
 struct QueryWindow {
     std::int64_t start = 0;
     std::int64_t length = 0;
@@ -63,6 +69,7 @@ struct Problem {
     double spread = 1; // standard deviation of Q: the larger, the sharper the softmax
     annulus_dtype dtype = ANNULUS_FLOAT64;
     std::array<GradientSpec, 3> gradients = {}; // of Q, K and V
+    HeadShard head_shard = {};
 
     std::int32_t kv() const { return kv_heads ? kv_heads : heads; }
     std::int32_t kv_head(std::int32_t head) const { return head / (heads / kv()); }

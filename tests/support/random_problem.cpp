@@ -31,6 +31,8 @@ class Generator {
         p.branches.clear();
         for (std::int64_t count = number(1, 4); count > 0; --count)
             p.branches.push_back(branch(p));
+        if (chance(0.2))
+            share_heads(p);
         return p;
     }
 
@@ -56,6 +58,17 @@ class Generator {
             b.head_count = static_cast<std::int32_t>(number(1, p.heads - b.first_head));
         }
         return b;
+    }
+
+    // Some branches get other ranges of the heads that there are then, which may be none of the problem's.
+    void share_heads(Problem &p) {
+        p.head_shard.first = static_cast<std::int32_t>(number(0, 7));
+        p.head_shard.total = p.head_shard.first + p.heads + static_cast<std::int32_t>(number(0, 7));
+        for (BranchSpec &b : p.branches)
+            if (b.head_count != 0) {
+                b.first_head = static_cast<std::int32_t>(number(0, p.head_shard.total - 1));
+                b.head_count = static_cast<std::int32_t>(number(1, p.head_shard.total - b.first_head));
+            }
     }
 
     std::int64_t divisor(std::int64_t of) {

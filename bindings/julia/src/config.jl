@@ -65,8 +65,8 @@ end
 Base.convert(::Type{Branch}, pair::Tuple{Integer,Integer}) = Branch(pair...)
 
 """
-    Config(branches; causal=false, scale=nothing, padding=:exact, key_rule=:each_branch, engine=:auto,
-           allow_tf32=false, workspace_limit=0, exchange=:auto)
+    Config(branches; causal=false, scale=nothing, padding=:exact, key_rule=:each_branch, head_shard=nothing,
+           engine=:auto, allow_tf32=false, workspace_limit=0, exchange=:auto)
 
 What to compute. Each of `branches` is a pair `(segment length, dilation)` or a [`Branch`](@ref); or `branches` is one of
 [`longnet`](@ref), [`head_groups`](@ref). [`gigapath`](@ref) makes a whole config. [`branches`](@ref) and
@@ -76,6 +76,8 @@ What to compute. Each of `branches` is a pair `(segment length, dilation)` or a 
 * `scale`: the factor on q·k; `nothing` is 1/√D.
 * `padding`: `:exact`, or `:zero_keys` for weights that were trained with LongNet's published code.
 * `key_rule`: how often a key counts that several branches give to a query: `:each_branch`, once for each, or `:once`.
+* `head_shard`: `nothing` where a call has all heads; `(first, total)` where it has some of `total` heads, from head
+  `first` on, counted from 1: head ranges and phases of the branches count over all `total`.
 * `engine`: `:auto`, `:cpu`, `:fused` (CUDA), `:gemm` (CUDA), `:mma` (CUDA) or `:reference`.
 * `allow_tf32`: products of Float32 may be computed in TF32 on a GPU.
 * `workspace_limit`: the most bytes that a call may take besides its arrays; 0 is the engine's choice.
@@ -110,6 +112,7 @@ function set(
     scale::Union{Nothing,Real} = nothing,
     padding::Union{Nothing,Symbol} = nothing,
     key_rule::Union{Nothing,Symbol} = nothing,
+    head_shard::Union{Nothing,Tuple{Integer,Integer}} = nothing,
     engine::Union{Nothing,Symbol} = nothing,
     allow_tf32::Union{Nothing,Bool} = nothing,
     workspace_limit::Union{Nothing,Integer} = nothing,
@@ -121,6 +124,12 @@ function set(
     apply(LibAnnulus.annulus_config_set_scale, scale)
     apply(LibAnnulus.annulus_config_set_padding_rule, code("padding", padding, PADDINGS))
     apply(LibAnnulus.annulus_config_set_key_rule, code("key_rule", key_rule, KEY_RULES))
+    if head_shard !== nothing
+        first_head, total = head_shard
+        1 <= first_head <= total ||
+            throw(ArgumentError("head_shard is $head_shard; it must be (first, total) with 1 <= first <= total"))
+        check(LibAnnulus.annulus_config_set_head_shard(config, first_head - 1, total))
+    end
     apply(LibAnnulus.annulus_config_set_engine, code("engine", engine, ENGINES))
     apply(LibAnnulus.annulus_config_set_allow_tf32, allow_tf32)
     apply(LibAnnulus.annulus_config_set_workspace_limit, workspace_limit)
@@ -161,6 +170,12 @@ function branches(config::Config)
     end
 end
 
+function head_shard_of(config)
+    first_head, total = Ref{Int32}(0), Ref{Int32}(0)
+    check(LibAnnulus.annulus_config_get_head_shard(config, first_head, total))
+    return total[] == 0 ? nothing : (Int(first_head[]) + 1, Int(total[]))
+end
+
 """
     options(config)
 
@@ -173,6 +188,7 @@ function options(config::Config)
         scale = isnan(scale) ? nothing : scale,
         padding = name_of(read_value(LibAnnulus.annulus_config_get_padding_rule, Int32, config), PADDINGS),
         key_rule = name_of(read_value(LibAnnulus.annulus_config_get_key_rule, Int32, config), KEY_RULES),
+        head_shard = head_shard_of(config),
         engine = engine_name(read_value(LibAnnulus.annulus_config_get_engine, Int32, config)),
         allow_tf32 = read_value(LibAnnulus.annulus_config_get_allow_tf32, Cint, config) != 0,
         workspace_limit = Int(read_value(LibAnnulus.annulus_config_get_workspace_limit, UInt64, config)),

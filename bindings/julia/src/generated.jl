@@ -223,7 +223,7 @@ phase rule block, query rule dilated, linear order.
     dilation::Int64 # r >= 1
     residue::Int64 # of ANNULUS_PHASE_FIXED, >= 0; else 0
     grid_width::Int64 # of ANNULUS_ORDER_HILBERT: the columns of the grid (an image's or a slide's width), or 0 for the smallest divisor of the segment's length that is at least its square root; else 0. It must divide the segment length (the sequence length where w is 0); in a shorter last segment whose length it does not divide, the automatic width is taken.
-    first_head::Int32 # serves the query heads first_head … first_head + head_count - 1; 0 … 2^31 - 2. Whether they fit into H is checked when the config meets a problem.
+    first_head::Int32 # serves the query heads first_head … first_head + head_count - 1; 0 … 2^31 - 2. Whether they fit into H, or the total of a head shard, is checked when the config meets a problem.
     head_count::Int32 # >= 1, first_head + head_count within int32; or 0 for all heads from first_head on
     phase_rule::annulus_phase_rule # which residue a head uses
     query_rule::annulus_query_rule # which queries attend to which keys
@@ -281,6 +281,24 @@ end
 How often a key counts that several branches reach, in \*rule. Since 0.1.0.
 """ function annulus_config_get_key_rule(config, rule)
     @library_call annulus_config_get_key_rule(config::Ptr{annulus_config}, rule::Ptr{annulus_key_rule})::annulus_status
+end
+
+@doc raw"""
+Says which heads calls have where a model's heads are shared out among processes, each of which computes some of them
+(tensor parallelism, Ulysses): the H query heads of a call are heads first … first + H - 1 of `total`. Head ranges and
+phases of branches, and their default of all heads, then count over all `total` heads, so that a head gets the same
+keys wherever it is computed. Key/value heads are those of the call: its heads h / (H/G) share one. total 0, with
+first 0: a call has all heads (default). Otherwise 0 <= first < total; that first + H <= total is checked when the
+config meets a problem. With a communicator (comm.h) its ranks share one sequence, and have the same heads. Since
+0.1.0.
+""" function annulus_config_set_head_shard(config, first, total)
+    @library_call annulus_config_set_head_shard(config::Ptr{annulus_config}, first::Int32, total::Int32)::annulus_status
+end
+
+@doc raw"""
+Which heads calls have, in \*first and \*total; 0 and 0: all that there are. Since 0.1.0.
+""" function annulus_config_get_head_shard(config, first, total)
+    @library_call annulus_config_get_head_shard(config::Ptr{annulus_config}, first::Ptr{Int32}, total::Ptr{Int32})::annulus_status
 end
 
 @doc raw"""

@@ -80,6 +80,7 @@ end
         scale = -0.3,
         padding = :zero_keys,
         key_rule = :once,
+        head_shard = (4, 9),
         engine = :reference,
         allow_tf32 = true,
         workspace_limit = 2^40,
@@ -93,6 +94,8 @@ end
     @test Annulus.options(Annulus.gigapath()).padding === :zero_keys
     @test Annulus.options(Annulus.Config([(16, 1)])).scale === nothing
     @test thrown(() -> Annulus.Config([Annulus.Branch(16, 1; heads = 2:1)])) isa AnnulusError
+    @test Annulus.options(Annulus.Config([(16, 1)])).head_shard === nothing
+    @test_throws ArgumentError Annulus.Config([(16, 1)]; head_shard = (0, 4))
     @test Annulus.hilbert_curve(4; width = 2) == [1, 3, 4, 2]
     @test sort(Annulus.hilbert_curve(35)) == 1:35
     @test Annulus.device_count(:cpu) == 1

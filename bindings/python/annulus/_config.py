@@ -159,6 +159,11 @@ def _branch_of(handle: Any, index: int) -> Branch:
     )
 
 
+def _head_shard_of(handle: Any) -> Tuple[int, int] | None:
+    first, total = made(_capi.annulus_config_get_head_shard(handle))
+    return (first, total) if total else None
+
+
 def _options_of(handle: Any) -> dict[str, Any]:
     """What a C config holds, as Config's arguments."""
     scale = made(_capi.annulus_config_get_scale(handle))
@@ -167,6 +172,7 @@ def _options_of(handle: Any) -> dict[str, Any]:
         causal=bool(made(_capi.annulus_config_get_causal(handle))),
         key_rule=name_of(made(_capi.annulus_config_get_key_rule(handle)), _KEY_RULES),
         padding=name_of(made(_capi.annulus_config_get_padding_rule(handle)), _PADDINGS),
+        head_shard=_head_shard_of(handle),
         scale=None if math.isnan(scale) else scale,
         engine=name_of(made(_capi.annulus_config_get_engine(handle)), _ENGINES),
         allow_tf32=bool(made(_capi.annulus_config_get_allow_tf32(handle))),
@@ -200,6 +206,8 @@ class Config:
     causal: a query attends only to keys at its own position or before.
     padding: "exact", or "zero_keys" as LongNet's published code pads.
     key_rule: how often a key counts that several branches give to a query: "each_branch", once for each, or "once".
+    head_shard: None where a call has all heads; (first, total) where it has some of `total` heads, from `first` on, as
+        with tensor parallelism: head ranges and phases of the branches count over all `total`.
     scale: the factor on q·k; None is 1/sqrt(D).
     engine: "auto", "cpu", "fused", "gemm", "mma" or "reference".
     allow_tf32: products of float32 tensors may be computed in TF32.
@@ -222,6 +230,7 @@ class Config:
     causal: bool
     padding: Padding
     key_rule: KeyRule
+    head_shard: Tuple[int, int] | None
     scale: float | None
     engine: Engine
     allow_tf32: bool
@@ -235,6 +244,7 @@ class Config:
         causal: bool = False,
         padding: Padding = "exact",
         key_rule: KeyRule = "each_branch",
+        head_shard: Tuple[int, int] | None = None,
         scale: float | None = None,
         engine: Engine = "auto",
         allow_tf32: bool = False,
@@ -252,6 +262,15 @@ class Config:
         check(_capi.annulus_config_set_causal(handle, int(flag("causal", causal))))
         check(_capi.annulus_config_set_padding_rule(handle, pick("padding", padding, _PADDINGS)))
         check(_capi.annulus_config_set_key_rule(handle, pick("key_rule", key_rule, _KEY_RULES)))
+        if head_shard is not None:
+            try:
+                first, total = head_shard
+            except (TypeError, ValueError):
+                raise ArgumentError(f"head_shard is {head_shard!r}; it must be (first, total) or None") from None
+            first, total = integer("first of head_shard", first, 32), integer("total of head_shard", total, 32)
+            if total < 1 or not 0 <= first < total:
+                raise ArgumentError(f"head_shard is {head_shard!r}; it must be (first, total) with 0 <= first < total")
+            check(_capi.annulus_config_set_head_shard(handle, first, total))
         if scale is not None:
             check(_capi.annulus_config_set_scale(handle, number("scale", scale)))
         check(_capi.annulus_config_set_engine(handle, pick("engine", engine, _ENGINES)))

@@ -58,6 +58,7 @@ class ConfigOptions(TypedDict, total=False):
     causal: bool
     padding: Padding
     key_rule: KeyRule
+    head_shard: Union[Tuple[int, int], None]
     scale: Union[float, None]
     engine: Engine
     allow_tf32: bool

@@ -179,20 +179,27 @@ class Definition {
     }
 
     std::int32_t head_count(const Branch &branch) const {
-        return branch.head_count == 0 ? problem_.heads - branch.first_head : branch.head_count;
+        if (branch.head_count != 0)
+            return branch.head_count;
+        return (pattern_.head_shard.total ? pattern_.head_shard.total : problem_.heads) - branch.first_head;
+    }
+
+    // A head of the call counted inside the branch's range.
+    std::int64_t counted(const Branch &branch, std::int32_t h) const {
+        return std::int64_t{h} + pattern_.head_shard.first - branch.first_head;
     }
 
     bool serves(const Branch &branch, std::int32_t h) const {
-        return h >= branch.first_head && h < branch.first_head + head_count(branch);
+        return counted(branch, h) >= 0 && counted(branch, h) < head_count(branch);
     }
 
     std::int64_t phase(const Branch &branch, std::int32_t h) const {
-        const std::int64_t counted = h - branch.first_head, c = head_count(branch), r = branch.dilation;
+        const std::int64_t c = head_count(branch), r = branch.dilation;
         switch (branch.phase_rule) {
         case ANNULUS_PHASE_BLOCK:
-            return counted / (c / r + (c % r != 0));
+            return counted(branch, h) / (c / r + (c % r != 0));
         case ANNULUS_PHASE_INTERLEAVE:
-            return counted % r;
+            return counted(branch, h) % r;
         case ANNULUS_PHASE_FIXED:
             break;
         }

@@ -107,7 +107,7 @@ void Worker::begin_block() {
 void Worker::clear_unreached_rows() const {
     const CudaCall &call = context_.run.call;
     const BranchPlan &branch = call.plan.branches().front();
-    if (branch.dilation() == 1 && branch.head_count() == call.problem().heads)
+    if (branch.dilation() == 1 && branch.serves(0) && branch.serves(call.problem().heads - 1))
         return;
     const auto clear = [&](const DeviceRows &rows, const DeviceRows &lse) {
         clear_outputs(call.problem().dtype, {*block_, call.head_dim(), rows, lse}, context_.stream);

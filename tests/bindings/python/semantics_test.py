@@ -52,6 +52,15 @@ class SemanticsTest(unittest.TestCase):
             out = annulus.attention(q, q, v, [annulus.Branch(8, 2, phase=rule, query="every")])
             self.assertEqual(out[0, 0, :, 0].tolist(), phases)
 
+    def test_phases_of_a_part_of_the_heads(self):
+        """A process that has heads 2 and 3 of 4 attends as one call of all does in these heads."""
+        generator = np.random.default_rng(7)
+        q, k, v = (generator.standard_normal((1, 9, 4, 8)) for _ in range(3))
+        branches = [(4, 2), annulus.Branch(0, 4, phase="interleave", heads=(1, 3))]
+        whole = annulus.attention(q, k, v, branches)
+        part = annulus.attention(*(rows[:, :, 2:] for rows in (q, k, v)), branches, head_shard=(2, 4))
+        np.testing.assert_array_equal(part, whole[:, :, 2:])
+
 
 if __name__ == "__main__":
     tap.main()

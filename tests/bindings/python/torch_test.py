@@ -321,6 +321,33 @@ class FunctionTest(unittest.TestCase):
             for one, other in zip(torch.autograd.grad(found.sum(), (q, k, v)), wanted_gradients):
                 self.assertTrue(torch.equal(one, other))
 
+    def test_parts_with_some_of_the_heads_add_up(self):
+        whole = MultiheadDilatedAttention(64, 4, [16, 48], [2, 3], kv_heads=2)
+        (x,) = rows(3, (2, 83, 64))
+        total = 0
+        for first in (0, 2):
+            part = MultiheadDilatedAttention(64, 2, [16, 48], [2, 3], kv_heads=1, head_shard=(first, 4))
+            self.assertEqual(part.out_proj.bias is None, first > 0)
+            own = {"q": slice(16 * first, 16 * first + 32), "k": slice(8 * first, 8 * first + 16)}
+            with torch.no_grad():
+                for name, rows_of in (("q_proj", own["q"]), ("k_proj", own["k"]), ("v_proj", own["k"])):
+                    getattr(part, name).weight.copy_(getattr(whole, name).weight[rows_of])
+                    getattr(part, name).bias.copy_(getattr(whole, name).bias[rows_of])
+                part.out_proj.weight.copy_(whole.out_proj.weight[:, own["q"]])
+            total = total + part(x)[0]
+        self.assertTrue(torch.allclose(total, whole(x)[0], atol=1e-6))
+
+    def test_projections_of_some_heads_must_say_which(self):
+        module = MultiheadDilatedAttention(64, 4, [16], [2])
+        (x,) = rows(3, (2, 83, 64))
+        module.num_heads = module.kv_heads = 2
+        with self.assertRaisesRegex(annulus.ArgumentError, r"num_heads is 2; .* has 4\. .* head_shard=\(first, total\)"):
+            module(x)
+        with self.assertRaisesRegex(annulus.ArgumentError, "head_shard is .* and num_heads 4"):
+            MultiheadDilatedAttention(64, 4, [16], [2], head_shard=(1, 4))
+        with self.assertRaisesRegex(annulus.UnsupportedError, "layer_norm is True and head_shard given"):
+            MultiheadDilatedAttention(64, 2, [16], [2], head_shard=(0, 4), layer_norm=True)
+
     @unittest.skipUnless(hasattr(torch.library, "custom_op"), "needs PyTorch 2.4")
     def test_compiled_module(self):
         module = MultiheadDilatedAttention(64, 4, [16, 48], [1, 3], layer_norm=True)

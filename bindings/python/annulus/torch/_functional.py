@@ -318,6 +318,7 @@ def dilated_attention(
     causal: Optional[bool] = None,
     padding: Optional[Padding] = None,
     key_rule: Optional[KeyRule] = None,
+    head_shard: Optional[Tuple[int, int]] = None,
     scale: Optional[float] = None,
     engine: Optional[Engine] = None,
     allow_tf32: Optional[bool] = None,
@@ -342,6 +343,7 @@ def dilated_attention(
     causal: Optional[bool] = None,
     padding: Optional[Padding] = None,
     key_rule: Optional[KeyRule] = None,
+    head_shard: Optional[Tuple[int, int]] = None,
     scale: Optional[float] = None,
     engine: Optional[Engine] = None,
     allow_tf32: Optional[bool] = None,
@@ -366,6 +368,7 @@ def dilated_attention(
     causal: Optional[bool] = None,
     padding: Optional[Padding] = None,
     key_rule: Optional[KeyRule] = None,
+    head_shard: Optional[Tuple[int, int]] = None,
     scale: Optional[float] = None,
     engine: Optional[Engine] = None,
     allow_tf32: Optional[bool] = None,
@@ -389,6 +392,7 @@ def dilated_attention(
     causal: Optional[bool] = None,
     padding: Optional[Padding] = None,
     key_rule: Optional[KeyRule] = None,
+    head_shard: Optional[Tuple[int, int]] = None,
     scale: Optional[float] = None,
     engine: Optional[Engine] = None,
     allow_tf32: Optional[bool] = None,
@@ -439,6 +443,7 @@ def dilated_attention(
         causal=causal,
         padding=padding,
         key_rule=key_rule,
+        head_shard=head_shard,
         scale=scale,
         engine=engine,
         allow_tf32=allow_tf32,
@@ -469,6 +474,11 @@ def _exchanged(name: str, tensor: Any) -> Tensor:
 
 
 def check_tensor(name: str, tensor: Any) -> None:
+    if type(tensor).__name__ == "DTensor":
+        raise UnsupportedError(
+            f"{name} is a DTensor; pass its local part, {name}.to_local(), and where that has some of the heads, say which "
+            "by head_shard=(first, total)"
+        )
     if not isinstance(tensor, Tensor):
         raise TypeError(
             f"{name} is a {type(tensor).__name__}; it must be a torch.Tensor (annulus.attention() takes arrays of "

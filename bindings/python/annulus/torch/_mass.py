@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The attention mass of keys, for PyTorch."""
 
-from typing import Any, Iterable, Literal, NoReturn, Optional, Sequence, Union
+from typing import Any, Iterable, Literal, NoReturn, Optional, Sequence, Tuple, Union
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ def attention_mass(
     causal: Optional[bool] = None,
     padding: Optional[Padding] = None,
     key_rule: Optional[KeyRule] = None,
+    head_shard: Optional[Tuple[int, int]] = None,
     scale: Optional[float] = None,
     engine: Optional[Engine] = None,
     allow_tf32: Optional[bool] = None,
@@ -66,6 +67,7 @@ def attention_mass(
         causal=causal,
         padding=padding,
         key_rule=key_rule,
+        head_shard=head_shard,
         scale=scale,
         engine=engine,
         allow_tf32=allow_tf32,

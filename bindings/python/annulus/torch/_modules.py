@@ -38,7 +38,11 @@ class MultiheadDilatedAttention(nn.Module):
     batch_first: inputs and outputs are [B, N, E]; otherwise [N, B, E]. B may be left out.
     process_group, shards: sequence parallelism; each rank of the group passes and gets its shard of the sequence, see
         dilated_attention(). Gradients of the parameters are each rank's part: sum them over the group.
-    options: of annulus.Config: padding, key_rule, scale, engine, allow_tf32, workspace_limit, exchange.
+    options: of annulus.Config: padding, key_rule, head_shard, scale, engine, allow_tf32, workspace_limit, exchange.
+
+    With head_shard=(first, total) the module is one process's part of one with `total` heads: it has num_heads of them,
+    from `first` on, E / total numbers each, and projections of that width. The whole module's output is the sum of the
+    parts' (an all-reduce, which is the caller's); the output projection's bias is in the part with head 0 alone.
 
     For backward a module keeps of each position its input, q, k, v, the attention's output (E numbers each; k and v
     kv_heads * D) and lse (num_heads float32). layer_norm adds its output and two float32; under autocast also its
@@ -74,12 +78,16 @@ class MultiheadDilatedAttention(nn.Module):
         self.shards = shards
 
         place = {"device": device, "dtype": dtype}
-        kv_dim = self.kv_heads * self.head_dim
+        kv_dim, width = self.kv_heads * self.head_dim, self.num_heads * self.head_dim
+        is_part = self.config.head_shard is not None
+        if layer_norm and is_part:
+            raise UnsupportedError("layer_norm is True and head_shard given: a norm is over all heads, a part has some")
         # In the order of LongNet's published code: what is saved by order, as optimizers' states are, relies on it.
         self.k_proj = nn.Linear(embed_dim, kv_dim, bias=bias, **place)
         self.v_proj = nn.Linear(embed_dim, kv_dim, bias=bias, **place)
-        self.q_proj = nn.Linear(embed_dim, embed_dim, bias=bias, **place)
-        self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias, **place)
+        self.q_proj = nn.Linear(embed_dim, width, bias=bias, **place)
+        has_head_0 = not is_part or self.config.head_shard[0] == 0
+        self.out_proj = nn.Linear(width, embed_dim, bias=bias and has_head_0, **place)
         self.inner_attn_ln = nn.LayerNorm(embed_dim, eps=layer_norm_eps, **place) if layer_norm else None
         self._start()
 
@@ -99,20 +107,25 @@ class MultiheadDilatedAttention(nn.Module):
         kv_heads = num_heads if kv_heads is None else integer("kv_heads", kv_heads)
         if embed_dim < 1:
             raise ArgumentError(f"embed_dim is {embed_dim}; it must be at least 1")
-        if num_heads < 1 or embed_dim % num_heads:
-            raise ArgumentError(f"num_heads is {num_heads}; it must divide embed_dim, which is {embed_dim}")
+        self.config = Config(branches, **options)
+        shard = self.config.head_shard
+        all_heads = num_heads if shard is None else shard[1]
+        if num_heads < 1 or embed_dim % all_heads:
+            what = "num_heads" if shard is None else "the total of head_shard"
+            raise ArgumentError(f"{what} is {all_heads}; it must divide embed_dim, which is {embed_dim}")
+        if shard is not None and shard[0] + num_heads > shard[1]:
+            raise ArgumentError(f"head_shard is {shard} and num_heads {num_heads}; they must end within the total")
         if kv_heads < 1 or num_heads % kv_heads:
             raise ArgumentError(f"kv_heads is {kv_heads}; it must divide num_heads, which is {num_heads}")
         self.embed_dim = embed_dim
         self.num_heads = num_heads
         self.kv_heads = kv_heads
-        self.head_dim = embed_dim // num_heads
+        self.head_dim = embed_dim // all_heads
         if self.head_dim % 8 or self.head_dim > 256:
             raise UnsupportedError(
                 f"embed_dim / num_heads is {self.head_dim}; it must be a multiple of 8 from 8 to 256"
             )
         self.is_causal = flag("is_causal", is_causal)
-        self.config = Config(branches, **options)
         self._configs = tuple(self.config.replace(causal=causal) for causal in (False, True))
 
     def _start(self) -> None:
@@ -196,7 +209,16 @@ class MultiheadDilatedAttention(nn.Module):
         (rows,) = _cast(query)
         key_rows = rows if key is query else _cast(key)[0]
         value_rows = rows if value is query else key_rows if value is key else _cast(value)[0]
-        q = self._heads(self.q_proj(rows), self.num_heads)
+        q_rows = self.q_proj(rows)
+        shard = self.config.head_shard
+        heads = self.embed_dim // self.head_dim if shard is None else self.num_heads
+        if q_rows.shape[-1] != heads * self.head_dim or self.num_heads != heads:
+            raise ArgumentError(
+                f"q_proj gives {q_rows.shape[-1]} numbers a position and num_heads is {self.num_heads}; of heads of "
+                f"{self.head_dim} numbers the module has {heads}. Where its heads are shared out over processes, each "
+                "must say which it has: head_shard=(first, total)"
+            )
+        q = self._heads(q_rows, self.num_heads)
         k = self._heads(self.k_proj(key_rows), self.kv_heads)
         v = self._heads(self.v_proj(value_rows), self.kv_heads)
         out = self._batch_first(self._attention(q, k, v, causal, starts, lengths)).flatten(-2)

@@ -155,7 +155,7 @@ pub struct annulus_branch {
     pub residue: i64,
     /// of ANNULUS_ORDER_HILBERT: the columns of the grid (an image's or a slide's width), or 0 for the smallest divisor of the segment's length that is at least its square root; else 0. It must divide the segment length (the sequence length where w is 0); in a shorter last segment whose length it does not divide, the automatic width is taken.
     pub grid_width: i64,
-    /// serves the query heads first_head … first_head + head_count - 1; 0 … 2^31 - 2. Whether they fit into H is checked when the config meets a problem.
+    /// serves the query heads first_head … first_head + head_count - 1; 0 … 2^31 - 2. Whether they fit into H, or the total of a head shard, is checked when the config meets a problem.
     pub first_head: i32,
     /// \>= 1, first_head + head_count within int32; or 0 for all heads from first_head on
     pub head_count: i32,
@@ -610,6 +610,22 @@ extern "C" {
 
     /// How often a key counts that several branches reach, in \*rule. Since 0.1.0.
     pub fn annulus_config_get_key_rule(config: *const annulus_config, rule: *mut annulus_key_rule) -> annulus_status;
+
+    /// Says which heads calls have where a model's heads are shared out among processes, each of which computes some of them
+    /// (tensor parallelism, Ulysses): the H query heads of a call are heads first … first + H - 1 of `total`. Head ranges and
+    /// phases of branches, and their default of all heads, then count over all `total` heads, so that a head gets the same
+    /// keys wherever it is computed. Key/value heads are those of the call: its heads h / (H/G) share one. total 0, with
+    /// first 0: a call has all heads (default). Otherwise 0 <= first < total; that first + H <= total is checked when the
+    /// config meets a problem. With a communicator (comm.h) its ranks share one sequence, and have the same heads. Since
+    /// 0.1.0.
+    pub fn annulus_config_set_head_shard(config: *mut annulus_config, first: i32, total: i32) -> annulus_status;
+
+    /// Which heads calls have, in \*first and \*total; 0 and 0: all that there are. Since 0.1.0.
+    pub fn annulus_config_get_head_shard(
+        config: *const annulus_config,
+        first: *mut i32,
+        total: *mut i32,
+    ) -> annulus_status;
 
     /// causal 1: a query attends only to keys at its own global position or before; 0: no such limit. Since 0.1.0.
     pub fn annulus_config_set_causal(config: *mut annulus_config, causal: c_int) -> annulus_status;

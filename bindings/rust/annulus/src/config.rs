@@ -310,6 +310,15 @@ impl Config {
         }
     }
 
+    /// Which heads calls have, as (first, total); None: all that there are.
+    pub fn head_shard(&self) -> Option<(usize, usize)> {
+        let (mut first, mut total) = (0, 0);
+        let status =
+            unsafe { sys::annulus_config_get_head_shard(self.handle, &mut first, &mut total) };
+        debug_assert_eq!(status, sys::ANNULUS_OK);
+        Some((first as usize, total as usize)).filter(|_| total > 0)
+    }
+
     /// The engine that was asked for.
     pub fn engine(&self) -> Engine {
         Engine(self.get(sys::annulus_config_get_engine, 0))
@@ -435,6 +444,23 @@ impl ConfigBuilder {
             KeyRule::Once => sys::ANNULUS_KEY_ONCE,
         };
         self.set(|handle| unsafe { sys::annulus_config_set_key_rule(handle, rule) })
+    }
+
+    /// Says that calls have some of `total` heads, from head `first` on, as with tensor parallelism: head ranges and
+    /// phases of branches then count over all `total`. An error where `first` is not below `total`.
+    ///
+    /// ```
+    /// # fn main() -> annulus::Result<()> {
+    /// let config = annulus::Config::builder().branch(64, 8).head_shard(4, 8).build()?;
+    /// assert_eq!(config.head_shard(), Some((4, 8)));
+    /// assert!(annulus::Config::builder().branch(64, 8).head_shard(8, 8).build().is_err());
+    /// # Ok(()) }
+    /// ```
+    pub fn head_shard(self, first: usize, total: usize) -> ConfigBuilder {
+        let number = |heads: usize| i32::try_from(heads).unwrap_or(-1); // which the library refuses
+        self.set(|handle| unsafe {
+            sys::annulus_config_set_head_shard(handle, number(first), number(total))
+        })
     }
 
     /// The engine. One that cannot serve a later call makes that call fail.

@@ -470,6 +470,7 @@ fn configs_are_read_back() {
     }
     let config = builder
         .key_rule(KeyRule::Once)
+        .head_shard(3, 9)
         .allow_tf32(true)
         .workspace_limit(1 << 40)
         .exchange(Exchange::RING)
@@ -481,12 +482,14 @@ fn configs_are_read_back() {
         assert_eq!(read.scale(), Some(-0.3));
         assert_eq!(read.padding(), Padding::ZeroKeys);
         assert_eq!(read.key_rule(), KeyRule::Once);
+        assert_eq!(read.head_shard(), Some((3, 9)));
         assert_eq!(read.engine(), Engine::REFERENCE);
         assert_eq!(read.workspace_limit(), 1 << 40);
         assert_eq!(read.exchange(), Exchange::RING);
     }
     let config = Config::builder().branch(16, 1).build().unwrap();
     assert_eq!((config.causal(), config.scale(), config.padding()), (false, None, Padding::Exact));
+    assert_eq!(config.head_shard(), None);
     let gigapath = Config::gigapath().build().unwrap();
     assert_eq!((gigapath.branch_count(), gigapath.padding()), (5, Padding::ZeroKeys));
     let error = Config::builder().push(Branch::new(16, 1).heads(2..2)).build().unwrap_err();
