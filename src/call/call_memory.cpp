@@ -25,6 +25,15 @@ void check_memory(const Device &device, const NamedTensor &argument) {
     device.check_memory(name, argument.tensor->data);
 }
 
+void check_workspace(const annulus_context &context, const NamedTensor &argument) {
+    if (context.workspace && argument.tensor && !is_empty(*argument.tensor) &&
+        meets(*argument.tensor, context.workspace, context.workspace_bytes))
+        throw Error(
+            ANNULUS_ERROR_ARGUMENT,
+            "workspace is %zu bytes at %p, which overlap %s; it needs memory that no tensor of the call reaches",
+            context.workspace_bytes, context.workspace, argument.name);
+}
+
 CallMemory::CallMemory(const annulus_context &context, std::size_t bytes) : context_(context), bytes_(bytes) {
     if (bytes == 0)
         return;

@@ -15,6 +15,9 @@ namespace annulus {
 // Throws where the device cannot reach a tensor, which may be null or empty.
 void check_memory(const Device &device, const NamedTensor &argument);
 
+// Throws where the caller's workspace, if there is one, overlaps a tensor, which may be null or empty.
+void check_workspace(const annulus_context &context, const NamedTensor &argument);
+
 // The workspace of one call, aligned as the ledger asks for: from the caller's workspace, else its allocator, else the
 // device. Given back, in the stream's order, when the call ends; lives inside a DeviceScope.
 class CallMemory {

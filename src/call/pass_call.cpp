@@ -19,9 +19,11 @@ namespace {
 
 using Tensors = std::initializer_list<NamedTensor>;
 
-void check_memory(const Device &device, const Tensors &arguments) {
-    for (const NamedTensor &argument : arguments)
-        check_memory(device, argument);
+void check_memory(const annulus_context &context, const Tensors &arguments) {
+    for (const NamedTensor &argument : arguments) {
+        check_memory(*context.device, argument);
+        check_workspace(context, argument);
+    }
 }
 
 // use(inputs, outputs) of a pass.
@@ -58,8 +60,8 @@ void PassCall::run(const CheckedCall &call) {
     with_names(pass_, call, [&](const Tensors &inputs, const Tensors &outputs) {
         check_overlap(inputs, outputs);
         const DeviceScope scope(*context_.device);
-        check_memory(*context_.device, inputs);
-        check_memory(*context_.device, outputs);
+        check_memory(context_, inputs);
+        check_memory(context_, outputs);
         if (context_.comm)
             run_with_others(call);
         else

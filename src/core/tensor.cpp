@@ -14,6 +14,10 @@ namespace annulus {
 
 namespace {
 
+std::uintptr_t address(const void *memory) {
+    return reinterpret_cast<std::uintptr_t>(memory);
+}
+
 // Bytes from the first to the end of the last element; the tensor was checked.
 std::uintptr_t extent_bytes(const annulus_tensor &tensor) {
     std::int64_t elements = 1;
@@ -35,8 +39,7 @@ bool fits_address_space(const annulus_tensor &tensor) {
             __builtin_mul_overflow(last, bytes, &last) || __builtin_add_overflow(reached, last, &reached))
             return false;
     }
-    const std::uintptr_t limit =
-        std::min<std::uintptr_t>(PTRDIFF_MAX, UINTPTR_MAX - reinterpret_cast<std::uintptr_t>(tensor.data));
+    const std::uintptr_t limit = std::min<std::uintptr_t>(PTRDIFF_MAX, UINTPTR_MAX - address(tensor.data));
     return static_cast<std::uint64_t>(reached) <= limit && static_cast<std::uint64_t>(counted) <= PTRDIFF_MAX;
 }
 
@@ -99,9 +102,7 @@ bool strides_agree(const annulus_tensor &a, const annulus_tensor &b) {
 // Whether an element of `a` and one of `b` are the same. Exact where their strides agree and each has distinct
 // elements; otherwise it is enough that their byte ranges meet.
 bool overlap(const annulus_tensor &a, const annulus_tensor &b) {
-    const std::uintptr_t a_begin = reinterpret_cast<std::uintptr_t>(a.data);
-    const std::uintptr_t b_begin = reinterpret_cast<std::uintptr_t>(b.data);
-    if (a_begin + extent_bytes(a) <= b_begin || b_begin + extent_bytes(b) <= a_begin)
+    if (!meets(a, b.data, extent_bytes(b)))
         return false;
     if (!strides_agree(a, b) || !elements_are_distinct(a) || !elements_are_distinct(b))
         return true;
@@ -112,8 +113,8 @@ bool overlap(const annulus_tensor &a, const annulus_tensor &b) {
             steps[static_cast<std::size_t>(i)] = {a.shape[i] > 1 ? a.stride[i] : b.stride[i], 1 - b.shape[i],
                                                   a.shape[i] - 1};
     std::sort(steps.begin(), steps.end(), [](const Step &x, const Step &y) { return x.stride > y.stride; });
-    const std::int64_t offset =
-        static_cast<std::int64_t>(b_begin - a_begin) / dtype_bytes(enum_value(a.dtype)); // both are aligned
+    const std::int64_t offset = static_cast<std::int64_t>(address(b.data) - address(a.data)) /
+                                dtype_bytes(enum_value(a.dtype)); // both are aligned
     return sum_can_be(steps.data(), steps.data() + steps.size(), offset);
 }
 
@@ -163,11 +164,16 @@ void check_tensor(const NamedTensor &argument, annulus_dtype dtype, std::initial
         throw Error(ANNULUS_ERROR_ARGUMENT, "stride[%d] of %s is %lld; it must be 1", rank - 1, name,
                     static_cast<long long>(tensor.stride[rank - 1]));
     const int bytes = dtype_bytes(given);
-    if ((reinterpret_cast<std::uintptr_t>(tensor.data) & static_cast<std::uintptr_t>(bytes - 1)) != 0)
+    if ((address(tensor.data) & static_cast<std::uintptr_t>(bytes - 1)) != 0)
         throw Error(ANNULUS_ERROR_ARGUMENT, "data of %s is %p; it must be aligned to %d bytes", name, tensor.data,
                     bytes);
     if (!fits_address_space(tensor))
         throw Error(ANNULUS_ERROR_ARGUMENT, "shape and strides of %s reach beyond the address space", name);
+}
+
+bool meets(const annulus_tensor &tensor, const void *memory, std::size_t bytes) {
+    const std::uintptr_t first = address(tensor.data), other = address(memory);
+    return first < other + bytes && other < first + extent_bytes(tensor);
 }
 
 bool same_elements(const annulus_tensor &a, const annulus_tensor &b) {

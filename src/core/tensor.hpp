@@ -4,6 +4,7 @@
 
 #include <annulus/tensor.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 
@@ -26,6 +27,10 @@ bool is_empty(const annulus_tensor &tensor);
 
 // Whether two tensors of one shape reach the same elements by the same indices.
 bool same_elements(const annulus_tensor &a, const annulus_tensor &b);
+
+// Whether `bytes` of memory that begin at `memory` reach into a tensor that is not empty, gaps between its rows
+// included.
+bool meets(const annulus_tensor &tensor, const void *memory, std::size_t bytes);
 
 // Throws unless the elements of every output are distinct and no output overlaps an input or another output.
 void check_overlap(std::initializer_list<NamedTensor> inputs, std::initializer_list<NamedTensor> outputs);

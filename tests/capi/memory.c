@@ -57,6 +57,44 @@ static void workspace_to_the_byte(void **state) {
     }
 }
 
+/* A workspace beside a tensor is legal, and one that shares a byte with it is not, whichever tensor it is. */
+static void workspace_apart_from_tensors(void **state) {
+    fixture *f = *state;
+    for (int c = 0; c < CALLS; ++c) {
+        const uint64_t bytes = workspace_size(f, all_calls[c]->pass);
+        const size_t extent = sizeof(float) * BATCH * LENGTH * HEADS * DIM, front = (bytes + 3) / 4 * 4;
+        unsigned char *memory = calloc(1, front + extent + bytes), *copy = malloc(front + extent + bytes);
+        assert_true(bytes > 0 && memory && copy);
+        for (int i = 0; i < all_calls[c]->count; ++i) {
+            const enum argument a = all_calls[c]->arguments[i];
+            annulus_tensor *const t = &f->tensors[a];
+            const size_t own = sizeof(float) * (size_t)(t->shape[0] * t->stride[0]);
+            unsigned char *const tensor = memory + front;
+            memcpy(tensor, t->data, own);
+            memcpy(copy, memory, front + extent + bytes);
+            t->data = tensor;
+            unsigned char *const overlapping[] = {tensor - bytes + 1, tensor, tensor + own - 1};
+            for (int w = 0; w < 3; ++w) {
+                assert_ok(annulus_context_set_workspace(f->context, overlapping[w], bytes));
+                assert_call_refused(f, all_calls[c], ANNULUS_ERROR_ARGUMENT, argument_names[a], "workspace overlaps");
+                assert_non_null(strstr(annulus_last_error(), "workspace"));
+                assert_memory_equal(memory, copy, front + extent + bytes);
+            }
+            unsigned char *const beside[] = {tensor - bytes, tensor + own};
+            for (int w = 0; w < 2; ++w) {
+                assert_ok(annulus_context_set_workspace(f->context, beside[w], bytes));
+                assert_ok(all_calls[c]->run(f));
+            }
+            assert_ok(annulus_context_set_workspace(f->context, tensor, 0));
+            assert_call_refused(f, all_calls[c], ANNULUS_ERROR_WORKSPACE, NULL, "workspace of no bytes");
+            restore(f);
+        }
+        assert_ok(annulus_context_set_workspace(f->context, NULL, 0));
+        free(memory);
+        free(copy);
+    }
+}
+
 static void estimate_announces_the_workspace(void **state) {
     fixture *f = *state;
     const annulus_problem problem = fixture_problem();
@@ -358,6 +396,7 @@ int main(void) {
         TEST(remote_rows_beyond_64_bits),
         TEST(workspace_grows_with_the_sequence),
         TEST(workspace_to_the_byte),
+        TEST(workspace_apart_from_tensors),
         TEST(estimate_announces_the_workspace),
         TEST(threads_without_work_need_no_workspace),
         TEST(workspace_limit_is_kept),

@@ -511,8 +511,9 @@ end
 Sets `bytes` of device memory that calls use instead of allocating; NULL with 0 bytes goes back to allocating. The
 memory needs no alignment, stays the caller's and must outlive the calls that use it; its contents are undefined
 after them. A call that needs more fails with ANNULUS_ERROR_WORKSPACE, and annulus_last_error_bytes() says how much;
-annulus_workspace_size() tells beforehand. ANNULUS_ERROR_ARGUMENT: it is not memory of the context's device. Since
-0.1.0.
+annulus_workspace_size() tells beforehand. A call of which a tensor lies in these bytes, or has some of them in the
+gaps between its rows, fails with ANNULUS_ERROR_ARGUMENT; but annulus_merge() uses no workspace and looks at none.
+ANNULUS_ERROR_ARGUMENT: it is not memory of the context's device. Since 0.1.0.
 """ function annulus_context_set_workspace(context, workspace, bytes)
     @library_call annulus_context_set_workspace(context::Ptr{annulus_context}, workspace::Ptr{Cvoid}, bytes::Csize_t)::annulus_status
 end
