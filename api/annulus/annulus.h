@@ -24,6 +24,9 @@
  * NULL; every function that can fail returns an annulus_status (status.h). Structs that begin with `size` may grow in
  * later versions: the library reads as much as the caller's version had, and refuses non-zero bytes it does not know.
  * annulus changes nothing of the process: no signals, locale or floating-point modes.
+ *
+ * No function is a cancellation point: pthread_cancel() of a thread that is in one takes effect after it has returned
+ * (with the cancelability type deferred, the default; asynchronous is not allowed, as in nearly all of C).
  */
 #ifndef ANNULUS_ANNULUS_H
 #define ANNULUS_ANNULUS_H

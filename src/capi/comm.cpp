@@ -189,6 +189,7 @@ annulus_status annulus_comm_abort(annulus_comm *comm) {
 }
 
 void annulus_comm_destroy(annulus_comm *comm) {
+    const CancellationOff cancellation_off;
     if (comm && comm->process == getpid()) // else it stays as the fork left it
         delete comm;
 }

@@ -50,6 +50,7 @@ annulus_status annulus_context_create(annulus_context **context, annulus_device 
 }
 
 void annulus_context_destroy(annulus_context *context) {
+    const CancellationOff cancellation_off;
     if (context && usable_here(*context)) // else it stays as the fork left it
         delete context;
 }

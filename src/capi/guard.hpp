@@ -4,6 +4,8 @@
 
 #include <annulus/status.h>
 
+#include <pthread.h>
+
 #include <cstdint>
 #include <utility>
 
@@ -16,8 +18,21 @@ annulus_status report_exception() noexcept;
 const char *last_message() noexcept;
 std::uint64_t last_bytes() noexcept;
 
+// Lets pthread_cancel() of the calling thread wait: it unwinds the stack, which C++ inside a library does not survive.
+class CancellationOff {
+  public:
+    CancellationOff() { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }
+    ~CancellationOff() { pthread_setcancelstate(before_, nullptr); }
+    CancellationOff(const CancellationOff &) = delete;
+    CancellationOff &operator=(const CancellationOff &) = delete;
+
+  private:
+    int before_ = PTHREAD_CANCEL_ENABLE;
+};
+
 // Runs the body of a public function.
 template <class Body> annulus_status guard(Body &&body) noexcept {
+    const CancellationOff cancellation_off;
     try {
         std::forward<Body>(body)();
         return ANNULUS_OK;

@@ -2,6 +2,7 @@
 // annulus/version.h.
 #include <annulus/version.h>
 
+#include "capi/guard.hpp"
 #include "core/version.hpp"
 #include "cpu/simd/simd.hpp"
 #include "engine/device.hpp"
@@ -25,6 +26,7 @@ const char *annulus_version_string(void) {
 }
 
 const char *annulus_build_info(void) {
+    const annulus::CancellationOff cancellation_off; // it may load plugins
     static const auto line = []() noexcept {
         std::array<char, 512> text{};
         std::snprintf(text.data(), text.size(), "annulus %s, compiler %s, vector instructions %s, CUDA %s, MPI %s",

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The library changes nothing of the process: floating-point modes, locale, signals, affinity.
+ * The library changes nothing of the process: floating-point modes, locale, signals, affinity; and a thread that is to
+ * be cancelled comes out of it first.
  */
 #include "fixture.h"
 
 #include <fenv.h>
 #include <locale.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <string.h>
@@ -16,7 +18,7 @@
 enum { SIGNALS = 65 };
 
 typedef struct process_state {
-    int rounding, exceptions;
+    int rounding, exceptions, cancel_state, cancel_type;
     unsigned modes;
     char locale[256];
     struct sigaction actions[SIGNALS];
@@ -47,6 +49,10 @@ static process_state observe(void) {
     s.rounding = fegetround();
     s.exceptions = fegetexcept();
     s.modes = vector_modes();
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &s.cancel_state);
+    pthread_setcancelstate(s.cancel_state, NULL);
+    pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &s.cancel_type);
+    pthread_setcanceltype(s.cancel_type, NULL);
     strncpy(s.locale, setlocale(LC_ALL, NULL), sizeof s.locale - 1);
     for (int i = 1; i < SIGNALS; ++i)
         sigaction(i, NULL, &s.actions[i]);
@@ -59,6 +65,8 @@ static void assert_same(const process_state *a, const process_state *b) {
     assert_int_equal(a->rounding, b->rounding);
     assert_int_equal(a->exceptions, b->exceptions);
     assert_int_equal(a->modes, b->modes);
+    assert_int_equal(a->cancel_state, b->cancel_state);
+    assert_int_equal(a->cancel_type, b->cancel_type);
     assert_string_equal(a->locale, b->locale);
     for (int i = 1; i < SIGNALS; ++i) {
         assert_ptr_equal(a->actions[i].sa_handler, b->actions[i].sa_handler);
@@ -98,16 +106,43 @@ static void unusual_modes(void **state) {
     assert_non_null(setlocale(LC_ALL, "C.UTF-8"));
     assert_int_equal(fesetround(FE_TOWARDZERO), 0);
     set_vector_modes(vector_modes() | 0x8040); /* flush to zero, denormals are zero */
+    assert_int_equal(pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL), 0);
     const process_state before = observe();
     use_the_library();
     const process_state after = observe();
+    pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, NULL);
     fesetround(rounding);
     set_vector_modes(modes);
     setlocale(LC_ALL, "C");
     assert_same(&after, &before);
 }
 
+/* Uses the library with a cancellation pending, which waits for the next cancellation point of the program's own. */
+static void *use_while_cancelled(void *has_returned) {
+    pthread_cancel(pthread_self());
+    use_the_library();
+    annulus_build_info();
+    *(int *)has_returned = 1;
+    pthread_testcancel();
+    return NULL;
+}
+
+static void cancelled_thread(void **state) {
+    (void)state;
+    pthread_t thread;
+    int has_returned = 0;
+    void *result = NULL;
+    assert_int_equal(pthread_create(&thread, NULL, use_while_cancelled, &has_returned), 0);
+    assert_int_equal(pthread_join(thread, &result), 0);
+    assert_true(has_returned);
+    assert_ptr_equal(result, PTHREAD_CANCELED);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(ordinary_modes), cmocka_unit_test(unusual_modes)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ordinary_modes),
+        cmocka_unit_test(unusual_modes),
+        cmocka_unit_test(cancelled_thread),
+    };
     return RUN_TESTS(tests);
 }
