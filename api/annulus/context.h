@@ -2,7 +2,8 @@
 /*
  * A context binds a config to a device and holds what calls have in common: memory, stream, threads, cached plans.
  *
- * One thread at a time may use a context; different contexts may be used by different threads at the same time.
+ * One thread at a time may use a context; different contexts may be used by different threads at the same time. While a
+ * context is in a call, any other call with it is ANNULUS_ERROR_ARGUMENT, and destroying it does nothing.
  *
  * After fork() the child may use the parent's contexts on a CPU, each process its own copy, but for those that another
  * thread was in a call with at that moment. These, and all contexts on CUDA devices, which do not survive a fork, can
@@ -69,7 +70,8 @@ ANNULUS_API annulus_status annulus_device_count(annulus_device device, int32_t *
  * (a power of two), or NULL. release gives back what allocate returned, with the same `bytes`. `user` is handed to
  * both. `stream` is the context's stream, NULL on a CPU: on CUDA the memory is used by work on that stream only, and
  * release is called while that work may not be done yet. Both are called by the thread that calls annulus, with the
- * context's device current, must not throw, and must stay callable as long as the context uses them.
+ * context's device current, must not throw, must not use the context, which is in a call, and must stay callable as long
+ * as the context uses them.
  */
 typedef struct annulus_allocator {
     size_t size;

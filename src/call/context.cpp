@@ -111,24 +111,31 @@ std::vector<std::int64_t> annulus::even_lengths(std::int64_t sequence_length, st
     return lengths;
 }
 
-bool annulus::usable_here(const annulus_context &context) {
-    const pid_t process = context.process;
-    return process == 0 || process == getpid();
+bool annulus::is_idle(const annulus_context &context) {
+    return context.user == 0 && (context.maker == 0 || context.maker == getpid());
 }
 
-ContextUse::ContextUse(annulus_context *context) : context_(required(context, "context")), before_(context_.process) {
-    if (!usable_here(context_))
+ContextUse::ContextUse(const annulus_context *context) : context_(required(context, "context")) {
+    const pid_t here = getpid();
+    if (context_.maker != 0 && context_.maker != here)
         throw Error(ANNULUS_ERROR_ARGUMENT,
-                    context_.kind == ANNULUS_DEVICE_CPU
-                        ? "context was in a call of process %d when this one was forked; here it can only be destroyed"
-                        : "context was made by process %d, which this one was forked from; CUDA does not survive "
-                          "fork(), so here it can only be destroyed",
-                    static_cast<int>(before_));
-    context_.process = getpid();
+                    "context was made by process %d, which this one was forked from; CUDA does not survive fork(), so "
+                    "here it can only be destroyed",
+                    static_cast<int>(context_.maker));
+    pid_t user = 0;
+    if (context_.user.compare_exchange_strong(user, here))
+        return;
+    if (user == here)
+        throw Error(ANNULUS_ERROR_ARGUMENT,
+                    "context is in a call; until that has returned, neither the functions of its allocator nor another "
+                    "thread may use it");
+    throw Error(ANNULUS_ERROR_ARGUMENT,
+                "context was in a call of process %d when this one was forked; here it can only be destroyed",
+                static_cast<int>(user));
 }
 
 ContextUse::~ContextUse() {
-    context_.process = before_;
+    context_.user = 0;
 }
 
 std::int64_t annulus::check_lengths(const std::vector<std::int64_t> &lengths) {

@@ -22,9 +22,8 @@
 
 struct annulus_context {
     annulus_device kind = ANNULUS_DEVICE_CPU;
-    // The only process that can use it, 0 for any: on a CUDA device the one that made it, on a CPU the one that is in a
-    // call with it. A forked child is another.
-    std::atomic<pid_t> process = 0;
+    pid_t maker = 0; // of a CUDA device: the only process that can use it, which a forked child is not; 0: any can
+    mutable std::atomic<pid_t> user = 0; // the process that is in a call with it; 0: none
     std::unique_ptr<annulus::Device> device;
     std::optional<annulus_config> config;
     void *stream = nullptr;
@@ -81,20 +80,19 @@ std::vector<std::int64_t> even_lengths(std::int64_t sequence_length, std::int32_
 // The sum of shard lengths. Throws Error(ANNULUS_ERROR_ARGUMENT) where they are no shards.
 std::int64_t check_lengths(const std::vector<std::int64_t> &lengths);
 
-// Whether this process may use the context.
-bool usable_here(const annulus_context &context);
+// Whether this process can use the context, and no call does.
+bool is_idle(const annulus_context &context);
 
-// A call's use of a context. Throws where the handle is NULL or this process cannot use it.
+// A call's use of a context. Throws where the handle is NULL, this process cannot use the context, or a call does.
 class ContextUse {
   public:
-    explicit ContextUse(annulus_context *context);
+    explicit ContextUse(const annulus_context *context);
     ~ContextUse();
     ContextUse(const ContextUse &) = delete;
     ContextUse &operator=(const ContextUse &) = delete;
 
   private:
-    annulus_context &context_;
-    pid_t before_;
+    const annulus_context &context_;
 };
 
 } // namespace annulus

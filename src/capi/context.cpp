@@ -44,14 +44,14 @@ annulus_status annulus_context_create(annulus_context **context, annulus_device 
         made->kind = device;
         made->device = make_device(device, index);
         if (device == ANNULUS_DEVICE_CUDA)
-            made->process = getpid();
+            made->maker = getpid();
         *context = made.release();
     });
 }
 
 void annulus_context_destroy(annulus_context *context) {
     const CancellationOff cancellation_off;
-    if (context && usable_here(*context)) // else it stays as the fork left it
+    if (context && is_idle(*context)) // else it stays: as the fork left it, or for the call that it is in
         delete context;
 }
 
@@ -70,9 +70,9 @@ annulus_status annulus_context_set_config(annulus_context *context, const annulu
 
 annulus_status annulus_context_get_config(const annulus_context *context, annulus_config **config) {
     return guard([&] {
-        const annulus_context &from = required(context, "context");
+        const ContextUse use(context);
         required(config, "config");
-        *config = new annulus_config(from.required_config());
+        *config = new annulus_config(context->required_config());
     });
 }
 
@@ -126,8 +126,9 @@ annulus_status annulus_context_set_threads(annulus_context *context, int32_t thr
 
 annulus_status annulus_context_last_engine(const annulus_context *context, annulus_engine *engine) {
     return guard([&] {
+        const ContextUse use(context);
         required(engine, "engine");
-        *engine = required(context, "context").last_engine;
+        *engine = context->last_engine;
     });
 }
 
@@ -168,10 +169,10 @@ annulus_status annulus_context_set_shards(annulus_context *context, const int64_
 
 annulus_status annulus_context_last_traffic(const annulus_context *context, annulus_traffic *traffic) {
     return guard([&] {
-        const annulus_context &of = required(context, "context");
+        const ContextUse use(context);
         annulus_traffic result = read_sized("traffic", traffic, &annulus_traffic::received_bytes);
-        result.sent_bytes = of.sent_bytes;
-        result.received_bytes = of.received_bytes;
+        result.sent_bytes = context->sent_bytes;
+        result.received_bytes = context->received_bytes;
         write_sized(traffic, result);
     });
 }

@@ -237,6 +237,89 @@ static void allocator_is_called_and_balanced(void **state) {
     assert_int_equal(count.bytes, 0);
 }
 
+/* An allocator whose functions use the context that calls them, in every way that there is. */
+typedef struct meddler {
+    fixture *f;
+    int uses, not_refused;
+    char last[64]; /* what was not refused */
+} meddler;
+
+static void expect_in_call(meddler *m, const char *name, annulus_status status) {
+    ++m->uses;
+    if (status == ANNULUS_ERROR_ARGUMENT && strstr(annulus_last_error(), "context is in a call"))
+        return;
+    ++m->not_refused;
+    snprintf(m->last, sizeof m->last, "%s: %s", name, annulus_status_name(status));
+}
+
+static void use_in_every_way(meddler *m) {
+    const fixture *f = m->f;
+    annulus_context *context = f->context;
+    const annulus_problem problem = fixture_problem();
+    const annulus_allocator allocator = ANNULUS_ALLOCATOR_INIT;
+    annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
+    annulus_rank_estimate rank_estimate = ANNULUS_RANK_ESTIMATE_INIT;
+    annulus_traffic traffic = ANNULUS_TRAFFIC_INIT;
+    annulus_config *config = NULL;
+    annulus_engine engine = ANNULUS_ENGINE_AUTO;
+    uint64_t bytes = 0;
+    for (int c = 0; c < CALLS; ++c)
+        expect_in_call(m, all_calls[c]->name, all_calls[c]->run(f));
+    expect_in_call(m, "merge",
+                   annulus_merge(context, 1, f->arguments[OUT], f->arguments[LSE], f->arguments[OUT], NULL));
+    expect_in_call(m, "workspace_size", annulus_workspace_size(context, &problem, ANNULUS_PASS_FORWARD, &bytes));
+    expect_in_call(m, "estimate_problem", annulus_estimate_problem(context, &problem, ANNULUS_ALL_BRANCHES, &estimate));
+    expect_in_call(m, "estimate_rank", annulus_estimate_rank(context, &problem, NULL, NULL, 0, 1, 0, &rank_estimate));
+    expect_in_call(m, "set_config", annulus_context_set_config(context, f->config));
+    expect_in_call(m, "get_config", annulus_context_get_config(context, &config));
+    expect_in_call(m, "set_stream", annulus_context_set_stream(context, NULL));
+    expect_in_call(m, "set_allocator", annulus_context_set_allocator(context, &allocator));
+    expect_in_call(m, "set_workspace", annulus_context_set_workspace(context, NULL, 0));
+    expect_in_call(m, "set_threads", annulus_context_set_threads(context, 1));
+    expect_in_call(m, "set_comm", annulus_context_set_comm(context, NULL));
+    expect_in_call(m, "set_shards", annulus_context_set_shards(context, NULL, NULL, 0));
+    expect_in_call(m, "last_engine", annulus_context_last_engine(context, &engine));
+    expect_in_call(m, "last_traffic", annulus_context_last_traffic(context, &traffic));
+    annulus_context_destroy(context);
+}
+
+static void *meddle_allocate(void *user, size_t bytes, size_t alignment, void *stream) {
+    void *memory = NULL;
+    (void)stream;
+    use_in_every_way(user);
+    return posix_memalign(&memory, alignment, bytes) == 0 ? memory : NULL;
+}
+
+static void meddle_release(void *user, void *memory, size_t bytes, void *stream) {
+    (void)bytes;
+    (void)stream;
+    use_in_every_way(user);
+    free(memory);
+}
+
+static void allocator_cannot_use_its_context(void **state) {
+    fixture *f = *state;
+    enum { BYTES = sizeof(float) * BATCH * LENGTH * HEADS * DIM };
+    meddler m = {f, 0, 0, ""};
+    unsigned char wanted[CALLS][3][BYTES];
+    const annulus_allocator allocator = {sizeof allocator, meddle_allocate, meddle_release, &m};
+    for (int c = 0; c < CALLS; ++c) {
+        assert_ok(all_calls[c]->run(f));
+        for (int i = 0; i < all_calls[c]->output_count; ++i)
+            memcpy(wanted[c][i], f->tensors[all_calls[c]->outputs[i]].data, BYTES);
+    }
+    assert_ok(annulus_context_set_allocator(f->context, &allocator));
+    for (int c = 0; c < CALLS; ++c) {
+        m.uses = m.not_refused = 0;
+        assert_ok(all_calls[c]->run(f));
+        assert_int_equal(m.uses, 2 * 17);
+        if (m.not_refused)
+            fail_msg("%s: not refused in its allocator: %s", all_calls[c]->name, m.last);
+        for (int i = 0; i < all_calls[c]->output_count; ++i)
+            assert_memory_equal(f->tensors[all_calls[c]->outputs[i]].data, wanted[c][i], BYTES);
+    }
+}
+
 static void use_once(const fixture *f) {
     fixture own = *f;
     annulus_config *copy = NULL;
@@ -401,6 +484,7 @@ int main(void) {
         TEST(threads_without_work_need_no_workspace),
         TEST(workspace_limit_is_kept),
         TEST(allocator_is_called_and_balanced),
+        TEST(allocator_cannot_use_its_context),
         TEST(a_thousand_cycles_leave_no_memory),
     };
     return RUN_TESTS(tests);

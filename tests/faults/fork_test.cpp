@@ -82,6 +82,12 @@ class Fork : public testing::Test {
         expect_refused("estimate_problem", annulus_estimate_problem(context, &sizes, ANNULUS_ALL_BRANCHES, &estimate));
         expect_refused("estimate_rank",
                        annulus_estimate_rank(context, &sizes, nullptr, nullptr, 0, 2, 0, &rank_estimate));
+        annulus_config *config = nullptr;
+        annulus_engine engine = ANNULUS_ENGINE_AUTO;
+        annulus_traffic traffic = ANNULUS_TRAFFIC_INIT;
+        expect_refused("get_config", annulus_context_get_config(context, &config));
+        expect_refused("last_engine", annulus_context_last_engine(context, &engine));
+        expect_refused("last_traffic", annulus_context_last_traffic(context, &traffic));
         expect_refused("set_config", annulus_context_set_config(context, config_.get()));
         expect_refused("set_stream", annulus_context_set_stream(context, nullptr));
         expect_refused("set_allocator", annulus_context_set_allocator(context, nullptr));

@@ -277,7 +277,8 @@ class Context:
     @property
     def config(self) -> Config:
         """What the context computes."""
-        return config_of(_capi.annulus_context_get_config(self._handle))
+        with self._turn:
+            return config_of(_capi.annulus_context_get_config(self._handle))
 
     @property
     def device(self) -> str:
@@ -680,13 +681,15 @@ class Context:
     @property
     def last_engine(self) -> str:
         """The engine that served the last call; "auto" before the first."""
-        return _capi.annulus_engine_name(made(_capi.annulus_context_last_engine(self._handle)))
+        with self._turn:
+            return _capi.annulus_engine_name(made(_capi.annulus_context_last_engine(self._handle)))
 
     @property
     def last_traffic(self) -> Traffic:
         """What the last call sent to and received from other ranks."""
         traffic = _capi.annulus_traffic()
-        check(_capi.annulus_context_last_traffic(self._handle, traffic))
+        with self._turn:
+            check(_capi.annulus_context_last_traffic(self._handle, traffic))
         return _read(Traffic, traffic)
 
     def __repr__(self) -> str:
