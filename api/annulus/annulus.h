@@ -23,7 +23,8 @@
  * Conventions: opaque handles, made by `_create` (handle out-parameter first) and given back by `_destroy`, which takes
  * NULL; every function that can fail returns an annulus_status (status.h). Structs that begin with `size` may grow in
  * later versions: the library reads as much as the caller's version had, and refuses non-zero bytes it does not know.
- * annulus changes nothing of the process: no signals, locale or floating-point modes.
+ * annulus changes nothing of the process: no signals, locale or floating-point modes. Threads that it starts block all
+ * signals but those of a fault of their own, such as SIGSEGV, so that the program's threads get them.
  *
  * No function is a cancellation point: pthread_cancel() of a thread that is in one takes effect after it has returned
  * (with the cancelability type deferred, the default; asynchronous is not allowed, as in nearly all of C).

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpu/parallel.hpp"
 
+#include "engine/blocked_signals.hpp"
+
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
@@ -20,6 +22,17 @@ class Team {
 
     void run(int threads) {
         std::vector<std::thread> others;
+        if (threads > 1)
+            start(others, threads);
+        take_part(0);
+        for (std::thread &thread : others)
+            thread.join();
+    }
+
+  private:
+    // Starts all threads but the calling one or, where there is no more room for threads, as many as there is room for.
+    void start(std::vector<std::thread> &others, int threads) {
+        const BlockedSignals in_threads;
         try {
             others.reserve(static_cast<std::size_t>(threads) - 1);
             while (size_ < threads) {
@@ -29,12 +42,8 @@ class Team {
         } catch (...) { // out of threads or memory: go on with those that exist
             size_ = static_cast<int>(others.size()) + 1;
         }
-        take_part(0);
-        for (std::thread &thread : others)
-            thread.join();
     }
 
-  private:
     void take_part(int worker) {
         for (std::int64_t phase = 0; phase < phases_; ++phase) {
             const std::int64_t count = items_(phase);

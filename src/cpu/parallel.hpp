@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Threads of one call: started for it, gone with it.
+// Threads of one call: started for it, gone with it. They take none of the program's signals.
 #pragma once
 
 #include <cstdint>

@@ -2,6 +2,7 @@
 #include "transport/nccl_rank.hpp"
 
 #include "cuda/device/cuda_error.hpp"
+#include "engine/blocked_signals.hpp"
 #include "engine/device.hpp"
 #include "transport/nccl_calls.hpp"
 
@@ -38,6 +39,7 @@ NcclRank::NcclRank(ncclComm_t comm, Hold hold) : hold_(hold), comm_(comm) {
     gathered_ = make_event();
     reserve(usual_gather_bytes * size_);
     times_.resize(size_);
+    const BlockedSignals in_watcher;
     watcher_ = std::thread(&NcclRank::watch_all, this);
 }
 

@@ -11,6 +11,9 @@
 #include <sched.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+#include <unistd.h>
 #if defined(__SSE__)
 #include <xmmintrin.h>
 #endif
@@ -138,11 +141,68 @@ static void cancelled_thread(void **state) {
     assert_ptr_equal(result, PTHREAD_CANCELED);
 }
 
+/* A call's V is memory whose every page faults once. The handler notes which signals the thread blocks; the calling
+ * thread stays in it until one that the library started has been there. */
+enum { ROWS = 64, PAGE_FLOATS = 1 << 14 }; /* rows of V in pages of their own, of up to 64 KiB */
+static pthread_t caller;
+static int has_seen_worker, worker_blocks[SIGNALS];
+static size_t page_bytes;
+
+static void open_page(int signal, siginfo_t *info, void *context) {
+    (void)signal;
+    if (pthread_equal(pthread_self(), caller)) {
+        while (!__atomic_load_n(&has_seen_worker, __ATOMIC_ACQUIRE))
+            sched_yield();
+    } else {
+        const ucontext_t *const interrupted = context;
+        for (int i = 1; i < SIGNALS; ++i)
+            worker_blocks[i] = sigismember(&interrupted->uc_sigmask, i);
+        __atomic_store_n(&has_seen_worker, 1, __ATOMIC_RELEASE);
+    }
+    mprotect((void *)((uintptr_t)info->si_addr & ~(page_bytes - 1)), page_bytes, PROT_READ | PROT_WRITE);
+}
+
+static void workers_block_signals(void **state) {
+    fixture *f = *state;
+    float q[ROWS * DIM] = {0}, out[ROWS * DIM];
+    page_bytes = (size_t)sysconf(_SC_PAGESIZE);
+    assert_true(page_bytes <= PAGE_FLOATS * sizeof(float));
+    float *const v = mmap(NULL, sizeof(float) * PAGE_FLOATS * ROWS, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(v != MAP_FAILED);
+    const annulus_tensor rows = {q, ANNULUS_FLOAT32, 4, {ROWS, 1, 1, DIM}, {DIM, DIM, DIM, 1}};
+    annulus_tensor tensors[3] = {rows, rows, rows};
+    tensors[1].data = v;
+    tensors[1].stride[0] = tensors[1].stride[1] = tensors[1].stride[2] = PAGE_FLOATS;
+    tensors[2].data = out;
+    struct sigaction action, before;
+    memset(&action, 0, sizeof action);
+    action.sa_sigaction = open_page;
+    action.sa_flags = SA_SIGINFO;
+    caller = pthread_self();
+    assert_int_equal(sigaction(SIGSEGV, &action, &before), 0);
+    const annulus_status status =
+        annulus_forward(f->context, &tensors[0], &tensors[0], &tensors[1], &tensors[2], NULL, NULL);
+    sigaction(SIGSEGV, &before, NULL);
+    munmap(v, sizeof(float) * PAGE_FLOATS * ROWS);
+    assert_ok(status);
+    for (int i = 0; i < ROWS * DIM; ++i)
+        assert_true(out[i] == 0);
+    const int program[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGCHLD, SIGPIPE, SIGPROF};
+    for (size_t i = 0; i < sizeof program / sizeof *program; ++i)
+        if (!worker_blocks[program[i]])
+            fail_msg("a thread of the library takes the signal %s", strsignal(program[i]));
+    for (int i = SIGRTMIN; i <= SIGRTMAX; ++i)
+        assert_true(worker_blocks[i]);
+    assert_false(worker_blocks[SIGBUS]);
+    assert_false(worker_blocks[SIGFPE]);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ordinary_modes),
         cmocka_unit_test(unusual_modes),
         cmocka_unit_test(cancelled_thread),
+        TEST(workers_block_signals),
     };
     return RUN_TESTS(tests);
 }
