@@ -78,7 +78,8 @@ typedef enum annulus_key_rule ANNULUS_INT32 {
  */
 typedef enum annulus_engine ANNULUS_INT32 {
     ANNULUS_ENGINE_AUTO = 0,      /* the fastest engine that supports the call (default) */
-    ANNULUS_ENGINE_REFERENCE = 1, /* CPU, float64 inside, brute force in O(N * N) time: for tests */
+    ANNULUS_ENGINE_REFERENCE = 1, /* CPU, float64 inside, brute force in O(N * N) time: for tests; not with a
+                                     communicator (comm.h) */
     ANNULUS_ENGINE_CPU = 2,       /* CPU, blocked, threads */
     ANNULUS_ENGINE_GEMM = 3,      /* any CUDA device; float32, bfloat16, float16; cuBLAS inside, bounded workspace */
     ANNULUS_ENGINE_FUSED = 4,     /* CUDA devices of compute capability 9.0; bfloat16, float16; kernels for all branches

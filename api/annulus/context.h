@@ -139,7 +139,8 @@ ANNULUS_API annulus_status annulus_context_set_workspace(annulus_context *contex
 
 /*
  * Sets how many CPU threads a call may use: 1 to 1024, or 0 for as many as the process may run on (default). Results do
- * not depend on it; the workspace does. Since 0.1.0.
+ * not depend on it; the workspace does. On a CUDA device calls use no threads: the number has no effect there. Since
+ * 0.1.0.
  */
 ANNULUS_API annulus_status annulus_context_set_threads(annulus_context *context, int32_t threads);
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ranks/rank_sequences.hpp"
 
+#include "core/error.hpp"
+
 #include <algorithm>
 
 namespace annulus {
@@ -9,6 +11,9 @@ RankSequences::RankSequences(const RankPlans &plans, annulus_pass pass, const En
                              const Limits &limits)
     : plans_(plans), pass_(pass), engine_(engine), device_(device), limits_(limits),
       sends_(static_cast<std::size_t>(plans.ranks())) {
+    if (!engine.has_parts) // even where the rank shares no sequence: that depends on the lengths of a call
+        throw Error(ANNULUS_ERROR_UNSUPPORTED, "engine %s computes on one rank alone, without a communicator",
+                    engine_name(engine.id));
     if (plans.own())
         own_ = prepare_sequences(engine, *plans.own(), pass, device, limits);
     for (const RankPlans::Shared &shared : plans.shared())

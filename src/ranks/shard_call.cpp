@@ -2,7 +2,6 @@
 #include "ranks/shard_call.hpp"
 
 #include "core/dtype_number.hpp"
-#include "core/error.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -13,8 +12,6 @@ namespace annulus {
 ShardCall::ShardCall(const RankPlan &plan, annulus_pass pass, const Engine &engine, Device &device,
                      const Limits &limits)
     : plan_(plan), pass_(pass), device_(device) {
-    if (!engine.has_parts)
-        throw Error(ANNULUS_ERROR_UNSUPPORTED, "engine %s computes on one rank only", engine_name(engine.id));
     if (plan.local().problem().queries.length == 0)
         return;
     if (!plan.communicates()) {

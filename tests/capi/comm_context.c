@@ -298,6 +298,35 @@ static void estimate_of_a_rank(void **state) {
     assert_true(annulus_last_error_bytes() > 1);
 }
 
+/* Whatever the lengths: where a rank has all rows of a sequence, or none, and where it is the only rank. */
+static void reference_has_no_ranks(void **state) {
+    fixture *f = *state;
+    const int64_t starts[] = {0, 4, LENGTH};
+    const int64_t lengths[][RANKS] = {{4, 8, 0}, {0, LENGTH, 0}, {5, 0, 7}};
+    annulus_call_options sequences = ANNULUS_CALL_OPTIONS_INIT;
+    sequences.sequence_count = 2;
+    sequences.sequence_starts = starts;
+    const annulus_call_options *const options[] = {NULL, &sequences};
+    annulus_comm *comm = NULL;
+    assert_ok(annulus_config_set_engine(f->config, ANNULUS_ENGINE_REFERENCE));
+    assert_ok(annulus_context_set_config(f->context, f->config));
+    assert_ok(annulus_comm_create_local(&comm, 1, NULL));
+    for (int o = 0; o < 2; ++o) {
+        annulus_problem problem = fixture_problem();
+        problem.options = f->options = options[o];
+        for (size_t i = 0; i < sizeof lengths / sizeof *lengths; ++i)
+            for (int32_t rank = 0; rank < RANKS; ++rank)
+                refuse_estimate(f->context, &problem, lengths[i], RANKS, rank, UNSUPPORTED, "reference");
+        assert_ok(annulus_context_set_comm(f->context, comm));
+        for (int c = 0; c < CALLS; ++c)
+            assert_call_refused(f, all_calls[c], UNSUPPORTED, "reference", "engine reference with a communicator");
+        assert_ok(annulus_context_set_comm(f->context, NULL));
+        for (int c = 0; c < CALLS; ++c)
+            assert_ok(all_calls[c]->run(f));
+    }
+    annulus_comm_destroy(comm);
+}
+
 /* What ranks send is received, with fewer positions than ranks too; the windows do not matter, nor does a
  * communicator. */
 static void estimates_add_up(void **state) {
@@ -355,8 +384,9 @@ static void a_rank_alone(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(exchanges),    TEST(set_comm),           TEST(set_shards),       TEST(windows_are_shards),
-        TEST(last_traffic), TEST(estimate_of_a_rank), TEST(estimates_add_up), TEST(a_rank_alone),
+        TEST(exchanges),          TEST(set_comm),     TEST(set_shards),
+        TEST(windows_are_shards), TEST(last_traffic), TEST(estimate_of_a_rank),
+        TEST(estimates_add_up),   TEST(a_rank_alone), TEST(reference_has_no_ranks),
     };
     return RUN_TESTS(tests);
 }

@@ -173,7 +173,7 @@ begin at multiples of 16 bytes is computed by `gemm` (row_alignment of annulus_p
 beforehand).
 """ const annulus_engine = Int32
 const ANNULUS_ENGINE_AUTO = annulus_engine(0) # the fastest engine that supports the call (default)
-const ANNULUS_ENGINE_REFERENCE = annulus_engine(1) # CPU, float64 inside, brute force in O(N * N) time: for tests
+const ANNULUS_ENGINE_REFERENCE = annulus_engine(1) # CPU, float64 inside, brute force in O(N * N) time: for tests; not with a communicator (comm.h)
 const ANNULUS_ENGINE_CPU = annulus_engine(2) # CPU, blocked, threads
 const ANNULUS_ENGINE_GEMM = annulus_engine(3) # any CUDA device; float32, bfloat16, float16; cuBLAS inside, bounded workspace
 const ANNULUS_ENGINE_FUSED = annulus_engine(4) # CUDA devices of compute capability 9.0; bfloat16, float16; kernels for all branches at once; tensors whose rows begin at multiples of 16 bytes; positive scale
@@ -521,7 +521,8 @@ end
 
 @doc raw"""
 Sets how many CPU threads a call may use: 1 to 1024, or 0 for as many as the process may run on (default). Results do
-not depend on it; the workspace does. Since 0.1.0.
+not depend on it; the workspace does. On a CUDA device calls use no threads: the number has no effect there. Since
+0.1.0.
 """ function annulus_context_set_threads(context, threads)
     @library_call annulus_context_set_threads(context::Ptr{annulus_context}, threads::Int32)::annulus_status
 end

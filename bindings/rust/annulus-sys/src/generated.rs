@@ -130,7 +130,7 @@ pub const ANNULUS_KEY_ONCE: annulus_key_rule = 2;
 pub type annulus_engine = i32;
 /// the fastest engine that supports the call (default)
 pub const ANNULUS_ENGINE_AUTO: annulus_engine = 0;
-/// CPU, float64 inside, brute force in O(N * N) time: for tests
+/// CPU, float64 inside, brute force in O(N * N) time: for tests; not with a communicator (comm.h)
 pub const ANNULUS_ENGINE_REFERENCE: annulus_engine = 1;
 /// CPU, blocked, threads
 pub const ANNULUS_ENGINE_CPU: annulus_engine = 2;
@@ -768,7 +768,8 @@ extern "C" {
     ) -> annulus_status;
 
     /// Sets how many CPU threads a call may use: 1 to 1024, or 0 for as many as the process may run on (default). Results do
-    /// not depend on it; the workspace does. Since 0.1.0.
+    /// not depend on it; the workspace does. On a CUDA device calls use no threads: the number has no effect there. Since
+    /// 0.1.0.
     pub fn annulus_context_set_threads(context: *mut annulus_context, threads: i32) -> annulus_status;
 
     /// The engine that served the last successful call of forward, backward or attention mass, in \*engine:
