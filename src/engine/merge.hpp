@@ -31,6 +31,12 @@ struct MergeWork {
 };
 static_assert(sizeof(MergeWork) <= 4000);
 
+// What a part's element adds to the sum. A weight of 0 is one that the type cannot hold: an infinite element stays.
+template <class T> constexpr T weighted(T weight, T element) {
+    const bool is_infinite = element - element != 0 && element == element;
+    return weight == 0 && is_infinite ? element : weight * element;
+}
+
 // `threads` are those of a CPU, `stream` is that of a CUDA device, which has no float64.
 void merge(annulus_device device, const MergeWork &work, int threads, void *stream);
 

@@ -221,6 +221,51 @@ TEST(Merge, NanAndInfinityReachTheirRowsOnly) {
         EXPECT_EQ(std::isnan(merged.out[i]), i == row + 9) << i;
 }
 
+// An infinite element of a part makes the merged one infinite, however small its weight; NaN comes of both infinities
+// and of NaN alone. Here weights reach far below what the type of the sums holds.
+TEST(Merge, InfiniteElementsStay) {
+    for (const annulus_dtype dtype : subject_dtypes()) {
+        const Problem problem = {.batch = 2, .length = 20, .heads = 3, .dim = 40, .dtype = dtype};
+        Parts parts = random_parts(problem, 11, 9);
+        std::mt19937_64 generator(10);
+        for (std::size_t i = 0; i < parts.outs.size(); ++i) {
+            for (double &lse : parts.lses[i])
+                lse -= i % 3 == 1 ? 200.0 : i % 3 == 2 ? 2000.0 : 0.0;
+            for (double &element : parts.outs[i]) {
+                const std::uint64_t choice = generator() % 100;
+                element = choice < 4 ? infinity : choice < 8 ? -infinity : choice == 8 ? std::nan("") : element;
+            }
+        }
+        Parts finite = parts;
+        for (std::vector<double> &out : finite.outs)
+            for (double &element : out)
+                element = std::isfinite(element) ? element : 0;
+        const Merged merged = merge(parts), of_finite = merge(finite);
+        expect_merged(problem, of_finite, merge_by_definition(finite));
+        std::size_t infinities = 0;
+        for_each_row(problem, [&](std::size_t lse_at, std::size_t out_at) {
+            ASSERT_EQ(merged.lse[lse_at], of_finite.lse[lse_at]);
+            for (std::size_t d = out_at; d < out_at + static_cast<std::size_t>(problem.dim); ++d) {
+                bool has_plus = false, has_minus = false, has_nan = false;
+                for (std::size_t i = 0; i < parts.outs.size(); ++i)
+                    if (parts.lses[i][lse_at] != -infinity) {
+                        has_plus |= parts.outs[i][d] == infinity;
+                        has_minus |= parts.outs[i][d] == -infinity;
+                        has_nan |= std::isnan(parts.outs[i][d]);
+                    }
+                infinities += !has_nan && has_plus != has_minus;
+                if (has_nan || (has_plus && has_minus))
+                    ASSERT_TRUE(std::isnan(merged.out[d])) << merged.out[d] << " at " << d;
+                else if (has_plus || has_minus)
+                    ASSERT_EQ(merged.out[d], has_plus ? infinity : -infinity) << "at " << d;
+                else
+                    ASSERT_EQ(merged.out[d], of_finite.out[d]) << "at " << d;
+            }
+        });
+        EXPECT_GT(infinities, 1000U);
+    }
+}
+
 // ---- Attention over keys that are apart.
 
 // A problem whose queries attend to keys of two sets: each has its own K, V and config.

@@ -45,6 +45,8 @@ T add_parts(const MergeWork &work, std::int64_t b, std::int64_t h, std::int64_t 
     alignas(64) std::array<T, group_parts * most_columns> rows;
     std::array<T, group_parts> weights;
     TileProduct<T> product{1, work.head_dim, 0, weights.data(), group_parts, 1, rows.data(), sum};
+    product.adds = true; // a product that does not add takes an infinity for a score beyond the range
+    std::fill_n(sum, work.head_dim, T{0});
     T weight_sum = 0;
     for (int i = 0; i < work.count; ++i) {
         const T lse = *work.lses[i].at<T>(b, h, n);
@@ -53,13 +55,15 @@ T add_parts(const MergeWork &work, std::int64_t b, std::int64_t h, std::int64_t 
             weight_sum += weight;
             const MergeRows &part = work.outs[i];
             const std::int64_t first = b * part.batch + h * part.head + n * part.row;
+            T *const values = rows.data() + product.k * work.head_dim;
             kernels.load_row(work.dtype, static_cast<const std::byte *>(part.data) + first * element, work.head_dim,
-                             rows.data() + product.k * work.head_dim);
-            weights[static_cast<std::size_t>(product.k++)] = weight;
+                             values);
+            if (weight == 0)
+                std::transform(values, values + work.head_dim, values, [](T value) { return weighted<T>(0, value); });
+            weights[static_cast<std::size_t>(product.k++)] = weight == 0 ? 1 : weight;
         }
         if (product.k == group_parts || (i + 1 == work.count && product.k > 0)) {
             kernels.multiply(product);
-            product.adds = true;
             product.k = 0;
         }
     }

@@ -69,7 +69,7 @@ __device__ MergedRow add_parts(const MergeWork &work, std::int64_t b, std::int64
         row.weights += weight;
         const Columns<T> part = read_columns(work.outs[i].at<T>(b, h, n) + column, aligned);
         for (int j = 0; j < columns_of_thread; ++j)
-            row.sum[j] += weight * to_float(part.x[j]);
+            row.sum[j] += weighted(weight, to_float(part.x[j]));
     }
     return row;
 }

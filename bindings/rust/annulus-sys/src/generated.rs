@@ -912,7 +912,11 @@ extern "C" {
     /// All outs have one dtype, lses float32 (float64 when outs are). Nq may be 0. Strides as elsewhere, each tensor has its
     /// own. Sums are in float32 (float64) and rounded to out once. A part whose LSE of a row is -infinity counts for nothing
     /// there, whatever its O holds; where all are, O is 0 and LSE -infinity. Where one is NaN or +infinity, that row of O
-    /// and LSE is NaN, and no other.
+    /// and LSE is NaN, and no other. (FlashAttention-2 gives rows without keys an LSE of +infinity: make it -infinity.)
+    ///
+    /// An element of O is infinite where one of the parts' is, however small its weight, and NaN where parts have both
+    /// infinities or one has NaN. Where a sum over the |O_i| of finite elements leaves the range of the sums, the element is
+    /// right, infinite or NaN.
     ///
     /// out may be one of outs, and lse one of lses: the same data, shape and strides. Any other overlap is an error, as in
     /// tensor.h.
