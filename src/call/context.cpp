@@ -6,27 +6,11 @@
 #include "core/argument.hpp"
 #include "core/error.hpp"
 
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <thread>
 
 using namespace annulus;
-
-namespace {
-
-int thread_count(int wanted) {
-    if (wanted > 0)
-        return wanted;
-    cpu_set_t allowed;
-    const int count = sched_getaffinity(0, sizeof allowed, &allowed) == 0
-                          ? CPU_COUNT(&allowed)
-                          : static_cast<int>(std::thread::hardware_concurrency());
-    return std::clamp(count, 1, max_threads);
-}
-
-} // namespace
 
 const annulus_config &annulus_context::required_config() const {
     if (!config)
@@ -35,7 +19,11 @@ const annulus_config &annulus_context::required_config() const {
 }
 
 int annulus_context::thread_limit() const {
-    return kind == ANNULUS_DEVICE_CPU ? thread_count(threads) : 1;
+    if (kind != ANNULUS_DEVICE_CPU)
+        return 1;
+    if (const int said = threads > 0 ? threads : default_threads; said > 0)
+        return said;
+    return std::min(allowed_cpus(), cpu_quota);
 }
 
 CallSetting annulus_context::setting(std::size_t own_bytes) const {

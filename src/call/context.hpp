@@ -5,6 +5,7 @@
 #include "call/prepared_calls.hpp"
 #include "core/pattern.hpp"
 #include "core/plan.hpp"
+#include "cpu/thread_count.hpp"
 #include "engine/engine.hpp"
 #include "ranks/message_copier.hpp"
 
@@ -30,7 +31,9 @@ struct annulus_context {
     std::optional<annulus_allocator> allocator;
     void *workspace = nullptr;
     std::size_t workspace_bytes = 0;
-    int threads = 0; // 0: as many as the process may run on
+    int threads = 0;                      // that the caller set; 0: default_threads
+    int default_threads = 0;              // of the environment; 0: as many as CPUs that the thread may run on,
+    int cpu_quota = annulus::max_threads; // and no more than this
     annulus_engine last_engine = ANNULUS_ENGINE_AUTO;
 
     // Under the config, and with ranks under the communicator.
@@ -71,8 +74,6 @@ struct annulus_context {
 };
 
 namespace annulus {
-
-inline constexpr int max_threads = 1024;
 
 // The lengths of shards as equal as can be, the first ones longer.
 std::vector<std::int64_t> even_lengths(std::int64_t sequence_length, std::int32_t ranks);

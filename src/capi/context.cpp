@@ -43,8 +43,12 @@ annulus_status annulus_context_create(annulus_context **context, annulus_device 
         auto made = std::make_unique<annulus_context>();
         made->kind = device;
         made->device = make_device(device, index);
-        if (device == ANNULUS_DEVICE_CUDA)
+        if (device == ANNULUS_DEVICE_CUDA) {
             made->maker = getpid();
+        } else {
+            made->default_threads = environment_threads();
+            made->cpu_quota = cpu_quota();
+        }
         *context = made.release();
     });
 }

@@ -5,6 +5,7 @@
 #include "fixture.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -266,6 +267,73 @@ static void estimates_add_up(void **state) {
     annulus_config_destroy(config);
 }
 
+/* Of a problem with work for many threads: a number that tells their number. */
+static uint64_t workspace_of(annulus_context *context) {
+    annulus_problem problem = fixture_problem();
+    uint64_t bytes = 0;
+    problem.heads = problem.kv_heads = 16;
+    problem.sequence_length = problem.query_length = problem.key_length = 1 << 16;
+    assert_ok(annulus_workspace_size(context, &problem, ANNULUS_PASS_FORWARD, &bytes));
+    return bytes;
+}
+
+static uint64_t workspace_of_threads(annulus_context *context, int32_t threads) {
+    assert_ok(annulus_context_set_threads(context, threads));
+    return workspace_of(context);
+}
+
+static annulus_context *context_with(const annulus_config *config) {
+    annulus_context *context = NULL;
+    assert_ok(annulus_context_create(&context, ANNULUS_DEVICE_CPU, 0));
+    assert_ok(annulus_context_set_config(context, config));
+    return context;
+}
+
+static void threads_of_the_environment(void **state) {
+    fixture *f = *state;
+    const char *const numbers[] = {"1", "3", "64", "1024"};
+    const int32_t threads[] = {1, 3, 64, 1024};
+    assert_true(workspace_of_threads(f->context, 1) < workspace_of_threads(f->context, 2));
+    assert_true(workspace_of_threads(f->context, 3) < workspace_of_threads(f->context, 64));
+    for (int i = 0; i < 4; ++i) {
+        assert_int_equal(setenv("ANNULUS_NUM_THREADS", numbers[i], 1), 0);
+        annulus_context *const context = context_with(f->config);
+        assert_int_equal(setenv("ANNULUS_NUM_THREADS", "2", 1), 0); /* it was read when the context was made */
+        assert_true(workspace_of(context) == workspace_of_threads(f->context, threads[i]));
+        assert_true(workspace_of_threads(context, 5) == workspace_of_threads(f->context, 5));
+        assert_true(workspace_of_threads(context, 0) == workspace_of_threads(f->context, threads[i]));
+        annulus_context_destroy(context);
+    }
+    const char *const wrong[] = {"", "0", "-1", "1025", "99999999999999999999", "1.5", "2x", " 2", "two", "2\n"};
+    for (int i = 0; i < 10; ++i) {
+        annulus_context *context = NULL;
+        assert_int_equal(setenv("ANNULUS_NUM_THREADS", wrong[i], 1), 0);
+        assert_refused(annulus_context_create(&context, ANNULUS_DEVICE_CPU, 0), ANNULUS_ERROR_ARGUMENT,
+                       "ANNULUS_NUM_THREADS");
+        if (i < 9)
+            assert_non_null(strstr(annulus_last_error(), wrong[i]));
+        assert_null(context);
+    }
+    assert_int_equal(unsetenv("ANNULUS_NUM_THREADS"), 0);
+}
+
+static void threads_of_the_affinity(void **state) {
+    fixture *f = *state;
+    cpu_set_t before, one;
+    assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
+    int cpu = 0;
+    while (!CPU_ISSET(cpu, &before))
+        ++cpu;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    annulus_context *const context = context_with(f->config);
+    assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+    const uint64_t bytes = workspace_of(context);
+    assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
+    assert_true(bytes == workspace_of_threads(f->context, 1));
+    annulus_context_destroy(context);
+}
+
 static void *fail_once(void *unused) {
     (void)unused;
     const int silent_before = annulus_last_error()[0] == '\0';
@@ -316,6 +384,8 @@ int main(void) {
         TEST(last_engine),
         TEST(presets_are_their_branches),
         TEST(estimates_add_up),
+        TEST(threads_of_the_environment),
+        TEST(threads_of_the_affinity),
         TEST(messages_belong_to_their_thread),
         TEST(hilbert_curve_of_a_square),
     };

@@ -461,7 +461,8 @@ const ANNULUS_ALLOCATOR_INIT = annulus_allocator(sizeof(annulus_allocator), C_NU
 @doc raw"""
 Makes a context for device number `index` of a kind in \*context, counted from 0 as the CUDA runtime does. It has no
 config yet. The caller destroys it. ANNULUS_ERROR_ARGUMENT: context is NULL, `device` is unknown or there is no
-device `index`. ANNULUS_ERROR_UNSUPPORTED: there is no device of the kind at all; the message says why.
+device `index`, or on a CPU the environment variable ANNULUS_NUM_THREADS is set and no number from 1 to 1024.
+ANNULUS_ERROR_UNSUPPORTED: there is no device of the kind at all; the message says why.
 ANNULUS_ERROR_MEMORY, ANNULUS_ERROR_CUDA, ANNULUS_ERROR_CUBLAS: the device is there and could not be used. Since
 0.1.0.
 """ function annulus_context_create(context, device, index)
@@ -520,9 +521,13 @@ ANNULUS_ERROR_ARGUMENT: it is not memory of the context's device. Since 0.1.0.
 end
 
 @doc raw"""
-Sets how many CPU threads a call may use: 1 to 1024, or 0 for as many as the process may run on (default). Results do
-not depend on it; the workspace does. On a CUDA device calls use no threads: the number has no effect there. Since
-0.1.0.
+Sets how many CPU threads a call may use: 1 to 1024, or 0 for the default. Results do not depend on it; the workspace
+does. On a CUDA device calls use no threads: the number has no effect there.
+
+The default is what the environment variable ANNULUS_NUM_THREADS said when the context was made; else as many threads
+as the process may keep busy: the CPUs that the calling thread may run on (sched_getaffinity()) when it calls, but no
+more than the CPU time that the process's cgroups and their parents had as a quota when the context was made (cpu.max,
+or cpu.cfs_quota_us by cpu.cfs_period_us), rounded up to whole CPUs. Variables of OpenMP do not count. Since 0.1.0.
 """ function annulus_context_set_threads(context, threads)
     @library_call annulus_context_set_threads(context::Ptr{annulus_context}, threads::Int32)::annulus_status
 end
