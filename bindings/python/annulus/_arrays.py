@@ -11,6 +11,7 @@ from typing import Any, Callable, NamedTuple, Sequence, Tuple
 import numpy as np
 
 from . import _capi
+from ._ending import check_not_ending
 from ._errors import ArgumentError, CudaError, UnsupportedError
 from .types import Layout
 
@@ -302,6 +303,7 @@ def _from_jax(name: str, array: Any) -> View:
 
 def view(name: str, array: Any) -> View:
     """An array as it lies in memory. Raises ArgumentError, UnsupportedError or TypeError where that is impossible."""
+    check_not_ending()  # NumPy and others fail then in words of their own
     if isinstance(array, np.ndarray):
         if isinstance(array, np.ma.MaskedArray):
             raise ArgumentError(f"{name} is a masked array; it must be an array without a mask, as filled() gives")

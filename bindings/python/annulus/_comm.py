@@ -8,6 +8,7 @@ from typing import Any, Sequence, Union
 
 from . import _capi
 from ._arguments import flag, integer, integers, number
+from ._ending import check_not_ending
 from ._errors import ArgumentError, Error, check, failure, made
 
 __all__ = ["Comm"]
@@ -45,7 +46,7 @@ class Comm:
 
     def __init__(self, handle: Any, kind: str) -> None:
         """Not to be called: the class methods make communicators. kind: "local", "mpi" or "nccl"."""
-        self._handle = handle
+        self._held_handle = handle
         self._finalizer = weakref.finalize(self, _capi.annulus_comm_destroy, handle)
         self.kind = kind
 
@@ -110,6 +111,11 @@ class Comm:
         if not isinstance(address, int):
             raise ArgumentError(f"address is {address!r}; it must be an int, the address of an ncclComm_t")
         return cls(made(_capi.annulus_comm_create_from_nccl(address, _options(may_abort=may_abort))), "nccl")
+
+    @property
+    def _handle(self) -> Any:
+        check_not_ending()  # where it may be destroyed
+        return self._held_handle
 
     @property
     def size(self) -> int:

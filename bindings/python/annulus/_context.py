@@ -17,6 +17,7 @@ from ._arguments import host_integers, integer, pick
 from ._arrays import CPU, View
 from ._comm import Comm
 from ._config import BranchLike, Config, branch_of, config_of, listed
+from ._ending import check_not_ending
 from ._errors import ArgumentError, Error, check, failure, made
 from ._shards import Shards, shards_of
 from ._unknown import refuse
@@ -196,6 +197,7 @@ class _Turn:
         self._all.add(self)
 
     def __enter__(self) -> None:
+        check_not_ending()  # where the lock is taken for good
         self.lock.acquire()
 
     def __exit__(self, *_: Any) -> None:
@@ -246,6 +248,7 @@ class Context:
         comm: Comm | None = None,
         shards: Shards | Sequence[int] | None = None,
     ) -> None:
+        check_not_ending()
         config = config if isinstance(config, Config) else Config(config)
         self._place = _device(device)
         if not isinstance(comm, (Comm, type(None))):
@@ -256,7 +259,7 @@ class Context:
         kind, number = self._place
         kinds = {"cpu": _capi.ANNULUS_DEVICE_CPU, "cuda": _capi.ANNULUS_DEVICE_CUDA}
         handle = made(_capi.annulus_context_create(kinds[kind], number))
-        self._handle = handle
+        self._held_handle = handle
         self._turn = _Turn()
         self._was_left = False  # by an interrupted caller, so that a call of it may compute for as long as it takes
         self._finalizer = weakref.finalize(self, _destroy, handle, self._turn, comm)
@@ -273,6 +276,11 @@ class Context:
             check(_capi.annulus_context_set_comm(handle, comm._handle))
         if of_ranks is not None and comm is not None:
             check(_capi.annulus_context_set_shards(handle, *of_ranks._arguments(comm.size)))
+
+    @property
+    def _handle(self) -> Any:
+        check_not_ending()  # where it may be destroyed
+        return self._held_handle
 
     @property
     def config(self) -> Config:
@@ -767,7 +775,8 @@ class Context:
         return elements >= _plain.SHORT_CALL
 
     def _interruptible(self, call: Callable[[], Error | None]) -> BaseException | None:
-        """Runs `call` in a thread of its own, which is left alone when the main thread is interrupted."""
+        """Runs `call` in a thread of its own, which is left alone when the main thread is interrupted; where no thread can
+        be started, in the calling one."""
         outcome: list = []
 
         def work() -> None:
@@ -778,7 +787,10 @@ class Context:
 
         worker = threading.Thread(target=work, name="annulus", daemon=True)
         try:
-            worker.start()
+            try:
+                worker.start()
+            except RuntimeError:  # the process may have no more threads
+                return call()
             while worker.is_alive():
                 worker.join(1)  # not for ever: a signal that comes just before the wait does not end it
         except BaseException:

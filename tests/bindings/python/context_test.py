@@ -77,6 +77,70 @@ else:
         print("forked" in str(error))
 """
 
+# Calls from a handler of atexit that runs after annulus's own, and from __del__ when there are no handlers any more.
+ENDING = """
+import atexit, builtins
+
+class Last:
+    def __del__(self):
+        compute_all("del")
+
+atexit.register(lambda: compute_all("atexit"))
+builtins.last = Last()
+
+import numpy
+import annulus
+try:
+    import torch, annulus.torch
+except ImportError:
+    torch = None
+
+q = numpy.zeros((1, 64, 2, 8), "float32")
+large = numpy.zeros((1, 64, 64, 64), "float32")
+config = annulus.Config([(16, 1)])
+context, end = annulus.Context(config), annulus.Comm.local(1)[0]
+out, lse = context.forward(q, q, q)
+calls = {
+    "forward": lambda: context.forward(q, q, q),
+    "backward": lambda: context.backward(q, q, q, out, lse, out),
+    "attention": lambda: annulus.attention(q, q, q, config),
+    "new context": lambda: annulus.attention(q, q, q, [(8, 1)]),
+    "large": lambda: annulus.attention(large, large, large, config),
+    "mass": lambda: annulus.attention_mass(q, q, config),
+    "merge": lambda: annulus.merge([(out, lse), (out, lse)]),
+    "estimate": lambda: context.estimate(64, 2, 8),
+    "repr": lambda: repr(context),
+    "comm": lambda: end.rank,
+}
+if torch:
+    t = torch.from_numpy(q)
+    calls["torch"] = lambda: annulus.torch.dilated_attention(t, t, t, config)
+for call in calls.values():
+    call()
+
+def compute_all(when):
+    for name, call in calls.items():
+        try:
+            print(when, name, type(call()))
+        except annulus.UnsupportedError as error:
+            if "the Python interpreter is ending" not in str(error):
+                print(when, name, error)
+    print(when)
+"""
+
+# A process that may start no thread, as with `ulimit -u`.
+WITHOUT_THREADS = """
+import annulus, numpy, threading
+
+def refuse(*arguments, **options):
+    raise RuntimeError("can't start new thread")
+
+threading._start_new_thread = threading._start_joinable_thread = refuse
+q = numpy.random.default_rng(1).standard_normal((1, 64, 64, 64), numpy.float32)
+large = annulus.attention(q, q, q, [(16, 1)])
+print(numpy.array_equal(large[:, :16], annulus.attention(*[q[:, :16]] * 3, [(16, 1)])))
+"""
+
 
 def resident_bytes():
     with open("/proc/self/statm", encoding="ascii") as statm:
@@ -230,6 +294,12 @@ class ContextTest(unittest.TestCase):
         for engine in ("reference", "cpu"):
             with self.subTest(engine):
                 self.assert_prints(LEFT_ALONE % engine, "")
+
+    def test_calls_while_the_interpreter_ends(self):
+        self.assert_prints(ENDING, "atexit\ndel\n")
+
+    def test_large_calls_where_no_thread_can_be_started(self):
+        self.assert_prints(WITHOUT_THREADS, "True\n")
 
     def test_fork_while_a_thread_computes(self):
         self.assert_prints(FORKED, "True\n")

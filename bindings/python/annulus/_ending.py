@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The end of the interpreter, which destroys contexts and communicators while objects of them may still be used."""
+
+from __future__ import annotations
+
+import atexit
+import weakref
+
+from ._errors import UnsupportedError
+
+_has_begun = False
+
+
+def _begin() -> None:
+    global _has_begun
+    _has_begun = True
+
+
+# Handlers run in the reverse of their order. The first finalizer registers the one that destroys contexts: before this.
+weakref.finalize(_begin, int)
+atexit.register(_begin)
+
+
+def check_not_ending() -> None:
+    """Raises in handlers of atexit that were registered before annulus was imported, and in whatever runs later."""
+    if _has_begun:
+        raise UnsupportedError(
+            "the Python interpreter is ending, and the contexts and communicators of annulus have ended before; compute "
+            "earlier, for example in a function that atexit.register() gets after annulus was imported"
+        )
