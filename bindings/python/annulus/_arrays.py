@@ -29,7 +29,7 @@ CPU: Tuple[str, int] = ("cpu", 0)
 
 # DLPack's numbers.
 _DL_CPU, _DL_CUDA, _DL_CUDA_HOST, _DL_CUDA_MANAGED = 1, 2, 3, 13
-_DL_DTYPES = {(2, 64): "float64", (2, 32): "float32", (2, 16): "float16", (4, 16): "bfloat16"}
+_DL_TYPES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}
 
 
 def exchanged(axes: Sequence[int]) -> Shape:
@@ -50,6 +50,7 @@ class View(NamedTuple):
     read_only: bool
     library: Library
     array: Any  # what keeps the memory; the array itself, or a DLPack owner
+    is_result: bool = False  # of the caller's, to be written to
 
     def laid_out(self, layout: Layout | None) -> View:
         """The view of an array of this layout with its axes as [B, N, heads, D]."""
@@ -68,6 +69,8 @@ class Library(NamedTuple):
     stream: Callable[[int], int]
     # (stream, device number): makes what was written on the stream visible to the library
     finish: Callable[[int, int], None]
+    # how a copy with its elements side by side is made, {} being the array
+    copy: str
 
 
 def _nothing(stream: int, device: int) -> None:
@@ -85,7 +88,7 @@ def _host_dtype(name: str) -> Any:
     return name
 
 
-_NUMPY = Library("numpy", lambda shape, dtype, like: np.empty(shape, _host_dtype(dtype)), lambda device: 0, _nothing)
+_NUMPY = Library("numpy", lambda shape, dtype, like: np.empty(shape, _host_dtype(dtype)), lambda device: 0, _nothing, "np.ascontiguousarray({})")
 
 
 def _elements(name: str, byte_strides: Sequence[int], shape: Shape, dtype: str) -> Shape:
@@ -98,7 +101,7 @@ def _elements(name: str, byte_strides: Sequence[int], shape: Shape, dtype: str) 
     return tuple(stride // size for stride in byte_strides)
 
 
-def _check_dtype(name: str, dtype: str, array: Any = None) -> str:
+def check_dtype(name: str, dtype: str, array: Any = None) -> str:
     if dtype not in DTYPES:
         raise ArgumentError(f"{name} has dtype {dtype}; it must be {', '.join(DTYPES)}")
     if array is not None and not array.dtype.isnative:
@@ -107,7 +110,7 @@ def _check_dtype(name: str, dtype: str, array: Any = None) -> str:
 
 
 def _from_numpy(name: str, array: np.ndarray) -> View:
-    dtype = _check_dtype(name, array.dtype.name, array)
+    dtype = check_dtype(name, array.dtype.name, array)
     address, read_only = array.__array_interface__["data"]
     strides = _elements(name, array.strides, array.shape, dtype)
     return View(name, address, dtype, array.shape, strides, CPU, read_only, _NUMPY, array)
@@ -125,7 +128,7 @@ def _torch_stream(device: int) -> int:
     return sys.modules["torch"].cuda.current_stream(device).cuda_stream
 
 
-_TORCH = Library("torch", _torch_empty, _torch_stream, _nothing)
+_TORCH = Library("torch", _torch_empty, _torch_stream, _nothing, "{}.contiguous()")
 
 
 @functools.lru_cache(maxsize=None)
@@ -134,7 +137,7 @@ def _torch_dtype(dtype: Any) -> str:
 
 
 def torch_view(name: str, tensor: Any) -> View:
-    dtype = _check_dtype(name, _torch_dtype(tensor.dtype))
+    dtype = check_dtype(name, _torch_dtype(tensor.dtype))
     device = tensor.device
     if device.type not in ("cpu", "cuda"):
         raise UnsupportedError(f"{name} is a tensor on {device}; it must be on the CPU or a CUDA device")
@@ -171,11 +174,11 @@ def _cupy_stream(device: int) -> int:
         return cupy.cuda.get_current_stream().ptr
 
 
-_CUPY = Library("cupy", _cupy_empty, _cupy_stream, _nothing)
+_CUPY = Library("cupy", _cupy_empty, _cupy_stream, _nothing, "cupy.ascontiguousarray({})")
 
 
 def _from_cupy(name: str, array: Any) -> View:
-    dtype = _check_dtype(name, array.dtype.name)
+    dtype = check_dtype(name, array.dtype.name)
     strides = _elements(name, array.strides, array.shape, dtype)
     return View(name, array.data.ptr, dtype, array.shape, strides, ("cuda", array.device.id), False, _CUPY, array)
 
@@ -209,7 +212,7 @@ def _synchronise(stream: int, device: int) -> None:
             raise CudaError(f"waiting for device {device} failed: CUDA driver error {result}")
 
 
-_UNKNOWN = Library("unknown", _unknown_empty, _default_stream, _synchronise)
+_UNKNOWN = Library("unknown", _unknown_empty, _default_stream, _synchronise, "a contiguous copy of {}")
 
 
 def _cuda_device_of(address: int) -> int:
@@ -225,7 +228,7 @@ def _cuda_device_of(address: int) -> int:
 def _from_cuda_array_interface(name: str, array: Any) -> View:
     interface = array.__cuda_array_interface__
     shape = tuple(interface["shape"])
-    dtype = _check_dtype(name, np.dtype(interface["typestr"]).name)
+    dtype = check_dtype(name, np.dtype(interface["typestr"]).name)
     byte_strides = interface.get("strides")
     strides = _elements(name, byte_strides, shape, dtype) if byte_strides else contiguous(shape)
     address, read_only = interface["data"]
@@ -264,9 +267,8 @@ def _from_dlpack(name: str, array: Any, library: Library = _UNKNOWN) -> View:
     legacy_stream = 1
     capsule = _capsule(array, legacy_stream if on_cuda else None)
     address, code, bits, lanes, shape, strides, _, _, read_only, owner = _capi.annulus_read_dlpack(capsule)
-    dtype = _DL_DTYPES.get((code, bits)) if lanes == 1 else None
-    if dtype is None:
-        raise ArgumentError(f"{name} has type {code} with {bits} bits of DLPack; it must be {', '.join(DTYPES)}")
+    dtype = f"{_DL_TYPES.get(code, f'type {code} of DLPack with bits: ')}{bits}{f' x {lanes}' if lanes != 1 else ''}"
+    check_dtype(name, dtype)
     device = ("cuda", int(number)) if on_cuda else CPU
     view = View(name, address, dtype, shape, strides or contiguous(shape), device, read_only, library, array)
     return view._replace(array=_Kept(array, owner))
@@ -286,7 +288,7 @@ def _jax_empty(shape: Shape, dtype: str, like: View) -> Any:
 
 
 # A JAX array is written once, here, before anybody else has seen it.
-_JAX = Library("jax", _jax_empty, _default_stream, _synchronise)
+_JAX = Library("jax", _jax_empty, _default_stream, _synchronise, "{}.copy()")
 
 
 def _from_jax(name: str, array: Any) -> View:
@@ -324,8 +326,14 @@ def view(name: str, array: Any) -> View:
     try:
         return _from_numpy(name, np.asarray(memoryview(array)))
     except TypeError:
+        kind = type(array)
+        if hasattr(array, "__array__"):  # reads it, perhaps from a file, or computes it: the caller is to decide when
+            raise TypeError(
+                f"{name} is a {kind.__module__}.{kind.__qualname__}; np.asarray({name}) makes an array of NumPy of it, "
+                "which is taken"
+            ) from None
         raise TypeError(
-            f"{name} is a {type(array).__name__}; it must be an array of NumPy, PyTorch, CuPy or JAX, or another one "
+            f"{name} is a {kind.__name__}; it must be an array of NumPy, PyTorch, CuPy or JAX, or another one "
             "with __dlpack__, __cuda_array_interface__ or a buffer"
         ) from None
 
@@ -334,11 +342,26 @@ def tensor(view: View, rank: int) -> Any:
     """The C API's tensor; of `rank` dimensions, of which a first one of length 1 may be left out."""
     shape, strides = view.shape, view.strides
     check_rank(view.name, len(shape), rank)
+    if 0 not in shape:
+        _check_strides(view, rank)
     if len(shape) == rank - 1:
         shape, strides = (1, *shape), (0, *strides)  # of one entry: nobody steps over it
     # An array without elements may have no address; NULL would be refused before its shape is.
     address = view.address or (BYTES[view.dtype] if 0 in shape else None)
     return _capi.annulus_tensor(address, DTYPES[view.dtype], shape, strides)
+
+
+def _check_strides(view: View, rank: int) -> None:
+    """Refuses the strides that the library would refuse, and says how to get others."""
+    wrong = None
+    if min(view.strides) < 0:
+        wrong = f"strides {view.strides} in elements; none may be negative"
+    elif rank == 4 and view.strides[-1] != 1:
+        wrong = f"a stride of {view.strides[-1]} elements along D; it must be 1"
+    if wrong and view.is_result:
+        raise ArgumentError(f"{view.name} has {wrong}: give a new, contiguous array")
+    if wrong:
+        raise ArgumentError(f"{view.name} has {wrong}: give {view.library.copy.format(view.name)}")
 
 
 def check_rank(name: str, found: int, rank: int = 4) -> None:
@@ -351,4 +374,4 @@ def check_rank(name: str, found: int, rank: int = 4) -> None:
 def writable(view: View) -> View:
     if view.read_only:
         raise ArgumentError(f"{view.name} is read-only; results are written to it")
-    return view
+    return view._replace(is_result=True)

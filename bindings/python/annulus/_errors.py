@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from . import _capi
+from ._words import in_python
 
 __all__ = [
     "ArgumentError",
@@ -18,7 +19,7 @@ __all__ = [
 
 
 class Error(Exception):
-    """A call of libannulus failed. The text is the library's: it names the argument, its value and what it may be.
+    """A call of libannulus failed. The text names the argument, its value and what it may be.
 
     status: the C API's number (annulus_status); name: its name, such as "argument" or "nccl".
     """
@@ -100,7 +101,7 @@ def failure(status: int) -> Error | None:
     """What a status of the calling thread's last call stands for: the exception, not raised, or None."""
     if status == _capi.ANNULUS_OK:
         return None
-    error = _BY_STATUS.get(status, Error)(_capi.annulus_last_error(), status)
+    error = _BY_STATUS.get(status, Error)(in_python(_capi.annulus_last_error()), status)
     if isinstance(error, WorkspaceError):
         error.bytes = _capi.annulus_last_error_bytes()
     return error

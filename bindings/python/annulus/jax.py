@@ -19,10 +19,10 @@ import jax
 import numpy as np
 
 from ._arguments import host_integers, integer
-from ._arrays import CPU, DTYPES, check_rank, exchanged
+from ._arrays import CPU, check_dtype, check_rank, exchanged
 from ._config import BranchLike, Config, from_text
 from ._context import cached_config, cached_context, check_layout, check_rows, given, lse_dtype
-from ._errors import ArgumentError
+from ._errors import ArgumentError, UnsupportedError
 from ._unknown import refuse
 from .types import Engine, KeyRule, Layout, Padding
 
@@ -100,7 +100,16 @@ def _gradients(call: _Call, kept: Any, d_results: Any) -> Any:
 _attention.defvjp(_keep, _gradients)
 
 
+def _refuse_traced(name: str, values: Any) -> None:
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree_util.tree_leaves(values)):
+        raise UnsupportedError(
+            f"{name} is traced by jax.jit, jax.grad or jax.vmap; it must be known when JAX compiles: a list or a NumPy "
+            "array that is no argument of the function, or one of its static_argnums, as a tuple"
+        )
+
+
 def _numbers(name: str, values: Any) -> Tuple[int, ...] | None:
+    _refuse_traced(name, values)
     return None if values is None else tuple(host_integers(name, values))
 
 
@@ -187,13 +196,12 @@ def attention(
         if not isinstance(array, (jax.Array, np.ndarray)):
             raise TypeError(f"{name} is a {type(array).__name__}; it must be an array of JAX")
         check_rank(name, array.ndim)
-        if array.dtype.name not in DTYPES or array.dtype != q.dtype:
-            raise ArgumentError(
-                f"{name} has dtype {array.dtype.name}; it must be q's, which is {q.dtype.name}, and one of "
-                f"{', '.join(DTYPES)}"
-            )
+        check_dtype(name, array.dtype.name)
+        if array.dtype != q.dtype:
+            raise ArgumentError(f"{name} has dtype {array.dtype.name}; it must be {q.dtype.name}, as q's")
         arrays.append(jax.numpy.asarray(array))
     check_layout(layout, k)
+    _refuse_traced("query_start", query_start)
     rows = -2 if layout == "bhnd" else -3
     check_rows(query_start, q.shape[rows], k.shape[rows])
     options = given(

@@ -286,7 +286,7 @@ class ArraysTest(unittest.TestCase):
         lengths = {
             r"sequence_lengths\[1\] is 84; it must be at most 83": np.array([83, 84]),
             r"sequence_lengths\[0\] is -1; it must be at least 0": (-1, 5),
-            "sequence_count of options is 1; without sequence_starts it must be the batch, 2": [5],
+            "sequence_lengths has 1 numbers; without sequence_starts it must have 2, one for each batch": [5],
             "sequence_lengths is empty; it must have": [],
             "sequence_lengths is on a CUDA device": OnCuda([83, 83]),
         }
@@ -342,7 +342,7 @@ class ArraysTest(unittest.TestCase):
 
         refused(annulus.ArgumentError, "q has dtype int64; it must be float64, float32", q.astype(int), k, v)
         refused(annulus.ArgumentError, "k has the other byte order", q, k.astype(k.dtype.newbyteorder()), v)
-        refused(annulus.ArgumentError, r"dtype of k is 1 \(float64\)", q, k.astype(float), v)
+        refused(annulus.ArgumentError, "^k has dtype float64; it must be float32$", q, k.astype(float), v)
         refused(
             annulus.ArgumentError, r"q has 2 dimensions; it must have 4, .*\[B, N, heads, D\].*, or 3", q[0, 0], k, v
         )
@@ -355,19 +355,65 @@ class ArraysTest(unittest.TestCase):
         refused(annulus.ArgumentError, "q has 83 rows and k has 9; .* query_start say where", q, k[:, :9], v[:, :9])
         refused(annulus.ArgumentError, "query_start is '3'; it must be an int", q[:, :9], k, v, query_start="3")
         refused(annulus.ArgumentError, "query_start is 1.5; it must be an int", q[:, :9], k, v, query_start=1.5)
-        refused(annulus.ArgumentError, "query_start of options is -1", q[:, :9], k, v, query_start=-1)
+        refused(annulus.ArgumentError, "^query_start is -1; with the 9 rows", q[:, :9], k, v, query_start=-1)
         self.assert_sequences_refused(refused, q, k, v)
-        refused(annulus.ArgumentError, r"stride\[3\] of v", q, k, v[..., ::-1].copy()[..., ::-1])
-        refused(annulus.ArgumentError, r"stride\[3\] of q", np.asfortranarray(q), k, v)
-        refused(annulus.ArgumentError, r"shape\[1\] of v", q, k, v[:, :50])
+        refused(annulus.ArgumentError, "^N of v is 50; it must be 83$", q, k, v[:, :50])
+        refused(annulus.ArgumentError, "^N of v is 50; it must be 83$", q[0], k[0], v[0, :50])
+        heads_first = [array.swapaxes(1, 2) for array in (q, k, v[:, :50])]
+        refused(annulus.ArgumentError, "^N of v is 50; it must be 83$", *heads_first, layout="bhnd")
+        refused(annulus.ArgumentError, "^G of k is 3; the key/value heads must", q, k.repeat(3, 2)[:, :, :3], v)
+        refused(annulus.ArgumentError, "^N of lse is 9; it must be 83$", q, k, v, lse=np.empty((2, 4, 9), "float32"))
         refused(annulus.ArgumentError, r"query_start", q, k, v, query_start=1)
-        refused(annulus.ArgumentError, r"shape\[1\] of out", q, k, v, out=np.empty((2, 80, 4, 16), "float32"))
+        refused(annulus.ArgumentError, "^N of out is 80", q, k, v, out=np.empty((2, 80, 4, 16), "float32"))
         refused(annulus.ArgumentError, "out overlaps|overlap", q, k, v, out=q)
-        refused(annulus.UnsupportedError, r"shape\[3\] of q is 12", q[..., :12], k[..., :12], v[..., :12])
+        refused(annulus.UnsupportedError, "^D of q is 12; the head dimension must be a multiple of 8", q[..., :12], k[..., :12], v[..., :12])
         refused(TypeError, "q is a list; it must be an array", q.tolist(), k, v)
         refused(TypeError, "k is a NoneType; it must be an array", q, None, v)
         structured = np.zeros(SHAPE, [("a", "f4"), ("b", "i1")])["a"]
         refused(annulus.ArgumentError, "q has a stride of 5 bytes", structured, k, v)
+
+    def test_advice_on_strides_that_are_refused(self):
+        """What a message says to write is taken."""
+        q, k, v, _ = inputs()
+        wanted = annulus.attention(q, k, v, BRANCHES)
+        strided = {
+            "q has a stride of 664 elements along D; it must be 1": np.asfortranarray(q),
+            r"q has strides \(5312, -64, 16, 1\) in elements; none may be negative": q[:, ::-1].copy()[:, ::-1],
+            r"q has strides \(5312, 64, 16, -1\) in elements": q[..., ::-1].copy()[..., ::-1],
+            "q has a stride of 3 elements along D": np.repeat(q, 3, axis=3)[..., ::3],
+        }
+        for words, array in strided.items():
+            with self.subTest(words), self.assertRaisesRegex(annulus.ArgumentError, words) as caught:
+                annulus.attention(array, k, v, BRANCHES)
+            advice = str(caught.exception).rpartition(": give ")[2]
+            self.assertEqual(advice, "np.ascontiguousarray(q)")
+            self.assert_same([annulus.attention(eval(advice, {"np": np, "q": array}), k, v, BRANCHES)], [wanted])
+        out = np.full(SHAPE, 7, "float32", order="F")
+        with self.assertRaisesRegex(annulus.ArgumentError, "out has a stride of .* 1: give a new, contiguous array"):
+            annulus.attention(q, k, v, BRANCHES, out=out)
+        self.assertTrue((out == 7).all())
+
+    def test_advice_on_arrays_that_have_to_be_read(self):
+        """As those of zarr, h5py, dask and pandas are: they know __array__ alone."""
+
+        class Stored:
+            def __init__(self, array):
+                self.array = array
+
+            def __array__(self, dtype=None, copy=None):
+                return self.array
+
+        q, k, v, _ = inputs()
+        with self.assertRaisesRegex(TypeError, r"^q is a .*Stored; (np\.asarray\(q\)) makes an array") as caught:
+            annulus.attention(Stored(q), k, v, BRANCHES)
+        read = eval(str(caught.exception).split("; ")[1].split(" ")[0], {"np": np, "q": Stored(q)})
+        self.assert_same([annulus.attention(read, k, v, BRANCHES)], [annulus.attention(q, k, v, BRANCHES)])
+
+    def test_dlpack_tensors_of_other_types(self):
+        q, k, v, _ = inputs()
+        for dtype in ("int32", "uint8", "complex64"):
+            with self.assertRaisesRegex(annulus.ArgumentError, f"^k has dtype {dtype}; it must be float64, float32"):
+                annulus.attention(q, Exported(k.astype(dtype)), v, BRANCHES)
 
 
 if __name__ == "__main__":

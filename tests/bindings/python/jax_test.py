@@ -111,11 +111,35 @@ class JaxTest(unittest.TestCase):
         for words, error, call in (
             ("is_causal .* causal=", annulus.ArgumentError, lambda: attention(q, k, v, CONFIG, is_causal=True)),
             (
-                "k has dtype float32; it must be q's",
+                "k has dtype float32; it must be float64, as q's",
                 annulus.ArgumentError,
                 lambda: attention(q, k.astype("f4"), v, CONFIG),
             ),
-            ("q has dtype int32", annulus.ArgumentError, lambda: attention(q.astype("i4"), k, v, CONFIG)),
+            (
+                "^q has dtype int32; it must be float64, float32, bfloat16, float16$",
+                annulus.ArgumentError,
+                lambda: attention(*(x.astype("i4") for x in (q, k, v)), CONFIG),
+            ),
+            (
+                "^q has dtype int32; it must be float64, float32, bfloat16, float16$",
+                annulus.ArgumentError,
+                lambda: annulus.attention(*(x.astype("i4") for x in (q, k, v)), CONFIG),
+            ),
+            (
+                "^sequence_lengths is traced by jax.jit, .*; it must be known when JAX compiles: .* static_argnums",
+                annulus.UnsupportedError,
+                lambda: jax.jit(lambda n: attention(q, k, v, CONFIG, sequence_lengths=n))(jnp.array([3, 4])),
+            ),
+            (
+                "^sequence_starts is traced",
+                annulus.UnsupportedError,
+                lambda: jax.jit(lambda n: attention(q, k, v, CONFIG, sequence_starts=[0, n]))(3),
+            ),
+            (
+                "^query_start is traced",
+                annulus.UnsupportedError,
+                lambda: jax.jit(lambda n: attention(q, k, v, CONFIG, query_start=n))(0),
+            ),
             ("q has 2 dimensions", annulus.ArgumentError, lambda: attention(q[0, 0], k, v, CONFIG)),
             ("k is a list", TypeError, lambda: attention(q, [1.0], v, CONFIG)),
             ("layout is 'nd'", annulus.ArgumentError, lambda: attention(q, k, v, CONFIG, layout="nd")),
