@@ -141,5 +141,11 @@ class Comm:
         knows. Over NCCL it may break after a call has returned. Never waits."""
         return failure(_capi.annulus_comm_status(self._handle))
 
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a Comm cannot be pickled or copied, for it is this process's end of a communicator; each process makes its "
+            "own, and what is pickled must not hold it"
+        )
+
     def __repr__(self) -> str:
         return f"<annulus.Comm {self.kind} rank {self.rank} of {self.size}>"

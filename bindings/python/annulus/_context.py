@@ -267,7 +267,8 @@ class Context:
         self._is_plain = comm is None and self._place == CPU
         self._workspace: Any = None
         check(_capi.annulus_context_set_config(handle, config._handle))
-        check(_capi.annulus_context_set_threads(handle, integer("threads", threads, 32)))
+        self._threads = integer("threads", threads, 32)
+        check(_capi.annulus_context_set_threads(handle, self._threads))
         self._follow = stream is None
         self._stream = 0 if stream is None else _stream_address(stream)
         if stream is not None:
@@ -368,7 +369,7 @@ class Context:
         out, lse: arrays to write to, [B, Nq, H, D] of q's dtype and [B, H, Nq] of float32 (float64 for float64).
         layout: "bnhd", as said here; "bhnd": q, k, v and out have their axes as scaled_dot_product_attention() has
             them, [B, H, N, D], and are used where they lie all the same; None: "bnhd", with a warning where that is
-            hardly meant. lse is [B, H, Nq] in both. Messages name shapes as "bnhd" has them.
+            hardly meant. lse is [B, H, Nq] in both. Messages name axes by these letters.
 
         Returns (out, lse), or out alone where return_lse is false; new arrays are of q's library. The axis B may be
         left out of all arrays together.
@@ -427,6 +428,8 @@ class Context:
                 status = function(self._handle, *arrays, struct)
             except BufferError:
                 return None
+            if status == _capi.ANNULUS_ERROR_ARGUMENT:
+                return None  # nothing was written, and the way by views has better words for what is wrong with arrays
             check(status)
             return status
 
@@ -703,6 +706,17 @@ class Context:
     def __repr__(self) -> str:
         return f"<annulus.Context on {self.device}: {self.config!r}>"
 
+    def __reduce__(self) -> Any:
+        """Copies, also by pickle, have the config, the device and the threads, and memory of their own."""
+        own = {"comm": self.comm is not None, "stream": not self._follow, "workspace": self._workspace is not None}
+        for name, is_given in own.items():
+            if is_given:
+                raise TypeError(
+                    f"a Context with {name} given cannot be pickled or copied, for that belongs to this process; pickle "
+                    "its config, and make a Context of it where it is to be used"
+                )
+        return _copied, (self.config, self.device, self._threads)
+
     def _inputs(self, layout: Layout | None, **arrays: Any) -> list[View]:
         views = [_arrays.view(name, array).laid_out(layout) for name, array in arrays.items()]
         for view in views:
@@ -802,15 +816,28 @@ class Context:
         return outcome[0]
 
 
-def _views_of_parts(parts: Iterable[Tuple[Any, Any]]) -> list[Tuple[View, View]]:
-    views = []
-    for i, part in enumerate(parts):
+def _copied(config: Config, device: str, threads: int) -> Context:
+    return Context(config, device, threads=threads)
+
+
+def pairs_of(parts: Iterable[Tuple[Any, Any]]) -> list[Tuple[Any, Any]]:
+    """What merge() is given, as pairs (out, lse)."""
+    pairs = list(parts)
+    for i, part in enumerate(pairs):
         if not isinstance(part, (tuple, list)) or len(part) != 2:
             raise ArgumentError(f"parts[{i}] is a {type(part).__name__}; it must be a pair, (out, lse)")
-        views.append((_arrays.view(f"outs[{i}]", part[0]), _arrays.view(f"lses[{i}]", part[1])))
-    if not views:
-        raise ArgumentError("parts is empty; it must have at least one pair, (out, lse)")
-    return views
+    if not 1 <= len(pairs) <= _capi.ANNULUS_MAX_MERGE_PARTS:
+        raise ArgumentError(
+            f"parts has {len(pairs)} pairs, (out, lse); it must have from 1 to {_capi.ANNULUS_MAX_MERGE_PARTS}"
+        )
+    return pairs
+
+
+def _views_of_parts(parts: Iterable[Tuple[Any, Any]]) -> list[Tuple[View, View]]:
+    return [
+        (_arrays.view(f"out of parts[{i}]", out), _arrays.view(f"lse of parts[{i}]", lse))
+        for i, (out, lse) in enumerate(pairs_of(parts))
+    ]
 
 
 def lse_dtype(dtype: str) -> str:

@@ -204,8 +204,8 @@ class CommTest(unittest.TestCase):
                 "shards has 2 lengths",
                 lambda: annulus.Context([(16, 1)], comm=end, shards=[1, 2]),
             ),
-            (annulus.ArgumentError, "nccl_comm is NULL", lambda: annulus.Comm.from_nccl(0)),
-            (annulus.ArgumentError, "mpi_comm is NULL", lambda: annulus.Comm.mpi(0)),
+            (annulus.ArgumentError, "address is 0; it must not be", lambda: annulus.Comm.from_nccl(0)),
+            (annulus.ArgumentError, "communicator is 0; it must not be", lambda: annulus.Comm.mpi(0)),
         ]
         words = {
             "ranks is -1; it must be at least 1": lambda: annulus.Comm.local(-1),
@@ -219,8 +219,8 @@ class CommTest(unittest.TestCase):
             "devices is None; it must be a list": lambda: annulus.Comm.nccl_devices(None),
             "ranks is 0; it must be at least 1": lambda: annulus.Comm.nccl_devices([]),
             "creation_timeout is 0; it must be above 0": lambda: annulus.Comm.nccl_devices(1, creation_timeout=0),
-            "creation_timeout of options is -1; it": lambda: annulus.Comm.nccl_devices(1, creation_timeout=-1),
-            "creation_timeout of options is inf": lambda: annulus.Comm.from_nccl_id(
+            "creation_timeout is -1; it": lambda: annulus.Comm.nccl_devices(1, creation_timeout=-1),
+            "creation_timeout is inf": lambda: annulus.Comm.from_nccl_id(
                 bytes(128), 2, 0, 0, creation_timeout=float("inf")
             ),
             "creation_timeout is 'x'; it must be a number": lambda: annulus.Comm.nccl_devices(1, creation_timeout="x"),

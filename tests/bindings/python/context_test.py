@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Contexts: memory, threads, Ctrl-C, estimates, refusals."""
 
+import copy
 import gc
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -337,7 +339,7 @@ class ContextTest(unittest.TestCase):
             context.backward(Q, K, V, Q, lse, Q, add=["d_k"])
         with self.assertRaisesRegex(annulus.ArgumentError, "a name in add is 'dq'; it must be one of 'd_q', 'd_k'"):
             context.backward(Q, K, V, Q, lse, Q, add=["dq"])
-        with self.assertRaisesRegex(annulus.ArgumentError, "gradient_dtype is 3"):
+        with self.assertRaisesRegex(annulus.ArgumentError, "gradient_dtype is bfloat16; it must be None, float32$"):
             context.workspace_size(**size, gradient_dtype="bfloat16")
 
     def test_estimate(self):
@@ -362,6 +364,25 @@ class ContextTest(unittest.TestCase):
             context.estimate_rank(64, 4, 16, ranks=2, rank=0, shards=[64])
         with self.assertRaisesRegex(annulus.ArgumentError, "branch is 2"):
             context.estimate(64, 4, 16, branch=2)
+
+    def test_copies(self):
+        """By copy and pickle: the same config on the same device, with memory of its own, if that is all there is."""
+        context = annulus.Context(annulus.Config([(16, 1)], causal=True), threads=1)
+        wanted, _ = context.forward(Q, K, V)
+        for copied in (pickle.loads(pickle.dumps(context)), copy.deepcopy({"module": context})["module"]):
+            self.assertIsNot(copied._turn, context._turn)
+            self.assertEqual((copied.config, copied.device, copied._threads), (context.config, "cpu", 1))
+            self.assertEqual(copied.forward(Q, K, V)[0].tobytes(), wanted.tobytes())
+        context.set_workspace(np.empty(1 << 16))
+        (end,) = annulus.Comm.local(1)
+        for held, words in (
+            (context, "a Context with workspace given cannot be pickled or copied.* pickle its config"),
+            (annulus.Context([(16, 1)], comm=end), "a Context with comm given cannot be pickled"),
+            (end, "a Comm cannot be pickled or copied, .*; each process makes its own"),
+        ):
+            for make in (pickle.dumps, copy.copy):
+                with self.assertRaisesRegex(TypeError, words):
+                    make(held)
 
     def test_workspace(self):
         context = annulus.Context([(16, 1)], threads=1)

@@ -69,13 +69,13 @@ class MergeTest(unittest.TestCase):
         near = attend(NEAR)
         many = [near] * 49
         for parts, words in (
-            ([], "parts is empty"),
+            ([], r"parts has 0 pairs, \(out, lse\); it must have from 1 to 48"),
             ([near[0]], r"parts\[0\] is a ndarray"),
             ([near, near + near], r"parts\[1\] is a tuple"),
-            (many, "count is 49"),
-            ([near, (near[0][:, :9], near[1])], r"shape\[1\] of outs\[1\] is 9"),
-            ([near, (near[0], near[1][0, 0])], r"lses\[1\] has 1 dimensions"),
-            ([near, (near[0], near[1].astype("float32"))], r"dtype of lses\[1\]"),
+            (many, "parts has 49 pairs"),
+            ([near, (near[0][:, :9], near[1])], r"^N of out of parts\[1\] is 9; it must be 50"),
+            ([near, (near[0], near[1][0, 0])], r"lse of parts\[1\] has 1 dimensions"),
+            ([near, (near[0], near[1].astype("float32"))], r"^lse of parts\[1\] has dtype float32; it must be float64$"),
         ):
             with self.assertRaisesRegex(annulus.ArgumentError, words):
                 annulus.merge(parts)
@@ -98,7 +98,7 @@ class TorchMergeTest(unittest.TestCase):
     @staticmethod
     def merge(*tensors):
         half = len(tensors) // 2
-        return annulus.torch.merge(tensors[:half], tensors[half:])
+        return annulus.torch.merge(zip(tensors[:half], tensors[half:]))
 
     def test_gradcheck(self):
         self.assertTrue(torch.autograd.gradcheck(self.merge, self.parts(empty_rows=False)))
@@ -126,7 +126,7 @@ class TorchMergeTest(unittest.TestCase):
 
         def apart(q, k, v):
             parts = [annulus.torch.dilated_attention(q, k, v, branches, return_lse=True) for branches in (NEAR, FAR)]
-            return annulus.torch.merge(*zip(*parts))
+            return annulus.torch.merge(parts)
 
         for got, wanted in zip(gradients(apart), gradients(together)):
             torch.testing.assert_close(got, wanted, rtol=0, atol=1e-12)
@@ -134,7 +134,7 @@ class TorchMergeTest(unittest.TestCase):
     def test_half_precision(self):
         outs = [torch.randn(1, 5, 2, 8).bfloat16().requires_grad_() for _ in range(2)]
         lses = [torch.randn(1, 2, 5).requires_grad_() for _ in range(2)]
-        out, lse = annulus.torch.merge(outs, lses)
+        out, lse = annulus.torch.merge(zip(outs, lses))
         self.assertEqual((out.dtype, lse.dtype), (torch.bfloat16, torch.float32))
         out.float().sum().backward()
         weights = torch.stack([tensor.detach() for tensor in lses]).softmax(0).transpose(-1, -2)[..., None]
@@ -142,13 +142,18 @@ class TorchMergeTest(unittest.TestCase):
             torch.testing.assert_close(part.grad.float(), weight.expand(part.shape), rtol=2**-8, atol=1e-6)
 
     def test_refusals(self):
-        outs, lses = [torch.zeros(1, 3, 2, 8)] * 2, [torch.zeros(1, 2, 3)] * 2
-        with self.assertRaisesRegex(annulus.ArgumentError, "2 outs and 1 lses"):
-            annulus.torch.merge(outs, lses[:1])
-        with self.assertRaisesRegex(annulus.ArgumentError, "0 outs"):
-            annulus.torch.merge([], [])
-        with self.assertRaisesRegex(TypeError, r"lses\[1\] is a ndarray"):
-            annulus.torch.merge(outs, [lses[0], np.zeros((1, 2, 3), "float32")])
+        """In the words of annulus.merge()."""
+        out, lse = torch.zeros(1, 3, 2, 8), torch.zeros(1, 2, 3)
+        for parts, words in (
+            ([], "parts has 0 pairs"),
+            ([(out, lse)] * 49, "parts has 49 pairs"),
+            ([(out, lse), (out, lse, lse)], r"parts\[1\] is a tuple; it must be a pair, \(out, lse\)"),
+            ([(out, lse), (out[:, :2], lse)], r"^N of out of parts\[1\] is 2"),
+        ):
+            with self.assertRaisesRegex(annulus.ArgumentError, words):
+                annulus.torch.merge(parts)
+        with self.assertRaisesRegex(TypeError, r"lse of parts\[1\] is a ndarray"):
+            annulus.torch.merge([(out, lse), (out, np.zeros((1, 2, 3), "float32"))])
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 import types
 from typing import Any, Literal, Sequence, Tuple
 
@@ -94,7 +95,8 @@ class LongNetAttention(MultiheadDilatedAttention):
     ) -> LongNetAttention:
         """Takes what torchscale's DilatedAttention takes, so that it can stand in its place in a model's code.
 
-        args: an object with segment_length and dilated_ratio (lists, or strings of lists) and layernorm_eps.
+        args: an object with segment_length and dilated_ratio (lists, or strings of lists, also of NumPy's integers) and
+            layernorm_eps.
         """
         module = cls(
             embed_dim,
@@ -212,11 +214,11 @@ def group_of_args(args: Any) -> Any:
 
 
 def _list(args: Any, name: str) -> Sequence[int]:
-    """A list of numbers in a configuration, or a string of one."""
+    """A list of numbers in a configuration, or a string of one, where NumPy 2 writes np.int64(1024) for 1024."""
     numbers = getattr(args, name, None)
     if isinstance(numbers, str):
         try:
-            numbers = ast.literal_eval(numbers)
+            numbers = ast.literal_eval(re.sub(r"\bnp\.u?int\d+\((\d+)\)", r"\1", numbers))
         except (SyntaxError, ValueError):
             pass  # integers() refuses it
     return integers(f"{name} of args", numbers)
@@ -257,5 +259,4 @@ def _attend_as_published(q: Tensor, k: Tensor, v: Tensor, config: Config) -> Ten
 
         out, lse = attend(lengthened(q), lengthened(k), lengthened(v), text)
         results.append((out.narrow(-3, 0, length), lse.narrow(-1, 0, length)))
-    outs, lses = zip(*results)
-    return merge(outs, lses)[0]
+    return merge(results)[0]

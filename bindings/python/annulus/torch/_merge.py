@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The merge of results over different keys as a differentiable function of PyTorch."""
 
-from typing import Any, List, Sequence, Tuple
+from typing import Any, Iterable, List, Tuple
 
 import torch
 from torch import Tensor
 
 from .. import _context
-from .._errors import ArgumentError
 from ._functional import _rows, _untraced, check_tensor
 
 
@@ -59,23 +58,22 @@ class _Merge(torch.autograd.Function):
 _apply = _untraced(_Merge.apply)
 
 
-def merge(outs: Sequence[Tensor], lses: Sequence[Tensor]) -> Tuple[Tensor, Tensor]:
+def merge(parts: Iterable[Tuple[Tensor, Tensor]]) -> Tuple[Tensor, Tensor]:
     """Merges results over different keys, for the same queries, into those of one softmax over all the keys.
 
         near = dilated_attention(q, k, v, [(2048, 1)], return_lse=True)
         far = dilated_attention(q, other_k, other_v, [(0, 8)], return_lse=True)
-        out, lse = merge(*zip(near, far))
+        out, lse = merge([near, far])
 
-    outs: of [B, Nq, H, D], at most 48. lses: as many of [B, H, Nq], natural logarithms in float32 (float64 for float64);
-        a part whose lse is -inf counts for nothing there.
+    parts: pairs (out [B, Nq, H, D], lse [B, H, Nq]), at most 48. LSE is of natural logarithms, in float32 (float64 for
+        float64). Where one is -inf, the part counts for nothing, whatever its out holds.
 
-    Returns (out, lse). Differentiable in reverse mode, any number of times, in outs and lses: gradients reach q, k and v
-    of all parts through dilated_attention() with return_lse.
+    Returns (out, lse). Differentiable in reverse mode, any number of times, in all parts: gradients reach q, k and v of
+    all parts through dilated_attention() with return_lse.
     """
-    outs, lses = list(outs), list(lses)
-    if len(outs) != len(lses) or not outs:
-        raise ArgumentError(f"there are {len(outs)} outs and {len(lses)} lses; there must be equally many, at least one")
-    for i, pair in enumerate(zip(outs, lses)):
-        for name, tensor in zip(("outs", "lses"), pair):
-            check_tensor(f"{name}[{i}]", tensor)
-    return _apply(len(outs), *outs, *lses)
+    pairs = _context.pairs_of(parts)
+    for i, pair in enumerate(pairs):
+        for name, tensor in zip(("out", "lse"), pair):
+            check_tensor(f"{name} of parts[{i}]", tensor)
+    outs, lses = zip(*pairs)
+    return _apply(len(pairs), *outs, *lses)
