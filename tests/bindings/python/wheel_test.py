@@ -101,6 +101,12 @@ class WheelTest(unittest.TestCase):
         self.assertEqual(counts, "1 0")
         self.assertIn("this annulus was built without CUDA", reason)
 
+    def test_an_editable_install_says_what_it_needs(self):
+        """Before anything is compiled."""
+        done = run(python, "-m", "pip", "install", "--no-deps", "-e", SOURCE, cwd=scratch)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("pip install --no-build-isolation -e .", done.stdout + done.stderr)
+
     def test_ranks_over_threads(self):
         self.print_of(python, "-c", RANKS)
 
