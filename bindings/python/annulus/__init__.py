@@ -20,7 +20,7 @@ from . import _capi
 from ._arguments import integer, pick
 from ._comm import Comm
 from ._config import Branch, Config
-from ._context import Context, Estimate, RankEstimate, Traffic, attention, attention_mass, merge
+from ._context import Context, Estimate, RankEstimate, Traffic, attention, attention_mass, lse_of_flash_attention, merge
 from ._errors import (
     ArgumentError,
     CommError,
@@ -58,6 +58,7 @@ __all__ = [
     "build_info",
     "device_count",
     "hilbert_curve",
+    "lse_of_flash_attention",
     "merge",
 ]
 
@@ -88,6 +89,10 @@ def hilbert_curve(length: int, width: int = 0) -> _np.ndarray:
         raise OutOfMemoryError(f"length is {length}; there is no memory for so many positions") from None
     check(_capi.annulus_hilbert_curve(positions.__array_interface__["data"][0], length, width))
     return positions
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *(name for name in globals() if name.startswith("__")), "jax", "torch", "types"])
 
 
 def __getattr__(name: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import importlib
 import sys
 from typing import Any, Callable, NamedTuple, Sequence, Tuple
 
@@ -336,6 +337,13 @@ def view(name: str, array: Any) -> View:
             f"{name} is a {kind.__name__}; it must be an array of NumPy, PyTorch, CuPy or JAX, or another one "
             "with __dlpack__, __cuda_array_interface__ or a buffer"
         ) from None
+
+
+def library_of(array: Any) -> Any:
+    """The module with the functions for arrays of a kind: torch, jax.numpy, cupy or numpy."""
+    library = type(array).__module__.partition(".")[0]
+    names = {"torch": "torch", "jax": "jax.numpy", "jaxlib": "jax.numpy", "cupy": "cupy"}
+    return importlib.import_module(names.get(library, "numpy"))
 
 
 def tensor(view: View, rank: int) -> Any:

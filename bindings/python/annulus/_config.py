@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, NoReturn, 
 from . import _capi
 from ._arguments import flag, integer, integers, name_of, number, pick
 from ._errors import ArgumentError, check, made
+from ._mistakes import Reach, warn_of_exchanged_numbers
 from ._unknown import refuse
 from .types import BranchDict, Engine, Exchange, KeyRule, Order, Padding, Phase, Query
 
@@ -193,10 +194,11 @@ def _taken_apart(status_and_handle: Any, *add: Any) -> dict[str, Any]:
 
 
 class _ContextsOfThread(threading.local):
-    """The contexts that calls of a thread have made for a config, by device. They live as long as the config."""
+    """The contexts that calls of a thread have made for a config, by device and number of CPU threads. They live as long
+    as the config."""
 
     def __init__(self) -> None:
-        self.by_place: Dict[Tuple[str, int], Any] = {}
+        self.by_place: Dict[Tuple[Tuple[str, int], int], Any] = {}
 
 
 class Config:
@@ -219,10 +221,11 @@ class Config:
     The same config computes the same everywhere: `annulus.attention`, `annulus.Context` and `annulus.torch` take one.
     """
 
-    __slots__ = ("_handle", "_text", "_contexts", "__weakref__")
+    __slots__ = ("_handle", "_text", "_reach", "_contexts", "__weakref__")
 
     _handle: Any
     _text: str
+    _reach: Reach
     _contexts: _ContextsOfThread
 
     # Read back from the C config.
@@ -283,10 +286,12 @@ class Config:
         self._handle = handle
         # Everything that the C config holds, as plain data: what equality, hashing, pickling and compiled graphs go by.
         held = _options_of(handle)
+        self._reach = Reach(held["branches"])
         held["branches"] = [list(dataclasses.astuple(branch)) for branch in held["branches"]]
         self._text = json.dumps(held)
         self._contexts = _ContextsOfThread()
         _by_text.setdefault(self._text, self)
+        warn_of_exchanged_numbers(self.branches)
 
     @classmethod
     def longnet(

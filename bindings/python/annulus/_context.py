@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import os
 import threading
-import warnings
 import weakref
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Literal, NamedTuple, NoReturn, Sequence, Tuple, TypeVar
 from typing import Union, overload
@@ -19,6 +18,7 @@ from ._comm import Comm
 from ._config import BranchLike, Config, branch_of, config_of, listed
 from ._ending import check_not_ending
 from ._errors import ArgumentError, Error, check, failure, made
+from ._mistakes import warn, warn_of_call
 from ._shards import Shards, shards_of
 from ._unknown import refuse
 from .types import Dtype, Engine, Exchange, Gradient, KeyRule, Layout, Padding
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from .types import ProblemOptions
 
-__all__ = ["Context", "Estimate", "RankEstimate", "Traffic", "attention", "attention_mass", "merge"]
+__all__ = ["Context", "Estimate", "RankEstimate", "Traffic", "attention", "attention_mass", "lse_of_flash_attention", "merge"]
 
 Array = TypeVar("Array")
 
@@ -109,11 +109,11 @@ _ADD_FLAGS = {
 
 
 class CallOptions(NamedTuple):
-    """What a call is given beside its arrays and where they go, as the caller said it."""
+    """What a call is given beside its arrays and where they go."""
 
     query_start: int | None = None
-    sequence_starts: Any = None
-    sequence_lengths: Any = None
+    sequence_starts: list[int] | None = None
+    sequence_lengths: list[int] | None = None
     add: Iterable[str] = ()
 
     def struct(self) -> Any:
@@ -125,25 +125,11 @@ class CallOptions(NamedTuple):
             options.flags |= _capi.ANNULUS_CALL_QUERY_WINDOW
             options.query_start = integer("query_start", self.query_start)
         if self.sequence_lengths is not None:
-            lengths = host_integers("sequence_lengths", self.sequence_lengths)
-            if len(lengths) == 0:
-                raise ArgumentError("sequence_lengths is empty; it must have the length of each sequence")
-            options.sequence_lengths = lengths
-            options.sequence_count = len(lengths)
+            options.sequence_lengths = self.sequence_lengths
+            options.sequence_count = len(self.sequence_lengths)
         if self.sequence_starts is not None:
-            starts = host_integers("sequence_starts", self.sequence_starts)
-            if len(starts) < 2:
-                raise ArgumentError(
-                    f"the length of sequence_starts is {len(starts)}; it must have the start of each sequence, and "
-                    "where the last one ends"
-                )
-            if self.sequence_lengths is not None and len(starts) != len(lengths) + 1:
-                raise ArgumentError(
-                    f"sequence_starts has {len(starts)} numbers and sequence_lengths {len(lengths)}; it must have one "
-                    "more, where the last sequence ends"
-                )
-            options.sequence_starts = starts
-            options.sequence_count = len(starts) - 1
+            options.sequence_starts = self.sequence_starts
+            options.sequence_count = len(self.sequence_starts) - 1
         return options
 
 
@@ -151,12 +137,29 @@ _NO_OPTIONS = CallOptions()
 
 
 def call_options(
-    query_start: Any, sequence_starts: Any, sequence_lengths: Any, add: Tuple[Any, ...] = ()
+    query_start: Any, sequence_starts: Any, sequence_lengths: Any, add: Iterable[Any] = ()
 ) -> CallOptions:
-    """CallOptions, those of most calls not made again."""
+    """CallOptions of what a caller said, those of most calls not made again."""
     if query_start is None and sequence_starts is None and sequence_lengths is None and not add:
         return _NO_OPTIONS
-    return CallOptions(query_start, sequence_starts, sequence_lengths, add)
+    starts = lengths = None
+    if sequence_lengths is not None:
+        lengths = host_integers("sequence_lengths", sequence_lengths)
+        if len(lengths) == 0:
+            raise ArgumentError("sequence_lengths is empty; it must have the length of each sequence")
+    if sequence_starts is not None:
+        starts = host_integers("sequence_starts", sequence_starts)
+        if len(starts) < 2:
+            raise ArgumentError(
+                f"the length of sequence_starts is {len(starts)}; it must have the start of each sequence, and where "
+                "the last one ends"
+            )
+        if lengths is not None and len(starts) != len(lengths) + 1:
+            raise ArgumentError(
+                f"sequence_starts has {len(starts)} numbers and sequence_lengths {len(lengths)}; it must have one more, "
+                "where the last sequence ends"
+            )
+    return CallOptions(query_start, starts, lengths, add)
 
 
 def check_rows(query_start: Any, q_rows: int, k_rows: int) -> None:
@@ -179,10 +182,9 @@ def check_layout(layout: Any, k: Any) -> None:
         return
     shape: Tuple[int, ...] = tuple(getattr(k, "shape", ()))
     if len(shape) in (3, 4) and shape[-2] > _MANY_HEADS and shape[-2] > shape[-3]:
-        warnings.warn(
+        warn(
             f"k of shape {list(shape)} is taken for {shape[-3]} positions with {shape[-2]} heads; where it is [B, "
-            "heads, N, D], as scaled_dot_product_attention() has it, say layout='bhnd', else layout='bnhd'",
-            stacklevel=3,
+            "heads, N, D], as scaled_dot_product_attention() has it, say layout='bhnd', else layout='bnhd'"
         )
 
 
@@ -265,6 +267,7 @@ class Context:
         self._finalizer = weakref.finalize(self, _destroy, handle, self._turn, comm)
         self.comm = comm
         self._is_plain = comm is None and self._place == CPU
+        self._reach = config._reach
         self._workspace: Any = None
         check(_capi.annulus_context_set_config(handle, config._handle))
         self._threads = integer("threads", threads, 32)
@@ -418,7 +421,10 @@ class Context:
         if with_lse and lse is None:
             lse = kind.empty_lse(q, (*shape[:-3], shape[-2], shape[-3]))
         status = self._call_plain(_capi.forward_of_arrays, (*rows, lse), options)
-        return None if status is None else (out, lse)
+        if status is None:
+            return None
+        warn_of_call(self._reach, shape[-2], rows[1].shape[-3], options.sequence_starts, False)
+        return out, lse
 
     def _call_plain(self, function: Callable[..., int], arrays: Tuple[Any, ...], options: CallOptions) -> int | None:
         """The status, 0, of a function of the extension module that reads arrays; None where it could not."""
@@ -453,6 +459,9 @@ class Context:
         if with_lse:
             lse, lse_view = self._lse(lse, like)
         self._run(like, _capi.annulus_forward, [*views, out_view, lse_view], options)
+        warn_of_call(
+            self._reach, like.shape[-2], views[0].shape[-3], options.sequence_starts, self.comm is not None
+        )
         return out, lse
 
     def backward(
@@ -875,7 +884,7 @@ def _problem(
     problem.key_start = integer("key_start", key_start)
     if key_length is not None:
         problem.key_length = integer("key_length", key_length)
-    problem.options = CallOptions(None, sequence_starts, sequence_lengths, add).struct()
+    problem.options = call_options(None, sequence_starts, sequence_lengths, tuple(add)).struct()
     if gradient_dtype is not None:
         problem.gradient_dtype = pick("gradient_dtype", gradient_dtype, _arrays.DTYPES)
     problem.row_alignment = integer("row_alignment", row_alignment)
@@ -885,13 +894,14 @@ def _problem(
 # --- One call
 
 
-def cached_context(config: Config, place: Tuple[str, int]) -> Context:
-    """This thread's context for a config on a device, which lives as long as the config."""
+def cached_context(config: Config, place: Tuple[str, int], threads: int = 0) -> Context:
+    """This thread's context for a config on a device, with so many CPU threads, which lives as long as the config."""
     kept = config._contexts.by_place
-    context = kept.get(place)
+    key = place, threads
+    context = kept.get(key)
     if context is None or context._was_left:
         kind, number = place
-        context = kept[place] = Context(config, kind if kind == "cpu" else f"{kind}:{number}")
+        context = kept[key] = Context(config, kind if kind == "cpu" else f"{kind}:{number}", threads=threads)
     return context
 
 
@@ -1135,3 +1145,17 @@ def merge(parts: Iterable[Tuple[Any, Any]], *, out: Any = None, lse: Any = None)
     views = _views_of_parts(parts)
     # Any config will do: it is not looked at.
     return cached_context(cached_config([(0, 1)], {}), views[0][0].device)._merge(views, out, lse)
+
+
+def lse_of_flash_attention(lse: Array) -> Array:
+    """LSE as FlashAttention-2 gives it, for merge(): with -inf where that has +inf, in rows without keys.
+
+        out, lse, _ = flash_attn_func(q, k, v, return_attn_probs=True)
+        out, lse = annulus.torch.merge([(out, annulus.lse_of_flash_attention(lse)), far])
+
+    lse: an array of NumPy, PyTorch, CuPy or JAX. Returns a new one. A true LSE of +inf, of scores that overflow, is not
+    told apart.
+    """
+    array: Any = lse
+    result: Array = _arrays.library_of(array).where(array == float("inf"), -array, array)
+    return result

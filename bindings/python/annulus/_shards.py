@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any, Optional, Sequence, Tuple, Union
 
-import numpy as np
-
 from ._arguments import integer, integers
+from ._arrays import library_of
 from ._errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -169,11 +167,5 @@ def _along(array: Any, axis: int, part: slice) -> Tuple[slice, ...]:
 
 def _concatenate(arrays: Sequence[Any], axis: int) -> Any:
     """By the library that the arrays come from."""
-    library = type(arrays[0]).__module__.split(".")[0]
-    if library == "torch":
-        return importlib.import_module("torch").cat(list(arrays), axis)
-    if library in ("jax", "jaxlib"):
-        return importlib.import_module("jax.numpy").concatenate(arrays, axis)
-    if library == "cupy":
-        return importlib.import_module("cupy").concatenate(arrays, axis)
-    return np.concatenate(arrays, axis)
+    library = library_of(arrays[0])
+    return library.cat(list(arrays), axis) if library.__name__ == "torch" else library.concatenate(arrays, axis)

@@ -223,3 +223,7 @@ def attention(
     )
     out, lse = _attention(*arrays, call)
     return (out, lse) if return_lse else out
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])

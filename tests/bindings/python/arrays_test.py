@@ -4,6 +4,7 @@
 import ctypes
 import unittest
 from unittest import mock
+import warnings
 
 import capi
 import dlpack
@@ -194,6 +195,19 @@ class ArraysTest(unittest.TestCase):
                 for i, array in enumerate(one):
                     wanted[i][(batch, slice(None), slice(start, end)) if i == 1 else (batch, slice(start, end))] = array
             self.assert_same(found, wanted)
+
+    def test_warns_of_rows_after_the_last_sequence(self):
+        q, k, v, d_out = inputs()
+        large = np.zeros((1, 4100, 4, 16), "float32")
+        words = "sequence_starts ends with 40 and k has {0} rows: rows 40 to {1} belong to no sequence"
+        for arrays, rows in ((q, k, v), 83), ((large, large, large), 4100):
+            with self.assertWarnsRegex(UserWarning, words.format(rows, rows - 1)) as caught:
+                annulus.attention(*arrays, BRANCHES, sequence_starts=np.array([0, 12, 40]))
+            self.assertEqual(caught.filename, __file__)
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                annulus.attention(*arrays, BRANCHES, sequence_starts=[0, 12, rows])
+                annulus.attention(*arrays, BRANCHES, sequence_lengths=[40] * len(arrays[0]))
 
     def test_buffers(self):
         q, k, v, _ = inputs()

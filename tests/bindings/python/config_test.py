@@ -3,6 +3,7 @@
 
 import pickle
 import unittest
+import warnings
 
 import capi
 import tap
@@ -214,6 +215,55 @@ class ConfigTest(unittest.TestCase):
                 self.assertEqual((caught.exception.status, caught.exception.name), (1, "argument"))
         with self.assertRaises(TypeError):
             annulus.Config([(16, 1)], casual=True)
+
+    def test_warns_of_exchanged_numbers(self):
+        words = r"every branch .* of \[\(1, 16\), \(2, 32\)\] has a dilation above its segment length.* exchanged"
+        for branches in ([(1, 16), (2, 32)], [annulus.Branch(1, 16, query="every"), annulus.Branch(2, 32, phase=5)]):
+            with self.assertWarnsRegex(UserWarning, words) as caught:
+                annulus.Config(branches)
+            self.assertEqual(caught.filename, __file__)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for branches in ([(1, 16), (2, 2)], [(0, 16)], [(16, 1)]):
+                annulus.Config(branches)
+
+    def test_warns_of_heads_without_keys(self):
+        """Exactly where a head's rows are all without keys; how many there are is seen in LSE."""
+        cases = [
+            [(1, 16)],
+            [(4, 8), annulus.Branch(2, 16, heads=(2, 3))],
+            [annulus.Branch(4, 8, phase="interleave"), annulus.Branch(1, 3, phase="interleave", heads=(3, 0))],
+            [annulus.Branch(4, 8, query="every")],
+            [annulus.Branch(4, 8, query="residue")],
+            [annulus.Branch(4, 8, phase=13)],
+            [annulus.Branch(6, 12, order="hilbert", heads=(0, 4))],
+            [(0, 40)],
+            [(4, 8), (0, 1)],
+            [(48, 3)],
+        ]
+        found = set()
+        for branches in cases:
+            for length in (3, 41, 100):
+                q = np.zeros((1, length, 6, 8), np.float32)
+                with warnings.catch_warnings(record=True) as caught:
+                    warnings.simplefilter("always")
+                    config = annulus.Config(branches)
+                    caught.clear()
+                    _, lse = annulus.attention(q, q, q, config, return_lse=True)
+                empty = int((lse == -np.inf).all((0, 2)).sum())
+                found.add(empty)
+                with self.subTest(branches, length=length):
+                    self.assertEqual(
+                        [(str(one.message).partition(" attend ")[0], one.filename) for one in caught],
+                        [(f"{empty} of 6 heads", __file__)] * (empty > 0),
+                    )
+        self.assertGreater(len(found), 3)
+
+    def test_only_what_is_public_is_listed(self):
+        listed = {name for name in dir(annulus) if not name.startswith("__")}
+        self.assertEqual(listed, {*annulus.__all__, "jax", "torch", "types"})
+        for name in annulus.__all__:
+            getattr(annulus, name)
 
     def test_hilbert_curve(self):
         curve = annulus.hilbert_curve(12, 4)

@@ -57,6 +57,20 @@ class MergeTest(unittest.TestCase):
         out, lse = annulus.merge([none, none])
         self.assertTrue((out == 0).all() and (lse == -np.inf).all())
 
+    def test_rows_without_keys_of_flash_attention(self):
+        """Whose LSE is +inf there: as if it were -inf."""
+        near = attend([(16, 2)])  # half of the rows of a head
+        self.assertTrue((near[1] == -np.inf).any())
+        flash = np.where(near[1] == -np.inf, np.inf, near[1])
+        self.assertTrue(np.isnan(annulus.merge([(near[0], flash), attend(FAR)])[1]).any())
+        found = annulus.lse_of_flash_attention(flash)
+        self.assertEqual((found.dtype, found.tobytes()), (near[1].dtype, near[1].tobytes()))
+        for one, other in zip(annulus.merge([(near[0], found), attend(FAR)]), annulus.merge([near, attend(FAR)])):
+            np.testing.assert_array_equal(one, other)
+        if torch:
+            tensor = annulus.lse_of_flash_attention(torch.from_numpy(flash).float())
+            self.assertTrue(torch.equal(tensor, torch.from_numpy(near[1]).float()))
+
     def test_gradients_of_parts_add_up(self):
         whole, near, far = (annulus.Context(branches) for branches in (NEAR + FAR, NEAR, FAR))
         wanted = whole.backward(Q, K, V, *whole.forward(Q, K, V), D_OUT, d_lse=D_LSE)

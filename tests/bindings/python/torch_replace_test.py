@@ -15,6 +15,7 @@ import re
 import sys
 import types
 import unittest
+import warnings
 
 import capi
 import tap
@@ -182,12 +183,21 @@ class ReplaceTest(Case):
                 self.assertIs(model.layers[0].self_attn, odd)
 
     def test_a_model_that_is_one(self):
-        result = replace_longnet_attention(encoder().layers[0].self_attn)
+        with self.assertWarnsRegex(UserWarning, r"nothing of this DilatedAttention is replaced: \(the model\): .* itself"):
+            result = replace_longnet_attention(encoder().layers[0].self_attn)
         self.assertRegex(str(result), r"\(the model\): .* left as it is; it is the model itself")
 
     def test_models_without_any(self):
         model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.MultiheadAttention(8, 1))
-        self.assertEqual(str(replace_longnet_attention(model)), "no attention module of LongNet's published code")
+        with self.assertWarnsRegex(UserWarning, "nothing of this Sequential is replaced: it has no attention") as caught:
+            result = replace_longnet_attention(model)
+        self.assertEqual(caught.filename, __file__)
+        self.assertEqual(str(result), "no attention module of LongNet's published code")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            model = encoder()
+            replace_longnet_attention(model)
+            replace_longnet_attention(model)  # done before
         with self.assertRaisesRegex(TypeError, "model is a list; it must be a torch.nn.Module"):
             replace_longnet_attention([model])
         with self.assertRaisesRegex(annulus.ArgumentError, "misplaced_rows is 'x'; it must be None or 'as published'"):

@@ -3,6 +3,7 @@
 
 import gc
 import io
+import os
 import tempfile
 import threading
 import types
@@ -102,6 +103,39 @@ class FunctionTest(unittest.TestCase):
                         lambda q, k, v: dilated_attention(q, k, v, [(4, 1), (0, 2)], causal=True, **given), inputs
                     )
                 )
+
+    def test_threads_are_pytorchs(self):
+        """Of every function; but where the environment says how many, it is the library that reads that."""
+        made = []
+        make = annulus.Context.__init__
+
+        def note(context, *arguments, **options):
+            make(context, *arguments, **options)
+            made.append(context._threads)
+
+        def call_all():
+            del made[:]
+            config = annulus.Config(FULL, scale=0.1)
+            q, k, v = rows(3, (1, 15, 2, 8), (1, 15, 2, 8), (1, 15, 2, 8), grad=True)
+            out, lse = dilated_attention(q, k, v, config, return_lse=True)
+            out.sum().backward()
+            annulus.torch.attention_mass(q, k, config)
+            with unittest.mock.patch.object(annulus.torch._merge, "_ANY_CONFIG", config.replace(scale=0.2)):
+                annulus.torch.merge([(out, lse), (out, lse)])
+            (end,) = annulus.Comm.local(1)
+            dilated_attention(q, k, v, config, process_group=end)
+            return made
+
+        before = torch.get_num_threads()
+        try:
+            with unittest.mock.patch.object(annulus.Context, "__init__", note):
+                for threads in (1, 3):
+                    torch.set_num_threads(threads)
+                    self.assertEqual(call_all(), [threads] * 3)
+                with unittest.mock.patch.dict(os.environ, ANNULUS_NUM_THREADS="2"):
+                    self.assertEqual(call_all(), [0] * 3)
+        finally:
+            torch.set_num_threads(before)
 
     def test_gradient_of_lse_alone(self):
         q, k, v = rows(3, (1, 15, 2, 8), (1, 15, 2, 8), (1, 15, 2, 8), dtype=torch.float64, grad=True)
@@ -486,6 +520,11 @@ class ModuleTest(unittest.TestCase):
         self.assertFalse(torch.equal(module(x)[0], module(x, is_causal=True)[0]))
         out.sum().backward()
         self.assertTrue(all(parameter.grad is not None for parameter in module.parameters()))
+
+    def test_warns_of_lists_in_the_other_order(self):
+        with self.assertWarnsRegex(UserWarning, "dilated_attention_pytorch's MultiheadDilatedAttention") as caught:
+            MultiheadDilatedAttention(64, 8, [1, 2, 4], [16, 32, 64])
+        self.assertEqual(caught.filename, __file__)
 
     def test_batch_second(self):
         first = MultiheadDilatedAttention(64, 4, [16], [1], is_causal=True, bias=False)

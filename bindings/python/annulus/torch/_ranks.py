@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 import weakref
 from typing import Any, List, Optional, Sequence, Tuple, Union
 
@@ -30,10 +31,17 @@ class Ranks:
         self.number = next(_numbers)
 
     def context(self, text: str, device: torch.device) -> Context:
-        key = text, device
+        key = text, device, _threads(device)
         if key not in self.contexts:
-            self.contexts[key] = Context(from_text(text), device, comm=self.comm, shards=self.shards)
+            self.contexts[key] = Context(
+                from_text(text), device, threads=key[2], comm=self.comm, shards=self.shards
+            )
         return self.contexts[key]
+
+
+def _threads(device: torch.device) -> int:
+    """How many CPU threads a call may use: as many as PyTorch's operators do, unless annulus is told otherwise."""
+    return 0 if device.type != "cpu" or "ANNULUS_NUM_THREADS" in os.environ else min(torch.get_num_threads(), 1024)
 
 
 _numbers = itertools.count(1)
@@ -159,7 +167,8 @@ def rows_of(ranks: int) -> Tuple[int, List[slice]]:
 def context_of(text: str, device: torch.device, ranks: int) -> Context:
     """The context for a config, on a device, of ranks that stand for a number."""
     if ranks == 0:
-        return cached_context(from_text(text), ("cpu", 0) if device.type == "cpu" else ("cuda", device.index))
+        place = ("cpu", 0) if device.type == "cpu" else ("cuda", device.index)
+        return cached_context(from_text(text), place, _threads(device))
     try:
         return _by_number[ranks].context(text, device)
     except KeyError:

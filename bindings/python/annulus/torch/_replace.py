@@ -9,6 +9,7 @@ from typing import Any, Dict, List, Literal, Tuple
 from torch import nn
 
 from .._errors import ArgumentError, Error, UnsupportedError
+from .._mistakes import warn
 from ._longnet import LongNetAttention, check_misplaced_rows
 
 _PROJECTIONS = ("k_proj", "v_proj", "q_proj", "out_proj")
@@ -88,7 +89,8 @@ def replace_longnet_attention(
     They are known by what they have, whichever copy of torchscale they come from: k_proj, v_proj, q_proj, out_proj,
     num_heads, args with segment_length and dilated_ratio, and dense_to_sparse() or a class that calls itself dilated.
     What stands in their place has their very submodules, parameters, hooks and attributes, so state_dict() and
-    optimizers do not see a difference. A module that cannot be replaced is left as it is, and the result says why.
+    optimizers do not see a difference. A module that cannot be replaced is left as it is, and the result says why; where
+    nothing is replaced, a warning does.
 
     misplaced_rows: of LongNetAttention.
     dry_run: change nothing, only say what would be done.
@@ -117,6 +119,9 @@ def replace_longnet_attention(
         made[module] = ours
         found.append(AttentionFound(name, type(module).__name__, True, _note(ours)))
         places.append((modules[parent], child, module, ours))
+    if not made and not any(isinstance(module, LongNetAttention) for module in modules.values()):
+        why = str(found[0]) if found else "it has no attention module of LongNet's published code"
+        warn(f"nothing of this {type(model).__name__} is replaced: {why}")
     if dry_run:
         places = []
     for holder, child, _, replacement in places:

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Warnings about calls that are legal, and hardly meant."""
+
+from __future__ import annotations
+
+import functools
+import math
+import sys
+import warnings
+from typing import TYPE_CHECKING, Any, Sequence, Tuple
+
+if TYPE_CHECKING:
+    from ._config import Branch
+
+
+def warn(message: str) -> None:
+    """A warning that points to the innermost line outside this package."""
+    package = __name__.partition(".")[0]
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == package:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level)
+
+
+class Reach:
+    """Which heads of a config's branches have keys."""
+
+    def __init__(self, branches: Sequence[Branch]) -> None:
+        self._branches: Tuple[Branch, ...] = tuple(branches)
+        self._largest_dilation = max(branch.dilation for branch in branches)
+        # From this length on every head has a key by a branch of all heads.
+        self._always_from = min((_length_for_all_heads(branch) for branch in branches), default=math.inf)
+        self._count = functools.lru_cache(maxsize=64)(self._count_heads_without_keys)
+
+    def heads_without_keys(self, heads: int, length: float) -> int:
+        """How many of the heads attend to nothing, in all rows of a sequence of `length` positions."""
+        if length >= self._always_from:
+            return 0
+        return self._count(heads, min(length, self._largest_dilation))  # a longer sequence has no more residues
+
+    def _count_heads_without_keys(self, heads: int, length: float) -> int:
+        return sum(
+            not any(_has_keys(branch, head, heads, length) for branch in self._branches) for head in range(heads)
+        )
+
+
+def _length_for_all_heads(branch: Branch) -> float:
+    """From which length of the sequence on the branch gives each head a key; infinity where it may never."""
+    if branch.heads is not None or 0 < branch.segment_length < branch.dilation:
+        return math.inf
+    return branch.dilation
+
+
+def _has_keys(branch: Branch, head: int, heads: int, length: float) -> bool:
+    """Whether a head has a key by a branch: whether some segment has a position of the head's residue."""
+    first, count = branch.heads or (0, 0)
+    count = count or heads - first
+    place = head - first
+    if not 0 <= place < count:
+        return False
+    if branch.phase == "block":
+        residue = place // -(-count // branch.dilation)
+    else:
+        residue = (place if branch.phase == "interleave" else int(branch.phase)) % branch.dilation
+    return branch.query == "residue" or residue < min(branch.segment_length or length, length)
+
+
+def warn_of_exchanged_numbers(branches: Sequence[Branch]) -> None:
+    """Warns where no segment has two positions of a residue, in any branch."""
+    if all(0 < branch.segment_length < branch.dilation for branch in branches):
+        pairs = [(branch.segment_length, branch.dilation) for branch in branches]
+        warn(
+            f"every branch (segment length, dilation) of {pairs} has a dilation above its segment length, so that no "
+            "query attends to more than one key; were the two exchanged? Segment lengths come first here, in "
+            "dilated_attention_pytorch's MultiheadDilatedAttention dilation rates do"
+        )
+
+
+def warn_of_call(reach: Reach, heads: int, rows: int, starts: Any, has_ranks: bool) -> None:
+    """Warns of rows that are zeros, of a call over `rows` rows of k; with ranks they are not those of the sequence."""
+    if empty := reach.heads_without_keys(heads, math.inf if has_ranks else rows):
+        warn(
+            f"{empty} of {heads} heads attend to no key in any row, and their out is 0: their residues lie beyond the "
+            "segments of all branches that they have"
+        )
+    if starts is not None and not has_ranks and starts[-1] < rows:
+        warn(
+            f"sequence_starts ends with {starts[-1]} and k has {rows} rows: rows {starts[-1]} to {rows - 1} belong to no "
+            "sequence, and their out is 0; its last number is where the last sequence ends"
+        )
