@@ -7,7 +7,8 @@ What a failed call throws. `status` is the C API's number (`Annulus.LibAnnulus.A
 library may have more), `message` one line that names the argument, the value it had and what it may be.
 `Annulus.status_name(error)` is `:argument`, `:unsupported`, `:memory`, `:internal`, `:cuda`, `:cublas`, `:comm`, `:nccl`,
 `:mpi`, `:workspace`, `:declined`, or `:unknown`. `bytes` is the workspace that the call would have needed, where `:workspace`
-is the name; else 0. Indices and shapes in messages are C's: counted from 0, dimensions in the reverse order.
+is the name; else 0. Messages name dimensions as Julia does (`size(q, 1)` is D); the elements of `sequence_starts` and of
+other lists are counted from 0.
 """
 struct AnnulusError <: Exception
     status::Cint
@@ -23,10 +24,24 @@ Base.showerror(io::IO, error::AnnulusError) = print(io, "AnnulusError (", status
 
 argument_error(message) = AnnulusError(LibAnnulus.ANNULUS_ERROR_ARGUMENT, message)
 
+"""
+A message of the library, whose tensors have the dimensions in the reverse order, counted from 0: `shape[3] of q` is
+`size(q, 1)`.
+"""
+function in_julia(message)
+    found = match(r"\b(shape|stride)\[(\d)\] of (\w+)((?:\[\d+\])?)", message)
+    found === nothing && return message
+    what, place, name, index = found.captures
+    rank = match(r"^(lse|lses|d_lse|mass)$", name) === nothing ? 4 : 3
+    words = string(what == "shape" ? "size" : "stride", "(", name, index, ", ", rank - parse(Int, place), ")")
+    before, after = message[1:prevind(message, found.offset)], message[found.offset+ncodeunits(found.match):end]
+    return before * words * in_julia(after)
+end
+
 "What a C function that has just been called on this thread says, as an error; `nothing` where it succeeded."
 function error_of(status)
     status == LibAnnulus.ANNULUS_OK && return nothing
-    message = unsafe_string(LibAnnulus.annulus_last_error())
+    message = in_julia(unsafe_string(LibAnnulus.annulus_last_error()))
     return AnnulusError(status, message, LibAnnulus.annulus_last_error_bytes())
 end
 
