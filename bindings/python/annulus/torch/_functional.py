@@ -431,7 +431,8 @@ def dilated_attention(
     Returns out [B, Nq, H, D] in q's dtype, with return_lse (out, lse). The gradient is the true derivative. It exists
     once and in reverse mode: backward(), torch.autograd.grad, torch.func.grad, vjp and jacrev give it, torch.func.vmap
     works with and without them (torch.func from PyTorch 2.0 on); forward mode (torch.func.jvp, jacfwd) and derivatives
-    of the gradient raise UnsupportedError. Under autocast q, k and v become autocast's dtype.
+    of the gradient raise UnsupportedError. Under autocast q, k and v become autocast's dtype. On a CPU it computes with
+    torch.get_num_threads() threads, or with ANNULUS_NUM_THREADS where the environment has that.
     """
     if unknown:
         refuse("annulus.torch.dilated_attention()", unknown)
