@@ -27,7 +27,7 @@ about() {
         gpu) echo 'the GPU tests; about 8 minutes on 16 cores. The step before it also compiles the kernels for the GPUs here' ;;
         gates) echo 'formatters, linters and type checkers; about a minute' ;;
         faults) echo 'refused memory and threads, forks, lost processes, leaks; about a minute' ;;
-        languages) echo 'Rust and Julia, and the library as other projects find it; about a minute' ;;
+        languages) echo 'Rust and Julia, the library as other projects find it, halves of dependencies; about two minutes' ;;
         full) echo 'every dtype and size of the tables of problems; about 5 minutes' ;;
         address) echo 'quick tests under the address and undefined-behaviour sanitizers; about 7 minutes' ;;
         threads) echo 'ranks and threads under the thread sanitizer; about 5 minutes' ;;
