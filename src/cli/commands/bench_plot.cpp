@@ -45,7 +45,7 @@ struct Chart {
     std::vector<Bar> bars;
 };
 
-const Cell &cell_of(const Table &table, const std::vector<Cell> &row, const std::string &key) {
+const Cell &cell_of(const Table &table, const std::vector<Cell> &row, std::string_view key) {
     return row[static_cast<std::size_t>(std::ranges::find(table.columns, key, &Column::key) - table.columns.begin())];
 }
 
