@@ -218,11 +218,16 @@ step_mutants() {
 }
 
 step_packages() {
-    sh packaging/install.sh build cli deb mpi test python doc abi
+    sh packaging/install.sh build cli deb bare mpi test python doc abi
     configure_quick
     test_suites build/test --suite packages
     command_test build_deb sh packaging/build_deb.sh build/deb
     command_test smoke sh packaging/smoke/in_scratch_root.sh build/deb
+    for suite in bookworm trixie noble; do
+        command_test "readme_$suite" sh packaging/smoke/in_bare_root.sh "$suite"
+    done
+    # MPI's programs for run time, without its headers.
+    command_test readme_openmpi sh packaging/smoke/in_bare_root.sh trixie openmpi-bin
 }
 
 step_arm64() {

@@ -147,6 +147,14 @@ class HalvesTest(unittest.TestCase):
         self.assertTrue(succeeded, said)
         self.assert_off(said, "CUDA plugin", "No plugin for CUDA: nvcc does not compile and link a program")
 
+    @unittest.skipUnless(os.path.isfile("/etc/debian_version") and os.path.realpath("/usr/lib64") == "/usr/lib64",
+                         "needs a Debian with /usr/lib64")
+    def test_debian_without_dpkg_dev(self):
+        self.write("toolkit/bin/dpkg-architecture", "#!/bin/sh\nexit 1\n")
+        succeeded, said = self.configure()
+        self.assertTrue(succeeded, said)
+        self.assertRegex(said, r"WARNING: libdir is lib64, where neither the loader nor pkg-config looks on Debian")
+
     def test_mpi_enabled(self):
         self.mpi_without_headers()
         self.assert_refused("mpi", "mpi.h or the library to link with is missing; Debian has them in libopenmpi-dev")
