@@ -223,10 +223,11 @@ class ProgressTest(ProgramTest):
         for name in "qkv":
             save(self.path(name + ".npy"), np.zeros((16, 16384, 1, 8), np.float64))
 
-    def shown_on_a_terminal(self, exit_code, when_there_is_a_bar=lambda: None, more=()):
+    def shown_on_a_terminal(self, exit_code, when_there_is_a_bar=lambda: None, more=(), arguments=None):
         ours, theirs = pty.openpty()
         with os.fdopen(ours, "rb", buffering=0) as terminal:
-            job = subprocess.Popen([PROGRAM, *self.attend_arguments(*self.ARGUMENTS, *more)], stderr=theirs)
+            arguments = arguments or self.attend_arguments(*self.ARGUMENTS, *more)
+            job = subprocess.Popen([PROGRAM, *arguments], stdout=subprocess.DEVNULL, stderr=theirs)
             os.close(theirs)
             shown = b""
             try:
@@ -240,19 +241,28 @@ class ProgressTest(ProgramTest):
 
     def test_bar_on_a_terminal_and_none_in_a_pipe(self):
         shown = self.shown_on_a_terminal(0)
-        self.assertRegex(shown, rb"\r\[#+\.*\] +\d+% \d+:\d\d, \d+:\d\d left ")
+        self.assertRegex(shown, rb"\r\[#+\.*\] \d+% \d+:\d\d, \d+:\d\d left ")
         self.assertTrue(shown.endswith(b"\r\x1b[K"), shown)
         self.assertNotIn(b"\n", shown)
 
         result = run(*self.attend_arguments(*self.ARGUMENTS))
         self.assertEqual((result.returncode, result.stdout, result.stderr), (0, "", ""))
 
-    def test_bar_moves_within_a_piece(self):
+    def test_bar_moves_within_a_case(self):
+        """A benchmark of one case has several calls."""
+        shown = self.shown_on_a_terminal(0, arguments=[
+            "bench", "--tokens", "16384", "--heads", "1", "--head-dim", "8", "--dtype", "float64", "--repeats", "2",
+            *self.ARGUMENTS])
+        shares = list(map(int, re.findall(rb"\] (\d+)% ", shown)))
+        self.assertGreater(len(set(shares)), 2)
+        self.assertEqual(shares, sorted(shares))
+
+    def test_time_goes_on_within_a_single_piece(self):
         """Ranks do a batch entry in one piece, here in several seconds: the bar is empty, and its time goes on."""
         for name in "qkv":
             save(self.path(name + ".npy"), np.zeros((1, 81920, 1, 8), np.float64))
         shown = self.shown_on_a_terminal(0, more=("--ranks", "2"))
-        times = re.findall(rb"\r\[\.+\]   0% (\d+):(\d\d) \x1b", shown)
+        times = re.findall(rb"\r\[\.+\] 0% (\d+):(\d\d) \x1b", shown)
         seconds = [60 * int(minutes) + int(rest) for minutes, rest in times]
         self.assertGreaterEqual(len(seconds), 2)
         self.assertEqual(seconds, sorted(set(seconds)))

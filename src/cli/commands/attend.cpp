@@ -44,8 +44,9 @@ class Job {
         : context_(context.get()), memory_(memory), rank_(rank), inputs_(inputs), query_start_(query_start),
           ranges_(rank.shards(inputs.q.shape[1]).of(rank.index)),
           rows_(rank.shards(inputs.q.shape[1]).rows(rank.index)), batch_(inputs.q.shape[0]) {
-        const Memory::Piece piece = memory.piece(); // long enough to cost nothing, short enough for a bar to move
-        const double entry_flops = estimate_flops(inputs.q, inputs.k) / static_cast<double>(batch_);
+        // Long enough to cost nothing, short enough for a bar to move.
+        const Memory::Piece piece = memory.piece(inputs.q.shape[2], largest_dilation(context_));
+        const double entry_flops = estimate_flops({0, batch_, 0, rows_}) / static_cast<double>(batch_);
         if (rank.comm || entry_flops <= piece.flops) {
             const auto entries = static_cast<std::int64_t>(
                 std::clamp(piece.flops / std::max(entry_flops, 1.0), 1.0, static_cast<double>(batch_)));
@@ -61,40 +62,58 @@ class Job {
     const std::vector<Range> &ranges() const { return ranges_; }
 
     void run(const Call &call) const {
+        const std::vector<Piece> pieces = make_pieces();
         std::optional<Progress> progress;
-        if (rank_.index == 0)
-            progress.emplace(static_cast<double>(batch_) * static_cast<double>(rows_));
-        for (std::int64_t b = 0; b < batch_; b += batch_step_)
-            for (std::int64_t n = 0; n == 0 || n < rows_; n += std::max<std::int64_t>(row_step_, 1)) {
-                const std::int64_t entries = std::min(batch_step_, batch_ - b);
-                const std::int64_t rows = std::min(row_step_, rows_ - n);
-                run_piece(call, b, entries, n, rows);
-                memory_.finish();
-                if (progress)
-                    progress->advance(static_cast<double>(entries) * static_cast<double>(rows));
-            }
+        if (rank_.index == 0) {
+            double total = 0;
+            for (const Piece &piece : pieces)
+                total += estimate_flops(piece);
+            progress.emplace(total);
+        }
+        for (const Piece &piece : pieces) {
+            if (progress)
+                progress->begin(estimate_flops(piece));
+            run_piece(call, piece);
+            memory_.finish();
+        }
     }
 
   private:
-    double estimate_flops(const annulus_tensor &q, const annulus_tensor &k) const {
+    // Batch entries from b on, and query rows from n on.
+    struct Piece {
+        std::int64_t b, entries, n, rows;
+    };
+
+    std::vector<Piece> make_pieces() const {
+        std::vector<Piece> pieces;
+        for (std::int64_t b = 0; b < batch_; b += batch_step_)
+            for (std::int64_t n = 0; n == 0 || n < rows_; n += std::max<std::int64_t>(row_step_, 1))
+                pieces.push_back({b, std::min(batch_step_, batch_ - b), n, std::min(row_step_, rows_ - n)});
+        return pieces;
+    }
+
+    double estimate_flops(const Piece &piece) const {
         annulus_problem problem = ANNULUS_PROBLEM_INIT;
-        problem.dtype = q.dtype;
-        problem.heads = static_cast<std::int32_t>(q.shape[2]);
-        problem.kv_heads = static_cast<std::int32_t>(k.shape[2]);
-        problem.head_dim = static_cast<std::int32_t>(q.shape[3]);
-        problem.batch = q.shape[0];
-        problem.sequence_length = k.shape[1];
+        problem.dtype = inputs_.q.dtype;
+        problem.heads = static_cast<std::int32_t>(inputs_.q.shape[2]);
+        problem.kv_heads = static_cast<std::int32_t>(inputs_.k.shape[2]);
+        problem.head_dim = static_cast<std::int32_t>(inputs_.q.shape[3]);
+        problem.batch = piece.entries;
+        problem.sequence_length = inputs_.k.shape[1];
         if (!rank_.comm) { // else the windows stand for the rank's rows
-            problem.query_start = query_start_;
-            problem.query_length = rows_;
+            problem.query_start = query_start_ + piece.n;
+            problem.query_length = piece.rows;
         }
         annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
         check(annulus_estimate_problem(context_, &problem, ANNULUS_ALL_BRANCHES, &estimate));
         return estimate.forward_flops;
     }
 
-    void run_piece(const Call &call, std::int64_t b, std::int64_t entries, std::int64_t n, std::int64_t rows) const {
-        const auto query_piece = [&](const annulus_tensor &t) { return slice(slice(t, 0, b, entries), 1, n, rows); };
+    void run_piece(const Call &call, const Piece &piece) const {
+        const auto [b, entries, n, rows] = piece;
+        const auto query_piece = [&, b = b, entries = entries, n = n, rows = rows](const annulus_tensor &t) {
+            return slice(slice(t, 0, b, entries), 1, n, rows);
+        };
         const annulus_tensor q = query_piece(call.q), out = query_piece(call.out);
         const annulus_tensor k = slice(call.k, 0, b, entries), v = slice(call.v, 0, b, entries);
         annulus_tensor lse{};

@@ -108,13 +108,15 @@ Facts planning_facts() {
 void bench_cases(const BenchOptions &options, const std::vector<BenchCase> &cases, Memory &memory, Report &report) {
     std::vector<Yardstick> yardsticks =
         memory.yardsticks(dtype_of(options.problem.dtype), options.execution.allow_tf32);
-    Progress progress(static_cast<double>(cases.size()));
+    double work = 0;
+    for (const BenchCase &bench_case : cases)
+        work += work_of(bench_case, options.execution, options.repeats, yardsticks, memory);
+    Progress progress(work);
     std::vector<Line> lines;
     for (const BenchCase &bench_case : cases) {
         Run run(bench_case, Rank{.execution = options.execution}, memory);
         const double tokens = static_cast<double>(bench_case.problem.tokens) * static_cast<double>(run.problem().batch);
-        lines.push_back({bench_case.name, tokens, measure(run, options.repeats, yardsticks, memory)});
-        progress.advance(1);
+        lines.push_back({bench_case.name, tokens, measure(run, options.repeats, yardsticks, memory, progress)});
     }
     report.add(machine_facts(options.repeats, memory, yardsticks));
     report.add(case_table(lines, yardsticks.front()));

@@ -63,10 +63,28 @@ annulus_tensor Run::make_tensor(annulus_dtype dtype, std::initializer_list<std::
     return tensor;
 }
 
-Measurement measure(Run &run, int repeats, std::vector<Yardstick> &yardsticks, Memory &memory) {
+annulus_estimate estimate_flops(const BenchCase &bench_case, const ExecutionOptions &execution) {
+    ExecutionOptions unlimited = execution;
+    unlimited.workspace_limit = 0;
+    const Context context = make_context(bench_case.pattern, unlimited, bench_case.problem.heads);
+    const annulus_problem problem = bench_case.problem.problem();
+    annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
+    check(annulus_estimate_problem(context.get(), &problem, ANNULUS_ALL_BRANCHES, &estimate));
+    return estimate;
+}
+
+double work_of(const BenchCase &bench_case, const ExecutionOptions &execution, int repeats,
+               const std::vector<Yardstick> &yardsticks, const Memory &memory) {
+    const annulus_estimate estimate = estimate_flops(bench_case, execution);
+    return (1 + memory.warm_up_rounds() + repeats) * (estimate.forward_flops + estimate.backward_flops) +
+           (repeats + 1) * yardsticks.front().amount;
+}
+
+Measurement measure(Run &run, int repeats, std::vector<Yardstick> &yardsticks, Memory &memory, Progress &progress) {
     const auto forward = [&] { run.forward(); };
     const auto backward = [&] { run.backward(); };
     const auto measure_yardsticks = [&](Sample &product_rates) {
+        progress.begin(yardsticks.front().amount);
         product_rates.add(measure(yardsticks.front(), memory));
         for (std::size_t i = 1; i < yardsticks.size(); ++i)
             measure(yardsticks[i], memory);
@@ -75,18 +93,23 @@ Measurement measure(Run &run, int repeats, std::vector<Yardstick> &yardsticks, M
     Measurement result;
     result.forward.flops = estimate.forward_flops;
     result.forward.workspace_bytes = estimate.forward_workspace_bytes;
+    progress.begin(estimate.forward_flops);
     result.forward.measured_peak_bytes = memory.peak_bytes_of(run.context(), forward);
     run.add_gradients();
     result.backward.flops = estimate.backward_flops;
     result.backward.workspace_bytes = estimate.backward_workspace_bytes;
+    progress.begin(estimate.backward_flops);
     result.backward.measured_peak_bytes = memory.peak_bytes_of(run.context(), backward);
     for (int i = 0; i < memory.warm_up_rounds(); ++i) {
+        progress.begin(estimate.forward_flops + estimate.backward_flops);
         forward();
         backward();
     }
     for (int i = 0; i < repeats; ++i) {
         measure_yardsticks(result.product_rates);
+        progress.begin(estimate.forward_flops);
         result.forward.seconds.add(memory.seconds_of(forward));
+        progress.begin(estimate.backward_flops);
         result.backward.seconds.add(memory.seconds_of(backward));
     }
     measure_yardsticks(result.product_rates);

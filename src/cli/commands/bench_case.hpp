@@ -8,6 +8,7 @@
 #include "cli/devices/random_numbers.hpp"
 #include "cli/devices/sample.hpp"
 #include "cli/ranks/ranks.hpp"
+#include "cli/report/progress.hpp"
 
 #include <cstdint>
 #include <memory>
@@ -68,7 +69,13 @@ class Run {
     annulus_tensor d_out_{}, d_q_{}, d_k_{}, d_v_{};
 };
 
+// The FLOPs of a whole problem, whatever the workspace for it may be.
+annulus_estimate estimate_flops(const BenchCase &bench_case, const ExecutionOptions &execution);
+
 // Warms up, then times `repeats` rounds of forward, backward and the yardsticks, of which the first is the product.
-Measurement measure(Run &run, int repeats, std::vector<Yardstick> &yardsticks, Memory &memory);
+Measurement measure(Run &run, int repeats, std::vector<Yardstick> &yardsticks, Memory &memory, Progress &progress);
+// The work that measure() tells its progress of: FLOPs.
+double work_of(const BenchCase &bench_case, const ExecutionOptions &execution, int repeats,
+               const std::vector<Yardstick> &yardsticks, const Memory &memory);
 
 } // namespace annulus::cli

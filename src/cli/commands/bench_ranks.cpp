@@ -17,17 +17,6 @@ using Pass = void (Run::*)();
 constexpr int most_calls_in_a_row = 10;
 constexpr double seconds_in_a_row = 0.5;
 
-// The FLOPs of a whole problem, whatever a single rank's workspace for it may be.
-annulus_estimate flops_of(const BenchCase &bench_case, const Rank &rank) {
-    ExecutionOptions unlimited = rank.execution;
-    unlimited.workspace_limit = 0;
-    const Context context = make_context(bench_case.pattern, unlimited, bench_case.problem.heads);
-    const annulus_problem problem = bench_case.problem.problem();
-    annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
-    check(annulus_estimate_problem(context.get(), &problem, ANNULUS_ALL_BRANCHES, &estimate));
-    return estimate;
-}
-
 annulus_exchange exchange_of(const BenchCase &bench_case, const Rank &rank, annulus_context *context) {
     const annulus_problem problem = bench_case.problem.problem();
     annulus_rank_estimate estimate = ANNULUS_RANK_ESTIMATE_INIT;
@@ -37,26 +26,58 @@ annulus_exchange exchange_of(const BenchCase &bench_case, const Rank &rank, annu
     return estimate.exchange;
 }
 
+// A case as the ranks share it.
+BenchCase shared_case(const BenchCase &alone, int ranks, bool weak) {
+    BenchCase shared = alone;
+    if (weak && __builtin_mul_overflow(shared.problem.tokens, ranks, &shared.problem.tokens))
+        throw bad_input("--tokens " + std::to_string(alone.problem.tokens) + ": too many for each of " +
+                        std::to_string(ranks) + " ranks");
+    return shared;
+}
+
+// The FLOPs of a pass on a rank: its part of what the ranks share, and a whole problem alone.
+double work_of(const RanksPass &pass, const Rank &rank) {
+    return pass.flops / rank.count + pass.alone_flops;
+}
+
+// What a case's measurement tells its progress of: the first calls, the warm-up, and in each round a single call and a
+// row of calls, which counts as one.
+double work_of(const RanksLine &line, const Rank &rank, const Memory &memory, int repeats) {
+    return (1 + memory.warm_up_rounds() + 2 * repeats) * (work_of(line.forward, rank) + work_of(line.backward, rank));
+}
+
+RanksLine line_of(const BenchCase &shared, const BenchCase &alone, const Rank &rank) {
+    RanksLine line;
+    line.name = shared.name;
+    line.tokens = static_cast<double>(shared.problem.tokens) * static_cast<double>(shared.problem.batch);
+    const annulus_estimate all = estimate_flops(shared, rank.execution), one = estimate_flops(alone, rank.execution);
+    line.forward.flops = all.forward_flops;
+    line.forward.alone_flops = one.forward_flops;
+    line.backward.flops = all.backward_flops;
+    line.backward.alone_flops = one.backward_flops;
+    return line;
+}
+
 // One case, on the rank that the thread is.
 class RanksMeasurement {
   public:
-    RanksMeasurement(const BenchCase &shared, const BenchCase &alone, const Rank &rank, Memory &memory)
-        : rank_(rank), memory_(memory), alone_case_(alone), shared_(shared, rank, memory) {
-        line_.name = shared.name;
-        line_.tokens = static_cast<double>(shared.problem.tokens) * static_cast<double>(shared.problem.batch);
+    // `progress` may be NULL.
+    RanksMeasurement(const RanksLine &line, const BenchCase &shared, const BenchCase &alone, const Rank &rank,
+                     Memory &memory, Progress *progress)
+        : rank_(rank), memory_(memory), progress_(progress), alone_case_(alone), shared_(shared, rank, memory),
+          line_(line) {
         line_.exchange = exchange_of(shared, rank, shared_.context());
-        const annulus_estimate all = flops_of(shared, rank), one = flops_of(alone, rank);
-        line_.forward.flops = all.forward_flops;
-        line_.forward.alone_flops = one.forward_flops;
-        line_.backward.flops = all.backward_flops;
-        line_.backward.alone_flops = one.backward_flops;
     }
 
     RanksLine measure(int repeats) {
+        const double shared_round = (line_.forward.flops + line_.backward.flops) / rank_.count;
+        begin(line_.forward.flops / rank_.count);
         line_.forward.costs = costs_of(&Run::forward, ANNULUS_PASS_FORWARD);
         shared_.add_gradients();
+        begin(line_.backward.flops / rank_.count);
         line_.backward.costs = costs_of(&Run::backward, ANNULUS_PASS_BACKWARD);
         for (int i = 0; i < memory_.warm_up_rounds(); ++i) {
+            begin(shared_round);
             shared_.forward();
             shared_.backward();
         }
@@ -69,6 +90,11 @@ class RanksMeasurement {
     }
 
   private:
+    void begin(double work) {
+        if (progress_)
+            progress_->begin(work);
+    }
+
     // The first call of a pass, and what it takes.
     std::vector<RankCost> costs_of(Pass pass, annulus_pass id) {
         RankCost cost{};
@@ -97,6 +123,7 @@ class RanksMeasurement {
             alone_ = std::make_unique<Run>(alone_case_, alone, memory_);
             alone_->add_gradients();
             for (int i = 0; i <= memory_.warm_up_rounds(); ++i) {
+                begin(line_.forward.alone_flops + line_.backward.alone_flops);
                 alone_->forward();
                 alone_->backward();
             }
@@ -111,18 +138,21 @@ class RanksMeasurement {
     }
 
     void time(Pass pass, RanksPass &of_pass) {
+        begin(of_pass.alone_flops);
         if (alone_)
-            time(*alone_, pass, of_pass.alone);
-        time(shared_, pass, of_pass.times);
+            time(*alone_, pass, of_pass.alone, of_pass.alone_flops);
+        begin(of_pass.flops / rank_.count);
+        time(shared_, pass, of_pass.times, of_pass.flops / rank_.count);
     }
 
-    void time(Run &run, Pass pass, CallTimes &times) {
+    void time(Run &run, Pass pass, CallTimes &times, double work) {
         const auto slowest = [&](double seconds) { return std::ranges::max(rank_.gather(seconds)); };
         rank_.meet();
         const double single = slowest(memory_.seconds_of([&] { (run.*pass)(); }));
         times.single.add(single);
         const int calls = static_cast<int>(std::clamp(seconds_in_a_row / single, 1., double{most_calls_in_a_row}));
         rank_.meet(); // once more: those who have waited long are awake now
+        begin(work);
         double of_host = 0;
         const double of_all = memory_.seconds_of([&] {
             of_host = seconds_of([&] {
@@ -136,6 +166,7 @@ class RanksMeasurement {
 
     const Rank &rank_;
     Memory &memory_;
+    Progress *const progress_;
     const BenchCase &alone_case_;
     Run shared_;
     std::unique_ptr<Run> alone_;
@@ -199,17 +230,18 @@ std::vector<Cell> speed_row(const RanksLine &line, const char *name, const Ranks
 std::vector<RanksLine> measure_over_ranks(const std::vector<BenchCase> &cases, const Rank &rank, Memory &memory,
                                           int repeats, bool weak) {
     std::vector<RanksLine> lines;
+    double work = 0;
+    for (const BenchCase &alone : cases) {
+        lines.push_back(line_of(shared_case(alone, rank.count, weak), alone, rank));
+        work += work_of(lines.back(), rank, memory, repeats);
+    }
     std::optional<Progress> progress;
     if (rank.index == 0)
-        progress.emplace(static_cast<double>(cases.size()));
-    for (const BenchCase &alone : cases) {
-        BenchCase shared = alone;
-        if (weak && __builtin_mul_overflow(shared.problem.tokens, rank.count, &shared.problem.tokens))
-            throw bad_input("--tokens " + std::to_string(alone.problem.tokens) + ": too many for each of " +
-                            std::to_string(rank.count) + " ranks");
-        lines.push_back(RanksMeasurement(shared, alone, rank, memory).measure(repeats));
-        if (progress)
-            progress->advance(1);
+        progress.emplace(work);
+    for (std::size_t i = 0; i < cases.size(); ++i) {
+        const BenchCase shared = shared_case(cases[i], rank.count, weak);
+        RanksMeasurement measurement(lines[i], shared, cases[i], rank, memory, progress ? &*progress : nullptr);
+        lines[i] = measurement.measure(repeats);
     }
     return lines;
 }

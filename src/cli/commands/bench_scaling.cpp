@@ -53,37 +53,47 @@ void bench_scaling(const Scaling &scaling, const std::string &dtype, const Execu
     };
     std::vector<std::unique_ptr<Run>> runs;
     std::vector<PassTimes> forward, backward;
-    for (const std::int64_t length : scaling.lengths) {
+    double warm_up = 0, round = 0; // FLOPs
+    const auto calls_of = [&](std::size_t j) {
+        return std::max<std::int64_t>(scaling.tokens_in_a_row / scaling.lengths[j], 1);
+    };
+    for (std::size_t j = 0; j < scaling.lengths.size(); ++j) {
         runs.push_back(std::make_unique<Run>(
-            BenchCase{"", problem_of(length, scaling.heads, 64, dtype), branches_of(branches, false)},
+            BenchCase{"", problem_of(scaling.lengths[j], scaling.heads, 64, dtype), branches_of(branches, false)},
             Rank{.execution = execution}, memory));
         const annulus_estimate &estimate = runs.back()->estimate();
         forward.push_back({{}, estimate.forward_flops, estimate.forward_workspace_bytes, {}});
         backward.push_back({{}, estimate.backward_flops, estimate.backward_workspace_bytes, {}});
+        const double both = estimate.forward_flops + (scaling.backward ? estimate.backward_flops : 0);
+        warm_up += scaling.backward ? both : 0;
+        round += yardsticks.front().amount + static_cast<double>(calls_of(j)) * both;
     }
+    Progress progress(forward.front().flops + warm_up + repeats * round);
+    progress.begin(forward.front().flops);
     runs.front()->forward(); // warms up
     if (scaling.backward)
-        for (const auto &run : runs) {
-            run->forward();
-            run->add_gradients();
-            run->backward();
+        for (std::size_t j = 0; j < runs.size(); ++j) {
+            progress.begin(forward[j].flops + backward[j].flops);
+            runs[j]->forward();
+            runs[j]->add_gradients();
+            runs[j]->backward();
         }
 
-    Progress progress(repeats * static_cast<double>(runs.size()));
     for (int i = 0; i < repeats; ++i)
         for (std::size_t j = 0; j < runs.size(); ++j) {
-            const std::int64_t calls = std::max<std::int64_t>(scaling.tokens_in_a_row / scaling.lengths[j], 1);
+            const std::int64_t calls = calls_of(j);
             const auto time = [&](PassTimes &times, void (Run::*pass)()) {
+                progress.begin(static_cast<double>(calls) * times.flops);
                 times.seconds.add(memory.seconds_of([&] {
                     for (std::int64_t call = 0; call < calls; ++call)
                         ((*runs[j]).*pass)();
                 }) / static_cast<double>(calls));
             };
+            progress.begin(yardsticks.front().amount);
             measure_yardsticks();
             time(forward[j], &Run::forward);
             if (scaling.backward)
                 time(backward[j], &Run::backward);
-            progress.advance(1);
         }
     measure_yardsticks();
 

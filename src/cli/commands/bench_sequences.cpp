@@ -83,19 +83,26 @@ void bench_sequences(const SequenceLengths &lengths, const ProblemOptions &probl
     const Rank rank = {.execution = execution};
     Run packed(packed_case, rank, memory), equal(equal_case, rank, memory);
     TimedPass passes[] = {{"forward", &Run::forward, {}, {}}, {"backward", &Run::backward, {}, {}}};
+    const auto work_of = [](const Run &run, const TimedPass &pass) {
+        return pass.compute == &Run::forward ? run.estimate().forward_flops : run.estimate().backward_flops;
+    };
+    double round = 0;
+    for (const TimedPass &pass : passes)
+        round += work_of(packed, pass) + work_of(equal, pass);
+    Progress progress((1 + repeats) * round);
     for (Run *run : {&packed, &equal}) {
+        progress.begin(run->estimate().forward_flops + run->estimate().backward_flops);
         run->forward(); // warms up
         run->add_gradients();
         run->backward();
     }
-    Progress progress(repeats);
-    for (int i = 0; i < repeats; ++i) {
+    for (int i = 0; i < repeats; ++i)
         for (TimedPass &pass : passes) {
+            progress.begin(work_of(packed, pass));
             pass.packed.add(memory.seconds_of([&] { (packed.*pass.compute)(); }));
+            progress.begin(work_of(equal, pass));
             pass.equal.add(memory.seconds_of([&] { (equal.*pass.compute)(); }));
         }
-        progress.advance(1);
-    }
     const std::string count = std::to_string(lengths.count);
     Table table{"sequences",
                 "Sequences: " + count + " of " + std::to_string(lengths.least) + " to " + std::to_string(lengths.most) +

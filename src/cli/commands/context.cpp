@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/commands/context.hpp"
 
+#include <algorithm>
+
 namespace annulus::cli {
 
 Context make_context(annulus_config *config, const ExecutionOptions &execution) {
@@ -13,6 +15,19 @@ Context make_context(annulus_config *config, const ExecutionOptions &execution) 
 
 Context make_context(const PatternOptions &pattern, const ExecutionOptions &execution, std::int32_t heads) {
     return make_context(pattern.config(heads).get(), execution);
+}
+
+std::int64_t largest_dilation(const annulus_context *context) {
+    annulus_config *copy = nullptr;
+    check(annulus_context_get_config(context, &copy));
+    const Config config(copy);
+    std::int64_t largest = 1;
+    annulus_branch branch = ANNULUS_BRANCH_INIT(0, 1);
+    for (std::int32_t i = 0; i < annulus_config_branch_count(config.get()); ++i) {
+        check(annulus_config_get_branch(config.get(), i, &branch));
+        largest = std::max(largest, branch.dilation);
+    }
+    return largest;
 }
 
 } // namespace annulus::cli

@@ -14,4 +14,7 @@ Context make_context(annulus_config *config, const ExecutionOptions &execution);
 // For problems of `heads` query heads.
 Context make_context(const PatternOptions &pattern, const ExecutionOptions &execution, std::int32_t heads);
 
+// The largest dilation of the branches of a context's config.
+std::int64_t largest_dilation(const annulus_context *context);
+
 } // namespace annulus::cli

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/commands/mass_job.hpp"
 
+#include "cli/commands/context.hpp"
 #include "cli/devices/mirror.hpp"
 #include "cli/report/progress.hpp"
 
@@ -33,7 +34,7 @@ MassJob::MassJob(annulus_context *context, Memory &memory, const Rank &rank, con
       batch_(inputs.q.shape[0]), heads_(inputs.q.shape[2]), ranges_(rank.shards(inputs.k.shape[1]).of(rank.index)),
       rows_(rank.comm ? rank.shards(inputs.q.shape[1]).rows(rank.index) : inputs.q.shape[1]),
       keys_(rank.shards(inputs.k.shape[1]).rows(rank.index)), sum_dtype_(inputs.dtype_of_sums()),
-      entry_flops_(estimate_flops()) {}
+      entry_flops_(estimate_flops(0, rows_)) {}
 
 void MassJob::run(const std::optional<annulus_tensor> &lse, Masses &masses) {
     Mirror q(memory_, own_rows(inputs_.q, 1), 1), k(memory_, own_rows(inputs_.k, 1), 1);
@@ -48,19 +49,23 @@ void MassJob::run(const std::optional<annulus_tensor> &lse, Masses &masses) {
     allocate(lse ? 0 : step);
     rank_.meet(); // from here on nothing but calls of the library, which tell the other ranks of their failures
     std::optional<Progress> progress;
-    if (rank_.index == 0)
-        progress.emplace(static_cast<double>(batch_) * static_cast<double>(rows_));
+    if (rank_.index == 0) {
+        double entry_flops = 0;
+        for (std::int64_t n = 0; n == 0 || n < rows_; n += step)
+            entry_flops += estimate_flops(n, std::min(step, rows_ - n));
+        progress.emplace(static_cast<double>(batch_) * entry_flops);
+    }
     for (std::int64_t b = 0; b < batch_; ++b)
         for (std::int64_t n = 0; n == 0 || n < rows_; n += step) {
             const std::int64_t rows = std::min(step, rows_ - n);
+            if (progress)
+                progress->begin(estimate_flops(n, rows));
             annulus_tensor of_rows{};
             if (given_lse)
                 of_rows = slice(slice(given_lse->tensor(), 0, b, 1), 2, n, rows);
             run_piece(slice(slice(q.tensor(), 0, b, 1), 1, n, rows), slice(k.tensor(), 0, b, 1),
                       given_lse ? &of_rows : nullptr, b, n);
             add_to(masses, b);
-            if (progress)
-                progress->advance(static_cast<double>(rows));
         }
 }
 
@@ -73,7 +78,7 @@ std::vector<annulus_tensor> MassJob::own_rows(const annulus_tensor &of, int dime
     return parts;
 }
 
-double MassJob::estimate_flops() const {
+double MassJob::estimate_flops(std::int64_t n, std::int64_t rows) const {
     annulus_problem problem = ANNULUS_PROBLEM_INIT;
     problem.dtype = inputs_.q.dtype;
     problem.heads = static_cast<std::int32_t>(heads_);
@@ -82,8 +87,8 @@ double MassJob::estimate_flops() const {
     problem.batch = 1;
     problem.sequence_length = inputs_.k.shape[1];
     if (!rank_.comm) { // else the windows stand for the rank's rows
-        problem.query_start = query_start_;
-        problem.query_length = rows_;
+        problem.query_start = query_start_ + n;
+        problem.query_length = rows;
     }
     annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
     check(annulus_estimate_problem(context_, &problem, ANNULUS_ALL_BRANCHES, &estimate));
@@ -92,7 +97,7 @@ double MassJob::estimate_flops() const {
 
 // Of a rank that is alone. Several take all at once.
 std::int64_t MassJob::rows_of_piece(int passes) const {
-    const Memory::Piece piece = memory_.piece();
+    const Memory::Piece piece = memory_.piece(heads_, largest_dilation(context_));
     const double pieces = rank_.comm ? 1 : passes * entry_flops_ / piece.flops;
     if (pieces <= 1)
         return std::max<std::int64_t>(rows_, 1);

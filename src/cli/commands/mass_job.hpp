@@ -41,7 +41,8 @@ class MassJob {
 
   private:
     std::vector<annulus_tensor> own_rows(const annulus_tensor &of, int dimension) const;
-    double estimate_flops() const;
+    // The FLOPs of a forward call on `rows` query rows from n on, of one batch entry.
+    double estimate_flops(std::int64_t n, std::int64_t rows) const;
     std::int64_t rows_of_piece(int passes) const;
     void allocate(std::int64_t forward_rows);
     void run_piece(const annulus_tensor &q, const annulus_tensor &k, const annulus_tensor *given_lse, std::int64_t b,

@@ -188,7 +188,7 @@ class CudaMemory : public Memory {
 
     int warm_up_rounds() const override { return 3; }
 
-    Piece piece() const override { return {5e13, std::int64_t{1} << 18}; }
+    Piece piece(std::int64_t, std::int64_t) const override { return {5e13, std::int64_t{1} << 18}; }
 
     annulus_dtype fast_dtype() const override {
         return device_.major >= 8 ? ANNULUS_BFLOAT16 : device_.major == 7 ? ANNULUS_FLOAT16 : ANNULUS_FLOAT32;

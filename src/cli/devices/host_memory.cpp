@@ -4,6 +4,7 @@
 #include "cli/devices/sgemm_yardstick.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <fstream>
 #include <limits>
 #include <malloc.h>
@@ -59,8 +60,15 @@ class HostMemory : public Memory {
 
     int warm_up_rounds() const override { return 0; }
 
-    // The CPU engine computes the same bits for windows cut at multiples of 16384 rows.
-    Piece piece() const override { return {5e10 * threads_, std::int64_t{16384} * threads_}; }
+    // Windows cut at multiples of the CPU engine's blocks give the same bits. A block has at most 128 rows for each
+    // step of the dilation, a power of two up to 16384. A piece has several blocks for each thread.
+    Piece piece(std::int64_t heads, std::int64_t dilation) const override {
+        constexpr std::int64_t longest = 16384, least_blocks = 8;
+        const auto block = static_cast<std::int64_t>(
+            std::bit_ceil(static_cast<std::uint64_t>(128 * std::clamp<std::int64_t>(dilation, 1, longest / 128))));
+        const std::int64_t blocks = (least_blocks * threads_ + heads - 1) / std::max<std::int64_t>(heads, 1);
+        return {2e10 * threads_, block * std::max<std::int64_t>(blocks, 1)};
+    }
 
     annulus_dtype fast_dtype() const override { return ANNULUS_FLOAT32; }
 

@@ -49,12 +49,13 @@ class Memory {
     // Untimed rounds, after the first, before anything is timed.
     virtual int warm_up_rounds() const = 0;
 
-    // What a long job is cut into: about a second of work, and query rows in multiples of `rows`.
+    // What a long job is cut into: about half a second of work, and query rows in multiples of `rows`. `dilation` is
+    // the largest of the pattern's.
     struct Piece {
         double flops;
         std::int64_t rows;
     };
-    virtual Piece piece() const = 0;
+    virtual Piece piece(std::int64_t heads, std::int64_t dilation) const = 0;
 
     // The dtype of benchmarks that are not told any.
     virtual annulus_dtype fast_dtype() const = 0;
