@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """annulus bench and annulus info: what they print, not how fast anything is."""
 
+import pathlib
+import platform
+import re
 import xml.etree.ElementTree
 
+from colors import assert_colors_suit_any_ground
 from program import ProgramTest, cuda_device_count, run, run_json
 import oracle
 import tap
@@ -34,6 +38,12 @@ class BenchTest(ProgramTest):
                 self.assertEqual(bench["machine"]["sgemm_measurements"], 3)
                 self.assertGreater(bench["machine"]["sgemm_flops_per_second"], 0)
 
+    def test_processor(self):
+        """By the name that the system gives it; where it gives none, the architecture."""
+        lines = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        names = [line.partition(": ")[2] for line in lines if line.startswith("model name")] or [platform.machine()]
+        self.assertEqual(run_json(*SMALL)["machine"]["processor"], names[0])
+
     def test_sequences(self):
         options = ["--heads", 2, "--head-dim", 16, "--branch", "0:1", "--repeats", 2, "--threads", 2]
         bench = run_json("bench", "--sequences", "5:10:50", *options)
@@ -50,7 +60,8 @@ class BenchTest(ProgramTest):
         self.assertAlmostEqual(one["sequences"][0]["pairs_per_second"] * one["sequences"][0]["seconds"] / (2 * 33 ** 2), 1)
 
     def test_plot(self):
-        """A bar for each row of the table, as long as its number, with the number's text behind it."""
+        """A bar for each row of the table, as long as its number, with a line for the spread and the number's text behind
+        it; above them what was measured on."""
         sequences = ["bench", "--sequences", "5:10:50", "--heads", 2, "--head-dim", 16, "--branch", "0:1", "--repeats",
                      1, "--threads", 2]
         name = "{http://www.w3.org/2000/svg}"
@@ -63,13 +74,27 @@ class BenchTest(ProgramTest):
                 svg = xml.etree.ElementTree.parse(self.path("plot.svg")).getroot()
                 bars = [bar for bar in svg.iter(name + "rect") if bar.get("class") in ("mark", "second")]
                 self.assertEqual([bar.get("class") for bar in bars], ["mark", "second"])
+                fastest = [row[value] * row["seconds"] / row["seconds_min"] for row in bench[table]]
+                slowest = [row[value] * row["seconds"] / row["seconds_max"] for row in bench[table]]
                 for bar, number in zip(bars, values):
-                    self.assertAlmostEqual(float(bar.get("width")) / 400, number / max(values), places=3)
+                    self.assertAlmostEqual(float(bar.get("width")) / 400, number / max(fastest), places=3)
+                lines = [re.match(r"M([\d.]+) [\d.]+H([\d.]+)M", line.get("d")) for line in svg.iter(name + "path")]
+                self.assertEqual(len(lines), len(bars))
+                for bar, line, *ends in zip(bars, lines, slowest, fastest):
+                    for drawn, rate in zip(line.groups(), ends):
+                        self.assertAlmostEqual((float(drawn) - float(bar.get("x"))) / 400, rate / max(fastest), places=3)
+                machine = bench["machine"]
+                threads = 1 if "--ranks" in arguments else 2
+                self.assertEqual(machine["threads"], threads)
                 texts = [text.text for text in svg.iter(name + "text")]
-                for row, text in zip(bench[table], texts[1::2]):
+                self.assertEqual(texts[:2], [machine["build_info"], f"{machine['processor']}, threads: {threads}"])
+                self.assertIn(f"medians of {machine['repeats']}", texts[2])
+                self.assertEqual(texts[3].partition("; ")[2], "2 ranks" if "--ranks" in arguments else "")
+                for row, text in zip(bench[table], texts[4::2]):
                     self.assertTrue(text.endswith(row["pass"]), text)
                     self.assertTrue(text.startswith(row.get("case", "")), text)
-                self.assertEqual(len(texts), 1 + 2 * len(values))
+                self.assertEqual(len(texts), 4 + 2 * len(values))
+                assert_colors_suit_any_ground(self, self.path("plot.svg"))
         self.path("plot.svg").unlink()
         for path in ("missing/plot.svg", "-", "/dev/null", self.directory):
             self.assert_refused(run(*SMALL, "--plot", path, cwd=self.directory), says="--plot: ")

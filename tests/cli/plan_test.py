@@ -4,6 +4,7 @@
 import re
 import xml.etree.ElementTree
 
+from colors import assert_colors_suit_any_ground
 from program import ProgramTest, np, run, run_json
 import oracle
 import tap
@@ -187,6 +188,7 @@ class PictureTest(ProgramTest):
                     self.assertNotIn(head, panels)
                     panels[head] = shades
         self.assertEqual(sorted(panels), list(range(heads)))
+        assert_colors_suit_any_ground(self, path)
         labels = [text.text for text in svg.iter(name + "text")]
         return np.array([panels[head] for head in range(heads)]), labels
 
@@ -224,6 +226,38 @@ class PictureTest(ProgramTest):
         means = keys.reshape(2, tokens // cell, cell, tokens // cell, cell).mean((2, 4))
         np.testing.assert_array_equal(shades, np.ceil(means / means.max() * 4 - 1e-9))
         self.assertIn(f"up to {means.max():.3g}", labels)
+
+    def test_ranks(self):
+        """A line at each shard but the first, in both directions, and the number of the rank beside its rows."""
+        name = "{http://www.w3.org/2000/svg}"
+        for tokens, ranks, shards, starts, owners in (
+                (32, 4, "even", [8, 16, 24], [0, 1, 2, 3]), (1000, 3, "even", [334, 667], [0, 1, 2]),
+                (90, 2, "zigzag", [23, 68], [0, 0, 1]), (64, 64, "even", list(range(1, 64)), []),
+                (65, 65, "even", [], []), (32, 1, "even", [], [])):
+            with self.subTest(tokens=tokens, ranks=ranks):
+                path = self.path("pattern.svg")
+                result = run("plan", "--tokens", tokens, "--heads", 1, "--head-dim", 8, "--branch", "16:1", "--ranks",
+                             ranks, "--shards", shards, "--svg", path)
+                self.assertEqual((result.returncode, result.stderr), (0, ""))
+                svg = xml.etree.ElementTree.parse(path).getroot()
+                frame = next(box for box in svg.iter(name + "rect") if box.get("class") == "faint")
+                left, top, side = (float(frame.get(key)) for key in ("x", "y", "width"))
+                cell = -(-tokens // 128)
+                unit = side / (-(-tokens // cell) * cell)
+                borders = [line for line in svg.iter(name + "path") if line.get("class") == "border"]
+                self.assertEqual(sorted(int(line.get("data-position")) for line in borders), starts)
+                for line in borders:
+                    at = unit * int(line.get("data-position"))
+                    x, y, right, column, begin, down = map(float, re.fullmatch(
+                        r"M(\S+) (\S+)h(\S+)M(\S+) (\S+)v(\S+)", line.get("d")).groups())
+                    np.testing.assert_allclose((x, y, right, column, begin, down),
+                                               (left, top + at, side, left + at, top, side), rtol=1e-4)
+                texts = list(svg.iter(name + "text"))
+                numbers = [int(text.text) for text in texts if text.get("text-anchor") == "end"]
+                self.assertEqual(sorted(numbers), owners)
+                self.assertEqual(any("without borders" in text.text for text in texts), ranks == 65)
+                self.assertEqual(any("lines: borders" in text.text for text in texts), 1 < ranks < 65)
+                self.assertEqual(texts[0].text.endswith(f"; {ranks} ranks"), ranks > 1)
 
     def test_refusals(self):
         for tokens, heads, path, says in ((2049, 1, "x.svg", "2048 tokens"), (64, 65, "x.svg", "64 heads"),

@@ -8,7 +8,8 @@
 
 namespace annulus::cli {
 
-// An SVG with a bar for each row of the report's tables of cases, lengths or sequences.
+// An SVG with the machine, and with a bar for each row of the report's tables of cases, lengths or sequences: the
+// median, and a line from the least to the most.
 std::string draw_bench(const Report &report);
 
 } // namespace annulus::cli

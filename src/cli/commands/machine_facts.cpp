@@ -3,14 +3,15 @@
 
 #include <annulus/annulus.h>
 
+#include <algorithm>
+#include <iterator>
+
 namespace annulus::cli {
 
 Facts machine_facts(int repeats, const Memory &memory, const std::vector<Yardstick> &yardsticks) {
-    Facts facts{"machine",
-                "Machine",
-                {{{"build_info", "build"}, text_cell(annulus_build_info())},
-                 memory.fact(),
-                 {{"repeats", "repeats"}, count_cell(repeats)}}};
+    Facts facts{"machine", "Machine", {{{"build_info", "build"}, text_cell(annulus_build_info())}}};
+    std::ranges::copy(memory.facts(), std::back_inserter(facts.facts));
+    facts.facts.push_back({{"repeats", "repeats"}, count_cell(repeats)});
     for (const auto &[name, description, unit, amount, work, rates] : yardsticks) {
         const std::string key = name + "_" + unit.key;
         facts.facts.insert(

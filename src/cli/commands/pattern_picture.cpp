@@ -18,6 +18,7 @@ namespace {
 
 constexpr std::int64_t most_tokens = 2048, most_cells = 128;
 constexpr std::int32_t most_heads = 64;
+constexpr std::int32_t most_shards = 64; // with borders
 
 // Of one head: how often each of a cell's queries attends to each of its keys, on average. [queries][keys]
 using Cells = std::vector<std::vector<double>>;
@@ -173,10 +174,27 @@ std::string path_of(const Cells &cells, const Scale &scale, int shade) {
     return path;
 }
 
+// Lines where the rows and columns of one rank end and those of the next begin, and the ranks' numbers at the left.
+// `unit` is the length of a position.
+void draw_borders(Svg &svg, double left, double top, double side, double unit, const Shards &shards, int ranks) {
+    constexpr double letters = 12; // high
+    for (int rank = 0; rank < ranks; ++rank)
+        for (const Range &range : shards.of(rank)) {
+            const double start = unit * static_cast<double>(range.start);
+            const double length = unit * static_cast<double>(range.length);
+            if (range.start > 0 && range.length > 0)
+                svg.raw("<path class=\"border\" data-position=\"" + std::to_string(range.start) + "\" d=\"M" +
+                        Svg::number(left) + " " + Svg::number(top + start) + "h" + Svg::number(side) + "M" +
+                        Svg::number(left + start) + " " + Svg::number(top) + "v" + Svg::number(side) + "\"/>");
+            if (length >= letters)
+                svg.text(left - 5, top + start + length / 2 + 4, std::to_string(rank), Svg::Anchor::end);
+        }
+}
+
 } // namespace
 
-std::string draw_pattern(const annulus_config *config, std::int64_t tokens, std::int32_t heads,
-                         const std::string &caption) {
+std::string draw_pattern(const annulus_config *config, std::int64_t tokens, std::int32_t heads, const Shards &shards,
+                         int ranks, const std::string &caption) {
     if (tokens < 1 || tokens > most_tokens || heads < 1 || heads > most_heads)
         throw bad_input("--svg draws from 1 to " + std::to_string(most_tokens) + " tokens and from 1 to " +
                         std::to_string(most_heads) + " heads; there are " + std::to_string(tokens) + " and " +
@@ -186,7 +204,8 @@ std::string draw_pattern(const annulus_config *config, std::int64_t tokens, std:
     const std::int64_t cell = counter.positions_of_cell();
     const Scale scale(panels, cell == 1);
 
-    constexpr double side = 256, gap = 24, top = 90, left = 40;
+    constexpr double side = 256, gap = 24, left = 40;
+    const double top = ranks > 1 ? 110 : 90;
     const std::size_t columns = std::min<std::size_t>(panels.size(), 4), rows = (panels.size() + columns - 1) / columns;
     const double width = std::max(left + static_cast<double>(columns) * (side + gap), 2 * (side + gap) + left);
     Svg svg(width, top + static_cast<double>(rows) * (side + 2 * gap), caption);
@@ -194,12 +213,18 @@ std::string draw_pattern(const annulus_config *config, std::int64_t tokens, std:
     const std::string size = std::to_string(cell);
     svg.text(left, 44,
              cell == 1 ? "how often a query (row) attends to a key (column):"
-                       : "cells of " + size + " x " + size + " positions: mean times a query attends to a key:");
+                       : "how often a query (row) attends to a key (column), on average in cells of " + size + " x " +
+                             size + " positions:");
     double x = left;
-    for (int shade = 1; shade <= scale.shades(); ++shade, x += 96) {
+    for (int shade = 1; shade <= scale.shades(); ++shade, x += 108) {
         svg.rectangle(x, 54, 12, 12, scale.fill(shade));
         svg.text(x + 16, 64, scale.label(shade));
     }
+    const bool has_borders = ranks > 1 && shards.count() <= most_shards;
+    if (has_borders)
+        svg.text(left, 88, "lines: borders of the ranks' tokens; numbers at the left: the rank that has the rows");
+    else if (ranks > 1)
+        svg.text(left, 88, "without borders of the ranks' tokens: there are more than " + std::to_string(most_shards));
     for (std::size_t p = 0; p < panels.size(); ++p) {
         const double panel_x = left + static_cast<double>(p % columns) * (side + gap);
         const double panel_y = top + static_cast<double>(p / columns) * (side + 2 * gap) + 8;
@@ -213,6 +238,8 @@ std::string draw_pattern(const annulus_config *config, std::int64_t tokens, std:
             if (const std::string path = path_of(panels[p].cells, scale, shade); !path.empty())
                 svg.raw("<path " + scale.fill(shade) + " d=\"" + path + "\"/>");
         svg.raw("</g>");
+        if (has_borders)
+            draw_borders(svg, panel_x, panel_y, side, side / count / static_cast<double>(cell), shards, ranks);
         svg.rectangle(panel_x, panel_y, side, side, "class=\"faint\"");
     }
     return svg.document();

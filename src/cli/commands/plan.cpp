@@ -236,9 +236,11 @@ void plan(const PlanOptions &options) {
 
     if (!options.svg.empty()) {
         const std::string caption = std::to_string(problem.sequence_length) + " tokens: " + joined(labels, " + ") +
-                                    (options.pattern.causal ? ", causal" : "");
+                                    (options.pattern.causal ? ", causal" : "") +
+                                    (options.ranks > 1 ? "; " + std::to_string(options.ranks) + " ranks" : "");
         const Config config = options.pattern.config(problem.heads);
-        write_file("--svg", options.svg, draw_pattern(config.get(), problem.sequence_length, problem.heads, caption));
+        write_file("--svg", options.svg,
+                   draw_pattern(config.get(), problem.sequence_length, problem.heads, shards, options.ranks, caption));
     }
     Report report;
     report.add(problem_facts(problem, options.ranks, cost));
@@ -262,7 +264,7 @@ void add_plan_command(CLI::App &program) {
     options->execution.add_to(command);
     command.file("--svg", options->svg,
                  "Draw which keys each query attends to, for up to 2048 tokens and 64 heads: of up to 128 tokens "
-                 "each pair, of more their mean in 128 x 128 cells or fewer");
+                 "each pair, of more their mean in 128 x 128 cells or fewer; and of up to 64 shards the borders");
     add_format_option(command, options->format);
     command.example("annulus plan --tokens 1M --heads 16 --head-dim 64 --branch 2Ki:1 --branch 64Ki:32 --ranks 4");
     command.runs([options] { plan(*options); });

@@ -198,10 +198,10 @@ class CudaMemory : public Memory {
         return {gemm_yardstick(*this, stream_.get(), dtype, allow_tf32), copy_yardstick(*this, stream_.get())};
     }
 
-    Facts::Fact fact() const override {
-        return {{"device", "device"},
-                text_cell(device_.name + ", compute capability " + std::to_string(device_.major) + "." +
-                          std::to_string(device_.minor) + ", " + bytes_cell(device_.memory_bytes).text)};
+    std::vector<Facts::Fact> facts() const override {
+        return {{{"device", "device"},
+                 text_cell(device_.name + ", compute capability " + std::to_string(device_.major) + "." +
+                           std::to_string(device_.minor) + ", " + bytes_cell(device_.memory_bytes).text)}};
     }
 
   protected:

@@ -8,6 +8,8 @@
 #include <fstream>
 #include <limits>
 #include <malloc.h>
+#include <string>
+#include <sys/utsname.h>
 
 namespace annulus::cli {
 
@@ -24,6 +26,16 @@ std::optional<std::uint64_t> memory_status(const std::string &field) {
         status.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
     }
     return std::nullopt;
+}
+
+// Such as "AMD EPYC 7763 64-Core Processor"; the architecture where the system tells no name, as on most of Arm's.
+std::string processor_name() {
+    std::ifstream processors("/proc/cpuinfo");
+    for (std::string line; std::getline(processors, line);)
+        if (const std::size_t colon = line.find(": "); line.starts_with("model name") && colon != std::string::npos)
+            return line.substr(colon + 2);
+    utsname system{};
+    return uname(&system) == 0 ? system.machine : "unknown";
 }
 
 class HostMemory : public Memory {
@@ -74,7 +86,10 @@ class HostMemory : public Memory {
 
     std::vector<Yardstick> yardsticks(annulus_dtype, bool) override { return {sgemm_yardstick(threads_)}; }
 
-    Facts::Fact fact() const override { return {{"threads", "threads"}, count_cell(threads_)}; }
+    std::vector<Facts::Fact> facts() const override {
+        return {{{"processor", "processor"}, text_cell(processor_name())},
+                {{"threads", "threads"}, count_cell(threads_)}};
+    }
 
   protected:
     void release(std::byte *data) noexcept override { delete[] data; }

@@ -62,7 +62,7 @@ class Memory {
     // The first is a matrix product.
     virtual std::vector<Yardstick> yardsticks(annulus_dtype dtype, bool allow_tf32) = 0;
     // What computes, for a report.
-    virtual Facts::Fact fact() const = 0;
+    virtual std::vector<Facts::Fact> facts() const = 0;
 
   protected:
     friend Release;

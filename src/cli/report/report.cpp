@@ -109,6 +109,7 @@ void Report::add(const Facts &facts) {
         section.rows.push_back({text_cell(fact.name.title), cell});
         section.names.push_back(fact.name.key);
     }
+    facts_.push_back(facts);
     sections_.push_back(std::move(section));
 }
 

@@ -54,7 +54,9 @@ class Report {
   public:
     void add(const Facts &facts);
     void add(const Table &table);
-    const std::vector<Table> &tables() const { return tables_; } // all that were added
+    // All that were added.
+    const std::vector<Facts> &facts() const { return facts_; }
+    const std::vector<Table> &tables() const { return tables_; }
     // Writes to standard output: `format` is text, markdown or json.
     void print(const std::string &format) const;
 
@@ -70,6 +72,7 @@ class Report {
     std::string json() const;
 
     std::vector<Section> sections_;
+    std::vector<Facts> facts_;
     std::vector<Table> tables_;
 };
 

@@ -7,19 +7,14 @@ namespace annulus::cli {
 
 Svg::Svg(double width, double height, const std::string &title) {
     const std::string size = number(width) + "\" height=\"" + number(height);
-    // Programs without media queries draw it dark on white.
     raw("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" + size + "\" viewBox=\"0 0 " + number(width) + " " +
         number(height) + "\">\n<title>" + escaped(title) + R"(</title>
 <style>
 text { font: 12px sans-serif }
-.ground { fill: #ffffff } .ink { fill: #24292f } .mark { fill: #0b5cad } .second { fill: #c2560c }
-.faint { fill: none; stroke: #afb8c1 }
-@media (prefers-color-scheme: dark) {
-.ground { fill: #0d1117 } .ink { fill: #d5dbe1 } .mark { fill: #6cb6ff } .second { fill: #f0883e }
-.faint { stroke: #545d68 }
-}
+.ink { fill: #767b82 } .mark { fill: #2a7fd6 } .second { fill: #cf6a12 }
+.line { fill: none; stroke: #767b82 } .border { fill: none; stroke: #cf6a12 }
+.faint { fill: none; stroke: #767b82; stroke-opacity: 0.5 }
 </style>)");
-    rectangle(0, 0, width, height, "class=\"ground\"");
 }
 
 void Svg::text(double x, double y, const std::string &text, Anchor anchor) {

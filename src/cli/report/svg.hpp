@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// A drawing in SVG, readable on light and on dark screens.
+// A drawing in SVG on a transparent ground. Its colours are readable on white and on the dark pages of GitHub and of
+// the site alike: a page may be dark where the browser's preference is light.
 #pragma once
 
 #include <string>
 
 namespace annulus::cli {
 
-// The classes of what is drawn: `ink` for text, `faint` for lines and frames, `mark` and `second` for what is shown.
+// The classes of what is drawn: `ink` for text, `mark` and `second` for what is shown, `line` and `border` for lines in
+// it, `faint` for frames.
 class Svg {
   public:
     // Sizes and places are in pixels, from the upper left corner.
