@@ -165,14 +165,14 @@ class PlanTest(ProgramTest):
 class PictureTest(ProgramTest):
     """The drawn cells against the definition's mask."""
 
-    def draw(self, tokens, heads, *options):
+    def draw(self, tokens, heads, *options, cell=1):
         """Of each head the shades of the cells; the largest number that is told."""
         path = self.path("pattern.svg")
         result = run("plan", "--tokens", tokens, "--heads", heads, "--head-dim", 8, *options, "--svg", path)
         self.assertEqual((result.returncode, result.stderr), (0, ""))
         self.assertIn("Cost", result.stdout)
         svg = xml.etree.ElementTree.parse(path).getroot()
-        side = -(-tokens // -(-tokens // 128))
+        side = -(-tokens // cell)
         panels, name = {}, "{http://www.w3.org/2000/svg}"
         for panel in svg.iter(name + "g"):
             shades = np.zeros((side, side), int)
@@ -218,14 +218,19 @@ class PictureTest(ProgramTest):
                                      [str(times) for times in range(1, keys.max() + 1)])
 
     def test_more_tokens_than_cells(self):
-        tokens, cell = 300, 3
-        shades, labels = self.draw(tokens, 2, "--branch", "100:1", "--branch", "0:2,phase=interleave", "--causal")
-        keys = sum(oracle.branch_keys(tokens, 2, **branch)[0]
-                   for branch in ({"w": 100, "r": 1}, {"w": 0, "r": 2, "phase": "interleave"}))
-        keys = keys * np.tri(tokens, dtype=int)
-        means = keys.reshape(2, tokens // cell, cell, tokens // cell, cell).mean((2, 4))
-        np.testing.assert_array_equal(shades, np.ceil(means / means.max() * 4 - 1e-9))
-        self.assertIn(f"up to {means.max():.3g}", labels)
+        """Cells are a multiple of the dilation, unless that leaves fewer than 32."""
+        for tokens, dilation, cell in ((300, 2, 4), (300, 5, 5), (300, 10, 3), (320, 10, 10), (299, 13, 3)):
+            with self.subTest(tokens=tokens, dilation=dilation):
+                shades, labels = self.draw(tokens, 2, "--branch", "100:1", "--branch",
+                                           f"0:{dilation},phase=interleave", "--causal", cell=cell)
+                keys = sum(oracle.branch_keys(tokens, 2, **branch)[0]
+                           for branch in ({"w": 100, "r": 1}, {"w": 0, "r": dilation, "phase": "interleave"}))
+                keys = keys * np.tri(tokens, dtype=int)
+                firsts = np.arange(0, tokens, cell)
+                lengths = np.diff(firsts, append=tokens)
+                means = np.add.reduceat(np.add.reduceat(keys, firsts, 1), firsts, 2) / np.outer(lengths, lengths)
+                np.testing.assert_array_equal(shades, np.ceil(means / means.max() * 4 - 1e-9))
+                self.assertIn(f"up to {means.max():.3g}", labels)
 
     def test_ranks(self):
         """A line at each shard but the first, in both directions, and the number of the rank beside its rows."""

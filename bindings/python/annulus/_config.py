@@ -343,8 +343,9 @@ class Config:
         """Draws which keys each query attends to in a sequence of `length` positions (at most 2048), with matplotlib.
 
         A row for every group of the `heads` query heads that attend alike, a column for each branch and one for all
-        together: queries from top to bottom, keys from left to right, the darker the more often a key counts. Below it
-        the curve of a Hilbert order. Returns a figure of matplotlib.pyplot, which shows or saves it
+        together: queries from top to bottom, keys from left to right, the darker the more often a key counts. Of more
+        than 128 positions it shows means over cells of some queries and keys each. Below it the curve of a Hilbert
+        order. Returns a figure of matplotlib.pyplot, which shows or saves it
         (`config.plot(64).savefig("pattern.png")`). ImportError where there is no matplotlib.
         """
         from ._plot import plot

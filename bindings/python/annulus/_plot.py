@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from typing import Any, List, Tuple
 
 import numpy as np
@@ -13,29 +15,41 @@ from ._config import Branch, Config
 from ._context import Context
 from ._errors import ArgumentError, check
 
-# More positions than a picture has room for.
+# What there is time for, and what a picture shows.
 _MOST_POSITIONS = 2048
-_WIDEST_HEAD = 256
+_FEWEST_CELLS, _MOST_CELLS = 32, 128
 
 
-def counts(config: Config, length: int, heads: int) -> np.ndarray:
-    """How often each query counts each key: uint16 [heads, queries, keys].
+def cell_size(config: Config, length: int) -> int:
+    """The positions of a cell: one or, of a longer sequence, as many as leave few enough cells.
 
-    Asked of the library: with all scores 0 and values 1 for one key and 0 for the others, O * exp(LSE) is the number of
-    times that the key counts.
+    A multiple of the dilations if that leaves enough cells. Then each cell has as many positions of a residue as the
+    next one; otherwise the means would go up and down, a lattice that the pattern does not have.
+    """
+    size = -(-length // _MOST_CELLS)
+    dilation = functools.reduce(lambda a, b: a * b // math.gcd(a, b), (branch.dilation for branch in config.branches))
+    whole = -(-size // dilation) * dilation
+    return whole if size > 1 and whole * _FEWEST_CELLS <= length else size
+
+
+def counts(config: Config, length: int, heads: int, size: int) -> np.ndarray:
+    """How often each query counts each key, on average in cells of `size` positions in both directions.
+
+    float64 [heads, cells of queries, cells of keys].
+
+    Asked of the library: with all scores 0, and values that are 1 in the number of the key's cell, O * exp(LSE) is the
+    number of times that the keys of each cell count.
     """
     context = Context(config.replace(engine="cpu"))
-    dim = min(_WIDEST_HEAD, -(-length // 8) * 8)
-    q, k = np.zeros((length, heads, dim)), np.zeros((length, 1, dim))
-    found = np.empty((heads, length, length), np.uint16)
-    for first in range(0, length, dim):
-        values = np.zeros((length, 1, dim))
-        last = min(first + dim, length)
-        values[np.arange(first, last), 0, np.arange(last - first)] = 1
-        out, lse = context.forward(q, k, values)
-        times = out.transpose(1, 0, 2) * np.exp(lse)[:, :, None]
-        found[:, :, first:last] = np.rint(times)[:, :, : last - first]
-    return found
+    cells = -(-length // size)
+    dim = -(-cells // 8) * 8
+    q, k, values = np.zeros((length, heads, dim)), np.zeros((length, 1, dim)), np.zeros((length, 1, dim))
+    values[np.arange(length), 0, np.arange(length) // size] = 1
+    out, lse = context.forward(q, k, values)
+    times = np.rint(out.transpose(1, 0, 2) * np.exp(lse)[:, :, None])[:, :, :cells]
+    firsts = np.arange(0, length, size)
+    positions = np.diff(firsts, append=length)  # of each cell; the last one may have fewer
+    return np.add.reduceat(times, firsts, axis=1) / positions[:, None] / positions
 
 
 def _curve(length: int, width: int) -> Tuple[np.ndarray, np.ndarray]:
@@ -82,27 +96,33 @@ def plot(config: Config, length: int, heads: int) -> Any:
     except ImportError as error:
         raise ImportError(f"Config.plot() needs matplotlib (pip install matplotlib): {error}") from error
 
+    size = cell_size(config, length)
     branches = config.branches
-    columns = [counts(config.replace(branches=[branch]), length, heads) for branch in branches]
+    columns = [counts(config.replace(branches=[branch]), length, heads, size) for branch in branches]
     titles = [_title(branch) for branch in branches]
     if len(branches) > 1:
-        columns.append(counts(config, length, heads))
+        columns.append(counts(config, length, heads, size))
         titles.append("all" if config.key_rule == "each_branch" else "all, each key once")
     groups = _groups(np.stack(columns, axis=1))
     curves = [i for i, branch in enumerate(branches) if branch.order == "hilbert"]
 
     rows = len(groups) + bool(curves)
+    width = 3 if size == 1 else 3.8  # with a bar of shades beside each
     figure, axes = pyplot.subplots(
-        rows, len(columns), squeeze=False, figsize=(3 * len(columns), 3 * rows + 0.4), layout="constrained"
+        rows, len(columns), squeeze=False, figsize=(width * len(columns), 3 * rows + 0.4), layout="constrained"
     )
     for row, group in zip(axes, groups):
         for axis, column, title in zip(row, columns, titles):
-            most = max(int(column.max()), 1)
-            image = axis.imshow(column[group[0]], cmap="Greys", vmin=0, vmax=most, interpolation="nearest")
+            cells = column[group[0]]
+            end = len(cells) * size - 0.5
+            most = column.max() or 1
+            image = axis.imshow(cells, cmap="Greys", vmin=0, vmax=most, extent=(-0.5, end, end, -0.5))
             axis.set_title(title)
             axis.set_xlabel("key")
-            if most > 1:
-                figure.colorbar(image, ax=axis, label="times", ticks=range(most + 1), shrink=0.7)
+            if size > 1:
+                figure.colorbar(image, ax=axis, label=f"times, mean of {size} x {size}", shrink=0.7)
+            elif most > 1:
+                figure.colorbar(image, ax=axis, label="times", ticks=range(int(most) + 1), shrink=0.7)
         row[0].set_ylabel(_heads(group, heads))
     if curves:
         for axis in axes[-1]:

@@ -10,25 +10,48 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <numeric>
 #include <vector>
 
 namespace annulus::cli {
 
 namespace {
 
-constexpr std::int64_t most_tokens = 2048, most_cells = 128;
+constexpr std::int64_t most_tokens = 2048, fewest_cells = 32, most_cells = 128;
 constexpr std::int32_t most_heads = 64;
 constexpr std::int32_t most_shards = 64; // with borders
 
 // Of one head: how often each of a cell's queries attends to each of its keys, on average. [queries][keys]
 using Cells = std::vector<std::vector<double>>;
 
+std::int64_t divide_up(std::int64_t a, std::int64_t b) {
+    return (a + b - 1) / b;
+}
+
+// The positions of a cell: one or, of a longer sequence, as many as leave few enough cells. A multiple of the dilations
+// if that leaves enough cells: then each cell has as many positions of a residue as the next one. Otherwise the means
+// would go up and down, a lattice that the pattern does not have.
+std::int64_t cell_of(const annulus_config *config, std::int64_t tokens) {
+    const std::int64_t cell = divide_up(tokens, most_cells), longest = tokens / fewest_cells;
+    std::int64_t dilation = 1;
+    annulus_branch branch = ANNULUS_BRANCH_INIT(0, 1);
+    for (std::int32_t i = 0; i < annulus_config_branch_count(config); ++i) {
+        check(annulus_config_get_branch(config, i, &branch));
+        if (branch.dilation > longest)
+            return cell;
+        dilation = std::lcm(dilation, branch.dilation);
+        if (dilation > longest)
+            return cell;
+    }
+    const std::int64_t whole = divide_up(cell, dilation) * dilation;
+    return cell > 1 && whole <= longest ? whole : cell;
+}
+
 class Counter {
   public:
     Counter(const annulus_config *config, std::int64_t tokens, std::int32_t heads)
-        : tokens_(tokens), heads_(heads), cell_((tokens + most_cells - 1) / most_cells),
-          cells_((tokens + cell_ - 1) / cell_), dim_((cells_ + 7) / 8 * 8),
-          context_(create_context({ANNULUS_DEVICE_CPU, 0})), keys_(numbers(tokens * dim_)),
+        : tokens_(tokens), heads_(heads), cell_(cell_of(config, tokens)), cells_(divide_up(tokens, cell_)),
+          dim_((cells_ + 7) / 8 * 8), context_(create_context({ANNULUS_DEVICE_CPU, 0})), keys_(numbers(tokens * dim_)),
           values_(numbers(tokens * dim_)), queries_(numbers(cell_ * heads * dim_)), out_(queries_),
           lse_(numbers(cell_ * heads)) {
         check(annulus_context_set_config(context_.get(), config));

@@ -104,14 +104,45 @@ class PlotTest(unittest.TestCase):
         return range(int(first), int(last) + 1) if dash else [int(head) for head in first.split(", ")]
 
     @unittest.skipUnless(matplotlib, "needs matplotlib")
-    def test_more_positions_than_a_head_is_wide(self):
-        config = Config([(600, 7)])
-        figure = config.plot(700)
-        place = np.arange(700)
-        kept = place % 600 % 7 == 0
-        wanted = kept[:, None] & kept & (place[:, None] // 600 == place // 600)
-        np.testing.assert_array_equal(figure.axes[0].images[0].get_array(), wanted)
-        pyplot.close(figure)
+    def test_more_positions_than_cells(self):
+        """The means of cells, the last one of fewer positions; axes count positions, and a bar says how much it is."""
+        for length, (one, other), size in ((128, (7, 2), 1), (700, (7, 2), 14), (1031, (9, 2), 18), (2048, (32, 5), 16),
+                                           (400, (13, 2), 4)):
+            branches = (600, one), (5792, other)
+            with self.subTest(length):
+                figure = Config(branches).plot(length)
+                place = np.arange(length)
+                cells = place // size
+                for axis, (w, r) in zip(figure.axes, branches):
+                    kept = place % w % r == 0
+                    pairs = kept[:, None] & kept & (place[:, None] // w == place // w)
+                    wanted = np.zeros((cells[-1] + 1,) * 2)
+                    np.add.at(wanted, (cells[:, None], cells), pairs)
+                    wanted /= np.outer(np.bincount(cells), np.bincount(cells))
+                    image = axis.images[0]
+                    np.testing.assert_allclose(image.get_array(), wanted, rtol=1e-12)
+                    end = size * len(wanted) - 0.5
+                    self.assertEqual(tuple(image.get_extent()), (-0.5, end, end, -0.5))
+                    self.assertAlmostEqual(image.get_clim()[1], wanted.max())
+                bars = [axis.get_ylabel() for axis in figure.axes if axis.get_ylabel().startswith("times")]
+                self.assertEqual(bars, [f"times, mean of {size} x {size}"] * 3 if size > 1 else ["times"])
+                pyplot.close(figure)
+
+    @unittest.skipUnless(matplotlib, "needs matplotlib")
+    def test_no_squares_that_are_not_there(self):
+        """Dilations that are far finer than the picture are one grey, whatever the resolution."""
+        for branches in ([(5792, 2), (32768, 4)], [(5000, 3), (6000, 7)]):
+            figure = Config(branches).plot(2048)
+            for dots in (60, 100, 137):
+                figure.set_dpi(dots)
+                figure.canvas.draw()
+                drawn = np.asarray(figure.canvas.buffer_rgba())[::-1]
+                for axis in figure.axes[:3]:
+                    # Without the frame, and the last cell, which may have a part of the positions.
+                    (left, low), (right, high) = axis.get_window_extent().get_points().astype(int)
+                    inside = drawn[low + 9:high - 4, left + 4:right - 9]
+                    self.assertEqual(len(np.unique(inside.reshape(-1, 4), axis=0)), 1)
+            pyplot.close(figure)
 
     def test_refusals(self):
         config = Config([(8, 1)])
