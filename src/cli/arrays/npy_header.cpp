@@ -67,7 +67,8 @@ class DictionaryReader {
                 break;
             }
         }
-        if (!has_dtype_ || !has_order_ || !has_shape_)
+        skip_space();
+        if (!has_dtype_ || !has_order_ || !has_shape_ || !rest_.empty())
             fail();
         return std::move(dictionary_);
     }
