@@ -118,6 +118,8 @@ BAD_HEADERS = {
     "number beyond 64 bits": ("{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999,)}", "damaged"),
     "control characters in the dtype": ("{'descr': 'a\nb\x1b[2J', 'fortran_order': False, 'shape': (1,)}",
                                         "the dtype is 'a?b?[2J'"),
+    "text behind the dictionary": (
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 9, 2, 8)} {'descr': '<f8'}", "damaged"),
     "dtype without an end": (f"{{'descr': '{'x' * 9999}', 'fortran_order': False, 'shape': (1,)}}", "xxx...'; it must"),
 }
 
@@ -180,6 +182,14 @@ class RefusalTest(ProgramTest):
                 self.assertIn("No such file", result.stderr)
                 self.path("elsewhere").rename(self.path(name + ".npy"))
                 self.assert_untouched()
+
+    def test_characters_that_a_terminal_obeys(self):
+        name = "\x1b[31m\x07\u009b2J\x7f\t"
+        for arguments in (["attend", "--q", name, *self.attend_arguments("--branch", "8:1")[3:]],
+                          ["info", name], ["plan", "--tokens", name], [*self.attend_arguments("--branch", name)]):
+            self.assert_refused(run(*arguments), says="?[31m??2J??")
+        self.assert_refused(run("info", "\u00e9\u065b"), says="\u00e9\u065b")
+        self.assert_untouched()
 
     def test_missing_options(self):
         arguments = self.attend_arguments("--branch", "8:1")

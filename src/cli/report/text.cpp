@@ -78,9 +78,20 @@ std::optional<double> parse_real(std::string_view text) {
 std::string error_line(std::string message) {
     while (message.ends_with('\n'))
         message.pop_back();
-    for (std::size_t i = message.find('\n'); i != std::string::npos; i = message.find('\n', i))
-        message.replace(i, 1, "; ");
-    return "annulus: " + message + "\n";
+    std::string line = "annulus: ";
+    for (std::size_t i = 0; i < message.size(); ++i) {
+        const auto byte = static_cast<unsigned char>(message[i]);
+        const auto next = static_cast<unsigned char>(message[i + 1]);   // 0 behind the last
+        const bool is_c1 = byte == 0xC2 && next >= 0x80 && next < 0xA0; // a control character of two bytes in UTF-8
+        if (byte == '\n')
+            line += "; ";
+        else if (byte < 0x20 || byte == 0x7F || is_c1)
+            line += '?';
+        else
+            line += message[i];
+        i += is_c1;
+    }
+    return line + "\n";
 }
 
 } // namespace annulus::cli

@@ -29,7 +29,8 @@ inline constexpr const char *count_units = "k, M, G or T (powers of 1000) or Ki,
 // The number that all of `text` is, if it fits into double.
 std::optional<double> parse_real(std::string_view text);
 
-// An error is one line, whatever its text is made of.
+// Returns the line that an error is. A newline in the message becomes "; ". Any other character that a terminal obeys,
+// such as an escape in the name of a file, becomes "?".
 std::string error_line(std::string message);
 
 } // namespace annulus::cli
