@@ -23,6 +23,7 @@ BAD_OPTIONS = {
     "negative segment length": ["--branch=-8:1"],
     "dilation 0": ["--branch", "8:0"],
     "segment length beyond 64 bits": ["--branch", "9223372036854775808:1"],
+    "property twice": ["--branch", "8:1,query=every,query=every"],
     "unknown property": ["--branch", "8:1,colour=red"],
     "property without value": ["--branch", "8:1,causal"],
     "unknown phase": ["--branch", "8:1,phase=odd"],
@@ -145,6 +146,31 @@ class RefusalTest(ProgramTest):
             with self.subTest(name):
                 self.check(*options)
 
+    def test_empty_texts_and_properties_twice(self):
+        """None of them counts as an option that was left out."""
+        problem = ["--tokens", 64, "--heads", 1, "--head-dim", 8, "--branch", "8:1"]
+        for option in ("--starts", "--lengths", "--lse", "--dtype", "--padding", "--key-rule", "--scale", "--engine",
+                       "--exchange", "--device", "--threads", "--shards", "--query-start", "--preset"):
+            with self.subTest(option):
+                self.assert_refused(run(*self.attend_arguments("--branch", "8:1", option, "")), says=option)
+                self.assert_untouched()
+        for command, options in (("map", ("--out", "--lse", "--picture", "--coordinates", "--heads", "--grid")),
+                                 ("plan", ("--svg", "--format")), ("bench", ("--plot", "--sequences", "--repeats"))):
+            more = problem if command != "map" else ["--q", self.path("q.npy"), "--k", self.path("k.npy"), "--branch",
+                                                     "8:1", "--out", self.path("m.npy")]
+            for option in options:
+                with self.subTest(option):
+                    if option == "--out":
+                        more = more[:-2]
+                    self.assert_refused(run(command, *more, option, ""), says=option)
+                    self.assert_untouched()
+        for text in ("8:1,phase=block,phase=block", "8:1,query=every,heads=0,query=residue"):
+            self.check("--branch", text, says=f"--branch {text}: '{text.rpartition(',')[2].split('=')[0]}' is given twice")
+        np.save(self.path("none.npy"), np.zeros(0, int))
+        self.before = self.names()
+        for option in ("--starts", "--lengths"):
+            self.check("--branch", "8:1", option, self.path("none.npy"), says="none.npy': the array has no numbers")
+
     def test_files_of_sequences(self):
         path = self.path("starts.npy")
         for array, says in ((np.array([0, 10]), "sequence_starts[1] is 10; it must be at most 9"),
@@ -247,7 +273,7 @@ class RefusalTest(ProgramTest):
                 ("bench", "--ranks", "x", "whole number"), ("bench", "--timeout", "soon", "number")):
             with self.subTest(option=option, value=value):
                 words = [part for pair in ({**problem, option: value}).items() for part in pair]
-                self.assert_refused(run(command, *words), says=f"{option} {value}: must be a")
+                self.assert_refused(run(command, *words), says=f"{option} {value or repr('')}: must be a")
                 self.assertIn(says, run(command, *words).stderr)
         self.check("--branch", "8:1", "--query-start", "x", says="--query-start x: must be a whole number")
 

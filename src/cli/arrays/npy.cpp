@@ -77,6 +77,8 @@ std::vector<std::int64_t> read_integers(const std::string &option, const std::st
     if (integers.shape.size() != 1)
         throw bad_input(option + " '" + text + "': the array has " + std::to_string(integers.shape.size()) +
                         " dimensions; it must have 1");
+    if (integers.numbers.empty())
+        throw bad_input(option + " '" + text + "': the array has no numbers");
     return std::move(integers.numbers);
 }
 

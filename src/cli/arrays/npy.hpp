@@ -43,7 +43,7 @@ class InputArray {
 NpyIntegers read_npy_integers(const std::string &option, const std::string &path);
 
 // The whole numbers of an option: those of a file of one dimension, where `text` ends with .npy, else the list that it
-// is, "0,70,100". Throws Failure with exit_bad_input.
+// is, "0,70,100"; at least one. Throws Failure with exit_bad_input.
 std::vector<std::int64_t> read_integers(const std::string &option, const std::string &text);
 
 // An array to write. It appears under its name with commit().

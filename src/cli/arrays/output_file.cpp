@@ -33,8 +33,6 @@ std::string link_to(const Descriptor &file) {
 
 OutputFile::OutputFile(std::string option, const std::string &path, std::size_t bytes)
     : option_(std::move(option)), path_(path) {
-    if (path.empty())
-        throw bad_input(option_ + ": the path is empty");
     std::error_code error;
     const std::filesystem::path resolved = std::filesystem::weakly_canonical(path, error);
     if (!error)

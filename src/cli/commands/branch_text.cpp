@@ -4,6 +4,7 @@
 #include "cli/report/failure.hpp"
 #include "cli/report/text.hpp"
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -62,6 +63,9 @@ class Parser {
             fail(part, "a property=value");
         const std::string_view name = part.substr(0, equals);
         const std::string_view value = part.substr(equals + 1);
+        if (std::ranges::count(names_, name))
+            throw bad_input("--branch " + branch_.text + ": '" + std::string(name) + "' is given twice");
+        names_.push_back(name);
         if (name == "heads")
             heads(value);
         else if (name == "phase")
@@ -101,6 +105,7 @@ class Parser {
     }
 
     BranchText branch_;
+    std::vector<std::string_view> names_; // of the properties so far
 };
 
 } // namespace

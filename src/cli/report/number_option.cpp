@@ -8,11 +8,20 @@
 
 namespace annulus::cli {
 
+namespace {
+
+// What the user wrote, to begin messages with.
+std::string subject(const std::string &option, const std::string &text) {
+    return option + " " + (text.empty() ? "''" : text);
+}
+
+} // namespace
+
 std::int64_t whole_number(const std::string &option, const std::string &text, std::int64_t lowest,
                           std::int64_t highest) {
     const std::optional<std::int64_t> number = parse_count(text);
     if (!number || *number < lowest || *number > highest)
-        throw bad_input(option + " " + text + ": must be a whole number from " + std::to_string(lowest) + " to " +
+        throw bad_input(subject(option, text) + ": must be a whole number from " + std::to_string(lowest) + " to " +
                         std::to_string(highest) + ", also with " + count_units);
     return *number;
 }
@@ -20,7 +29,7 @@ std::int64_t whole_number(const std::string &option, const std::string &text, st
 double real_number(const std::string &option, const std::string &text) {
     const std::optional<double> number = parse_real(text);
     if (!number)
-        throw bad_input(option + " " + text + ": must be a decimal number in the range of double");
+        throw bad_input(subject(option, text) + ": must be a decimal number in the range of double");
     return *number;
 }
 

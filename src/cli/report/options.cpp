@@ -29,7 +29,10 @@ Option Command::flag(const std::string &name, bool &given, const std::string &he
 }
 
 Option Command::text(const std::string &name, std::string &text, const std::string &help) {
-    return Option(command_.add_option(name, text, help));
+    const auto check = [](const std::string &given) {
+        return given.empty() ? "the text is empty; leave the option out where there is none" : "";
+    };
+    return Option(command_.add_option(name, text, help)->check(check));
 }
 
 Option Command::texts(const std::string &name, std::vector<std::string> &texts, const std::string &help) {
@@ -38,7 +41,9 @@ Option Command::texts(const std::string &name, std::vector<std::string> &texts, 
 
 Option Command::file(const std::string &name, std::string &path, const std::string &help) {
     const auto check = [](const std::string &given) {
-        return given == "-" ? "'-' for standard input or output is not supported; give a file, one named - as ./-" : "";
+        return given.empty()  ? "the path is empty"
+               : given == "-" ? "'-' for standard input or output is not supported; give a file, one named - as ./-"
+                              : "";
     };
     return Option(command_.add_option(name, path, help)->check(check)->type_name("FILE"));
 }

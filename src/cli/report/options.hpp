@@ -39,6 +39,7 @@ class Command {
 
     // Each assigns what is given; a list grows by one each time that the option is.
     Option flag(const std::string &name, bool &given, const std::string &help);
+    // Neither a text nor a path may be empty: an empty variable of a shell is not an option that was left out.
     Option text(const std::string &name, std::string &text, const std::string &help);
     Option texts(const std::string &name, std::vector<std::string> &texts, const std::string &help);
     // A path that is no standard stream.
