@@ -399,10 +399,41 @@ class RefusalTest(ProgramTest):
                 self.assert_untouched()
         self.assertEqual(list(self.path("directory").iterdir()), [])
 
-    def test_one_file_for_both_outputs(self):
-        arguments = self.attend_arguments("--branch", "8:1", "--lse", self.directory / "." / "o.npy")
-        self.assert_refused(run(*arguments), says="--lse")
-        self.assert_untouched()
+    def test_outputs_that_are_other_files_of_the_call(self):
+        """By their names, by links and by other paths; with the program told nothing else that is wrong."""
+        np.save(self.path("starts.npy"), np.array([0, 9]))
+        np.save(self.path("tiles.npy"), np.arange(18).reshape(9, 2))
+        np.save(self.path("lse.npy"), np.zeros((1, 2, 9), np.float32))
+        self.path("link.npy").symlink_to("k.npy")
+        self.path("linked").symlink_to(self.directory)
+        os.link(self.path("v.npy"), self.path("hard.npy"))
+        contents = {path: path.read_bytes() for path in self.directory.iterdir() if path.is_file()}
+        q, k, v, out = (("--" + name, name[0] + ".npy") for name in ("q", "k", "v", "out"))
+        branch, mass = ("--branch", "8:1"), ("--out", "mass.npy")
+        for command, options, says in (
+                ("attend", (q, k, v, ("--out", "q.npy")), "--out: 'q.npy' is the file of --q"),
+                ("attend", (q, k, v, ("--out", "link.npy")), "--out: 'link.npy' is the file of --k"),
+                ("attend", (q, k, v, ("--out", "linked/v.npy")), "--out: 'linked/v.npy' is the file of --v"),
+                ("attend", (q, k, v, ("--out", "hard.npy")), "--out: 'hard.npy' is the file of --v"),
+                ("attend", (q, k, v, out, ("--lse", "link.npy")), "--lse: 'link.npy' is the file of --k"),
+                ("attend", (q, k, v, out, ("--lse", "./o.npy")), "--lse: './o.npy' is the file of --out"),
+                ("attend", (q, k, v, ("--out", "new.npy"), ("--lse", "linked/new.npy")),
+                 "--lse: 'linked/new.npy' is the file of --out"),
+                ("attend", (q, k, v, ("--out", "starts.npy"), ("--starts", "./starts.npy")), "is the file of --starts"),
+                ("map", (q, k, ("--out", "q.npy")), "--out: 'q.npy' is the file of --q"),
+                ("map", (q, k, ("--lse", "lse.npy"), ("--out", "./lse.npy")), "--out: './lse.npy' is the file of --lse"),
+                ("map", (q, k, mass, ("--coordinates", "x.svg"), ("--picture", "x.svg"), ("--grid", 3)),
+                 "--picture: 'x.svg' is the file of --coordinates"),
+                ("map", (q, k, ("--out", "x.svg"), ("--picture", "x.svg"), ("--grid", 3)),
+                 "--picture: 'x.svg' is the file of --out"),
+                ("map", (q, k, ("--out", "tiles.npy"), ("--coordinates", "./tiles.npy")), "is the file of --coordinates")):
+            with self.subTest(says):
+                words = [word for option in (*options, branch) for word in option]
+                result = run(command, *words, cwd=self.directory)
+                if "made without cairo" not in result.stderr:
+                    self.assert_refused(result, says=says + "; it must be another one")
+                self.assertEqual(contents, {path: path.read_bytes() for path in contents})
+                self.assertFalse({"new.npy", "mass.npy", "x.svg"} & set(self.names()))
 
     def test_second_output_that_cannot_be(self):
         arguments = self.attend_arguments("--branch", "8:1", "--lse", self.path("missing/lse.npy"))

@@ -62,7 +62,7 @@ NpyIntegers read_npy_integers(const std::string &option, const std::string &path
 }
 
 std::vector<std::int64_t> read_integers(const std::string &option, const std::string &text) {
-    if (!text.ends_with(".npy")) {
+    if (!is_npy_path(text)) {
         std::vector<std::int64_t> numbers;
         for (const std::string_view word : split(text, ',')) {
             const std::optional<std::int64_t> number = parse_integer(word);

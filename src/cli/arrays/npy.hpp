@@ -42,8 +42,13 @@ class InputArray {
 // The whole numbers of a .npy file. Throws Failure with exit_bad_input.
 NpyIntegers read_npy_integers(const std::string &option, const std::string &path);
 
-// The whole numbers of an option: those of a file of one dimension, where `text` ends with .npy, else the list that it
-// is, "0,70,100"; at least one. Throws Failure with exit_bad_input.
+// Whether an option that takes numbers or a file of them names a file.
+inline bool is_npy_path(const std::string &text) {
+    return text.ends_with(".npy");
+}
+
+// The whole numbers of an option: those of a file of one dimension, where is_npy_path(), else the list that `text` is,
+// "0,70,100"; at least one. Throws Failure with exit_bad_input.
 std::vector<std::int64_t> read_integers(const std::string &option, const std::string &text);
 
 // An array to write. It appears under its name with commit().
@@ -53,7 +58,6 @@ class OutputArray {
                 const std::vector<std::int64_t> &shape);
 
     void *data() const { return file_.data() + data_offset_; }
-    const std::string &path() const { return file_.path(); }
     void commit() { file_.commit(); }
 
   private:

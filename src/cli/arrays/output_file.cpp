@@ -95,6 +95,24 @@ void OutputFile::fail(int exit_code, const char *action, int error) const {
     throw Failure(exit_code, option_ + ": " + action + " '" + path_ + "': " + std::strerror(error));
 }
 
+void check_outputs(const std::vector<NamedFile> &outputs, const std::vector<NamedFile> &inputs) {
+    std::error_code error; // where a file does not exist yet, or never can: whoever opens it tells
+    const auto resolved = [&](const std::string &path) {
+        return std::filesystem::weakly_canonical(std::filesystem::absolute(path, error), error);
+    };
+    const auto is_same = [&](const std::string &a, const std::string &b) {
+        return std::filesystem::equivalent(a, b, error) || resolved(a) == resolved(b);
+    };
+    std::vector<NamedFile> others = inputs;
+    for (const NamedFile &output : outputs) {
+        for (const NamedFile &other : others)
+            if (!output.path.empty() && !other.path.empty() && is_same(output.path, other.path))
+                throw bad_input(std::string(output.option) + ": '" + output.path + "' is the file of " + other.option +
+                                "; it must be another one");
+        others.push_back(output);
+    }
+}
+
 void write_file(const std::string &option, const std::string &path, const std::string &contents) {
     OutputFile file(option, path, contents.size());
     std::memcpy(file.data(), contents.data(), contents.size());

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace annulus::cli {
 
@@ -22,9 +23,6 @@ class OutputFile {
     // Writes everything to disk and gives the file its name.
     void commit();
 
-    // The path with links resolved: equal for two names of the same file.
-    const std::string &path() const { return path_; }
-
   private:
     void create();
     void reserve(std::size_t bytes);
@@ -35,11 +33,20 @@ class OutputFile {
     [[noreturn]] void fail(int exit_code, const char *action, int error) const;
 
     std::string option_;
-    std::string path_;
+    std::string path_; // with links resolved
     std::optional<TemporaryName> name_;
     Descriptor file_;
     std::optional<Mapping> mapping_;
 };
+
+// The file that an option names.
+struct NamedFile {
+    const char *option;
+    std::string path; // empty: the option is not given
+};
+
+// Throws Failure with exit_bad_input where an output is the file of an input, or of another output, by whichever name.
+void check_outputs(const std::vector<NamedFile> &outputs, const std::vector<NamedFile> &inputs);
 
 // A whole file at once.
 void write_file(const std::string &option, const std::string &path, const std::string &contents);

@@ -163,6 +163,7 @@ void compute(const Job &job, Memory &memory, const Rank &rank, const Inputs &inp
 
 void attend(const AttendOptions &options) {
     refuse_ranks_of_a_part(options.files, options.ranks);
+    check_outputs({{"--out", options.files.out}, {"--lse", options.files.lse}}, options.files.inputs());
     const std::unique_ptr<Ranks> ranks = make_ranks(options.ranks, options.execution);
     ranks->in_each_process([&] {
         const Inputs inputs(options.files);

@@ -57,6 +57,14 @@ void check_inputs(const std::vector<const InputArray *> &arrays) {
 
 } // namespace
 
+std::vector<NamedFile> AttendFiles::inputs() const {
+    std::vector<NamedFile> files = {{"--q", q}, {"--k", k}, {"--v", v}};
+    for (const auto &[option, text] : {NamedFile{"--starts", starts}, {"--lengths", lengths}})
+        if (is_npy_path(text))
+            files.push_back({option, text});
+    return files;
+}
+
 void refuse_ranks_of_a_part(const AttendFiles &files, const RankOptions &ranks) {
     if (files.query_start && (ranks.count || mpi_place().count > 1))
         throw bad_input("--query-start: several ranks share the rows of --q out as those of --k; without ranks a part "
@@ -126,8 +134,6 @@ void Results::make_files() {
     const Shape lse_shape = shape_of(*lse_);
     lse_file_.emplace("--lse", files_.lse, inputs_.dtype_of_sums(),
                       shape.size() == 4 ? lse_shape : Shape(lse_shape.begin() + 1, lse_shape.end()));
-    if (lse_file_->path() == out_file_->path())
-        throw bad_input("--lse: '" + files_.lse + "' is the file of --out");
     lse_->data = lse_file_->data();
 }
 

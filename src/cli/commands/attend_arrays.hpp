@@ -22,6 +22,9 @@ struct AttendFiles {
     std::string dtype;             // to convert the inputs to; empty: none
     std::optional<std::int64_t> query_start;
     std::string starts, lengths; // of sequences: lists or paths; empty: none
+
+    // Those that are read by attend and by map.
+    std::vector<NamedFile> inputs() const;
 };
 
 // Refuses several ranks where Q is a part of the rows.

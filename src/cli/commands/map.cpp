@@ -94,6 +94,9 @@ void map(const MapOptions &options) {
     if (!options.picture.empty())
         format = format_of("--picture", options.picture);
     refuse_ranks_of_a_part(options.files, options.ranks);
+    std::vector<NamedFile> read = options.files.inputs();
+    read.insert(read.end(), {{"--lse", options.files.lse}, {"--coordinates", options.grid.coordinates}});
+    check_outputs({{"--out", options.files.out}, {"--picture", options.picture}}, read);
     const bool is_mean = options.heads == "mean";
     const std::unique_ptr<Ranks> ranks = make_ranks(options.ranks, options.execution);
     ranks->in_each_process([&] {

@@ -76,7 +76,7 @@ std::int64_t find_places(std::vector<std::int64_t> &values, const std::string &p
 }
 
 Grid grid_of_coordinates(const std::string &path, std::int64_t tiles) {
-    const std::vector<Point> points = path.ends_with(".npy") ? read_npy(path) : read_csv(path);
+    const std::vector<Point> points = is_npy_path(path) ? read_npy(path) : read_csv(path);
     if (static_cast<std::int64_t>(points.size()) != tiles)
         throw bad_input("--coordinates '" + path + "': there are " + std::to_string(points.size()) + " tiles and " +
                         std::to_string(tiles) +
