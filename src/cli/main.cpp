@@ -32,19 +32,38 @@ int report(int exit_code, const std::string &message) {
     return exit_code;
 }
 
+// What is wrong with how often an option is given, or its value; empty: nothing that is known.
+std::string complaint(const CLI::App &command, const CLI::ArgumentMismatch &error) {
+    const std::string message = error.what(); // begins with the option's name
+    for (const OptionDoc &doc : describe(command).options)
+        for (const std::string &name : doc.names)
+            if (message.starts_with(name + ": ")) {
+                const CLI::Option &option = *command.get_option(name);
+                if (static_cast<int>(option.results().size()) > option.get_items_expected_max())
+                    return name + " is given " + std::to_string(option.results().size()) +
+                           " times; it must be given once";
+                return name + ": its value, " + doc.value + ", is missing";
+            }
+    return "";
+}
+
 // What is wrong with the command line. A word that a command does not know comes first: an option that is missing may
 // be there, misspelt.
 std::string complaint(const CLI::App &program, const CLI::ParseError &error) {
+    std::vector<const CLI::App *> given{&program};
+    for (const CLI::App *command : program.get_subcommands())
+        given.push_back(command);
     if (dynamic_cast<const CLI::RequiredError *>(&error) || dynamic_cast<const CLI::ExtrasError *>(&error)) {
-        std::vector<const CLI::App *> given{&program};
-        for (const CLI::App *command : program.get_subcommands())
-            given.push_back(command);
         for (const CLI::App *command : given)
             if (const std::vector<std::string> unknown = command->remaining(); !unknown.empty())
                 return unknown_word(describe(*command), unknown.front());
         if (given.size() == 1)
             return "a command is missing; `annulus` has " + joined(names_of(describe(program).commands), ", ");
     }
+    if (const auto *mismatch = dynamic_cast<const CLI::ArgumentMismatch *>(&error))
+        for (const CLI::App *command : given)
+            if (std::string message = complaint(*command, *mismatch); !message.empty())
+                return message;
     return error.what();
 }
 
@@ -76,8 +95,8 @@ void run(CLI::App &program, int argc, char **argv) {
 
 int run_and_report(int argc, char **argv) {
     CLI::App program(
-        "Dilated attention over sequences of any length. Whole numbers may have a unit, as in 1M or 64Ki: k, M, G "
-        "or T (powers of 1000), Ki, Mi, Gi or Ti (of 1024).",
+        "Dilated attention over sequences of any length. Whole numbers may have a unit, as in 1M or 64Ki: k, M, G, "
+        "which is also B, or T (powers of 1000), Ki, Mi, Gi or Ti (of 1024); or a power of 10, as in 1e6.",
         "annulus");
     try {
         run(program, argc, argv);

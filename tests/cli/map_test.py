@@ -130,7 +130,13 @@ class MapTest(ProgramTest):
         self.assertGreater(light[order[-1]], light[order[0]] + 200)
         most = int(np.argmax(means[1:]))
         self.assertIn(f"most {means[1:].max():.4g} in column {most % 10}, row {most // 10}", lines[2])
+        self.assertIn("from 53 queries, mean of 2 heads", lines[0])
         self.assertIn(f"position 0, with {means[0]:.4g} in all", lines[3])
+
+    def test_picture_of_one_query(self):
+        self.save_q_and_k((1, 1, 1, 8), (1, 53, 1, 8))
+        self.assertIn("52 positions on 10 x 6, from 1 query, mean of 1 head",
+                      " ".join(self.picture("--grid", 10, "--skip", 1, "--query-start", 0)[0]))
 
     def test_picture_by_coordinates(self):
         self.save_q_and_k((1, 6, 2, 8))
@@ -212,7 +218,7 @@ class MapTest(ProgramTest):
             (["--picture", self.path("png")], "png': the name must end in .png or .svg"),
             (svg, "needs either --grid or --coordinates"),
             ([*svg, "--grid", 8, "--coordinates", "few.npy"], "needs either --grid or --coordinates"),
-            ([*svg, "--grid", 0], "--grid 0: must be from 1 to the 40"),
+            ([*svg, "--grid", 0], "--grid 0: must be a whole number from 1 to"),
             ([*svg, "--grid", 41], "--grid 41: must be from 1 to the 40"),
             ([*svg, "--grid", 8, "--skip", 40], "--skip 40: must be from 0 to one fewer than the 40"),
             ([*svg, "--coordinates", self.path("few.npy")], "there are 5 tiles and 40 positions"),
@@ -238,7 +244,7 @@ class MapTest(ProgramTest):
         self.save_inputs((1, 10, 10 ** 9, 0))  # no bytes of Q, and masses beyond all memory
         for ranks in (1, 2):
             result = run("map", "--q", self.path("q.npy"), "--k", self.path("k.npy"), *PATTERN, *out, "--ranks", ranks)
-            self.assert_refused(result, says="head_dim is 0")
+            self.assert_refused(result, says="head dimension D is 0")
         self.save_inputs((2, 40, 2, 8))
         result = run("map", "--q", self.path("q.npy"), "--k", self.path("k.npy"), *PATTERN, *svg, "--grid", 8)
         self.assert_no_picture(result, "--picture draws one batch entry; there are 2")

@@ -101,7 +101,7 @@ class PlanTest(ProgramTest):
 
     def test_units_of_numbers(self):
         sizes = ["--heads", 2, "--head-dim", 8]
-        for text, number in (("1M", 10 ** 6), ("3k", 3000), ("3K", 3000), ("2G", 2 * 10 ** 9), ("1T", 10 ** 12),
+        for text, number in (("1M", 10 ** 6), ("3k", 3000), ("3K", 3000), ("2G", 2 * 10 ** 9), ("1T", 10 ** 12), ("1B", 10 ** 9), ("1e9", 10 ** 9), ("25e3", 25000), ("7e0", 7),
                              ("2Ki", 2048), ("5Mi", 5 << 20), ("1Gi", 1 << 30), ("1Ti", 1 << 40), ("77", 77)):
             with self.subTest(text):
                 plan = run_json("plan", "--tokens", text, *sizes, "--branch", "64:1")
@@ -110,6 +110,10 @@ class PlanTest(ProgramTest):
             ["--branch", "2Ki:1", "--branch", "1M:1k,phase=fixed:1k", "--preset", "longnet:1Ki,2,2,2"],
             ["--branch", "2048:1", "--branch", "1000000:1000,phase=fixed:1000", "--preset", "longnet:1024,2,2,2"])]
         self.assertEqual(*cost)
+
+    def test_aliases_of_dtypes(self):
+        for alias, dtype in (("fp64", "float64"), ("fp32", "float32"), ("bf16", "bfloat16"), ("fp16", "float16")):
+            self.assertEqual(self.plan("--branch", "8:1", "--dtype", alias), self.plan("--branch", "8:1", "--dtype", dtype))
 
     def test_labels_of_branches(self):
         for options, labels in (

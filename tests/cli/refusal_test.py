@@ -173,8 +173,8 @@ class RefusalTest(ProgramTest):
 
     def test_files_of_sequences(self):
         path = self.path("starts.npy")
-        for array, says in ((np.array([0, 10]), "sequence_starts[1] is 10; it must be at most 9"),
-                            (np.array([0, 10], "int32"), "sequence_starts[1] is 10; it must be at most 9"),
+        beyond = "--starts: number 2 is 10; it must be from 0, the number before it, to 9, the rows of --k"
+        for array, says in ((np.array([0, 10]), beyond), (np.array([0, 10], "int32"), beyond),
                             (np.array([0.0, 9.0]), "the dtype is '<f8'; it must be little-endian int64 or int32"),
                             (np.array([0, 9], ">i8"), "the dtype is '>i8'; it must be little-endian int64 or int32"),
                             (np.array([[0, 9]]), "the array has 2 dimensions; it must have 1")):
@@ -216,6 +216,36 @@ class RefusalTest(ProgramTest):
             self.assert_refused(run(*arguments), says="?[31m??2J??")
         self.assert_refused(run("info", "\u00e9\u065b"), says="\u00e9\u065b")
         self.assert_untouched()
+
+    def test_options_of_too_many_or_too_few_values(self):
+        for more, says in ((["--out", "p.npy"], "--out is given 2 times; it must be given once"),
+                           (["--scale", 1, "--scale", 1, "--scale", 1], "--scale is given 3 times; it must be given once"),
+                           (["--branch"], "--branch: its value, W:R[,PROPERTY=VALUE...], is missing"),
+                           (["--lse"], "--lse: its value, FILE, is missing"),
+                           (["--dtype"], "--dtype: its value, float64|float32|bfloat16|float16, is missing")):
+            self.assert_refused(run(*self.attend_arguments("--branch", "8:1", *more)), says=says)
+        self.check("--branch", "8:1", "--engine", "abacus",
+                   says="--engine abacus: must be auto, reference, cpu, gemm, fused or mma\n")
+        self.check("--branch", "8:1", "--dtype", "fp8", says="--dtype fp8: must be float64, float32, bfloat16 or float16\n")
+        self.assert_untouched()
+
+    def test_words_of_the_command_line(self):
+        """And not the library's names of what they mean."""
+        for options, says in (
+                (["--starts", "0"], "--starts has 1 number; it must have 2 or more, "),
+                (["--starts", "0,5,4"], "--starts: number 3 is 4; it must be from 5, the number before it, to 9, "),
+                (["--starts=-1,9"], "--starts: number 1 is -1; it must be from 0 to 9, the rows of --k"),
+                (["--starts", "0,10", "--ranks", 2], "--starts: number 2 is 10; "),
+                (["--lengths", "10"], "--lengths: number 1 is 10; it must be from 0 to 9, the rows of the batch entry"),
+                (["--lengths=-1"], "--lengths: number 1 is -1; it must be from 0 to 9"),
+                (["--lengths", "5,5"], "--lengths has 2 numbers; it must have 1, one for each batch entry"),
+                (["--starts", "0,3,9", "--lengths", "3,7"], "--lengths: number 2 is 7; it must be from 0 to 6, the rows "),
+                (["--starts", "0,5,9", "--lengths", "5"], "--lengths has 1 number; it must have 2"),
+                (["--branch", "8:1,order=hilbert,width=3"], ": width is 3; it must be 0 or divide"),
+                (["--branch", "8:2", "--branch", "8:4", "--head-groups"],
+                 "--head-groups: 3 branches for 2 heads; each branch must get one at least"),
+                (["--workspace-limit", "512B"], "--workspace-limit 512B: must be a number of bytes without a B")):
+            self.check("--branch", "8:1", *options, says=says)
 
     def test_missing_options(self):
         arguments = self.attend_arguments("--branch", "8:1")
@@ -259,7 +289,13 @@ class RefusalTest(ProgramTest):
     def test_numbers_that_are_none(self):
         problem = {"--tokens": 64, "--heads": 1, "--head-dim": 8, "--branch": "8:1"}
         for command, option, value, says in (
-                ("plan", "--tokens", "1e6", "whole number"), ("plan", "--tokens", "", "whole number"),
+                ("plan", "--tokens", "1e19", "from 1 to 9223372036854775807, also with k, M"),
+                ("plan", "--tokens", "-5", "from 1 to"), ("plan", "--tokens", "1e-6", "whole number"),
+                ("plan", "--tokens", "e6", "whole number"), ("plan", "--tokens", "1Me3", "whole number"),
+                ("plan", "--tokens", "1Bi", "whole number"), ("plan", "--tokens", "1KB", "whole number"),
+                ("plan", "--heads", "0", "from 1 to 2147483647"), ("plan", "--ranks", "0", "from 1 to 4096"),
+                ("bench", "--repeats", "0", "from 1 to 2147483647"), ("plan", "--threads", "-1", "from 0 to"),
+                ("bench", "--ranks", "4097", "from 1 to 4096"), ("plan", "--tokens", "", "whole number"),
                 ("plan", "--tokens", "99999999999999999999", "9223372036854775807"),
                 ("plan", "--tokens", "9223372036854776k", "9223372036854775807"),
                 ("plan", "--tokens", "9007199254740992Ki", "9223372036854775807"),
@@ -279,10 +315,8 @@ class RefusalTest(ProgramTest):
 
     def test_problems_that_cannot_be(self):
         problem = {"--tokens": 64, "--heads": 2, "--head-dim": 8, "--branch": "8:1"}
-        for option, value, says in (("--tokens", 0, "length"), ("--tokens", -5, "length"), ("--heads", 0, "heads"),
-                                    ("--heads", -1, "heads"), ("--kv-heads", -1, "heads"), ("--kv-heads", 3, "heads"),
-                                    ("--head-dim", 12, "head"), ("--batch", 0, "batch"), ("--ranks", 0, "--ranks"),
-                                    ("--threads", -1, "--threads")):
+        for option, value, says in (("--kv-heads", 3, "key/value heads G is 3; "), ("--tokens", 2 ** 62, "length"),
+                                    ("--head-dim", 12, "head dimension D is 12; "), ("--batch", 2 ** 61, "batch")):
             with self.subTest(option=option, value=value):
                 words = [part for pair in ({**problem, option: value}).items() for part in pair]
                 self.assert_refused(run("plan", *words), says=says)

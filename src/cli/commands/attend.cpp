@@ -208,7 +208,7 @@ void add_attend_command(CLI::App &program) {
     add_file("--lse", options->files.lse, "LSE [B, H, N], written; float32, or float64 when O is", false);
     add_dtype_option(command, options->files.dtype, "Convert the inputs to this dtype first");
     command
-        .number<std::int64_t>("--query-start", options->files.query_start,
+        .number<std::int64_t>("--query-start", options->files.query_start, 0,
                               "Position of the first row of Q among those of K")
         .value("S");
     const auto add_sequences = [&](const char *name, std::string &text, const char *help) {

@@ -4,6 +4,7 @@
 #include "cli/commands/problem_options.hpp"
 #include "cli/ranks/mpi_place.hpp"
 #include "cli/report/failure.hpp"
+#include "cli/report/text.hpp"
 
 #include <utility>
 
@@ -29,17 +30,21 @@ std::string text(const Shape &shape) {
     return result + "]";
 }
 
+std::string dimensions(std::size_t rank) {
+    return counted(static_cast<std::int64_t>(rank), "dimension", "dimensions");
+}
+
 // What pieces of the arrays would hide from the library; it checks the rest.
 void check_inputs(const std::vector<const InputArray *> &arrays) {
     const InputArray &q = *arrays[0], &k = *arrays[1], &v = *arrays.back();
     for (const InputArray *array : arrays) {
         const std::size_t rank = array->shape().size();
         if (rank != 3 && rank != 4)
-            throw bad_input(array->option() + ": the array has " + std::to_string(rank) +
-                            " dimensions; it must have 4, [B, N, H, D], or 3, [N, H, D]");
+            throw bad_input(array->option() + ": the array has " + dimensions(rank) +
+                            "; it must have 4, [B, N, H, D], or 3, [N, H, D]");
         if (rank != q.shape().size())
-            throw bad_input(array->option() + ": the array has " + std::to_string(rank) +
-                            " dimensions and that of --q " + std::to_string(q.shape().size()) + "; they must be equal");
+            throw bad_input(array->option() + ": the array has " + dimensions(rank) + " and that of --q " +
+                            std::to_string(q.shape().size()) + "; they must be equal");
         if (array->dtype() != q.dtype())
             throw bad_input(array->option() + ": the dtype is " + annulus_dtype_name(array->dtype()) +
                             " and that of --q " + annulus_dtype_name(q.dtype()) +
@@ -53,6 +58,32 @@ void check_inputs(const std::vector<const InputArray *> &arrays) {
     if (v.shape() != of_k)
         throw bad_input("--v: the shape is " + text(v.shape()) + " and that of --k " + text(of_k) +
                         "; they must be equal");
+}
+
+// The library checks the same, in words of C.
+void check_starts(const std::vector<std::int64_t> &starts, std::int64_t rows) {
+    if (starts.size() == 1)
+        throw bad_input("--starts has 1 number; it must have 2 or more, the first row of each sequence and the end of "
+                        "the last");
+    std::int64_t least = 0;
+    for (std::size_t i = 0; i < starts.size(); ++i) {
+        if (starts[i] < least || starts[i] > rows)
+            throw bad_input("--starts: number " + std::to_string(i + 1) + " is " + std::to_string(starts[i]) +
+                            "; it must be from " + std::to_string(least) + (i > 0 ? ", the number before it," : "") +
+                            " to " + std::to_string(rows) + ", the rows of --k");
+        least = starts[i];
+    }
+}
+
+// `starts` may be empty: then a sequence is a batch entry.
+void check_lengths(const std::vector<std::int64_t> &lengths, const std::vector<std::int64_t> &starts,
+                   std::int64_t rows) {
+    for (std::size_t i = 0; i < lengths.size(); ++i)
+        if (const std::int64_t most = starts.empty() ? rows : starts[i + 1] - starts[i];
+            lengths[i] < 0 || lengths[i] > most)
+            throw bad_input("--lengths: number " + std::to_string(i + 1) + " is " + std::to_string(lengths[i]) +
+                            "; it must be from 0 to " + std::to_string(most) + ", the rows of the " +
+                            (starts.empty() ? "batch entry" : "sequence"));
 }
 
 } // namespace
@@ -97,11 +128,13 @@ Inputs::Inputs(const AttendFiles &files) : q_("--q", files.q), k_("--k", files.k
         starts_ = read_integers("--starts", files.starts);
     if (!files.lengths.empty())
         lengths_ = read_integers("--lengths", files.lengths);
+    check_starts(starts_, k.shape[1]);
     const std::size_t wanted = starts_.empty() ? static_cast<std::size_t>(q.shape[0]) : starts_.size() - 1;
     if (!lengths_.empty() && lengths_.size() != wanted)
-        throw bad_input("--lengths has " + std::to_string(lengths_.size()) + " numbers; it must have " +
+        throw bad_input("--lengths has " + counted(std::ssize(lengths_), "number", "numbers") + "; it must have " +
                         std::to_string(wanted) +
                         (starts_.empty() ? ", one for each batch entry" : ", one fewer than --starts"));
+    check_lengths(lengths_, starts_, k.shape[1]);
 }
 
 void Inputs::name_sequences(annulus_call_options &options, std::int64_t first_entry, std::int64_t entries) const {

@@ -202,8 +202,6 @@ void bench_several_ranks(const BenchOptions &options, Ranks &ranks) {
 }
 
 void bench(const BenchOptions &options) {
-    if (options.repeats < 1)
-        throw bad_input("--repeats " + std::to_string(options.repeats) + ": must be at least 1");
     if (is_custom(options) && options.scaling)
         throw bad_input("--scaling has a problem and a pattern of its own");
     if (!options.sequences.empty()) {
@@ -242,7 +240,7 @@ void add_bench_command(CLI::App &program) {
         "is what the first call takes above its tensors: the rise of the process's memory (VmHWM), on a GPU what the "
         "call allocates and what it leaves on the device (handles, kernels' code). With several ranks, on 1/P of the "
         "CPU threads each or a GPU each, they are compared with one rank of the same kind, measured in turns.");
-    command.number<int>("--repeats", options->repeats, "Timed calls of each case after a warm-up, 5 unless given")
+    command.number<int>("--repeats", options->repeats, 1, "Timed calls of each case after a warm-up, 5 unless given")
         .value("R");
     command.flag("--scaling", options->scaling, "Time a token at growing lengths up to 1,048,576 instead");
     command

@@ -71,9 +71,10 @@ Drawing draw_masses(const MapOptions &options, const Grid &grid, const std::vect
     const auto largest = std::ranges::max_element(tiles);
     const std::int64_t cell = grid.cells[static_cast<std::size_t>(largest - tiles.begin())];
     HeatMap map{grid.columns, grid.spread(means, skip), {}, "attention mass"};
-    map.lines.push_back("Attention mass of " + std::to_string(tiles.size()) + " positions on " +
+    map.lines.push_back("Attention mass of " +
+                        counted(static_cast<std::int64_t>(tiles.size()), "position", "positions") + " on " +
                         std::to_string(grid.columns) + " x " + std::to_string(grid.rows) + ", from " +
-                        std::to_string(queries) + " queries, mean of " + std::to_string(heads) + " heads");
+                        counted(queries, "query", "queries") + ", mean of " + counted(heads, "head", "heads"));
     map.lines.push_back(joined(options.pattern.labels(static_cast<std::int32_t>(heads)), " + ") +
                         (options.pattern.causal ? ", causal" : ""));
     map.lines.push_back("least " + text_of(sorted.front()) + ", median " + text_of(sorted[sorted.size() / 2]) +
@@ -177,7 +178,8 @@ void add_map_command(CLI::App &program) {
         .group("Files");
     add_file("--picture", options->picture,
              "Picture of the mean over the heads, of one batch entry, written as PNG or SVG, as its name ends", false);
-    command.number<std::int64_t>("--grid", options->grid.width, "The positions lie row by row on a grid with W columns")
+    command
+        .number<std::int64_t>("--grid", options->grid.width, 1, "The positions lie row by row on a grid with W columns")
         .value("W")
         .group("Picture");
     command
@@ -186,13 +188,13 @@ void add_map_command(CLI::App &program) {
               "2] of int64 or int32, else lines of x,y")
         .group("Picture");
     command
-        .number<std::int64_t>("--skip", options->grid.skip,
+        .number<std::int64_t>("--skip", options->grid.skip, 0,
                               "Positions before the first one that is drawn, 1 for a class token (default: 0)")
         .value("K")
         .group("Picture");
     add_dtype_option(command, options->files.dtype, "Convert Q and K to this dtype first");
     command
-        .number<std::int64_t>("--query-start", options->files.query_start,
+        .number<std::int64_t>("--query-start", options->files.query_start, 0,
                               "Position of the first row of Q among those of K")
         .value("S");
     const auto add_sequences = [&](const char *name, std::string &text, const char *help) {

@@ -78,9 +78,10 @@ std::int64_t find_places(std::vector<std::int64_t> &values, const std::string &p
 Grid grid_of_coordinates(const std::string &path, std::int64_t tiles) {
     const std::vector<Point> points = is_npy_path(path) ? read_npy(path) : read_csv(path);
     if (static_cast<std::int64_t>(points.size()) != tiles)
-        throw bad_input("--coordinates '" + path + "': there are " + std::to_string(points.size()) + " tiles and " +
-                        std::to_string(tiles) +
-                        " positions; they must be equally many (--skip 1 passes over a class "
+        throw bad_input("--coordinates '" + path + "': there are " +
+                        counted(static_cast<std::int64_t>(points.size()), "tile", "tiles") + " and " +
+                        counted(tiles, "position", "positions") +
+                        "; they must be equally many (--skip 1 passes over a class "
                         "token)");
     std::vector<std::int64_t> x, y;
     for (const Point &point : points) {
@@ -103,7 +104,7 @@ Grid grid_of_coordinates(const std::string &path, std::int64_t tiles) {
 }
 
 Grid grid_of_rows(std::int64_t width, std::int64_t tiles) {
-    if (width < 1 || width > tiles)
+    if (width > tiles)
         throw bad_input("--grid " + std::to_string(width) + ": must be from 1 to the " + std::to_string(tiles) +
                         " positions that are drawn");
     Grid grid{width, (tiles + width - 1) / width, std::vector<std::int64_t>(static_cast<std::size_t>(tiles))};

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <limits>
+#include <utility>
 
 namespace annulus::cli {
 
@@ -55,6 +56,9 @@ void add_preset(annulus_config *config, const std::string &preset) {
 }
 
 void add_head_groups(annulus_config *config, std::int32_t heads, const std::vector<BranchText> &branches) {
+    if (std::cmp_greater(branches.size(), heads))
+        throw bad_input("--head-groups: " + counted(static_cast<std::int64_t>(branches.size()), "branch", "branches") +
+                        " for " + counted(heads, "head", "heads") + "; each branch must get one at least");
     std::vector<std::int64_t> segment_lengths, dilations;
     for (const BranchText &branch : branches) {
         if (branch.names_heads)
@@ -109,7 +113,7 @@ void PatternOptions::add_to(Command &command) {
         .one_of({"each-branch", "once"})
         .value("RULE")
         .group(group);
-    command.number<double>("--scale", scale, "Factor on Q.K, 1/sqrt(D) unless given").value("X").group(group);
+    command.number("--scale", scale, "Factor on Q.K, 1/sqrt(D) unless given").value("X").group(group);
 }
 
 Config PatternOptions::config(std::int32_t heads) const {

@@ -222,9 +222,6 @@ Table branch_table(const Cost &cost, const std::vector<std::string> &labels) {
 }
 
 void plan(const PlanOptions &options) {
-    if (options.ranks < 1 || options.ranks > max_ranks)
-        throw bad_input("--ranks " + std::to_string(options.ranks) + ": must be from 1 to " +
-                        std::to_string(max_ranks));
     const annulus_problem problem = options.problem.problem();
     const std::vector<std::string> labels = options.pattern.labels(problem.heads);
     const Shards shards(problem.sequence_length, options.ranks, options.sharding);
@@ -258,7 +255,9 @@ void add_plan_command(CLI::App &program) {
         "Say what N tokens on P ranks take: memory, bytes sent, FLOPs; and by branch FLOPs and the rows of K and V "
         "that it takes of other ranks, for each part of a zigzag its own. Computes nothing.");
     options->problem.add_to(command, true);
-    command.number<std::int32_t>("--ranks", options->ranks, "P, 1 unless given").value("P").group("Problem");
+    command.number<std::int32_t>("--ranks", options->ranks, 1, "P, 1 unless given", max_ranks)
+        .value("P")
+        .group("Problem");
     add_shards_option(command, options->sharding).group("Problem");
     options->pattern.add_to(command);
     options->execution.add_to(command);

@@ -69,12 +69,15 @@ void ExecutionOptions::add_to(Command &command) {
         .value("NAME")
         .group(group);
     command
-        .number<std::int32_t>("--threads", threads, "CPU threads; 0, the default, is all that the process may run on")
+        .number<std::int32_t>("--threads", threads, 0,
+                              "CPU threads; 0, the default, is all that the process may run on")
         .value("T")
         .group(group);
     command.flag("--tf32", allow_tf32, "Products of float32 numbers may be TF32").group(group);
     const auto set_limit = [this](const std::string &text) {
         const std::int64_t most = std::numeric_limits<std::int64_t>::max();
+        if (text.ends_with('B')) // of other numbers a billion
+            throw bad_input("--workspace-limit " + text + ": must be a number of bytes without a B, such as 256Mi");
         workspace_limit = static_cast<std::uint64_t>(whole_number("--workspace-limit", text, 0, most));
     };
     command

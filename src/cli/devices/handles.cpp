@@ -1,7 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/devices/handles.hpp"
 
+#include <utility>
+
 namespace annulus::cli {
+
+namespace {
+
+// What messages of the library call arguments, and what `annulus plan` and --branch do.
+constexpr std::pair<const char *, const char *> names[] = {
+    {"sequence_length", "tokens N"},  {"batch", "batch B"},   {"heads", "heads H"}, {"kv_heads", "key/value heads G"},
+    {"head_dim", "head dimension D"}, {"grid_width", "width"}};
+
+// The library's last message, which may begin with the name of an argument.
+std::string last_message() {
+    const std::string message = annulus_last_error();
+    for (const auto &[in_c, here] : names)
+        if (const std::string name = std::string(in_c) + " is "; message.starts_with(name))
+            return std::string(here) + " is " + message.substr(name.size());
+    return message;
+}
+
+} // namespace
 
 std::string device_name(const DeviceChoice &device) {
     return device.kind == ANNULUS_DEVICE_CPU ? "cpu" : "cuda:" + std::to_string(device.index);
@@ -10,7 +30,7 @@ std::string device_name(const DeviceChoice &device) {
 void check(annulus_status status, const std::string &subject) {
     if (status == ANNULUS_OK)
         return;
-    const std::string message = (subject.empty() ? "" : subject + ": ") + annulus_last_error();
+    const std::string message = (subject.empty() ? "" : subject + ": ") + last_message();
     if (status == ANNULUS_ERROR_COMM || status == ANNULUS_ERROR_NCCL || status == ANNULUS_ERROR_MPI ||
         status == ANNULUS_ERROR_DECLINED)
         throw ConnectionFailure(message);

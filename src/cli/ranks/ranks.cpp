@@ -30,14 +30,15 @@ void RankOptions::add_to(Command &command) {
     const std::string group = "Ranks";
     command
         .number<std::int64_t>(
-            "--ranks", count,
+            "--ranks", count, 1,
             "Share the sequence among P ranks, 1 unless given: threads of this process, which divide the CPU "
             "threads among themselves, or on CUDA the P devices from that of --device on. Under mpirun every "
-            "process is a rank")
+            "process is a rank",
+            max_ranks)
         .value("P")
         .group(group);
     add_shards_option(command, sharding).group(group);
-    command.number<double>("--timeout", timeout, "How long a rank waits for another, 300 unless given")
+    command.number("--timeout", timeout, "How long a rank waits for another, 300 unless given")
         .value("SECONDS")
         .group(group);
 }
@@ -51,8 +52,6 @@ void Rank::join(annulus_context *context, const Shards &shards) const {
 
 std::unique_ptr<Ranks> make_ranks(const RankOptions &options, const ExecutionOptions &execution) {
     const std::int64_t count = options.count.value_or(1);
-    if (count < 1 || count > max_ranks)
-        throw bad_input("--ranks " + std::to_string(count) + ": must be from 1 to " + std::to_string(max_ranks));
     if (const int processes = mpi_place().count; processes > 1) {
         if (options.count && count != processes)
             throw bad_input("--ranks " + std::to_string(count) + ": mpirun started " + std::to_string(processes) +

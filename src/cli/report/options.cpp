@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/report/options.hpp"
 
+#include "cli/report/failure.hpp"
+#include "cli/report/text.hpp"
+
 #include <CLI/CLI.hpp>
+
+#include <algorithm>
 
 namespace annulus::cli {
 
@@ -18,7 +23,17 @@ Option Option::group(const std::string &name) const {
 }
 
 Option Option::one_of(const std::vector<std::string> &words) const {
-    return Option(option_->check(CLI::IsMember(words)));
+    const auto check = [words, name = option_->get_name()](const std::string &given) {
+        if (std::ranges::find(words, given) == words.end())
+            throw bad_input(name + " " + (given.empty() ? "''" : given) + ": must be " +
+                            joined({words.begin(), words.end() - 1}, ", ") + " or " + words.back());
+        return std::string();
+    };
+    return Option(option_->check(CLI::Validator(check, "{" + joined(words, ",") + "}")));
+}
+
+Option Option::aliases(const std::map<std::string, std::string> &values) const {
+    return Option(option_->transform(CLI::Transformer(values).description("")));
 }
 
 Command::Command(CLI::App &program, const std::string &name, const std::string &description)

@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +27,8 @@ class Option {
     Option group(const std::string &name) const;
     // The values that it may have.
     Option one_of(const std::vector<std::string> &words) const;
+    // Other words for values.
+    Option aliases(const std::map<std::string, std::string> &values) const;
 
   private:
     CLI::Option *option_;
@@ -44,16 +48,18 @@ class Command {
     Option texts(const std::string &name, std::vector<std::string> &texts, const std::string &help);
     // A path that is no standard stream.
     Option file(const std::string &name, std::string &path, const std::string &help);
-    // A number in the range of its type, which `value` can be assigned.
-    template <class Number, class Value> Option number(const std::string &name, Value &value, const std::string &help) {
-        const auto set = [&value, name](const std::string &text) {
-            if constexpr (std::integral<Number>)
-                value = static_cast<Number>(
-                    whole_number(name, text, std::numeric_limits<Number>::min(), std::numeric_limits<Number>::max()));
-            else
-                value = real_number(name, text);
+    // A whole number from `lowest` to `highest`, which `value` can be assigned.
+    template <std::integral Number, class Value>
+    Option number(const std::string &name, Value &value, Number lowest, const std::string &help,
+                  Number highest = std::numeric_limits<Number>::max()) {
+        const auto set = [&value, name, lowest, highest](const std::string &text) {
+            value = static_cast<Number>(whole_number(name, text, lowest, highest));
         };
         return parsed(name, set, help);
+    }
+    Option number(const std::string &name, std::optional<double> &value, const std::string &help) {
+        return parsed(
+            name, [&value, name](const std::string &text) { value = real_number(name, text); }, help);
     }
     // What parse() makes of the text, or throws as Failure.
     Option parsed(const std::string &name, const std::function<void(const std::string &)> &parse,

@@ -27,6 +27,10 @@ std::string joined(const std::vector<std::string> &words, std::string_view separ
     return text;
 }
 
+std::string counted(std::int64_t count, const std::string &one, const std::string &many) {
+    return std::to_string(count) + " " + (count == 1 ? one : many);
+}
+
 std::vector<std::string> lines_of(std::string_view text, std::size_t width) {
     std::vector<std::string> lines;
     for (const std::string_view word : split(text, ' ')) {
@@ -55,20 +59,33 @@ std::optional<std::int64_t> parse_integer(std::string_view text) {
     return parse<std::int64_t>(text);
 }
 
-std::optional<std::int64_t> parse_count(std::string_view text) {
-    constexpr std::string_view units = "kMGT";
-    const bool binary = text.ends_with('i');
-    std::string_view digits = text.substr(0, text.size() - binary);
-    const char letter = digits.empty() ? ' ' : digits.back() == 'K' ? 'k' : digits.back();
-    const std::size_t unit = units.find(letter);
-    if (unit == units.npos)
-        return parse_integer(text);
-    digits.remove_suffix(1);
+namespace {
+
+// base^power times the number that `digits` are, if that fits into int64.
+std::optional<std::int64_t> parse_scaled(std::string_view digits, std::int64_t base, std::int64_t power) {
     std::optional<std::int64_t> number = parse_integer(digits);
-    for (std::size_t i = 0; number && i <= unit; ++i)
-        if (__builtin_mul_overflow(*number, binary ? 1024 : 1000, &*number))
+    for (std::int64_t i = 0; number && *number != 0 && i < power; ++i)
+        if (__builtin_mul_overflow(*number, base, &*number))
             number.reset();
     return number;
+}
+
+} // namespace
+
+std::optional<std::int64_t> parse_count(std::string_view text) {
+    if (const std::size_t e = text.find('e'); e != text.npos) {
+        const std::optional<std::int64_t> power = parse_integer(text.substr(e + 1));
+        return power && *power >= 0 ? parse_scaled(text.substr(0, e), 10, *power) : std::nullopt;
+    }
+    const bool binary = text.ends_with('i');
+    const std::string_view number = text.substr(0, text.size() - binary);
+    const char letter = number.empty() ? ' ' : number.back();
+    const std::int64_t power = letter == 'k' || letter == 'K'                ? 1
+                               : letter == 'M'                               ? 2
+                               : letter == 'G' || (letter == 'B' && !binary) ? 3
+                               : letter == 'T'                               ? 4
+                                                                             : 0;
+    return power ? parse_scaled(number.substr(0, number.size() - 1), binary ? 1024 : 1000, power) : parse_integer(text);
 }
 
 std::optional<double> parse_real(std::string_view text) {
