@@ -96,9 +96,10 @@ class BenchTest(ProgramTest):
                 self.assertEqual(len(texts), 4 + 2 * len(values))
                 assert_colors_suit_any_ground(self, self.path("plot.svg"))
         self.path("plot.svg").unlink()
-        for path in ("missing/plot.svg", "-", "/dev/null", self.directory):
+        (self.directory / "directory.svg").mkdir()
+        for path in ("missing/plot.svg", "-", "plot.pdf", "/dev/null", "directory.svg"):
             self.assert_refused(run(*SMALL, "--plot", path, cwd=self.directory), says="--plot: ")
-        self.assertEqual(self.names(), [])
+        self.assertEqual(self.names(), ["directory.svg"])
 
     def test_cuda(self):
         if cuda_device_count() == 0:

@@ -270,7 +270,9 @@ class PictureTest(ProgramTest):
 
     def test_refusals(self):
         for tokens, heads, path, says in ((2049, 1, "x.svg", "2048 tokens"), (64, 65, "x.svg", "64 heads"),
-                                          (64, 1, "missing/x.svg", "--svg: "), (64, 1, "-", "--svg: ")):
+                                          (64, 1, "missing/x.svg", "--svg: "), (64, 1, "-", "--svg: "),
+                                          (64, 1, "x.png", "--svg: 'x.png': the name must end in .svg"),
+                                          (64, 1, "svg", "--svg: 'svg': the name must end in .svg")):
             with self.subTest(says):
                 self.assert_refused(run("plan", "--tokens", tokens, "--heads", heads, "--head-dim", 8, "--branch", "8:1",
                                         "--svg", path, cwd=self.directory), says=says)

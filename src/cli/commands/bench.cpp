@@ -256,7 +256,8 @@ void add_bench_command(CLI::App &program) {
         .flag("--weak", options->weak,
               "The tokens are those of each rank, and one rank computes as many; else it computes all")
         .group("Ranks");
-    command.file("--plot", options->plot, "Draw the rates of the table, or with --scaling a token's times");
+    command.file("--plot", options->plot, "Draw the rates of the table, or with --scaling a token's times, as SVG")
+        .ends_in(".svg");
     add_format_option(command, options->format);
     command.example("annulus bench --tokens 8Ki --heads 4 --head-dim 64 --branch 1Ki:1 --branch 4Ki:4 --causal");
     command.runs([options] { bench(*options); });

@@ -261,9 +261,11 @@ void add_plan_command(CLI::App &program) {
     add_shards_option(command, options->sharding).group("Problem");
     options->pattern.add_to(command);
     options->execution.add_to(command);
-    command.file("--svg", options->svg,
-                 "Draw which keys each query attends to, for up to 2048 tokens and 64 heads: of up to 128 tokens "
-                 "each pair, of more their mean in 128 x 128 cells or fewer; and of up to 64 shards the borders");
+    command
+        .file("--svg", options->svg,
+              "Draw which keys each query attends to, for up to 2048 tokens and 64 heads: of up to 128 tokens "
+              "each pair, of more their mean in 128 x 128 cells or fewer; and of up to 64 shards the borders")
+        .ends_in(".svg");
     add_format_option(command, options->format);
     command.example("annulus plan --tokens 1M --heads 16 --head-dim 64 --branch 2Ki:1 --branch 64Ki:32 --ranks 4");
     command.runs([options] { plan(*options); });

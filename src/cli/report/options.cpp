@@ -36,6 +36,13 @@ Option Option::aliases(const std::map<std::string, std::string> &values) const {
     return Option(option_->transform(CLI::Transformer(values).description("")));
 }
 
+Option Option::ends_in(const std::string &ending) const {
+    const auto check = [ending](const std::string &given) {
+        return given.ends_with(ending) ? "" : "'" + given + "': the name must end in " + ending + ", which is written";
+    };
+    return Option(option_->check(check));
+}
+
 Command::Command(CLI::App &program, const std::string &name, const std::string &description)
     : command_(*program.add_subcommand(name, description)) {}
 

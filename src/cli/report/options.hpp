@@ -29,6 +29,8 @@ class Option {
     Option one_of(const std::vector<std::string> &words) const;
     // Other words for values.
     Option aliases(const std::map<std::string, std::string> &values) const;
+    // How its value ends, the name of a file.
+    Option ends_in(const std::string &ending) const;
 
   private:
     CLI::Option *option_;
