@@ -161,7 +161,8 @@ def _branch_of(handle: Any, index: int) -> Branch:
 
 
 def _head_shard_of(handle: Any) -> Tuple[int, int] | None:
-    first, total = made(_capi.annulus_config_get_head_shard(handle))
+    status, first, total = _capi.annulus_config_get_head_shard(handle)
+    check(status)
     return (first, total) if total else None
 
 

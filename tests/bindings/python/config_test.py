@@ -176,7 +176,7 @@ class ConfigTest(unittest.TestCase):
             (r"head_shard is \(8, 8\)", lambda: annulus.Config([(16, 1)], head_shard=(8, 8))),
             (
                 "the call has 4 query heads, from head 5 on .* 8 heads",
-                lambda: annulus.attention(np.zeros((16, 4, 8)), K, V, [(16, 1)], head_shard=(5, 8)),
+                lambda: annulus.attention(Q, K, V, [(16, 1)], head_shard=(5, 8)),
             ),
             ("scale is '1'; it must be a number", lambda: annulus.Config([(16, 1)], scale="1")),
             (r"scale is \[1\]; it must be a number", lambda: annulus.Config([(16, 1)], scale=[1])),
