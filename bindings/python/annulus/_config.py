@@ -287,7 +287,7 @@ class Config:
         self._handle = handle
         # Everything that the C config holds, as plain data: what equality, hashing, pickling and compiled graphs go by.
         held = _options_of(handle)
-        self._reach = Reach(held["branches"])
+        self._reach = Reach(held["branches"], held["head_shard"])
         held["branches"] = [list(dataclasses.astuple(branch)) for branch in held["branches"]]
         self._text = json.dumps(held)
         self._contexts = _ContextsOfThread()

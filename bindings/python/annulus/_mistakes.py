@@ -25,8 +25,9 @@ def warn(message: str) -> None:
 class Reach:
     """Which heads of a config's branches have keys."""
 
-    def __init__(self, branches: Sequence[Branch]) -> None:
+    def __init__(self, branches: Sequence[Branch], head_shard: Tuple[int, int] | None) -> None:
         self._branches: Tuple[Branch, ...] = tuple(branches)
+        self._head_shard = head_shard
         self._largest_dilation = max(branch.dilation for branch in branches)
         # From this length on every head has a key by a branch of all heads.
         self._always_from = min((_length_for_all_heads(branch) for branch in branches), default=math.inf)
@@ -39,8 +40,10 @@ class Reach:
         return self._count(heads, min(length, self._largest_dilation))  # a longer sequence has no more residues
 
     def _count_heads_without_keys(self, heads: int, length: float) -> int:
+        first, total = self._head_shard or (0, heads)
         return sum(
-            not any(_has_keys(branch, head, heads, length) for branch in self._branches) for head in range(heads)
+            not any(_has_keys(branch, head, total, length) for branch in self._branches)
+            for head in range(first, first + heads)
         )
 
 

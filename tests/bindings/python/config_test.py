@@ -243,16 +243,16 @@ class ConfigTest(unittest.TestCase):
         ]
         found = set()
         for branches in cases:
-            for length in (3, 41, 100):
+            for length, head_shard in ((3, None), (41, None), (100, None), (41, (3, 12))):
                 q = np.zeros((1, length, 6, 8), np.float32)
                 with warnings.catch_warnings(record=True) as caught:
                     warnings.simplefilter("always")
-                    config = annulus.Config(branches)
+                    config = annulus.Config(branches, head_shard=head_shard)
                     caught.clear()
                     _, lse = annulus.attention(q, q, q, config, return_lse=True)
                 empty = int((lse == -np.inf).all((0, 2)).sum())
                 found.add(empty)
-                with self.subTest(branches, length=length):
+                with self.subTest(branches, length=length, head_shard=head_shard):
                     self.assertEqual(
                         [(str(one.message).partition(" attend ")[0], one.filename) for one in caught],
                         [(f"{empty} of 6 heads", __file__)] * (empty > 0),
