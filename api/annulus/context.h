@@ -70,8 +70,8 @@ ANNULUS_API annulus_status annulus_device_count(annulus_device device, int32_t *
  * (a power of two), or NULL. release gives back what allocate returned, with the same `bytes`. `user` is handed to
  * both. `stream` is the context's stream, NULL on a CPU: on CUDA the memory is used by work on that stream only, and
  * release is called while that work may not be done yet. Both are called by the thread that calls annulus, with the
- * context's device current, must not throw, must not use the context, which is in a call, and must stay callable as long
- * as the context uses them.
+ * context's device current, must not throw, must not use the context, which is in a call, and must stay callable as
+ * long as the context uses them.
  */
 typedef struct annulus_allocator {
     size_t size;
@@ -144,8 +144,9 @@ ANNULUS_API annulus_status annulus_context_set_workspace(annulus_context *contex
  *
  * The default is what the environment variable ANNULUS_NUM_THREADS said when the context was made; else as many threads
  * as the process may keep busy: the CPUs that the calling thread may run on (sched_getaffinity()) when it calls, but no
- * more than the CPU time that the process's cgroups and their parents had as a quota when the context was made (cpu.max,
- * or cpu.cfs_quota_us by cpu.cfs_period_us), rounded up to whole CPUs. Variables of OpenMP do not count. Since 0.1.0.
+ * more than the CPU time that the process's cgroups and their parents had as a quota when the context was made
+ * (cpu.max, or cpu.cfs_quota_us by cpu.cfs_period_us), rounded up to whole CPUs. Variables of OpenMP do not count.
+ * Since 0.1.0.
  */
 ANNULUS_API annulus_status annulus_context_set_threads(annulus_context *context, int32_t threads);
 

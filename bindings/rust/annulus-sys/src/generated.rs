@@ -216,8 +216,8 @@ pub const ANNULUS_DEVICE_CUDA: annulus_device = 2;
 /// (a power of two), or NULL. release gives back what allocate returned, with the same `bytes`. `user` is handed to
 /// both. `stream` is the context's stream, NULL on a CPU: on CUDA the memory is used by work on that stream only, and
 /// release is called while that work may not be done yet. Both are called by the thread that calls annulus, with the
-/// context's device current, must not throw, must not use the context, which is in a call, and must stay callable as long
-/// as the context uses them.
+/// context's device current, must not throw, must not use the context, which is in a call, and must stay callable as
+/// long as the context uses them.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct annulus_allocator {
@@ -773,8 +773,9 @@ extern "C" {
     ///
     /// The default is what the environment variable ANNULUS_NUM_THREADS said when the context was made; else as many threads
     /// as the process may keep busy: the CPUs that the calling thread may run on (sched_getaffinity()) when it calls, but no
-    /// more than the CPU time that the process's cgroups and their parents had as a quota when the context was made (cpu.max,
-    /// or cpu.cfs_quota_us by cpu.cfs_period_us), rounded up to whole CPUs. Variables of OpenMP do not count. Since 0.1.0.
+    /// more than the CPU time that the process's cgroups and their parents had as a quota when the context was made
+    /// (cpu.max, or cpu.cfs_quota_us by cpu.cfs_period_us), rounded up to whole CPUs. Variables of OpenMP do not count.
+    /// Since 0.1.0.
     pub fn annulus_context_set_threads(context: *mut annulus_context, threads: i32) -> annulus_status;
 
     /// The engine that served the last successful call of forward, backward or attention mass, in \*engine:
