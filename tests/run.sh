@@ -37,7 +37,7 @@ about() {
         fuzz) echo 'every fuzz target for five minutes; about 35 minutes' ;;
         tidy) echo 'clang-tidy; about 30 minutes' ;;
         mutants) echo 'deliberate defects, which tests must notice; about an hour' ;;
-        packages) echo 'a wheel, and Debian packages that are installed and used; about 10 minutes' ;;
+        packages) echo "a wheel, Debian packages that are installed and used, README's install on bare systems; about 40 minutes" ;;
         arm64) echo 'the library for arm64, under emulation; about 30 minutes' ;;
         cuda12) echo 'the CUDA plugin for old GPUs by CUDA 12, compiled; about 10 minutes' ;;
         kernels_all) echo 'the CUDA kernels of all head dimensions, compiled; about 30 minutes' ;;
