@@ -20,9 +20,29 @@ def table(columns, rows):
         yield "| " + " | ".join(map(cell, row)) + " |"
 
 
+# More columns do not fit on a page.
+MOST_COLUMNS = 7
+PASSES = ("forward, ", "backward, ")
+
+# On a transparent ground, these can be read on light pages and on dark ones: their contrast to either is 3 or more.
+INK = "#767b82"
+COLORS = ("#2a7fd6", "#cf6a12", "#2f8f4e", "#d64545", "#9a63d6", "#12908e", "#a8772a", "#b0568f")
+
+
+def tables(columns, rows):
+    """One table or, of a wide one of both passes, one for each pass."""
+    if len(columns) <= MOST_COLUMNS or not all(column.startswith(PASSES) for column in columns[1:]):
+        yield from table(columns, rows)
+        return
+    for name in PASSES:
+        kept = [i for i, column in enumerate(columns) if i == 0 or column.startswith(name)]
+        yield from (*(("",) if name != PASSES[0] else ()), f"{name.partition(',')[0].capitalize()}:", "")
+        yield from table([columns[i].removeprefix(name) for i in kept], [[row[i] for i in kept] for row in rows])
+
+
 def section(figure, picture):
     """A figure as lines of Markdown; `picture` is the name of its plot, or None."""
-    yield from (f"## {figure['title']}", "", figure["text"], "", *table(figure["columns"], figure["rows"]), "")
+    yield from (f"## {figure['title']}", "", figure["text"], "", *tables(figure["columns"], figure["rows"]), "")
     if picture:
         yield from (f"![{figure['title']}]({picture})", "")
     yield from (f"{figure['device']}, {figure['date']}:", "", "```sh", *figure["commands"], "```", "")
@@ -53,6 +73,9 @@ def draw(figure, path):
     matplotlib.use("svg")
     matplotlib.rcParams["svg.hashsalt"] = "annulus"  # the same file of the same numbers
     matplotlib.rcParams["svg.fonttype"] = "none"
+    for part in ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "grid.color"):
+        matplotlib.rcParams[part] = INK
+    matplotlib.rcParams["axes.prop_cycle"] = matplotlib.cycler(color=COLORS)
     from matplotlib import pyplot
 
     plot = figure["plot"]
@@ -77,8 +100,10 @@ def draw(figure, path):
         axes.minorticks_off()
     axes.set_ylabel(plot["label"])
     axes.grid(alpha=0.3)
-    axes.legend(fontsize="small")
-    drawing.savefig(path, metadata={"Date": None})
+    # Above the axes, where it hides nothing.
+    axes.legend(fontsize="small", loc="lower left", bbox_to_anchor=(0, 1), ncol=min(len(plot["series"]), 2),
+                frameon=False)
+    drawing.savefig(path, metadata={"Date": None}, transparent=True)
     pyplot.close(drawing)
 
 

@@ -6,6 +6,7 @@ import importlib.util
 import io
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,7 @@ import xml.etree.ElementTree as ElementTree
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent), str(pathlib.Path(__file__).resolve().parents[1] / "cli")]
 import figures  # noqa: E402
 import report  # noqa: E402
+from colors import assert_colors_suit_any_ground  # noqa: E402
 import tap  # noqa: E402
 
 MEASURED = {"commands": ["annulus bench --tokens N"], "device": "A device", "date": "2001-02-03"}
@@ -51,6 +53,20 @@ class FiguresTest(unittest.TestCase):
             "| tokens | ours | theirs |", "|---:|---:|---:|", "| 512 | 0.123 |  |", "| 4,096 | 1,234 | 2 |", "",
             "![By length](figures_lines.svg)", "",
             "A device, 2001-02-03:", "", "```sh", "annulus bench --tokens N", "```", ""])
+
+    def test_wide_tables_are_of_one_pass_each(self):
+        """Columns behind the edge of a page are not seen. Tables that fit stay whole."""
+        names = ["annulus", "cuDNN", "LongNet's way"]
+        wide = {**BARS, "columns": ["branch", *(f"forward, {name}" for name in names), "forward, gemm",
+                                    *(f"backward, {name}" for name in names)], "rows": [["8:1", *range(1, 8)]]}
+        lines = list(figures.section(wide, None))
+        self.assertEqual(lines[4:14], [
+            "Forward:", "", "| branch | annulus | cuDNN | LongNet's way | gemm |", "|---|---:|---:|---:|---:|",
+            "| 8:1 | 1 | 2 | 3 | 4 |", "",
+            "Backward:", "", "| branch | annulus | cuDNN | LongNet's way |", "|---|---:|---:|---:|"])
+        self.assertEqual(lines[14:16], ["| 8:1 | 5 | 6 | 7 |", ""])
+        narrow = {**wide, "columns": wide["columns"][:7], "rows": [["8:1", *range(1, 7)]]}
+        self.assertEqual(list(figures.section(narrow, None))[4], "| " + " | ".join(narrow["columns"]) + " |")
 
     def test_section_without_a_plot(self):
         lines = list(figures.section(TABLE, None))
@@ -104,6 +120,19 @@ class FiguresTest(unittest.TestCase):
                 self.assertIn(text, of_lines)
             for text in ("2048:1", "8192:4", "forward", "backward", "share of sgemm"):
                 self.assertIn(text, of_bars)
+            for name in ("bars", "lines"):
+                assert_colors_suit_any_ground(self, out / f"figures_{name}.svg")
+                self.assert_legend_is_above_the_axes(out / f"figures_{name}.svg")
+
+    def assert_legend_is_above_the_axes(self, path):
+        parts = {element.get("id"): element for element in ElementTree.parse(path).iter() if element.get("id")}
+        frame = next(parts["patch_2"].iter("{http://www.w3.org/2000/svg}path")).get("d")
+        top = min(float(y) for y in re.findall(r"[ML] \S+ (\S+)", frame))
+        words = [element for element in parts["legend_1"].iter() if element.tag.endswith("}text")]
+        self.assertEqual(len(words), 2)
+        for each in words:
+            place = re.match(r"translate\(\S+ (\S+)\)", each.get("transform", ""))
+            self.assertLess(float(place[1] if place else each.get("y")), top)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import re
 import tempfile
 import unittest
 
+from colors import faults
 import tap
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -136,6 +137,13 @@ class PagesTest(unittest.TestCase):
 
     def test_links_lead_somewhere(self):
         self.assert_none(dead_links(ROOT))
+
+    def test_pictures_can_be_read_on_any_ground(self):
+        pictures = sorted(ROOT.glob("doc/*.svg"))
+        self.assertTrue(pictures)
+        self.assert_none([f"{picture.name}: {fault}" for picture in pictures for fault in faults(read(picture))])
+        styles = read(ROOT / "doc/site/static/site.css")
+        self.assertIsNone(re.search(r"\bimg\b|\bwhite\b(?!-)", styles), "site.css gives pictures a ground")
 
     def test_readme_leads_to_every_page(self):
         links = {link.partition("#")[0] for link in links_of(read(ROOT / "README.md"))}
