@@ -177,11 +177,11 @@ ANNULUS_API annulus_status annulus_config_get_key_rule(const annulus_config *con
 
 /*
  * Says which heads calls have where a model's heads are shared out among processes, each of which computes some of them
- * (tensor parallelism, Ulysses): the H query heads of a call are heads first … first + H - 1 of `total`. Head ranges and
- * phases of branches, and their default of all heads, then count over all `total` heads, so that a head gets the same
- * keys wherever it is computed. Key/value heads are those of the call: its heads h / (H/G) share one. total 0, with
- * first 0: a call has all heads (default). Otherwise 0 <= first < total; that first + H <= total is checked when the
- * config meets a problem. With a communicator (comm.h) its ranks share one sequence, and have the same heads. Since
+ * (tensor parallelism, Ulysses): the H query heads of a call are heads first … first + H - 1 of `total`. Head ranges
+ * and phases of branches, and their default of all heads, then count over all `total` heads, so that a head gets the
+ * same keys wherever it is computed. Key/value heads are those of the call: its heads h / (H/G) share one. total 0,
+ * with first 0: a call has all heads (default). Otherwise 0 <= first < total; that first + H <= total is checked when
+ * the config meets a problem. With a communicator (comm.h) its ranks share one sequence, and have the same heads. Since
  * 0.1.0.
  */
 ANNULUS_API annulus_status annulus_config_set_head_shard(annulus_config *config, int32_t first, int32_t total);

@@ -276,10 +276,11 @@ double BranchPlan::remote_rows(const Problem &problem) const {
 Plan::Plan(const Pattern &pattern, const Problem &problem) : problem_(problem) {
     const HeadShard &shard = pattern.head_shard;
     if (shard.total && std::int64_t{shard.first} + problem.heads > shard.total)
-        throw Error(ANNULUS_ERROR_ARGUMENT,
-                    "the call has %d query heads, from head %d on by the config's head shard; it must end within the %d "
-                    "heads that there are",
-                    problem.heads, shard.first, shard.total);
+        throw Error(
+            ANNULUS_ERROR_ARGUMENT,
+            "the call has %d query heads, from head %d on by the config's head shard; it must end within the %d "
+            "heads that there are",
+            problem.heads, shard.first, shard.total);
     auto shape = std::make_shared<Shape>();
     shape->pattern = pattern;
     shape->scale = pattern.scale ? *pattern.scale : 1 / std::sqrt(static_cast<double>(problem.head_dim));
@@ -290,9 +291,8 @@ Plan::Plan(const Pattern &pattern, const Problem &problem) : problem_(problem) {
 }
 
 double Plan::pairs(std::int32_t branch) const {
-    return sum_over_branches(branch, [&](const BranchPlan &plan) {
-        return plan.pairs(problem_) * static_cast<double>(problem_.batch);
-    });
+    return sum_over_branches(
+        branch, [&](const BranchPlan &plan) { return plan.pairs(problem_) * static_cast<double>(problem_.batch); });
 }
 
 double Plan::remote_bytes(std::int32_t branch) const {

@@ -162,15 +162,16 @@ class BranchPlan {
     // Members of the largest class.
     constexpr std::int64_t largest_class() const { return divide_up(length_, dilation_); }
 
-    // Of one batch entry, over the heads: (query, key) pairs of the query window; and over the key/value heads: key rows
-    // outside the key window that a query in the query window attends to.
+    // Of one batch entry, over the heads: (query, key) pairs of the query window; and over the key/value heads: key
+    // rows outside the key window that a query in the query window attends to.
     double pairs(const Problem &problem) const;
     double remote_rows(const Problem &problem) const;
 
   private:
     // Served heads among first … last - 1, counted inside the head range.
     constexpr Window served(std::int32_t first, std::int32_t last) const;
-    // How many (group of heads that share K and V, residue) there are with a residue in from … to - 1 that the group uses.
+    // How many (group of heads that share K and V, residue) there are with a residue in from … to - 1 that the group
+    // uses.
     std::int64_t count_group_residues(const Problem &problem, std::int64_t from, std::int64_t to) const;
 
     std::int64_t length_;

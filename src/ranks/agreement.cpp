@@ -50,7 +50,8 @@ constexpr std::size_t branch_hashes = 32;
 // What the ranks show one another: plain numbers, the same in every build.
 struct Card {
     std::int32_t declines; // not 0: only the message counts
-    std::int32_t pass, dtype, heads, kv_heads, head_dim, causal, padding_rule, key_rule, exchange, branch_count, first_head, total_heads;
+    std::int32_t pass, dtype, heads, kv_heads, head_dim, causal, padding_rule, key_rule, exchange, branch_count,
+        first_head, total_heads;
     std::int64_t batch, rows;
     std::int32_t shards_are_set;
     std::int32_t shards_are_in_order;

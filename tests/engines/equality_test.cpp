@@ -110,8 +110,9 @@ TEST(Equality, HeadShardMustHaveTheCallsHeads) {
         run(problem, inputs);
         ADD_FAILURE() << "heads 5 to 8 of 8 were accepted";
     } catch (const std::runtime_error &error) {
-        EXPECT_STREQ(error.what(), "argument: the call has 4 query heads, from head 5 on by the config's head shard; it "
-                                   "must end within the 8 heads that there are");
+        EXPECT_STREQ(error.what(),
+                     "argument: the call has 4 query heads, from head 5 on by the config's head shard; it "
+                     "must end within the 8 heads that there are");
     }
     problem.head_shard.first = 4;
     run(problem, inputs);

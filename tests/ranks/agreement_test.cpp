@@ -35,8 +35,14 @@ std::vector<Otherwise> disagreements() {
         of_problem("causal", "causal", [](Problem &p) { p.causal = true; }),
         of_problem("padding", "padding", [](Problem &p) { p.zero_keys = true; }),
         of_problem("key_rule", "key rule", [](Problem &p) { p.keys_once = true; }),
-        of_problem("first_head_of_shard", "first head", [](Problem &p) { p.head_shard = {1, p.heads + 1}; }),
-        of_problem("total_heads", "total", [](Problem &p) { p.head_shard = {0, p.heads}; }),
+        of_problem("first_head_of_shard", "first head",
+                   [](Problem &p) {
+                       p.head_shard = {1, p.heads + 1};
+                   }),
+        of_problem("total_heads", "total",
+                   [](Problem &p) {
+                       p.head_shard = {0, p.heads};
+                   }),
         of_problem("scale", "scale", [](Problem &p) { p.scale = 0.5; }),
         of_problem("sequences_on_one_rank", "the number of sequences", [](Problem &p) { p.sequences = halves(); }),
         of_problem("more_branches", "branches", [](Problem &p) { p.branches.emplace_back(); }),

@@ -86,7 +86,7 @@ class MultiheadDilatedAttention(nn.Module):
         self.k_proj = nn.Linear(embed_dim, kv_dim, bias=bias, **place)
         self.v_proj = nn.Linear(embed_dim, kv_dim, bias=bias, **place)
         self.q_proj = nn.Linear(embed_dim, width, bias=bias, **place)
-        has_head_0 = not is_part or self.config.head_shard[0] == 0
+        has_head_0 = (self.config.head_shard or (0, 0))[0] == 0
         self.out_proj = nn.Linear(width, embed_dim, bias=bias and has_head_0, **place)
         self.inner_attn_ln = nn.LayerNorm(embed_dim, eps=layer_norm_eps, **place) if layer_norm else None
         self._start()

@@ -313,8 +313,7 @@ impl Config {
     /// Which heads calls have, as (first, total); None: all that there are.
     pub fn head_shard(&self) -> Option<(usize, usize)> {
         let (mut first, mut total) = (0, 0);
-        let status =
-            unsafe { sys::annulus_config_get_head_shard(self.handle, &mut first, &mut total) };
+        let status = unsafe { sys::annulus_config_get_head_shard(self.handle, &mut first, &mut total) };
         debug_assert_eq!(status, sys::ANNULUS_OK);
         Some((first as usize, total as usize)).filter(|_| total > 0)
     }
@@ -458,9 +457,7 @@ impl ConfigBuilder {
     /// ```
     pub fn head_shard(self, first: usize, total: usize) -> ConfigBuilder {
         let number = |heads: usize| i32::try_from(heads).unwrap_or(-1); // which the library refuses
-        self.set(|handle| unsafe {
-            sys::annulus_config_set_head_shard(handle, number(first), number(total))
-        })
+        self.set(|handle| unsafe { sys::annulus_config_set_head_shard(handle, number(first), number(total)) })
     }
 
     /// The engine. One that cannot serve a later call makes that call fail.
