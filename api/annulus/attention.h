@@ -313,11 +313,16 @@ typedef struct annulus_estimate {
  * allocation failed. Since 0.1.0.
  *
  * Time and memory grow with the number of branches, not with N or H: with 64 branches some hundredths of a second. Of
- * several ranks a plan tells the rows of every message; estimates and workspace sizes answer within 2^21 steps (about
- * a tenth of a second on one core) or not at all, with ANNULUS_ERROR_UNSUPPORTED and what is too much:
+ * several ranks a plan tells the rows of every message; estimates and workspace sizes answer within 2^21 steps for all
+ * shards and sequences of the rank (about a tenth of a second on one core) or not at all, with
+ * ANNULUS_ERROR_UNSUPPORTED and what is too much:
  *
- *   Ranks and heads: each key/value head of each message takes some steps for every branch whose segments reach over
- *   the border of a shard. 4096 ranks with 32 heads and 11 branches are not too many.
+ *   Ranks and heads: each message takes some 20 steps, and each of its key/value heads some for every branch whose
+ *   segments reach over the border of a shard. 4096 ranks with 32 heads and 11 branches are not too many.
+ *
+ *   Shards: a shard exchanges messages with each shard that shares a segment with it. A rank of many shards of a few
+ *   rows is planned for where segments reach few of them: its cost grows with the shards and with those in reach of
+ *   each, not with all pairs.
  *
  *   The Hilbert order: about 4 steps for each column of the grid, for each rank in reach, in every branch of dilation
  *   2 or more whose segments reach over the border of a shard. 2^30 positions on a square grid may lie on 8 ranks.
@@ -330,6 +335,10 @@ typedef struct annulus_estimate {
  * A call has no such limit (but one of 2^36 steps): it plans in time that grows with the rows that the rank sends and
  * receives, which is less than it takes to move and compute with them. After it the plan is there, and
  * annulus_workspace_size() answers.
+ *
+ * Calls and estimates are ANNULUS_ERROR_UNSUPPORTED where the shards of a rank are in more than 2^19 pairs of a sender
+ * and a receiver that share a segment: a plan takes about a kilobyte for each. Where a segment is the whole sequence,
+ * that is up to 4096 shards dealt to 64 ranks, or 724 to 2, and under causality 1024 to 2.
  */
 ANNULUS_API annulus_status annulus_estimate_problem(annulus_context *context, const annulus_problem *problem,
                                                     int32_t branch, annulus_estimate *estimate);

@@ -222,7 +222,8 @@ ANNULUS_API annulus_status annulus_context_set_comm(annulus_context *context, an
  * lengths[i] >= 0 positions and belongs to rank owners[i], or to rank i where owners is NULL, and count then the number
  * of ranks. A rank with several shards has their rows one behind the other in its tensors, in the order of their
  * positions. So under causality every rank can be given as much to do as the others: with P ranks and 2P shards as
- * equal as can be, shard i belongs to rank min(i, 2P - 1 - i) (zigzag).
+ * equal as can be, shard i belongs to rank min(i, 2P - 1 - i) (zigzag). Shards that share a segment send one another
+ * messages of their own, of which a rank can have 2^19 (attention.h).
  *
  * Calls need it only where a rank holds several shards, and where a stream is being captured, since else the ranks tell
  * one another; it is also a check: a call is ANNULUS_ERROR_ARGUMENT on every rank where the ranks' tensors have other

@@ -244,11 +244,12 @@ ANNULUS_API annulus_status annulus_config_get_workspace_limit(const annulus_conf
  * some query of the receiver attends to, and give the same result. `auto` is `gather` where for no rank the rows of K
  * and V take more memory than those of the longest shard, else `ring`; along the Hilbert order, and in some cases of
  * the query rule `residue`, it counts a shard whole. Where it takes more than 2^21 steps (attention.h) to find that
- * out, as it can with thousands of ranks of unequal shards, `auto` is `ring`.
+ * out, as it can with thousands of ranks of unequal shards, or where more than 2^26 pairs of shards share segments,
+ * `auto` is `ring`.
  */
 typedef enum annulus_exchange ANNULUS_INT32 {
     ANNULUS_EXCHANGE_AUTO = 0,  /* one of the two, as said above (default) */
-    ANNULUS_EXCHANGE_RING = 1,  /* in ranks - 1 hops: memory for the rows of two ranks at a time */
+    ANNULUS_EXCHANGE_RING = 1,  /* in up to ranks - 1 hops: memory for the rows of two ranks at a time */
     ANNULUS_EXCHANGE_GATHER = 2 /* all at once: memory for all rows that the rank's queries attend to */
 } annulus_exchange;
 

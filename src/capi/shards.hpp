@@ -2,7 +2,7 @@
 // How callers say which rank holds which part of a sequence.
 #pragma once
 
-#include "ranks/schedule.hpp"
+#include "ranks/shard_layout.hpp"
 
 #include <cstdint>
 

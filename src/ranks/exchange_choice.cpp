@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ranks/exchange_choice.hpp"
 
-#include "ranks/schedule.hpp"
 #include "ranks/shared_rows.hpp"
 
 #include <algorithm>
@@ -72,6 +71,9 @@ class Outlines {
     std::map<std::vector<std::int64_t>, std::int64_t> known_;
 };
 
+// Pairs of shards that are looked at, some nanoseconds each where the slots are known: all of 8192 shards.
+constexpr std::int64_t most_pairs = std::int64_t{1} << 26;
+
 } // namespace
 
 bool gather_is_small(const Plan &plan, const std::vector<Window> &shards) {
@@ -81,7 +83,7 @@ bool gather_is_small(const Plan &plan, const std::vector<Window> &shards) {
     for (const Window &window : shards)
         longest = std::max(longest, window.length);
     std::vector<std::int64_t> slots(shards.size()); // that a rank receives
-    Steps steps(estimate_steps);
+    Steps steps(estimate_steps), pairs(most_pairs);
     for (const bool forwards : {true, false}) {
         if (!forwards && plan.causal())
             break;
@@ -119,6 +121,8 @@ bool gather_is_small(const Plan &plan, const std::vector<Window> &shards) {
                 const std::size_t branches = reach.size() - short_ones;
                 if (branches == 0)
                     break;
+                if (!pairs.take(1))
+                    return false;
                 const std::size_t reader = class_of_shard[static_cast<std::size_t>(to)];
                 Known &message = known[reader];
                 if (message.from != from || message.branches != branches) {

@@ -12,16 +12,18 @@ std::vector<Message> MessageMaker::make(int from, int to) {
     std::vector<Message> messages;
     if (from == to)
         return messages;
-    if (const int peer = from == rank_ ? to : from; peer != peer_) {
+    if (const int peer = from == shard_ ? to : from; peer != peer_) {
         peer_ = peer;
         parts_of_peer_.clear();
     }
-    const Window &keys = shard(from), &queries = shard(to);
+    const Window &keys = layout_.piece(from), &queries = layout_.piece(to);
     const std::optional<std::vector<Band>> bands =
         make_bands(plan_, shared_branches(plan_, keys, queries, steps_), keys, queries, steps_);
     if (!bands)
         refuse_heads();
     for (const Band &band : *bands) {
+        if (!steps_.take(steps_of_message))
+            refuse_heads();
         Message message{from, to, queries, band.outline.keys, band.outline.stride, {}, {}, {}};
         for (const SharedBranch &shared : band.branches)
             message.segments.push_back({*shared.branch, shared.segment, shared.keys});
@@ -140,7 +142,7 @@ std::int64_t MessageMaker::count_union_in(const Window &window, int from, std::v
             throw Error(ANNULUS_ERROR_UNSUPPORTED,
                         "branch %d and others want rows of rank %d, %lld of them for one head, that have to be told "
                         "from one another one by one: planning that takes more than %lld steps",
-                        wishes[i].shared->index, from, static_cast<long long>(wishes[i].rows),
+                        wishes[i].shared->index, layout_.owner(from), static_cast<long long>(wishes[i].rows),
                         static_cast<long long>(steps_.most()));
         count += count_new_rows(part(from, *wishes[i].shared, window), wishes, i);
     }
@@ -202,7 +204,7 @@ std::optional<std::int64_t> MessageMaker::count_lines(const std::vector<Wish> &w
 }
 
 const MessageMaker::Part &MessageMaker::part(int of, const SharedBranch &shared, const Window &window) {
-    auto &parts = of == rank_ ? parts_ : parts_of_peer_;
+    auto &parts = of == shard_ ? parts_ : parts_of_peer_;
     const std::tuple key(shared.index, window.start, window.length);
     const auto known = parts.find(key);
     if (known != parts.end())
@@ -216,7 +218,7 @@ const MessageMaker::Part &MessageMaker::part(int of, const SharedBranch &shared,
         throw Error(ANNULUS_ERROR_UNSUPPORTED,
                     "branch %d in the Hilbert order, on a grid of %lld columns, goes over the border between ranks "
                     "%d and %d: planning that takes more than %lld steps",
-                    shared.index, static_cast<long long>(curve.width()), rank_, peer_,
+                    shared.index, static_cast<long long>(curve.width()), layout_.owner(shard_), layout_.owner(peer_),
                     static_cast<long long>(steps_.most()));
     }
     std::vector<Interval> places = curve.runs(begin, end);
@@ -227,10 +229,10 @@ const MessageMaker::Part &MessageMaker::part(int of, const SharedBranch &shared,
 
 void MessageMaker::refuse_heads() const {
     throw Error(ANNULUS_ERROR_UNSUPPORTED,
-                "%zu ranks, %d key/value heads and %zu branches are too many together: planning the messages of "
+                "%zu shards, %d key/value heads and %zu branches are too many together: planning the messages of "
                 "rank %d takes more than %lld steps",
-                shards_.size(), plan_.problem().kv_heads, plan_.branches().size(), rank_,
-                static_cast<long long>(steps_.most()));
+                layout_.shards().pieces.size(), plan_.problem().kv_heads, plan_.branches().size(),
+                layout_.owner(shard_), static_cast<long long>(steps_.most()));
 }
 
 } // namespace annulus

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The messages of one rank. How many rows a head wants is counted in closed form where one branch wants them, or
+// The messages of one shard. How many rows a head wants is counted in closed form where one branch wants them, or
 // several along lines; else what several want of the same keys is told apart row by row.
 #pragma once
 
@@ -17,11 +17,11 @@ namespace annulus {
 
 class MessageMaker {
   public:
-    // Throws Error(ANNULUS_ERROR_UNSUPPORTED) where the messages take more than `most_steps` together.
-    MessageMaker(const Plan &plan, const std::vector<Window> &shards, int rank, std::int64_t most_steps)
-        : plan_(plan), shards_(shards), rank_(rank), steps_(most_steps) {}
+    // `layout` and `steps` outlive it. Throws Error(ANNULUS_ERROR_UNSUPPORTED) where the steps run out.
+    MessageMaker(const ShardLayout &layout, int shard, Steps &steps)
+        : layout_(layout), plan_(layout.plan()), shard_(shard), steps_(steps) {}
 
-    // From `rank` or to it, all with rows. What was learnt of another rank stays until the next one's turn.
+    // From `shard` or to it, all with rows. What was learnt of another shard stays until the next one's turn.
     std::vector<Message> make(int from, int to);
 
   private:
@@ -45,7 +45,6 @@ class MessageMaker {
         }
     };
 
-    const Window &shard(int rank) const { return shards_[static_cast<std::size_t>(rank)]; }
     const Part &part(int of, const SharedBranch &shared, const Window &window);
     void count_rows(const std::vector<SharedBranch> &branches, Message &message);
     std::int64_t count_of_head(const std::vector<SharedBranch> &branches, std::int32_t kv_head, const Message &message);
@@ -55,10 +54,10 @@ class MessageMaker {
     std::optional<std::int64_t> count_lines(const std::vector<Wish> &wishes);
     [[noreturn]] void refuse_heads() const;
 
+    const ShardLayout &layout_;
     const Plan &plan_;
-    const std::vector<Window> &shards_;
-    const int rank_;
-    Steps steps_;
+    const int shard_;
+    Steps &steps_;
     int peer_ = -1;
     Parts parts_, parts_of_peer_;
     std::map<std::vector<std::int64_t>, std::int64_t> counts_; // of the message at hand, by what is wanted

@@ -69,7 +69,7 @@ RankCall::RankCall(const RankPlans::Shared &shared, annulus_pass pass, const Eng
 
 void RankCall::find_sends() {
     const Schedule &all = schedule();
-    sends_.resize(static_cast<std::size_t>(std::ranges::max(all.shards().owners)) + 1);
+    sends_.resize(static_cast<std::size_t>(std::ranges::max(all.layout().shards().owners)) + 1);
     std::vector<std::size_t> of_exchange(sends_.size());
     std::vector<int> receivers; // of one exchange: most ranks are none, of thousands
     for (std::size_t round = 0; round < rows_.size(); ++round)

@@ -23,26 +23,18 @@ Problem remote_problem(Problem problem, const Message &message) {
     return problem;
 }
 
-Pattern remote_pattern(Pattern pattern) {
-    pattern.causal = false;
-    pattern.padding_rule = ANNULUS_PADDING_EXACT;
-    return pattern;
-}
-
 } // namespace
 
 std::int64_t bytes_of_rows(const Problem &problem, std::int64_t rows, annulus_dtype dtype) {
     return problem.batch * rows * problem.head_dim * dtype_bytes(dtype);
 }
 
-RankPlan::RankPlan(const Pattern &pattern, const Problem &problem, const Shards &shards, int shard,
-                   annulus_exchange exchange, std::int64_t most_steps)
-    : local_(pattern, local_problem(problem, shards.pieces[static_cast<std::size_t>(shard)])),
-      schedule_(local_, shards, shard, exchange, most_steps) {
-    const Plan of_remote(remote_pattern(pattern), problem);
+RankPlan::RankPlan(const ShardLayout &layout, int shard, Steps &steps)
+    : local_(layout.plan(), local_problem(layout.plan().problem(), layout.piece(shard))),
+      schedule_(layout, shard, steps) {
     for (const Round &round : schedule_.rounds())
         for (const Message *message : round.receives)
-            remote_.try_emplace(message, of_remote, remote_problem(problem, *message));
+            remote_.try_emplace(message, layout.remote_plan(), remote_problem(layout.plan().problem(), *message));
 }
 
 bool RankPlan::communicates() const {

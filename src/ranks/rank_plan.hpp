@@ -7,7 +7,6 @@
 #include "ranks/schedule.hpp"
 
 #include <annulus/attention.h>
-#include <annulus/config.h>
 
 #include <cstdint>
 #include <map>
@@ -20,17 +19,14 @@ constexpr int tensors_of_messages(const Problem &problem) {
     return problem.gradients.only_v ? 1 : 2;
 }
 
-// A function of pattern, problem and shards.
 class RankPlan {
   public:
-    // The problem's windows are not looked at. Throws as Schedule.
-    RankPlan(const Pattern &pattern, const Problem &problem, const Shards &shards, int shard, annulus_exchange exchange,
-             std::int64_t most_steps);
+    // `layout` outlives it. Throws as Schedule.
+    RankPlan(const ShardLayout &layout, int shard, Steps &steps);
 
     // The shard's queries against its own keys.
     const Plan &local() const { return local_; }
-    // The shard's queries against the keys of a message. None of them is hidden, and padding keys are with the own
-    // keys.
+    // The shard's queries against the keys of a message.
     const Plan &remote(const Message &message) const { return remote_.at(&message); }
     const Schedule &schedule() const { return schedule_; }
     // Whether the shard has anything to do with others, be they the same rank's.

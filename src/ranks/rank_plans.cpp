@@ -4,6 +4,8 @@
 #include "core/error.hpp"
 
 #include <algorithm>
+#include <cstddef>
+#include <numeric>
 
 namespace annulus {
 
@@ -14,14 +16,32 @@ Problem with_windows(Problem problem, const Window &rows) {
     return problem;
 }
 
-// The part of each shard that belongs to a sequence, in positions of the sequence.
-Shards shards_of(const Window &rows, Shards shards) {
-    std::int64_t start = 0;
-    for (Window &piece : shards.pieces) {
-        piece = {start, intersect(piece, rows).length};
-        start = piece.end();
+// Of each shard: how many rows the rank has before it.
+std::vector<std::int64_t> rows_before_shards(const Shards &shards, int rank) {
+    std::vector<std::int64_t> before;
+    before.reserve(shards.pieces.size());
+    std::int64_t rows = 0;
+    for (std::size_t i = 0; i < shards.pieces.size(); ++i) {
+        before.push_back(rows);
+        rows += shards.owners[i] == rank ? shards.pieces[i].length : 0;
     }
-    return shards;
+    return before;
+}
+
+// Calls use(shard, rows) for the shards that have rows of a sequence.
+template <class Use> void for_each_part(const Shards &shards, const Sequence &sequence, const Use &use) {
+    const ShardRange range = shards_in(shards.pieces, sequence.rows);
+    for (auto i = static_cast<std::size_t>(range.first); i < static_cast<std::size_t>(range.last); ++i)
+        if (const Window rows = intersect(shards.pieces[i], sequence.rows); rows.length > 0)
+            use(i, rows);
+}
+
+std::int64_t rows_of_rank(const Shards &shards, const Sequence &sequence, int rank) {
+    std::int64_t count = 0;
+    for_each_part(shards, sequence, [&](std::size_t shard, const Window &rows) {
+        count += shards.owners[shard] == rank ? rows.length : 0;
+    });
+    return count;
 }
 
 } // namespace
@@ -31,24 +51,36 @@ RankPlans::RankPlans(const Pattern &pattern, const CallProblem &problem, const S
     : ranks_(std::ranges::max(shards.owners) + 1), rows_(with_windows(problem.rows, shards.window_of(rank))),
       covers_rows_(true) {
     const bool is_one_shard = std::ranges::count(shards.owners, rank) == 1;
-    // The rank's rows of a sequence; those of shards that lie one behind the other as a shard each.
-    const auto share = [&](const Sequence &sequence) {
-        Shared &shared = shared_.emplace_back(Shared{sequence, {}});
-        const Shards parts = shards_of(sequence.rows, shards);
-        std::int64_t row = is_one_shard ? rows_.queries.start : 0;
-        for (std::size_t i = 0; i < shards.pieces.size(); ++i) {
-            if (shards.owners[i] != rank)
+    const std::vector<std::int64_t> rows_before = rows_before_shards(shards, rank);
+    Steps steps(most_steps);
+    std::int64_t pairs = 0;
+    // The rank's rows of a sequence that lies on `parts`, in positions of the sequence: part i is of shard indices[i].
+    const auto share = [&](const Sequence &sequence, Shards parts, const std::vector<std::size_t> &indices) {
+        Shared &shared =
+            shared_.emplace_back(sequence, pattern, problem_of(rows_, sequence), std::move(parts), exchange);
+        const ShardLayout &layout = shared.layout;
+        const int count = static_cast<int>(indices.size());
+        for (int part = 0; part < count; ++part)
+            pairs += layout.owner(part) == rank ? layout.pairs_of(part) : 0;
+        if (pairs > most_shard_pairs)
+            throw Error(ANNULUS_ERROR_UNSUPPORTED,
+                        "%zu shards are too many for segments as long as these: planning for rank %d takes %lld pairs "
+                        "of a sending and a receiving shard; there may be %lld",
+                        shards.pieces.size(), rank, static_cast<long long>(pairs),
+                        static_cast<long long>(most_shard_pairs));
+        for (int part = 0; part < count; ++part) {
+            if (layout.owner(part) != rank)
                 continue;
-            const Window &piece = shards.pieces[i];
-            const std::int64_t position_of_row_0 = is_one_shard ? row : piece.start - row;
-            if (parts.pieces[i].length > 0 || is_one_shard)
-                shared.shards.emplace_back(position_of_row_0, pattern, problem_of(rows_, sequence), parts,
-                                           static_cast<int>(i), exchange, most_steps);
-            row += piece.length;
+            const std::size_t shard = indices[static_cast<std::size_t>(part)];
+            const std::int64_t position_of_row_0 =
+                is_one_shard ? rows_.queries.start : shards.pieces[shard].start - rows_before[shard];
+            shared.shards.emplace_back(position_of_row_0, layout, part, steps);
         }
     };
-    if (problem.sequences.empty()) {
-        share({0, rows_.batch, {0, rows_.sequence_length}});
+    if (problem.sequences.empty()) { // shards without rows, too: the rank's may be one
+        std::vector<std::size_t> all(shards.pieces.size());
+        std::iota(all.begin(), all.end(), std::size_t{0});
+        share({0, rows_.batch, {0, rows_.sequence_length}}, shards, all);
         return;
     }
     std::vector<Sequence> own;
@@ -60,12 +92,20 @@ RankPlans::RankPlans(const Pattern &pattern, const CallProblem &problem, const S
                 "sequence_starts or sequence_lengths of options reach row %lld; there are %lld rows on all ranks "
                 "together",
                 static_cast<long long>(sequence.rows.end()), static_cast<long long>(rows_.sequence_length));
-        const std::int64_t here = shards_of(sequence.rows, shards).rows_of(rank);
+        const std::int64_t here = rows_of_rank(shards, sequence, rank);
         covered += here * sequence.batches;
-        if (is_one_shard && here == sequence.rows.length)
+        if (is_one_shard && here == sequence.rows.length) {
             own.push_back(sequence);
-        else if (here > 0)
-            share(sequence);
+        } else if (here > 0) {
+            Shards parts;
+            std::vector<std::size_t> indices;
+            for_each_part(shards, sequence, [&](std::size_t shard, const Window &rows) {
+                parts.pieces.push_back({rows.start - sequence.rows.start, rows.length});
+                parts.owners.push_back(shards.owners[shard]);
+                indices.push_back(shard);
+            });
+            share(sequence, std::move(parts), indices);
+        }
     }
     covers_rows_ = covered == rows_.batch * rows_.queries.length;
     if (!own.empty())
@@ -73,11 +113,8 @@ RankPlans::RankPlans(const Pattern &pattern, const CallProblem &problem, const S
 }
 
 annulus_exchange RankPlans::exchange() const {
-    const bool rings = std::ranges::any_of(shared_, [](const Shared &shared) {
-        return std::ranges::any_of(shared.shards, [](const Shard &shard) {
-            return shard.plan.schedule().exchange() == ANNULUS_EXCHANGE_RING;
-        });
-    });
+    const bool rings = std::ranges::any_of(
+        shared_, [](const Shared &shared) { return shared.layout.exchange() == ANNULUS_EXCHANGE_RING; });
     return rings ? ANNULUS_EXCHANGE_RING : ANNULUS_EXCHANGE_GATHER;
 }
 

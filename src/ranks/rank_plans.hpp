@@ -24,17 +24,22 @@ class RankPlans {
         std::int64_t position_of_row_0; // of the rank's rows, where they went on before the shard as they do in it
         RankPlan plan;                  // stays where it is made
 
-        template <class... Arguments>
-        explicit Shard(std::int64_t position, Arguments &&...arguments)
-            : position_of_row_0(position), plan(std::forward<Arguments>(arguments)...) {}
+        Shard(std::int64_t position, const ShardLayout &layout, int shard, Steps &steps)
+            : position_of_row_0(position), plan(layout, shard, steps) {}
     };
     struct Shared {
         Sequence sequence;
+        ShardLayout layout;       // stays where it is made
         std::deque<Shard> shards; // in which the rank has rows of it
+
+        Shared(const Sequence &rows, const Pattern &pattern, const Problem &problem, Shards pieces,
+               annulus_exchange exchange)
+            : sequence(rows), layout(pattern, problem, std::move(pieces), exchange) {}
     };
 
-    // The problem's windows are not looked at. Throws as Schedule, and Error(ANNULUS_ERROR_ARGUMENT) where a sequence
-    // leaves the rows of all ranks.
+    // The problem's windows are not looked at. Throws Error(ANNULUS_ERROR_UNSUPPORTED) where planning takes more than
+    // `most_steps`, or the rank's shards have more than most_shard_pairs in reach, and Error(ANNULUS_ERROR_ARGUMENT)
+    // where a sequence leaves the rows of all ranks.
     RankPlans(const Pattern &pattern, const CallProblem &problem, const Shards &shards, int rank,
               annulus_exchange exchange, std::int64_t most_steps);
     // Calls refer to it.

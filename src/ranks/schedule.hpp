@@ -8,13 +8,11 @@
 // decides between two shards as a whole: all of the one lies before all of the other.
 #pragma once
 
+#include "ranks/shard_layout.hpp"
+#include "ranks/steps.hpp"
 #include "ranks/wanted_keys.hpp"
 
-#include <annulus/config.h>
-
-#include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <vector>
 
 namespace annulus {
@@ -26,7 +24,7 @@ namespace annulus {
 // its start. `stride` divides all distances between the wanted rows of a head, so that no two meet in a slot: it is the
 // dilation, where one branch alone wants rows, and 1, where the distances are not told in closed form.
 struct Message {
-    int from = 0, to = 0;                // ranks
+    int from = 0, to = 0;                // shards
     Window queries;                      // the receiver's shard
     Window keys;                         // all wanted rows in it are in this message; those of others do not overlap
     std::int64_t stride = 1;             // positions
@@ -62,72 +60,38 @@ template <class Use> void for_each_row(const Plan &plan, const Message &message,
     }
 }
 
-// What planning may cost, in steps of some ten nanoseconds: a branch of a key/value head in a message, a class of rows
-// that is held against another, a position at the border of a shard in the Hilbert order, a row that is told by nothing
-// shorter. An estimate answers at once or not at all. A call's limit is there for what has no end: its steps of the
-// last kind are its rows to send and to receive, which take longer themselves.
-constexpr std::int64_t estimate_steps = std::int64_t{1} << 21, call_steps = std::int64_t{1} << 36;
-
 // The messages from one shard to another, for which a call would plan.
-std::vector<Message> make_messages(const Plan &plan, const std::vector<Window> &shards, int from, int to);
+std::vector<Message> make_messages(const ShardLayout &layout, int from, int to);
 
 // What happens between two parts of the computation: messages that this rank sends and receives.
 struct Round {
     std::vector<const Message *> sends, receives;
 };
 
-// The parts of a sequence that ranks hold, in the order of their positions: of each the rank whose it is.
-struct Shards {
-    std::vector<Window> pieces;
-    std::vector<int> owners;
-
-    bool operator==(const Shards &) const = default;
-    // Whether each rank has one, in the order of the ranks: then their lengths say all.
-    bool are_in_order() const { return std::ranges::is_sorted(owners, std::less_equal()); }
-    // Of all together.
-    std::int64_t length() const { return pieces.empty() ? 0 : pieces.back().end(); }
-    // Rows of a rank, which has its pieces one after the other.
-    std::int64_t rows_of(int rank) const;
-    // A rank's rows: where they are one piece its positions, else from 0 on.
-    Window window_of(int rank) const;
-};
-
-// One shard's messages, those from one rank to another in one round. The exchange `ring` has ranks - 1 hops: in hop t a
-// rank sends to the rank t places after it and receives from the rank t places before it, so that two buffers are
-// enough. `gather` has all of them in one round.
+// One shard's messages, those from one rank to another in one round: with the exchange `ring` those of a hop, so that
+// two buffers are enough; `gather` has all of them in one round.
 class Schedule {
   public:
-    // `plan` is of the whole sequence. Equal on all ranks: shards, plan and exchange. Throws
-    // Error(ANNULUS_ERROR_UNSUPPORTED) where the messages of this rank take more than `most_steps`. The exchange `auto`
-    // becomes `ring` where the choice takes more than estimate_steps.
-    Schedule(const Plan &plan, Shards shards, int shard, annulus_exchange exchange, std::int64_t most_steps);
+    // `layout` outlives it. Throws Error(ANNULUS_ERROR_UNSUPPORTED) where the messages of this shard take more steps
+    // than there are.
+    Schedule(const ShardLayout &layout, int shard, Steps &steps);
     // Rounds point to its messages.
     Schedule(const Schedule &) = delete;
     Schedule &operator=(const Schedule &) = delete;
 
-    const Shards &shards() const { return shards_; }
+    const ShardLayout &layout() const { return layout_; }
     int shard() const { return shard_; }
-    // The rank that has a shard.
-    int owner(int shard) const { return shards_.owners[static_cast<std::size_t>(shard)]; }
+    int owner(int shard) const { return layout_.owner(shard); }
     // Whether a message goes from one rank to another.
     bool travels(const Message &message) const { return owner(message.from) != owner(message.to); }
-    // Not `auto`.
-    annulus_exchange exchange() const { return exchange_; }
     // In order; in one of them there may be nothing to do.
     const std::vector<Round> &rounds() const { return rounds_; }
 
   private:
-    Shards shards_;
+    const ShardLayout &layout_;
     int shard_;
-    annulus_exchange exchange_;
-    std::vector<std::vector<Message>> outgoing_, incoming_; // of hop 1, 2, …
+    std::vector<std::vector<Message>> outgoing_, incoming_; // of each hop
     std::vector<Round> rounds_;
 };
-
-// Of pieces of these lengths, of these owners: those that follow one another become one, and every rank has one.
-Shards make_shards(const std::vector<std::int64_t> &lengths, const std::vector<int> &owners, int ranks);
-
-// Contiguous shards of these lengths, one a rank.
-Shards make_shards(const std::vector<std::int64_t> &lengths);
 
 } // namespace annulus

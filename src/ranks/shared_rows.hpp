@@ -5,38 +5,14 @@
 
 #include "core/class_pairs.hpp"
 #include "ranks/residues.hpp"
+#include "ranks/steps.hpp"
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
 
 namespace annulus {
-
-// What is left of the steps that planning may take.
-class Steps {
-  public:
-    explicit Steps(std::int64_t most) : most_(most), left_(most) {}
-
-    // False, and nothing left, where there are not as many.
-    bool take(std::int64_t steps) {
-        left_ = steps <= left_ ? left_ - steps : -1;
-        return left_ >= 0;
-    }
-    bool ran_out() const { return left_ < 0; }
-    std::int64_t left() const { return std::max<std::int64_t>(0, left_); }
-    std::int64_t most() const { return most_; }
-
-  private:
-    std::int64_t most_, left_;
-};
-
-// a b for numbers of steps, of which 2^61 and more are all the same.
-constexpr std::int64_t product(std::int64_t a, std::int64_t b) {
-    constexpr std::int64_t most = std::int64_t{1} << 61;
-    return a != 0 && b > most / a ? most : a * b;
-}
 
 // Progressions to which the rows of a head are taken apart: more tell nothing of how far apart rows lie.
 constexpr std::size_t most_progressions = 32;

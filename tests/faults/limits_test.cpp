@@ -2,6 +2,7 @@
 // Calls of a process that may have little more address space, or no more threads, than it has: each is served or says
 // that there is no memory, none waits for what does not come.
 #include "support/compare.hpp"
+#include "support/ranks.hpp"
 #include "support/run.hpp"
 
 #include "faults/child.hpp"
@@ -198,6 +199,91 @@ TEST_P(AddressSpace, IsServedOrRefused) {
 INSTANTIATE_TEST_SUITE_P(Limits, AddressSpace, testing::Values(1, 5), [](const testing::TestParamInfo<int> &users) {
     return std::to_string(users.param) + "_users";
 });
+
+// ---- Ranks with many shards of a few rows, which are dealt round robin.
+
+constexpr std::int64_t rows_of_shard = 3;
+
+Ranges striped(int shards, int ranks) {
+    Ranges ranges{std::vector<std::int64_t>(static_cast<std::size_t>(shards), rows_of_shard), {}};
+    for (std::int32_t i = 0; i < shards; ++i)
+        ranges.ranks.push_back(i % ranks);
+    return ranges;
+}
+
+Problem striped_problem(int shards, std::int64_t segment) {
+    return {.length = shards * rows_of_shard,
+            .heads = 1,
+            .dim = 8,
+            .branches = {{.segment = segment}},
+            .dtype = ANNULUS_FLOAT32};
+}
+
+// What an estimate of rank 1 says, within 256 MiB.
+std::string outcome_of_estimate(int shards, int ranks, std::int64_t segment) {
+    return in_child([&] {
+        const Problem whole = striped_problem(shards, segment);
+        const Context context = make_context(make_config(whole, ANNULUS_ENGINE_CPU).get(), 1);
+        const Ranges ranges = striped(shards, ranks);
+        const annulus_problem sizes = sizes_of(whole);
+        annulus_rank_estimate estimate = ANNULUS_RANK_ESTIMATE_INIT;
+        const Limit limit(RLIMIT_AS, address_space_in_use() + (rlim_t{256} << 20));
+        const annulus_status status = annulus_estimate_rank(context.get(), &sizes, ranges.lengths.data(),
+                                                            ranges.ranks.data(), shards, ranks, 1, &estimate);
+        limit.lift();
+        return status == ANNULUS_OK ? "served"
+                                    : annulus_status_name(status) + (": " + std::string(annulus_last_error()));
+    });
+}
+
+// Where segments reach few shards, the cost is that of these.
+TEST(Striped, ShardsInReachAreWhatPlansGrowWith) {
+    EXPECT_EQ(outcome_of_estimate(4096, 4, 32), "served");
+    EXPECT_EQ(outcome_of_estimate(65536, 4096, 32), "served");
+}
+
+TEST(Striped, MoreThanAPlanMayTakeIsRefused) {
+    const auto expect = [](int shards, const std::string &words) {
+        const std::string outcome = outcome_of_estimate(shards, 2, 0);
+        EXPECT_EQ(outcome.find("unsupported: " + std::to_string(shards) + " shards"), 0U) << outcome;
+        EXPECT_NE(outcome.find(words), std::string::npos) << outcome;
+    };
+    expect(512, "more than 2097152 steps"); // of all shards together
+    expect(16384, "planning for rank 1 takes 268419072 pairs of a sending and a receiving shard; there may be 524288");
+}
+
+TEST(Striped, CallsWorkInLittleMemory) {
+    constexpr int shards = 2048, ranks = 2;
+    const Problem whole = striped_problem(shards, 32);
+    const Inputs inputs = random_inputs(whole, 1);
+    const Results wanted = run(whole, inputs, {.threads = 1});
+    EXPECT_EQ(in_child(
+                  [&]() -> std::string {
+                      const Limit limit(RLIMIT_AS, address_space_in_use() + (rlim_t{1} << 30));
+                      RankOptions options;
+                      options.run.threads = 1;
+                      expect_right(run_ranges(whole, inputs, options, striped(shards, ranks), make_local_comms(ranks)),
+                                   wanted);
+                      return "";
+                  },
+                  60),
+              "");
+}
+
+// A call has no limit of steps, but one of pairs.
+TEST(Striped, CallsThatTakeTooMuchAreRefused) {
+    constexpr int shards = 2048, ranks = 2;
+    const Problem whole = striped_problem(shards, 0);
+    const Inputs inputs = random_inputs(whole, 1);
+    const std::string outcome = in_child([&]() -> std::string {
+        const Limit limit(RLIMIT_AS, address_space_in_use() + (rlim_t{1} << 30));
+        RankOptions options;
+        options.run.threads = 1;
+        run_ranges(whole, inputs, options, striped(shards, ranks), make_local_comms(ranks));
+        return "served";
+    });
+    EXPECT_NE(outcome.find("takes 4192256 pairs"), std::string::npos) << outcome; // 1024 * 2047 * 2
+}
 
 TEST(Limits, NoMoreThreads) {
     const Inputs inputs = random_inputs(problem, 1);

@@ -165,12 +165,14 @@ TEST_P(Random, PlansWithinSteps) {
         const Problem problem = generator.overlapping_problem();
         SCOPED_TRACE(testing::Message() << problem);
         const Shards shards = make_shards(generator.lengths(problem.length));
-        const Plan plan(pattern_of(problem), plan_problem_of(problem));
+        const ShardLayout layout(pattern_of(problem), plan_problem_of(problem), shards, ANNULUS_EXCHANGE_RING);
         const int rank = static_cast<int>(shards.pieces.size()) / 2;
-        const Schedule whole(plan, shards, rank, ANNULUS_EXCHANGE_RING, call_steps);
+        Steps enough(call_steps);
+        const Schedule whole(layout, rank, enough);
         for (std::int64_t steps = 8; steps < 1 << 17; steps *= 4) {
             try {
-                const Schedule limited(plan, shards, rank, ANNULUS_EXCHANGE_RING, steps);
+                Steps few(steps);
+                const Schedule limited(layout, rank, few);
                 ASSERT_EQ(limited.rounds().size(), whole.rounds().size());
                 for (std::size_t t = 0; t < whole.rounds().size(); ++t)
                     for (auto messages : {&Round::sends, &Round::receives}) {

@@ -20,12 +20,12 @@ Problem of_branches(std::int64_t length, std::vector<BranchSpec> branches, bool 
 }
 
 std::vector<Message> messages_of(const Problem &problem, const std::vector<std::int64_t> &lengths) {
-    const Plan plan(pattern_of(problem), plan_problem_of(problem));
-    const std::vector<Window> shards = make_shards(lengths).pieces;
+    const ShardLayout layout(pattern_of(problem), plan_problem_of(problem), make_shards(lengths),
+                             ANNULUS_EXCHANGE_AUTO);
     std::vector<Message> messages;
     for (int from = 0; from < static_cast<int>(lengths.size()); ++from)
         for (int to = 0; to < static_cast<int>(lengths.size()); ++to)
-            for (Message &message : make_messages(plan, shards, from, to))
+            for (Message &message : make_messages(layout, from, to))
                 messages.push_back(std::move(message));
     return messages;
 }
@@ -127,8 +127,7 @@ TEST(Schedule, WhatSharesNoSegmentWeighsLess) {
                                         {.dilation = 64, .phase = ANNULUS_PHASE_FIXED}});
     const Shards shards = make_shards(even_lengths(512, 8));
     const auto exchange = [&] {
-        const Plan plan(pattern_of(problem), plan_problem_of(problem));
-        return Schedule(plan, shards, 7, ANNULUS_EXCHANGE_AUTO, call_steps).exchange();
+        return ShardLayout(pattern_of(problem), plan_problem_of(problem), shards, ANNULUS_EXCHANGE_AUTO).exchange();
     };
     EXPECT_EQ(exchange(), ANNULUS_EXCHANGE_GATHER);
     problem.branches[0].segment = 256;
@@ -181,10 +180,11 @@ constexpr int many_ranks = 64;
 
 std::int64_t rows_on_all_ranks(const Problem &problem) {
     const Shards shards = make_shards(even_lengths(problem.length, many_ranks));
-    const Plan plan(pattern_of(problem), plan_problem_of(problem));
+    const ShardLayout layout(pattern_of(problem), plan_problem_of(problem), shards, ANNULUS_EXCHANGE_AUTO);
     std::int64_t total = 0;
     for (int rank = 0; rank < many_ranks; ++rank) {
-        const Schedule schedule(plan, shards, rank, ANNULUS_EXCHANGE_AUTO, call_steps);
+        Steps steps(call_steps);
+        const Schedule schedule(layout, rank, steps);
         for (const Round &round : schedule.rounds())
             for (const Message *message : round.sends)
                 total += message->total_rows();
@@ -205,6 +205,21 @@ TEST(ABillionTokens, LongNet) {
     EXPECT_EQ(rows_on_all_ranks(problem), 64 * 16 * 4608);
     problem.causal = true;
     EXPECT_EQ(rows_on_all_ranks(problem), 64 * 16 * 4608 / 2);
+}
+
+// As many ranks, heads and branches as api/annulus/attention.h says are not too many. The sums above say what a rank
+// receives: less than its shard.
+TEST(ABillionTokens, OnFourThousandRanks) {
+    Problem problem = of_branches(billion, {});
+    problem.heads = 32;
+    for (int i = 0; i <= 10; ++i)
+        problem.branches.push_back(
+            {.segment = std::int64_t{1} << (11 + 2 * i), .dilation = std::int64_t{1} << (2 * i)});
+    const ShardLayout layout(pattern_of(problem), plan_problem_of(problem), make_shards(even_lengths(billion, 4096)),
+                             ANNULUS_EXCHANGE_AUTO);
+    EXPECT_EQ(layout.exchange(), ANNULUS_EXCHANGE_GATHER);
+    Steps steps(estimate_steps);
+    EXPECT_NO_THROW(Schedule(layout, 2048, steps));
 }
 
 // The multiples of two primes: 1074 each below 2^30, of which they share 0 alone; each goes to 63 ranks.

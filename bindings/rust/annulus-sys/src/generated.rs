@@ -187,11 +187,12 @@ pub const fn ANNULUS_BRANCH_INIT(segment_length: i64, dilation: i64) -> annulus_
 /// some query of the receiver attends to, and give the same result. `auto` is `gather` where for no rank the rows of K
 /// and V take more memory than those of the longest shard, else `ring`; along the Hilbert order, and in some cases of
 /// the query rule `residue`, it counts a shard whole. Where it takes more than 2^21 steps (attention.h) to find that
-/// out, as it can with thousands of ranks of unequal shards, `auto` is `ring`.
+/// out, as it can with thousands of ranks of unequal shards, or where more than 2^26 pairs of shards share segments,
+/// `auto` is `ring`.
 pub type annulus_exchange = i32;
 /// one of the two, as said above (default)
 pub const ANNULUS_EXCHANGE_AUTO: annulus_exchange = 0;
-/// in ranks - 1 hops: memory for the rows of two ranks at a time
+/// in up to ranks - 1 hops: memory for the rows of two ranks at a time
 pub const ANNULUS_EXCHANGE_RING: annulus_exchange = 1;
 /// all at once: memory for all rows that the rank's queries attend to
 pub const ANNULUS_EXCHANGE_GATHER: annulus_exchange = 2;
@@ -957,12 +958,19 @@ extern "C" {
     /// allocation failed. Since 0.1.0.
     ///
     /// Time and memory grow with the number of branches, not with N or H: with 64 branches some hundredths of a second. Of
-    /// several ranks a plan tells the rows of every message; estimates and workspace sizes answer within 2^21 steps (about
-    /// a tenth of a second on one core) or not at all, with ANNULUS_ERROR_UNSUPPORTED and what is too much:
+    /// several ranks a plan tells the rows of every message; estimates and workspace sizes answer within 2^21 steps for all
+    /// shards and sequences of the rank (about a tenth of a second on one core) or not at all, with
+    /// ANNULUS_ERROR_UNSUPPORTED and what is too much:
     ///
     /// ```text
-    /// Ranks and heads: each key/value head of each message takes some steps for every branch whose segments reach over
-    /// the border of a shard. 4096 ranks with 32 heads and 11 branches are not too many.
+    /// Ranks and heads: each message takes some 20 steps, and each of its key/value heads some for every branch whose
+    /// segments reach over the border of a shard. 4096 ranks with 32 heads and 11 branches are not too many.
+    /// ```
+    ///
+    /// ```text
+    /// Shards: a shard exchanges messages with each shard that shares a segment with it. A rank of many shards of a few
+    /// rows is planned for where segments reach few of them: its cost grows with the shards and with those in reach of
+    /// each, not with all pairs.
     /// ```
     ///
     /// ```text
@@ -980,6 +988,10 @@ extern "C" {
     /// A call has no such limit (but one of 2^36 steps): it plans in time that grows with the rows that the rank sends and
     /// receives, which is less than it takes to move and compute with them. After it the plan is there, and
     /// annulus_workspace_size() answers.
+    ///
+    /// Calls and estimates are ANNULUS_ERROR_UNSUPPORTED where the shards of a rank are in more than 2^19 pairs of a sender
+    /// and a receiver that share a segment: a plan takes about a kilobyte for each. Where a segment is the whole sequence,
+    /// that is up to 4096 shards dealt to 64 ranks, or 724 to 2, and under causality 1024 to 2.
     pub fn annulus_estimate_problem(
         context: *mut annulus_context,
         problem: *const annulus_problem,
@@ -1124,7 +1136,8 @@ extern "C" {
     /// lengths\[i\] >= 0 positions and belongs to rank owners\[i\], or to rank i where owners is NULL, and count then the number
     /// of ranks. A rank with several shards has their rows one behind the other in its tensors, in the order of their
     /// positions. So under causality every rank can be given as much to do as the others: with P ranks and 2P shards as
-    /// equal as can be, shard i belongs to rank min(i, 2P - 1 - i) (zigzag).
+    /// equal as can be, shard i belongs to rank min(i, 2P - 1 - i) (zigzag). Shards that share a segment send one another
+    /// messages of their own, of which a rank can have 2^19 (attention.h).
     ///
     /// Calls need it only where a rank holds several shards, and where a stream is being captured, since else the ranks tell
     /// one another; it is also a check: a call is ANNULUS_ERROR_ARGUMENT on every rank where the ranks' tensors have other

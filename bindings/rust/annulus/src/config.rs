@@ -109,7 +109,7 @@ pub struct Exchange(pub(crate) sys::annulus_exchange);
 impl Exchange {
     /// Gather where its rows take no more than the longest shard's own, else ring.
     pub const AUTO: Exchange = Exchange(sys::ANNULUS_EXCHANGE_AUTO);
-    /// In ranks − 1 hops: memory for the rows of two ranks at a time.
+    /// In up to ranks − 1 hops: memory for the rows of two ranks at a time.
     pub const RING: Exchange = Exchange(sys::ANNULUS_EXCHANGE_RING);
     /// All at once: memory for all rows that the rank's queries attend to.
     pub const GATHER: Exchange = Exchange(sys::ANNULUS_EXCHANGE_GATHER);

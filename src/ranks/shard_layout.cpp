@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ranks/shard_layout.hpp"
+
+#include "ranks/exchange_choice.hpp"
+
+#include <utility>
+
+namespace annulus {
+
+namespace {
+
+Pattern remote_pattern(Pattern pattern) {
+    pattern.causal = false;
+    pattern.padding_rule = ANNULUS_PADDING_EXACT;
+    return pattern;
+}
+
+} // namespace
+
+std::int64_t Shards::rows_of(int rank) const {
+    std::int64_t rows = 0;
+    for (std::size_t i = 0; i < pieces.size(); ++i)
+        rows += owners[i] == rank ? pieces[i].length : 0;
+    return rows;
+}
+
+Window Shards::window_of(int rank) const {
+    if (std::ranges::count(owners, rank) == 1)
+        return pieces[static_cast<std::size_t>(std::ranges::find(owners, rank) - owners.begin())];
+    return {0, rows_of(rank)};
+}
+
+Shards make_shards(const std::vector<std::int64_t> &lengths, const std::vector<int> &owners, int ranks) {
+    Shards shards;
+    for (std::size_t i = 0; i < lengths.size(); ++i) {
+        if (lengths[i] == 0)
+            continue;
+        if (!shards.owners.empty() && shards.owners.back() == owners[i]) {
+            shards.pieces.back().length += lengths[i];
+            continue;
+        }
+        shards.pieces.push_back({shards.length(), lengths[i]});
+        shards.owners.push_back(owners[i]);
+    }
+    std::vector<bool> has_shard(static_cast<std::size_t>(ranks));
+    for (const int owner : shards.owners)
+        has_shard[static_cast<std::size_t>(owner)] = true;
+    for (int rank = 0; rank < ranks; ++rank)
+        if (!has_shard[static_cast<std::size_t>(rank)]) {
+            shards.pieces.push_back({shards.length(), 0});
+            shards.owners.push_back(rank);
+        }
+    return shards;
+}
+
+Shards make_shards(const std::vector<std::int64_t> &lengths) {
+    Shards shards;
+    std::int64_t start = 0;
+    for (const std::int64_t length : lengths) {
+        shards.owners.push_back(static_cast<int>(shards.pieces.size()));
+        shards.pieces.push_back({start, length});
+        start += length;
+    }
+    return shards;
+}
+
+ShardRange shards_in(const std::vector<Window> &shards, const Window &rows) {
+    const auto first =
+        std::ranges::partition_point(shards, [&](const Window &shard) { return shard.end() <= rows.start; });
+    const auto last =
+        std::partition_point(first, shards.end(), [&](const Window &shard) { return shard.start < rows.end(); });
+    return {static_cast<int>(first - shards.begin()), static_cast<int>(last - shards.begin())};
+}
+
+ShardLayout::ShardLayout(const Pattern &pattern, const Problem &problem, Shards shards, annulus_exchange exchange)
+    : plan_(pattern, problem), remote_plan_(remote_pattern(pattern), problem), shards_(std::move(shards)),
+      exchange_(exchange) {
+    if (exchange_ == ANNULUS_EXCHANGE_AUTO)
+        exchange_ = gather_is_small(plan_, shards_.pieces) ? ANNULUS_EXCHANGE_GATHER : ANNULUS_EXCHANGE_RING;
+    find_reaches();
+}
+
+void ShardLayout::find_reaches() {
+    const int count = static_cast<int>(shards_.pieces.size());
+    reaches_.reserve(shards_.pieces.size());
+    for (int shard = 0; shard < count; ++shard) {
+        const Window &rows = piece(shard);
+        if (rows.length == 0) {
+            reaches_.push_back({shard, shard + 1});
+            continue;
+        }
+        std::int64_t start = rows.start, end = rows.end();
+        for (const BranchPlan &branch : plan_.branches()) {
+            start = std::min(start, branch.segment_at(rows.start).range.start);
+            end = std::max(end, branch.segment_at(rows.end() - 1).range.end());
+        }
+        const ShardRange &reach = reaches_.emplace_back(shards_in(shards_.pieces, {start, end - start}));
+        forward_ = std::max({forward_, reach.last - 1 - shard, shard - reach.first});
+    }
+    if (!plan_.causal())
+        backward_ = std::min(forward_, count - 1 - forward_);
+}
+
+} // namespace annulus
