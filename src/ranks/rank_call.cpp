@@ -23,27 +23,28 @@
 
 namespace annulus {
 
+namespace {
+
+std::size_t aligned(std::size_t bytes) {
+    return (bytes + Workspace::alignment - 1) / Workspace::alignment * Workspace::alignment;
+}
+
+} // namespace
+
 RankCall::RankCall(const RankPlans::Shared &shared, annulus_pass pass, const Engine &engine, Device &device,
                    const Limits &limits)
     : shared_(shared), pass_(pass), device_(device) {
-    Workspace ledger;
-    for (const RankPlans::Shard &shard : shared.shards)
-        ledger.skip(calls_.emplace_back(shard.plan, pass, device).own_bytes());
-    own_bytes_ = ledger.used();
-    Limits left = limits;
+    Limits of_shard = limits;
     if (limits.workspace_limit)
-        left.workspace_limit = limits.workspace_limit > own_bytes_ ? limits.workspace_limit - own_bytes_ : 1;
-    std::size_t rounds = 0, parts_bytes = 0;
-    for (ShardCall &call : calls_) {
-        call.prepare(engine, left);
-        refusal_ = call.refusal();
-        if (refusal_)
+        of_shard.workspace_limit = std::max<std::uint64_t>(1, limits.workspace_limit / shared.shards.size());
+    std::size_t rounds = 0;
+    for (const RankPlans::Shard &shard : shared.shards) {
+        ShardCall &call = calls_.emplace_back(shard.plan, pass, engine, device, of_shard);
+        if (call.refusal())
             return;
-        parts_bytes = std::max(parts_bytes, call.parts_bytes());
+        bytes_ += aligned(call.workspace_bytes());
         rounds = std::max(rounds, call.rounds());
     }
-    ledger.skip(parts_bytes);
-    bytes_ = ledger.used();
     tensors_.resize(calls_.size());
     runs_.resize(calls_.size());
     rows_.resize(rounds);
@@ -91,6 +92,10 @@ void RankCall::find_sends() {
         }
 }
 
+const char *RankCall::refusal() const {
+    return calls_.back().refusal(); // there are none after one that is refused
+}
+
 void RankCall::place(std::size_t shard, const CallTensors &tensors, const Problem &rows,
                      std::optional<SequenceTensors> &of_shard) const {
     const RankPlans::Shard &own = shared_.shards[shard];
@@ -122,14 +127,13 @@ class RankCall::Run {
         Transport &transport, MessageCopier &copier)
         : call_(call), runs_(call.runs_), transport_(transport), device_(call.device_),
           streams_(call.device_.streams()), stream_(stream), comm_(streams_ ? streams_->comm_stream() : nullptr) {
-        auto *own = static_cast<std::byte *>(workspace);
-        std::byte *const of_parts = own ? own + call.own_bytes_ : nullptr;
+        auto *memory = static_cast<std::byte *>(workspace);
         for (std::size_t i = 0; i < call.calls_.size(); ++i) {
             ShardCall &shard = call.calls_[i];
             call.place(i, tensors, rows, call.tensors_[i]);
-            runs_[i].emplace(shard, call.tensors_[i]->get(), own, of_parts, stream, comm_, copier);
-            if (own)
-                own += shard.own_bytes();
+            runs_[i].emplace(shard, call.tensors_[i]->get(), memory, stream, comm_, copier);
+            if (memory)
+                memory += aligned(shard.workspace_bytes());
         }
     }
 
@@ -168,7 +172,7 @@ class RankCall::Run {
                 start_return(i - 1);
             if (i + 1 < rounds)
                 start(i + 1);
-            attend_to_others(i);
+            for_each_in(i, [&](ShardCall::Run &run) { run.attend_to_others(i); });
             if (i + 1 < rounds)
                 finish_others(i);
         }
@@ -265,18 +269,8 @@ class RankCall::Run {
         }
     }
 
-    // Shards share the memory of their parts: all but the last are done at once.
-    void attend_to_others(std::size_t i) {
-        for_each_in(i, [&](ShardCall::Run &run) {
-            finish_others(i);
-            run.attend_to_others(i);
-            unfinished_ = &run;
-        });
-    }
-
     void finish_others(std::size_t i) {
-        if (unfinished_)
-            std::exchange(unfinished_, nullptr)->finish_others(i);
+        for_each_in(i, [&](ShardCall::Run &run) { run.finish_others(i); });
     }
 
     void finish_own_keys() {
@@ -311,7 +305,6 @@ class RankCall::Run {
     Device &device_;
     DeviceStreams *const streams_;
     void *const stream_, *const comm_;
-    ShardCall::Run *unfinished_ = nullptr; // has attended to others
     bool is_done_ = false;
 };
 

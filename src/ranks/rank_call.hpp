@@ -21,7 +21,7 @@ class RankCall {
              const Limits &limits);
 
     // As ShardCall's; of `rows`, the rank's among those of all.
-    const char *refusal() const { return refusal_; }
+    const char *refusal() const;
     const char *tensor_refusal(const CallTensors &tensors, const Problem &rows) const;
     std::int64_t row_alignment() const;
     std::size_t workspace_bytes() const { return bytes_; }
@@ -52,8 +52,7 @@ class RankCall {
     const annulus_pass pass_;
     Device &device_;
     std::deque<ShardCall> calls_; // of the shards
-    const char *refusal_ = nullptr;
-    std::size_t bytes_ = 0, own_bytes_ = 0; // in all; of those what shards have for themselves, before their parts'
+    std::size_t bytes_ = 0;
     std::vector<std::size_t> sends_;
     std::vector<Exchange> rows_, gradients_; // of each round
     // Of a run: made here, since once the ranks have agreed nothing is allocated.

@@ -9,41 +9,41 @@
 
 namespace annulus {
 
-ShardCall::ShardCall(const RankPlan &plan, annulus_pass pass, Device &device)
+ShardCall::ShardCall(const RankPlan &plan, annulus_pass pass, const Engine &engine, Device &device,
+                     const Limits &limits)
     : plan_(plan), pass_(pass), device_(device) {
-    if (plan.local().problem().queries.length == 0 || !plan.communicates())
+    if (plan.local().problem().queries.length == 0)
         return;
+    if (!plan.communicates()) {
+        prepare(plan.local(), CallPart::whole, engine, limits);
+        return;
+    }
     Workspace ledger;
     memory_.book(ledger, plan, pass);
     own_bytes_ = ledger.used();
-}
-
-void ShardCall::prepare(const Engine &engine, const Limits &limits) {
-    if (plan_.local().problem().queries.length == 0)
-        return;
-    if (!plan_.communicates()) {
-        prepare_part(plan_.local(), CallPart::whole, engine, limits);
-        return;
-    }
-    prepare_part(plan_.local(), CallPart::own_keys, engine, limits);
+    Limits left = limits;
+    if (limits.workspace_limit)
+        left.workspace_limit = limits.workspace_limit > own_bytes_ ? limits.workspace_limit - own_bytes_ : 1;
+    prepare(plan.local(), CallPart::own_keys, engine, left);
     std::size_t others = 0;
     for (const RoundMemory &round : memory_.rounds)
         others += round.received.size();
     for (const RoundMemory &round : memory_.rounds)
         for (const ReceiveSlots &slots : round.received)
-            prepare_part(plan_.remote(*slots.message), --others == 0 ? CallPart::last_keys : CallPart::other_keys,
-                         engine, limits);
+            prepare(plan.remote(*slots.message), --others == 0 ? CallPart::last_keys : CallPart::other_keys, engine,
+                    left);
+    bytes_ += own_bytes_;
 }
 
 // All parts use the same workspace.
-void ShardCall::prepare_part(const Plan &plan, CallPart part, const Engine &engine, const Limits &limits) {
+void ShardCall::prepare(const Plan &plan, CallPart part, const Engine &engine, const Limits &limits) {
     if (refusal_)
         return;
     Preparation prepared = engine.prepare(plan, pass_, part, device_, limits);
     refusal_ = prepared.refusal;
     if (refusal_)
         return;
-    parts_bytes_ = std::max(parts_bytes_, prepared.call->workspace_bytes());
+    bytes_ = std::max(bytes_, prepared.call->workspace_bytes());
     parts_.push_back(std::move(prepared.call));
 }
 
@@ -51,21 +51,22 @@ const char *ShardCall::tensor_refusal(const CallTensors &tensors) const {
     return parts_.empty() ? nullptr : parts_.front()->tensor_refusal(tensors);
 }
 
-ShardCall::Run::Run(ShardCall &call, const CallTensors &tensors, void *own, void *of_parts, void *stream,
-                    void *comm_stream, MessageCopier &copier)
-    : call_(call), problem_(call.plan_.local().problem()), tensors_(tensors), copier_(copier), of_parts_(of_parts),
+ShardCall::Run::Run(ShardCall &call, const CallTensors &tensors, void *workspace, void *stream, void *comm_stream,
+                    MessageCopier &copier)
+    : call_(call), problem_(call.plan_.local().problem()), tensors_(tensors), copier_(copier), workspace_(workspace),
       stream_(stream), comm_(comm_stream) {
     if (rounds() == 0)
         return;
-    Workspace workspace(own);
-    call.memory_.book(workspace, call.plan_, call.pass_);
+    Workspace own(workspace);
+    call.memory_.book(own, call.plan_, call.pass_);
+    of_parts_ = workspace ? static_cast<std::byte *>(workspace) + own.used() : nullptr;
 }
 
 void ShardCall::Run::attend_to_own_keys() {
     if (call_.parts_.empty())
         return;
     if (rounds() == 0)
-        return call_.parts_.front()->run(tensors_, {}, of_parts_, stream_);
+        return call_.parts_.front()->run(tensors_, {}, workspace_, stream_);
     call_.parts_.front()->run(tensors_, call_.memory_.own, of_parts_, stream_);
     next_part_ = 1;
 }

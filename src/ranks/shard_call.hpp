@@ -21,9 +21,7 @@ namespace annulus {
 class ShardCall {
   public:
     // `plan` and `device` outlive it.
-    ShardCall(const RankPlan &plan, annulus_pass pass, Device &device);
-    // Before anything that is said of the engine. The limit is that of parts_bytes().
-    void prepare(const Engine &engine, const Limits &limits);
+    ShardCall(const RankPlan &plan, annulus_pass pass, const Engine &engine, Device &device, const Limits &limits);
 
     // Why the engine cannot serve the shard, or cannot take its tensors; null if it can. Rows that arrive from other
     // shards suit every engine.
@@ -31,9 +29,8 @@ class ShardCall {
     const char *tensor_refusal(const CallTensors &tensors) const;
     std::int64_t row_alignment() const { return parts_.empty() ? 1 : parts_.front()->row_alignment(); }
 
-    // The memory of the shard alone, and that of its parts, which shards whose parts take turns may share.
-    std::size_t own_bytes() const { return own_bytes_; }
-    std::size_t parts_bytes() const { return parts_bytes_; }
+    // Within the limit where the engine can keep it.
+    std::size_t workspace_bytes() const { return bytes_; }
     // Rounds of messages; 0 where the shard has none with others.
     std::size_t rounds() const { return parts_.empty() || !plan_.communicates() ? 0 : memory_.rounds.size(); }
     std::size_t sends_of(std::size_t round) const { return memory_.rounds[round].leaving.size(); }
@@ -57,7 +54,7 @@ class ShardCall {
     static std::size_t bytes_of(const RowPair &pair) { return static_cast<std::size_t>(pair.tensors * pair.bytes); }
     // On the wire: the gradients of a message's rows, where it came from.
     const RowPair &returning_gradients(std::size_t round, const ReceiveSlots &slots) const;
-    void prepare_part(const Plan &plan, CallPart part, const Engine &engine, const Limits &limits);
+    void prepare(const Plan &plan, CallPart part, const Engine &engine, const Limits &limits);
 
     const RankPlan &plan_;
     const annulus_pass pass_;
@@ -66,7 +63,7 @@ class ShardCall {
     // round by round. None where the shard is empty.
     std::vector<std::unique_ptr<PreparedCall>> parts_;
     const char *refusal_ = nullptr;
-    std::size_t own_bytes_ = 0, parts_bytes_ = 0;
+    std::size_t bytes_ = 0, own_bytes_ = 0; // in all; of those what no part uses
     RankMemory memory_;
 };
 
@@ -90,13 +87,13 @@ struct ShardBatch {
 class ShardCall::Run {
   public:
     // What it is given outlives it.
-    Run(ShardCall &call, const CallTensors &tensors, void *own, void *of_parts, void *stream, void *comm_stream,
+    Run(ShardCall &call, const CallTensors &tensors, void *workspace, void *stream, void *comm_stream,
         MessageCopier &copier);
 
     std::size_t rounds() const { return call_.rounds(); }
 
     // On the call's stream. What another rank does not wait for can come later: what is left of the own keys once all
-    // rounds are over, what is left of a round before anything else uses the memory of the parts.
+    // rounds are over, what is left of a round before the next one.
     void attend_to_own_keys();
     void attend_to_others(std::size_t round); // in the order of the rounds
     void finish_others(std::size_t round);
@@ -125,7 +122,8 @@ class ShardCall::Run {
     const Problem &problem_;
     const CallTensors &tensors_;
     MessageCopier &copier_;
-    void *const of_parts_, *const stream_, *const comm_;
+    void *const workspace_, *const stream_, *const comm_;
+    void *of_parts_ = nullptr; // their workspace
     std::size_t next_part_ = 0;
 };
 

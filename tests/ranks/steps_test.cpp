@@ -344,28 +344,6 @@ TEST(Workspace, IsWhatACallNeedsToTheByte) {
         }
 }
 
-// Shards of a rank take turns with the memory of the engine.
-TEST(Workspace, IsNotMoreForMoreShards) {
-    const auto estimate_of = [](int shards) {
-        Problem whole = mixed_problem(ANNULUS_FLOAT32);
-        whole.length = 5 * shards;
-        whole.branches = {{.segment = 5}}; // nobody needs rows of another shard
-        const std::vector<std::int64_t> lengths(static_cast<std::size_t>(shards), 5);
-        std::vector<std::int32_t> owners;
-        for (std::int32_t i = 0; i < shards; ++i)
-            owners.push_back(i % 2);
-        const annulus_problem sizes = sizes_of(whole);
-        const Context context = make_context(make_config(whole, ANNULUS_ENGINE_CPU).get(), 1);
-        annulus_rank_estimate estimate = ANNULUS_RANK_ESTIMATE_INIT;
-        check(annulus_estimate_rank(context.get(), &sizes, lengths.data(), owners.data(), shards, 2, 0, &estimate));
-        return estimate;
-    };
-    const annulus_rank_estimate few = estimate_of(2), many = estimate_of(100);
-    EXPECT_GT(few.forward_workspace_bytes, 0U);
-    EXPECT_EQ(many.forward_workspace_bytes, few.forward_workspace_bytes);
-    EXPECT_EQ(many.backward_workspace_bytes, few.backward_workspace_bytes);
-}
-
 // A million tokens of a LongNet. A ring's memory halves with twice the ranks, but for what a step of the engine takes:
 // an eighth more is allowed. In a gather's the rows that the queries attend to do not become fewer.
 TEST(Workspace, ShrinksWithTheNumberOfRanks) {
