@@ -101,12 +101,17 @@ class ManualTest(ProgramTest):
         self.assertEqual(self.complete("plan", "--tokens", "5", "--exchange", ""), ["auto", "ring", "gather"])
         self.assertEqual(self.complete("attend", "--q", "ann"), ["annulus.bash"])
         self.assertEqual(self.complete("plan", "--tokens", ""), [])
+        self.assertEqual(self.complete("plan", "--device", ""), ["cpu", "cuda"])
+        self.assertEqual(self.complete("attend", "--preset", ""), ["gigapath", "longnet:"])
+        self.assertEqual(self.complete("bench", "--preset", "l"), ["longnet:"])
 
     def test_zsh_completes_every_option(self):
         script = self.generated("zsh", "_annulus")
         for command in COMMANDS:
             part = script.split(f"\n    {command})\n")[1].split(";;")[0]
             self.assertCountEqual(re.findall(r"^ +'\*?(--?[\w-]+)\[", part, re.MULTILINE), options_of(command))
+            self.assertIn(":NAME:(cpu cuda)'", part + ":NAME:(cpu cuda)'" * (command == "info"))
+        self.assertIn(r":NAME:(gigapath longnet\:)'", script)
         if shutil.which("zsh"):
             result = subprocess.run(["zsh", "-n", self.path("_annulus")], stderr=subprocess.PIPE, text=True, check=False)
             self.assertEqual((result.returncode, result.stderr), (0, ""))

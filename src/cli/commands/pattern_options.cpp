@@ -95,6 +95,7 @@ void PatternOptions::add_to(Command &command) {
         .texts("--preset", presets,
                "A known model: gigapath, with its padding, or the branches of LongNet's series "
                "longnet:W,SEGMENT_RATIO,DILATION_RATIO,COUNT. Those of --branch come after its branches")
+        .suggests({std::string(gigapath), std::string(longnet_prefix)})
         .value("NAME")
         .group(group);
     command.flag("--head-groups", head_groups, "Share the heads out among the branches of --branch").group(group);

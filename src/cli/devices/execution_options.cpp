@@ -55,6 +55,7 @@ void ExecutionOptions::add_to(Command &command) {
         .parsed(
             "--device", [this](const std::string &text) { device = parse_device(text); },
             "Where: cpu (default), cuda, or cuda:I, the I-th CUDA device, counted from 0")
+        .suggests({"cpu", "cuda"})
         .value("NAME")
         .group(group);
     command.text("--engine", engine, "Who computes (auto unless given)")

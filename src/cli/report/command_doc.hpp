@@ -10,9 +10,9 @@
 namespace annulus::cli {
 
 struct OptionDoc {
-    std::vector<std::string> names; // --tokens; -h, --help
-    std::string value;              // N, or text|markdown|json; empty: it has none
-    std::vector<std::string> choices;
+    std::vector<std::string> names;   // --tokens; -h, --help
+    std::string value;                // N, or text|markdown|json; empty: it has none
+    std::vector<std::string> choices; // all values, or some that are completed
     bool required, repeatable;
     std::string description;
     std::string group;

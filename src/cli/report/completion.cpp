@@ -17,6 +17,7 @@ _annulus() {
 
 constexpr const char *bash_tail = R"(    esac
     mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")
+    [[ ${COMPREPLY[*]} != *: ]] || compopt -o nospace 2>/dev/null
 }
 complete -F _annulus annulus
 )";
@@ -79,7 +80,7 @@ std::string zsh_options(const CommandDoc &command, const std::string &indent) {
                 specs += ":" + zsh_quoted(option.value) + ":" +
                          (takes_file(option)       ? "_files"
                           : option.choices.empty() ? " "
-                                                   : "(" + joined(option.choices, " ") + ")");
+                                                   : "(" + zsh_quoted(joined(option.choices, " ")) + ")");
             specs += "' \\\n";
         }
     return specs;

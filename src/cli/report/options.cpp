@@ -32,6 +32,11 @@ Option Option::one_of(const std::vector<std::string> &words) const {
     return Option(option_->check(CLI::Validator(check, "{" + joined(words, ",") + "}")));
 }
 
+Option Option::suggests(const std::vector<std::string> &words) const {
+    const auto accept = [](const std::string &) { return std::string(); };
+    return Option(option_->check(CLI::Validator(accept, "{" + joined(words, ",") + ",...}")));
+}
+
 Option Option::aliases(const std::map<std::string, std::string> &values) const {
     return Option(option_->transform(CLI::Transformer(values).description("")));
 }

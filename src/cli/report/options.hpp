@@ -27,6 +27,8 @@ class Option {
     Option group(const std::string &name) const;
     // The values that it may have.
     Option one_of(const std::vector<std::string> &words) const;
+    // Values, or beginnings of values, that are completed; it may have others.
+    Option suggests(const std::vector<std::string> &words) const;
     // Other words for values.
     Option aliases(const std::map<std::string, std::string> &values) const;
     // How its value ends, the name of a file.
