@@ -121,6 +121,21 @@ class BenchTest(ProgramTest):
             self.assertEqual((result.returncode, result.stderr), (0, ""))
             self.assertIn(mark, result.stdout)
 
+    def test_wide_tables_are_several(self):
+        """Each begins with the case and the pass; together they have every column of JSON."""
+        result = run(*SMALL, "--ranks", 2)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        self.assertLessEqual(max(map(len, result.stdout.splitlines())), 132)
+        tables = [text.splitlines() for text in result.stdout.split("Cases: ")[1].split("\nRanks\n")[0].split("\n\n")]
+        self.assertGreater(len(tables), 1)
+        heads = [next(line for line in table if line.startswith("  case")) for table in tables]
+        titles = [title for head in heads for title in re.split(r"  +", head.strip())[2:]]
+        row = run_json(*SMALL, "--ranks", 2)["cases"][0]
+        self.assertEqual(len(titles), len(row) - 2)
+        for table in tables:
+            self.assertEqual([line.split()[2:] != [] for line in table[-2:]], [True, True])
+            self.assertTrue(table[-2].startswith("  64:1 128:2") and table[-1].startswith("  64:1 128:2"), table)
+
     def test_refusals(self):
         for options in (["--repeats", 0], ["--scaling", "--branch", "8:1"], ["--branch", "8:1"], ["--tokens", 9],
                         ["--preset", "gigapath", "--tokens", 9, "--heads", 4, "--head-dim", 7], ["--format", "yaml"],

@@ -101,7 +101,8 @@ class PlanTest(ProgramTest):
 
     def test_units_of_numbers(self):
         sizes = ["--heads", 2, "--head-dim", 8]
-        for text, number in (("1M", 10 ** 6), ("3k", 3000), ("3K", 3000), ("2G", 2 * 10 ** 9), ("1T", 10 ** 12), ("1B", 10 ** 9), ("1e9", 10 ** 9), ("25e3", 25000), ("7e0", 7),
+        for text, number in (("1M", 10 ** 6), ("3k", 3000), ("3K", 3000), ("2G", 2 * 10 ** 9), ("1T", 10 ** 12),
+                             ("1B", 10 ** 9), ("1e9", 10 ** 9), ("25e3", 25000), ("7e0", 7),
                              ("2Ki", 2048), ("5Mi", 5 << 20), ("1Gi", 1 << 30), ("1Ti", 1 << 40), ("77", 77)):
             with self.subTest(text):
                 plan = run_json("plan", "--tokens", text, *sizes, "--branch", "64:1")

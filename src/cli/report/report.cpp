@@ -1,18 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/report/report.hpp"
 
+#include "cli/report/text.hpp"
+
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <initializer_list>
+#include <numeric>
 #include <type_traits>
 #include <utility>
 
 namespace annulus::cli {
 
 namespace {
+
+constexpr std::size_t most_columns = 132; // of a terminal
 
 std::string fixed(double value, int digits) {
     char buffer[64];
@@ -52,6 +57,29 @@ std::vector<std::size_t> column_widths(const std::vector<std::vector<Cell>> &row
             widths[i] = std::max(widths[i], width_of(row[i].text));
     }
     return widths;
+}
+
+// The columns of a table, in blocks that stand one below another so that a terminal has room for each. A block begins
+// with the words that name the rows, and then a number.
+std::vector<std::vector<std::size_t>> blocks_of(const std::vector<Cell> &head, const std::vector<std::size_t> &widths) {
+    std::vector<std::size_t> names;
+    while (names.size() < head.size() && !head[names.size()].number)
+        names.push_back(names.size());
+    const auto width_of_block = [&](const std::vector<std::size_t> &block) {
+        return std::accumulate(block.begin(), block.end(), std::size_t{0},
+                               [&](std::size_t sum, std::size_t i) { return sum + 2 + widths[i]; });
+    };
+    std::vector<std::vector<std::size_t>> blocks{names};
+    for (std::size_t i = names.size(); i < head.size(); ++i) {
+        std::vector<std::size_t> &block = blocks.back();
+        if (head[i].number && block != names && width_of_block(block) + 2 + widths[i] > most_columns) {
+            blocks.push_back(names);
+            blocks.back().push_back(i);
+        } else {
+            block.push_back(i);
+        }
+    }
+    return blocks;
 }
 
 nlohmann::ordered_json json_of(const Cell &cell) {
@@ -126,12 +154,17 @@ void Report::add(const Table &table) {
 
 std::string Report::text(const Section &section) const {
     const std::vector<std::size_t> widths = column_widths(section.rows);
-    std::string result = section.title + "\n";
-    for (const auto &row : section.rows) {
-        std::string line;
-        for (std::size_t i = 0; i < row.size(); ++i)
-            line += "  " + padded(row[i], widths[i]);
-        result += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+    std::string result = joined(lines_of(section.title, most_columns), "\n") + "\n";
+    const std::vector<std::vector<std::size_t>> blocks = blocks_of(section.rows[0], widths);
+    for (const std::vector<std::size_t> &block : blocks) {
+        if (block != blocks.front())
+            result += "\n";
+        for (const auto &row : section.rows) {
+            std::string line;
+            for (const std::size_t i : block)
+                line += "  " + padded(row[i], widths[i]);
+            result += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+        }
     }
     return result;
 }

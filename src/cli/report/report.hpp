@@ -57,7 +57,7 @@ class Report {
     // All that were added.
     const std::vector<Facts> &facts() const { return facts_; }
     const std::vector<Table> &tables() const { return tables_; }
-    // Writes to standard output: `format` is text, markdown or json.
+    // Writes to standard output: `format` is text, in which a wide table is several, markdown or json.
     void print(const std::string &format) const;
 
   private:
