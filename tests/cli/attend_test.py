@@ -70,8 +70,10 @@ class AttendTest(ProgramTest):
         q, k, v = self.save_inputs((2, 83, 4, 16))
         for name, (options, arguments) in PATTERNS.items():
             with self.subTest(name):
-                (out, _), (lse, _) = self.attend(*options)
                 wanted_out, wanted_lse = oracle.attention(q, k, v, **arguments)
+                empty = int(np.isinf(wanted_lse).all((0, 2)).sum())  # heads
+                warning = f"{empty} of 4 heads attends to no key, and their results are 0; " if empty else ""
+                (out, _), (lse, _) = self.attend(*options, warning=warning)
                 self.assert_close(out, wanted_out, "float32")
                 self.assert_close(lse, wanted_lse, "float32")
 
@@ -132,10 +134,46 @@ class AttendTest(ProgramTest):
         self.assert_close(out, wanted_out, "float32")
         self.assert_close(lse, wanted_lse, "float32")
 
-    def assert_sequences(self, options, sequences, shape=(2, 60, 2, 8)):
+    def test_warnings_of_heads_without_keys(self):
+        """Of every rule, and of branches that are given the wrong way round."""
+        q, k, v = self.save_inputs((1, 50, 8, 8))
+        for branches in (["1:2048"], ["1:4,phase=interleave"], ["2:6,phase=interleave,query=every"], ["3:5,phase=fixed:4"],
+                         ["3:5,phase=fixed:7"], ["1:3,query=residue"], ["1:4", "0:3,heads=4-6"], ["8:2,heads=0-1"],
+                         ["0:60"], ["64:60,heads=2-7"], ["2:3"], ["4:8", "1:4,heads=6-7,phase=block"]):
+            with self.subTest(branches):
+                parsed = []
+                for text in branches:
+                    (w, r), properties = text.split(",")[0].split(":"), dict(p.split("=") for p in text.split(",")[1:])
+                    branch = {"w": int(w), "r": int(r)}
+                    if "heads" in properties:
+                        first, last = map(int, properties["heads"].split("-"))
+                        branch.update(first_head=first, head_count=last - first + 1)
+                    if "phase" in properties and properties["phase"] != "block":
+                        branch["phase"] = properties["phase"].replace("fixed:", "")
+                    if "query" in properties:
+                        branch["query"] = properties["query"]
+                    parsed.append(branch)
+                keys = sum(oracle.branch_keys(50, 8, **branch)[0] for branch in parsed)
+                empty = int((keys.sum((1, 2)) == 0).sum())
+                warning = f"{empty} of 8 heads attend{'s' * (empty == 1)} to no key" if empty else ""
+                self.attend(*(word for text in branches for word in ("--branch", text)), warning=warning)
+                result = run("map", "--q", self.path("q.npy"), "--k", self.path("k.npy"), "--out", self.path("mass.npy"),
+                             *(word for text in branches for word in ("--branch", text)))
+                self.assert_done(result, warning)
+        self.attend("--branch", "1:2048", warning="7 of 8 heads attend to no key, and their results are 0; ")
+
+    def test_warning_of_another_layout(self):
+        for shape, warning in (((1, 8, 300, 8), "--k is taken for 8 rows of 300 heads; "), ((8, 300, 8), "--k is taken "),
+                               ((1, 1, 129, 8), "--k is taken for 1 row of 129 heads; arrays must be [B, N, H, D]"),
+                               ((1, 128, 128, 8), ""), ((1, 8, 128, 8), ""), ((1, 300, 300, 8), "")):
+            with self.subTest(shape):
+                self.save_inputs(shape)
+                self.attend("--branch", "0:1", warning=warning)
+
+    def assert_sequences(self, options, sequences, shape=(2, 60, 2, 8), warning=""):
         """`sequences`: the batch entries and the rows of each."""
         q, k, v = self.save_inputs(shape)
-        (out, _), (lse, _) = self.attend("--branch", "16:1", "--branch", "0:3", "--causal", *options)
+        (out, _), (lse, _) = self.attend("--branch", "16:1", "--branch", "0:3", "--causal", *options, warning=warning)
         wanted_out, wanted_lse = np.zeros_like(out), np.full_like(lse, -np.inf)
         for entries, rows in sequences:
             alone_out, alone_lse = oracle.attention(
@@ -147,9 +185,13 @@ class AttendTest(ProgramTest):
     def test_packed_sequences(self):
         both = slice(0, 2)
         wanted = [(both, slice(3, 20)), (both, slice(20, 21)), (both, slice(21, 55))]
-        self.assert_sequences(["--starts", "3,20,21,21,55"], wanted)
+        outside = "--starts: rows 0 to 2 and 55 to 59 are in no sequence, and their results are 0"
+        self.assert_sequences(["--starts", "3,20,21,21,55"], wanted, warning=outside)
         wanted[2] = (both, slice(21, 50))
-        self.assert_sequences(["--starts", "3,20,21,55", "--lengths", "17,1,29"], wanted)
+        self.assert_sequences(["--starts", "3,20,21,55", "--lengths", "17,1,29"], wanted, warning=outside)
+        self.assert_sequences(["--starts", "0,20,60"], [(both, slice(0, 20)), (both, slice(20, 60))])
+        self.assert_sequences(["--starts", "0,20,59"], [(both, slice(0, 20)), (both, slice(20, 59))],
+                              warning="--starts: rows 59 to 59 are in no sequence")
 
     def test_padded_batches(self):
         self.assert_sequences(["--lengths", "60,23"], [(slice(0, 1), slice(0, 60)), (slice(1, 2), slice(0, 23))])

@@ -50,12 +50,9 @@ class MapTest(ProgramTest):
     def save_q_and_k(self, q_shape, k_shape=None, dtype="float32"):
         return self.save_inputs(q_shape, k_shape, dtype)[:2]
 
-    def map(self, *more):
-        result = run("map", "--q", self.path("q.npy"), "--k", self.path("k.npy"), *more)
-        self.assertEqual((result.returncode, result.stderr, result.stdout), (0, "", ""))
-
-    def mass(self, *more):
-        self.map("--out", self.path("mass.npy"), *PATTERN, *more)
+    def mass(self, *more, warning=""):
+        self.assert_done(run("map", "--q", self.path("q.npy"), "--k", self.path("k.npy"), "--out", self.path("mass.npy"),
+                             *PATTERN, *more), warning)
         return load(self.path("mass.npy"))
 
     def draw(self, name, *more):
@@ -114,7 +111,16 @@ class MapTest(ProgramTest):
         wanted = np.zeros((1, 4, 83))
         for begin, end in ((2, 30), (30, 71)):
             wanted[..., begin:end] = oracle.mass(q[:, begin:end], k[:, begin:end], BRANCHES)
-        self.assert_close(self.mass("--starts", "2,30,71")[0], wanted)
+        self.assert_close(self.mass("--starts", "2,30,71", warning="--starts: rows 0 to 1 and 71 to 82 are in no ")[0], wanted)
+
+    def test_options_that_are_not_used(self):
+        self.save_q_and_k((1, 6, 2, 8))
+        for options in (["--coordinates", "tiles.csv"], ["--grid", 3], ["--skip", 1]):
+            self.mass(*options, warning=f"{options[0]} is for --picture, and is not used without")
+        result = run("map", "--q", self.path("q.npy"), "--k", self.path("k.npy"), "--picture", self.path("x.svg"), "--grid",
+                     3, "--heads", "mean", *PATTERN)
+        if "made without cairo" not in result.stderr:
+            self.assert_done(result, "--heads is for --out, and is not used without")
 
     def test_picture_on_a_grid(self):
         q, k = self.save_q_and_k((1, 53, 2, 8))

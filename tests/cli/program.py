@@ -4,6 +4,7 @@
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import tempfile
@@ -107,10 +108,17 @@ class ProgramTest(unittest.TestCase):
         files = [("--q", "q.npy"), ("--k", "k.npy"), ("--v", "v.npy"), ("--out", out)]
         return ["attend", *(part for option, name in files for part in (option, self.path(name))), *more]
 
-    def attend(self, *more):
+    def assert_done(self, result, warning=""):
+        """Done without a word, or with the one warning that begins as this."""
+        self.assertEqual((result.returncode, result.stdout), (0, ""), result.stderr)
+        if warning:
+            self.assertRegex(result.stderr, rf"\Aannulus: warning: {re.escape(warning)}[^\n]*\n\Z")
+        else:
+            self.assertEqual(result.stderr, "")
+
+    def attend(self, *more, warning=""):
         """Runs attend on the three inputs; O and LSE in float64, with their dtypes."""
-        result = run(*self.attend_arguments("--lse", self.path("lse.npy"), *more))
-        self.assertEqual((result.returncode, result.stderr, result.stdout), (0, "", ""))
+        self.assert_done(run(*self.attend_arguments("--lse", self.path("lse.npy"), *more)), warning)
         return load(self.path("o.npy")), load(self.path("lse.npy"))
 
     def assert_refused(self, result, exit_code=2, says=""):

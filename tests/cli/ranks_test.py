@@ -61,8 +61,9 @@ class AttendTest(ProgramTest):
             with self.subTest(tokens=tokens, options=options):
                 self.save_inputs((1, tokens, 2, 8))
                 options = ["--branch", "0:1", "--branch", "16:2", "--causal", *options]
-                (wanted_out, _), (wanted_lse, _) = self.attend(*options)
-                (out, _), (lse, _) = self.attend(*options, "--ranks", ranks, "--shards", "zigzag")
+                warning = "--starts: rows 70 to 82 are in no sequence" if "--starts" in options else ""
+                (wanted_out, _), (wanted_lse, _) = self.attend(*options, warning=warning)
+                (out, _), (lse, _) = self.attend(*options, "--ranks", ranks, "--shards", "zigzag", warning=warning)
                 self.assert_close(out, wanted_out, 1e-5)
                 self.assert_close(lse, wanted_lse, 1e-5)
 
@@ -129,8 +130,8 @@ class MapTest(ProgramTest):
     def map_arguments(self, *more):
         return ["map", "--q", self.path("q.npy"), "--k", self.path("k.npy"), "--out", self.path("mass.npy"), *more]
 
-    def assert_mass(self, result, wanted, tolerance=1e-5):
-        self.assertEqual((result.returncode, result.stderr, result.stdout), (0, "", ""))
+    def assert_mass(self, result, wanted, tolerance=1e-5, warning=""):
+        self.assert_done(result, warning)
         oracle.np.testing.assert_allclose(load(self.path("mass.npy"))[0], wanted, rtol=tolerance, atol=tolerance)
         self.path("mass.npy").unlink()
 
@@ -161,7 +162,8 @@ class MapTest(ProgramTest):
             for b, begin, end in sequences:
                 part = slice(b, b + 1), slice(begin, end)
                 wanted[b, :, begin:end] = oracle.mass(q[part], k[part], [{"w": 16, "r": 2}])[0]
-            self.assert_mass(run(*self.map_arguments("--branch", "16:2", "--ranks", 3, *options)), wanted)
+            self.assert_mass(run(*self.map_arguments("--branch", "16:2", "--ranks", 3, *options)), wanted,
+                             warning="--starts: rows 0 to 1 and 71 to 82 are in no " if "--starts" in options else "")
 
     def test_picture(self):
         """The same of three ranks as of one, but for what rounding does to colours and numbers: its size and words."""

@@ -6,6 +6,7 @@
 #include "cli/commands/commands.hpp"
 #include "cli/commands/context.hpp"
 #include "cli/commands/problem_options.hpp"
+#include "cli/commands/warnings.hpp"
 #include "cli/devices/memory.hpp"
 #include "cli/devices/mirror.hpp"
 #include "cli/ranks/ranks.hpp"
@@ -177,10 +178,12 @@ void attend(const AttendOptions &options) {
             rank.join(context.get(), rank.shards(tokens));
             const Job job(context, *memory, rank, inputs, options.files.query_start.value_or(0));
             rank.meet(); // no rank refuses
-            if (rank.index == 0)
+            if (rank.index == 0) {
                 results.make_files();
-            else if (!ranks->lead())
+                warn_of_inputs(inputs, options.pattern);
+            } else if (!ranks->lead()) {
                 results.hold(job.ranges());
+            }
             rank.meet();
             compute(job, *memory, rank, inputs, results);
             inputs.check_unchanged();

@@ -44,6 +44,9 @@ class Inputs {
     // Of LSE, and of what is summed over queries.
     annulus_dtype dtype_of_sums() const { return q.dtype == ANNULUS_FLOAT64 ? ANNULUS_FLOAT64 : ANNULUS_FLOAT32; }
 
+    // The first row of each packed sequence, and the end of the last; empty where none are named.
+    const std::vector<std::int64_t> &starts() const { return starts_; }
+
     // Which sequences the rows of some batch entries consist of, for a call on them.
     void name_sequences(annulus_call_options &options, std::int64_t first_entry, std::int64_t entries) const;
 

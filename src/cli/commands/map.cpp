@@ -8,6 +8,7 @@
 #include "cli/commands/map_grid.hpp"
 #include "cli/commands/mass_job.hpp"
 #include "cli/commands/problem_options.hpp"
+#include "cli/commands/warnings.hpp"
 #include "cli/devices/memory.hpp"
 #include "cli/ranks/ranks.hpp"
 #include "cli/report/heat_map.hpp"
@@ -19,6 +20,7 @@
 #include <numeric>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace annulus::cli {
@@ -88,6 +90,17 @@ Drawing draw_masses(const MapOptions &options, const Grid &grid, const std::vect
     return draw(map);
 }
 
+void warn_of_unused(const MapOptions &options) {
+    if (options.picture.empty())
+        for (const auto &[option, is_given] : {std::pair("--grid", options.grid.width.has_value()),
+                                               {"--coordinates", !options.grid.coordinates.empty()},
+                                               {"--skip", options.grid.skip != 0}})
+            if (is_given)
+                warn(std::string(option) + " is for --picture, and is not used without");
+    if (options.files.out.empty() && options.heads != "each")
+        warn("--heads is for --out, and is not used without");
+}
+
 void map(const MapOptions &options) {
     if (options.files.out.empty() && options.picture.empty())
         throw bad_input("--out or --picture must be given");
@@ -134,6 +147,10 @@ void map(const MapOptions &options) {
                 masses.allocate();
             if (rank.index == 0 && !options.files.out.empty())
                 make_file();
+            if (rank.index == 0) {
+                warn_of_inputs(inputs, options.pattern);
+                warn_of_unused(options);
+            }
             rank.meet();
             job.run(lse, masses);
             inputs.check_unchanged();
