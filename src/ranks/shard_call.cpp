@@ -35,7 +35,7 @@ ShardCall::ShardCall(const RankPlan &plan, annulus_pass pass, const Engine &engi
     bytes_ += own_bytes_;
 }
 
-// All parts use the same workspace.
+// All parts use the same workspace: what the first leaves in it, such as O . dO of the queries, the others read.
 void ShardCall::prepare(const Plan &plan, CallPart part, const Engine &engine, const Limits &limits) {
     if (refusal_)
         return;
