@@ -19,7 +19,7 @@ sh packaging/install.sh build cli example
 # Its job is done by the CPU, so CUDA's kernels, which take many minutes, are left out, and so is what else it does not
 # need. A unity build, of several files at a time, is the quickest; in it files shadow one another's names, which is no
 # reason to warn. What counts for speed is optimized whatever is said here.
-say 'building the library and the program, on two cores about two minutes; the next time it is there'
+say 'building the library and the program, on two cores a minute and a half; the next time it is there'
 [ -f "$build/build.ninja" ] || meson setup "$build" --buildtype=release -Doptimization=1 -Dunity=on -Dunity_size=25 \
     -Dcpp_args=-w -Dcli=enabled -Dcuda=disabled -Dmpi=disabled -Dpython=disabled -Dtests=disabled >"$build.log" || {
     cat "$build.log" >&2
