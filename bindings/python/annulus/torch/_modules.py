@@ -125,6 +125,7 @@ class MultiheadDilatedAttention(nn.Module):
             raise UnsupportedError(
                 f"embed_dim / num_heads is {self.head_dim}; it must be a multiple of 8 from 8 to 256"
             )
+        self._width = num_heads * self.head_dim  # of the rows of q
         self.is_causal = flag("is_causal", is_causal)
         self._configs = tuple(self.config.replace(causal=causal) for causal in (False, True))
 
@@ -210,13 +211,11 @@ class MultiheadDilatedAttention(nn.Module):
         key_rows = rows if key is query else _cast(key)[0]
         value_rows = rows if value is query else key_rows if value is key else _cast(value)[0]
         q_rows = self.q_proj(rows)
-        shard = self.config.head_shard
-        heads = self.embed_dim // self.head_dim if shard is None else self.num_heads
-        if q_rows.shape[-1] != heads * self.head_dim or self.num_heads != heads:
+        if q_rows.shape[-1] != self._width or self.num_heads * self.head_dim != self._width:
             raise ArgumentError(
                 f"q_proj gives {q_rows.shape[-1]} numbers a position and num_heads is {self.num_heads}; of heads of "
-                f"{self.head_dim} numbers the module has {heads}. Where its heads are shared out over processes, each "
-                "must say which it has: head_shard=(first, total)"
+                f"{self.head_dim} numbers the module has {self._width // self.head_dim}. Where its heads are shared out "
+                "over processes, each must say which it has: head_shard=(first, total)"
             )
         q = self._heads(q_rows, self.num_heads)
         k = self._heads(self.k_proj(key_rows), self.kv_heads)
