@@ -270,7 +270,7 @@ class ProgressTest(ProgramTest):
 
     def test_error_takes_the_place_of_the_bar(self):
         shown = self.shown_on_a_terminal(2, lambda: os.truncate(self.path("k.npy"), 0))
-        self.assertRegex(shown, rb" \d+:\d\d \x1b\[K\r\x1b\[Kannulus: --k: [^\r\n]+\r\n\Z")
+        self.assertRegex(shown, rb" \d+:\d\d(, \d+:\d\d left)? \x1b\[K\r\x1b\[Kannulus: --k: [^\r\n]+\r\n\Z")
 
     def test_no_bar_for_a_short_job(self):
         self.save_inputs((1, 16, 1, 8))

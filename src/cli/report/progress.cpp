@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
+#include <system_error>
 #include <unistd.h>
 
 namespace annulus::cli {
@@ -49,10 +51,15 @@ std::string Pace::text(Clock::time_point now, std::chrono::seconds elapsed) cons
 }
 
 Progress::Progress(double total, Place place) : place_(place), pace_(total) {
-    shower_ = std::thread([this] { keep_showing(); });
+    try {
+        shower_ = std::thread([this] { keep_showing(); });
+    } catch (const std::system_error &) { // where no thread may be started the job goes on without a word
+    }
 }
 
 Progress::~Progress() {
+    if (!shower_.joinable())
+        return;
     {
         const std::lock_guard lock(mutex_);
         is_over_ = true;
