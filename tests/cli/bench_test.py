@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """annulus bench and annulus info: what they print, not how fast anything is."""
 
+import os
 import pathlib
 import platform
 import re
+import unittest.mock
 import xml.etree.ElementTree
 
 from colors import assert_colors_suit_any_ground
@@ -43,6 +45,14 @@ class BenchTest(ProgramTest):
         lines = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         names = [line.partition(": ")[2] for line in lines if line.startswith("model name")] or [platform.machine()]
         self.assertEqual(run_json(*SMALL)["machine"]["processor"], names[0])
+
+    def test_threads_of_the_environment(self):
+        """They count where --threads says nothing; ranks share them."""
+        command = SMALL[:SMALL.index("--threads")]
+        with unittest.mock.patch.dict(os.environ, ANNULUS_NUM_THREADS="3"):
+            self.assertEqual(run_json(*command)["machine"]["threads"], 3)
+            self.assertEqual(run_json(*SMALL)["machine"]["threads"], 2)
+            self.assertEqual(run_json(*command, "--ranks", 3)["machine"]["threads"], 1)
 
     def test_sequences(self):
         options = ["--heads", 2, "--head-dim", 16, "--branch", "0:1", "--repeats", 2, "--threads", 2]

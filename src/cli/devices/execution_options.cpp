@@ -4,6 +4,7 @@
 #include "cli/report/number_option.hpp"
 #include "cli/report/text.hpp"
 
+#include <cstdlib>
 #include <limits>
 #include <optional>
 #include <sched.h>
@@ -70,8 +71,10 @@ void ExecutionOptions::add_to(Command &command) {
         .value("NAME")
         .group(group);
     command
-        .number<std::int32_t>("--threads", threads, 0,
-                              "CPU threads; 0, the default, is all that the process may run on")
+        .number<std::int32_t>(
+            "--threads", threads, 0,
+            "CPU threads, which ranks share; 0, the default, is what ANNULUS_NUM_THREADS says, or one "
+            "for each CPU that the process may use")
         .value("T")
         .group(group);
     command.flag("--tf32", allow_tf32, "Products of float32 numbers may be TF32").group(group);
@@ -100,9 +103,12 @@ void ExecutionOptions::apply_to(annulus_config *config) const {
 }
 
 int ExecutionOptions::thread_count() const {
-    cpu_set_t set;
     if (threads > 0)
         return threads;
+    constexpr char variable[] = "ANNULUS_NUM_THREADS";
+    if (const char *const text = std::getenv(variable))
+        return static_cast<int>(whole_number(variable, text, 1, 1024));
+    cpu_set_t set;
     return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
