@@ -192,16 +192,22 @@ std::int64_t rows_on_all_ranks(const Problem &problem) {
     return total;
 }
 
-// w = 2^11, 2^13, …, 2^31 and r = 1, 4, …, 2^20, 16 heads with residues 0 … 15 where r >= 16. A shard has 2^24
-// positions, so w up to 2^23 stays inside. Where two shards share a segment of 2^25, 2^27, 2^29 or 2^31 positions (and
-// no shorter one) every head wants 2^10, 2^8, 2^6 or 2^4 rows: the classes of the longer segments are inside those of
-// the shorter. Per rank and head: 1 * 2^10 + 6 * 2^8 + 24 * 2^6 + 32 * 2^4 = 4608.
-TEST(ABillionTokens, LongNet) {
+// w = 2^11, 2^13, …, 2^31 and r = 1, 4, …, 2^20.
+Problem longnet_of_a_billion(std::int32_t heads) {
     Problem problem = of_branches(billion, {});
-    problem.heads = 16;
+    problem.heads = heads;
     for (int i = 0; i <= 10; ++i)
         problem.branches.push_back(
             {.segment = std::int64_t{1} << (11 + 2 * i), .dilation = std::int64_t{1} << (2 * i)});
+    return problem;
+}
+
+// 16 heads with residues 0 … 15 where r >= 16. A shard has 2^24 positions, so w up to 2^23 stays inside. Where two
+// shards share a segment of 2^25, 2^27, 2^29 or 2^31 positions (and no shorter one) every head wants 2^10, 2^8, 2^6 or
+// 2^4 rows: the classes of the longer segments are inside those of the shorter. Per rank and head: 1 * 2^10 + 6 * 2^8 +
+// 24 * 2^6 + 32 * 2^4 = 4608.
+TEST(ABillionTokens, LongNet) {
+    Problem problem = longnet_of_a_billion(16);
     EXPECT_EQ(rows_on_all_ranks(problem), 64 * 16 * 4608);
     problem.causal = true;
     EXPECT_EQ(rows_on_all_ranks(problem), 64 * 16 * 4608 / 2);
@@ -210,11 +216,7 @@ TEST(ABillionTokens, LongNet) {
 // As many ranks, heads and branches as api/annulus/attention.h says are not too many. The sums above say what a rank
 // receives: less than its shard.
 TEST(ABillionTokens, OnFourThousandRanks) {
-    Problem problem = of_branches(billion, {});
-    problem.heads = 32;
-    for (int i = 0; i <= 10; ++i)
-        problem.branches.push_back(
-            {.segment = std::int64_t{1} << (11 + 2 * i), .dilation = std::int64_t{1} << (2 * i)});
+    const Problem problem = longnet_of_a_billion(32);
     const ShardLayout layout(pattern_of(problem), plan_problem_of(problem), make_shards(even_lengths(billion, 4096)),
                              ANNULUS_EXCHANGE_AUTO);
     EXPECT_EQ(layout.exchange(), ANNULUS_EXCHANGE_GATHER);
