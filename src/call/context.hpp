@@ -31,9 +31,9 @@ struct annulus_context {
     std::optional<annulus_allocator> allocator;
     void *workspace = nullptr;
     std::size_t workspace_bytes = 0;
-    int threads = 0;                      // that the caller set; 0: default_threads
-    int default_threads = 0;              // of the environment; 0: as many as CPUs that the thread may run on,
-    int cpu_quota = annulus::max_threads; // and no more than this
+    int threads = 0;                      // what the caller set; 0: default_threads
+    int default_threads = 0;              // what the environment says; 0: one for each CPU that the thread may run on,
+    int cpu_quota = annulus::max_threads; // but no more than this
     annulus_engine last_engine = ANNULUS_ENGINE_AUTO;
 
     // Under the config, and with ranks under the communicator.

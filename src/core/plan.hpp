@@ -162,9 +162,10 @@ class BranchPlan {
     // Members of the largest class.
     constexpr std::int64_t largest_class() const { return divide_up(length_, dilation_); }
 
-    // Of one batch entry, over the heads: (query, key) pairs of the query window; and over the key/value heads: key
-    // rows outside the key window that a query in the query window attends to.
+    // How many (query, key) pairs the query window has in one batch entry, in all query heads together.
     double pairs(const Problem &problem) const;
+    // How many key rows outside the key window the queries of the query window attend to in one batch entry, in all
+    // key/value heads together.
     double remote_rows(const Problem &problem) const;
 
   private:

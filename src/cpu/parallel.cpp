@@ -30,7 +30,7 @@ class Team {
     }
 
   private:
-    // Starts all threads but the calling one or, where there is no more room for threads, as many as there is room for.
+    // Starts threads until there are `threads` with the calling one, or until the system refuses another.
     void start(std::vector<std::thread> &others, int threads) {
         const BlockedSignals in_threads;
         try {

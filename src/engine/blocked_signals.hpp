@@ -9,8 +9,9 @@
 
 namespace annulus {
 
-// Blocks the calling thread's signals as long as it lives, and for good those of threads that are started meanwhile;
-// but not those that tell of a fault of the thread itself, which would end the process without its handler.
+// As long as an object of this class lives, it blocks the signals of the thread that made it. A thread that is started
+// meanwhile keeps them blocked. Signals of a thread's own faults, such as SIGSEGV, are not blocked: the system would
+// end the process without calling the program's handler for them.
 class BlockedSignals {
   public:
     BlockedSignals() {

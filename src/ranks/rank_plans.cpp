@@ -16,7 +16,7 @@ Problem with_windows(Problem problem, const Window &rows) {
     return problem;
 }
 
-// Of each shard: how many rows the rank has before it.
+// Element i tells how many rows of the rank lie in the shards before shard i.
 std::vector<std::int64_t> rows_before_shards(const Shards &shards, int rank) {
     std::vector<std::int64_t> before;
     before.reserve(shards.pieces.size());

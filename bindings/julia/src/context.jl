@@ -5,7 +5,7 @@
 
 A device with a config: what [`forward`](@ref) and [`backward`](@ref) work on. `device` is `:cpu` or `:cuda`, `index` its
 number as CUDA counts, from 0. `threads`: how many CPU threads a call may use; 0 is what `ANNULUS_NUM_THREADS` says, or
-as many as the process may keep busy.
+one for each CPU that the process may use.
 
 `comm` is a [`Comm`](@ref), and `shards` how many positions each rank holds, which calls then check; `nothing`: each has
 what its arrays hold, of any lengths. With `owners`, shard `i` of the sequence has `shards[i]` positions and belongs to

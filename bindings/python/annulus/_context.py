@@ -228,7 +228,8 @@ class Context:
     device: "cpu", "cuda" (the first), "cuda:1".
     stream: the CUDA stream that calls are ordered on, as an address or an object of PyTorch or CuPy. None: the current
         stream of the library that q comes from.
-    threads: how many CPU threads a call may use; 0: as many as the process may run on.
+    threads: how many CPU threads a call may use; 0: what ANNULUS_NUM_THREADS says, or one for each CPU that the
+        process may use.
     comm: makes the calls collective over a communicator's ranks, each with its own shard of the sequence.
     shards: annulus.Shards, which a rank with several needs, or the number of positions of each rank, which calls then
         check; None: each has what its arrays hold, of any lengths. workspace_size() knows of no others than these, or
@@ -895,7 +896,7 @@ def _problem(
 
 
 def cached_context(config: Config, place: Tuple[str, int], threads: int = 0) -> Context:
-    """This thread's context for a config on a device, with so many CPU threads, which lives as long as the config."""
+    """The context that this thread keeps for a config, a device and a number of CPU threads, as long as the config lives."""
     kept = config._contexts.by_place
     key = place, threads
     context = kept.get(key)

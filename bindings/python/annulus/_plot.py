@@ -21,9 +21,9 @@ _FEWEST_CELLS, _MOST_CELLS = 32, 128
 
 
 def cell_size(config: Config, length: int) -> int:
-    """The positions of a cell: one or, of a longer sequence, as many as leave few enough cells.
+    """How many positions a cell stands for: one, or more where a sequence has more positions than a picture has cells.
 
-    A multiple of the dilations if that leaves enough cells. Then each cell has as many positions of a residue as the
+    The number is a multiple of the dilations if that leaves enough cells. Then each cell has as many positions of a residue as the
     next one; otherwise the means would go up and down, a lattice that the pattern does not have.
     """
     size = -(-length // _MOST_CELLS)

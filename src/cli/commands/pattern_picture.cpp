@@ -28,9 +28,9 @@ std::int64_t divide_up(std::int64_t a, std::int64_t b) {
     return (a + b - 1) / b;
 }
 
-// The positions of a cell: one or, of a longer sequence, as many as leave few enough cells. A multiple of the dilations
-// if that leaves enough cells: then each cell has as many positions of a residue as the next one. Otherwise the means
-// would go up and down, a lattice that the pattern does not have.
+// How many positions a cell stands for: one, or more where a sequence has more positions than a picture has cells. The
+// number is a multiple of the dilations if that leaves enough cells: then each cell has as many positions of a residue
+// as the next one. Otherwise the means would go up and down, a lattice that the pattern does not have.
 std::int64_t cell_of(const annulus_config *config, std::int64_t tokens) {
     const std::int64_t cell = divide_up(tokens, most_cells), longest = tokens / fewest_cells;
     std::int64_t dilation = 1;

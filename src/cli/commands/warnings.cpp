@@ -21,7 +21,7 @@ void warn_of_layout(const annulus_tensor &k) {
              " heads; arrays must be [B, N, H, D], not [B, H, N, D]");
 }
 
-// Of all sequences together.
+// The sequences have the rows first … end - 1, of `rows` rows that K has.
 void warn_of_rows(std::int64_t first, std::int64_t end, std::int64_t rows) {
     std::vector<std::string> outside;
     if (first > 0)

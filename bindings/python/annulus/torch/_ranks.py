@@ -40,7 +40,7 @@ class Ranks:
 
 
 def _threads(device: torch.device) -> int:
-    """How many CPU threads a call may use: as many as PyTorch's operators do, unless annulus is told otherwise."""
+    """How many CPU threads a call may use: PyTorch's number, or 0, the library's default, where the environment sets it."""
     return 0 if device.type != "cpu" or "ANNULUS_NUM_THREADS" in os.environ else min(torch.get_num_threads(), 1024)
 
 

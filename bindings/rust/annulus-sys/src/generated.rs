@@ -772,11 +772,11 @@ extern "C" {
     /// Sets how many CPU threads a call may use: 1 to 1024, or 0 for the default. Results do not depend on it; the workspace
     /// does. On a CUDA device calls use no threads: the number has no effect there.
     ///
-    /// The default is what the environment variable ANNULUS_NUM_THREADS said when the context was made; else as many threads
-    /// as the process may keep busy: the CPUs that the calling thread may run on (sched_getaffinity()) when it calls, but no
-    /// more than the CPU time that the process's cgroups and their parents had as a quota when the context was made
-    /// (cpu.max, or cpu.cfs_quota_us by cpu.cfs_period_us), rounded up to whole CPUs. Variables of OpenMP do not count.
-    /// Since 0.1.0.
+    /// The default is what the environment variable ANNULUS_NUM_THREADS said when the context was made. Where it was not
+    /// set, the default is the smaller of two numbers: the CPUs that the calling thread may run on (sched_getaffinity())
+    /// when it calls; and the CPU quota, rounded up to whole CPUs, that the process's cgroups and their parents had when the
+    /// context was made (cpu.max, or cpu.cfs_quota_us divided by cpu.cfs_period_us). The library does not read variables of
+    /// OpenMP. Since 0.1.0.
     pub fn annulus_context_set_threads(context: *mut annulus_context, threads: i32) -> annulus_status;
 
     /// The engine that served the last successful call of forward, backward or attention mass, in \*engine:

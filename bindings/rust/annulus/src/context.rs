@@ -168,8 +168,8 @@ impl Context {
         Ok(Config::from_handle(handle))
     }
 
-    /// How many CPU threads a call may use; 0: what `ANNULUS_NUM_THREADS` says, or as many as the process may keep
-    /// busy. Results do not depend on it.
+    /// How many CPU threads a call may use; 0: what `ANNULUS_NUM_THREADS` says, or one for each CPU that the process
+    /// may use. Results do not depend on it.
     pub fn set_threads(&mut self, threads: i32) -> Result<()> {
         check(unsafe { sys::annulus_context_set_threads(self.handle, threads) })
     }
