@@ -371,6 +371,19 @@ class FunctionTest(unittest.TestCase):
             total = total + part(x)[0]
         self.assertTrue(torch.allclose(total, whole(x)[0], atol=1e-6))
 
+    def test_distributed_tensors_are_refused(self):
+        class DTensor(torch.Tensor):  # as PyTorch's, which older versions do not have
+            pass
+
+        q, k, v = rows(3, *[(1, 15, 2, 8)] * 3)
+        for name in "qkv":
+            given = {"q": q, "k": k, "v": v}
+            given[name] = given[name].as_subclass(DTensor)
+            with self.subTest(name), self.assertRaisesRegex(
+                annulus.UnsupportedError, rf"^{name} is a DTensor; pass its local part, {name}.to_local\(\), .* head_shard="
+            ):
+                dilated_attention(given["q"], given["k"], given["v"], [(4, 2)])
+
     def test_projections_of_some_heads_must_say_which(self):
         module = MultiheadDilatedAttention(64, 4, [16], [2])
         (x,) = rows(3, (2, 83, 64))
