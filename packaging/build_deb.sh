@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # build_deb.sh DIRECTORY: builds the Debian packages of what was committed last, source and binaries, into DIRECTORY and
-# has lintian look at them. packages.txt lists what that needs (install.sh build cli deb mpi test). libannulus-cuda0 is
+# has lintian look at them. packages.txt lists what that needs (install.sh build cli deb mpi test). libannulus-cuda1 is
 # among them with DEB_BUILD_PROFILES=pkg.annulus.cuda in the environment and nvcc in PATH.
 set -eu
 [ $# = 1 ] || {

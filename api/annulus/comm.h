@@ -102,7 +102,7 @@ ANNULUS_API annulus_status annulus_comm_create_local(annulus_comm **comms, int32
  * enough where it is the main one. MPI's duplication cannot be given up: it waits for the other processes as long as
  * MPI does, and options' creation_timeout has no effect.
  *
- * That part is the file libannulus-mpi.so.0, found and loaded as the one for CUDA is (annulus_device_count()), by the
+ * That part is the file libannulus-mpi.so.1, found and loaded as the one for CUDA is (annulus_device_count()), by the
  * first call of this function or of annulus_build_info(). Where the process has another MPI library as well, which the
  * part's calls would reach or in which MPI is initialised, the MPI_Comm may be of that one, and is refused.
  *

@@ -56,7 +56,7 @@ typedef enum annulus_device ANNULUS_INT32 {
  * ANNULUS_DEVICE_CUDA what the CUDA runtime sees, 0 without a driver or where annulus's part for CUDA cannot be loaded.
  * ANNULUS_ERROR_ARGUMENT: count is NULL or `device` is unknown. Any thread.
  *
- * That part is the file libannulus-cuda.so.0, which alone needs CUDA's libraries. The first function that is asked for
+ * That part is the file libannulus-cuda.so.1, which alone needs CUDA's libraries. The first function that is asked for
  * CUDA opens it by dlopen(): beside the library's own file, else where the dynamic loader looks. It must be of the same
  * version, and stays for the life of the process. Where that fails, it is not tried again, and
  * annulus_context_create() says why. Since 0.1.0.

@@ -10,9 +10,9 @@
 ANNULUS_BEGIN_DECLS
 
 /* The first number of the headers' version; ABI.md says when each grows. */
-#define ANNULUS_VERSION_MAJOR 0
+#define ANNULUS_VERSION_MAJOR 1
 /* The second number. */
-#define ANNULUS_VERSION_MINOR 1
+#define ANNULUS_VERSION_MINOR 0
 /* The third number. */
 #define ANNULUS_VERSION_PATCH 0
 
@@ -22,7 +22,7 @@ ANNULUS_BEGIN_DECLS
 /* The loaded library's version, as a number like ANNULUS_VERSION. Any thread. Since 0.1.0. */
 ANNULUS_API int annulus_version(void);
 
-/* The loaded library's version as text, such as "0.1.0". Static. Any thread. Since 0.1.0. */
+/* The loaded library's version as text, such as "1.0.0". Static. Any thread. Since 0.1.0. */
 ANNULUS_API const char *annulus_version_string(void);
 
 /*

@@ -40,7 +40,7 @@ exec $as_root unshare --mount sh -euc '
         rm -f /tmp/packages/*-dbgsym_*
         dpkg --install /tmp/packages/*.deb
         sh /tmp/smoke/smoke.sh
-        dpkg --purge libannulus-cuda0 libannulus-mpi0 python3-annulus annulus-tools libannulus-dev libannulus0
+        dpkg --purge libannulus-cuda1 libannulus-mpi1 python3-annulus annulus-tools libannulus-dev libannulus1
         [ ! -e /usr/lib/python3/dist-packages/annulus ]
     "
 ' sh "$directory" "$smoke" "$sources"

@@ -23,7 +23,7 @@ loads_installed ./smoke
 
 loads_installed /usr/bin/annulus
 annulus info
-annulus info | grep 'MPI Open MPI' # by libannulus-mpi0
+annulus info | grep 'MPI Open MPI' # by libannulus-mpi1
 man --where annulus
 
 /usr/bin/python3 "$sources/smoke.py"

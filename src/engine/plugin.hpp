@@ -11,7 +11,7 @@
 namespace annulus {
 
 struct PluginFile {
-    const char *name; // libannulus-….so.0
+    const char *name; // libannulus-….so.1
     // Its one exported function, `const Table *entry()`. The table is a struct, of which all versions have first the
     // version of annulus as a const char *; the rest is that version's own.
     const char *entry;

@@ -151,7 +151,7 @@ def dump_of_headers(api, directory):
     (directory / "empty.c").write_text(empty_functions(api), encoding="utf-8")
     checked(
         [*COMPILER, "-g", "-shared", "-fPIC", "-w", f"-I{api}", directory / "empty.c", "-o", directory / "empty.so"]
-        + [f"-Wl,--version-script={directory}/empty.map", "-Wl,-soname,libannulus.so.0"]
+        + [f"-Wl,--version-script={directory}/empty.map", "-Wl,-soname,libannulus.so.1"]
     )
     write_dump(directory / "empty.so", api, directory / "empty.abi")
     return directory / "empty.abi"

@@ -104,7 +104,7 @@ class LibraryTest(unittest.TestCase):
     @unittest.skipUnless("ANNULUS_PROGRAM" in os.environ, "a build without the program")
     def test_program_starts_without_cuda(self):
         needed = dynamic(os.environ["ANNULUS_PROGRAM"], "NEEDED")
-        self.assertIn("libannulus.so.0", needed)
+        self.assertIn("libannulus.so.1", needed)
         self.assertEqual([name for name in needed if re.search("cuda|cublas|nccl", name)], [])
 
 
@@ -115,7 +115,7 @@ class ScratchTest(unittest.TestCase):
         scratch = tempfile.TemporaryDirectory()
         self.addCleanup(scratch.cleanup)
         self.scratch = pathlib.Path(scratch.name)
-        self.library = self.scratch / "libannulus.so.0"
+        self.library = self.scratch / "libannulus.so.1"
         shutil.copy(LIBRARY, self.library)
         self.plugin = self.scratch / self.BUILT.name
 
@@ -246,14 +246,14 @@ class OtherMpiTest(ScratchTest):
                 other, answers = self.ask_beside_other(initialised, "global")
                 self.assertEqual((answers["mpi"], answers["comm"]), (UNSUPPORTED, 1))
                 self.assertRegex(answers["mpi_error"],
-                                 rf"libannulus-mpi.so.0 is for the MPI of .*libmpi.*it meets that of {other}$")
+                                 rf"libannulus-mpi.so.1 is for the MPI of .*libmpi.*it meets that of {other}$")
                 self.assertIn("MPI none", answers["info"])
 
     def test_other_that_runs(self):
         """As one that a Python module has brought."""
         other, answers = self.ask_beside_other(1)
         self.assertEqual((answers["mpi"], answers["comm"]), (UNSUPPORTED, 1))
-        self.assertIn(f"MPI is initialised in {other}, and libannulus-mpi.so.0 uses that of ", answers["mpi_error"])
+        self.assertIn(f"MPI is initialised in {other}, and libannulus-mpi.so.1 uses that of ", answers["mpi_error"])
 
     def test_other_that_does_not_run(self):
         _, answers = self.ask_beside_other(0)

@@ -433,7 +433,7 @@ The number of devices of a kind that can be used on this machine, in \*count: 1 
 ANNULUS_DEVICE_CUDA what the CUDA runtime sees, 0 without a driver or where annulus's part for CUDA cannot be loaded.
 ANNULUS_ERROR_ARGUMENT: count is NULL or `device` is unknown. Any thread.
 
-That part is the file libannulus-cuda.so.0, which alone needs CUDA's libraries. The first function that is asked for
+That part is the file libannulus-cuda.so.1, which alone needs CUDA's libraries. The first function that is asked for
 CUDA opens it by dlopen(): beside the library's own file, else where the dynamic loader looks. It must be of the same
 version, and stays for the life of the process. Where that fails, it is not tried again, and
 annulus_context_create() says why. Since 0.1.0.
@@ -903,7 +903,7 @@ initialised until the annulus communicator is destroyed. Only the calling thread
 enough where it is the main one. MPI's duplication cannot be given up: it waits for the other processes as long as
 MPI does, and options' creation_timeout has no effect.
 
-That part is the file libannulus-mpi.so.0, found and loaded as the one for CUDA is (annulus_device_count()), by the
+That part is the file libannulus-mpi.so.1, found and loaded as the one for CUDA is (annulus_device_count()), by the
 first call of this function or of annulus_build_info(). Where the process has another MPI library as well, which the
 part's calls would reach or in which MPI is initialised, the MPI_Comm may be of that one, and is refused.
 

@@ -9,7 +9,7 @@ module LibAnnulus
 
 using Libdl
 
-const SONAME = "libannulus.so.0"
+const SONAME = "libannulus.so.1"
 const library_handle = Ref{Ptr{Cvoid}}(C_NULL)
 
 """

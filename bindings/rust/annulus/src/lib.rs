@@ -104,7 +104,7 @@ pub fn hilbert_curve(length: usize, width: usize) -> Result<Vec<i64>> {
     Ok(positions)
 }
 
-/// The loaded library's version, such as "0.1.0".
+/// The loaded library's version, such as "1.0.0".
 pub fn version() -> &'static str {
     unsafe { error::static_text(sys::annulus_version_string()) }
 }
