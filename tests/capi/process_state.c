@@ -191,8 +191,13 @@ static void workers_block_signals(void **state) {
     for (size_t i = 0; i < sizeof program / sizeof *program; ++i)
         if (!worker_blocks[program[i]])
             fail_msg("a thread of the library takes the signal %s", strsignal(program[i]));
+    /* An emulated processor has fewer of these: those that stay blocked where a thread blocks all. */
+    sigset_t all, own, blocked;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &own);
+    pthread_sigmask(SIG_SETMASK, &own, &blocked);
     for (int i = SIGRTMIN; i <= SIGRTMAX; ++i)
-        assert_true(worker_blocks[i]);
+        assert_int_equal(worker_blocks[i], sigismember(&blocked, i));
     assert_false(worker_blocks[SIGBUS]);
     assert_false(worker_blocks[SIGFPE]);
 }
