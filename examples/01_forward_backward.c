@@ -24,7 +24,7 @@ static annulus_tensor make_rows(void) {
         data[i] = 2 * (float)rand() / (float)RAND_MAX - 1;
     t.data = data;
     t.dtype = ANNULUS_FLOAT32;
-    t.rank = 4;
+    t.ndim = 4;
     t.shape[0] = 1, t.shape[1] = TOKENS, t.shape[2] = HEADS, t.shape[3] = HEAD_DIM;
     t.stride[0] = COUNT, t.stride[1] = HEADS * HEAD_DIM, t.stride[2] = HEAD_DIM, t.stride[3] = 1;
     return t;

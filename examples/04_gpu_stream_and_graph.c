@@ -24,8 +24,8 @@ static void check_cuda(cudaError_t error) {
 }
 
 /* A contiguous float32 tensor in the GPU's memory. */
-static annulus_tensor device_tensor(int rank, int64_t a, int64_t b, int64_t c, int64_t d) {
-    annulus_tensor t = {NULL, ANNULUS_FLOAT32, rank, {a, b, c, d}, {b * c * d, c * d, d, 1}};
+static annulus_tensor device_tensor(int ndim, int64_t a, int64_t b, int64_t c, int64_t d) {
+    annulus_tensor t = {NULL, ANNULUS_FLOAT32, ndim, {a, b, c, d}, {b * c * d, c * d, d, 1}};
     check_cuda(cudaMalloc(&t.data, (size_t)(a * b * c * d) * sizeof(float)));
     return t;
 }

@@ -18,8 +18,8 @@ static void check(annulus_status status) {
 }
 
 /* A contiguous float32 tensor. At least one element is allocated: a rank may hold no row. */
-static annulus_tensor make_tensor(int32_t rank, int64_t b, int64_t c, int64_t d) {
-    annulus_tensor t = {NULL, ANNULUS_FLOAT32, rank, {1, b, c, d}, {b * c * d, c * d, d, 1}};
+static annulus_tensor make_tensor(int32_t ndim, int64_t b, int64_t c, int64_t d) {
+    annulus_tensor t = {NULL, ANNULUS_FLOAT32, ndim, {1, b, c, d}, {b * c * d, c * d, d, 1}};
     t.data = malloc((size_t)(b * c * d + 1) * sizeof(float));
     if (!t.data)
         MPI_Abort(MPI_COMM_WORLD, 1);

@@ -91,7 +91,7 @@ typedef struct annulus_call_options {
  * strides and overlap. The call is ordered on the context's stream and does not wait for it; on a CPU it returns when
  * the work is done. On success every element of out and lse is written.
  *
- * ANNULUS_ERROR_ARGUMENT: a handle or required tensor is NULL; the context has no config; a dtype, rank, shape, stride,
+ * ANNULUS_ERROR_ARGUMENT: a handle or required tensor is NULL; the context has no config; a dtype, ndim, shape, stride,
  *   alignment, overlap or memory is not as above; the options are not as annulus_call_options says; a branch's heads or
  *   grid width do not fit the problem; sizes overflow.
  *
@@ -210,7 +210,7 @@ ANNULUS_API annulus_status annulus_attention_mass(annulus_context *context, cons
  * keys and its share of d_q, and d_q is the sum of the shares. For backward knows the other keys only by
  * P = exp(scale * Q.K - LSE) and delta = O . dO, and both are those of the merged results.
  *
- * ANNULUS_ERROR_ARGUMENT: context, outs, lses or out is NULL; count, a dtype, rank, shape, stride, alignment, overlap
+ * ANNULUS_ERROR_ARGUMENT: context, outs, lses or out is NULL; count, a dtype, ndim, shape, stride, alignment, overlap
  *   or memory is not as above. ANNULUS_ERROR_UNSUPPORTED: D is no multiple of 8 from 8 to 256, or float64 on CUDA.
  *
  * Nothing was written in these cases. Since 0.1.0.

@@ -22,11 +22,11 @@ typedef enum annulus_dtype ANNULUS_INT32 {
 } annulus_dtype;
 
 /*
- * A tensor of `rank` dimensions. Element (i0, i1, …) lies at data[i0 * stride[0] + i1 * stride[1] + …]; strides count
- * elements and are not negative. Entries of shape and stride at or beyond `rank` are not read.
+ * A tensor of `ndim` dimensions. Element (i0, i1, …) lies at data[i0 * stride[0] + i1 * stride[1] + …]; strides count
+ * elements and are not negative. Entries of shape and stride at or beyond `ndim` are not read.
  *
- *   Q, K, V, O and their gradients: rank 4, [B, N, heads, D], stride[3] == 1.
- *   LSE and its gradient:           rank 3, [B, H, N], any strides; float32, or float64 when Q is float64.
+ *   Q, K, V, O and their gradients: ndim 4, [B, N, heads, D], stride[3] == 1.
+ *   LSE and its gradient:           ndim 3, [B, H, N], any strides; float32, or float64 when Q is float64.
  *
  * `data` must be aligned to the size of an element of `dtype`. Inputs may overlap one another and may repeat rows
  * (stride 0). The elements of an output must be distinct, and no output may overlap an input or another output; tensors
@@ -35,7 +35,7 @@ typedef enum annulus_dtype ANNULUS_INT32 {
 typedef struct annulus_tensor {
     void *data;
     annulus_dtype dtype;
-    int32_t rank;
+    int32_t ndim;
     int64_t shape[4];
     int64_t stride[4];
 } annulus_tensor;

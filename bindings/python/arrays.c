@@ -74,7 +74,7 @@ int annulus_read_sizes(PyObject *sequence, int64_t sizes[4]) {
 typedef struct dl_tensor {
     void *data;
     int32_t device_type, device_id;
-    int32_t rank;
+    int32_t ndim;
     uint8_t code, bits;
     uint16_t lanes;
     int64_t *shape, *strides;
@@ -134,14 +134,14 @@ static PyObject *tuple_of(const int64_t *numbers, int32_t count) {
 
 /* The tuple that annulus_read_dlpack() returns. Takes the reference `owner`. */
 static PyObject *describe(const dl_tensor *tensor, int read_only, PyObject *owner) {
-    if (tensor->rank < 0 || tensor->rank > most_dimensions || (tensor->rank > 0 && !tensor->shape)) {
+    if (tensor->ndim < 0 || tensor->ndim > most_dimensions || (tensor->ndim > 0 && !tensor->shape)) {
         PyErr_Format(PyExc_BufferError, "a DLPack tensor of %d dimensions%s; it must have from 0 to %d, and a shape",
-                     (int)tensor->rank, tensor->shape ? "" : " without a shape", most_dimensions);
+                     (int)tensor->ndim, tensor->shape ? "" : " without a shape", most_dimensions);
         Py_DECREF(owner);
         return NULL;
     }
-    PyObject *shape = tuple_of(tensor->shape, tensor->rank);
-    PyObject *strides = shape && tensor->strides ? tuple_of(tensor->strides, tensor->rank) : Py_None;
+    PyObject *shape = tuple_of(tensor->shape, tensor->ndim);
+    PyObject *strides = shape && tensor->strides ? tuple_of(tensor->strides, tensor->ndim) : Py_None;
     if (strides == Py_None)
         Py_INCREF(strides);
     if (!shape || !strides) {
@@ -207,37 +207,37 @@ static annulus_dtype dtype_of_format(const char *format) {
 }
 
 /* Adds the axis B where it is left out, and gives an array without elements an address: NULL would be refused. */
-static int complete(annulus_tensor *tensor, int dimensions, int rank) {
-    if (dimensions == rank - 1) {
+static int complete(annulus_tensor *tensor, int dimensions, int ndim) {
+    if (dimensions == ndim - 1) {
         memmove(tensor->shape + 1, tensor->shape, (size_t)dimensions * sizeof *tensor->shape);
         memmove(tensor->stride + 1, tensor->stride, (size_t)dimensions * sizeof *tensor->stride);
         tensor->shape[0] = 1;
         tensor->stride[0] = 0; /* of one entry: nobody steps over it */
-    } else if (dimensions != rank) {
+    } else if (dimensions != ndim) {
         return 0;
     }
-    tensor->rank = rank;
-    for (int i = 0; i < rank; ++i)
+    tensor->ndim = ndim;
+    for (int i = 0; i < ndim; ++i)
         if (!tensor->data && tensor->shape[i] == 0)
             tensor->data = (void *)(uintptr_t)(annulus_dtype_bits(tensor->dtype) / 8);
     return 1;
 }
 
-static PyObject *read_buffer(PyObject *array, int rank, int written, annulus_tensor *tensor) {
+static PyObject *read_buffer(PyObject *array, int ndim, int written, annulus_tensor *tensor) {
     PyObject *view = PyMemoryView_FromObject(array);
     if (!view)
         return NULL;
     const Py_buffer *buffer = PyMemoryView_GET_BUFFER(view);
     tensor->dtype = dtype_of_format(buffer->format);
     int good = tensor->dtype && buffer->itemsize * 8 == annulus_dtype_bits(tensor->dtype) &&
-               !(written && buffer->readonly) && buffer->ndim <= rank && !buffer->suboffsets;
+               !(written && buffer->readonly) && buffer->ndim <= ndim && !buffer->suboffsets;
     for (int i = 0; good && i < buffer->ndim; ++i) {
         tensor->shape[i] = buffer->shape[i];
         tensor->stride[i] = buffer->strides[i] / buffer->itemsize;
         good = buffer->shape[i] <= 1 || buffer->strides[i] % buffer->itemsize == 0;
     }
     tensor->data = buffer->buf;
-    if (good && complete(tensor, buffer->ndim, rank))
+    if (good && complete(tensor, buffer->ndim, ndim))
         return view;
     Py_DECREF(view);
     return NULL;
@@ -271,9 +271,9 @@ static int is_torch(PyObject *array) {
     return 0;
 }
 
-/* Reads a tuple of at most `rank` numbers. Takes the reference. Returns how many, -1 on failure. */
-static int read_tuple(PyObject *tuple, int rank, int64_t *numbers) {
-    int count = tuple && PyTuple_Check(tuple) && PyTuple_GET_SIZE(tuple) <= rank ? (int)PyTuple_GET_SIZE(tuple) : -1;
+/* Reads a tuple of at most `ndim` numbers. Takes the reference. Returns how many, -1 on failure. */
+static int read_tuple(PyObject *tuple, int ndim, int64_t *numbers) {
+    int count = tuple && PyTuple_Check(tuple) && PyTuple_GET_SIZE(tuple) <= ndim ? (int)PyTuple_GET_SIZE(tuple) : -1;
     for (int i = 0; i < count; ++i) {
         numbers[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(tuple, i));
         if (numbers[i] == -1 && PyErr_Occurred())
@@ -283,7 +283,7 @@ static int read_tuple(PyObject *tuple, int rank, int64_t *numbers) {
     return count;
 }
 
-static PyObject *read_torch(PyObject *array, int rank, annulus_tensor *tensor) {
+static PyObject *read_torch(PyObject *array, int ndim, annulus_tensor *tensor) {
     PyObject *is_cpu = PyObject_GetAttr(array, name_is_cpu);
     Py_XDECREF(is_cpu); /* True and False stay */
     if (is_cpu != Py_True)
@@ -294,21 +294,21 @@ static PyObject *read_torch(PyObject *array, int rank, annulus_tensor *tensor) {
     Py_XDECREF(dtype);
     if (!number)
         return NULL;
-    const int dimensions = read_tuple(PyObject_GetAttr(array, name_shape), rank, tensor->shape);
-    if (dimensions < 0 || read_tuple(PyObject_CallMethodNoArgs(array, name_stride), rank, tensor->stride) != dimensions)
+    const int dimensions = read_tuple(PyObject_GetAttr(array, name_shape), ndim, tensor->shape);
+    if (dimensions < 0 || read_tuple(PyObject_CallMethodNoArgs(array, name_stride), ndim, tensor->stride) != dimensions)
         return NULL;
     PyObject *address = PyObject_CallMethodNoArgs(array, name_data_ptr);
     tensor->data = address ? PyLong_AsVoidPtr(address) : NULL;
     Py_XDECREF(address);
-    if (!address || PyErr_Occurred() || !complete(tensor, dimensions, rank))
+    if (!address || PyErr_Occurred() || !complete(tensor, dimensions, ndim))
         return NULL;
     Py_INCREF(array);
     return array;
 }
 
-PyObject *annulus_read_array(PyObject *array, int rank, int written, annulus_tensor *tensor) {
+PyObject *annulus_read_array(PyObject *array, int ndim, int written, annulus_tensor *tensor) {
     memset(tensor, 0, sizeof *tensor);
-    PyObject *held = is_torch(array) ? read_torch(array, rank, tensor) : read_buffer(array, rank, written, tensor);
+    PyObject *held = is_torch(array) ? read_torch(array, ndim, tensor) : read_buffer(array, ndim, written, tensor);
     if (!held)
         PyErr_SetString(PyExc_BufferError, "no plain array in host memory");
     return held;

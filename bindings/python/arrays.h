@@ -27,12 +27,12 @@ int annulus_read_sizes(PyObject *sequence, int64_t sizes[4]);
 PyObject *annulus_read_dlpack(PyObject *capsule);
 
 /*
- * Reads a plain array in host memory, one with a buffer or a torch.Tensor, as a tensor of `rank` dimensions, of which
+ * Reads a plain array in host memory, one with a buffer or a torch.Tensor, as a tensor of `ndim` dimensions, of which
  * the array may lack the first. Returns what keeps the memory until it is given back (a new reference), or NULL with a
  * BufferError, without a word that is for users, where the array is of another kind, dtype, device or shape, or is
  * read-only and `written`.
  */
-PyObject *annulus_read_array(PyObject *array, int rank, int written, annulus_tensor *tensor);
+PyObject *annulus_read_array(PyObject *array, int ndim, int written, annulus_tensor *tensor);
 
 /* Makes annulus_read_array() know PyTorch's tensors: their types, a tuple, and a dict from dtypes to annulus_dtype. */
 PyObject *annulus_know_torch(PyObject *types, PyObject *dtypes);

@@ -167,14 +167,14 @@ SIZED(annulus_rank_estimate, ANNULUS_RANK_ESTIMATE_INIT)
 }
 
 /* annulus_tensor(address, dtype, shape, strides): sequences of at most 4. */
-%typemap(in) (int32_t rank, const int64_t *shape) (int64_t numbers[4]) {
+%typemap(in) (int32_t ndim, const int64_t *shape) (int64_t numbers[4]) {
     const int count = annulus_read_sizes($input, numbers);
     if (count < 0)
         SWIG_fail;
     $1 = count;
     $2 = numbers;
 }
-%typemap(freearg) (int32_t rank, const int64_t *shape) ""
+%typemap(freearg) (int32_t ndim, const int64_t *shape) ""
 %typemap(in) const int64_t *stride (int64_t numbers[4]) {
     if (annulus_read_sizes($input, numbers) < 0)
         SWIG_fail;
@@ -185,13 +185,13 @@ SIZED(annulus_rank_estimate, ANNULUS_RANK_ESTIMATE_INIT)
 %ignore annulus_tensor::shape;
 %ignore annulus_tensor::stride;
 %extend annulus_tensor {
-    annulus_tensor(void *data, annulus_dtype dtype, int32_t rank, const int64_t *shape, const int64_t *stride) {
+    annulus_tensor(void *data, annulus_dtype dtype, int32_t ndim, const int64_t *shape, const int64_t *stride) {
         annulus_tensor *made = (annulus_tensor *)malloc(sizeof *made);
         if (!made)
             return NULL;
         made->data = data;
         made->dtype = dtype;
-        made->rank = rank;
+        made->ndim = ndim;
         memcpy(made->shape, shape, sizeof made->shape);
         memcpy(made->stride, stride, sizeof made->stride);
         return made;
@@ -231,11 +231,11 @@ SIZED(annulus_rank_estimate, ANNULUS_RANK_ESTIMATE_INIT)
  * annulus_forward() and annulus_backward() on plain arrays, which are read here: a BufferError, before anything is
  * computed, where one is not plain. Rows are [B, N, heads, D], statistics [B, heads, N]; B may be left out.
  */
-%define PLAIN_ARRAY(NAME, RANK, WRITTEN)
+%define PLAIN_ARRAY(NAME, NDIM, WRITTEN)
 %typemap(in) const annulus_tensor *NAME (annulus_tensor read, PyObject *held = NULL) {
     $1 = NULL;
     if ($input != Py_None) {
-        held = annulus_read_array($input, RANK, WRITTEN, &read);
+        held = annulus_read_array($input, NDIM, WRITTEN, &read);
         if (!held)
             SWIG_fail;
         $1 = &read;

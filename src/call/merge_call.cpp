@@ -35,7 +35,7 @@ void check_overlaps(const CheckedMerge &call) {
 }
 
 MergeRows rows_of(const annulus_tensor &tensor) {
-    if (tensor.rank == 4)
+    if (tensor.ndim == 4)
         return {tensor.data, tensor.stride[0], tensor.stride[2], tensor.stride[1]};
     return {tensor.data, tensor.stride[0], tensor.stride[1], tensor.stride[2]};
 }

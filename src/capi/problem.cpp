@@ -36,8 +36,8 @@ void check_head_groups(const char *name, std::int64_t kv_heads, std::int64_t hea
 namespace {
 
 void check_rank4(const NamedTensor &argument) {
-    if (argument.tensor->rank != 4)
-        throw Error(ANNULUS_ERROR_ARGUMENT, "rank of %s is %d; it must be 4", argument.name, argument.tensor->rank);
+    if (argument.tensor->ndim != 4)
+        throw Error(ANNULUS_ERROR_ARGUMENT, "ndim of %s is %d; it must be 4", argument.name, argument.tensor->ndim);
 }
 
 // The tensor of queries or results that the others must follow.

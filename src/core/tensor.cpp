@@ -21,7 +21,7 @@ std::uintptr_t address(const void *memory) {
 // Bytes from the first to the end of the last element; the tensor was checked.
 std::uintptr_t extent_bytes(const annulus_tensor &tensor) {
     std::int64_t elements = 1;
-    for (int i = 0; i < tensor.rank; ++i)
+    for (int i = 0; i < tensor.ndim; ++i)
         elements += (tensor.shape[i] - 1) * tensor.stride[i];
     return static_cast<std::uintptr_t>(elements) * static_cast<std::uintptr_t>(dtype_bytes(enum_value(tensor.dtype)));
 }
@@ -32,7 +32,7 @@ bool fits_address_space(const annulus_tensor &tensor) {
     const std::int64_t bytes = dtype_bytes(enum_value(tensor.dtype));
     std::int64_t counted = bytes;
     std::int64_t reached = bytes;
-    for (int i = 0; i < tensor.rank; ++i) {
+    for (int i = 0; i < tensor.ndim; ++i) {
         std::int64_t last;
         if (__builtin_mul_overflow(counted, tensor.shape[i], &counted) ||
             __builtin_mul_overflow(tensor.shape[i] - 1, tensor.stride[i], &last) ||
@@ -50,7 +50,7 @@ bool elements_are_distinct(const annulus_tensor &tensor) {
         std::int64_t stride = 0, count = 1;
     };
     std::array<Dimension, 4> dimensions;
-    for (int i = 0; i < tensor.rank; ++i)
+    for (int i = 0; i < tensor.ndim; ++i)
         dimensions[static_cast<std::size_t>(i)] = {tensor.stride[i], tensor.shape[i]};
     std::sort(dimensions.begin(), dimensions.end(),
               [](const Dimension &a, const Dimension &b) { return a.stride < b.stride; });
@@ -91,9 +91,9 @@ bool sum_can_be(const Step *first, const Step *last, std::int64_t target) {
 }
 
 bool strides_agree(const annulus_tensor &a, const annulus_tensor &b) {
-    if (enum_value(a.dtype) != enum_value(b.dtype) || a.rank != b.rank)
+    if (enum_value(a.dtype) != enum_value(b.dtype) || a.ndim != b.ndim)
         return false;
-    for (int i = 0; i < a.rank; ++i)
+    for (int i = 0; i < a.ndim; ++i)
         if (a.shape[i] > 1 && b.shape[i] > 1 && a.stride[i] != b.stride[i])
             return false;
     return true;
@@ -108,7 +108,7 @@ bool overlap(const annulus_tensor &a, const annulus_tensor &b) {
         return true;
     // Element i of a is element j of b where the sum of stride * (i - j) is b's first element seen from a's.
     std::array<Step, 4> steps;
-    for (int i = 0; i < a.rank; ++i)
+    for (int i = 0; i < a.ndim; ++i)
         if (a.shape[i] > 1 || b.shape[i] > 1)
             steps[static_cast<std::size_t>(i)] = {a.shape[i] > 1 ? a.stride[i] : b.stride[i], 1 - b.shape[i],
                                                   a.shape[i] - 1};
@@ -128,7 +128,7 @@ bool overlap(const annulus_tensor &a, const annulus_tensor &b) {
 } // namespace
 
 bool is_empty(const annulus_tensor &tensor) {
-    return std::any_of(tensor.shape, tensor.shape + tensor.rank, [](std::int64_t extent) { return extent == 0; });
+    return std::any_of(tensor.shape, tensor.shape + tensor.ndim, [](std::int64_t extent) { return extent == 0; });
 }
 
 void check_tensor(const NamedTensor &argument, annulus_dtype dtype, std::initializer_list<std::int64_t> shape,
@@ -137,17 +137,17 @@ void check_tensor(const NamedTensor &argument, annulus_dtype dtype, std::initial
     if (!argument.tensor)
         throw Error(ANNULUS_ERROR_ARGUMENT, "%s is NULL; it must be a tensor", name);
     const annulus_tensor &tensor = *argument.tensor;
-    const int rank = static_cast<int>(shape.size());
-    const bool empty = may_be_empty && tensor.rank == rank && is_empty(tensor);
+    const int ndim = static_cast<int>(shape.size());
+    const bool empty = may_be_empty && tensor.ndim == ndim && is_empty(tensor);
     if (!tensor.data && !empty)
         throw Error(ANNULUS_ERROR_ARGUMENT, "data of %s is NULL; it must point to the tensor's first element", name);
     const int given = enum_value(tensor.dtype);
     if (given != dtype)
         throw Error(ANNULUS_ERROR_ARGUMENT, "dtype of %s is %d (%s); it must be %d (%s)", name, given,
                     dtype_name(given), static_cast<int>(dtype), dtype_name(dtype));
-    if (tensor.rank != rank)
-        throw Error(ANNULUS_ERROR_ARGUMENT, "rank of %s is %d; it must be %d", name, tensor.rank, rank);
-    for (int i = 0; i < rank; ++i) {
+    if (tensor.ndim != ndim)
+        throw Error(ANNULUS_ERROR_ARGUMENT, "ndim of %s is %d; it must be %d", name, tensor.ndim, ndim);
+    for (int i = 0; i < ndim; ++i) {
         const auto extent = static_cast<long long>(tensor.shape[i]);
         if (extent < (empty ? 0 : 1))
             throw Error(ANNULUS_ERROR_ARGUMENT, "shape[%d] of %s is %lld; it must be at least 1", i, name, extent);
@@ -160,9 +160,9 @@ void check_tensor(const NamedTensor &argument, annulus_dtype dtype, std::initial
     }
     if (empty)
         return;
-    if (unit_last && tensor.stride[rank - 1] != 1)
-        throw Error(ANNULUS_ERROR_ARGUMENT, "stride[%d] of %s is %lld; it must be 1", rank - 1, name,
-                    static_cast<long long>(tensor.stride[rank - 1]));
+    if (unit_last && tensor.stride[ndim - 1] != 1)
+        throw Error(ANNULUS_ERROR_ARGUMENT, "stride[%d] of %s is %lld; it must be 1", ndim - 1, name,
+                    static_cast<long long>(tensor.stride[ndim - 1]));
     const int bytes = dtype_bytes(given);
     if ((address(tensor.data) & static_cast<std::uintptr_t>(bytes - 1)) != 0)
         throw Error(ANNULUS_ERROR_ARGUMENT, "data of %s is %p; it must be aligned to %d bytes", name, tensor.data,

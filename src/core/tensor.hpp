@@ -16,7 +16,7 @@ struct NamedTensor {
     const annulus_tensor *tensor;
 };
 
-// Throws Error(ANNULUS_ERROR_ARGUMENT) unless the tensor is there, has the dtype, rank and shape, legal strides,
+// Throws Error(ANNULUS_ERROR_ARGUMENT) unless the tensor is there, has the dtype, ndim and shape, legal strides,
 // aligned data and sizes that fit into the address space. `unit_last` asks for stride 1 in the last dimension.
 // `may_be_empty`: sizes may be 0, and data and strides are then not looked at.
 void check_tensor(const NamedTensor &argument, annulus_dtype dtype, std::initializer_list<std::int64_t> shape,

@@ -220,7 +220,7 @@ class Alterations(unittest.TestCase):
                            "} annulus_call_options;")
 
     def test_fields_in_another_order_break(self):
-        self.assert_breaks("tensor.h", "annulus_dtype dtype;\n    int32_t rank;", "int32_t rank; annulus_dtype dtype;")
+        self.assert_breaks("tensor.h", "annulus_dtype dtype;\n    int32_t ndim;", "int32_t ndim; annulus_dtype dtype;")
 
     def test_field_at_the_end_of_a_struct_without_size_breaks(self):
         self.assert_breaks("tensor.h", "int64_t stride[4];", "int64_t stride[4];\n    int64_t offset;")

@@ -12,7 +12,7 @@ int main(void) {
     STRUCT(annulus_tensor);
     FIELD(annulus_tensor, data);
     FIELD(annulus_tensor, dtype);
-    FIELD(annulus_tensor, rank);
+    FIELD(annulus_tensor, ndim);
     FIELD(annulus_tensor, shape);
     FIELD(annulus_tensor, stride);
     STRUCT(annulus_branch);

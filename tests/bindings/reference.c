@@ -40,19 +40,19 @@ static void store(void *data, annulus_dtype type, size_t index, float number) {
 
 static size_t bytes_of(const annulus_tensor *t) {
     size_t bytes = (size_t)annulus_dtype_bits(t->dtype) / 8;
-    for (int i = 0; i < t->rank; ++i)
+    for (int i = 0; i < t->ndim; ++i)
         bytes *= (size_t)t->shape[i];
     return bytes;
 }
 
 /* A row-major tensor; an input's numbers come from a generator, an output's are 0. */
-static annulus_tensor make(annulus_dtype type, int32_t rank, const int64_t *shape, int is_input) {
+static annulus_tensor make(annulus_dtype type, int32_t ndim, const int64_t *shape, int is_input) {
     static uint32_t state = 1;
     annulus_tensor t = {0};
     t.dtype = type;
-    t.rank = rank;
+    t.ndim = ndim;
     int64_t count = 1;
-    for (int i = rank - 1; i >= 0; --i) {
+    for (int i = ndim - 1; i >= 0; --i) {
         t.shape[i] = shape[i];
         t.stride[i] = count;
         count *= shape[i];

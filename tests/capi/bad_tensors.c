@@ -39,8 +39,8 @@ static void move_data(annulus_tensor *t, int64_t bytes) {
 static void set_dtype(annulus_tensor *t, int64_t value) {
     t->dtype = (annulus_dtype)value;
 }
-static void set_rank(annulus_tensor *t, int64_t value) {
-    t->rank = (int32_t)value;
+static void set_ndim(annulus_tensor *t, int64_t value) {
+    t->ndim = (int32_t)value;
 }
 static void set_shape0(annulus_tensor *t, int64_t value) {
     t->shape[0] = value;
@@ -52,7 +52,7 @@ static void set_shape2(annulus_tensor *t, int64_t value) {
     t->shape[2] = value;
 }
 static void set_last_shape(annulus_tensor *t, int64_t value) {
-    t->shape[t->rank - 1] = value;
+    t->shape[t->ndim - 1] = value;
 }
 static void set_stride0(annulus_tensor *t, int64_t value) {
     t->stride[0] = value;
@@ -64,7 +64,7 @@ static void set_stride2(annulus_tensor *t, int64_t value) {
     t->stride[2] = value;
 }
 static void set_last_stride(annulus_tensor *t, int64_t value) {
-    t->stride[t->rank - 1] = value;
+    t->stride[t->ndim - 1] = value;
 }
 
 static void required_tensors(void **state) {
@@ -93,10 +93,10 @@ static void dtype(void **state) {
         for_each_tensor(*state, set_dtype, wrong[i], "dtype");
 }
 
-static void rank(void **state) {
+static void ndim(void **state) {
     const int64_t wrong[] = {0, -1, 1, 2, 5, INT32_MAX, INT32_MIN};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; ++i)
-        for_each_tensor(*state, set_rank, wrong[i], "rank");
+        for_each_tensor(*state, set_ndim, wrong[i], "ndim");
 }
 
 static void shape(void **state) {
@@ -225,7 +225,7 @@ int main(void) {
         TEST(required_tensors),
         TEST(data),
         TEST(dtype),
-        TEST(rank),
+        TEST(ndim),
         TEST(shape),
         TEST(stride),
         TEST(stride_of_rows_is_one_in_the_last_dimension),

@@ -133,7 +133,7 @@ struct Buffer {
     Buffer(std::vector<std::int64_t> shape, float value) : tensor{} {
         std::int64_t elements = 1;
         tensor.dtype = ANNULUS_FLOAT32;
-        tensor.rank = static_cast<std::int32_t>(shape.size());
+        tensor.ndim = static_cast<std::int32_t>(shape.size());
         for (std::size_t d = shape.size(); d-- > 0;) {
             tensor.shape[d] = shape[d];
             tensor.stride[d] = elements;

@@ -45,19 +45,19 @@ void restore(fixture *f) {
         t->data = f->memory + i * SLOT;
         t->dtype = ANNULUS_FLOAT32;
         if (i == LSE || i == D_LSE || i == MASS) {
-            t->rank = 3;
+            t->ndim = 3;
             t->shape[0] = BATCH;
             t->shape[1] = HEADS;
             t->shape[2] = LENGTH;
         } else {
-            t->rank = 4;
+            t->ndim = 4;
             t->shape[0] = BATCH;
             t->shape[1] = LENGTH;
             t->shape[2] = i == K || i == V || i == D_K || i == D_V ? KV_HEADS : HEADS;
             t->shape[3] = DIM;
         }
         int64_t stride = 1;
-        for (int d = t->rank - 1; d >= 0; --d) {
+        for (int d = t->ndim - 1; d >= 0; --d) {
             t->stride[d] = stride;
             stride *= t->shape[d];
         }

@@ -93,9 +93,9 @@ static void tensors(void **state) {
             /* Of half precision the first part would have what the others have not. */
             assert_merge_refused(&f, ANNULUS_ERROR_ARGUMENT, name);
         }
-        for (int rank = 1; rank <= 5; ++rank)
-            if (rank != (is_lse(i) ? 3 : 4)) {
-                t->rank = rank;
+        for (int ndim = 1; ndim <= 5; ++ndim)
+            if (ndim != (is_lse(i) ? 3 : 4)) {
+                t->ndim = ndim;
                 assert_merge_refused(&f, ANNULUS_ERROR_ARGUMENT, names[i]);
             }
         const int dimensions = is_lse(i) ? 3 : 4;

@@ -24,12 +24,12 @@ using Sizes = std::array<std::int64_t, 4>;
 constexpr std::uintptr_t base = std::uintptr_t{1} << 20;
 constexpr std::int64_t huge = std::numeric_limits<std::int64_t>::max();
 
-annulus_tensor tensor_at(std::uintptr_t address, annulus_dtype dtype, int rank, const Sizes &shape,
+annulus_tensor tensor_at(std::uintptr_t address, annulus_dtype dtype, int ndim, const Sizes &shape,
                          const Sizes &stride) {
     annulus_tensor tensor{};
     tensor.data = reinterpret_cast<void *>(address);
     tensor.dtype = dtype;
-    tensor.rank = rank;
+    tensor.ndim = ndim;
     std::copy(shape.begin(), shape.end(), tensor.shape);
     std::copy(stride.begin(), stride.end(), tensor.stride);
     return tensor;
@@ -74,9 +74,9 @@ TEST(CheckTensor, NamesTheFieldThatIsWrong) {
     const Case cases[] = {
         {"data of k is NULL", [](annulus_tensor &t) { t.data = nullptr; }},
         {"dtype of k is 1 (float64); it must be 2 (float32)", [](annulus_tensor &t) { t.dtype = ANNULUS_FLOAT64; }},
-        {"rank of k is 3; it must be 4", [](annulus_tensor &t) { t.rank = 3; }},
-        {"rank of k is 5; it must be 4", [](annulus_tensor &t) { t.rank = 5; }},
-        {"rank of k is -1; it must be 4", [](annulus_tensor &t) { t.rank = -1; }},
+        {"ndim of k is 3; it must be 4", [](annulus_tensor &t) { t.ndim = 3; }},
+        {"ndim of k is 5; it must be 4", [](annulus_tensor &t) { t.ndim = 5; }},
+        {"ndim of k is -1; it must be 4", [](annulus_tensor &t) { t.ndim = -1; }},
         {"shape[1] of k is 0; it must be at least 1", [](annulus_tensor &t) { t.shape[1] = 0; }},
         {"shape[2] of k is -3; it must be at least 1", [](annulus_tensor &t) { t.shape[2] = -3; }},
         {"shape[0] of k is 3; it must be 2", [](annulus_tensor &t) { t.shape[0] = 3; }},
@@ -122,7 +122,7 @@ TEST(CheckTensor, AlignmentFollowsTheDtype) {
 }
 
 TEST(CheckTensor, AcceptsAnyStridesWhereNoUnitStrideIsAskedFor) {
-    // What lies at or beyond the rank is not read.
+    // What lies at or beyond ndim is not read.
     const annulus_tensor lse = tensor_at(base, ANNULUS_FLOAT32, 3, {2, 3, 5, -1}, {1, 20, 4, -1});
     EXPECT_EQ(complaint([&] { check_tensor({"lse", &lse}, ANNULUS_FLOAT32, {2, 3, 5}, false); }), "");
     const annulus_tensor repeated = float_tensor(0, plain_shape, {0, 8, 0, 1});

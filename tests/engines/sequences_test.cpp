@@ -260,7 +260,7 @@ TEST_P(Reaching, BackwardReadsNoRowOfNoSequence) {
                     const std::int64_t offset =
                         b * tensor.stride[0] + row * tensor.stride[row_dimension] + h * tensor.stride[heads];
                     options.memory->fill(static_cast<unsigned char *>(tensor.data) + offset * element, 0xFF,
-                                         element * (tensor.rank == 4 ? problem.dim : 1));
+                                         element * (tensor.ndim == 4 ? problem.dim : 1));
                 }
     };
     poison(call.arguments.out, 1);

@@ -61,7 +61,7 @@ struct Rows {
     bool are_untouched(std::initializer_list<const annulus_tensor *> outputs) const {
         return std::all_of(outputs.begin(), outputs.end(), [](const annulus_tensor *output) {
             std::int64_t bytes = annulus_dtype_bits(output->dtype) / 8;
-            for (int d = 0; d < output->rank; ++d)
+            for (int d = 0; d < output->ndim; ++d)
                 bytes *= output->shape[d];
             const auto *const first = static_cast<const unsigned char *>(output->data);
             return std::all_of(first, first + bytes, [](unsigned char byte) { return byte == 0xFF; });

@@ -57,7 +57,7 @@ rlim_t address_space_in_use() {
 // Every byte is 0xFF, as Call leaves outputs.
 bool is_untouched(const annulus_tensor &tensor) {
     std::int64_t bytes = annulus_dtype_bits(tensor.dtype) / 8;
-    for (int d = 0; d < tensor.rank; ++d)
+    for (int d = 0; d < tensor.ndim; ++d)
         bytes *= tensor.shape[d];
     const auto *const first = static_cast<const unsigned char *>(tensor.data);
     return std::all_of(first, first + bytes, [](unsigned char byte) { return byte == 0xFF; });

@@ -89,8 +89,8 @@ class Dlpack:
         self.released = 0
         chance = numbers.random
         kind = chance.choice([Plain, Versioned])
-        rank = chance.choice([-1, 2**31 - 1, -(2**31), 65]) if numbers.once_in(12) else chance.randrange(7)
-        lengths = max(0, min(rank, 65))
+        ndim = chance.choice([-1, 2**31 - 1, -(2**31), 65]) if numbers.once_in(12) else chance.randrange(7)
+        lengths = max(0, min(ndim, 65))
         self.shape, self.strides = (
             ARRAYS[lengths](*(ctypes.c_int64(numbers.number()).value for _ in range(lengths))) for _ in range(2)
         )
@@ -98,10 +98,10 @@ class Dlpack:
         tensor = self.managed.tensor
         tensor.data = MEMORY.ctypes.data if not numbers.once_in(6) else None
         tensor.device_type, tensor.device_id = 1, 0
-        tensor.rank = rank
+        tensor.ndim = ndim
         kinds = [(2, 32, 1), (2, 64, 1), (4, 16, 1), (9, 3, 0), (2, 32, 4)]
         tensor.code, tensor.bits, tensor.lanes = chance.choice(kinds)
-        # Without a shape only a tensor of rank 0 says what it is.
+        # Without a shape only a tensor of ndim 0 says what it is.
         if not numbers.once_in(12):
             tensor.shape = ctypes.cast(self.shape, ctypes.POINTER(ctypes.c_int64))
         if numbers.once_in(2):

@@ -103,9 +103,9 @@ class ForgedTransport : public Transport {
 struct Rows {
     std::vector<float> numbers;
     annulus_tensor tensor;
-    Rows(std::int64_t rows, std::int64_t rank, float value)
-        : numbers(static_cast<std::size_t>(rows * (rank == 4 ? queries_dim : heads)), value) {
-        if (rank == 4)
+    Rows(std::int64_t rows, std::int64_t ndim, float value)
+        : numbers(static_cast<std::size_t>(rows * (ndim == 4 ? queries_dim : heads)), value) {
+        if (ndim == 4)
             tensor = {numbers.data(), ANNULUS_FLOAT32, 4, {1, rows, heads, dim}, {0, queries_dim, dim, 1}};
         else
             tensor = {numbers.data(), ANNULUS_FLOAT32, 3, {1, heads, rows}, {0, rows, 1}};

@@ -13,7 +13,7 @@ namespace {
 // The elements of a dense tensor.
 std::span<unsigned char> elements_of(const annulus_tensor &tensor) {
     std::size_t bytes = bytes_of(tensor.dtype);
-    for (std::int32_t d = 0; d < tensor.rank; ++d)
+    for (std::int32_t d = 0; d < tensor.ndim; ++d)
         bytes *= static_cast<std::size_t>(tensor.shape[d]);
     return {static_cast<unsigned char *>(tensor.data), bytes};
 }

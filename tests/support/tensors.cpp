@@ -13,8 +13,8 @@ namespace {
 template <class Visitor> void for_each_element(const annulus_tensor &t, const Visitor &visit) {
     std::int64_t shape[4] = {1, 1, 1, 1};
     std::int64_t stride[4] = {0, 0, 0, 0};
-    std::copy_n(t.shape, t.rank, shape);
-    std::copy_n(t.stride, t.rank, stride);
+    std::copy_n(t.shape, t.ndim, shape);
+    std::copy_n(t.stride, t.ndim, stride);
     const auto bytes = static_cast<std::int64_t>(bytes_of(t.dtype));
     for (std::int64_t a = 0; a < shape[0]; ++a)
         for (std::int64_t b = 0; b < shape[1]; ++b)

@@ -37,14 +37,14 @@ end
 The C API's description of an array, which must stay alive while it is used: the same memory, with the dimensions in the
 reverse order. The last dimension, B, may be missing where it is 1.
 """
-function tensor(name, x::AbstractArray, rank)
-    rank - 1 <= ndims(x) <= rank ||
-        throw(argument_error("$name has $(ndims(x)) dimensions; it must have $rank, or $(rank - 1) where B is 1"))
+function tensor(name, x::AbstractArray, ndim)
+    ndim - 1 <= ndims(x) <= ndim ||
+        throw(argument_error("$name has $(ndims(x)) dimensions; it must have $ndim, or $(ndim - 1) where B is 1"))
     lengths, steps = size(x), strides(x)
-    if ndims(x) < rank
+    if ndims(x) < ndim
         steps = (steps..., steps[end] * lengths[end])
         lengths = (lengths..., 1)
     end
-    padded(numbers) = ntuple(i -> i <= rank ? Int64(numbers[rank+1-i]) : Int64(0), 4)
-    return LibAnnulus.annulus_tensor(address(memory_of(x), x), element_code(eltype(x)), rank, padded(lengths), padded(steps))
+    padded(numbers) = ntuple(i -> i <= ndim ? Int64(numbers[ndim+1-i]) : Int64(0), 4)
+    return LibAnnulus.annulus_tensor(address(memory_of(x), x), element_code(eltype(x)), ndim, padded(lengths), padded(steps))
 end

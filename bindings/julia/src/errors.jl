@@ -32,8 +32,8 @@ function in_julia(message)
     found = match(r"\b(shape|stride)\[(\d)\] of (\w+)((?:\[\d+\])?)", message)
     found === nothing && return message
     what, place, name, index = found.captures
-    rank = match(r"^(lse|lses|d_lse|mass)$", name) === nothing ? 4 : 3
-    words = string(what == "shape" ? "size" : "stride", "(", name, index, ", ", rank - parse(Int, place), ")")
+    ndim = match(r"^(lse|lses|d_lse|mass)$", name) === nothing ? 4 : 3
+    words = string(what == "shape" ? "size" : "stride", "(", name, index, ", ", ndim - parse(Int, place), ")")
     before, after = message[1:prevind(message, found.offset)], message[found.offset+ncodeunits(found.match):end]
     return before * words * in_julia(after)
 end

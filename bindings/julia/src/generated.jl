@@ -84,12 +84,12 @@ const ANNULUS_BFLOAT16 = annulus_dtype(3) # 1 sign, 8 exponent, 7 fraction bits
 const ANNULUS_FLOAT16 = annulus_dtype(4) # IEEE binary16
 
 @doc raw"""
-A tensor of `rank` dimensions. Element (i0, i1, …) lies at data\[i0 * stride\[0\] + i1 * stride\[1\] + …\]; strides count
-elements and are not negative. Entries of shape and stride at or beyond `rank` are not read.
+A tensor of `ndim` dimensions. Element (i0, i1, …) lies at data\[i0 * stride\[0\] + i1 * stride\[1\] + …\]; strides count
+elements and are not negative. Entries of shape and stride at or beyond `ndim` are not read.
 
 ```text
-Q, K, V, O and their gradients: rank 4, [B, N, heads, D], stride[3] == 1.
-LSE and its gradient:           rank 3, [B, H, N], any strides; float32, or float64 when Q is float64.
+Q, K, V, O and their gradients: ndim 4, [B, N, heads, D], stride[3] == 1.
+LSE and its gradient:           ndim 3, [B, H, N], any strides; float32, or float64 when Q is float64.
 ```
 
 `data` must be aligned to the size of an element of `dtype`. Inputs may overlap one another and may repeat rows
@@ -98,7 +98,7 @@ of equal strides may interleave (a packed \[B, N, 3, H, D\] buffer of dQ, dK and
 """ struct annulus_tensor
     data::Ptr{Cvoid}
     dtype::annulus_dtype
-    rank::Int32
+    ndim::Int32
     shape::NTuple{4, Int64}
     stride::NTuple{4, Int64}
 end
@@ -599,7 +599,7 @@ All tensors are in the memory of the context's device (on CUDA that device's, or
 strides and overlap. The call is ordered on the context's stream and does not wait for it; on a CPU it returns when
 the work is done. On success every element of out and lse is written.
 
-ANNULUS_ERROR_ARGUMENT: a handle or required tensor is NULL; the context has no config; a dtype, rank, shape, stride,
+ANNULUS_ERROR_ARGUMENT: a handle or required tensor is NULL; the context has no config; a dtype, ndim, shape, stride,
 alignment, overlap or memory is not as above; the options are not as annulus_call_options says; a branch's heads or
 grid width do not fit the problem; sizes overflow.
 
@@ -725,7 +725,7 @@ the merged out and lse, and with d_out and d_lse of the merged results: each cal
 keys and its share of d_q, and d_q is the sum of the shares. For backward knows the other keys only by
 P = exp(scale * Q.K - LSE) and delta = O . dO, and both are those of the merged results.
 
-ANNULUS_ERROR_ARGUMENT: context, outs, lses or out is NULL; count, a dtype, rank, shape, stride, alignment, overlap
+ANNULUS_ERROR_ARGUMENT: context, outs, lses or out is NULL; count, a dtype, ndim, shape, stride, alignment, overlap
 or memory is not as above. ANNULUS_ERROR_UNSUPPORTED: D is no multiple of 8 from 8 to 256, or float64 on CUDA.
 
 Nothing was written in these cases. Since 0.1.0.

@@ -346,25 +346,25 @@ def library_of(array: Any) -> Any:
     return importlib.import_module(names.get(library, "numpy"))
 
 
-def tensor(view: View, rank: int) -> Any:
-    """The C API's tensor; of `rank` dimensions, of which a first one of length 1 may be left out."""
+def tensor(view: View, ndim: int) -> Any:
+    """The C API's tensor; of `ndim` dimensions, of which a first one of length 1 may be left out."""
     shape, strides = view.shape, view.strides
-    check_rank(view.name, len(shape), rank)
+    check_ndim(view.name, len(shape), ndim)
     if 0 not in shape:
-        _check_strides(view, rank)
-    if len(shape) == rank - 1:
+        _check_strides(view, ndim)
+    if len(shape) == ndim - 1:
         shape, strides = (1, *shape), (0, *strides)  # of one entry: nobody steps over it
     # An array without elements may have no address; NULL would be refused before its shape is.
     address = view.address or (BYTES[view.dtype] if 0 in shape else None)
     return _capi.annulus_tensor(address, DTYPES[view.dtype], shape, strides)
 
 
-def _check_strides(view: View, rank: int) -> None:
+def _check_strides(view: View, ndim: int) -> None:
     """Refuses the strides that the library would refuse, and says how to get others."""
     wrong = None
     if min(view.strides) < 0:
         wrong = f"strides {view.strides} in elements; none may be negative"
-    elif rank == 4 and view.strides[-1] != 1:
+    elif ndim == 4 and view.strides[-1] != 1:
         wrong = f"a stride of {view.strides[-1]} elements along D; it must be 1"
     if wrong and view.is_result:
         raise ArgumentError(f"{view.name} has {wrong}: give a new, contiguous array")
@@ -372,11 +372,11 @@ def _check_strides(view: View, rank: int) -> None:
         raise ArgumentError(f"{view.name} has {wrong}: give {view.library.copy.format(view.name)}")
 
 
-def check_rank(name: str, found: int, rank: int = 4) -> None:
+def check_ndim(name: str, found: int, ndim: int = 4) -> None:
     """Arrays of heads have 4 dimensions, those of the LSE 3; B may be left out."""
-    if found not in (rank - 1, rank):
-        axes = "[B, N, heads, D] (with layout='bhnd' [B, heads, N, D])" if rank == 4 else "[B, heads, N]"
-        raise ArgumentError(f"{name} has {found} dimensions; it must have {rank}, {axes}, or {rank - 1}, without B")
+    if found not in (ndim - 1, ndim):
+        axes = "[B, N, heads, D] (with layout='bhnd' [B, heads, N, D])" if ndim == 4 else "[B, heads, N]"
+        raise ArgumentError(f"{name} has {found} dimensions; it must have {ndim}, {axes}, or {ndim - 1}, without B")
 
 
 def writable(view: View) -> View:

@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from ._arguments import host_integers, integer
-from ._arrays import CPU, check_dtype, check_rank, exchanged
+from ._arrays import CPU, check_dtype, check_ndim, exchanged
 from ._config import BranchLike, Config, from_text
 from ._context import cached_config, cached_context, check_layout, check_rows, given, lse_dtype
 from ._errors import ArgumentError, UnsupportedError
@@ -195,7 +195,7 @@ def attention(
     for name, array in (("q", q), ("k", k), ("v", v)):
         if not isinstance(array, (jax.Array, np.ndarray)):
             raise TypeError(f"{name} is a {type(array).__name__}; it must be an array of JAX")
-        check_rank(name, array.ndim)
+        check_ndim(name, array.ndim)
         check_dtype(name, array.dtype.name)
         if array.dtype != q.dtype:
             raise ArgumentError(f"{name} has dtype {array.dtype.name}; it must be {q.dtype.name}, as q's")

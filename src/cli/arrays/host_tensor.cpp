@@ -9,7 +9,7 @@ annulus_tensor view(void *data, annulus_dtype dtype, const Shape &shape) {
     annulus_tensor tensor{};
     tensor.data = data;
     tensor.dtype = dtype;
-    tensor.rank = static_cast<std::int32_t>(shape.size());
+    tensor.ndim = static_cast<std::int32_t>(shape.size());
     std::int64_t stride = 1;
     for (std::size_t i = shape.size(); i-- > 0;) {
         tensor.shape[i] = shape[i];
@@ -26,12 +26,12 @@ annulus_tensor slice(annulus_tensor tensor, int dimension, std::int64_t start, s
 }
 
 Shape shape_of(const annulus_tensor &tensor) {
-    return Shape(tensor.shape, tensor.shape + tensor.rank);
+    return Shape(tensor.shape, tensor.shape + tensor.ndim);
 }
 
 std::size_t bytes_of(const annulus_tensor &tensor) {
     auto bytes = static_cast<std::size_t>(dtype_bytes(tensor.dtype));
-    for (std::int32_t i = 0; i < tensor.rank; ++i)
+    for (std::int32_t i = 0; i < tensor.ndim; ++i)
         bytes *= static_cast<std::size_t>(tensor.shape[i]);
     return bytes;
 }
@@ -40,7 +40,7 @@ std::vector<Stretch> stretches_of(const annulus_tensor &tensor) {
     if (bytes_of(tensor) == 0)
         return {};
     std::int64_t together = 1; // numbers
-    std::int32_t outer = tensor.rank;
+    std::int32_t outer = tensor.ndim;
     while (outer > 0 && tensor.stride[outer - 1] == together)
         together *= tensor.shape[--outer];
     const auto bytes = static_cast<std::size_t>(together * dtype_bytes(tensor.dtype));

@@ -50,10 +50,10 @@ annulus_tensor Run::make_rows(std::int32_t heads, bool random) {
 annulus_tensor Run::make_tensor(annulus_dtype dtype, std::initializer_list<std::int64_t> shape, bool random) {
     annulus_tensor tensor{};
     tensor.dtype = dtype;
-    tensor.rank = static_cast<std::int32_t>(shape.size());
+    tensor.ndim = static_cast<std::int32_t>(shape.size());
     std::copy(shape.begin(), shape.end(), tensor.shape);
     std::int64_t count = 1;
-    for (std::int32_t i = tensor.rank; i-- > 0; count *= tensor.shape[i])
+    for (std::int32_t i = tensor.ndim; i-- > 0; count *= tensor.shape[i])
         tensor.stride[i] = count;
     allocations_.push_back(
         memory_.allocate(static_cast<std::size_t>(count) * static_cast<std::size_t>(dtype_bytes(dtype))));

@@ -328,13 +328,13 @@ class ArraysTest(unittest.TestCase):
 
     def test_dlpack_tensors_that_cannot_be(self):
         array = np.zeros(SHAPE, "float32")
-        for rank, has_shape in ((-1, True), (65, True), (-(2**31), True), (4, False)):
-            with self.subTest(rank=rank, has_shape=has_shape):
+        for ndim, has_shape in ((-1, True), (65, True), (-(2**31), True), (4, False)):
+            with self.subTest(ndim=ndim, has_shape=has_shape):
                 exported = VersionedCapsule(array)
-                exported.managed.tensor.rank = rank
+                exported.managed.tensor.ndim = ndim
                 if not has_shape:
                     exported.managed.tensor.shape = None
-                with self.assertRaisesRegex(BufferError, f"a DLPack tensor of {rank} dimensions"):
+                with self.assertRaisesRegex(BufferError, f"a DLPack tensor of {ndim} dimensions"):
                     annulus.attention(exported, array, array, BRANCHES)
                 self.assertEqual(exported.released, 1)
 

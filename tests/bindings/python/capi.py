@@ -21,7 +21,7 @@ class Tensor(ctypes.Structure):
     _fields_ = [
         ("data", ctypes.c_void_p),
         ("dtype", ctypes.c_int),
-        ("rank", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
         ("shape", ctypes.c_int64 * 4),
         ("stride", ctypes.c_int64 * 4),
     ]

@@ -27,7 +27,7 @@ class Repeats : public testing::TestWithParam<NamedProblem> {};
 
 std::size_t contiguous_bytes(const annulus_tensor &tensor) {
     std::size_t bytes = bytes_of(tensor.dtype);
-    for (int i = 0; i < tensor.rank; ++i)
+    for (int i = 0; i < tensor.ndim; ++i)
         bytes *= static_cast<std::size_t>(tensor.shape[i]);
     return bytes;
 }

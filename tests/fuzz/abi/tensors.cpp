@@ -64,10 +64,10 @@ std::int64_t element_bytes(const annulus_tensor &tensor) {
 
 // Bytes from the first element to the end of the last; -1 where that is not what it is.
 std::int64_t extent(const annulus_tensor &tensor) {
-    if (tensor.rank < 0 || tensor.rank > 4)
+    if (tensor.ndim < 0 || tensor.ndim > 4)
         return -1;
     __int128 elements = 1;
-    for (int i = 0; i < tensor.rank; ++i) {
+    for (int i = 0; i < tensor.ndim; ++i) {
         if (tensor.shape[i] <= 0 || tensor.stride[i] < 0)
             return tensor.shape[i] == 0 ? 0 : -1;
         elements += static_cast<__int128>(tensor.shape[i] - 1) * tensor.stride[i];
@@ -81,7 +81,7 @@ std::int64_t extent(const annulus_tensor &tensor) {
 
 template <class Call> void Tensor::for_each(const Call &use) const {
     std::int64_t shape[] = {1, 1, 1, 1}, stride[] = {0, 0, 0, 0};
-    for (int i = 0; i < view_.rank; ++i) {
+    for (int i = 0; i < view_.ndim; ++i) {
         shape[i] = view_.shape[i];
         stride[i] = view_.stride[i];
     }
@@ -108,15 +108,15 @@ Tensor::Tensor(Input &input, Numbers &numbers, annulus_dtype dtype, std::int64_t
     if (is_statistic && input.once_in(8))
         std::swap(order[0], order[1]);
     std::int64_t stride = 1;
-    for (int i = view_.rank; i-- > 0;) {
+    for (int i = view_.ndim; i-- > 0;) {
         const int dimension = order[i];
-        if (dimension >= view_.rank) // of a statistic, which has none
+        if (dimension >= view_.ndim) // of a statistic, which has none
             continue;
         view_.stride[dimension] = stride;
         stride = stride * std::max<std::int64_t>(view_.shape[dimension], 1) + (input.once_in(6) ? input.below(9) : 0);
     }
     if (use == Use::input && input.once_in(8))
-        view_.stride[input.below(view_.rank - 1)] = 0;
+        view_.stride[input.below(view_.ndim - 1)] = 0;
     allocate();
     for_each([&](std::size_t at) { store(dtype, numbers.real(), memory_.data() + at); });
     before_ = memory_;
@@ -161,7 +161,7 @@ void Tensor::spoil(Input &input, const Tensor &other) {
         available_ = other.available_;
         return;
     case 4:
-        view_.rank = static_cast<std::int32_t>(input.any_number());
+        view_.ndim = static_cast<std::int32_t>(input.any_number());
         return;
     case 5:
         view_.dtype = static_cast<annulus_dtype>(input.once_in(2) ? input.below(6) : input.any_number());

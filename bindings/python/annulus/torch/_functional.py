@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from .._arguments import host_integers, integer
-from .._arrays import check_rank
+from .._arrays import check_ndim
 from .._config import Branch, BranchLike, Config
 from .._context import cached_config, call_options, check_layout, given
 from .._errors import ArgumentError, UnsupportedError
@@ -470,7 +470,7 @@ def dilated_attention(
 def _exchanged(name: str, tensor: Any) -> Tensor:
     """[B, heads, N, D] as [B, N, heads, D]."""
     check_tensor(name, tensor)
-    check_rank(name, tensor.dim())
+    check_ndim(name, tensor.dim())
     return tensor.transpose(-3, -2)
 
 
@@ -504,7 +504,7 @@ def _check(name: str, tensor: Any, q: Tensor) -> None:
         raise ArgumentError(f"{name} is on {tensor.device}, q on {q.device}; they must be on the same device")
     if tensor.layout != torch.strided or tensor.is_nested:
         raise UnsupportedError(f"{name} is a sparse or nested tensor; it must be a plain dense one")
-    check_rank(name, tensor.dim())
+    check_ndim(name, tensor.dim())
 
 
 _numbers_of = _untraced(host_integers)

@@ -34,7 +34,7 @@ fn structs_lie_as_in_c() {
     let output = std::process::Command::new(program).output().expect("the C program runs");
     let told = String::from_utf8(output.stdout).expect("it prints text");
     let mine = layout! {
-        annulus_tensor { data, dtype, rank, shape, stride }
+        annulus_tensor { data, dtype, ndim, shape, stride }
         annulus_branch {
             size, segment_length, dilation, residue, grid_width, first_head, head_count, phase_rule, query_rule, order
         }

@@ -66,7 +66,7 @@ fn describe<T: Element>(data: *mut T, shape: &[usize], strides: &[usize]) -> Res
     let mut raw = sys::annulus_tensor {
         data: data.cast(),
         dtype: T::DTYPE.0,
-        rank: shape.len() as i32,
+        ndim: shape.len() as i32,
         shape: [0; 4],
         stride: [0; 4],
     };
@@ -197,5 +197,5 @@ impl<'a, T: Element> TensorMut<'a, T> {
 }
 
 fn shape(raw: &sys::annulus_tensor) -> Vec<usize> {
-    raw.shape[..raw.rank as usize].iter().map(|&length| length as usize).collect()
+    raw.shape[..raw.ndim as usize].iter().map(|&length| length as usize).collect()
 }
