@@ -31,38 +31,38 @@ typedef struct annulus_config annulus_config;
  * Which residue phi of the places in a segment head h uses. h is counted inside the branch's head range of c heads.
  */
 typedef enum annulus_phase_rule ANNULUS_INT32 {
-    ANNULUS_PHASE_BLOCK = 1,      /* phi = h / ceil(c / r), integer division: LongNet's published code (default) */
-    ANNULUS_PHASE_INTERLEAVE = 2, /* phi = h mod r: LongNet's paper */
-    ANNULUS_PHASE_FIXED = 3       /* phi = residue mod r for every head */
+    ANNULUS_PHASE_BLOCK = 0,      /* phi = h / ceil(c / r), integer division: LongNet's published code (default) */
+    ANNULUS_PHASE_INTERLEAVE = 1, /* phi = h mod r: LongNet's paper */
+    ANNULUS_PHASE_FIXED = 2       /* phi = residue mod r for every head */
 } annulus_phase_rule;
 
 /*
  * Which queries of a segment attend to which of its keys. "Residue" is the place in the segment modulo r.
  */
 typedef enum annulus_query_rule ANNULUS_INT32 {
-    ANNULUS_QUERY_DILATED = 1, /* the query's and the key's residue are both phi: LongNet (default) */
-    ANNULUS_QUERY_RESIDUE = 2, /* the query's residue equals the key's, whatever it is: every query attends */
-    ANNULUS_QUERY_EVERY = 3    /* the key's residue is phi, any query */
+    ANNULUS_QUERY_DILATED = 0, /* the query's and the key's residue are both phi: LongNet (default) */
+    ANNULUS_QUERY_RESIDUE = 1, /* the query's residue equals the key's, whatever it is: every query attends */
+    ANNULUS_QUERY_EVERY = 2    /* the key's residue is phi, any query */
 } annulus_query_rule;
 
 /* How the positions of a segment are numbered before every r-th is kept. */
 typedef enum annulus_order ANNULUS_INT32 {
-    ANNULUS_ORDER_LINEAR = 1, /* 0, 1, 2, … (default) */
-    ANNULUS_ORDER_HILBERT = 2 /* along the generalised Hilbert curve of the segment's grid, see hilbert.h */
+    ANNULUS_ORDER_LINEAR = 0, /* 0, 1, 2, … (default) */
+    ANNULUS_ORDER_HILBERT = 1 /* along the generalised Hilbert curve of the segment's grid, see hilbert.h */
 } annulus_order;
 
 /* What stands in the slots that a segment has too few positions to fill. */
 typedef enum annulus_padding_rule ANNULUS_INT32 {
-    ANNULUS_PADDING_EXACT = 1,    /* nothing: positions that do not exist are no keys (default) */
-    ANNULUS_PADDING_ZERO_KEYS = 2 /* a key of score 0 and value 0, as LongNet's published code pads: with w' = min(w, N)
+    ANNULUS_PADDING_EXACT = 0,    /* nothing: positions that do not exist are no keys (default) */
+    ANNULUS_PADDING_ZERO_KEYS = 1 /* a key of score 0 and value 0, as LongNet's published code pads: with w' = min(w, N)
                                      a segment has ceil(w'/r) slots for each residue. No effect when causal. For weights
                                      that were trained with it. */
 } annulus_padding_rule;
 
 /* How often a key counts that several branches give to a query. */
 typedef enum annulus_key_rule ANNULUS_INT32 {
-    ANNULUS_KEY_EACH_BRANCH = 1, /* once for each branch that reaches it: LongNet's multiset (default) */
-    ANNULUS_KEY_ONCE = 2 /* once: the set union. Slots without a position (zero_keys padding) are of their branch
+    ANNULUS_KEY_EACH_BRANCH = 0, /* once for each branch that reaches it: LongNet's multiset (default) */
+    ANNULUS_KEY_ONCE = 1 /* once: the set union. Slots without a position (zero_keys padding) are of their branch
                             alone and count for each as ever. `fused` and `mma` do so for up to 8 branches in linear
                             order whose dilations divide one another and, but for dilations of 1, whose query rules
                             are alike, and refuse others, which `auto` leaves to `gemm`. */
@@ -115,8 +115,8 @@ ANNULUS_API annulus_status annulus_config_copy(annulus_config **copy, const annu
 ANNULUS_API void annulus_config_destroy(annulus_config *config);
 
 /*
- * A branch. Set `size` to sizeof(annulus_branch) and all other fields, best by ANNULUS_BRANCH_INIT(w, r): all heads,
- * phase rule block, query rule dilated, linear order.
+ * A branch. Set `size` to sizeof(annulus_branch) and all other fields, best by ANNULUS_BRANCH_INIT(w, r), which sets the
+ * fields behind w and r to 0: all heads, phase rule block, query rule dilated, linear order, as LongNet has them.
  */
 typedef struct annulus_branch {
     size_t size;

@@ -93,14 +93,14 @@ static void branches(void **state) {
         {"first_head", offsetof(annulus_branch, first_head), 0, -1},
         {"first_head", offsetof(annulus_branch, first_head), 0, INT32_MAX},
         {"head_count", offsetof(annulus_branch, head_count), 0, -1},
-        {"phase_rule", offsetof(annulus_branch, phase_rule), 0, 0},
-        {"phase_rule", offsetof(annulus_branch, phase_rule), 0, 4},
+        {"phase_rule", offsetof(annulus_branch, phase_rule), 0, -1},
+        {"phase_rule", offsetof(annulus_branch, phase_rule), 0, 3},
         {"phase_rule", offsetof(annulus_branch, phase_rule), 0, INT32_MIN},
-        {"query_rule", offsetof(annulus_branch, query_rule), 0, 0},
+        {"query_rule", offsetof(annulus_branch, query_rule), 0, 3},
         {"query_rule", offsetof(annulus_branch, query_rule), 0, 100},
         {"query_rule", offsetof(annulus_branch, query_rule), 0, -1},
-        {"order", offsetof(annulus_branch, order), 0, 0},
-        {"order", offsetof(annulus_branch, order), 0, 3},
+        {"order", offsetof(annulus_branch, order), 0, -1},
+        {"order", offsetof(annulus_branch, order), 0, 2},
         {"order", offsetof(annulus_branch, order), 0, INT32_MAX},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; ++i) {
@@ -214,6 +214,8 @@ static void enumerations(void **state) {
     annulus_context *context = NULL;
     int32_t count = 77;
     const int unknown[] = {-1, 100, INT32_MAX, INT32_MIN};
+    assert_refused(annulus_config_set_padding_rule(c, (annulus_padding_rule)2), ARGUMENT, "rule");
+    assert_refused(annulus_config_set_key_rule(c, (annulus_key_rule)2), ARGUMENT, "rule");
     for (int i = 0; i < 4; ++i) {
         const int n = unknown[i];
         assert_refused(annulus_config_set_padding_rule(c, (annulus_padding_rule)n), ARGUMENT, "rule");

@@ -94,6 +94,30 @@ static void assert_settings(const annulus_config *config, int set) {
     assert_int_equal(exchange, set ? ANNULUS_EXCHANGE_GATHER : ANNULUS_EXCHANGE_AUTO);
 }
 
+/* Zero in every field behind w and r is LongNet's branch, and zero is the padding and key rule of a new config. */
+static void zero_is_the_default(void **state) {
+    (void)state;
+    annulus_config *config = NULL;
+    annulus_branch zeros, found = ANNULUS_BRANCH_INIT(1, 1);
+    const annulus_branch longnet = ANNULUS_BRANCH_INIT(24, 5);
+    memset(&zeros, 0, sizeof zeros);
+    zeros.size = sizeof zeros;
+    zeros.segment_length = 24;
+    zeros.dilation = 5;
+    assert_memory_equal(&zeros, &longnet, offsetof(annulus_branch, order) + sizeof zeros.order);
+    assert_ok(annulus_config_create(&config));
+    assert_ok(annulus_config_add_branch(config, &zeros, NULL));
+    assert_ok(annulus_config_get_branch(config, 0, &found));
+    assert_int_equal(found.phase_rule, ANNULUS_PHASE_BLOCK);
+    assert_int_equal(found.query_rule, ANNULUS_QUERY_DILATED);
+    assert_int_equal(found.order, ANNULUS_ORDER_LINEAR);
+    assert_int_equal(found.head_count, 0); /* all heads */
+    assert_ok(annulus_config_set_padding_rule(config, (annulus_padding_rule)0));
+    assert_ok(annulus_config_set_key_rule(config, (annulus_key_rule)0));
+    assert_settings(config, 0);
+    annulus_config_destroy(config);
+}
+
 static void settings_are_read_back(void **state) {
     fixture *f = *state;
     annulus_config *config = NULL, *copy = NULL;
@@ -378,6 +402,7 @@ int main(void) {
         TEST(names_and_versions),
         TEST(destroying_null_is_legal),
         TEST(branches_are_numbered),
+        TEST(zero_is_the_default),
         TEST(settings_are_read_back),
         TEST(branches_are_read_back),
         TEST(copies_are_independent),

@@ -16,4 +16,4 @@ class Branch(ctypes.Structure):
     @classmethod
     def plain(cls, segment_length, dilation):
         """What ANNULUS_BRANCH_INIT makes."""
-        return cls(ctypes.sizeof(cls), (segment_length, dilation, 0, 0), (0, 0, 1, 1, 1))
+        return cls(ctypes.sizeof(cls), (segment_length, dilation, 0, 0), (0, 0, 0, 0, 0))

@@ -162,9 +162,9 @@ class RandomHeads : public testing::TestWithParam<int> {
             branch.segment = number(0, problem_.length + 5);
             branch.dilation = number(0, 9) == 0 ? std::numeric_limits<std::int64_t>::max() - number(0, 1)
                                                 : number(1, number(0, 1) ? 8 : problem_.heads + 3);
-            branch.phase = static_cast<annulus_phase_rule>(number(1, 3));
+            branch.phase = static_cast<annulus_phase_rule>(number(0, 2));
             branch.residue = branch.phase == ANNULUS_PHASE_FIXED ? number(0, 70) : 0;
-            branch.query = static_cast<annulus_query_rule>(number(1, 3));
+            branch.query = static_cast<annulus_query_rule>(number(0, 2));
             if (number(0, 1)) {
                 branch.first_head = static_cast<std::int32_t>(number(0, problem_.heads - 1));
                 branch.head_count = static_cast<std::int32_t>(number(1, problem_.heads - branch.first_head));

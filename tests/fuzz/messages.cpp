@@ -140,10 +140,10 @@ annulus_context *make_context(Input &input, annulus_comm &comm) {
     annulus_context *context = nullptr;
     annulus_branch near = ANNULUS_BRANCH_INIT(1 + input.below(16), 1 + input.below(2));
     annulus_branch far = ANNULUS_BRANCH_INIT(input.below(2) * 32, 1 + input.below(4));
-    near.query_rule = static_cast<annulus_query_rule>(1 + input.below(3));
+    near.query_rule = static_cast<annulus_query_rule>(input.below(3));
     // Along the curve of a whole sequence a call takes the longer the more rows the others tell of.
     if (far.segment_length > 0)
-        far.order = static_cast<annulus_order>(1 + input.below(2));
+        far.order = static_cast<annulus_order>(input.below(2));
     const annulus_allocator allocator{sizeof allocator, &allocate, &release, nullptr};
     const bool good =
         annulus_config_create(&config) == ANNULUS_OK &&

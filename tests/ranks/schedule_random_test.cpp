@@ -55,9 +55,9 @@ class Generator {
             BranchSpec b;
             b.segment = chance(0.5) ? 0 : number(p.length / 3, p.length);
             b.dilation = number(2, chance(0.7) ? 9 : 60);
-            b.phase = static_cast<annulus_phase_rule>(number(1, 3));
+            b.phase = static_cast<annulus_phase_rule>(number(0, 2));
             b.residue = b.phase == ANNULUS_PHASE_FIXED ? number(0, 40) : 0;
-            b.query = static_cast<annulus_query_rule>(number(1, 3));
+            b.query = static_cast<annulus_query_rule>(number(0, 2));
             if (chance(0.5))
                 b.order = ANNULUS_ORDER_HILBERT;
             p.branches.push_back(b);
@@ -99,9 +99,9 @@ class Generator {
         BranchSpec b;
         b.segment = chance(0.4) ? 0 : number(1, p.length + 9);
         b.dilation = dilation(p.length);
-        b.phase = static_cast<annulus_phase_rule>(number(1, 3));
+        b.phase = static_cast<annulus_phase_rule>(number(0, 2));
         b.residue = b.phase == ANNULUS_PHASE_FIXED ? number(0, chance(0.8) ? 40 : int64_max) : 0;
-        b.query = static_cast<annulus_query_rule>(number(1, 3));
+        b.query = static_cast<annulus_query_rule>(number(0, 2));
         if (!linear && chance(0.5))
             b.order = ANNULUS_ORDER_HILBERT;
         if (chance(0.4)) {

@@ -12,9 +12,9 @@ double Problem::scale_or_default() const {
 }
 
 static void print_branch(std::ostream &out, const BranchSpec &branch) {
-    static const char *const phases[] = {"", "ANNULUS_PHASE_BLOCK", "ANNULUS_PHASE_INTERLEAVE", "ANNULUS_PHASE_FIXED"};
-    static const char *const queries[] = {"", "ANNULUS_QUERY_DILATED", "ANNULUS_QUERY_RESIDUE", "ANNULUS_QUERY_EVERY"};
-    static const char *const orders[] = {"", "ANNULUS_ORDER_LINEAR", "ANNULUS_ORDER_HILBERT"};
+    static const char *const phases[] = {"ANNULUS_PHASE_BLOCK", "ANNULUS_PHASE_INTERLEAVE", "ANNULUS_PHASE_FIXED"};
+    static const char *const queries[] = {"ANNULUS_QUERY_DILATED", "ANNULUS_QUERY_RESIDUE", "ANNULUS_QUERY_EVERY"};
+    static const char *const orders[] = {"ANNULUS_ORDER_LINEAR", "ANNULUS_ORDER_HILBERT"};
     out << "{.segment = " << branch.segment << ", .dilation = " << branch.dilation
         << ", .phase = " << phases[branch.phase] << ", .residue = " << branch.residue
         << ", .query = " << queries[branch.query] << ", .order = " << orders[branch.order]

@@ -46,9 +46,9 @@ class Generator {
         BranchSpec b;
         b.segment = chance(0.2) ? 0 : chance(0.3) ? number(1, 8) : number(1, p.length + p.length / 3 + 1);
         b.dilation = chance(0.8) ? number(1, 6) : number(7, 40);
-        b.phase = static_cast<annulus_phase_rule>(number(1, 3));
+        b.phase = static_cast<annulus_phase_rule>(number(0, 2));
         b.residue = b.phase == ANNULUS_PHASE_FIXED ? number(0, 50) : 0;
-        b.query = static_cast<annulus_query_rule>(number(1, 3));
+        b.query = static_cast<annulus_query_rule>(number(0, 2));
         if (chance(0.4)) {
             b.order = ANNULUS_ORDER_HILBERT;
             b.width = chance(0.5) ? divisor(b.segment ? b.segment : p.length) : 0;

@@ -135,34 +135,34 @@ Which keys each query attends to, and how the work is to be done.
 @doc raw"""
 Which residue phi of the places in a segment head h uses. h is counted inside the branch's head range of c heads.
 """ const annulus_phase_rule = Int32
-const ANNULUS_PHASE_BLOCK = annulus_phase_rule(1) # phi = h / ceil(c / r), integer division: LongNet's published code (default)
-const ANNULUS_PHASE_INTERLEAVE = annulus_phase_rule(2) # phi = h mod r: LongNet's paper
-const ANNULUS_PHASE_FIXED = annulus_phase_rule(3) # phi = residue mod r for every head
+const ANNULUS_PHASE_BLOCK = annulus_phase_rule(0) # phi = h / ceil(c / r), integer division: LongNet's published code (default)
+const ANNULUS_PHASE_INTERLEAVE = annulus_phase_rule(1) # phi = h mod r: LongNet's paper
+const ANNULUS_PHASE_FIXED = annulus_phase_rule(2) # phi = residue mod r for every head
 
 @doc raw"""
 Which queries of a segment attend to which of its keys. "Residue" is the place in the segment modulo r.
 """ const annulus_query_rule = Int32
-const ANNULUS_QUERY_DILATED = annulus_query_rule(1) # the query's and the key's residue are both phi: LongNet (default)
-const ANNULUS_QUERY_RESIDUE = annulus_query_rule(2) # the query's residue equals the key's, whatever it is: every query attends
-const ANNULUS_QUERY_EVERY = annulus_query_rule(3) # the key's residue is phi, any query
+const ANNULUS_QUERY_DILATED = annulus_query_rule(0) # the query's and the key's residue are both phi: LongNet (default)
+const ANNULUS_QUERY_RESIDUE = annulus_query_rule(1) # the query's residue equals the key's, whatever it is: every query attends
+const ANNULUS_QUERY_EVERY = annulus_query_rule(2) # the key's residue is phi, any query
 
 @doc raw"""
 How the positions of a segment are numbered before every r-th is kept.
 """ const annulus_order = Int32
-const ANNULUS_ORDER_LINEAR = annulus_order(1) # 0, 1, 2, … (default)
-const ANNULUS_ORDER_HILBERT = annulus_order(2) # along the generalised Hilbert curve of the segment's grid, see hilbert.h
+const ANNULUS_ORDER_LINEAR = annulus_order(0) # 0, 1, 2, … (default)
+const ANNULUS_ORDER_HILBERT = annulus_order(1) # along the generalised Hilbert curve of the segment's grid, see hilbert.h
 
 @doc raw"""
 What stands in the slots that a segment has too few positions to fill.
 """ const annulus_padding_rule = Int32
-const ANNULUS_PADDING_EXACT = annulus_padding_rule(1) # nothing: positions that do not exist are no keys (default)
-const ANNULUS_PADDING_ZERO_KEYS = annulus_padding_rule(2) # a key of score 0 and value 0, as LongNet's published code pads: with w' = min(w, N) a segment has ceil(w'/r) slots for each residue. No effect when causal. For weights that were trained with it.
+const ANNULUS_PADDING_EXACT = annulus_padding_rule(0) # nothing: positions that do not exist are no keys (default)
+const ANNULUS_PADDING_ZERO_KEYS = annulus_padding_rule(1) # a key of score 0 and value 0, as LongNet's published code pads: with w' = min(w, N) a segment has ceil(w'/r) slots for each residue. No effect when causal. For weights that were trained with it.
 
 @doc raw"""
 How often a key counts that several branches give to a query.
 """ const annulus_key_rule = Int32
-const ANNULUS_KEY_EACH_BRANCH = annulus_key_rule(1) # once for each branch that reaches it: LongNet's multiset (default)
-const ANNULUS_KEY_ONCE = annulus_key_rule(2) # once: the set union. Slots without a position (zero_keys padding) are of their branch alone and count for each as ever. `fused` and `mma` do so for up to 8 branches in linear order whose dilations divide one another and, but for dilations of 1, whose query rules are alike, and refuse others, which `auto` leaves to `gemm`.
+const ANNULUS_KEY_EACH_BRANCH = annulus_key_rule(0) # once for each branch that reaches it: LongNet's multiset (default)
+const ANNULUS_KEY_ONCE = annulus_key_rule(1) # once: the set union. Slots without a position (zero_keys padding) are of their branch alone and count for each as ever. `fused` and `mma` do so for up to 8 branches in linear order whose dilations divide one another and, but for dilations of 1, whose query rules are alike, and refuse others, which `auto` leaves to `gemm`.
 
 @doc raw"""
 Who computes. Results agree up to rounding.
@@ -215,8 +215,8 @@ Destroys a config; NULL is legal. Contexts that were given it keep their own cop
 end
 
 @doc raw"""
-A branch. Set `size` to sizeof(annulus_branch) and all other fields, best by ANNULUS_BRANCH_INIT(w, r): all heads,
-phase rule block, query rule dilated, linear order.
+A branch. Set `size` to sizeof(annulus_branch) and all other fields, best by ANNULUS_BRANCH_INIT(w, r), which sets the
+fields behind w and r to 0: all heads, phase rule block, query rule dilated, linear order, as LongNet has them.
 """ struct annulus_branch
     size::Csize_t
     segment_length::Int64 # w >= 1 in positions, or 0 for the whole sequence

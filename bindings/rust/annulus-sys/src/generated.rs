@@ -85,41 +85,41 @@ pub struct annulus_config {
 /// Which residue phi of the places in a segment head h uses. h is counted inside the branch's head range of c heads.
 pub type annulus_phase_rule = i32;
 /// phi = h / ceil(c / r), integer division: LongNet's published code (default)
-pub const ANNULUS_PHASE_BLOCK: annulus_phase_rule = 1;
+pub const ANNULUS_PHASE_BLOCK: annulus_phase_rule = 0;
 /// phi = h mod r: LongNet's paper
-pub const ANNULUS_PHASE_INTERLEAVE: annulus_phase_rule = 2;
+pub const ANNULUS_PHASE_INTERLEAVE: annulus_phase_rule = 1;
 /// phi = residue mod r for every head
-pub const ANNULUS_PHASE_FIXED: annulus_phase_rule = 3;
+pub const ANNULUS_PHASE_FIXED: annulus_phase_rule = 2;
 
 /// Which queries of a segment attend to which of its keys. "Residue" is the place in the segment modulo r.
 pub type annulus_query_rule = i32;
 /// the query's and the key's residue are both phi: LongNet (default)
-pub const ANNULUS_QUERY_DILATED: annulus_query_rule = 1;
+pub const ANNULUS_QUERY_DILATED: annulus_query_rule = 0;
 /// the query's residue equals the key's, whatever it is: every query attends
-pub const ANNULUS_QUERY_RESIDUE: annulus_query_rule = 2;
+pub const ANNULUS_QUERY_RESIDUE: annulus_query_rule = 1;
 /// the key's residue is phi, any query
-pub const ANNULUS_QUERY_EVERY: annulus_query_rule = 3;
+pub const ANNULUS_QUERY_EVERY: annulus_query_rule = 2;
 
 /// How the positions of a segment are numbered before every r-th is kept.
 pub type annulus_order = i32;
 /// 0, 1, 2, … (default)
-pub const ANNULUS_ORDER_LINEAR: annulus_order = 1;
+pub const ANNULUS_ORDER_LINEAR: annulus_order = 0;
 /// along the generalised Hilbert curve of the segment's grid, see hilbert.h
-pub const ANNULUS_ORDER_HILBERT: annulus_order = 2;
+pub const ANNULUS_ORDER_HILBERT: annulus_order = 1;
 
 /// What stands in the slots that a segment has too few positions to fill.
 pub type annulus_padding_rule = i32;
 /// nothing: positions that do not exist are no keys (default)
-pub const ANNULUS_PADDING_EXACT: annulus_padding_rule = 1;
+pub const ANNULUS_PADDING_EXACT: annulus_padding_rule = 0;
 /// a key of score 0 and value 0, as LongNet's published code pads: with w' = min(w, N) a segment has ceil(w'/r) slots for each residue. No effect when causal. For weights that were trained with it.
-pub const ANNULUS_PADDING_ZERO_KEYS: annulus_padding_rule = 2;
+pub const ANNULUS_PADDING_ZERO_KEYS: annulus_padding_rule = 1;
 
 /// How often a key counts that several branches give to a query.
 pub type annulus_key_rule = i32;
 /// once for each branch that reaches it: LongNet's multiset (default)
-pub const ANNULUS_KEY_EACH_BRANCH: annulus_key_rule = 1;
+pub const ANNULUS_KEY_EACH_BRANCH: annulus_key_rule = 0;
 /// once: the set union. Slots without a position (zero_keys padding) are of their branch alone and count for each as ever. `fused` and `mma` do so for up to 8 branches in linear order whose dilations divide one another and, but for dilations of 1, whose query rules are alike, and refuse others, which `auto` leaves to `gemm`.
-pub const ANNULUS_KEY_ONCE: annulus_key_rule = 2;
+pub const ANNULUS_KEY_ONCE: annulus_key_rule = 1;
 
 /// Who computes. Results agree up to rounding.
 ///
@@ -141,8 +141,8 @@ pub const ANNULUS_ENGINE_FUSED: annulus_engine = 4;
 /// the same on CUDA devices of compute capability 8.0 and newer, in float32, too; in float16 of 7.5; on 9.0 slower than `fused`
 pub const ANNULUS_ENGINE_MMA: annulus_engine = 5;
 
-/// A branch. Set `size` to sizeof(annulus_branch) and all other fields, best by ANNULUS_BRANCH_INIT(w, r): all heads,
-/// phase rule block, query rule dilated, linear order.
+/// A branch. Set `size` to sizeof(annulus_branch) and all other fields, best by ANNULUS_BRANCH_INIT(w, r), which sets the
+/// fields behind w and r to 0: all heads, phase rule block, query rule dilated, linear order, as LongNet has them.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct annulus_branch {
