@@ -67,16 +67,16 @@ ANNULUS_API annulus_status annulus_device_count(annulus_device device, int32_t *
  * Where a context takes the workspace of a call from, when no workspace is set.
  *
  * size: sizeof(annulus_allocator). allocate returns `bytes` of memory on the context's device aligned to `alignment`
- * (a power of two), or NULL. release gives back what allocate returned, with the same `bytes`. `user` is handed to
- * both. `stream` is the context's stream, NULL on a CPU: on CUDA the memory is used by work on that stream only, and
- * release is called while that work may not be done yet. Both are called by the thread that calls annulus, with the
- * context's device current, must not throw, must not use the context, which is in a call, and must stay callable as
- * long as the context uses them.
+ * (a power of two), or NULL. release gives back what allocate returned, with the same `bytes` and `alignment`. `user`
+ * is handed to both. `stream` is the context's stream, NULL on a CPU: on CUDA the memory is used by work on that stream
+ * only, and release is called while that work may not be done yet. Both are called by the thread that calls annulus,
+ * with the context's device current, must not throw, must not use the context, which is in a call, and must stay
+ * callable as long as the context uses them.
  */
 typedef struct annulus_allocator {
     size_t size;
     void *(*allocate)(void *user, size_t bytes, size_t alignment, void *stream);
-    void (*release)(void *user, void *memory, size_t bytes, void *stream);
+    void (*release)(void *user, void *memory, size_t bytes, size_t alignment, void *stream);
     void *user;
 } annulus_allocator;
 

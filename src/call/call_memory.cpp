@@ -60,7 +60,7 @@ CallMemory::CallMemory(const annulus_context &context, std::size_t bytes) : cont
                         alignment);
         context.device->check_memory("what the allocator returned", data_);
     } catch (...) {
-        allocator.release(allocator.user, data_, bytes, context.stream);
+        allocator.release(allocator.user, data_, bytes, alignment, context.stream);
         throw;
     }
 }
@@ -69,7 +69,7 @@ CallMemory::~CallMemory() {
     if (!data_ || context_.workspace)
         return;
     if (context_.allocator)
-        context_.allocator->release(context_.allocator->user, data_, bytes_, context_.stream);
+        context_.allocator->release(context_.allocator->user, data_, bytes_, alignment, context_.stream);
     else
         context_.device->release(data_, context_.stream);
 }

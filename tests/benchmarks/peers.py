@@ -115,7 +115,7 @@ class Tensor(ctypes.Structure):
 
 
 ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_void_p)
-RELEASE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
+RELEASE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_void_p)
 
 
 class Allocator(ctypes.Structure):
@@ -130,7 +130,7 @@ class Allocator(ctypes.Structure):
         return torch.cuda.caching_allocator_alloc(size, stream=stream or 0)  # an exception gives NULL
 
     @staticmethod
-    def take(user, memory, size, stream):
+    def take(user, memory, size, alignment, stream):
         torch.cuda.caching_allocator_delete(memory)
 
 

@@ -171,7 +171,7 @@ static void workspace_limit_is_kept(void **state) {
 
 /* An allocator that counts what is out, checks what comes back and can refuse. */
 typedef struct counter {
-    size_t calls, live, bytes;
+    size_t calls, live, bytes, alignment; /* of the last call of allocate */
     int refuses, wrong;
 } counter;
 
@@ -181,6 +181,7 @@ static void *count_allocate(void *user, size_t bytes, size_t alignment, void *st
     ++c->calls;
     if (c->refuses)
         return NULL;
+    c->alignment = alignment;
     c->wrong |= alignment == 0 || (alignment & (alignment - 1)) != 0 || stream != NULL;
     if (alignment < sizeof(void *))
         alignment = sizeof(void *);
@@ -192,9 +193,9 @@ static void *count_allocate(void *user, size_t bytes, size_t alignment, void *st
     return memory;
 }
 
-static void count_release(void *user, void *memory, size_t bytes, void *stream) {
+static void count_release(void *user, void *memory, size_t bytes, size_t alignment, void *stream) {
     counter *c = user;
-    c->wrong |= memory == NULL || stream != NULL;
+    c->wrong |= memory == NULL || alignment != c->alignment || stream != NULL;
     --c->live;
     c->bytes -= bytes;
     free(memory);
@@ -202,7 +203,7 @@ static void count_release(void *user, void *memory, size_t bytes, void *stream) 
 
 static void allocator_is_called_and_balanced(void **state) {
     fixture *f = *state;
-    counter count = {0, 0, 0, 0, 0};
+    counter count = {0, 0, 0, 0, 0, 0};
     annulus_allocator allocator = ANNULUS_ALLOCATOR_INIT;
     allocator.allocate = count_allocate;
     allocator.release = count_release;
@@ -290,8 +291,9 @@ static void *meddle_allocate(void *user, size_t bytes, size_t alignment, void *s
     return posix_memalign(&memory, alignment, bytes) == 0 ? memory : NULL;
 }
 
-static void meddle_release(void *user, void *memory, size_t bytes, void *stream) {
+static void meddle_release(void *user, void *memory, size_t bytes, size_t alignment, void *stream) {
     (void)bytes;
+    (void)alignment;
     (void)stream;
     use_in_every_way(user);
     free(memory);

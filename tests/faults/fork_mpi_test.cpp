@@ -73,7 +73,7 @@ TEST_F(ForkOverMpi, LeavesTheRanksAsTheyAre) {
                                              own.fault += own.test.fault_in_child(own.context);
                                              return std::aligned_alloc(alignment, (bytes / alignment + 1) * alignment);
                                          },
-                                         [](void *, void *memory, std::size_t, void *) { std::free(memory); }, &midst};
+                                         [](void *, void *memory, std::size_t, std::size_t, void *) { std::free(memory); }, &midst};
     Call call(shard_, random_inputs(shard_, 1), host_memory());
     const auto both_passes = [&] {
         call.reset(random_inputs(shard_, 1));

@@ -46,7 +46,7 @@ class Gate {
         gate.open_.wait();
         return std::aligned_alloc(alignment, (bytes / alignment + 1) * alignment);
     }
-    static void release(void *, void *memory, std::size_t, void *) { std::free(memory); }
+    static void release(void *, void *memory, std::size_t, std::size_t, void *) { std::free(memory); }
 
     std::latch reached_{1}, open_{1};
 };

@@ -131,7 +131,7 @@ bool succeeded(annulus_status status) {
 void *allocate(void *, std::size_t bytes, std::size_t alignment, void *) {
     return bytes > std::size_t{1} << 22 ? nullptr : std::aligned_alloc(alignment, (bytes / alignment + 1) * alignment);
 }
-void release(void *, void *memory, std::size_t, void *) {
+void release(void *, void *memory, std::size_t, std::size_t, void *) {
     std::free(memory);
 }
 

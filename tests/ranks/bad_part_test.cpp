@@ -17,7 +17,7 @@ namespace {
 void *no_memory(void *, std::size_t, std::size_t, void *) {
     return nullptr;
 }
-void nothing_to_release(void *, void *, std::size_t, void *) {}
+void nothing_to_release(void *, void *, std::size_t, std::size_t, void *) {}
 
 Otherwise of_arguments(const std::string &name, const std::string &words,
                        const std::function<void(Call::Arguments &, Pointers &)> &spoil) {

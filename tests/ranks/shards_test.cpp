@@ -279,7 +279,9 @@ TEST(Memory, OfAFailedCallStaysWhereItIsHeld) {
                 std::size_t space = of.bytes.size();
                 return std::align(alignment, bytes, data, space);
             };
-            allocator.release = [](void *user, void *, std::size_t, void *) { --static_cast<Memory *>(user)->given; };
+            allocator.release = [](void *user, void *, std::size_t, std::size_t, void *) {
+                --static_cast<Memory *>(user)->given;
+            };
             check(annulus_context_set_allocator(context.get(), &allocator));
             const Problem shard = shard_problem(whole, 32);
             EXPECT_EQ(Call(shard, random_inputs(shard, 1), host_memory()).forward(context.get()),

@@ -445,11 +445,11 @@ end
 Where a context takes the workspace of a call from, when no workspace is set.
 
 size: sizeof(annulus_allocator). allocate returns `bytes` of memory on the context's device aligned to `alignment`
-(a power of two), or NULL. release gives back what allocate returned, with the same `bytes`. `user` is handed to
-both. `stream` is the context's stream, NULL on a CPU: on CUDA the memory is used by work on that stream only, and
-release is called while that work may not be done yet. Both are called by the thread that calls annulus, with the
-context's device current, must not throw, must not use the context, which is in a call, and must stay callable as
-long as the context uses them.
+(a power of two), or NULL. release gives back what allocate returned, with the same `bytes` and `alignment`. `user`
+is handed to both. `stream` is the context's stream, NULL on a CPU: on CUDA the memory is used by work on that stream
+only, and release is called while that work may not be done yet. Both are called by the thread that calls annulus,
+with the context's device current, must not throw, must not use the context, which is in a call, and must stay
+callable as long as the context uses them.
 """ struct annulus_allocator
     size::Csize_t
     allocate::Ptr{Cvoid}

@@ -117,7 +117,7 @@ class CountingAllocator {
         return memory;
     }
 
-    static void release(void *self, void *memory, std::size_t bytes, void *) {
+    static void release(void *self, void *memory, std::size_t bytes, std::size_t, void *) {
         auto &counter = *static_cast<CountingAllocator *>(self);
         counter.context_.finish();
         counter.context_.release(memory);

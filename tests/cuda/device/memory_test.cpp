@@ -15,6 +15,7 @@
 #include <memory>
 #include <regex>
 #include <string>
+#include <tuple>
 #include <vector>
 
 namespace annulus::test {
@@ -202,9 +203,9 @@ TEST_F(DeviceMemory, WorkspaceTooSmallIsRefused) {
 
 // An allocator that keeps books.
 struct Books {
-    void *stream;       // of every call
-    bool empty = false; // whether it has nothing to give
-    std::vector<std::pair<void *, std::size_t>> given;
+    void *stream;                                                    // of every call
+    bool empty = false;                                              // whether it has nothing to give
+    std::vector<std::tuple<void *, std::size_t, std::size_t>> given; // address, bytes, alignment
     int allocations = 0;
     std::vector<std::string> complaints;
 
@@ -215,8 +216,8 @@ struct Books {
         allocator.allocate = [](void *user, std::size_t bytes, std::size_t alignment, void *on) {
             return static_cast<Books *>(user)->allocate(bytes, alignment, on);
         };
-        allocator.release = [](void *user, void *data, std::size_t bytes, void *on) {
-            static_cast<Books *>(user)->release(data, bytes, on);
+        allocator.release = [](void *user, void *data, std::size_t bytes, std::size_t alignment, void *on) {
+            static_cast<Books *>(user)->release(data, bytes, alignment, on);
         };
         allocator.user = this;
         return allocator;
@@ -232,13 +233,13 @@ struct Books {
         void *data = nullptr;
         if (empty || cudaMallocAsync(&data, bytes, static_cast<cudaStream_t>(on)) != cudaSuccess)
             return nullptr;
-        given.emplace_back(data, bytes);
+        given.emplace_back(data, bytes, alignment);
         return data;
     }
-    void release(void *data, std::size_t bytes, void *on) {
+    void release(void *data, std::size_t bytes, std::size_t alignment, void *on) {
         if (on != stream)
             complaints.push_back("another stream in release");
-        const auto found = std::find(given.begin(), given.end(), std::pair(data, bytes));
+        const auto found = std::find(given.begin(), given.end(), std::tuple(data, bytes, alignment));
         if (found == given.end()) {
             complaints.push_back("released what was not allocated");
             return;

@@ -29,7 +29,7 @@ void *Memory::allocate(void *user, std::size_t bytes, std::size_t alignment, voi
     return std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
 }
 
-void Memory::release(void *user, void *memory, std::size_t, void *) {
+void Memory::release(void *user, void *memory, std::size_t, std::size_t, void *) {
     --static_cast<Memory *>(user)->held;
     std::free(memory);
 }

@@ -43,7 +43,7 @@ struct Memory {
     int allocations_left = 0;
     int held = 0;
     static void *allocate(void *user, std::size_t bytes, std::size_t alignment, void *stream);
-    static void release(void *user, void *memory, std::size_t bytes, void *stream);
+    static void release(void *user, void *memory, std::size_t bytes, std::size_t alignment, void *stream);
 };
 
 class Handles {

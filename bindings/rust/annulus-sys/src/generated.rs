@@ -214,17 +214,17 @@ pub const ANNULUS_DEVICE_CUDA: annulus_device = 2;
 /// Where a context takes the workspace of a call from, when no workspace is set.
 ///
 /// size: sizeof(annulus_allocator). allocate returns `bytes` of memory on the context's device aligned to `alignment`
-/// (a power of two), or NULL. release gives back what allocate returned, with the same `bytes`. `user` is handed to
-/// both. `stream` is the context's stream, NULL on a CPU: on CUDA the memory is used by work on that stream only, and
-/// release is called while that work may not be done yet. Both are called by the thread that calls annulus, with the
-/// context's device current, must not throw, must not use the context, which is in a call, and must stay callable as
-/// long as the context uses them.
+/// (a power of two), or NULL. release gives back what allocate returned, with the same `bytes` and `alignment`. `user`
+/// is handed to both. `stream` is the context's stream, NULL on a CPU: on CUDA the memory is used by work on that stream
+/// only, and release is called while that work may not be done yet. Both are called by the thread that calls annulus,
+/// with the context's device current, must not throw, must not use the context, which is in a call, and must stay
+/// callable as long as the context uses them.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct annulus_allocator {
     pub size: usize,
     pub allocate: Option<unsafe extern "C" fn(*mut c_void, usize, usize, *mut c_void) -> *mut c_void>,
-    pub release: Option<unsafe extern "C" fn(*mut c_void, *mut c_void, usize, *mut c_void)>,
+    pub release: Option<unsafe extern "C" fn(*mut c_void, *mut c_void, usize, usize, *mut c_void)>,
     pub user: *mut c_void,
 }
 
