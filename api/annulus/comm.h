@@ -27,7 +27,7 @@
  *
  * So ranks go on after a failure, each by itself until the third step:
  *
- *   1. A call fails, or annulus_comm_status() is not ANNULUS_OK. For ANNULUS_ERROR_ARGUMENT, ANNULUS_ERROR_DECLINED and
+ *   1. A call fails, or annulus_comm_status() tells of another status than ANNULUS_OK. For ANNULUS_ERROR_ARGUMENT, ANNULUS_ERROR_DECLINED and
  *      whatever else leaves the status at ANNULUS_OK: mend the cause and call again, on all ranks. Else go on here.
  *   2. annulus_comm_abort(), so that no rank has to wait out its timeout for this one. Destroy graphs that use the
  *      communicator; take it from its contexts (annulus_context_set_comm() with NULL) or destroy these; destroy it, all
@@ -165,7 +165,7 @@ ANNULUS_API annulus_status annulus_comm_create_nccl_devices(annulus_comm **comms
  * there for another rank until the caller aborts the ncclComm_t. Destroy the annulus communicator before that, which
  * does not wait for those kernels, and leaves some kilobytes of memory that they may use allocated for good. With
  * ANNULUS_COMM_MAY_ABORT annulus aborts the ncclComm_t on failure, which stops those kernels; the caller must not use
- * it then, not even to destroy it, once annulus_comm_status() is not ANNULUS_OK.
+ * it then, not even to destroy it, once annulus_comm_status() tells that the communicator is broken.
  *
  * Errors as annulus_comm_create_nccl(). Since 0.1.0.
  */
@@ -187,14 +187,15 @@ ANNULUS_API annulus_status annulus_comm_rank(const annulus_comm *comm, int32_t *
 ANNULUS_API annulus_status annulus_comm_set_timeout(annulus_comm *comm, double seconds);
 
 /*
- * ANNULUS_OK where the communicator is usable, as far as this rank knows: that another rank is gone shows when a call
- * misses it. Else the status with which it broke (ANNULUS_ERROR_COMM, ANNULUS_ERROR_NCCL, ANNULUS_ERROR_MPI, or
- * ANNULUS_ERROR_CUDA or ANNULUS_ERROR_MEMORY where a failure of this rank left the others without its part), and
- * annulus_last_error() of the calling thread says why. Over NCCL it may break after a call has returned; so ask when
- * the stream has come past the call, before its results are used. Never waits. Any thread. ANNULUS_ERROR_ARGUMENT: comm
- * is NULL, or of the process that this one was forked from. Since 0.1.0.
+ * Writes the state of the communicator to *status: ANNULUS_OK where it is usable, as far as this rank knows; that
+ * another rank is gone shows when a call misses it. Else the status with which it broke (ANNULUS_ERROR_COMM,
+ * ANNULUS_ERROR_NCCL, ANNULUS_ERROR_MPI, or ANNULUS_ERROR_CUDA or ANNULUS_ERROR_MEMORY where a failure of this rank left
+ * the others without its part). Then this call succeeds as well, and the message with which the communicator broke
+ * becomes annulus_last_error() of the calling thread. Over NCCL it may break after a call has returned; so ask when the
+ * stream has come past the call, before its results are used. Never waits. Any thread. ANNULUS_ERROR_ARGUMENT: a pointer
+ * is NULL, or comm is of the process that this one was forked from. Since 0.1.0.
  */
-ANNULUS_API annulus_status annulus_comm_status(const annulus_comm *comm);
+ANNULUS_API annulus_status annulus_comm_status(const annulus_comm *comm, annulus_status *status);
 
 /*
  * Breaks the communicator: calls of other threads of this process that wait in it return ANNULUS_ERROR_COMM, and other

@@ -41,7 +41,8 @@ ANNULUS_API const char *annulus_status_name(annulus_status status);
 /*
  * The message of the last failed call of this thread: one line, no newline, at most 511 bytes of UTF-8, "" when no
  * call has failed. The buffer belongs to the thread and is overwritten by its next failed call; a call that succeeds
- * leaves it as it is. Never NULL, never allocates. Any thread. Since 0.1.0.
+ * leaves it as it is, but for annulus_comm_status(), which puts there why a communicator broke. Never NULL, never
+ * allocates. Any thread. Since 0.1.0.
  */
 ANNULUS_API const char *annulus_last_error(void);
 

@@ -79,6 +79,7 @@ WRITTEN_ENUM(annulus_engine, engine)
 WRITTEN_ENUM(annulus_exchange, exchange)
 WRITTEN_ENUM(annulus_padding_rule, rule)
 WRITTEN_ENUM(annulus_key_rule, rule)
+WRITTEN_ENUM(annulus_status, status)
 
 /* Addresses. */
 %typemap(in) void *stream, void *workspace, void *data, const void *mpi_comm, void *nccl_comm, int64_t *positions {

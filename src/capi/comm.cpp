@@ -177,10 +177,12 @@ annulus_status annulus_comm_set_timeout(annulus_comm *comm, double seconds) {
     });
 }
 
-annulus_status annulus_comm_status(const annulus_comm *comm) {
+annulus_status annulus_comm_status(const annulus_comm *comm, annulus_status *status) {
     return guard([&] {
-        if (const std::optional<Error> failure = transport_of(comm).failure())
-            throw *failure;
+        const Transport &transport = transport_of(comm);
+        required(status, "status");
+        const std::optional<Error> failure = transport.failure();
+        *status = failure ? keep_error(*failure) : ANNULUS_OK;
     });
 }
 

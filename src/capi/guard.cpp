@@ -2,8 +2,6 @@
 // From an exception to a status and this thread's message.
 #include "capi/guard.hpp"
 
-#include "core/error.hpp"
-
 #include <cstdio>
 #include <new>
 
@@ -22,11 +20,15 @@ annulus_status keep(annulus_status status, const char *prefix, const char *messa
 
 } // namespace
 
+annulus_status keep_error(const Error &error) noexcept {
+    return keep(error.status(), "", error.what(), error.bytes());
+}
+
 annulus_status report_exception() noexcept {
     try {
         throw;
     } catch (const Error &error) {
-        return keep(error.status(), "", error.what(), error.bytes());
+        return keep_error(error);
     } catch (const std::bad_alloc &) {
         return keep(ANNULUS_ERROR_MEMORY, "", "out of memory");
     } catch (const std::exception &error) {

@@ -2,6 +2,8 @@
 // The border between C++ inside and C outside: no exception passes it.
 #pragma once
 
+#include "core/error.hpp"
+
 #include <annulus/status.h>
 
 #include <pthread.h>
@@ -11,7 +13,10 @@
 
 namespace annulus {
 
-// The status of the exception being handled; keeps its message for annulus_last_error(), and its bytes.
+// Keeps an error's message for annulus_last_error(), and its bytes. Returns its status.
+annulus_status keep_error(const Error &error) noexcept;
+
+// The status of the exception being handled; keeps it as keep_error() does.
 annulus_status report_exception() noexcept;
 
 // The message of this thread's last failed call, and the workspace that it would have needed.

@@ -88,18 +88,35 @@ static void ends_are_aborted_and_destroyed_in_any_order(void **state) {
     annulus_comm_destroy(comms[0]);
 }
 
+/* The call succeeds and tells that the communicator is broken; the thread's last error says why. */
+static void assert_broken(const annulus_comm *comm, const char *why) {
+    annulus_status found = ANNULUS_OK;
+    assert_refused(annulus_comm_size(NULL, NULL), ARGUMENT, "size"); /* another message */
+    assert_ok(annulus_comm_status(comm, &found));
+    assert_int_equal(found, ANNULUS_ERROR_COMM);
+    assert_string_equal(annulus_last_error(), why);
+    assert_true(annulus_last_error_bytes() == 0);
+}
+
 static void statuses(void **state) {
     (void)state;
     annulus_comm *comms[2];
-    assert_refused(annulus_comm_status(NULL), ARGUMENT, "comm");
+    annulus_status found = ANNULUS_ERROR_INTERNAL;
     assert_ok(annulus_comm_create_local(comms, 2, NULL));
-    assert_ok(annulus_comm_status(comms[0]));
-    assert_ok(annulus_comm_status(comms[1]));
+    assert_refused(annulus_comm_status(NULL, &found), ARGUMENT, "comm");
+    assert_int_equal(found, ANNULUS_ERROR_INTERNAL);
+    for (int i = 0; i < 2; ++i) {
+        assert_refused(annulus_comm_status(comms[i], NULL), ARGUMENT, "status");
+        assert_ok(annulus_comm_status(comms[i], &found));
+        assert_int_equal(found, ANNULUS_OK);
+        assert_non_null(strstr(annulus_last_error(), "status")); /* a whole communicator leaves the message */
+    }
     assert_ok(annulus_comm_abort(comms[1]));
     for (int i = 0; i < 2; ++i)
-        assert_refused(annulus_comm_status(comms[i]), ANNULUS_ERROR_COMM, "rank 1 aborted the communicator");
+        assert_broken(comms[i], "rank 1 aborted the communicator");
+    assert_refused(annulus_comm_status(comms[0], NULL), ARGUMENT, "status"); /* a failure of the call, not of comm */
     annulus_comm_destroy(comms[1]);
-    assert_refused(annulus_comm_status(comms[0]), ANNULUS_ERROR_COMM, "rank 1 aborted the communicator");
+    assert_broken(comms[0], "rank 1 aborted the communicator");
     annulus_comm_destroy(comms[0]);
 }
 

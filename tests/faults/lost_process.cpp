@@ -108,7 +108,7 @@ void live(int rank, int ranks, int sends) {
     expect(rank != lost, "the rank that was to be lost was not");
     expect(failure.status == ANNULUS_ERROR_COMM || failure.status == ANNULUS_ERROR_MPI, "another status");
     expect(failure.taken <= most, "too late");
-    expect(annulus_comm_status(made) == failure.status, "the communicator has another status");
+    expect(status_of(made) == failure.status, "the communicator has another status");
     const Failure again = next_failure(call, context.get());
     expect(again.status == failure.status && again.message == failure.message, "another failure the second time");
     expect(again.taken.count() < timeout, "it waited the second time");

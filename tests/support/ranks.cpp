@@ -51,6 +51,12 @@ std::int64_t start_of(const RankOptions &options, int rank) {
 
 } // namespace
 
+annulus_status status_of(const annulus_comm *comm) {
+    annulus_status status = ANNULUS_OK;
+    check(annulus_comm_status(comm, &status));
+    return status;
+}
+
 std::vector<Comm> make_local_comms(int ranks) {
     std::vector<annulus_comm *> handles(static_cast<std::size_t>(ranks));
     check(annulus_comm_create_local(handles.data(), ranks, nullptr));

@@ -43,6 +43,8 @@ struct CommDeleter {
 using Comm = std::unique_ptr<annulus_comm, CommDeleter>;
 
 std::vector<Comm> make_local_comms(int ranks);
+// What annulus_comm_status() tells. Throws where the call fails.
+annulus_status status_of(const annulus_comm *comm);
 
 // `length` split into `ranks` shards that differ by at most one row, or by chance, empty ones included.
 std::vector<std::int64_t> even_lengths(std::int64_t length, int ranks);

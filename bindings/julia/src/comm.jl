@@ -81,4 +81,8 @@ abort(comm::Comm) = check(LibAnnulus.annulus_comm_abort(comm))
 Why the communicator broke, an `AnnulusError`, or `nothing` where it is usable as far as this rank knows. Any thread;
 never waits. A broken communicator stays so: make a new one.
 """
-failure(comm::Comm) = error_of(LibAnnulus.annulus_comm_status(comm))
+function failure(comm::Comm)
+    status = Ref(LibAnnulus.ANNULUS_OK)
+    check(LibAnnulus.annulus_comm_status(comm, status))
+    return error_of(status[])
+end

@@ -62,7 +62,8 @@ end
 @doc raw"""
 The message of the last failed call of this thread: one line, no newline, at most 511 bytes of UTF-8, "" when no
 call has failed. The buffer belongs to the thread and is overwritten by its next failed call; a call that succeeds
-leaves it as it is. Never NULL, never allocates. Any thread. Since 0.1.0.
+leaves it as it is, but for annulus_comm_status(), which puts there why a communicator broke. Never NULL, never
+allocates. Any thread. Since 0.1.0.
 """ function annulus_last_error()
     @library_call annulus_last_error()::Cstring
 end
@@ -968,7 +969,7 @@ calls fail at once, annulus does not call NCCL any more, and kernels of NCCL tha
 there for another rank until the caller aborts the ncclComm_t. Destroy the annulus communicator before that, which
 does not wait for those kernels, and leaves some kilobytes of memory that they may use allocated for good. With
 ANNULUS_COMM_MAY_ABORT annulus aborts the ncclComm_t on failure, which stops those kernels; the caller must not use
-it then, not even to destroy it, once annulus_comm_status() is not ANNULUS_OK.
+it then, not even to destroy it, once annulus_comm_status() tells that the communicator is broken.
 
 Errors as annulus_comm_create_nccl(). Since 0.1.0.
 """ function annulus_comm_create_from_nccl(comm, nccl_comm, options)
@@ -997,14 +998,15 @@ comm is NULL, or seconds is not a finite number above 0. Since 0.1.0.
 end
 
 @doc raw"""
-ANNULUS_OK where the communicator is usable, as far as this rank knows: that another rank is gone shows when a call
-misses it. Else the status with which it broke (ANNULUS_ERROR_COMM, ANNULUS_ERROR_NCCL, ANNULUS_ERROR_MPI, or
-ANNULUS_ERROR_CUDA or ANNULUS_ERROR_MEMORY where a failure of this rank left the others without its part), and
-annulus_last_error() of the calling thread says why. Over NCCL it may break after a call has returned; so ask when
-the stream has come past the call, before its results are used. Never waits. Any thread. ANNULUS_ERROR_ARGUMENT: comm
-is NULL, or of the process that this one was forked from. Since 0.1.0.
-""" function annulus_comm_status(comm)
-    @library_call annulus_comm_status(comm::Ptr{annulus_comm})::annulus_status
+Writes the state of the communicator to \*status: ANNULUS_OK where it is usable, as far as this rank knows; that
+another rank is gone shows when a call misses it. Else the status with which it broke (ANNULUS_ERROR_COMM,
+ANNULUS_ERROR_NCCL, ANNULUS_ERROR_MPI, or ANNULUS_ERROR_CUDA or ANNULUS_ERROR_MEMORY where a failure of this rank left
+the others without its part). Then this call succeeds as well, and the message with which the communicator broke
+becomes annulus_last_error() of the calling thread. Over NCCL it may break after a call has returned; so ask when the
+stream has come past the call, before its results are used. Never waits. Any thread. ANNULUS_ERROR_ARGUMENT: a pointer
+is NULL, or comm is of the process that this one was forked from. Since 0.1.0.
+""" function annulus_comm_status(comm, status)
+    @library_call annulus_comm_status(comm::Ptr{annulus_comm}, status::Ptr{annulus_status})::annulus_status
 end
 
 @doc raw"""

@@ -139,7 +139,7 @@ class Comm:
     def failure(self) -> Error | None:
         """Why the communicator broke, an exception that is not raised; None where it is usable, as far as this rank
         knows. Over NCCL it may break after a call has returned. Never waits."""
-        return failure(_capi.annulus_comm_status(self._handle))
+        return failure(made(_capi.annulus_comm_status(self._handle)))
 
     def __reduce__(self) -> Any:
         raise TypeError(

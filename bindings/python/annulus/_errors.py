@@ -98,7 +98,7 @@ _BY_STATUS = {
 
 
 def failure(status: int) -> Error | None:
-    """What a status of the calling thread's last call stands for: the exception, not raised, or None."""
+    """What a status that the calling thread has just got stands for: the exception, not raised, or None."""
     if status == _capi.ANNULUS_OK:
         return None
     error = _BY_STATUS.get(status, Error)(in_python(_capi.annulus_last_error()), status)

@@ -321,9 +321,15 @@ void Handles::change_comm() {
         EXPECT(comm || (size == -7 && rank == -7), "size or rank was written");
         break;
     }
-    case 4:
-        succeeded(annulus_comm_status(comm));
+    case 4: {
+        auto status = static_cast<annulus_status>(-7);
+        annulus_status *const written = input_.once_in(8) ? nullptr : &status;
+        if (succeeded(annulus_comm_status(comm, written)))
+            succeeded(status);
+        else
+            EXPECT(status == static_cast<annulus_status>(-7), "status was written");
         break;
+    }
     case 5:
         succeeded(annulus_comm_abort(comm));
         break;

@@ -142,13 +142,19 @@ impl Comm {
     /// Why the communicator broke; `None` where it is usable as far as this rank knows. Over NCCL it may break after a
     /// call has returned. Never waits. A broken communicator stays so: make a new one.
     pub fn failure(&self) -> Option<Error> {
-        failure(unsafe { sys::annulus_comm_status(self.handle()) })
+        state(self.handle())
     }
 
     /// What another thread may break this end with, and ask for its state.
     pub fn abort_handle(&self) -> AbortHandle {
         AbortHandle(Arc::clone(&self.0.shared))
     }
+}
+
+/// Why a communicator broke, or why it cannot be asked.
+fn state(handle: *const sys::annulus_comm) -> Option<Error> {
+    let mut status = sys::ANNULUS_OK;
+    failure(unsafe { sys::annulus_comm_status(handle, &mut status) }).or_else(|| failure(status))
 }
 
 /// Makes the ends of a communicator. What `create` refuses because of `ranks` it refuses before it writes.
@@ -195,6 +201,6 @@ impl AbortHandle {
         if handle.is_null() {
             return None;
         }
-        failure(unsafe { sys::annulus_comm_status(*handle) })
+        state(*handle)
     }
 }

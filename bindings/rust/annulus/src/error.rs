@@ -107,7 +107,7 @@ pub(crate) fn check(status: sys::annulus_status) -> Result<()> {
     failure(status).map_or(Ok(()), Err)
 }
 
-/// As check(), of a function whose status is its answer.
+/// What a status stands for that this thread has just got.
 pub(crate) fn failure(status: sys::annulus_status) -> Option<Error> {
     if status == sys::ANNULUS_OK {
         return None;
