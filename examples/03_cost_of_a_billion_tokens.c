@@ -36,7 +36,9 @@ int main(void) {
     printf("tensors: %.3g GB, workspace: %.3g MB, plan: %.3g KB\n", (double)estimate.tensor_bytes / 1e9,
            (double)estimate.forward_workspace_bytes / 1e6, (double)estimate.plan_bytes / 1e3);
 
-    for (int32_t branch = 0; branch < annulus_config_branch_count(config); ++branch) {
+    int32_t branches;
+    check(annulus_config_branch_count(config, &branches));
+    for (int32_t branch = 0; branch < branches; ++branch) {
         annulus_estimate part = ANNULUS_ESTIMATE_INIT;
         check(annulus_estimate_problem(context, &problem, branch, &part));
         printf("branch %d: %4.1f %% of the work\n", branch, 100 * part.forward_flops / estimate.forward_flops);

@@ -83,7 +83,7 @@ int main(int argc, char **argv) {
     /* What several ranks add to a program: a communicator, and shards that are not equally long. */
     const MPI_Comm world = MPI_COMM_WORLD;
     annulus_comm *comm;
-    check(annulus_comm_create_mpi(&comm, &world, NULL));
+    check(annulus_comm_create_from_mpi(&comm, &world, NULL));
     check(annulus_context_set_comm(context, comm));
     check(annulus_context_set_shards(context, lengths, NULL, ranks));
 

@@ -141,7 +141,7 @@ int main(void) {
         return SKIPPED; /* the children see their pipes close */
     }
     annulus_nccl_id id;
-    const annulus_status status = annulus_nccl_id_create(&id);
+    const annulus_status status = annulus_nccl_id_generate(&id);
     if (status == ANNULUS_ERROR_UNSUPPORTED) {
         printf("skipped: %s\n", annulus_last_error());
         return SKIPPED;

@@ -20,8 +20,9 @@
  *   annulus_context_destroy(context);
  *   annulus_config_destroy(config);
  *
- * Conventions: opaque handles, made by `_create` (handle out-parameter first) and given back by `_destroy`, which takes
- * NULL; every function that can fail returns an annulus_status (status.h). Structs that begin with `size` may grow in
+ * Conventions: opaque handles, made by `_create` and `_copy` and given back by `_destroy`, which takes NULL. A handle
+ * that a function makes is its first parameter; whatever else a function writes is its last. Every function that can
+ * fail returns an annulus_status (status.h). Structs that begin with `size` may grow in
  * later versions: the library reads as much as the caller's version had, and refuses non-zero bytes it does not know.
  * annulus changes nothing of the process: no signals, locale or floating-point modes. Threads that it starts block all
  * signals but those of a fault of their own, such as SIGSEGV, so that the program's threads get them.

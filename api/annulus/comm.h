@@ -27,15 +27,15 @@
  *
  * So ranks go on after a failure, each by itself until the third step:
  *
- *   1. A call fails, or annulus_comm_status() tells of another status than ANNULUS_OK. For ANNULUS_ERROR_ARGUMENT, ANNULUS_ERROR_DECLINED and
- *      whatever else leaves the status at ANNULUS_OK: mend the cause and call again, on all ranks. Else go on here.
+ *   1. A call fails, or annulus_comm_status() tells that the communicator is broken. Where it is whole, as after
+ *      ANNULUS_ERROR_ARGUMENT and ANNULUS_ERROR_DECLINED, mend the cause and call again, on all ranks. Else go on here.
  *   2. annulus_comm_abort(), so that no rank has to wait out its timeout for this one. Destroy graphs that use the
  *      communicator; take it from its contexts (annulus_context_set_comm() with NULL) or destroy these; destroy it, all
  *      of which waits for no other rank. A borrowed ncclComm_t that annulus was not allowed to abort is then for its
  *      owner to abort by ncclCommAbort(): the stream may stand still until then.
  *   3. The ranks that are left meet by means of the program's own (a new MPI communicator, a process group, a file),
  *      make a new communicator with a new id, give it to their contexts and repeat the work from what they know to be
- *      whole. Contexts, configs, streams and workspaces stay good. MPI itself may not (annulus_comm_create_mpi()).
+ *      whole. Contexts, configs, streams and workspaces stay good. MPI itself may not (annulus_comm_create_from_mpi()).
  *
  * Threads: one at a time may make calls with an end, set its timeout, or give it to a context. Any thread may call
  * annulus_comm_abort(), annulus_comm_status(), annulus_comm_size() and annulus_comm_rank() beside it. Nobody may use an
@@ -118,8 +118,8 @@ ANNULUS_API annulus_status annulus_comm_create_local(annulus_comm **comms, int32
  * ANNULUS_ERROR_UNSUPPORTED: annulus's part for MPI cannot be loaded, or the process has another MPI library, as above.
  * ANNULUS_ERROR_MPI: an MPI call failed. Since 0.1.0.
  */
-ANNULUS_API annulus_status annulus_comm_create_mpi(annulus_comm **comm, const void *mpi_comm,
-                                                   const annulus_comm_options *options);
+ANNULUS_API annulus_status annulus_comm_create_from_mpi(annulus_comm **comm, const void *mpi_comm,
+                                                        const annulus_comm_options *options);
 
 /* What one rank makes and every rank of an NCCL communicator gets: plain bytes, to be carried by whatever there is. */
 typedef struct annulus_nccl_id {
@@ -127,21 +127,21 @@ typedef struct annulus_nccl_id {
 } annulus_nccl_id;
 
 /*
- * Makes an id in *id, on one rank, for one communicator. ANNULUS_ERROR_ARGUMENT: id is NULL. ANNULUS_ERROR_UNSUPPORTED:
- * annulus's part for CUDA cannot be loaded (see annulus_device_count()) or was built without NCCL, or libnccl.so.2
- * cannot be loaded or is older than 2.14. ANNULUS_ERROR_NCCL: an NCCL call failed.
+ * Generates an id in *id, on one rank, for one communicator. ANNULUS_ERROR_ARGUMENT: id is NULL.
+ * ANNULUS_ERROR_UNSUPPORTED: annulus's part for CUDA cannot be loaded (see annulus_device_count()) or was built without
+ * NCCL, or libnccl.so.2 cannot be loaded or is older than 2.14. ANNULUS_ERROR_NCCL: an NCCL call failed.
  *
  * annulus is not linked with NCCL. The first function that needs it opens libnccl.so.2 by dlopen(): the library of that
  * soname which is in the process already, as it is once PyTorch or CuPy has loaded theirs, else what the dynamic loader
  * finds, as in LD_LIBRARY_PATH or the system's directories. It stays for the life of the process. Since 0.1.0.
  */
-ANNULUS_API annulus_status annulus_nccl_id_create(annulus_nccl_id *id);
+ANNULUS_API annulus_status annulus_nccl_id_generate(annulus_nccl_id *id);
 
 /*
  * Makes rank `rank` of an NCCL communicator of `ranks` ranks on CUDA device `device`, in *comm. Collective over the
  * ranks, which pass the same id; waits for them for at most options' creation_timeout, then ANNULUS_ERROR_COMM.
  * ANNULUS_ERROR_ARGUMENT: comm or id is NULL, rank is not below ranks, there is no such device, or options are not as
- * above. Other errors as annulus_nccl_id_create(). Since 0.1.0.
+ * above. Other errors as annulus_nccl_id_generate(). Since 0.1.0.
  */
 ANNULUS_API annulus_status annulus_comm_create_nccl(annulus_comm **comm, const annulus_nccl_id *id, int32_t ranks,
                                                     int32_t rank, int32_t device, const annulus_comm_options *options);
@@ -155,10 +155,11 @@ ANNULUS_API annulus_status annulus_comm_create_nccl_devices(annulus_comm **comms
                                                             const annulus_comm_options *options);
 
 /*
- * Makes a communicator, in *comm, that uses an existing ncclComm_t, of the libnccl.so.2 that annulus opens
- * (annulus_nccl_id_create() says which): one of another copy of NCCL, or of one that is linked statically into the
- * program, must not be given. It stays the caller's and must outlive the annulus communicator; nobody else may use it
- * while an annulus call runs. The ranks have met already, so options' creation_timeout has no effect.
+ * Makes a communicator, in *comm, that uses an existing ncclComm_t. nccl_comm points to it, as to an MPI_Comm above. It
+ * is of the libnccl.so.2 that annulus opens (annulus_nccl_id_generate() says which): one of another copy of NCCL, or of
+ * one that is linked statically into the program, must not be given. It stays the caller's and must outlive the annulus
+ * communicator; nobody else may use it while an annulus call runs. The ranks have met already, so options'
+ * creation_timeout has no effect.
  *
  * Without ANNULUS_COMM_MAY_ABORT annulus never aborts it. A failure then breaks the annulus communicator alone: its
  * calls fail at once, annulus does not call NCCL any more, and kernels of NCCL that are in a stream already may wait
@@ -167,9 +168,10 @@ ANNULUS_API annulus_status annulus_comm_create_nccl_devices(annulus_comm **comms
  * ANNULUS_COMM_MAY_ABORT annulus aborts the ncclComm_t on failure, which stops those kernels; the caller must not use
  * it then, not even to destroy it, once annulus_comm_status() tells that the communicator is broken.
  *
- * Errors as annulus_comm_create_nccl(). Since 0.1.0.
+ * ANNULUS_ERROR_ARGUMENT also where nccl_comm or what it points to is NULL. Other errors as annulus_comm_create_nccl().
+ * Since 0.1.0.
  */
-ANNULUS_API annulus_status annulus_comm_create_from_nccl(annulus_comm **comm, void *nccl_comm,
+ANNULUS_API annulus_status annulus_comm_create_from_nccl(annulus_comm **comm, const void *nccl_comm,
                                                          const annulus_comm_options *options);
 
 /* The number of ranks, in *size. ANNULUS_ERROR_ARGUMENT: a pointer is NULL. Any thread. Since 0.1.0. */
@@ -189,11 +191,11 @@ ANNULUS_API annulus_status annulus_comm_set_timeout(annulus_comm *comm, double s
 /*
  * Writes the state of the communicator to *status: ANNULUS_OK where it is usable, as far as this rank knows; that
  * another rank is gone shows when a call misses it. Else the status with which it broke (ANNULUS_ERROR_COMM,
- * ANNULUS_ERROR_NCCL, ANNULUS_ERROR_MPI, or ANNULUS_ERROR_CUDA or ANNULUS_ERROR_MEMORY where a failure of this rank left
- * the others without its part). Then this call succeeds as well, and the message with which the communicator broke
+ * ANNULUS_ERROR_NCCL, ANNULUS_ERROR_MPI, or ANNULUS_ERROR_CUDA or ANNULUS_ERROR_MEMORY where a failure of this rank
+ * left the others without its part). Then this call succeeds as well, and the message with which the communicator broke
  * becomes annulus_last_error() of the calling thread. Over NCCL it may break after a call has returned; so ask when the
- * stream has come past the call, before its results are used. Never waits. Any thread. ANNULUS_ERROR_ARGUMENT: a pointer
- * is NULL, or comm is of the process that this one was forked from. Since 0.1.0.
+ * stream has come past the call, before its results are used. Never waits. Any thread. ANNULUS_ERROR_ARGUMENT: a
+ * pointer is NULL, or comm is of the process that this one was forked from. Since 0.1.0.
  */
 ANNULUS_API annulus_status annulus_comm_status(const annulus_comm *comm, annulus_status *status);
 

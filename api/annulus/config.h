@@ -115,8 +115,9 @@ ANNULUS_API annulus_status annulus_config_copy(annulus_config **copy, const annu
 ANNULUS_API void annulus_config_destroy(annulus_config *config);
 
 /*
- * A branch. Set `size` to sizeof(annulus_branch) and all other fields, best by ANNULUS_BRANCH_INIT(w, r), which sets the
- * fields behind w and r to 0: all heads, phase rule block, query rule dilated, linear order, as LongNet has them.
+ * A branch. Set `size` to sizeof(annulus_branch) and all other fields, best by ANNULUS_BRANCH_INIT(w, r). Fields that
+ * are 0 behind w and r, as the macro sets them, are LongNet's branch: all heads, phase rule block, query rule dilated,
+ * linear order.
  */
 typedef struct annulus_branch {
     size_t size;
@@ -160,8 +161,8 @@ ANNULUS_API annulus_status annulus_config_set_branch(annulus_config *config, int
 ANNULUS_API annulus_status annulus_config_get_branch(const annulus_config *config, int32_t index,
                                                      annulus_branch *branch);
 
-/* The number of branches; 0 when config is NULL. Since 0.1.0. */
-ANNULUS_API int32_t annulus_config_branch_count(const annulus_config *config);
+/* The number of branches, in *count. Since 0.1.0. */
+ANNULUS_API annulus_status annulus_config_branch_count(const annulus_config *config, int32_t *count);
 
 /* Sets the padding rule of all branches. Since 0.1.0. */
 ANNULUS_API annulus_status annulus_config_set_padding_rule(annulus_config *config, annulus_padding_rule rule);

@@ -110,7 +110,7 @@ ANNULUS_API annulus_status annulus_context_set_config(annulus_context *context, 
  * Makes a copy of the config that the context was given last, in *config. The caller destroys it.
  * ANNULUS_ERROR_ARGUMENT: a pointer is NULL or the context has no config. Since 0.1.0.
  */
-ANNULUS_API annulus_status annulus_context_get_config(const annulus_context *context, annulus_config **config);
+ANNULUS_API annulus_status annulus_context_copy_config(annulus_config **config, const annulus_context *context);
 
 /*
  * Sets the stream that device work is ordered on: on a CUDA device a cudaStream_t (a CUstream) of that device, or NULL

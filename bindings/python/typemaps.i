@@ -82,13 +82,21 @@ WRITTEN_ENUM(annulus_key_rule, rule)
 WRITTEN_ENUM(annulus_status, status)
 
 /* Addresses. */
-%typemap(in) void *stream, void *workspace, void *data, const void *mpi_comm, void *nccl_comm, int64_t *positions {
+%typemap(in) void *stream, void *workspace, void *data, const void *mpi_comm, int64_t *positions {
     $1 = NULL;
     if ($input != Py_None) {
         $1 = ($1_ltype)PyLong_AsVoidPtr($input);
         if (PyErr_Occurred())
             SWIG_fail;
     }
+}
+
+/* A handle's own value, of which the function takes the address. */
+%typemap(in) const void *nccl_comm (void *handle) {
+    handle = PyLong_AsVoidPtr($input);
+    if (PyErr_Occurred())
+        SWIG_fail;
+    $1 = &handle;
 }
 
 /* Arrays of integers that a function reads; how many is the next argument's to say, as in C. */

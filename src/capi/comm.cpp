@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <numeric>
 #include <optional>
 #include <utility>
@@ -103,7 +104,8 @@ annulus_status annulus_comm_create_local(annulus_comm **comms, int32_t ranks, co
     });
 }
 
-annulus_status annulus_comm_create_mpi(annulus_comm **comm, const void *mpi_comm, const annulus_comm_options *options) {
+annulus_status annulus_comm_create_from_mpi(annulus_comm **comm, const void *mpi_comm,
+                                            const annulus_comm_options *options) {
     return guard([&] {
         required(comm, "comm");
         check_not_null("mpi_comm", mpi_comm);
@@ -112,7 +114,7 @@ annulus_status annulus_comm_create_mpi(annulus_comm **comm, const void *mpi_comm
     });
 }
 
-annulus_status annulus_nccl_id_create(annulus_nccl_id *id) {
+annulus_status annulus_nccl_id_generate(annulus_nccl_id *id) {
     return guard([&] {
         required(id, "id");
         *id = nccl_transports().make_id();
@@ -143,14 +145,17 @@ annulus_status annulus_comm_create_nccl_devices(annulus_comm **comms, int32_t ra
     });
 }
 
-annulus_status annulus_comm_create_from_nccl(annulus_comm **comm, void *nccl_comm,
+annulus_status annulus_comm_create_from_nccl(annulus_comm **comm, const void *nccl_comm,
                                              const annulus_comm_options *options) {
     return guard([&] {
         required(comm, "comm");
         check_not_null("nccl_comm", nccl_comm);
+        void *handle = nullptr;
+        std::memcpy(&handle, nccl_comm, sizeof handle);
+        check_not_null("the ncclComm_t that nccl_comm points to", handle);
         const Creation creation = checked_options(options, ANNULUS_COMM_MAY_ABORT);
         const bool may_abort = (creation.flags & ANNULUS_COMM_MAY_ABORT) != 0;
-        *comm = make_comm(nccl_transports().borrow(nccl_comm, may_abort)).release();
+        *comm = make_comm(nccl_transports().borrow(handle, may_abort)).release();
     });
 }
 

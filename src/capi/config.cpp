@@ -29,6 +29,10 @@ Branch make_branch(std::int64_t segment_length, std::int64_t dilation) {
 // More than anybody mixes, and few enough that a mistaken count costs neither memory nor time.
 constexpr std::int32_t max_branches = 65536;
 
+std::int32_t branch_count(const annulus_config &config) {
+    return static_cast<std::int32_t>(config.pattern.branches.size());
+}
+
 // Appends all or, where memory or the limit runs out, none.
 void append(annulus_config &config, const std::vector<Branch> &added) {
     std::vector<Branch> &branches = config.pattern.branches;
@@ -146,7 +150,7 @@ annulus_status annulus_config_add_branch(annulus_config *config, const annulus_b
         required(config, "config");
         append(*config, {checked_branch(branch)});
         if (index)
-            *index = annulus_config_branch_count(config) - 1;
+            *index = branch_count(*config) - 1;
     });
 }
 
@@ -174,8 +178,8 @@ annulus_status annulus_config_get_branch(const annulus_config *config, int32_t i
     });
 }
 
-int32_t annulus_config_branch_count(const annulus_config *config) {
-    return config ? static_cast<int32_t>(config->pattern.branches.size()) : 0;
+annulus_status annulus_config_branch_count(const annulus_config *config, int32_t *count) {
+    return get(config, "count", count, [](const annulus_config &from) { return branch_count(from); });
 }
 
 annulus_status annulus_config_set_padding_rule(annulus_config *config, annulus_padding_rule rule) {

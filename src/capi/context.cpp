@@ -72,7 +72,7 @@ annulus_status annulus_context_set_config(annulus_context *context, const annulu
     });
 }
 
-annulus_status annulus_context_get_config(const annulus_context *context, annulus_config **config) {
+annulus_status annulus_context_copy_config(annulus_config **config, const annulus_context *context) {
     return guard([&] {
         const ContextUse use(context);
         required(config, "config");

@@ -8,7 +8,7 @@
 
 using namespace annulus;
 
-annulus_status annulus_hilbert_curve(int64_t *positions, int64_t length, int64_t width) {
+annulus_status annulus_hilbert_curve(int64_t length, int64_t width, int64_t *positions) {
     return guard([&] {
         required(positions, "positions");
         check_at_least("length", length, 1);

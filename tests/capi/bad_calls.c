@@ -14,6 +14,7 @@ static void null_handles(void **state) {
     fixture *f = *state;
     annulus_config *config = NULL;
     annulus_engine engine;
+    int32_t count = 77;
     const int64_t lengths[] = {4};
     annulus_context *const context = f->context;
     f->context = NULL;
@@ -32,7 +33,9 @@ static void null_handles(void **state) {
     assert_refused(annulus_config_set_branch(f->config, 0, NULL), ARGUMENT, "branch");
     assert_refused(annulus_config_get_branch(NULL, 0, &branch), ARGUMENT, "config");
     assert_refused(annulus_config_get_branch(f->config, 0, NULL), ARGUMENT, "branch");
-    assert_int_equal(annulus_config_branch_count(NULL), 0);
+    assert_refused(annulus_config_branch_count(NULL, &count), ARGUMENT, "config");
+    assert_int_equal(count, 77);
+    assert_refused(annulus_config_branch_count(f->config, NULL), ARGUMENT, "count");
     assert_refused(annulus_config_set_padding_rule(NULL, ANNULUS_PADDING_EXACT), ARGUMENT, "config");
     assert_refused(annulus_config_set_key_rule(NULL, ANNULUS_KEY_ONCE), ARGUMENT, "config");
     assert_refused(annulus_config_set_head_shard(NULL, 0, 4), ARGUMENT, "config");
@@ -64,7 +67,7 @@ static void assert_branch_refused(annulus_config *config, const annulus_branch *
     assert_ok(annulus_config_get_branch(config, 0, &before));
     assert_refused(annulus_config_add_branch(config, branch, &index), ARGUMENT, name);
     assert_int_equal(index, 77);
-    assert_int_equal(annulus_config_branch_count(config), 2);
+    assert_branch_count(config, 2);
     assert_refused(annulus_config_set_branch(config, 0, branch), ARGUMENT, name);
     assert_ok(annulus_config_get_branch(config, 0, &after));
     assert_memory_equal(&before, &after, offsetof(annulus_branch, order) + sizeof before.order);
@@ -185,8 +188,8 @@ static void getters(void **state) {
     assert_refused(annulus_config_get_workspace_limit(c, NULL), ARGUMENT, "bytes");
     assert_refused(annulus_config_get_exchange(NULL, &exchange), ARGUMENT, "config");
     assert_refused(annulus_config_get_exchange(c, NULL), ARGUMENT, "exchange");
-    assert_refused(annulus_context_get_config(NULL, &copy), ARGUMENT, "context");
-    assert_refused(annulus_context_get_config(f->context, NULL), ARGUMENT, "config");
+    assert_refused(annulus_context_copy_config(&copy, NULL), ARGUMENT, "context");
+    assert_refused(annulus_context_copy_config(NULL, f->context), ARGUMENT, "config");
     assert_null(copy);
 }
 
@@ -252,7 +255,7 @@ static void presets(void **state) {
     assert_refused(annulus_config_add_head_groups(c, 4, 2, lengths, NULL), ARGUMENT, "dilations");
     assert_refused(annulus_config_add_head_groups(c, 4, 2, lengths, zero), ARGUMENT, NULL);
     assert_refused(annulus_config_add_head_groups(c, 4, 2, negative, lengths), ARGUMENT, NULL);
-    assert_int_equal(annulus_config_branch_count(c), 2); /* none was half added */
+    assert_branch_count(c, 2); /* none was half added */
 }
 
 static void context_settings(void **state) {
@@ -294,7 +297,7 @@ static void context_without_config(void **state) {
     assert_call_refused(f, &forward_call, ARGUMENT, "config", "no config");
     assert_call_refused(f, &backward_call, ARGUMENT, "config", "no config");
     annulus_config *config = NULL;
-    assert_refused(annulus_context_get_config(f->context, &config), ARGUMENT, "config");
+    assert_refused(annulus_context_copy_config(&config, f->context), ARGUMENT, "config");
     assert_null(config);
     assert_refused(annulus_estimate_problem(f->context, &problem, 0, &estimate), ARGUMENT, "config");
     assert_refused(annulus_workspace_size(f->context, &problem, ANNULUS_PASS_FORWARD, &bytes), ARGUMENT, "config");
@@ -437,12 +440,12 @@ static void hilbert_curves(void **state) {
     int64_t positions[12];
     memset(positions, 0xA5, sizeof positions);
     const int64_t first = positions[0];
-    assert_refused(annulus_hilbert_curve(NULL, 12, 4), ARGUMENT, "positions");
-    assert_refused(annulus_hilbert_curve(positions, 0, 0), ARGUMENT, "length");
-    assert_refused(annulus_hilbert_curve(positions, -12, 4), ARGUMENT, "length");
-    assert_refused(annulus_hilbert_curve(positions, 12, -1), ARGUMENT, "width");
-    assert_refused(annulus_hilbert_curve(positions, 12, 5), ARGUMENT, "width");
-    assert_refused(annulus_hilbert_curve(positions, 12, 24), ARGUMENT, "width");
+    assert_refused(annulus_hilbert_curve(12, 4, NULL), ARGUMENT, "positions");
+    assert_refused(annulus_hilbert_curve(0, 0, positions), ARGUMENT, "length");
+    assert_refused(annulus_hilbert_curve(-12, 4, positions), ARGUMENT, "length");
+    assert_refused(annulus_hilbert_curve(12, -1, positions), ARGUMENT, "width");
+    assert_refused(annulus_hilbert_curve(12, 5, positions), ARGUMENT, "width");
+    assert_refused(annulus_hilbert_curve(12, 24, positions), ARGUMENT, "width");
     assert_true(positions[0] == first);
 }
 

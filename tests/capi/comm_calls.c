@@ -127,17 +127,18 @@ enum { LOCAL, MPI, NCCL, NCCL_DEVICES, FROM_NCCL, CONSTRUCTORS };
 static annulus_status create(int constructor, annulus_comm **comm, const annulus_comm_options *options) {
     static annulus_nccl_id id;
     const void *const not_used[1] = {NULL};
+    const void *const nccl_comm = &id;
     switch (constructor) {
     case LOCAL:
         return annulus_comm_create_local(comm, 1, options);
     case MPI:
-        return annulus_comm_create_mpi(comm, not_used, options);
+        return annulus_comm_create_from_mpi(comm, not_used, options);
     case NCCL:
         return annulus_comm_create_nccl(comm, &id, 2, 1, 0, options);
     case NCCL_DEVICES:
         return annulus_comm_create_nccl_devices(comm, 1, NULL, options);
     default:
-        return annulus_comm_create_from_nccl(comm, &id, options);
+        return annulus_comm_create_from_nccl(comm, &nccl_comm, options);
     }
 }
 
@@ -192,14 +193,14 @@ static void mpi(void **state) {
     (void)state;
     annulus_comm *comm = NULL;
     const void *const not_used[1] = {NULL};
-    assert_refused(annulus_comm_create_mpi(NULL, not_used, NULL), ARGUMENT, "comm");
-    assert_refused(annulus_comm_create_mpi(&comm, NULL, NULL), ARGUMENT, "mpi_comm");
+    assert_refused(annulus_comm_create_from_mpi(NULL, not_used, NULL), ARGUMENT, "comm");
+    assert_refused(annulus_comm_create_from_mpi(&comm, NULL, NULL), ARGUMENT, "mpi_comm");
 #ifdef ANNULUS_HAVE_MPI
-    assert_refused(annulus_comm_create_mpi(&comm, not_used, NULL), ARGUMENT, "initialised");
+    assert_refused(annulus_comm_create_from_mpi(&comm, not_used, NULL), ARGUMENT, "initialised");
     assert_non_null(strstr(annulus_build_info(), "MPI "));
     assert_null(strstr(annulus_build_info(), "MPI none"));
 #else
-    assert_refused(annulus_comm_create_mpi(&comm, not_used, NULL), UNSUPPORTED, "MPI");
+    assert_refused(annulus_comm_create_from_mpi(&comm, not_used, NULL), UNSUPPORTED, "MPI");
     assert_non_null(strstr(annulus_build_info(), "MPI none"));
 #endif
     assert_null(comm);
@@ -211,7 +212,7 @@ static void nccl_arguments(void **state) {
     annulus_comm *comm = NULL;
     annulus_nccl_id id;
     memset(&id, 0, sizeof id);
-    assert_refused(annulus_nccl_id_create(NULL), ARGUMENT, "id");
+    assert_refused(annulus_nccl_id_generate(NULL), ARGUMENT, "id");
     assert_refused(annulus_comm_create_nccl(NULL, &id, 2, 0, 0, NULL), ARGUMENT, "comm");
     assert_refused(annulus_comm_create_nccl(&comm, NULL, 2, 0, 0, NULL), ARGUMENT, "id");
     assert_refused(annulus_comm_create_nccl(&comm, &id, 0, 0, 0, NULL), ARGUMENT, "ranks");
@@ -220,8 +221,10 @@ static void nccl_arguments(void **state) {
     assert_refused(annulus_comm_create_nccl(&comm, &id, 2, -1, 0, NULL), ARGUMENT, "rank");
     assert_refused(annulus_comm_create_nccl_devices(NULL, 1, NULL, NULL), ARGUMENT, "comms");
     assert_refused(annulus_comm_create_nccl_devices(&comm, 0, NULL, NULL), ARGUMENT, "ranks");
-    assert_refused(annulus_comm_create_from_nccl(NULL, &id, NULL), ARGUMENT, "comm");
+    const void *const nccl_comm = &id, *const no_nccl_comm = NULL;
+    assert_refused(annulus_comm_create_from_nccl(NULL, &nccl_comm, NULL), ARGUMENT, "comm");
     assert_refused(annulus_comm_create_from_nccl(&comm, NULL, NULL), ARGUMENT, "nccl_comm");
+    assert_refused(annulus_comm_create_from_nccl(&comm, &no_nccl_comm, NULL), ARGUMENT, "nccl_comm points to");
     assert_null(comm);
 }
 
@@ -254,8 +257,9 @@ static void builds_without_nccl(void **state) {
     (void)state;
     annulus_comm *comm = NULL;
     annulus_nccl_id id;
-    assert_refused(annulus_nccl_id_create(&id), UNSUPPORTED, "NCCL");
-    assert_refused(annulus_comm_create_from_nccl(&comm, &id, NULL), UNSUPPORTED, "NCCL");
+    assert_refused(annulus_nccl_id_generate(&id), UNSUPPORTED, "NCCL");
+    const void *const nccl_comm = &id;
+    assert_refused(annulus_comm_create_from_nccl(&comm, &nccl_comm, NULL), UNSUPPORTED, "NCCL");
     assert_null(comm);
 }
 #endif

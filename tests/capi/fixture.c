@@ -66,6 +66,12 @@ void restore(fixture *f) {
     f->options = NULL;
 }
 
+void assert_branch_count(const annulus_config *config, int32_t wanted) {
+    int32_t count = -1;
+    assert_ok(annulus_config_branch_count(config, &count));
+    assert_int_equal(count, wanted);
+}
+
 void add_branch(annulus_config *config, int64_t segment_length, int64_t dilation) {
     const annulus_branch branch = ANNULUS_BRANCH_INIT(segment_length, dilation);
     assert_ok(annulus_config_add_branch(config, &branch, NULL));

@@ -51,6 +51,7 @@ int teardown(void **state);
 
 /* Appends a branch for all heads, as ANNULUS_BRANCH_INIT makes it. */
 void add_branch(annulus_config *config, int64_t segment_length, int64_t dilation);
+void assert_branch_count(const annulus_config *config, int32_t wanted);
 
 /* Puts tensors and arguments back as setup left them; config and context stay. */
 void restore(fixture *f);

@@ -272,7 +272,7 @@ static void use_in_every_way(meddler *m) {
     expect_in_call(m, "estimate_problem", annulus_estimate_problem(context, &problem, ANNULUS_ALL_BRANCHES, &estimate));
     expect_in_call(m, "estimate_rank", annulus_estimate_rank(context, &problem, NULL, NULL, 0, 1, 0, &rank_estimate));
     expect_in_call(m, "set_config", annulus_context_set_config(context, f->config));
-    expect_in_call(m, "get_config", annulus_context_get_config(context, &config));
+    expect_in_call(m, "copy_config", annulus_context_copy_config(&config, context));
     expect_in_call(m, "set_stream", annulus_context_set_stream(context, NULL));
     expect_in_call(m, "set_allocator", annulus_context_set_allocator(context, &allocator));
     expect_in_call(m, "set_workspace", annulus_context_set_workspace(context, NULL, 0));

@@ -19,7 +19,7 @@ namespace {
 Comm make_comm() {
     const MPI_Comm world = MPI_COMM_WORLD;
     annulus_comm *made = nullptr;
-    check(annulus_comm_create_mpi(&made, &world, nullptr));
+    check(annulus_comm_create_from_mpi(&made, &world, nullptr));
     return Comm(made);
 }
 
@@ -66,14 +66,15 @@ TEST_F(ForkOverMpi, LeavesTheRanksAsTheyAre) {
         std::string fault;
     } midst = {*this, context.get(), 0, ""};
     // A call asks for its workspace when the ranks have agreed on it.
-    const annulus_allocator allocator = {sizeof allocator,
-                                         [](void *user, std::size_t bytes, std::size_t alignment, void *) {
-                                             Midst &own = *static_cast<Midst *>(user);
-                                             ++own.children;
-                                             own.fault += own.test.fault_in_child(own.context);
-                                             return std::aligned_alloc(alignment, (bytes / alignment + 1) * alignment);
-                                         },
-                                         [](void *, void *memory, std::size_t, std::size_t, void *) { std::free(memory); }, &midst};
+    const annulus_allocator allocator = {
+        sizeof allocator,
+        [](void *user, std::size_t bytes, std::size_t alignment, void *) {
+            Midst &own = *static_cast<Midst *>(user);
+            ++own.children;
+            own.fault += own.test.fault_in_child(own.context);
+            return std::aligned_alloc(alignment, (bytes / alignment + 1) * alignment);
+        },
+        [](void *, void *memory, std::size_t, std::size_t, void *) { std::free(memory); }, &midst};
     Call call(shard_, random_inputs(shard_, 1), host_memory());
     const auto both_passes = [&] {
         call.reset(random_inputs(shard_, 1));

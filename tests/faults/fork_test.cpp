@@ -85,7 +85,7 @@ class Fork : public testing::Test {
         annulus_config *config = nullptr;
         annulus_engine engine = ANNULUS_ENGINE_AUTO;
         annulus_traffic traffic = ANNULUS_TRAFFIC_INIT;
-        expect_refused("get_config", annulus_context_get_config(context, &config));
+        expect_refused("copy_config", annulus_context_copy_config(&config, context));
         expect_refused("last_engine", annulus_context_last_engine(context, &engine));
         expect_refused("last_traffic", annulus_context_last_traffic(context, &traffic));
         expect_refused("set_config", annulus_context_set_config(context, config_.get()));

@@ -92,7 +92,7 @@ void live(int rank, int ranks, int sends) {
 
     const MPI_Comm world = MPI_COMM_WORLD;
     annulus_comm *made = nullptr;
-    check(annulus_comm_create_mpi(&made, &world, nullptr));
+    check(annulus_comm_create_from_mpi(&made, &world, nullptr));
     Comm comm(made);
     const Context context = make_rank_context(problem, options, rank, made);
     check(call.forward(context.get()));

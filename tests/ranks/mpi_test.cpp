@@ -29,7 +29,7 @@ class World {
     World() {
         const MPI_Comm world = MPI_COMM_WORLD;
         annulus_comm *comm = nullptr;
-        check(annulus_comm_create_mpi(&comm, &world, nullptr));
+        check(annulus_comm_create_from_mpi(&comm, &world, nullptr));
         comm_.reset(comm);
         check(annulus_comm_rank(comm, &rank_));
         check(annulus_comm_size(comm, &size_));

@@ -27,7 +27,7 @@ TEST(SoakOverMpi, Lives) {
         for (long i = 0; i < count; ++i) {
             const MPI_Comm world = MPI_COMM_WORLD;
             annulus_comm *made = nullptr;
-            check(annulus_comm_create_mpi(&made, &world, nullptr));
+            check(annulus_comm_create_from_mpi(&made, &world, nullptr));
             const Comm comm(made);
             const Context context = make_rank_context(problem, options, rank, made);
             check(call.forward(context.get()));

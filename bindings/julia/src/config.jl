@@ -207,7 +207,7 @@ Base.cconvert(::Type{Ptr{LibAnnulus.annulus_config}}, config::Config) = config
 Base.unsafe_convert(::Type{Ptr{LibAnnulus.annulus_config}}, config::Config) = config.handle
 
 "The number of branches."
-Base.length(config::Config) = Int(LibAnnulus.annulus_config_branch_count(config))
+Base.length(config::Config) = Int(read_value(LibAnnulus.annulus_config_branch_count, Int32, config))
 
 Base.show(io::IO, config::Config) = print(io, "Annulus.Config with ", length(config), " branches")
 

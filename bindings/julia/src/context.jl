@@ -69,7 +69,7 @@ Base.show(io::IO, context::Context) = print(io, "Annulus.Context on ", context.p
 
 "The config of a context, a copy."
 function config(context::Context)
-    return Config(made(reference -> LibAnnulus.annulus_context_get_config(context, reference)))
+    return Config(made(reference -> LibAnnulus.annulus_context_copy_config(reference, context)))
 end
 
 "The number of devices of a kind, `:cpu` or `:cuda`, that the library can use on this machine."
@@ -456,7 +456,7 @@ visits p-th.
 """
 function hilbert_curve(length::Integer; width::Integer = 0)
     positions = Vector{Int64}(undef, max(length, 0))
-    check(LibAnnulus.annulus_hilbert_curve(positions, length, width))
+    check(LibAnnulus.annulus_hilbert_curve(length, width, positions))
     return positions .+= 1
 end
 

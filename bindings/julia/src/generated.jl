@@ -125,8 +125,8 @@ length: >= 1. width: a divisor of length, or 0 for the smallest divisor that is 
 with no better divisor than itself gives one row: linear order). positions: host memory for `length` numbers, owned
 by the caller.
 ANNULUS_ERROR_ARGUMENT: positions is NULL, length < 1, width < 0 or no divisor. Any thread. Since 0.1.0.
-""" function annulus_hilbert_curve(positions, length, width)
-    @library_call annulus_hilbert_curve(positions::Ptr{Int64}, length::Int64, width::Int64)::annulus_status
+""" function annulus_hilbert_curve(length, width, positions)
+    @library_call annulus_hilbert_curve(length::Int64, width::Int64, positions::Ptr{Int64})::annulus_status
 end
 
 @doc raw"""
@@ -216,8 +216,9 @@ Destroys a config; NULL is legal. Contexts that were given it keep their own cop
 end
 
 @doc raw"""
-A branch. Set `size` to sizeof(annulus_branch) and all other fields, best by ANNULUS_BRANCH_INIT(w, r), which sets the
-fields behind w and r to 0: all heads, phase rule block, query rule dilated, linear order, as LongNet has them.
+A branch. Set `size` to sizeof(annulus_branch) and all other fields, best by ANNULUS_BRANCH_INIT(w, r). Fields that
+are 0 behind w and r, as the macro sets them, are LongNet's branch: all heads, phase rule block, query rule dilated,
+linear order.
 """ struct annulus_branch
     size::Csize_t
     segment_length::Int64 # w >= 1 in positions, or 0 for the whole sequence
@@ -255,9 +256,9 @@ bytes beyond what this version knows must be 0. Since 0.1.0.
 end
 
 @doc raw"""
-The number of branches; 0 when config is NULL. Since 0.1.0.
-""" function annulus_config_branch_count(config)
-    @library_call annulus_config_branch_count(config::Ptr{annulus_config})::Int32
+The number of branches, in \*count. Since 0.1.0.
+""" function annulus_config_branch_count(config, count)
+    @library_call annulus_config_branch_count(config::Ptr{annulus_config}, count::Ptr{Int32})::annulus_status
 end
 
 @doc raw"""
@@ -489,8 +490,8 @@ end
 @doc raw"""
 Makes a copy of the config that the context was given last, in \*config. The caller destroys it.
 ANNULUS_ERROR_ARGUMENT: a pointer is NULL or the context has no config. Since 0.1.0.
-""" function annulus_context_get_config(context, config)
-    @library_call annulus_context_get_config(context::Ptr{annulus_context}, config::Ptr{Ptr{annulus_config}})::annulus_status
+""" function annulus_context_copy_config(config, context)
+    @library_call annulus_context_copy_config(config::Ptr{Ptr{annulus_config}}, context::Ptr{annulus_context})::annulus_status
 end
 
 @doc raw"""
@@ -919,8 +920,8 @@ allocator gave is not released, and a workspace of the caller must stay.
 ANNULUS_ERROR_ARGUMENT: comm or mpi_comm is NULL, MPI is not initialised, or options are not as above.
 ANNULUS_ERROR_UNSUPPORTED: annulus's part for MPI cannot be loaded, or the process has another MPI library, as above.
 ANNULUS_ERROR_MPI: an MPI call failed. Since 0.1.0.
-""" function annulus_comm_create_mpi(comm, mpi_comm, options)
-    @library_call annulus_comm_create_mpi(comm::Ptr{Ptr{annulus_comm}}, mpi_comm::Ptr{Cvoid}, options::Ptr{annulus_comm_options})::annulus_status
+""" function annulus_comm_create_from_mpi(comm, mpi_comm, options)
+    @library_call annulus_comm_create_from_mpi(comm::Ptr{Ptr{annulus_comm}}, mpi_comm::Ptr{Cvoid}, options::Ptr{annulus_comm_options})::annulus_status
 end
 
 @doc raw"""
@@ -930,22 +931,22 @@ What one rank makes and every rank of an NCCL communicator gets: plain bytes, to
 end
 
 @doc raw"""
-Makes an id in \*id, on one rank, for one communicator. ANNULUS_ERROR_ARGUMENT: id is NULL. ANNULUS_ERROR_UNSUPPORTED:
-annulus's part for CUDA cannot be loaded (see annulus_device_count()) or was built without NCCL, or libnccl.so.2
-cannot be loaded or is older than 2.14. ANNULUS_ERROR_NCCL: an NCCL call failed.
+Generates an id in \*id, on one rank, for one communicator. ANNULUS_ERROR_ARGUMENT: id is NULL.
+ANNULUS_ERROR_UNSUPPORTED: annulus's part for CUDA cannot be loaded (see annulus_device_count()) or was built without
+NCCL, or libnccl.so.2 cannot be loaded or is older than 2.14. ANNULUS_ERROR_NCCL: an NCCL call failed.
 
 annulus is not linked with NCCL. The first function that needs it opens libnccl.so.2 by dlopen(): the library of that
 soname which is in the process already, as it is once PyTorch or CuPy has loaded theirs, else what the dynamic loader
 finds, as in LD_LIBRARY_PATH or the system's directories. It stays for the life of the process. Since 0.1.0.
-""" function annulus_nccl_id_create(id)
-    @library_call annulus_nccl_id_create(id::Ptr{annulus_nccl_id})::annulus_status
+""" function annulus_nccl_id_generate(id)
+    @library_call annulus_nccl_id_generate(id::Ptr{annulus_nccl_id})::annulus_status
 end
 
 @doc raw"""
 Makes rank `rank` of an NCCL communicator of `ranks` ranks on CUDA device `device`, in \*comm. Collective over the
 ranks, which pass the same id; waits for them for at most options' creation_timeout, then ANNULUS_ERROR_COMM.
 ANNULUS_ERROR_ARGUMENT: comm or id is NULL, rank is not below ranks, there is no such device, or options are not as
-above. Other errors as annulus_nccl_id_create(). Since 0.1.0.
+above. Other errors as annulus_nccl_id_generate(). Since 0.1.0.
 """ function annulus_comm_create_nccl(comm, id, ranks, rank, device, options)
     @library_call annulus_comm_create_nccl(comm::Ptr{Ptr{annulus_comm}}, id::Ptr{annulus_nccl_id}, ranks::Int32, rank::Int32, device::Int32, options::Ptr{annulus_comm_options})::annulus_status
 end
@@ -959,10 +960,11 @@ stand there twice. Errors as annulus_comm_create_nccl(). Since 0.1.0.
 end
 
 @doc raw"""
-Makes a communicator, in \*comm, that uses an existing ncclComm_t, of the libnccl.so.2 that annulus opens
-(annulus_nccl_id_create() says which): one of another copy of NCCL, or of one that is linked statically into the
-program, must not be given. It stays the caller's and must outlive the annulus communicator; nobody else may use it
-while an annulus call runs. The ranks have met already, so options' creation_timeout has no effect.
+Makes a communicator, in \*comm, that uses an existing ncclComm_t. nccl_comm points to it, as to an MPI_Comm above. It
+is of the libnccl.so.2 that annulus opens (annulus_nccl_id_generate() says which): one of another copy of NCCL, or of
+one that is linked statically into the program, must not be given. It stays the caller's and must outlive the annulus
+communicator; nobody else may use it while an annulus call runs. The ranks have met already, so options'
+creation_timeout has no effect.
 
 Without ANNULUS_COMM_MAY_ABORT annulus never aborts it. A failure then breaks the annulus communicator alone: its
 calls fail at once, annulus does not call NCCL any more, and kernels of NCCL that are in a stream already may wait
@@ -971,7 +973,8 @@ does not wait for those kernels, and leaves some kilobytes of memory that they m
 ANNULUS_COMM_MAY_ABORT annulus aborts the ncclComm_t on failure, which stops those kernels; the caller must not use
 it then, not even to destroy it, once annulus_comm_status() tells that the communicator is broken.
 
-Errors as annulus_comm_create_nccl(). Since 0.1.0.
+ANNULUS_ERROR_ARGUMENT also where nccl_comm or what it points to is NULL. Other errors as annulus_comm_create_nccl().
+Since 0.1.0.
 """ function annulus_comm_create_from_nccl(comm, nccl_comm, options)
     @library_call annulus_comm_create_from_nccl(comm::Ptr{Ptr{annulus_comm}}, nccl_comm::Ptr{Cvoid}, options::Ptr{annulus_comm_options})::annulus_status
 end
@@ -1000,11 +1003,11 @@ end
 @doc raw"""
 Writes the state of the communicator to \*status: ANNULUS_OK where it is usable, as far as this rank knows; that
 another rank is gone shows when a call misses it. Else the status with which it broke (ANNULUS_ERROR_COMM,
-ANNULUS_ERROR_NCCL, ANNULUS_ERROR_MPI, or ANNULUS_ERROR_CUDA or ANNULUS_ERROR_MEMORY where a failure of this rank left
-the others without its part). Then this call succeeds as well, and the message with which the communicator broke
+ANNULUS_ERROR_NCCL, ANNULUS_ERROR_MPI, or ANNULUS_ERROR_CUDA or ANNULUS_ERROR_MEMORY where a failure of this rank
+left the others without its part). Then this call succeeds as well, and the message with which the communicator broke
 becomes annulus_last_error() of the calling thread. Over NCCL it may break after a call has returned; so ask when the
-stream has come past the call, before its results are used. Never waits. Any thread. ANNULUS_ERROR_ARGUMENT: a pointer
-is NULL, or comm is of the process that this one was forked from. Since 0.1.0.
+stream has come past the call, before its results are used. Never waits. Any thread. ANNULUS_ERROR_ARGUMENT: a
+pointer is NULL, or comm is of the process that this one was forked from. Since 0.1.0.
 """ function annulus_comm_status(comm, status)
     @library_call annulus_comm_status(comm::Ptr{annulus_comm}, status::Ptr{annulus_status})::annulus_status
 end

@@ -87,7 +87,7 @@ def hilbert_curve(length: int, width: int = 0) -> _np.ndarray:
         positions = _np.empty(max(length, 0), _np.int64)
     except (MemoryError, ValueError):
         raise OutOfMemoryError(f"length is {length}; there is no memory for so many positions") from None
-    check(_capi.annulus_hilbert_curve(positions.__array_interface__["data"][0], length, width))
+    check(_capi.annulus_hilbert_curve(length, width, positions.__array_interface__["data"][0]))
     return positions
 
 

@@ -69,12 +69,12 @@ class Comm:
                     f"communicator is {communicator!r}; it must be one of mpi4py, or the address of an MPI_Comm"
                 )
             communicator = MPI._addressof(communicator)
-        return cls(made(_capi.annulus_comm_create_mpi(communicator, None)), "mpi")
+        return cls(made(_capi.annulus_comm_create_from_mpi(communicator, None)), "mpi")
 
     @staticmethod
     def nccl_id() -> bytes:
         """A new NCCL id: what one rank makes and every rank hands to from_nccl_id()."""
-        return made(_capi.annulus_nccl_id_create())
+        return made(_capi.annulus_nccl_id_generate())
 
     @classmethod
     def from_nccl_id(

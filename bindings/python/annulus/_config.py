@@ -170,7 +170,7 @@ def _options_of(handle: Any) -> dict[str, Any]:
     """What a C config holds, as Config's arguments."""
     scale = made(_capi.annulus_config_get_scale(handle))
     return dict(
-        branches=[_branch_of(handle, index) for index in range(_capi.annulus_config_branch_count(handle))],
+        branches=[_branch_of(handle, index) for index in range(made(_capi.annulus_config_branch_count(handle)))],
         causal=bool(made(_capi.annulus_config_get_causal(handle))),
         key_rule=name_of(made(_capi.annulus_config_get_key_rule(handle)), _KEY_RULES),
         padding=name_of(made(_capi.annulus_config_get_padding_rule(handle)), _PADDINGS),
@@ -261,7 +261,7 @@ class Config:
         weakref.finalize(self, _capi.annulus_config_destroy, handle).atexit = False  # type: ignore[misc]
         for branch in map(branch_of, listed(branches)):
             _add_branch(handle, branch)
-        if not _capi.annulus_config_branch_count(handle):
+        if not made(_capi.annulus_config_branch_count(handle)):
             raise ArgumentError("branches is empty; at least one (segment length, dilation) is needed")
         check(_capi.annulus_config_set_causal(handle, int(flag("causal", causal))))
         check(_capi.annulus_config_set_padding_rule(handle, pick("padding", padding, _PADDINGS)))
@@ -360,7 +360,7 @@ class Config:
 
     def __len__(self) -> int:
         """The number of branches."""
-        return _capi.annulus_config_branch_count(self._handle)
+        return made(_capi.annulus_config_branch_count(self._handle))
 
     def __eq__(self, other: object) -> bool:
         return self._text == other._text if isinstance(other, Config) else NotImplemented

@@ -291,7 +291,7 @@ class Context:
     def config(self) -> Config:
         """What the context computes."""
         with self._turn:
-            return config_of(_capi.annulus_context_get_config(self._handle))
+            return config_of(_capi.annulus_context_copy_config(self._handle))
 
     @property
     def device(self) -> str:

@@ -55,7 +55,7 @@ def counts(config: Config, length: int, heads: int, size: int) -> np.ndarray:
 def _curve(length: int, width: int) -> Tuple[np.ndarray, np.ndarray]:
     """The columns and rows of the grid's cells in the order of the Hilbert curve."""
     positions = np.empty(length, np.int64)
-    check(_capi.annulus_hilbert_curve(positions.__array_interface__["data"][0], length, width))
+    check(_capi.annulus_hilbert_curve(length, width, positions.__array_interface__["data"][0]))
     if width == 0:
         width = next(w for w in range(1, length + 1) if length % w == 0 and w * w >= length)
     return positions % width, positions // width

@@ -33,7 +33,7 @@ _REPLACEMENTS: List[Tuple[str, Union[str, Callable[[re.Match], str]]]] = [
     (r" of (options|problem)\b", ""),
     (r"\bsequence_length\b", "length"),
     (r"\bANNULUS_WHOLE, -1", "None"),
-    (r"^nccl_comm is NULL", "address is 0"),
+    (r"^the ncclComm_t that nccl_comm points to is NULL", "address is 0"),
     (r"^mpi_comm is NULL", "communicator is 0"),
     (r"\bNULL\b", "None"),
     (r"\bannulus_context_set_shards\(\)", "Context's shards"),

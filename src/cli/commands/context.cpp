@@ -19,11 +19,11 @@ Context make_context(const PatternOptions &pattern, const ExecutionOptions &exec
 
 std::int64_t largest_dilation(const annulus_context *context) {
     annulus_config *copy = nullptr;
-    check(annulus_context_get_config(context, &copy));
+    check(annulus_context_copy_config(&copy, context));
     const Config config(copy);
     std::int64_t largest = 1;
     annulus_branch branch = ANNULUS_BRANCH_INIT(0, 1);
-    for (std::int32_t i = 0; i < annulus_config_branch_count(config.get()); ++i) {
+    for (std::int32_t i = 0; i < branch_count(config.get()); ++i) {
         check(annulus_config_get_branch(config.get(), i, &branch));
         largest = std::max(largest, branch.dilation);
     }

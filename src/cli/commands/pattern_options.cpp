@@ -127,7 +127,7 @@ Config PatternOptions::config(std::int32_t heads) const {
         parsed.push_back(parse_branch(branch));
 
     Config config = first_config(presets);
-    for (std::size_t i = annulus_config_branch_count(config.get()) > 0; i < presets.size(); ++i)
+    for (std::size_t i = branch_count(config.get()) > 0; i < presets.size(); ++i)
         add_preset(config.get(), presets[i]);
     if (head_groups)
         add_head_groups(config.get(), heads, parsed);
@@ -152,7 +152,7 @@ Config PatternOptions::config(std::int32_t heads) const {
 std::vector<Config> PatternOptions::one_by_one(std::int32_t heads) const {
     const Config all = config(heads);
     std::vector<Config> configs;
-    for (std::int32_t i = 0; i < annulus_config_branch_count(all.get()); ++i) {
+    for (std::int32_t i = 0; i < branch_count(all.get()); ++i) {
         annulus_branch branch = ANNULUS_BRANCH_INIT(0, 1);
         check(annulus_config_get_branch(all.get(), i, &branch));
         configs.push_back(make_config());
@@ -164,7 +164,7 @@ std::vector<Config> PatternOptions::one_by_one(std::int32_t heads) const {
 
 std::vector<std::string> PatternOptions::labels(std::int32_t heads) const {
     const Config made = config(heads);
-    const auto of_presets = annulus_config_branch_count(made.get()) - static_cast<std::int32_t>(branches.size());
+    const auto of_presets = branch_count(made.get()) - static_cast<std::int32_t>(branches.size());
     std::vector<std::string> labels;
     for (std::int32_t i = 0; i < of_presets; ++i) {
         annulus_branch branch = ANNULUS_BRANCH_INIT(0, 1);

@@ -35,7 +35,7 @@ std::int64_t cell_of(const annulus_config *config, std::int64_t tokens) {
     const std::int64_t cell = divide_up(tokens, most_cells), longest = tokens / fewest_cells;
     std::int64_t dilation = 1;
     annulus_branch branch = ANNULUS_BRANCH_INIT(0, 1);
-    for (std::int32_t i = 0; i < annulus_config_branch_count(config); ++i) {
+    for (std::int32_t i = 0; i < branch_count(config); ++i) {
         check(annulus_config_get_branch(config, i, &branch));
         if (branch.dilation > longest)
             return cell;

@@ -47,7 +47,7 @@ std::int64_t phase_of(const annulus_branch &branch, std::int64_t h, std::int64_t
 
 void warn_of_heads(const annulus_config *config, std::int32_t heads, std::int64_t rows) {
     std::vector<bool> has_keys(static_cast<std::size_t>(heads));
-    for (std::int32_t i = 0; i < annulus_config_branch_count(config); ++i) {
+    for (std::int32_t i = 0; i < branch_count(config); ++i) {
         annulus_branch branch = ANNULUS_BRANCH_INIT(0, 1);
         check(annulus_config_get_branch(config, i, &branch));
         const std::int64_t length = branch.segment_length ? std::min(branch.segment_length, rows) : rows;

@@ -44,6 +44,12 @@ Config make_config() {
     return Config(config);
 }
 
+std::int32_t branch_count(const annulus_config *config) {
+    std::int32_t count = 0;
+    check(annulus_config_branch_count(config, &count));
+    return count;
+}
+
 Context create_context(const DeviceChoice &device) {
     annulus_context *context = nullptr;
     check(annulus_context_create(&context, device.kind, device.index), "--device " + device_name(device));

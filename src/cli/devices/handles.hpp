@@ -34,6 +34,7 @@ using Context = std::unique_ptr<annulus_context, Destroy>;
 using Comm = std::unique_ptr<annulus_comm, Destroy>;
 
 Config make_config();
+std::int32_t branch_count(const annulus_config *config);
 Context create_context(const DeviceChoice &device);
 
 } // namespace annulus::cli

@@ -125,7 +125,7 @@ class MpiRanks final : public Ranks, private Meeting {
             if (rank_.execution.threads == 0)
                 rank_.execution.threads = std::max(rank_.execution.thread_count() / machine.sharers(), 1);
             const MPI_Comm world = MPI_COMM_WORLD;
-            check(annulus_comm_create_mpi(&comm, &world, nullptr));
+            check(annulus_comm_create_from_mpi(&comm, &world, nullptr));
         } else {
             std::int32_t devices = 0;
             check(annulus_device_count(ANNULUS_DEVICE_CUDA, &devices));
@@ -135,7 +135,7 @@ class MpiRanks final : public Ranks, private Meeting {
             options.creation_timeout = options_.timeout.value_or(0);
             annulus_nccl_id id{};
             if (lead())
-                check(annulus_nccl_id_create(&id));
+                check(annulus_nccl_id_generate(&id));
             id = rank_.gather(id).front();
             check(annulus_comm_create_nccl(&comm, &id, rank_.count, rank_.index, device.index, &options));
         }

@@ -20,16 +20,16 @@ constexpr int most_calls = 16; // in one input
 void make_other_comm(Input &input) {
     annulus_comm *comm = nullptr;
     annulus_nccl_id id{};
-    int anything = 0;
+    void *anything = &comm;
     annulus_status status = ANNULUS_OK;
     Sized<annulus_comm_options> sized(input, ANNULUS_COMM_OPTIONS_INIT);
     const annulus_comm_options *const options = input.once_in(2) ? sized.get() : nullptr;
     switch (input.below(5)) {
     case 0:
-        status = annulus_comm_create_mpi(&comm, input.once_in(2) ? &anything : nullptr, options);
+        status = annulus_comm_create_from_mpi(&comm, input.once_in(2) ? &anything : nullptr, options);
         break;
     case 1:
-        status = annulus_nccl_id_create(input.once_in(2) ? &id : nullptr);
+        status = annulus_nccl_id_generate(input.once_in(2) ? &id : nullptr);
         break;
     case 2:
         status = annulus_comm_create_nccl(&comm, &id, input.number32(1, 2), input.number32(0, 1), input.number32(0, 0),

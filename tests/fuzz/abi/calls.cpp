@@ -167,7 +167,7 @@ class PassTensors {
 class Reference {
   public:
     explicit Reference(const annulus_context *like) {
-        const bool good = annulus_context_get_config(like, &config_) == ANNULUS_OK &&
+        const bool good = annulus_context_copy_config(&config_, like) == ANNULUS_OK &&
                           annulus_config_set_engine(config_, ANNULUS_ENGINE_REFERENCE) == ANNULUS_OK &&
                           annulus_config_set_workspace_limit(config_, 0) == ANNULUS_OK &&
                           annulus_context_create(&context_, ANNULUS_DEVICE_CPU, 0) == ANNULUS_OK &&
@@ -196,7 +196,7 @@ class Reference {
 // Whether the context has a config; it takes memory from where it likes then.
 bool has_config(const annulus_context *context) {
     annulus_config *config = nullptr;
-    const bool has = annulus_context_get_config(context, &config) == ANNULUS_OK;
+    const bool has = annulus_context_copy_config(&config, context) == ANNULUS_OK;
     annulus_config_destroy(config);
     return has;
 }

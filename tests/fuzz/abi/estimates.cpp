@@ -151,7 +151,7 @@ void ask_curve(Input &input) {
         return; // nobody here has room for it
     std::vector<std::int64_t> positions(static_cast<std::size_t>(std::clamp<std::int64_t>(length, 0, most)), -7);
     const bool is_null = input.is_wild();
-    if (!succeeded(annulus_hilbert_curve(is_null ? nullptr : positions.data(), length, width))) {
+    if (!succeeded(annulus_hilbert_curve(length, width, is_null ? nullptr : positions.data()))) {
         EXPECT(std::ranges::all_of(positions, [](std::int64_t p) { return p == -7; }), "positions was written");
         return;
     }

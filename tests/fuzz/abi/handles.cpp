@@ -58,6 +58,12 @@ annulus_branch branch_of(Input &input) {
     return branch;
 }
 
+std::int32_t branch_count(const annulus_config *config) {
+    std::int32_t count = -1;
+    EXPECT(annulus_config_branch_count(config, &count) == ANNULUS_OK && count >= 0, "%s", annulus_last_error());
+    return count;
+}
+
 // All that can be asked of a config.
 struct ConfigState {
     std::int32_t branches = 0;
@@ -70,7 +76,7 @@ struct ConfigState {
     double scale = 0;
     std::uint64_t limit = 0;
 
-    explicit ConfigState(const annulus_config *config) : branches(annulus_config_branch_count(config)) {
+    explicit ConfigState(const annulus_config *config) : branches(branch_count(config)) {
         last.size = sizeof last;
         const bool good = (branches == 0 || annulus_config_get_branch(config, branches - 1, &last) == ANNULUS_OK) &&
                           annulus_config_get_padding_rule(config, &padding) == ANNULUS_OK &&
@@ -203,7 +209,7 @@ void Handles::change_config() {
     }
     if (!succeeded(status))
         EXPECT(ConfigState(config_) == before, "the failed call changed the config");
-    if (annulus_config_branch_count(config_) > most_branches)
+    if (branch_count(config_) > most_branches)
         annulus_config_destroy(std::exchange(config_, new_config()));
 }
 
@@ -216,7 +222,7 @@ void Handles::change_context() {
         break;
     case 2: {
         annulus_config *copy = nullptr;
-        if (succeeded(annulus_context_get_config(context, &copy)))
+        if (succeeded(annulus_context_copy_config(&copy, context)))
             annulus_config_destroy(std::exchange(config_, copy));
         break;
     }

@@ -141,8 +141,9 @@ pub const ANNULUS_ENGINE_FUSED: annulus_engine = 4;
 /// the same on CUDA devices of compute capability 8.0 and newer, in float32, too; in float16 of 7.5; on 9.0 slower than `fused`
 pub const ANNULUS_ENGINE_MMA: annulus_engine = 5;
 
-/// A branch. Set `size` to sizeof(annulus_branch) and all other fields, best by ANNULUS_BRANCH_INIT(w, r), which sets the
-/// fields behind w and r to 0: all heads, phase rule block, query rule dilated, linear order, as LongNet has them.
+/// A branch. Set `size` to sizeof(annulus_branch) and all other fields, best by ANNULUS_BRANCH_INIT(w, r). Fields that
+/// are 0 behind w and r, as the macro sets them, are LongNet's branch: all heads, phase rule block, query rule dilated,
+/// linear order.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct annulus_branch {
@@ -550,7 +551,7 @@ extern "C" {
     /// with no better divisor than itself gives one row: linear order). positions: host memory for `length` numbers, owned
     /// by the caller.
     /// ANNULUS_ERROR_ARGUMENT: positions is NULL, length < 1, width < 0 or no divisor. Any thread. Since 0.1.0.
-    pub fn annulus_hilbert_curve(positions: *mut i64, length: i64, width: i64) -> annulus_status;
+    pub fn annulus_hilbert_curve(length: i64, width: i64, positions: *mut i64) -> annulus_status;
 
     /// The name of an engine ("auto", "reference", "cpu", "gemm", "fused", "mma"), or "unknown". Every build knows all of
     /// them by name, whether it can run them or not. Static. Any thread. Since 0.1.0.
@@ -596,8 +597,8 @@ extern "C" {
         branch: *mut annulus_branch,
     ) -> annulus_status;
 
-    /// The number of branches; 0 when config is NULL. Since 0.1.0.
-    pub fn annulus_config_branch_count(config: *const annulus_config) -> i32;
+    /// The number of branches, in \*count. Since 0.1.0.
+    pub fn annulus_config_branch_count(config: *const annulus_config, count: *mut i32) -> annulus_status;
 
     /// Sets the padding rule of all branches. Since 0.1.0.
     pub fn annulus_config_set_padding_rule(config: *mut annulus_config, rule: annulus_padding_rule) -> annulus_status;
@@ -738,9 +739,9 @@ extern "C" {
 
     /// Makes a copy of the config that the context was given last, in \*config. The caller destroys it.
     /// ANNULUS_ERROR_ARGUMENT: a pointer is NULL or the context has no config. Since 0.1.0.
-    pub fn annulus_context_get_config(
-        context: *const annulus_context,
+    pub fn annulus_context_copy_config(
         config: *mut *mut annulus_config,
+        context: *const annulus_context,
     ) -> annulus_status;
 
     /// Sets the stream that device work is ordered on: on a CUDA device a cudaStream_t (a CUstream) of that device, or NULL
@@ -1041,25 +1042,25 @@ extern "C" {
     /// ANNULUS_ERROR_ARGUMENT: comm or mpi_comm is NULL, MPI is not initialised, or options are not as above.
     /// ANNULUS_ERROR_UNSUPPORTED: annulus's part for MPI cannot be loaded, or the process has another MPI library, as above.
     /// ANNULUS_ERROR_MPI: an MPI call failed. Since 0.1.0.
-    pub fn annulus_comm_create_mpi(
+    pub fn annulus_comm_create_from_mpi(
         comm: *mut *mut annulus_comm,
         mpi_comm: *const c_void,
         options: *const annulus_comm_options,
     ) -> annulus_status;
 
-    /// Makes an id in \*id, on one rank, for one communicator. ANNULUS_ERROR_ARGUMENT: id is NULL. ANNULUS_ERROR_UNSUPPORTED:
-    /// annulus's part for CUDA cannot be loaded (see annulus_device_count()) or was built without NCCL, or libnccl.so.2
-    /// cannot be loaded or is older than 2.14. ANNULUS_ERROR_NCCL: an NCCL call failed.
+    /// Generates an id in \*id, on one rank, for one communicator. ANNULUS_ERROR_ARGUMENT: id is NULL.
+    /// ANNULUS_ERROR_UNSUPPORTED: annulus's part for CUDA cannot be loaded (see annulus_device_count()) or was built without
+    /// NCCL, or libnccl.so.2 cannot be loaded or is older than 2.14. ANNULUS_ERROR_NCCL: an NCCL call failed.
     ///
     /// annulus is not linked with NCCL. The first function that needs it opens libnccl.so.2 by dlopen(): the library of that
     /// soname which is in the process already, as it is once PyTorch or CuPy has loaded theirs, else what the dynamic loader
     /// finds, as in LD_LIBRARY_PATH or the system's directories. It stays for the life of the process. Since 0.1.0.
-    pub fn annulus_nccl_id_create(id: *mut annulus_nccl_id) -> annulus_status;
+    pub fn annulus_nccl_id_generate(id: *mut annulus_nccl_id) -> annulus_status;
 
     /// Makes rank `rank` of an NCCL communicator of `ranks` ranks on CUDA device `device`, in \*comm. Collective over the
     /// ranks, which pass the same id; waits for them for at most options' creation_timeout, then ANNULUS_ERROR_COMM.
     /// ANNULUS_ERROR_ARGUMENT: comm or id is NULL, rank is not below ranks, there is no such device, or options are not as
-    /// above. Other errors as annulus_nccl_id_create(). Since 0.1.0.
+    /// above. Other errors as annulus_nccl_id_generate(). Since 0.1.0.
     pub fn annulus_comm_create_nccl(
         comm: *mut *mut annulus_comm,
         id: *const annulus_nccl_id,
@@ -1079,10 +1080,11 @@ extern "C" {
         options: *const annulus_comm_options,
     ) -> annulus_status;
 
-    /// Makes a communicator, in \*comm, that uses an existing ncclComm_t, of the libnccl.so.2 that annulus opens
-    /// (annulus_nccl_id_create() says which): one of another copy of NCCL, or of one that is linked statically into the
-    /// program, must not be given. It stays the caller's and must outlive the annulus communicator; nobody else may use it
-    /// while an annulus call runs. The ranks have met already, so options' creation_timeout has no effect.
+    /// Makes a communicator, in \*comm, that uses an existing ncclComm_t. nccl_comm points to it, as to an MPI_Comm above. It
+    /// is of the libnccl.so.2 that annulus opens (annulus_nccl_id_generate() says which): one of another copy of NCCL, or of
+    /// one that is linked statically into the program, must not be given. It stays the caller's and must outlive the annulus
+    /// communicator; nobody else may use it while an annulus call runs. The ranks have met already, so options'
+    /// creation_timeout has no effect.
     ///
     /// Without ANNULUS_COMM_MAY_ABORT annulus never aborts it. A failure then breaks the annulus communicator alone: its
     /// calls fail at once, annulus does not call NCCL any more, and kernels of NCCL that are in a stream already may wait
@@ -1091,10 +1093,11 @@ extern "C" {
     /// ANNULUS_COMM_MAY_ABORT annulus aborts the ncclComm_t on failure, which stops those kernels; the caller must not use
     /// it then, not even to destroy it, once annulus_comm_status() tells that the communicator is broken.
     ///
-    /// Errors as annulus_comm_create_nccl(). Since 0.1.0.
+    /// ANNULUS_ERROR_ARGUMENT also where nccl_comm or what it points to is NULL. Other errors as annulus_comm_create_nccl().
+    /// Since 0.1.0.
     pub fn annulus_comm_create_from_nccl(
         comm: *mut *mut annulus_comm,
-        nccl_comm: *mut c_void,
+        nccl_comm: *const c_void,
         options: *const annulus_comm_options,
     ) -> annulus_status;
 
@@ -1112,11 +1115,11 @@ extern "C" {
 
     /// Writes the state of the communicator to \*status: ANNULUS_OK where it is usable, as far as this rank knows; that
     /// another rank is gone shows when a call misses it. Else the status with which it broke (ANNULUS_ERROR_COMM,
-    /// ANNULUS_ERROR_NCCL, ANNULUS_ERROR_MPI, or ANNULUS_ERROR_CUDA or ANNULUS_ERROR_MEMORY where a failure of this rank left
-    /// the others without its part). Then this call succeeds as well, and the message with which the communicator broke
+    /// ANNULUS_ERROR_NCCL, ANNULUS_ERROR_MPI, or ANNULUS_ERROR_CUDA or ANNULUS_ERROR_MEMORY where a failure of this rank
+    /// left the others without its part). Then this call succeeds as well, and the message with which the communicator broke
     /// becomes annulus_last_error() of the calling thread. Over NCCL it may break after a call has returned; so ask when the
-    /// stream has come past the call, before its results are used. Never waits. Any thread. ANNULUS_ERROR_ARGUMENT: a pointer
-    /// is NULL, or comm is of the process that this one was forked from. Since 0.1.0.
+    /// stream has come past the call, before its results are used. Never waits. Any thread. ANNULUS_ERROR_ARGUMENT: a
+    /// pointer is NULL, or comm is of the process that this one was forked from. Since 0.1.0.
     pub fn annulus_comm_status(comm: *const annulus_comm, status: *mut annulus_status) -> annulus_status;
 
     /// Breaks the communicator: calls of other threads of this process that wait in it return ANNULUS_ERROR_COMM, and other

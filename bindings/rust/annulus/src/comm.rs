@@ -39,7 +39,7 @@ impl NcclId {
     /// A new id.
     pub fn create() -> Result<NcclId> {
         let mut id = sys::annulus_nccl_id { bytes: [0; 128] };
-        check(unsafe { sys::annulus_nccl_id_create(&mut id) })?;
+        check(unsafe { sys::annulus_nccl_id_generate(&mut id) })?;
         Ok(NcclId(id.bytes.map(|byte| byte as u8)))
     }
 }

@@ -340,7 +340,7 @@ impl Config {
 
     /// The number of branches.
     pub fn branch_count(&self) -> usize {
-        unsafe { sys::annulus_config_branch_count(self.handle) as usize }
+        self.get(sys::annulus_config_branch_count, 0) as usize
     }
 
     /// An independent copy.

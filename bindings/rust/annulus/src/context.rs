@@ -164,7 +164,7 @@ impl Context {
     /// A copy of the config that the context has.
     pub fn config(&self) -> Result<Config> {
         let mut handle = ptr::null_mut();
-        check(unsafe { sys::annulus_context_get_config(self.handle, &mut handle) })?;
+        check(unsafe { sys::annulus_context_copy_config(&mut handle, self.handle) })?;
         Ok(Config::from_handle(handle))
     }
 

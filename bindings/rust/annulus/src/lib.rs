@@ -100,7 +100,7 @@ pub fn hilbert_curve(length: usize, width: usize) -> Result<Vec<i64>> {
     let mut positions: Vec<i64> = Vec::new();
     positions.try_reserve_exact(length).map_err(|_| too_large("length", length))?;
     positions.resize(length, 0);
-    error::check(unsafe { sys::annulus_hilbert_curve(positions.as_mut_ptr(), c_length, c_width) })?;
+    error::check(unsafe { sys::annulus_hilbert_curve(c_length, c_width, positions.as_mut_ptr()) })?;
     Ok(positions)
 }
 
