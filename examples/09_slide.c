@@ -32,7 +32,8 @@ int main(void) {
     annulus_tensor lse = {lse_data, ANNULUS_FLOAT32, 3, {1, HEADS, POSITIONS}, {HEADS * POSITIONS, POSITIONS, 1}};
 
     annulus_config *config;
-    check(annulus_config_create_gigapath(&config));
+    check(annulus_config_create(&config));
+    check(annulus_config_add_preset(config, "gigapath"));
     annulus_context *context;
     check(annulus_context_create(&context, ANNULUS_DEVICE_CPU, 0));
     check(annulus_context_set_config(context, config));

@@ -100,14 +100,6 @@ ANNULUS_API const char *annulus_engine_name(annulus_engine engine);
  */
 ANNULUS_API annulus_status annulus_config_create(annulus_config **config);
 
-/*
- * Makes the config of Prov-GigaPath's slide encoder in *config, as its weights were trained: five branches of w = 1024,
- * 5792, 32768, 185363, 1048576 and r = 1, 2, 4, 8, 16 with block phases, zero_keys padding, not causal; all else as
- * annulus_config_create(). Its problems have H = 16, D = 48, N = number of tiles + 1. The caller destroys it. Since
- * 0.1.0.
- */
-ANNULUS_API annulus_status annulus_config_create_gigapath(annulus_config **config);
-
 /* Makes an independent copy of `config` in *copy. The caller destroys it. Since 0.1.0. */
 ANNULUS_API annulus_status annulus_config_copy(annulus_config **copy, const annulus_config *config);
 
@@ -268,6 +260,25 @@ ANNULUS_API annulus_status annulus_config_get_exchange(const annulus_config *con
  */
 ANNULUS_API annulus_status annulus_config_add_longnet(annulus_config *config, int64_t segment_length,
                                                       int64_t segment_ratio, int64_t dilation_ratio, int32_t count);
+
+/*
+ * Makes the config that of a published model, as its weights were trained: appends the model's branches, and sets the
+ * padding rule, the key rule and whether it is causal. The rules hold for all branches, so the config must have none
+ * yet; more may follow. The rest of the config stays as it is.
+ *
+ *   gigapath  Prov-GigaPath's slide encoder: w = 1024, 5792, 32768, 185363, 1048576 and r = 1, 2, 4, 8, 16 with block
+ *             phases; zero_keys padding, keys count for each branch, not causal. Its problems have H = 16, D = 48,
+ *             N = number of tiles + 1.
+ *
+ * ANNULUS_ERROR_ARGUMENT: name is NULL or no preset's name, or the config has a branch. Since 0.1.0.
+ */
+ANNULUS_API annulus_status annulus_config_add_preset(annulus_config *config, const char *name);
+
+/*
+ * The name of preset `index`, counted from 0; NULL where there is no such preset, as behind the last. Static. Any
+ * thread. Since 0.1.0.
+ */
+ANNULUS_API const char *annulus_preset_name(int32_t index);
 
 /*
  * Appends branches and changes nothing else: `count` branches that share the `heads` query heads out among themselves

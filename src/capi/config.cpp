@@ -12,7 +12,9 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
-#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 using namespace annulus;
@@ -96,6 +98,34 @@ void check_entry(const char *array, std::int32_t index, std::int64_t value, std:
                     static_cast<long long>(value), static_cast<long long>(least));
 }
 
+struct PresetBranch {
+    std::int64_t segment_length, dilation;
+};
+
+// A published model's branches, and the rules that its weights were trained with.
+struct Preset {
+    const char *name;
+    std::span<const PresetBranch> branches;
+    annulus_padding_rule padding_rule;
+    annulus_key_rule key_rule;
+    bool causal;
+};
+
+constexpr PresetBranch gigapath[] = {{1024, 1}, {5792, 2}, {32768, 4}, {185363, 8}, {1048576, 16}};
+constexpr Preset presets[] = {{"gigapath", gigapath, ANNULUS_PADDING_ZERO_KEYS, ANNULUS_KEY_EACH_BRANCH, false}};
+
+const Preset &find_preset(const char *name) {
+    check_not_null("name", name);
+    std::string names;
+    for (const Preset &preset : presets) {
+        if (std::string_view(name) == preset.name)
+            return preset;
+        names.append(names.empty() ? "" : ", ").append(preset.name);
+    }
+    throw Error(ANNULUS_ERROR_ARGUMENT, "name is \"%s\"; it must be one of the presets: %s", shown_text(name).c_str(),
+                names.c_str());
+}
+
 // What a getter does: value(config), in *result.
 template <class T, class Value>
 annulus_status get(const annulus_config *config, const char *name, T *result, Value value) {
@@ -120,17 +150,6 @@ annulus_status annulus_config_create(annulus_config **config) {
     return guard([&] {
         required(config, "config");
         *config = new annulus_config;
-    });
-}
-
-annulus_status annulus_config_create_gigapath(annulus_config **config) {
-    return guard([&] {
-        required(config, "config");
-        auto made = std::make_unique<annulus_config>();
-        made->pattern.branches = {make_branch(1024, 1), make_branch(5792, 2), make_branch(32768, 4),
-                                  make_branch(185363, 8), make_branch(1048576, 16)};
-        made->pattern.padding_rule = ANNULUS_PADDING_ZERO_KEYS;
-        *config = made.release();
     });
 }
 
@@ -315,6 +334,28 @@ annulus_status annulus_config_add_longnet(annulus_config *config, int64_t segmen
         }
         append(*config, added);
     });
+}
+
+annulus_status annulus_config_add_preset(annulus_config *config, const char *name) {
+    return guard([&] {
+        Pattern &pattern = required(config, "config").pattern;
+        const Preset &preset = find_preset(name);
+        if (!pattern.branches.empty())
+            throw Error(ANNULUS_ERROR_ARGUMENT,
+                        "config has %zu branches; it must have none, for preset %s sets rules for all",
+                        pattern.branches.size(), preset.name);
+        std::vector<Branch> added;
+        for (const PresetBranch &branch : preset.branches)
+            added.push_back(make_branch(branch.segment_length, branch.dilation));
+        append(*config, added);
+        pattern.padding_rule = preset.padding_rule;
+        pattern.key_rule = preset.key_rule;
+        pattern.causal = preset.causal;
+    });
+}
+
+const char *annulus_preset_name(int32_t index) {
+    return index >= 0 && static_cast<std::size_t>(index) < std::size(presets) ? presets[index].name : nullptr;
 }
 
 annulus_status annulus_config_add_head_groups(annulus_config *config, int32_t heads, int32_t count,

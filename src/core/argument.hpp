@@ -5,7 +5,10 @@
 #include "core/dtype_number.hpp"
 #include "core/error.hpp"
 
+#include <algorithm>
 #include <cstdint>
+#include <string>
+#include <string_view>
 
 namespace annulus {
 
@@ -37,6 +40,14 @@ inline void check_between(const char *name, std::int64_t value, std::int64_t lea
 // For enumerations numbered without gaps.
 template <class Enum> void check_enum(const char *name, Enum value, Enum first, Enum last) {
     check_between(name, enum_value(value), enum_value(first), enum_value(last));
+}
+
+// A caller's text for a message, which is one line: its first 64 bytes, with '?' for what is not printable ASCII.
+inline std::string shown_text(std::string_view text) {
+    std::string shown(text.substr(0, 64));
+    std::ranges::replace_if(
+        shown, [](unsigned char c) { return c < ' ' || c > '~'; }, '?');
+    return shown;
 }
 
 } // namespace annulus

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpu/thread_count.hpp"
 
-#include "core/error.hpp"
+#include "core/argument.hpp"
 #include "core/progression.hpp"
 
 #include <sched.h>
@@ -138,14 +138,10 @@ int environment_threads() {
     if (!text)
         return 0;
     const std::optional<std::int64_t> number = whole_number(text);
-    if (!number || *number < 1 || *number > max_threads) {
-        std::string shown = std::string(text).substr(0, 64);
-        std::ranges::replace_if(
-            shown, [](unsigned char c) { return c < ' ' || c > '~'; }, '?'); // a message is a line
+    if (!number || *number < 1 || *number > max_threads)
         throw Error(ANNULUS_ERROR_ARGUMENT,
                     "the environment variable ANNULUS_NUM_THREADS is \"%s\"; it must be a number from 1 to %d",
-                    shown.c_str(), max_threads);
-    }
+                    shown_text(text).c_str(), max_threads);
     return static_cast<int>(*number);
 }
 

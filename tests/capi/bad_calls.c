@@ -46,7 +46,7 @@ static void null_handles(void **state) {
     assert_refused(annulus_config_set_allow_tf32(NULL, 1), ARGUMENT, "config");
     assert_refused(annulus_config_set_workspace_limit(NULL, 1), ARGUMENT, "config");
     assert_refused(annulus_config_add_longnet(NULL, 4, 2, 2, 1), ARGUMENT, "config");
-    assert_refused(annulus_config_create_gigapath(NULL), ARGUMENT, "config");
+    assert_refused(annulus_config_add_preset(NULL, "gigapath"), ARGUMENT, "config");
     assert_refused(annulus_config_add_head_groups(NULL, 4, 1, lengths, lengths), ARGUMENT, "config");
     assert_refused(annulus_context_create(NULL, ANNULUS_DEVICE_CPU, 0), ARGUMENT, "context");
     assert_refused(annulus_context_set_config(NULL, f->config), ARGUMENT, "context");
@@ -255,6 +255,11 @@ static void presets(void **state) {
     assert_refused(annulus_config_add_head_groups(c, 4, 2, lengths, NULL), ARGUMENT, "dilations");
     assert_refused(annulus_config_add_head_groups(c, 4, 2, lengths, zero), ARGUMENT, NULL);
     assert_refused(annulus_config_add_head_groups(c, 4, 2, negative, lengths), ARGUMENT, NULL);
+    assert_refused(annulus_config_add_preset(c, NULL), ARGUMENT, "name");
+    assert_refused(annulus_config_add_preset(c, "GigaPath"), ARGUMENT, "name");
+    assert_string_equal(annulus_last_error(), "name is \"GigaPath\"; it must be one of the presets: gigapath");
+    assert_refused(annulus_config_add_preset(c, "giga\npath\x7f\xff"), ARGUMENT, "name is \"giga?path??\"");
+    assert_refused(annulus_config_add_preset(c, "gigapath"), ARGUMENT, "config has 2 branches");
     assert_branch_count(c, 2); /* none was half added */
 }
 

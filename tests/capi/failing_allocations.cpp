@@ -172,9 +172,10 @@ TEST_P(FailingAllocations, OneByOne) {
               0);
     annulus_branch branch = ANNULUS_BRANCH_INIT(64, 1);
     annulus_config *gigapath = nullptr;
+    ASSERT_EQ(annulus_config_create(&gigapath), ANNULUS_OK);
     EXPECT_GT(fail_each_allocation(
-                  "create_gigapath", [&] { return annulus_config_create_gigapath(&gigapath); },
-                  nothing_leaked_since(live_allocations)),
+                  "add_preset", [&] { return annulus_config_add_preset(gigapath, "gigapath"); },
+                  [&] { EXPECT_EQ(branch_count(gigapath), 0); }),
               0);
     annulus_config_destroy(gigapath);
     for (std::int32_t index = 0; index < 5; ++index) {

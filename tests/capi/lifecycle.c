@@ -245,11 +245,25 @@ static void assert_same_branches(const annulus_config *a, const annulus_config *
 static void presets_are_their_branches(void **state) {
     (void)state;
     annulus_config *preset = NULL, *branches = NULL;
-    assert_ok(annulus_config_create_gigapath(&preset));
+    assert_ok(annulus_config_create(&preset));
     assert_ok(annulus_config_create(&branches));
     annulus_padding_rule padding = ANNULUS_PADDING_EXACT;
+    annulus_key_rule keys = ANNULUS_KEY_ONCE;
+    annulus_engine engine = ANNULUS_ENGINE_AUTO;
+    int causal = 77;
+    /* Its rules take the place of what was set; the rest stays. */
+    assert_ok(annulus_config_set_causal(preset, 1));
+    assert_ok(annulus_config_set_key_rule(preset, ANNULUS_KEY_ONCE));
+    assert_ok(annulus_config_set_engine(preset, ANNULUS_ENGINE_CPU));
+    assert_ok(annulus_config_add_preset(preset, "gigapath"));
     assert_ok(annulus_config_get_padding_rule(preset, &padding));
+    assert_ok(annulus_config_get_key_rule(preset, &keys));
+    assert_ok(annulus_config_get_causal(preset, &causal));
+    assert_ok(annulus_config_get_engine(preset, &engine));
     assert_int_equal(padding, ANNULUS_PADDING_ZERO_KEYS);
+    assert_int_equal(keys, ANNULUS_KEY_EACH_BRANCH);
+    assert_int_equal(causal, 0);
+    assert_int_equal(engine, ANNULUS_ENGINE_CPU);
     const int64_t segments[] = {1024, 5792, 32768, 185363, 1048576};
     for (int i = 0; i < 5; ++i)
         add_branch(branches, segments[i], (int64_t)1 << i);
@@ -266,6 +280,21 @@ static void presets_are_their_branches(void **state) {
     assert_same_branches(preset, branches, 4);
     annulus_config_destroy(preset);
     annulus_config_destroy(branches);
+}
+
+static void presets_have_names(void **state) {
+    (void)state;
+    annulus_config *config = NULL;
+    int32_t count = 0;
+    assert_string_equal(annulus_preset_name(0), "gigapath");
+    for (; annulus_preset_name(count); ++count) {
+        assert_ok(annulus_config_create(&config));
+        assert_ok(annulus_config_add_preset(config, annulus_preset_name(count)));
+        annulus_config_destroy(config);
+    }
+    const int32_t none[] = {-1, count, count + 1, INT32_MAX, INT32_MIN};
+    for (int i = 0; i < 5; ++i)
+        assert_null(annulus_preset_name(none[i]));
 }
 
 /* Dense attention of N positions: N * N pairs a head, half and a diagonal when causal. */
@@ -399,19 +428,13 @@ static void hilbert_curve_of_a_square(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(names_and_versions),
-        TEST(destroying_null_is_legal),
-        TEST(branches_are_numbered),
-        TEST(zero_is_the_default),
-        TEST(settings_are_read_back),
-        TEST(branches_are_read_back),
-        TEST(copies_are_independent),
-        TEST(last_engine),
-        TEST(presets_are_their_branches),
-        TEST(estimates_add_up),
-        TEST(threads_of_the_environment),
-        TEST(threads_of_the_affinity),
-        TEST(messages_belong_to_their_thread),
+        TEST(names_and_versions),         TEST(destroying_null_is_legal),
+        TEST(branches_are_numbered),      TEST(zero_is_the_default),
+        TEST(settings_are_read_back),     TEST(branches_are_read_back),
+        TEST(copies_are_independent),     TEST(last_engine),
+        TEST(presets_are_their_branches), TEST(presets_have_names),
+        TEST(estimates_add_up),           TEST(threads_of_the_environment),
+        TEST(threads_of_the_affinity),    TEST(messages_belong_to_their_thread),
         TEST(hilbert_curve_of_a_square),
     };
     return RUN_TESTS(tests);

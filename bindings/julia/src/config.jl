@@ -262,7 +262,9 @@ end
 The config of Prov-GigaPath's slide encoder: its five branches, with the padding that it was trained with. `options` are
 those of [`Config`](@ref).
 """
-gigapath(; options...) = Config(made(LibAnnulus.annulus_config_create_gigapath); options...)
+function gigapath(; options...)
+    return Config(Preset(config -> LibAnnulus.annulus_config_add_preset(config, "gigapath")); options...)
+end
 
 """
     head_groups(heads, pairs)

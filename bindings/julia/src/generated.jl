@@ -195,15 +195,6 @@ Makes an empty config in \*config: no branches, not causal, exact padding, keys 
 end
 
 @doc raw"""
-Makes the config of Prov-GigaPath's slide encoder in \*config, as its weights were trained: five branches of w = 1024,
-5792, 32768, 185363, 1048576 and r = 1, 2, 4, 8, 16 with block phases, zero_keys padding, not causal; all else as
-annulus_config_create(). Its problems have H = 16, D = 48, N = number of tiles + 1. The caller destroys it. Since
-0.1.0.
-""" function annulus_config_create_gigapath(config)
-    @library_call annulus_config_create_gigapath(config::Ptr{Ptr{annulus_config}})::annulus_status
-end
-
-@doc raw"""
 Makes an independent copy of `config` in \*copy. The caller destroys it. Since 0.1.0.
 """ function annulus_config_copy(copy, config)
     @library_call annulus_config_copy(copy::Ptr{Ptr{annulus_config}}, config::Ptr{annulus_config})::annulus_status
@@ -409,6 +400,29 @@ segment_length, segment_ratio and dilation_ratio are >= 1; a w_i or r_i beyond i
 0.1.0.
 """ function annulus_config_add_longnet(config, segment_length, segment_ratio, dilation_ratio, count)
     @library_call annulus_config_add_longnet(config::Ptr{annulus_config}, segment_length::Int64, segment_ratio::Int64, dilation_ratio::Int64, count::Int32)::annulus_status
+end
+
+@doc raw"""
+Makes the config that of a published model, as its weights were trained: appends the model's branches, and sets the
+padding rule, the key rule and whether it is causal. The rules hold for all branches, so the config must have none
+yet; more may follow. The rest of the config stays as it is.
+
+```text
+gigapath  Prov-GigaPath's slide encoder: w = 1024, 5792, 32768, 185363, 1048576 and r = 1, 2, 4, 8, 16 with block
+          phases; zero_keys padding, keys count for each branch, not causal. Its problems have H = 16, D = 48,
+          N = number of tiles + 1.
+```
+
+ANNULUS_ERROR_ARGUMENT: name is NULL or no preset's name, or the config has a branch. Since 0.1.0.
+""" function annulus_config_add_preset(config, name)
+    @library_call annulus_config_add_preset(config::Ptr{annulus_config}, name::Cstring)::annulus_status
+end
+
+@doc raw"""
+The name of preset `index`, counted from 0; NULL where there is no such preset, as behind the last. Static. Any
+thread. Since 0.1.0.
+""" function annulus_preset_name(index)
+    @library_call annulus_preset_name(index::Int32)::Cstring
 end
 
 @doc raw"""

@@ -316,7 +316,8 @@ class Config:
     @classmethod
     def gigapath(cls, **options: Unpack[ConfigOptions]) -> Config:
         """The five branches and the zero_keys padding of Prov-GigaPath's slide encoder (H = 16, D = 48)."""
-        return cls(**{**_taken_apart(_capi.annulus_config_create_gigapath()), **options})
+        preset = _taken_apart(_capi.annulus_config_create(), _capi.annulus_config_add_preset, "gigapath")
+        return cls(**{**preset, **options})
 
     @classmethod
     def head_groups(

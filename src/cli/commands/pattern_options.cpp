@@ -4,6 +4,7 @@
 #include "cli/commands/branch_text.hpp"
 #include "cli/report/text.hpp"
 
+#include <algorithm>
 #include <array>
 #include <limits>
 #include <utility>
@@ -12,7 +13,22 @@ namespace annulus::cli {
 
 namespace {
 
-constexpr std::string_view gigapath = "gigapath", longnet_prefix = "longnet:";
+constexpr std::string_view longnet_prefix = "longnet:";
+
+// The library's presets.
+std::vector<std::string> model_names() {
+    std::vector<std::string> names;
+    while (const char *const name = annulus_preset_name(static_cast<std::int32_t>(names.size())))
+        names.emplace_back(name);
+    return names;
+}
+
+std::string listed_models() {
+    std::string list;
+    for (const std::string &name : model_names())
+        list.append(list.empty() ? "" : ", ").append(name);
+    return list;
+}
 
 struct LongNet {
     std::int64_t segment_length, segment_ratio, dilation_ratio;
@@ -33,25 +49,18 @@ LongNet parse_longnet(const std::string &preset) {
     return {numbers[0], numbers[1], numbers[2], static_cast<std::int32_t>(numbers[3])};
 }
 
-// The config that the branches of all options are added to.
-Config first_config(const std::vector<std::string> &presets) {
-    if (presets.empty() || presets[0] != gigapath)
-        return make_config();
-    annulus_config *made = nullptr;
-    check(annulus_config_create_gigapath(&made), "--preset gigapath");
-    return Config(made);
-}
-
 void add_preset(annulus_config *config, const std::string &preset) {
     const std::string subject = "--preset " + preset;
-    if (preset == gigapath) {
-        throw bad_input(subject + ": is a whole model; it must come first, and once");
+    if (std::ranges::count(model_names(), preset) > 0) {
+        if (branch_count(config) > 0)
+            throw bad_input(subject + ": is a whole model; it must come first, and once");
+        check(annulus_config_add_preset(config, preset.c_str()), subject);
     } else if (preset.starts_with(longnet_prefix)) {
         const LongNet p = parse_longnet(preset);
         check(annulus_config_add_longnet(config, p.segment_length, p.segment_ratio, p.dilation_ratio, p.count),
               subject);
     } else {
-        throw bad_input(subject + ": must be gigapath or longnet:W,SEGMENT_RATIO,DILATION_RATIO,COUNT");
+        throw bad_input(subject + ": must be " + listed_models() + " or longnet:W,SEGMENT_RATIO,DILATION_RATIO,COUNT");
     }
 }
 
@@ -91,11 +100,14 @@ void PatternOptions::add_to(Command &command) {
                "query=every, order=linear or order=hilbert, and width=C, the columns of the Hilbert order's grid")
         .value("W:R[,PROPERTY=VALUE...]")
         .group(group);
+    std::vector<std::string> suggested = model_names();
+    suggested.emplace_back(longnet_prefix);
     command
         .texts("--preset", presets,
-               "A known model: gigapath, with its padding, or the branches of LongNet's series "
-               "longnet:W,SEGMENT_RATIO,DILATION_RATIO,COUNT. Those of --branch come after its branches")
-        .suggests({std::string(gigapath), std::string(longnet_prefix)})
+               "A known model: " + listed_models() +
+                   ", with its padding, or the branches of LongNet's series "
+                   "longnet:W,SEGMENT_RATIO,DILATION_RATIO,COUNT. Those of --branch come after its branches")
+        .suggests(suggested)
         .value("NAME")
         .group(group);
     command.flag("--head-groups", head_groups, "Share the heads out among the branches of --branch").group(group);
@@ -126,9 +138,9 @@ Config PatternOptions::config(std::int32_t heads) const {
     for (const std::string &branch : branches)
         parsed.push_back(parse_branch(branch));
 
-    Config config = first_config(presets);
-    for (std::size_t i = branch_count(config.get()) > 0; i < presets.size(); ++i)
-        add_preset(config.get(), presets[i]);
+    Config config = make_config();
+    for (const std::string &preset : presets)
+        add_preset(config.get(), preset);
     if (head_groups)
         add_head_groups(config.get(), heads, parsed);
     else

@@ -194,8 +194,14 @@ void Handles::change_config() {
         break;
     }
     case 14: {
+        if (input_.once_in(2)) {
+            status = annulus_config_add_preset(config, input_.is_wild()    ? nullptr
+                                                       : input_.once_in(4) ? ""
+                                                                           : "gigapath");
+            break;
+        }
         annulus_config *made = nullptr;
-        status = input_.once_in(2) ? annulus_config_create_gigapath(&made) : annulus_config_copy(&made, config);
+        status = annulus_config_copy(&made, config);
         if (succeeded(status))
             std::swap(made, config_);
         annulus_config_destroy(made);

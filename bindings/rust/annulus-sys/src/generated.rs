@@ -561,12 +561,6 @@ extern "C" {
     /// 1/sqrt(D), engine auto. At least one branch must be added before it is used. The caller destroys it. Since 0.1.0.
     pub fn annulus_config_create(config: *mut *mut annulus_config) -> annulus_status;
 
-    /// Makes the config of Prov-GigaPath's slide encoder in \*config, as its weights were trained: five branches of w = 1024,
-    /// 5792, 32768, 185363, 1048576 and r = 1, 2, 4, 8, 16 with block phases, zero_keys padding, not causal; all else as
-    /// annulus_config_create(). Its problems have H = 16, D = 48, N = number of tiles + 1. The caller destroys it. Since
-    /// 0.1.0.
-    pub fn annulus_config_create_gigapath(config: *mut *mut annulus_config) -> annulus_status;
-
     /// Makes an independent copy of `config` in \*copy. The caller destroys it. Since 0.1.0.
     pub fn annulus_config_copy(copy: *mut *mut annulus_config, config: *const annulus_config) -> annulus_status;
 
@@ -693,6 +687,23 @@ extern "C" {
         dilation_ratio: i64,
         count: i32,
     ) -> annulus_status;
+
+    /// Makes the config that of a published model, as its weights were trained: appends the model's branches, and sets the
+    /// padding rule, the key rule and whether it is causal. The rules hold for all branches, so the config must have none
+    /// yet; more may follow. The rest of the config stays as it is.
+    ///
+    /// ```text
+    /// gigapath  Prov-GigaPath's slide encoder: w = 1024, 5792, 32768, 185363, 1048576 and r = 1, 2, 4, 8, 16 with block
+    ///           phases; zero_keys padding, keys count for each branch, not causal. Its problems have H = 16, D = 48,
+    ///           N = number of tiles + 1.
+    /// ```
+    ///
+    /// ANNULUS_ERROR_ARGUMENT: name is NULL or no preset's name, or the config has a branch. Since 0.1.0.
+    pub fn annulus_config_add_preset(config: *mut annulus_config, name: *const c_char) -> annulus_status;
+
+    /// The name of preset `index`, counted from 0; NULL where there is no such preset, as behind the last. Static. Any
+    /// thread. Since 0.1.0.
+    pub fn annulus_preset_name(index: i32) -> *const c_char;
 
     /// Appends branches and changes nothing else: `count` branches that share the `heads` query heads out among themselves
     /// instead of each serving all, as head-grouped implementations of dilated attention do: heads / count each, the first

@@ -254,9 +254,8 @@ impl Config {
     /// # Ok(()) }
     /// ```
     pub fn gigapath() -> ConfigBuilder {
-        let mut handle = ptr::null_mut();
-        let made = check(unsafe { sys::annulus_config_create_gigapath(&mut handle) });
-        ConfigBuilder { config: made.map(|()| Config { handle }) }
+        let name = b"gigapath\0".as_ptr().cast();
+        Config::builder().set(|handle| unsafe { sys::annulus_config_add_preset(handle, name) })
     }
 
     /// A config of the C API's, which becomes this one's own.
