@@ -13,6 +13,7 @@
 
 /* What export.h defines is for C compilers. */
 #define ANNULUS_API
+#define ANNULUS_API_STATUS
 #define ANNULUS_BEGIN_DECLS
 #define ANNULUS_END_DECLS
 #define ANNULUS_INT32

@@ -3,22 +3,24 @@
  * libannulus, dilated attention over sequences of any length. This header includes the whole C API.
  *
  *   annulus_config *config;  // what to compute
- *   annulus_config_create(&config);
+ *   check(annulus_config_create(&config));
  *   const annulus_branch near = ANNULUS_BRANCH_INIT(2048, 1);  // segments of 2048, every position
  *   const annulus_branch far = ANNULUS_BRANCH_INIT(8192, 4);   // segments of 8192, every 4th position
- *   annulus_config_add_branch(config, &near, NULL);
- *   annulus_config_add_branch(config, &far, NULL);
- *   annulus_config_set_causal(config, 1);
+ *   check(annulus_config_add_branch(config, &near, NULL));
+ *   check(annulus_config_add_branch(config, &far, NULL));
+ *   check(annulus_config_set_causal(config, 1));
  *
  *   annulus_context *context;  // where to compute it
- *   annulus_context_create(&context, ANNULUS_DEVICE_CPU, 0);
- *   annulus_context_set_config(context, config);
+ *   check(annulus_context_create(&context, ANNULUS_DEVICE_CPU, 0));
+ *   check(annulus_context_set_config(context, config));
  *
- *   annulus_forward(context, &q, &k, &v, &out, &lse, NULL);
- *   annulus_backward(context, &q, &k, &v, &out, &lse, &d_out, NULL, &d_q, &d_k, &d_v, NULL);
+ *   check(annulus_forward(context, &q, &k, &v, &out, &lse, NULL));
+ *   check(annulus_backward(context, &q, &k, &v, &out, &lse, &d_out, NULL, &d_q, &d_k, &d_v, NULL));
  *
  *   annulus_context_destroy(context);
  *   annulus_config_destroy(config);
+ *
+ * check() is the program's: it prints annulus_last_error() and ends unless the status is ANNULUS_OK, for instance.
  *
  * Conventions: opaque handles, made by `_create` and `_copy` and given back by `_destroy`, which takes NULL. A handle
  * that a function makes is its first parameter; whatever else a function writes is its last. Every function that can

@@ -34,7 +34,10 @@
 
 ANNULUS_BEGIN_DECLS
 
-/* Bits of annulus_call_options.flags. */
+/*
+ * Bits of annulus_call_options.flags. Only bits 0 to 30 can be flags, which an int32_t holds; whatever else a call may
+ * be told gets a field of its own.
+ */
 typedef enum annulus_call_flag ANNULUS_INT32 {
     ANNULUS_CALL_QUERY_WINDOW = 1, /* Q's rows are a window of the rows of K and V, from query_start on; with ranks
                                       (comm.h) that is ANNULUS_ERROR_UNSUPPORTED */
@@ -106,9 +109,10 @@ typedef struct annulus_call_options {
  *
  * Since 0.1.0.
  */
-ANNULUS_API annulus_status annulus_forward(annulus_context *context, const annulus_tensor *q, const annulus_tensor *k,
-                                           const annulus_tensor *v, const annulus_tensor *out,
-                                           const annulus_tensor *lse, const annulus_call_options *options);
+ANNULUS_API_STATUS annulus_status annulus_forward(annulus_context *context, const annulus_tensor *q,
+                                                  const annulus_tensor *k, const annulus_tensor *v,
+                                                  const annulus_tensor *out, const annulus_tensor *lse,
+                                                  const annulus_call_options *options);
 
 /*
  * Computes the gradients of forward: given dO (and dLSE, if `d_lse` is not NULL), writes dQ, dK and dV. With
@@ -134,12 +138,12 @@ ANNULUS_API annulus_status annulus_forward(annulus_context *context, const annul
  *
  * Everything else as annulus_forward. Since 0.1.0.
  */
-ANNULUS_API annulus_status annulus_backward(annulus_context *context, const annulus_tensor *q, const annulus_tensor *k,
-                                            const annulus_tensor *v, const annulus_tensor *out,
-                                            const annulus_tensor *lse, const annulus_tensor *d_out,
-                                            const annulus_tensor *d_lse, const annulus_tensor *d_q,
-                                            const annulus_tensor *d_k, const annulus_tensor *d_v,
-                                            const annulus_call_options *options);
+ANNULUS_API_STATUS annulus_status annulus_backward(annulus_context *context, const annulus_tensor *q,
+                                                   const annulus_tensor *k, const annulus_tensor *v,
+                                                   const annulus_tensor *out, const annulus_tensor *lse,
+                                                   const annulus_tensor *d_out, const annulus_tensor *d_lse,
+                                                   const annulus_tensor *d_q, const annulus_tensor *d_k,
+                                                   const annulus_tensor *d_v, const annulus_call_options *options);
 
 /*
  * Computes which keys are attended to, and how much: of each key and query head the attention mass, the sum of the
@@ -169,9 +173,10 @@ ANNULUS_API annulus_status annulus_backward(annulus_context *context, const annu
  *
  * Everything else, errors too, as annulus_forward(). Since 0.1.0.
  */
-ANNULUS_API annulus_status annulus_attention_mass(annulus_context *context, const annulus_tensor *q,
-                                                  const annulus_tensor *k, const annulus_tensor *lse,
-                                                  const annulus_tensor *mass, const annulus_call_options *options);
+ANNULUS_API_STATUS annulus_status annulus_attention_mass(annulus_context *context, const annulus_tensor *q,
+                                                         const annulus_tensor *k, const annulus_tensor *lse,
+                                                         const annulus_tensor *mass,
+                                                         const annulus_call_options *options);
 
 /* The most parts that annulus_merge() takes. */
 #define ANNULUS_MAX_MERGE_PARTS 48
@@ -215,9 +220,9 @@ ANNULUS_API annulus_status annulus_attention_mass(annulus_context *context, cons
  *
  * Nothing was written in these cases. Since 0.1.0.
  */
-ANNULUS_API annulus_status annulus_merge(annulus_context *context, int32_t count, const annulus_tensor *outs,
-                                         const annulus_tensor *lses, const annulus_tensor *out,
-                                         const annulus_tensor *lse);
+ANNULUS_API_STATUS annulus_status annulus_merge(annulus_context *context, int32_t count, const annulus_tensor *outs,
+                                                const annulus_tensor *lses, const annulus_tensor *out,
+                                                const annulus_tensor *lse);
 
 /* The passes over queries and keys, for questions about their cost. */
 typedef enum annulus_pass ANNULUS_INT32 {
@@ -340,16 +345,16 @@ typedef struct annulus_estimate {
  * and a receiver that share a segment: a plan takes about a kilobyte for each. Where a segment is the whole sequence,
  * that is up to 4096 shards dealt to 64 ranks, or 724 to 2, and under causality 1024 to 2.
  */
-ANNULUS_API annulus_status annulus_estimate_problem(annulus_context *context, const annulus_problem *problem,
-                                                    int32_t branch, annulus_estimate *estimate);
+ANNULUS_API_STATUS annulus_status annulus_estimate_problem(annulus_context *context, const annulus_problem *problem,
+                                                           int32_t branch, annulus_estimate *estimate);
 
 /*
  * The bytes of workspace that a call of `pass` on `problem` needs at most under the context's config and threads, in
  * *bytes: what to hand to annulus_context_set_workspace(). It is enough for all tensors that the call accepts and that
  * are as row_alignment of problem says. Errors as annulus_estimate_problem. Since 0.1.0.
  */
-ANNULUS_API annulus_status annulus_workspace_size(annulus_context *context, const annulus_problem *problem,
-                                                  annulus_pass pass, uint64_t *bytes);
+ANNULUS_API_STATUS annulus_status annulus_workspace_size(annulus_context *context, const annulus_problem *problem,
+                                                         annulus_pass pass, uint64_t *bytes);
 
 ANNULUS_END_DECLS
 

@@ -66,7 +66,7 @@ ANNULUS_BEGIN_DECLS
 /* One rank's end of a communicator. */
 typedef struct annulus_comm annulus_comm;
 
-/* Bits of annulus_comm_options.flags. */
+/* Bits of annulus_comm_options.flags: 0 to 30 alone, as of annulus_call_flag. */
 typedef enum annulus_comm_flag ANNULUS_INT32 {
     ANNULUS_COMM_MAY_ABORT = 1 /* annulus_comm_create_from_nccl() alone: annulus may abort the caller's ncclComm_t */
 } annulus_comm_flag;
@@ -92,8 +92,8 @@ typedef struct annulus_comm_options {
  * ANNULUS_ERROR_ARGUMENT: comms is NULL, ranks is not from 1 to 4096, or options are not as above.
  * ANNULUS_ERROR_MEMORY. Since 0.1.0.
  */
-ANNULUS_API annulus_status annulus_comm_create_local(annulus_comm **comms, int32_t ranks,
-                                                     const annulus_comm_options *options);
+ANNULUS_API_STATUS annulus_status annulus_comm_create_local(annulus_comm **comms, int32_t ranks,
+                                                            const annulus_comm_options *options);
 
 /*
  * Makes a communicator over the processes of an MPI communicator, in *comm. Collective over it. mpi_comm points to an
@@ -118,8 +118,8 @@ ANNULUS_API annulus_status annulus_comm_create_local(annulus_comm **comms, int32
  * ANNULUS_ERROR_UNSUPPORTED: annulus's part for MPI cannot be loaded, or the process has another MPI library, as above.
  * ANNULUS_ERROR_MPI: an MPI call failed. Since 0.1.0.
  */
-ANNULUS_API annulus_status annulus_comm_create_from_mpi(annulus_comm **comm, const void *mpi_comm,
-                                                        const annulus_comm_options *options);
+ANNULUS_API_STATUS annulus_status annulus_comm_create_from_mpi(annulus_comm **comm, const void *mpi_comm,
+                                                               const annulus_comm_options *options);
 
 /* What one rank makes and every rank of an NCCL communicator gets: plain bytes, to be carried by whatever there is. */
 typedef struct annulus_nccl_id {
@@ -135,7 +135,7 @@ typedef struct annulus_nccl_id {
  * soname which is in the process already, as it is once PyTorch or CuPy has loaded theirs, else what the dynamic loader
  * finds, as in LD_LIBRARY_PATH or the system's directories. It stays for the life of the process. Since 0.1.0.
  */
-ANNULUS_API annulus_status annulus_nccl_id_generate(annulus_nccl_id *id);
+ANNULUS_API_STATUS annulus_status annulus_nccl_id_generate(annulus_nccl_id *id);
 
 /*
  * Makes rank `rank` of an NCCL communicator of `ranks` ranks on CUDA device `device`, in *comm. Collective over the
@@ -143,16 +143,18 @@ ANNULUS_API annulus_status annulus_nccl_id_generate(annulus_nccl_id *id);
  * ANNULUS_ERROR_ARGUMENT: comm or id is NULL, rank is not below ranks, there is no such device, or options are not as
  * above. Other errors as annulus_nccl_id_generate(). Since 0.1.0.
  */
-ANNULUS_API annulus_status annulus_comm_create_nccl(annulus_comm **comm, const annulus_nccl_id *id, int32_t ranks,
-                                                    int32_t rank, int32_t device, const annulus_comm_options *options);
+ANNULUS_API_STATUS annulus_status annulus_comm_create_nccl(annulus_comm **comm, const annulus_nccl_id *id,
+                                                           int32_t ranks, int32_t rank, int32_t device,
+                                                           const annulus_comm_options *options);
 
 /*
  * Makes the ends of an NCCL communicator over `ranks` CUDA devices of this process, in comms[0 … ranks - 1]; comms[i]
  * is for a context on devices[i], used by a thread of its own. devices NULL: the devices 0 … ranks - 1. No device may
  * stand there twice. Errors as annulus_comm_create_nccl(). Since 0.1.0.
  */
-ANNULUS_API annulus_status annulus_comm_create_nccl_devices(annulus_comm **comms, int32_t ranks, const int32_t *devices,
-                                                            const annulus_comm_options *options);
+ANNULUS_API_STATUS annulus_status annulus_comm_create_nccl_devices(annulus_comm **comms, int32_t ranks,
+                                                                   const int32_t *devices,
+                                                                   const annulus_comm_options *options);
 
 /*
  * Makes a communicator, in *comm, that uses an existing ncclComm_t. nccl_comm points to it, as to an MPI_Comm above. It
@@ -171,14 +173,14 @@ ANNULUS_API annulus_status annulus_comm_create_nccl_devices(annulus_comm **comms
  * ANNULUS_ERROR_ARGUMENT also where nccl_comm or what it points to is NULL. Other errors as annulus_comm_create_nccl().
  * Since 0.1.0.
  */
-ANNULUS_API annulus_status annulus_comm_create_from_nccl(annulus_comm **comm, const void *nccl_comm,
-                                                         const annulus_comm_options *options);
+ANNULUS_API_STATUS annulus_status annulus_comm_create_from_nccl(annulus_comm **comm, const void *nccl_comm,
+                                                                const annulus_comm_options *options);
 
 /* The number of ranks, in *size. ANNULUS_ERROR_ARGUMENT: a pointer is NULL. Any thread. Since 0.1.0. */
-ANNULUS_API annulus_status annulus_comm_size(const annulus_comm *comm, int32_t *size);
+ANNULUS_API_STATUS annulus_status annulus_comm_size(const annulus_comm *comm, int32_t *size);
 
 /* The rank of this end, from 0, in *rank. ANNULUS_ERROR_ARGUMENT: a pointer is NULL. Any thread. Since 0.1.0. */
-ANNULUS_API annulus_status annulus_comm_rank(const annulus_comm *comm, int32_t *rank);
+ANNULUS_API_STATUS annulus_status annulus_comm_rank(const annulus_comm *comm, int32_t *rank);
 
 /*
  * Sets how many seconds a call waits for another rank before it fails: more than 0, 300 unless set. On CUDA what is
@@ -186,7 +188,7 @@ ANNULUS_API annulus_status annulus_comm_rank(const annulus_comm *comm, int32_t *
  * are of a borrowed ncclComm_t that annulus may not abort. Ranks may have different timeouts. ANNULUS_ERROR_ARGUMENT:
  * comm is NULL, or seconds is not a finite number above 0. Since 0.1.0.
  */
-ANNULUS_API annulus_status annulus_comm_set_timeout(annulus_comm *comm, double seconds);
+ANNULUS_API_STATUS annulus_status annulus_comm_set_timeout(annulus_comm *comm, double seconds);
 
 /*
  * Writes the state of the communicator to *status: ANNULUS_OK where it is usable, as far as this rank knows; that
@@ -197,7 +199,7 @@ ANNULUS_API annulus_status annulus_comm_set_timeout(annulus_comm *comm, double s
  * stream has come past the call, before its results are used. Never waits. Any thread. ANNULUS_ERROR_ARGUMENT: a
  * pointer is NULL, or comm is of the process that this one was forked from. Since 0.1.0.
  */
-ANNULUS_API annulus_status annulus_comm_status(const annulus_comm *comm, annulus_status *status);
+ANNULUS_API_STATUS annulus_status annulus_comm_status(const annulus_comm *comm, annulus_status *status);
 
 /*
  * Breaks the communicator: calls of other threads of this process that wait in it return ANNULUS_ERROR_COMM, and other
@@ -218,7 +220,7 @@ ANNULUS_API void annulus_comm_destroy(annulus_comm *comm);
  * to another device than the context's. ANNULUS_ERROR_UNSUPPORTED: comm does not work with devices of the context's
  * kind. Since 0.1.0.
  */
-ANNULUS_API annulus_status annulus_context_set_comm(annulus_context *context, annulus_comm *comm);
+ANNULUS_API_STATUS annulus_status annulus_context_set_comm(annulus_context *context, annulus_comm *comm);
 
 /*
  * Says how the ranks share the sequence: it is cut into `count` shards, one behind the other, of which shard i has
@@ -242,8 +244,8 @@ ANNULUS_API annulus_status annulus_context_set_comm(annulus_context *context, an
  * ANNULUS_ERROR_ARGUMENT: context is NULL or has no communicator, lengths is NULL, count is not the number of ranks or,
  * with owners, not in 1 ... 65536, a length is negative, all are 0, or an element of owners is no rank. Since 0.1.0.
  */
-ANNULUS_API annulus_status annulus_context_set_shards(annulus_context *context, const int64_t *lengths,
-                                                      const int32_t *owners, int32_t count);
+ANNULUS_API_STATUS annulus_status annulus_context_set_shards(annulus_context *context, const int64_t *lengths,
+                                                             const int32_t *owners, int32_t count);
 
 /* What the last successful call of a context sent to and received from other ranks: rows of K and V, and of dK and dV.
  */
@@ -257,7 +259,8 @@ typedef struct annulus_traffic {
     { sizeof(annulus_traffic), 0, 0 }
 
 /* Writes it to *traffic. ANNULUS_ERROR_ARGUMENT: a pointer is NULL or the size is not known. Since 0.1.0. */
-ANNULUS_API annulus_status annulus_context_last_traffic(const annulus_context *context, annulus_traffic *traffic);
+ANNULUS_API_STATUS annulus_status annulus_context_last_traffic(const annulus_context *context,
+                                                               annulus_traffic *traffic);
 
 /*
  * What a problem costs one of several ranks. Set `size` to sizeof(annulus_rank_estimate) before the call, best by
@@ -286,9 +289,9 @@ typedef struct annulus_rank_estimate {
  * ones longer. The windows of the problem are not looked at. Errors as annulus_estimate_problem(), which says how large
  * a plan may be, and ANNULUS_ERROR_ARGUMENT where ranks, rank or lengths are not as above. Since 0.1.0.
  */
-ANNULUS_API annulus_status annulus_estimate_rank(annulus_context *context, const annulus_problem *problem,
-                                                 const int64_t *lengths, const int32_t *owners, int32_t count,
-                                                 int32_t ranks, int32_t rank, annulus_rank_estimate *estimate);
+ANNULUS_API_STATUS annulus_status annulus_estimate_rank(annulus_context *context, const annulus_problem *problem,
+                                                        const int64_t *lengths, const int32_t *owners, int32_t count,
+                                                        int32_t ranks, int32_t rank, annulus_rank_estimate *estimate);
 
 ANNULUS_END_DECLS
 

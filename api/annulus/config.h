@@ -98,10 +98,10 @@ ANNULUS_API const char *annulus_engine_name(annulus_engine engine);
  * Makes an empty config in *config: no branches, not causal, exact padding, keys count for each branch, scale
  * 1/sqrt(D), engine auto. At least one branch must be added before it is used. The caller destroys it. Since 0.1.0.
  */
-ANNULUS_API annulus_status annulus_config_create(annulus_config **config);
+ANNULUS_API_STATUS annulus_status annulus_config_create(annulus_config **config);
 
 /* Makes an independent copy of `config` in *copy. The caller destroys it. Since 0.1.0. */
-ANNULUS_API annulus_status annulus_config_copy(annulus_config **copy, const annulus_config *config);
+ANNULUS_API_STATUS annulus_status annulus_config_copy(annulus_config **copy, const annulus_config *config);
 
 /* Destroys a config; NULL is legal. Contexts that were given it keep their own copy. Since 0.1.0. */
 ANNULUS_API void annulus_config_destroy(annulus_config *config);
@@ -139,34 +139,35 @@ typedef struct annulus_branch {
  * ANNULUS_ERROR_ARGUMENT: `branch` is NULL, a field is not as above, or non-zero bytes follow what this version knows.
  * Since 0.1.0.
  */
-ANNULUS_API annulus_status annulus_config_add_branch(annulus_config *config, const annulus_branch *branch,
-                                                     int32_t *index);
+ANNULUS_API_STATUS annulus_status annulus_config_add_branch(annulus_config *config, const annulus_branch *branch,
+                                                            int32_t *index);
 
 /* Puts a branch in the place of branch `index`, which must be there. Errors as add_branch. Since 0.1.0. */
-ANNULUS_API annulus_status annulus_config_set_branch(annulus_config *config, int32_t index,
-                                                     const annulus_branch *branch);
+ANNULUS_API_STATUS annulus_status annulus_config_set_branch(annulus_config *config, int32_t index,
+                                                            const annulus_branch *branch);
 
 /*
  * Reads branch `index`, which must be there, into *branch, whose `size` the caller has set; of a larger struct the
  * bytes beyond what this version knows must be 0. Since 0.1.0.
  */
-ANNULUS_API annulus_status annulus_config_get_branch(const annulus_config *config, int32_t index,
-                                                     annulus_branch *branch);
+ANNULUS_API_STATUS annulus_status annulus_config_get_branch(const annulus_config *config, int32_t index,
+                                                            annulus_branch *branch);
 
 /* The number of branches, in *count. Since 0.1.0. */
-ANNULUS_API annulus_status annulus_config_branch_count(const annulus_config *config, int32_t *count);
+ANNULUS_API_STATUS annulus_status annulus_config_branch_count(const annulus_config *config, int32_t *count);
 
 /* Sets the padding rule of all branches. Since 0.1.0. */
-ANNULUS_API annulus_status annulus_config_set_padding_rule(annulus_config *config, annulus_padding_rule rule);
+ANNULUS_API_STATUS annulus_status annulus_config_set_padding_rule(annulus_config *config, annulus_padding_rule rule);
 
 /* The padding rule of all branches, in *rule. Since 0.1.0. */
-ANNULUS_API annulus_status annulus_config_get_padding_rule(const annulus_config *config, annulus_padding_rule *rule);
+ANNULUS_API_STATUS annulus_status annulus_config_get_padding_rule(const annulus_config *config,
+                                                                  annulus_padding_rule *rule);
 
 /* Sets how often a key counts that several branches reach. Since 0.1.0. */
-ANNULUS_API annulus_status annulus_config_set_key_rule(annulus_config *config, annulus_key_rule rule);
+ANNULUS_API_STATUS annulus_status annulus_config_set_key_rule(annulus_config *config, annulus_key_rule rule);
 
 /* How often a key counts that several branches reach, in *rule. Since 0.1.0. */
-ANNULUS_API annulus_status annulus_config_get_key_rule(const annulus_config *config, annulus_key_rule *rule);
+ANNULUS_API_STATUS annulus_status annulus_config_get_key_rule(const annulus_config *config, annulus_key_rule *rule);
 
 /*
  * Says which heads calls have where a model's heads are shared out among processes, each of which computes some of them
@@ -177,46 +178,47 @@ ANNULUS_API annulus_status annulus_config_get_key_rule(const annulus_config *con
  * the config meets a problem. With a communicator (comm.h) its ranks share one sequence, and have the same heads. Since
  * 0.1.0.
  */
-ANNULUS_API annulus_status annulus_config_set_head_shard(annulus_config *config, int32_t first, int32_t total);
+ANNULUS_API_STATUS annulus_status annulus_config_set_head_shard(annulus_config *config, int32_t first, int32_t total);
 
 /* Which heads calls have, in *first and *total; 0 and 0: all that there are. Since 0.1.0. */
-ANNULUS_API annulus_status annulus_config_get_head_shard(const annulus_config *config, int32_t *first, int32_t *total);
+ANNULUS_API_STATUS annulus_status annulus_config_get_head_shard(const annulus_config *config, int32_t *first,
+                                                                int32_t *total);
 
 /* causal 1: a query attends only to keys at its own global position or before; 0: no such limit. Since 0.1.0. */
-ANNULUS_API annulus_status annulus_config_set_causal(annulus_config *config, int causal);
+ANNULUS_API_STATUS annulus_status annulus_config_set_causal(annulus_config *config, int causal);
 
 /* Whether a query attends only to keys at its own position or before, 1 or 0, in *causal. Since 0.1.0. */
-ANNULUS_API annulus_status annulus_config_get_causal(const annulus_config *config, int *causal);
+ANNULUS_API_STATUS annulus_status annulus_config_get_causal(const annulus_config *config, int *causal);
 
 /*
  * Sets the factor on Q·K: 0, or a number of either sign and of a magnitude from 1e-36 to 1e36, which float32 can hold
  * with room to spare. Without this call it is 1/sqrt(D). Since 0.1.0.
  */
-ANNULUS_API annulus_status annulus_config_set_scale(annulus_config *config, double scale);
+ANNULUS_API_STATUS annulus_status annulus_config_set_scale(annulus_config *config, double scale);
 
 /* Makes the factor 1/sqrt(D) again, as if none had been set. Since 0.1.0. */
-ANNULUS_API annulus_status annulus_config_unset_scale(annulus_config *config);
+ANNULUS_API_STATUS annulus_status annulus_config_unset_scale(annulus_config *config);
 
 /* The factor on Q·K in *scale: NaN where none is set, and it is 1/sqrt(D). Since 0.1.0. */
-ANNULUS_API annulus_status annulus_config_get_scale(const annulus_config *config, double *scale);
+ANNULUS_API_STATUS annulus_status annulus_config_get_scale(const annulus_config *config, double *scale);
 
 /*
  * Sets the engine. One that cannot serve a later call makes that call fail with ANNULUS_ERROR_UNSUPPORTED and the
  * reason; annulus never falls back in silence from an engine that was asked for. Since 0.1.0.
  */
-ANNULUS_API annulus_status annulus_config_set_engine(annulus_config *config, annulus_engine engine);
+ANNULUS_API_STATUS annulus_status annulus_config_set_engine(annulus_config *config, annulus_engine engine);
 
 /* The engine that was set, in *engine. Since 0.1.0. */
-ANNULUS_API annulus_status annulus_config_get_engine(const annulus_config *config, annulus_engine *engine);
+ANNULUS_API_STATUS annulus_status annulus_config_get_engine(const annulus_config *config, annulus_engine *engine);
 
 /*
  * allow 1: products of float32 tensors may be computed in TF32 (10 fraction bits, on tensor cores); 0: in float32
  * (default). A permission: engines and devices without TF32 compute in float32 all the same. Since 0.1.0.
  */
-ANNULUS_API annulus_status annulus_config_set_allow_tf32(annulus_config *config, int allow);
+ANNULUS_API_STATUS annulus_status annulus_config_set_allow_tf32(annulus_config *config, int allow);
 
 /* Whether products of float32 tensors may be computed in TF32, 1 or 0, in *allow. Since 0.1.0. */
-ANNULUS_API annulus_status annulus_config_get_allow_tf32(const annulus_config *config, int *allow);
+ANNULUS_API_STATUS annulus_status annulus_config_get_allow_tf32(const annulus_config *config, int *allow);
 
 /*
  * Sets an upper bound in bytes for the workspace of a call, as annulus_workspace_size() counts it, or 0 for the
@@ -227,10 +229,10 @@ ANNULUS_API annulus_status annulus_config_get_allow_tf32(const annulus_config *c
  * for. A call that cannot be fitted fails with ANNULUS_ERROR_WORKSPACE, and annulus_last_error_bytes() says how much
  * its engine needs. Since 0.1.0.
  */
-ANNULUS_API annulus_status annulus_config_set_workspace_limit(annulus_config *config, uint64_t bytes);
+ANNULUS_API_STATUS annulus_status annulus_config_set_workspace_limit(annulus_config *config, uint64_t bytes);
 
 /* The upper bound for the workspace of a call, 0 for the engine's own choice, in *bytes. Since 0.1.0. */
-ANNULUS_API annulus_status annulus_config_get_workspace_limit(const annulus_config *config, uint64_t *bytes);
+ANNULUS_API_STATUS annulus_status annulus_config_get_workspace_limit(const annulus_config *config, uint64_t *bytes);
 
 /*
  * How a context with a communicator (comm.h) moves rows of K and V between ranks. Both send the same rows, those that
@@ -247,10 +249,10 @@ typedef enum annulus_exchange ANNULUS_INT32 {
 } annulus_exchange;
 
 /* Sets the exchange; every rank sets the same. Without ranks it does nothing. Since 0.1.0. */
-ANNULUS_API annulus_status annulus_config_set_exchange(annulus_config *config, annulus_exchange exchange);
+ANNULUS_API_STATUS annulus_status annulus_config_set_exchange(annulus_config *config, annulus_exchange exchange);
 
 /* The exchange that was set, in *exchange. Since 0.1.0. */
-ANNULUS_API annulus_status annulus_config_get_exchange(const annulus_config *config, annulus_exchange *exchange);
+ANNULUS_API_STATUS annulus_status annulus_config_get_exchange(const annulus_config *config, annulus_exchange *exchange);
 
 /*
  * Appends branches and changes nothing else: `count` >= 1 branches with w_i = segment_length * segment_ratio^i and r_i
@@ -258,8 +260,9 @@ ANNULUS_API annulus_status annulus_config_get_exchange(const annulus_config *con
  * segment_length, segment_ratio and dilation_ratio are >= 1; a w_i or r_i beyond int64 is an argument error. Since
  * 0.1.0.
  */
-ANNULUS_API annulus_status annulus_config_add_longnet(annulus_config *config, int64_t segment_length,
-                                                      int64_t segment_ratio, int64_t dilation_ratio, int32_t count);
+ANNULUS_API_STATUS annulus_status annulus_config_add_longnet(annulus_config *config, int64_t segment_length,
+                                                             int64_t segment_ratio, int64_t dilation_ratio,
+                                                             int32_t count);
 
 /*
  * Makes the config that of a published model, as its weights were trained: appends the model's branches, and sets the
@@ -272,7 +275,7 @@ ANNULUS_API annulus_status annulus_config_add_longnet(annulus_config *config, in
  *
  * ANNULUS_ERROR_ARGUMENT: name is NULL or no preset's name, or the config has a branch. Since 0.1.0.
  */
-ANNULUS_API annulus_status annulus_config_add_preset(annulus_config *config, const char *name);
+ANNULUS_API_STATUS annulus_status annulus_config_add_preset(annulus_config *config, const char *name);
 
 /*
  * The name of preset `index`, counted from 0; NULL where there is no such preset, as behind the last. Static. Any
@@ -286,8 +289,9 @@ ANNULUS_API const char *annulus_preset_name(int32_t index);
  * heads % count branches one more; branch i uses the fixed residue i mod r_i. segment_lengths and dilations hold
  * `count` numbers each, as annulus_branch has them; 1 <= count <= heads. Since 0.1.0.
  */
-ANNULUS_API annulus_status annulus_config_add_head_groups(annulus_config *config, int32_t heads, int32_t count,
-                                                          const int64_t *segment_lengths, const int64_t *dilations);
+ANNULUS_API_STATUS annulus_status annulus_config_add_head_groups(annulus_config *config, int32_t heads, int32_t count,
+                                                                 const int64_t *segment_lengths,
+                                                                 const int64_t *dilations);
 
 ANNULUS_END_DECLS
 

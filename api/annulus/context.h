@@ -61,7 +61,7 @@ typedef enum annulus_device ANNULUS_INT32 {
  * version, and stays for the life of the process. Where that fails, it is not tried again, and
  * annulus_context_create() says why. Since 0.1.0.
  */
-ANNULUS_API annulus_status annulus_device_count(annulus_device device, int32_t *count);
+ANNULUS_API_STATUS annulus_status annulus_device_count(annulus_device device, int32_t *count);
 
 /*
  * Where a context takes the workspace of a call from, when no workspace is set.
@@ -91,7 +91,8 @@ typedef struct annulus_allocator {
  * ANNULUS_ERROR_MEMORY, ANNULUS_ERROR_CUDA, ANNULUS_ERROR_CUBLAS: the device is there and could not be used. Since
  * 0.1.0.
  */
-ANNULUS_API annulus_status annulus_context_create(annulus_context **context, annulus_device device, int32_t index);
+ANNULUS_API_STATUS annulus_status annulus_context_create(annulus_context **context, annulus_device device,
+                                                         int32_t index);
 
 /*
  * Destroys a context; NULL is legal. Workspace, allocator and stream stay the caller's. On a CUDA device this waits for
@@ -104,20 +105,20 @@ ANNULUS_API void annulus_context_destroy(annulus_context *context);
  * Gives the context a copy of `config`; later changes of `config` do not reach it. ANNULUS_ERROR_ARGUMENT: a handle is
  * NULL or the config has no branch. ANNULUS_ERROR_UNSUPPORTED: its engine does not run on this device. Since 0.1.0.
  */
-ANNULUS_API annulus_status annulus_context_set_config(annulus_context *context, const annulus_config *config);
+ANNULUS_API_STATUS annulus_status annulus_context_set_config(annulus_context *context, const annulus_config *config);
 
 /*
  * Makes a copy of the config that the context was given last, in *config. The caller destroys it.
  * ANNULUS_ERROR_ARGUMENT: a pointer is NULL or the context has no config. Since 0.1.0.
  */
-ANNULUS_API annulus_status annulus_context_copy_config(annulus_config **config, const annulus_context *context);
+ANNULUS_API_STATUS annulus_status annulus_context_copy_config(annulus_config **config, const annulus_context *context);
 
 /*
  * Sets the stream that device work is ordered on: on a CUDA device a cudaStream_t (a CUstream) of that device, or NULL
  * for the legacy default stream (default). It stays the caller's and must live as long as the context uses it. A CPU
  * context has none: NULL is accepted, anything else is ANNULUS_ERROR_UNSUPPORTED. Since 0.1.0.
  */
-ANNULUS_API annulus_status annulus_context_set_stream(annulus_context *context, void *stream);
+ANNULUS_API_STATUS annulus_status annulus_context_set_stream(annulus_context *context, void *stream);
 
 /*
  * Sets the allocator that serves calls without a workspace (copied); NULL restores the device's own: the process's
@@ -126,7 +127,8 @@ ANNULUS_API annulus_status annulus_context_set_stream(annulus_context *context, 
  * goes back to the system; else it stays for contexts to come. ANNULUS_ERROR_ARGUMENT: size is too small or non-zero
  * bytes follow what this version knows, or a function is NULL. Since 0.1.0.
  */
-ANNULUS_API annulus_status annulus_context_set_allocator(annulus_context *context, const annulus_allocator *allocator);
+ANNULUS_API_STATUS annulus_status annulus_context_set_allocator(annulus_context *context,
+                                                                const annulus_allocator *allocator);
 
 /*
  * Sets `bytes` of device memory that calls use instead of allocating; NULL with 0 bytes goes back to allocating. The
@@ -136,7 +138,8 @@ ANNULUS_API annulus_status annulus_context_set_allocator(annulus_context *contex
  * gaps between its rows, fails with ANNULUS_ERROR_ARGUMENT; but annulus_merge() uses no workspace and looks at none.
  * ANNULUS_ERROR_ARGUMENT: it is not memory of the context's device. Since 0.1.0.
  */
-ANNULUS_API annulus_status annulus_context_set_workspace(annulus_context *context, void *workspace, size_t bytes);
+ANNULUS_API_STATUS annulus_status annulus_context_set_workspace(annulus_context *context, void *workspace,
+                                                                size_t bytes);
 
 /*
  * Sets how many CPU threads a call may use: 1 to 1024, or 0 for the default. Results do not depend on it; the workspace
@@ -148,13 +151,13 @@ ANNULUS_API annulus_status annulus_context_set_workspace(annulus_context *contex
  * context was made (cpu.max, or cpu.cfs_quota_us divided by cpu.cfs_period_us). The library does not read variables of
  * OpenMP. Since 0.1.0.
  */
-ANNULUS_API annulus_status annulus_context_set_threads(annulus_context *context, int32_t threads);
+ANNULUS_API_STATUS annulus_status annulus_context_set_threads(annulus_context *context, int32_t threads);
 
 /*
  * The engine that served the last successful call of forward, backward or attention mass, in *engine:
  * ANNULUS_ENGINE_AUTO before the first. ANNULUS_ERROR_ARGUMENT: a pointer is NULL. Since 0.1.0.
  */
-ANNULUS_API annulus_status annulus_context_last_engine(const annulus_context *context, annulus_engine *engine);
+ANNULUS_API_STATUS annulus_status annulus_context_last_engine(const annulus_context *context, annulus_engine *engine);
 
 ANNULUS_END_DECLS
 

@@ -15,6 +15,20 @@
 #define ANNULUS_API
 #endif
 
+/*
+ * ANNULUS_API of a function whose status the caller must look at: compilers warn where the result of a call is not
+ * used. Where the language has [[nodiscard]], a cast to void says that it is left out on purpose.
+ */
+#if defined(__cplusplus) && __cplusplus >= 201703L
+#define ANNULUS_API_STATUS [[nodiscard]] ANNULUS_API
+#elif defined(__STDC_VERSION__) && __STDC_VERSION__ >= 202311L
+#define ANNULUS_API_STATUS [[nodiscard]] ANNULUS_API
+#elif defined(__GNUC__)
+#define ANNULUS_API_STATUS ANNULUS_API __attribute__((warn_unused_result))
+#else
+#define ANNULUS_API_STATUS ANNULUS_API
+#endif
+
 #include <stdint.h>
 
 /*

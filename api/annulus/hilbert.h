@@ -21,7 +21,7 @@ ANNULUS_BEGIN_DECLS
  * by the caller.
  * ANNULUS_ERROR_ARGUMENT: positions is NULL, length < 1, width < 0 or no divisor. Any thread. Since 0.1.0.
  */
-ANNULUS_API annulus_status annulus_hilbert_curve(int64_t length, int64_t width, int64_t *positions);
+ANNULUS_API_STATUS annulus_status annulus_hilbert_curve(int64_t length, int64_t width, int64_t *positions);
 
 ANNULUS_END_DECLS
 

@@ -54,7 +54,7 @@ def read_function(element, headers):
     for parameter in map(attributes, element.findall("attributelist/parmlist/parm")):
         if parameter["type"] != "void":
             parameters.append((parameter["name"], parameter["type"]))
-    return Function(name, headers.before(rf"^ANNULUS_API\s[^;(]*?\b{name}\("), result, parameters)
+    return Function(name, headers.before(rf"^ANNULUS_API(?:_STATUS)?\s[^;(]*?\b{name}\("), result, parameters)
 
 
 def read_constant(element, headers):

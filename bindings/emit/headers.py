@@ -14,7 +14,7 @@ class Headers:
         self.text = "\n".join(path.read_text(encoding="utf-8") for path in paths)
 
     def functions(self):
-        return set(re.findall(r"^ANNULUS_API\s[^;(]*?(\w+)\(", self.text, re.MULTILINE))
+        return set(re.findall(r"^ANNULUS_API(?:_STATUS)?\s[^;(]*?(\w+)\(", self.text, re.MULTILINE))
 
     def _only(self, pattern):
         found = list(re.finditer(pattern, self.text, re.MULTILINE))

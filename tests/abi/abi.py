@@ -18,7 +18,7 @@ def declared_functions(api):
     for header in sorted(pathlib.Path(api).glob("annulus/*.h")):
         text = re.sub(r"/\*.*?\*/", " ", header.read_text(encoding="utf-8"), flags=re.DOTALL)
         text = re.sub(r"^\s*#.*$", "", text, flags=re.MULTILINE)
-        functions += re.findall(r"\bANNULUS_API\b[^;{(]*?\b(\w+)\s*\(", text)
+        functions += re.findall(r"\bANNULUS_API(?:_STATUS)?\b[^;{(]*?\b(\w+)\s*\(", text)
     return functions
 
 

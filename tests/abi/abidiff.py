@@ -139,7 +139,7 @@ def empty_functions(api):
     for header in sorted(api.glob("annulus/*.h")):
         text = re.sub(r"/\*.*?\*/", "", header.read_text(encoding="utf-8"), flags=re.DOTALL)
         text = re.sub(r"^ *#.*$", "", text, flags=re.MULTILINE)
-        declarations = re.findall(r"^ANNULUS_API ([^;]*\));", text, re.MULTILINE)
+        declarations = re.findall(r"^ANNULUS_API(?:_STATUS)? ([^;]*\));", text, re.MULTILINE)
         source += "".join(declaration + " { for (;;); }\n" for declaration in declarations)
     return source
 

@@ -71,7 +71,7 @@ def dead_links(root):
 
 
 DECLARATION = re.compile(
-    r"^(?:ANNULUS_API\b[^;{(]*?\b(?P<function>\w+)\s*\(|"
+    r"^(?:ANNULUS_API(?:_STATUS)?\b[^;{(]*?\b(?P<function>\w+)\s*\(|"
     r"typedef (?:struct|enum) (?P<type>\w+)[^;{]*(?:\{(?P<members>[^}]*)\})?|"
     r"#define (?P<constant>ANNULUS_\w+(?<!_INIT)) )",
     re.MULTILINE,

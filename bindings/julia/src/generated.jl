@@ -558,7 +558,8 @@ ANNULUS_ENGINE_AUTO before the first. ANNULUS_ERROR_ARGUMENT: a pointer is NULL.
 end
 
 @doc raw"""
-Bits of annulus_call_options.flags.
+Bits of annulus_call_options.flags. Only bits 0 to 30 can be flags, which an int32_t holds; whatever else a call may
+be told gets a field of its own.
 """ const annulus_call_flag = Int32
 const ANNULUS_CALL_QUERY_WINDOW = annulus_call_flag(1) # Q's rows are a window of the rows of K and V, from query_start on; with ranks (comm.h) that is ANNULUS_ERROR_UNSUPPORTED
 const ANNULUS_CALL_ADD_D_Q = annulus_call_flag(2) # backward adds dQ to what d_q holds, in one rounding; else d_q is overwritten
@@ -886,7 +887,7 @@ One rank's end of a communicator.
 """ mutable struct annulus_comm end
 
 @doc raw"""
-Bits of annulus_comm_options.flags.
+Bits of annulus_comm_options.flags: 0 to 30 alone, as of annulus_call_flag.
 """ const annulus_comm_flag = Int32
 const ANNULUS_COMM_MAY_ABORT = annulus_comm_flag(1) # annulus_comm_create_from_nccl() alone: annulus may abort the caller's ncclComm_t
 

@@ -184,7 +184,7 @@ class Reference {
     annulus_context *context() const { return context_; }
     bool is_moderate() const {
         double scale = 0;
-        annulus_config_get_scale(config_, &scale);
+        EXPECT(annulus_config_get_scale(config_, &scale) == ANNULUS_OK, "%s", annulus_last_error());
         return !(std::abs(scale) > 1);
     }
 

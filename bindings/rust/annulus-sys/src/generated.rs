@@ -236,7 +236,8 @@ pub const ANNULUS_ALLOCATOR_INIT: annulus_allocator = annulus_allocator {
     user: std::ptr::null_mut(),
 };
 
-/// Bits of annulus_call_options.flags.
+/// Bits of annulus_call_options.flags. Only bits 0 to 30 can be flags, which an int32_t holds; whatever else a call may
+/// be told gets a field of its own.
 pub type annulus_call_flag = i32;
 /// Q's rows are a window of the rows of K and V, from query_start on; with ranks (comm.h) that is ANNULUS_ERROR_UNSUPPORTED
 pub const ANNULUS_CALL_QUERY_WINDOW: annulus_call_flag = 1;
@@ -426,7 +427,7 @@ pub struct annulus_comm {
     _marker: PhantomData<(*mut u8, PhantomPinned)>,
 }
 
-/// Bits of annulus_comm_options.flags.
+/// Bits of annulus_comm_options.flags: 0 to 30 alone, as of annulus_call_flag.
 pub type annulus_comm_flag = i32;
 /// annulus_comm_create_from_nccl() alone: annulus may abort the caller's ncclComm_t
 pub const ANNULUS_COMM_MAY_ABORT: annulus_comm_flag = 1;
