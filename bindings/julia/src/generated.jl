@@ -3,11 +3,11 @@
 
 @doc raw"""
 The first number of the headers' version; ABI.md says when each grows.
-""" const ANNULUS_VERSION_MAJOR = 0
+""" const ANNULUS_VERSION_MAJOR = 1
 
 @doc raw"""
 The second number.
-""" const ANNULUS_VERSION_MINOR = 1
+""" const ANNULUS_VERSION_MINOR = 0
 
 @doc raw"""
 The third number.
@@ -15,7 +15,7 @@ The third number.
 
 @doc raw"""
 major * 1,000,000 + minor * 1,000 + patch: numbers that compare as versions do.
-""" const ANNULUS_VERSION = 1000
+""" const ANNULUS_VERSION = 1000000
 
 @doc raw"""
 The loaded library's version, as a number like ANNULUS_VERSION. Any thread. Since 0.1.0.
@@ -24,7 +24,7 @@ The loaded library's version, as a number like ANNULUS_VERSION. Any thread. Sinc
 end
 
 @doc raw"""
-The loaded library's version as text, such as "0.1.0". Static. Any thread. Since 0.1.0.
+The loaded library's version as text, such as "1.0.0". Static. Any thread. Since 0.1.0.
 """ function annulus_version_string()
     @library_call annulus_version_string()::Cstring
 end

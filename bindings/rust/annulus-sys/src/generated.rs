@@ -5,16 +5,16 @@ use std::marker::{PhantomData, PhantomPinned};
 use std::os::raw::{c_char, c_int, c_void};
 
 /// The first number of the headers' version; ABI.md says when each grows.
-pub const ANNULUS_VERSION_MAJOR: c_int = 0;
+pub const ANNULUS_VERSION_MAJOR: c_int = 1;
 
 /// The second number.
-pub const ANNULUS_VERSION_MINOR: c_int = 1;
+pub const ANNULUS_VERSION_MINOR: c_int = 0;
 
 /// The third number.
 pub const ANNULUS_VERSION_PATCH: c_int = 0;
 
 /// major * 1,000,000 + minor * 1,000 + patch: numbers that compare as versions do.
-pub const ANNULUS_VERSION: c_int = 1000;
+pub const ANNULUS_VERSION: c_int = 1000000;
 
 /// Later versions append values: treat a value you do not know as an error.
 pub type annulus_status = i32;
@@ -516,7 +516,7 @@ extern "C" {
     /// The loaded library's version, as a number like ANNULUS_VERSION. Any thread. Since 0.1.0.
     pub fn annulus_version() -> c_int;
 
-    /// The loaded library's version as text, such as "0.1.0". Static. Any thread. Since 0.1.0.
+    /// The loaded library's version as text, such as "1.0.0". Static. Any thread. Since 0.1.0.
     pub fn annulus_version_string() -> *const c_char;
 
     /// One line for bug reports: version, compiler, the vector instructions the CPU engine uses on this machine, and the
