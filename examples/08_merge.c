@@ -56,7 +56,7 @@ static double forward(void) {
         lses[i] = numbers(part_lse[i]);
         check(annulus_forward(contexts[i], &queries, &keys, &values, &outs[i], &lses[i], NULL));
     }
-    check(annulus_merge(contexts[0], SETS, outs, lses, &merged_out, &merged_lse));
+    check(annulus_merge(contexts[0], SETS, outs, lses, &merged_out, &merged_lse, NULL));
     double sum = 0;
     for (int i = 0; i < COUNT; ++i)
         sum += out[i] * d_out[i];

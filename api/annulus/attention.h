@@ -182,6 +182,18 @@ ANNULUS_API_STATUS annulus_status annulus_attention_mass(annulus_context *contex
 #define ANNULUS_MAX_MERGE_PARTS 48
 
 /*
+ * What a merge may be given beside its tensors. Set `size` to sizeof(annulus_merge_options), best by
+ * ANNULUS_MERGE_OPTIONS_INIT; NULL in place of the struct is the same as that.
+ */
+typedef struct annulus_merge_options {
+    size_t size;
+    uint64_t flags; /* 0: this version knows none */
+} annulus_merge_options;
+
+#define ANNULUS_MERGE_OPTIONS_INIT                                                                                     \
+    { sizeof(annulus_merge_options), 0 }
+
+/*
  * Merges what forward calls over different keys gave the same queries into what one call over all of these keys would
  * have given. Of part i, with O_i = outs[i] and LSE_i = lses[i]:
  *
@@ -193,7 +205,7 @@ ANNULUS_API_STATUS annulus_status annulus_attention_mass(annulus_context *contex
  *
  *   outs  [count], each [B, Nq, H, D]  inputs     out  [B, Nq, H, D]  output, dtype of outs
  *   lses  [count], each [B, H, Nq]     inputs     lse  [B, H, Nq]     output, dtype of lses, or NULL
- *   count  from 1 to ANNULUS_MAX_MERGE_PARTS
+ *   count  from 1 to ANNULUS_MAX_MERGE_PARTS      options  what else there is to say, or NULL
  *
  * All outs have one dtype, lses float32 (float64 when outs are). Nq may be 0. Strides as elsewhere, each tensor has its
  * own. Sums are in float32 (float64) and rounded to out once. A part whose LSE of a row is -infinity counts for nothing
@@ -216,13 +228,15 @@ ANNULUS_API_STATUS annulus_status annulus_attention_mass(annulus_context *contex
  * P = exp(scale * Q.K - LSE) and delta = O . dO, and both are those of the merged results.
  *
  * ANNULUS_ERROR_ARGUMENT: context, outs, lses or out is NULL; count, a dtype, ndim, shape, stride, alignment, overlap
- *   or memory is not as above. ANNULUS_ERROR_UNSUPPORTED: D is no multiple of 8 from 8 to 256, or float64 on CUDA.
+ *   or memory is not as above; options is not as annulus_merge_options says.
+ *
+ * ANNULUS_ERROR_UNSUPPORTED: D is no multiple of 8 from 8 to 256, or float64 on CUDA.
  *
  * Nothing was written in these cases. Since 0.1.0.
  */
 ANNULUS_API_STATUS annulus_status annulus_merge(annulus_context *context, int32_t count, const annulus_tensor *outs,
                                                 const annulus_tensor *lses, const annulus_tensor *out,
-                                                const annulus_tensor *lse);
+                                                const annulus_tensor *lse, const annulus_merge_options *options);
 
 /* The passes over queries and keys, for questions about their cost. */
 typedef enum annulus_pass ANNULUS_INT32 {

@@ -3,6 +3,7 @@
 #include "call/merge_call.hpp"
 #include "capi/guard.hpp"
 #include "capi/problem.hpp"
+#include "capi/sized_struct.hpp"
 #include "core/argument.hpp"
 
 #include <annulus/attention.h>
@@ -11,10 +12,25 @@
 
 using namespace annulus;
 
+namespace {
+
+void check_options(const annulus_merge_options *options) {
+    if (!options)
+        return;
+    const annulus_merge_options given = read_sized("options", options, &annulus_merge_options::flags);
+    if (given.flags != 0)
+        throw Error(ANNULUS_ERROR_ARGUMENT, "flags of options is %#llx; it must be 0",
+                    static_cast<unsigned long long>(given.flags));
+}
+
+} // namespace
+
 annulus_status annulus_merge(annulus_context *context, int32_t count, const annulus_tensor *outs,
-                             const annulus_tensor *lses, const annulus_tensor *out, const annulus_tensor *lse) {
+                             const annulus_tensor *lses, const annulus_tensor *out, const annulus_tensor *lse,
+                             const annulus_merge_options *options) {
     return guard([&] {
         const ContextUse use(context);
+        check_options(options);
         check_between("count", count, 1, ANNULUS_MAX_MERGE_PARTS);
         required(outs, "outs");
         required(lses, "lses");

@@ -227,7 +227,7 @@ class Alterations(unittest.TestCase):
 
     def test_fields_at_the_end_of_structs_with_size_are_additions(self):
         for header, struct in {
-            "attention.h": ("annulus_call_options", "annulus_problem", "annulus_estimate"),
+            "attention.h": ("annulus_call_options", "annulus_merge_options", "annulus_problem", "annulus_estimate"),
             "config.h": ("annulus_branch",),
             "comm.h": ("annulus_traffic", "annulus_rank_estimate"),
             "context.h": ("annulus_allocator",),

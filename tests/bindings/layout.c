@@ -38,6 +38,9 @@ int main(void) {
     FIELD(annulus_call_options, sequence_count);
     FIELD(annulus_call_options, sequence_starts);
     FIELD(annulus_call_options, sequence_lengths);
+    STRUCT(annulus_merge_options);
+    FIELD(annulus_merge_options, size);
+    FIELD(annulus_merge_options, flags);
     STRUCT(annulus_problem);
     FIELD(annulus_problem, size);
     FIELD(annulus_problem, dtype);

@@ -267,7 +267,7 @@ static void use_in_every_way(meddler *m) {
     for (int c = 0; c < CALLS; ++c)
         expect_in_call(m, all_calls[c]->name, all_calls[c]->run(f));
     expect_in_call(m, "merge",
-                   annulus_merge(context, 1, f->arguments[OUT], f->arguments[LSE], f->arguments[OUT], NULL));
+                   annulus_merge(context, 1, f->arguments[OUT], f->arguments[LSE], f->arguments[OUT], NULL, NULL));
     expect_in_call(m, "workspace_size", annulus_workspace_size(context, &problem, ANNULUS_PASS_FORWARD, &bytes));
     expect_in_call(m, "estimate_problem", annulus_estimate_problem(context, &problem, ANNULUS_ALL_BRANCHES, &estimate));
     expect_in_call(m, "estimate_rank", annulus_estimate_rank(context, &problem, NULL, NULL, 0, 1, 0, &rank_estimate));

@@ -45,7 +45,7 @@ static merge_fixture make_fixture(void) {
 }
 
 static annulus_status merge(merge_fixture *f) {
-    return annulus_merge(f->context, PARTS, f->outs, f->lses, &f->out, &f->lse);
+    return annulus_merge(f->context, PARTS, f->outs, f->lses, &f->out, &f->lse, NULL);
 }
 
 /* After restore_tensors(), which points into the fixture where it lies now. */
@@ -63,16 +63,51 @@ static void pointers_and_count(void **state) {
     (void)state;
     merge_fixture f = make_fixture();
     restore_tensors(&f);
-    assert_refused(annulus_merge(NULL, PARTS, f.outs, f.lses, &f.out, &f.lse), ANNULUS_ERROR_ARGUMENT, "context");
-    assert_refused(annulus_merge(f.context, PARTS, NULL, f.lses, &f.out, &f.lse), ANNULUS_ERROR_ARGUMENT, "outs");
-    assert_refused(annulus_merge(f.context, PARTS, f.outs, NULL, &f.out, &f.lse), ANNULUS_ERROR_ARGUMENT, "lses");
-    assert_refused(annulus_merge(f.context, PARTS, f.outs, f.lses, NULL, &f.lse), ANNULUS_ERROR_ARGUMENT, "out");
+    assert_refused(annulus_merge(NULL, PARTS, f.outs, f.lses, &f.out, &f.lse, NULL), ANNULUS_ERROR_ARGUMENT, "context");
+    assert_refused(annulus_merge(f.context, PARTS, NULL, f.lses, &f.out, &f.lse, NULL), ANNULUS_ERROR_ARGUMENT, "outs");
+    assert_refused(annulus_merge(f.context, PARTS, f.outs, NULL, &f.out, &f.lse, NULL), ANNULUS_ERROR_ARGUMENT, "lses");
+    assert_refused(annulus_merge(f.context, PARTS, f.outs, f.lses, NULL, &f.lse, NULL), ANNULUS_ERROR_ARGUMENT, "out");
     const int32_t counts[] = {0, -1, INT32_MIN, ANNULUS_MAX_MERGE_PARTS + 1, INT32_MAX};
     for (size_t i = 0; i < sizeof counts / sizeof *counts; ++i)
-        assert_refused(annulus_merge(f.context, counts[i], f.outs, f.lses, &f.out, &f.lse), ANNULUS_ERROR_ARGUMENT,
-                       "count");
-    assert_ok(annulus_merge(f.context, PARTS, f.outs, f.lses, &f.out, NULL));
-    assert_ok(annulus_merge(f.context, 1, f.outs, f.lses, &f.out, &f.lse));
+        assert_refused(annulus_merge(f.context, counts[i], f.outs, f.lses, &f.out, &f.lse, NULL),
+                       ANNULUS_ERROR_ARGUMENT, "count");
+    assert_ok(annulus_merge(f.context, PARTS, f.outs, f.lses, &f.out, NULL, NULL));
+    assert_ok(annulus_merge(f.context, 1, f.outs, f.lses, &f.out, &f.lse, NULL));
+    annulus_context_destroy(f.context);
+}
+
+/* No flag is known yet. */
+static void merge_options(void **state) {
+    (void)state;
+    merge_fixture f = make_fixture();
+    restore_tensors(&f);
+    struct {
+        annulus_merge_options options;
+        unsigned char unknown[8];
+    } later = {ANNULUS_MERGE_OPTIONS_INIT, {0}};
+    annulus_merge_options *const options = &later.options;
+    double before[TENSORS][BATCH * LENGTH * HEADS * DIM];
+    memcpy(before, f.memory, sizeof before);
+    const uint64_t flags[] = {1, (uint64_t)1 << 31, (uint64_t)1 << 63};
+    for (int i = 0; i < 3; ++i) {
+        options->flags = flags[i];
+        assert_refused(annulus_merge(f.context, PARTS, f.outs, f.lses, &f.out, &f.lse, options), ANNULUS_ERROR_ARGUMENT,
+                       "flags");
+    }
+    options->flags = 0;
+    const size_t sizes[] = {0, sizeof(size_t), sizeof *options - 1, 4097};
+    for (int i = 0; i < 4; ++i) {
+        options->size = sizes[i];
+        assert_refused(annulus_merge(f.context, PARTS, f.outs, f.lses, &f.out, &f.lse, options), ANNULUS_ERROR_ARGUMENT,
+                       "options");
+    }
+    options->size = sizeof later;
+    later.unknown[7] = 1;
+    assert_refused(annulus_merge(f.context, PARTS, f.outs, f.lses, &f.out, &f.lse, options), ANNULUS_ERROR_ARGUMENT,
+                   "options");
+    assert_memory_equal(before, f.memory, sizeof before);
+    later.unknown[7] = 0;
+    assert_ok(annulus_merge(f.context, PARTS, f.outs, f.lses, &f.out, &f.lse, options));
     annulus_context_destroy(f.context);
 }
 
@@ -213,9 +248,14 @@ static void alone_with_a_communicator(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pointers_and_count),           cmocka_unit_test(tensors), cmocka_unit_test(head_dimension),
-        cmocka_unit_test(output_elements_are_distinct), cmocka_unit_test(overlap), cmocka_unit_test(no_rows),
+        cmocka_unit_test(pointers_and_count),
+        cmocka_unit_test(tensors),
+        cmocka_unit_test(head_dimension),
+        cmocka_unit_test(output_elements_are_distinct),
+        cmocka_unit_test(overlap),
+        cmocka_unit_test(no_rows),
         cmocka_unit_test(alone_with_a_communicator),
+        cmocka_unit_test(merge_options),
     };
     return RUN_TESTS(tests);
 }

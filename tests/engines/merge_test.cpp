@@ -67,7 +67,7 @@ Merged merge(const Parts &parts, const MergeOptions &options = {}) {
         check(annulus_context_set_stream(raw, memory.stream()));
     check(annulus_context_set_threads(raw, options.threads));
     check(annulus_merge(raw, static_cast<std::int32_t>(count), out_views.data(), lse_views.data(), &out,
-                        options.with_lse ? &lse : nullptr));
+                        options.with_lse ? &lse : nullptr, nullptr));
     copies.download();
     for (std::size_t i = 0; i <= count; ++i) {
         EXPECT_TRUE(outs[i].memory().intact()) << "written outside the elements of O " << i;

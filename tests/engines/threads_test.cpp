@@ -55,7 +55,7 @@ TEST_P(EveryDtype, ThreadsDoNotChangeBitsOfMerges) {
         check(other.forward(context.get()));
         const std::array outs = {one.arguments.out, other.arguments.out};
         const std::array lses = {one.arguments.lse, other.arguments.lse};
-        check(annulus_merge(context.get(), 2, outs.data(), lses.data(), &outs[0], &lses[0]));
+        check(annulus_merge(context.get(), 2, outs.data(), lses.data(), &outs[0], &lses[0], nullptr));
         const Results merged = one.results(ANNULUS_PASS_FORWARD);
         if (threads == 1)
             alone = merged;

@@ -59,7 +59,7 @@ TEST(Soak, SmallCalls) {
             expect_status(call_with_a_fault(own, context.get()), ANNULUS_ERROR_ARGUMENT);
         if (i % 5 == 0) {
             const annulus_tensor &out = own.arguments.out, &lse = own.arguments.lse;
-            check(annulus_merge(context.get(), 1, &out, &lse, &out, &lse));
+            check(annulus_merge(context.get(), 1, &out, &lse, &out, &lse, nullptr));
         }
     };
     Watch watch;

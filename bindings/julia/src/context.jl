@@ -280,7 +280,7 @@ function merge!(out, lse, context::Context, outs, lses)
     with_tensors(context, arrays...) do out_tensor, lse_tensor, parts...
         tensors = LibAnnulus.annulus_tensor[part[] for part in parts]
         outs_of_parts, lses_of_parts = tensors[1:count], tensors[count+1:end]
-        check(LibAnnulus.annulus_merge(context, count, outs_of_parts, lses_of_parts, out_tensor, lse_tensor))
+        check(LibAnnulus.annulus_merge(context, count, outs_of_parts, lses_of_parts, out_tensor, lse_tensor, C_NULL))
     end
     return out, lse
 end

@@ -705,6 +705,16 @@ The most parts that annulus_merge() takes.
 """ const ANNULUS_MAX_MERGE_PARTS = 48
 
 @doc raw"""
+What a merge may be given beside its tensors. Set `size` to sizeof(annulus_merge_options), best by
+ANNULUS_MERGE_OPTIONS_INIT; NULL in place of the struct is the same as that.
+""" struct annulus_merge_options
+    size::Csize_t
+    flags::UInt64 # 0: this version knows none
+end
+
+const ANNULUS_MERGE_OPTIONS_INIT = annulus_merge_options(sizeof(annulus_merge_options), 0)
+
+@doc raw"""
 Merges what forward calls over different keys gave the same queries into what one call over all of these keys would
 have given. Of part i, with O_i = outs\[i\] and LSE_i = lses\[i\]:
 
@@ -719,7 +729,7 @@ key that two parts have counts twice.
 ```text
 outs  [count], each [B, Nq, H, D]  inputs     out  [B, Nq, H, D]  output, dtype of outs
 lses  [count], each [B, H, Nq]     inputs     lse  [B, H, Nq]     output, dtype of lses, or NULL
-count  from 1 to ANNULUS_MAX_MERGE_PARTS
+count  from 1 to ANNULUS_MAX_MERGE_PARTS      options  what else there is to say, or NULL
 ```
 
 All outs have one dtype, lses float32 (float64 when outs are). Nq may be 0. Strides as elsewhere, each tensor has its
@@ -743,11 +753,13 @@ keys and its share of d_q, and d_q is the sum of the shares. For backward knows 
 P = exp(scale * Q.K - LSE) and delta = O . dO, and both are those of the merged results.
 
 ANNULUS_ERROR_ARGUMENT: context, outs, lses or out is NULL; count, a dtype, ndim, shape, stride, alignment, overlap
-or memory is not as above. ANNULUS_ERROR_UNSUPPORTED: D is no multiple of 8 from 8 to 256, or float64 on CUDA.
+or memory is not as above; options is not as annulus_merge_options says.
+
+ANNULUS_ERROR_UNSUPPORTED: D is no multiple of 8 from 8 to 256, or float64 on CUDA.
 
 Nothing was written in these cases. Since 0.1.0.
-""" function annulus_merge(context, count, outs, lses, out, lse)
-    @library_call annulus_merge(context::Ptr{annulus_context}, count::Int32, outs::Ptr{annulus_tensor}, lses::Ptr{annulus_tensor}, out::Ptr{annulus_tensor}, lse::Ptr{annulus_tensor})::annulus_status
+""" function annulus_merge(context, count, outs, lses, out, lse, options)
+    @library_call annulus_merge(context::Ptr{annulus_context}, count::Int32, outs::Ptr{annulus_tensor}, lses::Ptr{annulus_tensor}, out::Ptr{annulus_tensor}, lse::Ptr{annulus_tensor}, options::Ptr{annulus_merge_options})::annulus_status
 end
 
 @doc raw"""

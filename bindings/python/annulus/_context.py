@@ -612,7 +612,7 @@ class Context:
         lses = [_arrays.tensor(part[1], 3) for part in parts]
         results = _arrays.tensor(out_view, 4), _arrays.tensor(lse_view, 3)
         handle = self._handle
-        self._call(like, views, lambda: _capi.annulus_merge(handle, len(outs), outs, lses, *results))
+        self._call(like, views, lambda: _capi.annulus_merge(handle, len(outs), outs, lses, *results, None))
         return out, lse
 
     def estimate(

@@ -31,7 +31,7 @@ class TwoParts {
         if (status == ANNULUS_OK)
             status = far_call_.forward(contexts_[1].get());
         if (status == ANNULUS_OK)
-            status = annulus_merge(contexts_[0].get(), 2, outs, lses, &outs[0], &lses[0]);
+            status = annulus_merge(contexts_[0].get(), 2, outs, lses, &outs[0], &lses[0], nullptr);
         return status;
     }
 
@@ -98,7 +98,7 @@ TEST(MergeOnDevice, RefusesHostMemoryAndFloat64) {
         const annulus_tensor device_out = copies.view(out), device_lse = copies.view(lse);
         const auto expect_refused = [&](const annulus_tensor &part, const annulus_tensor &part_lse,
                                         const annulus_tensor &target, annulus_status wanted, const char *words) {
-            EXPECT_EQ(annulus_merge(raw, 1, &part, &part_lse, &target, nullptr), wanted);
+            EXPECT_EQ(annulus_merge(raw, 1, &part, &part_lse, &target, nullptr, nullptr), wanted);
             EXPECT_NE(std::string(annulus_last_error()).find(words), std::string::npos) << annulus_last_error();
         };
         if (dtype == ANNULUS_FLOAT64) {
@@ -109,7 +109,7 @@ TEST(MergeOnDevice, RefusesHostMemoryAndFloat64) {
         expect_refused(out.view(), device_lse, device_out, ANNULUS_ERROR_ARGUMENT, "data of outs[0]");
         expect_refused(device_out, lse.view(), device_out, ANNULUS_ERROR_ARGUMENT, "data of lses[0]");
         expect_refused(device_out, device_lse, out.view(), ANNULUS_ERROR_ARGUMENT, "data of out");
-        check(annulus_merge(raw, 1, &device_out, &device_lse, &device_out, nullptr));
+        check(annulus_merge(raw, 1, &device_out, &device_lse, &device_out, nullptr, nullptr));
     }
 }
 

@@ -375,7 +375,7 @@ void call_merge(Input &input, Handles &handles) {
         }
     }
     const bool good = succeeded(annulus_merge(handles.context(), count, input.is_wild() ? nullptr : out_views.data(),
-                                              lse_views.data(), out.get(), lse.get()));
+                                              lse_views.data(), out.get(), lse.get(), nullptr));
     for (const std::deque<Tensor> *const inputs : {&outs, &lses})
         for (const Tensor &part : *inputs)
             if (!(good && (part.holds(out) || part.holds(lse))))

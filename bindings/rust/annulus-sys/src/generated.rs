@@ -301,6 +301,21 @@ pub const ANNULUS_CALL_OPTIONS_INIT: annulus_call_options = annulus_call_options
 /// The most parts that annulus_merge() takes.
 pub const ANNULUS_MAX_MERGE_PARTS: c_int = 48;
 
+/// What a merge may be given beside its tensors. Set `size` to sizeof(annulus_merge_options), best by
+/// ANNULUS_MERGE_OPTIONS_INIT; NULL in place of the struct is the same as that.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct annulus_merge_options {
+    pub size: usize,
+    /// 0: this version knows none
+    pub flags: u64,
+}
+
+pub const ANNULUS_MERGE_OPTIONS_INIT: annulus_merge_options = annulus_merge_options {
+    size: std::mem::size_of::<annulus_merge_options>(),
+    flags: 0,
+};
+
 /// The passes over queries and keys, for questions about their cost.
 pub type annulus_pass = i32;
 /// annulus_forward()
@@ -927,7 +942,7 @@ extern "C" {
     /// ```text
     /// outs  [count], each [B, Nq, H, D]  inputs     out  [B, Nq, H, D]  output, dtype of outs
     /// lses  [count], each [B, H, Nq]     inputs     lse  [B, H, Nq]     output, dtype of lses, or NULL
-    /// count  from 1 to ANNULUS_MAX_MERGE_PARTS
+    /// count  from 1 to ANNULUS_MAX_MERGE_PARTS      options  what else there is to say, or NULL
     /// ```
     ///
     /// All outs have one dtype, lses float32 (float64 when outs are). Nq may be 0. Strides as elsewhere, each tensor has its
@@ -951,7 +966,9 @@ extern "C" {
     /// P = exp(scale * Q.K - LSE) and delta = O . dO, and both are those of the merged results.
     ///
     /// ANNULUS_ERROR_ARGUMENT: context, outs, lses or out is NULL; count, a dtype, ndim, shape, stride, alignment, overlap
-    /// or memory is not as above. ANNULUS_ERROR_UNSUPPORTED: D is no multiple of 8 from 8 to 256, or float64 on CUDA.
+    /// or memory is not as above; options is not as annulus_merge_options says.
+    ///
+    /// ANNULUS_ERROR_UNSUPPORTED: D is no multiple of 8 from 8 to 256, or float64 on CUDA.
     ///
     /// Nothing was written in these cases. Since 0.1.0.
     pub fn annulus_merge(
@@ -961,6 +978,7 @@ extern "C" {
         lses: *const annulus_tensor,
         out: *const annulus_tensor,
         lse: *const annulus_tensor,
+        options: *const annulus_merge_options,
     ) -> annulus_status;
 
     /// Estimates a problem under the context's config, in \*estimate.

@@ -40,6 +40,7 @@ fn structs_lie_as_in_c() {
         }
         annulus_allocator { size, allocate, release, user }
         annulus_call_options { size, flags, query_start, sequence_count, sequence_starts, sequence_lengths }
+        annulus_merge_options { size, flags }
         annulus_problem {
             size, dtype, heads, kv_heads, head_dim, batch, sequence_length, query_start, query_length, key_start, key_length,
             options, row_alignment, gradient_dtype

@@ -333,7 +333,7 @@ impl Context {
         let lses: Vec<sys::annulus_tensor> = parts.iter().map(|(_, lse)| lse.describe()).collect();
         let count = i32::try_from(parts.len()).unwrap_or(i32::MAX);
         let (out, lse) = (out.as_raw(), raw_mut(lse));
-        check(unsafe { sys::annulus_merge(self.handle, count, outs.as_ptr(), lses.as_ptr(), out, lse) })
+        check(unsafe { sys::annulus_merge(self.handle, count, outs.as_ptr(), lses.as_ptr(), out, lse, ptr::null()) })
     }
 
     /// The engine that served the last successful call; [`Engine::AUTO`] before the first.
