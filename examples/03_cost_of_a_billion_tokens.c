@@ -29,19 +29,18 @@ int main(void) {
     problem.sequence_length = 1000000000;
 
     annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
-    check(annulus_estimate_problem(context, &problem, ANNULUS_ALL_BRANCHES, &estimate));
+    check(annulus_estimate_problem(context, &problem, ANNULUS_PASS_FORWARD, ANNULUS_ALL_BRANCHES, &estimate));
     const double dense_pairs = 16.0 * 1e9 * 1e9;
-    printf("forward: %.3g FLOP, one part in %.0f of dense attention\n", estimate.forward_flops,
-           dense_pairs / estimate.pairs);
+    printf("forward: %.3g FLOP, one part in %.0f of dense attention\n", estimate.flops, dense_pairs / estimate.pairs);
     printf("tensors: %.3g GB, workspace: %.3g MB, plan: %.3g KB\n", (double)estimate.tensor_bytes / 1e9,
-           (double)estimate.forward_workspace_bytes / 1e6, (double)estimate.plan_bytes / 1e3);
+           (double)estimate.workspace_bytes / 1e6, (double)estimate.plan_bytes / 1e3);
 
     int32_t branches;
     check(annulus_config_branch_count(config, &branches));
     for (int32_t branch = 0; branch < branches; ++branch) {
         annulus_estimate part = ANNULUS_ESTIMATE_INIT;
-        check(annulus_estimate_problem(context, &problem, branch, &part));
-        printf("branch %d: %4.1f %% of the work\n", branch, 100 * part.forward_flops / estimate.forward_flops);
+        check(annulus_estimate_problem(context, &problem, ANNULUS_PASS_FORWARD, branch, &part));
+        printf("branch %d: %4.1f %% of the work\n", branch, 100 * part.flops / estimate.flops);
     }
 
     annulus_context_destroy(context);

@@ -85,7 +85,10 @@ int main(int argc, char **argv) {
     annulus_comm *comm;
     check(annulus_comm_create_from_mpi(&comm, &world, NULL));
     check(annulus_context_set_comm(context, comm));
-    check(annulus_context_set_shards(context, lengths, NULL, ranks));
+    annulus_shards shards = ANNULUS_SHARDS_INIT;
+    shards.count = ranks;
+    shards.lengths = lengths;
+    check(annulus_context_set_shards(context, &shards));
 
     annulus_traffic traffic = ANNULUS_TRAFFIC_INIT;
     check(annulus_forward(context, &q, &k, &v, &out, &lse, NULL));

@@ -245,19 +245,15 @@ typedef enum annulus_pass ANNULUS_INT32 {
     ANNULUS_PASS_MASS = 3      /* annulus_attention_mass() */
 } annulus_pass;
 
-/* A length in annulus_problem: as far as the rows go. */
-#define ANNULUS_WHOLE (-1)
-
 /*
- * The sizes of a problem without its data. Set `size` to sizeof(annulus_problem), best by ANNULUS_PROBLEM_INIT. Query
- * rows are the positions query_start … query_start + query_length - 1; key rows held here are key_start … key_start +
- * key_length - 1 of a sequence of sequence_length. On one rank the key rows are the whole sequence; the share of one
- * rank of several has its shard in both windows, and may be empty (length 0). A length of ANNULUS_WHOLE, as INIT sets
- * it, reaches from the window's start to the end of the sequence; in a context with a communicator (comm.h), where both
- * starts are 0, it stands for the rank's shard.
+ * The sizes of a problem without its data. Set `size` to sizeof(annulus_problem), best by ANNULUS_PROBLEM_INIT, and
+ * dtype, heads, kv_heads, head_dim, batch and sequence_length to what they are: one that is 0 is an error that names
+ * it. In a context with a communicator (comm.h) the problem is that of all ranks together, and the answers are for the
+ * context's own rank.
  *
- * options are those that the call will have, checked as a call checks them (NULL: none); sequence_length stands for the
- * rows of K, and with ANNULUS_CALL_QUERY_WINDOW both query_starts are equal.
+ * options are those that the call will have, checked as a call of the pass checks them (NULL: none); sequence_length
+ * stands for the rows of K. With ANNULUS_CALL_QUERY_WINDOW the queries are the query_length rows from the options'
+ * query_start on, 1 <= query_length and query_start + query_length <= N; else query_length is 0 or N.
  *
  * row_alignment says what is known of the call's tensors: every row of them (the D elements of a head) begins at a
  * multiple of so many bytes, a power of two up to 4096, and no dimension of more than one has a stride of 0 or of 2^40
@@ -270,66 +266,71 @@ typedef enum annulus_pass ANNULUS_INT32 {
 typedef struct annulus_problem {
     size_t size;
     annulus_dtype dtype;
-    int32_t heads;    /* H */
-    int32_t kv_heads; /* G */
-    int32_t head_dim; /* D */
-    int64_t batch;    /* B */
-    int64_t sequence_length;
-    int64_t query_start;
-    int64_t query_length;
-    int64_t key_start;
-    int64_t key_length;
-    const annulus_call_options *options; /* or NULL */
-    int64_t row_alignment;               /* bytes, or 0 */
     annulus_dtype gradient_dtype;        /* or 0 */
+    int32_t heads;                       /* H */
+    int32_t kv_heads;                    /* G */
+    int32_t head_dim;                    /* D */
+    int64_t batch;                       /* B */
+    int64_t sequence_length;             /* N, of all ranks together */
+    int64_t query_length;                /* Nq with ANNULUS_CALL_QUERY_WINDOW; else 0 or N */
+    int64_t row_alignment;               /* bytes, or 0 */
+    const annulus_call_options *options; /* or NULL */
 } annulus_problem;
 
 #define ANNULUS_PROBLEM_INIT                                                                                           \
-    {                                                                                                                  \
-        sizeof(annulus_problem), ANNULUS_FLOAT32, 0, 0, 0, 0, 0, 0, ANNULUS_WHOLE, 0, ANNULUS_WHOLE, NULL, 0,          \
-            (annulus_dtype)0                                                                                           \
-    }
+    { sizeof(annulus_problem), (annulus_dtype)0, (annulus_dtype)0, 0, 0, 0, 0, 0, 0, 0, NULL }
 
 /*
- * What a problem costs. In a context with a communicator (comm.h) the problem's windows are the rank's shard, and the
- * workspace is that of the call of all ranks. Set `size` to sizeof(annulus_estimate) before the call, best by
+ * What one pass of a problem costs one rank. Set `size` to sizeof(annulus_estimate) before the call, best by
  * ANNULUS_ESTIMATE_INIT.
  *
- * pairs counts (query, key) pairs over batch, heads and branches: a key that several branches give a query is counted
- * for each of them, whatever the key rule. It is exact, but for one case: in the Hilbert order
- * with a query window, or causal with the query rule `every`, positions are taken as evenly spread over the segment.
- * In flops a multiplication and an addition are two.
+ * pairs counts (query, key) pairs of the rank's queries over batch, heads and branches: a key that several branches
+ * give a query is counted for each of them, whatever the key rule. It is exact, but for one case: in the Hilbert order
+ * with a query window or several ranks, or causal with the query rule `every`, positions are taken as evenly spread
+ * over the segment.
+ *
+ * flops are those of the pass's matrix products, with a multiplication and an addition as two: 4 * pairs * D for
+ * forward, 10 * pairs * D for backward, and 4 * pairs * D for each of the ceil(H/G / D) rounds of attention mass.
+ *
+ * tensor_bytes are those of the rank's elements of all tensors that the pass reads and writes:
+ *
+ *   forward   q, k, v, out, lse
+ *   backward  q, k, v, out, lse, d_out, d_q, d_k, d_v, where gradient_dtype is that of the last three; no d_lse
+ *   mass      q, k, lse, mass
+ *
+ * sent_bytes and received_bytes are exact: a call sends and receives these. Rows of K and V go to the ranks that attend
+ * to them, and in backward their dK and dV come back. In each round of attention mass rows of K go out, and a row of
+ * sums comes back for each. Where processes of one host share a communicator over NCCL, that keeps besides, on each
+ * device, room for what has been sent to each rank at once at most, which for one problem is no more than the bytes
+ * sent here, rounded up to 2 MiB.
  */
 typedef struct annulus_estimate {
     size_t size;
     double pairs;
-    double forward_flops;              /* 4 * pairs * D */
-    double backward_flops;             /* 10 * pairs * D */
-    uint64_t tensor_bytes;             /* Q, K, V, O and LSE of the windows */
-    uint64_t gradient_bytes;           /* dO, dQ, dK and dV of the windows */
-    uint64_t forward_workspace_bytes;  /* memory a forward call needs besides its tensors */
-    uint64_t backward_workspace_bytes; /* the same for a backward call */
-    uint64_t remote_bytes;             /* K and V rows outside the key window that the queries attend to, counted once a
-                                          branch and key/value head, of a rank with several shards for each of them,
-                                          also where they are in another of them; in the Hilbert order taken as evenly
-                                          spread */
-    uint64_t plan_bytes;               /* host memory of the plan itself */
+    double flops;
+    uint64_t tensor_bytes;
+    uint64_t workspace_bytes;  /* memory that the call needs besides its tensors, as annulus_workspace_size() */
+    uint64_t sent_bytes;       /* to all other ranks together */
+    uint64_t received_bytes;   /* from all other ranks together */
+    uint64_t plan_bytes;       /* host memory of the plan itself */
+    annulus_exchange exchange; /* what `auto` comes to; ANNULUS_EXCHANGE_AUTO where there is one rank */
 } annulus_estimate;
 
 #define ANNULUS_ESTIMATE_INIT                                                                                          \
-    { sizeof(annulus_estimate), 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    { sizeof(annulus_estimate), 0, 0, 0, 0, 0, 0, 0, ANNULUS_EXCHANGE_AUTO }
 
 /* In place of a branch's index: all of the config. */
 #define ANNULUS_ALL_BRANCHES (-1)
 
 /*
- * Estimates a problem under the context's config, in *estimate.
- * branch: an index of the config, and pairs, flops and remote_bytes are that branch's share; or ANNULUS_ALL_BRANCHES.
- * ANNULUS_ERROR_ARGUMENT: a pointer is NULL, the context has no config, `branch` does not exist, a size is not known or
- * non-zero bytes follow what this version knows, or the problem is not legal. ANNULUS_ERROR_UNSUPPORTED: as
- * annulus_forward, or the plan of several ranks takes too many steps (below). ANNULUS_ERROR_WORKSPACE: a call needs
- * more than the config's workspace limit. ANNULUS_ERROR_MEMORY: it needs more than any memory can hold, or an
- * allocation failed. Since 0.1.0.
+ * Estimates a pass of a problem under the context's config, in *estimate.
+ * branch: an index of the config, and pairs and flops are that branch's share, the rest that of the whole call; or
+ * ANNULUS_ALL_BRANCHES.
+ * ANNULUS_ERROR_ARGUMENT: a pointer is NULL, the context has no config, `pass` is unknown, `branch` does not exist, a
+ * size is not known or non-zero bytes follow what this version knows, or the problem is not legal.
+ * ANNULUS_ERROR_UNSUPPORTED: as annulus_forward, or the plan of several ranks takes too many steps (below).
+ * ANNULUS_ERROR_WORKSPACE: a call needs more than the config's workspace limit. ANNULUS_ERROR_MEMORY: it needs more
+ * than any memory can hold, or an allocation failed. Since 0.1.0.
  *
  * Time and memory grow with the number of branches, not with N or H: with 64 branches some hundredths of a second. Of
  * several ranks a plan tells the rows of every message; estimates and workspace sizes answer within 2^21 steps for all
@@ -360,7 +361,8 @@ typedef struct annulus_estimate {
  * that is up to 4096 shards dealt to 64 ranks, or 724 to 2, and under causality 1024 to 2.
  */
 ANNULUS_API_STATUS annulus_status annulus_estimate_problem(annulus_context *context, const annulus_problem *problem,
-                                                           int32_t branch, annulus_estimate *estimate);
+                                                           annulus_pass pass, int32_t branch,
+                                                           annulus_estimate *estimate);
 
 /*
  * The bytes of workspace that a call of `pass` on `problem` needs at most under the context's config and threads, in

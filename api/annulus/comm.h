@@ -223,29 +223,45 @@ ANNULUS_API void annulus_comm_destroy(annulus_comm *comm);
 ANNULUS_API_STATUS annulus_status annulus_context_set_comm(annulus_context *context, annulus_comm *comm);
 
 /*
- * Says how the ranks share the sequence: it is cut into `count` shards, one behind the other, of which shard i has
- * lengths[i] >= 0 positions and belongs to rank owners[i], or to rank i where owners is NULL, and count then the number
- * of ranks. A rank with several shards has their rows one behind the other in its tensors, in the order of their
- * positions. So under causality every rank can be given as much to do as the others: with P ranks and 2P shards as
- * equal as can be, shard i belongs to rank min(i, 2P - 1 - i) (zigzag). Shards that share a segment send one another
- * messages of their own, of which a rank can have 2^19 (attention.h).
+ * How ranks share a sequence. Set `size` to sizeof(annulus_shards), best by ANNULUS_SHARDS_INIT. The sequence is cut
+ * into `count` shards, one behind the other, of which shard i has lengths[i] >= 0 positions and belongs to rank
+ * owners[i], or to rank i where owners is NULL, and count then the number of ranks. The arrays are read during the call
+ * only.
  *
- * Calls need it only where a rank holds several shards, and where a stream is being captured, since else the ranks tell
- * one another; it is also a check: a call is ANNULUS_ERROR_ARGUMENT on every rank where the ranks' tensors have other
- * rows than some rank has set, or where the ranks' shards differ and some have several, or ANNULUS_ERROR_DECLINED on
- * the others of a rank whose own tensors do not have what it has set.
+ * A rank with several shards has their rows one behind the other in its tensors, in the order of their positions. So
+ * under causality every rank can be given as much to do as the others: with P ranks and 2P shards as equal as can be,
+ * shard i belongs to rank min(i, 2P - 1 - i) (zigzag). Shards that share a segment send one another messages of their
+ * own, of which a rank can have 2^19 (attention.h).
+ */
+typedef struct annulus_shards {
+    size_t size;
+    int32_t ranks; /* from 1 to 4096; in annulus_context_set_shards() the communicator's, or 0 for it */
+    int32_t count; /* up to 65536; in annulus_estimate_rank() also 0, with both arrays NULL: one a rank, as equal
+                      as can be, the first ones longer */
+    const int64_t *lengths; /* [count] in host memory */
+    const int32_t *owners;  /* [count] in host memory, or NULL */
+} annulus_shards;
+
+#define ANNULUS_SHARDS_INIT                                                                                            \
+    { sizeof(annulus_shards), 0, 0, NULL, NULL }
+
+/*
+ * Says how the communicator's ranks share the sequence. Calls need it only where a rank holds several shards, and where
+ * a stream is being captured, since else the ranks tell one another; it is also a check: a call is
+ * ANNULUS_ERROR_ARGUMENT on every rank where the ranks' tensors have other rows than some rank has set, or where the
+ * ranks' shards differ and some have several, or ANNULUS_ERROR_DECLINED on the others of a rank whose own tensors do
+ * not have what it has set.
  *
  * annulus_workspace_size() and annulus_estimate_problem() ask nobody: in a context with a communicator they answer for
- * these shards; where none are set, for those of the context's last call if the problem's sequence is as long; else
- * for shards as equal as can be, the first ones longer. Windows that are not the rank's shard of those, from 0 on where
- * it has several, are ANNULUS_ERROR_ARGUMENT.
+ * these shards, which must be as long together as the problem's sequence; where none are set, for those of the
+ * context's last call if the problem's sequence is as long; else for shards as equal as can be, the first ones longer.
  *
- * NULL, NULL and 0 take the shards back (default): each rank then has one, in the order of the ranks.
- * ANNULUS_ERROR_ARGUMENT: context is NULL or has no communicator, lengths is NULL, count is not the number of ranks or,
- * with owners, not in 1 ... 65536, a length is negative, all are 0, or an element of owners is no rank. Since 0.1.0.
+ * NULL takes the shards back (default): each rank then has one, in the order of the ranks. ANNULUS_ERROR_ARGUMENT:
+ * context is NULL or has no communicator, a size is not known or non-zero bytes follow what this version knows, ranks
+ * is neither 0 nor the number of ranks, lengths is NULL, count is not the number of ranks or, with owners, not in
+ * 1 ... 65536, a length is negative, all are 0, or an element of owners is no rank. Since 0.1.0.
  */
-ANNULUS_API_STATUS annulus_status annulus_context_set_shards(annulus_context *context, const int64_t *lengths,
-                                                             const int32_t *owners, int32_t count);
+ANNULUS_API_STATUS annulus_status annulus_context_set_shards(annulus_context *context, const annulus_shards *shards);
 
 /* What the last successful call of a context sent to and received from other ranks: rows of K and V, and of dK and dV.
  */
@@ -263,35 +279,14 @@ ANNULUS_API_STATUS annulus_status annulus_context_last_traffic(const annulus_con
                                                                annulus_traffic *traffic);
 
 /*
- * What a problem costs one of several ranks. Set `size` to sizeof(annulus_rank_estimate) before the call, best by
- * ANNULUS_RANK_ESTIMATE_INIT. Exact: a run needs, sends and receives these bytes. Where processes of one host share a
- * communicator over NCCL, that keeps besides, on each device, room for what has been sent to each rank at once at most,
- * which for one problem is no more than the bytes sent here, rounded up to 2 MiB.
- */
-typedef struct annulus_rank_estimate {
-    size_t size;
-    annulus_exchange exchange;         /* what `auto` comes to */
-    uint64_t forward_workspace_bytes;  /* memory a forward call needs besides its tensors, received rows included */
-    uint64_t backward_workspace_bytes; /* the same for a backward call */
-    uint64_t forward_sent_bytes;       /* rows of K and V */
-    uint64_t forward_received_bytes;   /* the same, from the others */
-    uint64_t backward_sent_bytes;      /* rows of K and V to those that attend to them, dK and dV back to the owners */
-    uint64_t backward_received_bytes;  /* the same, from the others */
-} annulus_rank_estimate;
-
-#define ANNULUS_RANK_ESTIMATE_INIT                                                                                     \
-    { sizeof(annulus_rank_estimate), ANNULUS_EXCHANGE_AUTO, 0, 0, 0, 0, 0, 0 }
-
-/*
- * Estimates, in *estimate, the part of rank `rank` of `ranks` (at most 4096) in a problem under the context's config;
- * the context needs no communicator. lengths, owners and count: shards as annulus_context_set_shards() takes them,
- * which add up to the sequence length; or NULL, NULL and 0 or `ranks` for one a rank, as equal as can be, the first
- * ones longer. The windows of the problem are not looked at. Errors as annulus_estimate_problem(), which says how large
- * a plan may be, and ANNULUS_ERROR_ARGUMENT where ranks, rank or lengths are not as above. Since 0.1.0.
+ * Estimates, in *estimate, a pass of rank `rank` of shards->ranks in a problem under the context's config; the context
+ * needs no communicator. The shards' lengths add up to the sequence length. pairs and flops are those of all branches.
+ * Errors as annulus_estimate_problem(), which says how large a plan may be, and ANNULUS_ERROR_ARGUMENT where shards or
+ * rank are not as above. Since 0.1.0.
  */
 ANNULUS_API_STATUS annulus_status annulus_estimate_rank(annulus_context *context, const annulus_problem *problem,
-                                                        const int64_t *lengths, const int32_t *owners, int32_t count,
-                                                        int32_t ranks, int32_t rank, annulus_rank_estimate *estimate);
+                                                        annulus_pass pass, const annulus_shards *shards, int32_t rank,
+                                                        annulus_estimate *estimate);
 
 ANNULUS_END_DECLS
 

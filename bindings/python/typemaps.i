@@ -151,7 +151,6 @@ SIZED(annulus_merge_options, ANNULUS_MERGE_OPTIONS_INIT)
 SIZED(annulus_problem, ANNULUS_PROBLEM_INIT)
 SIZED(annulus_estimate, ANNULUS_ESTIMATE_INIT)
 SIZED(annulus_traffic, ANNULUS_TRAFFIC_INIT)
-SIZED(annulus_rank_estimate, ANNULUS_RANK_ESTIMATE_INIT)
 
 /* Its arrays are its own. */
 %typemap(freearg) const int64_t *sequence_starts, const int64_t *sequence_lengths ""
@@ -172,6 +171,38 @@ SIZED(annulus_rank_estimate, ANNULUS_RANK_ESTIMATE_INIT)
     ~annulus_problem(void) {
         if ($self->options)
             delete_annulus_call_options((annulus_call_options *)$self->options);
+        free($self);
+    }
+}
+
+/* annulus_shards(ranks, count, lengths, owners): it has copies of the arrays, which may be None. */
+%{
+static void *annulus_copied(const void *numbers, size_t bytes) {
+    void *copy = numbers ? malloc(bytes + 1) : NULL;
+    return copy ? memcpy(copy, numbers, bytes) : NULL;
+}
+%}
+%ignore annulus_shards::size;
+%ignore annulus_shards::ranks;
+%ignore annulus_shards::count;
+%ignore annulus_shards::lengths;
+%ignore annulus_shards::owners;
+%extend annulus_shards {
+    annulus_shards(int32_t ranks, int32_t count, const int64_t *lengths, const int32_t *owners) {
+        annulus_shards *made = (annulus_shards *)malloc(sizeof *made);
+        const annulus_shards fresh = ANNULUS_SHARDS_INIT;
+        if (!made)
+            return NULL;
+        *made = fresh;
+        made->ranks = ranks;
+        made->count = count;
+        made->lengths = (const int64_t *)annulus_copied(lengths, (size_t)count * sizeof *lengths);
+        made->owners = (const int32_t *)annulus_copied(owners, (size_t)count * sizeof *owners);
+        return made;
+    }
+    ~annulus_shards(void) {
+        free((void *)$self->lengths);
+        free((void *)$self->owners);
         free($self);
     }
 }

@@ -66,30 +66,18 @@ RankCalls &annulus_context::rank_calls(CallProblem problem, const Shards &shards
     });
 }
 
-Shards annulus_context::shards_in(std::int64_t sequence_length) const {
-    if (!set_shards.pieces.empty())
+Shards annulus_context::shards_of(std::int64_t sequence_length) const {
+    if (!set_shards.pieces.empty()) {
+        if (set_shards.length() != sequence_length)
+            throw Error(ANNULUS_ERROR_ARGUMENT,
+                        "sequence_length of problem is %lld; the shards of all ranks have %lld rows, as "
+                        "annulus_context_set_shards() was told",
+                        static_cast<long long>(sequence_length), static_cast<long long>(set_shards.length()));
         return set_shards;
+    }
     if (agreed_shards.length() == sequence_length)
         return agreed_shards;
     return make_shards(even_lengths(sequence_length, comm->transport->size()));
-}
-
-Window annulus_context::shard_in(std::int64_t sequence_length) const {
-    return shards_in(sequence_length).window_of(comm->transport->rank());
-}
-
-const Problem &annulus_context::check_shard(const Problem &problem) const {
-    if (const std::int64_t sum = shards_in(problem.sequence_length).length(); sum != problem.sequence_length)
-        throw Error(ANNULUS_ERROR_ARGUMENT,
-                    "sequence_length of problem is %lld; the shards of all ranks have %lld rows",
-                    static_cast<long long>(problem.sequence_length), static_cast<long long>(sum));
-    const Window shard = shard_in(problem.sequence_length);
-    if (problem.queries != shard || problem.keys != shard)
-        throw Error(ANNULUS_ERROR_ARGUMENT,
-                    "the windows of problem are not this rank's shard, which starts at %lld and has %lld rows%s",
-                    static_cast<long long>(shard.start), static_cast<long long>(shard.length),
-                    set_shards.pieces.empty() ? "; annulus_context_set_shards() sets others" : "");
-    return problem;
 }
 
 std::vector<std::int64_t> annulus::even_lengths(std::int64_t sequence_length, std::int32_t ranks) {

@@ -65,12 +65,9 @@ struct annulus_context {
     // All shards as far as they are known before a call where this rank has so many rows: those that were set, else
     // those of the call before. Without pieces: they are not.
     annulus::Shards known_shards(std::int64_t rows) const;
-    // Those that were set; else those of the call before, if they add up to this; else as equal as can be.
-    annulus::Shards shards_in(std::int64_t sequence_length) const;
-    // This rank's rows of these, as RankPlans::rows() has them.
-    annulus::Window shard_in(std::int64_t sequence_length) const;
-    // Throws unless the problem's windows are this rank's shard.
-    const annulus::Problem &check_shard(const annulus::Problem &problem) const;
+    // The shards of a problem's sequence: those that were set; else those of the call before, if they add up to its
+    // length; else as equal as can be. Throws where shards were set that do not add up to it.
+    annulus::Shards shards_of(std::int64_t sequence_length) const;
 };
 
 namespace annulus {

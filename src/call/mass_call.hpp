@@ -21,6 +21,11 @@ constexpr annulus_pass engine_pass(annulus_pass pass) {
     return pass == ANNULUS_PASS_MASS ? ANNULUS_PASS_BACKWARD : pass;
 }
 
+// How often a mass calls backward: the heads of a group that have a column share a round.
+constexpr std::int64_t mass_rounds(std::int32_t heads_of_kv_head, std::int32_t head_dim) {
+    return divide_up(heads_of_kv_head, head_dim);
+}
+
 // How backward writes gradients for a mass: dV alone, in the type of sums.
 GradientTargets mass_gradients(annulus_dtype dtype);
 
@@ -35,8 +40,7 @@ class MassCall {
     // Those of the backward calls.
     const CallTensors &tensors() const { return tensors_; }
 
-    // How often backward is called: the heads of a group that have a column share a round.
-    std::int64_t rounds() const { return divide_up(work_.heads_of_kv_head, work_.head_dim); }
+    std::int64_t rounds() const { return mass_rounds(work_.heads_of_kv_head, work_.head_dim); }
     template <class Backward> void run(const annulus_context &context, const Backward &backward) {
         for (std::int32_t round = 0; round < rounds(); ++round) {
             work_.first_member = round * work_.head_dim;

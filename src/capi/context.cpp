@@ -156,16 +156,22 @@ annulus_status annulus_context_set_comm(annulus_context *context, annulus_comm *
     });
 }
 
-annulus_status annulus_context_set_shards(annulus_context *context, const int64_t *lengths, const int32_t *owners,
-                                          int32_t count) {
+annulus_status annulus_context_set_shards(annulus_context *context, const annulus_shards *shards) {
     return guard([&] {
         const ContextUse use(context);
         if (!context->comm)
             throw Error(ANNULUS_ERROR_ARGUMENT, "context has no communicator; annulus_context_set_comm() gives it one");
-        Shards shards;
-        if (lengths || owners || count != 0)
-            shards = checked_shards(lengths, owners, count, context->comm->transport->size());
-        context->set_shards = std::move(shards);
+        Shards set;
+        if (shards) {
+            annulus_shards given = read_shards(shards);
+            const std::int32_t ranks = context->comm->transport->size();
+            if (given.ranks != 0 && given.ranks != ranks)
+                throw Error(ANNULUS_ERROR_ARGUMENT, "ranks of shards is %d; it must be 0 or the communicator's, %d",
+                            given.ranks, ranks);
+            given.ranks = ranks;
+            set = checked_shards(given);
+        }
+        context->set_shards = std::move(set);
         if (!context->agreed_shards.are_in_order()) // a rank had several, which holds only as long as they are set
             context->agreed_shards = {};
     });

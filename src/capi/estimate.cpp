@@ -14,82 +14,124 @@
 #include "core/argument.hpp"
 #include "core/dtype_number.hpp"
 
+#include <algorithm>
 #include <cstdint>
-#include <utility>
 
 using namespace annulus;
 
 namespace {
 
-// What a caller must provide for a call whose tensors' rows are aligned so.
+// How often a call of a pass calls an engine.
+std::int64_t rounds_of(annulus_pass pass, const Problem &problem) {
+    return pass == ANNULUS_PASS_MASS ? mass_rounds(problem.heads / problem.kv_heads, problem.head_dim) : 1;
+}
+
+// The FLOPs that a (query, key) pair takes for each of the D elements: two for each matrix product of the pass.
+double flops_of_element(annulus_pass pass, const Problem &problem) {
+    const int products = pass == ANNULUS_PASS_BACKWARD ? 5 : 2;
+    return 2.0 * products * static_cast<double>(rounds_of(pass, problem));
+}
+
+// The bytes of the tensors that a pass reads and writes, as far as they lie in the problem's windows.
+std::uint64_t tensor_bytes(annulus_pass pass, const Problem &problem) {
+    const auto elements = [&](std::int64_t rows) { return static_cast<std::uint64_t>(rows * problem.head_dim); };
+    const std::int64_t query_rows = problem.batch * problem.queries.length * problem.heads;
+    const std::int64_t key_rows = problem.batch * problem.keys.length * problem.kv_heads;
+    const std::uint64_t queries = elements(query_rows), keys = elements(key_rows);
+    const auto of_element = static_cast<std::uint64_t>(dtype_bytes(problem.dtype));
+    const auto of_statistic = static_cast<std::uint64_t>(dtype_bytes(sum_dtype(problem.dtype)));
+    const auto of_gradient = [&](const GradientTarget &target) {
+        return static_cast<std::uint64_t>(dtype_bytes(target.dtype(problem.dtype)));
+    };
+    std::uint64_t bytes = (queries + keys) * of_element + static_cast<std::uint64_t>(query_rows) * of_statistic;
+    if (pass == ANNULUS_PASS_MASS) // Q, K, LSE and the masses
+        return bytes + static_cast<std::uint64_t>(problem.batch * problem.keys.length * problem.heads) * of_statistic;
+    bytes += (queries + keys) * of_element; // O and V
+    if (pass == ANNULUS_PASS_BACKWARD)
+        bytes += queries * (of_element + of_gradient(problem.gradients.q)) + // dO and dQ
+                 keys * (of_gradient(problem.gradients.k) + of_gradient(problem.gradients.v));
+    return bytes;
+}
+
+// The bytes that a caller must provide for a call whose tensors' rows begin at multiples of `row_alignment` bytes.
 template <class Calls>
-std::size_t announced_bytes(Calls &calls, annulus_pass pass, std::int64_t row_alignment, const CallSetting &setting) {
+std::uint64_t workspace_bytes(Calls &calls, annulus_pass pass, std::int64_t row_alignment, const CallSetting &setting) {
     return CallMemory::announced(setting.own_bytes + calls.most_workspace(engine_pass(pass), row_alignment, setting));
 }
 
-// The calls of a context with a communicator, whose shard the problem's windows must be.
-RankCalls &rank_calls(annulus_context &context, const CallProblem &problem, const Limits &limits) {
-    context.check_shard(problem.rows);
-    const Shards shards = context.shards_in(problem.rows.sequence_length);
-    return context.rank_calls(problem, shards, limits, estimate_steps);
+void estimate_traffic(annulus_estimate &, const SequencePlans &, annulus_pass) {}
+
+void estimate_traffic(annulus_estimate &estimate, const RankPlans &plans, annulus_pass pass) {
+    const std::int64_t rounds = rounds_of(pass, plans.rows());
+    const auto in_all_rounds = [&](std::uint64_t bytes) {
+        if (__builtin_mul_overflow(bytes, rounds, &bytes))
+            throw Error(ANNULUS_ERROR_ARGUMENT,
+                        "the rows that a rank would exchange with the others in %lld rounds are more than 64 bits can "
+                        "count",
+                        static_cast<long long>(rounds));
+        return bytes;
+    };
+    estimate.sent_bytes = in_all_rounds(plans.sent_bytes(engine_pass(pass)));
+    estimate.received_bytes = in_all_rounds(plans.received_bytes(engine_pass(pass)));
+    estimate.exchange = plans.ranks() > 1 ? plans.exchange() : ANNULUS_EXCHANGE_AUTO;
 }
 
-// use(plans) with the plans of the problem's windows or, in a context with a communicator, of its rank.
-template <class Use> auto with_plans(annulus_context &context, const CallProblem &problem, const Use &use) {
-    const Limits limits = context.setting().limits;
-    return context.comm ? use(rank_calls(context, problem, limits).plan())
-                        : use(context.whole_calls(problem, limits).plan());
+// Fills in all fields but the size. The problem's windows are those of the call.
+template <class Calls>
+void estimate_calls(annulus_estimate &estimate, Calls &calls, const StatedProblem &stated, annulus_pass pass,
+                    std::int32_t branch, const CallSetting &setting) {
+    const Problem &problem = stated.problem.rows;
+    estimate.pairs = calls.plan().pairs(branch);
+    estimate.flops = flops_of_element(pass, problem) * estimate.pairs * problem.head_dim;
+    estimate.tensor_bytes = tensor_bytes(pass, problem);
+    estimate.workspace_bytes = workspace_bytes(calls, pass, stated.row_alignment, setting);
+    estimate.plan_bytes = calls.plan().bytes();
+    estimate_traffic(estimate, calls.plan(), pass);
 }
 
-// The workspace of a call of the context, with its ranks if it has any.
-std::size_t announced_bytes(annulus_context &context, const StatedProblem &stated, annulus_pass pass) {
-    const auto &[problem, row_alignment] = stated;
+// Calls use(calls, setting) with the context's calls of the problem. With ranks its windows become this rank's.
+template <class Use>
+void with_calls(annulus_context &context, CallProblem &problem, annulus_pass pass, const Use &use) {
+    if (!context.comm) {
+        const CallSetting setting = context.setting(own_bytes(pass, problem.rows));
+        use(context.whole_calls(problem, setting.limits), setting);
+        return;
+    }
+    const Shards shards = context.shards_of(problem.rows.sequence_length);
+    problem.rows.queries = problem.rows.keys = shards.window_of(context.comm->transport->rank());
     const CallSetting setting = context.setting(own_bytes(pass, problem.rows));
-    if (!context.comm)
-        return announced_bytes(context.whole_calls(problem, setting.limits), pass, row_alignment, setting);
-    return announced_bytes(rank_calls(context, problem, setting.limits), pass, row_alignment, setting);
+    use(context.rank_calls(problem, shards, setting.limits, estimate_steps), setting);
+}
+
+void check_pass(annulus_pass pass) {
+    check_enum("pass", pass, ANNULUS_PASS_FORWARD, ANNULUS_PASS_MASS);
+}
+
+// The shards of an estimate: those that are given, or even ones.
+Shards shards_of(const annulus_shards &given, std::int64_t sequence_length) {
+    check_between("ranks of shards", given.ranks, 1, max_ranks);
+    const bool are_given = given.count != 0 || given.lengths || given.owners;
+    Shards shards = are_given ? checked_shards(given) : make_shards(even_lengths(sequence_length, given.ranks));
+    if (shards.length() != sequence_length)
+        throw Error(ANNULUS_ERROR_ARGUMENT, "lengths of shards add up to %lld; sequence_length of problem is %lld",
+                    static_cast<long long>(shards.length()), static_cast<long long>(sequence_length));
+    return shards;
 }
 
 } // namespace
 
-annulus_status annulus_estimate_problem(annulus_context *context, const annulus_problem *problem, int32_t branch,
-                                        annulus_estimate *estimate) {
+annulus_status annulus_estimate_problem(annulus_context *context, const annulus_problem *problem, annulus_pass pass,
+                                        int32_t branch, annulus_estimate *estimate) {
     return guard([&] {
         const ContextUse use(context);
-        const annulus_config &config = context->required_config();
-        const StatedProblem stated = check_problem(problem, *context, ANNULUS_PASS_BACKWARD);
-        const Problem &checked = stated.problem.rows;
-        const auto branches = static_cast<std::int64_t>(config.pattern.branches.size());
-        check_between("branch", branch, ANNULUS_ALL_BRANCHES, branches - 1);
-        annulus_estimate result = read_sized("estimate", estimate, &annulus_estimate::plan_bytes);
-
-        const std::int64_t query_elements = checked.batch * checked.queries.length * checked.heads * checked.head_dim;
-        const std::int64_t key_elements = checked.batch * checked.keys.length * checked.kv_heads * checked.head_dim;
-        const auto gradient_bytes = [&](const GradientTarget &target, std::int64_t elements) {
-            return static_cast<std::uint64_t>(elements * dtype_bytes(target.dtype(checked.dtype)));
-        };
-        const auto row_bytes =
-            static_cast<std::uint64_t>(2 * (query_elements + key_elements) * dtype_bytes(checked.dtype));
-        const auto statistic_bytes =
-            static_cast<std::uint64_t>(query_elements / checked.head_dim * dtype_bytes(sum_dtype(checked.dtype)));
-        const auto [pairs, remote_bytes] = with_plans(*context, stated.problem, [&](const auto &plans) {
-            return std::pair(plans.pairs(branch), plans.remote_bytes(branch));
+        const Pattern &pattern = context->required_config().pattern;
+        check_pass(pass);
+        StatedProblem stated = check_problem(problem, pattern, pass, context->comm != nullptr);
+        check_between("branch", branch, ANNULUS_ALL_BRANCHES, static_cast<std::int64_t>(pattern.branches.size()) - 1);
+        annulus_estimate result = read_sized("estimate", estimate, &annulus_estimate::exchange);
+        with_calls(*context, stated.problem, pass, [&](auto &calls, const CallSetting &setting) {
+            estimate_calls(result, calls, stated, pass, branch, setting);
         });
-        result.pairs = pairs;
-        result.forward_flops = 4.0 * result.pairs * checked.head_dim;
-        result.backward_flops = 10.0 * result.pairs * checked.head_dim;
-        result.tensor_bytes = row_bytes + statistic_bytes;
-        result.gradient_bytes = static_cast<std::uint64_t>(query_elements * dtype_bytes(checked.dtype)) +
-                                gradient_bytes(checked.gradients.q, query_elements) +
-                                gradient_bytes(checked.gradients.k, key_elements) +
-                                gradient_bytes(checked.gradients.v, key_elements);
-        result.forward_workspace_bytes = announced_bytes(*context, stated, ANNULUS_PASS_FORWARD);
-        result.backward_workspace_bytes = announced_bytes(*context, stated, ANNULUS_PASS_BACKWARD);
-        if (remote_bytes >= 0x1p64)
-            throw Error(ANNULUS_ERROR_ARGUMENT,
-                        "the rows outside the key window that all branches want are more bytes than 64 bits can count");
-        result.remote_bytes = static_cast<std::uint64_t>(remote_bytes);
-        result.plan_bytes = context->whole_calls(stated.problem, context->setting().limits).plan().bytes();
         write_sized(estimate, result);
     });
 }
@@ -98,43 +140,30 @@ annulus_status annulus_workspace_size(annulus_context *context, const annulus_pr
                                       uint64_t *bytes) {
     return guard([&] {
         const ContextUse use(context);
-        context->required_config();
-        check_enum("pass", pass, ANNULUS_PASS_FORWARD, ANNULUS_PASS_MASS);
+        const Pattern &pattern = context->required_config().pattern;
+        check_pass(pass);
         required(bytes, "bytes");
-        *bytes = announced_bytes(*context, check_problem(problem, *context, pass), pass);
+        StatedProblem stated = check_problem(problem, pattern, pass, context->comm != nullptr);
+        with_calls(*context, stated.problem, pass, [&](auto &calls, const CallSetting &setting) {
+            *bytes = workspace_bytes(calls, pass, stated.row_alignment, setting);
+        });
     });
 }
 
-annulus_status annulus_estimate_rank(annulus_context *context, const annulus_problem *problem, const int64_t *lengths,
-                                     const int32_t *owners, int32_t count, int32_t ranks, int32_t rank,
-                                     annulus_rank_estimate *estimate) {
+annulus_status annulus_estimate_rank(annulus_context *context, const annulus_problem *problem, annulus_pass pass,
+                                     const annulus_shards *shards, int32_t rank, annulus_estimate *estimate) {
     return guard([&] {
         const ContextUse use(context);
         const annulus_config &config = context->required_config();
-        const auto [stated, row_alignment] =
-            check_problem(problem, *context, ANNULUS_PASS_BACKWARD, Asked::rank_of_others);
-        const Problem &checked = stated.rows;
-        check_between("ranks", ranks, 1, max_ranks);
-        check_between("rank", rank, 0, ranks - 1);
-        annulus_rank_estimate result =
-            read_sized("estimate", estimate, &annulus_rank_estimate::backward_received_bytes);
-        if (!lengths && !owners && count != 0)
-            check_between("count", count, ranks, ranks);
-        const Shards shards = lengths || owners ? checked_shards(lengths, owners, count, ranks)
-                                                : make_shards(even_lengths(checked.sequence_length, ranks));
-        if (const std::int64_t sum = shards.length(); sum != checked.sequence_length)
-            throw Error(ANNULUS_ERROR_ARGUMENT, "lengths add up to %lld; sequence_length of problem is %lld",
-                        static_cast<long long>(sum), static_cast<long long>(checked.sequence_length));
-        RankCalls calls(config.pattern, stated, shards, rank, config.execution.exchange, estimate_steps);
-        const RankPlans &plan = calls.plan();
-        result.exchange = plan.exchange();
-        const CallSetting setting = context->setting();
-        result.forward_workspace_bytes = announced_bytes(calls, ANNULUS_PASS_FORWARD, row_alignment, setting);
-        result.backward_workspace_bytes = announced_bytes(calls, ANNULUS_PASS_BACKWARD, row_alignment, setting);
-        result.forward_sent_bytes = plan.sent_bytes(ANNULUS_PASS_FORWARD);
-        result.forward_received_bytes = plan.received_bytes(ANNULUS_PASS_FORWARD);
-        result.backward_sent_bytes = plan.sent_bytes(ANNULUS_PASS_BACKWARD);
-        result.backward_received_bytes = plan.received_bytes(ANNULUS_PASS_BACKWARD);
+        check_pass(pass);
+        StatedProblem stated = check_problem(problem, config.pattern, pass, true);
+        Problem &rows = stated.problem.rows;
+        const Shards all = shards_of(read_shards(shards), rows.sequence_length);
+        check_between("rank", rank, 0, std::ranges::max(all.owners));
+        annulus_estimate result = read_sized("estimate", estimate, &annulus_estimate::exchange);
+        rows.queries = rows.keys = all.window_of(rank);
+        RankCalls calls(config.pattern, stated.problem, all, rank, config.execution.exchange, estimate_steps);
+        estimate_calls(result, calls, stated, pass, ANNULUS_ALL_BRANCHES, context->setting(own_bytes(pass, rows)));
         write_sized(estimate, result);
     });
 }

@@ -160,34 +160,6 @@ void check_mass(const Problem &problem, const NamedTensor &argument) {
 
 namespace {
 
-void check_window(const char *name, const Window &window, std::int64_t sequence_length) {
-    if (window.start < 0 || window.length < 0 || window.length > sequence_length ||
-        window.start > sequence_length - window.length)
-        throw Error(ANNULUS_ERROR_ARGUMENT,
-                    "%s_start is %lld and %s_length is %lld; they must lie within sequence_length %lld", name,
-                    static_cast<long long>(window.start), name, static_cast<long long>(window.length),
-                    static_cast<long long>(sequence_length));
-}
-
-// The window that begins at `start`; where the length is ANNULUS_WHOLE, to the end, or the shard if there is one.
-Window check_window(const char *name, std::int64_t start, std::int64_t length, const annulus_problem &given,
-                    std::optional<Window> shard) {
-    if (length < ANNULUS_WHOLE)
-        throw Error(ANNULUS_ERROR_ARGUMENT, "%s_length is %lld; it must be at least 0, or ANNULUS_WHOLE, -1", name,
-                    static_cast<long long>(length));
-    if (length == ANNULUS_WHOLE && shard)
-        return *shard;
-    if (length == ANNULUS_WHOLE) {
-        if (start < 0 || start > given.sequence_length)
-            throw Error(ANNULUS_ERROR_ARGUMENT, "%s_start is %lld; it must be from 0 to sequence_length %lld", name,
-                        static_cast<long long>(start), static_cast<long long>(given.sequence_length));
-        return {start, given.sequence_length - start};
-    }
-    const Window window{start, length};
-    check_window(name, window, given.sequence_length);
-    return window;
-}
-
 void check_gradient_dtype(const annulus_problem &given) {
     const annulus_dtype sum = sum_dtype(given.dtype);
     const int dtype = enum_value(given.gradient_dtype);
@@ -200,31 +172,39 @@ void check_gradient_dtype(const annulus_problem &given) {
                 static_cast<int>(given.dtype), dtype_name(given.dtype), or_float32);
 }
 
-// With the options that a call on the problem will have.
-CallProblem with_options(Problem problem, const annulus_problem &given, const Pattern &pattern, annulus_pass pass,
-                         bool has_ranks) {
-    const annulus_call_options options = read_options(given.options, pass);
-    if (const std::optional<std::int64_t> query_start = query_window(options)) {
-        if (has_ranks)
-            refuse_query_window();
-        if (*query_start != given.query_start)
+// The query rows of a call with these options.
+Window check_query_window(const annulus_problem &given, const annulus_call_options &options) {
+    const std::int64_t length = given.query_length, rows = given.sequence_length;
+    const std::optional<std::int64_t> start = query_window(options);
+    if (!start) {
+        if (length != 0 && length != rows)
             throw Error(ANNULUS_ERROR_ARGUMENT,
-                        "query_start of options is %lld; it must be query_start of problem, which is %lld",
-                        static_cast<long long>(*query_start), static_cast<long long>(given.query_start));
+                        "query_length is %lld; without ANNULUS_CALL_QUERY_WINDOW in flags of options it must be 0 or "
+                        "sequence_length, %lld",
+                        static_cast<long long>(length), static_cast<long long>(rows));
+        return {0, rows};
     }
-    if (const annulus_dtype dtype = given.gradient_dtype; pass == ANNULUS_PASS_BACKWARD)
-        problem.gradients = gradient_targets(options, problem.dtype, dtype, dtype, dtype);
-    else if (pass == ANNULUS_PASS_MASS)
-        problem.gradients = mass_gradients(problem.dtype);
-    return {problem, check_sequences(options, given.batch, given.sequence_length, pattern)};
+    if (length < 1 || length > rows)
+        throw Error(ANNULUS_ERROR_ARGUMENT,
+                    "query_length is %lld; with ANNULUS_CALL_QUERY_WINDOW in flags of options it must be from 1 to "
+                    "sequence_length, %lld",
+                    static_cast<long long>(length), static_cast<long long>(rows));
+    if (*start < 0 || *start > rows - length)
+        throw Error(ANNULUS_ERROR_ARGUMENT,
+                    "query_start of options is %lld; with query_length %lld it must be from 0 to %lld, so that the "
+                    "queries lie within sequence_length %lld",
+                    static_cast<long long>(*start), static_cast<long long>(length),
+                    static_cast<long long>(rows - length), static_cast<long long>(rows));
+    return {*start, length};
 }
 
 } // namespace
 
-StatedProblem check_problem(const annulus_problem *argument, const annulus_context &context, annulus_pass pass,
-                            Asked asked) {
-    const annulus_problem given = read_sized("problem", argument, &annulus_problem::gradient_dtype);
+StatedProblem check_problem(const annulus_problem *argument, const Pattern &pattern, annulus_pass pass,
+                            bool has_ranks) {
+    const annulus_problem given = read_sized("problem", argument, &annulus_problem::options);
     check_enum("dtype", given.dtype, ANNULUS_FLOAT64, ANNULUS_FLOAT16);
+    check_gradient_dtype(given);
     check_at_least("heads", given.heads, 1);
     check_head_groups("kv_heads", given.kv_heads, given.heads);
     check_head_dim("head_dim", given.head_dim);
@@ -234,7 +214,9 @@ StatedProblem check_problem(const annulus_problem *argument, const annulus_conte
     if (alignment < 0 || alignment > 4096 || (alignment & (alignment - 1)) != 0)
         throw Error(ANNULUS_ERROR_ARGUMENT, "row_alignment is %lld; it must be 0 or a power of two from 1 to 4096",
                     static_cast<long long>(alignment));
-    check_gradient_dtype(given);
+    const annulus_call_options options = read_options(given.options, pass);
+    if (has_ranks && query_window(options))
+        refuse_query_window();
     Problem problem;
     problem.dtype = given.dtype;
     problem.batch = given.batch;
@@ -242,14 +224,14 @@ StatedProblem check_problem(const annulus_problem *argument, const annulus_conte
     problem.heads = given.heads;
     problem.kv_heads = given.kv_heads;
     problem.head_dim = given.head_dim;
-    std::optional<Window> shard;
-    if (asked == Asked::context && context.comm && given.query_start == 0 && given.key_start == 0)
-        shard = context.shard_in(given.sequence_length);
-    problem.queries = check_window("query", given.query_start, given.query_length, given, shard);
-    problem.keys = check_window("key", given.key_start, given.key_length, given, shard);
+    problem.queries = check_query_window(given, options);
+    problem.keys = {0, given.sequence_length};
     check_element_count(problem);
-    const bool has_ranks = asked == Asked::rank_of_others || context.comm;
-    return {with_options(problem, given, context.required_config().pattern, pass, has_ranks), alignment};
+    if (const annulus_dtype dtype = given.gradient_dtype; pass == ANNULUS_PASS_BACKWARD)
+        problem.gradients = gradient_targets(options, problem.dtype, dtype, dtype, dtype);
+    else if (pass == ANNULUS_PASS_MASS)
+        problem.gradients = mass_gradients(problem.dtype);
+    return {{problem, check_sequences(options, given.batch, given.sequence_length, pattern)}, alignment};
 }
 
 } // namespace annulus

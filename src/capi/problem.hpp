@@ -2,7 +2,7 @@
 // From the caller's tensors or sizes to a checked problem.
 #pragma once
 
-#include "call/context.hpp"
+#include "core/pattern.hpp"
 #include "core/sequences.hpp"
 #include "core/tensor.hpp"
 
@@ -37,11 +37,8 @@ struct StatedProblem {
     std::int64_t row_alignment; // of the call's tensors, bytes; 0: not known
 };
 
-// Whose calls a question is about.
-enum class Asked { context, rank_of_others }; // the context's own; those of a rank among others that need not be there
-
-// For calls of a pass under the context's config.
-StatedProblem check_problem(const annulus_problem *argument, const annulus_context &context, annulus_pass pass,
-                            Asked asked = Asked::context);
+// For calls of a pass under a config with this pattern. The windows are those of all ranks together; `has_ranks`: there
+// may be several.
+StatedProblem check_problem(const annulus_problem *argument, const Pattern &pattern, annulus_pass pass, bool has_ranks);
 
 } // namespace annulus

@@ -2,6 +2,7 @@
 #include "capi/shards.hpp"
 
 #include "call/context.hpp"
+#include "capi/sized_struct.hpp"
 #include "core/argument.hpp"
 
 #include <cstdio>
@@ -15,12 +16,17 @@ constexpr std::int32_t most_shards = 65536;
 
 } // namespace
 
-Shards checked_shards(const std::int64_t *lengths, const std::int32_t *owners, std::int32_t count, std::int32_t ranks) {
+annulus_shards read_shards(const annulus_shards *shards) {
+    return read_sized("shards", shards, &annulus_shards::owners);
+}
+
+Shards checked_shards(const annulus_shards &given) {
+    const auto &[size, ranks, count, lengths, owners] = given;
     if (owners)
-        check_between("count", count, 1, most_shards);
+        check_between("count of shards", count, 1, most_shards);
     else
-        check_between("count", count, ranks, ranks);
-    const std::vector<std::int64_t> copy(&required(lengths, "lengths"), lengths + count);
+        check_between("count of shards", count, ranks, ranks);
+    const std::vector<std::int64_t> copy(&required(lengths, "lengths of shards"), lengths + count);
     check_lengths(copy);
     if (!owners)
         return make_shards(copy);

@@ -4,12 +4,14 @@
 
 #include "ranks/shard_layout.hpp"
 
-#include <cstdint>
+#include <annulus/comm.h>
 
 namespace annulus {
 
-// `count` shards, one behind the other: shard i has lengths[i] positions and is rank owners[i]'s, or rank i's where
-// owners is null. Throws Error(ANNULUS_ERROR_ARGUMENT).
-Shards checked_shards(const std::int64_t *lengths, const std::int32_t *owners, std::int32_t count, std::int32_t ranks);
+// A copy of the caller's struct. Throws Error(ANNULUS_ERROR_ARGUMENT) where it is NULL or of no version.
+annulus_shards read_shards(const annulus_shards *shards);
+
+// The shards that the struct's arrays tell, for given.ranks ranks. Throws Error(ANNULUS_ERROR_ARGUMENT).
+Shards checked_shards(const annulus_shards &given);
 
 } // namespace annulus

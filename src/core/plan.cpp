@@ -2,7 +2,6 @@
 #include "core/plan.hpp"
 
 #include "core/class_pairs.hpp"
-#include "core/dtype_number.hpp"
 #include "core/error.hpp"
 
 #include <algorithm>
@@ -201,78 +200,6 @@ double BranchPlan::pairs(const Problem &problem) const {
     });
 }
 
-std::int64_t BranchPlan::count_group_residues(const Problem &problem, std::int64_t from, std::int64_t to) const {
-    const Window heads = served(0, problem.heads);
-    if (heads.length == 0)
-        return 0;
-    const std::int64_t group = problem.heads / problem.kv_heads;
-    const std::int64_t begin = first_head_ + heads.start, end = first_head_ + heads.end();
-    const std::int64_t first_group = begin / group, last_group = (end - 1) / group,
-                       groups = last_group - first_group + 1;
-    if (has_all_residues_)
-        return groups * (to - from);
-    from = std::max<std::int64_t>(0, from - first_phase_);
-    to = std::max<std::int64_t>(0, to - first_phase_);
-    if (heads_of_phase_ > 1) {
-        // Heads of one residue lie in a row: each is counted with its first head, or the first in a group.
-        const std::int64_t row = heads_of_phase_, rows = divide_up(head_count_, row);
-        const Progression all_starts = slice({first_head_, row, rows}, from, to);
-        if (all_starts.count == 0)
-            return 0;
-        const std::int64_t last_head = std::min(end, first_head_ + std::min(to, rows) * row);
-        const Progression starts = clip(all_starts, begin, last_head);
-        // Where the call begins within a row, it begins with a group.
-        const Progression group_starts =
-            clip({first_group * group, group, groups}, std::max(begin, all_starts.first), last_head);
-        return starts.count + group_starts.count - intersect(starts, group_starts).count;
-    }
-    // After `dilation` heads of a group nothing new comes.
-    const auto of_heads = [&](std::int64_t first, std::int64_t last) {
-        return count_residues(first - first_head_, last - first_head_, from, to - from, dilation_);
-    };
-    if (group <= dilation_)
-        return of_heads(begin, end);
-    const auto of_group = [&](std::int64_t index) {
-        const std::int64_t first = std::max(begin, index * group);
-        return of_heads(first, std::min({end, (index + 1) * group, first + dilation_}));
-    };
-    return groups == 1 ? of_group(first_group)
-                       : of_group(first_group) + of_group(last_group) + (groups - 2) * (to - from);
-}
-
-double BranchPlan::remote_rows(const Problem &problem) const {
-    const Window &queries = problem.queries, &keys = problem.keys;
-    if (queries.length == 0)
-        return 0;
-    const std::int64_t first = segment_of(queries.start), last = segment_of(queries.end() - 1);
-    const std::array special{first, last, segment_count() - 1, segment_of(keys.start), segment_of(keys.end())};
-    const std::int64_t r = dilation_;
-    return sum_of_constant(first, last, special, [&](std::int64_t index) {
-        const Segment s = segment(index);
-        const Window part = intersect(s.range, queries);
-        const Window local = intersect(s.range, keys);
-        const std::int64_t begin = part.start - s.range.start, end = begin + part.length;
-        const std::int64_t local_begin = local.start - s.range.start, local_end = local_begin + local.length;
-        // Behind the last query of a class come none of its keys before `end`.
-        const std::int64_t limit = causal_ ? end : s.range.length;
-        // Rows that a group of heads wants outside `keys`, for count(from, to) keys in a part of the segment.
-        const auto remote = [&](auto count) {
-            const std::int64_t all = count(0, limit);
-            return static_cast<double>(local.length ? all - count(local_begin, std::min(local_end, limit)) : all);
-        };
-        double rows = 0;
-        const std::array ends{begin % r, end % r, s.range.length % r, local_begin % r, local_end % r};
-        for_each_part(0, r - 1, ends, [&](std::int64_t from, std::int64_t to) {
-            const ClassPair pair = class_pair(*this, s, from);
-            if (clip(pair.queries, begin, end).count == 0)
-                return;
-            rows += static_cast<double>(count_group_residues(problem, from, to + 1)) *
-                    remote([&](std::int64_t low, std::int64_t high) { return clip(pair.keys, low, high).count; });
-        });
-        return rows;
-    });
-}
-
 Plan::Plan(const Pattern &pattern, const Problem &problem) : problem_(problem) {
     const HeadShard &shard = pattern.head_shard;
     if (shard.total && std::int64_t{shard.first} + problem.heads > shard.total)
@@ -291,15 +218,15 @@ Plan::Plan(const Pattern &pattern, const Problem &problem) : problem_(problem) {
 }
 
 double Plan::pairs(std::int32_t branch) const {
-    return sum_over_branches(
-        branch, [&](const BranchPlan &plan) { return plan.pairs(problem_) * static_cast<double>(problem_.batch); });
-}
-
-double Plan::remote_bytes(std::int32_t branch) const {
-    return sum_over_branches(branch, [&](const BranchPlan &plan) {
-        return 2 * plan.remote_rows(problem_) * static_cast<double>(problem_.batch) * problem_.head_dim *
-               dtype_bytes(problem_.dtype);
-    });
+    const auto of_branch = [&](const BranchPlan &plan) {
+        return plan.pairs(problem_) * static_cast<double>(problem_.batch);
+    };
+    if (branch != ANNULUS_ALL_BRANCHES)
+        return of_branch(branches()[static_cast<std::size_t>(branch)]);
+    double sum = 0;
+    for (const BranchPlan &plan : branches())
+        sum += of_branch(plan);
+    return sum;
 }
 
 } // namespace annulus

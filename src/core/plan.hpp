@@ -164,16 +164,10 @@ class BranchPlan {
 
     // How many (query, key) pairs the query window has in one batch entry, in all query heads together.
     double pairs(const Problem &problem) const;
-    // How many key rows outside the key window the queries of the query window attend to in one batch entry, in all
-    // key/value heads together.
-    double remote_rows(const Problem &problem) const;
 
   private:
     // Served heads among first … last - 1, counted inside the head range.
     constexpr Window served(std::int32_t first, std::int32_t last) const;
-    // How many (group of heads that share K and V, residue) there are with a residue in from … to - 1 that the group
-    // uses.
-    std::int64_t count_group_residues(const Problem &problem, std::int64_t from, std::int64_t to) const;
 
     std::int64_t length_;
     std::int64_t sequence_length_;
@@ -264,10 +258,8 @@ class Plan {
                shape_->branches.capacity() * sizeof(BranchPlan);
     }
 
-    // Over batch and heads, of one branch or of ANNULUS_ALL_BRANCHES together: (query, key) pairs, and bytes of the K
-    // and V rows outside the key window that the queries attend to.
+    // The (query, key) pairs over batch and heads, of one branch or of ANNULUS_ALL_BRANCHES together.
     double pairs(std::int32_t branch) const;
-    double remote_bytes(std::int32_t branch) const;
 
   private:
     // What does not depend on windows.
@@ -276,15 +268,6 @@ class Plan {
         double scale;
         std::vector<BranchPlan> branches;
     };
-
-    template <class Value> double sum_over_branches(std::int32_t branch, Value value) const {
-        if (branch != ANNULUS_ALL_BRANCHES)
-            return value(branches()[static_cast<std::size_t>(branch)]);
-        double sum = 0;
-        for (const BranchPlan &plan : branches())
-            sum += value(plan);
-        return sum;
-    }
 
     Problem problem_;
     std::shared_ptr<const Shape> shape_;

@@ -50,17 +50,6 @@ constexpr Progression clip(const Progression &p, std::int64_t begin, std::int64_
     return slice(p, first_from(p, begin), first_from(p, end));
 }
 
-// How many x in [begin, end) have (x - first) mod r < count, for begin, first >= 0 and 0 <= count <= r.
-constexpr std::int64_t count_residues(std::int64_t begin, std::int64_t end, std::int64_t first, std::int64_t count,
-                                      std::int64_t r) {
-    if (begin >= end)
-        return 0;
-    // Whole rounds, and from `start` what is left: up to the end of a round, and on from 0.
-    const std::int64_t start = remainder(begin - first, r), left = (end - begin) % r, to_end = r - start;
-    return (end - begin) / r * count + std::clamp<std::int64_t>(count - start, 0, left) +
-           std::clamp<std::int64_t>(left - to_end, 0, count);
-}
-
 // The elements that two progressions have in common: a progression again.
 Progression intersect(const Progression &a, const Progression &b);
 

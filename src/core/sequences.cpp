@@ -34,19 +34,12 @@ SequencePlans::SequencePlans(const Pattern &pattern, const CallProblem &problem)
     const auto key = [](const Problem &p) {
         return std::tuple(p.batch, p.sequence_length, p.queries.start, p.queries.length, p.keys.start, p.keys.length);
     };
-    std::map<decltype(key(rows_)), std::size_t> known, known_without_keys;
+    std::map<decltype(key(rows_)), std::size_t> known;
     std::int64_t queries = 0, keys = 0;
     for (const Sequence &sequence : problem.sequences) {
         const Problem own = problem_of(rows_, sequence);
         if (own.queries.length == 0)
             continue;
-        if (own.keys.length == 0) {
-            const auto [found, is_new] = known_without_keys.try_emplace(key(own), without_keys_.size());
-            if (is_new)
-                without_keys_.push_back({Plan(pattern, own), 0});
-            ++without_keys_[found->second].sequences;
-            continue;
-        }
         const auto [found, is_new] = known.try_emplace(key(own), plans_.size());
         if (is_new)
             plans_.emplace_back(pattern, own);
@@ -57,33 +50,21 @@ SequencePlans::SequencePlans(const Pattern &pattern, const CallProblem &problem)
     covers_rows_ = queries == rows_.batch * rows_.queries.length && keys == rows_.batch * rows_.keys.length;
 }
 
-template <class Value> double SequencePlans::sum(Value value) const {
+double SequencePlans::pairs(std::int32_t branch) const {
     std::vector<double> of_plans;
     of_plans.reserve(plans_.size());
     for (const Plan &plan : plans_)
-        of_plans.push_back(value(plan));
+        of_plans.push_back(plan.pairs(branch));
     double sum = 0;
     for (const Item &item : items_)
         sum += of_plans[item.plan];
-    for (const Counted &counted : without_keys_)
-        sum += counted.sequences * value(counted.plan);
     return sum;
-}
-
-double SequencePlans::pairs(std::int32_t branch) const {
-    return sum([&](const Plan &plan) { return plan.pairs(branch); });
-}
-
-double SequencePlans::remote_bytes(std::int32_t branch) const {
-    return sum([&](const Plan &plan) { return plan.remote_bytes(branch); });
 }
 
 std::uint64_t SequencePlans::bytes() const {
     std::uint64_t sum = sizeof *this + items_.capacity() * sizeof(Item);
     for (const Plan &plan : plans_)
         sum += plan.bytes();
-    for (const Counted &counted : without_keys_)
-        sum += counted.plan.bytes();
     return sum;
 }
 

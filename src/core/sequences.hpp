@@ -49,24 +49,14 @@ class SequencePlans {
     // Each row in the windows belongs to one of items().
     bool covers_rows() const { return covers_rows_; }
 
-    // As Plan's, of all sequences together.
+    // The pairs of all sequences together, as Plan::pairs().
     double pairs(std::int32_t branch) const;
-    double remote_bytes(std::int32_t branch) const;
     std::uint64_t bytes() const;
 
   private:
-    // A plan, and how many sequences it is for.
-    struct Counted {
-        Plan plan;
-        double sequences;
-    };
-
-    template <class Value> double sum(Value value) const;
-
     Problem rows_;
     std::vector<Plan> plans_;
     std::vector<Item> items_;
-    std::vector<Counted> without_keys_; // those of sequences whose keys are all outside the key window
     bool is_one_, covers_rows_;
 };
 

@@ -72,4 +72,8 @@ std::uint64_t RankPlan::received_bytes(annulus_pass pass) const {
            (pass == ANNULUS_PASS_BACKWARD ? bytes_of_messages(*this, &Round::sends, true) : 0);
 }
 
+std::uint64_t RankPlan::bytes() const {
+    return sizeof *this - sizeof schedule_ + schedule_.bytes() + remote_.size() * sizeof *remote_.begin();
+}
+
 } // namespace annulus

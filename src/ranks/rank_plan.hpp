@@ -36,6 +36,9 @@ class RankPlan {
     std::uint64_t sent_bytes(annulus_pass pass) const;
     std::uint64_t received_bytes(annulus_pass pass) const;
 
+    // Host memory, messages included, without what the layout has.
+    std::uint64_t bytes() const;
+
   private:
     Plan local_;
     Schedule schedule_;

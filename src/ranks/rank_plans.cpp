@@ -134,20 +134,22 @@ std::uint64_t RankPlans::received_bytes(annulus_pass pass) const {
     return sum;
 }
 
-template <class Value> double RankPlans::sum_of_plans(const Value &value) const {
-    double sum = own_ ? value(*own_) : 0;
+double RankPlans::pairs(std::int32_t branch) const {
+    double sum = own_ ? own_->pairs(branch) : 0;
     for (const Shared &shared : shared_)
         for (const Shard &shard : shared.shards)
-            sum += value(shard.plan.local());
+            sum += shard.plan.local().pairs(branch);
     return sum;
 }
 
-double RankPlans::pairs(std::int32_t branch) const {
-    return sum_of_plans([&](const auto &plan) { return plan.pairs(branch); });
-}
-
-double RankPlans::remote_bytes(std::int32_t branch) const {
-    return sum_of_plans([&](const auto &plan) { return plan.remote_bytes(branch); });
+std::uint64_t RankPlans::bytes() const {
+    std::uint64_t sum = sizeof *this + (own_ ? own_->bytes() - sizeof *own_ : 0);
+    for (const Shared &shared : shared_) {
+        sum += sizeof shared - sizeof shared.layout + shared.layout.bytes();
+        for (const Shard &shard : shared.shards)
+            sum += sizeof shard - sizeof shard.plan + shard.plan.bytes();
+    }
+    return sum;
 }
 
 } // namespace annulus

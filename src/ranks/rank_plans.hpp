@@ -62,14 +62,12 @@ class RankPlans {
     std::uint64_t sent_bytes(annulus_pass pass) const;
     std::uint64_t received_bytes(annulus_pass pass) const;
 
-    // As Plan's, of all of the rank's queries; the rows outside each of its shards.
+    // The pairs of all of the rank's queries, as Plan::pairs().
     double pairs(std::int32_t branch) const;
-    double remote_bytes(std::int32_t branch) const;
+    // Host memory, messages included.
+    std::uint64_t bytes() const;
 
   private:
-    // value(plan) of all queries against their shard's own keys, and of own().
-    template <class Value> double sum_of_plans(const Value &value) const;
-
     int ranks_;
     Problem rows_;
     std::optional<SequencePlans> own_;

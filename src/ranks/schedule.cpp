@@ -40,4 +40,18 @@ Schedule::Schedule(const ShardLayout &layout, int shard, Steps &steps)
     }
 }
 
+std::uint64_t Schedule::bytes() const {
+    std::uint64_t sum = sizeof *this + rounds_.capacity() * sizeof(Round);
+    for (const Round &round : rounds_)
+        sum += (round.sends.capacity() + round.receives.capacity()) * sizeof(const Message *);
+    for (const auto *const hops : {&outgoing_, &incoming_})
+        for (const std::vector<Message> &messages : *hops) {
+            sum += sizeof messages + messages.capacity() * sizeof(Message);
+            for (const Message &message : messages)
+                sum += message.segments.capacity() * sizeof(CommonSegment) +
+                       (message.rows.capacity() + message.firsts.capacity()) * sizeof(std::int64_t);
+        }
+    return sum;
+}
+
 } // namespace annulus

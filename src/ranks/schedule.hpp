@@ -86,6 +86,8 @@ class Schedule {
     bool travels(const Message &message) const { return owner(message.from) != owner(message.to); }
     // In order; in one of them there may be nothing to do.
     const std::vector<Round> &rounds() const { return rounds_; }
+    // Host memory, messages included, without the layout.
+    std::uint64_t bytes() const;
 
   private:
     const ShardLayout &layout_;

@@ -80,6 +80,12 @@ ShardLayout::ShardLayout(const Pattern &pattern, const Problem &problem, Shards 
     find_reaches();
 }
 
+std::uint64_t ShardLayout::bytes() const {
+    return sizeof *this - 2 * sizeof(Plan) + plan_.bytes() + remote_plan_.bytes() +
+           shards_.pieces.capacity() * sizeof(Window) + shards_.owners.capacity() * sizeof(int) +
+           reaches_.capacity() * sizeof(ShardRange);
+}
+
 void ShardLayout::find_reaches() {
     const int count = static_cast<int>(shards_.pieces.size());
     reaches_.reserve(shards_.pieces.size());

@@ -67,6 +67,8 @@ class ShardLayout {
     int owner(int shard) const { return shards_.owners[static_cast<std::size_t>(shard)]; }
     // Not `auto`.
     annulus_exchange exchange() const { return exchange_; }
+    // Host memory.
+    std::uint64_t bytes() const;
 
     // Those that share a segment of a branch with the shard, itself among them. No other one sends it anything.
     const ShardRange &reach(int shard) const { return reaches_[static_cast<std::size_t>(shard)]; }

@@ -229,7 +229,7 @@ class Alterations(unittest.TestCase):
         for header, struct in {
             "attention.h": ("annulus_call_options", "annulus_merge_options", "annulus_problem", "annulus_estimate"),
             "config.h": ("annulus_branch",),
-            "comm.h": ("annulus_traffic", "annulus_rank_estimate"),
+            "comm.h": ("annulus_traffic", "annulus_shards"),
             "context.h": ("annulus_allocator",),
         }.items():
             for name in struct:
@@ -238,7 +238,7 @@ class Alterations(unittest.TestCase):
 
     def test_field_in_padding_breaks(self):
         exchange = "    annulus_exchange exchange; "
-        self.assert_breaks("comm.h", exchange, exchange + "int32_t hops; ")
+        self.assert_breaks("attention.h", exchange, exchange + "int32_t hops; ")
         order = "    annulus_order order; "
         self.assert_breaks("config.h", order, order + "int32_t later; ")
 

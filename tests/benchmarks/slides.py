@@ -205,8 +205,8 @@ def memory(config):
 
     def workspace(tiles, training, _):
         """The library's own, which PyTorch does not count."""
-        return max(context.workspace_size(tiles + 1, HEADS, DIM, backward=backward, dtype="float16")
-                   for backward in {False, training})
+        return max(context.workspace_size(tiles + 1, HEADS, DIM, pass_=pass_, dtype="float16")
+                   for pass_ in ("forward", "backward")[:1 + training])
 
     print(f"\n{'memory of an encoder':26}{'bytes a tile':>13}{'workspace':>11}")
     for name, *kind in (("training", True, False), ("checkpointed", True, True), ("inference", False, False)):

@@ -59,7 +59,7 @@ TEST_F(OneRank, KeepsTheProblemsOfLateCalls) {
 
 TEST_F(OneRank, EstimatesAndCallsShareAPlan) {
     const Problem problem = problem_of(100);
-    const annulus_problem sizes = shard_sizes(problem, 0, 100);
+    const annulus_problem sizes = sizes_of(problem);
     std::uint64_t bytes = 0;
     check(annulus_workspace_size(context_.get(), &sizes, ANNULUS_PASS_FORWARD, &bytes));
     EXPECT_EQ(prepared(), 1);

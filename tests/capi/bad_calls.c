@@ -304,7 +304,8 @@ static void context_without_config(void **state) {
     annulus_config *config = NULL;
     assert_refused(annulus_context_copy_config(&config, f->context), ARGUMENT, "config");
     assert_null(config);
-    assert_refused(annulus_estimate_problem(f->context, &problem, 0, &estimate), ARGUMENT, "config");
+    assert_refused(annulus_estimate_problem(f->context, &problem, ANNULUS_PASS_FORWARD, 0, &estimate), ARGUMENT,
+                   "config");
     assert_refused(annulus_workspace_size(f->context, &problem, ANNULUS_PASS_FORWARD, &bytes), ARGUMENT, "config");
     assert_int_equal(bytes, 77);
     annulus_context_destroy(f->context);
@@ -337,7 +338,8 @@ static void config_does_not_fit(void **state) {
         assert_ok(annulus_context_set_config(f->context, config));
         assert_call_refused(f, &forward_call, ARGUMENT, NULL, "config");
         assert_call_refused(f, &backward_call, ARGUMENT, NULL, "config");
-        assert_refused(annulus_estimate_problem(f->context, &problem, 0, &estimate), ARGUMENT, NULL);
+        assert_refused(annulus_estimate_problem(f->context, &problem, ANNULUS_PASS_FORWARD, 0, &estimate), ARGUMENT,
+                       NULL);
         assert_refused(annulus_workspace_size(f->context, &problem, ANNULUS_PASS_FORWARD, &bytes), ARGUMENT, NULL);
         assert_int_equal(bytes, 77);
         annulus_config_destroy(config);
@@ -368,17 +370,13 @@ static void problem_fields(void **state) {
         {"batch", offsetof(annulus_problem, batch), 1, -1},
         {NULL, offsetof(annulus_problem, batch), 1, INT64_MAX},
         {"sequence_length", offsetof(annulus_problem, sequence_length), 1, 0},
-        {NULL, offsetof(annulus_problem, sequence_length), 1, LENGTH - 1},
-        {"query_start", offsetof(annulus_problem, query_start), 1, -1},
-        {"query_start", offsetof(annulus_problem, query_start), 1, 1},
-        {"query_start", offsetof(annulus_problem, query_start), 1, INT64_MAX},
-        {"query_length", offsetof(annulus_problem, query_length), 1, -2},
-        {"query_length", offsetof(annulus_problem, query_length), 1, INT64_MIN},
+        {"query_length", offsetof(annulus_problem, query_length), 1, -1},
+        {"query_length", offsetof(annulus_problem, query_length), 1, 1},
+        {"query_length", offsetof(annulus_problem, query_length), 1, LENGTH - 1},
         {"query_length", offsetof(annulus_problem, query_length), 1, LENGTH + 1},
-        {"key_start", offsetof(annulus_problem, key_start), 1, -1},
-        {"key_start", offsetof(annulus_problem, key_start), 1, 1},
-        {"key_length", offsetof(annulus_problem, key_length), 1, -2},
-        {"key_length", offsetof(annulus_problem, key_length), 1, INT64_MAX},
+        {"query_length", offsetof(annulus_problem, query_length), 1, INT64_MIN},
+        {"gradient_dtype", offsetof(annulus_problem, gradient_dtype), 0, ANNULUS_FLOAT16},
+        {"gradient_dtype", offsetof(annulus_problem, gradient_dtype), 0, 5},
         {"row_alignment", offsetof(annulus_problem, row_alignment), 1, -1},
         {"row_alignment", offsetof(annulus_problem, row_alignment), 1, 3},
         {"row_alignment", offsetof(annulus_problem, row_alignment), 1, 8192},
@@ -392,16 +390,61 @@ static void problem_fields(void **state) {
         char *field = (char *)&problem + wrong[i].offset;
         const int32_t narrow = (int32_t)wrong[i].value;
         memcpy(field, wrong[i].wide ? (const void *)&wrong[i].value : (const void *)&narrow, wrong[i].wide ? 8 : 4);
-        assert_refused(annulus_estimate_problem(f->context, &problem, -1, &estimate), ARGUMENT, wrong[i].name);
+        assert_refused(annulus_estimate_problem(f->context, &problem, ANNULUS_PASS_BACKWARD, -1, &estimate), ARGUMENT,
+                       wrong[i].name);
         assert_refused(annulus_workspace_size(f->context, &problem, ANNULUS_PASS_BACKWARD, &bytes), ARGUMENT,
                        wrong[i].name);
     }
     annulus_problem problem = fixture_problem();
     problem.head_dim = 12;
-    assert_refused(annulus_estimate_problem(f->context, &problem, -1, &estimate), ANNULUS_ERROR_UNSUPPORTED,
-                   "head_dim");
-    assert_memory_equal(&estimate, &untouched, sizeof estimate);
+    assert_refused(annulus_estimate_problem(f->context, &problem, ANNULUS_PASS_FORWARD, -1, &estimate),
+                   ANNULUS_ERROR_UNSUPPORTED, "head_dim");
+    assert_same_estimates(&estimate, &untouched);
     assert_int_equal(bytes, 77);
+}
+
+/* A field that nobody set never is a problem of nothing: it is refused by its name. */
+static void zeroed_problems(void **state) {
+    fixture *f = *state;
+    annulus_problem problem;
+    uint64_t bytes = 77;
+    memset(&problem, 0, sizeof problem);
+    static const char *const names[] = {"problem",  "dtype", "heads",          "kv_heads",
+                                        "head_dim", "batch", "sequence_length"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
+        assert_refused(annulus_workspace_size(f->context, &problem, ANNULUS_PASS_FORWARD, &bytes), ARGUMENT, names[i]);
+        const annulus_problem given = fixture_problem();
+        switch (i) {
+        case 0:
+            problem.size = given.size;
+            break;
+        case 1:
+            problem.dtype = given.dtype;
+            break;
+        case 2:
+            problem.heads = given.heads;
+            break;
+        case 3:
+            problem.kv_heads = given.kv_heads;
+            break;
+        case 4:
+            problem.head_dim = given.head_dim;
+            break;
+        case 5:
+            problem.batch = given.batch;
+            break;
+        default:
+            problem.sequence_length = given.sequence_length;
+            break;
+        }
+    }
+    assert_int_equal(bytes, 77);
+    assert_ok(annulus_workspace_size(f->context, &problem, ANNULUS_PASS_FORWARD, &bytes));
+    annulus_call_options options = ANNULUS_CALL_OPTIONS_INIT;
+    options.flags = ANNULUS_CALL_QUERY_WINDOW;
+    problem.options = &options;
+    assert_refused(annulus_workspace_size(f->context, &problem, ANNULUS_PASS_FORWARD, &bytes), ARGUMENT,
+                   "query_length");
 }
 
 static void questions_of_cost(void **state) {
@@ -409,13 +452,16 @@ static void questions_of_cost(void **state) {
     annulus_problem problem = fixture_problem();
     annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
     uint64_t bytes = 77;
-    assert_refused(annulus_estimate_problem(NULL, &problem, -1, &estimate), ARGUMENT, "context");
-    assert_refused(annulus_estimate_problem(f->context, NULL, -1, &estimate), ARGUMENT, "problem");
-    assert_refused(annulus_estimate_problem(f->context, &problem, -1, NULL), ARGUMENT, "estimate");
-    assert_refused(annulus_estimate_problem(f->context, &problem, -2, &estimate), ARGUMENT, "branch");
-    assert_refused(annulus_estimate_problem(f->context, &problem, 2, &estimate), ARGUMENT, "branch");
-    estimate.size = sizeof estimate - 1;
-    assert_refused(annulus_estimate_problem(f->context, &problem, -1, &estimate), ARGUMENT, "estimate");
+    const annulus_pass pass = ANNULUS_PASS_FORWARD;
+    assert_refused(annulus_estimate_problem(NULL, &problem, pass, -1, &estimate), ARGUMENT, "context");
+    assert_refused(annulus_estimate_problem(f->context, NULL, pass, -1, &estimate), ARGUMENT, "problem");
+    assert_refused(annulus_estimate_problem(f->context, &problem, pass, -1, NULL), ARGUMENT, "estimate");
+    assert_refused(annulus_estimate_problem(f->context, &problem, (annulus_pass)0, -1, &estimate), ARGUMENT, "pass");
+    assert_refused(annulus_estimate_problem(f->context, &problem, (annulus_pass)4, -1, &estimate), ARGUMENT, "pass");
+    assert_refused(annulus_estimate_problem(f->context, &problem, pass, -2, &estimate), ARGUMENT, "branch");
+    assert_refused(annulus_estimate_problem(f->context, &problem, pass, 2, &estimate), ARGUMENT, "branch");
+    estimate.size = offsetof(annulus_estimate, exchange);
+    assert_refused(annulus_estimate_problem(f->context, &problem, pass, -1, &estimate), ARGUMENT, "estimate");
     assert_refused(annulus_workspace_size(NULL, &problem, ANNULUS_PASS_FORWARD, &bytes), ARGUMENT, "context");
     assert_refused(annulus_workspace_size(f->context, NULL, ANNULUS_PASS_FORWARD, &bytes), ARGUMENT, "problem");
     assert_refused(annulus_workspace_size(f->context, &problem, ANNULUS_PASS_FORWARD, NULL), ARGUMENT, "bytes");
@@ -468,6 +514,7 @@ int main(void) {
         TEST(context_without_config),
         TEST(config_does_not_fit),
         TEST(problem_fields),
+        TEST(zeroed_problems),
         TEST(questions_of_cost),
         TEST(allocators),
         TEST(hilbert_curves),

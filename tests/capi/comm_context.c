@@ -34,13 +34,14 @@ static void exchanges(void **state) {
 
     /* Neither the refused values nor a later change of the config reach the context. */
     const annulus_exchange all[] = {ANNULUS_EXCHANGE_RING, ANNULUS_EXCHANGE_GATHER};
+    const annulus_shards two = {sizeof two, 2, 0, NULL, NULL};
     const annulus_problem problem = fixture_problem();
     for (int i = 0; i < 2; ++i) {
-        annulus_rank_estimate estimate = ANNULUS_RANK_ESTIMATE_INIT;
+        annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
         assert_ok(annulus_config_set_exchange(f->config, all[i]));
         assert_ok(annulus_context_set_config(f->context, f->config));
         assert_ok(annulus_config_set_exchange(f->config, ANNULUS_EXCHANGE_AUTO));
-        assert_ok(annulus_estimate_rank(f->context, &problem, NULL, NULL, 0, 2, 0, &estimate));
+        assert_ok(annulus_estimate_rank(f->context, &problem, ANNULUS_PASS_FORWARD, &two, 0, &estimate));
         assert_int_equal(estimate.exchange, all[i]);
     }
     /* Without ranks it does nothing. */
@@ -64,121 +65,135 @@ static void set_comm(void **state) {
     assert_ok(forward_call.run(f));
 }
 
+static annulus_status set_lengths(annulus_context *context, const int64_t *lengths, const int32_t *owners,
+                                  int32_t count) {
+    const annulus_shards shards = {sizeof shards, 0, count, lengths, owners};
+    return annulus_context_set_shards(context, &shards);
+}
+
 static void set_shards(void **state) {
     fixture *f = *state;
     annulus_comm *comms[RANKS];
     int64_t lengths[RANKS] = {4, 0, 8};
-    assert_refused(annulus_context_set_shards(f->context, lengths, NULL, RANKS), ARGUMENT, "communicator");
-    assert_refused(annulus_context_set_shards(f->context, NULL, NULL, 0), ARGUMENT, "communicator");
+    assert_refused(set_lengths(f->context, lengths, NULL, RANKS), ARGUMENT, "communicator");
+    assert_refused(annulus_context_set_shards(f->context, NULL), ARGUMENT, "communicator");
     connect(f, comms);
-    assert_refused(annulus_context_set_shards(NULL, lengths, NULL, RANKS), ARGUMENT, "context");
+    assert_refused(set_lengths(NULL, lengths, NULL, RANKS), ARGUMENT, "context");
     const int32_t counts[] = {0, 1, RANKS - 1, RANKS + 1, -1, INT32_MAX, INT32_MIN};
     for (int i = 0; i < 7; ++i)
-        assert_refused(annulus_context_set_shards(f->context, lengths, NULL, counts[i]), ARGUMENT, "count");
-    assert_refused(annulus_context_set_shards(f->context, NULL, NULL, RANKS), ARGUMENT, "lengths");
-    assert_refused(annulus_context_set_shards(f->context, NULL, NULL, 1), ARGUMENT, "count");
+        assert_refused(set_lengths(f->context, lengths, NULL, counts[i]), ARGUMENT, "count");
+    assert_refused(set_lengths(f->context, NULL, NULL, RANKS), ARGUMENT, "lengths");
+    assert_refused(set_lengths(f->context, NULL, NULL, 0), ARGUMENT, "count"); /* even ones of no known length */
     for (int i = 0; i < RANKS; ++i) {
         const int64_t wrong[] = {-1, INT64_MIN};
         const int64_t right = lengths[i];
         for (int j = 0; j < 2; ++j) {
             lengths[i] = wrong[j];
-            assert_refused(annulus_context_set_shards(f->context, lengths, NULL, RANKS), ARGUMENT, "lengths");
+            assert_refused(set_lengths(f->context, lengths, NULL, RANKS), ARGUMENT, "lengths");
         }
         lengths[i] = right;
     }
     const int64_t none[RANKS] = {0, 0, 0}, too_long[RANKS] = {1, INT64_MAX, 0};
-    assert_refused(annulus_context_set_shards(f->context, none, NULL, RANKS), ARGUMENT, "lengths");
-    assert_refused(annulus_context_set_shards(f->context, too_long, NULL, RANKS), ARGUMENT, "lengths");
+    assert_refused(set_lengths(f->context, none, NULL, RANKS), ARGUMENT, "lengths");
+    assert_refused(set_lengths(f->context, too_long, NULL, RANKS), ARGUMENT, "lengths");
 
     const int32_t owners[] = {0, 1, 2, 1, 0}, no_ranks[] = {0, 1, RANKS, 1, 0}, negative[] = {0, -1, 2, 1, 0};
     const int64_t five[] = {2, 3, 0, 3, 4}, all_empty[5] = {0};
-    assert_refused(annulus_context_set_shards(f->context, five, no_ranks, 5), ARGUMENT, "owners");
-    assert_refused(annulus_context_set_shards(f->context, five, negative, 5), ARGUMENT, "owners");
-    assert_refused(annulus_context_set_shards(f->context, five, owners, 0), ARGUMENT, "count");
-    assert_refused(annulus_context_set_shards(f->context, five, owners, 65537), ARGUMENT, "count");
-    assert_refused(annulus_context_set_shards(f->context, NULL, owners, 5), ARGUMENT, "lengths");
-    assert_refused(annulus_context_set_shards(f->context, all_empty, owners, 5), ARGUMENT, "lengths");
+    assert_refused(set_lengths(f->context, five, no_ranks, 5), ARGUMENT, "owners");
+    assert_refused(set_lengths(f->context, five, negative, 5), ARGUMENT, "owners");
+    assert_refused(set_lengths(f->context, five, owners, 0), ARGUMENT, "count");
+    assert_refused(set_lengths(f->context, five, owners, 65537), ARGUMENT, "count");
+    assert_refused(set_lengths(f->context, NULL, owners, 5), ARGUMENT, "lengths");
+    assert_refused(set_lengths(f->context, all_empty, owners, 5), ARGUMENT, "lengths");
+
+    struct {
+        annulus_shards shards;
+        unsigned char unknown[8];
+    } later = {{sizeof(annulus_shards), RANKS, RANKS, lengths, NULL}, {0}};
+    const int32_t other_ranks[] = {1, RANKS + 1, -1, INT32_MIN};
+    for (int i = 0; i < 4; ++i) {
+        later.shards.ranks = other_ranks[i];
+        assert_refused(annulus_context_set_shards(f->context, &later.shards), ARGUMENT, "ranks");
+    }
+    later.shards.ranks = RANKS;
+    const size_t sizes[] = {0, sizeof(size_t), sizeof later.shards - 1, 4097};
+    for (int i = 0; i < 4; ++i) {
+        later.shards.size = sizes[i];
+        assert_refused(annulus_context_set_shards(f->context, &later.shards), ARGUMENT, "shards");
+    }
+    later.shards.size = sizeof later;
+    assert_ok(annulus_context_set_shards(f->context, &later.shards));
+    later.unknown[3] = 1;
+    assert_refused(annulus_context_set_shards(f->context, &later.shards), ARGUMENT, "shards");
 
     /* What was refused changed nothing; what was accepted is a copy. */
-    annulus_problem problem = fixture_problem();
+    annulus_problem problem = fixture_problem(), longer = problem;
+    ++longer.sequence_length;
     uint64_t bytes = 77;
-    assert_ok(annulus_context_set_shards(f->context, lengths, NULL, RANKS));
+    assert_ok(set_lengths(f->context, lengths, NULL, RANKS));
     memset(lengths, 0xFF, sizeof lengths);
-    assert_refused(annulus_context_set_shards(f->context, none, NULL, RANKS), ARGUMENT, "lengths");
-    problem.query_length = problem.key_length = 4;
+    assert_refused(set_lengths(f->context, none, NULL, RANKS), ARGUMENT, "lengths");
     assert_ok(annulus_workspace_size(f->context, &problem, ANNULUS_PASS_FORWARD, &bytes));
     assert_true(bytes > 0);
-    /* Back to the default, and by set_comm() too. */
-    const annulus_problem whole = fixture_problem();
+    /* Back to the default, and by set_comm() too: any length then. */
     for (int i = 0; i < 2; ++i) {
+        assert_refused(annulus_workspace_size(f->context, &longer, ANNULUS_PASS_FORWARD, &bytes), ARGUMENT,
+                       "annulus_context_set_shards");
         if (i == 0)
-            assert_ok(annulus_context_set_shards(f->context, NULL, NULL, 0));
+            assert_ok(annulus_context_set_shards(f->context, NULL));
         else
             assert_ok(annulus_context_set_comm(f->context, comms[0]));
-        assert_ok(annulus_workspace_size(f->context, &problem, ANNULUS_PASS_FORWARD, &bytes));
-        assert_ok(annulus_context_set_shards(f->context, (const int64_t[]){2, 5, 5}, NULL, RANKS));
-        assert_refused(annulus_workspace_size(f->context, &problem, ANNULUS_PASS_FORWARD, &bytes), ARGUMENT, "problem");
+        assert_ok(annulus_workspace_size(f->context, &longer, ANNULUS_PASS_FORWARD, &bytes));
+        assert_ok(set_lengths(f->context, (const int64_t[]){2, 5, 5}, NULL, RANKS));
     }
-    /* A rank's window is from 0 on where it holds several. */
-    annulus_rank_estimate estimate = ANNULUS_RANK_ESTIMATE_INIT;
-    assert_ok(annulus_context_set_shards(f->context, five, owners, 5));
-    problem.query_length = problem.key_length = 6;
-    assert_ok(annulus_workspace_size(f->context, &problem, ANNULUS_PASS_FORWARD, &bytes));
-    assert_ok(annulus_estimate_rank(f->context, &problem, five, owners, 5, RANKS, 0, &estimate));
-    assert_int_equal(bytes, estimate.forward_workspace_bytes);
-    problem.query_start = problem.key_start = 1;
-    assert_refused(annulus_workspace_size(f->context, &problem, ANNULUS_PASS_FORWARD, &bytes), ARGUMENT, "problem");
-    problem.query_start = problem.key_start = 0;
-    /* Where none are set: shards as equal as can be, the first ones longer, as annulus_estimate_rank() has them. */
-    assert_ok(annulus_context_set_shards(f->context, NULL, NULL, 0));
-    problem.sequence_length = LENGTH + 1;
-    assert_refused(annulus_workspace_size(f->context, &problem, ANNULUS_PASS_FORWARD, &bytes), ARGUMENT,
-                   "annulus_context_set_shards");
-    problem.query_length = problem.key_length = LENGTH / RANKS + 1;
-    assert_ok(annulus_workspace_size(f->context, &problem, ANNULUS_PASS_FORWARD, &bytes));
-    assert_ok(annulus_estimate_rank(f->context, &problem, NULL, NULL, 0, RANKS, 0, &estimate));
-    assert_int_equal(bytes, estimate.forward_workspace_bytes);
     disconnect(f, comms);
-    assert_ok(annulus_workspace_size(f->context, &whole, ANNULUS_PASS_FORWARD, &bytes));
 }
 
-/* Windows of a problem are the rank's shard, where the context has ranks. */
-static void windows_are_shards(void **state) {
+/* In a context with ranks a problem is that of all, and the answer is for its rank under its shards: as
+ * annulus_estimate_rank() has it in a context without. */
+static void estimates_of_the_own_rank(void **state) {
     fixture *f = *state;
     annulus_comm *comms[RANKS];
-    annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
-    uint64_t bytes = 77;
+    const int64_t uneven[] = {4, 0, 8}, five[] = {2, 3, 0, 3, 4};
+    const int32_t owners[] = {0, 1, 2, 1, 0};
+    const annulus_shards all[] = {{sizeof all[0], RANKS, 0, NULL, NULL},
+                                  {sizeof all[0], RANKS, RANKS, uneven, NULL},
+                                  {sizeof all[0], RANKS, 5, five, owners}};
+    annulus_problem problem = fixture_problem();
+    for (int i = 0; i < 3; ++i)
+        for (int c = 0; c < CALLS; ++c) {
+            annulus_estimate own = ANNULUS_ESTIMATE_INIT, alone = ANNULUS_ESTIMATE_INIT;
+            const annulus_pass pass = all_calls[c]->pass;
+            uint64_t bytes = 77;
+            assert_ok(annulus_estimate_rank(f->context, &problem, pass, &all[i], 0, &alone));
+            connect(f, comms);
+            assert_ok(annulus_context_set_shards(f->context, i == 0 ? NULL : &all[i]));
+            assert_ok(annulus_estimate_problem(f->context, &problem, pass, ANNULUS_ALL_BRANCHES, &own));
+            assert_ok(annulus_workspace_size(f->context, &problem, pass, &bytes));
+            assert_same_estimates(&own, &alone);
+            assert_int_equal(bytes, own.workspace_bytes);
+            assert_true(own.sent_bytes > 0 && own.exchange != ANNULUS_EXCHANGE_AUTO);
+            double pairs = 0;
+            for (int32_t branch = 0; branch < 2; ++branch) {
+                annulus_estimate of_branch = ANNULUS_ESTIMATE_INIT;
+                assert_ok(annulus_estimate_problem(f->context, &problem, pass, branch, &of_branch));
+                pairs += of_branch.pairs;
+                assert_int_equal(of_branch.sent_bytes, own.sent_bytes);
+            }
+            assert_true(pairs == own.pairs);
+            disconnect(f, comms);
+        }
     connect(f, comms);
-    assert_ok(annulus_context_set_shards(f->context, (const int64_t[]){4, 0, 8}, NULL, RANKS));
-    annulus_problem shard = fixture_problem();
-    shard.query_length = shard.key_length = 4;
-    assert_ok(annulus_workspace_size(f->context, &shard, ANNULUS_PASS_FORWARD, &bytes));
-    annulus_problem unsaid = shard;
-    uint64_t same = 0;
-    unsaid.query_length = unsaid.key_length = ANNULUS_WHOLE;
-    assert_ok(annulus_workspace_size(f->context, &unsaid, ANNULUS_PASS_FORWARD, &same));
-    assert_int_equal(same, bytes);
-    unsaid.query_start = 1; /* to the end: no shard */
-    assert_refused(annulus_workspace_size(f->context, &unsaid, ANNULUS_PASS_FORWARD, &bytes), ARGUMENT, "problem");
     annulus_call_options options = ANNULUS_CALL_OPTIONS_INIT;
+    uint64_t bytes = 77;
     options.flags = ANNULUS_CALL_QUERY_WINDOW;
-    unsaid = shard;
-    unsaid.options = &options;
-    assert_refused(annulus_workspace_size(f->context, &unsaid, ANNULUS_PASS_FORWARD, &bytes), ANNULUS_ERROR_UNSUPPORTED,
-                   "ANNULUS_CALL_QUERY_WINDOW");
-    bytes = 77;
-    static const size_t fields[] = {offsetof(annulus_problem, query_start), offsetof(annulus_problem, query_length),
-                                    offsetof(annulus_problem, key_start), offsetof(annulus_problem, key_length),
-                                    offsetof(annulus_problem, sequence_length)};
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; ++i) {
-        annulus_problem wrong = shard;
-        int64_t value;
-        memcpy(&value, (char *)&wrong + fields[i], sizeof value);
-        ++value;
-        memcpy((char *)&wrong + fields[i], &value, sizeof value);
-        assert_refused(annulus_workspace_size(f->context, &wrong, ANNULUS_PASS_FORWARD, &bytes), ARGUMENT, "problem");
-        assert_refused(annulus_estimate_problem(f->context, &wrong, -1, &estimate), ARGUMENT, "problem");
-    }
+    problem.options = &options;
+    problem.query_length = 4;
+    assert_refused(annulus_workspace_size(f->context, &problem, ANNULUS_PASS_FORWARD, &bytes),
+                   ANNULUS_ERROR_UNSUPPORTED, "ANNULUS_CALL_QUERY_WINDOW");
+    problem.options = NULL;
+    assert_refused(annulus_workspace_size(f->context, &problem, ANNULUS_PASS_FORWARD, &bytes), ARGUMENT,
+                   "query_length");
     assert_int_equal(bytes, 77);
     disconnect(f, comms);
 }
@@ -216,14 +231,16 @@ static void last_traffic(void **state) {
     assert_int_equal(later.traffic.size, sizeof later);
 }
 
-/* Fails unless the estimate is refused and left as it was. */
+/* Fails unless the estimate is refused and left as it was. lengths NULL: even ones. */
 static void refuse_estimate(annulus_context *context, const annulus_problem *problem, const int64_t *lengths,
                             int32_t ranks, int32_t rank, annulus_status wanted, const char *name) {
-    annulus_rank_estimate estimate, untouched;
+    const annulus_shards shards = {sizeof shards, ranks, lengths ? ranks : 0, lengths, NULL};
+    annulus_estimate estimate, untouched;
     memset(&estimate, 0x5A, sizeof estimate);
     estimate.size = sizeof estimate;
     untouched = estimate;
-    assert_refused(annulus_estimate_rank(context, problem, lengths, NULL, ranks, ranks, rank, &estimate), wanted, name);
+    assert_refused(annulus_estimate_rank(context, problem, ANNULUS_PASS_BACKWARD, &shards, rank, &estimate), wanted,
+                   name);
     assert_memory_equal(&estimate, &untouched, sizeof estimate);
 }
 
@@ -231,12 +248,16 @@ static void estimate_of_a_rank(void **state) {
     fixture *f = *state;
     annulus_problem problem = fixture_problem();
     int64_t lengths[RANKS] = {4, 0, 8};
-    annulus_rank_estimate estimate = ANNULUS_RANK_ESTIMATE_INIT;
+    annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
+    annulus_shards even = ANNULUS_SHARDS_INIT;
     annulus_context *bare = NULL;
+    const annulus_pass pass = ANNULUS_PASS_FORWARD;
+    even.ranks = RANKS;
     refuse_estimate(NULL, &problem, lengths, RANKS, 0, ARGUMENT, "context");
     refuse_estimate(f->context, NULL, lengths, RANKS, 0, ARGUMENT, "problem");
-    assert_refused(annulus_estimate_rank(f->context, &problem, lengths, NULL, RANKS, RANKS, 0, NULL), ARGUMENT,
-                   "estimate");
+    assert_refused(annulus_estimate_rank(f->context, &problem, pass, &even, 0, NULL), ARGUMENT, "estimate");
+    assert_refused(annulus_estimate_rank(f->context, &problem, pass, NULL, 0, &estimate), ARGUMENT, "shards");
+    assert_refused(annulus_estimate_rank(f->context, &problem, (annulus_pass)4, &even, 0, &estimate), ARGUMENT, "pass");
     assert_ok(annulus_context_create(&bare, ANNULUS_DEVICE_CPU, 0));
     refuse_estimate(bare, &problem, lengths, RANKS, 0, ARGUMENT, "config");
     annulus_context_destroy(bare);
@@ -258,34 +279,43 @@ static void estimate_of_a_rank(void **state) {
     const int64_t none[RANKS] = {0, 0, 0}, shorter[RANKS] = {4, 0, 7};
     refuse_estimate(f->context, &problem, none, RANKS, 0, ARGUMENT, "lengths");
     refuse_estimate(f->context, &problem, shorter, RANKS, 0, ARGUMENT, "lengths");
+    const int32_t owners[] = {0};
+    const annulus_shards half_said[] = {{sizeof even, RANKS, 0, lengths, NULL},
+                                        {sizeof even, RANKS, 0, NULL, owners},
+                                        {sizeof even, RANKS, RANKS, NULL, NULL}};
+    for (int i = 0; i < 3; ++i)
+        assert_refused(annulus_estimate_rank(f->context, &problem, pass, &half_said[i], 0, &estimate), ARGUMENT,
+                       i < 2 ? "count" : "lengths");
+    even.size = sizeof(size_t);
+    assert_refused(annulus_estimate_rank(f->context, &problem, pass, &even, 0, &estimate), ARGUMENT, "shards");
+    even.size = sizeof even;
 
-    const size_t sizes[] = {0, sizeof(size_t), sizeof estimate - 1, 4097, SIZE_MAX};
+    const size_t sizes[] = {0, sizeof(size_t), offsetof(annulus_estimate, exchange), 4097, SIZE_MAX};
     for (int i = 0; i < 5; ++i) {
         estimate.size = sizes[i];
-        assert_refused(annulus_estimate_rank(f->context, &problem, NULL, NULL, 0, RANKS, 0, &estimate), ARGUMENT,
-                       "estimate");
+        assert_refused(annulus_estimate_rank(f->context, &problem, pass, &even, 0, &estimate), ARGUMENT, "estimate");
     }
     struct {
-        annulus_rank_estimate estimate;
+        annulus_estimate estimate;
         unsigned char unknown[8];
-    } later = {ANNULUS_RANK_ESTIMATE_INIT, {0}};
+    } later = {ANNULUS_ESTIMATE_INIT, {0}};
     for (size_t i = 0; i < sizeof later.unknown; ++i) {
         later.estimate.size = sizeof later;
         later.unknown[i] = 1;
-        assert_refused(annulus_estimate_rank(f->context, &problem, NULL, NULL, 0, RANKS, 0, &later.estimate), ARGUMENT,
+        assert_refused(annulus_estimate_rank(f->context, &problem, pass, &even, 0, &later.estimate), ARGUMENT,
                        "estimate");
         later.unknown[i] = 0;
     }
-    assert_ok(annulus_estimate_rank(f->context, &problem, NULL, NULL, 0, RANKS, 0, &later.estimate));
+    assert_ok(annulus_estimate_rank(f->context, &problem, pass, &even, 0, &later.estimate));
     assert_int_equal(later.estimate.size, sizeof later);
 
     problem.head_dim = 12;
     refuse_estimate(f->context, &problem, NULL, RANKS, 0, UNSUPPORTED, "head_dim");
     problem = fixture_problem();
-    problem.sequence_length = problem.query_length = problem.key_length = 0;
+    problem.sequence_length = 0;
     refuse_estimate(f->context, &problem, NULL, RANKS, 0, ARGUMENT, "sequence_length");
     problem = fixture_problem();
-    problem.size = offsetof(annulus_problem, gradient_dtype);
+    problem.size = offsetof(annulus_problem, options);
     refuse_estimate(f->context, &problem, NULL, RANKS, 0, ARGUMENT, "problem");
     problem = fixture_problem();
     assert_ok(annulus_config_set_engine(f->config, ANNULUS_ENGINE_REFERENCE));
@@ -327,35 +357,36 @@ static void reference_has_no_ranks(void **state) {
     annulus_comm_destroy(comm);
 }
 
-/* What ranks send is received, with fewer positions than ranks too; the windows do not matter, nor does a
- * communicator. */
+/* What ranks send is received, with fewer positions than ranks too, and their pairs, FLOPs and tensors are those of
+ * one. A mass has one tensor of rows where the others have two. */
 static void estimates_add_up(void **state) {
     fixture *f = *state;
-    annulus_comm *comms[RANKS];
     const annulus_problem problem = fixture_problem();
-    annulus_problem windows = problem;
-    windows.query_start = 5;
-    windows.query_length = 0;
-    windows.key_length = 1;
     for (int32_t ranks = 1; ranks <= LENGTH + 3; ++ranks) {
-        uint64_t sent[2] = {0}, received[2] = {0};
-        for (int32_t rank = 0; rank < ranks; ++rank) {
-            annulus_rank_estimate estimate = ANNULUS_RANK_ESTIMATE_INIT, again = ANNULUS_RANK_ESTIMATE_INIT;
-            assert_ok(annulus_estimate_rank(f->context, &problem, NULL, NULL, 0, ranks, rank, &estimate));
-            assert_true(estimate.exchange == ANNULUS_EXCHANGE_RING || estimate.exchange == ANNULUS_EXCHANGE_GATHER);
-            sent[0] += estimate.forward_sent_bytes;
-            received[0] += estimate.forward_received_bytes;
-            sent[1] += estimate.backward_sent_bytes;
-            received[1] += estimate.backward_received_bytes;
-            connect(f, comms);
-            assert_ok(annulus_estimate_rank(f->context, &windows, NULL, NULL, 0, ranks, rank, &again));
-            disconnect(f, comms);
-            assert_memory_equal(&estimate, &again, sizeof estimate);
+        const annulus_shards shards = {sizeof shards, ranks, 0, NULL, NULL};
+        uint64_t sent[CALLS] = {0}, received[CALLS] = {0};
+        for (int c = 0; c < CALLS; ++c) {
+            const annulus_pass pass = all_calls[c]->pass;
+            annulus_estimate alone = ANNULUS_ESTIMATE_INIT, sum = ANNULUS_ESTIMATE_INIT;
+            assert_ok(annulus_estimate_problem(f->context, &problem, pass, ANNULUS_ALL_BRANCHES, &alone));
+            for (int32_t rank = 0; rank < ranks; ++rank) {
+                annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
+                assert_ok(annulus_estimate_rank(f->context, &problem, pass, &shards, rank, &estimate));
+                assert_true((estimate.exchange == ANNULUS_EXCHANGE_AUTO) == (ranks == 1));
+                assert_true(estimate.plan_bytes > 0 && estimate.plan_bytes < 1 << 20);
+                sum.pairs += estimate.pairs;
+                sum.flops += estimate.flops;
+                sum.tensor_bytes += estimate.tensor_bytes;
+                sent[c] += estimate.sent_bytes;
+                received[c] += estimate.received_bytes;
+            }
+            assert_true(sum.pairs == alone.pairs && sum.flops == alone.flops);
+            assert_int_equal(sum.tensor_bytes, alone.tensor_bytes);
+            assert_int_equal(sent[c], received[c]);
+            assert_true((sent[c] > 0) == (ranks > 1));
         }
-        assert_true((sent[0] > 0) == (ranks > 1));
-        assert_int_equal(sent[0], received[0]);
-        assert_int_equal(sent[1], received[1]);
         assert_int_equal(sent[1], 2 * sent[0]); /* float32: gradients are as large as what they are of */
+        assert_int_equal(sent[2], sent[0]);
     }
 }
 
@@ -384,9 +415,15 @@ static void a_rank_alone(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(exchanges),          TEST(set_comm),     TEST(set_shards),
-        TEST(windows_are_shards), TEST(last_traffic), TEST(estimate_of_a_rank),
-        TEST(estimates_add_up),   TEST(a_rank_alone), TEST(reference_has_no_ranks),
+        TEST(exchanges),
+        TEST(set_comm),
+        TEST(set_shards),
+        TEST(estimates_of_the_own_rank),
+        TEST(last_traffic),
+        TEST(estimate_of_a_rank),
+        TEST(estimates_add_up),
+        TEST(a_rank_alone),
+        TEST(reference_has_no_ranks),
     };
     return RUN_TESTS(tests);
 }

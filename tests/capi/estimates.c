@@ -18,11 +18,12 @@ typedef struct sizes {
 
 static annulus_problem problem_of(const sizes *s) {
     annulus_problem problem = ANNULUS_PROBLEM_INIT;
+    problem.dtype = ANNULUS_FLOAT32;
     problem.heads = s->heads;
     problem.kv_heads = s->kv_heads;
     problem.head_dim = 8;
     problem.batch = 1;
-    problem.sequence_length = problem.query_length = problem.key_length = s->length;
+    problem.sequence_length = s->length;
     return problem;
 }
 
@@ -49,16 +50,13 @@ static void use_branches(fixture *f, int count, int64_t (*segment)(int, int64_t)
 static annulus_status ask(const fixture *f, const sizes *s, const char *what) {
     const annulus_problem problem = problem_of(s);
     const clock_t start = clock();
-    annulus_status status;
-    if (s->ranks == 0) {
+    annulus_status status = ANNULUS_OK;
+    const annulus_shards shards = {sizeof shards, s->ranks, 0, NULL, NULL};
+    for (int c = 0; c < CALLS && status == ANNULUS_OK; ++c) {
+        const annulus_pass pass = all_calls[c]->pass;
         annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
-        uint64_t bytes = 0;
-        status = annulus_estimate_problem(f->context, &problem, ANNULUS_ALL_BRANCHES, &estimate);
-        if (status == ANNULUS_OK)
-            assert_ok(annulus_workspace_size(f->context, &problem, ANNULUS_PASS_FORWARD, &bytes));
-    } else {
-        annulus_rank_estimate estimate = ANNULUS_RANK_ESTIMATE_INIT;
-        status = annulus_estimate_rank(f->context, &problem, NULL, NULL, 0, s->ranks, s->ranks / 2, &estimate);
+        status = s->ranks == 0 ? annulus_estimate_problem(f->context, &problem, pass, ANNULUS_ALL_BRANCHES, &estimate)
+                               : annulus_estimate_rank(f->context, &problem, pass, &shards, s->ranks / 2, &estimate);
     }
     const double seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
     if (seconds > SECONDS_EACH)
@@ -162,38 +160,60 @@ static void of_a_billion_tokens_on_4096_ranks(void **state) {
     assert_int_equal(ask(f, &s, "a billion tokens"), ANNULUS_OK);
 }
 
-/* The same numbers for the lengths that INIT sets and for those that they stand for. */
-static void assert_same_estimate(const fixture *f, const annulus_problem *whole, const annulus_problem *said) {
-    annulus_estimate estimates[2] = {ANNULUS_ESTIMATE_INIT, ANNULUS_ESTIMATE_INIT};
-    assert_ok(annulus_estimate_problem(f->context, whole, ANNULUS_ALL_BRANCHES, &estimates[0]));
-    assert_ok(annulus_estimate_problem(f->context, said, ANNULUS_ALL_BRANCHES, &estimates[1]));
-    assert_memory_equal(&estimates[0], &estimates[1], sizeof estimates[0]);
-    assert_true(estimates[0].pairs > 0);
+static annulus_estimate estimate_of(const fixture *f, const annulus_problem *problem, annulus_pass pass) {
+    annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
+    assert_ok(annulus_estimate_problem(f->context, problem, pass, ANNULUS_ALL_BRANCHES, &estimate));
+    return estimate;
 }
 
-static void lengths_that_nobody_set(void **state) {
+static void assert_same_costs(const fixture *f, const annulus_problem *a, const annulus_problem *b) {
+    for (int c = 0; c < CALLS; ++c) {
+        const annulus_estimate one = estimate_of(f, a, all_calls[c]->pass);
+        const annulus_estimate other = estimate_of(f, b, all_calls[c]->pass);
+        assert_same_estimates(&one, &other);
+        assert_true(one.pairs > 0);
+    }
+}
+
+static void query_windows(void **state) {
     fixture *f = *state;
-    annulus_problem said = fixture_problem(), whole = ANNULUS_PROBLEM_INIT;
-    whole.heads = HEADS;
-    whole.kv_heads = KV_HEADS;
-    whole.head_dim = DIM;
-    whole.batch = BATCH;
-    whole.sequence_length = LENGTH;
-    assert_same_estimate(f, &whole, &said);
-    said.query_start = whole.query_start = LENGTH - 5;
-    said.query_length = 5;
-    assert_same_estimate(f, &whole, &said);
+    const annulus_problem whole = fixture_problem();
+    annulus_problem said = whole;
+    said.query_length = LENGTH;
+    assert_same_costs(f, &whole, &said);
+
+    /* A window of all rows is the whole problem; the pairs of two parts add up to its pairs. */
+    annulus_call_options options = ANNULUS_CALL_OPTIONS_INIT;
+    options.flags = ANNULUS_CALL_QUERY_WINDOW;
+    said.options = &options;
+    assert_same_costs(f, &whole, &said);
+    double pairs = 0;
+    for (int half = 0; half < 2; ++half) {
+        options.query_start = half * 5;
+        said.query_length = half ? LENGTH - 5 : 5;
+        const annulus_estimate estimate = estimate_of(f, &said, ANNULUS_PASS_FORWARD);
+        pairs += estimate.pairs;
+        assert_true(estimate.tensor_bytes ==
+                    sizeof(float) * BATCH *
+                        (uint64_t)(said.query_length * HEADS * (2 * DIM + 1) + 2 * LENGTH * KV_HEADS * DIM));
+    }
+    assert_true(pairs == estimate_of(f, &whole, ANNULUS_PASS_FORWARD).pairs);
 
     annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
-    whole.query_start = LENGTH;
-    assert_ok(annulus_estimate_problem(f->context, &whole, ANNULUS_ALL_BRANCHES, &estimate));
+    const struct {
+        int64_t start, length;
+        const char *name;
+    } wrong[] = {{0, 0, "query_length"},         {0, -1, "query_length"},      {0, LENGTH + 1, "query_length"},
+                 {0, INT64_MAX, "query_length"}, {-1, 5, "query_start"},       {INT64_MIN, 5, "query_start"},
+                 {LENGTH - 4, 5, "query_start"}, {INT64_MAX, 5, "query_start"}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; ++i) {
+        options.query_start = wrong[i].start;
+        said.query_length = wrong[i].length;
+        assert_refused(
+            annulus_estimate_problem(f->context, &said, ANNULUS_PASS_FORWARD, ANNULUS_ALL_BRANCHES, &estimate),
+            ANNULUS_ERROR_ARGUMENT, wrong[i].name);
+    }
     assert_true(estimate.pairs == 0);
-    whole.query_start = LENGTH + 1;
-    assert_refused(annulus_estimate_problem(f->context, &whole, ANNULUS_ALL_BRANCHES, &estimate),
-                   ANNULUS_ERROR_ARGUMENT, "query_start");
-    whole.query_start = -1;
-    assert_refused(annulus_estimate_problem(f->context, &whole, ANNULUS_ALL_BRANCHES, &estimate),
-                   ANNULUS_ERROR_ARGUMENT, "query_start");
 }
 
 /* The options are checked as a call checks them. */
@@ -202,27 +222,31 @@ static void options_of_the_call(void **state) {
     annulus_problem problem = fixture_problem();
     annulus_call_options options = ANNULUS_CALL_OPTIONS_INIT;
     const annulus_problem without = problem;
+    const annulus_shards two = {sizeof two, 2, 0, NULL, NULL};
     const int64_t starts[] = {0, LENGTH + 1}, lengths[] = {LENGTH};
     problem.options = &options;
-    assert_same_estimate(f, &problem, &without);
+    assert_same_costs(f, &problem, &without);
 
     annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
-    annulus_rank_estimate of_rank = ANNULUS_RANK_ESTIMATE_INIT;
     uint64_t bytes = 77;
+    const annulus_pass forward = ANNULUS_PASS_FORWARD, backward = ANNULUS_PASS_BACKWARD;
     options.flags = 1024;
-    assert_refused(annulus_estimate_problem(f->context, &problem, -1, &estimate), ANNULUS_ERROR_ARGUMENT, "flags");
-    options.flags = ANNULUS_CALL_ADD_D_K;
-    assert_refused(annulus_workspace_size(f->context, &problem, ANNULUS_PASS_FORWARD, &bytes), ANNULUS_ERROR_ARGUMENT,
+    assert_refused(annulus_estimate_problem(f->context, &problem, backward, -1, &estimate), ANNULUS_ERROR_ARGUMENT,
                    "flags");
-    options.flags = ANNULUS_CALL_QUERY_WINDOW;
+    options.flags = ANNULUS_CALL_ADD_D_K;
+    assert_ok(annulus_estimate_problem(f->context, &problem, backward, -1, &estimate));
+    assert_refused(annulus_estimate_problem(f->context, &problem, forward, -1, &estimate), ANNULUS_ERROR_ARGUMENT,
+                   "flags");
+    assert_refused(annulus_workspace_size(f->context, &problem, forward, &bytes), ANNULUS_ERROR_ARGUMENT, "flags");
+    options.flags = 0;
     options.query_start = 2;
-    assert_refused(annulus_estimate_problem(f->context, &problem, -1, &estimate), ANNULUS_ERROR_ARGUMENT,
+    assert_refused(annulus_estimate_problem(f->context, &problem, backward, -1, &estimate), ANNULUS_ERROR_ARGUMENT,
                    "query_start");
-    problem.query_start = 2;
+    options.flags = ANNULUS_CALL_QUERY_WINDOW;
     problem.query_length = 3;
-    assert_ok(annulus_estimate_problem(f->context, &problem, -1, &estimate));
-    assert_refused(annulus_estimate_rank(f->context, &problem, NULL, NULL, 0, 2, 0, &of_rank),
-                   ANNULUS_ERROR_UNSUPPORTED, "ANNULUS_CALL_QUERY_WINDOW");
+    assert_ok(annulus_estimate_problem(f->context, &problem, backward, -1, &estimate));
+    assert_refused(annulus_estimate_rank(f->context, &problem, forward, &two, 0, &estimate), ANNULUS_ERROR_UNSUPPORTED,
+                   "ANNULUS_CALL_QUERY_WINDOW");
 
     problem = without;
     problem.options = &options;
@@ -230,23 +254,19 @@ static void options_of_the_call(void **state) {
     options.query_start = 0;
     options.sequence_count = 1;
     options.sequence_starts = starts;
-    assert_refused(annulus_estimate_problem(f->context, &problem, -1, &estimate), ANNULUS_ERROR_ARGUMENT,
+    assert_refused(annulus_estimate_problem(f->context, &problem, forward, -1, &estimate), ANNULUS_ERROR_ARGUMENT,
                    "sequence_starts");
     options.sequence_starts = NULL;
     options.sequence_lengths = lengths;
-    assert_refused(annulus_estimate_problem(f->context, &problem, -1, &estimate), ANNULUS_ERROR_ARGUMENT,
+    assert_refused(annulus_estimate_problem(f->context, &problem, forward, -1, &estimate), ANNULUS_ERROR_ARGUMENT,
                    "sequence_count");
     assert_int_equal(bytes, 77);
 
     annulus_problem one = without;
     one.batch = problem.batch = 1;
-    assert_same_estimate(f, &problem, &one);
-}
-
-static annulus_estimate estimate_of(const fixture *f, const annulus_problem *problem) {
-    annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
-    assert_ok(annulus_estimate_problem(f->context, problem, ANNULUS_ALL_BRANCHES, &estimate));
-    return estimate;
+    /* The plan alone is another one. */
+    assert_true(estimate_of(f, &problem, forward).pairs == estimate_of(f, &one, forward).pairs);
+    assert_true(estimate_of(f, &problem, forward).workspace_bytes == estimate_of(f, &one, forward).workspace_bytes);
 }
 
 /* Pairs and operations are those of the sequences, each alone; tensors are those of all rows. */
@@ -255,24 +275,25 @@ static void sequences_add_up(void **state) {
     annulus_problem problem = fixture_problem();
     annulus_call_options options = ANNULUS_CALL_OPTIONS_INIT;
     const int64_t starts[] = {1, 4, 4, 11, 12}, lengths[] = {3, 0, 5, 1};
-    const annulus_estimate rows = estimate_of(f, &problem);
+    const annulus_pass backward = ANNULUS_PASS_BACKWARD;
+    const annulus_estimate rows = estimate_of(f, &problem, backward);
     double pairs = 0, flops = 0;
     for (int i = 0; i < 4; ++i) {
         annulus_problem alone = problem;
-        alone.sequence_length = alone.query_length = alone.key_length = lengths[i];
+        alone.sequence_length = lengths[i];
         if (lengths[i] == 0)
             continue;
-        pairs += estimate_of(f, &alone).pairs;
-        flops += estimate_of(f, &alone).backward_flops;
+        pairs += estimate_of(f, &alone, backward).pairs;
+        flops += estimate_of(f, &alone, backward).flops;
     }
     problem.options = &options;
     options.sequence_count = 4;
     options.sequence_starts = starts;
     options.sequence_lengths = lengths;
-    const annulus_estimate all = estimate_of(f, &problem);
+    const annulus_estimate all = estimate_of(f, &problem, backward);
     assert_true(all.pairs == pairs && pairs > 0);
-    assert_true(all.backward_flops == flops);
-    assert_true(all.tensor_bytes == rows.tensor_bytes && all.gradient_bytes == rows.gradient_bytes);
+    assert_true(all.flops == flops);
+    assert_true(all.tensor_bytes == rows.tensor_bytes);
 
     /* One of each length of a padded batch. */
     const int64_t padded[] = {5, 12};
@@ -281,9 +302,9 @@ static void sequences_add_up(void **state) {
     options.sequence_lengths = padded;
     annulus_problem alone = fixture_problem();
     alone.batch = 1;
-    pairs = estimate_of(f, &alone).pairs;
-    alone.sequence_length = alone.query_length = alone.key_length = 5;
-    assert_true(estimate_of(f, &problem).pairs == pairs + estimate_of(f, &alone).pairs);
+    pairs = estimate_of(f, &alone, backward).pairs;
+    alone.sequence_length = 5;
+    assert_true(estimate_of(f, &problem, backward).pairs == pairs + estimate_of(f, &alone, backward).pairs);
 }
 
 /* Gradients are counted by their dtype. On a CPU those of 16 bits take copies, whatever they are rounded to; those of
@@ -292,42 +313,61 @@ static void gradients_of_the_call(void **state) {
     fixture *f = *state;
     annulus_problem problem = fixture_problem();
     annulus_call_options options = ANNULUS_CALL_OPTIONS_INIT;
-    annulus_estimate plain = ANNULUS_ESTIMATE_INIT, other = ANNULUS_ESTIMATE_INIT;
+    const annulus_pass forward = ANNULUS_PASS_FORWARD, backward = ANNULUS_PASS_BACKWARD;
     const uint64_t queries = BATCH * LENGTH * HEADS * DIM, keys = BATCH * LENGTH * KV_HEADS * DIM;
-    assert_ok(annulus_estimate_problem(f->context, &problem, -1, &plain));
+    const uint64_t statistics = BATCH * LENGTH * HEADS * sizeof(float);
+    annulus_estimate plain = estimate_of(f, &problem, backward), other = ANNULUS_ESTIMATE_INIT;
     const annulus_dtype wrong[] = {ANNULUS_FLOAT64, ANNULUS_BFLOAT16, ANNULUS_FLOAT16, (annulus_dtype)5};
     for (int i = 0; i < 4; ++i) {
         problem.gradient_dtype = wrong[i];
-        assert_refused(annulus_estimate_problem(f->context, &problem, -1, &other), ANNULUS_ERROR_ARGUMENT,
+        assert_refused(annulus_estimate_problem(f->context, &problem, backward, -1, &other), ANNULUS_ERROR_ARGUMENT,
                        "gradient_dtype");
     }
     problem.gradient_dtype = ANNULUS_FLOAT32;
     problem.options = &options;
-    assert_ok(annulus_estimate_problem(f->context, &problem, -1, &other));
-    assert_memory_equal(&plain, &other, sizeof plain);
+    other = estimate_of(f, &problem, backward);
+    assert_same_estimates(&plain, &other);
     options.flags = ANNULUS_CALL_ADD_D_K;
-    assert_ok(annulus_estimate_problem(f->context, &problem, -1, &other));
-    assert_true(other.forward_workspace_bytes == plain.forward_workspace_bytes);
-    assert_true(other.backward_workspace_bytes == plain.backward_workspace_bytes + 4 * keys);
+    assert_true(estimate_of(f, &problem, backward).workspace_bytes == plain.workspace_bytes + 4 * keys);
 
     options.flags = 0;
     problem.dtype = ANNULUS_BFLOAT16;
     problem.gradient_dtype = (annulus_dtype)0;
-    assert_ok(annulus_estimate_problem(f->context, &problem, -1, &plain));
-    assert_true(plain.gradient_bytes == 4 * queries + 4 * keys);
+    plain = estimate_of(f, &problem, backward);
+    const annulus_estimate plain_forward = estimate_of(f, &problem, forward);
+    assert_true(plain_forward.tensor_bytes == 4 * queries + 4 * keys + statistics);
+    assert_true(plain.tensor_bytes == plain_forward.tensor_bytes + 4 * queries + 4 * keys);
     problem.gradient_dtype = ANNULUS_FLOAT32;
-    assert_ok(annulus_estimate_problem(f->context, &problem, -1, &other));
-    assert_true(other.gradient_bytes == 6 * queries + 8 * keys);
-    assert_true(other.forward_workspace_bytes == plain.forward_workspace_bytes);
-    assert_true(other.backward_workspace_bytes == plain.backward_workspace_bytes);
+    other = estimate_of(f, &problem, backward);
+    assert_true(other.tensor_bytes == plain_forward.tensor_bytes + 6 * queries + 8 * keys);
+    assert_true(other.workspace_bytes == plain.workspace_bytes);
+    other = estimate_of(f, &problem, forward);
+    assert_same_estimates(&plain_forward, &other);
+}
+
+/* H/G / D rounds, rounded up. */
+static void masses_take_rounds(void **state) {
+    fixture *f = *state;
+    annulus_problem problem = fixture_problem();
+    problem.kv_heads = 1;
+    problem.batch = 1;
+    for (int32_t heads = 1; heads <= 3 * DIM + 1; ++heads) {
+        problem.heads = heads;
+        const annulus_estimate mass = estimate_of(f, &problem, ANNULUS_PASS_MASS);
+        assert_true(mass.pairs == estimate_of(f, &problem, ANNULUS_PASS_FORWARD).pairs);
+        assert_true(mass.flops == 4 * mass.pairs * DIM * ((heads + DIM - 1) / DIM));
+        assert_true(mass.tensor_bytes ==
+                    sizeof(float) * LENGTH * (uint64_t)(heads * DIM + DIM + heads + heads)); /* q, k, lse, mass */
+    }
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(of_the_largest_problems), TEST(along_long_curves),
         TEST(of_coprime_dilations),    TEST(of_a_billion_tokens_on_4096_ranks),
-        TEST(lengths_that_nobody_set), TEST(options_of_the_call),
+        TEST(query_windows),           TEST(options_of_the_call),
         TEST(sequences_add_up),        TEST(gradients_of_the_call),
+        TEST(masses_take_rounds),
     };
     return RUN_TESTS(tests);
 }

@@ -211,10 +211,11 @@ TEST_P(FailingAllocations, OneByOne) {
     EXPECT_EQ(annulus_context_set_threads(context, 3), ANNULUS_OK);
 
     annulus_problem problem = ANNULUS_PROBLEM_INIT;
+    problem.dtype = ANNULUS_FLOAT32;
     problem.heads = problem.kv_heads = 2;
     problem.head_dim = 8;
     problem.batch = 1;
-    problem.sequence_length = problem.query_length = problem.key_length = length;
+    problem.sequence_length = length;
     std::uint64_t bytes = 77;
     fail_each_allocation(
         "workspace_size", [&] { return annulus_workspace_size(context, &problem, ANNULUS_PASS_FORWARD, &bytes); },
@@ -223,7 +224,9 @@ TEST_P(FailingAllocations, OneByOne) {
     annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
     fail_each_allocation(
         "estimate_problem",
-        [&] { return annulus_estimate_problem(context, &problem, ANNULUS_ALL_BRANCHES, &estimate); },
+        [&] {
+            return annulus_estimate_problem(context, &problem, ANNULUS_PASS_BACKWARD, ANNULUS_ALL_BRANCHES, &estimate);
+        },
         [&] { EXPECT_EQ(estimate.pairs, 0); });
 
     EXPECT_GT(fail_each_allocation(

@@ -170,12 +170,17 @@ void assert_ok(annulus_status status) {
         fail_msg("%s: %s", annulus_status_name(status), annulus_last_error());
 }
 
+void assert_same_estimates(const annulus_estimate *a, const annulus_estimate *b) {
+    assert_memory_equal(a, b, offsetof(annulus_estimate, exchange) + sizeof a->exchange);
+}
+
 annulus_problem fixture_problem(void) {
     annulus_problem problem = ANNULUS_PROBLEM_INIT;
+    problem.dtype = ANNULUS_FLOAT32;
     problem.heads = HEADS;
     problem.kv_heads = KV_HEADS;
     problem.head_dim = DIM;
     problem.batch = BATCH;
-    problem.sequence_length = problem.query_length = problem.key_length = LENGTH;
+    problem.sequence_length = LENGTH;
     return problem;
 }

@@ -68,6 +68,9 @@ void assert_call_refused(fixture *f, const call *c, annulus_status wanted, const
 void assert_refused(annulus_status status, annulus_status wanted, const char *name);
 void assert_ok(annulus_status status);
 
+/* All fields, without the padding behind them. */
+void assert_same_estimates(const annulus_estimate *a, const annulus_estimate *b);
+
 /* The sizes of the fixture's problem. */
 annulus_problem fixture_problem(void);
 

@@ -178,7 +178,7 @@ static void branches_are_read_back(void **state) {
 static double pairs(annulus_context *context) {
     const annulus_problem problem = fixture_problem();
     annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
-    assert_ok(annulus_estimate_problem(context, &problem, ANNULUS_ALL_BRANCHES, &estimate));
+    assert_ok(annulus_estimate_problem(context, &problem, ANNULUS_PASS_FORWARD, ANNULUS_ALL_BRANCHES, &estimate));
     return estimate.pairs;
 }
 
@@ -220,18 +220,19 @@ static void last_engine(void **state) {
     }
 }
 
-/* `estimate` of one branch or all, for a problem of Prov-GigaPath's heads. */
-static annulus_estimate estimate_of(const annulus_config *config, int64_t length, int32_t branch) {
+/* A pass's estimate of one branch or all, for a problem of Prov-GigaPath's heads. */
+static annulus_estimate estimate_of(const annulus_config *config, int64_t length, annulus_pass pass, int32_t branch) {
     annulus_context *context = NULL;
     annulus_problem problem = ANNULUS_PROBLEM_INIT;
     annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
+    problem.dtype = ANNULUS_FLOAT32;
     problem.heads = problem.kv_heads = 16;
     problem.head_dim = 48;
     problem.batch = 1;
-    problem.sequence_length = problem.query_length = problem.key_length = length;
+    problem.sequence_length = length;
     assert_ok(annulus_context_create(&context, ANNULUS_DEVICE_CPU, 0));
     assert_ok(annulus_context_set_config(context, config));
-    assert_ok(annulus_estimate_problem(context, &problem, branch, &estimate));
+    assert_ok(annulus_estimate_problem(context, &problem, pass, branch, &estimate));
     annulus_context_destroy(context);
     return estimate;
 }
@@ -239,7 +240,8 @@ static annulus_estimate estimate_of(const annulus_config *config, int64_t length
 static void assert_same_branches(const annulus_config *a, const annulus_config *b, int32_t count) {
     assert_branch_count(a, count);
     for (int32_t branch = 0; branch < count; ++branch)
-        assert_true(estimate_of(a, 2000003, branch).pairs == estimate_of(b, 2000003, branch).pairs);
+        assert_true(estimate_of(a, 2000003, ANNULUS_PASS_FORWARD, branch).pairs ==
+                    estimate_of(b, 2000003, ANNULUS_PASS_FORWARD, branch).pairs);
 }
 
 static void presets_are_their_branches(void **state) {
@@ -304,19 +306,25 @@ static void estimates_add_up(void **state) {
     assert_ok(annulus_config_create(&config));
     add_branch(config, 0, 1);
     add_branch(config, 100, 1);
-    const annulus_estimate dense = estimate_of(config, 1000, 0);
-    assert_true(dense.pairs == 16.0 * 1000 * 1000);
-    assert_true(dense.forward_flops == 4 * dense.pairs * 48);
-    assert_true(dense.backward_flops == 10 * dense.pairs * 48);
-    assert_true(estimate_of(config, 1000, 1).pairs == 16.0 * 1000 * 100);
-    const annulus_estimate all = estimate_of(config, 1000, ANNULUS_ALL_BRANCHES);
-    assert_true(all.pairs == 16.0 * 1000 * 1100);
-    assert_true(all.tensor_bytes == (4 * 48 + 1) * 1000 * 16 * 4);
-    assert_true(all.gradient_bytes == 4 * 48 * 1000 * 16 * 4);
-    assert_true(all.remote_bytes == 0);
-    assert_true(all.plan_bytes > 0 && all.plan_bytes < 1 << 20);
+    const struct {
+        annulus_pass pass;
+        double flops;            /* of a pair and an element */
+        uint64_t elements, rows; /* of the tensors, for each position and head: those of D and single numbers */
+    } passes[] = {{ANNULUS_PASS_FORWARD, 4, 4, 1}, {ANNULUS_PASS_BACKWARD, 10, 8, 1}, {ANNULUS_PASS_MASS, 4, 2, 2}};
+    for (int i = 0; i < 3; ++i) {
+        const annulus_estimate dense = estimate_of(config, 1000, passes[i].pass, 0);
+        assert_true(dense.pairs == 16.0 * 1000 * 1000);
+        assert_true(dense.flops == passes[i].flops * dense.pairs * 48);
+        assert_true(estimate_of(config, 1000, passes[i].pass, 1).pairs == 16.0 * 1000 * 100);
+        const annulus_estimate all = estimate_of(config, 1000, passes[i].pass, ANNULUS_ALL_BRANCHES);
+        assert_true(all.pairs == 16.0 * 1000 * 1100);
+        assert_true(all.tensor_bytes == (passes[i].elements * 48 + passes[i].rows) * 1000 * 16 * 4);
+        assert_true(all.sent_bytes == 0 && all.received_bytes == 0 && all.exchange == ANNULUS_EXCHANGE_AUTO);
+        assert_true(all.plan_bytes > 0 && all.plan_bytes < 1 << 20);
+        assert_true(dense.tensor_bytes == all.tensor_bytes && dense.workspace_bytes == all.workspace_bytes);
+    }
     assert_ok(annulus_config_set_causal(config, 1));
-    assert_true(estimate_of(config, 1000, 0).pairs == 16.0 * 1000 * 1001 / 2);
+    assert_true(estimate_of(config, 1000, ANNULUS_PASS_FORWARD, 0).pairs == 16.0 * 1000 * 1001 / 2);
     annulus_config_destroy(config);
 }
 
@@ -325,7 +333,7 @@ static uint64_t workspace_of(annulus_context *context) {
     annulus_problem problem = fixture_problem();
     uint64_t bytes = 0;
     problem.heads = problem.kv_heads = 16;
-    problem.sequence_length = problem.query_length = problem.key_length = 1 << 16;
+    problem.sequence_length = 1 << 16;
     assert_ok(annulus_workspace_size(context, &problem, ANNULUS_PASS_FORWARD, &bytes));
     return bytes;
 }

@@ -98,10 +98,11 @@ static void workspace_apart_from_tensors(void **state) {
 static void estimate_announces_the_workspace(void **state) {
     fixture *f = *state;
     const annulus_problem problem = fixture_problem();
-    annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
-    assert_ok(annulus_estimate_problem(f->context, &problem, ANNULUS_ALL_BRANCHES, &estimate));
-    assert_true(estimate.forward_workspace_bytes == workspace_size(f, ANNULUS_PASS_FORWARD));
-    assert_true(estimate.backward_workspace_bytes == workspace_size(f, ANNULUS_PASS_BACKWARD));
+    for (int c = 0; c < CALLS; ++c) {
+        annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
+        assert_ok(annulus_estimate_problem(f->context, &problem, all_calls[c]->pass, ANNULUS_ALL_BRANCHES, &estimate));
+        assert_true(estimate.workspace_bytes == workspace_size(f, all_calls[c]->pass));
+    }
 }
 
 /* Of many threads only so many have work as the problem, or a long sequence, has pieces. */
@@ -160,11 +161,11 @@ static void workspace_limit_is_kept(void **state) {
                            ANNULUS_ERROR_WORKSPACE, limit);
             assert_int_equal(annulus_last_error_bytes(), needed);
             assert_int_equal(bytes, 77);
-            if (all_calls[c] == &mass_call) /* of which estimates say nothing */
-                continue;
-            assert_refused(annulus_estimate_problem(f->context, &problem, ANNULUS_ALL_BRANCHES, &estimate),
-                           ANNULUS_ERROR_WORKSPACE, limit);
-            assert_true(annulus_last_error_bytes() > limits[i]);
+            assert_refused(
+                annulus_estimate_problem(f->context, &problem, all_calls[c]->pass, ANNULUS_ALL_BRANCHES, &estimate),
+                ANNULUS_ERROR_WORKSPACE, limit);
+            assert_int_equal(annulus_last_error_bytes(), needed);
+            assert_true(estimate.pairs == 0);
         }
     }
 }
@@ -259,7 +260,7 @@ static void use_in_every_way(meddler *m) {
     const annulus_problem problem = fixture_problem();
     const annulus_allocator allocator = ANNULUS_ALLOCATOR_INIT;
     annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
-    annulus_rank_estimate rank_estimate = ANNULUS_RANK_ESTIMATE_INIT;
+    const annulus_shards shards = {sizeof shards, 1, 0, NULL, NULL};
     annulus_traffic traffic = ANNULUS_TRAFFIC_INIT;
     annulus_config *config = NULL;
     annulus_engine engine = ANNULUS_ENGINE_AUTO;
@@ -269,8 +270,10 @@ static void use_in_every_way(meddler *m) {
     expect_in_call(m, "merge",
                    annulus_merge(context, 1, f->arguments[OUT], f->arguments[LSE], f->arguments[OUT], NULL, NULL));
     expect_in_call(m, "workspace_size", annulus_workspace_size(context, &problem, ANNULUS_PASS_FORWARD, &bytes));
-    expect_in_call(m, "estimate_problem", annulus_estimate_problem(context, &problem, ANNULUS_ALL_BRANCHES, &estimate));
-    expect_in_call(m, "estimate_rank", annulus_estimate_rank(context, &problem, NULL, NULL, 0, 1, 0, &rank_estimate));
+    expect_in_call(m, "estimate_problem",
+                   annulus_estimate_problem(context, &problem, ANNULUS_PASS_FORWARD, ANNULUS_ALL_BRANCHES, &estimate));
+    expect_in_call(m, "estimate_rank",
+                   annulus_estimate_rank(context, &problem, ANNULUS_PASS_FORWARD, &shards, 0, &estimate));
     expect_in_call(m, "set_config", annulus_context_set_config(context, f->config));
     expect_in_call(m, "copy_config", annulus_context_copy_config(&config, context));
     expect_in_call(m, "set_stream", annulus_context_set_stream(context, NULL));
@@ -278,7 +281,7 @@ static void use_in_every_way(meddler *m) {
     expect_in_call(m, "set_workspace", annulus_context_set_workspace(context, NULL, 0));
     expect_in_call(m, "set_threads", annulus_context_set_threads(context, 1));
     expect_in_call(m, "set_comm", annulus_context_set_comm(context, NULL));
-    expect_in_call(m, "set_shards", annulus_context_set_shards(context, NULL, NULL, 0));
+    expect_in_call(m, "set_shards", annulus_context_set_shards(context, NULL));
     expect_in_call(m, "last_engine", annulus_context_last_engine(context, &engine));
     expect_in_call(m, "last_traffic", annulus_context_last_traffic(context, &traffic));
     annulus_context_destroy(context);
@@ -366,13 +369,13 @@ static void set_branches(fixture *f, int branches, annulus_engine engine) {
     annulus_config_destroy(config);
 }
 
-/* One query at the end of `length` keys, which are all one row; B = H = G = 1. */
-static annulus_problem one_query_of(int64_t length) {
+/* `length` positions, B = H = G = 1. */
+static annulus_problem one_head_of(int64_t length) {
     annulus_problem problem = ANNULUS_PROBLEM_INIT;
-    problem.heads = problem.kv_heads = problem.batch = problem.query_length = 1;
+    problem.dtype = ANNULUS_FLOAT32;
+    problem.heads = problem.kv_heads = problem.batch = 1;
     problem.head_dim = DIM;
-    problem.sequence_length = problem.key_length = length;
-    problem.query_start = length - 1;
+    problem.sequence_length = length;
     return problem;
 }
 
@@ -384,8 +387,13 @@ static void sizes_beyond_any_memory(void **state) {
         int64_t length;
     } sizes[] = {{1000, 1152921504606847}, {1024, (int64_t)1 << 50}, {65536, ((int64_t)1 << 54) - 1}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; ++i) {
-        const annulus_problem problem = one_query_of(sizes[i].length);
+        /* One query at the end, of keys that are all one row. */
+        annulus_problem problem = one_head_of(sizes[i].length);
         annulus_call_options options = ANNULUS_CALL_OPTIONS_INIT;
+        options.flags = ANNULUS_CALL_QUERY_WINDOW;
+        options.query_start = sizes[i].length - 1;
+        problem.query_length = 1;
+        problem.options = &options;
         set_branches(f, sizes[i].branches, ANNULUS_ENGINE_REFERENCE);
         for (int pass = ANNULUS_PASS_FORWARD; pass <= ANNULUS_PASS_MASS; ++pass) {
             uint64_t bytes = 77;
@@ -393,8 +401,6 @@ static void sizes_beyond_any_memory(void **state) {
                            ANNULUS_ERROR_MEMORY, "workspace");
             assert_int_equal(bytes, 77);
         }
-        options.flags = ANNULUS_CALL_QUERY_WINDOW;
-        options.query_start = problem.query_start;
         f->options = &options;
         for (int t = 0; t < ARGUMENTS; ++t) {
             const int is_key = t == K || t == V;
@@ -413,40 +419,38 @@ static void sizes_beyond_any_memory(void **state) {
 static void traffic_beyond_64_bits(void **state) {
     fixture *f = *state;
     enum { RANKS = 1024 };
-    const annulus_problem problem = one_query_of((int64_t)1 << 54);
+    const annulus_problem problem = one_head_of((int64_t)1 << 54);
     int64_t lengths[RANKS];
     for (int i = 0; i < RANKS; ++i)
         lengths[i] = i == 0 ? problem.sequence_length - (RANKS - 1) : 1;
+    const annulus_shards shards = {sizeof shards, RANKS, RANKS, lengths, NULL};
     annulus_config *config = NULL;
     assert_ok(annulus_config_create(&config));
     add_branch(config, 0, 1);
     const annulus_exchange exchanges[] = {ANNULUS_EXCHANGE_RING, ANNULUS_EXCHANGE_GATHER};
     for (int i = 0; i < 2; ++i) {
-        annulus_rank_estimate estimate = ANNULUS_RANK_ESTIMATE_INIT;
+        annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
         assert_ok(annulus_config_set_exchange(config, exchanges[i]));
         assert_ok(annulus_context_set_config(f->context, config));
-        assert_refused(annulus_estimate_rank(f->context, &problem, lengths, NULL, RANKS, RANKS, 0, &estimate),
+        assert_refused(annulus_estimate_rank(f->context, &problem, ANNULUS_PASS_BACKWARD, &shards, 0, &estimate),
                        i == 0 ? ANNULUS_ERROR_ARGUMENT : ANNULUS_ERROR_MEMORY, i == 0 ? "rows" : "workspace");
-        assert_int_equal(estimate.forward_sent_bytes, 0);
-        assert_ok(annulus_estimate_rank(f->context, &problem, lengths, NULL, RANKS, RANKS, 1, &estimate));
-        assert_true(estimate.forward_received_bytes ==
-                    2 * sizeof(float) * DIM * (uint64_t)(problem.sequence_length - 1));
+        assert_int_equal(estimate.sent_bytes, 0);
+        assert_ok(annulus_estimate_rank(f->context, &problem, ANNULUS_PASS_FORWARD, &shards, 1, &estimate));
+        assert_true(estimate.received_bytes == 2 * sizeof(float) * DIM * (uint64_t)(problem.sequence_length - 1));
     }
-    annulus_config_destroy(config);
-}
-
-/* Nor the rows that 65,536 branches, each for itself, want from elsewhere. */
-static void remote_rows_beyond_64_bits(void **state) {
-    fixture *f = *state;
+    /* 2^24 query heads share one key head: a mass takes rounds, which count. */
+    annulus_problem many = one_head_of((int64_t)1 << 30);
+    many.heads = 1 << 24;
+    const annulus_shards two = {sizeof two, 2, 0, NULL, NULL};
     annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
-    annulus_problem problem = one_query_of((int64_t)1 << 53);
-    problem.key_length = 1;
-    set_branches(f, 65536, ANNULUS_ENGINE_AUTO);
-    assert_refused(annulus_estimate_problem(f->context, &problem, ANNULUS_ALL_BRANCHES, &estimate),
-                   ANNULUS_ERROR_ARGUMENT, "rows");
-    assert_true(estimate.pairs == 0);
-    assert_ok(annulus_estimate_problem(f->context, &problem, 0, &estimate));
-    assert_true(estimate.remote_bytes == 2 * sizeof(float) * DIM * (uint64_t)(problem.sequence_length - 1));
+    assert_ok(annulus_estimate_rank(f->context, &many, ANNULUS_PASS_MASS, &two, 0, &estimate));
+    assert_true(estimate.sent_bytes == ((uint64_t)1 << 29) * sizeof(float) * DIM * 2 * ((1 << 24) / DIM));
+    many.heads = 1 << 20;
+    many.sequence_length = (int64_t)1 << 34;
+    lengths[0] = many.sequence_length - (RANKS - 1);
+    assert_refused(annulus_estimate_rank(f->context, &many, ANNULUS_PASS_MASS, &shards, 0, &estimate),
+                   ANNULUS_ERROR_ARGUMENT, "rounds");
+    annulus_config_destroy(config);
 }
 
 /* A size that wraps around would be smaller than that of half the sequence. */
@@ -458,9 +462,7 @@ static void workspace_grows_with_the_sequence(void **state) {
         for (int pass = ANNULUS_PASS_FORWARD; pass <= ANNULUS_PASS_BACKWARD; ++pass) {
             uint64_t least = 0;
             for (int64_t length = 1; length < (int64_t)1 << 54; length = 2 * length + 1) {
-                annulus_problem problem = one_query_of(length);
-                problem.query_start = 0;
-                problem.query_length = length;
+                annulus_problem problem = one_head_of(length);
                 problem.dtype = ANNULUS_BFLOAT16;
                 uint64_t bytes = 0;
                 const annulus_status status = annulus_workspace_size(f->context, &problem, (annulus_pass)pass, &bytes);
@@ -478,7 +480,6 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(sizes_beyond_any_memory),
         TEST(traffic_beyond_64_bits),
-        TEST(remote_rows_beyond_64_bits),
         TEST(workspace_grows_with_the_sequence),
         TEST(workspace_to_the_byte),
         TEST(workspace_apart_from_tensors),

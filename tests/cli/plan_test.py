@@ -69,8 +69,8 @@ class PlanTest(ProgramTest):
                             row = cost[f"{key}_{what}"]
                             self.assertLessEqual(row["smallest_rank"] * ranks, row["total"])
                             self.assertGreaterEqual(row["largest_rank"] * ranks, row["total"])
-                    self.assertEqual([row["remote_bytes"] for row in branches], list(row_bytes * rows.sum(0)))
-                    self.assertEqual([row["largest_rank_remote_bytes"] for row in branches],
+                    self.assertEqual([row["received_bytes"] for row in branches], list(row_bytes * rows.sum(0)))
+                    self.assertEqual([row["largest_rank_received_bytes"] for row in branches],
                                      list(row_bytes * rows.max(0)))
                     self.assertAlmostEqual(sum(row["forward_flops_share"] for row in branches), 1)
 

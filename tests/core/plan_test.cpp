@@ -3,7 +3,6 @@
 #include "core/plan.hpp"
 
 #include "core/error.hpp"
-#include "core/sequences.hpp"
 #include "support/mask.hpp"
 #include "support/plan.hpp"
 #include "support/random_problem.hpp"
@@ -95,49 +94,6 @@ TEST_P(RandomPlan, PairsOfWindowsAddUp) {
     EXPECT_DOUBLE_EQ(sum, whole);
 }
 
-// What a rank's queries want from others, where its windows are parts of the sequence chosen by chance.
-void expect_remote_rows(const Problem &problem, std::uint64_t seed) {
-    std::mt19937_64 generator(seed);
-    const auto number = [&](std::int64_t least, std::int64_t greatest) {
-        return std::uniform_int_distribution<std::int64_t>(least, greatest)(generator);
-    };
-    annulus::Problem shard = plan_problem_of(problem);
-    shard.keys.start = number(0, problem.length);
-    shard.keys.length = number(0, problem.length - shard.keys.start);
-    shard.queries.start = number(0, problem.length);
-    shard.queries.length = number(0, problem.length - shard.queries.start);
-    const Mask mask(problem);
-    const Plan plan(pattern_of(problem), shard);
-    SCOPED_TRACE(testing::Message() << "queries " << shard.queries.start << " + " << shard.queries.length << ", keys "
-                                    << shard.keys.start << " + " << shard.keys.length);
-    for (std::size_t i = 0; i < problem.branches.size(); ++i) {
-        if (problem.branches[i].order == ANNULUS_ORDER_HILBERT && problem.branches[i].dilation > 1)
-            continue; // positions are taken as evenly spread
-        std::size_t all_rows = 0;
-        for (std::int32_t kv_head = 0; kv_head < problem.kv(); ++kv_head) {
-            std::set<std::int64_t> rows;
-            for (std::int64_t n = shard.queries.start; n < shard.queries.end(); ++n)
-                for (std::int32_t h = 0; h < problem.heads; ++h) {
-                    Mask::Keys keys;
-                    if (problem.kv_head(h) == kv_head)
-                        mask.add_keys(i, n, h, keys);
-                    for (const std::int64_t m : keys.positions)
-                        if (m < shard.keys.start || m >= shard.keys.end())
-                            rows.insert(m);
-                }
-            all_rows += rows.size();
-        }
-        EXPECT_EQ(plan.branches()[i].remote_rows(shard), static_cast<double>(all_rows)) << "branch " << i;
-        const auto row_bytes = static_cast<double>(problem.dim * annulus_dtype_bits(problem.dtype) / 8);
-        EXPECT_DOUBLE_EQ(plan.remote_bytes(static_cast<std::int32_t>(i)),
-                         2 * static_cast<double>(all_rows) * row_bytes * static_cast<double>(problem.batch));
-    }
-}
-
-TEST_P(RandomPlan, RemoteRowsAreCounted) {
-    expect_remote_rows(problem_, static_cast<std::uint64_t>(GetParam()));
-}
-
 INSTANTIATE_TEST_SUITE_P(Plan, RandomPlan, testing::Range(0, 150));
 
 // Many heads in groups of any size, of any of which a branch may serve a part, and dilations around their number.
@@ -176,10 +132,9 @@ class RandomHeads : public testing::TestWithParam<int> {
     Problem problem_;
 };
 
-TEST_P(RandomHeads, PairsAndRemoteRowsAreCounted) {
+TEST_P(RandomHeads, PairsAreCounted) {
     SCOPED_TRACE(testing::Message() << problem_);
     expect_pairs(problem_);
-    expect_remote_rows(problem_, static_cast<std::uint64_t>(GetParam()));
 }
 
 TEST_P(RandomHeads, UsersOfResiduesAreThoseOfTheDefinition) {
@@ -256,8 +211,7 @@ TEST(LargePlan, OfManyHeads) {
     problem.heads = 1 << 16;
     problem.kv_heads = 1;
     problem.head_dim = 8;
-    problem.queries = {0, 1 << 20};
-    problem.keys = {0, 1 << 19};
+    problem.queries = problem.keys = {0, 1 << 20};
     for (const auto rule : {ANNULUS_PHASE_BLOCK, ANNULUS_PHASE_INTERLEAVE}) {
         Pattern pattern;
         Branch branch;
@@ -267,27 +221,7 @@ TEST(LargePlan, OfManyHeads) {
         const std::clock_t start = std::clock();
         const Plan plan(pattern, problem);
         EXPECT_EQ(plan.pairs(ANNULUS_ALL_BRANCHES), 64. * (1 << 16) * 16 * 16);
-        EXPECT_EQ(plan.remote_bytes(ANNULUS_ALL_BRANCHES), 64. * (1 << 19) * 2 * 8 * 4);
         EXPECT_LT(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC, 5); // ten minutes head by head
-    }
-}
-
-// Of a sequence none of whose keys are in the window, too.
-TEST(SequencePlans, CountPairsWithKeysElsewhere) {
-    annulus::Problem problem;
-    problem.dtype = ANNULUS_FLOAT32;
-    problem.batch = problem.heads = problem.kv_heads = 1;
-    problem.head_dim = 8;
-    problem.sequence_length = 24;
-    problem.queries = {0, 16};
-    const std::vector<annulus::Sequence> sequences = {{0, 1, {0, 8}}, {0, 1, {8, 8}}, {0, 1, {16, 8}}};
-    Pattern pattern;
-    pattern.branches.resize(1);
-    for (const auto &[keys, here] : {std::pair(Window{0, 24}, 16), {{8, 8}, 8}, {{16, 8}, 0}, {{}, 0}, {{7, 2}, 2}}) {
-        problem.keys = keys;
-        const annulus::SequencePlans plans(pattern, {problem, sequences});
-        EXPECT_EQ(plans.pairs(ANNULUS_ALL_BRANCHES), 2 * 8 * 8);
-        EXPECT_EQ(plans.remote_bytes(ANNULUS_ALL_BRANCHES), (16 - here) * 2 * 8 * 4);
     }
 }
 

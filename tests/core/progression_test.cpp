@@ -38,23 +38,6 @@ TEST(Progression, ClippedToARange) {
                     }
 }
 
-TEST(Progression, ResiduesAreCounted) {
-    for (std::int64_t r = 1; r < 8; ++r)
-        for (std::int64_t first = 0; first < 10; ++first)
-            for (std::int64_t count = 0; count <= r; ++count)
-                for (std::int64_t begin = 0; begin < 12; ++begin)
-                    for (std::int64_t end = 0; end < 20; ++end) {
-                        std::int64_t wanted = 0;
-                        for (std::int64_t x = begin; x < end; ++x)
-                            wanted += ((x - first) % r + r) % r < count;
-                        ASSERT_EQ(count_residues(begin, end, first, count, r), wanted);
-                    }
-    // At the end of 64 bits.
-    EXPECT_EQ(count_residues(5, 1000, 7, 1, int64_max), 1);
-    EXPECT_EQ(count_residues(5, 1000, int64_max - 1, int64_max, int64_max), 995);
-    EXPECT_EQ(count_residues(0, int64_max, 3, 4, 10), int64_max / 10 * 4 + 4);
-}
-
 // Progressions that are small, or whose strides or starts are near the end of 64 bits.
 class Generator {
   public:

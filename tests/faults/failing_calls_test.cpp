@@ -130,12 +130,13 @@ class FailingCalls : public testing::TestWithParam<std::tuple<Mode, annulus_engi
         annulus_context *const context = make_context(alone_);
         const annulus_problem sizes = sizes_of(problem_);
         annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
-        annulus_rank_estimate rank_estimate = ANNULUS_RANK_ESTIMATE_INIT;
+        const annulus_shards shards = {sizeof shards, 3, 0, nullptr, nullptr};
         if (alone_.status() == ANNULUS_OK &&
-            alone_.served("estimate", annulus_estimate_problem(context, &sizes, ANNULUS_ALL_BRANCHES, &estimate)) &&
+            alone_.served("estimate", annulus_estimate_problem(context, &sizes, ANNULUS_PASS_BACKWARD,
+                                                               ANNULUS_ALL_BRANCHES, &estimate)) &&
             (engine_ == ANNULUS_ENGINE_REFERENCE ||
              alone_.served("estimate_rank",
-                           annulus_estimate_rank(context, &sizes, nullptr, nullptr, 0, 3, 1, &rank_estimate)))) {
+                           annulus_estimate_rank(context, &sizes, ANNULUS_PASS_BACKWARD, &shards, 1, &estimate)))) {
             forward_done_ = alone_.served("forward", whole_.call.forward(context));
             backward_done_ = forward_done_ && alone_.served("backward", whole_.call.backward(context));
         }
@@ -146,13 +147,13 @@ class FailingCalls : public testing::TestWithParam<std::tuple<Mode, annulus_engi
         Outcome &outcome = together_[rank];
         annulus_context *const context = make_context(outcome);
         const Call &call = shards_[rank].call;
-        const bool done =
-            outcome.status() == ANNULUS_OK &&
-            outcome.served("set_timeout", annulus_comm_set_timeout(comms_[rank], 20)) &&
-            outcome.served("set_comm", annulus_context_set_comm(context, comms_[rank])) &&
-            outcome.served("set_shards", annulus_context_set_shards(context, lengths.data(), nullptr, ranks)) &&
-            outcome.served("forward of a rank", call.forward(context)) &&
-            outcome.served("backward of a rank", call.backward(context));
+        const annulus_shards shards = {sizeof shards, ranks, ranks, lengths.data(), nullptr};
+        const bool done = outcome.status() == ANNULUS_OK &&
+                          outcome.served("set_timeout", annulus_comm_set_timeout(comms_[rank], 20)) &&
+                          outcome.served("set_comm", annulus_context_set_comm(context, comms_[rank])) &&
+                          outcome.served("set_shards", annulus_context_set_shards(context, &shards)) &&
+                          outcome.served("forward of a rank", call.forward(context)) &&
+                          outcome.served("backward of a rank", call.backward(context));
         if (!done)
             annulus_comm_abort(comms_[rank]);
         annulus_context_destroy(context);

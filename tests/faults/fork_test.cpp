@@ -75,13 +75,14 @@ class Fork : public testing::Test {
         const annulus_problem sizes = sizes_of(problem_);
         std::uint64_t bytes = 0;
         annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
-        annulus_rank_estimate rank_estimate = ANNULUS_RANK_ESTIMATE_INIT;
+        const annulus_shards shards = {sizeof shards, 2, 0, nullptr, nullptr};
         expect_refused("forward", call.forward(context));
         expect_refused("backward", call.backward(context));
         expect_refused("workspace_size", annulus_workspace_size(context, &sizes, ANNULUS_PASS_FORWARD, &bytes));
-        expect_refused("estimate_problem", annulus_estimate_problem(context, &sizes, ANNULUS_ALL_BRANCHES, &estimate));
+        expect_refused("estimate_problem", annulus_estimate_problem(context, &sizes, ANNULUS_PASS_FORWARD,
+                                                                    ANNULUS_ALL_BRANCHES, &estimate));
         expect_refused("estimate_rank",
-                       annulus_estimate_rank(context, &sizes, nullptr, nullptr, 0, 2, 0, &rank_estimate));
+                       annulus_estimate_rank(context, &sizes, ANNULUS_PASS_FORWARD, &shards, 0, &estimate));
         annulus_config *config = nullptr;
         annulus_engine engine = ANNULUS_ENGINE_AUTO;
         annulus_traffic traffic = ANNULUS_TRAFFIC_INIT;
@@ -94,7 +95,7 @@ class Fork : public testing::Test {
         expect_refused("set_workspace", annulus_context_set_workspace(context, nullptr, 0));
         expect_refused("set_threads", annulus_context_set_threads(context, 1));
         expect_refused("set_comm", annulus_context_set_comm(context, nullptr));
-        expect_refused("set_shards", annulus_context_set_shards(context, nullptr, nullptr, 0));
+        expect_refused("set_shards", annulus_context_set_shards(context, nullptr));
     }
 };
 

@@ -226,10 +226,11 @@ std::string outcome_of_estimate(int shards, int ranks, std::int64_t segment) {
         const Context context = make_context(make_config(whole, ANNULUS_ENGINE_CPU).get(), 1);
         const Ranges ranges = striped(shards, ranks);
         const annulus_problem sizes = sizes_of(whole);
-        annulus_rank_estimate estimate = ANNULUS_RANK_ESTIMATE_INIT;
+        const annulus_shards view = ranges.view(ranks);
+        annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
         const Limit limit(RLIMIT_AS, address_space_in_use() + (rlim_t{256} << 20));
-        const annulus_status status = annulus_estimate_rank(context.get(), &sizes, ranges.lengths.data(),
-                                                            ranges.ranks.data(), shards, ranks, 1, &estimate);
+        const annulus_status status =
+            annulus_estimate_rank(context.get(), &sizes, ANNULUS_PASS_BACKWARD, &view, 1, &estimate);
         limit.lift();
         return status == ANNULUS_OK ? "served"
                                     : annulus_status_name(status) + (": " + std::string(annulus_last_error()));

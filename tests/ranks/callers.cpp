@@ -63,10 +63,11 @@ Caller::Caller(const Part &part, annulus_comm *comm)
     }
     check(annulus_comm_set_timeout(comm, part.timeout));
     check(annulus_context_set_comm(context, comm));
-    if (!part.lengths.empty())
-        check(annulus_context_set_shards(context, part.lengths.data(),
-                                         part.owners.empty() ? nullptr : part.owners.data(),
-                                         static_cast<int>(part.lengths.size())));
+    if (!part.lengths.empty()) {
+        const annulus_shards shards = {sizeof shards, 0, static_cast<std::int32_t>(part.lengths.size()),
+                                       part.lengths.data(), part.owners.empty() ? nullptr : part.owners.data()};
+        check(annulus_context_set_shards(context, &shards));
+    }
     part.prepare(context);
     Call::Arguments &a = given_;
     if (!is_forward()) // inputs then

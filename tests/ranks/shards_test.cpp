@@ -89,9 +89,8 @@ class Shards : public testing::Test {
             RunOptions options;
             options.engine = ANNULUS_ENGINE_AUTO; // nobody serves an empty shard
             options.own_workspace = false;
-            const Results part =
-                run_on(contexts_[rank].get(), shard_sizes(whole, start, length), shard_problem(whole, length),
-                       shard_inputs(whole, inputs, start, length), options);
+            const Results part = run_on(contexts_[rank].get(), sizes_of(whole), shard_problem(whole, length),
+                                        shard_inputs(whole, inputs, start, length), options);
             expect_near(part, shard_results(whole, wanted, start, length), tolerance_of(whole.dtype));
         });
         for (const Watched *watched : watched_)
@@ -126,28 +125,29 @@ TEST_F(Shards, AreFoundOnce) {
 
 TEST_F(Shards, ThatAreSetNeedNoQuestion) {
     const std::vector<std::int64_t> lengths = {2, 1, 0, 1};
+    const annulus_shards shards = view_of(lengths);
     for (const Context &context : contexts_)
-        check(annulus_context_set_shards(context.get(), lengths.data(), nullptr, ranks));
+        check(annulus_context_set_shards(context.get(), &shards));
     EXPECT_EQ(gathers_of_calls(lengths), 2);
-    check(annulus_context_set_shards(contexts_[1].get(), nullptr, nullptr, 0)); // it knows them from the call before
+    check(annulus_context_set_shards(contexts_[1].get(), nullptr)); // it knows them from the call before
     EXPECT_EQ(gathers_of_calls(lengths), 2);
     for (const Context &context : contexts_)
-        check(annulus_context_set_shards(context.get(), nullptr, nullptr, 0));
+        check(annulus_context_set_shards(context.get(), nullptr));
     EXPECT_EQ(gathers_of_calls({1, 1, 1, 2}), 3);
 }
 
 // Ranks that had several shards have one each, once these are taken back, also where that has as many rows.
 TEST_F(Shards, OfSeveralARankAreTakenBack) {
-    const std::vector<std::int64_t> pieces = {2, 1, 1, 1, 1, 1, 1, 2}; // in zigzag: 4, 2, 2, 2 rows
-    const std::vector<std::int32_t> owners = {0, 1, 2, 3, 3, 2, 1, 0};
+    const Ranges zigzag = {{2, 1, 1, 1, 1, 1, 1, 2}, {0, 1, 2, 3, 3, 2, 1, 0}}; // 4, 2, 2, 2 rows
+    const annulus_shards shards = zigzag.view(ranks);
     const auto expect_zigzag = [&] {
         for (const Context &context : contexts_)
-            check(annulus_context_set_shards(context.get(), pieces.data(), owners.data(), 2 * ranks));
+            check(annulus_context_set_shards(context.get(), &shards));
         for_each_rank(ranks, [&](int rank) { check(forward(rank, rank == 0 ? 4 : 2)); });
     };
     const auto take_back = [&] {
         for (const Context &context : contexts_)
-            check(annulus_context_set_shards(context.get(), nullptr, nullptr, 0));
+            check(annulus_context_set_shards(context.get(), nullptr));
     };
     expect_zigzag();
     take_back();
@@ -159,21 +159,20 @@ TEST_F(Shards, OfSeveralARankAreTakenBack) {
 
 // All ranks' pairs together are those of one rank.
 TEST_F(Shards, OfSeveralARankAreEstimated) {
-    const std::vector<std::int64_t> pieces = {5, 4, 7, 4, 4, 0, 4, 3};
-    const std::vector<std::int32_t> owners = {0, 1, 2, 3, 3, 2, 1, 0};
+    const Ranges zigzag = {{5, 4, 7, 4, 4, 0, 4, 3}, {0, 1, 2, 3, 3, 2, 1, 0}};
+    const annulus_shards shards = zigzag.view(ranks);
     Problem whole = problem_;
-    whole.length = std::accumulate(pieces.begin(), pieces.end(), std::int64_t{0});
+    whole.length = std::accumulate(zigzag.lengths.begin(), zigzag.lengths.end(), std::int64_t{0});
     const auto pairs_in = [&](annulus_context *context) {
-        annulus_problem sizes = sizes_of(whole);
-        sizes.query_length = sizes.key_length = ANNULUS_WHOLE;
+        const annulus_problem sizes = sizes_of(whole);
         annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
-        check(annulus_estimate_problem(context, &sizes, ANNULUS_ALL_BRANCHES, &estimate));
+        check(annulus_estimate_problem(context, &sizes, ANNULUS_PASS_FORWARD, ANNULUS_ALL_BRANCHES, &estimate));
         return estimate.pairs;
     };
     double pairs = 0;
     for (int rank = 0; rank < ranks; ++rank) {
         annulus_context *const context = contexts_[rank].get();
-        check(annulus_context_set_shards(context, pieces.data(), owners.data(), 2 * ranks));
+        check(annulus_context_set_shards(context, &shards));
         pairs += pairs_in(context);
     }
     const Context one = make_context(make_config(whole, {.threads = 1}).get(), 1, host_memory());
@@ -193,17 +192,17 @@ TEST_F(Shards, OneRankDoesNotKnowAnyMore) {
 TEST_F(Shards, OfTheCallBeforeAreThoseOfSizes) {
     const std::vector<std::int64_t> uneven = {0, 11, 0, 30}, even = {11, 10, 10, 10}, longer = {11, 11, 11, 10};
     const auto expect_sizes_of = [&](const std::vector<std::int64_t> &lengths) {
+        const annulus_shards shards = view_of(lengths);
         Problem whole = problem_;
         whole.length = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
-        annulus_problem sizes = sizes_of(whole);
-        sizes.query_length = sizes.key_length = ANNULUS_WHOLE;
+        const annulus_problem sizes = sizes_of(whole);
         for (int rank = 0; rank < ranks; ++rank) {
-            annulus_rank_estimate estimate = ANNULUS_RANK_ESTIMATE_INIT;
-            check(annulus_estimate_rank(contexts_[rank].get(), &sizes, lengths.data(), nullptr, ranks, ranks, rank,
-                                        &estimate));
+            annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
+            check(
+                annulus_estimate_rank(contexts_[rank].get(), &sizes, ANNULUS_PASS_BACKWARD, &shards, rank, &estimate));
             std::uint64_t bytes = 0;
             check(annulus_workspace_size(contexts_[rank].get(), &sizes, ANNULUS_PASS_BACKWARD, &bytes));
-            EXPECT_EQ(bytes, estimate.backward_workspace_bytes) << rank;
+            EXPECT_EQ(bytes, estimate.workspace_bytes) << rank;
         }
     };
     expect_sizes_of(even);
@@ -217,9 +216,10 @@ TEST_F(Shards, WhatWasExpectedAndCannotBeDone) {
     EXPECT_EQ(gathers_of_calls({5, 100, 5, 5}), 3);
     const annulus_problem sizes = sizes_of(shard_problem(problem_, 20));
     const std::vector<std::int64_t> lengths(ranks, 5);
-    annulus_rank_estimate estimate = ANNULUS_RANK_ESTIMATE_INIT;
-    check(annulus_estimate_rank(contexts_[0].get(), &sizes, lengths.data(), nullptr, ranks, ranks, 0, &estimate));
-    std::vector<unsigned char> memory(estimate.backward_workspace_bytes);
+    const annulus_shards shards = view_of(lengths);
+    annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
+    check(annulus_estimate_rank(contexts_[0].get(), &sizes, ANNULUS_PASS_BACKWARD, &shards, 0, &estimate));
+    std::vector<unsigned char> memory(estimate.workspace_bytes);
     check(annulus_context_set_workspace(contexts_[0].get(), memory.data(), memory.size()));
     EXPECT_EQ(gathers_of_calls(lengths), 3);
     EXPECT_EQ(gathers_of_calls(lengths), 2);
@@ -248,8 +248,9 @@ TEST_F(Shards, MustBeKnownWhereNobodyCanAsk) {
     EXPECT_EQ(gathers_of_calls(lengths), 0);
     // Other lengths, that were set.
     const std::vector<std::int64_t> others = {4, 4, 0, 1};
+    const annulus_shards shards = view_of(others);
     for (const Context &context : contexts_)
-        check(annulus_context_set_shards(context.get(), others.data(), nullptr, ranks));
+        check(annulus_context_set_shards(context.get(), &shards));
     EXPECT_EQ(gathers_of_calls(others), 0);
 }
 

@@ -236,7 +236,7 @@ TEST(Contexts, ComputeAloneAgain) {
         for (int turn = 0; turn < 2; ++turn) {
             const std::int64_t start = start_of(options.lengths, rank);
             const std::int64_t length = options.lengths[rank];
-            run_on(context.get(), shard_sizes(whole, start, length), shard_problem(whole, length),
+            run_on(context.get(), sizes_of(whole), shard_problem(whole, length),
                    shard_inputs(whole, inputs, start, length), options.run);
             annulus_traffic traffic = ANNULUS_TRAFFIC_INIT;
             check(annulus_context_last_traffic(context.get(), &traffic));
@@ -249,7 +249,8 @@ TEST(Contexts, ComputeAloneAgain) {
             EXPECT_EQ(traffic.received_bytes, 0U);
 
             check(annulus_context_set_comm(context.get(), comms[rank].get()));
-            check(annulus_context_set_shards(context.get(), options.lengths.data(), nullptr, options.ranks()));
+            const annulus_shards shards = options.shards();
+            check(annulus_context_set_shards(context.get(), &shards));
         }
     });
 }
@@ -280,13 +281,13 @@ TEST(Contexts, ShareACommunicatorInOrder) {
             // Other shards each time.
             const std::vector<std::int64_t> lengths = random_lengths(problem.length, ranks, i);
             annulus_context *const context = contexts[i][rank].get();
-            check(annulus_context_set_shards(context, lengths.data(), nullptr, ranks));
+            const annulus_shards shards = view_of(lengths);
+            check(annulus_context_set_shards(context, &shards));
             const std::int64_t start = start_of(lengths, rank);
             RunOptions options;
             options.engine = ANNULUS_ENGINE_AUTO;
-            const Results results =
-                run_on(context, shard_sizes(problem, start, lengths[rank]), shard_problem(problem, lengths[rank]),
-                       shard_inputs(problem, inputs[i], start, lengths[rank]), options);
+            const Results results = run_on(context, sizes_of(problem), shard_problem(problem, lengths[rank]),
+                                           shard_inputs(problem, inputs[i], start, lengths[rank]), options);
             const Results wanted = shard_results(problem, exact[i], start, lengths[rank]);
             if (problem.dtype != ANNULUS_BFLOAT16)
                 expect_near(results, wanted, tolerance_of(problem.dtype));
@@ -318,14 +319,14 @@ TEST(Workspace, IsWhatACallNeedsToTheByte) {
             const std::vector<Comm> comms = make_local_comms(3);
             for_each_rank(3, [&](int rank) {
                 const std::int64_t start = start_of(lengths, rank);
-                const annulus_problem sizes = shard_sizes(whole, start, lengths[rank]);
+                const annulus_problem sizes = sizes_of(whole);
                 const Context context = make_rank_context(whole, options, rank, comms[rank].get());
                 std::uint64_t bytes = 0;
                 check(annulus_workspace_size(context.get(), &sizes, pass, &bytes));
-                annulus_rank_estimate estimate = ANNULUS_RANK_ESTIMATE_INIT;
-                check(annulus_estimate_rank(context.get(), &sizes, lengths.data(), nullptr, 3, 3, rank, &estimate));
-                EXPECT_EQ(bytes, pass == ANNULUS_PASS_FORWARD ? estimate.forward_workspace_bytes
-                                                              : estimate.backward_workspace_bytes);
+                annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
+                const annulus_shards shards = view_of(lengths);
+                check(annulus_estimate_rank(context.get(), &sizes, pass, &shards, rank, &estimate));
+                EXPECT_EQ(bytes, estimate.workspace_bytes);
                 // One byte less, at the address that leaves most of it to alignment, is too little on rank 1.
                 std::vector<unsigned char> memory(bytes + 256);
                 unsigned char *odd = memory.data();
@@ -360,25 +361,24 @@ TEST(Workspace, ShrinksWithTheNumberOfRanks) {
         const Config config = make_config(whole, ANNULUS_ENGINE_CPU);
         check(annulus_config_set_exchange(config.get(), exchange));
         const Context context = make_context(config.get(), 1);
-        double forward = 0, backward = 0;
-        for (int ranks = 2; ranks <= 32; ranks *= 2) {
-            annulus_rank_estimate most = ANNULUS_RANK_ESTIMATE_INIT;
-            for (int rank = 0; rank < ranks; ++rank) {
-                annulus_rank_estimate estimate = ANNULUS_RANK_ESTIMATE_INIT;
-                check(annulus_estimate_rank(context.get(), &sizes, nullptr, nullptr, 0, ranks, rank, &estimate));
-                most.forward_workspace_bytes = std::max(most.forward_workspace_bytes, estimate.forward_workspace_bytes);
-                most.backward_workspace_bytes =
-                    std::max(most.backward_workspace_bytes, estimate.backward_workspace_bytes);
+        for (const annulus_pass pass : {ANNULUS_PASS_FORWARD, ANNULUS_PASS_BACKWARD}) {
+            double before = 0;
+            for (int ranks = 2; ranks <= 32; ranks *= 2) {
+                annulus_shards shards = ANNULUS_SHARDS_INIT;
+                shards.ranks = ranks;
+                std::uint64_t most = 0;
+                for (int rank = 0; rank < ranks; ++rank) {
+                    annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
+                    check(annulus_estimate_rank(context.get(), &sizes, pass, &shards, rank, &estimate));
+                    most = std::max(most, estimate.workspace_bytes);
+                }
+                const auto now = static_cast<double>(most);
+                if (ranks > 2) {
+                    EXPECT_LT(now, before * (exchange == ANNULUS_EXCHANGE_RING ? 0.5625 : 0.9))
+                        << ranks << " ranks, exchange " << exchange << ", pass " << pass;
+                }
+                before = now;
             }
-            const auto now_forward = static_cast<double>(most.forward_workspace_bytes);
-            const auto now_backward = static_cast<double>(most.backward_workspace_bytes);
-            if (ranks > 2) {
-                const double share = exchange == ANNULUS_EXCHANGE_RING ? 0.5625 : 0.9;
-                EXPECT_LT(now_forward, forward * share) << ranks << " ranks, exchange " << exchange;
-                EXPECT_LT(now_backward, backward * share) << ranks << " ranks, exchange " << exchange;
-            }
-            forward = now_forward;
-            backward = now_backward;
         }
     }
 }

@@ -128,10 +128,9 @@ annulus_problem sizes_of(const Problem &problem, const annulus_call_options *opt
     sizes.head_dim = problem.dim;
     sizes.batch = problem.batch;
     sizes.sequence_length = problem.length;
-    sizes.query_start = problem.query_start();
+    if (problem.window && !options)
+        throw std::logic_error("the sizes of a query window need the call's options");
     sizes.query_length = problem.query_length();
-    sizes.key_start = 0;
-    sizes.key_length = problem.length;
     sizes.options = options;
     for (const GradientSpec &gradient : problem.gradients)
         if (gradient.is_float32)

@@ -2,6 +2,8 @@
 #include "support/ranks.hpp"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstring>
 #include <exception>
 #include <numeric>
 #include <random>
@@ -43,6 +45,10 @@ template <class Values, class Use> void for_each_tensor(const Problem &whole, Va
     use(results.d_k, whole.batch, key_row);
     use(results.d_v, whole.batch, key_row);
     use(results.mass, whole.batch * whole.heads, 1);
+}
+
+bool is_same(const annulus_estimate &a, const annulus_estimate &b) {
+    return std::memcmp(&a, &b, offsetof(annulus_estimate, exchange) + sizeof a.exchange) == 0;
 }
 
 std::int64_t start_of(const RankOptions &options, int rank) {
@@ -105,22 +111,13 @@ Inputs shard_inputs(const Problem &whole, const Inputs &inputs, std::int64_t sta
             rows(inputs.d_v, whole.kv())};
 }
 
-annulus_problem shard_sizes(const Problem &whole, std::int64_t start, std::int64_t length) {
-    annulus_problem sizes = sizes_of(whole);
-    sizes.query_start = sizes.key_start = start;
-    sizes.query_length = sizes.key_length = length;
-    return sizes;
-}
-
 Context make_rank_context(const Problem &whole, const RankOptions &options, int rank, annulus_comm *comm) {
     Context context = make_context(make_config(whole, options.run).get(), options.run.threads, options.memory(rank));
     check(annulus_comm_set_timeout(comm, options.timeout));
     check(annulus_context_set_comm(context.get(), comm));
-    if (!options.ranges.ranks.empty())
-        check(annulus_context_set_shards(context.get(), options.ranges.lengths.data(), options.ranges.ranks.data(),
-                                         options.ranges.count()));
-    else if (options.set_lengths)
-        check(annulus_context_set_shards(context.get(), options.lengths.data(), nullptr, options.ranks()));
+    const annulus_shards shards = options.shards();
+    if (options.has_ranges() || options.set_lengths)
+        check(annulus_context_set_shards(context.get(), &shards));
     return context;
 }
 
@@ -132,48 +129,38 @@ Results run_rank(const Problem &of_all, const Inputs &inputs, const RankOptions 
     const Context context = make_rank_context(whole, options, rank, comm);
     const std::int64_t start = start_of(options, rank), length = options.lengths[static_cast<std::size_t>(rank)];
     const annulus_call_options call_options = options_of(whole);
-    annulus_problem sizes = shard_sizes(whole, start, length);
-    if (!options.ranges.ranks.empty()) { // the rank's own, whatever they are
-        sizes.query_start = sizes.key_start = 0;
-        sizes.query_length = sizes.key_length = ANNULUS_WHOLE;
-    }
-    sizes.options = &call_options;
+    const annulus_problem sizes = sizes_of(whole, &call_options);
     RunOptions run = options.run;
     run.memory = &options.memory(rank);
     // Questions are answered for the lengths that were set, or even ones.
-    const bool has_ranges = !options.ranges.ranks.empty();
     const bool has_answers =
-        has_ranges || options.set_lengths || options.lengths == even_lengths(whole.length, options.ranks());
+        options.has_ranges() || options.set_lengths || options.lengths == even_lengths(whole.length, options.ranks());
     run.own_workspace &= has_answers;
     const bool empty = length == 0;
     if (empty) // the library serves nobody
         run.engine = ANNULUS_ENGINE_AUTO;
     const Results results =
         run_on(context.get(), sizes, shard_problem(whole, length), shard_inputs(whole, inputs, start, length), run);
-    annulus_rank_estimate estimate = ANNULUS_RANK_ESTIMATE_INIT;
-    if (has_ranges)
-        check(annulus_estimate_rank(context.get(), &sizes, options.ranges.lengths.data(), options.ranges.ranks.data(),
-                                    options.ranges.count(), options.ranks(), rank, &estimate));
-    else
-        check(annulus_estimate_rank(context.get(), &sizes, options.lengths.data(), nullptr, options.ranks(),
-                                    options.ranks(), rank, &estimate));
     annulus_traffic traffic = ANNULUS_TRAFFIC_INIT;
     check(annulus_context_last_traffic(context.get(), &traffic));
-    const bool backward = run.backward || run.mass;
-    std::uint64_t sent = backward ? estimate.backward_sent_bytes : estimate.forward_sent_bytes;
-    std::uint64_t received = backward ? estimate.backward_received_bytes : estimate.forward_received_bytes;
-    if (run.mass) // of K and V one, and so of their gradients; the heads that share them in rounds of D
-        for (std::uint64_t *const bytes : {&sent, &received})
-            *bytes = *bytes / 2 * static_cast<std::uint64_t>((whole.heads / whole.kv() + whole.dim - 1) / whole.dim);
-    if (traffic.sent_bytes != sent || traffic.received_bytes != received)
-        throw std::runtime_error("the traffic is not what was estimated");
-    for (const auto &[pass, announced] : {std::pair(ANNULUS_PASS_FORWARD, estimate.forward_workspace_bytes),
-                                          std::pair(ANNULUS_PASS_BACKWARD, estimate.backward_workspace_bytes)}) {
-        std::uint64_t bytes = announced;
-        if (has_answers)
-            check(annulus_workspace_size(context.get(), &sizes, pass, &bytes));
-        if (bytes != announced)
-            throw std::runtime_error("the workspace is not what was estimated of the rank");
+    const annulus_pass last_pass = run.mass       ? ANNULUS_PASS_MASS
+                                   : run.backward ? ANNULUS_PASS_BACKWARD
+                                                  : ANNULUS_PASS_FORWARD;
+    const annulus_shards shards = options.shards();
+    for (const annulus_pass pass : {ANNULUS_PASS_FORWARD, last_pass}) {
+        annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
+        check(annulus_estimate_rank(context.get(), &sizes, pass, &shards, rank, &estimate));
+        if (pass == last_pass &&
+            (traffic.sent_bytes != estimate.sent_bytes || traffic.received_bytes != estimate.received_bytes))
+            throw std::runtime_error("the traffic is not what was estimated");
+        if (!has_answers)
+            continue;
+        annulus_estimate of_context = ANNULUS_ESTIMATE_INIT;
+        std::uint64_t bytes = 0;
+        check(annulus_estimate_problem(context.get(), &sizes, pass, ANNULUS_ALL_BRANCHES, &of_context));
+        check(annulus_workspace_size(context.get(), &sizes, pass, &bytes));
+        if (!is_same(of_context, estimate) || bytes != estimate.workspace_bytes)
+            throw std::runtime_error("the context's estimate is not that of its rank");
     }
     return results;
 }
@@ -222,6 +209,15 @@ Results run_ranks(const Problem &whole, const Inputs &inputs, const RankOptions 
         });
     }
     return results;
+}
+
+annulus_shards view_of(const std::vector<std::int64_t> &lengths) {
+    const auto count = static_cast<std::int32_t>(lengths.size());
+    return {sizeof(annulus_shards), count, count, lengths.data(), nullptr};
+}
+
+annulus_shards Ranges::view(int count) const {
+    return {sizeof(annulus_shards), count, static_cast<std::int32_t>(ranks.size()), lengths.data(), ranks.data()};
 }
 
 std::vector<std::int64_t> Ranges::rows(int count) const {

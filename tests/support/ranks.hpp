@@ -10,12 +10,16 @@
 
 namespace annulus::test {
 
+// The library's struct for shards of these lengths, one a rank. It points to the lengths.
+annulus_shards view_of(const std::vector<std::int64_t> &lengths);
+
 // The sequence as ranges one behind the other, each of a rank.
 struct Ranges {
     std::vector<std::int64_t> lengths;
     std::vector<std::int32_t> ranks;
 
-    std::int32_t count() const { return static_cast<std::int32_t>(ranks.size()); }
+    // The library's struct for this number of ranks, which points to these arrays.
+    annulus_shards view(int ranks) const;
     // How many rows each of so many ranks has.
     std::vector<std::int64_t> rows(int ranks) const;
 };
@@ -32,6 +36,8 @@ struct RankOptions {
     std::vector<std::array<GradientSpec, 3>> gradients = {};
 
     int ranks() const { return static_cast<int>(lengths.size()); }
+    bool has_ranges() const { return !ranges.ranks.empty(); }
+    annulus_shards shards() const { return has_ranges() ? ranges.view(ranks()) : view_of(lengths); }
     Memory &memory(int rank) const {
         return memories.empty() ? *run.memory : *memories[static_cast<std::size_t>(rank)];
     }
@@ -50,10 +56,9 @@ annulus_status status_of(const annulus_comm *comm);
 std::vector<std::int64_t> even_lengths(std::int64_t length, int ranks);
 std::vector<std::int64_t> random_lengths(std::int64_t length, int ranks, std::uint64_t seed);
 
-// The problem of a shard's tensors, their values, and the library's view of it. The whole has no query window.
+// The problem of a shard's tensors, and their values. The whole has no query window.
 Problem shard_problem(const Problem &whole, std::int64_t length);
 Inputs shard_inputs(const Problem &whole, const Inputs &inputs, std::int64_t start, std::int64_t length);
-annulus_problem shard_sizes(const Problem &whole, std::int64_t start, std::int64_t length);
 
 // A context of the rank, ready for calls.
 Context make_rank_context(const Problem &whole, const RankOptions &options, int rank, annulus_comm *comm);

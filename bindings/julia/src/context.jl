@@ -44,8 +44,13 @@ mutable struct Context
         end
         if shards !== nothing
             lengths = collect(Int64, shards)
-            ranks = owners === nothing ? C_NULL : collect(Int32, owners)
-            check(LibAnnulus.annulus_context_set_shards(context, lengths, ranks, length(lengths)))
+            ranks = owners === nothing ? Int32[] : collect(Int32, owners)
+            GC.@preserve lengths ranks begin
+                address = owners === nothing ? C_NULL : pointer(ranks)
+                size = sizeof(LibAnnulus.annulus_shards)
+                raw = LibAnnulus.annulus_shards(size, 0, length(lengths), pointer(lengths), address)
+                check(LibAnnulus.annulus_context_set_shards(context, Ref(raw)))
+            end
         end
         return context
     end
@@ -405,12 +410,14 @@ function last_traffic(context::Context)
 end
 
 """
-    estimate(context; sequence_length, heads, head_dim, kv_heads=heads, batch=1, eltype=Float32, branch=nothing,
-             sequence_starts=nothing, sequence_lengths=nothing, row_alignment=0, add=(), gradient_eltype=eltype)
+    estimate(context; sequence_length, heads, head_dim, pass=:forward, kv_heads=heads, batch=1, eltype=Float32,
+             branch=nothing, sequence_starts=nothing, sequence_lengths=nothing, row_alignment=0, add=(),
+             gradient_eltype=eltype)
 
-What a problem costs under the context's config, without its data: a named tuple of pairs, FLOPs and bytes. `branch`, counted
-from 1: pairs, FLOPs and remote bytes are that branch's share. In a context with a communicator it is what this rank's shard
-costs. `sequence_starts`, `sequence_lengths`: as [`forward`](@ref) takes them. `row_alignment`: every row of the call's arrays
+What a pass, `:forward`, `:backward` or `:mass`, of a problem costs under the context's config, without its data: a named tuple
+of pairs, flops, bytes and the exchange, `:auto` where there is one rank. `branch`, counted from 1: pairs and flops are that
+branch's share. In a context with a communicator the problem is that of all ranks, and the answer is for this one.
+`sequence_starts`, `sequence_lengths`: as [`forward`](@ref) takes them. `row_alignment`: every row of the call's arrays
 begins at a multiple of so many bytes; 0: not known. `add`: as [`Annulus.backward!`](@ref) takes it; `gradient_eltype`: Float32
 where one of the gradients is.
 """
@@ -419,6 +426,7 @@ function estimate(
     sequence_length::Integer,
     heads::Integer,
     head_dim::Integer,
+    pass::Symbol = :forward,
     kv_heads::Integer = heads,
     batch::Integer = 1,
     eltype::Type = Float32,
@@ -429,23 +437,26 @@ function estimate(
     add = (),
     gradient_eltype::Type = eltype,
 )
-    size = sizeof(LibAnnulus.annulus_problem)
-    sizes = (size, element_code(eltype), heads, kv_heads, head_dim, batch, sequence_length)
-    whole = LibAnnulus.ANNULUS_WHOLE
+    types = (element_code(eltype), element_code(gradient_eltype))
+    sizes = (types..., heads, kv_heads, head_dim, batch, sequence_length, 0, row_alignment)
     result = Ref(LibAnnulus.ANNULUS_ESTIMATE_INIT)
+    which = pick("pass", pass, PASSES)
     index = branch === nothing ? LibAnnulus.ANNULUS_ALL_BRANCHES : branch - 1
     names = (query_start = nothing, sequence_starts = sequence_starts, sequence_lengths = sequence_lengths, add = add)
-    gradients = element_code(gradient_eltype)
     with_options(; names...) do options
         GC.@preserve options begin
             address = Base.unsafe_convert(Ptr{LibAnnulus.annulus_call_options}, options)
-            problem = LibAnnulus.annulus_problem(sizes..., 0, whole, 0, whole, address, row_alignment, gradients)
-            check(LibAnnulus.annulus_estimate_problem(context, Ref(problem), index, result))
+            problem = LibAnnulus.annulus_problem(sizeof(LibAnnulus.annulus_problem), sizes..., address)
+            check(LibAnnulus.annulus_estimate_problem(context, Ref(problem), which, index, result))
         end
     end
-    names = fieldnames(LibAnnulus.annulus_estimate)[2:end] # without size
-    return NamedTuple{names}(map(name -> getfield(result[], name), names))
+    names = fieldnames(LibAnnulus.annulus_estimate)[2:end-1] # without size and exchange
+    numbers = NamedTuple{names}(map(name -> getfield(result[], name), names))
+    return (; numbers..., exchange = name_of(result[].exchange, EXCHANGES))
 end
+
+const PASSES =
+    (forward = LibAnnulus.ANNULUS_PASS_FORWARD, backward = LibAnnulus.ANNULUS_PASS_BACKWARD, mass = LibAnnulus.ANNULUS_PASS_MASS)
 
 """
     hilbert_curve(length; width=0)

@@ -770,19 +770,14 @@ const ANNULUS_PASS_BACKWARD = annulus_pass(2) # annulus_backward()
 const ANNULUS_PASS_MASS = annulus_pass(3) # annulus_attention_mass()
 
 @doc raw"""
-A length in annulus_problem: as far as the rows go.
-""" const ANNULUS_WHOLE = -1
+The sizes of a problem without its data. Set `size` to sizeof(annulus_problem), best by ANNULUS_PROBLEM_INIT, and
+dtype, heads, kv_heads, head_dim, batch and sequence_length to what they are: one that is 0 is an error that names
+it. In a context with a communicator (comm.h) the problem is that of all ranks together, and the answers are for the
+context's own rank.
 
-@doc raw"""
-The sizes of a problem without its data. Set `size` to sizeof(annulus_problem), best by ANNULUS_PROBLEM_INIT. Query
-rows are the positions query_start … query_start + query_length - 1; key rows held here are key_start … key_start +
-key_length - 1 of a sequence of sequence_length. On one rank the key rows are the whole sequence; the share of one
-rank of several has its shard in both windows, and may be empty (length 0). A length of ANNULUS_WHOLE, as INIT sets
-it, reaches from the window's start to the end of the sequence; in a context with a communicator (comm.h), where both
-starts are 0, it stands for the rank's shard.
-
-options are those that the call will have, checked as a call checks them (NULL: none); sequence_length stands for the
-rows of K, and with ANNULUS_CALL_QUERY_WINDOW both query_starts are equal.
+options are those that the call will have, checked as a call of the pass checks them (NULL: none); sequence_length
+stands for the rows of K. With ANNULUS_CALL_QUERY_WINDOW the queries are the query_length rows from the options'
+query_start on, 1 <= query_length and query_start + query_length <= N; else query_length is 0 or N.
 
 row_alignment says what is known of the call's tensors: every row of them (the D elements of a head) begins at a
 multiple of so many bytes, a power of two up to 4096, and no dimension of more than one has a stride of 0 or of 2^40
@@ -794,58 +789,71 @@ float16 and at least one of them is float32. Only backward asks for it.
 """ struct annulus_problem
     size::Csize_t
     dtype::annulus_dtype
+    gradient_dtype::annulus_dtype # or 0
     heads::Int32 # H
     kv_heads::Int32 # G
     head_dim::Int32 # D
     batch::Int64 # B
-    sequence_length::Int64
-    query_start::Int64
-    query_length::Int64
-    key_start::Int64
-    key_length::Int64
-    options::Ptr{annulus_call_options} # or NULL
+    sequence_length::Int64 # N, of all ranks together
+    query_length::Int64 # Nq with ANNULUS_CALL_QUERY_WINDOW; else 0 or N
     row_alignment::Int64 # bytes, or 0
-    gradient_dtype::annulus_dtype # or 0
+    options::Ptr{annulus_call_options} # or NULL
 end
 
-const ANNULUS_PROBLEM_INIT = annulus_problem(sizeof(annulus_problem), ANNULUS_FLOAT32, 0, 0, 0, 0, 0, 0, ANNULUS_WHOLE, 0, ANNULUS_WHOLE, C_NULL, 0, 0)
+const ANNULUS_PROBLEM_INIT = annulus_problem(sizeof(annulus_problem), 0, 0, 0, 0, 0, 0, 0, 0, 0, C_NULL)
 
 @doc raw"""
-What a problem costs. In a context with a communicator (comm.h) the problem's windows are the rank's shard, and the
-workspace is that of the call of all ranks. Set `size` to sizeof(annulus_estimate) before the call, best by
+What one pass of a problem costs one rank. Set `size` to sizeof(annulus_estimate) before the call, best by
 ANNULUS_ESTIMATE_INIT.
 
-pairs counts (query, key) pairs over batch, heads and branches: a key that several branches give a query is counted
-for each of them, whatever the key rule. It is exact, but for one case: in the Hilbert order
-with a query window, or causal with the query rule `every`, positions are taken as evenly spread over the segment.
-In flops a multiplication and an addition are two.
+pairs counts (query, key) pairs of the rank's queries over batch, heads and branches: a key that several branches
+give a query is counted for each of them, whatever the key rule. It is exact, but for one case: in the Hilbert order
+with a query window or several ranks, or causal with the query rule `every`, positions are taken as evenly spread
+over the segment.
+
+flops are those of the pass's matrix products, with a multiplication and an addition as two: 4 * pairs * D for
+forward, 10 * pairs * D for backward, and 4 * pairs * D for each of the ceil(H/G / D) rounds of attention mass.
+
+tensor_bytes are those of the rank's elements of all tensors that the pass reads and writes:
+
+```text
+forward   q, k, v, out, lse
+backward  q, k, v, out, lse, d_out, d_q, d_k, d_v, where gradient_dtype is that of the last three; no d_lse
+mass      q, k, lse, mass
+```
+
+sent_bytes and received_bytes are exact: a call sends and receives these. Rows of K and V go to the ranks that attend
+to them, and in backward their dK and dV come back. In each round of attention mass rows of K go out, and a row of
+sums comes back for each. Where processes of one host share a communicator over NCCL, that keeps besides, on each
+device, room for what has been sent to each rank at once at most, which for one problem is no more than the bytes
+sent here, rounded up to 2 MiB.
 """ struct annulus_estimate
     size::Csize_t
     pairs::Cdouble
-    forward_flops::Cdouble # 4 * pairs * D
-    backward_flops::Cdouble # 10 * pairs * D
-    tensor_bytes::UInt64 # Q, K, V, O and LSE of the windows
-    gradient_bytes::UInt64 # dO, dQ, dK and dV of the windows
-    forward_workspace_bytes::UInt64 # memory a forward call needs besides its tensors
-    backward_workspace_bytes::UInt64 # the same for a backward call
-    remote_bytes::UInt64 # K and V rows outside the key window that the queries attend to, counted once a branch and key/value head, of a rank with several shards for each of them, also where they are in another of them; in the Hilbert order taken as evenly spread
+    flops::Cdouble
+    tensor_bytes::UInt64
+    workspace_bytes::UInt64 # memory that the call needs besides its tensors, as annulus_workspace_size()
+    sent_bytes::UInt64 # to all other ranks together
+    received_bytes::UInt64 # from all other ranks together
     plan_bytes::UInt64 # host memory of the plan itself
+    exchange::annulus_exchange # what `auto` comes to; ANNULUS_EXCHANGE_AUTO where there is one rank
 end
 
-const ANNULUS_ESTIMATE_INIT = annulus_estimate(sizeof(annulus_estimate), 0, 0, 0, 0, 0, 0, 0, 0, 0)
+const ANNULUS_ESTIMATE_INIT = annulus_estimate(sizeof(annulus_estimate), 0, 0, 0, 0, 0, 0, 0, ANNULUS_EXCHANGE_AUTO)
 
 @doc raw"""
 In place of a branch's index: all of the config.
 """ const ANNULUS_ALL_BRANCHES = -1
 
 @doc raw"""
-Estimates a problem under the context's config, in \*estimate.
-branch: an index of the config, and pairs, flops and remote_bytes are that branch's share; or ANNULUS_ALL_BRANCHES.
-ANNULUS_ERROR_ARGUMENT: a pointer is NULL, the context has no config, `branch` does not exist, a size is not known or
-non-zero bytes follow what this version knows, or the problem is not legal. ANNULUS_ERROR_UNSUPPORTED: as
-annulus_forward, or the plan of several ranks takes too many steps (below). ANNULUS_ERROR_WORKSPACE: a call needs
-more than the config's workspace limit. ANNULUS_ERROR_MEMORY: it needs more than any memory can hold, or an
-allocation failed. Since 0.1.0.
+Estimates a pass of a problem under the context's config, in \*estimate.
+branch: an index of the config, and pairs and flops are that branch's share, the rest that of the whole call; or
+ANNULUS_ALL_BRANCHES.
+ANNULUS_ERROR_ARGUMENT: a pointer is NULL, the context has no config, `pass` is unknown, `branch` does not exist, a
+size is not known or non-zero bytes follow what this version knows, or the problem is not legal.
+ANNULUS_ERROR_UNSUPPORTED: as annulus_forward, or the plan of several ranks takes too many steps (below).
+ANNULUS_ERROR_WORKSPACE: a call needs more than the config's workspace limit. ANNULUS_ERROR_MEMORY: it needs more
+than any memory can hold, or an allocation failed. Since 0.1.0.
 
 Time and memory grow with the number of branches, not with N or H: with 64 branches some hundredths of a second. Of
 several ranks a plan tells the rows of every message; estimates and workspace sizes answer within 2^21 steps for all
@@ -882,8 +890,8 @@ annulus_workspace_size() answers.
 Calls and estimates are ANNULUS_ERROR_UNSUPPORTED where the shards of a rank are in more than 2^19 pairs of a sender
 and a receiver that share a segment: a plan takes about a kilobyte for each. Where a segment is the whole sequence,
 that is up to 4096 shards dealt to 64 ranks, or 724 to 2, and under causality 1024 to 2.
-""" function annulus_estimate_problem(context, problem, branch, estimate)
-    @library_call annulus_estimate_problem(context::Ptr{annulus_context}, problem::Ptr{annulus_problem}, branch::Int32, estimate::Ptr{annulus_estimate})::annulus_status
+""" function annulus_estimate_problem(context, problem, pass, branch, estimate)
+    @library_call annulus_estimate_problem(context::Ptr{annulus_context}, problem::Ptr{annulus_problem}, pass::annulus_pass, branch::Int32, estimate::Ptr{annulus_estimate})::annulus_status
 end
 
 @doc raw"""
@@ -1064,28 +1072,42 @@ kind. Since 0.1.0.
 end
 
 @doc raw"""
-Says how the ranks share the sequence: it is cut into `count` shards, one behind the other, of which shard i has
-lengths\[i\] >= 0 positions and belongs to rank owners\[i\], or to rank i where owners is NULL, and count then the number
-of ranks. A rank with several shards has their rows one behind the other in its tensors, in the order of their
-positions. So under causality every rank can be given as much to do as the others: with P ranks and 2P shards as
-equal as can be, shard i belongs to rank min(i, 2P - 1 - i) (zigzag). Shards that share a segment send one another
-messages of their own, of which a rank can have 2^19 (attention.h).
+How ranks share a sequence. Set `size` to sizeof(annulus_shards), best by ANNULUS_SHARDS_INIT. The sequence is cut
+into `count` shards, one behind the other, of which shard i has lengths\[i\] >= 0 positions and belongs to rank
+owners\[i\], or to rank i where owners is NULL, and count then the number of ranks. The arrays are read during the call
+only.
 
-Calls need it only where a rank holds several shards, and where a stream is being captured, since else the ranks tell
-one another; it is also a check: a call is ANNULUS_ERROR_ARGUMENT on every rank where the ranks' tensors have other
-rows than some rank has set, or where the ranks' shards differ and some have several, or ANNULUS_ERROR_DECLINED on
-the others of a rank whose own tensors do not have what it has set.
+A rank with several shards has their rows one behind the other in its tensors, in the order of their positions. So
+under causality every rank can be given as much to do as the others: with P ranks and 2P shards as equal as can be,
+shard i belongs to rank min(i, 2P - 1 - i) (zigzag). Shards that share a segment send one another messages of their
+own, of which a rank can have 2^19 (attention.h).
+""" struct annulus_shards
+    size::Csize_t
+    ranks::Int32 # from 1 to 4096; in annulus_context_set_shards() the communicator's, or 0 for it
+    count::Int32 # up to 65536; in annulus_estimate_rank() also 0, with both arrays NULL: one a rank, as equal as can be, the first ones longer
+    lengths::Ptr{Int64} # [count] in host memory
+    owners::Ptr{Int32} # [count] in host memory, or NULL
+end
+
+const ANNULUS_SHARDS_INIT = annulus_shards(sizeof(annulus_shards), 0, 0, C_NULL, C_NULL)
+
+@doc raw"""
+Says how the communicator's ranks share the sequence. Calls need it only where a rank holds several shards, and where
+a stream is being captured, since else the ranks tell one another; it is also a check: a call is
+ANNULUS_ERROR_ARGUMENT on every rank where the ranks' tensors have other rows than some rank has set, or where the
+ranks' shards differ and some have several, or ANNULUS_ERROR_DECLINED on the others of a rank whose own tensors do
+not have what it has set.
 
 annulus_workspace_size() and annulus_estimate_problem() ask nobody: in a context with a communicator they answer for
-these shards; where none are set, for those of the context's last call if the problem's sequence is as long; else
-for shards as equal as can be, the first ones longer. Windows that are not the rank's shard of those, from 0 on where
-it has several, are ANNULUS_ERROR_ARGUMENT.
+these shards, which must be as long together as the problem's sequence; where none are set, for those of the
+context's last call if the problem's sequence is as long; else for shards as equal as can be, the first ones longer.
 
-NULL, NULL and 0 take the shards back (default): each rank then has one, in the order of the ranks.
-ANNULUS_ERROR_ARGUMENT: context is NULL or has no communicator, lengths is NULL, count is not the number of ranks or,
-with owners, not in 1 ... 65536, a length is negative, all are 0, or an element of owners is no rank. Since 0.1.0.
-""" function annulus_context_set_shards(context, lengths, owners, count)
-    @library_call annulus_context_set_shards(context::Ptr{annulus_context}, lengths::Ptr{Int64}, owners::Ptr{Int32}, count::Int32)::annulus_status
+NULL takes the shards back (default): each rank then has one, in the order of the ranks. ANNULUS_ERROR_ARGUMENT:
+context is NULL or has no communicator, a size is not known or non-zero bytes follow what this version knows, ranks
+is neither 0 nor the number of ranks, lengths is NULL, count is not the number of ranks or, with owners, not in
+1 ... 65536, a length is negative, all are 0, or an element of owners is no rank. Since 0.1.0.
+""" function annulus_context_set_shards(context, shards)
+    @library_call annulus_context_set_shards(context::Ptr{annulus_context}, shards::Ptr{annulus_shards})::annulus_status
 end
 
 @doc raw"""
@@ -1105,29 +1127,10 @@ Writes it to \*traffic. ANNULUS_ERROR_ARGUMENT: a pointer is NULL or the size is
 end
 
 @doc raw"""
-What a problem costs one of several ranks. Set `size` to sizeof(annulus_rank_estimate) before the call, best by
-ANNULUS_RANK_ESTIMATE_INIT. Exact: a run needs, sends and receives these bytes. Where processes of one host share a
-communicator over NCCL, that keeps besides, on each device, room for what has been sent to each rank at once at most,
-which for one problem is no more than the bytes sent here, rounded up to 2 MiB.
-""" struct annulus_rank_estimate
-    size::Csize_t
-    exchange::annulus_exchange # what `auto` comes to
-    forward_workspace_bytes::UInt64 # memory a forward call needs besides its tensors, received rows included
-    backward_workspace_bytes::UInt64 # the same for a backward call
-    forward_sent_bytes::UInt64 # rows of K and V
-    forward_received_bytes::UInt64 # the same, from the others
-    backward_sent_bytes::UInt64 # rows of K and V to those that attend to them, dK and dV back to the owners
-    backward_received_bytes::UInt64 # the same, from the others
-end
-
-const ANNULUS_RANK_ESTIMATE_INIT = annulus_rank_estimate(sizeof(annulus_rank_estimate), ANNULUS_EXCHANGE_AUTO, 0, 0, 0, 0, 0, 0)
-
-@doc raw"""
-Estimates, in \*estimate, the part of rank `rank` of `ranks` (at most 4096) in a problem under the context's config;
-the context needs no communicator. lengths, owners and count: shards as annulus_context_set_shards() takes them,
-which add up to the sequence length; or NULL, NULL and 0 or `ranks` for one a rank, as equal as can be, the first
-ones longer. The windows of the problem are not looked at. Errors as annulus_estimate_problem(), which says how large
-a plan may be, and ANNULUS_ERROR_ARGUMENT where ranks, rank or lengths are not as above. Since 0.1.0.
-""" function annulus_estimate_rank(context, problem, lengths, owners, count, ranks, rank, estimate)
-    @library_call annulus_estimate_rank(context::Ptr{annulus_context}, problem::Ptr{annulus_problem}, lengths::Ptr{Int64}, owners::Ptr{Int32}, count::Int32, ranks::Int32, rank::Int32, estimate::Ptr{annulus_rank_estimate})::annulus_status
+Estimates, in \*estimate, a pass of rank `rank` of shards->ranks in a problem under the context's config; the context
+needs no communicator. The shards' lengths add up to the sequence length. pairs and flops are those of all branches.
+Errors as annulus_estimate_problem(), which says how large a plan may be, and ANNULUS_ERROR_ARGUMENT where shards or
+rank are not as above. Since 0.1.0.
+""" function annulus_estimate_rank(context, problem, pass, shards, rank, estimate)
+    @library_call annulus_estimate_rank(context::Ptr{annulus_context}, problem::Ptr{annulus_problem}, pass::annulus_pass, shards::Ptr{annulus_shards}, rank::Int32, estimate::Ptr{annulus_estimate})::annulus_status
 end

@@ -77,7 +77,12 @@ end
     context = Annulus.Context(Annulus.gigapath())
     problem = (sequence_length = 70_001, heads = 16, head_dim = 48)
     whole = Annulus.estimate(context; problem...)
-    @test whole.forward_flops > 1e12
+    @test whole.flops == 4 * 48 * whole.pairs > 1e12
+    @test whole.exchange === :auto
+    for (pass, factor) in ((:backward, 10), (:mass, 4))
+        @test Annulus.estimate(context; pass = pass, problem...).flops == factor * 48 * whole.pairs
+    end
+    @test thrown(() -> Annulus.estimate(context; pass = :all, problem...)) isa AnnulusError
     @test whole.pairs == sum(Annulus.estimate(context; branch = i, problem...).pairs for i = 1:5)
     @test thrown(() -> Annulus.estimate(context; branch = 6, problem...)) isa AnnulusError
     @test thrown(() -> Annulus.estimate(context; row_alignment = 24, problem...)) isa AnnulusError

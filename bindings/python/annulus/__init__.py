@@ -20,7 +20,7 @@ from . import _capi
 from ._arguments import integer, pick
 from ._comm import Comm
 from ._config import Branch, Config
-from ._context import Context, Estimate, RankEstimate, Traffic, attention, attention_mass, lse_of_flash_attention, merge
+from ._context import Context, Estimate, Traffic, attention, attention_mass, lse_of_flash_attention, merge
 from ._errors import (
     ArgumentError,
     CommError,
@@ -48,7 +48,6 @@ __all__ = [
     "Error",
     "Estimate",
     "OutOfMemoryError",
-    "RankEstimate",
     "Shards",
     "Traffic",
     "UnsupportedError",

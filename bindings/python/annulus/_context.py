@@ -21,14 +21,14 @@ from ._errors import ArgumentError, Error, check, failure, made
 from ._mistakes import warn, warn_of_call
 from ._shards import Shards, shards_of
 from ._unknown import refuse
-from .types import Dtype, Engine, Exchange, Gradient, KeyRule, Layout, Padding
+from .types import Dtype, Engine, Exchange, Gradient, KeyRule, Layout, Padding, Pass
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from .types import ProblemOptions
 
-__all__ = ["Context", "Estimate", "RankEstimate", "Traffic", "attention", "attention_mass", "lse_of_flash_attention", "merge"]
+__all__ = ["Context", "Estimate", "Traffic", "attention", "attention_mass", "lse_of_flash_attention", "merge"]
 
 Array = TypeVar("Array")
 
@@ -41,30 +41,25 @@ _EXCHANGES: dict[int, Exchange] = {
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """What a problem costs. Bytes and floating-point operations; `pairs` counts (query, key) pairs."""
+    """What one pass of a problem costs one rank.
+
+    pairs: (query, key) pairs over batch, heads and branches.
+    flops: floating-point operations of the pass's matrix products.
+    tensor_bytes: all arrays that the pass reads and writes.
+    workspace_bytes: memory that the call needs besides its arrays.
+    sent_bytes, received_bytes: to and from other ranks.
+    plan_bytes: host memory of the plan itself.
+    exchange: what "auto" comes to; "auto" where there is one rank.
+    """
 
     pairs: float
-    forward_flops: float
-    backward_flops: float
+    flops: float
     tensor_bytes: int
-    gradient_bytes: int
-    forward_workspace_bytes: int
-    backward_workspace_bytes: int
-    remote_bytes: int
+    workspace_bytes: int
+    sent_bytes: int
+    received_bytes: int
     plan_bytes: int
-
-
-@dataclasses.dataclass(frozen=True)
-class RankEstimate:
-    """What a problem costs one of several ranks, in bytes. exchange: what "auto" comes to."""
-
     exchange: Exchange
-    forward_workspace_bytes: int
-    backward_workspace_bytes: int
-    forward_sent_bytes: int
-    forward_received_bytes: int
-    backward_sent_bytes: int
-    backward_received_bytes: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,6 +95,12 @@ def _stream_address(stream: Any) -> int:
         f"stream is {stream!r}; it must be the address of a CUDA stream, or an object of PyTorch or CuPy that has one"
     )
 
+
+_PASSES = {
+    "forward": _capi.ANNULUS_PASS_FORWARD,
+    "backward": _capi.ANNULUS_PASS_BACKWARD,
+    "mass": _capi.ANNULUS_PASS_MASS,
+}
 
 _ADD_FLAGS = {
     "d_q": _capi.ANNULUS_CALL_ADD_D_Q,
@@ -280,7 +281,7 @@ class Context:
         if comm is not None:
             check(_capi.annulus_context_set_comm(handle, comm._handle))
         if of_ranks is not None and comm is not None:
-            check(_capi.annulus_context_set_shards(handle, *of_ranks._arguments(comm.size)))
+            check(_capi.annulus_context_set_shards(handle, of_ranks._struct(comm.size)))
 
     @property
     def _handle(self) -> Any:
@@ -616,22 +617,31 @@ class Context:
         return out, lse
 
     def estimate(
-        self, length: int, heads: int, head_dim: int, *, branch: int | None = None, **problem: Unpack[ProblemOptions]
+        self,
+        length: int,
+        heads: int,
+        head_dim: int,
+        *,
+        pass_: Pass = "forward",
+        branch: int | None = None,
+        **problem: Unpack[ProblemOptions],
     ) -> Estimate:
-        """What a sequence of `length` positions costs, without its data; `branch`: that branch's share.
+        """What a pass costs on a sequence of `length` positions, without its data. pass_: "forward", "backward" or "mass",
+        that of attention_mass(). branch: pairs and flops are that branch's share. With a communicator the sequence is
+        that of all ranks, and the answer is for this one.
 
-        problem: kv_heads (default: heads), batch (1), dtype ("float32"), query_start (0) and query_length, key_start (0)
-        and key_length (None: to the end; with a communicator, where both start at 0, this rank's shard),
-        sequence_starts and sequence_lengths as forward() takes them, add as backward() takes it, gradient_dtype (None:
-        dtype; "float32" where one of d_q, d_k and d_v is), and row_alignment: every row of the call's arrays begins at a
-        multiple of so many bytes (0: not known; see annulus_problem in annulus/attention.h).
+        problem: kv_heads (default: heads), batch (1), dtype ("float32"), query_start (None: the queries are all positions)
+        and query_length (None: to the end), sequence_starts and sequence_lengths as forward() takes them, add as
+        backward() takes it, gradient_dtype (None: dtype; "float32" where one of d_q, d_k and d_v is), and row_alignment:
+        every row of the call's arrays begins at a multiple of so many bytes (0: not known; see annulus_problem in
+        annulus/attention.h).
         """
         estimate = _capi.annulus_estimate()
         index = _capi.ANNULUS_ALL_BRANCHES if branch is None else integer("branch", branch, 32)
-        sizes = _problem(length, heads, head_dim, **problem)
+        which, sizes = pick("pass_", pass_, _PASSES), _problem(length, heads, head_dim, **problem)
         with self._turn:
-            check(_capi.annulus_estimate_problem(self._handle, sizes, index, estimate))
-        return _read(Estimate, estimate)
+            check(_capi.annulus_estimate_problem(self._handle, sizes, which, index, estimate))
+        return _read(Estimate, estimate, exchange=_EXCHANGES[estimate.exchange])
 
     def estimate_rank(
         self,
@@ -642,36 +652,25 @@ class Context:
         ranks: int,
         rank: int,
         shards: Shards | Sequence[int] | None = None,
+        pass_: Pass = "forward",
         **problem: Unpack[ProblemOptions],
-    ) -> RankEstimate:
-        """What rank `rank` of `ranks` needs, sends and receives. shards: annulus.Shards, or each rank's length; None: as
-        equal as can be."""
+    ) -> Estimate:
+        """What rank `rank` of `ranks` computes, needs, sends and receives; the context needs no communicator. shards:
+        annulus.Shards, or each rank's length; None: as equal as can be. The rest as estimate()."""
         ranks, rank = integer("ranks", ranks, 32), integer("rank", rank, 32)
         of_ranks = shards_of(shards)
-        arguments = (None, None, 0) if of_ranks is None else of_ranks._arguments(ranks)
-        estimate = _capi.annulus_rank_estimate()
-        sizes = _problem(length, heads, head_dim, **problem)
+        struct = _capi.annulus_shards(ranks, 0, None, None) if of_ranks is None else of_ranks._struct(ranks)
+        estimate = _capi.annulus_estimate()
+        which, sizes = pick("pass_", pass_, _PASSES), _problem(length, heads, head_dim, **problem)
         with self._turn:
-            check(_capi.annulus_estimate_rank(self._handle, sizes, *arguments, ranks, rank, estimate))
-        return _read(RankEstimate, estimate, exchange=_EXCHANGES[estimate.exchange])
+            check(_capi.annulus_estimate_rank(self._handle, sizes, which, struct, rank, estimate))
+        return _read(Estimate, estimate, exchange=_EXCHANGES[estimate.exchange])
 
     def workspace_size(
-        self,
-        length: int,
-        heads: int,
-        head_dim: int,
-        *,
-        backward: bool = False,
-        mass: bool = False,
-        **problem: Unpack[ProblemOptions],
+        self, length: int, heads: int, head_dim: int, *, pass_: Pass = "forward", **problem: Unpack[ProblemOptions]
     ) -> int:
-        """The bytes of memory that a call needs besides its tensors; arguments as estimate(). mass: that of
-        attention_mass()."""
-        if backward and mass:
-            raise ArgumentError("backward and mass are both true; a call is one of the two")
-        which = _capi.ANNULUS_PASS_BACKWARD if backward else _capi.ANNULUS_PASS_FORWARD
-        which = _capi.ANNULUS_PASS_MASS if mass else which
-        sizes = _problem(length, heads, head_dim, **problem)
+        """The bytes of memory that a call needs besides its arrays; arguments as estimate()."""
+        which, sizes = pick("pass_", pass_, _PASSES), _problem(length, heads, head_dim, **problem)
         with self._turn:
             return made(_capi.annulus_workspace_size(self._handle, sizes, which))
 
@@ -862,10 +861,8 @@ def _problem(
     kv_heads: int | None = None,
     batch: int = 1,
     dtype: Dtype = "float32",
-    query_start: int = 0,
+    query_start: int | None = None,
     query_length: int | None = None,
-    key_start: int = 0,
-    key_length: int | None = None,
     sequence_starts: Any = None,
     sequence_lengths: Any = None,
     add: Iterable[Gradient] = (),
@@ -879,13 +876,11 @@ def _problem(
     problem.head_dim = integer("head_dim", head_dim, 32)
     problem.batch = integer("batch", batch)
     problem.sequence_length = integer("length", length)
-    problem.query_start = integer("query_start", query_start)
     if query_length is not None:
         problem.query_length = integer("query_length", query_length)
-    problem.key_start = integer("key_start", key_start)
-    if key_length is not None:
-        problem.key_length = integer("key_length", key_length)
-    problem.options = call_options(None, sequence_starts, sequence_lengths, tuple(add)).struct()
+    elif query_start is not None:
+        problem.query_length = problem.sequence_length - integer("query_start", query_start)
+    problem.options = call_options(query_start, sequence_starts, sequence_lengths, tuple(add)).struct()
     if gradient_dtype is not None:
         problem.gradient_dtype = pick("gradient_dtype", gradient_dtype, _arrays.DTYPES)
     problem.row_alignment = integer("row_alignment", row_alignment)

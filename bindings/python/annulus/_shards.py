@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Optional, Sequence, Tuple, Union
 
+from . import _capi
 from ._arguments import integer, integers
 from ._arrays import library_of
 from ._errors import ArgumentError
@@ -131,11 +132,12 @@ class Shards:
         owners = "" if self.is_contiguous else f", owners={list(self.owners)}"
         return f"annulus.Shards({list(self.lengths)}{owners})"
 
-    def _arguments(self, ranks: int) -> Tuple[list[int], Optional[list[int]], int]:
-        """lengths, owners and count as the C API takes them."""
+    def _struct(self, ranks: int) -> Any:
+        """The C API's."""
         if self.is_contiguous and len(self.lengths) != ranks:
             raise ArgumentError(f"shards has {len(self.lengths)} lengths; there are {ranks} ranks")
-        return list(self.lengths), None if self.is_contiguous else list(self.owners), len(self.lengths)
+        owners = None if self.is_contiguous else list(self.owners)
+        return _capi.annulus_shards(ranks, len(self.lengths), list(self.lengths), owners)
 
 
 def shards_of(value: Union[Shards, Sequence[int], None]) -> Optional[Shards]:

@@ -18,6 +18,7 @@ __all__ = [
     "Layout",
     "Order",
     "Padding",
+    "Pass",
     "Phase",
     "ProblemOptions",
     "Query",
@@ -33,6 +34,7 @@ KeyRule = Literal["each_branch", "once"]
 Exchange = Literal["auto", "ring", "gather"]
 Dtype = Literal["float64", "float32", "bfloat16", "float16"]
 Gradient = Literal["d_q", "d_k", "d_v"]
+Pass = Literal["forward", "backward", "mass"]
 # The axes of q, k, v, their gradients and out: [B, N, heads, D] or [B, heads, N, D].
 Layout = Literal["bnhd", "bhnd"]
 
@@ -78,10 +80,8 @@ class ProblemOptions(TypedDict, total=False):
     kv_heads: Union[int, None]
     batch: int
     dtype: Dtype
-    query_start: int
+    query_start: Union[int, None]
     query_length: Union[int, None]
-    key_start: int
-    key_length: Union[int, None]
     sequence_starts: Any
     sequence_lengths: Any
     add: Iterable[Gradient]

@@ -101,13 +101,14 @@ class Job {
         problem.head_dim = static_cast<std::int32_t>(inputs_.q.shape[3]);
         problem.batch = piece.entries;
         problem.sequence_length = inputs_.k.shape[1];
-        if (!rank_.comm) { // else the windows stand for the rank's rows
-            problem.query_start = query_start_ + piece.n;
+        annulus_call_options options = ANNULUS_CALL_OPTIONS_INIT;
+        if (!rank_.comm) { // else the answer is of the rank's rows
+            options.flags = ANNULUS_CALL_QUERY_WINDOW;
+            options.query_start = query_start_ + piece.n;
             problem.query_length = piece.rows;
+            problem.options = &options;
         }
-        annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
-        check(annulus_estimate_problem(context_, &problem, ANNULUS_ALL_BRANCHES, &estimate));
-        return estimate.forward_flops;
+        return estimate_of(context_, problem, ANNULUS_PASS_FORWARD).flops;
     }
 
     void run_piece(const Call &call, const Piece &piece) const {

@@ -18,7 +18,8 @@ Run::Run(const BenchCase &bench_case, const Rank &rank, Memory &memory)
     const Shards shards = rank.shards(problem_.sequence_length);
     rows_ = shards.rows(rank.index);
     rank.join(context_.get(), shards);
-    check(annulus_estimate_problem(context_.get(), &problem_, ANNULUS_ALL_BRANCHES, &estimate_));
+    forward_estimate_ = estimate_of(context_.get(), problem_, ANNULUS_PASS_FORWARD);
+    backward_estimate_ = estimate_of(context_.get(), problem_, ANNULUS_PASS_BACKWARD);
     q_ = make_rows(problem_.heads, true);
     k_ = make_rows(problem_.kv_heads, true);
     v_ = make_rows(problem_.kv_heads, true);
@@ -63,21 +64,19 @@ annulus_tensor Run::make_tensor(annulus_dtype dtype, std::initializer_list<std::
     return tensor;
 }
 
-annulus_estimate estimate_flops(const BenchCase &bench_case, const ExecutionOptions &execution) {
+PassFlops estimate_flops(const BenchCase &bench_case, const ExecutionOptions &execution) {
     ExecutionOptions unlimited = execution;
     unlimited.workspace_limit = 0;
     const Context context = make_context(bench_case.pattern, unlimited, bench_case.problem.heads);
     const annulus_problem problem = bench_case.problem.problem();
-    annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
-    check(annulus_estimate_problem(context.get(), &problem, ANNULUS_ALL_BRANCHES, &estimate));
-    return estimate;
+    return {estimate_of(context.get(), problem, ANNULUS_PASS_FORWARD).flops,
+            estimate_of(context.get(), problem, ANNULUS_PASS_BACKWARD).flops};
 }
 
 double work_of(const BenchCase &bench_case, const ExecutionOptions &execution, int repeats,
                const std::vector<Yardstick> &yardsticks, const Memory &memory) {
-    const annulus_estimate estimate = estimate_flops(bench_case, execution);
-    return (1 + memory.warm_up_rounds() + repeats) * (estimate.forward_flops + estimate.backward_flops) +
-           (repeats + 1) * yardsticks.front().amount;
+    const auto [forward, backward] = estimate_flops(bench_case, execution);
+    return (1 + memory.warm_up_rounds() + repeats) * (forward + backward) + (repeats + 1) * yardsticks.front().amount;
 }
 
 Measurement measure(Run &run, int repeats, std::vector<Yardstick> &yardsticks, Memory &memory, Progress &progress) {
@@ -89,27 +88,26 @@ Measurement measure(Run &run, int repeats, std::vector<Yardstick> &yardsticks, M
         for (std::size_t i = 1; i < yardsticks.size(); ++i)
             measure(yardsticks[i], memory);
     };
-    const annulus_estimate &estimate = run.estimate();
     Measurement result;
-    result.forward.flops = estimate.forward_flops;
-    result.forward.workspace_bytes = estimate.forward_workspace_bytes;
-    progress.begin(estimate.forward_flops);
+    result.forward.flops = run.forward_estimate().flops;
+    result.forward.workspace_bytes = run.forward_estimate().workspace_bytes;
+    progress.begin(result.forward.flops);
     result.forward.measured_peak_bytes = memory.peak_bytes_of(run.context(), forward);
     run.add_gradients();
-    result.backward.flops = estimate.backward_flops;
-    result.backward.workspace_bytes = estimate.backward_workspace_bytes;
-    progress.begin(estimate.backward_flops);
+    result.backward.flops = run.backward_estimate().flops;
+    result.backward.workspace_bytes = run.backward_estimate().workspace_bytes;
+    progress.begin(result.backward.flops);
     result.backward.measured_peak_bytes = memory.peak_bytes_of(run.context(), backward);
     for (int i = 0; i < memory.warm_up_rounds(); ++i) {
-        progress.begin(estimate.forward_flops + estimate.backward_flops);
+        progress.begin(result.forward.flops + result.backward.flops);
         forward();
         backward();
     }
     for (int i = 0; i < repeats; ++i) {
         measure_yardsticks(result.product_rates);
-        progress.begin(estimate.forward_flops);
+        progress.begin(result.forward.flops);
         result.forward.seconds.add(memory.seconds_of(forward));
-        progress.begin(estimate.backward_flops);
+        progress.begin(result.backward.flops);
         result.backward.seconds.add(memory.seconds_of(backward));
     }
     measure_yardsticks(result.product_rates);

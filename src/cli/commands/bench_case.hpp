@@ -45,9 +45,10 @@ class Run {
     Run &operator=(const Run &) = delete;
 
     annulus_context *context() const { return context_.get(); }
-    const annulus_problem &problem() const { return problem_; } // of all ranks; its windows stand for this one's rows
+    const annulus_problem &problem() const { return problem_; } // of all ranks
     std::int64_t rows() const { return rows_; }                 // of this rank
-    const annulus_estimate &estimate() const { return estimate_; }
+    const annulus_estimate &forward_estimate() const { return forward_estimate_; }
+    const annulus_estimate &backward_estimate() const { return backward_estimate_; }
     void forward();
     void add_gradients(); // the tensors of backward
     void backward();      // after forward and add_gradients
@@ -62,15 +63,19 @@ class Run {
     annulus_call_options options_ = ANNULUS_CALL_OPTIONS_INIT;
     annulus_problem problem_; // points to the options
     std::int64_t rows_;
-    annulus_estimate estimate_ = ANNULUS_ESTIMATE_INIT;
+    annulus_estimate forward_estimate_, backward_estimate_;
     RandomNumbers numbers_;
     std::vector<Allocation> allocations_;
     annulus_tensor q_, k_, v_, out_, lse_;
     annulus_tensor d_out_{}, d_q_{}, d_k_{}, d_v_{};
 };
 
-// The FLOPs of a whole problem, whatever the workspace for it may be.
-annulus_estimate estimate_flops(const BenchCase &bench_case, const ExecutionOptions &execution);
+struct PassFlops {
+    double forward, backward;
+};
+
+// Estimates the FLOPs of a whole problem, whatever the workspace for it may be.
+PassFlops estimate_flops(const BenchCase &bench_case, const ExecutionOptions &execution);
 
 // Warms up, then times `repeats` rounds of forward, backward and the yardsticks, of which the first is the product.
 Measurement measure(Run &run, int repeats, std::vector<Yardstick> &yardsticks, Memory &memory, Progress &progress);

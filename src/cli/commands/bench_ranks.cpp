@@ -17,15 +17,6 @@ using Pass = void (Run::*)();
 constexpr int most_calls_in_a_row = 10;
 constexpr double seconds_in_a_row = 0.5;
 
-annulus_exchange exchange_of(const BenchCase &bench_case, const Rank &rank, annulus_context *context) {
-    const annulus_problem problem = bench_case.problem.problem();
-    annulus_rank_estimate estimate = ANNULUS_RANK_ESTIMATE_INIT;
-    const Shards shards = rank.shards(problem.sequence_length);
-    check(annulus_estimate_rank(context, &problem, shards.lengths(), shards.owners(), shards.count(), rank.count,
-                                rank.index, &estimate));
-    return estimate.exchange;
-}
-
 // A case as the ranks share it.
 BenchCase shared_case(const BenchCase &alone, int ranks, bool weak) {
     BenchCase shared = alone;
@@ -50,11 +41,11 @@ RanksLine line_of(const BenchCase &shared, const BenchCase &alone, const Rank &r
     RanksLine line;
     line.name = shared.name;
     line.tokens = static_cast<double>(shared.problem.tokens) * static_cast<double>(shared.problem.batch);
-    const annulus_estimate all = estimate_flops(shared, rank.execution), one = estimate_flops(alone, rank.execution);
-    line.forward.flops = all.forward_flops;
-    line.forward.alone_flops = one.forward_flops;
-    line.backward.flops = all.backward_flops;
-    line.backward.alone_flops = one.backward_flops;
+    const PassFlops all = estimate_flops(shared, rank.execution), one = estimate_flops(alone, rank.execution);
+    line.forward.flops = all.forward;
+    line.forward.alone_flops = one.forward;
+    line.backward.flops = all.backward;
+    line.backward.alone_flops = one.backward;
     return line;
 }
 
@@ -66,7 +57,7 @@ class RanksMeasurement {
                      Memory &memory, Progress *progress)
         : rank_(rank), memory_(memory), progress_(progress), alone_case_(alone), shared_(shared, rank, memory),
           line_(line) {
-        line_.exchange = exchange_of(shared, rank, shared_.context());
+        line_.exchange = shared_.forward_estimate().exchange;
     }
 
     RanksLine measure(int repeats) {

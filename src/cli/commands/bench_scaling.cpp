@@ -61,10 +61,11 @@ void bench_scaling(const Scaling &scaling, const std::string &dtype, const Execu
         runs.push_back(std::make_unique<Run>(
             BenchCase{"", problem_of(scaling.lengths[j], scaling.heads, 64, dtype), branches_of(branches, false)},
             Rank{.execution = execution}, memory));
-        const annulus_estimate &estimate = runs.back()->estimate();
-        forward.push_back({{}, estimate.forward_flops, estimate.forward_workspace_bytes, {}});
-        backward.push_back({{}, estimate.backward_flops, estimate.backward_workspace_bytes, {}});
-        const double both = estimate.forward_flops + (scaling.backward ? estimate.backward_flops : 0);
+        const annulus_estimate &of_forward = runs.back()->forward_estimate();
+        const annulus_estimate &of_backward = runs.back()->backward_estimate();
+        forward.push_back({{}, of_forward.flops, of_forward.workspace_bytes, {}});
+        backward.push_back({{}, of_backward.flops, of_backward.workspace_bytes, {}});
+        const double both = of_forward.flops + (scaling.backward ? of_backward.flops : 0);
         warm_up += scaling.backward ? both : 0;
         round += yardsticks.front().amount + static_cast<double>(calls_of(j)) * both;
     }

@@ -84,14 +84,14 @@ void bench_sequences(const SequenceLengths &lengths, const ProblemOptions &probl
     Run packed(packed_case, rank, memory), equal(equal_case, rank, memory);
     TimedPass passes[] = {{"forward", &Run::forward, {}, {}}, {"backward", &Run::backward, {}, {}}};
     const auto work_of = [](const Run &run, const TimedPass &pass) {
-        return pass.compute == &Run::forward ? run.estimate().forward_flops : run.estimate().backward_flops;
+        return (pass.compute == &Run::forward ? run.forward_estimate() : run.backward_estimate()).flops;
     };
     double round = 0;
     for (const TimedPass &pass : passes)
         round += work_of(packed, pass) + work_of(equal, pass);
     Progress progress((1 + repeats) * round);
     for (Run *run : {&packed, &equal}) {
-        progress.begin(run->estimate().forward_flops + run->estimate().backward_flops);
+        progress.begin(run->forward_estimate().flops + run->backward_estimate().flops);
         run->forward(); // warms up
         run->add_gradients();
         run->backward();
@@ -118,7 +118,7 @@ void bench_sequences(const SequenceLengths &lengths, const ProblemOptions &probl
                  {"time_to_batch_rate", "time to that at the batch's rate"}},
                 {}};
     for (const TimedPass &pass : passes)
-        table.rows.push_back(row_of(pass, packed.estimate().pairs, equal.estimate().pairs));
+        table.rows.push_back(row_of(pass, packed.forward_estimate().pairs, equal.forward_estimate().pairs));
     report.add(machine_facts(repeats, memory, {}));
     report.add(table);
 }

@@ -17,6 +17,13 @@ Context make_context(const PatternOptions &pattern, const ExecutionOptions &exec
     return make_context(pattern.config(heads).get(), execution);
 }
 
+annulus_estimate estimate_of(annulus_context *context, const annulus_problem &problem, annulus_pass pass,
+                             std::int32_t branch) {
+    annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
+    check(annulus_estimate_problem(context, &problem, pass, branch, &estimate));
+    return estimate;
+}
+
 std::int64_t largest_dilation(const annulus_context *context) {
     annulus_config *copy = nullptr;
     check(annulus_context_copy_config(&copy, context));

@@ -14,6 +14,10 @@ Context make_context(annulus_config *config, const ExecutionOptions &execution);
 // For problems of `heads` query heads.
 Context make_context(const PatternOptions &pattern, const ExecutionOptions &execution, std::int32_t heads);
 
+// What a pass of a problem costs, or a branch of it.
+annulus_estimate estimate_of(annulus_context *context, const annulus_problem &problem, annulus_pass pass,
+                             std::int32_t branch = ANNULUS_ALL_BRANCHES);
+
 // The largest dilation of the branches of a context's config.
 std::int64_t largest_dilation(const annulus_context *context);
 

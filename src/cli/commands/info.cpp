@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // annulus info: what this build is and can use here.
 #include "cli/commands/commands.hpp"
+#include "cli/commands/context.hpp"
 #include "cli/devices/cuda.hpp"
 #include "cli/devices/execution_options.hpp"
 #include "cli/devices/handles.hpp"
@@ -38,8 +39,8 @@ std::string obstacle(annulus_engine engine, const DeviceChoice &device) {
         problem.sequence_length = 64;
         problem.batch = 1;
         problem.row_alignment = 16;
-        annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
-        check(annulus_estimate_problem(context.get(), &problem, ANNULUS_ALL_BRANCHES, &estimate));
+        for (const annulus_pass pass : {ANNULUS_PASS_FORWARD, ANNULUS_PASS_BACKWARD})
+            estimate_of(context.get(), problem, pass);
         return "";
     } catch (const Failure &failure) {
         return failure.what();

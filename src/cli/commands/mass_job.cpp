@@ -86,13 +86,14 @@ double MassJob::estimate_flops(std::int64_t n, std::int64_t rows) const {
     problem.head_dim = static_cast<std::int32_t>(inputs_.q.shape[3]);
     problem.batch = 1;
     problem.sequence_length = inputs_.k.shape[1];
-    if (!rank_.comm) { // else the windows stand for the rank's rows
-        problem.query_start = query_start_ + n;
+    annulus_call_options options = ANNULUS_CALL_OPTIONS_INIT;
+    if (!rank_.comm) { // else the answer is of the rank's rows
+        options.flags = ANNULUS_CALL_QUERY_WINDOW;
+        options.query_start = query_start_ + n;
         problem.query_length = rows;
+        problem.options = &options;
     }
-    annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
-    check(annulus_estimate_problem(context_, &problem, ANNULUS_ALL_BRANCHES, &estimate));
-    return estimate.forward_flops;
+    return estimate_of(context_, problem, ANNULUS_PASS_FORWARD).flops;
 }
 
 // Of a rank that is alone. Several take all at once.

@@ -42,43 +42,38 @@ template <class Number> struct Sum {
 
 using Bytes = Sum<std::uint64_t>;
 
+// What one branch costs the ranks.
 struct Work {
-    Sum<double> forward_flops, backward_flops;
-    Bytes remote;
-    void add(const annulus_estimate &estimate) {
-        forward_flops.add(estimate.forward_flops);
-        backward_flops.add(estimate.backward_flops);
-        remote.add(estimate.remote_bytes);
-    }
+    Sum<double> pairs;
+    Bytes received; // in forward, where there is no other branch
+};
+
+// What one pass costs the ranks.
+struct PassCost {
+    Sum<double> flops;
+    Bytes workspace, memory, sent, received; // memory: everything a rank holds at a time
 };
 
 struct Cost {
-    Sum<double> forward_flops, backward_flops;
+    PassCost forward, backward;
     std::vector<Work> branches;
     annulus_exchange exchange;
     Sum<std::int64_t> rows;
-    Bytes tensors, gradients, forward_workspace, backward_workspace;
-    Bytes forward_memory, backward_memory; // everything a rank holds at a time
-    Bytes forward_sent, forward_received, backward_sent, backward_received;
+    Bytes tensors, gradients;
 };
 
-annulus_estimate estimate_of(annulus_context *context, const annulus_problem &problem, std::int32_t branch) {
+annulus_estimate estimate_of_rank(annulus_context *context, const annulus_problem &problem, annulus_pass pass,
+                                  const Shards &shards, std::int32_t rank) {
+    const annulus_shards view = shards.view();
+    if (view.ranks == 1)
+        return estimate_of(context, problem, pass);
     annulus_estimate estimate = ANNULUS_ESTIMATE_INIT;
-    check(annulus_estimate_problem(context, &problem, branch, &estimate));
+    check(annulus_estimate_rank(context, &problem, pass, &view, rank, &estimate));
     return estimate;
 }
 
-// One of several ranks.
-annulus_rank_estimate estimate_of_rank(annulus_context *context, const annulus_problem &problem, const Shards &shards,
-                                       std::int32_t ranks, std::int32_t rank) {
-    annulus_rank_estimate estimate = ANNULUS_RANK_ESTIMATE_INIT;
-    check(annulus_estimate_rank(context, &problem, shards.lengths(), shards.owners(), shards.count(), ranks, rank,
-                                &estimate));
-    return estimate;
-}
-
-// What a plan asks: a context of all branches and, of several ranks, one of each branch alone, for the rows that it
-// wants of the others.
+// The contexts that a plan asks: one of all branches and, with several ranks, one of each branch alone, which tells the
+// branch's share and the rows that it wants of other ranks.
 struct PlanContexts {
     Context all;
     std::vector<Context> alone;
@@ -91,7 +86,7 @@ PlanContexts make_contexts(const PlanOptions &options, const annulus_problem &pr
         return contexts;
     // What `auto` comes to is found once and not for each rank again.
     execution.exchange =
-        exchange_name(estimate_of_rank(contexts.all.get(), problem, shards, options.ranks, 0).exchange);
+        exchange_name(estimate_of_rank(contexts.all.get(), problem, ANNULUS_PASS_FORWARD, shards, 0).exchange);
     contexts.all = make_context(options.pattern, execution, problem.heads);
     execution.exchange = exchange_name(ANNULUS_EXCHANGE_GATHER);
     execution.workspace_limit = 0;
@@ -100,58 +95,37 @@ PlanContexts make_contexts(const PlanOptions &options, const annulus_problem &pr
     return contexts;
 }
 
-// A branch of all positions that a rank holds.
-annulus_estimate estimate_of_ranges(annulus_context *context, annulus_problem problem, const std::vector<Range> &ranges,
-                                    std::int32_t branch) {
-    annulus_estimate sum = ANNULUS_ESTIMATE_INIT;
-    for (const Range &range : ranges) {
-        problem.query_start = problem.key_start = range.start;
-        problem.query_length = problem.key_length = range.length;
-        const annulus_estimate part = estimate_of(context, problem, branch);
-        sum.forward_flops += part.forward_flops;
-        sum.backward_flops += part.backward_flops;
-        sum.tensor_bytes += part.tensor_bytes;
-        sum.gradient_bytes += part.gradient_bytes;
-    }
-    return sum;
+annulus_estimate estimate_of_branch(const PlanContexts &contexts, const annulus_problem &problem, const Shards &shards,
+                                    std::int32_t rank, std::size_t branch) {
+    if (contexts.alone.empty())
+        return estimate_of(contexts.all.get(), problem, ANNULUS_PASS_FORWARD, static_cast<std::int32_t>(branch));
+    return estimate_of_rank(contexts.alone[branch].get(), problem, ANNULUS_PASS_FORWARD, shards, rank);
+}
+
+void add_pass(PassCost &cost, const annulus_estimate &estimate) {
+    cost.flops.add(estimate.flops);
+    cost.workspace.add(estimate.workspace_bytes);
+    cost.memory.add(estimate.tensor_bytes + estimate.workspace_bytes);
+    cost.sent.add(estimate.sent_bytes);
+    cost.received.add(estimate.received_bytes);
 }
 
 void add_rank(Cost &cost, const PlanContexts &contexts, const annulus_problem &problem, const Shards &shards,
-              std::int32_t ranks, std::int32_t rank) {
-    annulus_estimate whole = ANNULUS_ESTIMATE_INIT;
+              std::int32_t rank) {
     for (std::size_t i = 0; i < cost.branches.size(); ++i) {
-        annulus_estimate part =
-            estimate_of_ranges(contexts.all.get(), problem, shards.of(rank), static_cast<std::int32_t>(i));
-        if (ranks > 1)
-            part.remote_bytes =
-                estimate_of_rank(contexts.alone[i].get(), problem, shards, ranks, rank).forward_received_bytes;
-        cost.branches[i].add(part);
-        const double forward_flops = whole.forward_flops, backward_flops = whole.backward_flops;
-        whole = part;
-        whole.forward_flops += forward_flops;
-        whole.backward_flops += backward_flops;
+        const annulus_estimate part = estimate_of_branch(contexts, problem, shards, rank, i);
+        cost.branches[i].pairs.add(part.pairs);
+        cost.branches[i].received.add(part.received_bytes);
     }
-    cost.forward_flops.add(whole.forward_flops);
-    cost.backward_flops.add(whole.backward_flops);
-    cost.tensors.add(whole.tensor_bytes);
-    cost.gradients.add(whole.gradient_bytes);
-    annulus_rank_estimate estimate = ANNULUS_RANK_ESTIMATE_INIT;
-    if (ranks > 1) {
-        estimate = estimate_of_rank(contexts.all.get(), problem, shards, ranks, rank);
-    } else { // sends nothing
-        const annulus_estimate alone = estimate_of(contexts.all.get(), problem, ANNULUS_ALL_BRANCHES);
-        estimate.forward_workspace_bytes = alone.forward_workspace_bytes;
-        estimate.backward_workspace_bytes = alone.backward_workspace_bytes;
-    }
-    cost.exchange = estimate.exchange;
-    cost.forward_workspace.add(estimate.forward_workspace_bytes);
-    cost.backward_workspace.add(estimate.backward_workspace_bytes);
-    cost.forward_memory.add(whole.tensor_bytes + estimate.forward_workspace_bytes);
-    cost.backward_memory.add(whole.tensor_bytes + whole.gradient_bytes + estimate.backward_workspace_bytes);
-    cost.forward_sent.add(estimate.forward_sent_bytes);
-    cost.forward_received.add(estimate.forward_received_bytes);
-    cost.backward_sent.add(estimate.backward_sent_bytes);
-    cost.backward_received.add(estimate.backward_received_bytes);
+    const auto of_pass = [&](annulus_pass pass) {
+        return estimate_of_rank(contexts.all.get(), problem, pass, shards, rank);
+    };
+    const annulus_estimate forward = of_pass(ANNULUS_PASS_FORWARD), backward = of_pass(ANNULUS_PASS_BACKWARD);
+    add_pass(cost.forward, forward);
+    add_pass(cost.backward, backward);
+    cost.exchange = forward.exchange;
+    cost.tensors.add(forward.tensor_bytes);
+    cost.gradients.add(backward.tensor_bytes - forward.tensor_bytes);
     cost.rows.add(shards.rows(rank));
 }
 
@@ -185,16 +159,16 @@ Table cost_table(const Cost &cost) {
     const auto flops_cell = [](double flops) { return scaled_cell(flops, "FLOP"); };
     add("tensor_bytes", "Q, K, V, O and LSE", cost.tensors, bytes_cell);
     add("gradient_bytes", "dO, dQ, dK and dV", cost.gradients, bytes_cell);
-    add("forward_workspace_bytes", "workspace, forward", cost.forward_workspace, bytes_cell);
-    add("backward_workspace_bytes", "workspace, backward", cost.backward_workspace, bytes_cell);
-    add("forward_memory_bytes", "memory, forward", cost.forward_memory, bytes_cell);
-    add("backward_memory_bytes", "memory, backward", cost.backward_memory, bytes_cell);
-    add("forward_sent_bytes", "sent, forward", cost.forward_sent, bytes_cell);
-    add("forward_received_bytes", "received, forward", cost.forward_received, bytes_cell);
-    add("backward_sent_bytes", "sent, backward", cost.backward_sent, bytes_cell);
-    add("backward_received_bytes", "received, backward", cost.backward_received, bytes_cell);
-    add("forward_flops", "forward", cost.forward_flops, flops_cell);
-    add("backward_flops", "backward", cost.backward_flops, flops_cell);
+    add("forward_workspace_bytes", "workspace, forward", cost.forward.workspace, bytes_cell);
+    add("backward_workspace_bytes", "workspace, backward", cost.backward.workspace, bytes_cell);
+    add("forward_memory_bytes", "memory, forward", cost.forward.memory, bytes_cell);
+    add("backward_memory_bytes", "memory, backward", cost.backward.memory, bytes_cell);
+    add("forward_sent_bytes", "sent, forward", cost.forward.sent, bytes_cell);
+    add("forward_received_bytes", "received, forward", cost.forward.received, bytes_cell);
+    add("backward_sent_bytes", "sent, backward", cost.backward.sent, bytes_cell);
+    add("backward_received_bytes", "received, backward", cost.backward.received, bytes_cell);
+    add("forward_flops", "forward", cost.forward.flops, flops_cell);
+    add("backward_flops", "backward", cost.backward.flops, flops_cell);
     return table;
 }
 
@@ -205,18 +179,24 @@ Table branch_table(const Cost &cost, const std::vector<std::string> &labels) {
                  {"forward_flops", "forward"},
                  {"backward_flops", "backward"},
                  {"forward_flops_share", "share"},
-                 {"remote_bytes", "of other ranks"},
+                 {"received_bytes", "of other ranks"},
                  {"largest_rank_forward_flops", "forward, largest rank"},
-                 {"largest_rank_remote_bytes", "of others, largest rank"}},
+                 {"largest_rank_received_bytes", "of others, largest rank"}},
                 {}};
-    const double whole = cost.forward_flops.total;
+    double pairs = 0;
+    for (const Work &work : cost.branches)
+        pairs += work.pairs.total;
+    // A branch has its pairs' share of all FLOPs.
+    const auto flops_cell = [&](const PassCost &pass, double of_branch) {
+        return scaled_cell(pairs > 0 ? pass.flops.total * of_branch / pairs : 0, "FLOP");
+    };
     for (std::size_t i = 0; i < cost.branches.size(); ++i) {
-        const Work &work = cost.branches[i];
-        Cell share = real_cell(whole > 0 ? 100 * work.forward_flops.total / whole : 0, 1, " %");
-        share.value = whole > 0 ? work.forward_flops.total / whole : 0;
-        table.rows.push_back({text_cell(labels[i]), scaled_cell(work.forward_flops.total, "FLOP"),
-                              scaled_cell(work.backward_flops.total, "FLOP"), share, bytes_cell(work.remote.total),
-                              scaled_cell(work.forward_flops.largest, "FLOP"), bytes_cell(work.remote.largest)});
+        const auto &[of_branch, received] = cost.branches[i];
+        Cell share = real_cell(pairs > 0 ? 100 * of_branch.total / pairs : 0, 1, " %");
+        share.value = pairs > 0 ? of_branch.total / pairs : 0;
+        table.rows.push_back({text_cell(labels[i]), flops_cell(cost.forward, of_branch.total),
+                              flops_cell(cost.backward, of_branch.total), share, bytes_cell(received.total),
+                              flops_cell(cost.forward, of_branch.largest), bytes_cell(received.largest)});
     }
     return table;
 }
@@ -229,7 +209,7 @@ void plan(const PlanOptions &options) {
     Cost cost{};
     cost.branches.resize(labels.size());
     for (std::int32_t rank = 0; rank < options.ranks; ++rank)
-        add_rank(cost, contexts, problem, shards, options.ranks, rank);
+        add_rank(cost, contexts, problem, shards, rank);
 
     if (!options.svg.empty()) {
         const std::string caption = std::to_string(problem.sequence_length) + " tokens: " + joined(labels, " + ") +

@@ -22,7 +22,7 @@ struct ProblemOptions {
     void add_to(Command &command, bool required);
     // Whether the user gave a size.
     bool given() const { return tokens || heads || kv_heads || head_dim || batch != 1; }
-    // All tokens, as queries and as keys.
+    // All tokens.
     annulus_problem problem() const;
 };
 

@@ -47,7 +47,8 @@ void Rank::join(annulus_context *context, const Shards &shards) const {
     if (!comm)
         return;
     check(annulus_context_set_comm(context, comm), "--ranks");
-    check(annulus_context_set_shards(context, shards.lengths(), shards.owners(), shards.count()));
+    const annulus_shards view = shards.view();
+    check(annulus_context_set_shards(context, &view));
 }
 
 std::unique_ptr<Ranks> make_ranks(const RankOptions &options, const ExecutionOptions &execution) {

@@ -7,7 +7,7 @@
 
 namespace annulus::cli {
 
-Shards::Shards(std::int64_t tokens, int ranks, Sharding sharding) {
+Shards::Shards(std::int64_t tokens, int ranks, Sharding sharding) : ranks_(ranks) {
     const int count = sharding == Sharding::zigzag ? 2 * ranks : ranks;
     for (int i = 0; i < count; ++i) {
         lengths_.push_back(tokens / count + (i < tokens % count ? 1 : 0));

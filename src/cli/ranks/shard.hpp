@@ -4,6 +4,8 @@
 
 #include "cli/report/options.hpp"
 
+#include <annulus/annulus.h>
+
 #include <cstdint>
 #include <vector>
 
@@ -29,12 +31,12 @@ class Shards {
     std::vector<Range> of(int rank) const;
     std::int64_t rows(int rank) const;
 
-    // As the library takes them.
-    const std::int64_t *lengths() const { return lengths_.data(); }
-    const std::int32_t *owners() const { return owners_.data(); }
     std::int32_t count() const { return static_cast<std::int32_t>(lengths_.size()); }
+    // The library's struct, which points to these arrays.
+    annulus_shards view() const { return {sizeof(annulus_shards), ranks_, count(), lengths_.data(), owners_.data()}; }
 
   private:
+    std::int32_t ranks_;
     std::vector<std::int64_t> lengths_;
     std::vector<std::int32_t> owners_;
 };

@@ -62,9 +62,12 @@ class CommTest(unittest.TestCase):
                     found[end.rank] = [out, lse, *context.backward(*mine[:3], out, lse, mine[3])]
                     traffic = context.last_traffic
                     share = context.estimate_rank(
-                        96, 4, 16, kv_heads=2, batch=2, dtype="float64", ranks=3, rank=end.rank, shards=shards
+                        96, 4, 16, pass_="backward", kv_heads=2, batch=2, dtype="float64", ranks=3, rank=end.rank,
+                        shards=shards,
                     )
-                    self.assertEqual(traffic.sent_bytes, share.backward_sent_bytes)
+                    self.assertEqual(traffic.sent_bytes, share.sent_bytes)
+                    own = context.estimate(96, 4, 16, pass_="backward", kv_heads=2, batch=2, dtype="float64")
+                    self.assertEqual(own, share)
 
                 together(annulus.Comm.local(3), work)
                 for i, one in enumerate(wanted):

@@ -333,7 +333,7 @@ class ContextTest(unittest.TestCase):
         self.assertEqual(wide[0].astype(np.float16).tobytes(), narrow[0].tobytes())
         self.assertEqual(wide[1].tobytes(), narrow[1].tobytes())
         np.testing.assert_allclose(wide[2] - 1, narrow[2], atol=2e-3)
-        size = dict(length=64, heads=2, head_dim=16, backward=True)
+        size = dict(length=64, heads=2, head_dim=16, pass_="backward")
         self.assertGreater(context.workspace_size(**size, add=["d_q"]), context.workspace_size(**size))
         with self.assertRaisesRegex(annulus.ArgumentError, "add has 'd_k', and d_k is None; it must be the array"):
             context.backward(Q, K, V, Q, lse, Q, add=["d_k"])
@@ -346,18 +346,38 @@ class ContextTest(unittest.TestCase):
         context = annulus.Context([(16, 1), (64, 4)])
         estimate = context.estimate(64, 4, 16, kv_heads=2, batch=3)
         pairs = 3 * 4 * (64 * 16 + 16 * 16)
-        self.assertEqual((estimate.pairs, estimate.forward_flops), (pairs, 4 * pairs * 16))
-        self.assertEqual(estimate.tensor_bytes, 4 * 3 * 64 * (16 * (2 * 4 + 2 * 2) + 4))
+        row, statistics = 4 * 3 * 64 * 16, 4 * 3 * 64 * 4
+        for pass_, flops, rows, lses in (("forward", 4, 12, 1), ("backward", 10, 24, 1), ("mass", 4, 6, 2)):
+            of_pass = context.estimate(64, 4, 16, pass_=pass_, kv_heads=2, batch=3)
+            self.assertEqual((of_pass.pairs, of_pass.flops), (pairs, flops * pairs * 16))
+            self.assertEqual(of_pass.tensor_bytes, rows * row + lses * statistics)
+            self.assertEqual((of_pass.sent_bytes, of_pass.received_bytes, of_pass.exchange), (0, 0, "auto"))
+            self.assertEqual(
+                context.workspace_size(64, 4, 16, pass_=pass_, kv_heads=2, batch=3), of_pass.workspace_bytes
+            )
         self.assertEqual(context.estimate(64, 4, 16, batch=3, branch=1).pairs, 3 * 4 * 16 * 16)
-        for backward, named in ((False, estimate.forward_workspace_bytes), (True, estimate.backward_workspace_bytes)):
-            self.assertEqual(context.workspace_size(64, 4, 16, kv_heads=2, batch=3, backward=backward), named)
         self.assertEqual(context.estimate(64, 4, 16, dtype="bfloat16", query_start=63).pairs, 4 * 16 + 16)
-        self.assertEqual(context.estimate(64, 4, 16, kv_heads=2, batch=3, query_length=64, key_length=64), estimate)
-        self.assertEqual(context.estimate(64, 4, 16, kv_heads=2, batch=3, row_alignment=16), estimate)
-        self.assertEqual(context.estimate(64, 4, 16, query_length=0).pairs, 0)
-        share = context.estimate_rank(64, 4, 16, ranks=4, rank=1)
-        self.assertEqual(share.forward_sent_bytes, share.forward_received_bytes)
-        self.assertIn(share.exchange, ("ring", "gather"))
+        self.assertEqual(context.estimate(64, 4, 16, query_start=16, query_length=2).pairs, 4 * 2 * 16 + 2 * 16)
+        for same in (dict(query_length=64), dict(query_start=0), dict(row_alignment=16)):
+            self.assertEqual(context.estimate(64, 4, 16, kv_heads=2, batch=3, **same), estimate)
+        for pass_ in ("forward", "backward", "mass"):
+            shares = [context.estimate_rank(64, 4, 16, ranks=4, rank=rank, pass_=pass_) for rank in range(4)]
+            alone = context.estimate(64, 4, 16, pass_=pass_)
+            self.assertEqual(shares[1].sent_bytes, shares[1].received_bytes)
+            self.assertGreater(shares[1].sent_bytes, 0)
+            self.assertIn(shares[1].exchange, ("ring", "gather"))
+            self.assertEqual(sum(share.flops for share in shares), alone.flops)
+            self.assertEqual(sum(share.tensor_bytes for share in shares), alone.tensor_bytes)
+        words = {
+            "query_length is 0; with query_start it must be from 1 to length, 64": dict(query_start=3, query_length=0),
+            "query_length is 3; without query_start it must be None or length, 64": dict(query_length=3),
+            "query_start is 62; with query_length 3 it must be from 0 to 61": dict(query_start=62, query_length=3),
+            "query_length is 0; with query_start": dict(query_start=64),
+            "pass_ is 'all'; it must be one of 'forward', 'backward', 'mass'": dict(pass_="all"),
+        }
+        for says, given in words.items():
+            with self.subTest(says), self.assertRaisesRegex(annulus.ArgumentError, says):
+                context.estimate(64, 4, 16, **given)
         with self.assertRaisesRegex(annulus.ArgumentError, "dtype is 'int8'"):
             context.estimate(64, 4, 16, dtype="int8")
         with self.assertRaisesRegex(annulus.ArgumentError, "shards has 1 lengths; there are 2 ranks"):
@@ -424,7 +444,7 @@ class ContextTest(unittest.TestCase):
             "length is '64'; it must be an int": lambda: context.estimate("64", 2, 16),
             "heads is 2.0; it must be an int": lambda: context.estimate(64, 2.0, 16),
             "heads is 1099511627776; it does not fit 32": lambda: context.estimate(64, 2**40, 16),
-            "query_start is None; it must be an int": lambda: context.estimate(64, 2, 16, query_start=None),
+            "query_start is 0.5; it must be an int": lambda: context.estimate(64, 2, 16, query_start=0.5),
             "row_alignment is 24; it must be 0 or a power of two": lambda: context.estimate(64, 2, 16, row_alignment=24),
             r"sequence_starts\[1\] is 65; it must be at most 64": lambda: context.estimate(
                 64, 2, 16, sequence_starts=[0, 65]

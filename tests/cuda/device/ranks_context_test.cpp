@@ -87,7 +87,7 @@ TEST_F(TwoGpus, ReplayAGraphOnNewData) {
         CudaMemory &own = memory(rank);
         const Context context =
             make_rank_context(problem_, options_, rank, comms[static_cast<std::size_t>(rank)].get());
-        const annulus_problem sizes = shard_sizes(problem_, rank * length(), length());
+        const annulus_problem sizes = sizes_of(problem_);
         std::uint64_t bytes = 0;
         check(annulus_workspace_size(context.get(), &sizes, ANNULUS_PASS_BACKWARD, &bytes));
         std::uint64_t forward_bytes = 0;

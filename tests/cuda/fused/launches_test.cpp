@@ -113,7 +113,8 @@ TEST_P(Graph, CapturedOnceReplaysOnNewData) {
     const Context context = make_context(make_config(problem, options).get(), 0, own_memory);
     Allocation workspace;
     if (own_workspace) {
-        const annulus_problem sizes = sizes_of(problem);
+        const annulus_call_options call_options = options_of(problem);
+        const annulus_problem sizes = sizes_of(problem, &call_options);
         std::uint64_t bytes = 0;
         for (const annulus_pass pass : passes) {
             std::uint64_t of_pass = 0;

@@ -239,10 +239,8 @@ annulus_problem problem_of(const Sizes &sizes, const annulus_call_options *optio
     problem.batch = sizes.batch;
     problem.sequence_length = sizes.keys;
     problem.options = options;
-    if (ranks == 0) {
-        problem.query_start = options ? options->query_start : 0;
+    if (ranks == 0)
         problem.query_length = sizes.queries;
-    }
     return problem;
 }
 

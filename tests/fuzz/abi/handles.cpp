@@ -362,8 +362,11 @@ void Handles::change_comm() {
             lengths[i] = input_.number(0, 12);
             owners[i] = input_.number32(0, std::max(context_ranks_ - 1, 0));
         }
-        succeeded(annulus_context_set_shards(context_, input_.is_wild() ? nullptr : lengths.data(),
-                                             input_.once_in(2) ? nullptr : owners.data(), count));
+        const std::int32_t ranks = input_.once_in(2) ? 0 : input_.number32(context_ranks_, context_ranks_);
+        Sized<annulus_shards> shards(input_,
+                                     {sizeof(annulus_shards), ranks, count, input_.is_wild() ? nullptr : lengths.data(),
+                                      input_.once_in(2) ? nullptr : owners.data()});
+        succeeded(annulus_context_set_shards(context_, input_.once_in(4) ? nullptr : shards.get()));
         break;
     }
     }

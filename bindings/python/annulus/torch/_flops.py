@@ -3,17 +3,19 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Sequence
+from typing import Any, Sequence
 
 import torch
 
 from .._arrays import CPU
 from .._config import from_text
-from .._context import Estimate, cached_context
+from .._context import cached_context
+from ..types import Pass
 from . import _ranks
 
 
-def _estimates(
+def _flops(
+    pass_: Pass,
     q: Sequence[int],
     k: Sequence[int],
     config: str,
@@ -21,8 +23,8 @@ def _estimates(
     starts: Sequence[int] | None,
     lengths: Sequence[int] | None,
     ranks: int,
-) -> List[Estimate]:
-    """What a call on tensors of these shapes costs; on a rank with several shards, each of them."""
+) -> int:
+    """The FLOPs of a call on tensors of these shapes: on a rank with several shards, the sum over its shards."""
     # The engine changes nothing of the count, and a context on a CPU knows them all but cannot be made with each.
     context = cached_context(from_text(config).replace(engine="auto"), CPU)
     heads, head_dim = q[-2:]
@@ -31,27 +33,30 @@ def _estimates(
         length, windows = _ranks.rows_of(ranks)
     else:
         length, windows = k[-3], [slice(query_start or 0, (query_start or 0) + q[-3])]
-    return [
-        context.estimate(
-            length,
-            heads,
-            head_dim,
-            kv_heads=k[-2],
-            batch=batch,
-            query_start=window.start,
-            query_length=window.stop - window.start,
-            sequence_starts=starts,
-            sequence_lengths=lengths,
+    return round(
+        sum(
+            context.estimate(
+                length,
+                heads,
+                head_dim,
+                pass_=pass_,
+                kv_heads=k[-2],
+                batch=batch,
+                query_start=window.start,
+                query_length=window.stop - window.start,
+                sequence_starts=starts,
+                sequence_lengths=lengths,
+            ).flops
+            for window in windows
+            if window.stop > window.start
         )
-        for window in windows
-    ]
+    )
 
 
 def _forward_flops(
     q: Any, k: Any, v: Any, config: str, query_start: Any, starts: Any, lengths: Any, ranks: int, **_: Any
 ) -> int:
-    estimates = _estimates(q, k, config, query_start, starts, lengths, ranks)
-    return round(sum(estimate.forward_flops for estimate in estimates))
+    return _flops("forward", q, k, config, query_start, starts, lengths, ranks)
 
 
 def _backward_flops(
@@ -69,8 +74,7 @@ def _backward_flops(
     ranks: int,
     **_: Any,
 ) -> int:
-    estimates = _estimates(q, k, config, query_start, starts, lengths, ranks)
-    return round(sum(estimate.backward_flops for estimate in estimates))
+    return _flops("backward", q, k, config, query_start, starts, lengths, ranks)
 
 
 def register() -> None:

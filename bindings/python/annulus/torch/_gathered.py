@@ -71,7 +71,7 @@ def _agreed_shards(tensors: Dict[str, Tensor], group: Any, shards: Any, text: st
             )
     lengths = [q_rows for (q_rows, *_), _ in said]
     found = shards_of_word(word, lengths, text, tensors["q"].shape[-2]) if given is None else given
-    found._arguments(len(said))  # refuses another number of ranks
+    found._struct(len(said))  # refuses another number of ranks
     for rank, ((q_rows, *_), _) in enumerate(said):
         if q_rows != found.rows(rank):
             raise ArgumentError(f"rank {rank} has {q_rows} rows; its shards have {found.rows(rank)}")

@@ -42,20 +42,16 @@ fn structs_lie_as_in_c() {
         annulus_call_options { size, flags, query_start, sequence_count, sequence_starts, sequence_lengths }
         annulus_merge_options { size, flags }
         annulus_problem {
-            size, dtype, heads, kv_heads, head_dim, batch, sequence_length, query_start, query_length, key_start, key_length,
-            options, row_alignment, gradient_dtype
+            size, dtype, gradient_dtype, heads, kv_heads, head_dim, batch, sequence_length, query_length, row_alignment,
+            options
         }
         annulus_estimate {
-            size, pairs, forward_flops, backward_flops, tensor_bytes, gradient_bytes, forward_workspace_bytes,
-            backward_workspace_bytes, remote_bytes, plan_bytes
+            size, pairs, flops, tensor_bytes, workspace_bytes, sent_bytes, received_bytes, plan_bytes, exchange
         }
         annulus_comm_options { size, creation_timeout, flags }
         annulus_nccl_id { bytes }
+        annulus_shards { size, ranks, count, lengths, owners }
         annulus_traffic { size, sent_bytes, received_bytes }
-        annulus_rank_estimate {
-            size, exchange, forward_workspace_bytes, backward_workspace_bytes, forward_sent_bytes, forward_received_bytes,
-            backward_sent_bytes, backward_received_bytes
-        }
     };
     assert_eq!(told.lines().collect::<Vec<_>>(), mine);
 }

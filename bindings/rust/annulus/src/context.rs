@@ -358,8 +358,9 @@ impl Context {
 
     /// Which rank holds which positions, which calls then check; None: one shard a rank, of what its tensors hold.
     pub fn set_shards(&mut self, shards: Option<Shards<'_>>) -> Result<()> {
-        let (lengths, owners, count) = Shards::raw(shards)?;
-        check(unsafe { sys::annulus_context_set_shards(self.handle, lengths, owners, count) })
+        let raw = shards.map(|shards| Shards::raw(Some(shards), 0)).transpose()?;
+        let pointer = raw.as_ref().map_or(ptr::null(), |raw| raw as *const _);
+        check(unsafe { sys::annulus_context_set_shards(self.handle, pointer) })
     }
 
     /// The bytes of rows that the last successful call sent to and received from other ranks.

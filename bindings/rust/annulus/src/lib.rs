@@ -37,7 +37,7 @@ pub use config::{Branch, Config, ConfigBuilder, Engine, Exchange, KeyRule, Order
 pub use context::{CallOptions, Context, Device, Traffic};
 pub use element::{Bf16, Dtype, Element, GradientOf, F16};
 pub use error::{Error, Result, Status};
-pub use estimate::{Estimate, Pass, Problem, RankEstimate};
+pub use estimate::{Estimate, Pass, Problem};
 pub use shards::Shards;
 pub use tensor::{TensorMut, TensorRef};
 

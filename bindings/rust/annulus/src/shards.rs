@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 use crate::error::{Error, Result};
+use annulus_sys as sys;
 use std::ptr;
 
 /// How the ranks share a sequence: it is cut into shards, one behind the other.
@@ -23,11 +24,12 @@ impl<'a> Shards<'a> {
         Shards { lengths, owners: Some(owners) }
     }
 
-    /// Lengths, owners and count as the C API takes them.
-    pub(crate) fn raw(shards: Option<Shards<'a>>) -> Result<(*const i64, *const i32, i32)> {
+    /// The C API's struct for `ranks` ranks, which points to these arrays. None: even shards.
+    pub(crate) fn raw(shards: Option<Shards<'a>>, ranks: i32) -> Result<sys::annulus_shards> {
+        let even = sys::annulus_shards { ranks, ..sys::ANNULUS_SHARDS_INIT };
         let (lengths, owners) = match shards {
             Some(shards) => (shards.lengths, shards.owners),
-            None => return Ok((ptr::null(), ptr::null(), 0)),
+            None => return Ok(even),
         };
         if let Some(owners) = owners.filter(|owners| owners.len() != lengths.len()) {
             return Err(Error::argument(format!(
@@ -36,7 +38,11 @@ impl<'a> Shards<'a> {
                 lengths.len()
             )));
         }
-        let count = i32::try_from(lengths.len()).unwrap_or(i32::MAX);
-        Ok((lengths.as_ptr(), owners.map_or(ptr::null(), <[i32]>::as_ptr), count))
+        Ok(sys::annulus_shards {
+            count: i32::try_from(lengths.len()).unwrap_or(i32::MAX),
+            lengths: lengths.as_ptr(),
+            owners: owners.map_or(ptr::null(), <[i32]>::as_ptr),
+            ..even
+        })
     }
 }

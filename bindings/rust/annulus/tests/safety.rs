@@ -109,7 +109,7 @@ fn sequences_that_cannot_be() {
     }
     let mut problem = Problem::new(Dtype::FLOAT32, 1, 64, 4, 16);
     problem.options = CallOptions::new().sequence_lengths(&[65]);
-    let of_problem = Context::cpu(&config()).unwrap().estimate(&problem).unwrap_err().to_string();
+    let of_problem = Context::cpu(&config()).unwrap().estimate(&problem, Pass::Forward).unwrap_err().to_string();
     assert!(of_problem.contains("sequence_lengths[0] is 65; it must be at most 64"), "{of_problem}");
 }
 
@@ -414,25 +414,36 @@ fn gradients_are_added_and_wide() {
     assert!(sum_q == d_q && sum_k != d_k && sum_v == d_v);
 
     let mut problem = Problem::new(Dtype::BFLOAT16, 1, 64, 4, 16);
-    let plain = context.estimate(&problem).unwrap();
+    let plain = context.estimate(&problem, Pass::Backward).unwrap();
     problem.gradient_dtype = Some(Dtype::FLOAT32);
-    assert!(context.estimate(&problem).unwrap().gradient_bytes > plain.gradient_bytes);
+    assert!(context.estimate(&problem, Pass::Backward).unwrap().tensor_bytes > plain.tensor_bytes);
     problem.gradient_dtype = Some(Dtype::FLOAT16);
-    assert_eq!(context.estimate(&problem).unwrap_err().status(), Status::ARGUMENT);
+    assert_eq!(context.estimate(&problem, Pass::Backward).unwrap_err().status(), Status::ARGUMENT);
 }
 
 #[test]
 fn costs_and_curves() {
     let context = Context::cpu(&config()).unwrap();
     let problem = Problem::new(Dtype::FLOAT32, 1, 64, 4, 16);
-    let whole = context.estimate(&problem).unwrap();
-    let parts: f64 = (0..2).map(|branch| context.estimate_branch(&problem, branch).unwrap().pairs).sum();
-    assert_eq!(whole.pairs, parts);
-    assert!(context.estimate_branch(&problem, 2).is_err());
-    assert!(context.workspace_size(&problem, Pass::Backward).unwrap() > 0);
-    assert_eq!(context.workspace_size(&problem, Pass::Forward).unwrap(), whole.forward_workspace_bytes);
-    assert!(context.estimate_rank(&problem, Some(Shards::new(&[32, 32])), 2, 1).unwrap().forward_received_bytes > 0);
-    assert!(context.estimate_rank(&problem, Some(Shards::new(&[32])), 2, 1).is_err());
+    for (pass, factor) in [(Pass::Forward, 4.0), (Pass::Backward, 10.0), (Pass::Mass, 4.0)] {
+        let whole = context.estimate(&problem, pass).unwrap();
+        let parts: f64 = (0..2).map(|branch| context.estimate_branch(&problem, pass, branch).unwrap().pairs).sum();
+        assert_eq!(whole.pairs, parts);
+        assert_eq!(whole.flops, factor * whole.pairs * 16.0);
+        assert_eq!(whole.exchange, Exchange::AUTO);
+        assert!(context.estimate_branch(&problem, pass, 2).is_err());
+        assert_eq!(context.workspace_size(&problem, pass).unwrap(), whole.workspace_bytes);
+        let rank = |lengths| context.estimate_rank(&problem, pass, Some(Shards::new(lengths)), 2, 1);
+        assert!(rank(&[32, 32]).unwrap().received_bytes > 0);
+        assert_eq!(rank(&[32, 32]).unwrap(), context.estimate_rank(&problem, pass, None, 2, 1).unwrap());
+        assert!(rank(&[32]).is_err());
+    }
+    let mut window = problem;
+    window.options = CallOptions::new().query_start(60);
+    window.query_length = 4;
+    assert!(context.estimate(&window, Pass::Forward).unwrap().pairs > 0.0);
+    window.query_length = 0;
+    assert!(context.estimate(&window, Pass::Forward).unwrap_err().to_string().contains("query_length is 0"));
 
     let mut curve = annulus::hilbert_curve(35, 7).unwrap();
     curve.sort_unstable();
