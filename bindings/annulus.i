@@ -16,7 +16,7 @@
 #define ANNULUS_API_STATUS
 #define ANNULUS_BEGIN_DECLS
 #define ANNULUS_END_DECLS
-#define ANNULUS_INT32
+#define ANNULUS_ENUM_INT32
 
 #ifdef SWIGPYTHON
 %include "python/typemaps.i"

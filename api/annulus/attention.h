@@ -38,7 +38,7 @@ ANNULUS_BEGIN_DECLS
  * Bits of annulus_call_options.flags. Only bits 0 to 30 can be flags, which an int32_t holds; whatever else a call may
  * be told gets a field of its own.
  */
-typedef enum annulus_call_flag ANNULUS_INT32 {
+typedef enum annulus_call_flag ANNULUS_ENUM_INT32 {
     ANNULUS_CALL_QUERY_WINDOW = 1, /* Q's rows are a window of the rows of K and V, from query_start on; with ranks
                                       (comm.h) that is ANNULUS_ERROR_UNSUPPORTED */
     ANNULUS_CALL_ADD_D_Q = 2,      /* backward adds dQ to what d_q holds, in one rounding; else d_q is overwritten */
@@ -239,7 +239,7 @@ ANNULUS_API_STATUS annulus_status annulus_merge(annulus_context *context, int32_
                                                 const annulus_tensor *lse, const annulus_merge_options *options);
 
 /* The passes over queries and keys, for questions about their cost. */
-typedef enum annulus_pass ANNULUS_INT32 {
+typedef enum annulus_pass ANNULUS_ENUM_INT32 {
     ANNULUS_PASS_FORWARD = 1,  /* annulus_forward() */
     ANNULUS_PASS_BACKWARD = 2, /* annulus_backward() */
     ANNULUS_PASS_MASS = 3      /* annulus_attention_mass() */
@@ -278,7 +278,7 @@ typedef struct annulus_problem {
 } annulus_problem;
 
 #define ANNULUS_PROBLEM_INIT                                                                                           \
-    { sizeof(annulus_problem), (annulus_dtype)0, (annulus_dtype)0, 0, 0, 0, 0, 0, 0, 0, NULL }
+    { sizeof(annulus_problem), ANNULUS_DTYPE_NONE, ANNULUS_DTYPE_NONE, 0, 0, 0, 0, 0, 0, 0, NULL }
 
 /*
  * What one pass of a problem costs one rank. Set `size` to sizeof(annulus_estimate) before the call, best by

@@ -67,7 +67,7 @@ ANNULUS_BEGIN_DECLS
 typedef struct annulus_comm annulus_comm;
 
 /* Bits of annulus_comm_options.flags: 0 to 30 alone, as of annulus_call_flag. */
-typedef enum annulus_comm_flag ANNULUS_INT32 {
+typedef enum annulus_comm_flag ANNULUS_ENUM_INT32 {
     ANNULUS_COMM_MAY_ABORT = 1 /* annulus_comm_create_from_nccl() alone: annulus may abort the caller's ncclComm_t */
 } annulus_comm_flag;
 

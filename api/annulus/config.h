@@ -30,7 +30,7 @@ typedef struct annulus_config annulus_config;
 /*
  * Which residue phi of the places in a segment head h uses. h is counted inside the branch's head range of c heads.
  */
-typedef enum annulus_phase_rule ANNULUS_INT32 {
+typedef enum annulus_phase_rule ANNULUS_ENUM_INT32 {
     ANNULUS_PHASE_BLOCK = 0,      /* phi = h / ceil(c / r), integer division: LongNet's published code (default) */
     ANNULUS_PHASE_INTERLEAVE = 1, /* phi = h mod r: LongNet's paper */
     ANNULUS_PHASE_FIXED = 2       /* phi = residue mod r for every head */
@@ -39,20 +39,20 @@ typedef enum annulus_phase_rule ANNULUS_INT32 {
 /*
  * Which queries of a segment attend to which of its keys. "Residue" is the place in the segment modulo r.
  */
-typedef enum annulus_query_rule ANNULUS_INT32 {
+typedef enum annulus_query_rule ANNULUS_ENUM_INT32 {
     ANNULUS_QUERY_DILATED = 0, /* the query's and the key's residue are both phi: LongNet (default) */
     ANNULUS_QUERY_RESIDUE = 1, /* the query's residue equals the key's, whatever it is: every query attends */
     ANNULUS_QUERY_EVERY = 2    /* the key's residue is phi, any query */
 } annulus_query_rule;
 
 /* How the positions of a segment are numbered before every r-th is kept. */
-typedef enum annulus_order ANNULUS_INT32 {
+typedef enum annulus_order ANNULUS_ENUM_INT32 {
     ANNULUS_ORDER_LINEAR = 0, /* 0, 1, 2, … (default) */
     ANNULUS_ORDER_HILBERT = 1 /* along the generalised Hilbert curve of the segment's grid, see hilbert.h */
 } annulus_order;
 
 /* What stands in the slots that a segment has too few positions to fill. */
-typedef enum annulus_padding_rule ANNULUS_INT32 {
+typedef enum annulus_padding_rule ANNULUS_ENUM_INT32 {
     ANNULUS_PADDING_EXACT = 0,    /* nothing: positions that do not exist are no keys (default) */
     ANNULUS_PADDING_ZERO_KEYS = 1 /* a key of score 0 and value 0, as LongNet's published code pads: with w' = min(w, N)
                                      a segment has ceil(w'/r) slots for each residue. No effect when causal. For weights
@@ -60,7 +60,7 @@ typedef enum annulus_padding_rule ANNULUS_INT32 {
 } annulus_padding_rule;
 
 /* How often a key counts that several branches give to a query. */
-typedef enum annulus_key_rule ANNULUS_INT32 {
+typedef enum annulus_key_rule ANNULUS_ENUM_INT32 {
     ANNULUS_KEY_EACH_BRANCH = 0, /* once for each branch that reaches it: LongNet's multiset (default) */
     ANNULUS_KEY_ONCE = 1 /* once: the set union. Slots without a position (zero_keys padding) are of their branch
                             alone and count for each as ever. `fused` and `mma` do so for up to 8 branches in linear
@@ -76,7 +76,7 @@ typedef enum annulus_key_rule ANNULUS_INT32 {
  * begin at multiples of 16 bytes is computed by `gemm` (row_alignment of annulus_problem says what is known of them
  * beforehand).
  */
-typedef enum annulus_engine ANNULUS_INT32 {
+typedef enum annulus_engine ANNULUS_ENUM_INT32 {
     ANNULUS_ENGINE_AUTO = 0,      /* the fastest engine that supports the call (default) */
     ANNULUS_ENGINE_REFERENCE = 1, /* CPU, float64 inside, brute force in O(N * N) time: for tests; not with a
                                      communicator (comm.h) */
@@ -242,7 +242,7 @@ ANNULUS_API_STATUS annulus_status annulus_config_get_workspace_limit(const annul
  * out, as it can with thousands of ranks of unequal shards, or where more than 2^26 pairs of shards share segments,
  * `auto` is `ring`.
  */
-typedef enum annulus_exchange ANNULUS_INT32 {
+typedef enum annulus_exchange ANNULUS_ENUM_INT32 {
     ANNULUS_EXCHANGE_AUTO = 0,  /* one of the two, as said above (default) */
     ANNULUS_EXCHANGE_RING = 1,  /* in up to ranks - 1 hops: memory for the rows of two ranks at a time */
     ANNULUS_EXCHANGE_GATHER = 2 /* all at once: memory for all rows that the rank's queries attend to */

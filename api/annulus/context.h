@@ -46,7 +46,7 @@ ANNULUS_BEGIN_DECLS
 typedef struct annulus_context annulus_context;
 
 /* A kind of device. */
-typedef enum annulus_device ANNULUS_INT32 {
+typedef enum annulus_device ANNULUS_ENUM_INT32 {
     ANNULUS_DEVICE_CPU = 1, /* the CPUs that the process may run on: one device */
     ANNULUS_DEVICE_CUDA = 2 /* an NVIDIA GPU */
 } annulus_device;

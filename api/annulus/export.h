@@ -9,16 +9,21 @@
 #error "annulus supports platforms with ELF shared objects only"
 #endif
 
+/*
+ * ANNULUS_API stands before every function of the library. ANNULUS_API_STATUS stands before a function whose status the
+ * caller must look at: compilers warn where the result of a call is not used. Where the language has [[nodiscard]], a
+ * cast to void says that the result is left out on purpose.
+ *
+ * A parser of declarations that knows no attributes, such as cffi's, defines ANNULUS_API as nothing.
+ */
+#ifdef ANNULUS_API
+#define ANNULUS_API_STATUS ANNULUS_API
+#else
 #if defined(__GNUC__)
 #define ANNULUS_API __attribute__((visibility("default")))
 #else
 #define ANNULUS_API
 #endif
-
-/*
- * ANNULUS_API of a function whose status the caller must look at: compilers warn where the result of a call is not
- * used. Where the language has [[nodiscard]], a cast to void says that it is left out on purpose.
- */
 #if defined(__cplusplus) && __cplusplus >= 201703L
 #define ANNULUS_API_STATUS [[nodiscard]] ANNULUS_API
 #elif defined(__STDC_VERSION__) && __STDC_VERSION__ >= 202311L
@@ -28,26 +33,28 @@
 #else
 #define ANNULUS_API_STATUS ANNULUS_API
 #endif
+#define ANNULUS_CHECK_ENUMS
+#endif
 
 #include <stdint.h>
 
 /*
- * Behind the name of an enum: it has the width and the values of int32_t. C++11 and C23 can say so; in older C it is
- * what compilers do by themselves unless told otherwise, and where they are (-fshort-enums) the array below has no
- * legal size.
+ * ANNULUS_ENUM_INT32 stands behind the name of an enum, which has the width and the values of int32_t. C++11 and C23
+ * can say so. In older C, compilers choose that width by themselves unless an option such as -fshort-enums tells them
+ * otherwise; then the array below has no legal size.
  */
-#ifdef __cplusplus
-#if __cplusplus >= 201103L
-#define ANNULUS_INT32 : int32_t
-#endif
+#if defined(__cplusplus) && __cplusplus >= 201103L
+#define ANNULUS_ENUM_INT32 : int32_t
 #elif defined(__STDC_VERSION__) && __STDC_VERSION__ >= 202311L
-#define ANNULUS_INT32 : int32_t
+#define ANNULUS_ENUM_INT32 : int32_t
+#else
+#define ANNULUS_ENUM_INT32
 #endif
-#ifndef ANNULUS_INT32
-#define ANNULUS_INT32
-#endif
-enum annulus_small_enum ANNULUS_INT32 { ANNULUS_SMALL_ENUMERATOR = 1 };
+#ifdef ANNULUS_CHECK_ENUMS
+enum annulus_small_enum ANNULUS_ENUM_INT32 { ANNULUS_SMALL_ENUMERATOR = 1 };
 typedef char annulus_enums_have_32_bits[sizeof(enum annulus_small_enum) == sizeof(int32_t) ? 1 : -1];
+#undef ANNULUS_CHECK_ENUMS
+#endif
 
 #ifdef __cplusplus
 #define ANNULUS_BEGIN_DECLS extern "C" {

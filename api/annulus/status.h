@@ -15,7 +15,7 @@
 ANNULUS_BEGIN_DECLS
 
 /* Later versions append values: treat a value you do not know as an error. */
-typedef enum annulus_status ANNULUS_INT32 {
+typedef enum annulus_status ANNULUS_ENUM_INT32 {
     ANNULUS_OK = 0,                /* the call did what it is for */
     ANNULUS_ERROR_ARGUMENT = 1,    /* an argument is not what the function's comment allows */
     ANNULUS_ERROR_UNSUPPORTED = 2, /* legal, but the chosen engine, device or build cannot do it */

@@ -14,11 +14,12 @@
 ANNULUS_BEGIN_DECLS
 
 /* The type of a tensor's elements. */
-typedef enum annulus_dtype ANNULUS_INT32 {
-    ANNULUS_FLOAT64 = 1,  /* IEEE binary64, C's double */
-    ANNULUS_FLOAT32 = 2,  /* IEEE binary32, C's float */
-    ANNULUS_BFLOAT16 = 3, /* 1 sign, 8 exponent, 7 fraction bits */
-    ANNULUS_FLOAT16 = 4   /* IEEE binary16 */
+typedef enum annulus_dtype ANNULUS_ENUM_INT32 {
+    ANNULUS_DTYPE_NONE = 0, /* no dtype: where a struct may leave one out */
+    ANNULUS_FLOAT64 = 1,    /* IEEE binary64, C's double */
+    ANNULUS_FLOAT32 = 2,    /* IEEE binary32, C's float */
+    ANNULUS_BFLOAT16 = 3,   /* 1 sign, 8 exponent, 7 fraction bits */
+    ANNULUS_FLOAT16 = 4     /* IEEE binary16 */
 } annulus_dtype;
 
 /*

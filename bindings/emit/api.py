@@ -17,7 +17,7 @@ def attributes(element):
 
 def read_enum(element, headers):
     name = attributes(element)["name"]
-    body = headers.inside(rf"^typedef enum {name} ANNULUS_INT32")
+    body = headers.inside(rf"^typedef enum {name} ANNULUS_ENUM_INT32")
     items = []
     for item in map(attributes, element.findall("enumitem")):
         value = item.get("enumvalue")

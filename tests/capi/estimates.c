@@ -332,7 +332,7 @@ static void gradients_of_the_call(void **state) {
 
     options.flags = 0;
     problem.dtype = ANNULUS_BFLOAT16;
-    problem.gradient_dtype = (annulus_dtype)0;
+    problem.gradient_dtype = ANNULUS_DTYPE_NONE;
     plain = estimate_of(f, &problem, backward);
     const annulus_estimate plain_forward = estimate_of(f, &problem, forward);
     assert_true(plain_forward.tensor_bytes == 4 * queries + 4 * keys + statistics);

@@ -242,7 +242,7 @@ class PlantedFaultTest(unittest.TestCase):
     def test_missing_comment_in_a_type(self):
         header = ("typedef struct annulus_a annulus_a;\n/* With y and call. */\ntypedef struct annulus_b {\n"
                   "    int32_t x; /* one; z; */\n    int32_t y[4];\n    void *(*call)(int n);\n    int32_t w;\n"
-                  "} annulus_b;\n/* Kinds. */\ntypedef enum annulus_c ANNULUS_INT32 {\n    ANNULUS_P = 1, /* one */\n"
+                  "} annulus_b;\n/* Kinds. */\ntypedef enum annulus_c ANNULUS_ENUM_INT32 {\n    ANNULUS_P = 1, /* one */\n"
                   "    ANNULUS_Q = 2\n} annulus_c;\n#define ANNULUS_R 3\n#define ANNULUS_B_INIT { 0 }\n")
         self.assertEqual(without_comment(header), ["annulus_a", "w", "ANNULUS_Q", "ANNULUS_R"])
 

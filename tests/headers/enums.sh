@@ -12,9 +12,9 @@ shift 2
 of_headers() {
     cat "$api"/annulus/*.h | sed -n "s/^ *\(typedef \)\{0,1\}enum \([a-z_]*\)$1.*{.*/\2/p"
 }
-enums=$(of_headers ' ANNULUS_INT32')
+enums=$(of_headers ' ANNULUS_ENUM_INT32')
 [ -n "$enums" ]
-[ "$(of_headers '')" = "$enums" ] || { echo "an enum of the headers has no ANNULUS_INT32" >&2; exit 1; }
+[ "$(of_headers '')" = "$enums" ] || { echo "an enum of the headers has no ANNULUS_ENUM_INT32" >&2; exit 1; }
 
 program() {
     echo '#include <annulus/annulus.h>'

@@ -79,6 +79,7 @@ end
 @doc raw"""
 The type of a tensor's elements.
 """ const annulus_dtype = Int32
+const ANNULUS_DTYPE_NONE = annulus_dtype(0) # no dtype: where a struct may leave one out
 const ANNULUS_FLOAT64 = annulus_dtype(1) # IEEE binary64, C's double
 const ANNULUS_FLOAT32 = annulus_dtype(2) # IEEE binary32, C's float
 const ANNULUS_BFLOAT16 = annulus_dtype(3) # 1 sign, 8 exponent, 7 fraction bits
@@ -800,7 +801,7 @@ float16 and at least one of them is float32. Only backward asks for it.
     options::Ptr{annulus_call_options} # or NULL
 end
 
-const ANNULUS_PROBLEM_INIT = annulus_problem(sizeof(annulus_problem), 0, 0, 0, 0, 0, 0, 0, 0, 0, C_NULL)
+const ANNULUS_PROBLEM_INIT = annulus_problem(sizeof(annulus_problem), ANNULUS_DTYPE_NONE, ANNULUS_DTYPE_NONE, 0, 0, 0, 0, 0, 0, 0, C_NULL)
 
 @doc raw"""
 What one pass of a problem costs one rank. Set `size` to sizeof(annulus_estimate) before the call, best by

@@ -45,6 +45,8 @@ pub const ANNULUS_ERROR_DECLINED: annulus_status = 11;
 
 /// The type of a tensor's elements.
 pub type annulus_dtype = i32;
+/// no dtype: where a struct may leave one out
+pub const ANNULUS_DTYPE_NONE: annulus_dtype = 0;
 /// IEEE binary64, C's double
 pub const ANNULUS_FLOAT64: annulus_dtype = 1;
 /// IEEE binary32, C's float
@@ -368,8 +370,8 @@ pub struct annulus_problem {
 
 pub const ANNULUS_PROBLEM_INIT: annulus_problem = annulus_problem {
     size: std::mem::size_of::<annulus_problem>(),
-    dtype: 0,
-    gradient_dtype: 0,
+    dtype: ANNULUS_DTYPE_NONE,
+    gradient_dtype: ANNULUS_DTYPE_NONE,
     heads: 0,
     kv_heads: 0,
     head_dim: 0,
