@@ -47,8 +47,7 @@ Creation checked_options(const annulus_comm_options *options, std::uint64_t flag
                     given.creation_timeout);
     if ((given.flags & ~flags) != 0)
         throw Error(ANNULUS_ERROR_ARGUMENT, "flags of options is %llu; here it must be 0%s",
-                    static_cast<unsigned long long>(given.flags),
-                    flags == ANNULUS_COMM_MAY_ABORT ? " or ANNULUS_COMM_MAY_ABORT (1)" : "");
+                    static_cast<unsigned long long>(given.flags), flags != 0 ? " or ANNULUS_COMM_MAY_ABORT (1)" : "");
     return {given.creation_timeout == 0 ? default_timeout : Transport::Seconds(given.creation_timeout), given.flags};
 }
 
@@ -153,7 +152,7 @@ annulus_status annulus_comm_create_from_nccl(annulus_comm **comm, const void *nc
         void *handle = nullptr;
         std::memcpy(&handle, nccl_comm, sizeof handle);
         check_not_null("the ncclComm_t that nccl_comm points to", handle);
-        const Creation creation = checked_options(options, ANNULUS_COMM_MAY_ABORT);
+        const Creation creation = checked_options(options, known_comm_flags);
         const bool may_abort = (creation.flags & ANNULUS_COMM_MAY_ABORT) != 0;
         *comm = make_comm(nccl_transports().borrow(handle, may_abort)).release();
     });

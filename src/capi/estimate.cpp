@@ -103,10 +103,6 @@ void with_calls(annulus_context &context, CallProblem &problem, annulus_pass pas
     use(context.rank_calls(problem, shards, setting.limits, estimate_steps), setting);
 }
 
-void check_pass(annulus_pass pass) {
-    check_enum("pass", pass, ANNULUS_PASS_FORWARD, ANNULUS_PASS_MASS);
-}
-
 // The shards of an estimate: those that are given, or even ones.
 Shards shards_of(const annulus_shards &given, std::int64_t sequence_length) {
     check_between("ranks of shards", given.ranks, 1, max_ranks);
@@ -125,7 +121,7 @@ annulus_status annulus_estimate_problem(annulus_context *context, const annulus_
     return guard([&] {
         const ContextUse use(context);
         const Pattern &pattern = context->required_config().pattern;
-        check_pass(pass);
+        check_enum("pass", pass);
         StatedProblem stated = check_problem(problem, pattern, pass, context->comm != nullptr);
         check_between("branch", branch, ANNULUS_ALL_BRANCHES, static_cast<std::int64_t>(pattern.branches.size()) - 1);
         annulus_estimate result = read_sized("estimate", estimate, &annulus_estimate::exchange);
@@ -141,7 +137,7 @@ annulus_status annulus_workspace_size(annulus_context *context, const annulus_pr
     return guard([&] {
         const ContextUse use(context);
         const Pattern &pattern = context->required_config().pattern;
-        check_pass(pass);
+        check_enum("pass", pass);
         required(bytes, "bytes");
         StatedProblem stated = check_problem(problem, pattern, pass, context->comm != nullptr);
         with_calls(*context, stated.problem, pass, [&](auto &calls, const CallSetting &setting) {
@@ -155,7 +151,7 @@ annulus_status annulus_estimate_rank(annulus_context *context, const annulus_pro
     return guard([&] {
         const ContextUse use(context);
         const annulus_config &config = context->required_config();
-        check_pass(pass);
+        check_enum("pass", pass);
         StatedProblem stated = check_problem(problem, config.pattern, pass, true);
         Problem &rows = stated.problem.rows;
         const Shards all = shards_of(read_shards(shards), rows.sequence_length);

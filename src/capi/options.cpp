@@ -14,18 +14,17 @@ namespace annulus {
 namespace {
 
 constexpr std::uint64_t add_flags = ANNULUS_CALL_ADD_D_Q | ANNULUS_CALL_ADD_D_K | ANNULUS_CALL_ADD_D_V;
-constexpr std::uint64_t all_flags = ANNULUS_CALL_QUERY_WINDOW | add_flags;
 
 void check_flags(const annulus_call_options &options, annulus_pass pass) {
     const auto flags = static_cast<unsigned long long>(options.flags);
-    if (options.flags & ~all_flags)
+    if (options.flags & ~known_call_flags)
         throw Error(ANNULUS_ERROR_ARGUMENT, "flags of options is %#llx; it may have the bits %#llx", flags,
-                    static_cast<unsigned long long>(all_flags));
+                    static_cast<unsigned long long>(known_call_flags));
     if (pass != ANNULUS_PASS_BACKWARD && (options.flags & add_flags))
         throw Error(ANNULUS_ERROR_ARGUMENT,
                     "flags of options is %#llx; %s writes no gradients, and may have the bits %#llx", flags,
                     pass == ANNULUS_PASS_FORWARD ? "forward" : "attention_mass",
-                    static_cast<unsigned long long>(all_flags & ~add_flags));
+                    static_cast<unsigned long long>(known_call_flags & ~add_flags));
     if (!query_window(options) && options.query_start != 0)
         throw Error(ANNULUS_ERROR_ARGUMENT,
                     "query_start of options is %lld; without ANNULUS_CALL_QUERY_WINDOW in flags it must be 0",

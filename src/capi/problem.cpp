@@ -45,7 +45,7 @@ void check_first(const NamedTensor &argument, bool may_be_empty) {
     const annulus_tensor &tensor = *argument.tensor;
     char name[32];
     std::snprintf(name, sizeof name, "dtype of %s", argument.name);
-    check_enum(name, tensor.dtype, ANNULUS_FLOAT64, ANNULUS_FLOAT16);
+    check_enum(name, tensor.dtype);
     check_rank4(argument);
     const std::int64_t *const shape = tensor.shape;
     check_tensor(argument, tensor.dtype, {shape[0], shape[1], shape[2], shape[3]}, true, may_be_empty);
@@ -203,7 +203,7 @@ Window check_query_window(const annulus_problem &given, const annulus_call_optio
 StatedProblem check_problem(const annulus_problem *argument, const Pattern &pattern, annulus_pass pass,
                             bool has_ranks) {
     const annulus_problem given = read_sized("problem", argument, &annulus_problem::options);
-    check_enum("dtype", given.dtype, ANNULUS_FLOAT64, ANNULUS_FLOAT16);
+    check_enum("dtype", given.dtype);
     check_gradient_dtype(given);
     check_at_least("heads", given.heads, 1);
     check_head_groups("kv_heads", given.kv_heads, given.heads);

@@ -4,36 +4,11 @@
 
 #include "capi/guard.hpp"
 #include "core/dtype_number.hpp"
+#include "core/known.hpp"
 
 const char *annulus_status_name(annulus_status status) {
-    switch (annulus::enum_value(status)) {
-    case ANNULUS_OK:
-        return "ok";
-    case ANNULUS_ERROR_ARGUMENT:
-        return "argument";
-    case ANNULUS_ERROR_UNSUPPORTED:
-        return "unsupported";
-    case ANNULUS_ERROR_MEMORY:
-        return "memory";
-    case ANNULUS_ERROR_INTERNAL:
-        return "internal";
-    case ANNULUS_ERROR_CUDA:
-        return "cuda";
-    case ANNULUS_ERROR_CUBLAS:
-        return "cublas";
-    case ANNULUS_ERROR_COMM:
-        return "comm";
-    case ANNULUS_ERROR_NCCL:
-        return "nccl";
-    case ANNULUS_ERROR_MPI:
-        return "mpi";
-    case ANNULUS_ERROR_WORKSPACE:
-        return "workspace";
-    case ANNULUS_ERROR_DECLINED:
-        return "declined";
-    default:
-        return "unknown";
-    }
+    const annulus::NamedStatus *const found = annulus::find_status(annulus::enum_value(status));
+    return found ? found->name : "unknown";
 }
 
 const char *annulus_last_error(void) {

@@ -3,6 +3,8 @@
 #include <annulus/version.h>
 
 #include "capi/guard.hpp"
+#include "core/dtype_number.hpp"
+#include "core/known.hpp"
 #include "core/version.hpp"
 #include "cpu/simd/simd.hpp"
 #include "engine/device.hpp"
@@ -35,4 +37,40 @@ const char *annulus_build_info(void) {
         return text;
     }();
     return line.data();
+}
+
+int annulus_knows(annulus_feature feature, int64_t value) {
+    using namespace annulus;
+    switch (enum_value(feature)) {
+    case ANNULUS_FEATURE_FEATURE:
+        return known(annulus_feature()).has(value);
+    case ANNULUS_FEATURE_STATUS:
+        return find_status(value) != nullptr;
+    case ANNULUS_FEATURE_DTYPE:
+        return known(annulus_dtype()).has(value);
+    case ANNULUS_FEATURE_DEVICE:
+        return known(annulus_device()).has(value);
+    case ANNULUS_FEATURE_ENGINE:
+        return known(annulus_engine()).has(value);
+    case ANNULUS_FEATURE_PASS:
+        return known(annulus_pass()).has(value);
+    case ANNULUS_FEATURE_PHASE_RULE:
+        return known(annulus_phase_rule()).has(value);
+    case ANNULUS_FEATURE_QUERY_RULE:
+        return known(annulus_query_rule()).has(value);
+    case ANNULUS_FEATURE_ORDER:
+        return known(annulus_order()).has(value);
+    case ANNULUS_FEATURE_PADDING_RULE:
+        return known(annulus_padding_rule()).has(value);
+    case ANNULUS_FEATURE_KEY_RULE:
+        return known(annulus_key_rule()).has(value);
+    case ANNULUS_FEATURE_EXCHANGE:
+        return known(annulus_exchange()).has(value);
+    case ANNULUS_FEATURE_CALL_FLAG:
+        return is_known_bit(known_call_flags, value);
+    case ANNULUS_FEATURE_COMM_FLAG:
+        return is_known_bit(known_comm_flags, value);
+    default:
+        return 0;
+    }
 }

@@ -4,6 +4,7 @@
 
 #include "core/dtype_number.hpp"
 #include "core/error.hpp"
+#include "core/known.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -38,8 +39,8 @@ inline void check_between(const char *name, std::int64_t value, std::int64_t lea
 }
 
 // For enumerations numbered without gaps.
-template <class Enum> void check_enum(const char *name, Enum value, Enum first, Enum last) {
-    check_between(name, enum_value(value), enum_value(first), enum_value(last));
+template <class Enum> void check_enum(const char *name, Enum value) {
+    check_between(name, enum_value(value), known(value).first, known(value).last);
 }
 
 // A caller's text for a message, which is one line: its first 64 bytes, with '?' for what is not printable ASCII.

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The library's symbols: declared in the headers, listed in the version script and exported must be the same set; and
-a C program that uses every one of them links and runs. Results in TAP.
+a C program that uses every one of them links and runs. annulus_knows() knows the headers' enumerators. Results in TAP.
 
 abi.py <api directory> <version script> <library> <soname> <C compiler>...
 """
 
+import ctypes
 import os
 import pathlib
 import re
@@ -20,6 +21,36 @@ def declared_functions(api):
         text = re.sub(r"^\s*#.*$", "", text, flags=re.MULTILINE)
         functions += re.findall(r"\bANNULUS_API(?:_STATUS)?\b[^;{(]*?\b(\w+)\s*\(", text)
     return functions
+
+
+def enumerations(api):
+    """The enumerators with their values, by the enumeration's name."""
+    text = "".join(header.read_text(encoding="utf-8") for header in sorted(pathlib.Path(api).glob("annulus/*.h")))
+    text = re.sub(r"/\*.*?\*/", " ", text, flags=re.DOTALL)
+    found = re.findall(r"\btypedef\s+enum\s+annulus_(\w+)\s+ANNULUS_ENUM_INT32\s*\{(.*?)\}", text, flags=re.DOTALL)
+    return {
+        name: {enumerator: int(value) for enumerator, value in re.findall(r"(\w+)\s*=\s*(-?\d+)", body)}
+        for name, body in found
+    }
+
+
+def unknown_enumerators(api, library):
+    """What annulus_knows() does not say of the headers' enumerators: that it knows each, and none but them."""
+    knows = ctypes.CDLL(library).annulus_knows
+    knows.argtypes = ctypes.c_int32, ctypes.c_int64
+    declared = enumerations(api)
+    features = declared["feature"]
+    del declared["dtype"]["ANNULUS_DTYPE_NONE"]  # it stands for a dtype that is left out
+    problems = differences(
+        "the headers", [f"ANNULUS_FEATURE_{name.upper()}" for name in declared], "annulus_feature", list(features)
+    )
+    for name, enumerators in declared.items():
+        feature = features.get(f"ANNULUS_FEATURE_{name.upper()}", 0)
+        known = {value for value in range(-2, 1 << 12) if knows(feature, value)}
+        problems += differences(
+            f"annulus_{name}", list(map(str, enumerators.values())), "annulus_knows()", list(map(str, known))
+        )
+    return problems
 
 
 def listed_functions(version_script):
@@ -75,6 +106,7 @@ def main():
         "declared and exported": lambda: differences("the headers", declared, "the library", exported_symbols(library)),
         "soname": lambda: [] if soname(library) == wanted_soname else [f"{soname(library)}, not {wanted_soname}"],
         "every function links": links,
+        "every enumerator is known, and nothing else": lambda: unknown_enumerators(api, library),
     }
     print(f"1..{len(checks)}")
     for number, (name, check) in enumerate(checks.items(), start=1):

@@ -216,7 +216,7 @@ static void enumerations(void **state) {
     annulus_config *c = f->config;
     annulus_context *context = NULL;
     int32_t count = 77;
-    const int unknown[] = {-1, 100, INT32_MAX, INT32_MIN};
+    const int unknown[] = {-1, 99, INT32_MAX, INT32_MIN};
     assert_refused(annulus_config_set_padding_rule(c, (annulus_padding_rule)2), ARGUMENT, "rule");
     assert_refused(annulus_config_set_key_rule(c, (annulus_key_rule)2), ARGUMENT, "rule");
     for (int i = 0; i < 4; ++i) {
@@ -235,6 +235,96 @@ static void enumerations(void **state) {
     assert_refused(annulus_context_create(&context, ANNULUS_DEVICE_CPU, -1), ARGUMENT, "index");
     assert_null(context);
     assert_int_equal(count, 77);
+}
+
+static annulus_status add_branch_with(annulus_config *config, annulus_phase_rule phase, annulus_query_rule query,
+                                      annulus_order order) {
+    annulus_branch branch = ANNULUS_BRANCH_INIT(4, 1);
+    branch.phase_rule = phase;
+    branch.query_rule = query;
+    branch.order = order;
+    return annulus_config_add_branch(config, &branch, NULL);
+}
+
+static annulus_status size_with(const fixture *f, annulus_pass pass, annulus_dtype dtype, uint64_t flag) {
+    annulus_problem problem = fixture_problem();
+    annulus_call_options options = ANNULUS_CALL_OPTIONS_INIT;
+    uint64_t bytes = 0;
+    options.flags = flag;
+    problem.options = &options;
+    problem.query_length = flag == ANNULUS_CALL_QUERY_WINDOW;
+    problem.dtype = dtype;
+    return annulus_workspace_size(f->context, &problem, pass, &bytes);
+}
+
+/* Whether an argument of an enumeration is refused for its value. */
+static int is_refused(const fixture *f, annulus_feature feature, int64_t value) {
+    const annulus_branch branch = ANNULUS_BRANCH_INIT(4, 1);
+    const int32_t n = (int32_t)value;
+    annulus_config *const c = f->config;
+    int32_t count = 0;
+    switch (feature) {
+    case ANNULUS_FEATURE_DTYPE:
+        return size_with(f, ANNULUS_PASS_FORWARD, (annulus_dtype)n, 0) == ARGUMENT;
+    case ANNULUS_FEATURE_DEVICE:
+        return annulus_device_count((annulus_device)n, &count) == ARGUMENT;
+    case ANNULUS_FEATURE_ENGINE:
+        return annulus_config_set_engine(c, (annulus_engine)n) == ARGUMENT;
+    case ANNULUS_FEATURE_PASS:
+        return size_with(f, (annulus_pass)n, ANNULUS_FLOAT32, 0) == ARGUMENT;
+    case ANNULUS_FEATURE_PHASE_RULE:
+        return add_branch_with(c, (annulus_phase_rule)n, branch.query_rule, branch.order) == ARGUMENT;
+    case ANNULUS_FEATURE_QUERY_RULE:
+        return add_branch_with(c, branch.phase_rule, (annulus_query_rule)n, branch.order) == ARGUMENT;
+    case ANNULUS_FEATURE_ORDER:
+        return add_branch_with(c, branch.phase_rule, branch.query_rule, (annulus_order)n) == ARGUMENT;
+    case ANNULUS_FEATURE_PADDING_RULE:
+        return annulus_config_set_padding_rule(c, (annulus_padding_rule)n) == ARGUMENT;
+    case ANNULUS_FEATURE_KEY_RULE:
+        return annulus_config_set_key_rule(c, (annulus_key_rule)n) == ARGUMENT;
+    case ANNULUS_FEATURE_EXCHANGE:
+        return annulus_config_set_exchange(c, (annulus_exchange)n) == ARGUMENT;
+    case ANNULUS_FEATURE_CALL_FLAG:
+        return size_with(f, ANNULUS_PASS_BACKWARD, ANNULUS_FLOAT32, (uint64_t)value) == ARGUMENT &&
+               strstr(annulus_last_error(), "flags of options");
+    default: /* they are results */
+        return 0;
+    }
+}
+
+/* What annulus_knows() says of a value is what the checks of arguments do with it. */
+static void known_values(void **state) {
+    fixture *f = *state;
+    for (int feature = ANNULUS_FEATURE_DTYPE; feature <= ANNULUS_FEATURE_EXCHANGE; ++feature)
+        for (int64_t value = -3; value < 300; ++value)
+            assert_int_equal(annulus_knows((annulus_feature)feature, value),
+                             !is_refused(f, (annulus_feature)feature, value));
+    for (int bit = 0; bit < 64; ++bit) {
+        const uint64_t flag = UINT64_C(1) << bit;
+        assert_int_equal(annulus_knows(ANNULUS_FEATURE_CALL_FLAG, (int64_t)flag),
+                         !is_refused(f, ANNULUS_FEATURE_CALL_FLAG, (int64_t)flag));
+        if (annulus_knows(ANNULUS_FEATURE_COMM_FLAG, (int64_t)flag))
+            continue; /* that one takes an ncclComm_t that is one */
+        annulus_comm *comm = NULL;
+        annulus_comm_options options = ANNULUS_COMM_OPTIONS_INIT;
+        options.flags = flag;
+        assert_refused(annulus_comm_create_from_nccl(&comm, f, &options), ARGUMENT, "flags");
+    }
+    assert_int_equal(annulus_knows(ANNULUS_FEATURE_CALL_FLAG, 0), 0); /* no bit */
+    assert_int_equal(annulus_knows(ANNULUS_FEATURE_COMM_FLAG, 0), 0);
+    assert_int_equal(annulus_knows(ANNULUS_FEATURE_CALL_FLAG, ANNULUS_CALL_ADD_D_Q | ANNULUS_CALL_ADD_D_K), 0);
+    for (int64_t status = -3; status < 300; ++status)
+        assert_int_equal(annulus_knows(ANNULUS_FEATURE_STATUS, status),
+                         strcmp(annulus_status_name((annulus_status)status), "unknown") != 0);
+    /* Numbers that a narrower type would take for others, and enumerations that are not there. */
+    assert_int_equal(annulus_knows(ANNULUS_FEATURE_DTYPE, (INT64_C(1) << 32) + ANNULUS_FLOAT32), 0);
+    assert_int_equal(annulus_knows(ANNULUS_FEATURE_STATUS, (INT64_C(1) << 32) + ANNULUS_ERROR_COMM), 0);
+    const int no_feature[] = {0, ANNULUS_FEATURE_COMM_FLAG + 1, -1, INT32_MAX, INT32_MIN};
+    for (int i = 0; i < 5; ++i) {
+        assert_int_equal(annulus_knows(ANNULUS_FEATURE_FEATURE, no_feature[i]), 0);
+        for (int value = 0; value < 8; ++value)
+            assert_int_equal(annulus_knows((annulus_feature)no_feature[i], value), 0);
+    }
 }
 
 static void presets(void **state) {
@@ -508,6 +598,7 @@ int main(void) {
         TEST(getters),
         TEST(config_numbers),
         TEST(enumerations),
+        TEST(known_values),
         TEST(presets),
         TEST(context_settings),
         TEST(engines_of_other_devices),

@@ -37,6 +37,33 @@ versions of CUDA, of its driver and of MPI, whose part of annulus is loaded for 
 end
 
 @doc raw"""
+The enumerations of the headers, for annulus_knows().
+""" const annulus_feature = Int32
+const ANNULUS_FEATURE_FEATURE = annulus_feature(1) # annulus_feature itself
+const ANNULUS_FEATURE_STATUS = annulus_feature(2) # annulus_status
+const ANNULUS_FEATURE_DTYPE = annulus_feature(3) # annulus_dtype, ANNULUS_DTYPE_NONE excepted
+const ANNULUS_FEATURE_DEVICE = annulus_feature(4) # annulus_device
+const ANNULUS_FEATURE_ENGINE = annulus_feature(5) # annulus_engine
+const ANNULUS_FEATURE_PASS = annulus_feature(6) # annulus_pass
+const ANNULUS_FEATURE_PHASE_RULE = annulus_feature(7) # annulus_phase_rule
+const ANNULUS_FEATURE_QUERY_RULE = annulus_feature(8) # annulus_query_rule
+const ANNULUS_FEATURE_ORDER = annulus_feature(9) # annulus_order
+const ANNULUS_FEATURE_PADDING_RULE = annulus_feature(10) # annulus_padding_rule
+const ANNULUS_FEATURE_KEY_RULE = annulus_feature(11) # annulus_key_rule
+const ANNULUS_FEATURE_EXCHANGE = annulus_feature(12) # annulus_exchange
+const ANNULUS_FEATURE_CALL_FLAG = annulus_feature(13) # annulus_call_flag, one bit of it
+const ANNULUS_FEATURE_COMM_FLAG = annulus_feature(14) # annulus_comm_flag, one bit of it
+
+@doc raw"""
+Whether the loaded library knows `value` of an enumeration: 1 or 0, and 0 for every value of an enumeration that it
+does not know. So a program that was compiled with newer headers finds out what it may ask an older library for. That
+a value is known does not say that this build or machine can do it: annulus_device_count() and annulus_check_engine()
+do. Any thread. Since 0.1.0.
+""" function annulus_knows(feature, value)
+    @library_call annulus_knows(feature::annulus_feature, value::Int64)::Cint
+end
+
+@doc raw"""
 Later versions append values: treat a value you do not know as an error.
 """ const annulus_status = Int32
 const ANNULUS_OK = annulus_status(0) # the call did what it is for

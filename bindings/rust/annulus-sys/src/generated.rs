@@ -16,6 +16,37 @@ pub const ANNULUS_VERSION_PATCH: c_int = 0;
 /// major * 1,000,000 + minor * 1,000 + patch: numbers that compare as versions do.
 pub const ANNULUS_VERSION: c_int = 1000000;
 
+/// The enumerations of the headers, for annulus_knows().
+pub type annulus_feature = i32;
+/// annulus_feature itself
+pub const ANNULUS_FEATURE_FEATURE: annulus_feature = 1;
+/// annulus_status
+pub const ANNULUS_FEATURE_STATUS: annulus_feature = 2;
+/// annulus_dtype, ANNULUS_DTYPE_NONE excepted
+pub const ANNULUS_FEATURE_DTYPE: annulus_feature = 3;
+/// annulus_device
+pub const ANNULUS_FEATURE_DEVICE: annulus_feature = 4;
+/// annulus_engine
+pub const ANNULUS_FEATURE_ENGINE: annulus_feature = 5;
+/// annulus_pass
+pub const ANNULUS_FEATURE_PASS: annulus_feature = 6;
+/// annulus_phase_rule
+pub const ANNULUS_FEATURE_PHASE_RULE: annulus_feature = 7;
+/// annulus_query_rule
+pub const ANNULUS_FEATURE_QUERY_RULE: annulus_feature = 8;
+/// annulus_order
+pub const ANNULUS_FEATURE_ORDER: annulus_feature = 9;
+/// annulus_padding_rule
+pub const ANNULUS_FEATURE_PADDING_RULE: annulus_feature = 10;
+/// annulus_key_rule
+pub const ANNULUS_FEATURE_KEY_RULE: annulus_feature = 11;
+/// annulus_exchange
+pub const ANNULUS_FEATURE_EXCHANGE: annulus_feature = 12;
+/// annulus_call_flag, one bit of it
+pub const ANNULUS_FEATURE_CALL_FLAG: annulus_feature = 13;
+/// annulus_comm_flag, one bit of it
+pub const ANNULUS_FEATURE_COMM_FLAG: annulus_feature = 14;
+
 /// Later versions append values: treat a value you do not know as an error.
 pub type annulus_status = i32;
 /// the call did what it is for
@@ -538,6 +569,12 @@ extern "C" {
     /// One line for bug reports: version, compiler, the vector instructions the CPU engine uses on this machine, and the
     /// versions of CUDA, of its driver and of MPI, whose part of annulus is loaded for it. Static. Any thread. Since 0.1.0.
     pub fn annulus_build_info() -> *const c_char;
+
+    /// Whether the loaded library knows `value` of an enumeration: 1 or 0, and 0 for every value of an enumeration that it
+    /// does not know. So a program that was compiled with newer headers finds out what it may ask an older library for. That
+    /// a value is known does not say that this build or machine can do it: annulus_device_count() and annulus_check_engine()
+    /// do. Any thread. Since 0.1.0.
+    pub fn annulus_knows(feature: annulus_feature, value: i64) -> c_int;
 
     /// The name of a status in lower case ("ok", "argument", "unsupported", "memory", "internal", "cuda", "cublas", "comm",
     /// "nccl", "mpi", "workspace", "declined"), or "unknown". The string is static. Any thread. Since 0.1.0.
