@@ -154,6 +154,12 @@ ANNULUS_API_STATUS annulus_status annulus_context_set_workspace(annulus_context 
 ANNULUS_API_STATUS annulus_status annulus_context_set_threads(annulus_context *context, int32_t threads);
 
 /*
+ * How many CPU threads a call that is made now may use, in *threads: what was set, or what the default comes to for the
+ * calling thread. 1 on a CUDA device. ANNULUS_ERROR_ARGUMENT: a pointer is NULL. Since 0.1.0.
+ */
+ANNULUS_API_STATUS annulus_status annulus_context_get_threads(const annulus_context *context, int32_t *threads);
+
+/*
  * The engine that served the last successful call of forward, backward or attention mass, in *engine:
  * ANNULUS_ENGINE_AUTO before the first. ANNULUS_ERROR_ARGUMENT: a pointer is NULL. Since 0.1.0.
  */

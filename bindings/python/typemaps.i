@@ -67,7 +67,7 @@ MADE_HANDLE(annulus_comm, comm)
 
 /* Numbers that a function writes. */
 %apply int *OUTPUT { int32_t *index, int32_t *count, int32_t *size, int32_t *rank, int32_t *first,
-                     int32_t *total };
+                     int32_t *total, int32_t *threads };
 %apply unsigned long long *OUTPUT { uint64_t *bytes };
 %apply int *OUTPUT { int *causal, int *allow };
 %apply double *OUTPUT { double *scale };

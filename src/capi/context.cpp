@@ -128,6 +128,14 @@ annulus_status annulus_context_set_threads(annulus_context *context, int32_t thr
     });
 }
 
+annulus_status annulus_context_get_threads(const annulus_context *context, int32_t *threads) {
+    return guard([&] {
+        const ContextUse use(context);
+        required(threads, "threads");
+        *threads = context->thread_limit();
+    });
+}
+
 annulus_status annulus_context_last_engine(const annulus_context *context, annulus_engine *engine) {
     return guard([&] {
         const ContextUse use(context);

@@ -328,6 +328,12 @@ static void estimates_add_up(void **state) {
     annulus_config_destroy(config);
 }
 
+static int32_t threads_of(annulus_context *context) {
+    int32_t threads = 0;
+    assert_ok(annulus_context_get_threads(context, &threads));
+    return threads;
+}
+
 /* Of a problem with work for many threads: a number that tells their number. */
 static uint64_t workspace_of(annulus_context *context) {
     annulus_problem problem = fixture_problem();
@@ -360,7 +366,9 @@ static void threads_of_the_environment(void **state) {
         assert_int_equal(setenv("ANNULUS_NUM_THREADS", numbers[i], 1), 0);
         annulus_context *const context = context_with(f->config);
         assert_int_equal(setenv("ANNULUS_NUM_THREADS", "2", 1), 0); /* it was read when the context was made */
+        assert_int_equal(threads_of(context), threads[i]);
         assert_true(workspace_of(context) == workspace_of_threads(f->context, threads[i]));
+        assert_int_equal(threads_of(f->context), threads[i]);
         assert_true(workspace_of_threads(context, 5) == workspace_of_threads(f->context, 5));
         assert_true(workspace_of_threads(context, 0) == workspace_of_threads(f->context, threads[i]));
         annulus_context_destroy(context);
@@ -376,6 +384,10 @@ static void threads_of_the_environment(void **state) {
         assert_null(context);
     }
     assert_int_equal(unsetenv("ANNULUS_NUM_THREADS"), 0);
+    int32_t count = 77;
+    assert_refused(annulus_context_get_threads(NULL, &count), ANNULUS_ERROR_ARGUMENT, "context");
+    assert_refused(annulus_context_get_threads(f->context, NULL), ANNULUS_ERROR_ARGUMENT, "threads");
+    assert_int_equal(count, 77);
 }
 
 static void threads_of_the_affinity(void **state) {
@@ -390,6 +402,7 @@ static void threads_of_the_affinity(void **state) {
     annulus_context *const context = context_with(f->config);
     assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
     const uint64_t bytes = workspace_of(context);
+    assert_int_equal(threads_of(context), 1);
     assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
     assert_true(bytes == workspace_of_threads(f->context, 1));
     annulus_context_destroy(context);

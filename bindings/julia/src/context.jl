@@ -395,6 +395,13 @@ function attention_with_gradients(
     return out, lse, gradients
 end
 
+"How many CPU threads a call may use now: what was set, or what the default comes to. 1 on a CUDA device."
+function threads(context::Context)
+    count = Ref{Int32}(0)
+    check(LibAnnulus.annulus_context_get_threads(context, count))
+    return Int(count[])
+end
+
 "The engine that served the context's last call, such as `:cpu`; `:auto` before the first."
 function last_engine(context::Context)
     engine = Ref{LibAnnulus.annulus_engine}(0)

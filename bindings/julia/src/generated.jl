@@ -579,6 +579,13 @@ OpenMP. Since 0.1.0.
 end
 
 @doc raw"""
+How many CPU threads a call that is made now may use, in \*threads: what was set, or what the default comes to for the
+calling thread. 1 on a CUDA device. ANNULUS_ERROR_ARGUMENT: a pointer is NULL. Since 0.1.0.
+""" function annulus_context_get_threads(context, threads)
+    @library_call annulus_context_get_threads(context::Ptr{annulus_context}, threads::Ptr{Int32})::annulus_status
+end
+
+@doc raw"""
 The engine that served the last successful call of forward, backward or attention mass, in \*engine:
 ANNULUS_ENGINE_AUTO before the first. ANNULUS_ERROR_ARGUMENT: a pointer is NULL. Since 0.1.0.
 """ function annulus_context_last_engine(context, engine)

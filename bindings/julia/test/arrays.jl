@@ -34,6 +34,7 @@ attend(q, k, v) = attention(q, k, v; branches = BRANCHES, causal = true, return_
     @test target[:, :, 1:2:end, :] == out
     @test all(target[:, :, 2:2:end, :] .== 7)
     @test Annulus.last_engine(context) === :cpu
+    @test Annulus.threads(Annulus.Context(Annulus.Config([(16, 1)]); threads = 3)) == 3
 end
 
 @testset "gradients" begin

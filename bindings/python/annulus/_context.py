@@ -699,6 +699,12 @@ class Context:
             self._workspace = memory
 
     @property
+    def threads(self) -> int:
+        """How many CPU threads a call may use now: what was set, or what the default comes to. 1 on a CUDA device."""
+        with self._turn:
+            return made(_capi.annulus_context_get_threads(self._handle))
+
+    @property
     def last_engine(self) -> str:
         """The engine that served the last call; "auto" before the first."""
         with self._turn:

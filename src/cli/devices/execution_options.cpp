@@ -4,10 +4,8 @@
 #include "cli/report/number_option.hpp"
 #include "cli/report/text.hpp"
 
-#include <cstdlib>
 #include <limits>
 #include <optional>
-#include <sched.h>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -74,7 +72,7 @@ void ExecutionOptions::add_to(Command &command) {
         .number<std::int32_t>(
             "--threads", threads, 0,
             "CPU threads, which ranks share; 0, the default, is what ANNULUS_NUM_THREADS says, or one "
-            "for each CPU that the process may use")
+            "for each CPU that the process may use and its cgroup leaves it time for")
         .value("T")
         .group(group);
     command.flag("--tf32", allow_tf32, "Products of float32 numbers may be TF32").group(group);
@@ -105,11 +103,12 @@ void ExecutionOptions::apply_to(annulus_config *config) const {
 int ExecutionOptions::thread_count() const {
     if (threads > 0)
         return threads;
-    constexpr char variable[] = "ANNULUS_NUM_THREADS";
-    if (const char *const text = std::getenv(variable))
-        return static_cast<int>(whole_number(variable, text, 1, 1024));
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    annulus_context *created = nullptr;
+    check(annulus_context_create(&created, ANNULUS_DEVICE_CPU, 0));
+    const Context context(created);
+    std::int32_t count = 0;
+    check(annulus_context_get_threads(context.get(), &count));
+    return count;
 }
 
 std::string exchange_name(annulus_exchange exchange) {

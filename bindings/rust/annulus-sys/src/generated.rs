@@ -846,6 +846,10 @@ extern "C" {
     /// OpenMP. Since 0.1.0.
     pub fn annulus_context_set_threads(context: *mut annulus_context, threads: i32) -> annulus_status;
 
+    /// How many CPU threads a call that is made now may use, in \*threads: what was set, or what the default comes to for the
+    /// calling thread. 1 on a CUDA device. ANNULUS_ERROR_ARGUMENT: a pointer is NULL. Since 0.1.0.
+    pub fn annulus_context_get_threads(context: *const annulus_context, threads: *mut i32) -> annulus_status;
+
     /// The engine that served the last successful call of forward, backward or attention mass, in \*engine:
     /// ANNULUS_ENGINE_AUTO before the first. ANNULUS_ERROR_ARGUMENT: a pointer is NULL. Since 0.1.0.
     pub fn annulus_context_last_engine(context: *const annulus_context, engine: *mut annulus_engine) -> annulus_status;

@@ -174,6 +174,13 @@ impl Context {
         check(unsafe { sys::annulus_context_set_threads(self.handle, threads) })
     }
 
+    /// How many CPU threads a call may use now: what was set, or what the default comes to. 1 on a CUDA device.
+    pub fn threads(&self) -> Result<i32> {
+        let mut threads = 0;
+        check(unsafe { sys::annulus_context_get_threads(self.handle, &mut threads) })?;
+        Ok(threads)
+    }
+
     /// The stream that work on a CUDA device is ordered on; null: the default stream.
     ///
     /// # Safety
