@@ -37,10 +37,16 @@
  *      make a new communicator with a new id, give it to their contexts and repeat the work from what they know to be
  *      whole. Contexts, configs, streams and workspaces stay good. MPI itself may not (annulus_comm_create_from_mpi()).
  *
- * Threads: one at a time may make calls with an end, set its timeout, or give it to a context. Any thread may call
- * annulus_comm_abort(), annulus_comm_status(), annulus_comm_size() and annulus_comm_rank() beside it. Nobody may use an
- * end while annulus_comm_destroy() takes it, or after. A communicator must stay until the contexts that use it are
- * destroyed or have another; they need not be, for the work to end that calls have given to a stream.
+ * Threads: one at a time may make calls with an end. Several contexts may share it, such as those of a model's layers,
+ * and call one after the other; while one of them is in a call with it, a call of another and
+ * annulus_comm_set_timeout() are ANNULUS_ERROR_ARGUMENT, and the other ranks hear nothing of them. Any thread may call
+ * annulus_comm_abort(), annulus_comm_status(), annulus_comm_size() and annulus_comm_rank() beside a call, or give the
+ * end to a context.
+ *
+ * A context that was given an end shares its memory. So an end may be destroyed before its contexts: their calls are
+ * ANNULUS_ERROR_ARGUMENT from then on, until they are given another or none. An end that is destroyed while a context
+ * is in a call with it is aborted, so that the call returns, and goes with the end of the call. What calls have given
+ * to a stream needs no end. The handle itself is not to be used once annulus_comm_destroy() has been called with it.
  *
  * A communicator belongs to the process that made it. In a forked child it can only be destroyed, which gives nothing
  * back, or taken from a context by annulus_context_set_comm(); any other use is ANNULUS_ERROR_ARGUMENT.
@@ -186,7 +192,7 @@ ANNULUS_API_STATUS annulus_status annulus_comm_rank(const annulus_comm *comm, in
  * Sets how many seconds a call waits for another rank before it fails: more than 0, 300 unless set. On CUDA what is
  * waited for after a call has returned counts too: NCCL's kernels that a dead rank holds up are stopped, unless they
  * are of a borrowed ncclComm_t that annulus may not abort. Ranks may have different timeouts. ANNULUS_ERROR_ARGUMENT:
- * comm is NULL, or seconds is not a finite number above 0. Since 0.1.0.
+ * comm is NULL or in a call of a context, or seconds is not a finite number above 0. Since 0.1.0.
  */
 ANNULUS_API_STATUS annulus_status annulus_comm_set_timeout(annulus_comm *comm, double seconds);
 
@@ -209,14 +215,15 @@ ANNULUS_API annulus_status annulus_comm_abort(annulus_comm *comm);
 
 /*
  * Destroys a rank's end; NULL is legal. Does not wait for other ranks, whose calls fail from then on; one of NCCL that
- * annulus made and that is whole gives its last work up to 2 seconds, and is then aborted. Contexts that use it must be
- * destroyed, or given another, before. Since 0.1.0.
+ * annulus made and that is whole gives its last work up to 2 seconds, and is then aborted. Calls of contexts that have
+ * it are ANNULUS_ERROR_ARGUMENT from then on; one that is in it returns ANNULUS_ERROR_COMM, unless it had all that it
+ * waits for. Any thread. Since 0.1.0.
  */
 ANNULUS_API void annulus_comm_destroy(annulus_comm *comm);
 
 /*
- * Makes the context's calls collective over `comm`, which stays the caller's and must outlive its use; NULL makes the
- * context compute alone again (default). Forgets the shards. ANNULUS_ERROR_ARGUMENT: context is NULL, or comm is bound
+ * Makes the context's calls collective over `comm`, which stays the caller's; NULL makes the context compute alone
+ * again (default). Forgets the shards. ANNULUS_ERROR_ARGUMENT: context is NULL, or comm is bound
  * to another device than the context's. ANNULUS_ERROR_UNSUPPORTED: comm does not work with devices of the context's
  * kind. Since 0.1.0.
  */

@@ -3,7 +3,8 @@
  * A context binds a config to a device and holds what calls have in common: memory, stream, threads, cached plans.
  *
  * One thread at a time may use a context; different contexts may be used by different threads at the same time. While a
- * context is in a call, any other call with it is ANNULUS_ERROR_ARGUMENT, and destroying it does nothing.
+ * context is in a call, any other call with it, by another thread or by a function of its allocator, is
+ * ANNULUS_ERROR_ARGUMENT, and destroying it does nothing.
  *
  * After fork() the child may use the parent's contexts on a CPU, each process its own copy, but for those that another
  * thread was in a call with at that moment. These, and all contexts on CUDA devices, which do not survive a fork, can
@@ -19,7 +20,7 @@
  *   allocator           as long as the context may call it: until it has another, or is destroyed
  *   stream              until the context has another, or is destroyed, and until it has come past the calls
  *   config              need not stay: the context has a copy
- *   communicator        until the context has another, or is destroyed
+ *   communicator        as long as calls are to be collective: once it is destroyed they fail (comm.h)
  *   context             not at all for calls that have returned: destroying it does not take their work back
  *
  * Calls may be captured into a CUDA graph. The graph then holds on to everything that the calls were made with:

@@ -2,7 +2,6 @@
 #include "call/context.hpp"
 
 #include "call/call_memory.hpp"
-#include "call/comm.hpp"
 #include "core/argument.hpp"
 #include "core/error.hpp"
 
@@ -42,7 +41,7 @@ WholeCalls &annulus_context::whole_calls(const CallProblem &problem, const Limit
 void annulus_context::check_rows(std::int64_t rows) const {
     if (set_shards.pieces.empty())
         return;
-    const int rank = comm->transport->rank();
+    const int rank = comm->rank();
     const std::int64_t length = set_shards.rows_of(rank);
     if (rows != length)
         throw Error(ANNULUS_ERROR_ARGUMENT, "shape[1] of q is %lld; the shard of rank %d has %lld rows",
@@ -51,12 +50,12 @@ void annulus_context::check_rows(std::int64_t rows) const {
 
 Shards annulus_context::known_shards(std::int64_t rows) const {
     const Shards &known = set_shards.pieces.empty() ? agreed_shards : set_shards;
-    return known.rows_of(comm->transport->rank()) == rows ? known : Shards();
+    return known.rows_of(comm->rank()) == rows ? known : Shards();
 }
 
 RankCalls &annulus_context::rank_calls(CallProblem problem, const Shards &shards, const Limits &limits,
                                        std::int64_t most_steps) {
-    const int rank = comm->transport->rank();
+    const int rank = comm->rank();
     problem.rows.sequence_length = shards.length();
     problem.rows.queries = problem.rows.keys = shards.window_of(rank);
     check_element_count(problem.rows);
@@ -77,7 +76,7 @@ Shards annulus_context::shards_of(std::int64_t sequence_length) const {
     }
     if (agreed_shards.length() == sequence_length)
         return agreed_shards;
-    return make_shards(even_lengths(sequence_length, comm->transport->size()));
+    return make_shards(even_lengths(sequence_length, comm->size()));
 }
 
 std::vector<std::int64_t> annulus::even_lengths(std::int64_t sequence_length, std::int32_t ranks) {

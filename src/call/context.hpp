@@ -2,6 +2,7 @@
 // What stands behind the context handle.
 #pragma once
 
+#include "call/comm.hpp"
 #include "call/prepared_calls.hpp"
 #include "core/pattern.hpp"
 #include "core/plan.hpp"
@@ -39,8 +40,8 @@ struct annulus_context {
     // Under the config, and with ranks under the communicator.
     annulus::PreparedCalls calls;
 
-    // With other ranks; it is the caller's.
-    annulus_comm *comm = nullptr;
+    // With other ranks; none: it computes alone.
+    std::shared_ptr<annulus::CommEnd> comm;
     annulus::Shards set_shards;    // by the caller; without pieces: none
     annulus::Shards agreed_shards; // that the ranks last found; without pieces: none
     std::unique_ptr<annulus::MessageCopier> message_copier;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "call/pass_call.hpp"
 
-#include "call/comm.hpp"
 #include "call/mass_call.hpp"
 #include "core/tensor.hpp"
 #include "ranks/agreement.hpp"
@@ -53,7 +52,7 @@ CallTensors engine_tensors(const CheckedCall &call) {
 
 PassCall::PassCall(annulus_context *context, annulus_pass pass) : use_(context), context_(*context), pass_(pass) {
     if (context_.comm)
-        check_process("the communicator of context", *context_.comm);
+        comm_.emplace(context_.comm, "the communicator of context");
 }
 
 void PassCall::run(const CheckedCall &call) {
@@ -62,7 +61,7 @@ void PassCall::run(const CheckedCall &call) {
         const DeviceScope scope(*context_.device);
         check_memory(context_, inputs);
         check_memory(context_, outputs);
-        if (context_.comm)
+        if (comm_)
             run_with_others(call);
         else
             run_alone(call);
@@ -115,7 +114,7 @@ void PassCall::run_with_others(const CheckedCall &call) {
     get_ready(ready, call);
     RankPart &part = *ready;
     RankSequences &prepared = part.chosen.call;
-    Transport &transport = *context_.comm->transport;
+    Transport &transport = comm_->transport();
     if (transport.can_gather(*context_.device, context_.stream))
         transport.reserve(prepared.sends());
     std::int64_t passes = 0;
@@ -136,7 +135,7 @@ void PassCall::run_with_others(const CheckedCall &call) {
 template <class Speech> auto PassCall::speak(const Speech &speech) {
     has_spoken_ = true;
     try {
-        return speech(*context_.comm->transport);
+        return speech(comm_->transport());
     } catch (const std::bad_alloc &) { // before anything was sent
         has_spoken_ = false;
         throw;
@@ -148,7 +147,7 @@ void PassCall::get_ready(std::optional<RankPart> &part, const CheckedCall &call)
     const CallTensors tensors = engine_tensors(call);
     Shards shards = context_.known_shards(call.problem.rows.queries.length);
     const bool are_set = !context_.set_shards.pieces.empty();
-    const bool can_ask = context_.comm->transport->can_gather(*context_.device, context_.stream);
+    const bool can_ask = comm_->transport().can_gather(*context_.device, context_.stream);
     if (shards.pieces.empty() && !can_ask)
         throw Error(ANNULUS_ERROR_UNSUPPORTED,
                     "stream is being captured, while ranks cannot tell one another how many rows they have: make "
@@ -177,12 +176,12 @@ void PassCall::get_ready(std::optional<RankPart> &part, const CheckedCall &call)
 
 bool PassCall::can_speak() const {
     const DeviceScope scope(*context_.device);
-    return context_.comm->transport->can_gather(*context_.device, context_.stream);
+    return comm_->transport().can_gather(*context_.device, context_.stream);
 }
 
 void PassCall::tell_others(const char *message) const {
-    if (context_.comm && !has_spoken_ && can_speak())
-        decline(*context_.comm->transport, message);
+    if (comm_ && !has_spoken_ && can_speak())
+        decline(comm_->transport(), message);
 }
 
 } // namespace annulus

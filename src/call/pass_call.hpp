@@ -3,6 +3,7 @@
 #pragma once
 
 #include "call/call_memory.hpp"
+#include "call/comm.hpp"
 #include "call/context.hpp"
 #include "core/error.hpp"
 #include "core/sequences.hpp"
@@ -25,7 +26,7 @@ struct CheckedCall {
 
 class PassCall {
   public:
-    // Throws where this process can use the context or its communicator no more.
+    // Throws where the context or its communicator cannot be used now.
     PassCall(annulus_context *context, annulus_pass pass);
 
     const annulus_context &context() const { return context_; }
@@ -50,7 +51,8 @@ class PassCall {
 
     void run(const CheckedCall &call);
     CallSetting setting(const CheckedCall &call) const;
-    // Calls pass(tensors, workspace) for the engine's passes that make up the call; returns how many these were.
+    // Calls pass(tensors, workspace) for the engine's passes that make up the call; returns how many these were. From
+    // here on outputs may be written, and whatever fails has a status that says so.
     template <class Pass> std::int64_t run_passes(const CheckedCall &call, void *memory, const Pass &pass);
     void run_alone(const CheckedCall &call);
     void run_with_others(const CheckedCall &call);
@@ -65,6 +67,7 @@ class PassCall {
 
     const ContextUse use_;
     annulus_context &context_;
+    std::optional<CommUse> comm_; // none: no other ranks take part
     const annulus_pass pass_;
     bool has_spoken_ = false; // the others do not wait for a word of this rank
 };

@@ -52,7 +52,7 @@ Creation checked_options(const annulus_comm_options *options, std::uint64_t flag
 }
 
 std::unique_ptr<annulus_comm> make_comm(std::unique_ptr<Transport> transport) {
-    return std::make_unique<annulus_comm>(annulus_comm{std::move(transport)});
+    return std::make_unique<annulus_comm>(annulus_comm{std::make_shared<CommEnd>(std::move(transport))});
 }
 
 void hand_out(annulus_comm **comms, std::vector<std::unique_ptr<Transport>> ends) {
@@ -62,9 +62,10 @@ void hand_out(annulus_comm **comms, std::vector<std::unique_ptr<Transport>> ends
     std::ranges::transform(made, comms, [](std::unique_ptr<annulus_comm> &comm) { return comm.release(); });
 }
 
-template <class Comm> auto &transport_of(Comm *comm) {
-    check_process("comm", required(comm, "comm"));
-    return *comm->transport;
+const CommEnd &end_of(const annulus_comm *comm) {
+    const CommEnd &end = *required(comm, "comm").end;
+    end.check_process("comm");
+    return end;
 }
 
 // How many CUDA devices there are, at least 1. Throws where there are none, with the reason.
@@ -161,29 +162,29 @@ annulus_status annulus_comm_create_from_nccl(annulus_comm **comm, const void *nc
 annulus_status annulus_comm_size(const annulus_comm *comm, int32_t *size) {
     return guard([&] {
         required(size, "size");
-        *size = transport_of(comm).size();
+        *size = end_of(comm).size();
     });
 }
 
 annulus_status annulus_comm_rank(const annulus_comm *comm, int32_t *rank) {
     return guard([&] {
         required(rank, "rank");
-        *rank = transport_of(comm).rank();
+        *rank = end_of(comm).rank();
     });
 }
 
 annulus_status annulus_comm_set_timeout(annulus_comm *comm, double seconds) {
     return guard([&] {
-        Transport &transport = transport_of(comm);
+        const CommUse use(required(comm, "comm").end, "comm");
         if (!std::isfinite(seconds) || seconds <= 0)
             throw Error(ANNULUS_ERROR_ARGUMENT, "seconds is %g; it must be a finite number above 0", seconds);
-        transport.set_timeout(Transport::Seconds(seconds));
+        use.transport().set_timeout(Transport::Seconds(seconds));
     });
 }
 
 annulus_status annulus_comm_status(const annulus_comm *comm, annulus_status *status) {
     return guard([&] {
-        const Transport &transport = transport_of(comm);
+        const Transport &transport = end_of(comm).transport();
         required(status, "status");
         const std::optional<Error> failure = transport.failure();
         *status = failure ? keep_error(*failure) : ANNULUS_OK;
@@ -191,11 +192,13 @@ annulus_status annulus_comm_status(const annulus_comm *comm, annulus_status *sta
 }
 
 annulus_status annulus_comm_abort(annulus_comm *comm) {
-    return guard([&] { transport_of(comm).abort(); });
+    return guard([&] { end_of(comm).transport().abort(); });
 }
 
 void annulus_comm_destroy(annulus_comm *comm) {
     const CancellationOff cancellation_off;
-    if (comm && comm->process == getpid()) // else it stays as the fork left it
+    if (comm && comm->end->is_of_this_process()) { // else it stays as the fork left it
+        comm->end->destroy();
         delete comm;
+    }
 }

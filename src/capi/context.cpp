@@ -2,7 +2,6 @@
 // annulus/context.h.
 #include "call/context.hpp"
 
-#include "call/comm.hpp"
 #include "capi/guard.hpp"
 #include "capi/shards.hpp"
 #include "capi/sized_struct.hpp"
@@ -148,16 +147,18 @@ annulus_status annulus_context_set_comm(annulus_context *context, annulus_comm *
     return guard([&] {
         const ContextUse use(context);
         annulus_context &target = *context;
+        std::shared_ptr<CommEnd> end;
         std::unique_ptr<MessageCopier> copier;
         if (comm) {
-            check_process("comm", *comm);
-            comm->transport->check_device(target.kind, target.device->index());
+            end = comm->end;
+            end->check_process("comm");
+            end->transport().check_device(target.kind, target.device->index());
             copier = make_message_copier(target.kind);
             DeviceStreams *const streams = target.device->streams();
-            if (streams && comm->transport->copies_between_devices())
+            if (streams && end->transport().copies_between_devices())
                 streams->admit_peers();
         }
-        target.comm = comm;
+        target.comm = std::move(end);
         target.message_copier = std::move(copier);
         target.set_shards = target.agreed_shards = {};
         target.calls.of_ranks.clear();
@@ -172,7 +173,7 @@ annulus_status annulus_context_set_shards(annulus_context *context, const annulu
         Shards set;
         if (shards) {
             annulus_shards given = read_shards(shards);
-            const std::int32_t ranks = context->comm->transport->size();
+            const std::int32_t ranks = context->comm->size();
             if (given.ranks != 0 && given.ranks != ranks)
                 throw Error(ANNULUS_ERROR_ARGUMENT, "ranks of shards is %d; it must be 0 or the communicator's, %d",
                             given.ranks, ranks);

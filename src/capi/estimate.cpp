@@ -98,7 +98,7 @@ void with_calls(annulus_context &context, CallProblem &problem, annulus_pass pas
         return;
     }
     const Shards shards = context.shards_of(problem.rows.sequence_length);
-    problem.rows.queries = problem.rows.keys = shards.window_of(context.comm->transport->rank());
+    problem.rows.queries = problem.rows.keys = shards.window_of(context.comm->rank());
     const CallSetting setting = context.setting(own_bytes(pass, problem.rows));
     use(context.rank_calls(problem, shards, setting.limits, estimate_steps), setting);
 }

@@ -5,6 +5,9 @@
  */
 #include "fixture.h"
 
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define ARGUMENT ANNULUS_ERROR_ARGUMENT
@@ -63,6 +66,140 @@ static void set_comm(void **state) {
     disconnect(f, comms);
     annulus_comm_destroy(others[0]);
     assert_ok(forward_call.run(f));
+}
+
+/* A call in a thread of its own, whose allocator says when it has begun; what became of it. */
+typedef struct caller {
+    const fixture *f;
+    const fixture *other; /* calls, too, where it is not NULL, when memory is wanted */
+    sem_t begun;
+    annulus_status status, status_of_other;
+    char message[512];
+} caller;
+
+static void *tell_and_allocate(void *user, size_t bytes, size_t alignment, void *stream) {
+    caller *c = user;
+    void *memory = NULL;
+    (void)stream;
+    if (c->other)
+        c->status_of_other = forward_call.run(c->other);
+    sem_post(&c->begun);
+    return posix_memalign(&memory, alignment, bytes) == 0 ? memory : NULL;
+}
+
+static void free_memory(void *user, void *memory, size_t bytes, size_t alignment, void *stream) {
+    (void)user;
+    (void)bytes;
+    (void)alignment;
+    (void)stream;
+    free(memory);
+}
+
+static void *call_forward(void *user) {
+    caller *c = user;
+    c->status = forward_call.run(c->f);
+    strcpy(c->message, annulus_last_error());
+    return NULL;
+}
+
+static void set_caller(const fixture *f, caller *c) {
+    annulus_allocator allocator = ANNULUS_ALLOCATOR_INIT;
+    allocator.allocate = tell_and_allocate;
+    allocator.release = free_memory;
+    allocator.user = c;
+    c->f = f;
+    assert_int_equal(sem_init(&c->begun, 0, 0), 0);
+    assert_ok(annulus_context_set_allocator(f->context, &allocator));
+}
+
+/* The fixture with a context of its own, as a rank whose calls need memory. */
+static fixture as_rank(const fixture *f, annulus_comm *comm, const int64_t *lengths, int32_t ranks) {
+    fixture other = *f;
+    other.context = NULL;
+    assert_ok(annulus_context_create(&other.context, ANNULUS_DEVICE_CPU, 0));
+    assert_ok(annulus_context_set_config(other.context, f->config));
+    assert_ok(annulus_context_set_comm(other.context, comm));
+    const annulus_shards shards = {sizeof shards, ranks, ranks, lengths, NULL};
+    assert_ok(annulus_context_set_shards(other.context, &shards));
+    return other;
+}
+
+static void ends_know_that_they_are_in_use(void **state) {
+    fixture *f = *state;
+    const int64_t lengths[RANKS] = {LENGTH, LENGTH, LENGTH};
+    annulus_comm *comms[RANKS];
+    int32_t number = 0;
+    uint64_t bytes = 0;
+    pthread_t thread;
+    caller c = {0};
+    add_branch(f->config, 0, 1);
+    assert_ok(annulus_comm_create_local(comms, RANKS, NULL));
+    fixture first = as_rank(f, comms[0], lengths, RANKS), second = as_rank(f, comms[0], lengths, RANKS);
+    fixture of_other_rank = as_rank(f, comms[1], lengths, RANKS);
+    set_caller(&first, &c);
+    assert_int_equal(pthread_create(&thread, NULL, call_forward, &c), 0);
+    assert_int_equal(sem_wait(&c.begun), 0); /* and now it waits for the other ranks */
+
+    for (int i = 0; i < CALLS; ++i)
+        assert_refused(all_calls[i]->run(&second), ARGUMENT, "communicator");
+    assert_refused(annulus_comm_set_timeout(comms[0], 1), ARGUMENT, "comm");
+    assert_ok(annulus_comm_size(comms[0], &number));
+    assert_ok(annulus_comm_rank(comms[0], &number));
+    annulus_status status = ANNULUS_ERROR_INTERNAL;
+    assert_ok(annulus_comm_status(comms[0], &status));
+    assert_int_equal(status, ANNULUS_OK);
+    assert_ok(annulus_context_set_comm(second.context, comms[0]));
+
+    annulus_comm_destroy(comms[0]);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(c.status, ANNULUS_ERROR_COMM);
+    assert_string_equal(c.message, "rank 0 aborted the communicator");
+    assert_refused(forward_call.run(&of_other_rank), ANNULUS_ERROR_COMM, "aborted");
+    for (int i = 0; i < CALLS; ++i) {
+        assert_call_refused(&first, all_calls[i], ARGUMENT, "destroyed", "the end was destroyed in a call");
+        assert_call_refused(&second, all_calls[i], ARGUMENT, "destroyed", "the end was destroyed in a call of another");
+    }
+    /* What asks nobody goes on, and so does a context without the end. */
+    annulus_problem problem = fixture_problem();
+    problem.sequence_length = RANKS * LENGTH;
+    assert_ok(annulus_workspace_size(first.context, &problem, ANNULUS_PASS_FORWARD, &bytes));
+    assert_ok(annulus_context_set_comm(first.context, NULL));
+    assert_ok(forward_call.run(&first));
+    annulus_context_destroy(first.context);
+    annulus_context_destroy(second.context);
+    annulus_context_destroy(of_other_rank.context);
+    annulus_comm_destroy(comms[1]);
+    annulus_comm_destroy(comms[2]);
+    sem_destroy(&c.begun);
+}
+
+/* One behind the other, but not in a function of an allocator. */
+static void contexts_share_an_end(void **state) {
+    fixture *f = *state;
+    const int64_t length = LENGTH;
+    annulus_comm *comm = NULL;
+    caller c = {0};
+    add_branch(f->config, 0, 1);
+    assert_ok(annulus_comm_create_local(&comm, 1, NULL));
+    fixture first = as_rank(f, comm, &length, 1), second = as_rank(f, comm, &length, 1);
+    for (int i = 0; i < 3; ++i)
+        for (int p = 0; p < CALLS; ++p) {
+            assert_ok(all_calls[p]->run(i % 2 ? &second : &first));
+            assert_ok(annulus_comm_set_timeout(comm, 10));
+        }
+    set_caller(&first, &c);
+    c.other = &second;
+    assert_ok(backward_call.run(&first));
+    assert_int_equal(c.status_of_other, ARGUMENT);
+    assert_ok(backward_call.run(&second));
+
+    annulus_comm_destroy(comm);
+    for (int p = 0; p < CALLS; ++p)
+        assert_call_refused(&second, all_calls[p], ARGUMENT, "destroyed", "the end was destroyed");
+    assert_ok(annulus_merge(second.context, 1, f->arguments[OUT], f->arguments[LSE], f->arguments[OUT], NULL, NULL));
+    annulus_context_destroy(first.context);
+    annulus_context_destroy(second.context);
+    sem_destroy(&c.begun);
 }
 
 static annulus_status set_lengths(annulus_context *context, const int64_t *lengths, const int32_t *owners,
@@ -417,6 +554,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(exchanges),
         TEST(set_comm),
+        TEST(ends_know_that_they_are_in_use),
+        TEST(contexts_share_an_end),
         TEST(set_shards),
         TEST(estimates_of_the_own_rank),
         TEST(last_traffic),

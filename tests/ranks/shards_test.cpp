@@ -62,7 +62,7 @@ class Shards : public testing::Test {
         for (std::unique_ptr<annulus::Transport> &end : annulus::make_local_transports(ranks)) {
             auto watched = std::make_unique<Watched>(std::move(end));
             watched_.push_back(watched.get());
-            comms_.emplace_back(new annulus_comm{std::move(watched)});
+            comms_.emplace_back(new annulus_comm{std::make_shared<annulus::CommEnd>(std::move(watched))});
         }
         RankOptions options;
         options.lengths.resize(ranks);
@@ -265,7 +265,7 @@ TEST(Memory, OfAFailedCallStaysWhereItIsHeld) {
         for_each_rank(2, [&](int rank) {
             auto watched = std::make_unique<Watched>(std::move(ends[rank]));
             watched->is_broken = is_broken;
-            const Comm comm(new annulus_comm{std::move(watched)});
+            const Comm comm(new annulus_comm{std::make_shared<annulus::CommEnd>(std::move(watched))});
             RankOptions options;
             options.lengths = {32, 32};
             const Problem whole;

@@ -1065,7 +1065,7 @@ end
 Sets how many seconds a call waits for another rank before it fails: more than 0, 300 unless set. On CUDA what is
 waited for after a call has returned counts too: NCCL's kernels that a dead rank holds up are stopped, unless they
 are of a borrowed ncclComm_t that annulus may not abort. Ranks may have different timeouts. ANNULUS_ERROR_ARGUMENT:
-comm is NULL, or seconds is not a finite number above 0. Since 0.1.0.
+comm is NULL or in a call of a context, or seconds is not a finite number above 0. Since 0.1.0.
 """ function annulus_comm_set_timeout(comm, seconds)
     @library_call annulus_comm_set_timeout(comm::Ptr{annulus_comm}, seconds::Cdouble)::annulus_status
 end
@@ -1091,15 +1091,16 @@ end
 
 @doc raw"""
 Destroys a rank's end; NULL is legal. Does not wait for other ranks, whose calls fail from then on; one of NCCL that
-annulus made and that is whole gives its last work up to 2 seconds, and is then aborted. Contexts that use it must be
-destroyed, or given another, before. Since 0.1.0.
+annulus made and that is whole gives its last work up to 2 seconds, and is then aborted. Calls of contexts that have
+it are ANNULUS_ERROR_ARGUMENT from then on; one that is in it returns ANNULUS_ERROR_COMM, unless it had all that it
+waits for. Any thread. Since 0.1.0.
 """ function annulus_comm_destroy(comm)
     @library_call annulus_comm_destroy(comm::Ptr{annulus_comm})::Cvoid
 end
 
 @doc raw"""
-Makes the context's calls collective over `comm`, which stays the caller's and must outlive its use; NULL makes the
-context compute alone again (default). Forgets the shards. ANNULUS_ERROR_ARGUMENT: context is NULL, or comm is bound
+Makes the context's calls collective over `comm`, which stays the caller's; NULL makes the context compute alone
+again (default). Forgets the shards. ANNULUS_ERROR_ARGUMENT: context is NULL, or comm is bound
 to another device than the context's. ANNULUS_ERROR_UNSUPPORTED: comm does not work with devices of the context's
 kind. Since 0.1.0.
 """ function annulus_context_set_comm(context, comm)

@@ -37,8 +37,8 @@ def _options(*, creation_timeout: Any = None, may_abort: bool = False) -> Any:
 class Comm:
     """One rank's end of a communicator. Made by the class methods below, used by `annulus.Context(comm=…)`.
 
-    Each rank holds a contiguous shard of the sequence, and all make the same calls in the same order. One thread at a
-    time may use an end, but for abort() and failure, which any thread may use.
+    Each rank holds a contiguous shard of the sequence, and all make the same calls in the same order. Contexts may share
+    an end and call one after the other; a call beside another is an ArgumentError. Any thread may use abort() and failure.
 
     DeclinedError and ArgumentError leave a communicator usable. After a CommError it is broken for good (failure says
     so): let go of it and of its contexts, and make a new one together with the ranks that are left.

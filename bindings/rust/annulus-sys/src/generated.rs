@@ -1184,7 +1184,7 @@ extern "C" {
     /// Sets how many seconds a call waits for another rank before it fails: more than 0, 300 unless set. On CUDA what is
     /// waited for after a call has returned counts too: NCCL's kernels that a dead rank holds up are stopped, unless they
     /// are of a borrowed ncclComm_t that annulus may not abort. Ranks may have different timeouts. ANNULUS_ERROR_ARGUMENT:
-    /// comm is NULL, or seconds is not a finite number above 0. Since 0.1.0.
+    /// comm is NULL or in a call of a context, or seconds is not a finite number above 0. Since 0.1.0.
     pub fn annulus_comm_set_timeout(comm: *mut annulus_comm, seconds: f64) -> annulus_status;
 
     /// Writes the state of the communicator to \*status: ANNULUS_OK where it is usable, as far as this rank knows; that
@@ -1201,12 +1201,13 @@ extern "C" {
     pub fn annulus_comm_abort(comm: *mut annulus_comm) -> annulus_status;
 
     /// Destroys a rank's end; NULL is legal. Does not wait for other ranks, whose calls fail from then on; one of NCCL that
-    /// annulus made and that is whole gives its last work up to 2 seconds, and is then aborted. Contexts that use it must be
-    /// destroyed, or given another, before. Since 0.1.0.
+    /// annulus made and that is whole gives its last work up to 2 seconds, and is then aborted. Calls of contexts that have
+    /// it are ANNULUS_ERROR_ARGUMENT from then on; one that is in it returns ANNULUS_ERROR_COMM, unless it had all that it
+    /// waits for. Any thread. Since 0.1.0.
     pub fn annulus_comm_destroy(comm: *mut annulus_comm);
 
-    /// Makes the context's calls collective over `comm`, which stays the caller's and must outlive its use; NULL makes the
-    /// context compute alone again (default). Forgets the shards. ANNULUS_ERROR_ARGUMENT: context is NULL, or comm is bound
+    /// Makes the context's calls collective over `comm`, which stays the caller's; NULL makes the context compute alone
+    /// again (default). Forgets the shards. ANNULUS_ERROR_ARGUMENT: context is NULL, or comm is bound
     /// to another device than the context's. ANNULUS_ERROR_UNSUPPORTED: comm does not work with devices of the context's
     /// kind. Since 0.1.0.
     pub fn annulus_context_set_comm(context: *mut annulus_context, comm: *mut annulus_comm) -> annulus_status;
