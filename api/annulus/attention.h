@@ -372,6 +372,24 @@ ANNULUS_API_STATUS annulus_status annulus_estimate_problem(annulus_context *cont
 ANNULUS_API_STATUS annulus_status annulus_workspace_size(annulus_context *context, const annulus_problem *problem,
                                                          annulus_pass pass, uint64_t *bytes);
 
+/*
+ * Which engine would compute a call of `pass` on `problem` under the context's config, in *engine. The tensors are as
+ * row_alignment of problem says and no better; where it is 0, they are as every engine takes them. Errors as
+ * annulus_workspace_size(), and ANNULUS_ERROR_UNSUPPORTED where no engine, or not the config's, takes such tensors.
+ * Since 0.1.0.
+ */
+ANNULUS_API_STATUS annulus_status annulus_select_engine(annulus_context *context, const annulus_problem *problem,
+                                                        annulus_pass pass, annulus_engine *engine);
+
+/*
+ * Whether `engine` could compute that call if the config named it, with all else as the config says: ANNULUS_OK if so.
+ * ANNULUS_ERROR_UNSUPPORTED: it could not, and the message says why, also of an engine that is for another kind of
+ * device or not in this build. Other errors as annulus_select_engine(). ANNULUS_ENGINE_AUTO asks whether any engine
+ * could. Since 0.1.0.
+ */
+ANNULUS_API_STATUS annulus_status annulus_check_engine(annulus_context *context, const annulus_problem *problem,
+                                                       annulus_pass pass, annulus_engine engine);
+
 ANNULUS_END_DECLS
 
 #endif

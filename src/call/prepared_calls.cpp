@@ -19,16 +19,9 @@ Call &PlannedCalls<CallPlan, Call>::call(annulus_pass pass, std::size_t engine, 
 }
 
 template <class CallPlan, class Call>
-const char *PlannedCalls<CallPlan, Call>::refusal(annulus_pass pass, std::size_t engine, const CallTensors *tensors,
-                                                  const CallSetting &setting) {
-    const Call &prepared = call(pass, engine, setting);
-    const char *const reason = prepared.refusal();
-    return reason || !tensors ? reason : prepared.tensor_refusal(*tensors);
-}
-
-template <class CallPlan, class Call>
-ChosenCall<Call> PlannedCalls<CallPlan, Call>::find(annulus_pass pass, const CallTensors *tensors,
-                                                    const CallSetting &setting) {
+template <class Refuse>
+ChosenCall<Call> PlannedCalls<CallPlan, Call>::find(annulus_pass pass, const CallSetting &setting,
+                                                    const Refuse &refuse) {
     const std::span<const Engine *const> engines = engines_of(setting.kind);
     const bool any = setting.engine == ANNULUS_ENGINE_AUTO;
     if (!any)
@@ -39,13 +32,14 @@ ChosenCall<Call> PlannedCalls<CallPlan, Call>::find(annulus_pass pass, const Cal
         const Engine &engine = *engines[i];
         if (!any && engine.id != setting.engine)
             continue;
-        if (const char *const reason = refusal(pass, i, tensors, setting)) {
+        Call &able = call(pass, i, setting);
+        const char *const refusal = able.refusal();
+        if (const char *const reason = refusal ? refusal : refuse(able)) {
             if (!any)
                 throw Error(ANNULUS_ERROR_UNSUPPORTED, "engine %s cannot do this: %s", engine_name(engine.id), reason);
             last_reason = reason;
             continue;
         }
-        Call &able = call(pass, i, setting);
         const std::uint64_t limit = setting.limits.workspace_limit;
         if (!any || setting.kind == ANNULUS_DEVICE_CPU || limit == 0 || able.workspace_bytes() <= limit)
             return {able, engine};
@@ -57,9 +51,10 @@ ChosenCall<Call> PlannedCalls<CallPlan, Call>::find(annulus_pass pass, const Cal
 }
 
 template <class CallPlan, class Call>
-ChosenCall<Call> PlannedCalls<CallPlan, Call>::choose(annulus_pass pass, const CallTensors *tensors,
-                                                      const CallSetting &setting) {
-    const ChosenCall<Call> chosen = find(pass, tensors, setting);
+template <class Refuse>
+ChosenCall<Call> PlannedCalls<CallPlan, Call>::choose_within_limit(annulus_pass pass, const CallSetting &setting,
+                                                                   const Refuse &refuse) {
+    const ChosenCall<Call> chosen = find(pass, setting, refuse);
     const std::size_t announced = CallMemory::announced(setting.own_bytes + chosen.call.workspace_bytes());
     if (setting.announced_limit != 0 && announced > setting.announced_limit)
         throw Error(ANNULUS_ERROR_WORKSPACE,
@@ -67,6 +62,26 @@ ChosenCall<Call> PlannedCalls<CallPlan, Call>::choose(annulus_pass pass, const C
                     engine_name(chosen.engine.id), announced, static_cast<unsigned long long>(setting.announced_limit))
             .needing(announced);
     return chosen;
+}
+
+template <class CallPlan, class Call>
+ChosenCall<Call> PlannedCalls<CallPlan, Call>::choose(annulus_pass pass, const CallTensors *tensors,
+                                                      const CallSetting &setting) {
+    return choose_within_limit(pass, setting,
+                               [&](const Call &able) { return tensors ? able.tensor_refusal(*tensors) : nullptr; });
+}
+
+template <class CallPlan, class Call>
+const Engine &PlannedCalls<CallPlan, Call>::select_engine(annulus_pass pass, std::int64_t row_alignment,
+                                                          const CallSetting &setting) {
+    return choose_within_limit(
+               pass, setting,
+               [&](const Call &able) {
+                   return able.row_alignment() > row_alignment
+                              ? "row_alignment of problem is too small for it; 16 is enough for every engine"
+                              : nullptr;
+               })
+        .engine;
 }
 
 template <class CallPlan, class Call>
@@ -81,9 +96,9 @@ std::size_t PlannedCalls<CallPlan, Call>::most_workspace(annulus_pass pass, std:
     std::int64_t taken = chosen.call.row_alignment();
     auto next = std::ranges::find(engines, &chosen.engine) - engines.begin() + 1;
     for (auto i = static_cast<std::size_t>(next); taken > row_alignment && taken > 1 && i < engines.size(); ++i) {
-        if (refusal(pass, i, nullptr, setting))
-            continue;
         const Call &other = call(pass, i, setting);
+        if (other.refusal())
+            continue;
         const std::uint64_t limit = setting.limits.workspace_limit;
         if (limit != 0 && other.workspace_bytes() > limit)
             continue; // such a call fails

@@ -74,15 +74,20 @@ template <class CallPlan, class Call> class PlannedCalls {
     // call needs more than the limit.
     ChosenCall<Call> choose(annulus_pass pass, const CallTensors *tensors, const CallSetting &setting);
 
+    // The engine that choose() would come to for tensors whose rows begin at multiples of `row_alignment` bytes and of
+    // no more. Throws as choose().
+    const Engine &select_engine(annulus_pass pass, std::int64_t row_alignment, const CallSetting &setting);
+
     // The bytes of workspace that are enough for all calls with tensors whose rows begin at multiples of
     // `row_alignment` bytes, whichever of the engines that are chosen for them computes. Throws as choose().
     std::size_t most_workspace(annulus_pass pass, std::int64_t row_alignment, const CallSetting &setting);
 
   private:
-    // Why it cannot, or null.
-    const char *refusal(annulus_pass pass, std::size_t engine, const CallTensors *tensors, const CallSetting &setting);
+    // refuse(call) is why a call that supports the plan does not take the tensors, or null.
+    template <class Refuse> ChosenCall<Call> find(annulus_pass pass, const CallSetting &setting, const Refuse &refuse);
+    template <class Refuse>
+    ChosenCall<Call> choose_within_limit(annulus_pass pass, const CallSetting &setting, const Refuse &refuse);
     Call &call(annulus_pass pass, std::size_t engine, const CallSetting &setting);
-    ChosenCall<Call> find(annulus_pass pass, const CallTensors *tensors, const CallSetting &setting);
 
     const CallPlan plan_;
     std::array<std::array<std::unique_ptr<Call>, most_engines_of_device>, 2> calls_; // by pass and engine

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// annulus/attention.h and annulus/comm.h: what a problem costs.
+// annulus/attention.h and annulus/comm.h: what a problem costs, and who computes it.
 #include <annulus/attention.h>
 #include <annulus/comm.h>
 
@@ -114,6 +114,22 @@ Shards shards_of(const annulus_shards &given, std::int64_t sequence_length) {
     return shards;
 }
 
+// What every engine takes, where nothing is known of a call's tensors.
+constexpr std::int64_t enough_alignment = 16;
+
+// The engine of a call of the context, if its config named `engine`.
+annulus_engine select_engine(annulus_context &context, const annulus_problem *problem, annulus_pass pass,
+                             annulus_engine engine) {
+    StatedProblem stated = check_problem(problem, context.required_config().pattern, pass, context.comm != nullptr);
+    const std::int64_t alignment = stated.row_alignment == 0 ? enough_alignment : stated.row_alignment;
+    annulus_engine selected = engine;
+    with_calls(context, stated.problem, pass, [&](auto &calls, CallSetting setting) {
+        setting.engine = engine;
+        selected = calls.select_engine(engine_pass(pass), alignment, setting).id;
+    });
+    return selected;
+}
+
 } // namespace
 
 annulus_status annulus_estimate_problem(annulus_context *context, const annulus_problem *problem, annulus_pass pass,
@@ -143,6 +159,28 @@ annulus_status annulus_workspace_size(annulus_context *context, const annulus_pr
         with_calls(*context, stated.problem, pass, [&](auto &calls, const CallSetting &setting) {
             *bytes = workspace_bytes(calls, pass, stated.row_alignment, setting);
         });
+    });
+}
+
+annulus_status annulus_select_engine(annulus_context *context, const annulus_problem *problem, annulus_pass pass,
+                                     annulus_engine *engine) {
+    return guard([&] {
+        const ContextUse use(context);
+        const annulus_config &config = context->required_config();
+        check_enum("pass", pass);
+        required(engine, "engine");
+        *engine = select_engine(*context, problem, pass, config.execution.engine);
+    });
+}
+
+annulus_status annulus_check_engine(annulus_context *context, const annulus_problem *problem, annulus_pass pass,
+                                    annulus_engine engine) {
+    return guard([&] {
+        const ContextUse use(context);
+        context->required_config();
+        check_enum("pass", pass);
+        check_enum("engine", engine);
+        select_engine(*context, problem, pass, engine);
     });
 }
 

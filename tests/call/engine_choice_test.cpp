@@ -73,6 +73,9 @@ class EngineChoice : public testing::Test {
         tensors.q.data = reinterpret_cast<void *>(address);
         return calls_.choose(ANNULUS_PASS_FORWARD, &tensors, setting).engine.id;
     }
+    annulus_engine selected(std::int64_t row_alignment, const CallSetting &setting) {
+        return calls_.select_engine(ANNULUS_PASS_FORWARD, row_alignment, setting).id;
+    }
     std::size_t announced(std::int64_t row_alignment, const CallSetting &setting) {
         return calls_.most_workspace(ANNULUS_PASS_FORWARD, row_alignment, setting);
     }
@@ -101,6 +104,24 @@ TEST_F(EngineChoice, TellsWhyAnEngineIsRefused) {
     } catch (const Error &error) {
         EXPECT_EQ(error.status(), ANNULUS_ERROR_UNSUPPORTED);
         EXPECT_STREQ(error.what(), "engine fused cannot do this: its rows are not aligned");
+    }
+}
+
+// Without tensors: for those that are aligned as said, and no better.
+TEST_F(EngineChoice, IsToldBeforehand) {
+    for (const std::int64_t alignment : {1, 2, 4, 8, 16, 4096})
+        for (const std::uint64_t limit : {std::size_t{0}, mma_bytes - 1, fused_bytes - 1}) {
+            const std::uintptr_t no_better = alignment;
+            EXPECT_EQ(selected(alignment, setting(ANNULUS_ENGINE_AUTO, limit)),
+                      chosen(no_better, setting(ANNULUS_ENGINE_AUTO, limit)));
+        }
+    EXPECT_EQ(selected(1, setting(ANNULUS_ENGINE_GEMM)), ANNULUS_ENGINE_GEMM);
+    try {
+        selected(8, setting(ANNULUS_ENGINE_FUSED));
+        FAIL() << "it was not refused";
+    } catch (const Error &error) {
+        EXPECT_EQ(error.status(), ANNULUS_ERROR_UNSUPPORTED);
+        EXPECT_NE(std::string(error.what()).find("row_alignment"), std::string::npos) << error.what();
     }
 }
 

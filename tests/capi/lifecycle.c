@@ -201,6 +201,11 @@ static void copies_are_independent(void **state) {
     assert_true(pairs(f->context) != before);
 }
 
+static void set_engine(fixture *f, annulus_engine engine) {
+    assert_ok(annulus_config_set_engine(f->config, engine));
+    assert_ok(annulus_context_set_config(f->context, f->config));
+}
+
 static void last_engine(void **state) {
     fixture *f = *state;
     const annulus_engine engines[] = {ANNULUS_ENGINE_REFERENCE, ANNULUS_ENGINE_CPU, ANNULUS_ENGINE_AUTO};
@@ -212,12 +217,92 @@ static void last_engine(void **state) {
     assert_int_equal(engine, ANNULUS_ENGINE_AUTO);
     annulus_context_destroy(context);
     for (int i = 0; i < 3; ++i) {
-        assert_ok(annulus_config_set_engine(f->config, engines[i]));
-        assert_ok(annulus_context_set_config(f->context, f->config));
+        set_engine(f, engines[i]);
         assert_ok(forward_call.run(f));
         assert_ok(annulus_context_last_engine(f->context, &engine));
         assert_int_equal(engine, served[i]);
     }
+}
+
+/* What is selected is what computes; what is checked is what the config would be refused for. */
+static void selected_engine(void **state) {
+    fixture *f = *state;
+    const annulus_problem problem = fixture_problem();
+    const annulus_engine on_cpu[] = {ANNULUS_ENGINE_AUTO, ANNULUS_ENGINE_REFERENCE, ANNULUS_ENGINE_CPU};
+    const annulus_engine on_gpu[] = {ANNULUS_ENGINE_GEMM, ANNULUS_ENGINE_FUSED, ANNULUS_ENGINE_MMA};
+    for (int c = 0; c < CALLS; ++c)
+        for (int i = 0; i < 3; ++i) {
+            annulus_engine selected = ANNULUS_ENGINE_GEMM, served = ANNULUS_ENGINE_MMA;
+            set_engine(f, on_cpu[i]);
+            assert_ok(annulus_select_engine(f->context, &problem, all_calls[c]->pass, &selected));
+            assert_ok(all_calls[c]->run(f));
+            assert_ok(annulus_context_last_engine(f->context, &served));
+            assert_int_equal(selected, served);
+            /* Whatever the config's own engine is. */
+            for (int j = 0; j < 3; ++j) {
+                assert_ok(annulus_check_engine(f->context, &problem, all_calls[c]->pass, on_cpu[j]));
+                assert_refused(annulus_check_engine(f->context, &problem, all_calls[c]->pass, on_gpu[j]),
+                               ANNULUS_ERROR_UNSUPPORTED, annulus_engine_name(on_gpu[j]));
+            }
+        }
+}
+
+static void selected_engine_of_a_rank(void **state) {
+    fixture *f = *state;
+    const annulus_problem problem = fixture_problem();
+    annulus_engine engine = ANNULUS_ENGINE_AUTO;
+    annulus_comm *comm = NULL;
+    assert_ok(annulus_comm_create_local(&comm, 1, NULL));
+    assert_ok(annulus_context_set_comm(f->context, comm));
+    assert_ok(annulus_select_engine(f->context, &problem, ANNULUS_PASS_FORWARD, &engine));
+    assert_int_equal(engine, ANNULUS_ENGINE_CPU);
+    assert_ok(annulus_check_engine(f->context, &problem, ANNULUS_PASS_FORWARD, ANNULUS_ENGINE_CPU));
+    assert_refused(annulus_check_engine(f->context, &problem, ANNULUS_PASS_FORWARD, ANNULUS_ENGINE_REFERENCE),
+                   ANNULUS_ERROR_UNSUPPORTED, "reference");
+    annulus_comm_destroy(comm);
+}
+
+static void wrong_questions_about_engines(void **state) {
+    fixture *f = *state;
+    annulus_problem problem = fixture_problem();
+    annulus_engine engine = ANNULUS_ENGINE_MMA;
+    annulus_context *bare = NULL;
+    assert_refused(annulus_select_engine(NULL, &problem, ANNULUS_PASS_FORWARD, &engine), ANNULUS_ERROR_ARGUMENT,
+                   "context");
+    assert_refused(annulus_select_engine(f->context, NULL, ANNULUS_PASS_FORWARD, &engine), ANNULUS_ERROR_ARGUMENT,
+                   "problem");
+    assert_refused(annulus_select_engine(f->context, &problem, ANNULUS_PASS_FORWARD, NULL), ANNULUS_ERROR_ARGUMENT,
+                   "engine");
+    assert_refused(annulus_check_engine(NULL, &problem, ANNULUS_PASS_FORWARD, ANNULUS_ENGINE_CPU),
+                   ANNULUS_ERROR_ARGUMENT, "context");
+    assert_refused(annulus_check_engine(f->context, NULL, ANNULUS_PASS_FORWARD, ANNULUS_ENGINE_CPU),
+                   ANNULUS_ERROR_ARGUMENT, "problem");
+    const int unknown[] = {-1, 100, INT32_MAX, INT32_MIN};
+    for (int i = 0; i < 4; ++i) {
+        assert_refused(annulus_select_engine(f->context, &problem, (annulus_pass)unknown[i], &engine),
+                       ANNULUS_ERROR_ARGUMENT, "pass");
+        assert_refused(annulus_check_engine(f->context, &problem, (annulus_pass)unknown[i], ANNULUS_ENGINE_CPU),
+                       ANNULUS_ERROR_ARGUMENT, "pass");
+        assert_refused(annulus_check_engine(f->context, &problem, ANNULUS_PASS_FORWARD, (annulus_engine)unknown[i]),
+                       ANNULUS_ERROR_ARGUMENT, "engine");
+    }
+    assert_ok(annulus_context_create(&bare, ANNULUS_DEVICE_CPU, 0));
+    assert_refused(annulus_select_engine(bare, &problem, ANNULUS_PASS_FORWARD, &engine), ANNULUS_ERROR_ARGUMENT,
+                   "config");
+    assert_refused(annulus_check_engine(bare, &problem, ANNULUS_PASS_FORWARD, ANNULUS_ENGINE_CPU),
+                   ANNULUS_ERROR_ARGUMENT, "config");
+    annulus_context_destroy(bare);
+    problem.head_dim = 12;
+    assert_refused(annulus_select_engine(f->context, &problem, ANNULUS_PASS_FORWARD, &engine),
+                   ANNULUS_ERROR_UNSUPPORTED, "head_dim");
+    problem = fixture_problem();
+    assert_ok(annulus_config_set_workspace_limit(f->config, 1));
+    assert_ok(annulus_context_set_config(f->context, f->config));
+    assert_refused(annulus_select_engine(f->context, &problem, ANNULUS_PASS_BACKWARD, &engine), ANNULUS_ERROR_WORKSPACE,
+                   "workspace");
+    assert_refused(annulus_check_engine(f->context, &problem, ANNULUS_PASS_BACKWARD, ANNULUS_ENGINE_CPU),
+                   ANNULUS_ERROR_WORKSPACE, "workspace");
+    assert_int_equal(engine, ANNULUS_ENGINE_MMA);
 }
 
 /* A pass's estimate of one branch or all, for a problem of Prov-GigaPath's heads. */
@@ -449,13 +534,23 @@ static void hilbert_curve_of_a_square(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(names_and_versions),         TEST(destroying_null_is_legal),
-        TEST(branches_are_numbered),      TEST(zero_is_the_default),
-        TEST(settings_are_read_back),     TEST(branches_are_read_back),
-        TEST(copies_are_independent),     TEST(last_engine),
-        TEST(presets_are_their_branches), TEST(presets_have_names),
-        TEST(estimates_add_up),           TEST(threads_of_the_environment),
-        TEST(threads_of_the_affinity),    TEST(messages_belong_to_their_thread),
+        TEST(names_and_versions),
+        TEST(destroying_null_is_legal),
+        TEST(branches_are_numbered),
+        TEST(zero_is_the_default),
+        TEST(settings_are_read_back),
+        TEST(branches_are_read_back),
+        TEST(copies_are_independent),
+        TEST(last_engine),
+        TEST(selected_engine),
+        TEST(selected_engine_of_a_rank),
+        TEST(wrong_questions_about_engines),
+        TEST(presets_are_their_branches),
+        TEST(presets_have_names),
+        TEST(estimates_add_up),
+        TEST(threads_of_the_environment),
+        TEST(threads_of_the_affinity),
+        TEST(messages_belong_to_their_thread),
         TEST(hilbert_curve_of_a_square),
     };
     return RUN_TESTS(tests);

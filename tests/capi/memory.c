@@ -264,12 +264,16 @@ static void use_in_every_way(meddler *m) {
     annulus_traffic traffic = ANNULUS_TRAFFIC_INIT;
     annulus_config *config = NULL;
     annulus_engine engine = ANNULUS_ENGINE_AUTO;
+    int32_t threads = 0;
     uint64_t bytes = 0;
     for (int c = 0; c < CALLS; ++c)
         expect_in_call(m, all_calls[c]->name, all_calls[c]->run(f));
     expect_in_call(m, "merge",
                    annulus_merge(context, 1, f->arguments[OUT], f->arguments[LSE], f->arguments[OUT], NULL, NULL));
     expect_in_call(m, "workspace_size", annulus_workspace_size(context, &problem, ANNULUS_PASS_FORWARD, &bytes));
+    expect_in_call(m, "select_engine", annulus_select_engine(context, &problem, ANNULUS_PASS_FORWARD, &engine));
+    expect_in_call(m, "check_engine",
+                   annulus_check_engine(context, &problem, ANNULUS_PASS_FORWARD, ANNULUS_ENGINE_CPU));
     expect_in_call(m, "estimate_problem",
                    annulus_estimate_problem(context, &problem, ANNULUS_PASS_FORWARD, ANNULUS_ALL_BRANCHES, &estimate));
     expect_in_call(m, "estimate_rank",
@@ -280,6 +284,7 @@ static void use_in_every_way(meddler *m) {
     expect_in_call(m, "set_allocator", annulus_context_set_allocator(context, &allocator));
     expect_in_call(m, "set_workspace", annulus_context_set_workspace(context, NULL, 0));
     expect_in_call(m, "set_threads", annulus_context_set_threads(context, 1));
+    expect_in_call(m, "get_threads", annulus_context_get_threads(context, &threads));
     expect_in_call(m, "set_comm", annulus_context_set_comm(context, NULL));
     expect_in_call(m, "set_shards", annulus_context_set_shards(context, NULL));
     expect_in_call(m, "last_engine", annulus_context_last_engine(context, &engine));
@@ -317,7 +322,7 @@ static void allocator_cannot_use_its_context(void **state) {
     for (int c = 0; c < CALLS; ++c) {
         m.uses = m.not_refused = 0;
         assert_ok(all_calls[c]->run(f));
-        assert_int_equal(m.uses, 2 * 17);
+        assert_int_equal(m.uses, 2 * 20);
         if (m.not_refused)
             fail_msg("%s: not refused in its allocator: %s", all_calls[c]->name, m.last);
         for (int i = 0; i < all_calls[c]->output_count; ++i)

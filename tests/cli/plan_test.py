@@ -74,6 +74,12 @@ class PlanTest(ProgramTest):
                                      list(row_bytes * rows.max(0)))
                     self.assertAlmostEqual(sum(row["forward_flops_share"] for row in branches), 1)
 
+    def test_engines(self):
+        """Who would compute, where one rank does it alone."""
+        for options, engine in (([], "cpu"), (["--engine", "reference"], "reference"), (["--ranks", 2], None)):
+            problem, _, _ = self.plan(*BRANCH_OPTIONS, *options)
+            self.assertEqual([problem["forward_engine"], problem["backward_engine"]], [engine, engine])
+
     def test_zigzag_shares_causal_work_evenly(self):
         """Of one branch over all of 8000 positions: with even shards the last of 4 ranks has 7/4 of the mean."""
         for rule, largest in (("even", 7 / 4), ("zigzag", 1)):

@@ -938,6 +938,24 @@ are as row_alignment of problem says. Errors as annulus_estimate_problem. Since 
 end
 
 @doc raw"""
+Which engine would compute a call of `pass` on `problem` under the context's config, in \*engine. The tensors are as
+row_alignment of problem says and no better; where it is 0, they are as every engine takes them. Errors as
+annulus_workspace_size(), and ANNULUS_ERROR_UNSUPPORTED where no engine, or not the config's, takes such tensors.
+Since 0.1.0.
+""" function annulus_select_engine(context, problem, pass, engine)
+    @library_call annulus_select_engine(context::Ptr{annulus_context}, problem::Ptr{annulus_problem}, pass::annulus_pass, engine::Ptr{annulus_engine})::annulus_status
+end
+
+@doc raw"""
+Whether `engine` could compute that call if the config named it, with all else as the config says: ANNULUS_OK if so.
+ANNULUS_ERROR_UNSUPPORTED: it could not, and the message says why, also of an engine that is for another kind of
+device or not in this build. Other errors as annulus_select_engine(). ANNULUS_ENGINE_AUTO asks whether any engine
+could. Since 0.1.0.
+""" function annulus_check_engine(context, problem, pass, engine)
+    @library_call annulus_check_engine(context::Ptr{annulus_context}, problem::Ptr{annulus_problem}, pass::annulus_pass, engine::annulus_engine)::annulus_status
+end
+
+@doc raw"""
 One rank's end of a communicator.
 """ mutable struct annulus_comm end
 

@@ -42,7 +42,7 @@ _EXCHANGES = {
 }
 
 
-_ENGINES = {
+ENGINES = {
     _capi.annulus_engine_name(engine): engine
     for engine in (
         _capi.ANNULUS_ENGINE_AUTO,
@@ -176,7 +176,7 @@ def _options_of(handle: Any) -> dict[str, Any]:
         padding=name_of(made(_capi.annulus_config_get_padding_rule(handle)), _PADDINGS),
         head_shard=_head_shard_of(handle),
         scale=None if math.isnan(scale) else scale,
-        engine=name_of(made(_capi.annulus_config_get_engine(handle)), _ENGINES),
+        engine=name_of(made(_capi.annulus_config_get_engine(handle)), ENGINES),
         allow_tf32=bool(made(_capi.annulus_config_get_allow_tf32(handle))),
         workspace_limit=made(_capi.annulus_config_get_workspace_limit(handle)),
         exchange=name_of(made(_capi.annulus_config_get_exchange(handle)), _EXCHANGES),
@@ -277,7 +277,7 @@ class Config:
             check(_capi.annulus_config_set_head_shard(handle, first, total))
         if scale is not None:
             check(_capi.annulus_config_set_scale(handle, number("scale", scale)))
-        check(_capi.annulus_config_set_engine(handle, pick("engine", engine, _ENGINES)))
+        check(_capi.annulus_config_set_engine(handle, pick("engine", engine, ENGINES)))
         check(_capi.annulus_config_set_allow_tf32(handle, int(flag("allow_tf32", allow_tf32))))
         limit = integer("workspace_limit", workspace_limit)
         if limit < 0:

@@ -15,9 +15,9 @@ from . import _arrays, _capi, _plain
 from ._arguments import host_integers, integer, pick
 from ._arrays import CPU, View
 from ._comm import Comm
-from ._config import BranchLike, Config, branch_of, config_of, listed
+from ._config import ENGINES, BranchLike, Config, branch_of, config_of, listed
 from ._ending import check_not_ending
-from ._errors import ArgumentError, Error, check, failure, made
+from ._errors import ArgumentError, Error, UnsupportedError, check, failure, made
 from ._mistakes import warn, warn_of_call
 from ._shards import Shards, shards_of
 from ._unknown import refuse
@@ -673,6 +673,43 @@ class Context:
         which, sizes = pick("pass_", pass_, _PASSES), _problem(length, heads, head_dim, **problem)
         with self._turn:
             return made(_capi.annulus_workspace_size(self._handle, sizes, which))
+
+    def select_engine(
+        self,
+        length: int,
+        heads: int,
+        head_dim: int,
+        *,
+        pass_: Pass = "forward",
+        **problem: Unpack[ProblemOptions],
+    ) -> str:
+        """The engine that would compute a call; arguments as workspace_size(). The call's arrays are as row_alignment says
+        and no better; 0: as every engine takes them."""
+        which, sizes = pick("pass_", pass_, _PASSES), _problem(length, heads, head_dim, **problem)
+        with self._turn:
+            return _capi.annulus_engine_name(made(_capi.annulus_select_engine(self._handle, sizes, which)))
+
+    def why_not(
+        self,
+        engine: Engine,
+        length: int,
+        heads: int,
+        head_dim: int,
+        *,
+        pass_: Pass = "forward",
+        **problem: Unpack[ProblemOptions],
+    ) -> str | None:
+        """Why `engine` cannot compute a call, with all else as the config says; None where it can. Arguments as
+        select_engine()."""
+        which, wanted = pick("pass_", pass_, _PASSES), pick("engine", engine, ENGINES)
+        sizes = _problem(length, heads, head_dim, **problem)
+        with self._turn:
+            error = failure(_capi.annulus_check_engine(self._handle, sizes, which, wanted))
+        if isinstance(error, UnsupportedError):
+            return str(error)
+        if error is not None:
+            raise error
+        return None
 
     def set_workspace(self, memory: Any, bytes: int | None = None) -> None:
         """Makes calls use this memory instead of allocating: a contiguous array on the context's device, or an address

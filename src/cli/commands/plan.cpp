@@ -129,7 +129,16 @@ void add_rank(Cost &cost, const PlanContexts &contexts, const annulus_problem &p
     cost.rows.add(shards.rows(rank));
 }
 
-Facts problem_facts(const annulus_problem &problem, std::int32_t ranks, const Cost &cost) {
+// Who would compute a pass on one rank; of several each chooses for its own part.
+Cell engine_cell(annulus_context *context, const annulus_problem &problem, annulus_pass pass, std::int32_t ranks) {
+    if (ranks > 1)
+        return missing_cell();
+    annulus_engine engine = ANNULUS_ENGINE_AUTO;
+    check(annulus_select_engine(context, &problem, pass, &engine));
+    return text_cell(annulus_engine_name(engine));
+}
+
+Facts problem_facts(annulus_context *context, const annulus_problem &problem, std::int32_t ranks, const Cost &cost) {
     return {"problem",
             "Problem",
             {{{"tokens", "tokens N"}, count_cell(problem.sequence_length)},
@@ -140,7 +149,9 @@ Facts problem_facts(const annulus_problem &problem, std::int32_t ranks, const Co
              {{"heads", "heads H"}, count_cell(problem.heads)},
              {{"kv_heads", "key/value heads G"}, count_cell(problem.kv_heads)},
              {{"head_dim", "head dimension D"}, count_cell(problem.head_dim)},
-             {{"dtype", "dtype"}, text_cell(annulus_dtype_name(problem.dtype))}}};
+             {{"dtype", "dtype"}, text_cell(annulus_dtype_name(problem.dtype))},
+             {{"forward_engine", "engine, forward"}, engine_cell(context, problem, ANNULUS_PASS_FORWARD, ranks)},
+             {{"backward_engine", "engine, backward"}, engine_cell(context, problem, ANNULUS_PASS_BACKWARD, ranks)}}};
 }
 
 Table cost_table(const Cost &cost) {
@@ -220,7 +231,7 @@ void plan(const PlanOptions &options) {
                    draw_pattern(config.get(), problem.sequence_length, problem.heads, shards, options.ranks, caption));
     }
     Report report;
-    report.add(problem_facts(problem, options.ranks, cost));
+    report.add(problem_facts(contexts.all.get(), problem, options.ranks, cost));
     report.add(cost_table(cost));
     report.add(branch_table(cost, labels));
     report.print(options.format);

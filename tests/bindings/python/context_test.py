@@ -342,6 +342,28 @@ class ContextTest(unittest.TestCase):
         with self.assertRaisesRegex(annulus.ArgumentError, "gradient_dtype is bfloat16; it must be None, float32$"):
             context.workspace_size(**size, gradient_dtype="bfloat16")
 
+    def test_engines_for_a_problem(self):
+        for engine in ("auto", "cpu", "reference"):
+            context = annulus.Context(annulus.Config([(16, 1), (64, 4)], engine=engine))
+            for pass_ in ("forward", "backward", "mass"):
+                expected = "cpu" if engine == "auto" else engine
+                self.assertEqual(context.select_engine(64, 4, 16, kv_heads=2, pass_=pass_), expected)
+                self.assertIsNone(context.why_not("reference", 64, 4, 16, pass_=pass_))
+                self.assertIn("gemm", context.why_not("gemm", 64, 4, 16, pass_=pass_))
+            context.forward(Q, K, V)
+            self.assertEqual(context.last_engine, context.select_engine(64, 2, 16))
+        with self.assertRaisesRegex(annulus.ArgumentError, "engine is 'abacus'; it must be one of 'auto', "):
+            context.why_not("abacus", 64, 4, 16)
+        with self.assertRaisesRegex(annulus.ArgumentError, "kv_heads is 3; the key/value heads must divide"):
+            context.why_not("cpu", 64, 4, 16, kv_heads=3)
+        with self.assertRaisesRegex(annulus.UnsupportedError, "head_dim is 12"):
+            context.select_engine(64, 4, 12)
+
+    def test_threads(self):
+        self.assertEqual(annulus.Context([(16, 1)], threads=3).threads, 3)
+        with mock.patch.dict(os.environ, ANNULUS_NUM_THREADS="5"):
+            self.assertEqual(annulus.Context([(16, 1)]).threads, 5)
+
     def test_estimate(self):
         context = annulus.Context([(16, 1), (64, 4)])
         estimate = context.estimate(64, 4, 16, kv_heads=2, batch=3)

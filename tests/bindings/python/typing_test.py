@@ -102,7 +102,7 @@ def mypy(text):
 class TypingTest(unittest.TestCase):
     def test_words_are_the_librarys(self):
         for kind, words in (
-            (types.Engine, _config._ENGINES),
+            (types.Engine, _config.ENGINES),
             (types.Phase, _config._PHASES),
             (types.Query, _config._QUERIES),
             (types.Order, _config._ORDERS),

@@ -1085,6 +1085,28 @@ extern "C" {
         bytes: *mut u64,
     ) -> annulus_status;
 
+    /// Which engine would compute a call of `pass` on `problem` under the context's config, in \*engine. The tensors are as
+    /// row_alignment of problem says and no better; where it is 0, they are as every engine takes them. Errors as
+    /// annulus_workspace_size(), and ANNULUS_ERROR_UNSUPPORTED where no engine, or not the config's, takes such tensors.
+    /// Since 0.1.0.
+    pub fn annulus_select_engine(
+        context: *mut annulus_context,
+        problem: *const annulus_problem,
+        pass: annulus_pass,
+        engine: *mut annulus_engine,
+    ) -> annulus_status;
+
+    /// Whether `engine` could compute that call if the config named it, with all else as the config says: ANNULUS_OK if so.
+    /// ANNULUS_ERROR_UNSUPPORTED: it could not, and the message says why, also of an engine that is for another kind of
+    /// device or not in this build. Other errors as annulus_select_engine(). ANNULUS_ENGINE_AUTO asks whether any engine
+    /// could. Since 0.1.0.
+    pub fn annulus_check_engine(
+        context: *mut annulus_context,
+        problem: *const annulus_problem,
+        pass: annulus_pass,
+        engine: annulus_engine,
+    ) -> annulus_status;
+
     /// Makes the ends of a communicator between `ranks` threads of this process, in comms\[0 … ranks - 1\]; comms\[i\] is rank
     /// i's. Each is destroyed by its owner. Nothing waits here: options' creation_timeout has no effect.
     /// ANNULUS_ERROR_ARGUMENT: comms is NULL, ranks is not from 1 to 4096, or options are not as above.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a problem costs, without its data.
 
-use crate::config::Exchange;
+use crate::config::{Engine, Exchange};
 use crate::context::{CallOptions, Context};
 use crate::element::Dtype;
 use crate::error::{check, Result};
@@ -177,5 +177,22 @@ impl Context {
             check(unsafe { sys::annulus_workspace_size(self.handle, problem, pass.raw(), &mut bytes) })
         })?;
         Ok(bytes)
+    }
+
+    /// The engine that would compute a call on `problem`. Its tensors are as the problem's row alignment says and no
+    /// better; where that is 0, they are as every engine takes them.
+    pub fn select_engine(&self, problem: &Problem<'_>, pass: Pass) -> Result<Engine> {
+        let mut engine = sys::ANNULUS_ENGINE_AUTO;
+        problem.with_raw(|problem| {
+            check(unsafe { sys::annulus_select_engine(self.handle, problem, pass.raw(), &mut engine) })
+        })?;
+        Ok(Engine(engine))
+    }
+
+    /// Whether `engine` could compute that call, with all else as the config says;
+    /// [`Status::UNSUPPORTED`](crate::Status::UNSUPPORTED) and why where it could not.
+    pub fn check_engine(&self, problem: &Problem<'_>, pass: Pass, engine: Engine) -> Result<()> {
+        problem
+            .with_raw(|problem| check(unsafe { sys::annulus_check_engine(self.handle, problem, pass.raw(), engine.0) }))
     }
 }
