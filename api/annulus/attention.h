@@ -104,8 +104,7 @@ typedef struct annulus_call_options {
  * ANNULUS_ERROR_WORKSPACE: the context's workspace or the config's workspace limit is too small; status.h tells of
  *   annulus_last_error_bytes(). ANNULUS_ERROR_MEMORY: an allocation failed, or no memory can hold what is needed.
  *
- * Nothing was written in these cases. ANNULUS_ERROR_CUDA, ANNULUS_ERROR_CUBLAS: the device failed; outputs may be
- * partly written.
+ * Nothing was written in these cases. ANNULUS_ERROR_DEVICE: the device failed; outputs may be partly written.
  *
  * Since 0.1.0.
  */

@@ -20,10 +20,10 @@
  * it before the communicator. Its replays are collective, are not compared, and are not given up after a timeout.
  *
  * A rank that dies, never calls or loses its connection makes the others' calls fail with ANNULUS_ERROR_COMM (or
- * ANNULUS_ERROR_NCCL, ANNULUS_ERROR_MPI where it is the library below that failed) within the timeout, or a tenth of it
- * later where messages have to be given up. From then on the communicator is broken: further calls fail at once with
- * the first status and message, and it never becomes whole again. annulus_comm_status() tells, also where it broke
- * after a call had returned, as over NCCL: what such a call wrote is undefined.
+ * ANNULUS_ERROR_COMM_LIBRARY where it is the library below that failed) within the timeout, or a tenth of it later
+ * where messages have to be given up. From then on the communicator is broken: further calls fail at once with the
+ * first status and message, and it never becomes whole again. annulus_comm_status() tells, also where it broke after a
+ * call had returned, as over NCCL: what such a call wrote is undefined.
  *
  * So ranks go on after a failure, each by itself until the third step:
  *
@@ -122,7 +122,7 @@ ANNULUS_API_STATUS annulus_status annulus_comm_create_local(annulus_comm **comms
  *
  * ANNULUS_ERROR_ARGUMENT: comm or mpi_comm is NULL, MPI is not initialised, or options are not as above.
  * ANNULUS_ERROR_UNSUPPORTED: annulus's part for MPI cannot be loaded, or the process has another MPI library, as above.
- * ANNULUS_ERROR_MPI: an MPI call failed. Since 0.1.0.
+ * ANNULUS_ERROR_COMM_LIBRARY: an MPI call failed. Since 0.1.0.
  */
 ANNULUS_API_STATUS annulus_status annulus_comm_create_from_mpi(annulus_comm **comm, const void *mpi_comm,
                                                                const annulus_comm_options *options);
@@ -135,7 +135,7 @@ typedef struct annulus_nccl_id {
 /*
  * Generates an id in *id, on one rank, for one communicator. ANNULUS_ERROR_ARGUMENT: id is NULL.
  * ANNULUS_ERROR_UNSUPPORTED: annulus's part for CUDA cannot be loaded (see annulus_device_count()) or was built without
- * NCCL, or libnccl.so.2 cannot be loaded or is older than 2.14. ANNULUS_ERROR_NCCL: an NCCL call failed.
+ * NCCL, or libnccl.so.2 cannot be loaded or is older than 2.14. ANNULUS_ERROR_COMM_LIBRARY: an NCCL call failed.
  *
  * annulus is not linked with NCCL. The first function that needs it opens libnccl.so.2 by dlopen(): the library of that
  * soname which is in the process already, as it is once PyTorch or CuPy has loaded theirs, else what the dynamic loader
@@ -147,7 +147,7 @@ ANNULUS_API_STATUS annulus_status annulus_nccl_id_generate(annulus_nccl_id *id);
  * Makes rank `rank` of an NCCL communicator of `ranks` ranks on CUDA device `device`, in *comm. Collective over the
  * ranks, which pass the same id; waits for them for at most options' creation_timeout, then ANNULUS_ERROR_COMM.
  * ANNULUS_ERROR_ARGUMENT: comm or id is NULL, rank is not below ranks, there is no such device, or options are not as
- * above. Other errors as annulus_nccl_id_generate(). Since 0.1.0.
+ * above. ANNULUS_ERROR_DEVICE: the device could not be used. Other errors as annulus_nccl_id_generate(). Since 0.1.0.
  */
 ANNULUS_API_STATUS annulus_status annulus_comm_create_nccl(annulus_comm **comm, const annulus_nccl_id *id,
                                                            int32_t ranks, int32_t rank, int32_t device,
@@ -199,11 +199,11 @@ ANNULUS_API_STATUS annulus_status annulus_comm_set_timeout(annulus_comm *comm, d
 /*
  * Writes the state of the communicator to *status: ANNULUS_OK where it is usable, as far as this rank knows; that
  * another rank is gone shows when a call misses it. Else the status with which it broke (ANNULUS_ERROR_COMM,
- * ANNULUS_ERROR_NCCL, ANNULUS_ERROR_MPI, or ANNULUS_ERROR_CUDA or ANNULUS_ERROR_MEMORY where a failure of this rank
- * left the others without its part). Then this call succeeds as well, and the message with which the communicator broke
- * becomes annulus_last_error() of the calling thread. Over NCCL it may break after a call has returned; so ask when the
- * stream has come past the call, before its results are used. Never waits. Any thread. ANNULUS_ERROR_ARGUMENT: a
- * pointer is NULL, or comm is of the process that this one was forked from. Since 0.1.0.
+ * ANNULUS_ERROR_COMM_LIBRARY, or ANNULUS_ERROR_DEVICE where the device of this rank failed and left the others without
+ * its part). Then this call succeeds as well, and what annulus_last_error() and its companions say of the failure with
+ * which the communicator broke becomes the calling thread's. Over NCCL it may break after a call has returned; so ask
+ * when the stream has come past the call, before its results are used. Never waits. Any thread.
+ * ANNULUS_ERROR_ARGUMENT: a pointer is NULL, or comm is of the process that this one was forked from. Since 0.1.0.
  */
 ANNULUS_API_STATUS annulus_status annulus_comm_status(const annulus_comm *comm, annulus_status *status);
 

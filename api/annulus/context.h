@@ -89,8 +89,7 @@ typedef struct annulus_allocator {
  * config yet. The caller destroys it. ANNULUS_ERROR_ARGUMENT: context is NULL, `device` is unknown or there is no
  * device `index`, or on a CPU the environment variable ANNULUS_NUM_THREADS is set and no number from 1 to 1024.
  * ANNULUS_ERROR_UNSUPPORTED: there is no device of the kind at all; the message says why.
- * ANNULUS_ERROR_MEMORY, ANNULUS_ERROR_CUDA, ANNULUS_ERROR_CUBLAS: the device is there and could not be used. Since
- * 0.1.0.
+ * ANNULUS_ERROR_MEMORY, ANNULUS_ERROR_DEVICE: the device is there and could not be used. Since 0.1.0.
  */
 ANNULUS_API_STATUS annulus_status annulus_context_create(annulus_context **context, annulus_device device,
                                                          int32_t index);

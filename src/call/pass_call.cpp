@@ -72,7 +72,7 @@ CallSetting PassCall::setting(const CheckedCall &call) const {
     return context_.setting(own_bytes(pass_, call.problem.rows));
 }
 
-template <class Pass> std::int64_t PassCall::run_passes(const CheckedCall &call, void *memory, const Pass &pass) {
+template <class Pass> std::int64_t PassCall::run_each_pass(const CheckedCall &call, void *memory, const Pass &pass) {
     if (!call.mass) {
         pass(call.tensors, memory);
         return 1;
@@ -81,6 +81,17 @@ template <class Pass> std::int64_t PassCall::run_passes(const CheckedCall &call,
     void *const of_engine = static_cast<std::byte *>(memory) + own_bytes(pass_, call.problem.rows);
     mass.run(context_, [&] { pass(mass.tensors(), of_engine); });
     return mass.rounds();
+}
+
+template <class Pass> std::int64_t PassCall::run_passes(const CheckedCall &call, void *memory, const Pass &pass) {
+    const annulus_status in_the_middle = comm_ ? ANNULUS_ERROR_COMM : ANNULUS_ERROR_DEVICE;
+    try {
+        return run_each_pass(call, memory, pass);
+    } catch (const Error &error) {
+        throw error.in_the_middle(in_the_middle);
+    } catch (const std::bad_alloc &) {
+        throw Error(in_the_middle, "out of memory in the middle of the call");
+    }
 }
 
 void PassCall::run_alone(const CheckedCall &call) {
@@ -147,6 +158,7 @@ void PassCall::get_ready(std::optional<RankPart> &part, const CheckedCall &call)
     const CallTensors tensors = engine_tensors(call);
     Shards shards = context_.known_shards(call.problem.rows.queries.length);
     const bool are_set = !context_.set_shards.pieces.empty();
+    comm_->transport().check_stream(*context_.device, context_.stream);
     const bool can_ask = comm_->transport().can_gather(*context_.device, context_.stream);
     if (shards.pieces.empty() && !can_ask)
         throw Error(ANNULUS_ERROR_UNSUPPORTED,

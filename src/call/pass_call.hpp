@@ -54,6 +54,7 @@ class PassCall {
     // Calls pass(tensors, workspace) for the engine's passes that make up the call; returns how many these were. From
     // here on outputs may be written, and whatever fails has a status that says so.
     template <class Pass> std::int64_t run_passes(const CheckedCall &call, void *memory, const Pass &pass);
+    template <class Pass> std::int64_t run_each_pass(const CheckedCall &call, void *memory, const Pass &pass);
     void run_alone(const CheckedCall &call);
     void run_with_others(const CheckedCall &call);
     // Together with the other ranks. A rank gets ready for the lengths that it knows and tells its own, in one question

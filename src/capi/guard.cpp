@@ -11,17 +11,17 @@ namespace {
 
 thread_local char message_buffer[Error::max_message];
 thread_local std::uint64_t bytes_needed = 0;
-
-annulus_status keep(annulus_status status, const char *prefix, const char *message, std::uint64_t bytes = 0) noexcept {
-    std::snprintf(message_buffer, sizeof message_buffer, "%s%s", prefix, message);
-    bytes_needed = bytes;
-    return status;
-}
+thread_local const char *failed_library = "";
+thread_local std::int64_t library_code = 0;
 
 } // namespace
 
 annulus_status keep_error(const Error &error) noexcept {
-    return keep(error.status(), "", error.what(), error.bytes());
+    std::snprintf(message_buffer, sizeof message_buffer, "%s", error.what());
+    bytes_needed = error.bytes();
+    failed_library = error.library();
+    library_code = error.code();
+    return error.status();
 }
 
 annulus_status report_exception() noexcept {
@@ -30,11 +30,11 @@ annulus_status report_exception() noexcept {
     } catch (const Error &error) {
         return keep_error(error);
     } catch (const std::bad_alloc &) {
-        return keep(ANNULUS_ERROR_MEMORY, "", "out of memory");
+        return keep_error(Error(ANNULUS_ERROR_MEMORY, "out of memory"));
     } catch (const std::exception &error) {
-        return keep(ANNULUS_ERROR_INTERNAL, "a defect in annulus: ", error.what());
+        return keep_error(Error(ANNULUS_ERROR_INTERNAL, "a defect in annulus: %s", error.what()));
     } catch (...) {
-        return keep(ANNULUS_ERROR_INTERNAL, "a defect in annulus: ", "unknown exception");
+        return keep_error(Error(ANNULUS_ERROR_INTERNAL, "a defect in annulus: unknown exception"));
     }
 }
 
@@ -44,6 +44,14 @@ const char *last_message() noexcept {
 
 std::uint64_t last_bytes() noexcept {
     return bytes_needed;
+}
+
+const char *last_library() noexcept {
+    return failed_library;
+}
+
+std::int64_t last_code() noexcept {
+    return library_code;
 }
 
 } // namespace annulus

@@ -13,15 +13,18 @@
 
 namespace annulus {
 
-// Keeps an error's message for annulus_last_error(), and its bytes. Returns its status.
+// Keeps an error's message for annulus_last_error(), and what else the caller may ask for. Returns its status.
 annulus_status keep_error(const Error &error) noexcept;
 
 // The status of the exception being handled; keeps it as keep_error() does.
 annulus_status report_exception() noexcept;
 
-// The message of this thread's last failed call, and the workspace that it would have needed.
+// Of this thread's last failed call: its message, the workspace that it would have needed, the library whose failure it
+// was ("": none), and what that library's function returned.
 const char *last_message() noexcept;
 std::uint64_t last_bytes() noexcept;
+const char *last_library() noexcept;
+std::int64_t last_code() noexcept;
 
 // Lets pthread_cancel() of the calling thread wait: it unwinds the stack, which C++ inside a library does not survive.
 class CancellationOff {

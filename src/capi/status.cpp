@@ -18,3 +18,11 @@ const char *annulus_last_error(void) {
 uint64_t annulus_last_error_bytes(void) {
     return annulus::last_bytes();
 }
+
+const char *annulus_last_error_library(void) {
+    return annulus::last_library();
+}
+
+int64_t annulus_last_error_code(void) {
+    return annulus::last_code();
+}

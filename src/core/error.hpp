@@ -25,11 +25,32 @@ class Error : public std::exception {
     }
     std::uint64_t bytes() const noexcept { return bytes_; }
 
+    // The same error as the failure of a library's function, which returned `code`. The library's name is static.
+    Error from(const char *library, std::int64_t code) &&noexcept {
+        library_ = library;
+        code_ = code;
+        return *this;
+    }
+    const char *library() const noexcept { return library_; }
+    std::int64_t code() const noexcept { return code_; }
+
+    // The same error where outputs may be partly written: with `status` in place of one that says that nothing was.
+    Error in_the_middle(annulus_status status) const noexcept {
+        Error copy = *this;
+        if (status_ < first_status_of_partly_written)
+            copy.status_ = status;
+        return copy;
+    }
+
     static constexpr int max_message = 512;
 
   private:
+    static constexpr int first_status_of_partly_written = 100; // annulus/status.h
+
     annulus_status status_;
     std::uint64_t bytes_ = 0;
+    const char *library_ = "";
+    std::int64_t code_ = 0;
     char message_[max_message];
 };
 

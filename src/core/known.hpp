@@ -70,14 +70,12 @@ inline constexpr NamedStatus known_statuses[] = {
     {ANNULUS_ERROR_ARGUMENT, "argument"},
     {ANNULUS_ERROR_UNSUPPORTED, "unsupported"},
     {ANNULUS_ERROR_MEMORY, "memory"},
-    {ANNULUS_ERROR_INTERNAL, "internal"},
-    {ANNULUS_ERROR_CUDA, "cuda"},
-    {ANNULUS_ERROR_CUBLAS, "cublas"},
-    {ANNULUS_ERROR_COMM, "comm"},
-    {ANNULUS_ERROR_NCCL, "nccl"},
-    {ANNULUS_ERROR_MPI, "mpi"},
     {ANNULUS_ERROR_WORKSPACE, "workspace"},
     {ANNULUS_ERROR_DECLINED, "declined"},
+    {ANNULUS_ERROR_DEVICE, "device"},
+    {ANNULUS_ERROR_COMM, "comm"},
+    {ANNULUS_ERROR_COMM_LIBRARY, "comm_library"},
+    {ANNULUS_ERROR_INTERNAL, "internal"},
 };
 
 // Null where there is none of that number.

@@ -304,6 +304,11 @@ class LocalTransport final : public Transport {
 
     bool can_gather(Device &device, void *stream) const override { return !is_capturing(device, stream); }
 
+    void check_stream(Device &device, void *stream) const override {
+        if (is_capturing(device, stream))
+            throw Error(ANNULUS_ERROR_UNSUPPORTED,
+                        "stream is being captured; a local communicator cannot be used then, one of NCCL can");
+    }
     void begin(const Batch &batch, Device &device, void *stream) override;
     void finish(const Batch &batch, Device &device, void *stream) override;
 
@@ -331,9 +336,6 @@ template <class Part> void LocalTransport::guarded(Device &device, void *stream,
 }
 
 void LocalTransport::begin(const Batch &batch, Device &device, void *stream) {
-    if (is_capturing(device, stream))
-        throw Error(ANNULUS_ERROR_UNSUPPORTED,
-                    "stream is being captured; a local communicator cannot be used then, one of NCCL can");
     guarded(device, stream, [&] {
         batch.write_sends();
         if (batch.sends.empty())

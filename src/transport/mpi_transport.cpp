@@ -35,7 +35,7 @@ void check(int code, const char *function) {
     char text[MPI_MAX_ERROR_STRING] = "unknown error";
     int length = 0;
     MPI_Error_string(code, text, &length);
-    throw Error(ANNULUS_ERROR_MPI, "%s failed: %.300s", function, text);
+    throw Error(ANNULUS_ERROR_COMM_LIBRARY, "%s failed: %.300s", function, text).from("mpi", code);
 }
 
 bool is_running() {
@@ -170,7 +170,7 @@ template <class Call> void MpiTransport::guarded(Call call) {
         const auto *own = dynamic_cast<const Error *>(&error);
         failure_.keep(own ? *own : Error(ANNULUS_ERROR_COMM, "rank %d failed: %s", rank_, error.what()));
         give_up();
-        throw;
+        throw *failure_.get();
     }
 }
 

@@ -59,8 +59,9 @@ void check(ncclResult_t result, const char *what) {
     // NCCL's words on the last error in any thread: more than the code says, and one line of them is enough.
     const char *const words = nccl().get_last_error(nullptr);
     const int length = words ? static_cast<int>(std::strcspn(words, "\n")) : 0;
-    throw Error(ANNULUS_ERROR_NCCL, "%s failed: %s%s%.*s", what, nccl().get_error_string(result),
-                length > 0 ? ": " : "", length, length > 0 ? words : "");
+    throw Error(ANNULUS_ERROR_COMM_LIBRARY, "%s failed: %s%s%.*s", what, nccl().get_error_string(result),
+                length > 0 ? ": " : "", length, length > 0 ? words : "")
+        .from("nccl", result);
 }
 
 } // namespace annulus

@@ -32,8 +32,8 @@ struct NcclLibrary {
 // Any thread. Throws Error(ANNULUS_ERROR_UNSUPPORTED) where there is no NCCL that will do.
 const NcclLibrary &nccl();
 
-// Throws Error(ANNULUS_ERROR_NCCL) unless the call `what` succeeded or is still at work, as calls on a non-blocking
-// communicator may be.
+// Throws Error(ANNULUS_ERROR_COMM_LIBRARY) unless the call `what` succeeded or is still at work, as calls on a
+// non-blocking communicator may be.
 void check(ncclResult_t result, const char *what);
 
 } // namespace annulus

@@ -117,7 +117,7 @@ template <class Part> void NcclRank::run(Part part) {
     } catch (const Error &error) {
         break_with(error);
     } catch (const std::bad_alloc &) {
-        break_with(Error(ANNULUS_ERROR_MEMORY, "out of memory"));
+        break_with(Error(ANNULUS_ERROR_COMM, "out of memory"));
     }
     failure_.check();
 }

@@ -72,6 +72,9 @@ class Transport {
     // add_message() counts them, by a transport that is faster for it.
     virtual void reserve(const std::vector<std::size_t> &) {}
 
+    // Throws where no batch can be begun on `stream`, as some transports cannot while it is being captured.
+    virtual void check_stream(Device &, void *) const {}
+
     // Begins a batch, after what `stream` (null on a CPU) was given before, and has it written once, before anything on
     // the stream waits for what other ranks have yet to send; what follows on the stream after finish() comes after the
     // batch. Several batches may be begun before the first is finished, in the order of their beginning. `batch` must

@@ -106,7 +106,10 @@ void live(int rank, int ranks, int sends) {
     std::printf("# rank %d: %s after %.3f s: %s\n", rank, annulus_status_name(failure.status), failure.taken.count(),
                 failure.message.c_str());
     expect(rank != lost, "the rank that was to be lost was not");
-    expect(failure.status == ANNULUS_ERROR_COMM || failure.status == ANNULUS_ERROR_MPI, "another status");
+    expect(failure.status == ANNULUS_ERROR_COMM || failure.status == ANNULUS_ERROR_COMM_LIBRARY, "another status");
+    expect(std::string(annulus_last_error_library()) == (failure.status == ANNULUS_ERROR_COMM_LIBRARY ? "mpi" : ""),
+           "another library");
+    expect((annulus_last_error_code() != 0) == (failure.status == ANNULUS_ERROR_COMM_LIBRARY), "another code");
     expect(failure.taken <= most, "too late");
     expect(status_of(made) == failure.status, "the communicator has another status");
     const Failure again = next_failure(call, context.get());

@@ -11,7 +11,9 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <new>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -30,6 +32,7 @@ class Watched final : public annulus::Transport {
 
     int gathers = 0;
     bool may_gather = true, is_broken = false;
+    std::function<void()> fail; // in the middle of a call
 
     int size() const override { return transport_->size(); }
     int rank() const override { return transport_->rank(); }
@@ -45,6 +48,8 @@ class Watched final : public annulus::Transport {
     }
     void finish(const annulus::Batch &batch, annulus::Device &device, void *stream) override {
         transport_->finish(batch, device, stream);
+        if (fail)
+            fail();
         if (is_broken)
             throw annulus::Error(ANNULUS_ERROR_COMM, "broken");
     }
@@ -288,6 +293,45 @@ TEST(Memory, OfAFailedCallStaysWhereItIsHeld) {
             EXPECT_EQ(Call(shard, random_inputs(shard, 1), host_memory()).forward(context.get()),
                       is_broken ? ANNULUS_ERROR_COMM : ANNULUS_OK);
             EXPECT_EQ(memory.given, is_broken);
+        });
+    }
+}
+
+// Whatever fails once outputs may have been written: its status is not one that says that nothing was.
+TEST(Failures, InTheMiddleOfACallSayThatOutputsMayBeWritten) {
+    using annulus::Error;
+    struct Failing {
+        std::function<void()> fail;
+        annulus_status status;
+        const char *library;
+        std::int64_t code;
+    };
+    const Failing all[] = {
+        {[] { throw std::bad_alloc(); }, ANNULUS_ERROR_COMM, "", 0},
+        {[] { throw Error(ANNULUS_ERROR_MEMORY, "no memory"); }, ANNULUS_ERROR_COMM, "", 0},
+        {[] { throw Error(ANNULUS_ERROR_UNSUPPORTED, "cannot"); }, ANNULUS_ERROR_COMM, "", 0},
+        {[] { throw Error(ANNULUS_ERROR_COMM, "lost"); }, ANNULUS_ERROR_COMM, "", 0},
+        {[] { throw Error(ANNULUS_ERROR_COMM_LIBRARY, "it failed").from("mpi", 7); }, ANNULUS_ERROR_COMM_LIBRARY, "mpi",
+         7},
+        {[] { throw Error(ANNULUS_ERROR_DEVICE, "it failed").from("cuda", -2); }, ANNULUS_ERROR_DEVICE, "cuda", -2},
+    };
+    for (const Failing &failing : all) {
+        std::vector<std::unique_ptr<annulus::Transport>> ends = annulus::make_local_transports(2);
+        for_each_rank(2, [&](int rank) {
+            auto watched = std::make_unique<Watched>(std::move(ends[rank]));
+            watched->fail = failing.fail;
+            const Comm comm(new annulus_comm{std::make_shared<annulus::CommEnd>(std::move(watched))});
+            RankOptions options;
+            options.lengths = {32, 32};
+            const Context context = make_rank_context({}, options, rank, comm.get());
+            const Problem shard = shard_problem({}, 32);
+            EXPECT_EQ(Call(shard, random_inputs(shard, 1), host_memory()).forward(context.get()), failing.status);
+            EXPECT_STREQ(annulus_last_error_library(), failing.library);
+            EXPECT_EQ(annulus_last_error_code(), failing.code);
+            // They are those of the last failed call.
+            EXPECT_EQ(annulus_config_create(nullptr), ANNULUS_ERROR_ARGUMENT);
+            EXPECT_STREQ(annulus_last_error_library(), "");
+            EXPECT_EQ(annulus_last_error_code(), 0);
         });
     }
 }

@@ -319,7 +319,7 @@ TEST(LocalTransportFailure, SizesThatDiffer) {
 }
 
 class BadDevice : public CpuDevice {
-    void copy(void *, const void *, std::size_t, void *) override { throw Error(ANNULUS_ERROR_CUDA, "no copy"); }
+    void copy(void *, const void *, std::size_t, void *) override { throw Error(ANNULUS_ERROR_DEVICE, "no copy"); }
 };
 
 TEST(LocalTransportFailure, ADevicesErrorIsToldToAll) {
@@ -329,7 +329,7 @@ TEST(LocalTransportFailure, ADevicesErrorIsToldToAll) {
         if (end->rank() == 0)
             expect_error(ANNULUS_ERROR_COMM, "rank 1 failed: no copy", [&] { Sample::to(1).run(*end, device); });
         else
-            expect_error(ANNULUS_ERROR_CUDA, "no copy", [&] { Sample::from(0).run(*end, device); });
+            expect_error(ANNULUS_ERROR_DEVICE, "no copy", [&] { Sample::from(0).run(*end, device); });
         expect_error(ANNULUS_ERROR_COMM, "rank 1 failed: no copy", [&] { gather(*end); });
     });
 }
@@ -431,7 +431,10 @@ TEST(LocalTransportDevices, StandsAsideDuringCapture) {
     CapturingDevice capturing;
     CpuDevice device;
     EXPECT_FALSE(ends[0]->can_gather(capturing, nullptr));
-    EXPECT_THROW(Sample::to(0).run(*ends[0], capturing), Error);
+    expect_error(ANNULUS_ERROR_UNSUPPORTED,
+                 "stream is being captured; a local communicator cannot be used then, one of NCCL can",
+                 [&] { ends[0]->check_stream(capturing, nullptr); });
+    ends[0]->check_stream(device, nullptr);
     check_exchanges(*ends[0], device, 1);
 }
 

@@ -52,8 +52,8 @@ bool fails_in_time(const char *what, Seconds most, const std::function<void()> &
     } catch (const Error &error) {
         const Seconds taken = std::chrono::steady_clock::now() - begin;
         std::printf("# %s, after %.3f s: %s\n", what, taken.count(), error.what());
-        return taken <= most &&
-               (error.status() == ANNULUS_ERROR_MPI || (error.status() == ANNULUS_ERROR_COMM && taken >= timeout));
+        return taken <= most && (error.status() == ANNULUS_ERROR_COMM_LIBRARY ||
+                                 (error.status() == ANNULUS_ERROR_COMM && taken >= timeout));
     }
     return false;
 }

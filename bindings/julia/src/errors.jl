@@ -5,18 +5,21 @@
 
 What a failed call throws. `status` is the C API's number (`Annulus.LibAnnulus.ANNULUS_ERROR_ARGUMENT` and so on; a newer
 library may have more), `message` one line that names the argument, the value it had and what it may be.
-`Annulus.status_name(error)` is `:argument`, `:unsupported`, `:memory`, `:internal`, `:cuda`, `:cublas`, `:comm`, `:nccl`,
-`:mpi`, `:workspace`, `:declined`, or `:unknown`. `bytes` is the workspace that the call would have needed, where `:workspace`
-is the name; else 0. Messages name dimensions as Julia does (`size(q, 1)` is D); the elements of `sequence_starts` and of
+`Annulus.status_name(error)` is `:argument`, `:unsupported`, `:memory`, `:workspace`, `:declined`, `:device`, `:comm`,
+`:comm_library`, `:internal`, or `:unknown`. Where `status` is below 100 nothing was written; from 100 on results may be partly
+written. `bytes` is the workspace that the call would have needed, where `:workspace` is the name; else 0. `library` is whose
+failure it was, such as "cuda" or "nccl", and `code` what its function returned; "" and 0 where no library failed. Messages name dimensions as Julia does (`size(q, 1)` is D); the elements of `sequence_starts` and of
 other lists are counted from 0.
 """
 struct AnnulusError <: Exception
     status::Cint
     message::String
     bytes::UInt64
+    library::String
+    code::Int64
 end
 
-AnnulusError(status, message) = AnnulusError(status, message, 0)
+AnnulusError(status, message) = AnnulusError(status, message, 0, "", 0)
 
 status_name(error::AnnulusError) = Symbol(unsafe_string(LibAnnulus.annulus_status_name(error.status)))
 
@@ -42,7 +45,9 @@ end
 function error_of(status)
     status == LibAnnulus.ANNULUS_OK && return nothing
     message = in_julia(unsafe_string(LibAnnulus.annulus_last_error()))
-    return AnnulusError(status, message, LibAnnulus.annulus_last_error_bytes())
+    library = unsafe_string(LibAnnulus.annulus_last_error_library())
+    bytes, code = LibAnnulus.annulus_last_error_bytes(), LibAnnulus.annulus_last_error_code()
+    return AnnulusError(status, message, bytes, library, code)
 end
 
 "Throws it where there is one."

@@ -64,24 +64,22 @@ do. Any thread. Since 0.1.0.
 end
 
 @doc raw"""
-Later versions append values: treat a value you do not know as an error.
+How a call ended.
 """ const annulus_status = Int32
 const ANNULUS_OK = annulus_status(0) # the call did what it is for
 const ANNULUS_ERROR_ARGUMENT = annulus_status(1) # an argument is not what the function's comment allows
 const ANNULUS_ERROR_UNSUPPORTED = annulus_status(2) # legal, but the chosen engine, device or build cannot do it
 const ANNULUS_ERROR_MEMORY = annulus_status(3) # an allocation failed
-const ANNULUS_ERROR_INTERNAL = annulus_status(4) # a defect in annulus; please report the message
-const ANNULUS_ERROR_CUDA = annulus_status(5) # a CUDA call failed; the message has its name and CUDA's words
-const ANNULUS_ERROR_CUBLAS = annulus_status(6) # a cuBLAS call failed; the message has its name and cuBLAS's words
-const ANNULUS_ERROR_COMM = annulus_status(7) # another rank failed, did not come in time, or the communicator was aborted
-const ANNULUS_ERROR_NCCL = annulus_status(8) # an NCCL call failed; the message has its name and NCCL's words
-const ANNULUS_ERROR_MPI = annulus_status(9) # an MPI call failed; the message has its name and MPI's words
-const ANNULUS_ERROR_WORKSPACE = annulus_status(10) # the caller's workspace, or the config's workspace limit, is too small; annulus_last_error_bytes() says how much is needed
-const ANNULUS_ERROR_DECLINED = annulus_status(11) # another rank could not do its part; nothing was written, and the communicator stays usable
+const ANNULUS_ERROR_WORKSPACE = annulus_status(4) # the caller's workspace, or the config's workspace limit, is too small; annulus_last_error_bytes() says how much is needed
+const ANNULUS_ERROR_DECLINED = annulus_status(5) # another rank could not do its part; the communicator stays usable
+const ANNULUS_ERROR_DEVICE = annulus_status(100) # a library or the driver of the device failed (CUDA, cuBLAS), or an allocation in the middle of a call
+const ANNULUS_ERROR_COMM = annulus_status(101) # another rank failed or did not come in time, the communicator was aborted, or this rank failed in the middle of a call and left the others without its part
+const ANNULUS_ERROR_COMM_LIBRARY = annulus_status(102) # the library below a communicator failed (NCCL, MPI)
+const ANNULUS_ERROR_INTERNAL = annulus_status(103) # a defect in annulus; please report the message
 
 @doc raw"""
-The name of a status in lower case ("ok", "argument", "unsupported", "memory", "internal", "cuda", "cublas", "comm",
-"nccl", "mpi", "workspace", "declined"), or "unknown". The string is static. Any thread. Since 0.1.0.
+The name of a status in lower case ("ok", "argument", "unsupported", "memory", "workspace", "declined", "device",
+"comm", "comm_library", "internal"), or "unknown". The string is static. Any thread. Since 0.1.0.
 """ function annulus_status_name(status)
     @library_call annulus_status_name(status::annulus_status)::Cstring
 end
@@ -101,6 +99,21 @@ ANNULUS_ERROR_WORKSPACE: what to hand to annulus_context_set_workspace(), or the
 failed for another reason, and when no call has failed. Any thread. Since 0.1.0.
 """ function annulus_last_error_bytes()
     @library_call annulus_last_error_bytes()::UInt64
+end
+
+@doc raw"""
+The library whose failure was that of the last failed call of this thread: "cuda" (its runtime or its driver),
+"cublas", "nccl" or "mpi". "" where none of them failed, and when no call has failed. Later versions may name others.
+The message has the name of the library's function, and the library's own words. Static. Any thread. Since 0.1.0.
+""" function annulus_last_error_library()
+    @library_call annulus_last_error_library()::Cstring
+end
+
+@doc raw"""
+What that library's function returned, as a number (a cudaError_t, a CUresult, a cublasStatus_t, an ncclResult_t, an
+error code of MPI). 0 where annulus_last_error_library() is "". Any thread. Since 0.1.0.
+""" function annulus_last_error_code()
+    @library_call annulus_last_error_code()::Int64
 end
 
 @doc raw"""
@@ -508,8 +521,7 @@ Makes a context for device number `index` of a kind in \*context, counted from 0
 config yet. The caller destroys it. ANNULUS_ERROR_ARGUMENT: context is NULL, `device` is unknown or there is no
 device `index`, or on a CPU the environment variable ANNULUS_NUM_THREADS is set and no number from 1 to 1024.
 ANNULUS_ERROR_UNSUPPORTED: there is no device of the kind at all; the message says why.
-ANNULUS_ERROR_MEMORY, ANNULUS_ERROR_CUDA, ANNULUS_ERROR_CUBLAS: the device is there and could not be used. Since
-0.1.0.
+ANNULUS_ERROR_MEMORY, ANNULUS_ERROR_DEVICE: the device is there and could not be used. Since 0.1.0.
 """ function annulus_context_create(context, device, index)
     @library_call annulus_context_create(context::Ptr{Ptr{annulus_context}}, device::annulus_device, index::Int32)::annulus_status
 end
@@ -661,8 +673,7 @@ says why.
 ANNULUS_ERROR_WORKSPACE: the context's workspace or the config's workspace limit is too small; status.h tells of
 annulus_last_error_bytes(). ANNULUS_ERROR_MEMORY: an allocation failed, or no memory can hold what is needed.
 
-Nothing was written in these cases. ANNULUS_ERROR_CUDA, ANNULUS_ERROR_CUBLAS: the device failed; outputs may be
-partly written.
+Nothing was written in these cases. ANNULUS_ERROR_DEVICE: the device failed; outputs may be partly written.
 
 Since 0.1.0.
 """ function annulus_forward(context, q, k, v, out, lse, options)
@@ -1007,7 +1018,7 @@ allocator gave is not released, and a workspace of the caller must stay.
 
 ANNULUS_ERROR_ARGUMENT: comm or mpi_comm is NULL, MPI is not initialised, or options are not as above.
 ANNULUS_ERROR_UNSUPPORTED: annulus's part for MPI cannot be loaded, or the process has another MPI library, as above.
-ANNULUS_ERROR_MPI: an MPI call failed. Since 0.1.0.
+ANNULUS_ERROR_COMM_LIBRARY: an MPI call failed. Since 0.1.0.
 """ function annulus_comm_create_from_mpi(comm, mpi_comm, options)
     @library_call annulus_comm_create_from_mpi(comm::Ptr{Ptr{annulus_comm}}, mpi_comm::Ptr{Cvoid}, options::Ptr{annulus_comm_options})::annulus_status
 end
@@ -1021,7 +1032,7 @@ end
 @doc raw"""
 Generates an id in \*id, on one rank, for one communicator. ANNULUS_ERROR_ARGUMENT: id is NULL.
 ANNULUS_ERROR_UNSUPPORTED: annulus's part for CUDA cannot be loaded (see annulus_device_count()) or was built without
-NCCL, or libnccl.so.2 cannot be loaded or is older than 2.14. ANNULUS_ERROR_NCCL: an NCCL call failed.
+NCCL, or libnccl.so.2 cannot be loaded or is older than 2.14. ANNULUS_ERROR_COMM_LIBRARY: an NCCL call failed.
 
 annulus is not linked with NCCL. The first function that needs it opens libnccl.so.2 by dlopen(): the library of that
 soname which is in the process already, as it is once PyTorch or CuPy has loaded theirs, else what the dynamic loader
@@ -1034,7 +1045,7 @@ end
 Makes rank `rank` of an NCCL communicator of `ranks` ranks on CUDA device `device`, in \*comm. Collective over the
 ranks, which pass the same id; waits for them for at most options' creation_timeout, then ANNULUS_ERROR_COMM.
 ANNULUS_ERROR_ARGUMENT: comm or id is NULL, rank is not below ranks, there is no such device, or options are not as
-above. Other errors as annulus_nccl_id_generate(). Since 0.1.0.
+above. ANNULUS_ERROR_DEVICE: the device could not be used. Other errors as annulus_nccl_id_generate(). Since 0.1.0.
 """ function annulus_comm_create_nccl(comm, id, ranks, rank, device, options)
     @library_call annulus_comm_create_nccl(comm::Ptr{Ptr{annulus_comm}}, id::Ptr{annulus_nccl_id}, ranks::Int32, rank::Int32, device::Int32, options::Ptr{annulus_comm_options})::annulus_status
 end
@@ -1091,11 +1102,11 @@ end
 @doc raw"""
 Writes the state of the communicator to \*status: ANNULUS_OK where it is usable, as far as this rank knows; that
 another rank is gone shows when a call misses it. Else the status with which it broke (ANNULUS_ERROR_COMM,
-ANNULUS_ERROR_NCCL, ANNULUS_ERROR_MPI, or ANNULUS_ERROR_CUDA or ANNULUS_ERROR_MEMORY where a failure of this rank
-left the others without its part). Then this call succeeds as well, and the message with which the communicator broke
-becomes annulus_last_error() of the calling thread. Over NCCL it may break after a call has returned; so ask when the
-stream has come past the call, before its results are used. Never waits. Any thread. ANNULUS_ERROR_ARGUMENT: a
-pointer is NULL, or comm is of the process that this one was forked from. Since 0.1.0.
+ANNULUS_ERROR_COMM_LIBRARY, or ANNULUS_ERROR_DEVICE where the device of this rank failed and left the others without
+its part). Then this call succeeds as well, and what annulus_last_error() and its companions say of the failure with
+which the communicator broke becomes the calling thread's. Over NCCL it may break after a call has returned; so ask
+when the stream has come past the call, before its results are used. Never waits. Any thread.
+ANNULUS_ERROR_ARGUMENT: a pointer is NULL, or comm is of the process that this one was forked from. Since 0.1.0.
 """ function annulus_comm_status(comm, status)
     @library_call annulus_comm_status(comm::Ptr{annulus_comm}, status::Ptr{annulus_status})::annulus_status
 end

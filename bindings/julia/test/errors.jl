@@ -19,6 +19,7 @@ pairs_of(x) = attention(x, x, x; branches = [(16, 1), (64, 4)])
     @test error isa AnnulusError
     @test error.status == Annulus.LibAnnulus.ANNULUS_ERROR_ARGUMENT
     @test Annulus.status_name(error) === :argument
+    @test (error.library, error.code) == ("", 0)
     @test occursin("segment_length is -1", error.message)
     @test sprint(showerror, error) == "AnnulusError (argument): " * error.message
     @test Annulus.status_name(AnnulusError(12345, "")) === :unknown # a status of a newer library is kept

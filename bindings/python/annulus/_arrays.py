@@ -13,7 +13,7 @@ import numpy as np
 
 from . import _capi
 from ._ending import check_not_ending
-from ._errors import ArgumentError, CudaError, UnsupportedError
+from ._errors import ArgumentError, UnsupportedError, of_driver
 from .types import Layout
 
 Shape = Tuple[int, ...]
@@ -210,7 +210,7 @@ def _synchronise(stream: int, device: int) -> None:
     ]
     for call in calls:
         if result := call():
-            raise CudaError(f"waiting for device {device} failed: CUDA driver error {result}")
+            raise of_driver(f"waiting for device {device}", result)
 
 
 _UNKNOWN = Library("unknown", _unknown_empty, _default_stream, _synchronise, "a contiguous copy of {}")
@@ -222,7 +222,7 @@ def _cuda_device_of(address: int) -> int:
     number = ctypes.c_int()
     device_ordinal = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
     if result := cuda.cuPointerGetAttribute(ctypes.byref(number), device_ordinal, ctypes.c_ulonglong(address)):
-        raise CudaError(f"asking for the device of an address failed: CUDA driver error {result}")
+        raise of_driver("asking for the device of an address", result)
     return number.value
 
 

@@ -9,8 +9,9 @@ from ._words import in_python
 __all__ = [
     "ArgumentError",
     "CommError",
-    "CudaError",
+    "CommLibraryError",
     "DeclinedError",
+    "DeviceError",
     "Error",
     "OutOfMemoryError",
     "UnsupportedError",
@@ -21,10 +22,15 @@ __all__ = [
 class Error(Exception):
     """A call of libannulus failed. The text names the argument, its value and what it may be.
 
-    status: the C API's number (annulus_status); name: its name, such as "argument" or "nccl".
+    status: the C API's number (annulus_status); name: its name, such as "argument" or "device". Below 100 nothing was
+        written; from 100 on results may be partly written.
+    library: whose failure it was, "cuda", "cublas", "nccl" or "mpi"; "" where none of them failed.
+    code: what that library's function returned.
     """
 
     status: int = _capi.ANNULUS_ERROR_INTERNAL
+    library: str = ""
+    code: int = 0
 
     def __init__(self, message: str, status: int | None = None) -> None:
         super().__init__(message)
@@ -65,16 +71,22 @@ class WorkspaceError(Error):
     bytes: int = 0
 
 
-class CudaError(Error):
-    """CUDA or cuBLAS failed."""
+class DeviceError(Error):
+    """CUDA or cuBLAS failed. Results may be partly written."""
 
-    status = _capi.ANNULUS_ERROR_CUDA
+    status = _capi.ANNULUS_ERROR_DEVICE
 
 
 class CommError(Error):
-    """Another rank failed or did not come in time, or NCCL or MPI failed."""
+    """Another rank failed or did not come in time. Results may be partly written."""
 
     status = _capi.ANNULUS_ERROR_COMM
+
+
+class CommLibraryError(CommError):
+    """NCCL or MPI failed. Results may be partly written."""
+
+    status = _capi.ANNULUS_ERROR_COMM_LIBRARY
 
 
 class DeclinedError(Error):
@@ -87,14 +99,19 @@ _BY_STATUS = {
     _capi.ANNULUS_ERROR_ARGUMENT: ArgumentError,
     _capi.ANNULUS_ERROR_UNSUPPORTED: UnsupportedError,
     _capi.ANNULUS_ERROR_MEMORY: OutOfMemoryError,
-    _capi.ANNULUS_ERROR_CUDA: CudaError,
-    _capi.ANNULUS_ERROR_CUBLAS: CudaError,
-    _capi.ANNULUS_ERROR_COMM: CommError,
-    _capi.ANNULUS_ERROR_NCCL: CommError,
-    _capi.ANNULUS_ERROR_MPI: CommError,
     _capi.ANNULUS_ERROR_WORKSPACE: WorkspaceError,
     _capi.ANNULUS_ERROR_DECLINED: DeclinedError,
+    _capi.ANNULUS_ERROR_DEVICE: DeviceError,
+    _capi.ANNULUS_ERROR_COMM: CommError,
+    _capi.ANNULUS_ERROR_COMM_LIBRARY: CommLibraryError,
 }
+
+
+def of_driver(what: str, result: int) -> DeviceError:
+    """The failure of a function of CUDA's driver that was called here."""
+    error = DeviceError(f"{what} failed: CUDA driver error {result}")
+    error.library, error.code = "cuda", result
+    return error
 
 
 def failure(status: int) -> Error | None:
@@ -102,6 +119,7 @@ def failure(status: int) -> Error | None:
     if status == _capi.ANNULUS_OK:
         return None
     error = _BY_STATUS.get(status, Error)(in_python(_capi.annulus_last_error()), status)
+    error.library, error.code = _capi.annulus_last_error_library(), _capi.annulus_last_error_code()
     if isinstance(error, WorkspaceError):
         error.bytes = _capi.annulus_last_error_bytes()
     return error

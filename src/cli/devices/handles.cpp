@@ -31,8 +31,7 @@ void check(annulus_status status, const std::string &subject) {
     if (status == ANNULUS_OK)
         return;
     const std::string message = (subject.empty() ? "" : subject + ": ") + last_message();
-    if (status == ANNULUS_ERROR_COMM || status == ANNULUS_ERROR_NCCL || status == ANNULUS_ERROR_MPI ||
-        status == ANNULUS_ERROR_DECLINED)
+    if (status == ANNULUS_ERROR_COMM || status == ANNULUS_ERROR_COMM_LIBRARY || status == ANNULUS_ERROR_DECLINED)
         throw ConnectionFailure(message);
     const bool users_fault = status == ANNULUS_ERROR_ARGUMENT || status == ANNULUS_ERROR_UNSUPPORTED;
     throw Failure(users_fault ? exit_bad_input : exit_failed, message);

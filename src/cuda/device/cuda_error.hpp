@@ -14,15 +14,17 @@ inline void check(cudaError_t error, const char *what) {
     if (error == cudaSuccess)
         return;
     cudaGetLastError();
-    throw Error(ANNULUS_ERROR_CUDA, "%s failed: %s (%s)", what, cudaGetErrorString(error), cudaGetErrorName(error));
+    throw Error(ANNULUS_ERROR_DEVICE, "%s failed: %s (%s)", what, cudaGetErrorString(error), cudaGetErrorName(error))
+        .from("cuda", error);
 }
 
 inline void check(cublasStatus_t status, const char *what) {
     if (status == CUBLAS_STATUS_SUCCESS)
         return;
     cudaGetLastError();
-    throw Error(ANNULUS_ERROR_CUBLAS, "%s failed: %s (%s)", what, cublasGetStatusString(status),
-                cublasGetStatusName(status));
+    throw Error(ANNULUS_ERROR_DEVICE, "%s failed: %s (%s)", what, cublasGetStatusString(status),
+                cublasGetStatusName(status))
+        .from("cublas", status);
 }
 
 } // namespace annulus

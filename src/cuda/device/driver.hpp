@@ -19,13 +19,14 @@ template <class Function> Function *driver_function(const char *name) {
     check(cudaGetDriverEntryPoint(name, &function, cudaEnableDefault, &result), "cudaGetDriverEntryPoint");
 #endif
     if (result != cudaDriverEntryPointSuccess)
-        throw Error(ANNULUS_ERROR_CUDA, "this CUDA driver has no %s", name);
+        throw Error(ANNULUS_ERROR_DEVICE, "this CUDA driver has no %s", name);
     return reinterpret_cast<Function *>(function);
 }
 
 inline void check_driver(CUresult result, const char *what) {
     if (result != CUDA_SUCCESS)
-        throw Error(ANNULUS_ERROR_CUDA, "%s failed with CUresult %d", what, static_cast<int>(result));
+        throw Error(ANNULUS_ERROR_DEVICE, "%s failed with CUresult %d", what, static_cast<int>(result))
+            .from("cuda", result);
 }
 
 } // namespace annulus

@@ -168,7 +168,8 @@ class CommTest(unittest.TestCase):
         threading.Timer(0.2, ends[1].abort).start()
         with self.assertRaises(annulus.CommError) as caught:
             context.forward(*ARRAYS[:3])
-        self.assertEqual(caught.exception.name, "comm")
+        self.assertEqual((caught.exception.name, caught.exception.status), ("comm", 101))
+        self.assertEqual((caught.exception.library, caught.exception.code), ("", 0))
         for end in ends:
             self.assertIsInstance(end.failure, annulus.CommError)
             self.assertEqual(str(end.failure), str(caught.exception))

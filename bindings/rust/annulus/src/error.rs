@@ -6,7 +6,8 @@ use std::ffi::CStr;
 use std::fmt;
 use std::os::raw::{c_char, c_int};
 
-/// Why a call failed. A newer library may return statuses that have no name here; they are kept as they are.
+/// Why a call failed. Of those below 100 nothing was written; of 100 and above outputs may be partly written. A newer
+/// library may return statuses that have no name here; they are kept as they are.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Status(c_int);
 
@@ -17,22 +18,18 @@ impl Status {
     pub const UNSUPPORTED: Status = Status(sys::ANNULUS_ERROR_UNSUPPORTED);
     /// An allocation failed.
     pub const MEMORY: Status = Status(sys::ANNULUS_ERROR_MEMORY);
-    /// A defect in annulus; please report the message.
-    pub const INTERNAL: Status = Status(sys::ANNULUS_ERROR_INTERNAL);
-    /// A CUDA call failed.
-    pub const CUDA: Status = Status(sys::ANNULUS_ERROR_CUDA);
-    /// A cuBLAS call failed.
-    pub const CUBLAS: Status = Status(sys::ANNULUS_ERROR_CUBLAS);
-    /// Another rank failed, did not come in time, or the communicator was aborted.
-    pub const COMM: Status = Status(sys::ANNULUS_ERROR_COMM);
-    /// An NCCL call failed.
-    pub const NCCL: Status = Status(sys::ANNULUS_ERROR_NCCL);
-    /// An MPI call failed.
-    pub const MPI: Status = Status(sys::ANNULUS_ERROR_MPI);
     /// The workspace or its limit is too small; [`Error::bytes`] says how much is needed.
     pub const WORKSPACE: Status = Status(sys::ANNULUS_ERROR_WORKSPACE);
-    /// Another rank could not do its part; nothing was written, and the communicator stays usable.
+    /// Another rank could not do its part; the communicator stays usable.
     pub const DECLINED: Status = Status(sys::ANNULUS_ERROR_DECLINED);
+    /// A library or the driver of the device failed; [`Error::library`] and [`Error::code`] say which and how.
+    pub const DEVICE: Status = Status(sys::ANNULUS_ERROR_DEVICE);
+    /// Another rank failed, did not come in time, or the communicator was aborted.
+    pub const COMM: Status = Status(sys::ANNULUS_ERROR_COMM);
+    /// The library below a communicator failed; [`Error::library`] and [`Error::code`] say which and how.
+    pub const COMM_LIBRARY: Status = Status(sys::ANNULUS_ERROR_COMM_LIBRARY);
+    /// A defect in annulus; please report the message.
+    pub const INTERNAL: Status = Status(sys::ANNULUS_ERROR_INTERNAL);
 
     /// The status that the C API has this number for.
     pub const fn from_code(code: c_int) -> Status {
@@ -68,6 +65,8 @@ pub struct Error {
     status: Status,
     message: String,
     bytes: u64,
+    library: &'static str,
+    code: i64,
 }
 
 /// What every call that can fail returns.
@@ -75,7 +74,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
     pub(crate) fn argument(message: String) -> Error {
-        Error { status: Status::ARGUMENT, message, bytes: 0 }
+        Error { status: Status::ARGUMENT, message, bytes: 0, library: "", code: 0 }
     }
 
     /// What kind of failure it is.
@@ -91,6 +90,16 @@ impl Error {
     /// The bytes of workspace that the call would have needed, where the status is [`Status::WORKSPACE`]; else 0.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// The library whose failure it was, such as "cuda" or "nccl"; "" where none failed.
+    pub fn library(&self) -> &'static str {
+        self.library
+    }
+
+    /// What that library's function returned; 0 where none failed.
+    pub fn code(&self) -> i64 {
+        self.code
     }
 }
 
@@ -113,7 +122,9 @@ pub(crate) fn failure(status: sys::annulus_status) -> Option<Error> {
         return None;
     }
     let message = unsafe { CStr::from_ptr(sys::annulus_last_error()) }.to_string_lossy().into_owned();
-    Some(Error { status: Status(status), message, bytes: unsafe { sys::annulus_last_error_bytes() } })
+    let library = unsafe { static_text(sys::annulus_last_error_library()) };
+    let (bytes, code) = unsafe { (sys::annulus_last_error_bytes(), sys::annulus_last_error_code()) };
+    Some(Error { status: Status(status), message, bytes, library, code })
 }
 
 /// A string that the library keeps for ever; "" for NULL.

@@ -444,6 +444,10 @@ fn costs_and_curves() {
     assert!(context.estimate(&window, Pass::Forward).unwrap().pairs > 0.0);
     window.query_length = 0;
     assert!(context.estimate(&window, Pass::Forward).unwrap_err().to_string().contains("query_length is 0"));
+    assert_eq!(context.select_engine(&problem, Pass::Mass).unwrap(), Engine::CPU);
+    assert_eq!(context.check_engine(&problem, Pass::Forward, Engine::REFERENCE), Ok(()));
+    let refused = context.check_engine(&problem, Pass::Forward, Engine::GEMM).unwrap_err();
+    assert_eq!((refused.status(), refused.library(), refused.code()), (Status::UNSUPPORTED, "", 0));
 
     let mut curve = annulus::hilbert_curve(35, 7).unwrap();
     curve.sort_unstable();

@@ -17,7 +17,7 @@ template <class Params> struct Kernel {
     int ctas = 1;                      // of a multiprocessor
     bool may_begin_early = false;      // before the launch before has ended (early_launch.cuh)
 
-    // On the current device, with as many CTAs as so many multiprocessors have. Throws Error(ANNULUS_ERROR_CUDA).
+    // On the current device, with as many CTAs as so many multiprocessors have. Throws Error(ANNULUS_ERROR_DEVICE).
     void launch(const Params &params, int multiprocessors, bool begins_early, cudaStream_t stream) const {
         cudaLaunchConfig_t config{};
         config.gridDim = static_cast<unsigned>(multiprocessors * ctas);
@@ -35,7 +35,7 @@ template <class Params> struct Kernel {
 };
 
 // Whether launches may begin early: drivers of CUDA 12.3 and newer can also capture such launches in graphs. Throws
-// Error(ANNULUS_ERROR_CUDA).
+// Error(ANNULUS_ERROR_DEVICE).
 inline bool has_early_launches() {
     int version = 0;
     check(cudaDriverGetVersion(&version), "cudaDriverGetVersion");
@@ -43,7 +43,7 @@ inline bool has_early_launches() {
 }
 
 // A kernel whose CTA has Traits::threads threads and a Shared, which is larger than what kernels have unasked: the
-// current device is told; as many CTAs as fit run on a multiprocessor. Throws Error(ANNULUS_ERROR_CUDA).
+// current device is told; as many CTAs as fit run on a multiprocessor. Throws Error(ANNULUS_ERROR_DEVICE).
 template <class Traits, class Shared, class Params>
 Kernel<Params> make_kernel(const char *name, void (*function)(Params)) {
     constexpr int bytes = static_cast<int>(sizeof(Shared));

@@ -16,7 +16,7 @@ namespace annulus {
 class RangeMaps {
   public:
     // Dimensions (column, row of a residue, residue, head, batch); a box is 64 columns and box_rows rows, with 128-byte
-    // swizzle and zeros beyond the matrix's end. `maps` are the same every time. Throws Error(ANNULUS_ERROR_CUDA).
+    // swizzle and zeros beyond the matrix's end. `maps` are the same every time. Throws Error(ANNULUS_ERROR_DEVICE).
     void bind(const RangeMatrix &matrix, const TileGrid &tiles, const Problem &problem, int box_rows,
               CUtensorMap *maps);
 
