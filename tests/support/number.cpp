@@ -31,6 +31,8 @@ Format format_of(annulus_dtype dtype) {
         return {8, -126, 0x1p-126, 0x1p128};
     case ANNULUS_FLOAT16:
         return {11, -14, 0x1p-14, 0x1p16};
+    case ANNULUS_DTYPE_NONE:
+        break;
     }
     throw std::invalid_argument("no such dtype");
 }

@@ -95,6 +95,8 @@ template <class Visitor> void visit(annulus_dtype dtype, const Visitor &visitor)
         return visitor(Bfloat16{});
     case ANNULUS_FLOAT16:
         return visitor(Float16{});
+    case ANNULUS_DTYPE_NONE:
+        break;
     }
 }
 

@@ -58,6 +58,7 @@ Cublas::DataType data_type(annulus_dtype dtype) {
     case ANNULUS_FLOAT16:
         return Cublas::float16;
     case ANNULUS_FLOAT64:
+    case ANNULUS_DTYPE_NONE:
         break;
     }
     throw bad_input(std::string("--dtype ") + annulus_dtype_name(dtype) +

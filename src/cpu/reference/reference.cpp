@@ -416,6 +416,8 @@ template <class Run> void with_reference(const Plan &plan, Workspace &workspace,
         return run(Reference<bfloat16>(plan, workspace, pass));
     case ANNULUS_FLOAT16:
         return run(Reference<float16>(plan, workspace, pass));
+    case ANNULUS_DTYPE_NONE:
+        break;
     }
 }
 
