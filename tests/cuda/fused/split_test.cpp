@@ -21,7 +21,8 @@ std::uint64_t bytes_of(annulus_pass pass, const Problem &problem, std::uint64_t 
     RunOptions options = subject();
     options.workspace_limit = limit;
     const Context context = make_context(make_config(problem, options).get(), 0, device_memory());
-    const annulus_problem sizes = sizes_of(problem);
+    const annulus_call_options call = options_of(problem);
+    const annulus_problem sizes = sizes_of(problem, &call);
     std::uint64_t bytes = 0;
     check(annulus_workspace_size(context.get(), &sizes, pass, &bytes));
     return bytes;
@@ -181,7 +182,8 @@ class Split : public testing::TestWithParam<NamedProblem> {
         RunOptions options = subject();
         options.workspace_limit = 1;
         const Context context = make_context(make_config(problem, options).get(), 0, device_memory());
-        const annulus_problem sizes = sizes_of(problem);
+        const annulus_call_options call = options_of(problem);
+        const annulus_problem sizes = sizes_of(problem, &call);
         std::uint64_t bytes = 0;
         EXPECT_EQ(annulus_workspace_size(context.get(), &sizes, pass, &bytes), ANNULUS_ERROR_WORKSPACE);
         return annulus_last_error_bytes();
