@@ -106,7 +106,7 @@ typedef struct annulus_call_options {
  *
  * Nothing was written in these cases. ANNULUS_ERROR_DEVICE: the device failed; outputs may be partly written.
  *
- * Since 0.1.0.
+ * Since 1.0.
  */
 ANNULUS_API_STATUS annulus_status annulus_forward(annulus_context *context, const annulus_tensor *q,
                                                   const annulus_tensor *k, const annulus_tensor *v,
@@ -135,7 +135,7 @@ ANNULUS_API_STATUS annulus_status annulus_forward(annulus_context *context, cons
  * NaN there and nowhere else. With several ranks (comm.h) each has its own dtypes and bits: they say how a rank writes
  * its own rows, whatever the others do.
  *
- * Everything else as annulus_forward. Since 0.1.0.
+ * Everything else as annulus_forward. Since 1.0.
  */
 ANNULUS_API_STATUS annulus_status annulus_backward(annulus_context *context, const annulus_tensor *q,
                                                    const annulus_tensor *k, const annulus_tensor *v,
@@ -170,7 +170,7 @@ ANNULUS_API_STATUS annulus_status annulus_backward(annulus_context *context, con
  * [2^49] or more, the masses of the keys that it attends to may be NaN, in all heads that share a key/value head, and
  * no others.
  *
- * Everything else, errors too, as annulus_forward(). Since 0.1.0.
+ * Everything else, errors too, as annulus_forward(). Since 1.0.
  */
 ANNULUS_API_STATUS annulus_status annulus_attention_mass(annulus_context *context, const annulus_tensor *q,
                                                          const annulus_tensor *k, const annulus_tensor *lse,
@@ -231,7 +231,7 @@ typedef struct annulus_merge_options {
  *
  * ANNULUS_ERROR_UNSUPPORTED: D is no multiple of 8 from 8 to 256, or float64 on CUDA.
  *
- * Nothing was written in these cases. Since 0.1.0.
+ * Nothing was written in these cases. Since 1.0.
  */
 ANNULUS_API_STATUS annulus_status annulus_merge(annulus_context *context, int32_t count, const annulus_tensor *outs,
                                                 const annulus_tensor *lses, const annulus_tensor *out,
@@ -329,7 +329,7 @@ typedef struct annulus_estimate {
  * size is not known or non-zero bytes follow what this version knows, or the problem is not legal.
  * ANNULUS_ERROR_UNSUPPORTED: as annulus_forward, or the plan of several ranks takes too many steps (below).
  * ANNULUS_ERROR_WORKSPACE: a call needs more than the config's workspace limit. ANNULUS_ERROR_MEMORY: it needs more
- * than any memory can hold, or an allocation failed. Since 0.1.0.
+ * than any memory can hold, or an allocation failed. Since 1.0.
  *
  * Time and memory grow with the number of branches, not with N or H: with 64 branches some hundredths of a second. Of
  * several ranks a plan tells the rows of every message; estimates and workspace sizes answer within 2^21 steps for all
@@ -366,7 +366,7 @@ ANNULUS_API_STATUS annulus_status annulus_estimate_problem(annulus_context *cont
 /*
  * The bytes of workspace that a call of `pass` on `problem` needs at most under the context's config and threads, in
  * *bytes: what to hand to annulus_context_set_workspace(). It is enough for all tensors that the call accepts and that
- * are as row_alignment of problem says. Errors as annulus_estimate_problem. Since 0.1.0.
+ * are as row_alignment of problem says. Errors as annulus_estimate_problem. Since 1.0.
  */
 ANNULUS_API_STATUS annulus_status annulus_workspace_size(annulus_context *context, const annulus_problem *problem,
                                                          annulus_pass pass, uint64_t *bytes);
@@ -375,7 +375,7 @@ ANNULUS_API_STATUS annulus_status annulus_workspace_size(annulus_context *contex
  * Which engine would compute a call of `pass` on `problem` under the context's config, in *engine. The tensors are as
  * row_alignment of problem says and no better; where it is 0, they are as every engine takes them. Errors as
  * annulus_workspace_size(), and ANNULUS_ERROR_UNSUPPORTED where no engine, or not the config's, takes such tensors.
- * Since 0.1.0.
+ * Since 1.0.
  */
 ANNULUS_API_STATUS annulus_status annulus_select_engine(annulus_context *context, const annulus_problem *problem,
                                                         annulus_pass pass, annulus_engine *engine);
@@ -384,7 +384,7 @@ ANNULUS_API_STATUS annulus_status annulus_select_engine(annulus_context *context
  * Whether `engine` could compute that call if the config named it, with all else as the config says: ANNULUS_OK if so.
  * ANNULUS_ERROR_UNSUPPORTED: it could not, and the message says why, also of an engine that is for another kind of
  * device or not in this build. Other errors as annulus_select_engine(). ANNULUS_ENGINE_AUTO asks whether any engine
- * could. Since 0.1.0.
+ * could. Since 1.0.
  */
 ANNULUS_API_STATUS annulus_status annulus_check_engine(annulus_context *context, const annulus_problem *problem,
                                                        annulus_pass pass, annulus_engine engine);

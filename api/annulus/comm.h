@@ -96,7 +96,7 @@ typedef struct annulus_comm_options {
  * Makes the ends of a communicator between `ranks` threads of this process, in comms[0 … ranks - 1]; comms[i] is rank
  * i's. Each is destroyed by its owner. Nothing waits here: options' creation_timeout has no effect.
  * ANNULUS_ERROR_ARGUMENT: comms is NULL, ranks is not from 1 to 4096, or options are not as above.
- * ANNULUS_ERROR_MEMORY. Since 0.1.0.
+ * ANNULUS_ERROR_MEMORY. Since 1.0.
  */
 ANNULUS_API_STATUS annulus_status annulus_comm_create_local(annulus_comm **comms, int32_t ranks,
                                                             const annulus_comm_options *options);
@@ -122,7 +122,7 @@ ANNULUS_API_STATUS annulus_status annulus_comm_create_local(annulus_comm **comms
  *
  * ANNULUS_ERROR_ARGUMENT: comm or mpi_comm is NULL, MPI is not initialised, or options are not as above.
  * ANNULUS_ERROR_UNSUPPORTED: annulus's part for MPI cannot be loaded, or the process has another MPI library, as above.
- * ANNULUS_ERROR_COMM_LIBRARY: an MPI call failed. Since 0.1.0.
+ * ANNULUS_ERROR_COMM_LIBRARY: an MPI call failed. Since 1.0.
  */
 ANNULUS_API_STATUS annulus_status annulus_comm_create_from_mpi(annulus_comm **comm, const void *mpi_comm,
                                                                const annulus_comm_options *options);
@@ -139,7 +139,7 @@ typedef struct annulus_nccl_id {
  *
  * annulus is not linked with NCCL. The first function that needs it opens libnccl.so.2 by dlopen(): the library of that
  * soname which is in the process already, as it is once PyTorch or CuPy has loaded theirs, else what the dynamic loader
- * finds, as in LD_LIBRARY_PATH or the system's directories. It stays for the life of the process. Since 0.1.0.
+ * finds, as in LD_LIBRARY_PATH or the system's directories. It stays for the life of the process. Since 1.0.
  */
 ANNULUS_API_STATUS annulus_status annulus_nccl_id_generate(annulus_nccl_id *id);
 
@@ -147,7 +147,7 @@ ANNULUS_API_STATUS annulus_status annulus_nccl_id_generate(annulus_nccl_id *id);
  * Makes rank `rank` of an NCCL communicator of `ranks` ranks on CUDA device `device`, in *comm. Collective over the
  * ranks, which pass the same id; waits for them for at most options' creation_timeout, then ANNULUS_ERROR_COMM.
  * ANNULUS_ERROR_ARGUMENT: comm or id is NULL, rank is not below ranks, there is no such device, or options are not as
- * above. ANNULUS_ERROR_DEVICE: the device could not be used. Other errors as annulus_nccl_id_generate(). Since 0.1.0.
+ * above. ANNULUS_ERROR_DEVICE: the device could not be used. Other errors as annulus_nccl_id_generate(). Since 1.0.
  */
 ANNULUS_API_STATUS annulus_status annulus_comm_create_nccl(annulus_comm **comm, const annulus_nccl_id *id,
                                                            int32_t ranks, int32_t rank, int32_t device,
@@ -156,7 +156,7 @@ ANNULUS_API_STATUS annulus_status annulus_comm_create_nccl(annulus_comm **comm, 
 /*
  * Makes the ends of an NCCL communicator over `ranks` CUDA devices of this process, in comms[0 … ranks - 1]; comms[i]
  * is for a context on devices[i], used by a thread of its own. devices NULL: the devices 0 … ranks - 1. No device may
- * stand there twice. Errors as annulus_comm_create_nccl(). Since 0.1.0.
+ * stand there twice. Errors as annulus_comm_create_nccl(). Since 1.0.
  */
 ANNULUS_API_STATUS annulus_status annulus_comm_create_nccl_devices(annulus_comm **comms, int32_t ranks,
                                                                    const int32_t *devices,
@@ -177,22 +177,22 @@ ANNULUS_API_STATUS annulus_status annulus_comm_create_nccl_devices(annulus_comm 
  * it then, not even to destroy it, once annulus_comm_status() tells that the communicator is broken.
  *
  * ANNULUS_ERROR_ARGUMENT also where nccl_comm or what it points to is NULL. Other errors as annulus_comm_create_nccl().
- * Since 0.1.0.
+ * Since 1.0.
  */
 ANNULUS_API_STATUS annulus_status annulus_comm_create_from_nccl(annulus_comm **comm, const void *nccl_comm,
                                                                 const annulus_comm_options *options);
 
-/* The number of ranks, in *size. ANNULUS_ERROR_ARGUMENT: a pointer is NULL. Any thread. Since 0.1.0. */
+/* The number of ranks, in *size. ANNULUS_ERROR_ARGUMENT: a pointer is NULL. Any thread. Since 1.0. */
 ANNULUS_API_STATUS annulus_status annulus_comm_size(const annulus_comm *comm, int32_t *size);
 
-/* The rank of this end, from 0, in *rank. ANNULUS_ERROR_ARGUMENT: a pointer is NULL. Any thread. Since 0.1.0. */
+/* The rank of this end, from 0, in *rank. ANNULUS_ERROR_ARGUMENT: a pointer is NULL. Any thread. Since 1.0. */
 ANNULUS_API_STATUS annulus_status annulus_comm_rank(const annulus_comm *comm, int32_t *rank);
 
 /*
  * Sets how many seconds a call waits for another rank before it fails: more than 0, 300 unless set. On CUDA what is
  * waited for after a call has returned counts too: NCCL's kernels that a dead rank holds up are stopped, unless they
  * are of a borrowed ncclComm_t that annulus may not abort. Ranks may have different timeouts. ANNULUS_ERROR_ARGUMENT:
- * comm is NULL or in a call of a context, or seconds is not a finite number above 0. Since 0.1.0.
+ * comm is NULL or in a call of a context, or seconds is not a finite number above 0. Since 1.0.
  */
 ANNULUS_API_STATUS annulus_status annulus_comm_set_timeout(annulus_comm *comm, double seconds);
 
@@ -203,13 +203,13 @@ ANNULUS_API_STATUS annulus_status annulus_comm_set_timeout(annulus_comm *comm, d
  * its part). Then this call succeeds as well, and what annulus_last_error() and its companions say of the failure with
  * which the communicator broke becomes the calling thread's. Over NCCL it may break after a call has returned; so ask
  * when the stream has come past the call, before its results are used. Never waits. Any thread.
- * ANNULUS_ERROR_ARGUMENT: a pointer is NULL, or comm is of the process that this one was forked from. Since 0.1.0.
+ * ANNULUS_ERROR_ARGUMENT: a pointer is NULL, or comm is of the process that this one was forked from. Since 1.0.
  */
 ANNULUS_API_STATUS annulus_status annulus_comm_status(const annulus_comm *comm, annulus_status *status);
 
 /*
  * Breaks the communicator: calls of other threads of this process that wait in it return ANNULUS_ERROR_COMM, and other
- * processes' calls fail when they miss this rank. Any thread. ANNULUS_ERROR_ARGUMENT: comm is NULL. Since 0.1.0.
+ * processes' calls fail when they miss this rank. Any thread. ANNULUS_ERROR_ARGUMENT: comm is NULL. Since 1.0.
  */
 ANNULUS_API annulus_status annulus_comm_abort(annulus_comm *comm);
 
@@ -217,7 +217,7 @@ ANNULUS_API annulus_status annulus_comm_abort(annulus_comm *comm);
  * Destroys a rank's end; NULL is legal. Does not wait for other ranks, whose calls fail from then on; one of NCCL that
  * annulus made and that is whole gives its last work up to 2 seconds, and is then aborted. Calls of contexts that have
  * it are ANNULUS_ERROR_ARGUMENT from then on; one that is in it returns ANNULUS_ERROR_COMM, unless it had all that it
- * waits for. Any thread. Since 0.1.0.
+ * waits for. Any thread. Since 1.0.
  */
 ANNULUS_API void annulus_comm_destroy(annulus_comm *comm);
 
@@ -225,7 +225,7 @@ ANNULUS_API void annulus_comm_destroy(annulus_comm *comm);
  * Makes the context's calls collective over `comm`, which stays the caller's; NULL makes the context compute alone
  * again (default). Forgets the shards. ANNULUS_ERROR_ARGUMENT: context is NULL, or comm is bound
  * to another device than the context's. ANNULUS_ERROR_UNSUPPORTED: comm does not work with devices of the context's
- * kind. Since 0.1.0.
+ * kind. Since 1.0.
  */
 ANNULUS_API_STATUS annulus_status annulus_context_set_comm(annulus_context *context, annulus_comm *comm);
 
@@ -266,7 +266,7 @@ typedef struct annulus_shards {
  * NULL takes the shards back (default): each rank then has one, in the order of the ranks. ANNULUS_ERROR_ARGUMENT:
  * context is NULL or has no communicator, a size is not known or non-zero bytes follow what this version knows, ranks
  * is neither 0 nor the number of ranks, lengths is NULL, count is not the number of ranks or, with owners, not in
- * 1 ... 65536, a length is negative, all are 0, or an element of owners is no rank. Since 0.1.0.
+ * 1 ... 65536, a length is negative, all are 0, or an element of owners is no rank. Since 1.0.
  */
 ANNULUS_API_STATUS annulus_status annulus_context_set_shards(annulus_context *context, const annulus_shards *shards);
 
@@ -281,7 +281,7 @@ typedef struct annulus_traffic {
 #define ANNULUS_TRAFFIC_INIT                                                                                           \
     { sizeof(annulus_traffic), 0, 0 }
 
-/* Writes it to *traffic. ANNULUS_ERROR_ARGUMENT: a pointer is NULL or the size is not known. Since 0.1.0. */
+/* Writes it to *traffic. ANNULUS_ERROR_ARGUMENT: a pointer is NULL or the size is not known. Since 1.0. */
 ANNULUS_API_STATUS annulus_status annulus_context_last_traffic(const annulus_context *context,
                                                                annulus_traffic *traffic);
 
@@ -289,7 +289,7 @@ ANNULUS_API_STATUS annulus_status annulus_context_last_traffic(const annulus_con
  * Estimates, in *estimate, a pass of rank `rank` of shards->ranks in a problem under the context's config; the context
  * needs no communicator. The shards' lengths add up to the sequence length. pairs and flops are those of all branches.
  * Errors as annulus_estimate_problem(), which says how large a plan may be, and ANNULUS_ERROR_ARGUMENT where shards or
- * rank are not as above. Since 0.1.0.
+ * rank are not as above. Since 1.0.
  */
 ANNULUS_API_STATUS annulus_status annulus_estimate_rank(annulus_context *context, const annulus_problem *problem,
                                                         annulus_pass pass, const annulus_shards *shards, int32_t rank,

@@ -90,20 +90,20 @@ typedef enum annulus_engine ANNULUS_ENUM_INT32 {
 
 /*
  * The name of an engine ("auto", "reference", "cpu", "gemm", "fused", "mma"), or "unknown". Every build knows all of
- * them by name, whether it can run them or not. Static. Any thread. Since 0.1.0.
+ * them by name, whether it can run them or not. Static. Any thread. Since 1.0.
  */
 ANNULUS_API const char *annulus_engine_name(annulus_engine engine);
 
 /*
  * Makes an empty config in *config: no branches, not causal, exact padding, keys count for each branch, scale
- * 1/sqrt(D), engine auto. At least one branch must be added before it is used. The caller destroys it. Since 0.1.0.
+ * 1/sqrt(D), engine auto. At least one branch must be added before it is used. The caller destroys it. Since 1.0.
  */
 ANNULUS_API_STATUS annulus_status annulus_config_create(annulus_config **config);
 
-/* Makes an independent copy of `config` in *copy. The caller destroys it. Since 0.1.0. */
+/* Makes an independent copy of `config` in *copy. The caller destroys it. Since 1.0. */
 ANNULUS_API_STATUS annulus_status annulus_config_copy(annulus_config **copy, const annulus_config *config);
 
-/* Destroys a config; NULL is legal. Contexts that were given it keep their own copy. Since 0.1.0. */
+/* Destroys a config; NULL is legal. Contexts that were given it keep their own copy. Since 1.0. */
 ANNULUS_API void annulus_config_destroy(annulus_config *config);
 
 /*
@@ -137,36 +137,36 @@ typedef struct annulus_branch {
 /*
  * Appends a branch. A config holds up to 65,536. index: receives the new branch's index, counted from 0; may be NULL.
  * ANNULUS_ERROR_ARGUMENT: `branch` is NULL, a field is not as above, or non-zero bytes follow what this version knows.
- * Since 0.1.0.
+ * Since 1.0.
  */
 ANNULUS_API_STATUS annulus_status annulus_config_add_branch(annulus_config *config, const annulus_branch *branch,
                                                             int32_t *index);
 
-/* Puts a branch in the place of branch `index`, which must be there. Errors as add_branch. Since 0.1.0. */
+/* Puts a branch in the place of branch `index`, which must be there. Errors as add_branch. Since 1.0. */
 ANNULUS_API_STATUS annulus_status annulus_config_set_branch(annulus_config *config, int32_t index,
                                                             const annulus_branch *branch);
 
 /*
  * Reads branch `index`, which must be there, into *branch, whose `size` the caller has set; of a larger struct the
- * bytes beyond what this version knows must be 0. Since 0.1.0.
+ * bytes beyond what this version knows must be 0. Since 1.0.
  */
 ANNULUS_API_STATUS annulus_status annulus_config_get_branch(const annulus_config *config, int32_t index,
                                                             annulus_branch *branch);
 
-/* The number of branches, in *count. Since 0.1.0. */
+/* The number of branches, in *count. Since 1.0. */
 ANNULUS_API_STATUS annulus_status annulus_config_branch_count(const annulus_config *config, int32_t *count);
 
-/* Sets the padding rule of all branches. Since 0.1.0. */
+/* Sets the padding rule of all branches. Since 1.0. */
 ANNULUS_API_STATUS annulus_status annulus_config_set_padding_rule(annulus_config *config, annulus_padding_rule rule);
 
-/* The padding rule of all branches, in *rule. Since 0.1.0. */
+/* The padding rule of all branches, in *rule. Since 1.0. */
 ANNULUS_API_STATUS annulus_status annulus_config_get_padding_rule(const annulus_config *config,
                                                                   annulus_padding_rule *rule);
 
-/* Sets how often a key counts that several branches reach. Since 0.1.0. */
+/* Sets how often a key counts that several branches reach. Since 1.0. */
 ANNULUS_API_STATUS annulus_status annulus_config_set_key_rule(annulus_config *config, annulus_key_rule rule);
 
-/* How often a key counts that several branches reach, in *rule. Since 0.1.0. */
+/* How often a key counts that several branches reach, in *rule. Since 1.0. */
 ANNULUS_API_STATUS annulus_status annulus_config_get_key_rule(const annulus_config *config, annulus_key_rule *rule);
 
 /*
@@ -176,48 +176,48 @@ ANNULUS_API_STATUS annulus_status annulus_config_get_key_rule(const annulus_conf
  * same keys wherever it is computed. Key/value heads are those of the call: its heads h / (H/G) share one. total 0,
  * with first 0: a call has all heads (default). Otherwise 0 <= first < total; that first + H <= total is checked when
  * the config meets a problem. With a communicator (comm.h) its ranks share one sequence, and have the same heads. Since
- * 0.1.0.
+ * 1.0.
  */
 ANNULUS_API_STATUS annulus_status annulus_config_set_head_shard(annulus_config *config, int32_t first, int32_t total);
 
-/* Which heads calls have, in *first and *total; 0 and 0: all that there are. Since 0.1.0. */
+/* Which heads calls have, in *first and *total; 0 and 0: all that there are. Since 1.0. */
 ANNULUS_API_STATUS annulus_status annulus_config_get_head_shard(const annulus_config *config, int32_t *first,
                                                                 int32_t *total);
 
-/* causal 1: a query attends only to keys at its own global position or before; 0: no such limit. Since 0.1.0. */
+/* causal 1: a query attends only to keys at its own global position or before; 0: no such limit. Since 1.0. */
 ANNULUS_API_STATUS annulus_status annulus_config_set_causal(annulus_config *config, int causal);
 
-/* Whether a query attends only to keys at its own position or before, 1 or 0, in *causal. Since 0.1.0. */
+/* Whether a query attends only to keys at its own position or before, 1 or 0, in *causal. Since 1.0. */
 ANNULUS_API_STATUS annulus_status annulus_config_get_causal(const annulus_config *config, int *causal);
 
 /*
  * Sets the factor on Q·K: 0, or a number of either sign and of a magnitude from 1e-36 to 1e36, which float32 can hold
- * with room to spare. Without this call it is 1/sqrt(D). Since 0.1.0.
+ * with room to spare. Without this call it is 1/sqrt(D). Since 1.0.
  */
 ANNULUS_API_STATUS annulus_status annulus_config_set_scale(annulus_config *config, double scale);
 
-/* Makes the factor 1/sqrt(D) again, as if none had been set. Since 0.1.0. */
+/* Makes the factor 1/sqrt(D) again, as if none had been set. Since 1.0. */
 ANNULUS_API_STATUS annulus_status annulus_config_unset_scale(annulus_config *config);
 
-/* The factor on Q·K in *scale: NaN where none is set, and it is 1/sqrt(D). Since 0.1.0. */
+/* The factor on Q·K in *scale: NaN where none is set, and it is 1/sqrt(D). Since 1.0. */
 ANNULUS_API_STATUS annulus_status annulus_config_get_scale(const annulus_config *config, double *scale);
 
 /*
  * Sets the engine. One that cannot serve a later call makes that call fail with ANNULUS_ERROR_UNSUPPORTED and the
- * reason; annulus never falls back in silence from an engine that was asked for. Since 0.1.0.
+ * reason; annulus never falls back in silence from an engine that was asked for. Since 1.0.
  */
 ANNULUS_API_STATUS annulus_status annulus_config_set_engine(annulus_config *config, annulus_engine engine);
 
-/* The engine that was set, in *engine. Since 0.1.0. */
+/* The engine that was set, in *engine. Since 1.0. */
 ANNULUS_API_STATUS annulus_status annulus_config_get_engine(const annulus_config *config, annulus_engine *engine);
 
 /*
  * allow 1: products of float32 tensors may be computed in TF32 (10 fraction bits, on tensor cores); 0: in float32
- * (default). A permission: engines and devices without TF32 compute in float32 all the same. Since 0.1.0.
+ * (default). A permission: engines and devices without TF32 compute in float32 all the same. Since 1.0.
  */
 ANNULUS_API_STATUS annulus_status annulus_config_set_allow_tf32(annulus_config *config, int allow);
 
-/* Whether products of float32 tensors may be computed in TF32, 1 or 0, in *allow. Since 0.1.0. */
+/* Whether products of float32 tensors may be computed in TF32, 1 or 0, in *allow. Since 1.0. */
 ANNULUS_API_STATUS annulus_status annulus_config_get_allow_tf32(const annulus_config *config, int *allow);
 
 /*
@@ -227,11 +227,11 @@ ANNULUS_API_STATUS annulus_status annulus_config_get_allow_tf32(const annulus_co
  * of computing it twice (one branch, D <= 128 and above 64, of `mma` above 48: by default in up to 1.5 GiB, of `mma`
  * 1.25, with less memory in smaller parts or not at all); `auto` leaves to the next engine what one would need more
  * for. A call that cannot be fitted fails with ANNULUS_ERROR_WORKSPACE, and annulus_last_error_bytes() says how much
- * its engine needs. Since 0.1.0.
+ * its engine needs. Since 1.0.
  */
 ANNULUS_API_STATUS annulus_status annulus_config_set_workspace_limit(annulus_config *config, uint64_t bytes);
 
-/* The upper bound for the workspace of a call, 0 for the engine's own choice, in *bytes. Since 0.1.0. */
+/* The upper bound for the workspace of a call, 0 for the engine's own choice, in *bytes. Since 1.0. */
 ANNULUS_API_STATUS annulus_status annulus_config_get_workspace_limit(const annulus_config *config, uint64_t *bytes);
 
 /*
@@ -248,17 +248,17 @@ typedef enum annulus_exchange ANNULUS_ENUM_INT32 {
     ANNULUS_EXCHANGE_GATHER = 2 /* all at once: memory for all rows that the rank's queries attend to */
 } annulus_exchange;
 
-/* Sets the exchange; every rank sets the same. Without ranks it does nothing. Since 0.1.0. */
+/* Sets the exchange; every rank sets the same. Without ranks it does nothing. Since 1.0. */
 ANNULUS_API_STATUS annulus_status annulus_config_set_exchange(annulus_config *config, annulus_exchange exchange);
 
-/* The exchange that was set, in *exchange. Since 0.1.0. */
+/* The exchange that was set, in *exchange. Since 1.0. */
 ANNULUS_API_STATUS annulus_status annulus_config_get_exchange(const annulus_config *config, annulus_exchange *exchange);
 
 /*
  * Appends branches and changes nothing else: `count` >= 1 branches with w_i = segment_length * segment_ratio^i and r_i
  * = dilation_ratio^i, as LongNet's geometric series (paper: section 3.1; its models use ratios of 2 or 4).
  * segment_length, segment_ratio and dilation_ratio are >= 1; a w_i or r_i beyond int64 is an argument error. Since
- * 0.1.0.
+ * 1.0.
  */
 ANNULUS_API_STATUS annulus_status annulus_config_add_longnet(annulus_config *config, int64_t segment_length,
                                                              int64_t segment_ratio, int64_t dilation_ratio,
@@ -273,13 +273,13 @@ ANNULUS_API_STATUS annulus_status annulus_config_add_longnet(annulus_config *con
  *             phases; zero_keys padding, keys count for each branch, not causal. Its problems have H = 16, D = 48,
  *             N = number of tiles + 1.
  *
- * ANNULUS_ERROR_ARGUMENT: name is NULL or no preset's name, or the config has a branch. Since 0.1.0.
+ * ANNULUS_ERROR_ARGUMENT: name is NULL or no preset's name, or the config has a branch. Since 1.0.
  */
 ANNULUS_API_STATUS annulus_status annulus_config_add_preset(annulus_config *config, const char *name);
 
 /*
  * The name of preset `index`, counted from 0; NULL where there is no such preset, as behind the last. Static. Any
- * thread. Since 0.1.0.
+ * thread. Since 1.0.
  */
 ANNULUS_API const char *annulus_preset_name(int32_t index);
 
@@ -287,7 +287,7 @@ ANNULUS_API const char *annulus_preset_name(int32_t index);
  * Appends branches and changes nothing else: `count` branches that share the `heads` query heads out among themselves
  * instead of each serving all, as head-grouped implementations of dilated attention do: heads / count each, the first
  * heads % count branches one more; branch i uses the fixed residue i mod r_i. segment_lengths and dilations hold
- * `count` numbers each, as annulus_branch has them; 1 <= count <= heads. Since 0.1.0.
+ * `count` numbers each, as annulus_branch has them; 1 <= count <= heads. Since 1.0.
  */
 ANNULUS_API_STATUS annulus_status annulus_config_add_head_groups(annulus_config *config, int32_t heads, int32_t count,
                                                                  const int64_t *segment_lengths,

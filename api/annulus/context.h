@@ -60,7 +60,7 @@ typedef enum annulus_device ANNULUS_ENUM_INT32 {
  * That part is the file libannulus-cuda.so.1, which alone needs CUDA's libraries. The first function that is asked for
  * CUDA opens it by dlopen(): beside the library's own file, else where the dynamic loader looks. It must be of the same
  * version, and stays for the life of the process. Where that fails, it is not tried again, and
- * annulus_context_create() says why. Since 0.1.0.
+ * annulus_context_create() says why. Since 1.0.
  */
 ANNULUS_API_STATUS annulus_status annulus_device_count(annulus_device device, int32_t *count);
 
@@ -89,7 +89,7 @@ typedef struct annulus_allocator {
  * config yet. The caller destroys it. ANNULUS_ERROR_ARGUMENT: context is NULL, `device` is unknown or there is no
  * device `index`, or on a CPU the environment variable ANNULUS_NUM_THREADS is set and no number from 1 to 1024.
  * ANNULUS_ERROR_UNSUPPORTED: there is no device of the kind at all; the message says why.
- * ANNULUS_ERROR_MEMORY, ANNULUS_ERROR_DEVICE: the device is there and could not be used. Since 0.1.0.
+ * ANNULUS_ERROR_MEMORY, ANNULUS_ERROR_DEVICE: the device is there and could not be used. Since 1.0.
  */
 ANNULUS_API_STATUS annulus_status annulus_context_create(annulus_context **context, annulus_device device,
                                                          int32_t index);
@@ -97,26 +97,26 @@ ANNULUS_API_STATUS annulus_status annulus_context_create(annulus_context **conte
 /*
  * Destroys a context; NULL is legal. Workspace, allocator and stream stay the caller's. On a CUDA device this waits for
  * no work, neither the context's own, which goes on to its end, nor that of others: synchronise the stream before
- * freeing what its calls use. No other thread may use the context then. Since 0.1.0.
+ * freeing what its calls use. No other thread may use the context then. Since 1.0.
  */
 ANNULUS_API void annulus_context_destroy(annulus_context *context);
 
 /*
  * Gives the context a copy of `config`; later changes of `config` do not reach it. ANNULUS_ERROR_ARGUMENT: a handle is
- * NULL or the config has no branch. ANNULUS_ERROR_UNSUPPORTED: its engine does not run on this device. Since 0.1.0.
+ * NULL or the config has no branch. ANNULUS_ERROR_UNSUPPORTED: its engine does not run on this device. Since 1.0.
  */
 ANNULUS_API_STATUS annulus_status annulus_context_set_config(annulus_context *context, const annulus_config *config);
 
 /*
  * Makes a copy of the config that the context was given last, in *config. The caller destroys it.
- * ANNULUS_ERROR_ARGUMENT: a pointer is NULL or the context has no config. Since 0.1.0.
+ * ANNULUS_ERROR_ARGUMENT: a pointer is NULL or the context has no config. Since 1.0.
  */
 ANNULUS_API_STATUS annulus_status annulus_context_copy_config(annulus_config **config, const annulus_context *context);
 
 /*
  * Sets the stream that device work is ordered on: on a CUDA device a cudaStream_t (a CUstream) of that device, or NULL
  * for the legacy default stream (default). It stays the caller's and must live as long as the context uses it. A CPU
- * context has none: NULL is accepted, anything else is ANNULUS_ERROR_UNSUPPORTED. Since 0.1.0.
+ * context has none: NULL is accepted, anything else is ANNULUS_ERROR_UNSUPPORTED. Since 1.0.
  */
 ANNULUS_API_STATUS annulus_status annulus_context_set_stream(annulus_context *context, void *stream);
 
@@ -125,7 +125,7 @@ ANNULUS_API_STATUS annulus_status annulus_context_set_stream(annulus_context *co
  * memory on a CPU, on CUDA a stream-ordered pool that the contexts of the device share and that keeps its memory for
  * the next call. When the last of them is destroyed, and all that their calls were to do is done by then, the memory
  * goes back to the system; else it stays for contexts to come. ANNULUS_ERROR_ARGUMENT: size is too small or non-zero
- * bytes follow what this version knows, or a function is NULL. Since 0.1.0.
+ * bytes follow what this version knows, or a function is NULL. Since 1.0.
  */
 ANNULUS_API_STATUS annulus_status annulus_context_set_allocator(annulus_context *context,
                                                                 const annulus_allocator *allocator);
@@ -136,7 +136,7 @@ ANNULUS_API_STATUS annulus_status annulus_context_set_allocator(annulus_context 
  * after them. A call that needs more fails with ANNULUS_ERROR_WORKSPACE, and annulus_last_error_bytes() says how much;
  * annulus_workspace_size() tells beforehand. A call of which a tensor lies in these bytes, or has some of them in the
  * gaps between its rows, fails with ANNULUS_ERROR_ARGUMENT; but annulus_merge() uses no workspace and looks at none.
- * ANNULUS_ERROR_ARGUMENT: it is not memory of the context's device. Since 0.1.0.
+ * ANNULUS_ERROR_ARGUMENT: it is not memory of the context's device. Since 1.0.
  */
 ANNULUS_API_STATUS annulus_status annulus_context_set_workspace(annulus_context *context, void *workspace,
                                                                 size_t bytes);
@@ -149,19 +149,19 @@ ANNULUS_API_STATUS annulus_status annulus_context_set_workspace(annulus_context 
  * set, the default is the smaller of two numbers: the CPUs that the calling thread may run on (sched_getaffinity())
  * when it calls; and the CPU quota, rounded up to whole CPUs, that the process's cgroups and their parents had when the
  * context was made (cpu.max, or cpu.cfs_quota_us divided by cpu.cfs_period_us). The library does not read variables of
- * OpenMP. Since 0.1.0.
+ * OpenMP. Since 1.0.
  */
 ANNULUS_API_STATUS annulus_status annulus_context_set_threads(annulus_context *context, int32_t threads);
 
 /*
  * How many CPU threads a call that is made now may use, in *threads: what was set, or what the default comes to for the
- * calling thread. 1 on a CUDA device. ANNULUS_ERROR_ARGUMENT: a pointer is NULL. Since 0.1.0.
+ * calling thread. 1 on a CUDA device. ANNULUS_ERROR_ARGUMENT: a pointer is NULL. Since 1.0.
  */
 ANNULUS_API_STATUS annulus_status annulus_context_get_threads(const annulus_context *context, int32_t *threads);
 
 /*
  * The engine that served the last successful call of forward, backward or attention mass, in *engine:
- * ANNULUS_ENGINE_AUTO before the first. ANNULUS_ERROR_ARGUMENT: a pointer is NULL. Since 0.1.0.
+ * ANNULUS_ENGINE_AUTO before the first. ANNULUS_ERROR_ARGUMENT: a pointer is NULL. Since 1.0.
  */
 ANNULUS_API_STATUS annulus_status annulus_context_last_engine(const annulus_context *context, annulus_engine *engine);
 

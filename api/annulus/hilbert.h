@@ -19,7 +19,7 @@ ANNULUS_BEGIN_DECLS
  * length: >= 1. width: a divisor of length, or 0 for the smallest divisor that is at least sqrt(length) (a length
  * with no better divisor than itself gives one row: linear order). positions: host memory for `length` numbers, owned
  * by the caller.
- * ANNULUS_ERROR_ARGUMENT: positions is NULL, length < 1, width < 0 or no divisor. Any thread. Since 0.1.0.
+ * ANNULUS_ERROR_ARGUMENT: positions is NULL, length < 1, width < 0 or no divisor. Any thread. Since 1.0.
  */
 ANNULUS_API_STATUS annulus_status annulus_hilbert_curve(int64_t length, int64_t width, int64_t *positions);
 

@@ -38,7 +38,7 @@ typedef enum annulus_status ANNULUS_ENUM_INT32 {
 
 /*
  * The name of a status in lower case ("ok", "argument", "unsupported", "memory", "workspace", "declined", "device",
- * "comm", "comm_library", "internal"), or "unknown". The string is static. Any thread. Since 0.1.0.
+ * "comm", "comm_library", "internal"), or "unknown". The string is static. Any thread. Since 1.0.
  */
 ANNULUS_API const char *annulus_status_name(annulus_status status);
 
@@ -46,27 +46,27 @@ ANNULUS_API const char *annulus_status_name(annulus_status status);
  * The message of the last failed call of this thread: one line, no newline, at most 511 bytes of UTF-8, "" when no
  * call has failed. The buffer belongs to the thread and is overwritten by its next failed call; a call that succeeds
  * leaves it as it is, but for annulus_comm_status(), which puts there why a communicator broke. Never NULL, never
- * allocates. Any thread. Since 0.1.0.
+ * allocates. Any thread. Since 1.0.
  */
 ANNULUS_API const char *annulus_last_error(void);
 
 /*
  * The bytes of workspace that the last failed call of this thread would have needed, where it returned
  * ANNULUS_ERROR_WORKSPACE: what to hand to annulus_context_set_workspace(), or the least workspace limit. 0 where it
- * failed for another reason, and when no call has failed. Any thread. Since 0.1.0.
+ * failed for another reason, and when no call has failed. Any thread. Since 1.0.
  */
 ANNULUS_API uint64_t annulus_last_error_bytes(void);
 
 /*
  * The library whose failure was that of the last failed call of this thread: "cuda" (its runtime or its driver),
  * "cublas", "nccl" or "mpi". "" where none of them failed, and when no call has failed. Later versions may name others.
- * The message has the name of the library's function, and the library's own words. Static. Any thread. Since 0.1.0.
+ * The message has the name of the library's function, and the library's own words. Static. Any thread. Since 1.0.
  */
 ANNULUS_API const char *annulus_last_error_library(void);
 
 /*
  * What that library's function returned, as a number (a cudaError_t, a CUresult, a cublasStatus_t, an ncclResult_t, an
- * error code of MPI). 0 where annulus_last_error_library() is "". Any thread. Since 0.1.0.
+ * error code of MPI). 0 where annulus_last_error_library() is "". Any thread. Since 1.0.
  */
 ANNULUS_API int64_t annulus_last_error_code(void);
 

@@ -41,10 +41,10 @@ typedef struct annulus_tensor {
     int64_t stride[4];
 } annulus_tensor;
 
-/* The bits of one element: 64, 32, 16 or 16; 0 when dtype is none of the above. Any thread. Since 0.1.0. */
+/* The bits of one element: 64, 32, 16 or 16; 0 when dtype is none of the above. Any thread. Since 1.0. */
 ANNULUS_API int annulus_dtype_bits(annulus_dtype dtype);
 
-/* The name of a dtype ("float64", "float32", "bfloat16", "float16"), or "unknown". Static. Any thread. Since 0.1.0. */
+/* The name of a dtype ("float64", "float32", "bfloat16", "float16"), or "unknown". Static. Any thread. Since 1.0. */
 ANNULUS_API const char *annulus_dtype_name(annulus_dtype dtype);
 
 ANNULUS_END_DECLS

@@ -20,15 +20,15 @@ ANNULUS_BEGIN_DECLS
 /* major * 1,000,000 + minor * 1,000 + patch: numbers that compare as versions do. */
 #define ANNULUS_VERSION (ANNULUS_VERSION_MAJOR * 1000000 + ANNULUS_VERSION_MINOR * 1000 + ANNULUS_VERSION_PATCH)
 
-/* The loaded library's version, as a number like ANNULUS_VERSION. Any thread. Since 0.1.0. */
+/* The loaded library's version, as a number like ANNULUS_VERSION. Any thread. Since 1.0. */
 ANNULUS_API int annulus_version(void);
 
-/* The loaded library's version as text, such as "1.0.0". Static. Any thread. Since 0.1.0. */
+/* The loaded library's version as text, such as "1.0.0". Static. Any thread. Since 1.0. */
 ANNULUS_API const char *annulus_version_string(void);
 
 /*
  * One line for bug reports: version, compiler, the vector instructions the CPU engine uses on this machine, and the
- * versions of CUDA, of its driver and of MPI, whose part of annulus is loaded for it. Static. Any thread. Since 0.1.0.
+ * versions of CUDA, of its driver and of MPI, whose part of annulus is loaded for it. Static. Any thread. Since 1.0.
  */
 ANNULUS_API const char *annulus_build_info(void);
 
@@ -54,7 +54,7 @@ typedef enum annulus_feature ANNULUS_ENUM_INT32 {
  * Whether the loaded library knows `value` of an enumeration: 1 or 0, and 0 for every value of an enumeration that it
  * does not know. So a program that was compiled with newer headers finds out what it may ask an older library for. That
  * a value is known does not say that this build or machine can do it: annulus_device_count() and annulus_check_engine()
- * do. Any thread. Since 0.1.0.
+ * do. Any thread. Since 1.0.
  */
 ANNULUS_API int annulus_knows(annulus_feature feature, int64_t value);
 

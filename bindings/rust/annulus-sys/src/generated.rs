@@ -556,50 +556,50 @@ pub const ANNULUS_TRAFFIC_INIT: annulus_traffic = annulus_traffic {
 };
 
 extern "C" {
-    /// The loaded library's version, as a number like ANNULUS_VERSION. Any thread. Since 0.1.0.
+    /// The loaded library's version, as a number like ANNULUS_VERSION. Any thread. Since 1.0.
     pub fn annulus_version() -> c_int;
 
-    /// The loaded library's version as text, such as "1.0.0". Static. Any thread. Since 0.1.0.
+    /// The loaded library's version as text, such as "1.0.0". Static. Any thread. Since 1.0.
     pub fn annulus_version_string() -> *const c_char;
 
     /// One line for bug reports: version, compiler, the vector instructions the CPU engine uses on this machine, and the
-    /// versions of CUDA, of its driver and of MPI, whose part of annulus is loaded for it. Static. Any thread. Since 0.1.0.
+    /// versions of CUDA, of its driver and of MPI, whose part of annulus is loaded for it. Static. Any thread. Since 1.0.
     pub fn annulus_build_info() -> *const c_char;
 
     /// Whether the loaded library knows `value` of an enumeration: 1 or 0, and 0 for every value of an enumeration that it
     /// does not know. So a program that was compiled with newer headers finds out what it may ask an older library for. That
     /// a value is known does not say that this build or machine can do it: annulus_device_count() and annulus_check_engine()
-    /// do. Any thread. Since 0.1.0.
+    /// do. Any thread. Since 1.0.
     pub fn annulus_knows(feature: annulus_feature, value: i64) -> c_int;
 
     /// The name of a status in lower case ("ok", "argument", "unsupported", "memory", "workspace", "declined", "device",
-    /// "comm", "comm_library", "internal"), or "unknown". The string is static. Any thread. Since 0.1.0.
+    /// "comm", "comm_library", "internal"), or "unknown". The string is static. Any thread. Since 1.0.
     pub fn annulus_status_name(status: annulus_status) -> *const c_char;
 
     /// The message of the last failed call of this thread: one line, no newline, at most 511 bytes of UTF-8, "" when no
     /// call has failed. The buffer belongs to the thread and is overwritten by its next failed call; a call that succeeds
     /// leaves it as it is, but for annulus_comm_status(), which puts there why a communicator broke. Never NULL, never
-    /// allocates. Any thread. Since 0.1.0.
+    /// allocates. Any thread. Since 1.0.
     pub fn annulus_last_error() -> *const c_char;
 
     /// The bytes of workspace that the last failed call of this thread would have needed, where it returned
     /// ANNULUS_ERROR_WORKSPACE: what to hand to annulus_context_set_workspace(), or the least workspace limit. 0 where it
-    /// failed for another reason, and when no call has failed. Any thread. Since 0.1.0.
+    /// failed for another reason, and when no call has failed. Any thread. Since 1.0.
     pub fn annulus_last_error_bytes() -> u64;
 
     /// The library whose failure was that of the last failed call of this thread: "cuda" (its runtime or its driver),
     /// "cublas", "nccl" or "mpi". "" where none of them failed, and when no call has failed. Later versions may name others.
-    /// The message has the name of the library's function, and the library's own words. Static. Any thread. Since 0.1.0.
+    /// The message has the name of the library's function, and the library's own words. Static. Any thread. Since 1.0.
     pub fn annulus_last_error_library() -> *const c_char;
 
     /// What that library's function returned, as a number (a cudaError_t, a CUresult, a cublasStatus_t, an ncclResult_t, an
-    /// error code of MPI). 0 where annulus_last_error_library() is "". Any thread. Since 0.1.0.
+    /// error code of MPI). 0 where annulus_last_error_library() is "". Any thread. Since 1.0.
     pub fn annulus_last_error_code() -> i64;
 
-    /// The bits of one element: 64, 32, 16 or 16; 0 when dtype is none of the above. Any thread. Since 0.1.0.
+    /// The bits of one element: 64, 32, 16 or 16; 0 when dtype is none of the above. Any thread. Since 1.0.
     pub fn annulus_dtype_bits(dtype: annulus_dtype) -> c_int;
 
-    /// The name of a dtype ("float64", "float32", "bfloat16", "float16"), or "unknown". Static. Any thread. Since 0.1.0.
+    /// The name of a dtype ("float64", "float32", "bfloat16", "float16"), or "unknown". Static. Any thread. Since 1.0.
     pub fn annulus_dtype_name(dtype: annulus_dtype) -> *const c_char;
 
     /// Writes the curve of a segment of `length` positions laid out row-major on a (length / width) x width grid:
@@ -609,33 +609,33 @@ extern "C" {
     /// length: >= 1. width: a divisor of length, or 0 for the smallest divisor that is at least sqrt(length) (a length
     /// with no better divisor than itself gives one row: linear order). positions: host memory for `length` numbers, owned
     /// by the caller.
-    /// ANNULUS_ERROR_ARGUMENT: positions is NULL, length < 1, width < 0 or no divisor. Any thread. Since 0.1.0.
+    /// ANNULUS_ERROR_ARGUMENT: positions is NULL, length < 1, width < 0 or no divisor. Any thread. Since 1.0.
     pub fn annulus_hilbert_curve(length: i64, width: i64, positions: *mut i64) -> annulus_status;
 
     /// The name of an engine ("auto", "reference", "cpu", "gemm", "fused", "mma"), or "unknown". Every build knows all of
-    /// them by name, whether it can run them or not. Static. Any thread. Since 0.1.0.
+    /// them by name, whether it can run them or not. Static. Any thread. Since 1.0.
     pub fn annulus_engine_name(engine: annulus_engine) -> *const c_char;
 
     /// Makes an empty config in \*config: no branches, not causal, exact padding, keys count for each branch, scale
-    /// 1/sqrt(D), engine auto. At least one branch must be added before it is used. The caller destroys it. Since 0.1.0.
+    /// 1/sqrt(D), engine auto. At least one branch must be added before it is used. The caller destroys it. Since 1.0.
     pub fn annulus_config_create(config: *mut *mut annulus_config) -> annulus_status;
 
-    /// Makes an independent copy of `config` in \*copy. The caller destroys it. Since 0.1.0.
+    /// Makes an independent copy of `config` in \*copy. The caller destroys it. Since 1.0.
     pub fn annulus_config_copy(copy: *mut *mut annulus_config, config: *const annulus_config) -> annulus_status;
 
-    /// Destroys a config; NULL is legal. Contexts that were given it keep their own copy. Since 0.1.0.
+    /// Destroys a config; NULL is legal. Contexts that were given it keep their own copy. Since 1.0.
     pub fn annulus_config_destroy(config: *mut annulus_config);
 
     /// Appends a branch. A config holds up to 65,536. index: receives the new branch's index, counted from 0; may be NULL.
     /// ANNULUS_ERROR_ARGUMENT: `branch` is NULL, a field is not as above, or non-zero bytes follow what this version knows.
-    /// Since 0.1.0.
+    /// Since 1.0.
     pub fn annulus_config_add_branch(
         config: *mut annulus_config,
         branch: *const annulus_branch,
         index: *mut i32,
     ) -> annulus_status;
 
-    /// Puts a branch in the place of branch `index`, which must be there. Errors as add_branch. Since 0.1.0.
+    /// Puts a branch in the place of branch `index`, which must be there. Errors as add_branch. Since 1.0.
     pub fn annulus_config_set_branch(
         config: *mut annulus_config,
         index: i32,
@@ -643,29 +643,29 @@ extern "C" {
     ) -> annulus_status;
 
     /// Reads branch `index`, which must be there, into \*branch, whose `size` the caller has set; of a larger struct the
-    /// bytes beyond what this version knows must be 0. Since 0.1.0.
+    /// bytes beyond what this version knows must be 0. Since 1.0.
     pub fn annulus_config_get_branch(
         config: *const annulus_config,
         index: i32,
         branch: *mut annulus_branch,
     ) -> annulus_status;
 
-    /// The number of branches, in \*count. Since 0.1.0.
+    /// The number of branches, in \*count. Since 1.0.
     pub fn annulus_config_branch_count(config: *const annulus_config, count: *mut i32) -> annulus_status;
 
-    /// Sets the padding rule of all branches. Since 0.1.0.
+    /// Sets the padding rule of all branches. Since 1.0.
     pub fn annulus_config_set_padding_rule(config: *mut annulus_config, rule: annulus_padding_rule) -> annulus_status;
 
-    /// The padding rule of all branches, in \*rule. Since 0.1.0.
+    /// The padding rule of all branches, in \*rule. Since 1.0.
     pub fn annulus_config_get_padding_rule(
         config: *const annulus_config,
         rule: *mut annulus_padding_rule,
     ) -> annulus_status;
 
-    /// Sets how often a key counts that several branches reach. Since 0.1.0.
+    /// Sets how often a key counts that several branches reach. Since 1.0.
     pub fn annulus_config_set_key_rule(config: *mut annulus_config, rule: annulus_key_rule) -> annulus_status;
 
-    /// How often a key counts that several branches reach, in \*rule. Since 0.1.0.
+    /// How often a key counts that several branches reach, in \*rule. Since 1.0.
     pub fn annulus_config_get_key_rule(config: *const annulus_config, rule: *mut annulus_key_rule) -> annulus_status;
 
     /// Says which heads calls have where a model's heads are shared out among processes, each of which computes some of them
@@ -674,44 +674,44 @@ extern "C" {
     /// same keys wherever it is computed. Key/value heads are those of the call: its heads h / (H/G) share one. total 0,
     /// with first 0: a call has all heads (default). Otherwise 0 <= first < total; that first + H <= total is checked when
     /// the config meets a problem. With a communicator (comm.h) its ranks share one sequence, and have the same heads. Since
-    /// 0.1.0.
+    /// 1.0.
     pub fn annulus_config_set_head_shard(config: *mut annulus_config, first: i32, total: i32) -> annulus_status;
 
-    /// Which heads calls have, in \*first and \*total; 0 and 0: all that there are. Since 0.1.0.
+    /// Which heads calls have, in \*first and \*total; 0 and 0: all that there are. Since 1.0.
     pub fn annulus_config_get_head_shard(
         config: *const annulus_config,
         first: *mut i32,
         total: *mut i32,
     ) -> annulus_status;
 
-    /// causal 1: a query attends only to keys at its own global position or before; 0: no such limit. Since 0.1.0.
+    /// causal 1: a query attends only to keys at its own global position or before; 0: no such limit. Since 1.0.
     pub fn annulus_config_set_causal(config: *mut annulus_config, causal: c_int) -> annulus_status;
 
-    /// Whether a query attends only to keys at its own position or before, 1 or 0, in \*causal. Since 0.1.0.
+    /// Whether a query attends only to keys at its own position or before, 1 or 0, in \*causal. Since 1.0.
     pub fn annulus_config_get_causal(config: *const annulus_config, causal: *mut c_int) -> annulus_status;
 
     /// Sets the factor on Q·K: 0, or a number of either sign and of a magnitude from 1e-36 to 1e36, which float32 can hold
-    /// with room to spare. Without this call it is 1/sqrt(D). Since 0.1.0.
+    /// with room to spare. Without this call it is 1/sqrt(D). Since 1.0.
     pub fn annulus_config_set_scale(config: *mut annulus_config, scale: f64) -> annulus_status;
 
-    /// Makes the factor 1/sqrt(D) again, as if none had been set. Since 0.1.0.
+    /// Makes the factor 1/sqrt(D) again, as if none had been set. Since 1.0.
     pub fn annulus_config_unset_scale(config: *mut annulus_config) -> annulus_status;
 
-    /// The factor on Q·K in \*scale: NaN where none is set, and it is 1/sqrt(D). Since 0.1.0.
+    /// The factor on Q·K in \*scale: NaN where none is set, and it is 1/sqrt(D). Since 1.0.
     pub fn annulus_config_get_scale(config: *const annulus_config, scale: *mut f64) -> annulus_status;
 
     /// Sets the engine. One that cannot serve a later call makes that call fail with ANNULUS_ERROR_UNSUPPORTED and the
-    /// reason; annulus never falls back in silence from an engine that was asked for. Since 0.1.0.
+    /// reason; annulus never falls back in silence from an engine that was asked for. Since 1.0.
     pub fn annulus_config_set_engine(config: *mut annulus_config, engine: annulus_engine) -> annulus_status;
 
-    /// The engine that was set, in \*engine. Since 0.1.0.
+    /// The engine that was set, in \*engine. Since 1.0.
     pub fn annulus_config_get_engine(config: *const annulus_config, engine: *mut annulus_engine) -> annulus_status;
 
     /// allow 1: products of float32 tensors may be computed in TF32 (10 fraction bits, on tensor cores); 0: in float32
-    /// (default). A permission: engines and devices without TF32 compute in float32 all the same. Since 0.1.0.
+    /// (default). A permission: engines and devices without TF32 compute in float32 all the same. Since 1.0.
     pub fn annulus_config_set_allow_tf32(config: *mut annulus_config, allow: c_int) -> annulus_status;
 
-    /// Whether products of float32 tensors may be computed in TF32, 1 or 0, in \*allow. Since 0.1.0.
+    /// Whether products of float32 tensors may be computed in TF32, 1 or 0, in \*allow. Since 1.0.
     pub fn annulus_config_get_allow_tf32(config: *const annulus_config, allow: *mut c_int) -> annulus_status;
 
     /// Sets an upper bound in bytes for the workspace of a call, as annulus_workspace_size() counts it, or 0 for the
@@ -720,16 +720,16 @@ extern "C" {
     /// of computing it twice (one branch, D <= 128 and above 64, of `mma` above 48: by default in up to 1.5 GiB, of `mma`
     /// 1.25, with less memory in smaller parts or not at all); `auto` leaves to the next engine what one would need more
     /// for. A call that cannot be fitted fails with ANNULUS_ERROR_WORKSPACE, and annulus_last_error_bytes() says how much
-    /// its engine needs. Since 0.1.0.
+    /// its engine needs. Since 1.0.
     pub fn annulus_config_set_workspace_limit(config: *mut annulus_config, bytes: u64) -> annulus_status;
 
-    /// The upper bound for the workspace of a call, 0 for the engine's own choice, in \*bytes. Since 0.1.0.
+    /// The upper bound for the workspace of a call, 0 for the engine's own choice, in \*bytes. Since 1.0.
     pub fn annulus_config_get_workspace_limit(config: *const annulus_config, bytes: *mut u64) -> annulus_status;
 
-    /// Sets the exchange; every rank sets the same. Without ranks it does nothing. Since 0.1.0.
+    /// Sets the exchange; every rank sets the same. Without ranks it does nothing. Since 1.0.
     pub fn annulus_config_set_exchange(config: *mut annulus_config, exchange: annulus_exchange) -> annulus_status;
 
-    /// The exchange that was set, in \*exchange. Since 0.1.0.
+    /// The exchange that was set, in \*exchange. Since 1.0.
     pub fn annulus_config_get_exchange(
         config: *const annulus_config,
         exchange: *mut annulus_exchange,
@@ -738,7 +738,7 @@ extern "C" {
     /// Appends branches and changes nothing else: `count` >= 1 branches with w_i = segment_length * segment_ratio^i and r_i
     /// = dilation_ratio^i, as LongNet's geometric series (paper: section 3.1; its models use ratios of 2 or 4).
     /// segment_length, segment_ratio and dilation_ratio are >= 1; a w_i or r_i beyond int64 is an argument error. Since
-    /// 0.1.0.
+    /// 1.0.
     pub fn annulus_config_add_longnet(
         config: *mut annulus_config,
         segment_length: i64,
@@ -757,17 +757,17 @@ extern "C" {
     ///           N = number of tiles + 1.
     /// ```
     ///
-    /// ANNULUS_ERROR_ARGUMENT: name is NULL or no preset's name, or the config has a branch. Since 0.1.0.
+    /// ANNULUS_ERROR_ARGUMENT: name is NULL or no preset's name, or the config has a branch. Since 1.0.
     pub fn annulus_config_add_preset(config: *mut annulus_config, name: *const c_char) -> annulus_status;
 
     /// The name of preset `index`, counted from 0; NULL where there is no such preset, as behind the last. Static. Any
-    /// thread. Since 0.1.0.
+    /// thread. Since 1.0.
     pub fn annulus_preset_name(index: i32) -> *const c_char;
 
     /// Appends branches and changes nothing else: `count` branches that share the `heads` query heads out among themselves
     /// instead of each serving all, as head-grouped implementations of dilated attention do: heads / count each, the first
     /// heads % count branches one more; branch i uses the fixed residue i mod r_i. segment_lengths and dilations hold
-    /// `count` numbers each, as annulus_branch has them; 1 <= count <= heads. Since 0.1.0.
+    /// `count` numbers each, as annulus_branch has them; 1 <= count <= heads. Since 1.0.
     pub fn annulus_config_add_head_groups(
         config: *mut annulus_config,
         heads: i32,
@@ -783,14 +783,14 @@ extern "C" {
     /// That part is the file libannulus-cuda.so.1, which alone needs CUDA's libraries. The first function that is asked for
     /// CUDA opens it by dlopen(): beside the library's own file, else where the dynamic loader looks. It must be of the same
     /// version, and stays for the life of the process. Where that fails, it is not tried again, and
-    /// annulus_context_create() says why. Since 0.1.0.
+    /// annulus_context_create() says why. Since 1.0.
     pub fn annulus_device_count(device: annulus_device, count: *mut i32) -> annulus_status;
 
     /// Makes a context for device number `index` of a kind in \*context, counted from 0 as the CUDA runtime does. It has no
     /// config yet. The caller destroys it. ANNULUS_ERROR_ARGUMENT: context is NULL, `device` is unknown or there is no
     /// device `index`, or on a CPU the environment variable ANNULUS_NUM_THREADS is set and no number from 1 to 1024.
     /// ANNULUS_ERROR_UNSUPPORTED: there is no device of the kind at all; the message says why.
-    /// ANNULUS_ERROR_MEMORY, ANNULUS_ERROR_DEVICE: the device is there and could not be used. Since 0.1.0.
+    /// ANNULUS_ERROR_MEMORY, ANNULUS_ERROR_DEVICE: the device is there and could not be used. Since 1.0.
     pub fn annulus_context_create(
         context: *mut *mut annulus_context,
         device: annulus_device,
@@ -799,15 +799,15 @@ extern "C" {
 
     /// Destroys a context; NULL is legal. Workspace, allocator and stream stay the caller's. On a CUDA device this waits for
     /// no work, neither the context's own, which goes on to its end, nor that of others: synchronise the stream before
-    /// freeing what its calls use. No other thread may use the context then. Since 0.1.0.
+    /// freeing what its calls use. No other thread may use the context then. Since 1.0.
     pub fn annulus_context_destroy(context: *mut annulus_context);
 
     /// Gives the context a copy of `config`; later changes of `config` do not reach it. ANNULUS_ERROR_ARGUMENT: a handle is
-    /// NULL or the config has no branch. ANNULUS_ERROR_UNSUPPORTED: its engine does not run on this device. Since 0.1.0.
+    /// NULL or the config has no branch. ANNULUS_ERROR_UNSUPPORTED: its engine does not run on this device. Since 1.0.
     pub fn annulus_context_set_config(context: *mut annulus_context, config: *const annulus_config) -> annulus_status;
 
     /// Makes a copy of the config that the context was given last, in \*config. The caller destroys it.
-    /// ANNULUS_ERROR_ARGUMENT: a pointer is NULL or the context has no config. Since 0.1.0.
+    /// ANNULUS_ERROR_ARGUMENT: a pointer is NULL or the context has no config. Since 1.0.
     pub fn annulus_context_copy_config(
         config: *mut *mut annulus_config,
         context: *const annulus_context,
@@ -815,14 +815,14 @@ extern "C" {
 
     /// Sets the stream that device work is ordered on: on a CUDA device a cudaStream_t (a CUstream) of that device, or NULL
     /// for the legacy default stream (default). It stays the caller's and must live as long as the context uses it. A CPU
-    /// context has none: NULL is accepted, anything else is ANNULUS_ERROR_UNSUPPORTED. Since 0.1.0.
+    /// context has none: NULL is accepted, anything else is ANNULUS_ERROR_UNSUPPORTED. Since 1.0.
     pub fn annulus_context_set_stream(context: *mut annulus_context, stream: *mut c_void) -> annulus_status;
 
     /// Sets the allocator that serves calls without a workspace (copied); NULL restores the device's own: the process's
     /// memory on a CPU, on CUDA a stream-ordered pool that the contexts of the device share and that keeps its memory for
     /// the next call. When the last of them is destroyed, and all that their calls were to do is done by then, the memory
     /// goes back to the system; else it stays for contexts to come. ANNULUS_ERROR_ARGUMENT: size is too small or non-zero
-    /// bytes follow what this version knows, or a function is NULL. Since 0.1.0.
+    /// bytes follow what this version knows, or a function is NULL. Since 1.0.
     pub fn annulus_context_set_allocator(
         context: *mut annulus_context,
         allocator: *const annulus_allocator,
@@ -833,7 +833,7 @@ extern "C" {
     /// after them. A call that needs more fails with ANNULUS_ERROR_WORKSPACE, and annulus_last_error_bytes() says how much;
     /// annulus_workspace_size() tells beforehand. A call of which a tensor lies in these bytes, or has some of them in the
     /// gaps between its rows, fails with ANNULUS_ERROR_ARGUMENT; but annulus_merge() uses no workspace and looks at none.
-    /// ANNULUS_ERROR_ARGUMENT: it is not memory of the context's device. Since 0.1.0.
+    /// ANNULUS_ERROR_ARGUMENT: it is not memory of the context's device. Since 1.0.
     pub fn annulus_context_set_workspace(
         context: *mut annulus_context,
         workspace: *mut c_void,
@@ -847,15 +847,15 @@ extern "C" {
     /// set, the default is the smaller of two numbers: the CPUs that the calling thread may run on (sched_getaffinity())
     /// when it calls; and the CPU quota, rounded up to whole CPUs, that the process's cgroups and their parents had when the
     /// context was made (cpu.max, or cpu.cfs_quota_us divided by cpu.cfs_period_us). The library does not read variables of
-    /// OpenMP. Since 0.1.0.
+    /// OpenMP. Since 1.0.
     pub fn annulus_context_set_threads(context: *mut annulus_context, threads: i32) -> annulus_status;
 
     /// How many CPU threads a call that is made now may use, in \*threads: what was set, or what the default comes to for the
-    /// calling thread. 1 on a CUDA device. ANNULUS_ERROR_ARGUMENT: a pointer is NULL. Since 0.1.0.
+    /// calling thread. 1 on a CUDA device. ANNULUS_ERROR_ARGUMENT: a pointer is NULL. Since 1.0.
     pub fn annulus_context_get_threads(context: *const annulus_context, threads: *mut i32) -> annulus_status;
 
     /// The engine that served the last successful call of forward, backward or attention mass, in \*engine:
-    /// ANNULUS_ENGINE_AUTO before the first. ANNULUS_ERROR_ARGUMENT: a pointer is NULL. Since 0.1.0.
+    /// ANNULUS_ENGINE_AUTO before the first. ANNULUS_ERROR_ARGUMENT: a pointer is NULL. Since 1.0.
     pub fn annulus_context_last_engine(context: *const annulus_context, engine: *mut annulus_engine) -> annulus_status;
 
     /// Computes O and, if `lse` is not NULL, LSE.
@@ -882,7 +882,7 @@ extern "C" {
     ///
     /// Nothing was written in these cases. ANNULUS_ERROR_DEVICE: the device failed; outputs may be partly written.
     ///
-    /// Since 0.1.0.
+    /// Since 1.0.
     pub fn annulus_forward(
         context: *mut annulus_context,
         q: *const annulus_tensor,
@@ -918,7 +918,7 @@ extern "C" {
     /// NaN there and nowhere else. With several ranks (comm.h) each has its own dtypes and bits: they say how a rank writes
     /// its own rows, whatever the others do.
     ///
-    /// Everything else as annulus_forward. Since 0.1.0.
+    /// Everything else as annulus_forward. Since 1.0.
     pub fn annulus_backward(
         context: *mut annulus_context,
         q: *const annulus_tensor,
@@ -963,7 +963,7 @@ extern "C" {
     /// \[2^49\] or more, the masses of the keys that it attends to may be NaN, in all heads that share a key/value head, and
     /// no others.
     ///
-    /// Everything else, errors too, as annulus_forward(). Since 0.1.0.
+    /// Everything else, errors too, as annulus_forward(). Since 1.0.
     pub fn annulus_attention_mass(
         context: *mut annulus_context,
         q: *const annulus_tensor,
@@ -1015,7 +1015,7 @@ extern "C" {
     ///
     /// ANNULUS_ERROR_UNSUPPORTED: D is no multiple of 8 from 8 to 256, or float64 on CUDA.
     ///
-    /// Nothing was written in these cases. Since 0.1.0.
+    /// Nothing was written in these cases. Since 1.0.
     pub fn annulus_merge(
         context: *mut annulus_context,
         count: i32,
@@ -1033,7 +1033,7 @@ extern "C" {
     /// size is not known or non-zero bytes follow what this version knows, or the problem is not legal.
     /// ANNULUS_ERROR_UNSUPPORTED: as annulus_forward, or the plan of several ranks takes too many steps (below).
     /// ANNULUS_ERROR_WORKSPACE: a call needs more than the config's workspace limit. ANNULUS_ERROR_MEMORY: it needs more
-    /// than any memory can hold, or an allocation failed. Since 0.1.0.
+    /// than any memory can hold, or an allocation failed. Since 1.0.
     ///
     /// Time and memory grow with the number of branches, not with N or H: with 64 branches some hundredths of a second. Of
     /// several ranks a plan tells the rows of every message; estimates and workspace sizes answer within 2^21 steps for all
@@ -1080,7 +1080,7 @@ extern "C" {
 
     /// The bytes of workspace that a call of `pass` on `problem` needs at most under the context's config and threads, in
     /// \*bytes: what to hand to annulus_context_set_workspace(). It is enough for all tensors that the call accepts and that
-    /// are as row_alignment of problem says. Errors as annulus_estimate_problem. Since 0.1.0.
+    /// are as row_alignment of problem says. Errors as annulus_estimate_problem. Since 1.0.
     pub fn annulus_workspace_size(
         context: *mut annulus_context,
         problem: *const annulus_problem,
@@ -1091,7 +1091,7 @@ extern "C" {
     /// Which engine would compute a call of `pass` on `problem` under the context's config, in \*engine. The tensors are as
     /// row_alignment of problem says and no better; where it is 0, they are as every engine takes them. Errors as
     /// annulus_workspace_size(), and ANNULUS_ERROR_UNSUPPORTED where no engine, or not the config's, takes such tensors.
-    /// Since 0.1.0.
+    /// Since 1.0.
     pub fn annulus_select_engine(
         context: *mut annulus_context,
         problem: *const annulus_problem,
@@ -1102,7 +1102,7 @@ extern "C" {
     /// Whether `engine` could compute that call if the config named it, with all else as the config says: ANNULUS_OK if so.
     /// ANNULUS_ERROR_UNSUPPORTED: it could not, and the message says why, also of an engine that is for another kind of
     /// device or not in this build. Other errors as annulus_select_engine(). ANNULUS_ENGINE_AUTO asks whether any engine
-    /// could. Since 0.1.0.
+    /// could. Since 1.0.
     pub fn annulus_check_engine(
         context: *mut annulus_context,
         problem: *const annulus_problem,
@@ -1113,7 +1113,7 @@ extern "C" {
     /// Makes the ends of a communicator between `ranks` threads of this process, in comms\[0 … ranks - 1\]; comms\[i\] is rank
     /// i's. Each is destroyed by its owner. Nothing waits here: options' creation_timeout has no effect.
     /// ANNULUS_ERROR_ARGUMENT: comms is NULL, ranks is not from 1 to 4096, or options are not as above.
-    /// ANNULUS_ERROR_MEMORY. Since 0.1.0.
+    /// ANNULUS_ERROR_MEMORY. Since 1.0.
     pub fn annulus_comm_create_local(
         comms: *mut *mut annulus_comm,
         ranks: i32,
@@ -1140,7 +1140,7 @@ extern "C" {
     ///
     /// ANNULUS_ERROR_ARGUMENT: comm or mpi_comm is NULL, MPI is not initialised, or options are not as above.
     /// ANNULUS_ERROR_UNSUPPORTED: annulus's part for MPI cannot be loaded, or the process has another MPI library, as above.
-    /// ANNULUS_ERROR_COMM_LIBRARY: an MPI call failed. Since 0.1.0.
+    /// ANNULUS_ERROR_COMM_LIBRARY: an MPI call failed. Since 1.0.
     pub fn annulus_comm_create_from_mpi(
         comm: *mut *mut annulus_comm,
         mpi_comm: *const c_void,
@@ -1153,13 +1153,13 @@ extern "C" {
     ///
     /// annulus is not linked with NCCL. The first function that needs it opens libnccl.so.2 by dlopen(): the library of that
     /// soname which is in the process already, as it is once PyTorch or CuPy has loaded theirs, else what the dynamic loader
-    /// finds, as in LD_LIBRARY_PATH or the system's directories. It stays for the life of the process. Since 0.1.0.
+    /// finds, as in LD_LIBRARY_PATH or the system's directories. It stays for the life of the process. Since 1.0.
     pub fn annulus_nccl_id_generate(id: *mut annulus_nccl_id) -> annulus_status;
 
     /// Makes rank `rank` of an NCCL communicator of `ranks` ranks on CUDA device `device`, in \*comm. Collective over the
     /// ranks, which pass the same id; waits for them for at most options' creation_timeout, then ANNULUS_ERROR_COMM.
     /// ANNULUS_ERROR_ARGUMENT: comm or id is NULL, rank is not below ranks, there is no such device, or options are not as
-    /// above. ANNULUS_ERROR_DEVICE: the device could not be used. Other errors as annulus_nccl_id_generate(). Since 0.1.0.
+    /// above. ANNULUS_ERROR_DEVICE: the device could not be used. Other errors as annulus_nccl_id_generate(). Since 1.0.
     pub fn annulus_comm_create_nccl(
         comm: *mut *mut annulus_comm,
         id: *const annulus_nccl_id,
@@ -1171,7 +1171,7 @@ extern "C" {
 
     /// Makes the ends of an NCCL communicator over `ranks` CUDA devices of this process, in comms\[0 … ranks - 1\]; comms\[i\]
     /// is for a context on devices\[i\], used by a thread of its own. devices NULL: the devices 0 … ranks - 1. No device may
-    /// stand there twice. Errors as annulus_comm_create_nccl(). Since 0.1.0.
+    /// stand there twice. Errors as annulus_comm_create_nccl(). Since 1.0.
     pub fn annulus_comm_create_nccl_devices(
         comms: *mut *mut annulus_comm,
         ranks: i32,
@@ -1193,23 +1193,23 @@ extern "C" {
     /// it then, not even to destroy it, once annulus_comm_status() tells that the communicator is broken.
     ///
     /// ANNULUS_ERROR_ARGUMENT also where nccl_comm or what it points to is NULL. Other errors as annulus_comm_create_nccl().
-    /// Since 0.1.0.
+    /// Since 1.0.
     pub fn annulus_comm_create_from_nccl(
         comm: *mut *mut annulus_comm,
         nccl_comm: *const c_void,
         options: *const annulus_comm_options,
     ) -> annulus_status;
 
-    /// The number of ranks, in \*size. ANNULUS_ERROR_ARGUMENT: a pointer is NULL. Any thread. Since 0.1.0.
+    /// The number of ranks, in \*size. ANNULUS_ERROR_ARGUMENT: a pointer is NULL. Any thread. Since 1.0.
     pub fn annulus_comm_size(comm: *const annulus_comm, size: *mut i32) -> annulus_status;
 
-    /// The rank of this end, from 0, in \*rank. ANNULUS_ERROR_ARGUMENT: a pointer is NULL. Any thread. Since 0.1.0.
+    /// The rank of this end, from 0, in \*rank. ANNULUS_ERROR_ARGUMENT: a pointer is NULL. Any thread. Since 1.0.
     pub fn annulus_comm_rank(comm: *const annulus_comm, rank: *mut i32) -> annulus_status;
 
     /// Sets how many seconds a call waits for another rank before it fails: more than 0, 300 unless set. On CUDA what is
     /// waited for after a call has returned counts too: NCCL's kernels that a dead rank holds up are stopped, unless they
     /// are of a borrowed ncclComm_t that annulus may not abort. Ranks may have different timeouts. ANNULUS_ERROR_ARGUMENT:
-    /// comm is NULL or in a call of a context, or seconds is not a finite number above 0. Since 0.1.0.
+    /// comm is NULL or in a call of a context, or seconds is not a finite number above 0. Since 1.0.
     pub fn annulus_comm_set_timeout(comm: *mut annulus_comm, seconds: f64) -> annulus_status;
 
     /// Writes the state of the communicator to \*status: ANNULUS_OK where it is usable, as far as this rank knows; that
@@ -1218,23 +1218,23 @@ extern "C" {
     /// its part). Then this call succeeds as well, and what annulus_last_error() and its companions say of the failure with
     /// which the communicator broke becomes the calling thread's. Over NCCL it may break after a call has returned; so ask
     /// when the stream has come past the call, before its results are used. Never waits. Any thread.
-    /// ANNULUS_ERROR_ARGUMENT: a pointer is NULL, or comm is of the process that this one was forked from. Since 0.1.0.
+    /// ANNULUS_ERROR_ARGUMENT: a pointer is NULL, or comm is of the process that this one was forked from. Since 1.0.
     pub fn annulus_comm_status(comm: *const annulus_comm, status: *mut annulus_status) -> annulus_status;
 
     /// Breaks the communicator: calls of other threads of this process that wait in it return ANNULUS_ERROR_COMM, and other
-    /// processes' calls fail when they miss this rank. Any thread. ANNULUS_ERROR_ARGUMENT: comm is NULL. Since 0.1.0.
+    /// processes' calls fail when they miss this rank. Any thread. ANNULUS_ERROR_ARGUMENT: comm is NULL. Since 1.0.
     pub fn annulus_comm_abort(comm: *mut annulus_comm) -> annulus_status;
 
     /// Destroys a rank's end; NULL is legal. Does not wait for other ranks, whose calls fail from then on; one of NCCL that
     /// annulus made and that is whole gives its last work up to 2 seconds, and is then aborted. Calls of contexts that have
     /// it are ANNULUS_ERROR_ARGUMENT from then on; one that is in it returns ANNULUS_ERROR_COMM, unless it had all that it
-    /// waits for. Any thread. Since 0.1.0.
+    /// waits for. Any thread. Since 1.0.
     pub fn annulus_comm_destroy(comm: *mut annulus_comm);
 
     /// Makes the context's calls collective over `comm`, which stays the caller's; NULL makes the context compute alone
     /// again (default). Forgets the shards. ANNULUS_ERROR_ARGUMENT: context is NULL, or comm is bound
     /// to another device than the context's. ANNULUS_ERROR_UNSUPPORTED: comm does not work with devices of the context's
-    /// kind. Since 0.1.0.
+    /// kind. Since 1.0.
     pub fn annulus_context_set_comm(context: *mut annulus_context, comm: *mut annulus_comm) -> annulus_status;
 
     /// Says how the communicator's ranks share the sequence. Calls need it only where a rank holds several shards, and where
@@ -1250,10 +1250,10 @@ extern "C" {
     /// NULL takes the shards back (default): each rank then has one, in the order of the ranks. ANNULUS_ERROR_ARGUMENT:
     /// context is NULL or has no communicator, a size is not known or non-zero bytes follow what this version knows, ranks
     /// is neither 0 nor the number of ranks, lengths is NULL, count is not the number of ranks or, with owners, not in
-    /// 1 ... 65536, a length is negative, all are 0, or an element of owners is no rank. Since 0.1.0.
+    /// 1 ... 65536, a length is negative, all are 0, or an element of owners is no rank. Since 1.0.
     pub fn annulus_context_set_shards(context: *mut annulus_context, shards: *const annulus_shards) -> annulus_status;
 
-    /// Writes it to \*traffic. ANNULUS_ERROR_ARGUMENT: a pointer is NULL or the size is not known. Since 0.1.0.
+    /// Writes it to \*traffic. ANNULUS_ERROR_ARGUMENT: a pointer is NULL or the size is not known. Since 1.0.
     pub fn annulus_context_last_traffic(
         context: *const annulus_context,
         traffic: *mut annulus_traffic,
@@ -1262,7 +1262,7 @@ extern "C" {
     /// Estimates, in \*estimate, a pass of rank `rank` of shards->ranks in a problem under the context's config; the context
     /// needs no communicator. The shards' lengths add up to the sequence length. pairs and flops are those of all branches.
     /// Errors as annulus_estimate_problem(), which says how large a plan may be, and ANNULUS_ERROR_ARGUMENT where shards or
-    /// rank are not as above. Since 0.1.0.
+    /// rank are not as above. Since 1.0.
     pub fn annulus_estimate_rank(
         context: *mut annulus_context,
         problem: *const annulus_problem,
