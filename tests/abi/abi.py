@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The library's symbols: declared in the headers, listed in the version script and exported must be the same set; and
-a C program that uses every one of them links and runs. annulus_knows() knows the headers' enumerators. Results in TAP.
+a C program that uses every one of them links and runs. annulus_knows() knows the headers' enumerators, literals.c every
+enumerator and macro. Results in TAP.
 
 abi.py <api directory> <version script> <library> <soname> <C compiler>...
 """
@@ -83,6 +84,23 @@ def link_and_run(functions, api, library, compiler):
         subprocess.run([binary], check=True)
 
 
+def declared_literals(api):
+    """Names of enumerators and of macros that stand for a value or for a struct's first values."""
+    names = set()
+    for header in sorted(pathlib.Path(api).glob("annulus/*.h")):
+        if header.name == "export.h":  # for compilers alone
+            continue
+        text = re.sub(r"/\*.*?\*/", " ", header.read_text(encoding="utf-8"), flags=re.DOTALL)
+        names.update(re.findall(r"^#define (ANNULUS_(?!VERSION)\w+)[ (]", text, re.MULTILINE))
+        names.update(re.findall(r"\b(ANNULUS_\w+)\s*=", text))
+    return names
+
+
+def tested_literals():
+    text = (pathlib.Path(__file__).parent / "literals.c").read_text(encoding="utf-8")
+    return set(re.findall(r'\{"(ANNULUS_\w+)",', text)) | set(re.findall(r"= (ANNULUS_\w+_INIT)\b", text))
+
+
 def differences(left_name, left, right_name, right):
     return [f"{name}: in {left_name}, not in {right_name}" for name in sorted(set(left) - set(right))] + [
         f"{name}: in {right_name}, not in {left_name}" for name in sorted(set(right) - set(left))
@@ -104,6 +122,7 @@ def main():
         ],
         "declared and listed": lambda: differences("the headers", declared, "the version script", listed),
         "declared and exported": lambda: differences("the headers", declared, "the library", exported_symbols(library)),
+        "literals": lambda: differences("the headers", declared_literals(api), "literals.c", tested_literals()),
         "soname": lambda: [] if soname(library) == wanted_soname else [f"{soname(library)}, not {wanted_soname}"],
         "every function links": links,
         "every enumerator is known, and nothing else": lambda: unknown_enumerators(api, library),
