@@ -229,7 +229,7 @@ class Alterations(unittest.TestCase):
         for header, struct in {
             "attention.h": ("annulus_call_options", "annulus_merge_options", "annulus_problem", "annulus_estimate"),
             "config.h": ("annulus_branch",),
-            "comm.h": ("annulus_traffic", "annulus_shards"),
+            "comm.h": ("annulus_comm_options", "annulus_traffic", "annulus_shards"),
             "context.h": ("annulus_allocator",),
         }.items():
             for name in struct:
