@@ -81,6 +81,7 @@ doc/site/c_reference
 doc/site/python_reference
 CHANGELOG
 ABI
+doc/abi_plans
 SECURITY
 CONTRIBUTING
 RELEASING
