@@ -133,7 +133,7 @@ class Shards:
         return f"annulus.Shards({list(self.lengths)}{owners})"
 
     def _struct(self, ranks: int) -> Any:
-        """The C API's."""
+        """Makes the C API's annulus_shards."""
         if self.is_contiguous and len(self.lengths) != ranks:
             raise ArgumentError(f"shards has {len(self.lengths)} lengths; there are {ranks} ranks")
         owners = None if self.is_contiguous else list(self.owners)
