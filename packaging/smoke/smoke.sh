@@ -12,7 +12,7 @@ unset LD_LIBRARY_PATH LD_PRELOAD LIBRARY_PATH CPATH C_INCLUDE_PATH PKG_CONFIG_PA
 
 # loads_installed FILE: the dynamic linker takes the library from where the package put it, by no path written in FILE.
 loads_installed() {
-    ldd "$1" | grep -E 'libannulus\.so\.0 => (/usr)?/lib/[^/]+/libannulus\.so\.0 '
+    ldd "$1" | grep -E 'libannulus\.so\.1 => (/usr)?/lib/[^/]+/libannulus\.so\.1 '
     ! readelf -d "$1" | grep -E 'RPATH|RUNPATH'
 }
 
