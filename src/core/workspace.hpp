@@ -17,8 +17,12 @@ class Workspace {
   public:
     static constexpr std::size_t alignment = 256; // what a CUDA allocation has; more than a CPU asks for
 
+    // Rounds a number of bytes up to a multiple of `alignment`.
+    static constexpr std::size_t aligned(std::size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
+
     // Only adds up: take() returns null.
     Workspace() = default;
+
     // Hands out `memory`, which is aligned to `alignment` and as large as a ledger without memory said.
     explicit Workspace(void *memory) : memory_(static_cast<std::byte *>(memory)) {}
 
@@ -26,7 +30,7 @@ class Workspace {
     template <class T, class... Factors> T *take(Factors... factors) {
         const std::size_t offset = used_;
         const std::size_t bytes = product(sizeof(T), factors...);
-        skip((bytes + alignment - 1) / alignment * alignment);
+        skip(aligned(bytes));
         if (!memory_)
             return nullptr;
         return ::new (memory_ + offset) T[bytes / sizeof(T)];

@@ -23,14 +23,6 @@
 
 namespace annulus {
 
-namespace {
-
-std::size_t aligned(std::size_t bytes) {
-    return (bytes + Workspace::alignment - 1) / Workspace::alignment * Workspace::alignment;
-}
-
-} // namespace
-
 RankCall::RankCall(const RankPlans::Shared &shared, annulus_pass pass, const Engine &engine, Device &device,
                    const Limits &limits)
     : shared_(shared), pass_(pass), device_(device) {
@@ -42,7 +34,7 @@ RankCall::RankCall(const RankPlans::Shared &shared, annulus_pass pass, const Eng
         ShardCall &call = calls_.emplace_back(shard.plan, pass, engine, device, of_shard);
         if (call.refusal())
             return;
-        bytes_ += aligned(call.workspace_bytes());
+        bytes_ += Workspace::aligned(call.workspace_bytes());
         rounds = std::max(rounds, call.rounds());
     }
     tensors_.resize(calls_.size());
@@ -133,7 +125,7 @@ class RankCall::Run {
             call.place(i, tensors, rows, call.tensors_[i]);
             runs_[i].emplace(shard, call.tensors_[i]->get(), memory, stream, comm_, copier);
             if (memory)
-                memory += aligned(shard.workspace_bytes());
+                memory += Workspace::aligned(shard.workspace_bytes());
         }
     }
 
