@@ -94,21 +94,9 @@ class Job {
     }
 
     double estimate_flops(const Piece &piece) const {
-        annulus_problem problem = ANNULUS_PROBLEM_INIT;
-        problem.dtype = inputs_.q.dtype;
-        problem.heads = static_cast<std::int32_t>(inputs_.q.shape[2]);
-        problem.kv_heads = static_cast<std::int32_t>(inputs_.k.shape[2]);
-        problem.head_dim = static_cast<std::int32_t>(inputs_.q.shape[3]);
+        annulus_problem problem = inputs_.sizes();
         problem.batch = piece.entries;
-        problem.sequence_length = inputs_.k.shape[1];
-        annulus_call_options options = ANNULUS_CALL_OPTIONS_INIT;
-        if (!rank_.comm) { // else the answer is of the rank's rows
-            options.flags = ANNULUS_CALL_QUERY_WINDOW;
-            options.query_start = query_start_ + piece.n;
-            problem.query_length = piece.rows;
-            problem.options = &options;
-        }
-        return estimate_of(context_, problem, ANNULUS_PASS_FORWARD).flops;
+        return forward_flops(context_, problem, query_start_ + piece.n, piece.rows, rank_.comm != nullptr);
     }
 
     void run_piece(const Call &call, const Piece &piece) const {

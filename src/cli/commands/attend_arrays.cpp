@@ -137,6 +137,17 @@ Inputs::Inputs(const AttendFiles &files) : q_("--q", files.q), k_("--k", files.k
     check_lengths(lengths_, starts_, k.shape[1]);
 }
 
+annulus_problem Inputs::sizes() const {
+    annulus_problem problem = ANNULUS_PROBLEM_INIT;
+    problem.dtype = q.dtype;
+    problem.heads = static_cast<std::int32_t>(q.shape[2]);
+    problem.kv_heads = static_cast<std::int32_t>(k.shape[2]);
+    problem.head_dim = static_cast<std::int32_t>(q.shape[3]);
+    problem.batch = q.shape[0];
+    problem.sequence_length = k.shape[1];
+    return problem;
+}
+
 void Inputs::name_sequences(annulus_call_options &options, std::int64_t first_entry, std::int64_t entries) const {
     if (!starts_.empty()) {
         options.sequence_count = static_cast<std::int64_t>(starts_.size()) - 1;

@@ -47,6 +47,9 @@ class Inputs {
     // The first row of each packed sequence, and the end of the last; empty where none are named.
     const std::vector<std::int64_t> &starts() const { return starts_; }
 
+    // The sizes of a call on all batch entries.
+    annulus_problem sizes() const;
+
     // Which sequences the rows of some batch entries consist of, for a call on them.
     void name_sequences(annulus_call_options &options, std::int64_t first_entry, std::int64_t entries) const;
 

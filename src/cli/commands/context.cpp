@@ -24,6 +24,18 @@ annulus_estimate estimate_of(annulus_context *context, const annulus_problem &pr
     return estimate;
 }
 
+double forward_flops(annulus_context *context, annulus_problem problem, std::int64_t query_start, std::int64_t rows,
+                     bool has_ranks) {
+    annulus_call_options options = ANNULUS_CALL_OPTIONS_INIT;
+    if (!has_ranks) {
+        options.flags = ANNULUS_CALL_QUERY_WINDOW;
+        options.query_start = query_start;
+        problem.query_length = rows;
+        problem.options = &options;
+    }
+    return estimate_of(context, problem, ANNULUS_PASS_FORWARD).flops;
+}
+
 std::int64_t largest_dilation(const annulus_context *context) {
     annulus_config *copy = nullptr;
     check(annulus_context_copy_config(&copy, context));

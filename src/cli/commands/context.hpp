@@ -18,6 +18,11 @@ Context make_context(const PatternOptions &pattern, const ExecutionOptions &exec
 annulus_estimate estimate_of(annulus_context *context, const annulus_problem &problem, annulus_pass pass,
                              std::int32_t branch = ANNULUS_ALL_BRANCHES);
 
+// Estimates the FLOPs of forward on the `rows` query rows from position query_start on. Where the context has a
+// communicator, the FLOPs are those of the rank's own rows instead.
+double forward_flops(annulus_context *context, annulus_problem problem, std::int64_t query_start, std::int64_t rows,
+                     bool has_ranks);
+
 // The largest dilation of the branches of a context's config.
 std::int64_t largest_dilation(const annulus_context *context);
 

@@ -79,21 +79,9 @@ std::vector<annulus_tensor> MassJob::own_rows(const annulus_tensor &of, int dime
 }
 
 double MassJob::estimate_flops(std::int64_t n, std::int64_t rows) const {
-    annulus_problem problem = ANNULUS_PROBLEM_INIT;
-    problem.dtype = inputs_.q.dtype;
-    problem.heads = static_cast<std::int32_t>(heads_);
-    problem.kv_heads = static_cast<std::int32_t>(inputs_.k.shape[2]);
-    problem.head_dim = static_cast<std::int32_t>(inputs_.q.shape[3]);
+    annulus_problem problem = inputs_.sizes();
     problem.batch = 1;
-    problem.sequence_length = inputs_.k.shape[1];
-    annulus_call_options options = ANNULUS_CALL_OPTIONS_INIT;
-    if (!rank_.comm) { // else the answer is of the rank's rows
-        options.flags = ANNULUS_CALL_QUERY_WINDOW;
-        options.query_start = query_start_ + n;
-        problem.query_length = rows;
-        problem.options = &options;
-    }
-    return estimate_of(context_, problem, ANNULUS_PASS_FORWARD).flops;
+    return forward_flops(context_, problem, query_start_ + n, rows, rank_.comm != nullptr);
 }
 
 // Of a rank that is alone. Several take all at once.
