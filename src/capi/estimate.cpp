@@ -14,7 +14,6 @@
 #include "core/argument.hpp"
 #include "core/dtype_number.hpp"
 
-#include <algorithm>
 #include <cstdint>
 
 using namespace annulus;
@@ -103,7 +102,8 @@ void with_calls(annulus_context &context, CallProblem &problem, annulus_pass pas
     use(context.rank_calls(problem, shards, setting.limits, estimate_steps), setting);
 }
 
-// The shards of an estimate: those that are given, or even ones.
+// Returns the shards that the caller gives, or shards as equal as can be where the arrays are missing. Throws where
+// their lengths do not add up to the sequence length.
 Shards shards_of(const annulus_shards &given, std::int64_t sequence_length) {
     check_between("ranks of shards", given.ranks, 1, max_ranks);
     const bool are_given = given.count != 0 || given.lengths || given.owners;
@@ -192,8 +192,9 @@ annulus_status annulus_estimate_rank(annulus_context *context, const annulus_pro
         check_enum("pass", pass);
         StatedProblem stated = check_problem(problem, config.pattern, pass, true);
         Problem &rows = stated.problem.rows;
-        const Shards all = shards_of(read_shards(shards), rows.sequence_length);
-        check_between("rank", rank, 0, std::ranges::max(all.owners));
+        const annulus_shards given = read_shards(shards);
+        const Shards all = shards_of(given, rows.sequence_length);
+        check_between("rank", rank, 0, given.ranks - 1);
         annulus_estimate result = read_sized("estimate", estimate, &annulus_estimate::exchange);
         rows.queries = rows.keys = all.window_of(rank);
         RankCalls calls(config.pattern, stated.problem, all, rank, config.execution.exchange, estimate_steps);
