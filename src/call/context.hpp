@@ -66,8 +66,9 @@ struct annulus_context {
     // All shards as far as they are known before a call where this rank has so many rows: those that were set, else
     // those of the call before. Without pieces: they are not.
     annulus::Shards known_shards(std::int64_t rows) const;
-    // The shards of a problem's sequence: those that were set; else those of the call before, if they add up to its
-    // length; else as equal as can be. Throws where shards were set that do not add up to it.
+    // Returns the shards of a problem's sequence. The caller's shards come first; they must add up to the sequence
+    // length, or it throws. Without them it takes the shards of the call before, if these add up. Else it makes shards
+    // as equal as can be.
     annulus::Shards shards_of(std::int64_t sequence_length) const;
 };
 

@@ -19,8 +19,8 @@ annulus_status keep_error(const Error &error) noexcept;
 // The status of the exception being handled; keeps it as keep_error() does.
 annulus_status report_exception() noexcept;
 
-// Of this thread's last failed call: its message, the workspace that it would have needed, the library whose failure it
-// was ("": none), and what that library's function returned.
+// What this thread's last failed call left: its message, the bytes of workspace that it lacked, the name of the library
+// that failed ("" where none did), and the number that the library's function returned.
 const char *last_message() noexcept;
 std::uint64_t last_bytes() noexcept;
 const char *last_library() noexcept;

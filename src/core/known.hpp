@@ -15,7 +15,8 @@ struct KnownRange {
     constexpr bool has(std::int64_t value) const { return value >= first && value <= last; }
 };
 
-// Of the argument's type; its value does not matter.
+// known(annulus_dtype()) is the range of annulus_dtype, and so on: the type of the argument chooses the enumeration,
+// and its value does not matter.
 constexpr KnownRange known(annulus_feature) {
     return {ANNULUS_FEATURE_FEATURE, ANNULUS_FEATURE_COMM_FLAG};
 }
@@ -50,7 +51,7 @@ constexpr KnownRange known(annulus_exchange) {
     return {ANNULUS_EXCHANGE_AUTO, ANNULUS_EXCHANGE_GATHER};
 }
 
-// The sum of the bits of flags.
+// All bits that a call's flags, or a communicator's, may have.
 inline constexpr std::uint64_t known_call_flags =
     ANNULUS_CALL_QUERY_WINDOW | ANNULUS_CALL_ADD_D_Q | ANNULUS_CALL_ADD_D_K | ANNULUS_CALL_ADD_D_V;
 inline constexpr std::uint64_t known_comm_flags = ANNULUS_COMM_MAY_ABORT;
@@ -78,7 +79,7 @@ inline constexpr NamedStatus known_statuses[] = {
     {ANNULUS_ERROR_INTERNAL, "internal"},
 };
 
-// Null where there is none of that number.
+// Returns the status of that number, or null if there is none.
 constexpr const NamedStatus *find_status(std::int64_t status) {
     for (const NamedStatus &known_status : known_statuses)
         if (known_status.status == status)

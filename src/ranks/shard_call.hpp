@@ -92,8 +92,8 @@ class ShardCall::Run {
 
     std::size_t rounds() const { return call_.rounds(); }
 
-    // On the call's stream. What another rank does not wait for can come later: what is left of the own keys once all
-    // rounds are over, what is left of a round before the next one.
+    // These compute on the call's stream. Work that no other rank waits for can come later: finish_others() ends a
+    // round before the next round begins, and finish_own_keys() ends the work on the own keys after all rounds.
     void attend_to_own_keys();
     void attend_to_others(std::size_t round); // in the order of the rounds
     void finish_others(std::size_t round);

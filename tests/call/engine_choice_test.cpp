@@ -107,7 +107,8 @@ TEST_F(EngineChoice, TellsWhyAnEngineIsRefused) {
     }
 }
 
-// Without tensors: for those that are aligned as said, and no better.
+// select_engine() names, before there are tensors, the engine that choose() takes for tensors of exactly that
+// alignment.
 TEST_F(EngineChoice, IsToldBeforehand) {
     for (const std::int64_t alignment : {1, 2, 4, 8, 16, 4096})
         for (const std::uint64_t limit : {std::size_t{0}, mma_bytes - 1, fused_bytes - 1}) {

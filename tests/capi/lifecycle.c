@@ -19,7 +19,7 @@ static void names_and_versions(void **state) {
     assert_non_null(strstr(annulus_build_info(), text));
     assert_null(strchr(annulus_build_info(), '\n'));
 
-    /* Of the class in which nothing was written, and of the class in which outputs may be partly written. */
+    /* Statuses below 100 say that nothing was written. From 100 on, outputs may be partly written. */
     const char *const refusals[] = {"ok", "argument", "unsupported", "memory", "workspace", "declined", "unknown"};
     const char *const failures[] = {"device", "comm", "comm_library", "internal", "unknown"};
     for (int i = 0; i < 7; ++i)

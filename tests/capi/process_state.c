@@ -191,7 +191,8 @@ static void workers_block_signals(void **state) {
     for (size_t i = 0; i < sizeof program / sizeof *program; ++i)
         if (!worker_blocks[program[i]])
             fail_msg("a thread of the library takes the signal %s", strsignal(program[i]));
-    /* An emulated processor has fewer of these: those that stay blocked where a thread blocks all. */
+    /* An emulator keeps some realtime signals to itself. This thread blocks all signals, and reads back which ones it
+     * could block: a worker must block the same. */
     sigset_t all, own, blocked;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &own);

@@ -633,8 +633,8 @@ class Context:
         problem: kv_heads (default: heads), batch (1), dtype ("float32"), query_start (None: the queries are all positions)
         and query_length (None: to the end), sequence_starts and sequence_lengths as forward() takes them, add as
         backward() takes it, gradient_dtype (None: dtype; "float32" where one of d_q, d_k and d_v is), and row_alignment:
-        every row of the call's arrays begins at a multiple of so many bytes (0: not known; see annulus_problem in
-        annulus/attention.h).
+        the bytes of which the address of every row of the call's arrays is a multiple (0: not known; see annulus_problem
+        in annulus/attention.h).
         """
         estimate = _capi.annulus_estimate()
         index = _capi.ANNULUS_ALL_BRANCHES if branch is None else integer("branch", branch, 32)

@@ -72,8 +72,9 @@ annulus_estimate estimate_of_rank(annulus_context *context, const annulus_proble
     return estimate;
 }
 
-// The contexts that a plan asks: one of all branches and, with several ranks, one of each branch alone, which tells the
-// branch's share and the rows that it wants of other ranks.
+// The contexts that answer a plan's questions. `all` has every branch. With several ranks `alone` has a context for
+// each branch, which tells the branch's pairs and the rows of other ranks that the branch needs; with one rank it is
+// empty.
 struct PlanContexts {
     Context all;
     std::vector<Context> alone;

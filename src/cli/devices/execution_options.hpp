@@ -24,7 +24,7 @@ struct ExecutionOptions {
     void add_to(Command &command);
     // Tells the config all but the device and the threads, which are a context's.
     void apply_to(annulus_config *config) const;
-    // The threads that computing takes: those asked for, or those that the library's default comes to.
+    // Returns how many threads compute: the number that the user asked for, or else the library's default.
     int thread_count() const;
 };
 

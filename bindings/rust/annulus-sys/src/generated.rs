@@ -359,9 +359,10 @@ pub const ANNULUS_PASS_MASS: annulus_pass = 3;
 /// it. In a context with a communicator (comm.h) the problem is that of all ranks together, and the answers are for the
 /// context's own rank.
 ///
-/// options are those that the call will have, checked as a call of the pass checks them (NULL: none); sequence_length
-/// stands for the rows of K. With ANNULUS_CALL_QUERY_WINDOW the queries are the query_length rows from the options'
-/// query_start on, 1 <= query_length and query_start + query_length <= N; else query_length is 0 or N.
+/// options points to the options of the call that is asked about; NULL means that the call has none. A pass checks them
+/// as its call does, with sequence_length as the number of rows of K. With ANNULUS_CALL_QUERY_WINDOW the queries are
+/// query_length rows from the options' query_start on: 1 <= query_length and query_start + query_length <= N. Without it
+/// query_length is 0 or N.
 ///
 /// row_alignment says what is known of the call's tensors: every row of them (the D elements of a head) begins at a
 /// multiple of so many bytes, a power of two up to 4096, and no dimension of more than one has a stride of 0 or of 2^40

@@ -17,7 +17,8 @@ template <class Params> struct Kernel {
     int ctas = 1;                      // of a multiprocessor
     bool may_begin_early = false;      // before the launch before has ended (early_launch.cuh)
 
-    // On the current device, with as many CTAs as so many multiprocessors have. Throws Error(ANNULUS_ERROR_DEVICE).
+    // Launches the kernel on the current device, with `ctas` CTAs for each of `multiprocessors`. Throws
+    // Error(ANNULUS_ERROR_DEVICE) if the launch fails.
     void launch(const Params &params, int multiprocessors, bool begins_early, cudaStream_t stream) const {
         cudaLaunchConfig_t config{};
         config.gridDim = static_cast<unsigned>(multiprocessors * ctas);
