@@ -71,6 +71,7 @@ end
 
     # A rank that waits is freed.
     pair = Annulus.local_comms(2)
+    Annulus.set_timeout!(pair[1], 60) # now: a communicator in a call would refuse it
     waiting = Threads.@spawn begin
         context = Annulus.Context(CONFIG; comm = pair[1])
         try
@@ -80,7 +81,6 @@ end
             error
         end
     end
-    Annulus.set_timeout!(pair[1], 60)
     sleep(0.2)
     @test Annulus.failure(pair[1]) === nothing
     Annulus.abort(pair[1])
