@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The branches of a grid in a cell, for the warps that find tiles (find_tile.cuh) and for the host, which looks at some
-// cells to see how long a launch takes (branch_split.hpp).
+// The branches of a grid in one cell. The warps that find tiles use them (find_tile.cuh). The host uses them to
+// estimate how long a launch takes (grid_time.hpp).
 #pragma once
 
 #include "cuda/fused/schedule/tile_grid.hpp"
@@ -9,18 +9,18 @@
 
 namespace annulus {
 
-// A branch in a cell.
+// A branch in a cell: its segment, and the residues of the rows that take part in it.
 struct CellBranch {
-    int start, end;                   // of its segment
-    int range_dilation, row_dilation; // 1 where every position takes part
+    int start, end;                   // of the branch's segment
+    int range_dilation, row_dilation; // 1 if every position takes part
     int range_residue, row_residue;
     annulus_query_rule row_rule;
-    bool serves; // the head
-    // Other branches visit what its ranges have between these positions, it the rest; where there are no such branches
-    // the start is not before the end.
+    bool serves; // whether the branch serves the head
+    // Another branch visits this branch's range rows between these positions. This branch visits the rest. If no other
+    // branch visits any, start >= end.
     int others_start, others_end;
-    std::uint8_t ancestors; // of them, which count this branch's in their multiplicity; a bit each
-    int root_dilation;      // of the last of them, or its own
+    std::uint8_t ancestors; // bits of the branches that visit them; each counts this branch in its multiplicity
+    int root_dilation;      // of the first branch of the chain of ancestors, or the branch's own
 
     constexpr CellBranch(const GridBranch &branch, const FastDivmod &length, int sequence_length, int head,
                          int position) {
@@ -41,12 +41,13 @@ struct CellBranch {
 
     constexpr bool has_others() const { return others_start < others_end; }
 
-    // Leaves what it can to `other`, branch `index` of the grid, which comes before this one.
+    // Marks the rows that `other` visits for this branch. `other` is branch `index` of the grid and comes before this
+    // branch.
     constexpr void leave_to(const TileGrid &grid, int index, const CellBranch &other) {
         if (!has_ranges_in(grid.branches[index], other))
             return;
         if (grid.keys_count_once) {
-            // All segments have the cell in common, so that what several visit is one interval.
+            // All segments contain the cell. So the union of the segments is one interval.
             others_start = other.start < others_start ? other.start : others_start;
             others_end = other.end > others_end ? other.end : others_end;
         } else if (start <= other.start && other.end <= end &&
@@ -59,8 +60,8 @@ struct CellBranch {
     }
 
   private:
-    // Whether `other`, of no larger dilation, has all that ranges of this branch have in the segment of `other`, and
-    // all row blocks of this one.
+    // True if every range row and every row block of this branch inside the segment of `other` is also in `other`.
+    // Requires other.range_dilation <= range_dilation. `grid_branch` is `other` as the grid has it.
     constexpr bool has_ranges_in(const GridBranch &of_other, const CellBranch &other) const {
         return of_other.range_dilation.remainder(range_residue) == other.range_residue &&
                (other.row_dilation == 1 ||
@@ -69,7 +70,7 @@ struct CellBranch {
     }
 };
 
-// Positions of [start, end) in a class modulo a number.
+// The positions of [start, end) that have a given residue modulo a number.
 struct Members {
     int first, count;
     constexpr Members(int start, int end, int residue, const FastDivmod &modulus) {

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a launch puts its results. Partial results are float32 sums over some keys or queries, which other launches add
-// to: of forward O, unnormalised, and (m, l) in units of log2; of backward gradients.
+// Where a launch puts its results. Partial results are float32 sums over some of the keys or queries, to which other
+// launches add. In forward they are O before normalisation and (m, l) in units of log2. In backward they are gradients.
 #pragma once
 
 namespace annulus {
 
 enum class Destination {
-    outputs,        // rows of the caller's tensors
-    set_partial,    // partial results, of all rows
-    add_to_partial, // partial results, of all rows, to be added to those that are there
-    // Rows of the caller's tensors; those of TileGrid::rows_with_partial have their partial results added first.
+    outputs,        // all rows of the caller's tensors
+    set_partial,    // partial results of all rows
+    add_to_partial, // partial results of all rows, added to the stored ones
+    // Rows of the caller's tensors. Rows of TileGrid::rows_with_partial have their partial results added first.
     outputs_with_partial,
-    // Partial results of the rows of TileGrid::rows_left_partial, all or none of a row block. The others, which meet
-    // nothing else, are written to the caller's tensors at once; forward writes finished_state() for them.
+    // Rows of TileGrid::rows_left_partial become partial results; a row block is left partial as a whole or not at all.
+    // The launch finishes all other rows: it writes them to the caller's tensors, and forward writes finished_state()
+    // for them.
     outputs_or_partial,
-    // Both of these, where some rows of a row block may be left: what is written to the caller's tensors for those is
-    // not all of it.
+    // Combines the two destinations above, for row blocks of which only some rows may be left partial. For rows that
+    // are left partial, the values in the caller's tensors are incomplete.
     outputs_or_partial_with_partial,
-    // Rows of the caller's tensors, all of which have their partial results added first; forward also writes
-    // finished_state().
+    // All rows of the caller's tensors, with the partial results added first. Forward also writes finished_state().
     finish_partial,
 };
 

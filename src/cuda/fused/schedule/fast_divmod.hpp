@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Division by a number that the host knows, as a product (Granlund and Montgomery, 1994).
+// Division by a number that the host knows, by a multiplication (Granlund and Montgomery, 1994).
 #pragma once
 
 #include <bit>
@@ -7,7 +7,7 @@
 
 namespace annulus {
 
-// Quotients and remainders of 0 <= x < 2^31 by 0 < value < 2^31.
+// Gives quotients and remainders of 0 <= x < 2^31 by 0 < value < 2^31.
 struct FastDivmod {
     int value;
     std::uint32_t multiplier, shift;
@@ -26,7 +26,7 @@ struct FastDivmod {
         const auto high = static_cast<std::uint32_t>(std::uint64_t{u} * multiplier >> 32);
         return static_cast<int>((high + u) >> shift);
     }
-    // Of a negative number anything, but nothing undefined.
+    // For a negative x the result is unspecified, but the behaviour is defined.
     constexpr int remainder(int x) const {
         return static_cast<int>(static_cast<std::uint32_t>(x) -
                                 static_cast<std::uint32_t>(quotient(x)) * static_cast<std::uint32_t>(value));

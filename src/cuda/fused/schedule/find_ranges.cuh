@@ -1,28 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ranges of a tile: the rows of the other side that its row blocks meet, each once.
+// The ranges of a tile: the rows of the other side that its row blocks meet, each row once.
 //
-// Merging. Where the ranges of branch b, as far as they lie in the segment of branch a, belong to ranges of branch a
-// (and its row blocks take part in a), b does not visit them: a does, with the multiplicity in which they count. Such
-// an a is the parent of b; b visits what lies left and right of the parent's segment. How often a row counts depends on
-// its position modulo the largest dilation of those below a; a range is split until that is a period of at most 8 rows,
-// which a thread's columns of scores have as well.
+// Merging. Branch a may contain the ranges of branch b that lie in the segment of a, and the row blocks of b. Then b
+// does not visit these rows. Branch a visits them and counts each with its multiplicity. Branch a is then the parent of
+// b, and b visits only the rows to the left and right of the parent's segment. The multiplicity of a row depends on its
+// position modulo the largest dilation of the descendants of a. A range is split until that period is at most 8 rows,
+// which is also the period of a thread's columns of scores.
 //
-// An example. Branch a has segments of 4 and dilation 1, branch b segments of 16 and dilation 2; 16 positions, without
-// causality. In the cell of positions 4 to 7 queries 4 and 6 are a row block, which takes part in both. In branch a
-// they meet keys 4, 5, 6, 7, in branch b keys 0, 2, …, 14. Keys 4 and 6 are keys of both, so that a is b's parent, and
-// there are three ranges:
+// Example. Branch a has segments of 4 and dilation 1, branch b segments of 16 and dilation 2. There are 16 positions
+// and no causality. In the cell of positions 4 to 7, queries 4 and 6 are a row block, which takes part in both
+// branches. In branch a they meet keys 4, 5, 6, 7, in branch b keys 0, 2, …, 14. Keys 4 and 6 belong to both branches.
+// So a is the parent of b, and there are three ranges:
 //
 //     a             4, 5, 6, 7        with multiplicities 2, 1, 2, 1
 //     b, left       0, 2              with multiplicity 1
 //     b, right      8, 10, 12, 14     with multiplicity 1
 //
-// If the dilation of b were 3, query 6 would be the one of both, and of the keys 4, 5, 6, 7 only 6 counted twice. Such
-// multiplicities have a period of 3, which columns of eight have not. So the range of a is split in three of stride 3,
-// each of one multiplicity: 4, 7 and 5 with 1, 6 with 2.
+// If the dilation of b were 3, only query 6 would take part in both branches. Of the keys 4, 5, 6, 7 only key 6 would
+// count twice. The multiplicities then have a period of 3, which does not divide 8 columns. So the range of a is split
+// into three ranges of stride 3, each of one multiplicity: 4, 7 and 5 with 1, 6 with 2.
 //
-// Keys that count once. All multiplicities are 1, no range is split, and b leaves to a what both have of the segment of
-// a, whether that lies within its own or not. Segments of a cell have the cell in common, so that those of all branches
-// that b leaves something to are one interval; b visits what lies left and right of it.
+// Keys that count once. All multiplicities are 1 and no range is split. Branch b leaves to a every row of the segment
+// of a that both branches have, even if that segment is not inside the segment of b. All segments of a cell contain the
+// cell. So the union of the segments that b leaves to other branches is one interval, and b visits the rows to the left
+// and right of it.
 #pragma once
 
 #include "cuda/device/warp.cuh"
@@ -33,7 +34,7 @@
 
 namespace annulus {
 
-// What the branches `taking` leave to one another.
+// Marks for each branch of `active` the rows that another active branch visits for it. Lane i updates branch i.
 __device__ __forceinline__ void share_ranges(const TileGrid &grid, TileSearch &search, int lane, unsigned taking) {
     for (unsigned left = taking; left; left &= left - 1) {
         const int i = __ffs(left) - 1;
@@ -44,8 +45,8 @@ __device__ __forceinline__ void share_ranges(const TileGrid &grid, TileSearch &s
     }
 }
 
-// How often a position of a range of branch b counts for a row block: once, and once more in each of the branches
-// `below` b that have the position and the row block.
+// Returns how often a position of a range of branch b counts for a row block. It counts once for b, and once for each
+// of the branches `descendants` of b that have the position and the row block.
 __device__ __forceinline__ int multiplicity_of(const TileGrid &grid, const TileSearch &search, unsigned below,
                                                unsigned branches_of_row_block, int position) {
     int multiplicity = 1;
@@ -57,7 +58,8 @@ __device__ __forceinline__ int multiplicity_of(const TileGrid &grid, const TileS
     return multiplicity;
 }
 
-// What a row block that takes part in the range's branch has of it; quotient(x) is x / range.stride.
+// Sets how many blocks of a range a row block sees, and how many of them it sees in full. quotient(x) must be x /
+// range.stride. The row block must take part in the range's branch.
 template <bool of_keys, int range_block_rows, int row_blocks, class Quotient>
 __device__ __forceinline__ void find_blocks(const TileGrid &grid, const Range<row_blocks> &range,
                                             const RowBlock &row_block, const Quotient &quotient, int &blocks,
@@ -72,13 +74,14 @@ __device__ __forceinline__ void find_blocks(const TileGrid &grid, const Range<ro
     full = least / range_block_rows;
 }
 
-// Writes a range and where its first row is: in which tensor map, and at which coordinates. `own_stride` is that of the
-// lane-th pair of maps; `start` the row of position 0, where the range becomes one of rows.
+// Writes a range, with the tensor map and the coordinates of its first row. `own_stride` is the stride of the lane-th
+// pair of tensor maps. `start` is the row of position 0; the written range counts rows of the call instead of
+// positions.
 template <int row_blocks>
 __device__ __forceinline__ void write_range(const TileGrid &grid, int lane, int own_stride, int start,
                                             const Range<row_blocks> &range, Range<row_blocks> &target) {
     const int row = grid.range_stride.quotient(range.first + start - grid.first_range_row);
-    // Where rows are those that a branch left, another one may have a single row.
+    // If another branch has left rows to this one, this range may have a single row. Then any stride will do.
     const bool has_stride = grid.range_stride.remainder(range.stride) == 0;
     const int row_stride = has_stride ? grid.range_stride.quotient(range.stride) : 1;
     const int map = __ffs(__ballot_sync(~0u, own_stride == row_stride)) - 1;
@@ -94,16 +97,16 @@ __device__ __forceinline__ void write_range(const TileGrid &grid, int lane, int 
     }
 }
 
-// Appends a range of branch b, whose multiplicities are those of branches `below`, if a row block sees some of it.
+// Appends a range of branch b if some row block sees a row of it. The branches `descendants` set the multiplicities.
 template <bool of_keys, int range_block_rows, int row_blocks>
 __device__ __forceinline__ void add_range(const TileGrid &grid, const TileSearch &search, int lane, int b,
                                           unsigned below, int own_stride, int start, Range<row_blocks> range,
                                           Tile<row_blocks> &tile, int &ranges) {
-    // Lane 8 u + j: row block u, column j.
+    // Lane 8 u + j handles column j for row block u.
     const int u = min(lane / multiplicity_period, row_blocks - 1), j = lane % multiplicity_period;
     const RowBlock &row_block = tile.row_block[u];
     const unsigned place = of_keys ? (range.count + j) % multiplicity_period : j;
-    // Beyond the range it may be anything.
+    // Beyond the range the value is not used.
     const int position =
         static_cast<int>(static_cast<unsigned>(range.first) + place * static_cast<unsigned>(range.stride));
     const int multiplicity = multiplicity_of(grid, search, below, row_block.branches, position);
@@ -124,8 +127,8 @@ __device__ __forceinline__ void add_range(const TileGrid &grid, const TileSearch
     write_range(grid, lane, own_stride, start, range, target);
 }
 
-// Fills in the ranges of a tile whose row blocks take part in the branches `taking`; returns how many. Position 0 of
-// the sequence is row `start`.
+// Fills in the ranges of a tile whose row blocks take part in the branches `active`. Returns the number of ranges.
+// Position 0 of the sequence is row `start`.
 template <bool of_keys, int range_block_rows, int row_blocks>
 __device__ __forceinline__ int find_ranges(const TileGrid &grid, const SequenceGrid &sequence, const TileSearch &search,
                                            int lane, unsigned taking, int start, Tile<row_blocks> &tile) {
@@ -142,7 +145,7 @@ __device__ __forceinline__ int find_ranges(const TileGrid &grid, const SequenceG
         const int period = of_grid.quotient(
             max_of_warp(counts_here ? search.branches[lane % most_branches].range_dilation : dilation));
         const int splits = splits_of_period(period);
-        // Under causality queries meet nothing right of their own segment, keys nothing left of it.
+        // Under causality queries meet no key to the right of their segment. Keys meet no query to the left of theirs.
         const int first_side = of_keys && has_others && grid.causal,
                   last_side = has_others && (of_keys || !grid.causal);
         for (int side = first_side; side <= last_side; ++side) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The row blocks of a tile.
 //
-// Classes of row block rows are the leaves of a tree: modulo levels[0] = 1 all positions are one class; a class falls
-// apart modulo the next level while some branch has a part of it. Only classes that take part in a branch are kept, one
-// a lane; ordered by the number of rows that they meet, the longest first, their row blocks follow one another, and a
-// tile takes the next few.
+// The classes of row block rows are the leaves of a tree. Modulo levels[0] = 1 all positions are one class. A class is
+// divided by the next level if some branch has only a part of it. Only classes that take part in a branch are kept, one
+// for each lane. Classes are ordered by the number of rows that they meet, the longest first. Their row blocks follow
+// one another, and a tile takes the next `row_blocks` of them.
 #pragma once
 
 #include "cuda/device/warp.cuh"
@@ -15,7 +15,7 @@
 
 namespace annulus {
 
-// The classes of the row blocks of a cell.
+// Finds the classes of the row blocks of a cell. Does nothing if the last cell had the same classes.
 __device__ __forceinline__ void find_classes(const TileGrid &grid, TileSearch &search, int lane) {
     const bool is_branch = lane < grid.branch_count, serves = is_branch && search.branches[lane].serves;
     const int own_dilation = serves ? search.branches[lane].row_dilation : 0;
@@ -31,7 +31,7 @@ __device__ __forceinline__ void find_classes(const TileGrid &grid, TileSearch &s
     do {
         const FastDivmod &modulus = grid.levels[level];
         const bool whole = own_dilation <= modulus.value;
-        if (__any_sync(~0u, !whole && modulus.remainder(own_residue) == residue)) { // it has parts
+        if (__any_sync(~0u, !whole && modulus.remainder(own_residue) == residue)) { // the class is divided further
             ++level;
             continue;
         }
@@ -42,7 +42,7 @@ __device__ __forceinline__ void find_classes(const TileGrid &grid, TileSearch &s
                 search.classes[count] = {residue, static_cast<std::uint8_t>(level), static_cast<std::uint8_t>(members)};
             ++count;
         }
-        // The next class of the same level, or of the nearest level above that has one left.
+        // Go to the next class of the same level, or of the nearest level above that has another class.
         for (; level > 0; --level) {
             const int above = grid.levels[level - 1].value;
             if (residue + above < grid.levels[level].value) {
@@ -57,19 +57,20 @@ __device__ __forceinline__ void find_classes(const TileGrid &grid, TileSearch &s
     __syncwarp();
 }
 
-// How many keys a whole segment would have beside the `count` that there are.
+// Returns how many keys a whole segment has beyond `count`.
 __device__ __forceinline__ int padding_of(const FastDivmod &range_dilation, const FastDivmod &length, int count) {
     return range_dilation.quotient(length.value - 1) + 1 - count;
 }
 
-// Fills in the row blocks of tile `index` of a cell; returns the union of their branches, 0 if there is no such tile.
+// Fills in the row blocks of tile `index` of a cell. Returns the union of their branches, or 0 if there is no such
+// tile.
 template <bool of_keys, bool several, int row_blocks>
 __device__ __forceinline__ unsigned find_row_blocks(const TileGrid &grid, const SequenceGrid &sequence,
                                                     TileSearch &search, int lane, int index, int cell_start,
                                                     int cell_end, Tile<row_blocks> &tile) {
     const bool is_branch = lane < grid.branch_count;
     const unsigned serving = __ballot_sync(~0u, is_branch && search.branches[lane].serves);
-    // Of the lane's class.
+    // the residue of the lane's class
     int residue, classes = 1;
     FastDivmod modulus;
     unsigned own_branches = serving;
@@ -99,7 +100,7 @@ __device__ __forceinline__ unsigned find_row_blocks(const TileGrid &grid, const 
     if (index * row_blocks >= sum_of_warp(own_row_blocks))
         return 0;
 
-    unsigned met = 0; // rows of ranges; only to order classes: it may wrap around
+    unsigned met = 0; // range rows that the class meets; it only orders the classes, so it may wrap around
     float padding_keys = 0;
     for (unsigned left = own_branches; left; left &= left - 1) {
         const CellBranch &branch = search.branches[__ffs(left) - 1];
@@ -109,7 +110,7 @@ __device__ __forceinline__ unsigned find_row_blocks(const TileGrid &grid, const 
         if (grid.zero_keys)
             padding_keys += padding_of(dilation, length_of<several>(grid, sequence, __ffs(left) - 1), count);
     }
-    int before = 0; // row blocks of classes that meet more
+    int before = 0; // row blocks of the classes that come before the lane's class
     for (int i = 0; i < classes; ++i) {
         const unsigned other_met = __shfl_sync(~0u, met, i);
         const int other_row_blocks = __shfl_sync(~0u, own_row_blocks, i);
@@ -123,7 +124,8 @@ __device__ __forceinline__ unsigned find_row_blocks(const TileGrid &grid, const 
         const bool is_owner = place >= 0 && place < own_row_blocks;
         const unsigned owner = __ballot_sync(~0u, is_owner);
         if (is_owner) {
-            // The longest first: later queries see more keys, earlier keys are seen by more queries.
+            // The longest row block comes first: later queries see more keys, and earlier keys are seen by more
+            // queries.
             const int j = (grid.causal && !of_keys ? own_row_blocks - 1 - place : place) * row_block_rows;
             tile.row_block[i] = {rows.first + j * modulus.value, modulus.value, min(row_block_rows, rows.count - j),
                                  own_branches, padding_keys};

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// From the number of a tile to its row blocks and the ranges that they meet, by one warp. Row blocks are of queries and
-// ranges of keys, or with `of_keys` the other way round: who attends to whom is the same question from either side, but
-// for causality.
+// One warp turns the number of a tile into its row blocks and their ranges. Row blocks are queries and ranges are keys,
+// or with `rows_are_keys` the other way round. Both directions are the same search, except for causality.
 //
-// Lane i finds out about branch i in the cell: its segment and the residues, modulo its dilation and in global
-// positions, of the rows of row blocks and of ranges.
+// Lane i handles branch i in the cell. It finds the branch's segment, and the residues of the rows of row blocks and of
+// ranges. Residues are modulo the branch's dilation and count global positions.
 #pragma once
 
 #include "cuda/fused/schedule/find_ranges.cuh"
@@ -12,8 +11,8 @@
 
 namespace annulus {
 
-// The interval of positions that is cell `number` of a segment, between the ends of segments of other branches. False
-// where there are not as many.
+// Finds cell `number` of a segment: the interval of positions between the ends of segments of other branches. Returns
+// false if the segment has fewer cells.
 template <bool several>
 __device__ __forceinline__ bool find_cell(const TileGrid &grid, const SequenceGrid &sequence, int lane, int segment,
                                           int number, int &start, int &end) {
@@ -34,14 +33,14 @@ __device__ __forceinline__ bool find_cell(const TileGrid &grid, const SequenceGr
     }
 }
 
-// The sequence that has tile `id` of a head, of several; from now on the id counts its own.
+// Returns the sequence that has tile `id` of a head, and makes `id` count the tiles of that sequence.
 __device__ __forceinline__ PlacedSequence find_sequence(const TileGrid &grid, int lane, int &id) {
-    // The last one that begins with this tile or before it, by a look at one of each so many with every step.
+    // Finds the last sequence whose first tile is <= `id`, by a 32-way search.
     int first = 0, count = grid.sequence_count;
     while (count > 1) {
         const int step = quotient_up(count, warp_threads), at = lane * step;
         const bool is_before = at < count && static_cast<int>(grid.sequences[first + at].first_tile) <= id;
-        const int before = __ffs(~__ballot_sync(~0u, is_before)) - 2; // lane 0's always is
+        const int before = __ffs(~__ballot_sync(~0u, is_before)) - 2; // true for lane 0
         const int passed = (before < 0 ? warp_threads - 1 : before) * step;
         first += passed;
         count = min(step, count - passed);
@@ -51,10 +50,11 @@ __device__ __forceinline__ PlacedSequence find_sequence(const TileGrid &grid, in
     return found;
 }
 
-// Where a tile is: the digits of its number, of which those of a grid over several sequences count a sequence's.
+// Where a tile is: the digits of its number. In a grid over several sequences the number counts the tiles of one
+// sequence.
 struct TilePlace {
-    int index, cell, segment; // tile of a cell, cell of a segment
-    int head, batch;          // of those of the grid; not of several sequences
+    int index, cell, segment; // the tile in its cell, the cell in its segment
+    int head, batch;          // in the grid; not set if the grid is over several sequences
 };
 template <bool of_keys>
 __device__ __forceinline__ TilePlace find_place(const TileGrid &grid, const SequenceGrid &sequence, bool is_one,
@@ -83,14 +83,14 @@ __device__ __forceinline__ TilePlace find_place(const TileGrid &grid, const Sequ
     return place;
 }
 
-// What a grid is over.
+// Whether a grid is over one sequence or several.
 enum class Sequences { one, several, either };
 
-// Tile `id`, or false where there is none of this number; `range_block_rows` rows of a range are a block.
+// Finds tile `id`. Returns false if there is none of this number. A block of a range has `range_block_rows` rows.
 template <bool of_keys, int range_block_rows, Sequences sequences, int row_blocks>
 __device__ __forceinline__ bool find_tile_of_branches(const TileGrid &grid, TileSearch &search, unsigned id,
                                                       Tile<row_blocks> &tile) {
-    constexpr bool several = sequences != Sequences::one; // maybe
+    constexpr bool several = sequences != Sequences::one; // or perhaps several
     const bool is_one = !several || (sequences == Sequences::either && !grid.sequences);
     const int lane = static_cast<int>(threadIdx.x) % warp_threads;
     int number = static_cast<int>(id), head = 0;
@@ -130,15 +130,15 @@ __device__ __forceinline__ bool find_tile_of_branches(const TileGrid &grid, Tile
     const int ranges = find_ranges<of_keys, range_block_rows>(grid, sequence, search, lane, taking, placed.start, tile);
     if (ranges == 0 && grid.skips_empty)
         return false;
-    if (several && lane < row_blocks) // now they are rows of the call
+    if (several && lane < row_blocks) // positions become rows of the call
         tile.row_block[lane].first += placed.start;
     __syncwarp();
     return true;
 }
 
-// The same of a grid over one branch in one sequence, whose rows are one class in each segment: that is found a few
-// times faster, and where tiles are short, consumers wait for it. Lane u finds row block u. They meet rows of positions
-// in [range_start, range_end); with `skips_empty` there are no tiles that meet none.
+// Finds the tile of a grid over one branch in one sequence. The rows of a segment are then one class, which makes the
+// search a few times faster. With short tiles, consumers wait for this search. Lane u finds row block u. The row blocks
+// meet rows at positions in [range_start, range_end). With `skips_empty` there are no tiles that meet no row.
 template <bool of_keys, int range_block_rows, int row_blocks>
 __device__ __forceinline__ bool find_tile_of_branch(const TileGrid &grid, const TilePlace &place, int range_start,
                                                     int range_end, bool skips_empty, Tile<row_blocks> &tile) {
@@ -170,7 +170,7 @@ __device__ __forceinline__ bool find_tile_of_branch(const TileGrid &grid, const 
     RowBlock row_block{};
     RangePart part{};
     if (lane < row_blocks && number < all) {
-        // The longest first, as those of several branches.
+        // The longest row block comes first, as in a grid over several branches.
         const int j = (grid.causal && !of_keys ? all - 1 - number : number) * row_block_rows;
         int padding = 0;
         if (grid.zero_keys)
@@ -202,8 +202,8 @@ __device__ __forceinline__ bool find_tile_of_branch(const TileGrid &grid, const 
     return true;
 }
 
-// The same by code for each of these cases, which is faster, but too much for kernels whose warps that find tiles
-// compute, too. The grid may be over `several` sequences.
+// Finds tile `id` by code made for its kind of grid. That is faster, but too much code for kernels whose tile-finding
+// warps also multiply. `several`: the grid may be over several sequences.
 template <bool of_keys, int range_block_rows, bool several, int row_blocks>
 __device__ __forceinline__ bool find_tile(const TileGrid &grid, TileSearch &search, unsigned id,
                                           Tile<row_blocks> &tile) {

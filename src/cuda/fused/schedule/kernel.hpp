@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A kernel of the fused engine as the host sees it: a function, and what a launch of it takes.
+// A kernel of the fused engine as the host sees it: the function and its launch configuration.
 #pragma once
 
 #include "cuda/device/cuda_error.hpp"
@@ -11,11 +11,11 @@
 namespace annulus {
 
 template <class Params> struct Kernel {
-    const char *name = nullptr; // for messages
+    const char *name = nullptr; // for error messages
     void (*function)(Params) = nullptr;
-    int threads = 0, shared_bytes = 0; // of a CTA
-    int ctas = 1;                      // of a multiprocessor
-    bool may_begin_early = false;      // before the launch before has ended (early_launch.cuh)
+    int threads = 0, shared_bytes = 0; // per CTA
+    int ctas = 1;                      // per multiprocessor
+    bool may_begin_early = false;      // supports programmatic dependent launch (early_launch.cuh)
 
     // Launches the kernel on the current device, with `ctas` CTAs for each of `multiprocessors`. Throws
     // Error(ANNULUS_ERROR_DEVICE) if the launch fails.
@@ -35,16 +35,17 @@ template <class Params> struct Kernel {
     }
 };
 
-// Whether launches may begin early: drivers of CUDA 12.3 and newer can also capture such launches in graphs. Throws
-// Error(ANNULUS_ERROR_DEVICE).
+// True if launches may use programmatic dependent launch. Drivers for CUDA 12.3 and newer can also capture such
+// launches in graphs. Throws Error(ANNULUS_ERROR_DEVICE).
 inline bool has_early_launches() {
     int version = 0;
     check(cudaDriverGetVersion(&version), "cudaDriverGetVersion");
     return version >= 12030;
 }
 
-// A kernel whose CTA has Traits::threads threads and a Shared, which is larger than what kernels have unasked: the
-// current device is told; as many CTAs as fit run on a multiprocessor. Throws Error(ANNULUS_ERROR_DEVICE).
+// Makes a kernel whose CTA has Traits::threads threads and a Shared in dynamic shared memory. Sets the function's limit
+// of shared memory on the current device. A multiprocessor runs as many CTAs as fit. Throws
+// Error(ANNULUS_ERROR_DEVICE).
 template <class Traits, class Shared, class Params>
 Kernel<Params> make_kernel(const char *name, void (*function)(Params)) {
     constexpr int bytes = static_cast<int>(sizeof(Shared));

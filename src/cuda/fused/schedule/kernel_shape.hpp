@@ -7,39 +7,42 @@
 namespace annulus {
 
 struct KernelShape {
-    int row_blocks;            // of a tile
-    int range_block_rows;      // rows of a block of a range
-    bool packs_curves = false; // rows of ranges along a curve must lie in its order
-    bool clears_rows = false;  // kernels can write zeros to rows that no row block has (rows_to_clear.hpp)
+    int row_blocks;            // row blocks of a tile
+    int range_block_rows;      // rows of a block of a range: of a KV block in forward and dQ, of a Q block in dK and dV
+    bool packs_curves = false; // along a curve, range rows must first be copied into the curve's order
+    bool clears_rows = false;  // the kernels can write zeros to rows that are in no row block (rows_to_clear.hpp)
     bool operator==(const KernelShape &) const = default;
 };
 
-// What a backward kernel computes. Row blocks of the first are of queries, of the next ones of keys. The two behind
-// them are a pair: one stores dS, which the other only has to multiply. The last one does both.
+// What a backward kernel computes. The tiles of `d_q` are of queries, the tiles of `d_k_and_d_v`, `d_k` and `d_v` of
+// keys. The next two kernels are a pair: the first stores dS, and the second multiplies it with K. The last kernel does
+// both.
 enum class Gradients { d_q, d_k_and_d_v, d_k, d_v, d_k_and_d_v_storing_d_s, d_q_of_stored_d_s, all_storing_d_s };
 inline constexpr int gradients_count = 7;
 
-// By which kernels dS is stored.
+// How many kernels store and multiply dS.
 enum class StoringKernels { none, two, one };
 
-// Above this, the gradients of a row block's K and V together are too many registers: a kernel for each.
+// Above this head dimension dK and dV of a row block do not fit into the registers together. Each then has a kernel of
+// its own.
 inline constexpr int most_columns_of_both = 128;
 
 inline constexpr Gradients gradients_of_keys_together_and_apart[] = {Gradients::d_k_and_d_v, Gradients::d_k,
                                                                      Gradients::d_v};
-// The kernels that compute the gradients of keys between them; their shapes are the same.
+// Returns the kernels that together compute the gradients of keys. Their shapes are equal.
 constexpr std::span<const Gradients> gradients_of_keys(int head_dim) {
     const std::span<const Gradients> all(gradients_of_keys_together_and_apart);
     return head_dim <= most_columns_of_both ? all.first(1) : all.last(2);
 }
 
-// The backward kernels of a dtype and head dimension.
+// The shapes of the backward kernels of a dtype and head dimension: tiles of queries for dQ, tiles of keys for dK and
+// dV.
 struct BackwardShapes {
     KernelShape of_queries, of_keys;
     StoringKernels storing;
 };
 
-// Why an engine has no kernels of a head dimension that it knows.
+// The reason of an engine that was built without the kernels of a head dimension.
 inline constexpr char not_compiled[] =
     "the library was built without its kernels of this head dimension (Meson option cuda-head-dims)";
 

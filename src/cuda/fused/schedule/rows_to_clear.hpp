@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of results that attend to nothing, whose zeros a launch writes beside its products: no row block has them.
+// Result rows that attend to nothing and are in no row block. A launch writes their zeros beside its products.
 #pragma once
 
 #include "cuda/fused/schedule/tile_grid.hpp"
@@ -8,21 +8,22 @@
 
 namespace annulus {
 
-// Of one to three tensors of the same rows, of a grid over one sequence. Pieces are 32 positions, or along a curve
-// numbers, of 32 heads, or less at the ends; they are counted, from the fastest: positions, heads, batch entries,
-// tensors.
+// One to three tensors with the same rows, of a grid over one sequence. The rows are cleared in pieces. A piece is 32
+// positions (along a curve: numbers) of 32 heads, or fewer at the ends. Pieces are numbered, from the fastest index:
+// positions, heads, batch entries, tensors.
 struct RowsToClear {
-    static constexpr int piece_rows = 32, piece_heads = 32; // a bit each, a lane each
+    static constexpr int piece_rows = 32, piece_heads = 32; // a bit for each row, a lane for each head
     static constexpr int most_tensors = 3;
 
-    TensorRows tensors[most_tensors], lse; // where lse.data is not null, LSE becomes - infinity
+    TensorRows tensors[most_tensors], lse; // if lse.data is not null, LSE becomes -infinity
     int rows, heads;
-    FastDivmod row_pieces, head_pieces, batches; // how many
-    int first_piece, end_piece;                  // those of the launch
-    int pieces_of_tile;                          // what is cleared beside a tile
+    FastDivmod row_pieces, head_pieces, batches; // number of each
+    int first_piece, end_piece;                  // the pieces of this launch
+    int pieces_of_tile;                          // how many pieces are cleared beside a tile
 };
 
-// Which of 32 positions from `first` on have rows of a head that are in row blocks of the grid: a bit each.
+// Returns a bit mask of the 32 positions from `first` on. A bit is 1 if the position's row of the head is in a row
+// block of the grid.
 constexpr std::uint32_t rows_in_row_blocks(const TileGrid &grid, int head, int first) {
     const int row_start = grid.sequence.row_start, row_end = row_start + grid.sequence.row_count;
     const int from = row_start > first ? row_start : first;
@@ -37,7 +38,7 @@ constexpr std::uint32_t rows_in_row_blocks(const TileGrid &grid, int head, int f
         for (int start = from - branch.length.remainder(from); start < end; start += branch.length.value) {
             const int segment_end = end - start < branch.length.value ? end : start + branch.length.value;
             int row = start + phase;
-            if (row < from) { // the next one of its class that is not
+            if (row < from) { // move to the next row of the class that is not before `from`
                 const int over = has_all ? 0 : branch.dilation.remainder(from - row);
                 row = over == 0 ? from : from + step - over;
             }

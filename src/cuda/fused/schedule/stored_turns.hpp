@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// The order in which the CTAs of one launch store dS and multiply it.
+// The order in which the CTAs of one launch store dS and multiply it with K.
 //
-// Storing is bound by the matrix units, and multiplying by the memory, which has dS but once: side by side they take
-// less time than one after the other. Cells (StoredDs) come in groups. Turns, in the order in which CTAs take them, are
-// the tiles of keys of one group and those of queries of a group some way behind, say 2:
+// Storing dS is bound by the tensor cores. Multiplying it is bound by memory, which holds each dS once. Side by side
+// the two take less time than one after the other. Cells (StoredDs) are divided into groups. CTAs take turns in one
+// order. The turns are the tiles of keys of one group, then the tiles of queries of a group a few places behind, for
+// instance 2:
 //
 //     keys of group 0,   keys of 1,   keys of 2, queries of 0,   keys of 3, queries of 1,   …   queries of the last
 //
-// Then the dS of tiles of queries has been stored when they are taken, or nearly so, and images have been multiplied
-// when the next ones are to lie in their place (stored_ds_plan.cpp). A turn waits for turns before it alone, and CTAs
-// take turns as they run: each that has been taken comes to its end, however many CTAs run.
+// So the dS of a tile of queries has been stored, or nearly so, when a CTA takes that tile. The images of dS have been
+// multiplied before the next images take their place (stored_ds_plan.cpp). A turn waits only for earlier turns, and
+// CTAs take turns while they run. So every turn that was taken ends, however many CTAs run.
 //
-// Where dS of some whole cells is more than there is memory for, there are several passes over all cells, each with a
-// part of every cell's queries. A group is then of one cell. What a tile of keys finds for a part it adds to what the
-// pass before has left of the same cell, so that it waits for that, too.
+// If the dS of a few whole cells does not fit into memory, there are several passes over all cells. Each pass handles a
+// part of every cell's queries. A group is then one cell. A tile of keys adds its results for a part to the results
+// that the pass before stored for the same cell. So it also waits for that pass.
 //
-// Where others wait for the gradients of keys, a launch takes the turns up to the last tile of keys, and a second one
-// what is left: tiles of queries, whose dS is all there.
+// If other ranks wait for the gradients of keys, a launch takes the turns up to the last tile of keys. A second launch
+// takes the remaining tiles of queries, whose dS is already complete.
 #pragma once
 
 #include "cuda/fused/schedule/fast_divmod.hpp"
@@ -24,10 +25,10 @@
 namespace annulus {
 
 struct StoredTurn {
-    bool multiplies; // a tile of queries, else one of keys, whose dS it stores
+    bool multiplies; // a tile of queries that multiplies dS; otherwise a tile of keys that stores it
     int group, pass;
-    int cell;  // of the pass's
-    int index; // of the cell's tiles
+    int cell;  // index among the cells of the pass
+    int index; // index among the cell's tiles of this kind
 };
 
 struct TurnRange {
@@ -36,10 +37,10 @@ struct TurnRange {
 
 struct StoredTurns {
     FastDivmod cells_of_group, tiles_of_group, groups_in_memory;
-    int tiles_of_keys; // of a group's tiles
+    int tiles_of_keys; // tiles of keys in a group
     FastDivmod cells_of_pass;
     int passes = 1;
-    int groups, groups_behind; // of all passes
+    int groups, groups_behind; // groups in all passes; how many groups tiles of queries are behind tiles of keys
     TurnRange of_launch;
 
     constexpr int count() const { return (groups + groups_behind) * tiles_of_group.value; }
@@ -51,12 +52,13 @@ struct StoredTurns {
         return tile < tiles_of_keys ? of_group(false, group, tile)
                                     : of_group(true, group - groups_behind, tile - tiles_of_keys);
     }
-    // The first and the last turns may be of no group, and the last group may have fewer cells than others.
+    // The first and the last turns may belong to no group, and the last group may have fewer cells.
     constexpr bool has_group(const StoredTurn &turn) const { return turn.group >= 0 && turn.group < groups; }
     constexpr bool has_cell(const StoredTurn &turn) const { return turn.pass < passes; }
 
-    // What a launch counts for each group in memory: turns of keys that have ended so far, or of queries. A turn waits
-    // until of the other kind so many have: all dS of its group, or what lay in its place.
+    // A launch has two counters for each group in memory: ended turns of keys and ended turns of queries. A turn waits
+    // until the counter of the other kind reaches needed(). Then all dS of its group is stored, or the dS that lay in
+    // its place has been multiplied.
     constexpr int place(int group) const { return groups_in_memory.remainder(group); }
     constexpr int needed(const StoredTurn &turn) const {
         if (of_launch.first > 0)
@@ -64,18 +66,19 @@ struct StoredTurns {
         return turn.multiplies ? keys_until(turn.group)
                                : groups_in_memory.quotient(turn.group) * (tiles_of_group.value - tiles_of_keys);
     }
-    // Of a tile of keys after the first pass, too: the group of its cell in the pass before, and how many turns of keys
-    // must have ended in that one's place.
+    // A tile of keys after the first pass also waits for its cell's group in the pass before. needed_before() is how
+    // many turns of keys must have ended in the place of that group.
     constexpr bool adds(const StoredTurn &turn) const { return !turn.multiplies && turn.pass > 0 && has_cell(turn); }
     constexpr int group_before(const StoredTurn &turn) const { return turn.group - cells_of_pass.value; }
     constexpr int needed_before(const StoredTurn &turn) const { return keys_until(group_before(turn)); }
 
   private:
-    // Tiles of keys of the groups in this one's place, up to it.
+    // Returns the number of tiles of keys in the groups that use this group's place, up to and including it.
     constexpr int keys_until(int group) const { return (groups_in_memory.quotient(group) + 1) * tiles_of_keys; }
     constexpr int end_of_keys() const { return (groups - 1) * tiles_of_group.value + tiles_of_keys; }
     constexpr StoredTurn of_group(bool multiplies, int group, int tile) const {
-        const int cell = group * cells_of_group.value + cells_of_group.remainder(tile); // of those of all passes
+        const int cell =
+            group * cells_of_group.value + cells_of_group.remainder(tile); // index among the cells of all passes
         return {multiplies, group, cells_of_pass.quotient(cell), cells_of_pass.remainder(cell),
                 cells_of_group.quotient(tile)};
     }

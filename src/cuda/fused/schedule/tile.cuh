@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tile, as the warp that finds it leaves it for those that copy its rows and those that compute.
+// A tile, as the warp that finds it passes it on to the warps that copy its rows and the warps that compute.
 #pragma once
 
 #include "cuda/device/warp.cuh"
@@ -9,48 +9,51 @@
 
 namespace annulus {
 
-// Positions first, first + stride, …: `rows` of them. None: nothing to compute and nothing to write.
+// The positions first, first + stride, …: `rows` of them. With rows = 0 there is nothing to compute and nothing to
+// write.
 struct RowBlock {
-    static constexpr int skipped = 0; // rows that it lacks in front
+    static constexpr int skipped = 0; // rows that are missing at the front
     int first, stride, rows;
-    unsigned branches; // a bit for each that they take part in
+    unsigned branches; // a bit for each branch that the rows take part in
     float padding_keys;
 
-    // Row i; the last one again behind it.
+    // Returns the position of row i; for i >= rows that of the last row.
     __device__ __forceinline__ int position(int i) const { return first + stride * min(i, rows - 1); }
 };
 
-// One that is whole, or lacks the rows before `skipped`: blocks that count from the last row (Range) are.
+// A row block that is whole, or lacks the rows before `skipped`. Blocks that count from the last row (Range) are such
+// row blocks.
 struct RowBlockFromLast {
     static constexpr int rows = row_block_rows;
-    int first, stride, skipped; // the first one may be none
+    int first, stride, skipped; // row 0 may be missing
 
     __device__ __forceinline__ int position(int i) const { return first + stride * max(i, skipped); }
 };
 
-// Whether either kind of row block has its row i.
+// True if a row block of either kind has row i.
 template <class Rows> __device__ __forceinline__ bool has_row(const Rows &row_block, int i) {
     return i >= row_block.skipped && i < row_block.rows;
 }
 
-// What a row block has of a range: the first `blocks` blocks, of which the first `full_blocks` hide nothing from any
-// row.
+// What a row block sees of a range: its first `blocks` blocks. In the first `full_blocks` of them no row of the range
+// is hidden from any row of the row block.
 struct RangePart {
     int blocks, full_blocks;
-    // Of columns 2 i and 2 i + 1 of a block, modulo the period: four bits each.
+    // Multiplicities of columns 2 i and 2 i + 1 of a block, modulo the period: four bits each.
     std::uint8_t multiplicities[multiplicity_period / 2];
 };
 
-// Positions first, first + stride, …: `count` of them, of which some row block sees those of the first `blocks` blocks.
-// They are visited from the last block to the first. Blocks count from the first key, but from the last query:
-// causality then lets a row see the first so many in either case. Columns of a block are always in the order of
-// positions.
+// The positions first, first + stride, …: `count` of them. Some row block sees rows of the first `blocks` blocks.
+// Blocks are visited from the last one to the first. Blocks of keys count from the first key, blocks of queries from
+// the last query. So under causality a row always sees a prefix of the blocks. The columns of a block are always in the
+// order of positions.
 template <int row_blocks> struct Range {
     int first, stride, count, blocks;
-    int map, residue, index; // where the first row is: tensor map, and its coordinates
+    int map, residue, index; // of the first row: its tensor map, and its coordinates in it
     RangePart part[row_blocks];
 
-    // How many are visible to a row of the other side, under causality. quotient(x) is x / stride of x >= 0.
+    // Returns how many rows of the range are visible to a row of the other side, under causality. quotient(x) must be x
+    // / stride for x >= 0.
     template <bool of_keys, class Quotient>
     __device__ __forceinline__ int visible(int position, const Quotient &quotient) const {
         if (of_keys)
@@ -59,7 +62,7 @@ template <int row_blocks> struct Range {
     }
     template <bool of_keys> __device__ __forceinline__ int visible(int position) const {
         return visible<of_keys>(position, [this](int x) {
-            // Most strides are powers of two, by which it takes a few instructions instead of fifty.
+            // Most strides are powers of two. A shift takes a few instructions, a division about fifty.
             return __popc(stride) == 1 ? x >> (__ffs(stride) - 1) : x / stride;
         });
     }
@@ -67,18 +70,18 @@ template <int row_blocks> struct Range {
 
 template <int row_blocks> struct Tile {
     int batch, head;
-    int ranges; // -1: no tile any more
+    int ranges; // -1: there are no more tiles
     RowBlock row_block[row_blocks];
     Range<row_blocks> range[most_ranges];
 
-    // Whether row block u, of queries, sees a key from one of its positions.
+    // True if row block u, of queries, sees a key from one of its positions.
     __device__ __forceinline__ bool sees_keys(const TileGrid &grid, int u, int position) const {
         bool sees = false;
         for (int i = 0; i < ranges && !sees; ++i)
             sees = range[i].part[u].blocks > 0 && (!grid.causal || range[i].template visible<false>(position) > 0);
         return sees;
     }
-    // Whether row block u meets any row.
+    // True if row block u meets any row.
     __device__ __forceinline__ bool meets_any(int u) const {
         bool any = false;
 #pragma unroll 1

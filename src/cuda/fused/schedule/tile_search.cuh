@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the warp that finds tiles keeps in shared memory for itself.
+// Scratch of the tile-finding warp in shared memory.
 #pragma once
 
 #include "cuda/device/warp.cuh"
@@ -13,14 +13,14 @@ namespace annulus {
 struct RowClass {
     int residue; // modulo grid.levels[level]
     std::uint8_t level;
-    std::uint8_t branches; // a bit for each that they take part in
+    std::uint8_t branches; // a bit for each branch that the class takes part in
 };
 
 static_assert(most_branches <= 8, "ancestors, branches of classes, and multiplicities of four bits");
 struct TileSearch {
     CellBranch branches[most_branches];
-    // The classes that were found last, and for which dilations and residues of row blocks: most tiles have the same
-    // ones as the tile before.
+    // The classes that were found last, and the row dilations and row residues they were found for. Most tiles have the
+    // same ones as the tile before.
     RowClass classes[most_classes];
     int class_count;
     int dilations[most_branches], residues[most_branches];

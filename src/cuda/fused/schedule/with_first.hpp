@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a number that is known when the program runs to the constant that a kernel was compiled for.
+// Turns a number that is known at run time into the constant that a kernel was compiled for.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,8 @@
 
 namespace annulus {
 
-// use(std::integral_constant) with the first of the constants in an array for which suits(value); nothing without one.
+// Calls use(std::integral_constant) with the first constant of an array for which suits(value) is true. Does nothing if
+// there is none.
 template <const auto &candidates, class Suits, class Use> void with_first(const Suits &suits, const Use &use) {
     bool done = false;
     const auto try_one = [&](auto candidate) {
@@ -24,7 +25,7 @@ template <const auto &candidates, class Suits, class Use> void with_first(const 
     (std::make_index_sequence<std::size(candidates)>());
 }
 
-// Whether a number is one of these constants.
+// True if `value` is one of these constants.
 template <int... values> constexpr bool is_among(int value) {
     return ((value == values) || ...);
 }
