@@ -18,15 +18,15 @@ GridOf grids_of(Side side) {
     return side == Side::queries ? GridOf::query_gradients : GridOf::key_gradients;
 }
 
-// The kernels write nothing but the problem's dtype, and add to no rows of the caller's; and the heads that share one
-// of K would still add to its rows.
+// True if the kernels can write the final rows of this side. Kernels write only the problem's dtype and cannot add to
+// the caller's rows. And heads of Q that share a head of K still have to add up its rows.
 bool may_write_rows(const Problem &problem, Side side) {
     if (side == Side::queries)
         return problem.gradients.of_queries_are_plain() && !problem.gradients.only_v;
     return problem.heads == problem.kv_heads && problem.gradients.of_keys_are_plain();
 }
 
-// Without split branches and stored dS.
+// Plans the call without split branches and without stored dS.
 BackwardPlan plan_grids(const Plan &plan, CallPart part, BackwardGrids grids, const BackwardShapes &shapes) {
     const Problem &problem = plan.problem();
     const bool is_whole = part == CallPart::whole;
@@ -46,7 +46,7 @@ BackwardPlan plan_grids(const Plan &plan, CallPart part, BackwardGrids grids, co
     return result;
 }
 
-// With dS stored, if there is room for it.
+// Changes `result` to store dS, if there is room for it.
 void try_storing_ds(const Plan &plan, CallPart part, const BackwardShapes &shapes, int multiprocessors,
                     std::uint64_t limit, BackwardPlan &result) {
     const std::size_t used = backward_bytes(plan, result);
@@ -69,11 +69,12 @@ void try_storing_ds(const Plan &plan, CallPart part, const BackwardShapes &shape
     if (clears_beside && zeros_outweigh_ds(plan.problem(), result.keys.grids.front().tiles, *storing.stored))
         return;
     write_steps(plan, part, shapes, storing);
-    if (limit == 0 || backward_bytes(plan, storing) <= limit) // counters may be what is too much
+    if (limit == 0 || backward_bytes(plan, storing) <= limit) // the counters may need too much memory
         result = std::move(storing);
 }
 
-// Of a call's own keys: with the branches of one or both sides split. False where neither is.
+// Splits the branches of one or both sides, for the part of a call with its own keys. Returns false if neither side is
+// split.
 bool split_part(const Plan &plan, const BackwardShapes &shapes, int multiprocessors, BackwardPlan &result) {
     for (const Side which : {Side::queries, Side::keys}) {
         SideGrids &side = result.of(which);
@@ -92,7 +93,8 @@ bool split_part(const Plan &plan, const BackwardShapes &shapes, int multiprocess
     return true;
 }
 
-// With the branches of one or both sides split, if there is room for partial results or branches have to be.
+// Splits the branches of one or both sides of a whole call. Does so if there is room for partial results, or if one
+// grid cannot take the branches. Returns false if neither side is split.
 bool try_splitting(const Plan &plan, const BackwardShapes &shapes, int multiprocessors, std::uint64_t limit,
                    BackwardPlan &result) {
     const Problem &problem = plan.problem();
@@ -109,7 +111,7 @@ bool try_splitting(const Plan &plan, const BackwardShapes &shapes, int multiproc
     for (bool takes_least = false;;) {
         BackwardPlan splitting = result;
         bool has_room = true;
-        std::size_t sums = 0; // bytes of partial results
+        std::size_t sums = 0; // of partial results
         for (const auto &[which, split] : splits) {
             SideGrids &side = splitting.of(which);
             const std::size_t tensors = which == Side::queries ? 1 : 2;
@@ -138,7 +140,7 @@ bool try_splitting(const Plan &plan, const BackwardShapes &shapes, int multiproc
             result = std::move(splitting);
             return true;
         }
-        room = sums - std::min(sums, bytes - limit); // with the counters of so many launches they are too large
+        room = sums - std::min(sums, bytes - limit); // the counters of this number of launches exceed the limit
     }
 }
 
@@ -184,7 +186,8 @@ BackwardMemory book_backward(Workspace &workspace, const Plan &plan, const Backw
     BackwardMemory memory{};
     const Problem &problem = plan.problem();
     const std::int64_t rows = problem.batch * problem.heads * problem.queries.length, d = problem.head_dim;
-    // First, where all parts of a call have what the one with the own keys finds; also the flag, which no other resets.
+    // These come first, so that they lie at the same place in all parts of a call. Only the part with the own keys
+    // computes LSE and delta and resets the flag.
     memory.lse_log2 = workspace.take<float>(rows);
     memory.delta = workspace.take<float>(rows);
     memory.branches = book_branches(workspace, plan);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A backward call of the fused engine as a list of what is to be done, in order; and its workspace. Pure data.
+// A backward call of the fused engine as a list of steps in order, and its workspace. Pure data.
 #pragma once
 
 #include "core/workspace.hpp"
@@ -18,7 +18,7 @@
 
 namespace annulus {
 
-// What belongs to the gradients of queries, and what to those of keys.
+// Which gradients: those of queries (dQ), or those of keys (dK, dV).
 enum class Side { queries, keys };
 
 inline const Window &window_of(const Problem &problem, Side side) {
@@ -31,22 +31,22 @@ inline const KernelShape &shape_of(const BackwardShapes &shapes, Side side) {
 
 enum class BackwardAction {
     find_lse_delta,
-    clear_gradients,     // of a side: zeros in the caller's tensors
-    clear_partial,       // of a side: zeros in its partial results
-    find_order,          // along the curve of the launch's grid, for both sides
-    pack_ranges,         // of the launch's grid, in this order
-    find_gradients,      // the launch
-    write_gradients,     // from the call's own partial results
-    recompute_gradients, // of a side: rows that met NaN or infinity, in the caller's tensors
-    recompute_partial,   // the same in its partial results
+    clear_gradients,     // writes zeros to a side's rows of the caller's tensors
+    clear_partial,       // writes zeros to a side's partial results
+    find_order,          // finds the permutation of the curve of the launch's grid, for both sides
+    pack_ranges,         // copies range rows of the launch's grid into that permutation
+    find_gradients,      // runs the launch
+    write_gradients,     // writes the caller's tensors from the call's own partial results
+    recompute_gradients, // recomputes rows that met NaN or infinity, in a side's rows of the caller's tensors
+    recompute_partial,   // the same in a side's partial results
 };
 
 struct BackwardStep {
     BackwardAction action;
     Side side = Side::queries;
-    Launch launch{}; // of find_gradients; of find_order and pack_ranges the grid alone
+    Launch launch{}; // for find_gradients; find_order and pack_ranges use only its grid
     Gradients what = Gradients::d_q;
-    // Of Gradients::all_storing_d_s, whose launch is of keys.
+    // For Gradients::all_storing_d_s, whose launch is of keys.
     Destination destination_of_queries{};
     TurnRange turns{};
 };
@@ -54,21 +54,24 @@ struct BackwardStep {
 // The grids over the rows of one side.
 struct SideGrids {
     std::vector<PlannedGrid> grids;
-    // Of partial results, where several grids share a whole call's branches, or several passes store dS (StoredTurns).
+    // The parts in which partial results are made. Set if several grids share the branches of a whole call, or if
+    // several passes store dS (StoredTurns).
     std::optional<SplitParts> parts;
-    bool is_split = false;        // between two grids of a call's own keys: partial results are the call's
-    bool has_own_partial = false; // partial results of all rows in the workspace, not the call's
-    bool finishes = false;        // rows that meet nothing but the call's own keys or queries
+    bool is_split =
+        false; // the branches are split over two grids of a call's own keys, which use the call's partial results
+    bool has_own_partial = false; // the workspace holds partial results of all rows; the call has none
+    bool finishes = false;        // writes the rows that meet only the call's own keys or queries
 };
 
 struct BackwardPlan {
     SideGrids queries, keys;
     std::optional<StoredDsParts> stored;
-    std::vector<RowSequence> rows; // of several sequences, if rows may be computed again
+    std::vector<RowSequence> rows; // of several sequences, if rows may be recomputed
     std::vector<BackwardStep> steps;
-    std::size_t first_of_rest = 0; // the steps from it on are those of PreparedCall::run_rest()
+    std::size_t first_of_rest = 0; // PreparedCall::run_rest() runs the steps from this one on
 
-    // What a launch counts: tiles taken, and where it stores dS and multiplies it what is done (StoredDs::done).
+    // Returns the number of counters of a launch: one for tiles taken. A launch that stores and multiplies dS also
+    // counts what is done (StoredDs::done).
     std::int64_t counters_of(Gradients what) const {
         return what == Gradients::all_storing_d_s ? 1 + 2 * stored->of_segment.turns.groups_in_memory.value : 1;
     }
@@ -77,29 +80,30 @@ struct BackwardPlan {
     SideGrids &of(Side side) { return side == Side::queries ? queries : keys; }
 };
 
-// What make_grids() says of both sides, for kernels of these shapes.
+// The grids of both sides by make_grids(), for kernels of these shapes.
 struct BackwardGrids {
     std::vector<PlannedGrid> queries, keys;
 };
 BackwardGrids make_backward_grids(const Plan &plan, const BackwardShapes &shapes);
 BackwardGrids make_backward_grids(const SequencePlans &plans, const BackwardShapes &shapes);
 
-// Of a whole call or a part. Branches may be split, of a whole call if all gradients are plain, else of the own keys;
-// dS may be stored where they are not, kernels do it and the limit in bytes (0: none) leaves room for it.
+// Plans a whole call or a part of it. Branches may be split: of a whole call if all gradients are plain, and of the
+// part with the own keys. dS may be stored if branches are not split, the kernels can do it and the limit leaves room
+// for it. The limit is in bytes (0: none).
 BackwardPlan plan_backward(const Plan &plan, CallPart part, BackwardGrids grids, const BackwardShapes &shapes,
                            int multiprocessors, std::uint64_t limit);
 
 struct BackwardMemory {
     float *lse_log2, *delta;     // [B, H, queries]
-    BranchPlan *branches;        // causal, else null
-    unsigned *flag_and_counters; // 0 at first: whether a result is NaN or infinite, and those of each launch
+    BranchPlan *branches;        // null unless causal
+    unsigned *flag_and_counters; // start at 0: whether a result is NaN or infinite, then the counters of each launch
     std::size_t counter_count;
-    int *has_nonfinite;       // the flag, under causality, else null
-    PartialGradients partial; // of the call's own
+    int *has_nonfinite;       // the flag; null unless causal
+    PartialGradients partial; // the call's own
     CurveMemory curves;
     std::uint8_t *stored_ds;
     SequenceMemory sequences;
-    float *split_partial; // SideGrids::parts, a part of the rows at a time: dQ; or dK, and dV
+    float *split_partial; // partial results of SideGrids::parts, a part of the rows at a time: dQ, or dK and then dV
 };
 BackwardMemory book_backward(Workspace &workspace, const Plan &plan, const BackwardPlan &backward);
 std::size_t backward_bytes(const Plan &plan, const BackwardPlan &backward);

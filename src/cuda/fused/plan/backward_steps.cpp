@@ -8,7 +8,7 @@ namespace annulus {
 
 namespace {
 
-// Lists the steps of a plan.
+// Writes the list of steps of a plan.
 class StepWriter {
   public:
     StepWriter(const Plan &plan, CallPart part, const BackwardShapes &shapes, BackwardPlan &result)
@@ -24,14 +24,15 @@ class StepWriter {
             else
                 write_stored_ds();
             write_end({Side::queries, Side::keys});
-            // What is left out last multiplies dS.
+            // run_rest() has the last launch, which multiplies dS.
             result_.first_of_rest = result_.steps.size() - (is_of_other_keys(part_) ? 1 : 0);
             return;
         }
         std::vector<Side> sides{Side::queries, Side::keys};
         if (problem_.gradients.only_v)
             sides = {Side::keys};
-        else if (is_of_other_keys(part_)) // other ranks wait for gradients of keys of theirs, and for none of the own
+        else if (is_of_other_keys(part_)) // other ranks wait for the gradients of their keys; no rank waits for the
+                                          // gradients of the own queries
             sides = {Side::keys, Side::queries};
         if (part_ == CallPart::whole || sides.size() == 1) {
             find_orders(Side::keys);
@@ -44,7 +45,7 @@ class StepWriter {
         for (const Side side : sides) {
             if (side == sides.back())
                 result_.first_of_rest = result_.steps.size();
-            find_orders(side); // other parts of the call may have used their place meanwhile
+            find_orders(side); // again, since other parts of the call may have used its memory in between
             write_gradients(side);
             write_end({side});
         }
@@ -53,13 +54,14 @@ class StepWriter {
   private:
     void add(BackwardStep step) {
         std::vector<BackwardStep> &steps = result_.steps;
-        const bool is_first = steps.size() == result_.first_of_rest; // of all, or of those that are left for later
+        const bool is_first = steps.size() == result_.first_of_rest; // the first step of run() or of run_rest()
         step.launch.begins_early = !is_first && may_begin_early(step, steps.back());
         steps.push_back(step);
     }
 
-    // Stored dS is written and read before a launch has results, in memory that all of them share. The kernel of dQ
-    // alone waits for LSE and delta.
+    // All launches share the memory of stored dS, which a launch writes and reads before it writes results. So with
+    // stored dS none may begin early. After find_lse_delta only the kernel of dQ may begin early: it alone waits for
+    // LSE and delta.
     bool may_begin_early(const BackwardStep &step, const BackwardStep &before) const {
         if (result_.stored || step.action != BackwardAction::find_gradients)
             return false;
@@ -79,14 +81,14 @@ class StepWriter {
 
     bool has_partial(const SideGrids &side) const { return part_ != CallPart::whole || side.has_own_partial; }
 
-    // No row is written to the caller's tensors but from partial results.
+    // True if rows reach the caller's tensors only by way of partial results.
     bool is_all_partial(const SideGrids &side) const { return has_partial(side) && !side.finishes; }
 
-    // Where a side's launches leave rows out: zeros for these, unless the launches clear them. Whether the first launch
-    // sets its rows.
+    // Adds a step that writes zeros to a side's rows that the launches leave out, unless the launches clear these rows.
+    // Returns whether the first launch sets its rows.
     bool prepare(Side which, bool launches_clear) {
         const SideGrids &side = result_.of(which);
-        // Gradients of other keys than the own are set by each part.
+        // The gradients of keys of another rank are set by each part.
         const bool sets = !is_of_other_keys(part_) || which == Side::keys;
         if (!sets || launches_clear ||
             (!side.grids.empty() && (side.grids.front().is_complete || (side.parts && !result_.stored))))
@@ -95,7 +97,7 @@ class StepWriter {
         return side.finishes;
     }
 
-    // Whether the launches of a side clear the rows that they leave out.
+    // True if the launches of a side clear the rows that they leave out.
     bool launches_clear(Side which) const {
         const SideGrids &side = result_.of(which);
         return part_ == CallPart::whole && !side.has_own_partial &&
@@ -103,7 +105,7 @@ class StepWriter {
                !side.grids.front().is_complete;
     }
 
-    // Along the curves of a side's grids, which are those of the other's.
+    // Finds the permutations of the curves of a side's grids. The grids of the other side have the same curves.
     void find_orders(Side which) {
         const std::vector<PlannedGrid> &grids = result_.of(which).grids;
         for (std::size_t i = 0; i < grids.size(); ++i)
@@ -155,10 +157,10 @@ class StepWriter {
         }
     }
 
-    // The heads of Q that share one of K add up their gradients of it, one after the other.
+    // Heads of Q that share a head of K add their gradients of it, one launch after the other.
     void write_key_gradients() {
         const SideGrids &side = result_.keys;
-        if (side.parts) // no heads share those of K
+        if (side.parts) // each head of K has one head of Q
             return write_split(Side::keys, [&](const Launch &part) { launch_of_keys(part); });
         if (side.is_split) {
             for (const Launch &part : split_part_launches)
@@ -180,7 +182,7 @@ class StepWriter {
         }
     }
 
-    // The launches that store dS, one after the other; heads of Q that share one of K are launches of their own.
+    // Returns the launches that store dS, in order. Each head of Q that shares a head of K has launches of its own.
     std::vector<GridPart> storing_launches() const {
         const StoredDsParts &parts = *result_.stored;
         const int first_segment = result_.keys.grids.front().tiles.sequence.first_segment;
@@ -197,8 +199,9 @@ class StepWriter {
         return launches;
     }
 
-    // By one kernel. What it clears are rows of all gradients, so that these must be the same ones. Other ranks wait
-    // for the gradients of their keys: the last launch over them leaves dQ to another.
+    // One kernel stores and multiplies dS. Each launch clears rows of all gradients, so dQ, dK and dV must have the
+    // same rows. Other ranks wait for the gradients of their keys. So the last launch over their keys leaves the rest
+    // of dQ to a further launch.
     void write_all_storing_ds() {
         const StoredTurns &turns = result_.stored->of_segment.turns;
         const bool clears =
@@ -213,7 +216,7 @@ class StepWriter {
                            destination(result_.keys, sets_keys && own.first_head % group() == 0),
                            0,
                            {i, clears ? count : 0}};
-            if (result_.keys.parts) { // of several passes, the last of which writes the rows
+            if (result_.keys.parts) { // of several passes, of which the last one writes the rows
                 of_keys.destination = Destination::set_partial;
                 of_keys.first_partial_row =
                     (std::int64_t{own.first_batch} * problem_.kv_heads + own.first_head) * problem_.key_rows();
@@ -248,12 +251,12 @@ class StepWriter {
         }
     }
 
-    // Of sides that have results: from partial results of its own to the caller's tensors, and rows that a hidden NaN
-    // or infinity has reached.
+    // Ends the work on these sides: writes the call's own partial results to the caller's tensors, and recomputes the
+    // rows that a hidden NaN or infinity has reached.
     void write_end(const std::vector<Side> &sides) {
         const bool recomputes = plan_.causal() && !is_of_other_keys(part_);
-        // What is added to cannot be repaired there. Rows that are not where they are looked for are unset there, and
-        // stay unused.
+        // Rows to which other results are added later cannot be repaired in the caller's tensors. So they are repaired
+        // in the partial results. Rows that have no partial results are recomputed there, too, but not used.
         const bool in_partial = part_ == CallPart::own_keys || !problem_.gradients.are_plain();
         for (const Side side : sides)
             if (recomputes && in_partial)

@@ -17,10 +17,10 @@ namespace annulus {
 
 namespace {
 
-constexpr double least_rows = 3 * rows_of_launch; // of a grid that may be worth splitting
+constexpr double least_rows = 3 * rows_of_launch; // time of a grid below which a split is not considered
 constexpr double least_gain = 0.05;
 
-// The time of a launch whose tiles share so many multiprocessors.
+// Returns the time of a launch whose tiles share the multiprocessors.
 double rows_on(int multiprocessors, double all_tiles) {
     return all_tiles / multiprocessors + rows_of_launch;
 }
@@ -32,15 +32,15 @@ std::vector<GridBranch> branches_of(std::span<const PlannedGrid> grids) {
     return all;
 }
 
-// All rows of a grid, whatever they meet.
+// Returns all rows of a grid, whatever they meet.
 PartialRows rows_of(const TileGrid &grid) {
-    PartialRows rows{}; // with an empty window
+    PartialRows rows{}; // the window is empty
     std::ranges::copy(grid.branches, rows.branches);
     rows.branch_count = grid.branch_count;
     return rows;
 }
 
-// False where they are too many.
+// Adds the branches of `more` to `rows`. Returns false if there are too many.
 bool add(const PartialRows &more, PartialRows &rows) {
     if (rows.branch_count + more.branch_count > most_branches)
         return false;
@@ -49,11 +49,11 @@ bool add(const PartialRows &more, PartialRows &rows) {
     return true;
 }
 
-// Those of a grid's branches that come after so many of the least dilated ones, and these; none where one grid cannot
-// take them.
+// Returns two grids: one over all but the `less_dilated` least dilated branches, then one over these. Returns none if a
+// grid cannot take its branches.
 std::optional<std::vector<PlannedGrid>> grids_after(int less_dilated, const PlannedGrid &whole, GridRows rows,
                                                     const Plan &plan, GridOf what, const KernelShape &shape) {
-    if (whole.tiles.keys_count_once) // which needs all branches in one grid
+    if (whole.tiles.keys_count_once) // keys that count once need all branches in one grid
         return std::nullopt;
     const auto first_other = static_cast<std::size_t>(less_dilated);
     const std::span<const GridBranch> branches = branches_of(whole.tiles);
@@ -64,8 +64,8 @@ std::optional<std::vector<PlannedGrid>> grids_after(int less_dilated, const Plan
     return std::vector{*others, *last};
 }
 
-// The two grids, split(how many of the least dilated branches to split off), that are expected to take the least time;
-// none where one grid is about as fast.
+// Returns the two grids that are expected to take the least time. split(n) splits off the n least dilated branches.
+// Returns none if one grid is about as fast.
 template <class Split>
 std::optional<BranchSplit> fastest_split(const PlannedGrid &whole, const KernelShape &shape, int multiprocessors,
                                          const Split &split) {
@@ -93,18 +93,18 @@ std::optional<BranchSplit> fastest_split(const PlannedGrid &whole, const KernelS
     return best;
 }
 
-// The branches of several grids in as many as are expected to take the least time, the one over the least dilated ones
-// first; none where they cannot be cut anew.
+// Divides the branches of several grids anew, into the grids that are expected to take the least time. The grid over
+// the least dilated branches comes first. Returns none if the branches cannot be divided anew.
 std::optional<std::vector<PlannedGrid>> fastest_grids(const std::vector<PlannedGrid> &grids, const Plan &plan,
                                                       GridOf what, const KernelShape &shape, int multiprocessors) {
     for (const PlannedGrid &planned : grids)
         if (planned.curve || planned.tiles.has_residue_classes || planned.tiles.sequence.row_count == 0)
             return std::nullopt;
     std::vector<GridBranch> branches = branches_of(grids);
-    if (branches.size() > 2 * most_branches) // one grid and what others leave partial results of
+    if (branches.size() > 2 * most_branches) // the branches of one grid and of PartialRows
         return std::nullopt;
     std::ranges::stable_sort(branches, comes_before);
-    // Of the first 0, 1, … branches: the time, and the grid over the last of them.
+    // For the first 0, 1, … branches: the least time, and the last of the grids that take it.
     struct Best {
         double rows = std::numeric_limits<double>::infinity();
         std::size_t first_of_last = 0;
@@ -124,7 +124,7 @@ std::optional<std::vector<PlannedGrid>> fastest_grids(const std::vector<PlannedG
         }
     std::vector<PlannedGrid> result;
     for (std::size_t end = branches.size(); end > 0; end = best[end].first_of_last) {
-        if (!best[end].last) // too many tiles
+        if (!best[end].last) // there would be too many tiles
             return std::nullopt;
         result.push_back(*best[end].last);
     }
@@ -134,11 +134,12 @@ std::optional<std::vector<PlannedGrid>> fastest_grids(const std::vector<PlannedG
 
 } // namespace
 
-// In a head the rows that take part in a branch are in one class modulo its dilation in each segment, and so all are in
-// one class modulo what divides the dilations, the segments' starts and the distances between the branches' classes.
+// In a segment, the rows of a head that take part in a branch are one class modulo the dilation. So all such rows are
+// one class modulo a common divisor of three numbers: the dilations, the starts of the segments, and the distances
+// between the branches' classes.
 int BranchSplit::partial_stride(int heads) const {
     const int rows = grids.back().tiles.sequence.sequence_length;
-    // That leave partial results.
+    // The branches of all grids that leave partial results.
     const std::vector<GridBranch> branches = branches_of(std::span(grids).first(grids.size() - 1));
     int stride = 0;
     for (const GridBranch &branch : branches) {
@@ -162,8 +163,8 @@ bool BranchSplit::is_worth(std::int64_t parts) const {
         return true;
     double rows = 0;
     for (std::size_t i = 0; i < grids.size(); ++i) {
-        // The tiles of a whole grid even out; those of a part may be few, and the longest then takes a multiprocessor
-        // for as long as a round of them.
+        // In a whole grid the times of tiles even out. A part may have few tiles. Then each round of tiles takes as
+        // long as its longest tile.
         const std::int64_t tiles = std::max<std::int64_t>(grids[i].tiles.tiles, 1);
         const std::int64_t rounds = divide_up(divide_up(tiles, parts), multiprocessors);
         const double of_part = parts == 1 ? rows_of_tiles[i] / multiprocessors
@@ -178,8 +179,8 @@ std::optional<SplitParts> BranchSplit::parts_within(const SplitRows &all, std::s
         return is_worth(count_parts(*heads, all)) ? heads : std::nullopt;
     if (has_alternative())
         return std::nullopt;
-    // Parts that fill the row blocks of the most dilated branch; or of whole cells of the last grid, unless a window
-    // cuts the first one.
+    // A part preferably fills the row blocks of the most dilated branch. Otherwise it is whole cells of the last grid,
+    // unless a window cuts the first cell.
     const TileGrid &last = grids.back().tiles;
     std::int64_t dilation = 1;
     for (const PlannedGrid &planned : grids)
@@ -191,8 +192,8 @@ std::optional<SplitParts> BranchSplit::parts_within(const SplitRows &all, std::s
 std::optional<SplitParts> BranchSplit::least_parts(const SplitRows &all) const {
     if (has_alternative())
         return std::nullopt;
-    // Parts of r rows take r row_bytes, and their counters rows / r launches sizeof(unsigned), which is least where
-    // both are as much.
+    // Parts of r rows need r · row_bytes for partial results. Their counters need (rows / r) · grids ·
+    // sizeof(unsigned). The sum is least if both are equal.
     const double rows = static_cast<double>(all.batches) * all.heads * all.rows;
     const double least =
         std::sqrt(rows * static_cast<double>(grids.size() * sizeof(unsigned)) / static_cast<double>(all.row_bytes));

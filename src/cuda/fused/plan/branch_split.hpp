@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// One grid over all branches visits keys of nested branches once. But its cells are as short as the shortest segments:
-// where a few row blocks of a cell meet many times the keys of the others, these wait in most blocks of the tile's
-// ranges. Then two grids can take less time: one over the more dilated branches, with longer cells, which leaves
-// partial results of its rows, and one over the others, which adds these to its own and writes all rows.
+// Splits the branches of a call over several launches.
+//
+// One grid over all branches visits the keys of nested branches once. But its cells are as short as the shortest
+// segments. In a cell, a few row blocks may meet many keys of the more dilated branches, while the other row blocks of
+// their tiles wait. Then two grids can take less time. The first is over the more dilated branches, has longer cells,
+// and leaves partial results of its rows. The second is over the less dilated branches, adds the partial results to its
+// own and writes all rows.
 #pragma once
 
 #include "cuda/fused/plan/grids.hpp"
@@ -18,51 +21,53 @@
 
 namespace annulus {
 
-// A grid of linear order, without classes of residues, as two: over all but its `less_dilated` least dilated branches,
-// which leaves partial results of its rows, and over these, which adds them. Of a call's own keys the second may leave
-// partial results in turn. None where that cannot be: either would be no grid, or the second leaves rows out.
+// Splits a grid of linear order without classes of residues into two. The first is over all but its `less_dilated`
+// least dilated branches, and leaves partial results of its rows. The second is over the remaining branches and adds
+// the partial results. In the part of a call with its own keys, the second grid may leave partial results, too. Returns
+// none if a grid cannot take its branches, or if the second grid leaves rows out.
 std::optional<std::vector<PlannedGrid>> split_after(int less_dilated, const PlannedGrid &whole, const Plan &plan,
                                                     GridOf what, const KernelShape &shape);
 
-// Two or more grids that branches have to take, as such a split: the first of them comes last. None where that cannot
-// be.
+// Makes a split of two or more grids that the branches need anyway. The first of them comes last. Returns none if they
+// cannot be such a split.
 std::optional<std::vector<PlannedGrid>> as_split(const std::vector<PlannedGrid> &grids, GridOf what);
 
-// Two grids for one, or those that branches have to take, whose partial results may be those of a part of the rows at a
-// time.
+// Branches split over several launches. Earlier launches write float32 partial sums, the last one adds them. A launch
+// may be cut into parts of the rows, to bound the memory.
 struct BranchSplit {
     std::vector<PlannedGrid> grids;
-    // Times in rows, as grid_time.hpp counts them: below which two grids are worth it (infinity where one grid
-    // cannot take the branches), and of all tiles of either, one after the other.
+    // Times in rows, the unit of grid_time.hpp. `most_rows`: two grids are worth it below this time; infinity if one
+    // grid cannot take the branches. `rows_of_tiles`: of all tiles of each grid, one after the other.
     double most_rows;
     std::array<double, 2> rows_of_tiles;
-    int multiprocessors; // that share the tiles
+    int multiprocessors; // how many share the tiles
 
-    // Of so many neighbouring rows of each of the heads no more than one has partial results.
+    // Returns a stride: among `stride` consecutive rows of any head at most one has a partial result.
     int partial_stride(int heads) const;
 
-    // The parts, if there is room for them and one grid, where there is one, does not take less time.
+    // Returns the parts, if there is room for them. Returns none if one grid could take the branches and is not slower.
     std::optional<SplitParts> parts_within(const SplitRows &all, std::size_t room) const;
 
-    // Those that take the least memory together with the counters of their launches; none where there is one grid.
+    // Returns the parts for which partial results and the counters of the launches need the least memory. Returns none
+    // if one grid can take the branches.
     std::optional<SplitParts> least_parts(const SplitRows &all) const;
-    bool has_alternative() const { return !std::isinf(most_rows); } // one grid
+    bool has_alternative() const { return !std::isinf(most_rows); } // one grid can take the branches
 
   private:
-    // Whether they take less time in so many parts, with a launch of either grid for each.
+    // True if the split takes less time than one grid, with a launch of each grid for each part.
     bool is_worth(std::int64_t parts) const;
 };
 
-// The only one of `grids` in two, if that is expected to save time on so many multiprocessors. Of several the branches
-// in those grids that are expected to take the least, or, if these cannot be a split or are more than `most_grids`, the
-// grids as they are. None if those cannot either.
-// Kernels of the same shape take the same time, whatever they compute.
+// Splits a single grid in two if that is expected to save time on this number of multiprocessors. Several grids are
+// divided anew into the grids that are expected to take the least time. If these cannot be a split or are more than
+// `most_grids`, the given grids are used. Returns none if the given grids cannot be a split either. Kernels of the same
+// shape take the same time, whatever they compute.
 std::optional<BranchSplit> split_branches(const std::vector<PlannedGrid> &grids, const Plan &plan, GridOf what,
                                           const KernelShape &shape, int multiprocessors,
                                           std::size_t most_grids = std::numeric_limits<std::size_t>::max());
 
-// The same for one grid over the keys of other ranks, whose results are added to partial ones whatever the order: takes
-// its place with two, the one over the least dilated branches first.
+// Does the same for one grid over the keys of other ranks. Its results are added to partial results in any order.
+// Replaces the grid by two, with the one over the least dilated branches first.
 void split_ranges_elsewhere(std::vector<PlannedGrid> &grids, const Plan &plan, GridOf what, const KernelShape &shape,
                             int multiprocessors);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What grids along curves read: the orders of their branches and, where they are packed, the rows of their ranges in
-// that order, one grid after the other.
+// Memory that grids along curves read: the permutations of their branches, and the packed range rows of one grid at a
+// time.
 #pragma once
 
 #include "core/plan.hpp"
@@ -13,17 +13,17 @@
 namespace annulus {
 
 struct CurveMemory {
-    int *residues;           // scratch, under causality
-    int *orders;             // of all grids
-    void *scores, *values;   // [B, rows, heads, D] of the ranges of a packed grid
-    float *lse_log2, *delta; // [B, H, rows], where ranges are of queries
+    int *residues;           // scratch; only if causal
+    int *orders;             // the permutations of all grids, one after the other
+    void *scores, *values;   // [B, rows, heads, D]: the range rows of a packed grid
+    float *lse_log2, *delta; // [B, H, rows], if ranges are queries
 
-    // Of one of the grids; null where it is along no curve.
+    // Returns the permutation of a grid, or null if the grid is not along a curve.
     int *order_of(const PlannedGrid &planned) const { return planned.curve ? orders + planned.order_start : nullptr; }
 };
 
-// Of grids whose ranges are of keys, and of those whose ranges are of queries: they are over the same branches along
-// curves, of which either may have none.
+// Books the memory for grids whose ranges are keys, and grids whose ranges are queries. Both are over the same branches
+// along curves. Either may be empty.
 CurveMemory book_curves(Workspace &workspace, const Problem &problem, const std::vector<PlannedGrid> &over_keys,
                         const std::vector<PlannedGrid> &over_queries);
 

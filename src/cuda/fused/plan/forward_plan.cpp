@@ -11,13 +11,14 @@ namespace annulus {
 
 namespace {
 
-// Rows that causality hides are computed with all the same, and NaN or infinity in them must not get through.
+// Adds a step that recomputes rows, if the plan is causal. Kernels compute with hidden rows, too, so their NaN or
+// infinity must be removed from the results.
 void add_recomputing(std::vector<ForwardStep> &steps, const Plan &plan, ForwardAction action) {
     if (plan.causal())
         steps.push_back({action});
 }
 
-// Each launch that follows another one.
+// Lets each launch that follows another launch begin early.
 void let_launches_begin_early(std::vector<ForwardStep> &steps) {
     for (std::size_t i = 1; i < steps.size(); ++i)
         steps[i].launch.begins_early =
@@ -30,11 +31,11 @@ ForwardPlan plan_grids(const Plan &plan, CallPart part, std::vector<PlannedGrid>
     result.has_own_partial = part == CallPart::whole && share_partial_results(result.grids);
     const bool has_partial = part != CallPart::whole || result.has_own_partial;
     const bool finishes = finishes_rows(part, result.grids);
-    // The last launch, since every row that meets other keys has been left as a partial result.
+    // The last launch finishes its rows: every row that meets other keys has been left as a partial result.
     const bool finishes_last = part == CallPart::last_keys && !result.grids.empty() && !result.grids.back().curve;
     if (finishes)
         set_rows_left_partial(GridOf::outputs, result.grids);
-    bool sets = !is_of_other_keys(part); // the next launch sets its rows
+    bool sets = !is_of_other_keys(part); // whether the next launch sets its rows
     std::vector<ForwardStep> &steps = result.steps;
     ClearedPart clears;
     if (sets && (result.grids.empty() || !result.grids.front().is_complete)) {
@@ -69,7 +70,7 @@ ForwardPlan plan_grids(const Plan &plan, CallPart part, std::vector<PlannedGrid>
     return result;
 }
 
-// Of a call's own keys, where the branches are split: the partial results are those of the call.
+// Plans the part of a call with its own keys if the branches are split. The partial results are those of the call.
 ForwardPlan plan_split_part(const Plan &plan, std::vector<PlannedGrid> grids) {
     ForwardPlan result;
     result.grids = std::move(grids);
@@ -127,7 +128,7 @@ ForwardPlan plan_forward(const Plan &plan, CallPart part, std::vector<PlannedGri
         const std::size_t bytes = forward_bytes(plan, in_parts);
         if (limit == 0 || bytes <= limit || !within)
             return in_parts;
-        // With the counters of so many launches they are too large.
+        // Partial results and the counters of this number of launches exceed the limit.
         const std::size_t sums = static_cast<std::size_t>(parts->all_rows()) * rows.row_bytes;
         room = sums - std::min(sums, bytes - limit);
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A forward call of the fused engine as a list of what is to be done, in order; and its workspace. Pure data.
+// A forward call of the fused engine as a list of steps in order, and its workspace. Pure data.
 #pragma once
 
 #include "core/workspace.hpp"
@@ -18,43 +18,45 @@
 namespace annulus {
 
 enum class ForwardAction {
-    clear_outputs,                // rows without keys: O is 0, LSE -infinity
-    clear_partial,                // all partial results: no key was met
-    mark_finished,                // all rows, until a launch sets their partial results
-    find_order,                   // along the curve of the launch's grid
-    pack_ranges,                  // of the launch's grid, in this order
-    attend,                       // the launch
-    write_outputs,                // from the partial results
-    recompute_outputs_of_partial, // rows that met NaN or infinity, from the partial results
-    recompute_outputs,            // the same in the caller's tensors
-    recompute_partial_outputs,    // the same in the partial results
+    clear_outputs,                // writes rows without keys: O is 0, LSE -infinity
+    clear_partial,                // sets all partial results to those of a row that has met no key
+    mark_finished,                // marks all rows as finished, until a launch sets their partial results
+    find_order,                   // finds the permutation of the curve of the launch's grid
+    pack_ranges,                  // copies range rows of the launch's grid into that permutation
+    attend,                       // runs the launch
+    write_outputs,                // writes the caller's tensors from the partial results
+    recompute_outputs_of_partial, // recomputes rows of the caller's tensors whose partial results have a NaN
+    recompute_outputs,            // recomputes rows of the caller's tensors that have a NaN there
+    recompute_partial_outputs,    // recomputes partial results that have a NaN
 };
 
 struct ForwardStep {
     ForwardAction action;
-    Launch launch{}; // of attend; of find_order and pack_ranges the grid alone
+    Launch launch{}; // for attend; find_order and pack_ranges use only its grid
 };
 
 struct ForwardPlan {
     std::vector<PlannedGrid> grids;
-    std::optional<SplitParts> parts; // of partial results, where the branches are split between several grids
-    bool has_own_partial = false;    // partial results of all rows in the workspace, not the call's
-    std::vector<RowSequence> rows;   // of several sequences, if rows may be computed again
+    std::optional<SplitParts>
+        parts; // parts in which partial results are made, if the branches are split over several grids
+    bool has_own_partial = false;  // the workspace holds partial results of all rows; the call has none
+    std::vector<RowSequence> rows; // of several sequences, if rows may be recomputed
     std::vector<ForwardStep> steps;
 };
 
-// Of a whole call, whose branches may be split where the limit in bytes (0: none) leaves room for it, or of a part.
-// `grids` are those of make_grids() for kernels of this shape, or of several sequences.
+// Plans a whole call, or a part of it. The branches of a whole call may be split if the limit leaves room for it. The
+// limit is in bytes (0: none). `grids` must be those of make_grids() for kernels of this shape, or of
+// lay_out_sequences().
 ForwardPlan plan_forward(const Plan &plan, CallPart part, std::vector<PlannedGrid> grids, const KernelShape &shape,
                          int multiprocessors, std::uint64_t limit);
 
 struct ForwardMemory {
-    BranchPlan *branches;      // causal, else null
-    unsigned *counters;        // of tiles taken, for each launch, and whether a result is NaN or infinite; 0 at first
-    std::size_t counter_count; // of all of these
-    int *has_nonfinite;        // the last of them under causality, else null
-    float2 *state; // [B, H, queries], of partial results; those of a split grid, a part of the rows at a time
-    float *o;      // [B, H, queries, D]
+    BranchPlan *branches;      // null unless causal
+    unsigned *counters;        // start at 0: tiles taken, for each launch, then whether a result is NaN or infinite
+    std::size_t counter_count; // number of all counters
+    int *has_nonfinite;        // the last counter; null unless causal
+    float2 *state;             // [B, H, queries], of partial results; with parts only the rows of one part
+    float *o;                  // [B, H, queries, D]
     CurveMemory curves;
     SequenceMemory sequences;
 };

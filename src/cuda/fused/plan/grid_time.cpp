@@ -16,25 +16,26 @@ namespace annulus {
 
 namespace {
 
-// By the fit of rows_of_launch: what a tile takes beside its blocks of ranges, and a row block that waits for the
-// others of its tile, as a part of what it would take with them.
+// Both come from the fit of rows_of_launch. `rows_of_tile` is the time of a tile beside its blocks of ranges.
+// `cost_of_waiting` is the time of a row block that waits for the other row blocks of its tile, as a fraction of its
+// time when it computes.
 constexpr double rows_of_tile = 512, cost_of_waiting = 0.75;
 
-// Of the row blocks of a cell that are in the same class.
+// The row blocks of a cell that are in one class.
 struct RowBlocksOfClass {
-    std::int64_t met; // rows of ranges
+    std::int64_t met; // range rows that they meet
     int row_blocks;
-    unsigned branches; // a bit for each that they take part in
+    unsigned branches; // a bit for each branch that they take part in
 };
 
-// A look at some cells of a grid. Of tiles only what counts is found as in find_ranges.cuh; causality is taken to halve
-// all of it.
+// Estimates the time of a grid from a few of its cells. It finds only the numbers that matter, in the same way as
+// find_ranges.cuh. Causality is assumed to halve the time.
 class TileTime {
   public:
     TileTime(const TileGrid &grid, const KernelShape &shape) : grid_(grid), shape_(shape) {
         const std::int64_t heads = grid.heads.value, segments = grid.sequence.segments;
         const int samples = static_cast<int>(std::min<std::int64_t>(most_samples, heads * segments));
-        for (int i = 0; i < samples; ++i) // of each as evenly as can be (Roberts, 2018)
+        for (int i = 0; i < samples; ++i) // heads and segments are sampled evenly (Roberts, 2018)
             visit_segment(sample(i, 0.7548776662466927, heads) * grid.head_step,
                           sample(i, 0.5698402909980532, segments));
         all_ *= static_cast<double>(heads * segments) / samples * grid.batches * (grid.causal ? 0.5 : 1);
@@ -43,7 +44,7 @@ class TileTime {
     double of_all() const { return all_; }
 
   private:
-    using RowBlockCounts = std::array<int, most_branches>; // that take part in each branch
+    using RowBlockCounts = std::array<int, most_branches>; // for each branch, how many take part in it
     static constexpr int most_samples = 12;
 
     static int sample(int i, double step, std::int64_t all) {
@@ -54,8 +55,8 @@ class TileTime {
     const TileGrid &grid_;
     const SequenceGrid &sequence_ = grid_.sequence;
     const KernelShape &shape_;
-    double all_ = 0; // tiles
-    // Of the cell at hand, and of its tile.
+    double all_ = 0; // of all tiles
+    // Of the current cell, and of its current tile.
     std::vector<CellBranch> branches_, branches_of_tile_;
     std::vector<RowBlocksOfClass> classes_;
 
@@ -91,7 +92,8 @@ class TileTime {
             for_each_class(0, 0, add);
         std::ranges::stable_sort(classes_, std::greater(), &RowBlocksOfClass::met);
 
-        // Tiles within a class are alike; others have the end of one and what follows.
+        // Tiles within a class are alike. A tile between classes has the end of one class and the beginning of the next
+        // ones.
         int row_blocks = 0;
         unsigned taking = 0;
         RowBlockCounts of_branch{};
@@ -126,7 +128,7 @@ class TileTime {
         finish(1);
     }
 
-    // use(residue, modulus, branches) for each class of row blocks.
+    // Calls use(residue, modulus, branches) for each class of row blocks.
     template <class Use> void for_each_class(int level, int residue, const Use &use) const {
         const FastDivmod &modulus = grid_.levels[level];
         unsigned members = 0;
@@ -136,7 +138,7 @@ class TileTime {
                 continue;
             if (branch.row_dilation <= modulus.value) {
                 members |= static_cast<unsigned>(row_divisor(i).remainder(residue) == branch.row_residue) << i;
-            } else if (modulus.remainder(branch.row_residue) == residue) { // it has parts
+            } else if (modulus.remainder(branch.row_residue) == residue) { // the class is divided further
                 for (int part = residue; part < grid_.levels[level + 1].value; part += modulus.value)
                     for_each_class(level + 1, part, use);
                 return;
@@ -145,7 +147,7 @@ class TileTime {
         use(residue, modulus, members);
     }
 
-    // So many row blocks take part in each branch.
+    // Adds the time of `tiles` equal tiles. `row_blocks` is how many row blocks of a tile take part in each branch.
     void visit_tile(unsigned taking, const RowBlockCounts &row_blocks, int tiles) {
         std::vector<CellBranch> &branches = branches_of_tile_;
         branches = branches_;

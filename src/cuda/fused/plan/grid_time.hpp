@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The time that a launch over a grid is expected to take. Its unit is a row of a range: what a tile takes for one of a
-// block of such rows in which all row blocks of the tile take part.
+// The time that a launch over a grid is expected to take. Its unit is a range row: the time of a tile for one row of a
+// block of a range in which all row blocks of the tile take part.
 #pragma once
 
 #include "cuda/fused/schedule/kernel_shape.hpp"
@@ -8,10 +8,10 @@
 
 namespace annulus {
 
-// A launch beside its tiles, by a fit to times on an H200 (notes.md).
+// Time of a launch beside its tiles, from a fit to times on an H200 (notes.md).
 constexpr double rows_of_launch = 4000;
 
-// All tiles of a grid, one after the other, by a look at some of its cells.
+// Returns the time of all tiles of a grid, one after the other, estimated from some of its cells.
 double rows_of_tiles(const TileGrid &grid, const KernelShape &shape);
 
 } // namespace annulus

@@ -42,7 +42,8 @@ int smallest_prime_factor(int x) {
     return x;
 }
 
-// Sets the levels, and says how many classes a cell may have at most; none where that would take too long to find out.
+// Sets the levels, and returns the greatest number of classes that a cell may have. Returns none if it would take too
+// long to find the classes.
 std::optional<int> set_levels(TileGrid &grid) {
     const std::span<const GridBranch> branches = branches_of(grid);
     if (grid.has_residue_classes || grid.branch_count == 1)
@@ -68,14 +69,14 @@ std::optional<int> set_levels(TileGrid &grid) {
     }
 }
 
-// Of the rows of one branch in a row block some may be rows of the other branch and some not.
+// True if a row block may have rows of one branch of which some are rows of the other branch and some are not.
 bool mixes_rules(const GridBranch &a, const GridBranch &b) {
     const bool differ = a.row_rule != b.row_rule || (a.range_dilation.value == 1) != (b.range_dilation.value == 1);
     return a.dilation.value > 1 && b.dilation.value > 1 && differ;
 }
 
-// The grid with one more branch, which is not less dilated than those it has, nor shorter than one equally dilated; or
-// none.
+// Returns the grid with one more branch, or none if it cannot take the branch. The branch must not be less dilated than
+// the grid's branches, nor shorter than an equally dilated one.
 std::optional<TileGrid> with_branch(TileGrid grid, const GridBranch &branch) {
     if (grid.branch_count == most_branches)
         return std::nullopt;
@@ -102,14 +103,14 @@ std::optional<TileGrid> with_branch(TileGrid grid, const GridBranch &branch) {
     return grid;
 }
 
-// An order other than the linear one makes a difference.
+// True if the order of the branch differs from the linear order.
 bool is_curved(const Branch &branch, const BranchPlan &plan) {
     const auto is_linear = [&](std::int64_t segment) { return plan.segment(segment).curve.is_linear(); };
     return branch.order != ANNULUS_ORDER_LINEAR && plan.dilation() > 1 &&
            !(is_linear(0) && is_linear(plan.segment_count() - 1));
 }
 
-// Whether a segment of the branch has both queries and keys of the problem.
+// True if some segment of the branch has both queries and keys of the problem.
 bool has_pairs(const BranchPlan &branch, const Problem &problem) {
     if (problem.queries.length == 0 || problem.keys.length == 0)
         return false;
@@ -150,7 +151,8 @@ TileGrid grid_without_branches(const Plan &plan, GridOf what) {
     return grid;
 }
 
-// Leaves rows out whose segments have no ranges: most of a long shard's, where the ranges are keys at its border.
+// Leaves out rows whose segments have no ranges. If the ranges are keys at the border of a long shard, these are most
+// rows.
 void leave_rows_out(TileGrid &grid) {
     SequenceGrid &sequence = grid.sequence;
     if (grid.zero_keys || sequence.row_count == 0 || sequence.range_count == 0)
@@ -172,7 +174,7 @@ void number_tiles(const PlannedGrid &planned, TileGrid &grid) {
     grid.tiles = count_tiles(grid.sequence.tiles(), {grid.heads.value, grid.batches});
 }
 
-// All but the branches.
+// Sets everything but the branches.
 void finish(PlannedGrid &planned, const Plan &plan, GridOf what, const KernelShape &shape) {
     const Problem &problem = plan.problem();
     TileGrid &grid = planned.tiles;
@@ -184,7 +186,7 @@ void finish(PlannedGrid &planned, const Plan &plan, GridOf what, const KernelSha
         planned.classes = *set_levels(grid);
         number_tiles(planned, grid);
     }
-    // Rows of keys may stand for several positions, of which one has queries at the most.
+    // A row of keys may stand for several positions, of which at most one has queries.
     const bool rows_are_positions = what != GridOf::key_gradients || problem.key_stride == 1;
     const bool has_all_rows =
         grid.sequence.row_count == (what == GridOf::key_gradients ? problem.keys : problem.queries).length;
@@ -252,7 +254,7 @@ std::optional<PlannedGrid> grid_over(std::span<const GridBranch> branches, GridR
 void restrict_grid(const PlannedGrid &planned, const GridPart &part, TileGrid &tiles) {
     const auto count = [](int value) { return static_cast<unsigned>(value); };
     tiles.first_head = part.first_head;
-    if (tiles.sequence_count > 0) { // of all batch entries
+    if (tiles.sequence_count > 0) { // the grid is over all batch entries
         tiles.heads = FastDivmod(part.heads);
         tiles.tiles = count(tiles.tiles_of_head.value) * count(part.heads);
         return;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the fused kernels take a plan: in grids over some branches each, one if it can be.
+// How the fused kernels take a plan: as grids over some branches each, and as one grid if possible.
 #pragma once
 
 #include "core/plan.hpp"
@@ -14,20 +14,21 @@
 
 namespace annulus {
 
-// What grids compute. Row blocks are of queries and ranges of keys; for gradients of keys it is the other way round.
+// What a grid computes. Row blocks are queries and ranges are keys. For the gradients of keys it is the other way
+// round.
 enum class GridOf { outputs, query_gradients, key_gradients };
 
 struct PlannedGrid {
     TileGrid tiles;
     bool is_complete; // every row takes part in some branch of the grid
-    // Of a grid over a branch in an order along a curve, on numbers instead of positions (curve_order.hpp): the branch,
-    // else null; and where its order begins among those of all grids.
+    // For a grid over a branch along a curve, which counts numbers instead of positions (curve_order.hpp): the branch.
+    // Null for a linear order. `order_start` is where its permutation begins among those of all grids.
     const BranchPlan *curve = nullptr;
     std::int64_t order_start = 0;
-    bool is_packed = false; // whether rows of its ranges are copied in that order first
-    int classes = 1;        // of row blocks that a cell may have, at most
-    int row_blocks = 1;     // of a tile
-    // Of a grid over several sequences, the longest first, and their shapes.
+    bool is_packed = false; // its range rows are first copied into that permutation
+    int classes = 1;        // greatest number of classes of row blocks in a cell
+    int row_blocks = 1;     // row blocks of a tile
+    // Only for a grid over several sequences: the sequences, the longest first, and their shapes.
     std::vector<PlacedSequence> sequences{};
     std::vector<SequenceGrid> shapes{};
 };
@@ -41,22 +42,22 @@ inline bool comes_before(const GridBranch &a, const GridBranch &b) {
     return a.dilation.value != b.dilation.value ? a.dilation.value < b.dilation.value : a.length.value < b.length.value;
 }
 
-// The plan's positions and dilations are below position_limit. Branches of a grid have dilations that divide one
-// another, and do not mix the query rules `dilated` and `residue`. Those in an order along a curve come last, a grid
-// each. Branches that have no pairs are left out: most of them where the keys are those of another rank. The result
-// points into the plan.
+// Returns the grids of a plan, whose positions and dilations must be below position_limit. The dilations of a grid's
+// branches divide one another, and a grid does not mix the query rules `dilated` and `residue`. Branches along a curve
+// come last, with a grid each. Branches without pairs are left out; these are most branches if the keys belong to
+// another rank. The result points into the plan.
 std::vector<PlannedGrid> make_grids(const Plan &plan, GridOf what, const KernelShape &shape);
 
-// All rows of the window, or without those at its ends whose segments have no ranges.
+// Whether a grid has all rows of the window, or leaves out rows at its ends whose segments have no ranges.
 enum class GridRows { all, with_ranges };
 
-// The grid over some branches of others, by dilation, then by length; none where one grid cannot take them: there may
-// be more classes of row blocks than it takes, to which fewer branches may come as well.
+// Returns the grid over these branches, which must be sorted by dilation, then by length. Returns none if one grid
+// cannot take them. A subset of a grid's branches may need more classes of row blocks than the grid, and so too many.
 std::optional<PlannedGrid> grid_over(std::span<const GridBranch> branches, GridRows rows, const Plan &plan, GridOf what,
                                      const KernelShape &shape);
 
-// Some batch entries and heads of a grid; of one over a single branch also some segments, or all (0); of one over a
-// single sequence also the rows at some positions, or all (none).
+// Some batch entries and heads of a grid. For a grid over one branch also some segments (segments = 0: all). For a grid
+// over one sequence also the rows at some positions (rows.length = 0: all).
 struct GridPart {
     int first_batch, batches, first_head, heads;
     int first_segment = 0, segments = 0;
@@ -64,25 +65,25 @@ struct GridPart {
 
     bool operator==(const GridPart &) const = default;
 };
-// Leaves of a planned grid's tiles a part.
+// Restricts a planned grid's tiles to a part.
 void restrict_grid(const PlannedGrid &planned, const GridPart &part, TileGrid &tiles);
 
-// Whether tiles that meet more than others are so few for each multiprocessor that the longest ones of all cells must
-// come first. Where they are many, those of a cell stay together, whose ranges the L2 then keeps.
+// True if tiles differ in length and there are few for each multiprocessor. Then the longest tiles of all cells must
+// come first. With many tiles, the tiles of a cell stay together, so that the L2 cache keeps their ranges.
 bool go_by_length(const TileGrid &tiles, int multiprocessors);
 
-// Of the rows of row blocks those that may meet rows of the other side beyond those of the grid.
+// Returns the rows that may meet rows of the other side outside the grid's ranges.
 PartialRows rows_with_more_ranges(const TileGrid &grid, GridOf what);
 
-// How many numbers the order of a branch along a curve tells the positions of: whole segments are alike, the last one
-// may be shorter.
+// Returns the length of the permutation of a branch along a curve. Whole segments share one permutation; a shorter last
+// segment has its own.
 std::int64_t curve_order_length(const BranchPlan &branch);
 
-// Why the grids cannot do a plan that has an order along a curve; null if they can.
+// Returns why the grids cannot do a plan along a curve, or null if they can.
 const char *curve_refusal(const Plan &plan);
 
-// Why the grids of a plan cannot do it, null if they can: keys that count once need all branches in one grid, and tiles
-// may be too many for their 32-bit numbers.
+// Returns why the grids of a plan cannot do it, or null if they can. Keys that count once need all branches in one
+// grid, and there may be too many tiles for 32-bit numbers.
 const char *grids_refusal(const Plan &plan, const std::vector<PlannedGrid> &grids);
 
 } // namespace annulus

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the planner of the fused engine emits: launches, each with the part of a grid that it covers and where its
-// results go.
+// The output of the fused engine's planner: launches, each with its part of a grid and the destination of its results.
 #pragma once
 
 #include "cuda/fused/plan/grids.hpp"
@@ -17,98 +16,100 @@
 
 namespace annulus {
 
-// Of what a call's launches clear beside their products (rows_to_clear.hpp), a launch's part of so many; 0: none.
+// Part `index` of `parts` of the rows that a call's launches clear beside their products (rows_to_clear.hpp). parts =
+// 0: the launch clears nothing.
 struct ClearedPart {
     int index = 0, parts = 0;
 };
 
 struct Launch {
-    std::size_t grid;             // of the plan's
-    std::optional<GridPart> part; // none: all of it
+    std::size_t grid;             // index among the plan's grids
+    std::optional<GridPart> part; // none: the whole grid
     Destination destination;
-    std::int64_t first_partial_row = 0; // of all heads one after the other, where they have partial results in parts
+    std::int64_t first_partial_row = 0; // counted over all heads, if partial results are made in parts
     ClearedPart clears{};
-    // While the launch before still runs, for whose end it waits before it writes results: where the kernel can
-    // (early_launch.cuh).
+    // Programmatic dependent launch: the kernel begins while the launch before still runs, and waits for its end before
+    // it writes results. Ignored if the kernel does not support it (early_launch.cuh).
     bool begins_early = false;
 };
 
-// Whether several grids, or a packed one, share partial results of all rows: the kernels of a packed grid write no
-// rows.
+// True if the grids share partial results of all rows: if there are several, or if the only one is packed. The kernels
+// of a packed grid do not write final rows.
 bool share_partial_results(const std::vector<PlannedGrid> &grids);
 
-// Whether the launch over the own keys of a call finishes the rows that meet no others, as one grid in linear order
-// can.
+// True if the launch over a call's own keys finishes the rows that meet no other keys. One grid in linear order can do
+// that.
 bool finishes_rows(CallPart part, const std::vector<PlannedGrid> &grids);
-// Says in the only one of `grids` which rows it leaves as partial results.
+// Sets in the only one of `grids` which rows it leaves as partial results.
 void set_rows_left_partial(GridOf what, std::vector<PlannedGrid> &grids);
 
-// Whether the launches over the grids of a whole call, if they leave some of so many rows out, can clear these beside
-// their products.
+// True if the launches over the grids of a whole call can clear, beside their products, the rows that they leave out.
+// `rows` is the number of rows of a head.
 bool clears_beside(const Problem &problem, const std::vector<PlannedGrid> &grids, const KernelShape &shape,
                    std::int64_t rows);
 
-// Where the next launch puts its results: into the partial results, if there are any, which the first one sets.
+// Returns where the next launch puts its results. `sets`: it is the first launch to write partial results, and sets
+// them.
 Destination next_destination(bool has_partial, bool finishes, bool sets);
 
-// How many places so many rows of a head take for partial results, where of `stride` neighbours no more than one has
-// any.
+// Returns how many partial results `rows` rows of a head need. Among `stride` consecutive rows at most one has a
+// partial result.
 constexpr std::int64_t partial_rows_of(std::int64_t rows, int stride) {
     return divide_up(rows, stride);
 }
 
-// What a split grid, or a launch of several passes (StoredTurns), has partial results of at a time: several batch
-// entries, some heads of one, or some rows of a head.
+// The part of the rows for which there are partial results at a time: several batch entries, some heads of one entry,
+// or some rows of a head. A split grid and a launch of several passes (StoredTurns) use it.
 struct SplitParts {
-    int batches = 0, heads = 0, rows = 0; // rows of each head
+    int batches = 0, heads = 0, rows = 0; // `rows` are of each head
     int stride = 1;
     std::int64_t all_rows() const { return std::int64_t{batches} * heads * partial_rows_of(rows, stride); }
 };
-// Rows of batch entries and heads that a split grid has partial results of.
+// The rows of batch entries and heads that have partial results in a split grid.
 struct SplitRows {
-    int batches, heads, rows; // rows of each head
-    int stride;               // of so many neighbouring rows of a head no more than one has partial results
-    std::size_t row_bytes;    // of the partial results
+    int batches, heads, rows; // `rows` are of each head
+    int stride;               // among `stride` consecutive rows of a head at most one has a partial result
+    std::size_t row_bytes;    // of the partial results of a row
 };
-// Whole heads; none where there is no room for one.
+// Returns parts of whole heads that fit into `room` bytes, or none if a head does not fit.
 std::optional<SplitParts> heads_within(const SplitRows &all, std::size_t room);
-// As many rows of a head as there is room for, a multiple of the first of these numbers that they reach; none where
-// they reach none.
+// Returns parts of the rows of a head that fit into `room` bytes. Their size is a multiple of the first of `multiples`
+// that fits. Returns none if no multiple fits.
 std::optional<SplitParts> rows_within(const SplitRows &all, std::size_t room,
                                       std::initializer_list<std::int64_t> multiples);
-// How many parts of these there are.
+// Returns the number of parts in `all`.
 std::int64_t count_parts(const SplitParts &parts, const SplitRows &all);
 
-// Bytes for what is stored between two kernels (partial results of a split grid, dS), if the workspace limit leaves
-// that much: enough for tiles to fill a GPU.
+// Bytes for data that one kernel stores for another (partial results of a split grid, dS), if the workspace limit
+// allows it. It is enough for tiles that fill a GPU.
 constexpr std::size_t usual_room = std::size_t{5} << 28;
-// The same of dS that one kernel stores and multiplies: of three segments of 16384, so that it can do both at a time.
-// Longer ones are done in passes (StoredTurns), whose partial results come out of it, too.
+// The same for dS that one kernel both stores and multiplies. It holds three segments of 16384, so that the kernel can
+// do both at a time. Longer segments are done in passes (StoredTurns), whose partial results use the same bytes.
 constexpr std::size_t usual_room_of_ds = std::size_t{3} << 29;
-// The same of parts of a head's rows, which are there for the memory that they save.
+// The same for parts of a head's rows, which exist to save memory.
 constexpr std::size_t most_room_of_rows = std::size_t{1} << 30;
-// What a limit leaves for it where so many bytes are used, or with no limit (0) the usual room.
+// Returns the bytes that a limit leaves if `used` bytes are used. Returns usual_room for no limit (0).
 std::size_t room_within(std::uint64_t limit, std::size_t used);
 
-// use(first, count) for parts of `all`.
+// Calls use(first, count) for consecutive parts of `all`.
 template <class Use> void for_parts(int all, int part, const Use &use) {
     for (int first = 0; first < all; first += part)
         use(first, std::min(part, all - first));
 }
 
-// The launches over a call's own keys whose branches are split. Two, since they share partial results of all rows,
-// which nothing clears before.
+// The launches over a call's own keys with split branches. There are only two: nothing clears the partial results,
+// which all rows share, before.
 inline constexpr Launch split_part_launches[] = {{0, {}, Destination::set_partial},
                                                  {1, {}, Destination::outputs_or_partial_with_partial}};
 
-// In how many grids the branches of a call or of its own keys may be.
+// Returns how many grids may share the branches of a call, or of the part with its own keys.
 constexpr std::size_t most_grids(CallPart part) {
     return part == CallPart::own_keys ? std::size(split_part_launches) : std::numeric_limits<std::size_t>::max();
 }
 
-// The launches of a split grid of a whole call, part after part, where a head has the rows of `window`: the first of
-// `grids` sets partial results, or where several leave some, each adds its own after clear(); the last one adds these
-// to its own and writes all rows.
+// Calls use(launch) for the launches of a split grid of a whole call, part after part. A head has the rows of `window`.
+// With two grids the first one sets partial results. With more grids, clear() comes first and each grid but the last
+// adds its partial results. The last grid adds the partial results to its own results and writes all rows.
 template <class Clear, class Use>
 void for_split(std::size_t grids, const SplitParts &parts, std::int64_t batches, int heads, const Window &window,
                const Clear &clear, const Use &use) {

@@ -12,12 +12,12 @@ namespace annulus {
 
 namespace {
 
-// What merging branches of up to `ratio` times the dilation comes to.
+// The effect of merging branches of up to `ratio` times the dilation.
 class Merging {
   public:
     Merging(const TileGrid &grid, int ratio) : grid_(grid), ratio_(ratio) {}
 
-    // The strides of the ranges, in positions.
+    // Returns the strides of the ranges, in positions.
     std::vector<int> strides() const {
         std::vector<int> result;
         for (int i = 0; i < grid_.branch_count; ++i)
@@ -29,7 +29,8 @@ class Merging {
         return result;
     }
 
-    // At most, of a tile: a branch that is merged has keys left and right of those that it does not visit.
+    // Returns the greatest number of ranges of a tile. A merged branch has range rows to the left and right of the rows
+    // that it does not visit.
     int ranges() const {
         int sum = 0;
         for (int i = 0; i < grid_.branch_count; ++i) {
@@ -40,7 +41,8 @@ class Merging {
         return sum;
     }
 
-    // Of the ranges of a query that takes part in all branches, where their segments and classes are nested.
+    // Returns the number of blocks in the ranges of a query that takes part in all branches. Segments and classes are
+    // assumed to be nested.
     std::int64_t blocks(int block_rows) const {
         std::int64_t sum = 0;
         int root = 0;
@@ -61,7 +63,8 @@ class Merging {
     int dilation(int i) const { return grid_.branches[i].range_dilation.value; }
     int period(int i, int j) const { return dilation(j) / dilation(i); }
     bool merges(int i, int j) const { return ratio_ > 0 && period(i, j) <= ratio_; }
-    // Of the ranges of branch i, where branches are merged up to `ratio` times the dilation `root`.
+    // Returns the greatest number of ranges into which branch i is split. Branches are merged up to `ratio` times the
+    // dilation `root`.
     int most_splits(int i, int root) const {
         int most = 1;
         for (int j = i + 1; j < grid_.branch_count; ++j)
@@ -80,7 +83,8 @@ void set_merging(TileGrid &grid, int block_rows, std::int64_t rows_of_ranges) {
     const auto fits = [&](const Merging &merging) {
         return merging.ranges() <= most_ranges && merging.strides().size() <= most_strides;
     };
-    // Where keys count once each branch has a range on either side of what it leaves to others, none is split.
+    // If keys count once, no range is split. Each branch has a range on either side of the rows that it leaves to other
+    // branches.
     static_assert(2 * most_branches <= most_ranges);
     const std::span<const GridBranch> branches(grid.branches, static_cast<std::size_t>(grid.branch_count));
     const bool may_merge = !grid.keys_count_once && std::ranges::all_of(branches, [](const GridBranch &branch) {
@@ -93,7 +97,7 @@ void set_merging(TileGrid &grid, int block_rows, std::int64_t rows_of_ranges) {
             grid.merged_ratio = ratio;
     }
     for (const int stride : Merging(grid, grid.merged_ratio).strides()) {
-        // Where rows are those that a branch left, another one may have a single row: any stride will do.
+        // If another branch has left rows to this one, this range may have a single row. Then any stride will do.
         const FastDivmod of_rows(grid.range_stride.remainder(stride) == 0 ? grid.range_stride.quotient(stride) : 1);
         const std::span<const FastDivmod> found(grid.strides, static_cast<std::size_t>(grid.stride_count));
         if (std::ranges::any_of(found, [&](const FastDivmod &other) { return other.value == of_rows.value; }))

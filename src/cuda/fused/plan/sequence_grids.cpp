@@ -19,11 +19,11 @@ void number_tiles(const TileGrid &grid, int classes, int row_blocks, SequenceGri
     sequence.segment_length = length;
     sequence.first_segment = sequence.row_start / length;
     sequence.segments = (sequence.row_start + sequence.row_count - 1) / length - sequence.first_segment + 1;
-    // A head's ranges of a section are read together.
+    // The ranges of a head and section are read at about the same time.
     const int segments_of_section = std::min(sequence.segments, static_cast<int>(divide_up(longest, length)));
     sequence.segments_of_section = FastDivmod(segments_of_section);
     sequence.sections = FastDivmod(static_cast<int>(divide_up(sequence.segments, segments_of_section)));
-    // Each branch whose segments do not end with those of the shortest may divide each of these once.
+    // A branch whose segments do not end with the shortest segments may divide each of the shortest segments once.
     sequence.cells_of_segment =
         FastDivmod(1 + static_cast<int>(std::ranges::count_if(lengths, [&](const FastDivmod &other) {
                        return other.value % length != 0 && other.value < sequence.sequence_length;
@@ -74,7 +74,7 @@ SequenceGrid sequence_of(const PlannedGrid &planned, const Problem &problem, Gri
     return sequence;
 }
 
-// Where a grid's shapes and sequences lie.
+// Where the shapes and sequences of a grid lie.
 struct SequenceTables {
     SequenceGrid *shapes;
     PlacedSequence *sequences;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The numbers of a grid's tiles in a sequence, and in several.
+// The numbers of a grid's tiles in one sequence, and in several.
 #pragma once
 
 #include "core/sequences.hpp"
@@ -17,19 +17,19 @@
 namespace annulus {
 
 inline constexpr std::int64_t too_many_tiles = std::int64_t{1} << 31;
-// The product, or too_many_tiles.
+// Returns the product, or too_many_tiles if it is larger.
 unsigned count_tiles(std::int64_t tiles, std::initializer_list<int> factors);
 
-// Whether row blocks fall into classes by their own residue in the branch.
+// True if the branch divides row blocks into classes by their residues.
 bool divides_rows(const GridBranch &branch);
 
 void set_windows(const Window &rows, const Window &ranges, std::int64_t sequence_length, SequenceGrid &sequence);
 
-// Of a sequence whose lengths and windows are set. `classes` are those of the planned grid.
+// Sets the tile counts of a sequence whose lengths and windows are set. `classes` is PlannedGrid::classes.
 void number_tiles(const TileGrid &grid, int classes, int row_blocks, SequenceGrid &sequence);
 
-// The plan of the longest sequence as if it were alone, of whose grids lay_out_sequences() makes grids over all; and
-// the same pattern for all rows, in which positions are rows.
+// plan_of_longest() is the plan of the longest sequence as if it were alone. lay_out_sequences() turns its grids into
+// grids over all sequences. plan_of_rows() has the same pattern for all rows; its positions are rows.
 Plan plan_of_longest(const SequencePlans &plans);
 inline Plan plan_of_rows(const SequencePlans &plans) {
     return {plan_of_longest(plans), plans.rows()};
@@ -41,12 +41,12 @@ inline bool are_over_sequences(const std::vector<PlannedGrid> &grids) {
     return !grids.empty() && !grids.front().sequences.empty();
 }
 
-// The sequences for rows that are computed again.
+// Returns the sequences for the rows that are recomputed.
 std::vector<RowSequence> row_sequences(const SequencePlans &plans);
 
-// Device memory for what grids and repairs read of several sequences; without them null.
+// Device memory for what grids and repairs read of several sequences. Both are null for one sequence.
 struct SequenceMemory {
-    std::byte *of_grids; // for each its shapes, then its sequences
+    std::byte *of_grids; // for each grid its shapes, then its sequences
     RowSequence *rows;
 };
 SequenceMemory book_sequences(Workspace &workspace, std::initializer_list<const std::vector<PlannedGrid> *> sides,
@@ -57,7 +57,8 @@ inline void set_sequences(const std::vector<RowSequence> &rows, const SequenceMe
     context.sequence_count = static_cast<std::int32_t>(rows.size());
 }
 
-// Copies a grid's shapes and sequences to the next place of `memory`, and tells the kernel's parameters of it.
+// Copies a grid's shapes and sequences to the next place of `memory`, and sets their addresses in the kernel's
+// parameters.
 void store_sequences(const PlannedGrid &planned, Workspace &memory, TileGrid &params, cudaStream_t stream);
 
 } // namespace annulus

@@ -25,7 +25,7 @@ bool are_one_segment(const GridBranch &branch, const Window &a, const Window &b)
 
 bool can_store_ds(const Problem &problem, const std::vector<PlannedGrid> &queries, const std::vector<PlannedGrid> &keys,
                   StoringKernels kernels) {
-    // The two kernels take turns, so that rows would be packed for each part anew.
+    // The two kernels alternate, so the rows would have to be packed again for each part.
     if (queries.size() != 1 || keys.size() != 1 || keys.front().is_packed)
         return false;
     const TileGrid &tiles = keys.front().tiles;
@@ -45,14 +45,20 @@ bool can_store_ds(const Problem &problem, const std::vector<PlannedGrid> &querie
     return are_same || (are_of_one && !tiles.causal);
 }
 
-// CTAs take tiles in one order, each one ahead of the tile at hand: a tile has ended when twice as many as there are
-// CTAs have been taken after it, or a few more if it is one of the longest under causality. So many lie between a
-// group's tiles of keys and its tiles of queries, and between these and the tiles of keys whose dS comes in the same
-// place; or fewer, alike, where that is too much, but three groups in memory at the least, of three tiles for each CTA.
-// Of several passes, whose tiles of queries are few and long, the first distance is one group and the second what
-// memory has room for, with four groups at the least; and two cells, of which one is done while the next pass of the
-// other waits for results of keys. Where the gradients of keys return to another rank, as much of the multiplying is
-// done meanwhile as there is memory for. None if there is less memory, or there are too many tiles.
+// Finds the order of turns (StoredTurns), or returns none if there is too little memory or there are too many tiles.
+//
+// CTAs take tiles in one order, each CTA one tile ahead of its current tile. So a tile has ended when 2 · ctas later
+// tiles have been taken; under causality the longest tiles take a little longer. This is the distance between a group's
+// tiles of keys and its tiles of queries. It is also the distance between these tiles of queries and the tiles of keys
+// whose dS takes the same place. If memory is too small for that, both distances shrink alike. But there are at least
+// three groups in memory, with three tiles for each CTA.
+//
+// With several passes, tiles of queries are few and long. The first distance is then one group, and the second is as
+// long as memory allows, with at least four groups. There must be two cells: one is worked on while the next pass of
+// the other one waits for results of keys.
+//
+// If the gradients of keys return to another rank, that return overlaps with as much multiplication as memory has room
+// for.
 std::optional<StoredTurns> find_turns(const StoredDsParts &parts, int row_blocks_of_tile, int ctas, bool keys_return,
                                       std::size_t bytes) {
     const StoredDs &stored = parts.of_segment;
@@ -62,8 +68,8 @@ std::optional<StoredTurns> find_turns(const StoredDsParts &parts, int row_blocks
     const auto room = static_cast<std::int64_t>(bytes / parts.bytes_of_cell());
     const std::int64_t of_keys = divide_up(stored.keys, row_blocks_of_tile);
     const std::int64_t tiles = of_keys + divide_up(stored.queries, StoredDs::row_blocks_of_tile);
-    // A few counts for each group: of so many tiles at the least. Where all are few, the tiles of keys come first,
-    // which are the longest: one group. All three numbers were measured.
+    // Each group has its own counters, so it has at least 32 tiles. If all tiles are few, they are one group: the tiles
+    // of keys come first, which are the longest. All three numbers were measured.
     const bool are_few = passes == 1 && cells <= room && cells * tiles <= (stored.is_triangle ? 8 : 4) * ctas;
     const std::int64_t group = are_few ? cells : passes > 1 ? 1 : std::min(divide_up(32, tiles), cells);
     const std::int64_t groups = divide_up(cells, group), most = std::min(groups, room / group);
@@ -76,7 +82,7 @@ std::optional<StoredTurns> find_turns(const StoredDsParts &parts, int row_blocks
     if (keys_return)
         behind = in_memory == groups ? groups : std::max(behind, in_memory - 1 - apart);
     const std::int64_t count = (groups + behind) * group * tiles;
-    if (count > INT_MAX - ctas) // each CTA takes one in vain
+    if (count > INT_MAX - ctas) // each CTA takes one number without a tile
         return std::nullopt;
     const auto number = [](std::int64_t x) { return static_cast<int>(x); };
     return StoredTurns{FastDivmod(number(group)),
@@ -90,8 +96,9 @@ std::optional<StoredTurns> find_turns(const StoredDsParts &parts, int row_blocks
                        {0, number(count)}};
 }
 
-// By one kernel: in as few passes as there is memory for. Several leave partial results, of some heads at a time where
-// keys have none anyhow. With fewer queries a pass than these that would take longer than to compute dS twice.
+// Plans one kernel that stores and multiplies dS, in the fewest passes that fit into memory. Several passes need
+// partial results of keys. If the call has none, they are made for some heads at a time. With fewer than
+// `fewest_queries` row blocks of queries in a pass, computing dS twice would be faster.
 std::optional<StoredDsParts> plan_passes(const Problem &problem, CallPart part, StoredDsParts parts, bool sums_keys,
                                          int row_blocks_of_tile, int multiprocessors, std::size_t bytes) {
     constexpr int fewest_queries = 4608 / row_block_rows;
@@ -147,7 +154,7 @@ std::optional<StoredDsParts> plan_stored_ds(const Problem &problem, CallPart par
     auto room = static_cast<std::int64_t>(bytes / parts.bytes_of_cell());
     if (room == 0)
         return std::nullopt;
-    const auto take = [&](std::int64_t all) { // in parts of equal size
+    const auto take = [&](std::int64_t all) { // divides into parts of equal size
         const std::int64_t most = std::clamp<std::int64_t>(room, 1, all);
         room /= all;
         return static_cast<int>(divide_up(all, divide_up(all, most)));
