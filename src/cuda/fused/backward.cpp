@@ -43,7 +43,7 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
     }
 
     void run(const CallTensors &tensors, const PartialResults &partial, void *workspace, void *stream) override {
-        // Of the own keys find_lse_delta clears counters.
+        // With the own keys, find_lse_delta clears the counters.
         run_steps({backward_.steps.data(), backward_.first_of_rest}, is_of_other_keys(part_), tensors, partial,
                   workspace, stream);
     }
@@ -53,7 +53,8 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
                   stream);
     }
 
-    // Rows of a side that the own keys' part has finished are written already.
+    // Writes the partial results to the caller's tensors. The part with the own keys has already written the rows that
+    // it finished.
     void finish(const CallTensors &tensors, const PartialResults &partial, void *stream) override {
         const CudaCall call(plan_, device_, tensors, partial, stream);
         const Problem &problem = call.problem();
@@ -113,7 +114,7 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
     std::vector<BoundGrid> &grids_of(Side side) { return side == Side::queries ? queries_ : keys_; }
     const std::vector<BoundGrid> &grids_of(Side side) const { return side == Side::queries ? queries_ : keys_; }
 
-    // ---- All that does not depend on where things lie.
+    // ---- Parameters that do not depend on a call's addresses.
 
     Params common_params(const PlannedGrid &planned) const {
         const Problem &problem = plan_.problem();
@@ -148,7 +149,7 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
         return params;
     }
 
-    // ---- Where things lie in a call.
+    // ---- Addresses of a call.
 
     static RangeMatrices ranges_of(Side side, const CudaCall &call) {
         const Problem &p = call.problem();
@@ -157,7 +158,8 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
         return {{call.q, p.queries.length, p.heads}, {call.d_out, p.queries.length, p.heads}};
     }
 
-    // The partial results of a side: of a call's part, of the call itself, or of a part of its rows at a time.
+    // Returns the partial results of a side: those of the call, or in the workspace those of all rows, or those of a
+    // part of the rows at a time.
     PartialGradients partial_of(Side side, const CudaCall &call, const BackwardMemory &memory) const {
         const Problem &problem = call.problem();
         if (part_ != CallPart::whole)
@@ -208,7 +210,7 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
         return (grid_of(step).curve ? curve_kernels_ : linear_kernels_)[static_cast<std::size_t>(step.what)];
     }
 
-    // When the first call runs: then the device is the current one.
+    // Finds the kernels when the first call runs: only then the device is current.
     void find_kernels() {
         for (const BackwardStep &step : backward_.steps)
             if (step.action == BackwardAction::find_gradients && !kernel_of(step).function)
@@ -320,14 +322,14 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
         };
         if (side == Side::queries)
             return clear_rows(call.whole(), call.d_q);
-        Block keys = call.whole(); // as many heads as those of queries
+        Block keys = call.whole(); // with as many heads as queries have
         keys.queries = keys.keys;
         if (!call.problem().gradients.only_v)
             clear_rows(keys, call.d_k);
         clear_rows(keys, call.d_v);
     }
 
-    // Without the partial results of the other side.
+    // Returns `outputs` without the partial results of the other side.
     static GradientOutputArguments of_side(Side side, GradientOutputArguments outputs) {
         PartialGradients &partial = outputs.partial;
         if (side == Side::queries)
@@ -353,7 +355,7 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
     const BackwardPlan backward_;
     const std::size_t bytes_;
     std::vector<BoundGrid> queries_, keys_;
-    std::array<Kernel<Params>, gradients_count> linear_kernels_, curve_kernels_; // by Gradients
+    std::array<Kernel<Params>, gradients_count> linear_kernels_, curve_kernels_; // indexed by Gradients
 };
 
 const char *refusal_of(const Plan &plan, const BackwardGrids &grids) {

@@ -11,10 +11,10 @@ namespace annulus {
 
 namespace {
 
-// One of the segments that differ: whole ones are alike.
+// A segment with its own permutation. All whole segments have the same one.
 struct OrderedSegment {
     Segment segment;
-    std::int64_t first; // of its numbers
+    std::int64_t first; // the first of its numbers
 };
 __host__ __device__ OrderedSegment ordered_segment(const BranchPlan &branch, bool is_whole) {
     return {branch.segment(is_whole ? 0 : branch.segment_count() - 1), is_whole ? 0 : branch.segment_length()};
@@ -40,12 +40,12 @@ __global__ void __launch_bounds__(block_threads)
 
 constexpr int order_threads = 1024;
 
-// Residues from there on have no place in a segment.
+// Returns how many residues have a place in a segment.
 __host__ __device__ std::int64_t residues_with_members(const BranchPlan &branch) {
     return branch.dilation() < branch.segment_length() ? branch.dilation() : branch.segment_length();
 }
 
-// A block for each residue and segment: the positions of the class one after the other.
+// Writes the positions of each class one after the other. Grid: a block for each residue and segment.
 __global__ void __launch_bounds__(order_threads)
     order_kernel(const BranchPlan branch, const int *residues, int *order) {
     __shared__ int counts[order_threads / 32];

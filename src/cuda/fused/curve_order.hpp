@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// From an order along a curve to the linear order: each segment's positions are renumbered so that those of a class
-// stand where the linear order has that class. To a branch the numbers are then what positions are in the linear order.
-// Places are such numbers. Under causality a class keeps the order of its positions, so that between a query and keys
-// of one class numbers tell what is hidden.
+// Turns an order along a curve into the linear order. The positions of each segment get new numbers, so that the
+// numbers of a class are those that the linear order gives the class. To a branch, these numbers are what positions are
+// in the linear order. Places are such numbers. Under causality a class keeps the order of its positions. So for a
+// query and keys of one class, the numbers say which keys are hidden.
 #pragma once
 
 #include "core/plan.hpp"
@@ -15,13 +15,13 @@
 
 namespace annulus {
 
-// Writes to order[i] the position that is number i, both from the segment's start: of a whole segment, and behind it of
-// the last one, if that is shorter. `order` and, under causality, `residues`, which is scratch, have
-// curve_order_length() elements.
+// Writes to order[i] the position of number i; both count from the start of the segment. Writes them for a whole
+// segment, then for the last segment, if that is shorter. `order` has curve_order_length() elements. So has `residues`,
+// which is scratch and used only under causality.
 void find_curve_order(const BranchPlan &branch, int *residues, int *order, cudaStream_t stream);
 
-// Copies the rows that a grid's ranges are of, at multiples of 16 bytes, to target [batches, rows, heads, D] in the
-// grid's order.
+// Copies the range rows of a grid to target [batches, rows, heads, D], in the grid's order. The rows must begin at
+// multiples of 16 bytes.
 void pack_in_order(annulus_dtype dtype, const TileGrid &grid, const DeviceRows &rows, std::int64_t batches,
                    std::int32_t heads, std::int32_t head_dim, void *target, cudaStream_t stream);
 

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engines `fused` and `mma`: kernels for all branches at once, of Hopper's own instructions (sm90/) on GPUs of
-// compute capability 9.0 and of mma.sync (mma/) on those of 7.5 and newer.
+// The engines `fused` and `mma`. One kernel computes all branches: sm90/ uses Hopper's own instructions on GPUs of
+// compute capability 9.0, mma/ uses mma.sync on GPUs of 7.5 and newer.
 //
-// Branches whose dilations do not divide one another, whose query rules do not mix, or that follow a curve take a grid
-// each. Several grids, and of `mma` one along a curve, share partial results in float32, as the parts of a rank's call
-// do. Where the first of them has all rows, or the branches of one are split between two (plan/branch_split.hpp), only
-// the rows of the others have some, of a few heads, or some rows of a head, at a time. Keys that count once are told
-// apart within a grid, so that there must be but one.
+// Some branches need a grid each: branches whose dilations do not divide one another, whose query rules do not mix, or
+// that follow a curve. Several grids share partial results in float32, as the parts of a rank's call do. So does a
+// single grid of `mma` along a curve. Fewer partial results are needed if the first grid has all rows, or if the
+// branches of one grid are split in two (plan/branch_split.hpp). Then only rows of the other grids have partial
+// results, for a few heads or some rows of a head at a time. Keys that count once are told apart within a grid, so
+// there must be only one grid.
 #include "engine/engine.hpp"
 #include "cuda/fused/call.hpp"
 #include "cuda/fused/plan/sequence_grids.hpp"
@@ -30,7 +31,7 @@ const char *refusal(const Plan &plan) {
     const Problem &problem = plan.problem();
     if (!(plan.scale() > 0))
         return "the scale is not above 0";
-    // In float32, as the kernel has it, with its inverse.
+    // In float32, as the kernel has the scale and its inverse.
     if (const float scale = scale_log2(plan); !std::isnormal(scale) || !std::isnormal(1 / scale))
         return "the scale is too small or too large for float32";
     if (problem.sequence_length >= position_limit || problem.key_rows() >= position_limit ||
@@ -56,7 +57,8 @@ Preparation prepare(const Plan &plan, annulus_pass pass, CallPart part, Device &
                                         : prepare_fused_backward(plan, part, device, architecture, limits);
 }
 
-// Along a curve each sequence has an order of its own: then they go one after the other.
+// True if a branch may follow a curve. Each sequence then has its own permutation, so the sequences are computed one
+// after the other.
 bool has_curves(const Pattern &pattern) {
     return std::ranges::any_of(pattern.branches, [](const Branch &branch) {
         return branch.order != ANNULUS_ORDER_LINEAR && branch.dilation > 1;

@@ -51,7 +51,7 @@ template <class Architecture> class FusedForward final : public PreparedCall {
         bind(call, memory);
         store_array(forward_.rows.data(), forward_.rows.size(), memory.sequences.rows, call.stream);
         for (std::size_t i = 0; i < kernels_.size(); ++i)
-            if (!kernels_[i].function) // now the device is the current one
+            if (!kernels_[i].function) // only now the device is current
                 kernels_[i] = architecture_.find_forward_kernel(problem.dtype, problem.head_dim,
                                                                 forward_.grids[i].curve != nullptr);
         unsigned *next_counter = memory.counters;
@@ -72,7 +72,7 @@ template <class Architecture> class FusedForward final : public PreparedCall {
   private:
     using Params = typename Architecture::ForwardParams;
 
-    // All that does not depend on where things lie.
+    // Returns the parameters that do not depend on a call's addresses.
     Params params_of(const PlannedGrid &planned) const {
         const Problem &problem = plan_.problem();
         Params params{};
@@ -93,7 +93,7 @@ template <class Architecture> class FusedForward final : public PreparedCall {
         return {{call.k, problem.key_rows(), problem.kv_heads}, {call.v, problem.key_rows(), problem.kv_heads}};
     }
 
-    // Where things lie in this call.
+    // Sets the addresses of this call.
     void bind(const CudaCall &call, const ForwardMemory &memory) {
         const Problem &problem = call.problem();
         const int block_rows = architecture_.forward_shape(problem.dtype, problem.head_dim).range_block_rows;
@@ -153,7 +153,7 @@ template <class Architecture> class FusedForward final : public PreparedCall {
             return write_outputs(problem.dtype, outputs(call, state, o, memory), call.stream);
         case ForwardAction::recompute_outputs_of_partial:
             return recompute_outputs_of_partial(problem.dtype, outputs(call, state, o, memory), call.stream);
-        case ForwardAction::recompute_outputs: // of a whole call all rows, of a part those that it has finished
+        case ForwardAction::recompute_outputs: // all rows of a whole call, or the rows that a part has finished
             return recompute_outputs(problem.dtype, outputs(call, is_whole ? nullptr : state, o, memory), call.stream);
         case ForwardAction::recompute_partial_outputs:
             return recompute_partial_outputs(problem.dtype, outputs(call, state, o, memory), call.stream);
@@ -174,9 +174,9 @@ template <class Architecture> class FusedForward final : public PreparedCall {
     CudaDevice &device_;
     const ForwardPlan forward_;
     const std::size_t bytes_;
-    std::vector<Params> params_; // of each grid
+    std::vector<Params> params_; // for each grid
     std::vector<typename Architecture::Ranges> ranges_;
-    std::vector<Kernel<Params>> kernels_; // of the grids
+    std::vector<Kernel<Params>> kernels_; // for each grid
 };
 
 } // namespace

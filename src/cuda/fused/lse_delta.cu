@@ -11,8 +11,8 @@ namespace annulus {
 
 namespace {
 
-constexpr int row_lanes = 8; // of a query and head, 16 bytes each at a time
-// Of a block. Heads lie next to one another in the rows that are read, queries in LSE and delta.
+constexpr int row_lanes = 8; // lanes for each row; a lane reads 16 bytes at a time
+// Queries and heads of a block. In the rows that are read, heads are adjacent. In LSE and delta, queries are adjacent.
 constexpr int block_queries = block_threads / row_lanes, block_heads = 4;
 
 template <class T> constexpr int columns_of_part = static_cast<int>(sizeof(uint4) / sizeof(T));
@@ -37,7 +37,7 @@ template <class T> __global__ void __launch_bounds__(block_threads) lse_delta_ke
     const std::int64_t first_query = std::int64_t{blockIdx.x / head_groups % query_groups} * block_queries;
     const std::int64_t batch = blockIdx.x / head_groups / query_groups;
 
-    // One thread for each result; of the others, and beyond the last one, nothing is read.
+    // Each result has one thread. Other threads, and threads beyond the last result, read nothing here.
     const int own_head = static_cast<int>(threadIdx.x) / block_queries;
     const int own_query = static_cast<int>(threadIdx.x) % block_queries;
     const bool writes =

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// LSE and delta of each query, which gradients need beside its rows.
+// LSE and delta of each query, from which backward computes gradients.
 #pragma once
 
 #include "cuda/device/device_rows.hpp"
@@ -12,21 +12,24 @@
 
 namespace annulus {
 
-// Of each query: LSE log2(e), or infinity of one without keys, so that its probabilities are 0; and
-// delta = O . dO - dLSE. Both [B, H, queries]. `out` and `d_out`, of 16-bit elements, have rows that begin at multiples
-// of 16 bytes; d_lse.data may be null.
+// Arguments of find_lse_delta(), which writes two values for each query, both [B, H, queries]:
+//
+// - lse_log2 = LSE · log2(e), or infinity for a query without keys, so that its probabilities are 0
+// - delta = O · dO - dLSE
+//
+// `out` and `d_out` have 16-bit elements, and their rows begin at multiples of 16 bytes. d_lse.data may be null.
 struct LseDeltaArguments {
     DeviceRows out, d_out, lse, d_lse;
     std::int64_t batches, queries;
     std::int32_t heads, head_dim;
     float *lse_log2, *delta;
-    unsigned *counters; // set to 0 on the way, which spares a launch
+    unsigned *counters; // set to 0 by the same kernel, which saves a launch
     int counter_count;
 };
 void find_lse_delta(annulus_dtype dtype, const LseDeltaArguments &arguments, cudaStream_t stream);
 
-// Copies both to target [B, H, rows of the ranges] in a grid's order. `rows` is B H, of so many queries each, the first
-// at position `start`.
+// Copies lse_log2 and delta to [B, H, range rows], in a grid's order. LseDeltaOrder::rows is B · H; each has `queries`
+// queries, the first at position `start`.
 struct LseDeltaOrder {
     std::int64_t rows, queries, start;
 };

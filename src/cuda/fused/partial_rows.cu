@@ -12,7 +12,7 @@ struct PartialRowsOfGradients {
     bool aligned[3];
 };
 
-// A layer of the grid for each gradient.
+// Grid: one layer (z) for each gradient.
 template <class T>
 __global__ void __launch_bounds__(block_threads)
     partial_rows_kernel(const __grid_constant__ PartialRowsOfGradients all, const BlockRows rows) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From partial results to the caller's tensors, for those rows alone that have some.
+// Writes partial results to the caller's tensors, only for the rows that have some.
 #pragma once
 
 #include "cuda/fused/schedule/tile_grid.hpp"
@@ -14,14 +14,14 @@
 namespace annulus {
 
 struct PartialRowsArguments {
-    Block block;      // whose queries and keys are the same positions and heads
-    PartialRows rows; // that have partial results
+    Block block;      // queries and keys must be the same positions and heads
+    PartialRows rows; // the rows that have partial results
     std::int32_t head_dim;
     const float *partial; // [B, H, rows, D]
     DeviceRows target;
 };
-// Writes the rows that have partial results to the caller's tensors, of up to three gradients,
-// with the same block and head dimension.
+// Writes the rows that have partial results to the caller's tensors, for up to three gradients. All must have the same
+// block and head dimension.
 void write_partial_rows(annulus_dtype dtype, std::span<const PartialRowsArguments> gradients, cudaStream_t stream);
 
 } // namespace annulus
