@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// When the fused engine takes two grids for what one could do, as pure data and without a GPU.
+// Tests when the fused engine splits one grid in two. The plans are pure data, so no GPU is needed.
 #include "cuda/fused/plan/branch_split.hpp"
 #include "cuda/fused/plan/grid_time.hpp"
 #include "cuda/fused/sm90/kernels.hpp"
@@ -33,7 +33,7 @@ std::vector<Kernel> kernels(std::int32_t dim) {
             {GridOf::key_gradients, shapes.of_keys}};
 }
 
-// One grid, or two where it is better.
+// Returns one grid, or two if that is faster.
 std::vector<PlannedGrid> grids_of(const Problem &problem, const Kernel &kernel) {
     const Plan plan(pattern_of(problem), plan_problem_of(problem));
     const std::vector<PlannedGrid> grids = make_grids(plan, kernel.what, kernel.shape);
@@ -61,12 +61,12 @@ Problem gigapath(std::int64_t length) {
                        {.segment = 1048576, .dilation = 16}});
 }
 
-// A short segment around each query and a few keys from everywhere.
+// Returns a problem in which each query has a short segment around it and a few keys from everywhere.
 Problem local_and_global(std::int64_t length, annulus_query_rule rule = ANNULUS_QUERY_DILATED) {
     return problem_of(length, 8, 64, {{.segment = 256}, {.dilation = 64, .query = rule}});
 }
 
-// Segments that nest keep their keys' single visit; there is nothing to gain for few tiles.
+// Nested segments keep the single visit of their keys. With few tiles a split gains nothing.
 TEST(Split, LeavesWhatFillsItsTiles) {
     for (const Problem &problem : {longnet(262144), longnet(1 << 20), longnet(8192), gigapath(10001),
                                    local_and_global(2048), problem_of(1 << 20, 8, 64, {{.segment = 4096}})})
@@ -74,7 +74,7 @@ TEST(Split, LeavesWhatFillsItsTiles) {
             EXPECT_EQ(grids_of(problem, kernel).size(), 1U) << problem;
 }
 
-// Those that tests on GPUs compute (split_test.cpp), and some that are larger.
+// The problems that split_test.cpp computes on GPUs, and some that are larger.
 TEST(Split, LongerSegmentsComeFirst) {
     const Problem two = problem_of(20001, 8, 128, {{.segment = 200}, {.dilation = 8}, {.dilation = 16}});
     const Problem four = problem_of(
@@ -102,7 +102,7 @@ TEST(Split, LongerSegmentsComeFirst) {
         }
 }
 
-// What doc/performance.md says below the table of `fused`.
+// Checks the numbers in doc/performance.md below the table of `fused`.
 TEST(Split, TakesAsManyAsThePageSays) {
     const Problem slide = gigapath(70001);
     for (const Kernel &kernel : kernels(slide.dim))
@@ -123,7 +123,7 @@ TEST(Split, TakesAsManyAsThePageSays) {
     }
 }
 
-// Fewer branches may fall into more classes than all of them: other prime factors come first.
+// A subset of the branches may have more classes than all of them, since other prime factors come first.
 TEST(Split, LosesNoBranch) {
     for (const std::int64_t dilation : {34, 51})
         for (const std::int64_t length : {1000, 32768, 65536}) {
@@ -143,7 +143,7 @@ TEST(Split, LosesNoBranch) {
         }
 }
 
-// The rows whose sums the last pass takes are those of the units of the other one.
+// The rows whose partial results the last grid adds are the rows of the other grid's row blocks.
 TEST(Split, SumsAreOfTheRowsOfOthers) {
     const Problem problem = gigapath(200001);
     const std::vector<PlannedGrid> grids = grids_of(problem, kernels(problem.dim)[0]);
@@ -164,7 +164,7 @@ TEST(Split, SumsAreOfTheRowsOfOthers) {
         }
 }
 
-// No more than one of so many neighbours takes part in the branches that leave partial results.
+// Expects that among `stride` consecutive rows at most one takes part in the branches that leave partial results.
 void expect_one_of_neighbours(const Problem &problem, const Kernel &kernel, const BranchSplit &split) {
     const int stride = split.partial_stride(problem.heads);
     ASSERT_GE(stride, 1);
@@ -182,9 +182,9 @@ void expect_one_of_neighbours(const Problem &problem, const Kernel &kernel, cons
 
 TEST(Split, NeighboursShareAPartialResult) {
     Problem two = local_and_global(250001), cut = local_and_global(250001);
-    two.branches.push_back({.dilation = 96});     // which has 32 in common with 64
+    two.branches.push_back({.dilation = 96});     // gcd(96, 64) = 32
     cut.branches.back().segment = 64 * 1001 + 16; // segments begin at multiples of 16
-    const Problem phases = gigapath(200001);      // of a head differ
+    const Problem phases = gigapath(200001);      // a head has different phases
     const Problem segments = problem_of(
         5001, 3, 64, {{.segment = 200}, {.dilation = 8}, {.dilation = 12}, {.segment = 999, .dilation = 20}});
     for (const auto &[problem, stride] : {std::pair(local_and_global(1 << 18), 64),
@@ -203,7 +203,7 @@ TEST(Split, NeighboursShareAPartialResult) {
         }
 }
 
-// Of whatever branches, cut where it would not pay.
+// Random branches, split even if that takes longer.
 TEST(Split, NeighboursOfRandomBranchesShareAPartialResult) {
     int strides = 0;
     for (std::uint64_t seed = 0; seed < 300; ++seed) {
@@ -225,7 +225,7 @@ TEST(Split, NeighboursOfRandomBranchesShareAPartialResult) {
     EXPECT_GT(strides, 5);
 }
 
-// Dilations that do not divide one another take two grids anyway.
+// If dilations do not divide one another, there are two grids anyway.
 TEST(Split, TakesTwoGridsAsTheyAre) {
     const Problem problem =
         problem_of(20001, 8, 64, {{.segment = 256}, {.segment = 1000, .dilation = 2}, {.dilation = 63}});
@@ -242,8 +242,8 @@ TEST(Split, TakesTwoGridsAsTheyAre) {
     }
 }
 
-// Where one grid is not enough, each branch is in one of those that take less time than as many as fit, one after the
-// other.
+// If one grid cannot take all branches, they are divided into the grids that take the least time. That may be more
+// grids than needed. Each branch is in one of them.
 TEST(Split, CutsBranchesOfSeveralGridsWhereItTakesLess) {
     for (const auto &[count, length] : {std::pair(7U, 1 << 24), {7U, 16000001}, {8U, 16000001}, {9U, 67000001}}) {
         Problem problem = problem_of(length, 1, 64, {});
@@ -274,7 +274,7 @@ TEST(Split, CutsBranchesOfSeveralGridsWhereItTakesLess) {
     }
 }
 
-// Passes that follow one another anyway, or whose first part leaves rows out.
+// Several grids that cannot be a split, for instance if the first one leaves rows out.
 TEST(Split, LeavesWhatItCannotCut) {
     const std::vector<Problem> problems = {
         problem_of(1 << 18, 8, 64, {{.segment = 256, .dilation = 2}, {.dilation = 63}}),

@@ -25,18 +25,18 @@ struct TensorOfCall {
 
 constexpr annulus_pass passes[] = {ANNULUS_PASS_FORWARD, ANNULUS_PASS_BACKWARD};
 
-// Where the subject's tensors lie.
+// Returns the memory of the subject's tensors.
 CudaMemory &device_memory();
 Context context_for(const Problem &problem, annulus_engine engine);
 annulus_status compute(const Call &call, annulus_pass pass, const Context &context);
 annulus_engine last_engine(const Context &context);
 
-// subject(); forward alone for a problem that it refuses with backward.
+// Returns subject(), without backward if the engine refuses backward of the problem.
 RunOptions subject_for(const Problem &problem);
 
-// With a message that holds `words`.
+// Expects a status, and a message that contains `words`.
 void expect_refused(annulus_status status, annulus_status wanted, const std::string &words);
-// What the engine `cpu` computes in float64 and in the problem's dtype, for problems that take the reference too long.
+// Results of the engine `cpu` in float64 and in the problem's dtype, for problems that are too slow for the reference.
 struct CpuResults {
     Results exact, low;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which head dimensions the engines `fused` and `mma` have kernels for in a build with these of cuda-head-dims.
+// Tests for which head dimensions the engines `fused` and `mma` have kernels, in a build with the given cuda-head-dims.
 #include "cuda/fused/mma/kernels.hpp"
 #include "cuda/fused/sm90/kernels.hpp"
 
@@ -11,7 +11,7 @@
 namespace annulus {
 namespace {
 
-// Whether the head dimension that serves one, the next larger of `all`, is compiled.
+// True if the kernel for a head dimension is compiled: the one for the next larger dimension of `all`.
 bool is_served(int head_dim, const std::set<int> &all, const std::set<int> &compiled) {
     return compiled.count(*all.lower_bound(head_dim)) > 0;
 }

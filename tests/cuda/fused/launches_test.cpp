@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine launched again: the same bits from a hundred calls, and from a CUDA graph on new data.
+// Launches the engine again: a hundred calls give the same bits, and a CUDA graph computes new data.
 #include "cuda/fused/calls.hpp"
 #include "cuda/fused/problems.hpp"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `fused` refuses, by its dtypes, its rows and its workspace, and that `auto` has another engine do that; and what
-// it does not refuse.
+// Tests which problems `fused` refuses, because of dtype, rows or workspace. `auto` then uses another engine. Also
+// tests problems that it does not refuse.
 #include "cuda/fused/calls.hpp"
 
 #include "support/compare.hpp"
@@ -38,7 +38,7 @@ TEST(Auto, IsFused) {
     }
 }
 
-// A pass that `fused` refuses, and `auto` has done by another engine.
+// Expects that `fused` refuses a pass, and that `auto` uses another engine for it.
 void expect_instead(annulus_engine other, const Problem &problem, Call &call, annulus_pass pass,
                     const std::string &reason) {
     const Results before = call.results(pass);
@@ -49,7 +49,7 @@ void expect_instead(annulus_engine other, const Problem &problem, Call &call, an
     EXPECT_EQ(last_engine(automatic), other);
 }
 
-// Both passes, with rows as the problem's layout has them.
+// Does the same for both passes. Rows have the problem's layout.
 void expect_instead(annulus_engine other, const Problem &problem, const std::string &reason) {
     const Inputs inputs = random_inputs(problem, 1);
     Call call(problem, inputs, device_memory(), true);
@@ -58,7 +58,7 @@ void expect_instead(annulus_engine other, const Problem &problem, const std::str
     expect_agreement(problem, inputs, call.results(), run_exact(problem, inputs));
 }
 
-// Whatever problem of the table the tests skip for the engine's sake.
+// The problems that the tests leave out because the engine refuses them.
 class Refused : public testing::TestWithParam<NamedProblem> {};
 
 TEST_P(Refused, IsDoneByGemm) {
@@ -109,7 +109,7 @@ TEST(Auto, IsGemmForRowsWithGaps) {
     expect_instead(ANNULUS_ENGINE_GEMM, problem, "16 bytes");
 }
 
-// Each of the tensors in its turn.
+// One tensor after the other is not aligned.
 TEST(Auto, IsGemmForOneTensorThatIsNotAligned) {
     using Arguments = Call::Arguments;
     const std::vector<TensorOfCall> of_forward = {
@@ -128,12 +128,12 @@ TEST(Auto, IsGemmForOneTensorThatIsNotAligned) {
             SCOPED_TRACE(testing::Message() << name << " of pass " << pass);
             Call odd(problem, inputs, device_memory(), false), call(problem, inputs, device_memory(), true);
             std::swap(odd.arguments.*tensor, call.arguments.*tensor);
-            check(call.forward(automatic.get())); // what backward needs
+            check(call.forward(automatic.get())); // backward needs its results
             expect_instead(ANNULUS_ENGINE_GEMM, problem, call, pass, "16 bytes");
         }
 }
 
-// The rows that a pass has copied by tensor maps. Backward, those are all inputs but O.
+// The tensors that a pass copies by tensor maps: in backward all inputs but O.
 TEST(Auto, IsMmaForOneEntryForTheBatch) {
     struct Input {
         const char *name;
@@ -182,7 +182,8 @@ TEST(Auto, IsFusedWhereverStatisticsLie) {
     }
 }
 
-// What is announced is enough for gemm, which takes what fused does not, unless the rows are known to suit fused.
+// The announced workspace is enough for gemm, which takes the rows that fused refuses. If the rows are known to suit
+// fused, it is enough for fused.
 TEST(Auto, AnnouncesWorkspaceForAllTensors) {
     const Problem problem = small_problem();
     annulus_problem sizes = sizes_of(problem);
@@ -216,7 +217,8 @@ TEST(Auto, AnnouncesWorkspaceForAllTensors) {
     }
 }
 
-// Along the Hilbert curve a lone branch takes the order of a segment and of a shorter last one, but no copies of rows.
+// Along the Hilbert curve a single branch needs the permutations of a whole segment and of a shorter last one, but no
+// copies of rows.
 TEST(Workspace, AlongACurveIsAnOrderMore) {
     for (const bool causal : {false, true})
         for (const annulus_pass pass : passes) {
@@ -240,7 +242,7 @@ TEST(Workspace, AlongACurveIsAnOrderMore) {
         }
 }
 
-// Too small for sums in float32: of O where there are two passes, of dK and dV where heads share keys.
+// The limit is too small for sums in float32: of O if there are two grids, of dK and dV if heads share keys.
 TEST(Auto, IsGemmWhereTheLimitIsTooSmall) {
     constexpr std::uint64_t limit = std::uint64_t{64} << 20;
     const Problem two_passes = {.length = 100'000,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// NaN and infinities in the inputs of `fused`: in rows beside those of a tile they reach what depends on them and
-// nothing else.
+// Tests NaN and infinities in the inputs of `fused`. They must reach the results that depend on them, and no other rows
+// of the same tiles.
 #include "cuda/fused/calls.hpp"
 
 #include "support/compare.hpp"
@@ -67,19 +67,19 @@ std::vector<NamedProblem> ragged_problems() {
     return with_dtypes(all, {ANNULUS_BFLOAT16});
 }
 
-// An input of which rows are spoilt. dQ and dK depend on all of them.
+// An input tensor of which rows are made NaN or infinite. dQ and dK depend on all inputs.
 struct Spoilt {
     const char *name;
     std::vector<double> Inputs::*rows;
     bool of_queries;
-    bool out, lse, d_v; // whether these depend on it
+    bool out, lse, d_v; // whether each depends on the input
 };
 constexpr Spoilt spoilt_q = {"Q", &Inputs::q, true, true, true, true};
 constexpr Spoilt spoilt_k = {"K", &Inputs::k, false, true, true, true};
 constexpr Spoilt spoilt_v = {"V", &Inputs::v, false, true, false, false};
 constexpr Spoilt spoilt_d_out = {"dO", &Inputs::d_out, true, false, false, true};
 
-// Computed by one rank or by three on one GPU.
+// Problems computed by one rank, or by three ranks on one GPU.
 class Nonfinite : public testing::TestWithParam<std::tuple<NamedProblem, int>> {
   protected:
     const Problem &problem_ = std::get<0>(GetParam()).problem;
@@ -111,8 +111,8 @@ class Nonfinite : public testing::TestWithParam<std::tuple<NamedProblem, int>> {
 
     using Rows = std::vector<bool>; // [position, head]
 
-    // Rows that are not reached have the clean results, but for some roundings; the others NaN where that went in. Row
-    // row_of(i) has element i.
+    // Expects clean results, but for rounding, in rows that were not reached. Rows that were reached must be NaN if NaN
+    // went in. Element i belongs to row row_of(i).
     template <class RowOf>
     void expect_clean_but(const char *name, std::vector<double> Results::*tensor, const Results &results,
                           const Rows &reached, double value, double roundings, const RowOf &row_of) const {
@@ -127,8 +127,9 @@ class Nonfinite : public testing::TestWithParam<std::tuple<NamedProblem, int>> {
         }
     }
 
-    // Spoils the rows of all positions for which is_spoilt holds, in all heads and in all of `tensors`, which are of
-    // queries or of keys. They reach the queries that have or attend to them, and the gradients of these queries' keys.
+    // Spoils the rows of all positions for which is_spoilt is true, in all heads and in all of `tensors`. These must be
+    // of one side, queries or keys. The spoilt rows must reach the queries that have them or attend to them, and the
+    // gradients of these queries' keys.
     template <class IsSpoilt>
     void expect_to_reach_what_depends_on_it(const std::vector<Spoilt> &tensors, double value,
                                             const IsSpoilt &is_spoilt) const {
@@ -166,7 +167,8 @@ class Nonfinite : public testing::TestWithParam<std::tuple<NamedProblem, int>> {
         const auto row_of_lse = [&](std::size_t i) { return i % queries * heads + i / queries; };
         expect_clean_but("O", &Results::out, got, out ? reached : no_queries, value, 1, row_of);
         expect_clean_but("LSE", &Results::lse, got, lse ? reached : no_queries, value, 1, row_of_lse);
-        // Rows that are computed again are sums of unrounded terms, from a query's O of which the same may be true.
+        // Recomputed rows are sums of terms that were not rounded. The query's O may have been recomputed in the same
+        // way.
         expect_clean_but("dQ", &Results::d_q, got, reached, value, 4, row_of);
         expect_clean_but("dK", &Results::d_k, got, reached_keys, value, 4, row_of);
         expect_clean_but("dV", &Results::d_v, got, d_v ? reached_keys : no_keys, value, 4, row_of);
@@ -184,7 +186,7 @@ TEST_P(Nonfinite, RowsReachWhatDependsOnThemAndNothingElse) {
             }
 }
 
-// All that two queries do not attend to.
+// Spoils all rows that two queries do not attend to.
 TEST_P(Nonfinite, RowsThatAreNoKeysReachNothing) {
     std::vector<bool> is_key(static_cast<std::size_t>(problem_.length));
     const std::int64_t heads = problem_.heads, first = problem_.query_length() / 3 * heads;
@@ -198,7 +200,7 @@ TEST_P(Nonfinite, RowsThatAreNoKeysReachNothing) {
     }
 }
 
-// All that do not attend to two keys.
+// Spoils all rows that do not attend to two keys.
 TEST_P(Nonfinite, RowsThatAreNoQueriesReachNothing) {
     std::vector<bool> attends(static_cast<std::size_t>(problem_.length));
     const std::int64_t heads = problem_.heads;
@@ -214,7 +216,8 @@ TEST_P(Nonfinite, RowsThatAreNoQueriesReachNothing) {
     }
 }
 
-// Shards cut segments, which the engine does not take along a curve, and have no windows.
+// Returns the ragged problems that ranks can compute. Shards cut segments, which the engine refuses along a curve, and
+// ranks have no windows.
 std::vector<NamedProblem> ragged_problems_for_ranks() {
     std::vector<NamedProblem> problems = ragged_problems();
     std::erase_if(problems, [](const NamedProblem &named) {

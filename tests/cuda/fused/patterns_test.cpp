@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `fused` against the reference: sizes around its tiles, and patterns that it treats apart; forward and backward.
+// Compares `fused` with the reference, forward and backward: sizes around its tiles, and patterns with code of their
+// own.
 #include "cuda/fused/calls.hpp"
 #include "cuda/fused/problems.hpp"
 
@@ -35,7 +36,7 @@ TEST_P(Sizes, AgreeWithReference) {
         }
 }
 
-// Half a segment's rows are a class: more than a row block, and what the last segment leaves.
+// Half a segment's rows are a class: more than a row block, and fewer in the last segment.
 TEST_P(Sizes, AgreeWithReferenceAlongACurve) {
     const auto [length, dim] = GetParam();
     for (const annulus_dtype dtype : subject_dtypes())
@@ -64,8 +65,8 @@ INSTANTIATE_TEST_SUITE_P(Fused, Sizes,
                                           testing::Values(8, 16, 40, 64, 72, 96, 128, 136, 192, 200, 256)),
                          name_of_sizes);
 
-// Scores of every third query rise or fall, the more the larger the slope is: keys are taken from the last to the
-// first, so that they rise where it is negative. The other queries do not see it.
+// Returns inputs in which the scores of every third query rise or fall by `slope`. Keys are visited from the last to
+// the first, so a negative slope makes scores rise. Other queries do not see the slope.
 Inputs with_sloping_scores(const Problem &problem, double slope) {
     Inputs inputs = random_inputs(problem, 1);
     const auto dim = static_cast<std::size_t>(problem.dim), heads = static_cast<std::size_t>(problem.heads);
@@ -87,8 +88,8 @@ class Maxima : public testing::TestWithParam<std::tuple<std::int32_t, double>> {
     const double slope_ = std::get<1>(GetParam());
 };
 
-// Each block's maximum is a little larger than that of the one before, or so much that 2 to the power of the difference
-// is no float32.
+// Each block's maximum is larger than that of the block before: a little, or so much that 2 to the power of the
+// difference overflows float32.
 TEST_P(Maxima, MayMoveFromBlockToBlock) {
     for (const annulus_dtype dtype : subject_dtypes()) {
         const Problem problem = problem_of(dtype);
@@ -98,7 +99,7 @@ TEST_P(Maxima, MayMoveFromBlockToBlock) {
     }
 }
 
-// To the bit: warps compute the scores of all their queries once more where one's maximum moves.
+// Results are the same to the bit: warps recompute the scores of all their queries if the maximum of one query moves.
 TEST_P(Maxima, OfOtherQueriesDoNotMatter) {
     for (const annulus_dtype dtype : subject_dtypes()) {
         const Problem problem = problem_of(dtype);
@@ -112,7 +113,8 @@ TEST_P(Maxima, OfOtherQueriesDoNotMatter) {
                 others.q[i] = 0;
         const Results sloping = run(problem, inputs, subject_for(problem)),
                       level = run(problem, others, subject_for(problem));
-        // `elements` of a position: of [length, heads, dim] or, where it is 1, of [heads, length].
+        // Compares `elements` elements of each position: a tensor [length, heads, dim] or, if `elements` is 1, [heads,
+        // length].
         const auto expect_same = [&](const char *name, std::vector<double> got, const std::vector<double> &wanted,
                                      std::size_t elements) {
             for (std::size_t i = 0; i < got.size(); ++i)
@@ -144,7 +146,7 @@ TEST_P(Patterns, AgreeWithReference) {
     const Inputs inputs = random_inputs(problem, 1);
     const Results results = run(problem, inputs, subject()), exact = run_exact(problem, inputs);
     expect_agreement(problem, inputs, results, exact);
-    // What no query attends to has no gradient at all.
+    // A key to which no query attends has no gradient at all.
     for (std::size_t row = 0; row < exact.d_v.size(); row += problem.dim) {
         const auto is_zero = [&](const std::vector<double> &values) {
             const auto first = values.begin() + static_cast<std::ptrdiff_t>(row);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The lists of steps that the fused engine's calls go through, as pure data and without a GPU: every row of a grid is
-// computed once, nothing is added to partial results that are not set yet, and a workspace limit is kept.
+// Tests the lists of steps that the fused engine's calls run. The lists are pure data, so no GPU is needed. Every row
+// of a grid is computed once, nothing is added to partial results that are not set yet, and a workspace limit is kept.
 #include "cuda/fused/plan/backward_plan.hpp"
 #include "cuda/fused/plan/forward_plan.hpp"
 #include "cuda/fused/sm90/kernels.hpp"
@@ -26,16 +26,16 @@ namespace {
 
 constexpr int multiprocessors = 132; // of an H200
 
-// The launches over the rows of one side, one after the other.
+// Checks the launches over the rows of one side, in their order.
 class LaunchChecker {
   public:
-    // `has_partial`: whether there are partial results of all rows, the call's own or those of its parts.
+    // `has_partial`: there are partial results of all rows, either the call's own or those of its parts.
     LaunchChecker(const Plan &plan, CallPart part, const std::vector<PlannedGrid> &grids, bool has_partial,
                   const std::optional<SplitParts> &split, const Window &rows, int head_step)
         : problem_(plan.problem()), part_(part), grids_(grids), has_partial_(has_partial), split_(split), rows_(rows),
           head_step_(head_step) {}
 
-    // What is in the partial results before.
+    // Marks the partial results as set before the launches.
     void set_partial() { all_are_set_ = true; }
     bool are_set() const { return all_are_set_; }
 
@@ -48,15 +48,15 @@ class LaunchChecker {
         EXPECT_TRUE(grids_[grid].is_packed && ordered_.count(grids_[grid].curve) > 0);
         packed_ = grid;
     }
-    // The other side has its rows there.
+    // The other side's packed rows have taken the place of this side's.
     void unpack() { packed_.reset(); }
-    // Others have used the workspace.
+    // Other parts of the call have used the workspace.
     void forget_rows() {
         ordered_.clear();
         unpack();
     }
 
-    // One of the kernels that compute the launch's results between them.
+    // Checks a launch of `kernel`, one of the kernels that together compute the launch's results.
     void launch(const Launch &launch, int kernel, bool is_first_kernel) {
         ASSERT_LT(launch.grid, grids_.size());
         EXPECT_TRUE(!grids_[launch.grid].curve || ordered_.count(grids_[launch.grid].curve) > 0);
@@ -78,7 +78,7 @@ class LaunchChecker {
             EXPECT_EQ(before_->destination, !is_first_kernel     ? launch.destination
                                             : grids_.size() == 2 ? Destination::set_partial
                                                                  : Destination::add_to_partial);
-            all_are_set_ = false; // the next part clears its own
+            all_are_set_ = false; // the next part clears its own partial results
             EXPECT_EQ(before_->first_partial_row, launch.first_partial_row);
             EXPECT_TRUE(before_->part == launch.part);
             break;
@@ -110,7 +110,7 @@ class LaunchChecker {
         before_ = launch;
     }
 
-    // Each kernel has computed each batch entry, head and segment, or row, of each grid once.
+    // Expects that each kernel has computed each grid once for each batch entry and head, over all segments or rows.
     void expect_all_once(std::size_t kernels) const {
         std::size_t expected = 0;
         for (const PlannedGrid &planned : grids_)
@@ -125,7 +125,7 @@ class LaunchChecker {
     }
 
   private:
-    // By batch entries, heads and segments at a time, where dS is stored; else all at once.
+    // The batch entries, heads and segments of a launch, if dS is stored. Otherwise all of them.
     using Rows = std::tuple<int, int, int>;
     Rows rows_of(const Launch &launch) const {
         const GridPart &part = *launch.part;
@@ -164,13 +164,14 @@ class LaunchChecker {
     const int head_step_;
     bool all_are_set_ = false;
     std::set<Rows> set_;
-    std::set<const BranchPlan *> ordered_; // whose order is found
-    std::optional<std::size_t> packed_;    // the grid whose rows lie in its order
+    std::set<const BranchPlan *> ordered_; // curves whose permutation is found
+    std::optional<std::size_t> packed_;    // the grid whose rows are packed in its order
     std::optional<Launch> before_;
-    std::map<std::tuple<std::size_t, int, int, int>, double> times_; // by grid, kernel, batch entry and head
+    std::map<std::tuple<std::size_t, int, int, int>, double>
+        times_; // how often computed, by grid, kernel, batch entry and head
 };
 
-// What launches clear: each part once, and in their order.
+// Checks that launches clear each part once, in order.
 class ClearedChecker {
   public:
     void launch(const ClearedPart &clears) {
@@ -180,7 +181,7 @@ class ClearedChecker {
         EXPECT_TRUE(parts_ == 0 || clears.parts == parts_);
         parts_ = clears.parts;
     }
-    // Whether anything is cleared; then all of it.
+    // Returns whether anything is cleared. Expects that then everything is.
     bool clears() const {
         EXPECT_EQ(next_, parts_);
         return parts_ > 0;
@@ -256,14 +257,14 @@ void expect_sound(const Plan &plan, CallPart part, const ForwardPlan &forward) {
     }
 }
 
-// Whether a launch finds the gradients of both sides.
+// True if a launch finds the gradients of both sides.
 bool finds_all(const BackwardStep &step) {
     return step.action == BackwardAction::find_gradients && step.what == Gradients::all_storing_d_s;
 }
 
-// What a call leaves for later is none of what other ranks wait for, and of one side: of the own keys it is theirs, all
-// of it, since other parts add to the results of the other side meanwhile. Of a launch of both sides tiles of queries
-// are left.
+// Checks the steps that a call leaves for run_rest(). Other ranks must not wait for their results, and the steps must
+// be of one side. With the own keys they are all steps of the key side, since other parts add to the query side in the
+// meantime. If a launch computes both sides, only tiles of queries may be left.
 void expect_sound_rest(CallPart part, const BackwardPlan &backward, bool only_v) {
     ASSERT_LE(backward.first_of_rest, backward.steps.size());
     const bool has_rest = backward.first_of_rest < backward.steps.size();
@@ -290,9 +291,9 @@ void expect_sound_rest(CallPart part, const BackwardPlan &backward, bool only_v)
     }
 }
 
-// A launch begins early where the step right before it is a launch and no dS is stored, but for the first step of those
-// that are left for later, since other parts of the call come before it. After LSE and delta are found only one for dQ
-// does, whose kernel alone waits before it reads them.
+// Checks whether step i begins early. It does if the step before is also a launch and no dS is stored. The first step
+// of run_rest() does not, since other parts of the call run before it. After find_lse_delta only the launch for dQ
+// begins early, since only its kernel waits before it reads LSE and delta.
 void expect_sound_beginning(const BackwardPlan &backward, std::size_t i) {
     const BackwardStep &step = backward.steps[i];
     bool may_begin_early = i > 0 && i != backward.first_of_rest && !backward.stored;
@@ -317,7 +318,7 @@ void expect_sound(const Plan &plan, CallPart part, const BackwardPlan &backward)
                              of_queries ? 1 : problem.heads / problem.kv_heads);
     }
     if (is_of_other_keys(part))
-        launches.at(Side::queries).set_partial(); // each part sets those of its own keys
+        launches.at(Side::queries).set_partial(); // each part sets its own keys' gradients
     const bool only_v = problem.gradients.only_v;
     static constexpr Gradients alone[] = {Gradients::d_v};
     const std::span<const Gradients> kernels = only_v ? alone : gradients_of_keys(problem.head_dim);
@@ -358,7 +359,7 @@ void expect_sound(const Plan &plan, CallPart part, const BackwardPlan &backward)
             expect_sound_beginning(backward, i);
             const auto kernel = std::find(kernels.begin(), kernels.end(), step.what);
             const bool is_first = step.side == Side::queries || is_stored || kernel == kernels.begin();
-            if (finds_all(step) && step.turns.first > 0) { // goes on with the launch before
+            if (finds_all(step) && step.turns.first > 0) { // continues the launch before
                 EXPECT_TRUE(finds_all(backward.steps[i - 1]) && step.launch.part == backward.steps[i - 1].launch.part);
                 EXPECT_EQ(step.turns.first, backward.steps[i - 1].turns.end);
                 break;
@@ -380,7 +381,7 @@ void expect_sound(const Plan &plan, CallPart part, const BackwardPlan &backward)
             recomputes[step.side] = true;
             break;
         case BackwardAction::recompute_partial:
-            EXPECT_FALSE(writes); // nothing would come of it
+            EXPECT_FALSE(writes); // otherwise the repair would be lost
             recomputes_partial[step.side] = true;
             break;
         }
@@ -405,7 +406,7 @@ void expect_sound(const Plan &plan, CallPart part, const BackwardPlan &backward)
         const bool has_all_in_partial =
             recomputes_partial[side] && !of_side.finishes && (part == CallPart::own_keys || of_side.has_own_partial);
         EXPECT_EQ(recomputes[side], plan.causal() && !is_of_other_keys(part) && !has_all_in_partial);
-        // The kernels write plain gradients only.
+        // The kernels write only plain gradients.
         if (!(side == Side::queries ? problem.gradients.q.is_plain()
                                     : problem.gradients.k.is_plain() && problem.gradients.v.is_plain())) {
             EXPECT_EQ(of_side.has_own_partial, part == CallPart::whole);
@@ -419,7 +420,8 @@ void expect_sound(const Plan &plan, CallPart part, const BackwardPlan &backward)
     }
 }
 
-// Of kernels that read rows along a curve in their places and clear rows, as those of sm90/ do, or neither.
+// Plans for kernels like those of sm90/, which read rows along a curve in place and clear rows. With `packs` the
+// kernels do neither.
 ForwardPlan forward_of(const Plan &plan, CallPart part, std::uint64_t limit, bool packs = false) {
     KernelShape shape = forward_shape(plan.problem().head_dim);
     shape.packs_curves = packs;
@@ -436,7 +438,8 @@ BackwardPlan backward_of(const Plan &plan, CallPart part, std::uint64_t limit, b
     return plan_backward(plan, part, make_backward_grids(plan, shapes), shapes, multiprocessors, limit);
 }
 
-// Where gradients are added to, or of another dtype. With all of them so, a call takes the most workspace.
+// Checks calls whose gradients are added to, or have another dtype. A call needs the most workspace if all gradients
+// are like that.
 void expect_sound_targets(const Problem &problem) {
     constexpr GradientTarget plain{}, adds{.adds = true}, is_float32{.is_float32 = true};
     std::optional<std::size_t> most;
@@ -454,11 +457,12 @@ void expect_sound_targets(const Problem &problem) {
         const std::size_t bytes = backward_bytes(plan, backward_of(plan, CallPart::whole, 0));
         EXPECT_LE(bytes, most.value_or(bytes));
         if (!most)
-            most = bytes; // of the first
+            most = bytes; // of the first target
     }
 }
 
-// Parts of a call have the whole sequence here: what they list does not depend on where their keys lie.
+// Checks the plans of all parts of a call. Parts have the whole sequence here: their lists do not depend on where their
+// keys lie.
 void expect_sound(const Problem &problem) {
     SCOPED_TRACE(testing::Message() << problem);
     const Plan plan(pattern_of(problem), plan_problem_of(problem));
@@ -473,7 +477,7 @@ void expect_sound(const Problem &problem) {
         }
     }
     expect_sound_targets(problem);
-    // What the least takes is always enough, and more is kept.
+    // The least workspace is always enough, and larger limits are kept.
     const std::size_t forward_least = forward_bytes(plan, forward_of(plan, CallPart::whole, 1));
     const std::size_t backward_least = backward_bytes(plan, backward_of(plan, CallPart::whole, 1));
     for (int percent = 100; percent < 400; percent += 13) {
@@ -504,7 +508,8 @@ Problem large_split_problem(bool causal) {
             .dtype = ANNULUS_BFLOAT16};
 }
 
-// Two launches for each of many parts take longer than one without a split; two for a few do not.
+// If there are many parts, two launches for each take longer than one launch without a split. With a few parts they do
+// not.
 TEST(LargePlans, AreCutIntoAFewPartsAtMost) {
     Problem problem = {.heads = 16, .dim = 128, .branches = {}, .dtype = ANNULUS_BFLOAT16};
     for (int i = 0; i < 5; ++i)
@@ -539,13 +544,14 @@ TEST(LargePlans, AreCutIntoAFewPartsAtMost) {
 
 // ---- dS that one launch stores and multiplies
 
-// By the launches of one part of a call each tile of each cell has one turn in each pass, and what it waits for is what
-// turns before it do, of the same launch or, tiles of queries alone, of the one before: all dS of its cell's group, or
-// that no dS is there any more where its own comes; and the same keys' results of the pass before.
+// Checks the turns of the launches of one part of a call. In each pass each tile of each cell has one turn. What a turn
+// waits for is done by earlier turns of the same launch; a tile of queries may also wait for the launch before. A tile
+// of queries waits for all dS of its cell's group. A tile of keys waits until the dS in its place is no longer needed,
+// and for the same keys' results of the pass before.
 void expect_sound_turns(const BackwardPlan &backward, int row_blocks_of_tile) {
     const StoredDs &stored = backward.stored->of_segment;
     StoredTurns turns = stored.turns;
-    std::vector<TurnRange> launches; // of a part of the cells
+    std::vector<TurnRange> launches; // of one part of the cells
     for (const BackwardStep &step : backward.steps)
         if (finds_all(step) && (launches.empty() || step.turns.first > 0))
             launches.push_back(step.turns);
@@ -557,11 +563,11 @@ void expect_sound_turns(const BackwardPlan &backward, int row_blocks_of_tile) {
     const int of_queries = (stored.queries + StoredDs::row_blocks_of_tile - 1) / StoredDs::row_blocks_of_tile;
     EXPECT_EQ(stored.cells, turns.cells_of_group.value * turns.groups_in_memory.value);
     std::set<std::tuple<bool, int, int, int>> found;
-    std::map<std::pair<bool, int>, int> done, all; // by kind, and place in memory; and group
+    std::map<std::pair<bool, int>, int> done, all; // turns by kind and place in memory, and by kind and group
     for (int number = 0; number < turns.count(); ++number)
         if (const StoredTurn turn = turns.turn(number); turns.has_group(turn))
             ++all[{turn.multiplies, turn.group}];
-    // Turns of a kind that the groups of a place have, up to one of them.
+    // Counts the turns of a kind in the groups that share a place, before group `end`.
     const auto turns_until = [&](bool multiplying, int end) {
         int count = 0;
         for (int group = turns.place(end - 1); group < end; group += turns.groups_in_memory.value)
@@ -637,7 +643,8 @@ TEST(StoredDs, TurnsWaitForTurnsBefore) {
         }
 }
 
-// As few as there is room for, with four groups in memory; none with fewer queries a pass than 4608, nor of one cell.
+// There are as few passes as fit, with four groups in memory. There are none if a pass had fewer than 4608 queries, or
+// for one cell.
 TEST(StoredDs, TakesFewPasses) {
     const auto passes_of = [](Problem problem, bool causal, int mib) {
         problem.dtype = ANNULUS_BFLOAT16;
@@ -663,15 +670,15 @@ TEST(StoredDs, TakesFewPasses) {
     one.heads = 1;
     EXPECT_EQ(passes_of(one, false, 400), 1);
     EXPECT_EQ(passes_of(one, false, 300), 0);
-    // Three segments of 14336 in 1.5 GiB have less than four tiles for each multiprocessor.
+    // Three segments of 14336 in 1.5 GiB have fewer than four tiles for each multiprocessor.
     Problem many = whole;
     many.length = 4 * 14336;
     many.branches = {{.segment = 14336}};
     EXPECT_EQ(passes_of(many, false, 0), 1);
 }
 
-// In each pass an image for each row block of queries and keys that see one another, each in a place of its own, and
-// passes take a class's queries from the last to the first.
+// In each pass there is one image for each pair of row blocks of queries and keys that see one another. Each image has
+// a place of its own. Passes take a class's queries from the last to the first.
 TEST(StoredDs, PassesShareTheQueries) {
     for (const bool is_triangle : {false, true})
         for (const auto &[all, of_pass] : {std::pair(12, 12), {12, 4}, {13, 4}, {15, 4}, {9, 8}}) {
@@ -705,7 +712,7 @@ TEST(StoredDs, PassesShareTheQueries) {
                     for (int key_block = 0; key_block < stored.keys; ++key_block) {
                         const auto [of_first, distance] = stored.halves(0, 0, segment, key_block, pass);
                         for (int i = 0; i < queries; ++i) {
-                            // The block's last query, of the class, and the first key.
+                            // The block's last query of the class, and the first key.
                             const int query = (first - start) / dilation + of_class - 1 - (queries - 1 - i) * 64;
                             const bool sees = !is_triangle || query >= key_block * row_block_rows;
                             EXPECT_EQ(sees, i >= stored.hidden(key_block, pass));
@@ -725,7 +732,7 @@ TEST(StoredDs, PassesShareTheQueries) {
         }
 }
 
-// Nine branches, which take several grids: the rows that all but the least dilated ones have are few.
+// Nine branches, which need several grids. The grids but the last have only few rows.
 TEST(LargePlans, OfSeveralGridsHavePartialResultsOfFewRows) {
     Problem problem = {.heads = 2, .dim = 64, .branches = {}, .dtype = ANNULUS_BFLOAT16};
     for (int i = 0; i < 9; ++i)
@@ -741,7 +748,7 @@ TEST(LargePlans, OfSeveralGridsHavePartialResultsOfFewRows) {
     }
 }
 
-// Nine branches of all rows. What of a head does not fit is cut by rows, one part after the other.
+// Nine branches, each of all rows. If the rows of a head do not fit, they are cut into parts, one after the other.
 TEST(LargePlans, OfSeveralGridsAreCutByRows) {
     Problem problem = {.heads = 2, .dim = 64, .branches = {}, .dtype = ANNULUS_BFLOAT16};
     for (int i = 0; i < 9; ++i)
@@ -764,7 +771,7 @@ TEST(LargePlans, OfSeveralGridsAreCutByRows) {
             const Plan plan(pattern_of(problem), plan_problem_of(problem));
             const std::uint64_t statistics = static_cast<std::uint64_t>(length) * 2 * 2 * sizeof(float);
             for (const std::uint64_t limit : {std::uint64_t{0}, std::uint64_t{100} << 20, std::uint64_t{3} << 20}) {
-                const std::uint64_t most = limit ? limit : (std::uint64_t{1} << 30) + 4096; // of counters
+                const std::uint64_t most = limit ? limit : (std::uint64_t{1} << 30) + 4096; // for counters
                 const ForwardPlan forward = forward_of(plan, CallPart::whole, limit);
                 ASSERT_TRUE(forward.parts);
                 EXPECT_LE(forward_bytes(plan, forward), most);
@@ -782,7 +789,8 @@ TEST(LargePlans, OfSeveralGridsAreCutByRows) {
         }
 }
 
-// Of up to 128 columns no launch before the products' writes zeros; where dS is stored each launch writes a part.
+// For D <= 128, the products' launches write the zeros, and no launch does so before. If dS is stored, each launch
+// writes a part.
 TEST(LargePlans, ClearRowsBesideProducts) {
     Problem problem = {.heads = 8, .branches = {{.segment = 8192, .dilation = 4}}, .dtype = ANNULUS_BFLOAT16};
     const auto clears = [](const auto &step) { return step.launch.clears.parts > 0; };
@@ -809,12 +817,13 @@ TEST(LargePlans, ClearRowsBesideProducts) {
         }
 }
 
-// dS of a query and 2048 keys is 4 KiB, or with causality half of that; zeros of three tensors are 768 bytes for each
+// dS of a query and 2048 keys is 4 KiB, or half of that under causality. Zeros of three tensors are 768 bytes for each
 // other row.
 TEST(LargePlans, StoreNoDsBesideMoreZeros) {
     for (const bool causal : {false, true})
         for (const std::int64_t dilation : {2, 3, 4, 8, 13, 16})
-            for (const std::int64_t keys : {16 * 2048, 15 * 2048 + 5 * 64}) { // of a class; with a short last segment
+            for (const std::int64_t keys :
+                 {16 * 2048, 15 * 2048 + 5 * 64}) { // keys of a class; the second number has a short last segment
                 const Problem problem = {.length = keys * dilation,
                                          .heads = 16,
                                          .dim = 128,
@@ -828,7 +837,8 @@ TEST(LargePlans, StoreNoDsBesideMoreZeros) {
             }
 }
 
-// On a rank the part with the own keys is split as a whole call is, and leaves what it leaves otherwise.
+// On a rank, the part with the own keys is split like a whole call, and leaves the same rows partial as without a
+// split.
 TEST(LargePlans, AreSplitOnARank) {
     for (const bool causal : {false, true}) {
         Problem problem = large_split_problem(causal);
@@ -851,7 +861,7 @@ TEST(LargePlans, AreSplitOnARank) {
     }
 }
 
-// Branches that take several grids: of a rank's own keys two, though three would take less time.
+// The branches need several grids. For a rank's own keys there are two, although three would take less time.
 TEST(LargePlans, AreCutInTwoOnARank) {
     for (const int count : {7, 8}) {
         Problem problem = {.length = 16000001, .dim = 64, .branches = {}, .dtype = ANNULUS_BFLOAT16};
@@ -870,7 +880,7 @@ TEST(LargePlans, AreCutInTwoOnARank) {
     }
 }
 
-// Of a long shard's rows those alone that have something in a segment with the keys at its border.
+// A grid has only those rows of a long shard that share a segment with the keys at its border.
 TEST(LargePlans, VisitNoRowsWithoutKeys) {
     const Problem problem = {.length = 262147,
                              .heads = 2,
@@ -894,7 +904,7 @@ TEST(LargePlans, VisitNoRowsWithoutKeys) {
     expect_sound(plan, CallPart::other_keys, backward);
 }
 
-// Of other ranks' keys a few branches reach far, those of short segments the border alone.
+// A few branches reach far into other ranks' keys. Branches of short segments reach only the border.
 TEST(LargePlans, AreSplitOverOtherKeys) {
     const Problem problem = {.length = 70000,
                              .heads = 16,
@@ -922,7 +932,7 @@ TEST(LargePlans, AreSplitOverOtherKeys) {
     }
 }
 
-// A rank's rows are part of the only segment, as many of a class as there are in whole blocks, or not.
+// A rank's rows are part of the only segment. A class has whole blocks of rows, or not.
 TEST(LargePlans, StoreDsOnARank) {
     for (const bool causal : {false, true})
         for (const std::int64_t odd : {0, 1}) {
@@ -939,7 +949,7 @@ TEST(LargePlans, StoreDsOnARank) {
             const Plan own(pattern_of(problem), sizes);
             sizes.keys = {0, 2048};
             annulus::Pattern visible = pattern_of(problem);
-            visible.causal = false; // as rank_plan.hpp says
+            visible.causal = false; // as rank_plan.hpp does
             const Plan others(visible, sizes);
             for (const auto &[plan, part] : {std::pair(&own, CallPart::own_keys),
                                              {&others, CallPart::other_keys},
@@ -951,8 +961,8 @@ TEST(LargePlans, StoreDsOnARank) {
         }
 }
 
-// One branch along a curve takes the steps and the workspace that it takes along a line, and its order: of a whole
-// segment and of the last one, under causality with as many numbers to find it.
+// One branch along a curve needs the steps and the workspace of a linear order, and a permutation. That is of a whole
+// segment and of the last one. Causality needs scratch of the same length to find it.
 TEST(LargePlans, TakeAnOrderMoreAlongACurve) {
     for (const std::int64_t length : {std::int64_t{262144}, std::int64_t{250001}})
         for (const std::int32_t dim : {64, 128})
@@ -983,7 +993,7 @@ TEST(LargePlans, TakeAnOrderMoreAlongACurve) {
             }
 }
 
-// Of segments of 7 positions, the last of which has 3, by orders that nothing but the test knows.
+// Segments of 7 positions, the last of which has 3, with permutations that only the test knows.
 TEST(NumbersAlongACurve, StandForPositionsOfTheirSegments) {
     TileGrid grid{};
     grid.branches[0].length = FastDivmod(7);
@@ -1010,7 +1020,7 @@ TEST(NumbersAlongACurve, StandForPositionsOfTheirSegments) {
     }
 }
 
-// The rows of either side lie packed in the same place, one after the other.
+// The packed rows of the two sides share one place, one side after the other.
 TEST(LargePlans, StoreNoDsWhereRowsArePacked) {
     const Problem problem = {.length = 16384,
                              .heads = 4,
@@ -1025,7 +1035,7 @@ TEST(LargePlans, StoreNoDsWhereRowsArePacked) {
     EXPECT_EQ(std::ranges::count(packed.steps, BackwardAction::pack_ranges, &BackwardStep::action), 2);
 }
 
-// Branches that are split, and dS that is stored, in parts where the limit says so.
+// Branches are split and dS is stored, in parts if the limit needs it.
 TEST(LargePlans, AreSound) {
     const std::vector<BranchSpec> stored = {{.segment = 2048}};
     for (const bool causal : {false, true}) {

@@ -14,7 +14,7 @@ std::vector<NamedProblem> patterns() {
     for (int i = 0; i < 12; ++i)
         twelve.push_back(
             {.segment = 16 << (i / 2), .dilation = 1 << (i / 2), .phase = i % 2 ? interleave : ANNULUS_PHASE_BLOCK});
-    std::vector<BranchSpec> forty; // of one key each, and of many
+    std::vector<BranchSpec> forty; // some with one key each, some with many
     for (int i = 0; i < 40; ++i)
         forty.push_back({.segment = 3 + 7 * i, .dilation = 1 + i % 9});
     const std::vector<BranchSpec> primes = {
@@ -91,10 +91,10 @@ std::vector<NamedProblem> patterns() {
           .kv_heads = 2,
           .dim = 128,
           .branches = {{.segment = 256, .dilation = 2, .phase = interleave}}}},
-        // Tiles of dQ that have three units, and one; segments that the sequence cuts short.
+        // Tiles of dQ with three row blocks, and with one. The sequence cuts segments short.
         {"whole_units_of_three", {.length = 384, .heads = 2, .dim = 88, .branches = {{.segment = 192}}}},
         {"whole_units_of_five", {.length = 704, .heads = 2, .dim = 72, .branches = {{.segment = 320}}}},
-        // The heads that share keys attend to different ones of them.
+        // The heads that share keys attend to different keys.
         {"grouped",
          {.batch = 2,
           .length = 500,
@@ -155,7 +155,7 @@ std::vector<NamedProblem> patterns() {
           .kv_heads = 3,
           .dim = 128,
           .branches = {{.segment = 200, .dilation = 3, .query = every}, {.dilation = 6, .query = every}}}},
-        // One pass over queries, two over keys.
+        // One grid over queries, two over keys.
         {"every_and_residue",
          {.length = 430,
           .heads = 4,
@@ -213,7 +213,7 @@ std::vector<NamedProblem> patterns() {
           .dim = 64,
           .branches = {{.segment = 100, .dilation = 2}, {.segment = 144, .dilation = 3, .order = hilbert}},
           .window = QueryWindow{144, 144}}},
-        // Alone, a branch along a curve has its rows read and written in their places. The last segment is a short one.
+        // If the only branch follows a curve, its rows are read and written in place. The last segment is short.
         {"hilbert_alone",
          {.batch = 2,
           .length = 1100,
@@ -237,7 +237,7 @@ std::vector<NamedProblem> patterns() {
           .dim = 256,
           .branches = {{.segment = 400, .dilation = 2, .order = hilbert}},
           .window = QueryWindow{400, 400}}},
-        // Heads that no branch serves.
+        // No branch serves some of the heads.
         {"hilbert_alone_of_some_heads",
          {.length = 700,
           .heads = 5,
@@ -316,7 +316,7 @@ std::vector<NamedProblem> split_problems() {
     zero_keys.zero_keys = true;
     grouped.kv_heads = 2;
     grouped.causal = true;
-    // No dimension of a kernel's own.
+    // Head dimensions for which no kernel is made.
     Problem batches = four;
     batches.batch = 3;
     batches.length = 8000;
@@ -324,7 +324,7 @@ std::vector<NamedProblem> split_problems() {
     head_ranges.dim = 64;
     head_ranges.branches[1].first_head = 2;
     head_ranges.branches[1].head_count = 5;
-    // In the first pass query 1 meets key 1 alone, which it does not meet in the second.
+    // In the first grid query 1 meets only key 1. In the second grid it does not meet it.
     Problem every = two;
     every.dim = 64;
     every.branches = {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The problems that several programs of the engine `fused` compute, in its dtypes.
+// The problems that several test programs of the engine `fused` compute, in its dtypes.
 #pragma once
 
 #include "engines/table.hpp"
@@ -8,19 +8,21 @@
 
 namespace annulus::test {
 
-// Of all of the engine's dtypes, those that it takes.
+// Returns the problems in each dtype of the engine, without problems that it refuses.
 std::vector<NamedProblem> of_subject(const std::vector<NamedProblem> &problems);
 
-// Rules, dilations, head ranges and windows that the kernels treat apart; each of them also causal and with zero keys.
+// Returns rules, dilations, head ranges and windows for which the kernels have code of their own. Each is also causal
+// and with zero keys.
 std::vector<NamedProblem> patterns();
 
-// With sums in the workspace, of several passes, of orders along a curve, of heads that share keys; and without.
+// Returns problems with and without sums in the workspace, several grids, orders along a curve, and heads that share
+// keys.
 std::vector<NamedProblem> some_patterns();
 
-// Some units of a cell meet far more keys than the others.
+// Returns problems in which some row blocks of a cell meet far more keys than the rest.
 std::vector<NamedProblem> split_problems();
 
-// Dilations do not divide one another.
+// Returns problems whose dilations do not divide one another.
 std::vector<NamedProblem> problems_of_several_grids();
 
 } // namespace annulus::test

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `fused` on rows that stand for several positions, as ranks receive them.
+// Tests `fused` on rows that stand for several positions, as ranks receive them.
 #include "cuda/fused/calls.hpp"
 
 #include "support/compare.hpp"
@@ -10,8 +10,8 @@
 namespace annulus::test {
 namespace {
 
-// Of the first branch rank 1 has a single key to ask for, of the second every fourth: the rows that it gets stand for
-// four positions each, and of the first branch's other segment no row is wanted.
+// In the first branch rank 1 needs a single key of the other rank, in the second branch every fourth key. So each
+// received row stands for four positions. No row of the first branch's other segment is needed.
 TEST(Ranks, ShareRowsOfSeveralPositions) {
     for (const bool causal : {false, true}) {
         const Problem problem = {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `fused` where it splits its work: branches into several launches, and dS that is stored in parts.
+// Tests `fused` where it splits its work: branches into several launches, and stored dS into parts.
 #include "cuda/fused/calls.hpp"
 #include "cuda/fused/problems.hpp"
 
@@ -30,7 +30,7 @@ std::uint64_t bytes_of(annulus_pass pass, const Problem &problem, std::uint64_t 
 
 // ---- Stored dS
 
-// More than eight tiles of keys for each multiprocessor: none go by their length.
+// There are more than eight tiles of keys for each multiprocessor, so tiles are not ordered by length.
 TEST(StoredDs, OfManySegmentsAgreeWithCpu) {
     for (const bool causal : {false, true}) {
         const Problem problem = {.length = 8192,
@@ -45,8 +45,8 @@ TEST(StoredDs, OfManySegmentsAgreeWithCpu) {
     }
 }
 
-// Segments that end within a row block: their dS stands beside that of rows that are not there, and the rows behind
-// their K are those of other segments. Of dilated ones dS is more than the zeros, or it would not be stored.
+// Segments end within a row block. Their dS lies beside that of missing rows, and the rows behind their K belong to
+// other segments. With dilation, dS has more bytes than the zeros; otherwise it would not be stored.
 class StoredDsOfOddLengths : public testing::TestWithParam<NamedProblem> {};
 
 TEST_P(StoredDsOfOddLengths, AgreesWithCpu) {
@@ -79,7 +79,7 @@ std::vector<NamedProblem> odd_problems() {
 
 INSTANTIATE_TEST_SUITE_P(Fused, StoredDsOfOddLengths, testing::ValuesIn(odd_problems()), name_of_problem);
 
-// In passes `fused` alone stores dS, by one kernel.
+// Only `fused` stores dS in passes, by one kernel.
 class StoredDsInPasses : public testing::Test {
     void SetUp() override {
         if (subject().engine != ANNULUS_ENGINE_FUSED)
@@ -87,9 +87,9 @@ class StoredDsInPasses : public testing::Test {
     }
 };
 
-// Where there is no room for dS of three heads, or segments: in three passes over all heads, each with a third of the
-// queries (StoredDs.TakesFewPasses tells how many). Of two batch entries, a launch each; and with dilation, of two
-// segments, of which the second is shorter than what comes before a pass's queries.
+// There is no room for dS of three heads or segments. So there are three passes over all heads, each with a third of
+// the queries (StoredDs.TakesFewPasses checks the number). Two batch entries take a launch each. With dilation there
+// are two segments, and the second is shorter than the queries before a pass's queries.
 TEST_F(StoredDsInPasses, AgreesWithCpu) {
     const Problem whole = {.length = 14003, .heads = 3, .dim = 72, .branches = {{.segment = 0}}};
     Problem batch = whole, causal = whole, dilated = whole, grouped = whole;
@@ -112,8 +112,8 @@ TEST_F(StoredDsInPasses, AgreesWithCpu) {
     }
 }
 
-// A query's NaN in one of three passes, the first or the last: it reaches its dQ and the gradients of keys up to it,
-// and nothing else.
+// One query has a NaN, in the first or the last of three passes. It must reach only its dQ and the gradients of the
+// keys up to it.
 TEST_F(StoredDsInPasses, NanReachesWhatDependsOnIt) {
     const Problem problem = {.length = 14003,
                              .heads = 3,
@@ -149,8 +149,8 @@ TEST_F(StoredDsInPasses, NanReachesWhatDependsOnIt) {
     }
 }
 
-// More rows a rank than dS is kept of in one pass, of the own keys and of the other rank's. One GPU has too many for
-// any, and computes dS twice.
+// A rank has more rows than dS of one pass can be stored for, of its own keys and of the other rank's. One GPU has too
+// many rows to store any dS, and computes dS twice.
 TEST_F(StoredDsInPasses, OfRanksAgreesWithOne) {
     for (const bool causal : {false, true}) {
         const RankOptions options = {.lengths = {20001, 19000}, .run = subject()};
@@ -177,7 +177,7 @@ class Split : public testing::TestWithParam<NamedProblem> {
     static std::uint64_t forward_bytes(const Problem &problem, std::uint64_t limit) {
         return bytes_of(ANNULUS_PASS_FORWARD, problem, limit);
     }
-    // Less is refused.
+    // Returns the least workspace. The engine refuses less.
     static std::uint64_t least_bytes(annulus_pass pass, const Problem &problem) {
         RunOptions options = subject();
         options.workspace_limit = 1;
@@ -188,7 +188,7 @@ class Split : public testing::TestWithParam<NamedProblem> {
         EXPECT_EQ(annulus_workspace_size(context.get(), &sizes, pass, &bytes), ANNULUS_ERROR_WORKSPACE);
         return annulus_last_error_bytes();
     }
-    // The first of two forward launches leaves sums. One alone has counters and branches.
+    // The first of two forward launches leaves partial results. A single launch has only counters and branches.
     static constexpr std::uint64_t most_of_one_launch = 4096;
     static bool is_split(const Problem &problem, std::uint64_t limit) {
         return forward_bytes(problem, limit) > most_of_one_launch;
@@ -217,14 +217,14 @@ TEST_P(Split, NeedsNoLse) {
     expect_identical(without_lse, with_lse);
 }
 
-// As one pass, where that takes less time than some heads after others.
+// With less workspace there is one grid, if that takes less time than some heads after the other.
 TEST_P(Split, AgreesWithCpuInLessWorkspace) {
     const CpuResults wanted = run_on_cpu(problem_, inputs_);
     for (const annulus_pass pass : passes) {
         RunOptions options = subject();
         options.backward = pass == ANNULUS_PASS_BACKWARD;
         const std::uint64_t all = bytes_of(pass, problem_, 0);
-        // Sums of heads that share K and V are those of all.
+        // If heads share K and V, the sums are always of all heads.
         options.workspace_limit = std::max(all / 4 * 3, least_bytes(pass, problem_));
         ASSERT_TRUE(options.workspace_limit < all || options.backward);
         ASSERT_LE(bytes_of(pass, problem_, options.workspace_limit), options.workspace_limit);
@@ -232,8 +232,8 @@ TEST_P(Split, AgreesWithCpuInLessWorkspace) {
     }
 }
 
-// Of branches that no one launch takes. dK and dV of fewer heads at a time than O, unless heads share K and V, whose
-// gradients' sums are of all of them.
+// Branches that need several grids. dK and dV are computed for fewer heads at a time than O. If heads share K and V,
+// the sums of dK and dV are of all heads.
 class SeveralGrids : public Split {};
 
 TEST_P(SeveralGrids, AreTheSameSomeHeadsAtATime) {
@@ -250,7 +250,7 @@ TEST_P(SeveralGrids, AreTheSameSomeHeadsAtATime) {
     expect_identical(run(problem_, inputs_, options), results);
 }
 
-// Where one head's sums are too much. Other rows share a tile than in one part, so bits may differ.
+// The sums of one head need too much memory. Other rows share a tile than with all rows at once, so bits may differ.
 TEST_P(SeveralGrids, AgreeWithCpuSomeRowsAtATime) {
     const CpuResults wanted = run_on_cpu(problem_, inputs_);
     for (const annulus_pass pass : passes) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where dS is stored and multiplied, found by a warp of the host: each (query, key) pair of the definition is met once
-// by a tile of keys and once by one of queries, in one pass or several, which agree where its dS lies.
+// Tests where dS is stored and multiplied. A warp on the host finds the tiles. A tile of keys and a tile of queries
+// each meet every (query, key) pair of the definition once, in one pass or several. Both must agree on where its dS
+// lies.
 #include "cuda/fused/math/stored_tile.cuh"
 #include "cuda/fused/plan/grids.hpp"
 #include "cuda/fused/schedule/find_tile.cuh" // with host_warp/ for its warp-wide functions
@@ -25,7 +26,7 @@ constexpr int row_blocks_of_tile = 2, block_rows = row_block_rows;
 
 // A head, and the positions of a query and a key.
 using Pair = std::tuple<int, int, int>;
-// Of an element of dS: its half image, and the key's and the query's number in that.
+// The place of an element of dS: its half image, and the numbers of the key and the query in it.
 using Place = std::tuple<const std::uint8_t *, int, int>;
 
 class StoredTiles {
@@ -66,7 +67,7 @@ class StoredTiles {
 
     int passes() const { return keys_.kept.turns.passes; }
 
-    // What tiles of keys store, and of which pair.
+    // Returns the places where tiles of keys store dS, with the pair of each.
     std::map<Place, Pair> store() {
         std::map<Place, Pair> stored;
         Tile<row_blocks_of_tile> tile{};
@@ -80,7 +81,7 @@ class StoredTiles {
         return stored;
     }
 
-    // What tiles of queries multiply.
+    // Returns the places of dS that tiles of queries multiply, with the pair of each.
     std::map<Place, Pair> multiply() {
         std::map<Place, Pair> multiplied;
         const int tiles = (queries_.kept.queries + StoredDs::row_blocks_of_tile - 1) / StoredDs::row_blocks_of_tile;
@@ -107,7 +108,7 @@ class StoredTiles {
                     use(StoredTurn{false, 0, pass, cell, index});
     }
 
-    // As a consumer does: blocks of queries from the first that sees the row block.
+    // Stores as a consumer does: blocks of queries from the first that sees the row block.
     void store(const Tile<row_blocks_of_tile> &tile, int u, const StoredTurn &turn, std::map<Place, Pair> &stored) {
         const RowBlock &row_block = tile.row_block[u];
         const auto &range = tile.range[0];
@@ -132,7 +133,7 @@ class StoredTiles {
             }
     }
 
-    // As the warps that copy images do, and the consumers that multiply them.
+    // Multiplies as the copying warps and the multiplying consumers do.
     void multiply(const StoredTile &tile, int pass, std::map<Place, Pair> &multiplied) {
         const StoredDs &stored = queries_.kept;
         const int first = tile.first_row_block;
@@ -186,7 +187,7 @@ void expect_each_pair_once(const Problem &problem, const Window &queries, const 
     }
 }
 
-// The last segment is shorter than some passes' first queries.
+// The last segment is shorter than the first queries of some passes.
 TEST(StoredTiles, MeetEachPairOnce) {
     for (const bool causal : {false, true}) {
         const auto expect = [&](std::int64_t length, std::int64_t segment, std::int64_t dilation) {

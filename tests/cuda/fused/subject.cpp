@@ -19,7 +19,7 @@ bool cuts_segment(const Problem &problem, const BranchSpec &branch) {
     return problem.query_start() % segment != 0 || (end % segment != 0 && end != problem.length);
 }
 
-// Branches that surely take one grid: few classes of rows, dilations that divide one another.
+// True if the branches certainly fit into one grid: few classes of rows, and dilations that divide one another.
 bool shares_a_grid(const Problem &problem) {
     std::vector<std::int64_t> dilations;
     for (const BranchSpec &branch : problem.branches)
@@ -72,7 +72,7 @@ RunOptions subject() {
             .splits_float32 = ENGINE == ANNULUS_ENGINE_MMA};
 }
 
-// Also with memory from the context's own pool.
+// Returns subject(), and the same with memory from the context's own pool.
 std::vector<RunOptions> subject_ways() {
     static CudaMemory legacy(CudaMemory::Order::legacy_stream);
     RunOptions pool = subject();
@@ -84,7 +84,7 @@ std::vector<RunOptions> subject_ways() {
 std::vector<annulus_dtype> subject_dtypes() {
     if (ENGINE == ANNULUS_ENGINE_FUSED)
         return {ANNULUS_BFLOAT16, ANNULUS_FLOAT16};
-    int major = 0; // without a device all are listed, and none is run
+    int major = 0; // without a device all dtypes are listed, and no test runs
     if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) == cudaSuccess && major < 8)
         return {ANNULUS_FLOAT16};
     return {ANNULUS_BFLOAT16, ANNULUS_FLOAT32, ANNULUS_FLOAT16};

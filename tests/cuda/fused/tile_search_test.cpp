@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tiles of the fused kernels visit, found by a warp of the host: each (query, key) pair of the definition as
-// often as the key rule says, whether by one pass or by one that is cut anywhere; the sums that the last of several
-// passes takes are those that the others have left; the first step of several leaves sums where another step or rank
-// adds to them; and what a launch clears is what its row blocks do not have.
+// Tests which pairs the tiles of the fused kernels visit. A warp on the host finds the tiles.
+// - Each (query, key) pair of the definition is visited as often as the key rule says, by one grid or by one that is
+// cut anywhere.
+// - The partial results that the last of several grids adds are those that the other grids have left.
+// - The first step of several leaves partial results for the rows to which another step or rank adds.
+// - A launch clears exactly the rows that its row blocks do not have.
 #include "cuda/fused/plan/branch_split.hpp"
 #include "cuda/fused/plan/sequence_grids.hpp"
 #include "cuda/fused/schedule/find_tile.cuh" // with host_warp/ for its warp-wide functions
@@ -29,19 +31,19 @@
 namespace annulus::test {
 namespace {
 
-// By batch entry, head and position.
+// Batch entry, head and position.
 using Row = std::tuple<int, int, int>;
 
 template <bool of_keys, int range_block_rows, int row_blocks> class Search {
   public:
-    // Of each row of row blocks, the rows of the other side that it meets, and the padding keys.
+    // For each row of the row blocks: the rows of the other side that it meets, and the padding keys.
     std::map<Row, std::vector<std::int64_t>> met;
     std::map<Row, double> padding;
-    bool finishes_rows = false; // of row blocks: all or none of one have sums
+    bool finishes_rows = false; // a row block has partial results for all of its rows or for none
 
-    // Adds what a pass visits; returns the rows of its row blocks.
+    // Adds the pairs that a grid visits. Returns the rows of its row blocks.
     std::set<Row> visit(const TileGrid &pass) {
-        alignas(TileSearch) std::byte memory[sizeof(TileSearch)] = {}; // as shared memory, nothing constructs it
+        alignas(TileSearch) std::byte memory[sizeof(TileSearch)] = {}; // as in shared memory, nothing constructs it
         TileSearch &search = *reinterpret_cast<TileSearch *>(memory);
         Tile<row_blocks> tile{}, by_one_code{};
         std::set<Row> rows;
@@ -70,7 +72,7 @@ template <bool of_keys, int range_block_rows, int row_blocks> class Search {
     }
 
   private:
-    // The kernels of `mma` find tiles by code that serves all grids.
+    // The kernels of `mma` find tiles by one code path for all grids.
     static void expect_same(const Tile<row_blocks> &found, const Tile<row_blocks> &wanted) {
         EXPECT_EQ(found.batch, wanted.batch);
         EXPECT_EQ(found.head, wanted.head);
@@ -113,7 +115,8 @@ template <bool of_keys, int range_block_rows, int row_blocks> class Search {
             }
     }
 
-    // As consumers do: blocks from the last to the first, the first `full_blocks` of them without a mask.
+    // Visits a range as consumers do: blocks from the last to the first, the first `full_blocks` of them without a
+    // mask.
     static void visit(const TileGrid &pass, const Range<row_blocks> &range, int u, int position,
                       std::vector<std::int64_t> &met) {
         const int visible = pass.causal ? range.template visible<of_keys>(position) : range.count;
@@ -122,7 +125,8 @@ template <bool of_keys, int range_block_rows, int row_blocks> class Search {
             for (int column = 0; column < range_block_rows; ++column) {
                 const int index =
                     of_keys ? range.count - (at + 1) * range_block_rows + column : at * range_block_rows + column;
-                const int from_start = of_keys ? range.count - 1 - index : index; // of the end that blocks count from
+                const int from_start =
+                    of_keys ? range.count - 1 - index : index; // counted from the end at which block 0 is
                 if (at >= range.part[u].full_blocks && from_start >= visible)
                     continue;
                 EXPECT_LT(from_start, visible);
@@ -133,13 +137,13 @@ template <bool of_keys, int range_block_rows, int row_blocks> class Search {
     }
 };
 
-// Of random problems as they are, or (`keys_once`) of such whose keys count once in one grid.
+// Random problems as they are, or with `keys_once` random problems whose keys count once in one grid.
 class Tiles : public testing::TestWithParam<std::tuple<int, bool>> {
   protected:
     Tiles() : problem_(random_problem(static_cast<std::uint64_t>(std::get<0>(GetParam())))) {
         problem_.dtype = ANNULUS_BFLOAT16;
         problem_.keys_once = std::get<1>(GetParam());
-        if (problem_.keys_once) // several, which meet in many ways
+        if (problem_.keys_once) // several branches, which overlap in many ways
             for (std::uint64_t i = 1; i <= 2; ++i)
                 for (const BranchSpec &branch : random_problem(1000 * i + std::get<0>(GetParam())).branches)
                     if (problem_.branches.size() < 5)
@@ -157,7 +161,7 @@ class Tiles : public testing::TestWithParam<std::tuple<int, bool>> {
         }
     }
 
-    // Queries with the keys of the definition; or keys with the queries that attend to them.
+    // Returns for each query the keys of the definition, or for each key the queries that attend to it.
     std::map<Row, std::vector<std::int64_t>> wanted(bool of_keys) const {
         const Mask mask(problem_);
         std::map<Row, std::vector<std::int64_t>> all;
@@ -180,7 +184,7 @@ class Tiles : public testing::TestWithParam<std::tuple<int, bool>> {
         EXPECT_TRUE(found == wanted);
     }
 
-    // By all passes, for every head of Q that shares one of K.
+    // Visits all tiles, for every head of Q that shares a head of K.
     template <class Search> void visit(Search &search, TileGrid pass, std::set<Row> *rows = nullptr) const {
         pass.by_length = problem_.length % 2 == 1 && pass.sequence_count == 0;
         for (int member = 0; member < pass.head_step; ++member, ++pass.first_head)
@@ -189,7 +193,7 @@ class Tiles : public testing::TestWithParam<std::tuple<int, bool>> {
                     rows->insert(row);
     }
 
-    // A launch clears exactly those rows of a window that its row blocks do not have.
+    // Expects a launch to clear exactly the rows of a window that its row blocks do not have.
     void expect_others_cleared(const TileGrid &pass, const Window &window, const std::set<Row> &rows) const {
         for (int b = 0; b < problem_.batch; ++b)
             for (int h = 0; h < problem_.heads; ++h)
@@ -225,7 +229,7 @@ class Tiles : public testing::TestWithParam<std::tuple<int, bool>> {
             if (!cut)
                 return;
             const TileGrid &last = cut->back().tiles;
-            // At once, and some rows of all heads after others.
+            // All rows at once, then a part of the rows of all heads at a time.
             const Window &all = of_keys ? plan.problem().keys : plan.problem().queries;
             for (const std::int64_t count : {all.length, all.length / 3 + 1}) {
                 Search<of_keys, range_block_rows, row_blocks> both;
@@ -257,7 +261,7 @@ class Tiles : public testing::TestWithParam<std::tuple<int, bool>> {
         }
     }
 
-    // Whether a branch has a row's head, and its position among the queries, or keys, of that head.
+    // True if a branch serves the head, and the position is among the queries, or keys, of that head.
     bool takes_part(const Mask &mask, std::size_t branch, bool of_keys, std::int64_t position, int head) const {
         const BranchSpec &spec = problem_.branches[branch];
         const bool has_all = spec.query == ANNULUS_QUERY_RESIDUE || (spec.query == ANNULUS_QUERY_EVERY && !of_keys);
@@ -265,8 +269,8 @@ class Tiles : public testing::TestWithParam<std::tuple<int, bool>> {
                (has_all || mask.place(branch, position) % spec.dilation == mask.phase(branch, head));
     }
 
-    // A step of a rank whose shard is `shard`, over its own keys: each row that meets others has a sum, and none but
-    // those whose segments leave the shard.
+    // Checks a step over the own keys of a rank whose shard is `shard`. A row has a partial result if and only if one
+    // of its segments leaves the shard.
     template <bool of_keys, int range_block_rows, int row_blocks>
     void check_first_step(GridOf what, const Window &shard) const {
         SCOPED_TRACE(testing::Message() << problem_ << " " << static_cast<int>(what) << " from " << shard.start
@@ -275,7 +279,7 @@ class Tiles : public testing::TestWithParam<std::tuple<int, bool>> {
         local.queries = local.keys = shard;
         const Plan plan(pattern_of(problem_), local);
         const std::vector<PlannedGrid> passes = make_grids(plan, what, {row_blocks, range_block_rows});
-        if (passes.size() != 1) // then it finishes no rows
+        if (passes.size() != 1) // several grids finish no rows
             return;
         TileGrid pass = passes.front().tiles;
         pass.rows_left_partial = rows_with_more_ranges(pass, what);
@@ -307,8 +311,8 @@ class Tiles : public testing::TestWithParam<std::tuple<int, bool>> {
             }
     }
 
-    // Of several sequences in the rows, some of equal lengths, with gaps between them: each pair of each once, and no
-    // other.
+    // Checks several sequences in the rows, some of equal lengths, with gaps between them. Each pair of each sequence
+    // is visited once, and no other pair.
     template <bool of_keys, int range_block_rows, int row_blocks> void check_sequences(GridOf what) const {
         SCOPED_TRACE(testing::Message() << problem_ << " " << static_cast<int>(what) << " of " << row_blocks);
         CallProblem call{plan_problem_of(problem_), {}};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A warp on the host, for code that only talks through warp-wide functions and memory: 32 lanes take turns in one
-// thread, each up to its next such function. Stands in for src/cuda/device/warp.cuh.
+// A warp on the host, for code that communicates only through warp-wide functions and memory. 32 lanes run in one
+// thread; each runs until its next warp-wide function. Replaces src/cuda/device/warp.cuh.
 #pragma once
 
 #include <csetjmp>
@@ -14,7 +14,7 @@
 #include <functional>
 #include <vector>
 
-// Those of CUDA's headers mean something to nvcc alone.
+// The keywords of CUDA's headers mean something only to nvcc.
 #undef __device__
 #undef __forceinline__
 #define __device__
@@ -29,7 +29,7 @@ constexpr int warp_threads = 32;
 
 class HostWarp {
   public:
-    // work(), by all lanes.
+    // Runs work() in all lanes.
     static void run(const std::function<void()> &work) {
         HostWarp warp(work);
         current() = &warp;
@@ -43,7 +43,7 @@ class HostWarp {
     }
 
     int lane() const { return lane_; }
-    // The values of all lanes. Two calls one after the other have a place each, since a lane may be one ahead.
+    // Returns the values of all lanes. A lane may be one call ahead, so consecutive calls use two different places.
     const std::array<std::int64_t, warp_threads> &exchange(std::int64_t value) {
         Lane &own = lanes_[static_cast<std::size_t>(lane_)];
         auto &values = values_[own.calls++ % 2];
@@ -54,8 +54,8 @@ class HostWarp {
     }
 
   private:
-    // A lane starts on a stack of its own by its context; after that jumps take it from place to place, which unlike
-    // switches of contexts leave the signal mask alone.
+    // A lane starts on a stack of its own, by its context. After that, jumps switch between lanes: unlike context
+    // switches they leave the signal mask alone.
     struct Lane {
         ucontext_t context;
         std::jmp_buf place;
@@ -75,16 +75,16 @@ class HostWarp {
     static void start() {
         HostWarp &warp = *current();
         warp.work_();
-        if (warp.lane_ + 1 == warp_threads) // the others have ended before it
+        if (warp.lane_ + 1 == warp_threads) // all other lanes have ended before
             _longjmp(warp.main_, 1);
         warp.pass_on();
     }
-    // To the next lane, the first one after the last; neither of the two returns.
+    // Jumps to the next lane, and from the last lane to the first. Does not return.
     void pass_on() {
         lane_ = (lane_ + 1) % warp_threads;
         resume();
     }
-    // The lane at hand, until its next exchange(), or its end.
+    // Runs the current lane until its next exchange(), or its end.
     void resume() {
         Lane &lane = lanes_[static_cast<std::size_t>(lane_)];
         if (lane.is_started)
@@ -106,7 +106,7 @@ struct HostThreadIndex {
     } x;
 };
 inline constexpr HostThreadIndex threadIdx{};
-// One CTA of one warp.
+// There is one CTA of one warp.
 struct HostBlockIndex {
     unsigned x;
 };
