@@ -322,7 +322,7 @@ template <class Architecture> class FusedBackward final : public PreparedCall {
         };
         if (side == Side::queries)
             return clear_rows(call.whole(), call.d_q);
-        Block keys = call.whole(); // with as many heads as queries have
+        Block keys = call.whole(); // the block has the heads of the queries
         keys.queries = keys.keys;
         if (!call.problem().gradients.only_v)
             clear_rows(keys, call.d_k);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests which pairs the tiles of the fused kernels visit. A warp on the host finds the tiles.
 // - Each (query, key) pair of the definition is visited as often as the key rule says, by one grid or by one that is
-// cut anywhere.
+//   cut anywhere.
 // - The partial results that the last of several grids adds are those that the other grids have left.
 // - The first step of several leaves partial results for the rows to which another step or rank adds.
 // - A launch clears exactly the rows that its row blocks do not have.

@@ -186,8 +186,8 @@ BackwardMemory book_backward(Workspace &workspace, const Plan &plan, const Backw
     BackwardMemory memory{};
     const Problem &problem = plan.problem();
     const std::int64_t rows = problem.batch * problem.heads * problem.queries.length, d = problem.head_dim;
-    // These come first, so that they lie at the same place in all parts of a call. Only the part with the own keys
-    // computes LSE and delta and resets the flag.
+    // LSE and delta come first, so that they lie at the same place in all parts of a call. Only the part with the own
+    // keys computes LSE and delta and resets the flag.
     memory.lse_log2 = workspace.take<float>(rows);
     memory.delta = workspace.take<float>(rows);
     memory.branches = book_branches(workspace, plan);

@@ -56,7 +56,7 @@ class TileTime {
     const SequenceGrid &sequence_ = grid_.sequence;
     const KernelShape &shape_;
     double all_ = 0; // of all tiles
-    // Of the current cell, and of its current tile.
+    // The branches of the current cell and of its current tile, and the classes of the cell.
     std::vector<CellBranch> branches_, branches_of_tile_;
     std::vector<RowBlocksOfClass> classes_;
 

@@ -74,7 +74,7 @@ SequenceGrid sequence_of(const PlannedGrid &planned, const Problem &problem, Gri
     return sequence;
 }
 
-// Where the shapes and sequences of a grid lie.
+// The addresses of the shapes and sequences of a grid.
 struct SequenceTables {
     SequenceGrid *shapes;
     PlacedSequence *sequences;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a launch puts its results. Partial results are float32 sums over some of the keys or queries, to which other
-// launches add. In forward they are O before normalisation and (m, l) in units of log2. In backward they are gradients.
+// The destination of a launch's results. Partial results are float32 sums over some of the keys or queries, to which
+// other launches add. In forward they are O before normalisation and (m, l) in units of log2. In backward they are
+// gradients.
 #pragma once
 
 namespace annulus {

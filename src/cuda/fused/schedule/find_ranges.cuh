@@ -16,7 +16,7 @@
 //     b, left       0, 2              with multiplicity 1
 //     b, right      8, 10, 12, 14     with multiplicity 1
 //
-// If the dilation of b were 3, only query 6 would take part in both branches. Of the keys 4, 5, 6, 7 only key 6 would
+// If the dilation of b were 3, only query 6 would take part in both branches. Among keys 4, 5, 6, 7 only key 6 would
 // count twice. The multiplicities then have a period of 3, which does not divide 8 columns. So the range of a is split
 // into three ranges of stride 3, each of one multiplicity: 4, 7 and 5 with 1, 6 with 2.
 //

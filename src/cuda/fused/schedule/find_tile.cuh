@@ -50,7 +50,7 @@ __device__ __forceinline__ PlacedSequence find_sequence(const TileGrid &grid, in
     return found;
 }
 
-// Where a tile is: the digits of its number. In a grid over several sequences the number counts the tiles of one
+// The place of a tile: the digits of its number. In a grid over several sequences the number counts the tiles of one
 // sequence.
 struct TilePlace {
     int index, cell, segment; // the tile in its cell, the cell in its segment

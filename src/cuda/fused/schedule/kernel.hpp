@@ -44,7 +44,7 @@ inline bool has_early_launches() {
 }
 
 // Makes a kernel whose CTA has Traits::threads threads and a Shared in dynamic shared memory. Sets the function's limit
-// of shared memory on the current device. A multiprocessor runs as many CTAs as fit. Throws
+// of shared memory on the current device. A multiprocessor runs the greatest number of CTAs that fits. Throws
 // Error(ANNULUS_ERROR_DEVICE).
 template <class Traits, class Shared, class Params>
 Kernel<Params> make_kernel(const char *name, void (*function)(Params)) {
